@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * perigee.h - the whole public interface of libperigee, and the one source of
+ * LuaJIT's ffi.cdef (the Makefile runs it through the preprocessor).
+ *
+ * The shape of everything asynchronous: submit, get a small operation number
+ * back, poll a batch of events. C never calls Lua, never blocks except in
+ * perigee_wait, starts no thread and keeps no global state. An engine and all
+ * that it owns belong to one thread.
+ *
+ * Results. A function returns 0 (or a number >= 0 where it says so), or a
+ * negative perigee_status; perigee_detail(engine) then tells what was being
+ * done, to whom, and what to do about it.
+ *
+ * Operations. Submitting returns an operation number >= 0. It stays valid,
+ * and is not given to anything else, until its event has been polled: exactly
+ * one event with event.operation equal to it, within its timeout. From that
+ * event on every byte of memory named in it is the caller's again. Submitting
+ * may instead return PERIGEE_INLINE: the operation succeeded at once and no
+ * event follows.
+ *
+ * Pointers in events are valid until the next perigee_poll, perigee_await or
+ * perigee_wait on the same engine.
+ *
+ * Times are nanoseconds (int64_t, negative: no limit), sizes are bytes.
+ */
+#ifndef PERIGEE_H
+#define PERIGEE_H
+
+#ifdef PERIGEE_CDEF
+#define PERIGEE_API
+#else
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#define PERIGEE_API __attribute__((visibility("default")))
+#endif
+
+/* Raised when anything below changes shape; Lua refuses another core. */
+enum { PERIGEE_ABI = 1 };
+PERIGEE_API int perigee_abi(void);
+
+/* ---- Statuses ---------------------------------------------------------- */
+
+/* The names are those of err.kind in Lua; status.c has their sentences. */
+enum perigee_status {
+  PERIGEE_OK = 0,
+  PERIGEE_TIMEOUT = -1,
+  PERIGEE_CANCELLED = -2,
+  PERIGEE_PEER_LOST = -3,
+  PERIGEE_REMOTE = -4,      /* the remote handler failed; text in the payload */
+  PERIGEE_DENIED = -5,
+  PERIGEE_RANGE = -6,
+  PERIGEE_STALE = -7,
+  PERIGEE_NO_SERVICE = -8,
+  PERIGEE_NO_METHOD = -9,
+  PERIGEE_VERSION = -10,
+  PERIGEE_TOO_LARGE = -11,
+  PERIGEE_UNSUPPORTED = -12,
+  PERIGEE_PROTOCOL = -13,
+  PERIGEE_NO_MEMORY = -14,
+  PERIGEE_CLOSED = -15,
+  PERIGEE_NAME_TAKEN = -16,
+  PERIGEE_NOT_FOUND = -17,
+  PERIGEE_AGAIN = -18,      /* not now: poll, then try again */
+  PERIGEE_INVALID = -19,    /* the caller's mistake */
+  PERIGEE_SYSTEM = -20,     /* the operating system said no; errno in detail */
+  PERIGEE_FORKED = -21      /* a child process used its parent's engine */
+};
+enum { PERIGEE_INLINE = 0x7fffffff };
+/* "timeout" for PERIGEE_TIMEOUT; "unknown" for what is none. Static. */
+PERIGEE_API const char *perigee_status_name(int status);
+/* A sentence without a full stop. Static. */
+PERIGEE_API const char *perigee_status_text(int status);
+
+/* ---- Engine ------------------------------------------------------------ */
+
+struct perigee_engine;
+struct perigee_session;
+struct perigee_listener;
+struct perigee_region;
+struct perigee_remote;    /* a peer's region, as looked up */
+struct perigee_prepared;
+
+/* Tables that a program may give to an engine besides the built-in ones:
+ * native/transport/transport.h and native/memory/memory.h say what they are. */
+struct perigee_transport;
+struct perigee_memory;
+
+/* All that an engine can be told. perigee_options fills in the defaults. */
+struct perigee_options {
+  uint32_t operations;      /* in flight at once, both roles: 16384, <= 65536 */
+  uint32_t sessions;        /* at once: 1024 */
+  uint32_t regions;         /* exported at once: 1024, at most 4096 */
+  uint32_t hellos;          /* unfinished hellos at once: 64 */
+  int64_t hello_timeout;    /* for the peer to finish hello: 2 s */
+  uint64_t ring;            /* bytes of each receive ring, a power of two:
+                               64 KiB; there are two for each session */
+  uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
+                               at most ring / 4 */
+  uint64_t message;         /* largest payload accepted: 2^40 */
+  uint64_t typed;           /* largest typed payload accepted: 16 MiB */
+  uint64_t pool;            /* bytes of pooled and loaned blocks, each: 1 GiB */
+  uint32_t serving;         /* calls of one session in service at once: 1024 */
+  int64_t spin;             /* perigee_wait polls this long before it sleeps:
+                               50 us */
+  uint64_t epoch;           /* 0: random */
+  int32_t pull;             /* 0: never read a peer's memory by process_vm_readv,
+                               even where a probe at hello says it may: 1 */
+  /* Given to the engine so that a simulation can own them; NULL: the real
+   * ones. The clock is monotonic nanoseconds; random fills and returns 0. */
+  int64_t (*clock)(void *context);
+  int (*random)(void *context, void *bytes, uint64_t length);
+  void *context;
+  /* Tried before the built-in transports, in this order; NULL-terminated
+   * arrays that outlive the engine, or NULL. */
+  const struct perigee_transport *const *transports;
+  const struct perigee_memory *const *memories;
+};
+
+PERIGEE_API void perigee_options(struct perigee_options *options);
+/* Makes an engine; options may be NULL. The engine is the caller's until
+ * perigee_engine_close. PERIGEE_INVALID names the option that is wrong. */
+PERIGEE_API int perigee_engine_open(const struct perigee_options *options,
+                                    struct perigee_engine **engine);
+/* Closes every session, listener and region, and frees the engine with all
+ * handles that it gave out. NULL is allowed. */
+PERIGEE_API void perigee_engine_close(struct perigee_engine *engine);
+/* What went wrong last, as a sentence; "" if nothing did. Engine may be NULL
+ * for a failed perigee_engine_open (then per thread). Valid until the next
+ * failing call. */
+PERIGEE_API const char *perigee_detail(const struct perigee_engine *engine);
+PERIGEE_API int64_t perigee_now(const struct perigee_engine *engine);
+PERIGEE_API uint64_t perigee_epoch(const struct perigee_engine *engine);
+
+/* ---- Events ------------------------------------------------------------ */
+
+enum perigee_kind {
+  PERIGEE_EVENT_NONE = 0,
+  PERIGEE_EVENT_ACCEPTED = 1,  /* a listener has a new session */
+  PERIGEE_EVENT_CONNECTED = 2, /* a connect ended, well or not (status) */
+  PERIGEE_EVENT_LOST = 3,      /* an established session ended; once; all its
+                                  operations end with events of their own */
+  PERIGEE_EVENT_REQUEST = 4,   /* a call to serve, all its bytes here */
+  PERIGEE_EVENT_LANDING = 5,   /* a call with a slice: say where it lands with
+                                  perigee_land; REQUEST follows, or ABANDONED */
+  PERIGEE_EVENT_ABANDONED = 6, /* a call that had LANDING will never have
+                                  REQUEST; its operation is over */
+  PERIGEE_EVENT_REPLY = 7,     /* an own call ended */
+  PERIGEE_EVENT_SENT = 8,      /* the caller has a reply for which perigee_reply
+                                  returned 1, or never will (status) */
+  PERIGEE_EVENT_DONE = 9       /* transfer, send, recv, recv_imm, lookup ended */
+};
+
+enum perigee_flag {
+  PERIGEE_TYPED = 1,        /* the head is string.buffer data: for received
+                               heads, copied to private memory and scanned */
+  PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
+  PERIGEE_POOLED = 4        /* .landed is a pooled block, now the caller's:
+                               give it back with perigee_pool_free */
+};
+
+/* 64 bytes. Fields not named for a kind are 0. */
+struct perigee_event {
+  uint8_t kind;             /* enum perigee_kind */
+  uint8_t flags;            /* enum perigee_flag */
+  uint16_t method;          /* REQUEST, LANDING */
+  uint32_t session;         /* perigee_session_id, never used again; 0: none */
+  int32_t status;           /* how it ended; REPLY: also the callee's status */
+  int32_t operation;        /* own: what submitting returned. REQUEST, LANDING:
+                               the served call, for perigee_reply */
+  const uint8_t *pointer;   /* REQUEST, LANDING, REPLY: the head (raw bytes or
+                               typed data; the text of a failure). DONE of a
+                               lookup: the struct perigee_remote */
+  uint64_t length;          /* of it; DONE of recv and transfers: bytes */
+  uint64_t slice;           /* length of the slice part that came; REPLY into
+                               a named slice: bytes filled */
+  union {
+    uint64_t capacity;      /* REQUEST: what the caller can take in reply */
+    uint64_t immediate;     /* DONE of recv_imm */
+    uint8_t *landed;        /* where a pooled slice part is (PERIGEE_POOLED) */
+  };
+  int64_t remaining;        /* REQUEST, LANDING: time left; negative: no limit */
+  uint64_t code;            /* REPLY, REQUEST: an application's 64 bits */
+};
+
+/* Moves things on and fills at most capacity events; the number of them.
+ * Never blocks; holds the thread for at most about 1 ms of own work. */
+PERIGEE_API int perigee_poll(struct perigee_engine *engine,
+                             struct perigee_event *events, int capacity);
+/* As perigee_poll for up to spin ns, but only for the one operation: 1 and its
+ * event; 0 when spin is over, or as soon as anything else has an event
+ * (perigee_poll gives it) . */
+PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
+                              struct perigee_event *event, int64_t spin);
+/* Returns as soon as perigee_poll may have an event on one of the engines: 1,
+ * after at most timeout ns: 0, or when a signal came: PERIGEE_AGAIN. Spins
+ * first for the first engine's options.spin, then arms, checks again and
+ * sleeps in poll(2); a sleeping process uses no CPU. */
+PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
+                             int64_t timeout);
+/* For another event loop: a descriptor that becomes readable when there may be
+ * events. perigee_arm: 1 if there already are some (poll now), else 0, and
+ * the descriptor will wake; *timeout (may be NULL) is when to poll at the
+ * latest, negative for never. Owned by the engine. */
+PERIGEE_API int perigee_fd(const struct perigee_engine *engine);
+PERIGEE_API int perigee_arm(struct perigee_engine *engine, int64_t *timeout);
+
+/* ---- Regions and slices ------------------------------------------------ */
+
+enum perigee_access {
+  PERIGEE_LOCAL = 0,        /* peers get nothing ("denied") */
+  PERIGEE_READ = 1,         /* peers may read */
+  PERIGEE_WRITE = 2         /* peers may write */
+};
+
+/* Memory made by the engine: page aligned, zeroed, memfd-backed where kind is
+ * NULL or "host" (huge pages where they can be had); kind names a memory of
+ * options.memories. name: NULL or 1 to 255 bytes, unique in the engine
+ * (PERIGEE_NAME_TAKEN); by it peers find the region until it is closed. */
+PERIGEE_API int perigee_region_alloc(struct perigee_engine *engine,
+                                     const char *name, uint64_t length,
+                                     int access, const char *kind,
+                                     struct perigee_region **region);
+/* Memory that somebody else allocated and keeps until the close: accessed for
+ * peers by this process only, on their request. */
+PERIGEE_API int perigee_region_register(struct perigee_engine *engine,
+                                        const char *name, void *pointer,
+                                        uint64_t length, int access,
+                                        const char *kind,
+                                        struct perigee_region **region);
+PERIGEE_API uint8_t *perigee_region_pointer(const struct perigee_region *region);
+PERIGEE_API uint64_t perigee_region_length(const struct perigee_region *region);
+/* A fence: from the first call on peers get "stale"; PERIGEE_AGAIN while an
+ * operation or a peer is inside (poll and call again), PERIGEE_OK when none
+ * is: then the handle is gone. With force the handle goes at once and memory
+ * that a peer may still touch is kept until that peer has left. */
+PERIGEE_API int perigee_region_close(struct perigee_region *region, bool force);
+/* Copies between a region (of any kind of memory) and host memory, waiting
+ * for the memory's own engine if it has one. Bounds are checked. */
+PERIGEE_API int perigee_region_read(struct perigee_region *region,
+                                    uint64_t offset, void *to, uint64_t length);
+PERIGEE_API int perigee_region_write(struct perigee_region *region,
+                                     uint64_t offset, const void *from,
+                                     uint64_t length);
+
+/* Part of a local or a remote region: count blocks of length bytes, their
+ * starts stride bytes apart. One contiguous block: count 1. Total is
+ * count * length. Checked against the region when it is used. */
+struct perigee_slice {
+  union {
+    struct perigee_region *region;
+    struct perigee_remote *remote;
+  };
+  uint64_t offset;
+  uint64_t length;
+  uint64_t count;
+  uint64_t stride;
+};
+
+/* ---- Sessions ---------------------------------------------------------- */
+
+enum { PERIGEE_ADDRESS_MAX = 107 };
+/* "unix:PATH". PERIGEE_NAME_TAKEN if the path is in use, PERIGEE_TOO_LARGE if
+ * it is over 107 bytes. Sessions come as ACCEPTED events. */
+PERIGEE_API int perigee_listen(struct perigee_engine *engine,
+                               const char *address,
+                               struct perigee_listener **listener);
+PERIGEE_API void perigee_listener_close(struct perigee_listener *listener);
+/* Dials; CONNECTED with event.operation tells the end and event.session the
+ * session. transport: NULL, "auto" or a name that must be used. Returns the
+ * operation. */
+PERIGEE_API int perigee_connect(struct perigee_engine *engine,
+                                const char *address, const char *transport,
+                                int64_t timeout);
+/* The session of an event, or NULL if it was freed. */
+PERIGEE_API struct perigee_session *
+perigee_session(struct perigee_engine *engine, uint32_t id);
+PERIGEE_API uint32_t perigee_session_id(const struct perigee_session *session);
+/* Ends the session in order: own operations end in "closed", the peer's in
+ * "peer_lost". Idempotent; the handle lives on until perigee_session_free,
+ * after which the session's remaining events are dropped. */
+PERIGEE_API void perigee_session_close(struct perigee_session *session);
+PERIGEE_API void perigee_session_free(struct perigee_session *session);
+
+enum perigee_session_state {
+  PERIGEE_SESSION_NONE = 0, PERIGEE_SESSION_HELLO = 1, PERIGEE_SESSION_OPEN = 2,
+  PERIGEE_SESSION_ENDED = 3, PERIGEE_SESSION_STATES = 4
+};
+
+/* What a session is, for explain(). Texts are valid until it is freed. */
+struct perigee_session_info {
+  uint32_t id;
+  int32_t state;            /* enum perigee_session_state */
+  int32_t status;           /* why it ended */
+  int32_t pid;              /* the peer's */
+  uint64_t epoch;           /* the peer's */
+  uint32_t version;         /* of the protocol, agreed */
+  uint32_t pull;            /* 1: payloads are read from the peer's memory */
+  uint64_t ring, eager, message, typed; /* limits agreed */
+  uint64_t features;
+  const char *transport;
+  const char *address;
+  const char *reason;       /* why others were not chosen; why it ended */
+};
+PERIGEE_API void perigee_session_info(const struct perigee_session *session,
+                                      struct perigee_session_info *info);
+
+/* Counters since the start, of a session or (session NULL) of the engine,
+ * readable at any time without a call; they live as long as their owner. */
+struct perigee_counters {
+  uint64_t calls;           /* own, submitted */
+  uint64_t served;          /* requests delivered */
+  uint64_t replies;         /* own calls ended */
+  uint64_t failures;        /* operations ended with a status */
+  uint64_t timeouts;
+  uint64_t transfers;       /* one-sided, own */
+  uint64_t messages;        /* sends, receives and immediates */
+  uint64_t bytes_sent;      /* payload */
+  uint64_t bytes_received;
+  uint64_t wakes;           /* sent to a sleeping peer */
+  uint64_t sleeps;          /* own */
+  uint64_t stalls;          /* submitted while the peer's ring was full */
+  uint64_t sessions;        /* now (engine) */
+  uint64_t regions;         /* now (engine) */
+  uint64_t operations;      /* now (engine) */
+  uint64_t pooled;          /* bytes of pooled and loaned blocks now */
+  uint64_t refused;         /* hellos refused (engine) */
+  uint64_t polls;           /* (engine) */
+};
+PERIGEE_API const struct perigee_counters *
+perigee_counters(const struct perigee_engine *engine,
+                 const struct perigee_session *session);
+
+/* Finds the peer's region by name: DONE with event.pointer, a handle that lives
+ * as long as the session; NOT_FOUND or DENIED otherwise. The same name gives
+ * the same handle while its generation is the same. */
+PERIGEE_API int perigee_lookup(struct perigee_session *session,
+                               const char *name, int64_t timeout);
+PERIGEE_API uint64_t perigee_remote_length(const struct perigee_remote *remote);
+PERIGEE_API int perigee_remote_access(const struct perigee_remote *remote);
+
+/* ---- One-sided and two-sided operations -------------------------------- */
+
+struct perigee_transfer {
+  struct perigee_slice local, remote;  /* equal totals; shapes may differ */
+};
+enum perigee_operation {
+  PERIGEE_OP_READ = 1,      /* remote to local */
+  PERIGEE_OP_WRITE = 2,     /* local to remote */
+  PERIGEE_OP_WRITE_IMM = 3  /* then the immediate, after all the data */
+};
+/* A batch is one operation and one event. The list stays the caller's and
+ * unchanged until the event. */
+PERIGEE_API int perigee_transfer(struct perigee_session *session, int operation,
+                                 const struct perigee_transfer *list,
+                                 uint32_t count, uint64_t immediate,
+                                 int64_t timeout);
+/* The same, checked and resolved once, to be posted again and again, one post
+ * at a time (PERIGEE_AGAIN). The list is copied. Freed with the session or by
+ * perigee_prepared_free (not while posted). */
+PERIGEE_API int perigee_prepare(struct perigee_session *session, int operation,
+                                const struct perigee_transfer *list,
+                                uint32_t count, uint64_t immediate,
+                                struct perigee_prepared **prepared);
+PERIGEE_API int perigee_post(struct perigee_prepared *prepared, int64_t timeout);
+PERIGEE_API void perigee_prepared_free(struct perigee_prepared *prepared);
+/* Messages match receives in order. A send waits for its receive. A receive
+ * ends with the length (TOO_LARGE if the message was longer, then both do). */
+PERIGEE_API int perigee_send(struct perigee_session *session,
+                             const struct perigee_slice *slice, int64_t timeout);
+PERIGEE_API int perigee_recv(struct perigee_session *session,
+                             const struct perigee_slice *slice, int64_t timeout);
+PERIGEE_API int perigee_recv_imm(struct perigee_session *session,
+                                 int64_t timeout);
+/* Ends an own operation in "cancelled" unless it has ended already (its event
+ * then says how). Needs no ring space; no-op for a number that is not live. */
+PERIGEE_API void perigee_cancel(struct perigee_engine *engine, int operation);
+
+/* ---- Calls ------------------------------------------------------------- */
+
+/* What is sent: a head (raw bytes, or typed data) and at most one slice. A
+ * head longer than the eager limit, and a slice, stay the caller's and
+ * unchanged until the operation has ended; shorter ones too if submitting
+ * says so. A structure may be kept and used again. */
+struct perigee_message {
+  uint16_t method;          /* of a call */
+  uint16_t flags;           /* PERIGEE_TYPED */
+  int32_t status;           /* of a reply: PERIGEE_OK or what the caller gets */
+  const void *head;
+  uint64_t length;
+  struct perigee_slice slice; /* region NULL: none */
+  struct perigee_slice into;  /* of a call: where the reply's slice part (typed)
+                               or head (raw) lands; region NULL: pooled */
+  uint64_t capacity;        /* of a call: largest reply to an inplace method */
+  int64_t timeout;          /* of a call */
+  uint64_t code;            /* travels with it */
+};
+/* Returns the operation; REPLY follows. The head may be referenced until then.*/
+PERIGEE_API int perigee_call(struct perigee_session *session,
+                             const struct perigee_message *message);
+/* Answers a REQUEST (or refuses a LANDING with a status). 0: the message was
+ * copied and the served operation is over. 1: head and slice are referenced
+ * until SENT comes for the served operation. Negative: it could not be (then
+ * the operation is over all the same, and the caller was told if it could). */
+PERIGEE_API int perigee_reply(struct perigee_engine *engine, int served,
+                              const struct perigee_message *message);
+/* Names where the slice of a LANDING goes; slice->region NULL: a pooled block.
+ * TOO_LARGE if it is shorter than the slice that comes (not refused yet). */
+PERIGEE_API int perigee_land(struct perigee_engine *engine, int served,
+                             const struct perigee_slice *slice);
+/* Has the caller given up (or is it gone)? */
+PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
+                                          int served);
+/* Time left; negative: no limit. */
+PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
+                                             int served);
+
+/* A loan is the destination memory itself: in the peer's ring, or a block that
+ * the peer maps. One at a time for each session and direction. */
+struct perigee_loan {
+  uint8_t *pointer;
+  uint64_t length;          /* at least what was asked for */
+};
+/* PERIGEE_AGAIN: no room now, poll. The loan ends with commit or abort. */
+PERIGEE_API int perigee_call_begin(struct perigee_session *session,
+                                   uint64_t capacity, struct perigee_loan *loan);
+/* Sends the first length bytes as the raw head of message (whose head and slice
+ * are ignored). Returns the operation. */
+PERIGEE_API int perigee_call_commit(struct perigee_session *session,
+                                    const struct perigee_message *message,
+                                    uint64_t length);
+PERIGEE_API void perigee_call_abort(struct perigee_session *session);
+PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
+                                    uint64_t capacity, struct perigee_loan *loan);
+/* 0: over; 1: SENT will follow (the loan went by reference). */
+PERIGEE_API int perigee_reply_commit(struct perigee_engine *engine, int served,
+                                     uint64_t length);
+PERIGEE_API void perigee_reply_abort(struct perigee_engine *engine, int served);
+
+/* Gives a pooled block (event.landed) back. NULL is allowed. */
+PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
+                                   uint8_t *landed);
+
+/* Walks string.buffer data without building anything: the number of values at
+ * its top level, or PERIGEE_PROTOCOL if it is not one that perigee sends (bad
+ * tag, depth over 64, counts beyond the bytes, pointers, dictionary tags). */
+PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
+
+/* ---- Names on one host ------------------------------------------------- */
+
+/* Makes (mode 0700) or checks a private folder, with lstat: owned by this
+ * user, no access for others. PERIGEE_DENIED otherwise. Every missing folder
+ * of the path is made. */
+PERIGEE_API int perigee_folder(const char *path);
+/* Holds "folder/name" for this process by a lock kept for life: a descriptor
+ * (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it, PERIGEE_SYSTEM. A dead
+ * owner's leftovers are taken over. Files of held names are removed at exit. */
+PERIGEE_API int perigee_name_hold(const char *folder, const char *name);
+PERIGEE_API void perigee_name_release(int descriptor);
+
+/* ---- Signals ----------------------------------------------------------- */
+
+/* From begin to end the first SIGINT or SIGTERM is only noted: perigee_wait
+ * returns and perigee_signals_noted tells its number (0: none); a second one,
+ * or 2 s without perigee_signals_end, takes the default action. Nests; the
+ * last end puts back what was there before. Handlers, no blocked mask. */
+PERIGEE_API int perigee_signals_begin(void);
+PERIGEE_API void perigee_signals_end(void);
+PERIGEE_API int perigee_signals_noted(void);
+
+/* ---- For the specs: sizes as C sees them ------------------------------- */
+PERIGEE_API uint64_t perigee_sizeof(const char *structure);
+
+#endif
