@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * status.c - every status once: its name (err.kind in Lua) and its sentence.
+ */
+#include "perigee.h"
+
+#define STATUSES(entry)                                                        \
+  entry(OK, "ok", "it succeeded")                                              \
+  entry(TIMEOUT, "timeout", "it did not end within its timeout")               \
+  entry(CANCELLED, "cancelled", "it was cancelled by its caller")              \
+  entry(PEER_LOST, "peer_lost", "the peer died, or the connection to it did")  \
+  entry(REMOTE, "remote", "the remote handler failed")                         \
+  entry(DENIED, "denied", "the owner has not granted this access")             \
+  entry(RANGE, "range", "it reaches outside of the memory that it names")      \
+  entry(STALE, "stale", "the memory that it names has been closed since")      \
+  entry(NO_SERVICE, "no_service", "the peer has no service of this name")      \
+  entry(NO_METHOD, "no_method", "the service has no method of this name")      \
+  entry(VERSION, "version", "the two sides have no version in common")         \
+  entry(TOO_LARGE, "too_large", "it is larger than a limit allows")            \
+  entry(UNSUPPORTED, "unsupported", "it cannot be done here")                  \
+  entry(PROTOCOL, "protocol", "the peer broke the rules of the protocol")      \
+  entry(NO_MEMORY, "no_memory", "there is no memory left for it")              \
+  entry(CLOSED, "closed", "it was closed on this side")                        \
+  entry(NAME_TAKEN, "name_taken", "the name is held by a live owner")          \
+  entry(NOT_FOUND, "not_found", "there is nothing of this name")               \
+  entry(AGAIN, "again", "not possible now, poll and try again")                \
+  entry(INVALID, "invalid", "the caller gave a wrong argument")                \
+  entry(SYSTEM, "system", "the operating system refused")                      \
+  entry(FORKED, "forked", "a child process used what its parent opened")
+
+struct status {
+  const char *name, *text;
+};
+
+/* The index of a status is its negative. */
+static const struct status statuses[] = {
+#define ENTRY(symbol, name, text) [-PERIGEE_##symbol] = {name, text},
+    STATUSES(ENTRY)
+#undef ENTRY
+};
+
+static const struct status *status_find(int status) {
+  static const struct status unknown = {"unknown", "an unknown status"};
+  static const int count = sizeof statuses / sizeof *statuses;
+  return status <= 0 && status > -count ? &statuses[-status] : &unknown;
+}
+
+const char *perigee_status_name(int status) {
+  return status_find(status)->name;
+}
+
+const char *perigee_status_text(int status) {
+  return status_find(status)->text;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * timers.h - a hashed timing wheel: arming, disarming and finding nothing due
+ * are a handful of instructions; nothing is allocated.
+ *
+ * A timer lies in the slot of the tick at whose start it is due already, so
+ * it is never early and at most one tick (about a millisecond) late. Timers
+ * of later revolutions share the slots and are passed over.
+ */
+#ifndef TIMERS_H
+#define TIMERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TIMERS_SLOTS = 1024, TIMERS_TICK = 1 << 20 }; /* nanoseconds */
+
+/* Embedded in what it times. Zeroed: not armed. */
+struct timer {
+  struct timer *next, *previous; /* next == NULL: not armed */
+  int64_t due;
+};
+
+struct timers {
+  struct timer slots[TIMERS_SLOTS];
+  struct timer expired;  /* head of those found due and not taken yet */
+  int64_t tick;          /* the first tick whose slot was not looked at */
+  int64_t now;           /* as last told */
+  int64_t next;          /* no slot before this tick holds one that is due */
+  uint32_t count;
+};
+
+/* Times are nanoseconds, not negative, and do not go back. */
+void timers_open(struct timers *timers, int64_t now);
+
+/* Moves what has come due since the last turn to the expired. */
+void timers_turn(struct timers *timers, int64_t now);
+
+/* When to call timers_expired again at the latest: a tick at whose start
+ * something may be due, or a time in the past if something is; -1: never. */
+int64_t timers_next(struct timers *timers);
+
+static inline int64_t timers_tick(int64_t due) {
+  return (due - 1) / TIMERS_TICK + 1;
+}
+
+static inline void timers_link(struct timer *head, struct timer *timer) {
+  timer->next = head;
+  timer->previous = head->previous;
+  head->previous->next = timer;
+  head->previous = timer;
+}
+
+/* Arms a timer that is not armed; due in the past is due at once. */
+static inline void timers_add(struct timers *timers, struct timer *timer,
+                              int64_t due) {
+  timer->due = due;
+  timers->count++;
+  if (due <= timers->now) {
+    timers_link(&timers->expired, timer);
+    return;
+  }
+  int64_t tick = timers_tick(due);
+  if (tick < timers->next)
+    timers->next = tick;
+  timers_link(&timers->slots[tick % TIMERS_SLOTS], timer);
+}
+
+static inline void timers_remove(struct timers *timers, struct timer *timer) {
+  if (!timer->next)
+    return;
+  timer->previous->next = timer->next;
+  timer->next->previous = timer->previous;
+  timer->next = NULL;
+  timers->count--;
+}
+
+/* Disarms and returns one timer that is due, or NULL. */
+static inline struct timer *timers_expired(struct timers *timers, int64_t now) {
+  if (now >= timers->tick * TIMERS_TICK)
+    timers_turn(timers, now);
+  else if (now > timers->now)
+    timers->now = now;
+  struct timer *first = timers->expired.next;
+  if (first == &timers->expired)
+    return NULL;
+  timers_remove(timers, first);
+  return first;
+}
+
+#endif
