@@ -1,0 +1,94 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What the examples share: finding Perigee in the source tree around them where
+-- that tree is built, and a second process that ends when the first one ends.
+local ffi = require "ffi"
+
+ffi.cdef [[
+  int getpid(void);
+  int getppid(void);
+  int kill(int pid, int signal);
+  int prctl(int option, unsigned long value, unsigned long, unsigned long,
+            unsigned long);
+]]
+
+local here = arg[0]:match(".*/") or "./"
+local core = io.open(here .. "../build/perigee/core.so")
+if core then
+  core:close()
+  package.path = here .. "../lua/?.lua;" .. here .. "../lua/?/init.lua;"
+    .. package.path
+  package.cpath = here .. "../build/?.so;" .. package.cpath
+end
+
+local SIGTERM, PR_SET_PDEATHSIG = 15, 1
+local M = { here = here }
+
+-- Unique to a run and the same in its driver and workers.
+M.id = arg[2] or tostring(ffi.C.getpid())
+M.scope = "example-" .. M.id
+
+-- Where the worker of this run listens.
+function M.address(name)
+  local folder = os.getenv("XDG_RUNTIME_DIR") or "/tmp"
+  return ("unix:%s/perigee-%s-%s.sock"):format(folder, M.id, name or "0")
+end
+
+local function quote(word)
+  return "'" .. word:gsub("'", "'\\''") .. "'"
+end
+
+-- Starts `luajit script role id ...`; returns once that has called ready().
+function M.start(script, role, ...)
+  local words = { "exec", quote(arg[-1] or "luajit"), quote(script) }
+  for _, word in ipairs { role, M.id, ... } do
+    words[#words + 1] = quote(tostring(word))
+  end
+  local pipe = assert(io.popen(table.concat(words, " "), "r"))
+  local line = pipe:read("*l")
+  local pid = tonumber((line or ""):match("^ready (%d+)$"))
+  if not pid then
+    pipe:close()
+    error(("%s %s did not start: %s"):format(script, role, tostring(line)), 2)
+  end
+  return { pid = pid, pipe = pipe }
+end
+
+-- Asks a started process for an orderly end and waits for it.
+function M.stop(process)
+  ffi.C.kill(process.pid, SIGTERM)
+  process.pipe:close()
+end
+
+-- In a worker: from here on the end of the driver is the end of the worker.
+function M.follow()
+  ffi.C.prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0)
+  if ffi.C.getppid() ~= tonumber(M.id) then os.exit(1) end
+end
+
+-- In a worker: tells the driver that it can be called.
+function M.ready()
+  print("ready " .. ffi.C.getpid())
+  io.stdout:flush()
+end
+
+-- Runs driver() with one worker process for each of roles (a table from role
+-- to function) that start names, in this order; in those, the function.
+function M.main(driver, roles, start)
+  if arg[1] then
+    M.follow()
+    return roles[arg[1]](select(3, unpack(arg)))
+  end
+  local workers = {}
+  local fine, message = xpcall(function()
+    for i, role in ipairs(start) do workers[i] = M.start(arg[0], role) end
+    driver(workers)
+  end, debug.traceback)
+  for i = #workers, 1, -1 do M.stop(workers[i]) end
+  if not fine then
+    io.stderr:write(message, "\n")
+    os.exit(1)
+  end
+  print("ok")
+end
+
+return M
