@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * typed_test.c - the scanner of typed payloads: what it accepts, and what it
+ * refuses of all that LuaJIT's decoder would follow.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "perigee.h"
+
+#define NUMBER(a, b) "\x07\0\0\0\0\0\0" a b
+#define NAN_NUMBER NUMBER("\xf8", "\xff")
+
+struct sample {
+  const char *bytes;
+  size_t length;
+  int values;
+};
+#define SAMPLE(bytes, values) {bytes, sizeof(bytes) - 1, values}
+#define REFUSED(bytes) SAMPLE(bytes, PERIGEE_PROTOCOL)
+
+/* From a copy of the exact length, so that a sanitizer sees one byte more. */
+static int scan(const void *bytes, size_t length) {
+  uint8_t *copy = malloc(length ? length : 1);
+  memcpy(copy, bytes, length);
+  int values = perigee_typed_scan(copy, length);
+  free(copy);
+  return values;
+}
+
+static const struct sample accepted[] = {
+    SAMPLE("", 0),
+    SAMPLE("\x00", 1),
+    SAMPLE("\x00\x01\x02", 3),
+    SAMPLE("\x06\1\0\0\0", 1),
+    SAMPLE(NUMBER("\xf0", "\x3f") NAN_NUMBER, 2),
+    SAMPLE("\x10\1\2\3\4\5\6\7\x08\x11\1\2\3\4\5\6\7\x08", 2),
+    SAMPLE("\x20\x21" "a\x23" "abc", 3),
+    SAMPLE("\x08\x08", 2),
+    SAMPLE("\x0a\x02\x00\x01", 1),
+    SAMPLE("\x0c\x03\x01\x01\x00", 2),
+    SAMPLE("\x09\x01\x21k\x00", 1),
+    SAMPLE("\x0b\x01\x01\x01\x21k\x08", 1),
+    SAMPLE("\x0d\x02\x01\x01\x21k\x0c\x02\x02", 1),
+    SAMPLE("\x09\x02\x08\x08\x02" NAN_NUMBER, 1),
+};
+
+static const struct sample refused[] = {
+    REFUSED("\x03"),                          /* null */
+    REFUSED("\x04\1\2\3\4"),                  /* pointers */
+    REFUSED("\x05\1\2\3\4\5\6\7\x08"),
+    REFUSED("\x0e\x00\x08"),                  /* dictionaries */
+    REFUSED("\x0f\x00"),
+    REFUSED("\x12\1\2\3\4\5\6\7\x08\1\2\3\4\5\6\7\x08"), /* complex */
+    REFUSED("\x13"), REFUSED("\x1f"),
+    REFUSED("\x06\1\2\3"), REFUSED("\x07\1\2\3\4\5\6\7"),
+    REFUSED("\x10\1\2\3\4\5\6\7"), REFUSED("\x22" "a"),
+    REFUSED("\xe0"), REFUSED("\xff\xc0\x86\x01"),
+    REFUSED("\xff\x20\0\0\0"),                /* five bytes where one does */
+    REFUSED("\x0c\xff\xff\xff\xff\x0b"),      /* 1.5 GiB, if it was believed */
+    REFUSED("\x09\xff\0\0\0\x04"),
+    REFUSED("\x0a"), REFUSED("\x09"), REFUSED("\x0b\x01"),
+    REFUSED("\x0a\x00"), REFUSED("\x09\x00"), /* none is not written so */
+    REFUSED("\x0a\x02\x00"), REFUSED("\x09\x01\x02"),
+    REFUSED("\x0c\x03\x00"), REFUSED("\x0d\x02\x01\x00\x02"),
+    REFUSED("\x09\x01\x00\x02"),              /* keys */
+    REFUSED("\x09\x01" NAN_NUMBER "\x02"),
+    REFUSED("\x0b\x01\x01\x00\x00\x01"),
+};
+
+static void check(const struct sample *samples, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    const struct sample *sample = &samples[i];
+    if (scan(sample->bytes, sample->length) != sample->values)
+      fail_msg("sample %zu gives %d", i,
+               scan(sample->bytes, sample->length));
+  }
+}
+
+static void what_is_sent_is_accepted(void **state) {
+  (void)state;
+  check(accepted, sizeof accepted / sizeof *accepted);
+  assert_int_equal(perigee_typed_scan(NULL, 0), 0);
+}
+
+static void all_else_is_refused(void **state) {
+  (void)state;
+  check(refused, sizeof refused / sizeof *refused);
+  assert_int_equal(perigee_typed_scan(NULL, UINT64_C(1) << 31),
+                   PERIGEE_PROTOCOL);
+}
+
+static void strings_of_every_width(void **state) {
+  (void)state;
+  static uint8_t bytes[100016];
+  const size_t lengths[] = {0, 191, 192, 8127, 8128, 100000};
+  for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    uint32_t tag = (uint32_t)lengths[i] + 32;
+    size_t at = 0;
+    if (tag < 0xe0) {
+      bytes[at++] = (uint8_t)tag;
+    } else if (tag < 0x1fe0) {
+      bytes[at++] = (uint8_t)(0xe0 | (tag - 0xe0) >> 8);
+      bytes[at++] = (uint8_t)(tag - 0xe0);
+    } else {
+      bytes[at++] = 0xff;
+      memcpy(bytes + at, &tag, 4);
+      at += 4;
+    }
+    assert_int_equal(scan(bytes, at + lengths[i]), 1);
+    if (lengths[i] > 0)
+      assert_int_equal(scan(bytes, at + lengths[i] - 1), PERIGEE_PROTOCOL);
+  }
+}
+
+static void depth_ends_at_64(void **state) {
+  (void)state;
+  uint8_t bytes[2 * 65];
+  for (size_t i = 0; i < sizeof bytes; i += 2)
+    memcpy(bytes + i, "\x0a\x01", 2);
+  bytes[126] = 8;
+  assert_int_equal(scan(bytes, 127), 1);
+  memcpy(bytes + 126, "\x0a\x01\x08", 3);
+  assert_int_equal(scan(bytes, 129), PERIGEE_PROTOCOL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_sent_is_accepted),
+      cmocka_unit_test(all_else_is_refused),
+      cmocka_unit_test(strings_of_every_width),
+      cmocka_unit_test(depth_ends_at_64),
+  };
+  return cmocka_run_group_tests_name("typed", tests, NULL, NULL);
+}
