@@ -1,0 +1,11 @@
+-- SPDX-License-Identifier: Apache-2.0
+std = "luajit"
+max_line_length = 80
+include_files = {
+  "lua/**/*.lua", "examples/**/*.lua", "bench/**/*.lua", "spec/**/*.lua",
+  ".luacheckrc", ".busted", "*.rockspec",
+}
+exclude_files = { "lua/perigee/cdef.lua", "build/**" } -- made by make
+files["spec/**/*_spec.lua"].std = "+busted"
+files["*.rockspec"].std = "+rockspec"
+files[".luacheckrc"].std = "+luacheckrc"

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Perigee's one Makefile. "make help" lists the targets. Plain "make" builds
+# what "make install" installs and touches nothing outside build/ but the
+# generated lua/perigee/cdef.lua; demo, test and the other checks first see to
+# it that the Debian packages they need are there (.ci/packages).
+
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+SHELL := /bin/bash
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+CC := gcc
+CLANG := clang
+PREFIX ?= /usr/local
+LUADIR ?= $(PREFIX)/share/lua/5.1
+LIBDIR ?= $(PREFIX)/lib/lua/5.1
+DESTDIR ?=
+WERROR ?= -Werror
+V ?= 0
+
+quiet := $(if $(filter 0,$(V)),@)
+say = $(if $(filter 0,$(V)),@printf '  %-8s %s\n' $(1) $@)
+
+# ---- The core --------------------------------------------------------------
+
+CORE := $(wildcard native/*.c native/*/*.c)
+HEADERS := $(wildcard native/*.h native/*/*.h)
+LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
+CDEF := lua/perigee/cdef.lua
+
+FLAGS := -std=c17 -D_GNU_SOURCE -Inative -g -Wall -Wextra $(WERROR) \
+         -fvisibility=hidden -fPIC -pthread -MMD -MP
+RELEASE := -O2 -DNDEBUG
+DEBUG := -O1 -DPERIGEE_DEBUG -fno-omit-frame-pointer
+ASAN := $(DEBUG) -fsanitize=address,undefined -fno-sanitize-recover=all
+TSAN := $(DEBUG) -fsanitize=thread
+
+# A flavour of everything that is made of C: $(1) its folder, $(2) its flags.
+# Test programs see the core's hidden symbols, so they take the archive.
+define flavour
+$(1)/obj/%.o: %.c $(firstword $(MAKEFILE_LIST))
+	$$(call say,CC)
+	$$(quiet)mkdir -p $$(@D)
+	$$(quiet)$$(CC) $$(FLAGS) $(2) $$(CFLAGS) -c -o $$@ $$<
+
+$(1)/libperigee.a: $(CORE:%.c=$(1)/obj/%.o)
+	$$(call say,AR)
+	$$(quiet)rm -f $$@ && $$(AR) rcs $$@ $$^
+
+$(1)/perigee/core.so: $(CORE:%.c=$(1)/obj/%.o)
+	$$(call say,LINK)
+	$$(quiet)mkdir -p $$(@D)
+	$$(quiet)$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
+	  $$(LDFLAGS) -o $$@ $$^ -lrt
+
+$(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o $(1)/libperigee.a
+	$$(call say,LINK)
+	$$(quiet)mkdir -p $$(@D)
+	$$(quiet)$$(CC) $(2) -pthread -o $$@ $$^ -lcmocka -lrt
+
+$(1)/spec/plugin_%.so: $(1)/obj/spec/native/plugin_%.o $(1)/libperigee.a
+	$$(call say,LINK)
+	$$(quiet)mkdir -p $$(@D)
+	$$(quiet)$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
+	  -Wl,--exclude-libs,ALL -o $$@ $$^ -lrt
+endef
+
+$(eval $(call flavour,build,$(RELEASE)))
+$(eval $(call flavour,build/debug,$(DEBUG)))
+$(eval $(call flavour,build/asan,$(ASAN)))
+$(eval $(call flavour,build/tsan,$(TSAN)))
+
+.SECONDARY:
+
+# LuaJIT's declarations are the public header itself, so the two cannot part.
+$(CDEF): native/perigee.h
+	$(call say,CDEF)
+	$(quiet)mkdir -p $(@D)
+	$(quiet){ echo '-- Made from $< by make; not to be edited.'; \
+	  echo 'return [['; $(CC) -E -P -DPERIGEE_CDEF $<; echo ']]'; } > $@.$$$$ \
+	  && mv $@.$$$$ $@
+
+.PHONY: all install uninstall rock clean help
+all: build/perigee/core.so $(CDEF) ## build the core and its Lua declarations
+
+install: all ## install below PREFIX (LUADIR, LIBDIR, DESTDIR are honoured)
+	$(quiet)for f in $(LUA) $(CDEF); do install -D -m 644 "$$f" \
+	  "$(DESTDIR)$(LUADIR)/$${f#lua/}" || exit; done
+	$(quiet)install -D -m 755 build/perigee/core.so \
+	  "$(DESTDIR)$(LIBDIR)/perigee/core.so"
+
+uninstall: ## remove what install put there
+	$(quiet)rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee"
+
+clean: ## remove everything that make made
+	$(quiet)rm -rf build $(CDEF) *.rock
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | \
+	  sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 24
+
+include spec/checks.mk
+-include $(shell find build -name '*.d' 2>/dev/null)

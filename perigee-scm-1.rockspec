@@ -1,0 +1,29 @@
+-- SPDX-License-Identifier: Apache-2.0
+rockspec_format = "3.0"
+package = "perigee"
+version = "scm-1"
+
+source = {
+  url = "git+https://github.com/perigee/perigee.git",
+}
+
+description = {
+  summary = "Remote memory and RPC for LuaJIT, with a native C core",
+  detailed = [[
+    Services are Lua tables, the data path is C: typed, raw and inplace calls,
+    and one-sided reads and writes, between processes through shared memory.
+  ]],
+  license = "Apache-2.0",
+}
+
+supported_platforms = { "linux" }
+dependencies = { "lua == 5.1" } -- as LuaJIT presents itself
+
+build = {
+  type = "make",
+  build_variables = { CC = "$(CC)", CFLAGS = "$(CFLAGS)" },
+  install_variables = {
+    CC = "$(CC)", CFLAGS = "$(CFLAGS)",
+    LUADIR = "$(LUADIR)", LIBDIR = "$(LIBDIR)",
+  },
+}

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The checks and the demo. Each target installs what it lacks, builds what it
+# needs and hands over to a script that can be run alone. Variables:
+# ONLY=text runs the files with text in their path, V=1 shows all output,
+# FUZZ_SECONDS=n is the time of each fuzzer.
+
+FUZZ_SECONDS ?= 60
+PLANTED_SECONDS ?= 60
+ONLY ?=
+export ONLY V
+
+TESTS := $(patsubst %.c,%,$(wildcard spec/native/*_test.c))
+STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c))
+PLUGINS := $(patsubst spec/native/%.c,spec/%.so, \
+             $(wildcard spec/native/plugin_*.c))
+FUZZERS := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/*_fuzz.c))
+FLOORS := $(patsubst bench/%.c,build/bench/%,$(wildcard bench/*.c))
+LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
+
+RUN := spec/support/run
+.PHONY: deps demo test test-jit test-interpreter asan tsan
+.PHONY: fuzz fuzz-planted lint bench floors
+
+deps: ## install every Debian package needed (or, not as root, tell how)
+	@.ci/deps --all
+
+# ---- The demo and the benches ----------------------------------------------
+
+build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
+	$(call say,CC)
+	$(quiet)mkdir -p $(@D)
+	$(quiet)$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
+	  $(WERROR) -pthread -MMD -MP -o $@ $< -lrt
+
+floors: $(FLOORS) ## build the C programs that benches compare with
+
+demo: ## set up, build, and show a worker and a driver at work
+	@.ci/deps build
+	@$(MAKE) all floors
+	@examples/demo.sh
+
+bench: ## sweep sizes of calls and transfers (figures, no verdict)
+	@.ci/deps build bench
+	@$(MAKE) all floors
+	@spec/support/with luajit bench/rpc.lua $(ARGS)
+	@spec/support/with luajit bench/transfer.lua $(ARGS)
+
+# ---- Tests -----------------------------------------------------------------
+
+# Specs run on the core that is installed; C tests on one with its checks on.
+.PHONY: tests tests-asan tests-tsan
+tests: all floors $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%)
+tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
+  $(PLUGINS:%=build/asan/%)
+tests-tsan: $(STRESS:%=build/tsan/%)
+
+test: ## set up, build, and run all the tests
+	@.ci/deps build test
+	@$(MAKE) tests
+	@$(RUN) native specs model examples
+
+test-jit: ## the specs with everything compiled at once
+	@.ci/deps build test
+	@$(MAKE) tests
+	@PERIGEE_LUAJIT_FLAGS='-Ohotloop=1 -Ohotexit=1' $(RUN) specs
+
+test-interpreter: ## the specs without the compiler
+	@.ci/deps build test
+	@$(MAKE) tests
+	@PERIGEE_LUAJIT_FLAGS=-joff $(RUN) specs
+
+asan: ## C tests and specs under AddressSanitizer and UBSan
+	@.ci/deps build test
+	@$(MAKE) tests-asan
+	@PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) $(RUN) native specs
+
+tsan: ## the core's stress tests under ThreadSanitizer
+	@.ci/deps build test
+	@$(MAKE) tests-tsan
+	@PERIGEE_BUILD=build/tsan $(RUN) native
+
+# ---- Fuzzers ---------------------------------------------------------------
+
+FUZZ := -O1 -fsanitize=fuzzer-no-link,address,undefined \
+        -fno-sanitize-recover=all -fprofile-instr-generate -fcoverage-mapping
+
+# As "flavour" in the Makefile, with clang: $(1) the folder, $(2) more flags.
+define fuzzers
+$(1)/obj/%.o: %.c $(firstword $(MAKEFILE_LIST)) spec/checks.mk
+	$$(call say,CLANG)
+	$$(quiet)mkdir -p $$(@D)
+	$$(quiet)$$(CLANG) $$(filter-out -Werror,$$(FLAGS)) $(FUZZ) $(2) \
+	  -c -o $$@ $$<
+
+$(1)/%_fuzz: $(1)/obj/spec/fuzz/%_fuzz.o $(CORE:%.c=$(1)/obj/%.o)
+	$$(call say,LINK)
+	$$(quiet)$$(CLANG) $(FUZZ) -fsanitize=fuzzer -pthread -o $$@ $$^ -lrt
+endef
+
+$(eval $(call fuzzers,build/fuzz,))
+$(eval $(call fuzzers,build/planted,-DPERIGEE_PLANTED_BUG))
+
+.PHONY: fuzzers fuzzers-planted
+fuzzers: $(FUZZERS:%=build/fuzz/%)
+fuzzers-planted: $(FUZZERS:%=build/planted/%)
+
+fuzz: ## each decoder's fuzzer for FUZZ_SECONDS, then its coverage
+	@.ci/deps build fuzz
+	@$(MAKE) fuzzers
+	@spec/support/fuzz build/fuzz $(FUZZ_SECONDS)
+
+fuzz-planted: ## each fuzzer must find the bug planted for it
+	@.ci/deps build fuzz
+	@$(MAKE) fuzzers-planted
+	@spec/support/fuzz --planted build/planted $(PLANTED_SECONDS)
+
+# ---- Lint ------------------------------------------------------------------
+
+# perigee.h is a manual: the columns of its comments are set by hand.
+C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] spec/native/*.[ch] \
+             spec/fuzz/*.[ch] bench/*.[ch])
+FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
+TIDIED := $(filter %.c,$(C_FILES))
+TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -DPERIGEE_DEBUG
+
+.PHONY: lint-lua lint-format lint-tidy lint-cppcheck lint-rockspec
+lint: ## luacheck, clang-format, clang-tidy, cppcheck
+	@.ci/deps build lint
+	@$(MAKE) $(CDEF)
+	@$(MAKE) --keep-going lint-lua lint-format lint-tidy lint-cppcheck
+
+lint-lua:
+	$(quiet)luacheck --quiet .
+
+lint-format:
+	$(quiet)clang-format --dry-run -Werror $(FORMATTED)
+
+lint-tidy: $(TIDIED:%=build/lint/%.tidied)
+
+build/lint/%.tidied: % $(HEADERS) .clang-tidy
+	$(call say,TIDY)
+	$(quiet)mkdir -p $(@D)
+	$(quiet)clang-tidy --quiet --warnings-as-errors='*' $< -- $(TIDY_FLAGS) \
+	  2> >(grep -vE 'warnings? generated|^Suppressed|^Use -header' >&2)
+	$(quiet)touch $@
+
+lint-cppcheck:
+	$(quiet)cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr \
+	  --enable=warning,performance,portability -D_GNU_SOURCE \
+	  --suppress=missingIncludeSystem -Inative $(filter native/%.c,$(C_FILES))
