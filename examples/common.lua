@@ -9,6 +9,7 @@ ffi.cdef [[
   int kill(int pid, int signal);
   int prctl(int option, unsigned long value, unsigned long, unsigned long,
             unsigned long);
+  int example_clock(int clock, int64_t *time) __asm__("clock_gettime");
 ]]
 
 local here = arg[0]:match(".*/") or "./"
@@ -20,7 +21,8 @@ if core then
   package.cpath = here .. "../build/?.so;" .. package.cpath
 end
 
-local SIGTERM, PR_SET_PDEATHSIG = 15, 1
+local SIGTERM, PR_SET_PDEATHSIG, CLOCK_MONOTONIC = 15, 1, 1
+local time = ffi.new("int64_t[2]")
 local M = { here = here }
 
 -- Unique to a run and the same in its driver and workers.
@@ -31,6 +33,12 @@ M.scope = "example-" .. M.id
 function M.address(name)
   local folder = os.getenv("XDG_RUNTIME_DIR") or "/tmp"
   return ("unix:%s/perigee-%s-%s.sock"):format(folder, M.id, name or "0")
+end
+
+-- Seconds that only go forward.
+function M.now()
+  ffi.C.example_clock(CLOCK_MONOTONIC, time)
+  return tonumber(time[0]) + tonumber(time[1]) * 1e-9
 end
 
 local function quote(word)

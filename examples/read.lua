@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One-sided reads: a worker lends a table of numbers, a driver reads parts of it
--- while the worker's program does nothing for it.
+-- One-sided reads: a worker lends a table of numbers, a driver reads parts of
+-- it, and the worker's program does nothing for it.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local ffi = require "ffi"
 local perigee = require "perigee"

@@ -36,7 +36,7 @@ local function driver()
     assert(receive:wait(5) == size, "another length came back")
     assert(back:slice(0, size):string() == message:string(), "other bytes")
   end
-  print("sent and got back messages of " .. table.concat(SIZES, ", ") .. " bytes")
+  print("sent and got back " .. table.concat(SIZES, ", ") .. " bytes")
 
   local done, err = session:send(out:slice(0, 11)):wait(5)
   assert(not done and err.kind == "too_large")

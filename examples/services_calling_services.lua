@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A handler may call: the driver asks a front, the front asks a store in a third
--- process, and tells the driver how far it is by calling back on the session
--- that the call came on.
+-- A handler may call: the driver asks a front, the front asks a store in a
+-- third process, and tells the driver how far it is by calling back on the
+-- session that the call came on.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local perigee = require "perigee"
 

@@ -41,7 +41,7 @@ local function driver()
       { from = from, to = slots:slice(i * SLOT, SLOT) }, i)
   end
   assert(perigee.wait_all(futures, 5))
-  print(("wrote %d slots of %d bytes, each with its number"):format(SLOTS, SLOT))
+  print(("wrote %d slots of %d bytes with their numbers"):format(SLOTS, SLOT))
 
   local answer = here:slice(0, 1)
   assert(session:recv(answer):wait(5))

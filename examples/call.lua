@@ -1,0 +1,170 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A driver: calls each kind of method of examples/serve.lua, moves 1 GiB each
+-- way through 64 MiB by one-sided writes and reads with every byte checked, and
+-- prints what it took beside the floor: the least that this hardware lets any
+-- program do, measured in the same run (where make has built bench/).
+-- It starts a worker of its own if none is there.
+local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
+local ffi = require "ffi"
+local perigee = require "perigee"
+
+local MEMORY, ROUNDS, SECONDS = 2 ^ 26, 16, 0.3
+local WORDS = MEMORY / 8
+local u64 = ffi.typeof("uint64_t *")
+local name = arg[1] or "worker:0"
+local scope = os.getenv("PERIGEE_SCOPE") or "demo"
+
+-- ns of the p50 that build/bench/PROGRAM prints for a size; nil without it.
+local function floor(program, size, options)
+  local path = common.here .. "../build/bench/" .. program
+  local file = io.open(path)
+  if not file then return nil end
+  file:close()
+  local pipe = io.popen(("'%s' %s --seconds %g %d"):format(path, options or "",
+                                                          SECONDS, size))
+  local text = pipe:read("*a")
+  pipe:close()
+  return tonumber(text:match("p50%s+(%d+)"))
+end
+
+-- Seconds of the median and the 99th percentile of calls of f.
+local function measure(f)
+  local took, started = {}, common.now()
+  repeat
+    local before = common.now()
+    f()
+    local after = common.now()
+    took[#took + 1] = after - before
+  until after - started > SECONDS and #took >= 20
+  table.sort(took)
+  return took[math.ceil(#took / 2)], took[math.ceil(#took * 0.99)]
+end
+
+local function row(what, p50, p99, least)
+  local beside = least and ("%9.2f us %6.2f x"):format(least / 1e3,
+                                                      p50 * 1e9 / least) or ""
+  print(("  %-32s %9.2f us %9.2f us %s"):format(what, p50 * 1e6, p99 * 1e6,
+                                               beside))
+end
+
+local function call_typed(calc)
+  local n = 0
+  local p50, p99 = measure(function()
+    n = n + 1
+    if assert(calc:add(n, 0.5)) ~= n + 0.5 then error("a wrong sum") end
+  end)
+  row("typed add(a, b)", p50, p99)
+end
+
+local function call_raw(calc, engine, size, label)
+  local region = engine:alloc(2 * size)
+  local out, into = region:slice(0, size), region:slice(size, size)
+  local fast, n = calc:with { into = into }, 0
+  local p50, p99 = measure(function()
+    n = (n + 1) % 256
+    ffi.fill(out.pointer, math.min(size, 64), n)
+    local got = assert(fast:echo(out))
+    if got.length ~= size or into.pointer[0] ~= n then error("wrong bytes") end
+  end)
+  assert(into:string() == out:string(), "wrong bytes")
+  row("raw echo, " .. label, p50, p99, floor("floor_echo", size, "--copies 3"))
+end
+
+local function call_inplace(calc, size, label)
+  local n, last = 0, size - 1
+  local function writer(loan)
+    ffi.fill(loan.pointer, size, n)
+    return size
+  end
+  local function reader(reply)
+    return reply.pointer[0] + reply.pointer[last]
+  end
+  local fast = calc:with { capacity = size, reader = reader }
+  local p50, p99 = measure(function()
+    n = (n + 1) % 128
+    if assert(fast:copy(writer)) ~= 2 * n then error("wrong bytes") end
+  end)
+  row("inplace copy, " .. label, p50, p99, floor("floor_echo", size))
+end
+
+-- Fills words with what only this round has; their sum.
+local function fill(words, round)
+  local sum, word = 0ULL, 0x9e3779b97f4a7c15ULL * round
+  for i = 0, WORDS - 1 do
+    word = word * 6364136223846793005ULL + 1442695040888963407ULL
+    words[i] = word
+    sum = sum + word
+  end
+  return sum
+end
+
+local function transfers(session, memory, engine)
+  local out, back = engine:alloc(MEMORY), engine:alloc(MEMORY)
+  local from, to = out:slice(0, MEMORY), back:slice(0, MEMORY)
+  local remote = assert(session:region("memory")):slice(0, MEMORY)
+  local words, got = ffi.cast(u64, from.pointer), ffi.cast(u64, to.pointer)
+  local writing, reading = 0, 0
+  for round = 1, ROUNDS do
+    local sum = fill(words, round)
+    ffi.fill(to.pointer, MEMORY, round)
+    local t0 = common.now()
+    assert(session:write { from = from, to = remote }:wait(10))
+    local t1 = common.now()
+    if assert(memory:sum()) ~= sum then error("the worker has other bytes") end
+    local t2 = common.now()
+    assert(session:read { from = remote, to = to }:wait(10))
+    local t3 = common.now()
+    for i = 0, WORDS - 1 do
+      if got[i] ~= words[i] then error("other bytes came back") end
+    end
+    writing, reading = writing + t1 - t0, reading + t3 - t2
+  end
+  return writing / ROUNDS, reading / ROUNDS
+end
+
+local function report_transfers(session, memory, engine)
+  local writing, reading = transfers(session, memory, engine)
+  local least = floor("floor_memcpy", MEMORY)
+  local function line(what, seconds)
+    local beside = least and ("%9.2f GB/s %6.2f x"):format(MEMORY / least,
+      least / (seconds * 1e9)) or ""
+    print(("  %-32s %9.2f GB/s %s"):format(what, MEMORY / seconds / 1e9,
+                                           beside))
+  end
+  print("\n  one-sided, every byte checked      bandwidth       memcpy    part")
+  line(("write, %d x 64 MiB"):format(ROUNDS), writing)
+  line(("read, %d x 64 MiB"):format(ROUNDS), reading)
+end
+
+local function drive(agent)
+  local calc = assert(agent:proxy(name, "calc", { timeout = 5 }))
+  local memory = assert(agent:proxy(name, "memory", { timeout = 5 }))
+  local session = assert(agent:session(name))
+  print(tostring(session:explain()))
+  print("\n  call                                   p50          p99"
+    .. "        floor   ratio")
+  call_typed(calc)
+  call_raw(calc, agent.engine, 64, "64 B")
+  call_raw(calc, agent.engine, 2 ^ 20, "1 MiB")
+  call_inplace(calc, 64, "64 B")
+  call_inplace(calc, 2 ^ 20, "1 MiB")
+  report_transfers(session, memory, agent.engine)
+end
+
+-- The worker that is there, or one of our own in a scope of our own.
+local agent = assert(perigee.agent { scope = scope })
+local worker
+if not agent:proxy(name, "calc", { timeout = 1 }) then
+  agent:close()
+  scope = common.scope
+  worker = common.start(common.here .. "serve.lua", name, scope)
+  agent = assert(perigee.agent { scope = scope })
+end
+local fine, message = xpcall(drive, debug.traceback, agent)
+agent:close()
+if worker then common.stop(worker) end
+if not fine then
+  io.stderr:write(message, "\n")
+  os.exit(1)
+end
+print("ok")

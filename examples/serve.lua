@@ -1,0 +1,61 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A worker: three kinds of method and a region that peers read and write by
+-- themselves. It serves until it is stopped by Ctrl-C or SIGTERM:
+--   luajit examples/serve.lua [name]        then, beside it:
+--   luajit examples/call.lua [name]
+local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
+local ffi = require "ffi"
+local perigee = require "perigee"
+
+local MEMORY = 2 ^ 26
+local u64 = ffi.typeof("const uint64_t *")
+local name = arg[1] or "worker:0"
+
+local calc = {
+  name = "calc", version = 1,
+  methods = {
+    -- Typed: Lua values in, Lua values out.
+    add = function(a, b) return a + b end,
+
+    -- Raw: bytes in, bytes out.
+    echo = { raw = true, function(request) return request end },
+
+    -- Inplace: from the memory of the request to the memory of the reply.
+    copy = { raw = true, inplace = true, function(request, reply)
+      ffi.copy(reply.pointer, request.pointer, request.length)
+      return request.length
+    end },
+  },
+}
+
+local scope = arg[3] or os.getenv("PERIGEE_SCOPE") or "demo"
+local agent, err = perigee.agent { name = name, scope = scope }
+if not agent then
+  io.stderr:write(tostring(err), "\n")
+  os.exit(1)
+end
+local memory = agent.engine:alloc(MEMORY, { name = "memory", access = "rw" })
+
+agent:serve(calc)
+agent:serve {
+  name = "memory", version = 1,
+  methods = {
+    -- The sum of all the memory's 64-bit words, as its owner sees them.
+    sum = function()
+      local words = ffi.cast(u64, memory:slice(0, MEMORY).pointer)
+      local sum = 0ULL
+      for i = 0, MEMORY / 8 - 1 do sum = sum + words[i] end
+      return sum
+    end,
+  },
+}
+
+if arg[2] then
+  common.follow()
+  common.ready()
+end
+print(("serving calc and memory as %s; stop with Ctrl-C"):format(name))
+io.stdout:flush()
+perigee.run()
+agent:close()
+print("stopped")
