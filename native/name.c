@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * name.c - private folders, and names held in them.
+ *
+ * A name is held by a lock on "folder/name.lock" that the kernel drops with
+ * its holder, however that dies. Whoever has the lock also owns "name.sock":
+ * it removes a dead owner's, and at the end its own, before it lets go. A
+ * file that was unlinked between our open and our lock is one that the last
+ * owner has left: it counts for nothing, and we try again.
+ *
+ * The one exception to "no global state": the names that this process holds
+ * are listed, so that an exit without release leaves no files behind. A child
+ * made by fork neither owns nor removes what its parent holds (but a child
+ * that keeps running without exec keeps the lock alive).
+ */
+#include "perigee.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- Folders ------------------------------------------------------------ */
+
+static bool is_private(const struct stat *entry) {
+  return S_ISDIR(entry->st_mode) && entry->st_uid == geteuid() &&
+         (entry->st_mode & 077) == 0;
+}
+
+/* Where others can write, somebody else could have put what is there. */
+static bool is_trusted(const struct stat *entry, bool open_parent) {
+  return !open_parent || entry->st_uid == geteuid() || entry->st_uid == 0;
+}
+
+/* open_parent: may others create entries beside this one? Then set for the
+ * entry itself. */
+static int folder_step(const char *path, bool last, bool *open_parent) {
+  struct stat entry;
+  bool made = mkdir(path, 0700) == 0;
+  if (!made && errno != EEXIST)
+    return PERIGEE_SYSTEM;
+  if (lstat(path, &entry) != 0)
+    return PERIGEE_SYSTEM;
+  bool good = made || last ? is_private(&entry)
+                           : is_trusted(&entry, *open_parent);
+  if (!good)
+    return PERIGEE_DENIED;
+  if (S_ISLNK(entry.st_mode) && stat(path, &entry) != 0)
+    return PERIGEE_SYSTEM;
+  *open_parent = entry.st_mode & 022;
+  return PERIGEE_OK;
+}
+
+int perigee_folder(const char *path) {
+  char part[PATH_MAX];
+  struct stat start;
+  size_t length = path ? strlen(path) : 0;
+  while (length > 1 && path[length - 1] == '/')
+    length--;
+  if (length == 0)
+    return PERIGEE_INVALID;
+  if (length >= sizeof part)
+    return PERIGEE_TOO_LARGE;
+  if (stat(path[0] == '/' ? "/" : ".", &start) != 0)
+    return PERIGEE_SYSTEM;
+  bool open_parent = start.st_mode & 022;
+  for (size_t end = 1; end <= length; end++) {
+    if (end < length && (path[end] != '/' || path[end - 1] == '/'))
+      continue;
+    memcpy(part, path, end);
+    part[end] = '\0';
+    int status = folder_step(part, end == length, &open_parent);
+    if (status != PERIGEE_OK)
+      return status;
+  }
+  return PERIGEE_OK;
+}
+
+/* ---- Held names --------------------------------------------------------- */
+
+struct held {
+  struct held *next;
+  pid_t owner;
+  int descriptor;
+  char lock[PATH_MAX], socket[PATH_MAX];
+};
+
+static pthread_mutex_t held_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct held *held_first;
+
+static void held_put(struct held *held) {
+  pthread_mutex_lock(&held_mutex);
+  held->next = held_first;
+  held_first = held;
+  pthread_mutex_unlock(&held_mutex);
+}
+
+/* With a negative descriptor: any. */
+static struct held *held_take(int descriptor) {
+  pthread_mutex_lock(&held_mutex);
+  struct held **link = &held_first, *held;
+  while ((held = *link) && descriptor >= 0 && held->descriptor != descriptor)
+    link = &held->next;
+  if (held)
+    *link = held->next;
+  pthread_mutex_unlock(&held_mutex);
+  return held;
+}
+
+/* The files go before the lock does, so that they are still ours. */
+static void held_end(struct held *held) {
+  if (held->owner == getpid()) {
+    unlink(held->socket);
+    unlink(held->lock);
+  }
+  close(held->descriptor);
+  free(held);
+}
+
+__attribute__((destructor)) static void held_end_all(void) {
+  for (struct held *held; (held = held_take(-1));)
+    held_end(held);
+}
+
+static bool is_name(const char *name) {
+  static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
+                                "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-";
+  size_t length = strspn(name, allowed);
+  return length >= 1 && length <= 64 && !name[length] && name[0] != '.';
+}
+
+static bool is_path(char *path, const char *folder, const char *name,
+                    const char *suffix) {
+  int length = snprintf(path, PATH_MAX, "%s/%s%s", folder, name, suffix);
+  return length > 0 && length < PATH_MAX;
+}
+
+/* Is the file that we have locked still the one of that path? */
+static bool is_current(int descriptor, const char *path) {
+  struct stat ours, there;
+  return fstat(descriptor, &ours) == 0 && lstat(path, &there) == 0 &&
+         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
+/* A locked descriptor, PERIGEE_AGAIN if its file has gone meanwhile. */
+static int lock_once(const char *path) {
+  int status = PERIGEE_AGAIN;
+  int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (descriptor < 0)
+    return errno == ELOOP ? PERIGEE_DENIED : PERIGEE_SYSTEM;
+  if (flock(descriptor, LOCK_EX | LOCK_NB) != 0)
+    status = errno == EWOULDBLOCK ? PERIGEE_NAME_TAKEN : PERIGEE_SYSTEM;
+  else if (is_current(descriptor, path))
+    return descriptor;
+  close(descriptor);
+  return status;
+}
+
+static int lock(const char *path) {
+  int result;
+  do
+    result = lock_once(path);
+  while (result == PERIGEE_AGAIN);
+  return result;
+}
+
+int perigee_name_hold(const char *folder, const char *name) {
+  if (!folder || !name || !is_name(name))
+    return PERIGEE_INVALID;
+  struct held *held = calloc(1, sizeof *held);
+  if (!held)
+    return PERIGEE_NO_MEMORY;
+  int result = PERIGEE_TOO_LARGE;
+  if (!is_path(held->lock, folder, name, ".lock") ||
+      !is_path(held->socket, folder, name, ".sock"))
+    goto fail;
+  result = lock(held->lock);
+  if (result < 0)
+    goto fail;
+  unlink(held->socket);
+  held->owner = getpid();
+  held->descriptor = result;
+  held_put(held);
+  return result;
+fail:
+  free(held);
+  return result;
+}
+
+void perigee_name_release(int descriptor) {
+  struct held *held = descriptor < 0 ? NULL : held_take(descriptor);
+  if (held)
+    held_end(held);
+}

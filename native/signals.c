@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * signals.c - an orderly end on the first SIGINT or SIGTERM.
+ *
+ *   state     event    becomes
+ *   outside   begin    watching   our handler for both signals, timers made
+ *   watching  signal   noted      default actions put back, 2 s timer armed
+ *   watching  end      outside    what was there before put back
+ *   noted     end      outside    timer disarmed as well
+ *   noted     signal   -          the process ends by it
+ *   noted     2 s      -          the process ends by the signal noted
+ *
+ * Signals belong to the process, and so does the state here. Only the last of
+ * nested ends counts. The timers are POSIX ones, each raising its own signal
+ * once more: the program's alarms are left alone, and nothing of ours has to
+ * run for the process to end, not even in a loop that never polls.
+ */
+#include "signals.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include "perigee.h"
+
+enum { SECONDS = 2 };
+
+struct watched {
+  int number;
+  struct sigaction before;
+  timer_t timer;
+};
+
+static struct watched watched[] = {{.number = SIGINT}, {.number = SIGTERM}};
+enum { WATCHED = sizeof watched / sizeof *watched };
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static volatile sig_atomic_t begun; /* how often; changed under the mutex */
+static volatile sig_atomic_t noted, told;
+
+static void watched_set(sigset_t *set) {
+  sigemptyset(set);
+  for (int i = 0; i < WATCHED; i++)
+    sigaddset(set, watched[i].number);
+}
+
+/* Async-signal-safe calls only. */
+static void note(int number) {
+  const struct itimerspec after = {.it_value = {.tv_sec = SECONDS}};
+  const struct sigaction standard = {.sa_handler = SIG_DFL};
+  int error = errno;
+  noted = number;
+  for (int i = 0; i < WATCHED; i++) {
+    sigaction(watched[i].number, &standard, NULL);
+    if (watched[i].number == number)
+      timer_settime(watched[i].timer, 0, &after, NULL);
+  }
+  errno = error;
+}
+
+static int watch(struct watched *watch) {
+  struct sigevent event = {.sigev_notify = SIGEV_SIGNAL,
+                           .sigev_signo = watch->number};
+  struct sigaction action = {.sa_handler = note}; /* no SA_RESTART */
+  watched_set(&action.sa_mask);
+  if (timer_create(CLOCK_MONOTONIC, &event, &watch->timer) != 0)
+    return PERIGEE_SYSTEM;
+  if (sigaction(watch->number, &action, &watch->before) == 0)
+    return PERIGEE_OK;
+  timer_delete(watch->timer);
+  return PERIGEE_SYSTEM;
+}
+
+static void unwatch(struct watched *watch) {
+  timer_delete(watch->timer);
+  sigaction(watch->number, &watch->before, NULL);
+}
+
+static int watch_all(void) {
+  noted = told = 0;
+  for (int i = 0; i < WATCHED; i++) {
+    int status = watch(&watched[i]);
+    if (status == PERIGEE_OK)
+      continue;
+    while (i > 0)
+      unwatch(&watched[--i]);
+    return status;
+  }
+  return PERIGEE_OK;
+}
+
+/* Blocked for these few instructions only, so that a signal meets either all
+ * of the old state or all of the new. */
+static void enter(sigset_t *mask) {
+  sigset_t set;
+  watched_set(&set);
+  pthread_mutex_lock(&mutex);
+  pthread_sigmask(SIG_BLOCK, &set, mask);
+}
+
+static void leave(const sigset_t *mask) {
+  pthread_sigmask(SIG_SETMASK, mask, NULL);
+  pthread_mutex_unlock(&mutex);
+}
+
+int perigee_signals_begin(void) {
+  sigset_t mask;
+  int status = PERIGEE_OK;
+  enter(&mask);
+  if (begun == 0)
+    status = watch_all();
+  if (status == PERIGEE_OK)
+    begun++;
+  leave(&mask);
+  return status;
+}
+
+void perigee_signals_end(void) {
+  sigset_t mask;
+  enter(&mask);
+  if (begun > 0 && --begun == 0)
+    for (int i = 0; i < WATCHED; i++)
+      unwatch(&watched[i]);
+  leave(&mask);
+}
+
+int perigee_signals_noted(void) {
+  told = noted;
+  return noted;
+}
+
+int signals_poll(struct pollfd *descriptors, nfds_t count,
+                 const struct timespec *timeout) {
+  if (!begun)
+    return ppoll(descriptors, count, timeout, NULL);
+  sigset_t set, mask;
+  watched_set(&set);
+  pthread_sigmask(SIG_BLOCK, &set, &mask);
+  int result = -1, error = EINTR;
+  if (noted == told) {
+    result = ppoll(descriptors, count, timeout, &mask);
+    error = errno;
+  }
+  pthread_sigmask(SIG_SETMASK, &mask, NULL);
+  errno = error;
+  return result;
+}

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * name_test.c - private folders and names held in them, with real processes.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "perigee.h"
+
+enum { ROUNDS = 300 };
+
+static char root[64];
+
+static const char *path(const char *rest) {
+  static char buffer[256];
+  snprintf(buffer, sizeof buffer, "%s/%s", root, rest);
+  return buffer;
+}
+
+static bool exists(const char *rest) {
+  return access(path(rest), F_OK) == 0;
+}
+
+static void touch(const char *rest) {
+  close(open(path(rest), O_CREAT | O_WRONLY, 0600));
+}
+
+static int setup(void **state) {
+  (void)state;
+  snprintf(root, sizeof root, "/tmp/perigee-name-test-XXXXXX");
+  return mkdtemp(root) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", root);
+  return system(command);
+}
+
+static void folders_are_made_private(void **state) {
+  (void)state;
+  struct stat entry;
+  assert_int_equal(perigee_folder(path("a/b//c/")), PERIGEE_OK);
+  assert_int_equal(perigee_folder(path("a/b/c")), PERIGEE_OK);
+  assert_int_equal(stat(path("a"), &entry), 0);
+  assert_int_equal(entry.st_mode & 07777, 0700);
+  assert_int_equal(stat(path("a/b/c"), &entry), 0);
+  assert_int_equal(entry.st_mode & 07777, 0700);
+}
+
+static void other_folders_are_denied(void **state) {
+  (void)state;
+  assert_int_equal(mkdir(path("open"), 0700), 0);
+  assert_int_equal(chmod(path("open"), 0750), 0);
+  assert_int_equal(perigee_folder(path("open")), PERIGEE_DENIED);
+  assert_int_equal(mkdir(path("real"), 0700), 0);
+  char target[256];
+  snprintf(target, sizeof target, "%s", path("real"));
+  assert_int_equal(symlink(target, path("link")), 0);
+  assert_int_equal(perigee_folder(path("link")), PERIGEE_DENIED);
+  assert_int_equal(perigee_folder(path("link/")), PERIGEE_DENIED);
+  assert_int_equal(perigee_folder(path("link/inside")), PERIGEE_OK);
+  touch("file");
+  assert_int_equal(perigee_folder(path("file")), PERIGEE_DENIED);
+  assert_int_equal(perigee_folder(path("file/inside")), PERIGEE_SYSTEM);
+}
+
+static void folders_of_others_are_denied(void **state) {
+  (void)state;
+  if (geteuid() != 0)
+    skip();
+  assert_int_equal(mkdir(path("other"), 0700), 0);
+  assert_int_equal(chown(path("other"), 12345, 0), 0);
+  assert_int_equal(perigee_folder(path("other")), PERIGEE_DENIED);
+  assert_int_equal(perigee_folder(path("other/inside")), PERIGEE_OK);
+  assert_int_equal(chmod(root, 01777), 0);
+  assert_int_equal(perigee_folder(path("other/again")), PERIGEE_DENIED);
+  assert_int_equal(perigee_folder(path("mine/inside")), PERIGEE_OK);
+}
+
+static void wrong_arguments_are_invalid(void **state) {
+  (void)state;
+  const char *const names[] = {"", ".", ".hidden", "a/b", "..", "a b", "\xc3"};
+  static char text[5000];
+  assert_int_equal(perigee_folder(""), PERIGEE_INVALID);
+  assert_int_equal(perigee_folder(NULL), PERIGEE_INVALID);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    assert_int_equal(perigee_name_hold(root, names[i]), PERIGEE_INVALID);
+  memset(text, 'x', sizeof text - 1);
+  assert_int_equal(perigee_folder(text), PERIGEE_TOO_LARGE);
+  assert_int_equal(perigee_name_hold(text, "name"), PERIGEE_TOO_LARGE);
+  assert_int_equal(perigee_name_hold(root, text + sizeof text - 66),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_name_hold(path("missing"), "x"), PERIGEE_SYSTEM);
+}
+
+static void one_holder_at_a_time(void **state) {
+  (void)state;
+  int held = perigee_name_hold(root, "worker:0");
+  assert_true(held >= 0);
+  assert_int_equal(fcntl(held, F_GETFD), FD_CLOEXEC);
+  assert_int_equal(perigee_name_hold(root, "worker:0"), PERIGEE_NAME_TAKEN);
+  touch("worker:0.sock");
+  perigee_name_release(held);
+  assert_false(exists("worker:0.sock") || exists("worker:0.lock"));
+  assert_int_equal(fcntl(held, F_GETFD), -1);
+  held = perigee_name_hold(root, "worker:0");
+  assert_true(held >= 0);
+  perigee_name_release(held);
+}
+
+static void links_are_not_followed(void **state) {
+  (void)state;
+  assert_int_equal(symlink("/tmp/elsewhere", path("x.lock")), 0);
+  assert_int_equal(perigee_name_hold(root, "x"), PERIGEE_DENIED);
+}
+
+static void what_is_not_held_is_not_closed(void **state) {
+  (void)state;
+  int descriptor = open("/dev/null", O_RDONLY);
+  perigee_name_release(descriptor);
+  perigee_name_release(-1);
+  assert_int_equal(close(descriptor), 0);
+}
+
+static int ended(pid_t child) {
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void dead_holders_leftovers_are_taken(void **state) {
+  (void)state;
+  pid_t child = fork();
+  if (child == 0) {
+    bool held = perigee_name_hold(root, "x") >= 0;
+    touch("x.sock");
+    _exit(!held);
+  }
+  assert_int_equal(ended(child), 0);
+  assert_true(exists("x.lock") && exists("x.sock"));
+  int held = perigee_name_hold(root, "x");
+  assert_true(held >= 0);
+  assert_false(exists("x.sock"));
+  perigee_name_release(held);
+}
+
+/* A program of its own, as exit handlers of the test must not run. */
+static void exit_leaves_nothing(void **state) {
+  (void)state;
+  char self[256];
+  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  assert_true(length > 0);
+  self[length] = '\0';
+  pid_t child = fork();
+  if (child == 0) {
+    execl(self, self, "hold", root, (char *)NULL);
+    _exit(9);
+  }
+  assert_int_equal(ended(child), 0);
+  assert_false(exists("x.lock") || exists("x.sock"));
+}
+
+/* The other side of it. A child of fork that exits must remove nothing. */
+static int hold_and_exit(const char *folder) {
+  snprintf(root, sizeof root, "%s", folder);
+  if (perigee_name_hold(root, "x") < 0)
+    return 1;
+  touch("x.sock");
+  pid_t child = fork();
+  if (child == 0)
+    exit(0);
+  return ended(child) == 0 && exists("x.lock") && exists("x.sock") ? 0 : 2;
+}
+
+/* ---- The race ----------------------------------------------------------- */
+
+struct arena {
+  atomic_int ready, tried, won, inside, failures;
+};
+
+static void await(atomic_int *counter, int value) {
+  while (atomic_load(counter) < value)
+    sched_yield();
+}
+
+static void own(struct arena *arena, int held, bool die) {
+  if (atomic_fetch_add(&arena->inside, 1) != 0)
+    atomic_fetch_add(&arena->failures, 1);
+  touch("race.sock");
+  sched_yield();
+  if (!exists("race.lock") || !exists("race.sock"))
+    atomic_fetch_add(&arena->failures, 1);
+  atomic_fetch_sub(&arena->inside, 1);
+  if (die)
+    _exit(0);
+  perigee_name_release(held);
+}
+
+/* Both try once, and exactly one may win; then the other tries until it gets
+ * the name from the first, which releases it or dies. */
+static void contend(struct arena *arena, bool die) {
+  atomic_fetch_add(&arena->ready, 1);
+  await(&arena->ready, 2);
+  int held = perigee_name_hold(root, "race");
+  if (held >= 0)
+    atomic_fetch_add(&arena->won, 1);
+  atomic_fetch_add(&arena->tried, 1);
+  await(&arena->tried, 2);
+  if (atomic_load(&arena->won) != 1)
+    atomic_fetch_add(&arena->failures, 1);
+  while (held == PERIGEE_NAME_TAKEN)
+    held = perigee_name_hold(root, "race");
+  if (held >= 0)
+    own(arena, held, die);
+  _exit(held < 0);
+}
+
+static void never_two_owners(void **state) {
+  (void)state;
+  struct arena *arena = mmap(NULL, sizeof *arena, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_true(arena != MAP_FAILED);
+  for (int round = 0; round < ROUNDS; round++) {
+    pid_t children[2];
+    memset(arena, 0, sizeof *arena);
+    for (int i = 0; i < 2; i++)
+      if ((children[i] = fork()) == 0)
+        contend(arena, (round + i) % 3 == 0);
+    for (int i = 0; i < 2; i++)
+      assert_int_equal(ended(children[i]), 0);
+    assert_int_equal(atomic_load(&arena->failures), 0);
+  }
+  munmap(arena, sizeof *arena);
+}
+
+int main(int argc, char **argv) {
+  if (argc == 3)
+    return hold_and_exit(argv[2]);
+#define test(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+  const struct CMUnitTest tests[] = {
+      test(folders_are_made_private),
+      test(other_folders_are_denied),
+      test(folders_of_others_are_denied),
+      test(wrong_arguments_are_invalid),
+      test(one_holder_at_a_time),
+      test(links_are_not_followed),
+      test(what_is_not_held_is_not_closed),
+      test(dead_holders_leftovers_are_taken),
+      test(exit_leaves_nothing),
+      test(never_two_owners),
+  };
+  return cmocka_run_group_tests_name("name", tests, NULL, NULL);
+}
