@@ -20,8 +20,10 @@ DESTDIR ?=
 WERROR ?= -Werror
 V ?= 0
 
-quiet := $(if $(filter 0,$(V)),@)
-say = $(if $(filter 0,$(V)),@printf '  %-8s %s\n' $(1) $@)
+ifeq ($(V),0)
+MAKEFLAGS += --silent
+say = @printf '  %-8s %s\n' $(1) $@
+endif
 
 # ---- The core --------------------------------------------------------------
 
@@ -42,28 +44,28 @@ TSAN := $(DEBUG) -fsanitize=thread
 define flavour
 $(1)/obj/%.o: %.c $(firstword $(MAKEFILE_LIST))
 	$$(call say,CC)
-	$$(quiet)mkdir -p $$(@D)
-	$$(quiet)$$(CC) $$(FLAGS) $(2) $$(CFLAGS) -c -o $$@ $$<
+	mkdir -p $$(@D)
+	$$(CC) $$(FLAGS) $(2) $$(CFLAGS) -c -o $$@ $$<
 
 $(1)/libperigee.a: $(CORE:%.c=$(1)/obj/%.o)
 	$$(call say,AR)
-	$$(quiet)rm -f $$@ && $$(AR) rcs $$@ $$^
+	rm -f $$@ && $$(AR) rcs $$@ $$^
 
 $(1)/perigee/core.so: $(CORE:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
-	$$(quiet)mkdir -p $$(@D)
-	$$(quiet)$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
+	mkdir -p $$(@D)
+	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
 	  $$(LDFLAGS) -o $$@ $$^ -lrt
 
 $(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o $(1)/libperigee.a
 	$$(call say,LINK)
-	$$(quiet)mkdir -p $$(@D)
-	$$(quiet)$$(CC) $(2) -pthread -o $$@ $$^ -lcmocka -lrt
+	mkdir -p $$(@D)
+	$$(CC) $(2) -pthread -o $$@ $$^ -lcmocka -lrt
 
 $(1)/spec/plugin_%.so: $(1)/obj/spec/native/plugin_%.o $(1)/libperigee.a
 	$$(call say,LINK)
-	$$(quiet)mkdir -p $$(@D)
-	$$(quiet)$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
+	mkdir -p $$(@D)
+	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
 	  -Wl,--exclude-libs,ALL -o $$@ $$^ -lrt
 endef
 
@@ -77,8 +79,8 @@ $(eval $(call flavour,build/tsan,$(TSAN)))
 # LuaJIT's declarations are the public header itself, so the two cannot part.
 $(CDEF): native/perigee.h
 	$(call say,CDEF)
-	$(quiet)mkdir -p $(@D)
-	$(quiet){ echo '-- Made from $< by make; not to be edited.'; \
+	mkdir -p $(@D)
+	{ echo '-- Made from $< by make; not to be edited.'; \
 	  echo 'return [['; $(CC) -E -P -DPERIGEE_CDEF $<; echo ']]'; } > $@.$$$$ \
 	  && mv $@.$$$$ $@
 
@@ -86,16 +88,27 @@ $(CDEF): native/perigee.h
 all: build/perigee/core.so $(CDEF) ## build the core and its Lua declarations
 
 install: all ## install below PREFIX (LUADIR, LIBDIR, DESTDIR are honoured)
-	$(quiet)for f in $(LUA) $(CDEF); do install -D -m 644 "$$f" \
+	for f in $(LUA) $(CDEF); do install -D -m 644 "$$f" \
 	  "$(DESTDIR)$(LUADIR)/$${f#lua/}" || exit; done
-	$(quiet)install -D -m 755 build/perigee/core.so \
+	install -D -m 755 build/perigee/core.so \
 	  "$(DESTDIR)$(LIBDIR)/perigee/core.so"
 
 uninstall: ## remove what install put there
-	$(quiet)rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee"
+	rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee"
+
+# What "luarocks install" takes: the rockspec and the folder that it names.
+# Packed from this checkout, so that nothing has to be fetched.
+SOURCES := native lua examples bench spec Makefile LICENSE README.md \
+           perigee-scm-1.rockspec $(wildcard .busted .luacheckrc .clang-* .ci)
+
+rock: ## pack perigee-scm-1.src.rock for luarocks install
+	rm -rf build/rock *.src.rock && mkdir -p build/rock/perigee
+	cp -R $(SOURCES) build/rock/perigee && rm -f build/rock/perigee/$(CDEF)
+	cp perigee-scm-1.rockspec build/rock
+	cd build/rock && zip -qr ../../perigee-scm-1.src.rock *
 
 clean: ## remove everything that make made
-	$(quiet)rm -rf build $(CDEF) *.rock
+	rm -rf build $(CDEF) *.rock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | \

@@ -19,32 +19,32 @@ FLOORS := $(patsubst bench/%.c,build/bench/%,$(wildcard bench/*.c))
 LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
-.PHONY: deps demo test test-jit test-interpreter asan tsan
-.PHONY: fuzz fuzz-planted lint bench floors
+.PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
+.PHONY: fuzz fuzz-planted lint format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
-	@.ci/deps --all
+	.ci/deps --all
 
 # ---- The demo and the benches ----------------------------------------------
 
 build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 	$(call say,CC)
-	$(quiet)mkdir -p $(@D)
-	$(quiet)$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
+	mkdir -p $(@D)
+	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
 	  $(WERROR) -pthread -MMD -MP -o $@ $< -lrt
 
 floors: $(FLOORS) ## build the C programs that benches compare with
 
 demo: ## set up, build, and show a worker and a driver at work
-	@.ci/deps build
-	@$(MAKE) all floors
-	@examples/demo.sh
+	.ci/deps build
+	$(MAKE) all floors
+	luajit examples/call.lua
 
 bench: ## sweep sizes of calls and transfers (figures, no verdict)
-	@.ci/deps build bench
-	@$(MAKE) all floors
-	@spec/support/with luajit bench/rpc.lua $(ARGS)
-	@spec/support/with luajit bench/transfer.lua $(ARGS)
+	.ci/deps build bench
+	$(MAKE) all floors
+	spec/support/with luajit bench/rpc.lua $(ARGS)
+	spec/support/with luajit bench/transfer.lua $(ARGS)
 
 # ---- Tests -----------------------------------------------------------------
 
@@ -56,29 +56,29 @@ tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
 tests-tsan: $(STRESS:%=build/tsan/%)
 
 test: ## set up, build, and run all the tests
-	@.ci/deps build test
-	@$(MAKE) tests
-	@$(RUN) native specs model examples
+	.ci/deps build test
+	$(MAKE) tests
+	$(RUN) native specs model examples
 
 test-jit: ## the specs with everything compiled at once
-	@.ci/deps build test
-	@$(MAKE) tests
-	@PERIGEE_LUAJIT_FLAGS='-Ohotloop=1 -Ohotexit=1' $(RUN) specs
+	.ci/deps build test
+	$(MAKE) tests
+	PERIGEE_LUAJIT_FLAGS='-Ohotloop=1 -Ohotexit=1' $(RUN) specs
 
 test-interpreter: ## the specs without the compiler
-	@.ci/deps build test
-	@$(MAKE) tests
-	@PERIGEE_LUAJIT_FLAGS=-joff $(RUN) specs
+	.ci/deps build test
+	$(MAKE) tests
+	PERIGEE_LUAJIT_FLAGS=-joff $(RUN) specs
 
 asan: ## C tests and specs under AddressSanitizer and UBSan
-	@.ci/deps build test
-	@$(MAKE) tests-asan
-	@PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) $(RUN) native specs
+	.ci/deps build test
+	$(MAKE) tests-asan
+	PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) $(RUN) native specs
 
 tsan: ## the core's stress tests under ThreadSanitizer
-	@.ci/deps build test
-	@$(MAKE) tests-tsan
-	@PERIGEE_BUILD=build/tsan $(RUN) native
+	.ci/deps build test
+	$(MAKE) tests-tsan
+	PERIGEE_BUILD=build/tsan $(RUN) native
 
 # ---- Fuzzers ---------------------------------------------------------------
 
@@ -89,13 +89,13 @@ FUZZ := -O1 -fsanitize=fuzzer-no-link,address,undefined \
 define fuzzers
 $(1)/obj/%.o: %.c $(firstword $(MAKEFILE_LIST)) spec/checks.mk
 	$$(call say,CLANG)
-	$$(quiet)mkdir -p $$(@D)
-	$$(quiet)$$(CLANG) $$(filter-out -Werror,$$(FLAGS)) $(FUZZ) $(2) \
+	mkdir -p $$(@D)
+	$$(CLANG) $$(filter-out -Werror,$$(FLAGS)) $(FUZZ) $(2) \
 	  -c -o $$@ $$<
 
 $(1)/%_fuzz: $(1)/obj/spec/fuzz/%_fuzz.o $(CORE:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
-	$$(quiet)$$(CLANG) $(FUZZ) -fsanitize=fuzzer -pthread -o $$@ $$^ -lrt
+	$$(CLANG) $(FUZZ) -fsanitize=fuzzer -pthread -o $$@ $$^ -lrt
 endef
 
 $(eval $(call fuzzers,build/fuzz,))
@@ -106,14 +106,14 @@ fuzzers: $(FUZZERS:%=build/fuzz/%)
 fuzzers-planted: $(FUZZERS:%=build/planted/%)
 
 fuzz: ## each decoder's fuzzer for FUZZ_SECONDS, then its coverage
-	@.ci/deps build fuzz
-	@$(MAKE) fuzzers
-	@spec/support/fuzz build/fuzz $(FUZZ_SECONDS)
+	.ci/deps build fuzz
+	$(MAKE) fuzzers
+	spec/support/fuzz build/fuzz $(FUZZ_SECONDS)
 
 fuzz-planted: ## each fuzzer must find the bug planted for it
-	@.ci/deps build fuzz
-	@$(MAKE) fuzzers-planted
-	@spec/support/fuzz --planted build/planted $(PLANTED_SECONDS)
+	.ci/deps build fuzz
+	$(MAKE) fuzzers-planted
+	spec/support/fuzz --planted build/planted $(PLANTED_SECONDS)
 
 # ---- Lint ------------------------------------------------------------------
 
@@ -126,26 +126,44 @@ TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -DPERIGEE_DEBUG
 
 .PHONY: lint-lua lint-format lint-tidy lint-cppcheck lint-rockspec
 lint: ## luacheck, clang-format, clang-tidy, cppcheck
-	@.ci/deps build lint
-	@$(MAKE) $(CDEF)
-	@$(MAKE) --keep-going lint-lua lint-format lint-tidy lint-cppcheck
+	.ci/deps build lint
+	$(MAKE) $(CDEF)
+	$(MAKE) --keep-going lint-lua lint-format lint-tidy lint-cppcheck
 
 lint-lua:
-	$(quiet)luacheck --quiet .
+	luacheck --quiet .
 
 lint-format:
-	$(quiet)clang-format --dry-run -Werror $(FORMATTED)
+	clang-format --dry-run -Werror $(FORMATTED)
+
+format: ## set every C file in the house style
+	.ci/deps lint
+	clang-format -i $(FORMATTED)
 
 lint-tidy: $(TIDIED:%=build/lint/%.tidied)
 
 build/lint/%.tidied: % $(HEADERS) .clang-tidy
 	$(call say,TIDY)
-	$(quiet)mkdir -p $(@D)
-	$(quiet)clang-tidy --quiet --warnings-as-errors='*' $< -- $(TIDY_FLAGS) \
+	mkdir -p $(@D)
+	clang-tidy --quiet --warnings-as-errors='*' $< -- $(TIDY_FLAGS) \
 	  2> >(grep -vE 'warnings? generated|^Suppressed|^Use -header' >&2)
-	$(quiet)touch $@
+	touch $@
 
 lint-cppcheck:
-	$(quiet)cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr \
+	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr \
 	  --enable=warning,performance,portability -D_GNU_SOURCE \
 	  --suppress=missingIncludeSystem -Inative $(filter native/%.c,$(C_FILES))
+
+# ---- Installing ------------------------------------------------------------
+
+ROCKS := luarocks --lua-version=5.1
+
+check-install: ## install by make, by luarocks and from a packed rock
+	.ci/deps build rock
+	$(MAKE) rock
+	$(MAKE) install PREFIX=build/tree/make
+	$(ROCKS) make --deps-mode=none --tree=build/tree/rock
+	$(ROCKS) install --deps-mode=none --tree=build/tree/packed \
+	  perigee-scm-1.src.rock
+	for tree in make rock packed; do spec/support/installed \
+	  "$(CURDIR)/build/tree/$$tree" || exit; done
