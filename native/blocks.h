@@ -23,20 +23,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { BLOCKS_SHIFT = 12, BLOCKS_CLASSES = 32 };
+enum { BLOCKS_SHIFT = 12, BLOCKS_ORDERS = 32 };
 
 struct block;
 
 struct blocks {
-  struct block *table;            /* by offset >> BLOCKS_SHIFT */
-  uint64_t space;                 /* bytes, a multiple of the smallest block */
-  uint64_t limit;                 /* of bytes live */
-  uint64_t live;                  /* bytes */
-  uint64_t warm;                  /* bytes free that have been used */
-  uint64_t bump;                  /* offset of the space never handed out */
-  uint32_t lists[2][BLOCKS_CLASSES]; /* warm, cold: index + 1 of the first */
-  uint32_t filled[2];             /* bit for each class that has any */
-  bool joined;                    /* since the last give: nothing to join */
+  struct block *table; /* by offset >> BLOCKS_SHIFT */
+  uint64_t space;      /* bytes, a multiple of the smallest block */
+  uint64_t limit;      /* of bytes live */
+  uint64_t live;       /* bytes */
+  uint64_t warm;       /* bytes free that have been used */
+  uint64_t bump;       /* offset of the space never handed out */
+  uint32_t lists[2][BLOCKS_ORDERS]; /* warm, cold: index + 1 of the first */
+  uint32_t filled[2];               /* bit for each order that has any */
+  bool joined;                      /* since the last give: nothing to join */
 };
 
 /* PERIGEE_INVALID if the space is above 2^43, PERIGEE_NO_MEMORY. */

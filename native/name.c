@@ -47,8 +47,8 @@ static int folder_step(const char *path, bool last, bool *open_parent) {
     return PERIGEE_SYSTEM;
   if (lstat(path, &entry) != 0)
     return PERIGEE_SYSTEM;
-  bool good = made || last ? is_private(&entry)
-                           : is_trusted(&entry, *open_parent);
+  bool good =
+      made || last ? is_private(&entry) : is_trusted(&entry, *open_parent);
   if (!good)
     return PERIGEE_DENIED;
   if (S_ISLNK(entry.st_mode) && stat(path, &entry) != 0)

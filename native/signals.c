@@ -51,7 +51,7 @@ static void note(int number) {
   int error = errno;
   noted = number;
   for (int i = 0; i < WATCHED; i++) {
-    sigaction(watched[i].number, &standard, NULL);
+    (void)sigaction(watched[i].number, &standard, NULL);
     if (watched[i].number == number)
       timer_settime(watched[i].timer, 0, &after, NULL);
   }
@@ -73,7 +73,7 @@ static int watch(struct watched *watch) {
 
 static void unwatch(struct watched *watch) {
   timer_delete(watch->timer);
-  sigaction(watch->number, &watch->before, NULL);
+  (void)sigaction(watch->number, &watch->before, NULL);
 }
 
 static int watch_all(void) {

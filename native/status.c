@@ -4,6 +4,7 @@
  */
 #include "perigee.h"
 
+/* clang-format off */
 #define STATUSES(entry)                                                        \
   entry(OK, "ok", "it succeeded")                                              \
   entry(TIMEOUT, "timeout", "it did not end within its timeout")               \
@@ -27,6 +28,7 @@
   entry(INVALID, "invalid", "the caller gave a wrong argument")                \
   entry(SYSTEM, "system", "the operating system refused")                      \
   entry(FORKED, "forked", "a child process used what its parent opened")
+/* clang-format on */
 
 struct status {
   const char *name, *text;

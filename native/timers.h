@@ -23,10 +23,10 @@ struct timer {
 
 struct timers {
   struct timer slots[TIMERS_SLOTS];
-  struct timer expired;  /* head of those found due and not taken yet */
-  int64_t tick;          /* the first tick whose slot was not looked at */
-  int64_t now;           /* as last told */
-  int64_t next;          /* no slot before this tick holds one that is due */
+  struct timer expired; /* head of those found due and not taken yet */
+  int64_t tick;         /* the first tick whose slot was not looked at */
+  int64_t now;          /* as last told */
+  int64_t next;         /* no slot before this tick holds one that is due */
   uint32_t count;
 };
 

@@ -21,8 +21,8 @@
 
 #include <string.h>
 
-enum { NIL = 0, FALSE, TRUE, INT = 6, NUM, TAB, TAB_END = TAB + 6, INT64 = 16,
-       UINT64, STRING = 32 };
+enum { NIL, FALSE, TRUE, INT = 6, NUM, TAB, TAB_END = TAB + 6 };
+enum { INT64 = 16, UINT64, STRING = 32 };
 enum { DEPTH = 64, COUNT = 1 << 26 }; /* LuaJIT's tables end there */
 
 /* A table that is not at its end: items (keys and values alike) still to

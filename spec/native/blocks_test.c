@@ -33,10 +33,9 @@ static int teardown(void **state) {
 
 static void sizes_are_powers_of_two(void **state) {
   (void)state;
-  const uint64_t sizes[][2] = {{0, PAGE},         {1, PAGE},
-                               {PAGE, PAGE},      {PAGE + 1, 2 * PAGE},
-                               {65536, 65536},    {65537, 131072},
-                               {1000000, 1 << 20}};
+  const uint64_t sizes[][2] = {
+      {0, PAGE},      {1, PAGE},       {PAGE, PAGE},      {PAGE + 1, 2 * PAGE},
+      {65536, 65536}, {65537, 131072}, {1000000, 1 << 20}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     int64_t offset = blocks_take(&blocks, sizes[i][0]);
     assert_true(offset >= 0);
@@ -57,8 +56,12 @@ static void last_given_is_first_taken(void **state) {
 static void garbage_is_reported(void **state) {
   (void)state;
   int64_t offset = blocks_take(&blocks, 4 * PAGE);
-  const uint64_t wrong[] = {(uint64_t)offset + 1, (uint64_t)offset + PAGE,
-                            SPACE, SPACE - PAGE, UINT64_MAX, PAGE / 2};
+  const uint64_t wrong[] = {(uint64_t)offset + 1,
+                            (uint64_t)offset + PAGE,
+                            SPACE,
+                            SPACE - PAGE,
+                            UINT64_MAX,
+                            PAGE / 2};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     assert_int_equal(blocks_size(&blocks, wrong[i]), 0);
     assert_int_equal(blocks_give(&blocks, wrong[i]), PERIGEE_INVALID);

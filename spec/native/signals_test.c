@@ -121,7 +121,7 @@ static void end_disarms(void **state) {
 static int case_put_back(void) {
   struct sigaction own = {.sa_handler = see, .sa_flags = SA_RESTART}, after;
   sigaddset(&own.sa_mask, SIGUSR1);
-  sigaction(SIGINT, &own, NULL);
+  (void)sigaction(SIGINT, &own, NULL);
   signal(SIGTERM, SIG_IGN);
   for (int noted = 0; noted < 2; noted++) {
     CHECK(perigee_signals_begin() == PERIGEE_OK);
@@ -130,20 +130,20 @@ static int case_put_back(void) {
       raise(SIGTERM);
     perigee_signals_end();
     CHECK(perigee_signals_noted() == (noted ? SIGTERM : 0));
-    sigaction(SIGINT, NULL, &after);
+    (void)sigaction(SIGINT, NULL, &after);
     CHECK(after.sa_handler != see);
     perigee_signals_end();
-    sigaction(SIGINT, NULL, &after);
+    (void)sigaction(SIGINT, NULL, &after);
     CHECK(after.sa_handler == see && (after.sa_flags & SA_RESTART));
     CHECK(sigismember(&after.sa_mask, SIGUSR1));
     CHECK(!sigismember(&after.sa_mask, SIGTERM));
-    sigaction(SIGTERM, NULL, &after);
+    (void)sigaction(SIGTERM, NULL, &after);
     CHECK(after.sa_handler == SIG_IGN);
   }
   raise(SIGINT);
   CHECK(seen == SIGINT);
   perigee_signals_end();
-  sigaction(SIGINT, NULL, &after);
+  (void)sigaction(SIGINT, NULL, &after);
   CHECK(after.sa_handler == see);
   return 0;
 }

@@ -17,6 +17,7 @@
 #define NUMBER(a, b) "\x07\0\0\0\0\0\0" a b
 #define NAN_NUMBER NUMBER("\xf8", "\xff")
 
+/* clang-format off */
 struct sample {
   const char *bytes;
   size_t length;
@@ -24,6 +25,7 @@ struct sample {
 };
 #define SAMPLE(bytes, values) {bytes, sizeof(bytes) - 1, values}
 #define REFUSED(bytes) SAMPLE(bytes, PERIGEE_PROTOCOL)
+/* clang-format on */
 
 /* From a copy of the exact length, so that a sanitizer sees one byte more. */
 static int scan(const void *bytes, size_t length) {
@@ -34,6 +36,7 @@ static int scan(const void *bytes, size_t length) {
   return values;
 }
 
+/* clang-format off */
 static const struct sample accepted[] = {
     SAMPLE("", 0),
     SAMPLE("\x00", 1),
@@ -73,13 +76,13 @@ static const struct sample refused[] = {
     REFUSED("\x09\x01" NAN_NUMBER "\x02"),
     REFUSED("\x0b\x01\x01\x00\x00\x01"),
 };
+/* clang-format on */
 
 static void check(const struct sample *samples, size_t count) {
   for (size_t i = 0; i < count; i++) {
     const struct sample *sample = &samples[i];
     if (scan(sample->bytes, sample->length) != sample->values)
-      fail_msg("sample %zu gives %d", i,
-               scan(sample->bytes, sample->length));
+      fail_msg("sample %zu gives %d", i, scan(sample->bytes, sample->length));
   }
 }
 
@@ -122,11 +125,12 @@ static void strings_of_every_width(void **state) {
 static void depth_ends_at_64(void **state) {
   (void)state;
   uint8_t bytes[2 * 65];
-  for (size_t i = 0; i < sizeof bytes; i += 2)
-    memcpy(bytes + i, "\x0a\x01", 2);
+  for (size_t i = 0; i < sizeof bytes; i++)
+    bytes[i] = i % 2 ? 1 : 0x0a;
   bytes[126] = 8;
   assert_int_equal(scan(bytes, 127), 1);
-  memcpy(bytes + 126, "\x0a\x01\x08", 3);
+  bytes[126] = 0x0a;
+  bytes[128] = 8;
   assert_int_equal(scan(bytes, 129), PERIGEE_PROTOCOL);
 }
 

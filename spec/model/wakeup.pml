@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wakeup.pml - waking a sleeping peer over shared memory: is a wake-up ever
+ * lost? The loads and stores are those of ring.h (publish, peek) and shm.c
+ * (arm, disarm, wanted); the kick is a byte in a socket.
+ *
+ * Memory. A store goes to the store buffer of its process, and reaches memory
+ * at any time later (process `memory`); a fence waits until the buffer is
+ * empty; a load reads memory. (No process loads what it stores itself.) That
+ * is x86's order, and all that matters of weaker ones, where a load can also
+ * come early: a store that comes late past it is the same to the other side.
+ *
+ * A lost wake-up is a consumer that sleeps for ever: an invalid end state.
+ * Take out any one of the three, and there is one:
+ *   -DNO_PRODUCER_FENCE  -DNO_CONSUMER_FENCE  -DNO_RECHECK
+ */
+#define RECORDS 3
+
+byte ring;  /* records whose words are in memory */
+byte armed; /* the number of the sleep, 0 while awake */
+
+chan ring_buffer = [RECORDS] of { byte };
+chan armed_buffer = [2] of { byte };
+chan socket = [1] of { bit };
+
+#define fence(buffer) empty(buffer)
+
+active proctype memory() {
+end:
+  do
+  :: ring_buffer ? ring
+  :: armed_buffer ? armed
+  od
+}
+
+active proctype producer() {
+  byte published, seen, kicked;
+  do
+  :: published == RECORDS -> break
+  :: published < RECORDS ->
+    published++;
+    ring_buffer ! published;
+#ifndef NO_PRODUCER_FENCE
+    fence(ring_buffer);
+#endif
+    seen = armed;
+    if
+    :: seen != 0 && seen != kicked ->
+      kicked = seen;
+      if
+      :: socket ! 1
+      :: full(socket) /* it will wake all the same */
+      fi
+    :: else
+    fi
+  od
+}
+
+active proctype consumer() {
+  byte taken, sleeps;
+  do
+  :: taken == RECORDS -> break
+  :: taken < RECORDS && ring > taken -> taken++
+  :: taken < RECORDS && ring == taken ->
+    sleeps++;
+    armed_buffer ! sleeps;
+#ifndef NO_CONSUMER_FENCE
+    fence(armed_buffer);
+#endif
+#ifndef NO_RECHECK
+    if
+    :: ring != taken -> goto awake
+    :: ring == taken
+    fi;
+#endif
+    socket ? _;
+awake:
+    armed_buffer ! 0
+  od
+}
