@@ -13,17 +13,13 @@
  * Signals belong to the process, and so does the state here. Only the last of
  * nested ends counts. The timers are POSIX ones, each raising its own signal
  * once more: the program's alarms are left alone, and nothing of ours has to
- * run for the process to end, not even in a loop that never polls. A child
- * made by fork has no timers, and must not wake its parent.
+ * run for the process to end, not even in a loop that never polls.
  */
 #include "signals.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "perigee.h"
 
@@ -39,11 +35,8 @@ static struct watched watched[] = {{.number = SIGINT}, {.number = SIGTERM}};
 enum { WATCHED = sizeof watched / sizeof *watched };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static int begun; /* how often */
-static volatile sig_atomic_t noted;
-static int told;
-static int event = -1; /* an eventfd, counted up when a signal is noted */
-static pid_t owner;
+static volatile sig_atomic_t begun; /* how often; changed under the mutex */
+static volatile sig_atomic_t noted, told;
 
 static void watched_set(sigset_t *set) {
   sigemptyset(set);
@@ -62,17 +55,15 @@ static void note(int number) {
     if (watched[i].number == number)
       timer_settime(watched[i].timer, 0, &after, NULL);
   }
-  if (owner == getpid())
-    eventfd_write(event, 1);
   errno = error;
 }
 
 static int watch(struct watched *watch) {
-  struct sigevent expiry = {.sigev_notify = SIGEV_SIGNAL,
-                            .sigev_signo = watch->number};
+  struct sigevent event = {.sigev_notify = SIGEV_SIGNAL,
+                           .sigev_signo = watch->number};
   struct sigaction action = {.sa_handler = note}; /* no SA_RESTART */
   watched_set(&action.sa_mask);
-  if (timer_create(CLOCK_MONOTONIC, &expiry, &watch->timer) != 0)
+  if (timer_create(CLOCK_MONOTONIC, &event, &watch->timer) != 0)
     return PERIGEE_SYSTEM;
   if (sigaction(watch->number, &action, &watch->before) == 0)
     return PERIGEE_OK;
@@ -85,24 +76,14 @@ static void unwatch(struct watched *watch) {
   (void)sigaction(watch->number, &watch->before, NULL);
 }
 
-static void unwatch_all(int count) {
-  while (count > 0)
-    unwatch(&watched[--count]);
-  close(event);
-  event = -1;
-}
-
 static int watch_all(void) {
   noted = told = 0;
-  owner = getpid();
-  event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (event < 0)
-    return PERIGEE_SYSTEM;
   for (int i = 0; i < WATCHED; i++) {
     int status = watch(&watched[i]);
     if (status == PERIGEE_OK)
       continue;
-    unwatch_all(i);
+    while (i > 0)
+      unwatch(&watched[--i]);
     return status;
   }
   return PERIGEE_OK;
@@ -138,19 +119,29 @@ void perigee_signals_end(void) {
   sigset_t mask;
   enter(&mask);
   if (begun > 0 && --begun == 0)
-    unwatch_all(WATCHED);
+    for (int i = 0; i < WATCHED; i++)
+      unwatch(&watched[i]);
   leave(&mask);
 }
 
 int perigee_signals_noted(void) {
-  eventfd_t count;
-  int number = noted;
-  if (number != told && event >= 0)
-    eventfd_read(event, &count);
-  told = number;
-  return number;
+  told = noted;
+  return noted;
 }
 
-int signals_descriptor(void) {
-  return event;
+int signals_poll(struct pollfd *descriptors, nfds_t count,
+                 const struct timespec *timeout) {
+  if (!begun)
+    return ppoll(descriptors, count, timeout, NULL);
+  sigset_t set, mask;
+  watched_set(&set);
+  pthread_sigmask(SIG_BLOCK, &set, &mask);
+  int result = -1, error = EINTR;
+  if (noted == told) {
+    result = ppoll(descriptors, count, timeout, &mask);
+    error = errno;
+  }
+  pthread_sigmask(SIG_SETMASK, &mask, NULL);
+  errno = error;
+  return result;
 }

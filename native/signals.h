@@ -5,10 +5,14 @@
 #ifndef SIGNALS_H
 #define SIGNALS_H
 
-/* To be polled while sleeping: readable from a signal being noted until
- * perigee_signals_noted has told of it, so that none is missed that comes
- * just before the sleep, or in another thread. -1 outside of begin and end
- * (poll skips it). Never to be read or closed by the caller. */
-int signals_descriptor(void);
+#include <poll.h>
+#include <time.h>
+
+/* poll(2) that misses no noted signal: between perigee_signals_begin and end
+ * it fails with EINTR for one that came before it slept, as for one that
+ * comes while it does, until perigee_signals_noted has told of it. timeout
+ * NULL: none. */
+int signals_poll(struct pollfd *descriptors, nfds_t count,
+                 const struct timespec *timeout);
 
 #endif
