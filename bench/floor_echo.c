@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The floor of an echo: two processes, a cache-line ping-pong, and exactly two
+ * copies: the caller's buffer to the request slot in shared memory, the
+ * request slot to the reply slot. The caller reads one byte of each page of
+ * the reply in place. With --copies 3 it copies the reply into a buffer of its
+ * own instead. With --window N, N messages are under way at once.
+ */
+#include "floor.h"
+
+/* A slot's header fills its first line; the payload follows. The sequence is
+ * written last, so that who sees it sees the payload. */
+struct slot {
+  _Alignas(LINE) _Atomic uint64_t sequence;
+  uint64_t length; /* of a request; 0: no more will come */
+  _Alignas(LINE) uint8_t payload[];
+};
+
+struct echo {
+  const struct options *options;
+  size_t slot; /* bytes of a slot */
+  size_t room; /* bytes of all slots one way */
+  char *requests, *replies;
+  uint8_t *buffer, *into; /* the caller's own */
+  uint64_t sequence;      /* of the next message; starts at 1 */
+};
+
+static struct slot *slot_at(const struct echo *echo, char *slots,
+                            uint64_t sequence) {
+  uint64_t window = (uint64_t)echo->options->window;
+  return (struct slot *)(slots + sequence % window * echo->slot);
+}
+
+static void await(struct slot *slot, uint64_t sequence) {
+  while (atomic_load_explicit(&slot->sequence, memory_order_acquire) !=
+         sequence)
+    ;
+}
+
+static void publish(struct slot *slot, uint64_t sequence) {
+  atomic_store_explicit(&slot->sequence, sequence, memory_order_release);
+}
+
+static void serve(void *context) {
+  struct echo *echo = context;
+  touch(echo->requests, echo->room);
+  memset(echo->replies, 0, echo->room);
+  for (uint64_t sequence = 1;; sequence++) {
+    struct slot *request = slot_at(echo, echo->requests, sequence);
+    struct slot *reply = slot_at(echo, echo->replies, sequence);
+    await(request, sequence);
+    if (!request->length)
+      return;
+    memcpy(reply->payload, request->payload, request->length);
+    publish(reply, sequence);
+  }
+}
+
+static void submit(struct echo *echo, size_t length) {
+  struct slot *request = slot_at(echo, echo->requests, echo->sequence);
+  memcpy(request->payload, echo->buffer, length);
+  request->length = length;
+  publish(request, echo->sequence++);
+}
+
+/* 0 if the reply is right. */
+static unsigned collect(struct echo *echo, uint64_t sequence, size_t length) {
+  struct slot *reply = slot_at(echo, echo->replies, sequence);
+  await(reply, sequence);
+  if (echo->options->copies < 3)
+    return check(reply->payload, length, sequence);
+  memcpy(echo->into, reply->payload, length);
+  return 0;
+}
+
+static void round_one(struct echo *echo, size_t length, double *ns) {
+  uint64_t sequence = echo->sequence;
+  stamp(echo->buffer, length, sequence);
+  int64_t begin = now();
+  submit(echo, length);
+  unsigned bad = collect(echo, sequence, length);
+  *ns = (double)(now() - begin);
+  if (bad ||
+      (echo->options->copies == 3 && check(echo->into, length, sequence)))
+    wrong_bytes();
+}
+
+/* Oldest first: collect one, submit one. A latency is from submit to collect.*/
+static long rounds_window(struct echo *echo, size_t length, double *ns,
+                          int64_t end) {
+  int64_t begun[1024];
+  uint64_t oldest = echo->sequence, window = (uint64_t)echo->options->window;
+  long count = 0;
+  for (int64_t at = now(); at < end || oldest < echo->sequence;) {
+    while (at < end && echo->sequence - oldest < window) {
+      stamp(echo->buffer, length, echo->sequence);
+      begun[echo->sequence % window] = at = now();
+      submit(echo, length);
+    }
+    if (collect(echo, oldest, length) ||
+        (echo->options->copies == 3 && check(echo->into, length, oldest)))
+      wrong_bytes();
+    at = now();
+    ns[count % SAMPLES] = (double)(at - begun[oldest++ % window]);
+    count++;
+  }
+  return count < SAMPLES ? count : SAMPLES;
+}
+
+static void measure(struct echo *echo, const char *size,
+                    struct samples *samples) {
+  size_t length = strtoull(size, NULL, 10);
+  int64_t begin = now(), span = (int64_t)(echo->options->seconds * 1e9);
+  for (int i = 0; i < 3 || now() - begin < span / 8; i++)
+    round_one(echo, length, samples->ns);
+  int64_t end = now() + span;
+  if (echo->options->window > 1)
+    samples->count = rounds_window(echo, length, samples->ns, end);
+  else
+    while (samples->count < 3 || (now() < end && samples->count < SAMPLES))
+      round_one(echo, length, &samples->ns[samples->count++]);
+  uint8_t *reply = slot_at(echo, echo->replies, echo->sequence - 1)->payload;
+  if (memcmp(reply, echo->buffer, length))
+    wrong_bytes();
+  report(echo->options, "echo", size, samples);
+}
+
+int main(int argc, char **argv) {
+  struct options options = options_parse(argc, argv);
+  size_t most = largest(argc, argv);
+  size_t slot = (sizeof(struct slot) + most + LINE - 1) / LINE * LINE;
+  if (options.window > 1024)
+    usage(argv[0]);
+  struct echo echo = {.options = &options,
+                      .slot = slot,
+                      .sequence = 1,
+                      .room = slot * (size_t)options.window};
+  pin(options.pins[0]);
+  echo.requests = memory(echo.room, MAP_SHARED);
+  echo.replies = memory(echo.room, MAP_SHARED);
+  echo.buffer = memory(most, MAP_PRIVATE);
+  echo.into = memory(most, MAP_PRIVATE);
+  struct samples samples = samples_new();
+  start(&options, serve, &echo);
+  for (int i = optind; i < argc; i++)
+    measure(&echo, argv[i], &samples);
+  ending();
+  struct slot *last = slot_at(&echo, echo.requests, echo.sequence);
+  last->length = 0;
+  publish(last, echo.sequence);
+  return wait(NULL) < 0;
+}

@@ -1,0 +1,139 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Calls between two processes of one host, next to the floor that C programs
+-- reach on the same cores in the same run. See bench/README.md.
+
+local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
+local calls = require "perigee.bench.calls"
+local extras = require "perigee.bench.extras"
+local driver = require "perigee.bench.driver"
+local floor = require "perigee.bench.floor"
+local options = require "perigee.bench.options"
+local report = require "perigee.bench.report"
+local rounds = require "perigee.bench.rounds"
+
+local PIPELINED_SECONDS, PIPELINED_WINDOW = 5, 64
+local LOAN_LEAST = 64
+
+local function command_line()
+  local parser = options.parser {
+    name = "luajit bench/rpc.lua",
+    description = "Latency and bandwidth of calls, next to their floor.",
+    modes = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
+              "sleeping", "idle" },
+    default = { "typed", "raw", "inplace", "loan", "pipelined" },
+  }
+  parser:option("--window", "Calls under way at once (pipelined: 64).")
+    :convert(options.whole)
+  parser:option("--sessions", "Sessions between the two; all but one idle.")
+    :convert(options.whole):default "1"
+  parser:flag("--into", "Inplace calls with `into`: a third copy.")
+  parser:flag("--memory", "Also the memory of an idle session, both sides.")
+  parser:flag("--allocations", "Also the Lua allocation of each call.")
+  return options.parse(parser)
+end
+
+-- How each mode is called and what its floor is.
+local MODES = {
+  typed = { one = calls.typed, slot = calls.typed_slot, sizes = { 16 },
+            floor = "floor_echo" },
+  raw = { one = calls.raw, slot = calls.raw_slot, floor = "floor_pull" },
+  inplace = { one = calls.inplace, slot = calls.inplace_slot,
+              floor = "floor_echo" },
+}
+
+local function echo_floor(given, program, size, window)
+  if given.no_floor then return nil end
+  local words = {}
+  if program == "floor_echo" then
+    words = { "--window", window, "--copies", given.into and 3 or 2 }
+  end
+  return floor.of(program, given, words, size)
+end
+
+local function measure_echo(run, mode, size)
+  local given, window = run.given, run.given.window or 1
+  local one = mode == "inplace" and given.into and calls.inplace_into
+              or MODES[mode].one
+  local step
+  if window == 1 then
+    step = one(run.proxy, size, run.engine)
+  else
+    step = calls.windowed(window, function()
+      return MODES[mode].slot(run.proxy, size, run.engine)
+    end)
+  end
+  local row = { mode = mode, size = size, window = window,
+                sessions = given.sessions }
+  return rounds.measure(row, given, step,
+                        echo_floor(given, MODES[mode].floor, size, window))
+end
+
+local function measure_pipelined(run, size)
+  local given, window = run.given, run.given.window or PIPELINED_WINDOW
+  local step = calls.windowed(window, function()
+    return calls.pipelined_slot(run.proxy, size)
+  end)
+  local row = { mode = "pipelined", size = size, window = window,
+                sessions = given.sessions,
+                seconds = not given.seconds_given and PIPELINED_SECONDS }
+  return rounds.measure(row, given, step,
+                        echo_floor(given, "floor_echo", size, window))
+end
+
+-- The floor of a loan is a loan of 64 B: no byte is moved by us.
+local function measure_loan(run, size)
+  local least = calls.loan(run.proxy, LOAN_LEAST)
+  local row = { mode = "loan", size = size, window = 1,
+                sessions = run.given.sessions }
+  local function least_round(seconds)
+    return { ["loan of 64 B"] = rounds.round(least, seconds).histogram }
+  end
+  return rounds.measure(row, run.given, calls.loan(run.proxy, size),
+                        not run.given.no_floor and least_round or nil)
+end
+
+local function sizes_of(given, mode)
+  if MODES[mode] and MODES[mode].sizes then return MODES[mode].sizes end
+  if mode == "pipelined" and not given.sizes_given then return { 64 } end
+  return given.sizes
+end
+
+local function measure(run, mode, size)
+  if mode == "pipelined" then return measure_pipelined(run, size) end
+  if mode == "loan" then return measure_loan(run, size) end
+  return measure_echo(run, mode, size)
+end
+
+local function run_mode(run, mode)
+  if extras[mode] then return extras[mode](run) end
+  for _, size in ipairs(sizes_of(run.given, mode)) do
+    if mode ~= "loan" or size >= LOAN_LEAST then
+      run.report:progress(mode, size)
+      run.report:row(measure(run, mode, size))
+      collectgarbage()
+    end
+  end
+end
+
+local function main(given)
+  local side = driver.start(given, tree.worker)
+  local fine, message = pcall(function()
+    local run = { given = given, side = side, proxy = side.proxy,
+                  engine = side.engine,
+                  report = report.new("rpc", "mode", given) }
+    run.report.transport = side:transport()
+    side:set_idle(given.sessions - 1)
+    for _, mode in ipairs(given.mode) do run_mode(run, mode) end
+    if given.memory then extras.memory(run) end
+    if given.allocations then extras.allocations(run) end
+    run.report:finish()
+  end)
+  side:stop()
+  if not fine then error(message, 0) end
+end
+
+local fine, message = pcall(main, command_line())
+if not fine then
+  io.stderr:write("rpc: ", tostring(message), "\n")
+  os.exit(1)
+end

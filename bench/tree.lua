@@ -1,0 +1,15 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Lets a bench find Perigee in the source tree around it, if it is built there
+-- (else the installed one is measured), the floors, and its worker.
+
+local here = arg[0]:match ".*/" or "./"
+local core = io.open(here .. "../build/perigee/core.so")
+if core then
+  core:close()
+  package.path = here .. "../lua/?.lua;" .. here .. "../lua/?/init.lua;"
+                 .. package.path
+  package.cpath = here .. "../build/?.so;" .. package.cpath
+end
+require "perigee.bench.floor".folder = here .. "../build/bench"
+
+return { worker = here .. "worker.lua" }

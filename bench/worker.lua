@@ -1,0 +1,102 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The other side of both benches, started by them:
+--   luajit bench/worker.lua SCOPE FOLDER BYTES CORE PARENT
+-- It serves "bench" as the agent "worker", and at FOLDER/transfer.sock the
+-- region "bench" of BYTES bytes, receives and immediates; sessions to
+-- FOLDER/idle.sock are only kept. It ends with its parent.
+
+local tree = (arg[0]:match ".*/" or "./") .. "tree.lua"
+dofile(tree)
+local ffi = require "ffi"
+local payload = require "perigee.bench.payload"
+local perigee = require "perigee"
+local process = require "perigee.bench.process"
+
+local scope, folder, bytes = arg[1], arg[2], tonumber(arg[3])
+local core, parent = tonumber(arg[4]), tonumber(arg[5])
+
+process.die_with_parent(parent)
+assert(process.pin(0, core))
+
+local now = process.now
+local doubles = ffi.typeof "double *"
+local wrong = 0 -- messages and immediates that were not what they should be
+
+local function copy(request, reply)
+  ffi.copy(reply.pointer, request.pointer, request.length)
+  return request.length
+end
+
+-- Tells in the reply's first bytes how long it took itself.
+local function timed(request, reply)
+  local begin = now()
+  local length, pointer = request.length, reply.pointer
+  ffi.copy(pointer, request.pointer, length)
+  ffi.cast(doubles, pointer)[0] = 0
+  ffi.cast(doubles, pointer)[0] = now() - begin
+  return length
+end
+
+local service = {
+  name = "bench", version = 1,
+  methods = {
+    add = function(a, b) return a + b end,
+    echo = { raw = true, function(request) return request end },
+    copy = { raw = true, inplace = true, copy },
+    timed = { raw = true, inplace = true, timed },
+    wrong = function() return wrong end,
+    resources = require "perigee.bench.resources".used,
+  },
+}
+
+-- Message k of a session carries the stamps of round k.
+local function receive(session, slice)
+  local k = 0
+  local pointer = slice.pointer
+  while true do
+    local length = session:recv(slice):wait(math.huge)
+    if not length then return end
+    k = k + 1
+    if payload.check(pointer, length, k) ~= 0 then wrong = wrong + 1 end
+  end
+end
+
+-- Immediates count from 1.
+local function receive_immediates(session)
+  local k = 0
+  while true do
+    local immediate = session:recv_imm():wait(math.huge)
+    if not immediate then return end
+    k = k + 1
+    if immediate ~= k then wrong = wrong + 1 end
+  end
+end
+
+local function accept(engine, name, serve)
+  local listener = assert(engine:listen("unix:" .. folder .. "/" .. name))
+  perigee.spawn(function()
+    while true do
+      local session = listener:accept(math.huge)
+      if not session then return end
+      serve(session)
+    end
+  end)
+end
+
+local agent = assert(perigee.agent { name = "worker", scope = scope })
+agent:serve(service)
+local engine = agent.engine
+local region = assert(engine:alloc(bytes, { name = "bench", access = "rw" }))
+local inbox = assert(engine:alloc(bytes, { access = "" })):slice(0, bytes)
+ffi.fill(region:slice(0, bytes).pointer, bytes, 1)
+ffi.fill(inbox.pointer, bytes, 1)
+accept(engine, "transfer.sock", function(session)
+  perigee.spawn(receive, session, inbox)
+  perigee.spawn(receive_immediates, session)
+end)
+local idle = {}
+accept(engine, "idle.sock", function(session) idle[#idle + 1] = session end)
+io.write "ready\n"
+io.flush()
+perigee.run()
+agent:close()

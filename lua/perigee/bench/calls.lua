@@ -1,0 +1,277 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The measured loops of bench/rpc.lua. A kind of call makes
+--   step(samples, capacity, until_ns) --> calls made [, ns of all together]
+-- for one call at a time, or a slot { submit() --> future, settle(future) }
+-- of which a window has several. Every reply is checked.
+
+local ffi = require "ffi"
+local payload = require "perigee.bench.payload"
+local process = require "perigee.bench.process"
+
+local stamp, check, same = payload.stamp, payload.check, payload.same
+local wrong, now = payload.wrong, process.now
+
+local M = {}
+
+-- N slots from make(), oldest first. A latency is from submit to settle.
+function M.windowed(window, make)
+  local slots, futures, begun = {}, {}, ffi.new("double[?]", window)
+  for i = 0, window - 1 do slots[i] = make() end
+  return function(samples, capacity, until_ns)
+    local first, oldest, fresh = now(), 0, 0
+    local at = first
+    repeat
+      while fresh - oldest < window and fresh < capacity
+            and (at < until_ns or fresh < window) do
+        local i = fresh % window
+        futures[i], begun[i] = slots[i].submit(), at
+        fresh = fresh + 1
+      end
+      local i = oldest % window
+      slots[i].settle(futures[i])
+      at = now()
+      samples[oldest] = at - begun[i]
+      oldest = oldest + 1
+    until oldest == fresh
+    return oldest, at - first
+  end
+end
+
+-- typed: add(a, b), both changing.
+function M.typed(proxy)
+  local a = 0
+  return function(samples, capacity, until_ns)
+    local n, ended = 0, nil
+    repeat
+      a = a + 1
+      local begin = now()
+      local sum, err = proxy:add(a, 0.5)
+      ended = now()
+      if sum ~= a + 0.5 then wrong("typed", err or sum) end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    return n
+  end
+end
+
+function M.typed_slot(proxy)
+  local async, a = proxy.async, 0
+  return {
+    submit = function()
+      a = a + 1
+      return async:add(a, 0.5)
+    end,
+    settle = function(future)
+      local sum, err = future:wait()
+      if sum ~= a + 0.5 then wrong("typed", err or sum) end
+    end,
+  }
+end
+
+-- inplace: the writer's copy from private memory is the first, the handler's
+-- the second; the reader reads one byte of each page of the reply in place.
+function M.inplace(proxy, size)
+  local buffer = payload.private(size)
+  local round = 0
+  local function writer(loan)
+    ffi.copy(loan.pointer, buffer, size)
+    return size
+  end
+  local fast = proxy:with {
+    capacity = size,
+    reader = function(reply) return check(reply.pointer, size, round) end,
+  }
+  local full = proxy:with {
+    capacity = size,
+    reader = function(reply)
+      return reply.length == size and same(reply.pointer, buffer, size)
+    end,
+  }
+  return function(samples, capacity, until_ns)
+    local n, ended = 0, nil
+    repeat
+      round = round + 1
+      stamp(buffer, size, round)
+      local begin = now()
+      local bad, err = fast:copy(writer)
+      ended = now()
+      if bad ~= 0 then wrong("inplace", err) end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    local right, err = full:copy(writer)
+    if not right then wrong("inplace", err) end
+    return n
+  end
+end
+
+-- With `into` there is a third copy, from the reply's loan.
+function M.inplace_into(proxy, size, engine)
+  local buffer = payload.private(size)
+  local into = assert(engine:alloc(size, { access = "" })):slice(0, size)
+  local pointer, round = into.pointer, 0
+  local function writer(loan)
+    ffi.copy(loan.pointer, buffer, size)
+    return size
+  end
+  local fast = proxy:with { capacity = size, into = into }
+  return function(samples, capacity, until_ns)
+    local n, ended = 0, nil
+    repeat
+      round = round + 1
+      stamp(buffer, size, round)
+      local begin = now()
+      local filled, err = fast:copy(writer)
+      ended = now()
+      if not filled or check(pointer, size, round) ~= 0 then
+        wrong("inplace", err)
+      end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    if not same(pointer, buffer, size) then wrong "inplace" end
+    return n
+  end
+end
+
+function M.inplace_slot(proxy, size)
+  local buffer = payload.private(size)
+  local round = 0
+  local function writer(loan)
+    ffi.copy(loan.pointer, buffer, size)
+    return size
+  end
+  local async = proxy:with {
+    capacity = size,
+    reader = function(reply) return check(reply.pointer, size, round) end,
+  }.async
+  return {
+    submit = function()
+      round = round + 1
+      stamp(buffer, size, round)
+      return async:copy(writer)
+    end,
+    settle = function(future)
+      local bad, err = future:wait()
+      if bad ~= 0 then wrong("inplace", err) end
+    end,
+  }
+end
+
+-- raw: a slice in, `into` out; both private.
+local function raw_memory(engine, size)
+  local region = assert(engine:alloc(2 * size, { access = "" }))
+  ffi.fill(region:slice(0, 2 * size).pointer, 2 * size, 1)
+  return region:slice(0, size), region:slice(size, size)
+end
+
+function M.raw(proxy, size, engine)
+  local from, into = raw_memory(engine, size)
+  local source, target, round = from.pointer, into.pointer, 0
+  local fast = proxy:with { into = into }
+  return function(samples, capacity, until_ns)
+    local n, ended = 0, nil
+    repeat
+      round = round + 1
+      stamp(source, size, round)
+      local begin = now()
+      local filled, err = fast:echo(from)
+      ended = now()
+      if not filled or check(target, size, round) ~= 0 then
+        wrong("raw", err)
+      end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    if not same(target, source, size) then wrong "raw" end
+    return n
+  end
+end
+
+function M.raw_slot(proxy, size, engine)
+  local from, into = raw_memory(engine, size)
+  local source, target, round = from.pointer, into.pointer, 0
+  local async = proxy:with { into = into }.async
+  return {
+    submit = function()
+      round = round + 1
+      stamp(source, size, round)
+      return async:echo(from)
+    end,
+    settle = function(future)
+      local filled, err = future:wait()
+      if not filled or check(target, size, round) ~= 0 then
+        wrong("raw", err)
+      end
+    end,
+  }
+end
+
+-- pipelined: raw calls with strings, each a new one.
+local serial = 0
+
+function M.pipelined_slot(proxy, size)
+  local async, sent = proxy.async, nil
+  local bytes = ffi.new("uint8_t[?]", size)
+  local number = ffi.new "union { double value; uint8_t bytes[8]; }"
+  local head = math.min(size, 8)
+  ffi.fill(bytes, size, 97)
+  return {
+    submit = function()
+      serial = serial + 1
+      number.value = serial
+      ffi.copy(bytes, number.bytes, head)
+      sent = ffi.string(bytes, size)
+      return async:echo(sent)
+    end,
+    settle = function(future)
+      local got, err = future:wait()
+      if got ~= sent then wrong("pipelined", err) end
+    end,
+  }
+end
+
+-- loan: the time of an inplace call less what writer, handler and reader
+-- spent. The handler's own time comes back in the first bytes of the reply.
+local HEAD = 16
+local double_pointer = ffi.typeof "const double *"
+
+function M.loan(proxy, size)
+  local buffer = payload.private(size)
+  local round, spent = 0, 0
+  local rest = size - HEAD
+  local function writer(loan)
+    local begin = now()
+    ffi.copy(loan.pointer, buffer, size)
+    spent = spent + now() - begin
+    return size
+  end
+  local fast = proxy:with {
+    capacity = size,
+    reader = function(reply)
+      local begin = now()
+      local pointer = reply.pointer
+      local bad = check(pointer + HEAD, rest, round)
+      spent = spent + ffi.cast(double_pointer, pointer)[0]
+      spent = spent + now() - begin
+      return bad
+    end,
+  }
+  return function(samples, capacity, until_ns)
+    local n, ended = 0, nil
+    repeat
+      round, spent = round + 1, 0
+      stamp(buffer + HEAD, rest, round)
+      local begin = now()
+      local bad, err = fast:timed(writer)
+      ended = now()
+      if bad ~= 0 then wrong("loan", err) end
+      samples[n] = ended - begin - spent
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    return n
+  end
+end
+
+return M

@@ -1,0 +1,74 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Counts of durations in ns, in 512 buckets to each power of two: a value is
+-- found again within 0.1 %. The bucket is the top of the double's own bits.
+
+local ffi = require "ffi"
+local rshift = require("bit").rshift
+
+local SHIFT = 20 - 9                    -- of the upper half: exponent, 9 bits
+local FIRST = rshift(0x3f800000, SHIFT) -- 1/128 ns
+local BUCKETS = 50 * 512                -- up to 97 days
+
+local number = ffi.new "union { double value; uint32_t half[2]; }"
+
+local M = {}
+local Histogram = {}
+Histogram.__index = Histogram
+
+function M.new()
+  return setmetatable({ counts = ffi.new("double[?]", BUCKETS), count = 0,
+                        sum = 0 }, Histogram)
+end
+
+local function bucket(value)
+  number.value = value
+  local index = rshift(number.half[1], SHIFT) - FIRST
+  if index < 0 then return 0 end
+  return index < BUCKETS and index or BUCKETS - 1
+end
+
+function Histogram:add(value, count)
+  count = count or 1
+  local index = bucket(value)
+  self.counts[index] = self.counts[index] + count
+  self.count = self.count + count
+  self.sum = self.sum + value * count
+end
+
+-- Adds samples[0 .. count - 1].
+function Histogram:add_all(samples, count)
+  for i = 0, count - 1 do self:add(samples[i]) end
+end
+
+function Histogram:merge(other)
+  for i = 0, BUCKETS - 1 do
+    self.counts[i] = self.counts[i] + other.counts[i]
+  end
+  self.count = self.count + other.count
+  self.sum = self.sum + other.sum
+end
+
+function Histogram:mean()
+  return self.count > 0 and self.sum / self.count or 0
+end
+
+-- The middle of a bucket.
+local function value_of(index)
+  number.half[0] = 0
+  number.half[1] = (index + FIRST) * 2 ^ SHIFT
+  local low = number.value
+  number.half[1] = (index + 1 + FIRST) * 2 ^ SHIFT
+  return (low + number.value) / 2
+end
+
+-- The value below which a share (0.5, 0.99) of all samples lies.
+function Histogram:quantile(share)
+  local wanted, seen = share * self.count, 0
+  for i = 0, BUCKETS - 1 do
+    seen = seen + self.counts[i]
+    if seen >= wanted and seen > 0 then return value_of(i) end
+  end
+  return 0
+end
+
+return M

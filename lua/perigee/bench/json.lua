@@ -1,0 +1,43 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The document of --json, its fields in the order in which they are read.
+
+local cjson = require "cjson"
+
+local M = {}
+
+M.FIELDS = { "size", "window", "calls", "mean_us", "p50_us", "p99_us",
+             "p999_us", "calls_per_s", "gb_per_s", "floor_p50_us", "ratio" }
+
+-- An object with `first` fields in front (null where missing) and the others
+-- by name.
+function M.object(values, first)
+  local parts, seen, others = {}, {}, {}
+  local function put(name, value)
+    parts[#parts + 1] = cjson.encode(name) .. ":" .. cjson.encode(value)
+  end
+  for _, name in ipairs(first) do
+    seen[name] = true
+    put(name, values[name] == nil and cjson.null or values[name])
+  end
+  for name in pairs(values) do
+    if not seen[name] then others[#others + 1] = name end
+  end
+  table.sort(others)
+  for _, name in ipairs(others) do put(name, values[name]) end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+-- document: bench, transport, machine, figures (may be empty) and rows.
+function M.document(document, key)
+  local rows = {}
+  for i, row in ipairs(document.rows) do
+    rows[i] = M.object(row, { key, unpack(M.FIELDS) })
+  end
+  return ('{"bench":%s,"transport":%s,"machine":%s,"figures":%s,"rows":[%s]}')
+         :format(cjson.encode(document.bench),
+                 cjson.encode(document.transport),
+                 M.object(document.machine, { "cpu", "cores", "kernel" }),
+                 M.object(document.figures, {}), table.concat(rows, ","))
+end
+
+return M

@@ -1,0 +1,115 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The command line of both benches.
+
+local process = require "perigee.bench.process"
+
+local M = {}
+
+local UNITS = { [""] = 1, b = 1, k = 2 ^ 10, m = 2 ^ 20, g = 2 ^ 30 }
+
+M.SIZES = "64,256,1K,4K,16K,64K,256K,1M,4M,16M"
+
+local function list(text)
+  local words = {}
+  for word in text:gmatch "[^,%s]+" do words[#words + 1] = word end
+  return words
+end
+
+-- "64K" --> 65536; "64KiB" and "64k" too.
+function M.size(text)
+  local digits, unit = text:match "^(%d+)(%a*)$"
+  local short = unit and unit:lower():gsub("ib$", ""):gsub("^(%a)b$", "%1")
+  local scale = short and UNITS[short]
+  if not scale then return nil, ("'%s' is not a size"):format(text) end
+  return tonumber(digits) * scale
+end
+
+local function sizes(text)
+  local all = {}
+  for i, word in ipairs(list(text)) do
+    local size, message = M.size(word)
+    if not size or size < 1 then
+      return nil, message or "a size is at least 1"
+    end
+    all[i] = size
+  end
+  if #all == 0 then return nil, "no sizes" end
+  return all
+end
+
+local function positive(text)
+  local number = tonumber(text)
+  if not number or number <= 0 then
+    return nil, ("'%s' is not a positive number"):format(text)
+  end
+  return number
+end
+
+local function whole(text)
+  local number = positive(text)
+  if not number or number % 1 ~= 0 then
+    return nil, ("'%s' is not a positive whole number"):format(text)
+  end
+  return number
+end
+
+local function cores(text)
+  local a, b = text:match "^(%d+),(%d+)$"
+  if not a then return nil, "--pin takes two cores, as in 0,1" end
+  return { tonumber(a), tonumber(b) }
+end
+
+local function modes_of(known)
+  return function(text)
+    local chosen = {}
+    for i, mode in ipairs(list(text)) do
+      if not known[mode] then
+        return nil, ("unknown mode '%s'; there are: %s")
+                    :format(mode, table.concat(known, ", "))
+      end
+      chosen[i] = mode
+    end
+    return #chosen > 0 and chosen or nil, "no modes"
+  end
+end
+
+-- A parser with the options that both benches have. `spec` has name,
+-- description, modes (all of them, a list), default (those run if not told).
+function M.parser(spec)
+  local argparse = require "argparse"
+  local known = {}
+  for i, mode in ipairs(spec.modes) do known[i], known[mode] = mode, true end
+  local parser = argparse(spec.name, spec.description)
+  parser:option("--mode", "What to measure, comma-separated: "
+                .. table.concat(spec.modes, ", ") .. ".")
+    :convert(modes_of(known)):default(table.concat(spec.default, ","))
+  parser:option("--sizes", "Payload sizes, comma-separated, as in 64,1M.")
+    :convert(sizes)
+  parser:option("--seconds", "Time for each row (and as much for its floor).")
+    :convert(positive)
+  parser:option("--turns", "Turns that floor and program take in a row.")
+    :convert(whole):default "8"
+  parser:option("--pin", "Cores of driver and worker.")
+    :convert(cores):default(process.cores() > 1 and "0,1" or "0,0")
+  parser:option("--csv", "Write the rows to a file."):argname "FILE"
+  parser:option("--plot", "Draw p50 and floor over size (gnuplot).")
+    :argname "FILE.svg"
+  parser:flag("--json", "Print one JSON document in place of the table.")
+  parser:flag("--no-floor", "Do not measure the floor.")
+  return parser
+end
+
+-- Parses the command line and fills in what depends on other options.
+function M.parse(parser)
+  local options = parser:parse()
+  options.sizes_given = options.sizes ~= nil
+  options.sizes = options.sizes or sizes(M.SIZES)
+  options.seconds_given = options.seconds ~= nil
+  options.seconds = options.seconds or 0.5
+  options.largest = math.max(unpack(options.sizes))
+  return options
+end
+
+M.whole = whole
+
+return M

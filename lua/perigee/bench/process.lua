@@ -1,0 +1,159 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Child processes over pipes, cores and the clock: what a bench needs from the
+-- operating system. A child is started by posix_spawnp without a shell; its
+-- standard input is our pipe, so that it can notice our end.
+
+local ffi = require "ffi"
+
+ffi.cdef [[
+typedef struct { char opaque[256]; } perigee_bench_actions;
+typedef struct { long sec, nsec; } perigee_bench_time;
+int posix_spawn_file_actions_init(perigee_bench_actions *);
+int posix_spawn_file_actions_destroy(perigee_bench_actions *);
+int posix_spawn_file_actions_adddup2(perigee_bench_actions *, int, int);
+int posix_spawnp(int *pid, const char *file, const perigee_bench_actions *,
+                 const void *attributes, char *const argv[],
+                 char *const envp[]);
+extern char **environ;
+int pipe2(int fds[2], int flags);
+int close(int fd);
+ssize_t read(int fd, void *bytes, size_t length);
+int kill(int pid, int signal);
+int waitpid(int pid, int *status, int options);
+int getpid(void);
+int getppid(void);
+int isatty(int fd);
+int prctl(int option, unsigned long, unsigned long, unsigned long,
+          unsigned long);
+int sched_setaffinity(int pid, size_t size, const uint64_t *mask);
+int clock_gettime(int clock, perigee_bench_time *);
+int nanosleep(const perigee_bench_time *, perigee_bench_time *);
+long sysconf(int name);
+]]
+
+local C = ffi.C
+local O_CLOEXEC, SIGTERM, PR_SET_PDEATHSIG = 0x80000, 15, 1
+local CLOCK_MONOTONIC, SC_NPROCESSORS_ONLN = 1, 84
+
+local M = {}
+
+local time = ffi.new "perigee_bench_time"
+
+-- Nanoseconds as a plain number: whole below 2^53, which is 104 days.
+function M.now()
+  C.clock_gettime(CLOCK_MONOTONIC, time)
+  return tonumber(time.sec) * 1e9 + tonumber(time.nsec)
+end
+
+function M.sleep(seconds)
+  local whole = math.floor(seconds)
+  C.nanosleep(ffi.new("perigee_bench_time", whole, (seconds - whole) * 1e9),
+              nil)
+end
+
+-- Pins the process pid (0: this one) to one core; nil, message if it cannot.
+function M.pin(pid, core)
+  local mask = ffi.new "uint64_t[16]"
+  mask[math.floor(core / 64)] = bit.lshift(1ULL, core % 64)
+  if C.sched_setaffinity(pid, 128, mask) ~= 0 then
+    return nil, ("core %d is not there for us"):format(core)
+  end
+  return true
+end
+
+function M.cores() return tonumber(C.sysconf(SC_NPROCESSORS_ONLN)) end
+
+function M.pid() return C.getpid() end
+
+function M.is_terminal(fd) return C.isatty(fd) == 1 end
+
+-- A worker's first act: from now on it dies with its driver, however that ends.
+function M.die_with_parent(parent)
+  C.prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0)
+  if C.getppid() ~= parent then os.exit(1) end
+end
+
+local Child = {}
+Child.__index = Child
+
+-- A line that the child printed, or nil at its end.
+function Child:line()
+  while true do
+    local line, rest = self.text:match "^([^\n]*)\n(.*)$"
+    if line then
+      self.text = rest
+      return line
+    end
+    local got = tonumber(C.read(self.output, self.chunk, 65536))
+    if got <= 0 then return nil end
+    self.text = self.text .. ffi.string(self.chunk, got)
+  end
+end
+
+-- Everything that it prints until its end.
+function Child:rest()
+  local parts = { self.text }
+  self.text = ""
+  while true do
+    local got = tonumber(C.read(self.output, self.chunk, 65536))
+    if got <= 0 then return table.concat(parts) end
+    parts[#parts + 1] = ffi.string(self.chunk, got)
+  end
+end
+
+function Child:signal(number) return C.kill(self.pid, number) end
+
+-- Its exit status; 128 and the signal if one ended it.
+function Child:wait()
+  if self.status then return self.status end
+  local status = ffi.new "int[1]"
+  if C.waitpid(self.pid, status, 0) ~= self.pid then return nil end
+  local signal = bit.band(status[0], 0x7f)
+  self.status = signal > 0 and 128 + signal
+                or bit.band(bit.rshift(status[0], 8), 0xff)
+  C.close(self.output)
+  return self.status
+end
+
+-- Closes its input, asks it to stop, and waits for its end.
+function Child:stop()
+  if self.status then return self.status end
+  if self.input then C.close(self.input) end
+  self:signal(SIGTERM)
+  return self:wait()
+end
+
+local function argv_of(command)
+  local argv = ffi.new("const char *[?]", #command + 1)
+  for i, word in ipairs(command) do argv[i - 1] = word end
+  return argv
+end
+
+-- Starts a command given as a list of words; nil, message if it cannot.
+function M.spawn(command)
+  local words = {}
+  for i, word in ipairs(command) do words[i] = tostring(word) end
+  local into, out = ffi.new "int[2]", ffi.new "int[2]"
+  C.pipe2(into, O_CLOEXEC)
+  C.pipe2(out, O_CLOEXEC)
+  local actions = ffi.new "perigee_bench_actions"
+  C.posix_spawn_file_actions_init(actions)
+  C.posix_spawn_file_actions_adddup2(actions, into[0], 0)
+  C.posix_spawn_file_actions_adddup2(actions, out[1], 1)
+  local pid = ffi.new "int[1]"
+  local argv = argv_of(words)
+  local code = C.posix_spawnp(pid, words[1], actions, nil,
+                              ffi.cast("char *const *", argv), C.environ)
+  C.posix_spawn_file_actions_destroy(actions)
+  C.close(into[0])
+  C.close(out[1])
+  if code ~= 0 then
+    C.close(into[1])
+    C.close(out[0])
+    return nil, ("%s cannot be started (errno %d)"):format(words[1], code)
+  end
+  return setmetatable({ pid = pid[0], input = into[1], output = out[0],
+                        text = "", chunk = ffi.new "char[65536]" }, Child)
+end
+
+return M

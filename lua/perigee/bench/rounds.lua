@@ -1,0 +1,64 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Floor, program, floor, program, ..., floor: each short, so that both see the
+-- machine as it is at that moment. While one runs, the other's processes are
+-- asleep.
+
+local ffi = require "ffi"
+local histogram = require "perigee.bench.histogram"
+local process = require "perigee.bench.process"
+local statistics = require "perigee.bench.statistics"
+
+local M = {}
+
+local CAPACITY = 2 ^ 21
+local samples = ffi.new("double[?]", CAPACITY)
+
+-- A round of `step(samples, capacity, until_ns)`, which fills in the duration
+-- of each call and returns how many it made, and (if calls overlap) the ns
+-- that they took together.
+function M.round(step, seconds)
+  step(samples, 3, 0)
+  step(samples, CAPACITY, process.now() + seconds / 8 * 1e9)
+  local pool = histogram.new()
+  local calls, ns = step(samples, CAPACITY, process.now() + seconds * 1e9)
+  pool:add_all(samples, calls)
+  return { histogram = pool, calls = calls, seconds = (ns or pool.sum) / 1e9 }
+end
+
+-- Of several floors the better one: the lower median over all bursts.
+local function better(bursts)
+  local pools = {}
+  for _, burst in ipairs(bursts) do
+    for what, pool in pairs(burst) do
+      pools[what] = pools[what] or histogram.new()
+      pools[what]:merge(pool)
+    end
+  end
+  local best
+  for what, pool in pairs(pools) do
+    if not best or pool:quantile(0.5) < pools[best]:quantile(0.5) then
+      best = what
+    end
+  end
+  local chosen = {}
+  for i, burst in ipairs(bursts) do chosen[i] = burst[best] end
+  return chosen, best
+end
+
+-- Completes `row` from as many turns as options.turns says. Floor: nil, or a
+-- function of seconds that gives { what = histogram }.
+function M.measure(row, options, step, floor)
+  local seconds = (row.seconds or options.seconds) / options.turns
+  local rounds, bursts = {}, floor and { floor(seconds) }
+  for turn = 1, options.turns do
+    rounds[turn] = M.round(step, seconds)
+    if floor then bursts[turn + 1] = floor(seconds) end
+  end
+  row.seconds = nil
+  if not floor then return statistics.row(row, rounds) end
+  local chosen, what = better(bursts)
+  row.floor = what
+  return statistics.row(row, rounds, chosen)
+end
+
+return M

@@ -1,0 +1,83 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What is reported of the samples, and which rounds count.
+--
+-- The distance between two cores of a virtual machine changes under our feet
+-- (a factor of four within seconds was seen). So the floor and the program
+-- take turns, and a round of the program counts only where the floor's bursts
+-- before and after it agree with the floor's median: both pools of samples
+-- then speak of the same machine.
+
+local histogram = require "perigee.bench.histogram"
+
+local TOLERANCE = 1.25
+
+local M = {}
+
+local function median(values)
+  local sorted = {}
+  for i, value in ipairs(values) do sorted[i] = value end
+  table.sort(sorted)
+  return sorted[math.ceil(#sorted / 2)]
+end
+
+local function near(value, middle)
+  return value <= middle * TOLERANCE and value * TOLERANCE >= middle
+end
+
+-- Bursts are the floor's histograms (one more than there are rounds); gives
+-- the list of rounds' numbers that count: all, if the floor never settled.
+function M.agreeing(bursts)
+  local p50, kept, all = {}, {}, {}
+  for i, burst in ipairs(bursts) do p50[i] = burst:quantile(0.5) end
+  local middle = median(p50)
+  for i = 1, #bursts - 1 do
+    all[i] = i
+    if near(p50[i], middle) and near(p50[i + 1], middle) then
+      kept[#kept + 1] = i
+    end
+  end
+  return #kept > 0 and kept or all
+end
+
+local function pooled(list, chosen)
+  local pool = histogram.new()
+  for _, i in ipairs(chosen) do pool:merge(list[i].histogram or list[i]) end
+  return pool
+end
+
+local function floor_pool(bursts, kept)
+  local used, chosen = {}, {}
+  for _, i in ipairs(kept) do used[i], used[i + 1] = true, true end
+  for i = 1, #bursts do
+    if used[i] then chosen[#chosen + 1] = i end
+  end
+  return pooled(bursts, chosen)
+end
+
+-- One row from rounds ({ histogram, seconds, calls }) and the floor's bursts
+-- (nil: there is no floor). Size is the payload of one call.
+function M.row(row, rounds, bursts)
+  local kept = {}
+  for i = 1, #rounds do kept[i] = i end
+  if bursts then kept = M.agreeing(bursts) end
+  local pool = pooled(rounds, kept)
+  local seconds, calls = 0, 0
+  for _, i in ipairs(kept) do
+    seconds, calls = seconds + rounds[i].seconds, calls + rounds[i].calls
+  end
+  row.calls = calls
+  row.mean_us = pool:mean() / 1e3
+  row.p50_us = pool:quantile(0.5) / 1e3
+  row.p99_us = pool:quantile(0.99) / 1e3
+  row.p999_us = pool:quantile(0.999) / 1e3
+  row.calls_per_s = calls / seconds
+  row.gb_per_s = row.calls_per_s * row.size / 1e9
+  row.rounds, row.rounds_kept = #rounds, #kept
+  if bursts then
+    row.floor_p50_us = floor_pool(bursts, kept):quantile(0.5) / 1e3
+    row.ratio = row.p50_us / row.floor_p50_us
+  end
+  return row
+end
+
+return M

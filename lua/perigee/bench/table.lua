@@ -1,0 +1,48 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The rows as aligned text, one line as soon as it is measured.
+
+local M = {}
+
+local COLUMNS = {
+  { "mean", "mean_us", 10 }, { "p50", "p50_us", 10 },
+  { "p99", "p99_us", 10 }, { "p99.9", "p999_us", 10 },
+  { "calls/s", "calls_per_s", 10, 0 }, { "GB/s", "gb_per_s", 8 },
+  { "floor p50", "floor_p50_us", 10 }, { "ratio", "ratio", 7, 2 },
+}
+
+-- Three significant digits, never in scientific notation.
+local function number(value, digits)
+  if not value then return "-" end
+  if digits then return ("%%.%df"):format(digits):format(value) end
+  if value >= 100 then return ("%.0f"):format(value) end
+  return (value >= 10 and "%.1f" or value >= 1 and "%.2f" or "%.3f")
+         :format(value)
+end
+
+function M.size(bytes)
+  for _, unit in ipairs { { 2 ^ 30, "G" }, { 2 ^ 20, "M" }, { 2 ^ 10, "K" } } do
+    if bytes >= unit[1] and bytes % unit[1] == 0 then
+      return ("%d%s"):format(bytes / unit[1], unit[2])
+    end
+  end
+  return ("%d"):format(bytes)
+end
+
+function M.header(key)
+  local line = { ("%-18s %6s"):format(key, "size") }
+  for _, column in ipairs(COLUMNS) do
+    line[#line + 1] = ("%" .. column[3] .. "s"):format(column[1])
+  end
+  return table.concat(line, " ") .. "   (us)"
+end
+
+function M.line(key, row)
+  local line = { ("%-18s %6s"):format(row[key], M.size(row.size)) }
+  for _, column in ipairs(COLUMNS) do
+    line[#line + 1] = ("%" .. column[3] .. "s")
+                      :format(number(row[column[2]], column[4]))
+  end
+  return table.concat(line, " ")
+end
+
+return M
