@@ -80,9 +80,9 @@ $(eval $(call flavour,build/tsan,$(TSAN)))
 $(CDEF): native/perigee.h
 	$(call say,CDEF)
 	mkdir -p $(@D)
-	{ echo '-- Made from $< by make; not to be edited.'; \
-	  echo 'return [['; $(CC) -E -P -DPERIGEE_CDEF $<; echo ']]'; } > $@.$$$$ \
-	  && mv $@.$$$$ $@
+	{ echo '-- Made from $< by make; not to be edited.' && \
+	  echo 'return [[' && $(CC) -E -P -DPERIGEE_CDEF $< && echo ']]'; } \
+	  > $@.$$$$ && mv $@.$$$$ $@
 
 .PHONY: all install uninstall rock clean help
 all: build/perigee/core.so $(CDEF) ## build the core and its Lua declarations

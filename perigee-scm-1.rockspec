@@ -3,8 +3,9 @@ rockspec_format = "3.0"
 package = "perigee"
 version = "scm-1"
 
+-- LuaRocks wants an address; "make rock" packs the checkout and needs none.
 source = {
-  url = "git+https://github.com/perigee/perigee.git",
+  url = "git+https://perigee.example/perigee.git",
 }
 
 description = {

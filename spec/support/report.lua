@@ -1,9 +1,22 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- busted's plain report, closed by the one line that spec/support/run and
--- other readers of totals look for.
+-- other readers of totals look for. The file named in PERIGEE_RUNNING always
+-- holds the name of the test that runs, for the case that it is the last one.
+local running = os.getenv "PERIGEE_RUNNING"
+
 return function(options)
   local busted = require "busted"
   local handler = require("busted.outputHandlers.plainTerminal")(options)
+
+  busted.subscribe({ "test", "start" }, function(element)
+    local file = running and io.open(running, "w")
+    if file then
+      file:write("in: ", handler.getFullName(element), "\n")
+      file:close()
+    end
+    return nil, true
+  end)
+
   busted.subscribe({ "suite", "end" }, function()
     io.write(("\n%d passed, %d failed, %d skipped\n"):format(
       handler.successesCount,
@@ -12,5 +25,6 @@ return function(options)
     io.flush()
     return nil, true
   end)
+
   return handler
 end
