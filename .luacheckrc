@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 std = "luajit"
 max_line_length = 80
+self = false -- methods are called with a colon, used or not
 include_files = {
   "lua/**/*.lua", "examples/**/*.lua", "bench/**/*.lua", "spec/**/*.lua",
   ".luacheckrc", ".busted", "*.rockspec",
