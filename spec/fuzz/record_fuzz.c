@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * record_fuzz.c - any bytes as a record of a ring. What is decoded must lie
+ * inside of the bytes, keep the limits of record.h, and encode to a record
+ * that decodes to the same.
+ *
+ * decoder: native/record.c
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perigee.h"
+#include "record.h"
+
+static void require(bool holds) {
+  if (!holds)
+    abort();
+}
+
+static bool is_inside(const uint8_t *part, uint64_t length, const uint8_t *data,
+                      size_t size) {
+  return part >= data && length <= size &&
+         (size_t)(part - data) <= size - length;
+}
+
+static bool has_inline_slice(const struct record *record) {
+  return (record->flags & (RECORD_SLICE | RECORD_SLICE_BULK)) == RECORD_SLICE;
+}
+
+static void promised(const struct record *record, const uint8_t *data,
+                     size_t size) {
+  require(record->kind > 0 && record->kind < RECORD_KINDS);
+  require((record->flags & ~RECORD_FLAGS) == 0);
+  require(record->head_length <= PAYLOAD_MAX);
+  require(record->slice_length <= PAYLOAD_MAX);
+  if (!(record->flags & RECORD_HEAD_BULK))
+    require(is_inside(record->head, record->head_length, data, size));
+  if (has_inline_slice(record))
+    require(is_inside(record->slice, record->slice_length, data, size));
+}
+
+static bool same(const struct record *a, const struct record *b) {
+  if (a->kind != b->kind || a->flags != b->flags || a->codec != b->codec ||
+      a->method != b->method || a->operation != b->operation ||
+      a->status != b->status || a->generation != b->generation ||
+      a->remaining != b->remaining || a->code != b->code ||
+      a->capacity != b->capacity || a->head_length != b->head_length ||
+      a->slice_length != b->slice_length)
+    return false;
+  if (!(a->flags & RECORD_HEAD_BULK) &&
+      memcmp(a->head, b->head, a->head_length) != 0)
+    return false;
+  if (has_inline_slice(a) && memcmp(a->slice, b->slice, a->slice_length) != 0)
+    return false;
+  return memcmp(&a->head_source, &b->head_source, RECORD_SOURCE) == 0 &&
+         memcmp(&a->slice_source, &b->slice_source, RECORD_SOURCE) == 0;
+}
+
+static void encodes(const struct record *record) {
+  uint64_t size = record_size(record);
+  uint8_t *bytes = calloc(1, size), *head = NULL, *slice = NULL;
+  struct record again;
+  require(bytes != NULL);
+  record_encode(record, bytes, &head, &slice);
+  if (head)
+    memcpy(head, record->head, record->head_length);
+  if (slice)
+    memcpy(slice, record->slice, record->slice_length);
+  require(record_decode(bytes, size, &again) == PERIGEE_OK);
+  require(same(record, &again));
+  free(bytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  struct record record;
+  int status = record_decode(data, size, &record);
+  require(status == PERIGEE_OK || status == PERIGEE_PROTOCOL ||
+          status == PERIGEE_UNSUPPORTED);
+  if (status == PERIGEE_OK) {
+    promised(&record, data, size);
+    encodes(&record);
+  }
+  return 0;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ring_fuzz.c - a ring that the peer has filled with any words, and a peer
+ * that says anything about how much it has consumed. Records must lie inside
+ * of the ring and end, and room must never be found twice.
+ *
+ * decoder: native/ring.c
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perigee.h"
+#include "ring.h"
+
+enum { RING = 4096, LARGEST = RING / RING_SHARE / RING_UNIT };
+
+static void require(bool holds) {
+  if (!holds)
+    abort();
+}
+
+/* Words at random would hardly ever be records, so that each two bytes are
+ * a place in the ring and the units that the word there tells. */
+static uint8_t *ring_of(const uint8_t *data, size_t size) {
+  uint8_t *bytes = aligned_alloc(RING_UNIT, RING);
+  require(bytes != NULL);
+  memset(bytes, 0xff, RING);
+  for (; size >= 2; data += 2, size -= 2) {
+    uint64_t at = data[0] % (RING / RING_UNIT) * RING_UNIT;
+    uint64_t word = ring_word(0, at, data[1] % (LARGEST + 2));
+    memcpy(bytes + at, &word, sizeof word);
+  }
+  return bytes;
+}
+
+/* A word fits one position only, so that no ring gives more than one lap. */
+static void consume(uint8_t *bytes) {
+  _Atomic uint64_t consumed = 0;
+  struct ring_in ring = {.bytes = bytes, .consumed = &consumed, .size = RING};
+  const uint8_t *record;
+  uint64_t length;
+  int status, count = 0;
+  while ((status = ring_peek(&ring, &record, &length)) == 1) {
+    require(record >= bytes && length > 0 && length <= RING / RING_SHARE);
+    require((uint64_t)(record - bytes) <= RING - length);
+    require(++count <= RING / RING_UNIT);
+    ring_release(&ring);
+    require(consumed <= ring.tail);
+  }
+  require(status == 0 || status == PERIGEE_PROTOCOL);
+}
+
+/* Each word of the data: a length to send, and what the peer says then. */
+static void produce(uint8_t *bytes, const uint8_t *data, size_t size) {
+  _Atomic uint64_t consumed = 0;
+  struct ring_out ring = {.bytes = bytes, .consumed = &consumed, .size = RING};
+  for (uint16_t word; size >= 2; data += 2, size -= 2) {
+    memcpy(&word, data, 2);
+    uint64_t length = 1 + word % (RING / RING_SHARE + 8);
+    uint8_t *room = ring_reserve(&ring, length);
+    if (room) {
+      require(room >= bytes && room + length <= bytes + RING);
+      memset(room, 0xa5, length);
+      ring_publish(&ring, length);
+    }
+    require(ring.head - ring.known <= RING);
+    consumed = word & 1 ? ring.head : (uint64_t)word << 5;
+  }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  uint8_t *bytes = ring_of(data, size);
+  consume(bytes);
+  produce(bytes, data, size);
+  free(bytes);
+  return 0;
+}

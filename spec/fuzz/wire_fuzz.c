@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wire_fuzz.c - any bytes from a session's socket. What is decoded must keep
+ * what wire.h promises of it, encode to a frame that decodes to the same, and
+ * not depend on the pieces in which it came.
+ *
+ * decoder: native/wire.c
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perigee.h"
+#include "wire.h"
+
+enum { ROOM = FRAME_HEAD + FRAME_BODY };
+
+static void require(bool holds) {
+  if (!holds)
+    abort();
+}
+
+static bool ends(const char *text, size_t room) {
+  return memchr(text, 0, room) != NULL;
+}
+
+static void promised(const struct frame *frame) {
+  require(frame->type > 0 && frame->type < FRAME_TYPES);
+  require(wire_fds(frame) <= WIRE_FDS);
+  if (frame->type == FRAME_HELLO) {
+    require(frame->hello.transports <= TRANSPORTS_MAX);
+    for (uint32_t i = 0; i < frame->hello.transports; i++)
+      require(ends(frame->hello.transport[i], TRANSPORT_NAME));
+  } else if (frame->type == FRAME_OFFER) {
+    require(frame->offer.length <= OFFER_MAX);
+    require(frame->offer.fd_count <= OFFER_FDS);
+  } else if (frame->type == FRAME_REFUSE) {
+    require(ends(frame->refuse.text, REFUSE_TEXT));
+  } else if (frame->type == FRAME_LOOKUP) {
+    require(ends(frame->lookup.name, sizeof frame->lookup.name));
+  }
+}
+
+/* Encoding what was decoded gives one fixed sequence of bytes. */
+static void encodes(const struct frame *frame, uint32_t used) {
+  static uint8_t once[ROOM], twice[ROOM];
+  static struct frame again;
+  require(wire_encode(frame, once) == used);
+  require(wire_frame(once, used, &again) == (int)used);
+  require(wire_encode(&again, twice) == used);
+  require(memcmp(once, twice, used) == 0);
+}
+
+/* The frames as a socket would bring them, `step` bytes at a time. */
+static uint32_t frames(const uint8_t *data, size_t size, size_t step) {
+  static struct wire wire;
+  static struct frame frame;
+  uint32_t count = 0;
+  wire.length = 0;
+  while (size > 0) {
+    size_t room = sizeof wire.bytes - wire.length;
+    size_t piece = size < step ? size : step;
+    require(room > 0);
+    piece = piece < room ? piece : room;
+    memcpy(wire.bytes + wire.length, data, piece);
+    wire.length += (uint32_t)piece;
+    data += piece;
+    size -= piece;
+    int status;
+    while ((status = wire_next(&wire, &frame)) > 0)
+      count++;
+    if (status < 0)
+      break;
+  }
+  return count;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static struct frame frame;
+  int used = wire_frame(data, (uint32_t)size, &frame);
+  require(used <= (int)size && (used >= 0 || used == PERIGEE_PROTOCOL));
+  if (used > 0) {
+    promised(&frame);
+    encodes(&frame, (uint32_t)used);
+  }
+  require(frames(data, size, 1 + size % 7) == frames(data, size, ROOM));
+  return 0;
+}

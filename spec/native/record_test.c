@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * record_test.c - records byte by byte as record.h draws them, cut at every
+ * length, and with every flag and limit that is to be refused.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "record.h"
+
+static const struct source source = {3, 4096, 64, 1000, 256};
+
+static struct record full(void) {
+  return (struct record){.kind = RECORD_REPLY,
+                         .flags = RECORD_TYPED | RECORD_SLICE | RECORD_CODE |
+                                  RECORD_CAPACITY,
+                         .codec = 1,
+                         .method = 0x0203,
+                         .operation = 0x0405,
+                         .status = PERIGEE_REMOTE,
+                         .generation = 0x06070809,
+                         .remaining = RECORD_NO_LIMIT,
+                         .code = 77,
+                         .capacity = 88,
+                         .head_length = 5,
+                         .slice_length = 9};
+}
+
+/* Of the exact length, so that a sanitizer sees one byte more. */
+static uint8_t *encode(const struct record *record) {
+  uint8_t *bytes = calloc(1, record_size(record)), *head = NULL, *slice = NULL;
+  record_encode(record, bytes, &head, &slice);
+  if (head)
+    memcpy(head, "hello", record->head_length);
+  if (slice)
+    memcpy(slice, "the slice", record->slice_length);
+  return bytes;
+}
+
+static int decode(const uint8_t *bytes, uint64_t length,
+                  struct record *record) {
+  uint8_t *copy = malloc(length ? length : 1);
+  memcpy(copy, bytes, length);
+  int status = record_decode(copy, length, record);
+  free(copy);
+  return status;
+}
+
+static void layout_is_as_drawn(void **state) {
+  (void)state;
+  static const uint8_t drawn[] = {
+      0,   0,   0,   0,   0,   0,   0,   0,   /* word */
+      2,   51,  3,   2,   4,   0,   5,   4,   /* kind to operation */
+      9,   8,   7,   6,   5,   0,   0,   0,   /* generation, head */
+      255, 255, 255, 255, 1,   0,   0,   0,   /* remaining, codec */
+      77,  0,   0,   0,   0,   0,   0,   0,   /* code */
+      88,  0,   0,   0,   0,   0,   0,   0,   /* capacity */
+      'h', 'e', 'l', 'l', 'o', 0,   0,   0,   /* head */
+      9,   0,   0,   0,   0,   0,   0,   0,   /* length of the slice */
+      't', 'h', 'e', ' ', 's', 'l', 'i', 'c', /* slice */
+      'e', 0,   0,   0,   0,   0,   0,   0,
+  };
+  struct record record = full();
+  assert_int_equal(record_size(&record), sizeof drawn);
+  uint8_t *bytes = encode(&record);
+  assert_memory_equal(bytes, drawn, sizeof drawn);
+  free(bytes);
+}
+
+static void decoded_is_as_encoded(void **state) {
+  (void)state;
+  struct record sent = full(), got;
+  uint8_t *bytes = encode(&sent);
+  assert_int_equal(record_decode(bytes, record_size(&sent), &got), PERIGEE_OK);
+  assert_int_equal(got.status, PERIGEE_REMOTE);
+  assert_int_equal(got.method, sent.method);
+  assert_int_equal(got.operation, sent.operation);
+  assert_int_equal(got.generation, sent.generation);
+  assert_int_equal(got.code, 77);
+  assert_int_equal(got.capacity, 88);
+  assert_int_equal(got.head_length, 5);
+  assert_memory_equal(got.head, "hello", 5);
+  assert_int_equal(got.slice_length, 9);
+  assert_memory_equal(got.slice, "the slice", 9);
+  free(bytes);
+}
+
+static void sources_travel(void **state) {
+  (void)state;
+  struct record got,
+      sent = {.kind = RECORD_REQUEST,
+              .flags = RECORD_HEAD_BULK | RECORD_SLICE | RECORD_SLICE_BULK,
+              .head_source = source,
+              .slice_source = source};
+  uint8_t *bytes = encode(&sent);
+  assert_int_equal(record_decode(bytes, record_size(&sent), &got), PERIGEE_OK);
+  assert_memory_equal(&got.head_source, &source, sizeof source);
+  assert_memory_equal(&got.slice_source, &source, sizeof source);
+  assert_int_equal(got.head_length, 64000);
+  assert_int_equal(got.slice_length, 64000);
+  free(bytes);
+}
+
+static void every_cut_is_refused(void **state) {
+  (void)state;
+  struct record sent = full(), got;
+  uint8_t *bytes = encode(&sent);
+  for (uint64_t length = 0; length < record_size(&sent); length++)
+    assert_int_equal(decode(bytes, length, &got), PERIGEE_PROTOCOL);
+  free(bytes);
+}
+
+static int with_source(struct source wrong) {
+  struct record got, sent = {.kind = RECORD_SEND,
+                             .flags = RECORD_SLICE | RECORD_SLICE_BULK,
+                             .slice_source = wrong};
+  uint8_t *bytes = encode(&sent);
+  int status = decode(bytes, record_size(&sent), &got);
+  free(bytes);
+  return status;
+}
+
+static void shapes_are_limited(void **state) {
+  (void)state;
+  const struct source wrong[] = {
+      {1, 0, PAYLOAD_MAX + 1, 1, 0}, {1, 0, 1, PAYLOAD_MAX + 1, 0},
+      {1, 0, UINT64_MAX, 2, 0},      {1, 0, UINT64_C(1) << 33, 1u << 31, 0},
+      {1, 0, 1, 1, PAYLOAD_MAX + 1}, {1, 0, 0, UINT64_MAX, 0}};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    assert_int_equal(with_source(wrong[i]), PERIGEE_PROTOCOL);
+  assert_int_equal(with_source((struct source){1, 0, PAYLOAD_MAX, 1, 0}),
+                   PERIGEE_OK);
+  assert_int_equal(shape_total(0, UINT64_MAX), 0);
+}
+
+/* The record with one byte set to a value. */
+static int patched(size_t at, uint8_t value) {
+  struct record got, sent = full();
+  uint8_t *bytes = encode(&sent);
+  bytes[at] = value;
+  int status = decode(bytes, record_size(&sent), &got);
+  free(bytes);
+  return status;
+}
+
+static void unknown_is_unsupported(void **state) {
+  (void)state;
+  assert_int_equal(patched(8, 0), PERIGEE_UNSUPPORTED);
+  assert_int_equal(patched(8, RECORD_KINDS), PERIGEE_UNSUPPORTED);
+  assert_int_equal(patched(9, 64), PERIGEE_UNSUPPORTED);
+  assert_int_equal(patched(9, 128), PERIGEE_UNSUPPORTED);
+}
+
+static void lengths_beyond_the_bytes_are_refused(void **state) {
+  (void)state;
+  assert_int_equal(patched(21, 1), PERIGEE_PROTOCOL); /* head */
+  assert_int_equal(patched(23, 255), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(29, 200), PERIGEE_PROTOCOL); /* extension */
+  assert_int_equal(patched(57, 1), PERIGEE_PROTOCOL);   /* slice */
+  assert_int_equal(patched(63, 255), PERIGEE_PROTOCOL);
+}
+
+static void extensions_are_skipped(void **state) {
+  (void)state;
+  struct record got, sent = {.kind = RECORD_REQUEST, .head_length = 5};
+  uint8_t *plain = encode(&sent), bytes[RECORD_HEADER + 16 + 8];
+  memcpy(bytes, plain, RECORD_HEADER);
+  bytes[29] = 2;
+  memset(bytes + RECORD_HEADER, 0xee, 16);
+  memcpy(bytes + RECORD_HEADER + 16, plain + RECORD_HEADER, 8);
+  free(plain);
+  assert_int_equal(record_decode(bytes, sizeof bytes, &got), PERIGEE_OK);
+  assert_memory_equal(got.head, "hello", 5);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(layout_is_as_drawn),
+      cmocka_unit_test(decoded_is_as_encoded),
+      cmocka_unit_test(sources_travel),
+      cmocka_unit_test(every_cut_is_refused),
+      cmocka_unit_test(shapes_are_limited),
+      cmocka_unit_test(unknown_is_unsupported),
+      cmocka_unit_test(lengths_beyond_the_bytes_are_refused),
+      cmocka_unit_test(extensions_are_skipped),
+  };
+  return cmocka_run_group_tests_name("record", tests, NULL, NULL);
+}

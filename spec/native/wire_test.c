@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wire_test.c - frames over a real socket pair, in pieces, with descriptors,
+ * and as a stranger would send them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "wire.h"
+
+static int ours, theirs;
+static struct wire wire;
+
+static int setup(void **state) {
+  (void)state;
+  int pair[2];
+  memset(&wire, 0, sizeof wire);
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+    return -1;
+  ours = pair[0];
+  theirs = pair[1];
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  wire_close(&wire);
+  close(ours);
+  close(theirs);
+  return 0;
+}
+
+static int descriptors(void) {
+  int count = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  while (readdir(folder))
+    count++;
+  closedir(folder);
+  return count;
+}
+
+static struct frame hello(void) {
+  struct frame frame = {.type = FRAME_HELLO};
+  frame.hello = (struct hello){.magic = HELLO_MAGIC,
+                               .version_min = 1,
+                               .version_max = 2,
+                               .epoch = 0x1122334455667788,
+                               .ring = 65536,
+                               .transports = 2};
+  memcpy(frame.hello.transport, "shm\0............tcp", 20);
+  return frame;
+}
+
+static struct frame sample(int type) {
+  struct frame frame = {.type = (uint16_t)type};
+  if (type == FRAME_HELLO)
+    return hello();
+  if (type == FRAME_OFFER)
+    frame.offer.length = 24;
+  else if (type == FRAME_REFUSE)
+    frame.refuse = (struct refuse){PERIGEE_VERSION, "no version in common"};
+  else if (type == FRAME_LOOKUP)
+    frame.lookup = (struct lookup){7, 8, "kv"};
+  else if (type == FRAME_FOUND)
+    frame.found = (struct found){.operation = 7, .length = 4096};
+  return frame;
+}
+
+static void every_frame_arrives(void **state) {
+  (void)state;
+  for (int type = 1; type < FRAME_TYPES; type++) {
+    uint8_t sent[FRAME_HEAD + FRAME_BODY], got[FRAME_HEAD + FRAME_BODY];
+    struct frame frame = sample(type), arrived;
+    assert_int_equal(wire_send(theirs, &frame, NULL, 0), PERIGEE_OK);
+    assert_true(wire_read(ours, &wire) > 0);
+    assert_int_equal(wire_next(&wire, &arrived), 1);
+    assert_int_equal(arrived.type, type);
+    uint32_t length = wire_encode(&frame, sent);
+    assert_int_equal(wire_encode(&arrived, got), length);
+    assert_memory_equal(sent, got, length);
+    assert_int_equal(wire_next(&wire, &arrived), 0);
+  }
+  assert_int_equal(wire_read(ours, &wire), PERIGEE_AGAIN);
+}
+
+static void single_bytes_make_frames(void **state) {
+  (void)state;
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  struct frame frame = hello(), arrived;
+  uint32_t length = wire_encode(&frame, bytes);
+  for (uint32_t i = 0; i < length; i++) {
+    assert_int_equal(wire_next(&wire, &arrived), 0);
+    assert_int_equal(write(theirs, bytes + i, 1), 1);
+    assert_int_equal(wire_read(ours, &wire), 1);
+  }
+  assert_int_equal(wire_next(&wire, &arrived), 1);
+  assert_int_equal(arrived.hello.epoch, frame.hello.epoch);
+}
+
+static void descriptors_come_in_order(void **state) {
+  (void)state;
+  int pipes[2], before = descriptors();
+  struct frame frame = {.type = FRAME_OFFER}, arrived;
+  frame.offer.fd_count = 2;
+  assert_int_equal(pipe(pipes), 0);
+  assert_int_equal(wire_send(theirs, &frame, pipes, 2), PERIGEE_OK);
+  close(pipes[0]);
+  close(pipes[1]);
+  assert_true(wire_read(ours, &wire) > 0);
+  assert_int_equal(wire_next(&wire, &arrived), 1);
+  assert_int_equal(wire_fds(&arrived), 2);
+  int reader = wire_take_fd(&wire), writer = wire_take_fd(&wire);
+  assert_int_equal(fcntl(reader, F_GETFD), FD_CLOEXEC);
+  assert_int_equal(write(writer, "x", 1), 1);
+  assert_int_equal(wire_take_fd(&wire), -1);
+  close(reader);
+  close(writer);
+  assert_int_equal(descriptors(), before);
+}
+
+/* As many descriptors as a stranger likes, with a byte to carry them. */
+static void send_many(uint32_t count) {
+  union {
+    struct cmsghdr head;
+    char room[CMSG_SPACE(sizeof(int) * 64)];
+  } control = {0};
+  struct iovec piece = {"x", 1};
+  struct msghdr message = {.msg_iov = &piece,
+                           .msg_iovlen = 1,
+                           .msg_control = &control,
+                           .msg_controllen = CMSG_SPACE(sizeof(int) * count)};
+  control.head.cmsg_level = SOL_SOCKET;
+  control.head.cmsg_type = SCM_RIGHTS;
+  control.head.cmsg_len = CMSG_LEN(sizeof(int) * count);
+  for (uint32_t i = 0; i < count; i++)
+    memcpy(CMSG_DATA(&control.head) + i * sizeof(int), &theirs, sizeof(int));
+  assert_int_equal(sendmsg(theirs, &message, 0), 1);
+}
+
+static void excess_descriptors_are_closed(void **state) {
+  (void)state;
+  int before = descriptors();
+  send_many(64);
+  assert_int_equal(wire_read(ours, &wire), PERIGEE_PROTOCOL);
+  wire_close(&wire);
+  assert_int_equal(descriptors(), before);
+  send_many(WIRE_FDS);
+  assert_int_equal(wire_read(ours, &wire), 1);
+  send_many(1);
+  assert_int_equal(wire_read(ours, &wire), PERIGEE_PROTOCOL);
+  wire_close(&wire);
+  assert_int_equal(descriptors(), before);
+}
+
+static void full_sockets_and_ends_are_told(void **state) {
+  (void)state;
+  struct frame frame = hello();
+  int status;
+  while ((status = wire_send(theirs, &frame, NULL, 0)) == PERIGEE_OK)
+    ;
+  assert_int_equal(status, PERIGEE_AGAIN);
+  close(ours);
+  assert_int_equal(wire_send(theirs, &frame, NULL, 0), PERIGEE_PEER_LOST);
+}
+
+static void end_of_file_is_zero(void **state) {
+  (void)state;
+  shutdown(theirs, SHUT_WR);
+  assert_int_equal(wire_read(ours, &wire), 0);
+}
+
+/* A frame with one 32-bit word set to a value. */
+static int patched(const struct frame *frame, size_t at, uint32_t value) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  struct frame got;
+  uint32_t length = wire_encode(frame, bytes);
+  memcpy(bytes + at, &value, sizeof value);
+  return wire_frame(bytes, length, &got);
+}
+
+static void unsound_frames_are_refused(void **state) {
+  (void)state;
+  struct frame frame = hello();
+  assert_true(patched(&frame, 4, FRAME_HELLO) > 0);
+  assert_int_equal(patched(&frame, 0, FRAME_BODY + 1), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, 0, UINT32_MAX), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, 0, 0), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, 4, 0), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, 4, FRAME_TYPES), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, 4, FRAME_WAKE), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, 4, 1 << 16 | FRAME_HELLO), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, FRAME_HEAD, 0), PERIGEE_PROTOCOL);
+  size_t transports = FRAME_HEAD + offsetof(struct hello, transports);
+  assert_int_equal(patched(&frame, transports, TRANSPORTS_MAX + 1),
+                   PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, transports, UINT32_MAX), PERIGEE_PROTOCOL);
+}
+
+static void endless_texts_are_refused(void **state) {
+  (void)state;
+  struct frame frame = hello();
+  memset(frame.hello.transport[1], 'x', TRANSPORT_NAME);
+  assert_int_equal(patched(&frame, 4, FRAME_HELLO), PERIGEE_PROTOCOL);
+  frame = sample(FRAME_REFUSE);
+  memset(frame.refuse.text, 'x', REFUSE_TEXT);
+  assert_int_equal(patched(&frame, 4, FRAME_REFUSE), PERIGEE_PROTOCOL);
+  frame = sample(FRAME_LOOKUP);
+  memset(frame.lookup.name, 'x', sizeof frame.lookup.name);
+  assert_int_equal(patched(&frame, 4, FRAME_LOOKUP), PERIGEE_PROTOCOL);
+}
+
+static void offers_are_limited(void **state) {
+  (void)state;
+  struct frame frame = sample(FRAME_OFFER);
+  assert_true(patched(&frame, 4, FRAME_OFFER) > 0);
+  assert_int_equal(patched(&frame, FRAME_HEAD, OFFER_FDS + 1),
+                   PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, 0, 7), PERIGEE_PROTOCOL);
+}
+
+int main(void) {
+#define test(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+  const struct CMUnitTest tests[] = {
+      test(every_frame_arrives),
+      test(single_bytes_make_frames),
+      test(descriptors_come_in_order),
+      test(excess_descriptors_are_closed),
+      test(full_sockets_and_ends_are_told),
+      test(end_of_file_is_zero),
+      test(unsound_frames_are_refused),
+      test(endless_texts_are_refused),
+      test(offers_are_limited),
+  };
+  return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
+}
