@@ -120,7 +120,7 @@ static void measure(struct echo *echo, const char *size,
     while (samples->count < 3 || (now() < end && samples->count < SAMPLES))
       round_one(echo, length, &samples->ns[samples->count++]);
   uint8_t *reply = slot_at(echo, echo->replies, echo->sequence - 1)->payload;
-  if (memcmp(reply, echo->buffer, length))
+  if (memcmp(reply, echo->buffer, length) != 0)
     wrong_bytes();
   report(echo->options, "echo", size, samples);
 }

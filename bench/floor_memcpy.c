@@ -52,7 +52,8 @@ static void round_one(const struct job *job, uint64_t round, double *ns) {
 
 static void verify(const struct job *job) {
   for (size_t i = 0; i < job->count; i++)
-    if (memcmp(job->to + i * job->size, job->from + i * job->stride, job->size))
+    if (memcmp(job->to + i * job->size, job->from + i * job->stride,
+               job->size) != 0)
       wrong_bytes();
 }
 

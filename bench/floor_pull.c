@@ -125,7 +125,7 @@ static void measure(struct pull *pull, const struct options *options, int way,
   int64_t end = now() + span;
   while (samples->count < 3 || (now() < end && samples->count < SAMPLES))
     round_one(pull, way, length, &samples->ns[samples->count++]);
-  if (memcmp(pull->into, pull->buffer, length))
+  if (memcmp(pull->into, pull->buffer, length) != 0)
     wrong_bytes();
   report(options, way == PULL ? "pull" : "overlap", size, samples);
 }

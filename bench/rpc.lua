@@ -13,14 +13,14 @@ local rounds = require "perigee.bench.rounds"
 
 local PIPELINED_SECONDS, PIPELINED_WINDOW = 5, 64
 local LOAN_LEAST = 64
+local MODE_NAMES = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
+                     "sleeping", "beside", "idle" }
 
 local function command_line()
   local parser = options.parser {
     name = "luajit bench/rpc.lua",
     description = "Latency and bandwidth of calls, next to their floor.",
-    modes = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
-              "sleeping", "idle" },
-    default = { "typed", "raw", "inplace", "loan", "pipelined" },
+    modes = MODE_NAMES, default = MODE_NAMES,
   }
   parser:option("--window", "Calls under way at once (pipelined: 64).")
     :convert(options.whole)
@@ -108,6 +108,7 @@ local function run_mode(run, mode)
   if extras[mode] then return extras[mode](run) end
   for _, size in ipairs(sizes_of(run.given, mode)) do
     if mode ~= "loan" or size >= LOAN_LEAST then
+      jit.flush() -- no row runs on the traces of another
       run.report:progress(mode, size)
       run.report:row(measure(run, mode, size))
       collectgarbage()

@@ -20,6 +20,7 @@ assert(process.pin(0, core))
 
 local now = process.now
 local doubles = ffi.typeof "double *"
+local NO_LIMIT = { timeout = math.huge }
 local wrong = 0 -- messages and immediates that were not what they should be
 
 local function copy(request, reply)
@@ -54,7 +55,7 @@ local function receive(session, slice)
   local k = 0
   local pointer = slice.pointer
   while true do
-    local length = session:recv(slice):wait(math.huge)
+    local length = session:recv(slice, NO_LIMIT):wait()
     if not length then return end
     k = k + 1
     if payload.check(pointer, length, k) ~= 0 then wrong = wrong + 1 end
@@ -65,7 +66,7 @@ end
 local function receive_immediates(session)
   local k = 0
   while true do
-    local immediate = session:recv_imm():wait(math.huge)
+    local immediate = session:recv_imm(NO_LIMIT):wait()
     if not immediate then return end
     k = k + 1
     if immediate ~= k then wrong = wrong + 1 end

@@ -41,7 +41,7 @@ end
 function M.typed(proxy)
   local a = 0
   return function(samples, capacity, until_ns)
-    local n, ended = 0, nil
+    local n, ended = 0
     repeat
       a = a + 1
       local begin = now()
@@ -89,7 +89,7 @@ function M.inplace(proxy, size)
     end,
   }
   return function(samples, capacity, until_ns)
-    local n, ended = 0, nil
+    local n, ended = 0
     repeat
       round = round + 1
       stamp(buffer, size, round)
@@ -117,7 +117,7 @@ function M.inplace_into(proxy, size, engine)
   end
   local fast = proxy:with { capacity = size, into = into }
   return function(samples, capacity, until_ns)
-    local n, ended = 0, nil
+    local n, ended = 0
     repeat
       round = round + 1
       stamp(buffer, size, round)
@@ -171,7 +171,7 @@ function M.raw(proxy, size, engine)
   local source, target, round = from.pointer, into.pointer, 0
   local fast = proxy:with { into = into }
   return function(samples, capacity, until_ns)
-    local n, ended = 0, nil
+    local n, ended = 0
     repeat
       round = round + 1
       stamp(source, size, round)
@@ -259,7 +259,7 @@ function M.loan(proxy, size)
     end,
   }
   return function(samples, capacity, until_ns)
-    local n, ended = 0, nil
+    local n, ended = 0
     repeat
       round, spent = round + 1, 0
       stamp(buffer + HEAD, rest, round)

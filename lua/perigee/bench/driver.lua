@@ -50,6 +50,14 @@ function Driver:set_idle(count)
   while #self.idle > count do table.remove(self.idle):close() end
 end
 
+-- What carries the sessions between the two.
+function Driver:transport()
+  local session = self:connect "idle.sock"
+  local name = session:explain().transport
+  session:close()
+  return name
+end
+
 -- Frees the worker, however things went.
 function Driver:stop()
   if self.agent then self.agent:close() end

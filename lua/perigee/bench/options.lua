@@ -7,7 +7,7 @@ local M = {}
 
 local UNITS = { [""] = 1, b = 1, k = 2 ^ 10, m = 2 ^ 20, g = 2 ^ 30 }
 
-M.SIZES = "64,256,1K,4K,16K,64K,256K,1M,4M,16M"
+local SIZES = "64,256,1K,4K,16K,64K,256K,1M,4M,16M"
 
 local function list(text)
   local words = {}
@@ -100,10 +100,10 @@ function M.parser(spec)
 end
 
 -- Parses the command line and fills in what depends on other options.
-function M.parse(parser)
+function M.parse(parser, default_sizes)
   local options = parser:parse()
   options.sizes_given = options.sizes ~= nil
-  options.sizes = options.sizes or sizes(M.SIZES)
+  options.sizes = options.sizes or sizes(default_sizes or SIZES)
   options.seconds_given = options.seconds ~= nil
   options.seconds = options.seconds or 0.5
   options.largest = math.max(unpack(options.sizes))

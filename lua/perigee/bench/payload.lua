@@ -12,30 +12,43 @@ void free(void *pointer);
 ]]
 
 local band, bor, bxor = bit.band, bit.bor, bit.bxor
+local floor = math.floor
 local PAGE = 4096
 
-local M = {}
+local M = { PAGE = PAGE }
 
-function M.offset(length, round)
-  return round % (length < PAGE and length or PAGE)
+-- Where in each page the byte of this round is, and in how many pages.
+function M.place(length, round)
+  local offset = round % (length < PAGE and length or PAGE)
+  return offset, floor((length - 1 - offset) / PAGE) + 1
 end
 
-function M.stamp(pointer, length, round)
-  local page = 0
-  for i = M.offset(length, round), length - 1, PAGE do
-    pointer[i] = band(round + page, 255)
-    page = page + 1
+-- Stamps count bytes, `step` apart.
+function M.stamp_each(pointer, offset, count, step, round)
+  for i = 0, count - 1 do
+    pointer[offset + i * step] = band(round + i, 255)
   end
 end
 
--- Reads one byte of each page; 0 if each is that of this round.
-function M.check(pointer, length, round)
-  local page, bad = 0, 0
-  for i = M.offset(length, round), length - 1, PAGE do
-    bad = bor(bad, bxor(pointer[i], band(round + page, 255)))
-    page = page + 1
+-- 0 if each of them is that of this round.
+function M.check_each(pointer, offset, count, step, round)
+  local bad = 0
+  for i = 0, count - 1 do
+    bad = bor(bad, bxor(pointer[offset + i * step], band(round + i, 255)))
   end
   return bad
+end
+
+local place, stamp_each, check_each = M.place, M.stamp_each, M.check_each
+
+function M.stamp(pointer, length, round)
+  local offset, count = place(length, round)
+  stamp_each(pointer, offset, count, PAGE, round)
+end
+
+function M.check(pointer, length, round)
+  local offset, count = place(length, round)
+  return check_each(pointer, offset, count, PAGE, round)
 end
 
 function M.same(a, b, length) return ffi.C.memcmp(a, b, length) == 0 end

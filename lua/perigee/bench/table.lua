@@ -37,7 +37,8 @@ function M.header(key)
 end
 
 function M.line(key, row)
-  local line = { ("%-18s %6s"):format(row[key], M.size(row.size)) }
+  local name = row.stride and row[key] .. "/" .. row.stride or row[key]
+  local line = { ("%-18s %6s"):format(name, M.size(row.size)) }
   for _, column in ipairs(COLUMNS) do
     line[#line + 1] = ("%" .. column[3] .. "s")
                       :format(number(row[column[2]], column[4]))

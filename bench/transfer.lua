@@ -1,0 +1,201 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- One-sided transfers and messages between two processes of one host, next to
+-- memcpy on the same core in the same run. See bench/README.md.
+
+local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
+local driver = require "perigee.bench.driver"
+local floor = require "perigee.bench.floor"
+local moves = require "perigee.bench.moves"
+local options = require "perigee.bench.options"
+local payload = require "perigee.bench.payload"
+local report = require "perigee.bench.report"
+local rounds = require "perigee.bench.rounds"
+
+local SIZES = "8,64,1K,4K,64K,256K,1M,4M,16M"
+local BLOCK, BLOCKS, STRIDES = 64, 1000, { 256, 4096 }
+local ALL = { "write", "read", "write_imm", "send", "prepared_write",
+              "prepared_read", "strided_write", "strided_read" }
+
+local function command_line()
+  local parser = options.parser {
+    name = "luajit bench/transfer.lua",
+    description = "One-sided transfers and messages, next to memcpy.",
+    modes = ALL, default = ALL,
+  }
+  parser:option("--batch", "Transfers in one list (write and read).")
+    :convert(options.whole):default "1"
+  parser:option("--count", "Blocks of a strided transfer, 64 B each.")
+    :convert(options.whole):default(tostring(BLOCKS))
+  parser:option("--stride", "Distance of their starts (256 and 4096).")
+    :convert(options.whole)
+  local given = options.parse(parser, SIZES)
+  if given.stride and given.stride < BLOCK then
+    parser:error("--stride is at least " .. BLOCK)
+  end
+  given.strides = given.stride and { given.stride } or STRIDES
+  local span = given.count * math.max(unpack(given.strides))
+  given.largest = math.max(given.largest * given.batch, span)
+  return given
+end
+
+-- How each mode makes one post; from and to are whole slices or lists.
+local POSTS = {}
+
+function POSTS.write(job)
+  local session, from, to = job.session, job.from, job.to
+  return function() return session:write { from = from, to = to } end
+end
+
+function POSTS.read(job)
+  local session, from, to = job.session, job.from, job.to
+  return function() return session:read { from = from, to = to } end
+end
+
+POSTS.strided_write, POSTS.strided_read = POSTS.write, POSTS.read
+
+function POSTS.prepared_write(job)
+  local transfer = job.session:prepare_write { from = job.from, to = job.to }
+  return function() return transfer:post() end
+end
+
+function POSTS.prepared_read(job)
+  local transfer = job.session:prepare_read { from = job.from, to = job.to }
+  return function() return transfer:post() end
+end
+
+function POSTS.write_imm(job, run)
+  local session, from, to = job.session, job.from, job.to
+  return function()
+    run.immediate = run.immediate + 1
+    return session:write_imm({ from = from, to = to }, run.immediate)
+  end
+end
+
+function POSTS.send(job)
+  local session, from = job.session, job.from
+  return function() return session:send(from) end
+end
+
+-- A list of `batch` transfers that together move what job.from to job.to does.
+local function batched(job, kind, batch)
+  local list, part = {}, job.from.length / batch
+  for i = 1, batch do
+    list[i] = { from = job.from:slice((i - 1) * part, part),
+                to = job.to:slice((i - 1) * part, part) }
+  end
+  local session, submit = job.session, job.session[kind]
+  return function() return submit(session, list) end
+end
+
+local function is_read(mode) return mode:find "read$" ~= nil end
+
+-- One contiguous block, or `count` of 64 B that are `stride` apart where they
+-- come from.
+local function job_of(run, mode, size, stride)
+  local count, reads = run.given.count, is_read(mode)
+  local block = stride and BLOCK or size
+  local total = stride and BLOCK * count or size
+  local there = run.remote:slice(0, total)
+  local here = run.memory:slice(0, total)
+  local job = { session = run.session, remote = run.remote,
+                check = run.check, pointer = here.pointer,
+                repeats = moves.repeats(total) }
+  if stride then
+    local scattered = (reads and run.remote or run.memory)
+                      :slice(0, block, { count = count, stride = stride })
+    if reads then there = scattered else here = scattered end
+    job.source, job.target = stride, block
+    job.place = function(round) return round % block, count end
+  else
+    job.source, job.target = payload.PAGE, payload.PAGE
+    job.place = function(round) return payload.place(size, round) end
+  end
+  job.from, job.to = here, there
+  if reads then job.from, job.to = there, here end
+  return job
+end
+
+local function memcpy_floor(run, size, stride)
+  if run.given.no_floor then return nil end
+  local words = {}
+  if stride then
+    words, size = { "--count", run.given.count, "--stride", stride }, BLOCK
+  elseif run.given.batch > 1 then
+    size = size * run.given.batch
+  end
+  return floor.of("floor_memcpy", run.given, words, size)
+end
+
+local function loop_of(mode)
+  if mode == "send" then return moves.send end
+  return is_read(mode) and moves.read or moves.write
+end
+
+local function may_batch(mode) return mode == "write" or mode == "read" end
+
+local function measure(run, mode, size, stride)
+  local batch = may_batch(mode) and run.given.batch or 1
+  local job = job_of(run, mode, size * batch, stride)
+  job.post = batch > 1 and batched(job, mode, batch)
+             or POSTS[mode](job, run)
+  local row = { operation = mode, size = job.from.length, window = 1,
+                batch = batch, repeats = job.repeats, stride = stride,
+                count = stride and run.given.count,
+                prepared = mode:find "^prepared" ~= nil }
+  if mode == "send" then row.repeats = 1 end
+  return rounds.measure(row, run.given, loop_of(mode)(job),
+                        memcpy_floor(run, size, stride))
+end
+
+-- A session for each row: messages and immediates are counted from its start.
+local function fresh_session(run)
+  if run.session then run.session:close() end
+  run.session = run.side:connect "transfer.sock"
+  run.remote = assert(run.session:region "bench")
+  run.immediate = 0
+end
+
+local function one_row(run, mode, size, stride)
+  jit.flush() -- no row runs on the traces of another
+  run.report:progress(mode, size)
+  fresh_session(run)
+  run.report:row(measure(run, mode, size, stride))
+  local wrong = assert(run.side.proxy:wrong())
+  if wrong > 0 then payload.wrong(mode, wrong .. " messages") end
+end
+
+local function run_mode(run, mode)
+  if mode:find "^strided" then
+    for _, stride in ipairs(run.given.strides) do
+      one_row(run, mode, BLOCK * run.given.count, stride)
+    end
+  else
+    for _, size in ipairs(run.given.sizes) do one_row(run, mode, size) end
+  end
+end
+
+local function private(side, length)
+  local slice = assert(side.engine:alloc(length, { access = "" })):slice()
+  return slice:fill(1)
+end
+
+local function main(given)
+  local side = driver.start(given, tree.worker)
+  local fine, message = pcall(function()
+    local run = { given = given, side = side,
+                  memory = private(side, given.largest),
+                  check = private(side, given.largest),
+                  report = report.new("transfer", "operation", given) }
+    run.report.transport = side:transport()
+    for _, mode in ipairs(given.mode) do run_mode(run, mode) end
+    run.report:finish()
+  end)
+  side:stop()
+  if not fine then error(message, 0) end
+end
+
+local fine, message = pcall(main, command_line())
+if not fine then
+  io.stderr:write("transfer: ", tostring(message), "\n")
+  os.exit(1)
+end

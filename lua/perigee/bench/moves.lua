@@ -1,0 +1,123 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The measured loops of bench/transfer.lua: one-sided transfers and messages
+-- of one session. Short ones are posted `batch` times between two looks at
+-- the clock, and a sample is the mean of those. Before each sample the bytes
+-- are changed, after it they are checked where they arrived.
+--
+-- A job says what moves:
+--   session, from, to     the two slices
+--   pointer               of the local one
+--   remote, check         the peer's region, and private memory as large
+--   place(round)          offset and count of the round's stamps
+--   source, target        how far apart they lie at the two ends
+--   repeats               posts in one sample
+--   post()                one transfer's future
+
+local payload = require "perigee.bench.payload"
+local process = require "perigee.bench.process"
+
+local stamp_each, check_each = payload.stamp_each, payload.check_each
+local wrong, now = payload.wrong, process.now
+
+local M = {}
+
+function M.repeats(length)
+  return length <= 4096 and 64 or length <= 65536 and 8 or 1
+end
+
+local function shape(region, offset, count, step)
+  return region:slice(offset, 1, { count = count, stride = step })
+end
+
+-- Fetches what should have arrived at the peer.
+local function read_back(job, round)
+  local offset, count = job.place(round)
+  local to = job.check:slice(0, count)
+  local fine, err = job.session:read {
+    from = shape(job.remote, offset, count, job.target), to = to,
+  }:wait()
+  if not fine or check_each(to.pointer, 0, count, 1, round) ~= 0 then
+    wrong("transfer", err)
+  end
+end
+
+-- Changes what is going to be read at the peer.
+local function write_ahead(job, round)
+  local offset, count = job.place(round)
+  local from = job.check:slice(0, count)
+  stamp_each(from.pointer, 0, count, 1, round)
+  local fine, err = job.session:write {
+    from = from, to = shape(job.remote, offset, count, job.source),
+  }:wait()
+  if not fine then wrong("transfer", err) end
+end
+
+-- Bytes go to the peer.
+function M.write(job)
+  local round, repeats, post = 0, job.repeats, job.post
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      local offset, count = job.place(round)
+      stamp_each(job.pointer, offset, count, job.source, round)
+      local begin = now()
+      for _ = 1, repeats do
+        local fine, err = post():wait()
+        if not fine then wrong("transfer", err) end
+      end
+      ended = now()
+      samples[n] = (ended - begin) / repeats
+      n = n + 1
+      read_back(job, round)
+    until n >= capacity or ended >= until_ns
+    return n
+  end
+end
+
+-- Bytes come from the peer.
+function M.read(job)
+  local round, repeats, post = 0, job.repeats, job.post
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      write_ahead(job, round)
+      local begin = now()
+      for _ = 1, repeats do
+        local fine, err = post():wait()
+        if not fine then wrong("transfer", err) end
+      end
+      ended = now()
+      samples[n] = (ended - begin) / repeats
+      n = n + 1
+      local offset, count = job.place(round)
+      if check_each(job.pointer, offset, count, job.target, round) ~= 0 then
+        wrong "transfer"
+      end
+    until n >= capacity or ended >= until_ns
+    return n
+  end
+end
+
+-- Message k carries the stamps of round k, which the worker checks.
+function M.send(job)
+  local round, post = 0, job.post
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      local offset, count = job.place(round)
+      stamp_each(job.pointer, offset, count, job.source, round)
+      local begin = now()
+      local fine, err = post():wait()
+      ended = now()
+      if not fine then wrong("message", err) end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    return n
+  end
+end
+
+return M
