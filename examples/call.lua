@@ -11,12 +11,13 @@ local perigee = require "perigee"
 local MEMORY, ROUNDS, SECONDS = 2 ^ 26, 16, 0.3
 local WORDS = MEMORY / 8
 local u64 = ffi.typeof("uint64_t *")
+local floors = os.getenv("PERIGEE_FLOORS") or common.here .. "../build/bench"
 local name = arg[1] or "worker:0"
 local scope = os.getenv("PERIGEE_SCOPE") or "demo"
 
 -- ns of the p50 that build/bench/PROGRAM prints for a size; nil without it.
 local function floor(program, size, options)
-  local path = common.here .. "../build/bench/" .. program
+  local path = floors .. "/" .. program
   local file = io.open(path)
   if not file then return nil end
   file:close()

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What the examples share: finding Perigee in the source tree around them where
--- that tree is built, and a second process that ends when the first one ends.
+-- it is not installed, and a second process that ends when the first one ends.
 local ffi = require "ffi"
 
 ffi.cdef [[
@@ -13,9 +13,7 @@ ffi.cdef [[
 ]]
 
 local here = arg[0]:match(".*/") or "./"
-local core = io.open(here .. "../build/perigee/core.so")
-if core then
-  core:close()
+if not package.searchpath("perigee.core", package.cpath) then
   package.path = here .. "../lua/?.lua;" .. here .. "../lua/?/init.lua;"
     .. package.path
   package.cpath = here .. "../build/?.so;" .. package.cpath
@@ -47,7 +45,7 @@ end
 
 -- Starts `luajit script role id ...`; returns once that has called ready().
 function M.start(script, role, ...)
-  local words = { "exec", quote(arg[-1] or "luajit"), quote(script) }
+  local words = { "exec luajit", quote(script) }
   for _, word in ipairs { role, M.id, ... } do
     words[#words + 1] = quote(tostring(word))
   end

@@ -1,0 +1,87 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A peer that does not drain stops only its own session: its requests wait,
+-- memory stays bounded, other sessions keep their speed.
+local cases = require "spec.support.cases"
+local process = require "spec.support.process"
+
+local function server(child)
+  child.serve {
+    name = "echo", version = 1,
+    methods = {
+      echo = { raw = true, function(request) return request end },
+      large = { raw = true, function() return ("x"):rep(60000) end },
+      add = function(a, b) return a + b end,
+    },
+  }
+end
+
+-- Submits calls, then neither polls nor reads for two seconds, then takes the
+-- replies and checks them.
+local function flood(child, perigee, _, method, count)
+  local agent = assert(child.cases.agent())
+  local echo = assert(agent:proxy("worker", "echo", { timeout = 60 }))
+  local futures = {}
+  for i = 1, tonumber(count) do
+    local text = tostring(i) .. (" "):rep(200)
+    futures[i] = echo.async[method](echo.async, text)
+  end
+  child.say("submitted")
+  child.hear()
+  for i, future in ipairs(futures) do
+    local got, err = future:wait(60)
+    assert(got, tostring(err))
+    assert(method == "large" and #got == 60000 or tonumber(got) == i)
+  end
+  child.say("all there")
+  perigee.sleep(0)
+end
+
+describe("a peer that does not drain its replies", function()
+  local worker, echo
+
+  before_each(function()
+    worker = process.start(server):expect("ready")
+    echo = cases.proxy("echo", { timeout = 5 })
+  end)
+  after_each(cases.cleanup)
+
+  local function calls_in(seconds)
+    local count, limit = 0, process.now() + seconds
+    repeat
+      assert.equal(count, (assert(echo:add(count, 0))))
+      count = count + 1
+    until process.now() > limit
+    return count
+  end
+
+  for _, method in ipairs { "echo", "large" } do
+    it("stops only its own session, with " .. method, function()
+      local alone = calls_in(0.5)
+      local before = worker:number("status", "VmRSS")
+      local flooder = process.start(flood, method, 10000)
+      flooder:expect("submitted", 30)
+      local beside = calls_in(2) / 4
+      local after = worker:number("status", "VmRSS")
+      assert.is_true(after - before < 64 * 1024, after - before)
+      assert.is_true(beside > alone / 4, beside .. " of " .. alone)
+      flooder:tell("go on")
+      flooder:expect("all there", 120)
+      assert.equal(3, (echo:add(1, 2)))
+    end)
+  end
+
+  it("bounds the memory of whoever submits too", function()
+    worker:signal("STOP")
+    local flooder = process.start(function(child, perigee)
+      local agent = assert(child.cases.agent())
+      child.say("dialling")
+      local none, err = agent:proxy("worker", "echo", { timeout = 0.3 })
+      child.say(none and "?" or err.kind)
+      perigee.sleep(0)
+    end)
+    flooder:expect("dialling")
+    flooder:expect("timeout", 5)
+    worker:signal("CONT")
+    assert.equal(3, (echo:add(1, 2)))
+  end)
+end)

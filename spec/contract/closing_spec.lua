@@ -1,0 +1,218 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Closing: idempotent, children first, a fence for regions; and forks.
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local function server(child, perigee_)
+  local agent = assert(child.cases.agent("worker"))
+  agent.engine:alloc(2 ^ 16, { name = "lent", access = "rw" })
+  agent:serve {
+    name = "x", version = 1,
+    methods = {
+      same = function(x) return x end,
+      sleep = function(seconds) perigee_.sleep(seconds) end,
+    },
+  }
+  child.say("ready")
+  perigee_.run()
+end
+
+describe("close", function()
+  before_each(function() process.start(server):expect("ready") end)
+  after_each(cases.cleanup)
+
+  it("is idempotent for every object", function()
+    local engine = cases.engine()
+    local region = engine:alloc(4096, { name = "r", access = "rw" })
+    local words = ffi.new("uint8_t[64]")
+    local foreign = engine:register(words, 64)
+    local listener = assert(engine:listen(cases.address("close")))
+    local proxy, agent = cases.proxy("x", { timeout = 5 })
+    local session = assert(agent:session("worker"))
+    for _, object in ipairs { region, foreign, listener, session, agent,
+                              engine } do
+      object:close()
+      object:close()
+    end
+    assert.is_false((pcall(function() return proxy:same(1) end))
+      and proxy:same(1) == 1)
+  end)
+
+  it("of an agent ends its calls in closed", function()
+    local proxy, agent = cases.proxy("x", { timeout = 5 })
+    local futures = {}
+    for i = 1, 10 do futures[i] = proxy.async:sleep(3) end
+    perigee.sleep(0.01)
+    agent:close()
+    for i = 1, 10 do
+      assert.is_true(futures[i]:done())
+      local got, err = futures[i]:wait(0)
+      assert.is_nil(got)
+      assert.equal("closed", err.kind)
+    end
+    local got, err = proxy:same(1)
+    assert.is_nil(got)
+    assert.equal("closed", err.kind)
+    assert.is_false(err.sent)
+  end)
+
+  it("of a session ends the peer's calls in peer_lost", function()
+    local agent = assert(cases.agent("parent"))
+    agent:serve { name = "y", version = 1, methods = {
+      sleep = function() perigee.sleep(5) end } }
+    local child = process.start(function(child)
+      local own = assert(child.cases.agent())
+      local proxy = assert(own:proxy("parent", "y", { timeout = 4 }))
+      local future = proxy.async:sleep()
+      child.say("called")
+      local got, err = future:wait(4)
+      child.say(tostring(got), err.kind)
+    end)
+    child:expect("called", 5, function() perigee.sleep(0.001) end)
+    perigee.sleep(0.02)
+    agent:close()
+    child:expect("nil peer_lost")
+  end)
+
+  it("of an engine goes children first", function()
+    local engine = cases.engine()
+    local region = engine:alloc(4096, { name = "r" })
+    local listener = assert(engine:listen(cases.address("first")))
+    local slice = region:slice(0, 10)
+    engine:close()
+    assert.is_false((pcall(function() return slice.pointer[0] end)))
+    assert.is_false((pcall(function() return region:slice(0, 1) end)))
+    local none = select(2, pcall(function() return listener:accept(0.01) end))
+    assert.is_true(not none or type(none) == "string")
+    listener:close()
+    region:close()
+  end)
+
+  it("of a listener frees its address at once", function()
+    local engine = cases.engine()
+    for _ = 1, 50 do
+      local listener = assert(engine:listen(cases.address("again")))
+      local none, err = engine:listen(cases.address("again"))
+      assert.is_nil(none)
+      assert.equal("name_taken", err.kind)
+      listener:close()
+    end
+  end)
+
+  it("of an agent frees its name at once", function()
+    for _ = 1, 50 do
+      local agent = assert(cases.agent("freed"))
+      local none, err = cases.agent("freed")
+      assert.is_nil(none)
+      assert.equal("name_taken", err.kind)
+      agent:close()
+    end
+  end)
+
+  it("of a stopped engine's futures does not hang", function()
+    local engine = cases.engine()
+    local accepting = engine:listen(cases.address("hang"))
+    local future = perigee.spawn(function() return accepting:accept(5) end)
+    perigee.sleep(0.01)
+    engine:close()
+    local got, err = future:wait(1)
+    assert.is_nil(got)
+    assert.equal("closed", err.kind)
+  end)
+end)
+
+describe("closing a region", function()
+  local child, session, engine, remote, here
+
+  before_each(function()
+    child = process.start(function(worker, perigee_, ffi_)
+      local own = perigee_.engine {}
+      local region = own:alloc(2 ^ 24, { name = "r", access = "rw" })
+      local again = region
+      local listener = assert(own:listen(worker.cases.address()))
+      worker.say("ready")
+      assert(listener:accept(10))
+      while true do
+        local line = worker.hear()
+        if line == "close" then
+          worker.say(tostring(again:close(5)))
+        elseif line == "alloc" then
+          again = own:alloc(2 ^ 24, { name = "r", access = "rw" })
+          ffi_.fill(again:slice(0, 10).pointer, 10, 9)
+          worker.say("made")
+        elseif line == "serve" then
+          perigee_.sleep(0.3)
+          worker.say("served")
+        end
+      end
+    end):expect("ready")
+    engine, session = cases.connect()
+    remote = assert(session:region("r"))
+    here = cases.alloc(engine, 2 ^ 24)
+  end)
+  after_each(cases.cleanup)
+
+  it("is a fence, after which its old handle is stale", function()
+    local one = { from = here:slice(0, 10), to = remote:slice(0, 10) }
+    assert(session:write(one):wait(5))
+    child:tell("close")
+    child:expect("true")
+    child:tell("serve")
+    local done, err = session:write(one):wait(5)
+    assert.is_nil(done)
+    assert.equal("stale", err.kind)
+    child:expect("served")
+    child:tell("serve")
+    local none
+    none, err = session:region("r")
+    assert.is_nil(none)
+    assert.equal("not_found", err.kind)
+    child:expect("served")
+  end)
+
+  it("does not make a later one of the same name answer for it", function()
+    local one = { from = remote:slice(0, 10), to = here:slice(0, 10) }
+    assert(session:read(one):wait(5))
+    child:tell("close")
+    child:expect("true")
+    child:tell("alloc")
+    child:expect("made")
+    child:tell("serve")
+    local done, err = session:read(one):wait(5)
+    assert.is_nil(done)
+    assert.equal("stale", err.kind)
+    assert.equal(0, here:slice(0, 1).pointer[0])
+    local new = assert(session:region("r"))
+    assert(session:read { from = new:slice(0, 10),
+                          to = here:slice(0, 10) }:wait(5))
+    assert.equal(9, here:slice(0, 1).pointer[0])
+  end)
+end)
+
+describe("after a fork", function()
+  after_each(cases.cleanup)
+
+  it("every use is an error in the child, none in the parent", function()
+    process.start(server):expect("ready")
+    local child = process.start(function(child, _, ffi_)
+      ffi_.cdef "int fork(void); int waitpid(int, int *, int);"
+      local agent = assert(child.cases.agent())
+      local proxy = assert(agent:proxy("worker", "x", { timeout = 1 }))
+      assert(proxy:same(1) == 1)
+      local pid = ffi_.C.fork()
+      if pid == 0 then
+        local fine, got, err = pcall(function() return proxy:same(2) end)
+        child.say(tostring(fine), tostring(fine and got or "raised"),
+                  type(err))
+        os.exit(0)
+      end
+      ffi_.C.waitpid(pid, nil, 0)
+      child.say("parent", proxy:same(3))
+    end)
+    local line = assert(child:read(10))
+    assert.is_true(line:find("^false raised") or line:find("^true nil"), line)
+    child:expect("parent 3")
+  end)
+end)

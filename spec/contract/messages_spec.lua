@@ -1,0 +1,209 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Messages and immediates: they match receives in order, land where the
+-- receiver says, and wait no longer than their timeout.
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local LENGTH = 2 ^ 26
+
+-- Does what its parent tells it, a line at a time.
+local function peer(child, perigee_, ffi_)
+  local length = 2 ^ 26
+  local engine = perigee_.engine {}
+  local region = child.cases.alloc(engine, length,
+                                   { name = "box", access = "rw" })
+  local listener = assert(engine:listen(child.cases.address()))
+  child.say("ready")
+  local session = assert(listener:accept(10))
+  local commands = {}
+  function commands.recv(size, timeout)
+    local n, err = session:recv(region:slice(0, size)):wait(timeout or 10)
+    child.say(n or err.kind)
+  end
+  function commands.send(size, value)
+    ffi_.fill(region:slice(0, size).pointer, size, value)
+    local done, err = session:send(region:slice(0, size)):wait(10)
+    child.say(done and "sent" or err.kind)
+  end
+  function commands.imm()
+    local value, err = session:recv_imm():wait(10)
+    child.say(value or err.kind, region:slice(0, 1).pointer[0])
+  end
+  function commands.imms(count)
+    local futures, values = {}, {}
+    for i = 1, count do futures[i] = session:recv_imm() end
+    child.say("posted")
+    for i = 1, count do values[i] = assert(futures[i]:wait(10)) end
+    child.say(unpack(values))
+  end
+  function commands.echo(count)
+    for _ = 1, count do
+      local n = assert(session:recv(region:slice(0, length)):wait(10))
+      assert(session:send(region:slice(0, n)):wait(10))
+    end
+    child.say("echoed")
+  end
+  function commands.byte(offset)
+    child.say(region:slice(offset, 1).pointer[0])
+  end
+  for line in child.hear do
+    local name, a, b = line:match("^(%a+) ?(%S*) ?(%S*)")
+    commands[name](tonumber(a), tonumber(b))
+  end
+end
+
+describe("a message", function()
+  local engine, session, child, here
+
+  before_each(function()
+    child = process.start(peer):expect("ready")
+    engine, session = cases.connect()
+    here = cases.alloc(engine, 2 * LENGTH)
+  end)
+  after_each(cases.cleanup)
+
+  it("goes and comes at every size", function()
+    local sizes = { unpack(cases.sizes) }
+    sizes[#sizes + 1] = LENGTH
+    child:tell("echo " .. #sizes)
+    for round, size in ipairs(sizes) do
+      local out, back = here:slice(0, size), here:slice(LENGTH, LENGTH)
+      local text = cases.bytes(size, round)
+      ffi.copy(out.pointer, text, size)
+      local receive = session:recv(back)
+      assert.is_true((session:send(out):wait(10)))
+      assert.equal(size, (receive:wait(10)))
+      assert.is_true(back:slice(0, size):string() == text, size)
+    end
+    child:expect("echoed")
+  end)
+
+  it("waits for its receive", function()
+    local future = session:send(here:slice(0, 100))
+    perigee.sleep(0.05)
+    assert.is_false(future:done())
+    child:tell("recv 100")
+    assert.is_true((future:wait(5)))
+    child:expect("100")
+  end)
+
+  it("without a receive ends in timeout", function()
+    local future = session:send(here:slice(0, 100), { timeout = 0.05 })
+    local done, err = future:wait(5)
+    assert.is_nil(done)
+    assert.equal("timeout", err.kind)
+    child:tell("recv 100 1")
+    assert(session:send(here:slice(0, 50)):wait(5))
+    child:expect("50")
+  end)
+
+  it("that is longer than its receive is too_large to both", function()
+    for _, size in ipairs { 11, cases.EAGER + 1, 2 ^ 20 } do
+      child:tell("recv 10")
+      local done, err = session:send(here:slice(0, size)):wait(5)
+      assert.is_nil(done)
+      assert.equal("too_large", err.kind)
+      child:expect("too_large")
+      child:tell("byte 10")
+      child:expect("0")
+    end
+    child:tell("recv 10")
+    assert(session:send(here:slice(0, 10)):wait(5))
+    child:expect("10")
+  end)
+
+  it("matches receives in order", function()
+    local futures = {}
+    for i = 1, 50 do
+      futures[i] = session:recv(here:slice(i * 1000, 1000))
+    end
+    for i = 1, 50 do
+      child:tell(("send %d %d"):format(i * 7, i))
+      child:expect("sent", 5, function() perigee.sleep(0) end)
+    end
+    for i = 1, 50 do
+      assert.equal(i * 7, (futures[i]:wait(5)))
+      assert.equal(i, here:slice(i * 1000, 1).pointer[0])
+    end
+  end)
+
+  it("that is not there lets a receive end in timeout", function()
+    local future = session:recv(here:slice(0, 100), { timeout = 0.05 })
+    local done, err = future:wait(5)
+    assert.is_nil(done)
+    assert.equal("timeout", err.kind)
+    local again = session:recv(here:slice(0, 100))
+    child:tell("send 9 1")
+    assert.equal(9, (again:wait(5)))
+  end)
+
+  it("can be taken back, and so can a receive", function()
+    local receive = session:recv(here:slice(0, 100))
+    receive:cancel()
+    local _, err = receive:wait(0)
+    assert.equal("cancelled", err.kind)
+    local send = session:send(here:slice(0, 100))
+    send:cancel()
+    _, err = send:wait(0)
+    assert.equal("cancelled", err.kind)
+    local again = session:recv(here:slice(200, 100))
+    child:tell("send 8 5")
+    assert.equal(8, (again:wait(5)))
+    assert.equal(5, here:slice(200, 1).pointer[0])
+    assert.equal(0, here:slice(0, 1).pointer[0])
+  end)
+end)
+
+describe("a write with immediate", function()
+  local engine, session, child, here, box
+
+  before_each(function()
+    child = process.start(peer):expect("ready")
+    engine, session = cases.connect()
+    here = cases.alloc(engine, LENGTH)
+    box = assert(session:region("box"))
+  end)
+  after_each(cases.cleanup)
+
+  it("arrives after all of its data, at every size", function()
+    local sizes = { unpack(cases.sizes) }
+    sizes[#sizes + 1] = 2 ^ 24
+    for round, size in ipairs(sizes) do
+      ffi.fill(here:slice(0, size).pointer, size, round)
+      child:tell("imm")
+      assert(session:write_imm({ from = here:slice(0, size),
+                                 to = box:slice(0, size) }, round):wait(10))
+      local want = size > 0 and round or 0
+      child:expect(round .. " " .. want)
+    end
+  end)
+
+  it("keeps order and value", function()
+    child:tell("imms 100")
+    child:expect("posted")
+    local values = {}
+    for i = 1, 100 do
+      values[i] = i % 10 == 0 and 2 ^ 32 - i or i * i
+      assert(session:write_imm({ from = here:slice(0, 8),
+                                 to = box:slice(0, 8) }, values[i]):wait(5))
+    end
+    child:expect(table.concat(values, " "))
+  end)
+
+  it("is refused with a value that is none", function()
+    for _, value in ipairs { -1, 0.5, 2 ^ 70, "7", false } do
+      assert.has_error(function()
+        session:write_imm({ from = here:slice(0, 8), to = box:slice(0, 8) },
+                          value)
+      end)
+    end
+  end)
+
+  it("that never comes ends recv_imm in timeout", function()
+    local got, err = session:recv_imm({ timeout = 0.05 }):wait(5)
+    assert.is_nil(got)
+    assert.equal("timeout", err.kind)
+  end)
+end)

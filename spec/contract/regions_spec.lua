@@ -1,0 +1,212 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Regions: one-sided reads and writes, bounds, rights, and what is refused.
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local LENGTH = 2 ^ 22
+
+-- Lends one region of every right, allocated and registered, and stays.
+local function owner(child, perigee_, ffi_)
+  local engine = perigee_.engine {}
+  local memory, length = {}, 2 ^ 22
+  for name, access in pairs { none = "", r = "r", w = "w", rw = "rw" } do
+    local region = child.cases.alloc(engine, length,
+                                     { name = name, access = access })
+    local whole = region:slice(0, length)
+    ffi_.fill(whole.pointer, length, 0x11)
+    memory[name] = whole.pointer
+    local own = ffi_.new("uint8_t[?]", length)
+    ffi_.fill(own, length, 0x22)
+    memory["own_" .. name] = own
+    engine:register(own, length, { name = "own_" .. name, access = access })
+  end
+  engine:alloc(4096)
+  local listener = assert(engine:listen(child.cases.address()))
+  child.say("ready")
+  local session = assert(listener:accept(10))
+  local inbox = engine:alloc(4096):slice(0, 4096)
+  -- Answers "NAME OFFSET" with the value of that byte.
+  while true do
+    local n = session:recv(inbox):wait(30)
+    if not n then break end
+    local name, offset = ffi_.string(inbox.pointer, n):match("(%S+) (%d+)")
+    inbox.pointer[0] = memory[name][tonumber(offset)]
+    assert(session:send(inbox:slice(0, 1)):wait(5))
+  end
+end
+
+describe("a region", function()
+  local engine, session, here
+
+  setup(function()
+    process.start(owner):expect("ready")
+    engine, session = cases.connect()
+    here = cases.alloc(engine, LENGTH)
+  end)
+  teardown(cases.cleanup)
+
+  -- The byte as its owner sees it.
+  local function byte(name, offset)
+    local text = name .. " " .. offset
+    local slice = here:slice(LENGTH - 4096, #text)
+    ffi.copy(slice.pointer, text, #text)
+    assert(session:send(slice):wait(5))
+    assert(session:recv(here:slice(LENGTH - 1, 1)):wait(5))
+    return here:slice(LENGTH - 1, 1).pointer[0]
+  end
+
+  for _, prefix in ipairs { "", "own_" } do
+    it("is written and read at every size: " .. prefix .. "rw", function()
+      local remote = assert(session:region(prefix .. "rw"))
+      local sizes = { unpack(cases.sizes) }
+      sizes[#sizes + 1] = LENGTH / 2 - 8192
+      for round, size in ipairs(sizes) do
+        local out, back = here:slice(0, size), here:slice(LENGTH / 2, size)
+        local text = cases.bytes(size, round)
+        ffi.copy(out.pointer, text, size)
+        ffi.fill(back.pointer, size, 0)
+        local to = remote:slice(round, size)
+        assert.is_true((session:write { from = out, to = to }:wait(5)))
+        if size > 0 then
+          assert.equal(text:byte(size), byte(prefix .. "rw", round + size - 1))
+        end
+        assert.is_true((session:read { from = to, to = back }:wait(5)))
+        assert.is_true(back:string() == text, size)
+      end
+    end)
+
+    it("refuses what was not granted: " .. prefix, function()
+      local slice = here:slice(0, 4096)
+      ffi.fill(slice.pointer, 4096, 0x77)
+      local refused = { none = { "read", "write" }, r = { "write" },
+                        w = { "read" } }
+      for name, operations in pairs(refused) do
+        name = prefix .. name
+        local remote, err = session:region(name)
+        if not remote then
+          assert.equal("denied", err.kind)
+        else
+          for _, operation in ipairs(operations) do
+            local both = { from = slice, to = remote:slice(64, 4096) }
+            if operation == "read" then
+              both = { from = both.to, to = both.from }
+            end
+            local done
+            done, err = session[operation](session, both):wait(5)
+            assert.is_nil(done)
+            assert.equal("denied", err.kind, name .. " " .. operation)
+          end
+        end
+        assert.equal(prefix == "" and 0x11 or 0x22, byte(name, 64))
+      end
+      assert.equal(0x77, slice.pointer[0])
+      assert.equal(0x77, slice.pointer[4095])
+    end)
+
+    it("grants what it says: " .. prefix, function()
+      local slice = here:slice(0, 100)
+      local r = assert(session:region(prefix .. "r"))
+      assert(session:read { from = r:slice(5, 100), to = slice }:wait(5))
+      assert.equal(prefix == "" and 0x11 or 0x22, slice.pointer[99])
+      local w = assert(session:region(prefix .. "w"))
+      ffi.fill(slice.pointer, 100, 0x33)
+      assert(session:write { from = slice, to = w:slice(200, 100) }:wait(5))
+      assert.equal(0x33, byte(prefix .. "w", 299))
+      assert.not_equal(0x33, byte(prefix .. "w", 300))
+    end)
+  end
+
+  it("is bounded, here and there", function()
+    local remote = assert(session:region("rw"))
+    assert.has_error(function() remote:slice(LENGTH - 1, 2) end)
+    assert.has_error(function() remote:slice(LENGTH + 1, 0) end)
+    assert.has_error(function() remote:slice(2 ^ 52, 2 ^ 52) end)
+    assert.has_error(function()
+      remote:slice(0, 64, { count = 2, stride = LENGTH })
+    end)
+    assert.equal(0, remote:slice(LENGTH, 0).length)
+    assert.equal(64 * 10, remote:slice(0, 64, { count = 10,
+                                                stride = 100 }).length)
+  end)
+
+  it("that has no name, or another, is not found", function()
+    for _, name in ipairs { "nothing", "RW", "rw ", "r" .. ("w"):rep(254) } do
+      local remote, err = session:region(name)
+      assert.is_nil(remote)
+      assert.equal("not_found", err.kind)
+    end
+    assert.has_error(function() session:region(("x"):rep(256)) end)
+    assert.has_error(function() session:region("") end)
+    assert.has_error(function() session:region(nil) end)
+  end)
+
+  it("has a name once in an engine", function()
+    assert(engine:alloc(4096, { name = "once" }))
+    local none, err = engine:alloc(4096, { name = "once" })
+    assert.is_nil(none)
+    assert.equal("name_taken", err.kind)
+  end)
+
+  it("refuses totals that differ", function()
+    local remote = assert(session:region("rw"))
+    for _, operation in ipairs { "read", "write", "write_imm" } do
+      local from, to = here:slice(0, 10), remote:slice(0, 11)
+      if operation == "read" then from, to = to, from end
+      assert.has_error(function()
+        session[operation](session, { from = from, to = to }, 1)
+      end)
+    end
+  end)
+
+  it("refuses sides that are swapped, missing or of another", function()
+    local remote = assert(session:region("rw"))
+    local other = cases.alloc(cases.engine(), 4096)
+    local a, b = here:slice(0, 10), remote:slice(0, 10)
+    for _, bad in ipairs {
+      { from = b, to = a }, { from = a, to = a }, { from = b, to = b },
+      { from = a }, { to = b }, {}, { from = "a", to = b },
+      { from = other:slice(0, 10), to = b }, { from = a, to = b, at = 1 },
+    } do
+      assert.has_error(function() session:write(bad) end)
+    end
+    assert.has_error(function() session:write() end)
+  end)
+
+  it("is zeroed, and huge ones are possible", function()
+    local large = cases.alloc(engine, 2 ^ 30)
+    assert.equal(0, large:slice(2 ^ 30 - 1, 1).pointer[0])
+    large:close()
+    local none, err = engine:alloc(2 ^ 60)
+    assert.is_nil(none)
+    assert.is_true(err.kind == "no_memory" or err.kind == "too_large")
+  end)
+
+  it("moves 64 MiB", function()
+    local child = process.start(function(child, perigee_)
+      local own = perigee_.engine {}
+      child.cases.alloc(own, 2 ^ 26, { name = "big", access = "rw" })
+      local listener = assert(own:listen(child.cases.address("big")))
+      child.say("ready")
+      assert(listener:accept(10))
+      perigee_.run()
+    end):expect("ready")
+    local mine = cases.alloc(engine, 2 ^ 27)
+    local big = assert(engine:connect(cases.address("big"), { timeout = 5 }))
+    local remote = assert(big:region("big"))
+    local out, back = mine:slice(0, 2 ^ 26), mine:slice(2 ^ 26, 2 ^ 26)
+    local words = ffi.cast("uint32_t *", out.pointer)
+    for i = 0, 2 ^ 24 - 1 do words[i] = i * 2654435761 % 2 ^ 32 end
+    local whole = remote:slice(0, 2 ^ 26)
+    assert(session:explain())
+    assert(big:write { from = out, to = whole }:wait(10))
+    assert(big:read { from = whole, to = back }:wait(10))
+    assert.is_true(out:string() == back:string())
+    child:close()
+    local done, err = big:read { from = whole, to = back }:wait(5)
+    assert.is_nil(done)
+    assert.equal("peer_lost", err.kind)
+    perigee.sleep(0)
+  end)
+end)

@@ -1,0 +1,126 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Signals are touched only inside serve and run, and put back after.
+local cases = require "spec.support.cases"
+local process = require "spec.support.process"
+
+local SIGINT, SIGTERM = 2, 15
+
+local function serving(child, perigee)
+  child.say("ready")
+  local done, err = perigee.serve {
+    name = "worker", scope = child.cases.scope,
+    services = { { name = "x", version = 1, methods = {
+      busy = function(seconds)
+        local limit = os.clock() + seconds
+        repeat until os.clock() > limit
+      end,
+      sleep = function(seconds) perigee.sleep(seconds) end,
+      child_mask = function()
+        local file = io.popen("grep SigBlk /proc/self/status")
+        return file:read("*a"):match("(%x+)%s*$")
+      end,
+    } } },
+  }
+  child.say(tostring(done), err and err.kind or "")
+end
+
+local function running(child, perigee)
+  local resumed = false
+  perigee.spawn(function()
+    child.say("running")
+    perigee.sleep(0.3)
+    resumed = true
+    child.say("resumed")
+  end)
+  local done, err = perigee.run()
+  child.say(tostring(done), err.kind)
+  child.hear()
+  child.say(tostring(resumed))
+end
+
+describe("a signal", function()
+  after_each(cases.cleanup)
+
+  for name in pairs { INT = SIGINT, TERM = SIGTERM } do
+    it("SIG" .. name .. " stops serve in order", function()
+      local child = process.start(serving):expect("ready")
+      local proxy = cases.found("x", { timeout = 5 })
+      assert.is_true((select("#", proxy:sleep(0)) == 0))
+      child:signal(name)
+      assert.matches("^true", (child:read(5)))
+      assert.same({ "exit", 0 }, { child:wait(5) })
+      local got, err = proxy:sleep(0)
+      assert.is_nil(got)
+      assert.is_true(err.kind == "peer_lost" or err.kind == "closed")
+    end)
+
+    it("SIG" .. name .. " ends run at once, tasks not resumed", function()
+      local child = process.start(running):expect("running")
+      child:signal(name)
+      child:expect("nil closed", 5)
+      process.usleep(0.4)
+      child:tell("go on")
+      child:expect("false")
+      assert.same({ "exit", 0 }, { child:wait(5) })
+    end)
+  end
+
+  it("given twice takes the default action", function()
+    local child = process.start(function(child, perigee)
+      perigee.run(function()
+        child.say("busy")
+        while true do io.write("") end
+      end)
+    end)
+    child:expect("busy")
+    child:signal("TERM")
+    process.usleep(0.1)
+    assert.is_true(child:wait(0.05) == nil)
+    child:signal("TERM")
+    assert.same({ "signal", SIGTERM }, { child:wait(1) })
+  end)
+
+  it("kills a compiled loop that never polls, 2 s later", function()
+    local child = process.start(function(child, perigee)
+      perigee.run(function()
+        child.say("busy")
+        local n = 0
+        while true do n = n + 1 end
+      end)
+    end)
+    child:expect("busy")
+    process.usleep(0.05)
+    child:signal("INT")
+    assert.same({ "signal", SIGINT }, { child:wait(6) })
+  end)
+
+  it("is what it was before, outside of run", function()
+    local child = process.start(function(child, perigee)
+      perigee.agent { scope = child.cases.scope }
+      perigee.run(function() perigee.sleep(0.01) end)
+      child.say("outside")
+      while true do perigee.sleep(0.1) end
+    end)
+    child:expect("outside")
+    child:signal("TERM")
+    assert.same({ "signal", SIGTERM }, { child:wait(1) })
+  end)
+
+  it("is never blocked in the children of a handler", function()
+    process.start(serving):expect("ready")
+    local proxy = cases.found("x", { timeout = 5 })
+    assert.equal(0, tonumber((proxy:child_mask()), 16))
+  end)
+
+  it("leaves nothing in the registry's folder", function()
+    local child = process.start(serving):expect("ready")
+    local proxy, agent = cases.found("x", { timeout = 5 })
+    proxy:sleep(0)
+    agent:close()
+    child:signal("TERM")
+    assert.same({ "exit", 0 }, { child:wait(5) })
+    local list = io.popen(("find '%s' ! -type d"):format(cases.folder))
+    assert.equal("", list:read("*a"))
+    list:close()
+  end)
+end)

@@ -1,0 +1,254 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Strided transfers, batches, prepared transfers: every shape against a plain
+-- loop over Lua strings, and nothing touched in between.
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local LENGTH = 2 ^ 21
+
+local function owner(child, perigee_, ffi_)
+  local engine = perigee_.engine {}
+  child.cases.alloc(engine, 2 ^ 21, { name = "shared", access = "rw" })
+  local own = ffi_.new("uint8_t[?]", 2 ^ 21)
+  engine:register(own, 2 ^ 21, { name = "own", access = "rw" })
+  child.cases.alloc(engine, 2 ^ 21, { name = "readonly", access = "r" })
+  local listener = assert(engine:listen(child.cases.address()))
+  child.say("ready")
+  assert(listener:accept(10))
+  perigee_.run()
+  return own
+end
+
+-- { offset, block, count, stride }
+local SHAPES = {
+  { 0, 64, 1, 64 }, { 3, 1, 1, 1 }, { 0, 64, 1000, 256 }, { 5, 64, 100, 4096 },
+  { 1, 1, 1000, 3 }, { 7, 100, 10, 100 }, { 9, 4096, 100, 8192 },
+  { 11, 333, 300, 777 }, { 0, 0, 1, 0 }, { 0, 65537, 7, 100003 },
+}
+
+describe("a strided transfer", function()
+  local engine, session, here
+
+  setup(function()
+    process.start(owner):expect("ready")
+    engine, session = cases.connect()
+    here = cases.alloc(engine, 3 * LENGTH)
+  end)
+  teardown(cases.cleanup)
+
+  local function sliced(region, shape, base)
+    return region:slice(shape[1] + (base or 0), shape[2],
+                        { count = shape[3], stride = shape[4] })
+  end
+
+  -- The bytes of a text that a shape covers.
+  local function gathered(text, shape)
+    local parts = {}
+    for i = 0, shape[3] - 1 do
+      local at = shape[1] + i * shape[4]
+      parts[i + 1] = text:sub(at + 1, at + shape[2])
+    end
+    return table.concat(parts)
+  end
+
+  -- A text with the bytes of another in the places of a shape.
+  local function scattered(text, shape, bytes)
+    local parts, last = {}, 0
+    for i = 0, shape[3] - 1 do
+      local at = shape[1] + i * shape[4]
+      parts[#parts + 1] = text:sub(last + 1, at)
+      parts[#parts + 1] = bytes:sub(i * shape[2] + 1, (i + 1) * shape[2])
+      last = at + shape[2]
+    end
+    parts[#parts + 1] = text:sub(last + 1)
+    return table.concat(parts)
+  end
+
+  local function put(region, text)
+    local out = here:slice(2 * LENGTH, #text)
+    out:write(text)
+    assert(session:write { from = out, to = region:slice(0, #text) }:wait(5))
+  end
+
+  local function get(region, length)
+    local back = here:slice(2 * LENGTH, length)
+    assert(session:read { from = region:slice(0, length), to = back }:wait(5))
+    return back:string()
+  end
+
+  for _, name in ipairs { "shared", "own" } do
+    it("gathers what its shape says: " .. name, function()
+      local remote = assert(session:region(name))
+      local text = cases.bytes(LENGTH, 3)
+      put(remote, text)
+      for _, shape in ipairs(SHAPES) do
+        local total = shape[2] * shape[3]
+        local to = here:slice(100, total)
+        assert.equal(total, sliced(remote, shape).length)
+        here:slice(0, 100 + total + 100):fill(0xee)
+        assert(session:read { from = sliced(remote, shape), to = to }:wait(5))
+        assert.is_true(to:string() == gathered(text, shape))
+        assert.equal(("\xee"):rep(100), here:slice(0, 100):string())
+        assert.equal(("\xee"):rep(100), here:slice(100 + total, 100):string())
+      end
+    end)
+
+    it("scatters, and touches nothing in between: " .. name, function()
+      local remote = assert(session:region(name))
+      for seed, shape in ipairs(SHAPES) do
+        local text = cases.bytes(LENGTH, seed)
+        put(remote, text)
+        local bytes = cases.bytes(shape[2] * shape[3], seed + 50)
+        local from = here:slice(0, #bytes)
+        from:write(bytes)
+        assert(session:write { from = from,
+                               to = sliced(remote, shape) }:wait(5))
+        assert.is_true(get(remote, LENGTH) == scattered(text, shape, bytes))
+      end
+    end)
+  end
+
+  it("may have another shape on each side", function()
+    local remote = assert(session:region("shared"))
+    local left, right = { 0, 64, 30, 100 }, { 7, 32, 60, 40 }
+    local mine, text = cases.bytes(LENGTH, 1), cases.bytes(LENGTH, 2)
+    here:slice(0, LENGTH):write(mine)
+    put(remote, text)
+    assert(session:write { from = sliced(here, left),
+                           to = sliced(remote, right) }:wait(5))
+    assert.is_true(get(remote, LENGTH)
+      == scattered(text, right, gathered(mine, left)))
+    assert.equal(gathered(mine, left), sliced(here, left):string())
+  end)
+
+  it("comes in batches: one operation, one end", function()
+    local remote = assert(session:region("shared"))
+    local text = cases.bytes(LENGTH, 9)
+    put(remote, text)
+    local list, want = {}, {}
+    for i = 1, 500 do
+      local shape = { i * 17, 16, 1 + i % 4, 64 }
+      list[i] = { from = sliced(remote, shape),
+                  to = here:slice(i * 64, shape[2] * shape[3]) }
+      want[i] = gathered(text, shape)
+    end
+    local future = session:read(list)
+    assert.is_true((future:wait(5)))
+    for i = 1, 500 do assert.equal(want[i], list[i].to:string()) end
+    assert.has_error(function() session:read {} end)
+  end)
+
+  it("in a batch with a bad part fails, and says so once", function()
+    local remote = assert(session:region("shared"))
+    local readonly = assert(session:region("readonly"))
+    local list = {}
+    for i = 1, 10 do
+      local to = i == 7 and readonly or remote
+      list[i] = { from = here:slice(0, 64), to = to:slice(i * 64, 64) }
+    end
+    local done, err = session:write(list):wait(5)
+    assert.is_nil(done)
+    assert.equal("denied", err.kind)
+    assert.equal(("\0"):rep(64), get(readonly, 64))
+  end)
+
+  it("is fine many at once, of every kind", function()
+    local remote = assert(session:region("shared"))
+    local futures = {}
+    here:slice(0, LENGTH):write(cases.bytes(LENGTH, 4))
+    put(remote, here:slice(0, LENGTH):string())
+    for i = 1, 300 do
+      local at = i * 4096
+      futures[i] = session:read { from = remote:slice(at, 4000),
+                                  to = here:slice(LENGTH + at, 4000) }
+    end
+    assert(perigee.wait_all(futures, 5))
+    for i = 1, 300 do
+      local at = i * 4096
+      assert.is_true(here:slice(LENGTH + at, 4000):string()
+        == here:slice(at, 4000):string())
+    end
+  end)
+end)
+
+describe("a prepared transfer", function()
+  local engine, session, here
+
+  before_each(function()
+    process.start(owner):expect("ready")
+    engine, session = cases.connect()
+    here = cases.alloc(engine, LENGTH)
+  end)
+  after_each(cases.cleanup)
+
+  for _, name in ipairs { "shared", "own" } do
+    it("is posted again and again with what stands there: " .. name, function()
+      local remote = assert(session:region(name))
+      local put = session:prepare_write { from = here:slice(0, 8),
+                                          to = remote:slice(80, 8) }
+      local get = session:prepare_read { from = remote:slice(80, 8),
+                                         to = here:slice(8, 8) }
+      for i = 1, 2000 do
+        here:slice(0, 8):write(("%08d"):format(i))
+        assert.is_true((put:post():wait(5)))
+        assert.is_true((get:post():wait(5)))
+        assert.equal(("%08d"):format(i), here:slice(8, 8):string())
+      end
+    end)
+  end
+
+  it("may be strided, and a batch", function()
+    local remote = assert(session:region("shared"))
+    local shape = { count = 100, stride = 512 }
+    local put = session:prepare_write {
+      { from = here:slice(0, 6400), to = remote:slice(0, 64, shape) },
+      { from = here:slice(8192, 100), to = remote:slice(2 ^ 20, 100) },
+    }
+    local get = session:prepare_read {
+      from = remote:slice(0, 64, shape), to = here:slice(2 ^ 20, 6400) }
+    for i = 1, 20 do
+      here:slice(0, 6400):write(cases.bytes(6400, i))
+      assert(put:post():wait(5))
+      assert(get:post():wait(5))
+      assert.is_true(here:slice(2 ^ 20, 6400):string() == cases.bytes(6400, i))
+    end
+  end)
+
+  it("is checked when it is prepared", function()
+    local remote = assert(session:region("shared"))
+    assert.has_error(function()
+      session:prepare_write { from = here:slice(0, 8),
+                              to = remote:slice(0, 9) }
+    end)
+    assert.has_error(function() session:prepare_write {} end)
+    assert.has_error(function() session:prepare_write(7) end)
+  end)
+
+  it("ends in an error once its session is over", function()
+    local remote = assert(session:region("shared"))
+    local put = session:prepare_write { from = here:slice(0, 8),
+                                        to = remote:slice(0, 8) }
+    assert(put:post():wait(5))
+    session:close()
+    local fine, done, err = pcall(function() return put:post():wait(5) end)
+    assert.is_true(fine)
+    assert.is_nil(done)
+    assert.equal("closed", err.kind)
+  end)
+
+  it("refuses what was not granted", function()
+    local remote = assert(session:region("readonly"))
+    local fine, done, err = pcall(function()
+      local put, why = session:prepare_write { from = here:slice(0, 8),
+                                               to = remote:slice(0, 8) }
+      if not put then return nil, why end
+      return put:post():wait(5)
+    end)
+    assert.is_true(fine)
+    assert.is_nil(done)
+    assert.equal("denied", err.kind)
+    assert.equal(0, ffi.cast("int", here:slice(0, 1):string():byte()))
+  end)
+end)

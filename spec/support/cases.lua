@@ -1,0 +1,118 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What varies between runs of the contract's specs, and what they share:
+-- PERIGEE_TRANSPORT names the transport, PERIGEE_TEST_MEMORY a kind of memory
+-- that the CPU does not touch, PERIGEE_SPEC_SCALE how much of a long run is run
+-- (1: all of it). Parent and children agree on a scope of their own.
+local ffi = require "ffi"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+if not os.getenv("PERIGEE_SPEC_LOG") then perigee.log = function() end end
+
+local M = {
+  memory = os.getenv("PERIGEE_TEST_MEMORY") or "host",
+  scale = tonumber(os.getenv("PERIGEE_SPEC_SCALE")) or 0.02,
+  opened = {},
+}
+
+-- Sizes on both sides of every limit.
+M.EAGER, M.RING = 8192, 65536
+M.sizes = { 0, 1, 63, 64, 65, 4095, 4096, M.EAGER - 1, M.EAGER, M.EAGER + 1,
+            M.RING - 1, M.RING, M.RING + 1, 2 ^ 20 + 3 }
+M.LARGE = 2 ^ 26
+
+-- Children inherit the scope and the folder of the process that started them.
+ffi.cdef [[
+  int spec_setenv(const char *, const char *, int) __asm__("setenv");
+  int spec_mkdir(const char *, unsigned) __asm__("mkdir");
+]]
+local scope = os.getenv("PERIGEE_SPEC_SCOPE")
+if not scope then
+  scope = ("spec-%d-%d"):format(process.pid(), process.now() * 1e6 % 1e9)
+  ffi.C.spec_setenv("PERIGEE_SPEC_SCOPE", scope, 1)
+  ffi.C.spec_setenv("XDG_RUNTIME_DIR", "/tmp/perigee-" .. scope, 1)
+end
+M.scope, M.folder = scope, "/tmp/perigee-" .. scope
+
+-- A socket address that this run and its children share.
+function M.address(name)
+  ffi.C.spec_mkdir(M.folder, 448)
+  return ("unix:%s/%s.sock"):format(M.folder, name or "0")
+end
+
+local function opened(object)
+  if object then M.opened[#M.opened + 1] = object end
+  return object
+end
+
+-- A proxy of a child that takes a moment until it can be found.
+function M.found(service, options)
+  local agent, proxy = assert(M.agent()), nil
+  assert(M.eventually(function()
+    proxy = agent:proxy("worker", service, options)
+    return proxy
+  end))
+  return proxy, agent
+end
+
+-- An agent in this run's scope, closed by cleanup().
+function M.agent(name, options)
+  local all = { name = name, scope = scope }
+  for key, value in pairs(options or {}) do all[key] = value end
+  local agent, err = perigee.agent(all)
+  return opened(agent), err
+end
+
+-- A proxy of a service of the child "worker", from an agent of its own.
+function M.proxy(service, options)
+  local agent = assert(M.agent())
+  return assert(agent:proxy("worker", service, options)), agent
+end
+
+function M.engine(options)
+  return opened(perigee.engine(options or {}))
+end
+
+-- An engine and its session to a child that accepts.
+function M.connect(options)
+  local engine = M.engine()
+  options = options or { timeout = 5 }
+  return engine, assert(engine:connect(M.address(), options))
+end
+
+-- Memory of the kind that this run is about.
+function M.alloc(engine, length, options)
+  local all = { kind = M.memory ~= "host" and M.memory or nil }
+  for key, value in pairs(options or {}) do all[key] = value end
+  return assert(engine:alloc(length, all))
+end
+
+-- size bytes that differ from place to place and from seed to seed.
+function M.bytes(size, seed)
+  local line, first = {}, (seed or 0) * 31
+  for i = 0, 250 do line[i + 1] = string.char((i * 7 + first) % 251) end
+  local text = table.concat(line)
+  return text:rep(math.ceil(size / 251)):sub(1, size)
+end
+
+-- For after_each: closes what was opened here and ends every child.
+function M.cleanup()
+  for i = #M.opened, 1, -1 do
+    M.opened[i]:close()
+    M.opened[i] = nil
+  end
+  process.cleanup()
+  os.execute("rm -rf '" .. M.folder .. "'")
+end
+
+-- Waits, running the loop, until f() is true; false after timeout (5 s).
+function M.eventually(f, timeout)
+  local limit = process.now() + (timeout or 5)
+  repeat
+    if f() then return true end
+    perigee.sleep(0.002)
+  until process.now() > limit
+  return false
+end
+
+return M

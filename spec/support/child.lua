@@ -1,0 +1,66 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What runs in a child of spec/support/process.lua. The function that is sent
+-- is given `child`: say(...) prints a line for the parent, hear() waits for one
+-- of its lines, and what follows here. An error ends the child after the parent
+-- was told.
+local ffi = require "ffi"
+local perigee = require "perigee"
+
+local child = { cases = require "spec.support.cases" }
+
+function child.say(...)
+  local words = {}
+  for i = 1, select("#", ...) do words[i] = tostring((select(i, ...))) end
+  io.stdout:write(table.concat(words, " "), "\n")
+  io.stdout:flush()
+end
+
+function child.hear()
+  return io.read("*l")
+end
+
+-- An agent called "worker" that serves the given services until it is stopped.
+function child.serve(...)
+  local agent = assert(child.cases.agent("worker"))
+  for i = 1, select("#", ...) do agent:serve((select(i, ...))) end
+  child.say("ready")
+  perigee.run()
+  agent:close()
+end
+
+-- A listening engine and the first session of it.
+function child.accept(options)
+  local engine = perigee.engine(options or {})
+  local listener = assert(engine:listen(child.cases.address()))
+  child.say("ready")
+  local session = assert(listener:accept(10))
+  return engine, session, listener
+end
+
+-- The same, with regions made before the parent can look them up: a table
+-- from name to { length, access, fill }.
+function child.lend(regions)
+  local engine, made = perigee.engine {}, {}
+  for name, region in pairs(regions) do
+    made[name] = child.cases.alloc(engine, region[1],
+                                   { name = name, access = region[2] })
+    if region[3] then
+      ffi.fill(made[name]:slice(0, region[1]).pointer, region[1], region[3])
+    end
+  end
+  local listener = assert(engine:listen(child.cases.address()))
+  child.say("ready")
+  local session = assert(listener:accept(10))
+  return engine, session, made
+end
+
+local function report(message)
+  return debug.traceback(tostring(message), 2)
+end
+
+local f = assert(loadstring(io.read(tonumber(io.read("*l")))))
+local fine, message = xpcall(f, report, child, perigee, ffi, unpack(arg))
+if not fine then
+  child.say("error: " .. message:gsub("\n", "\\n"))
+  os.exit(1)
+end
