@@ -127,7 +127,7 @@ describe("closing a region", function()
   local child, session, engine, remote, here
 
   before_each(function()
-    child = process.start(function(worker, perigee_, ffi_)
+    child = process.start(function(worker, perigee_)
       local own = perigee_.engine {}
       local region = own:alloc(2 ^ 24, { name = "r", access = "rw" })
       local again = region
@@ -140,7 +140,7 @@ describe("closing a region", function()
           worker.say(tostring(again:close(5)))
         elseif line == "alloc" then
           again = own:alloc(2 ^ 24, { name = "r", access = "rw" })
-          ffi_.fill(again:slice(0, 10).pointer, 10, 9)
+          again:slice(0, 10):fill(9)
           worker.say("made")
         elseif line == "serve" then
           perigee_.sleep(0.3)

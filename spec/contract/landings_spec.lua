@@ -2,7 +2,6 @@
 -- Landings: the receiver names the memory of a slice, at every size, and
 -- `abandoned` says once that a landing was given for nothing.
 local cases = require "spec.support.cases"
-local ffi = require "ffi"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
@@ -59,7 +58,7 @@ describe("a landing", function()
 
   local function filled(size, seed)
     local slice = region:slice(16, size)
-    ffi.copy(slice.pointer, cases.bytes(size, seed), size)
+    slice:write(cases.bytes(size, seed))
     return slice
   end
 
@@ -73,7 +72,7 @@ describe("a landing", function()
       assert.equal(64, offset)
       assert.same({ "landing a", "handler a" }, (store:log()))
       local into = region:slice(2 ^ 23, size)
-      ffi.fill(into.pointer, size, 1)
+      into:fill(1)
       local got = assert(store:with({ into = into }):get())
       assert.equal(size, got.length)
       assert.is_true(got:string() == sent:string(), size)
@@ -82,10 +81,10 @@ describe("a landing", function()
 
   it("takes 64 MiB", function()
     local sent = region:slice(0, cases.LARGE - 64)
-    ffi.fill(sent.pointer, sent.length, 0x5a)
+    sent:fill(0x5a)
     sent.pointer[12345678] = 1
     assert.equal(sent.length, (store:put(sent, "a")))
-    ffi.fill(sent.pointer, sent.length, 0)
+    sent:fill(0)
     local got = assert(store:with({ into = sent }):get())
     assert.equal(sent.length, got.length)
     assert.equal(0x5a, got.pointer[sent.length - 1])

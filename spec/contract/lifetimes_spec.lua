@@ -1,11 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- How long what the library lends is good, and that using it later raises.
 local cases = require "spec.support.cases"
-local ffi = require "ffi"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
-local function server(child, perigee_, ffi_)
+local function server(child, perigee_)
   local agent = assert(child.cases.agent("worker"))
   local region = child.cases.alloc(agent.engine, 2 ^ 22)
   local kept, sent = {}, {}
@@ -43,11 +42,11 @@ local function server(child, perigee_, ffi_)
       end,
       slice = function(length, value)
         local slice = region:slice(0, length)
-        ffi_.fill(slice.pointer, length, value)
+        slice:fill(value)
         local context = perigee_.context()
         perigee_.spawn(function()
           sent[#sent + 1] = tostring(context:sent())
-          ffi_.fill(slice.pointer, length, 0)
+          slice:fill(0)
         end)
         return slice
       end,
@@ -161,7 +160,7 @@ describe("what is lent", function()
     local slice = cases.alloc(agent.engine, 2 ^ 20):slice(100, 1000)
     collectgarbage()
     collectgarbage()
-    ffi.fill(slice.pointer, 1000, 3)
+    slice:fill(3)
     local part = slice:slice(10, 20)
     slice = nil
     collectgarbage()
@@ -175,7 +174,7 @@ describe("what is lent", function()
     local futures = {}
     for i = 1, 20 do
       local memory = cases.alloc(agent.engine, 2 ^ 20)
-      ffi.fill(memory:slice(0, 2 ^ 20).pointer, 2 ^ 20, i)
+      memory:slice(0, 2 ^ 20):fill(i)
       futures[i] = keeper.async:keep(memory:slice(0, 2 ^ 20))
     end
     collectgarbage()

@@ -2,14 +2,13 @@
 -- Messages and immediates: they match receives in order, land where the
 -- receiver says, and wait no longer than their timeout.
 local cases = require "spec.support.cases"
-local ffi = require "ffi"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local LENGTH = 2 ^ 26
 
 -- Does what its parent tells it, a line at a time.
-local function peer(child, perigee_, ffi_)
+local function peer(child, perigee_)
   local length = 2 ^ 26
   local engine = perigee_.engine {}
   local region = child.cases.alloc(engine, length,
@@ -23,7 +22,7 @@ local function peer(child, perigee_, ffi_)
     child.say(n or err.kind)
   end
   function commands.send(size, value)
-    ffi_.fill(region:slice(0, size).pointer, size, value)
+    region:slice(0, size):fill(value)
     local done, err = session:send(region:slice(0, size)):wait(10)
     child.say(done and "sent" or err.kind)
   end
@@ -71,7 +70,7 @@ describe("a message", function()
     for round, size in ipairs(sizes) do
       local out, back = here:slice(0, size), here:slice(LENGTH, LENGTH)
       local text = cases.bytes(size, round)
-      ffi.copy(out.pointer, text, size)
+      out:write(text)
       local receive = session:recv(back)
       assert.is_true((session:send(out):wait(10)))
       assert.equal(size, (receive:wait(10)))
@@ -171,7 +170,7 @@ describe("a write with immediate", function()
     local sizes = { unpack(cases.sizes) }
     sizes[#sizes + 1] = 2 ^ 24
     for round, size in ipairs(sizes) do
-      ffi.fill(here:slice(0, size).pointer, size, round)
+      here:slice(0, size):fill(round)
       child:tell("imm")
       assert(session:write_imm({ from = here:slice(0, size),
                                  to = box:slice(0, size) }, round):wait(10))

@@ -28,7 +28,9 @@ local function server(child, perigee_, ffi_)
       storm = function(count)
         local caller = assert(perigee_.context():proxy("back"))
         local futures = {}
-        for i = 1, count do futures[i] = caller.async:double(i, ("x"):rep(i)) end
+        for i = 1, count do
+          futures[i] = caller.async:double(i, ("x"):rep(i))
+        end
         for i = 1, count do assert(futures[i]:wait(10) == 2 * i) end
         return count
       end,

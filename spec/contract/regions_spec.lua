@@ -15,7 +15,7 @@ local function owner(child, perigee_, ffi_)
     local region = child.cases.alloc(engine, length,
                                      { name = name, access = access })
     local whole = region:slice(0, length)
-    ffi_.fill(whole.pointer, length, 0x11)
+    whole:fill(0x11)
     memory[name] = whole.pointer
     local own = ffi_.new("uint8_t[?]", length)
     ffi_.fill(own, length, 0x22)
@@ -51,7 +51,7 @@ describe("a region", function()
   local function byte(name, offset)
     local text = name .. " " .. offset
     local slice = here:slice(LENGTH - 4096, #text)
-    ffi.copy(slice.pointer, text, #text)
+    slice:write(text)
     assert(session:send(slice):wait(5))
     assert(session:recv(here:slice(LENGTH - 1, 1)):wait(5))
     return here:slice(LENGTH - 1, 1).pointer[0]
@@ -65,8 +65,8 @@ describe("a region", function()
       for round, size in ipairs(sizes) do
         local out, back = here:slice(0, size), here:slice(LENGTH / 2, size)
         local text = cases.bytes(size, round)
-        ffi.copy(out.pointer, text, size)
-        ffi.fill(back.pointer, size, 0)
+        out:write(text)
+        back:fill(0)
         local to = remote:slice(round, size)
         assert.is_true((session:write { from = out, to = to }:wait(5)))
         if size > 0 then
@@ -79,7 +79,7 @@ describe("a region", function()
 
     it("refuses what was not granted: " .. prefix, function()
       local slice = here:slice(0, 4096)
-      ffi.fill(slice.pointer, 4096, 0x77)
+      slice:fill(0x77)
       local refused = { none = { "read", "write" }, r = { "write" },
                         w = { "read" } }
       for name, operations in pairs(refused) do
@@ -111,7 +111,7 @@ describe("a region", function()
       assert(session:read { from = r:slice(5, 100), to = slice }:wait(5))
       assert.equal(prefix == "" and 0x11 or 0x22, slice.pointer[99])
       local w = assert(session:region(prefix .. "w"))
-      ffi.fill(slice.pointer, 100, 0x33)
+      slice:fill(0x33)
       assert(session:write { from = slice, to = w:slice(200, 100) }:wait(5))
       assert.equal(0x33, byte(prefix .. "w", 299))
       assert.not_equal(0x33, byte(prefix .. "w", 300))

@@ -43,7 +43,7 @@ describe("a caller", function()
       for _, method in ipairs { "echo", "copy" } do
         local into = region:slice(512, size + 7)
         local text = cases.bytes(size, 9)
-        ffi.fill(into.pointer, size + 7, 255)
+        into:fill(255)
         local options = { into = into, capacity = size + 7 }
         local got = assert(calc:with(options)[method](calc:with(options), text))
         assert.equal(size, got.length)
@@ -57,7 +57,7 @@ describe("a caller", function()
   it("is told that a reply is longer than `into`", function()
     for _, size in ipairs { 1, 100, cases.EAGER, cases.RING + 1, 2 ^ 20 } do
       local into = region:slice(0, size - 1)
-      ffi.fill(into.pointer, size, 7)
+      region:slice(0, size):fill(7)
       local got, err = calc:with({ into = into }):echo(cases.bytes(size))
       assert.is_nil(got)
       assert.equal("too_large", err.kind)

@@ -47,7 +47,7 @@ local function server(child, perigee_, ffi_)
       end,
       own = function() return own[0], own[size - 1] end,
       message = function(value)
-        local session = perigee_.context():session()
+        local session = perigee_.context().session
         local slice = region:slice(0, 50):fill(value)
         local done, err = session:send(slice):wait(5)
         return done and "sent" or err.kind
@@ -141,15 +141,15 @@ describe("a stopped peer", function()
     for _, size in ipairs { 1, 5000, 100000, SIZE } do
       local slice = here:slice(0, size):fill(3)
       child:signal("STOP")
-      timed_out(session:read({ from = own:slice(0, size), to = slice },
-                             { timeout = 0.05 }))
+      timed_out(session:read { from = own:slice(0, size), to = slice,
+                                timeout = 0.05 })
       slice:fill(0x66)
       continue()
       unchanged(slice, 0x66)
       slice:fill(1)
       child:signal("STOP")
-      timed_out(session:write({ from = slice, to = own:slice(0, size) },
-                              { timeout = 0.05 }))
+      timed_out(session:write { from = slice, to = own:slice(0, size),
+                                 timeout = 0.05 })
       slice:fill(2)
       continue()
       local first = proxy:own()

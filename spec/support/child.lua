@@ -45,7 +45,7 @@ function child.lend(regions)
     made[name] = child.cases.alloc(engine, region[1],
                                    { name = name, access = region[2] })
     if region[3] then
-      ffi.fill(made[name]:slice(0, region[1]).pointer, region[1], region[3])
+      made[name]:slice(0, region[1]):fill(region[3])
     end
   end
   local listener = assert(engine:listen(child.cases.address()))

@@ -1,0 +1,194 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Sessions: listening, dialling, what is refused, who is no Perigee at all,
+-- and what a session tells about itself.
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local function accepting(child, perigee_)
+  local engine = perigee_.engine {}
+  local listener = assert(engine:listen(child.cases.address()))
+  child.say("ready")
+  perigee_.run(function()
+    while listener:accept(30) do end
+  end)
+end
+
+-- Listens as no Perigee does: "silent", "garbage" or "hangs up".
+local function stranger(child, _, ffi_, how)
+  ffi_.cdef [[
+    struct spec_address { unsigned short family; char path[108]; };
+    int socket(int, int, int);
+    int bind(int, const struct spec_address *, unsigned);
+    int listen(int, int);
+    int accept(int, void *, void *);
+    long write(int, const void *, size_t);
+    int close(int);
+  ]]
+  local path = child.cases.address():match("^unix:(.*)")
+  local address = ffi_.new("struct spec_address", 1, path)
+  local fd = ffi_.C.socket(1, 1, 0)
+  if ffi_.C.bind(fd, address, ffi_.sizeof(address)) ~= 0 then
+    fd = ffi_.C.socket(1, 5, 0)
+    ffi_.C.bind(fd, address, ffi_.sizeof(address))
+  end
+  ffi_.C.listen(fd, 16)
+  child.say("ready")
+  while true do
+    local peer = ffi_.C.accept(fd, nil, nil)
+    if how == "garbage" then
+      local text = ("\255GARBAGE"):rep(500)
+      ffi_.C.write(peer, text, #text)
+    end
+    if how ~= "silent" then ffi_.C.close(peer) end
+  end
+end
+
+describe("connect", function()
+  after_each(cases.cleanup)
+
+  it("to nobody is not_found", function()
+    local engine = cases.engine()
+    local none, err = engine:connect(cases.address("nobody"), { timeout = 1 })
+    assert.is_nil(none)
+    assert.equal("not_found", err.kind)
+    assert.is_false(err.sent)
+  end)
+
+  it("to the leftover of a dead listener is not_found", function()
+    process.start(accepting):expect("ready"):kill()
+    local engine = cases.engine()
+    local none, err = engine:connect(cases.address(), { timeout = 1 })
+    assert.is_nil(none)
+    assert.is_true(err.kind == "not_found" or err.kind == "peer_lost")
+    process.start(accepting):expect("ready")
+    assert(engine:connect(cases.address(), { timeout = 5 }))
+  end)
+
+  it("with a transport that there is not is unsupported", function()
+    process.start(accepting):expect("ready")
+    local engine = cases.engine()
+    local none, err = engine:connect(cases.address(),
+                                     { timeout = 5, transport = "pigeon" })
+    assert.is_nil(none)
+    assert.equal("unsupported", err.kind)
+    assert.matches("pigeon", tostring(err))
+    assert(engine:connect(cases.address(), { timeout = 5 }))
+  end)
+
+  it("to something else of another kind is refused", function()
+    local engine = cases.engine()
+    for _, address in ipairs { "nonsense", "", "unix:", "ftp:/x" } do
+      local fine, none, err = pcall(engine.connect, engine, address,
+                                    { timeout = 1 })
+      assert.is_true(not fine or (none == nil and perigee.is_error(err)))
+    end
+  end)
+
+  for _, how in ipairs { "silent", "garbage", "hangs up" } do
+    it("to a stranger that is " .. how .. " ends in an error", function()
+      process.start(stranger, how):expect("ready")
+      local engine = cases.engine()
+      local started = process.now()
+      local none, err = engine:connect(cases.address(), { timeout = 0.5 })
+      assert.is_nil(none)
+      local fine = { timeout = true, protocol = true, peer_lost = true }
+      assert.is_true(fine[err.kind] or false, err.kind)
+      if how == "silent" then assert.equal("timeout", err.kind) end
+      assert.is_true(process.now() - started < 2)
+    end)
+  end
+end)
+
+describe("accept", function()
+  after_each(cases.cleanup)
+
+  it("gives sessions, or nil after its timeout", function()
+    local engine = cases.engine()
+    local listener = assert(engine:listen(cases.address()))
+    local none, err = listener:accept(0.05)
+    assert.is_nil(none)
+    assert.equal("timeout", err.kind)
+    local other = cases.engine()
+    local dialled = perigee.spawn(function()
+      return other:connect(cases.address(), { timeout = 5 })
+    end)
+    local accepted = assert(listener:accept(5))
+    local session = assert(dialled:wait(5))
+    local a, b = engine:alloc(4096), other:alloc(4096)
+    local receive = accepted:recv(a:slice(0, 10))
+    assert(session:send(b:slice(0, 7)):wait(5))
+    assert.equal(7, (receive:wait(5)))
+  end)
+
+  it("is not disturbed by strangers", function()
+    local child = process.start(accepting):expect("ready")
+    local path = cases.address():match("^unix:(.*)")
+    ffi.cdef [[
+      struct spec_dial { unsigned short family; char path[108]; };
+      int spec_socket(int, int, int) __asm__("socket");
+      int spec_connect(int, const struct spec_dial *, unsigned)
+        __asm__("connect");
+      long spec_write(int, const void *, size_t) __asm__("write");
+    ]]
+    local address, fds = ffi.new("struct spec_dial", 1, path), {}
+    for i = 1, 200 do
+      local kind = i % 2 == 0 and 1 or 5
+      local fd = ffi.C.spec_socket(1, kind + 0x800, 0)
+      fds[i] = fd
+      if ffi.C.spec_connect(fd, address, ffi.sizeof(address)) == 0
+        and i % 3 == 0 then
+        ffi.C.spec_send(fd, ("junk"):rep(100), 400, 0x4000)
+      end
+      if i % 5 == 0 then ffi.C.spec_close(fd) fds[i] = nil end
+    end
+    local engine = cases.engine()
+    local session
+    assert.is_true(cases.eventually(function()
+      session = engine:connect(cases.address(), { timeout = 5 })
+      return session
+    end, 10))
+    for _, fd in pairs(fds) do ffi.C.spec_close(fd) end
+    assert.is_true(child:number("status", "VmRSS") < 128 * 1024)
+  end)
+end)
+
+describe("a session", function()
+  after_each(cases.cleanup)
+
+  it("explains itself, as a table and as text", function()
+    process.start(accepting):expect("ready")
+    local _, session = cases.connect()
+    local told = session:explain()
+    assert.equal("table", type(told))
+    assert.equal("string", type(told.transport))
+    assert.is_true(#tostring(told) > 40)
+    assert.matches(told.transport, tostring(told), 1, true)
+    session:close()
+    assert.is_true(#tostring(session:explain()) > 10)
+  end)
+
+  it("is counted", function()
+    process.start(accepting):expect("ready")
+    local engine, session = cases.connect()
+    local stats = engine:stats()
+    assert.equal(1, stats.sessions)
+    for name, value in pairs(stats) do
+      assert.equal("number", type(value), name)
+    end
+    session:close()
+    assert.is_true(cases.eventually(function()
+      return engine:stats().sessions == 0
+    end))
+  end)
+
+  it("needs no agent, and there may be several to one peer", function()
+    process.start(accepting):expect("ready")
+    local engine = cases.engine()
+    for _ = 1, 10 do
+      assert(engine:connect(cases.address(), { timeout = 5 }))
+    end
+    assert.equal(10, engine:stats().sessions)
+  end)
+end)
