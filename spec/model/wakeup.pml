@@ -2,7 +2,8 @@
  *
  * wakeup.pml - waking a sleeping peer over shared memory: is a wake-up ever
  * lost? The loads and stores are those of ring.h (publish, peek) and shm.c
- * (arm, disarm, wanted); the kick is a byte in a socket.
+ * (arm, disarm, wanted); the last poll before the sleep (wait.c) reads the
+ * socket, in which the kick is a frame, and then the ring (engine.c).
  *
  * Memory. A store goes to the store buffer of its process, and reaches memory
  * at any time later (process `memory`); a fence waits until the buffer is
@@ -11,8 +12,11 @@
  * come early: a store that comes late past it is the same to the other side.
  *
  * A lost wake-up is a consumer that sleeps for ever: an invalid end state.
- * Take out any one of the three, and there is one:
+ * Take out any one of these, and there is one:
  *   -DNO_PRODUCER_FENCE  -DNO_CONSUMER_FENCE  -DNO_RECHECK
+ *   -DNO_PROGRESS  a kick that the last poll reads does not count as found:
+ *                  it may be for a record taken before, but no other will be
+ *                  sent for this sleep's number
  */
 #define RECORDS 3
 
@@ -58,6 +62,7 @@ active proctype producer() {
 
 active proctype consumer() {
   byte taken, sleeps;
+  bool kicked;
   do
   :: taken == RECORDS -> break
   :: taken < RECORDS && ring > taken -> taken++
@@ -66,6 +71,17 @@ active proctype consumer() {
     armed_buffer ! sleeps;
 #ifndef NO_CONSUMER_FENCE
     fence(armed_buffer);
+#endif
+    kicked = false;
+    do
+    :: socket ? _ -> kicked = true
+    :: empty(socket) -> break
+    od;
+#ifndef NO_PROGRESS
+    if
+    :: kicked -> goto awake
+    :: !kicked
+    fi;
 #endif
 #ifndef NO_RECHECK
     if
