@@ -306,8 +306,9 @@ struct perigee_session_info {
 PERIGEE_API void perigee_session_info(const struct perigee_session *session,
                                       struct perigee_session_info *info);
 
-/* Counters since the start, of a session or (session NULL) of the engine,
- * readable at any time without a call; they live as long as their owner. */
+/* Counters since the start, of a session, or (session NULL) of the engine and
+ * all its sessions as they are now. They live as long as their owner; a
+ * session's can be read again and again without another call. */
 struct perigee_counters {
   uint64_t calls;           /* own, submitted */
   uint64_t served;          /* requests delivered */
@@ -329,7 +330,7 @@ struct perigee_counters {
   uint64_t polls;           /* (engine) */
 };
 PERIGEE_API const struct perigee_counters *
-perigee_counters(const struct perigee_engine *engine,
+perigee_counters(struct perigee_engine *engine,
                  const struct perigee_session *session);
 
 /* Finds the peer's region by name: DONE with event.pointer, a handle that lives

@@ -1,0 +1,246 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Agents: named engines that others find through a registry, with services of
+-- their own and proxies of others'.
+local check = require "perigee.check"
+local contexts = require "perigee.context"
+local engines = require "perigee.engine"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local proxies = require "perigee.proxy"
+local registry = require "perigee.registry.folder"
+local services = require "perigee.service"
+local sessions = require "perigee.session"
+require "perigee.server"
+
+local C = native.C
+
+local M = {}
+
+local Agent = {}
+Agent.__index = Agent
+
+local OPTIONS = { name = check.name, scope = check.name, services = check.table,
+                  transport = check.string, engine = check.table }
+
+local made = 0
+
+-- For agents that nobody has to find by name.
+local function unique_name(engine)
+  made = made + 1
+  return ("anonymous-%d-%d-%08x"):format(native.pid(), made,
+    tonumber(C.perigee_epoch(engine.handle) % 2 ^ 32))
+end
+
+local function default_scope()
+  local scope = os.getenv("PERIGEE_SCOPE")
+  if not scope or scope == "" then return "default" end
+  check.value(scope, check.name, "the environment's PERIGEE_SCOPE", 4)
+  return scope
+end
+
+-- ---- Describing -------------------------------------------------------------------
+
+-- The built-in method 0: what a service is; nil and a text if there is none.
+local function describe(agent)
+  return function(name, caller)
+    local context = contexts.current()
+    local session = context.session
+    if session and session.accepted and not check.name(caller) then
+      session.peer = caller
+    end
+    local service = agent.services[name]
+    if service then return services.describe(service) end
+    return nil, ("there is no service %s here; there is %s"):format(
+      tostring(name), services.names(agent.services))
+  end
+end
+
+-- ---- Making ---------------------------------------------------------------------
+
+local function listen(agent, options)
+  local held, address = registry.hold(agent.scope, agent.name)
+  if not held then return nil, address end
+  agent.held = held
+  local listener, err = agent.engine:listen(address)
+  if not listener then return nil, err end
+  agent.address = address
+  for _, definition in ipairs(options.services or {}) do
+    agent:add(definition, 4)
+  end
+  return agent
+end
+
+--- perigee.agent: an engine that listens under a name. options, all optional:
+-- name (default a unique one), scope (default PERIGEE_SCOPE or "default"; names
+-- are per scope), services (a list of definitions), transport (of its dialling;
+-- default PERIGEE_TRANSPORT or "auto"), engine (options as perigee.engine's).
+-- nil and an error of kind name_taken while a live agent has the name. The agent
+-- serves whenever the loop runs; it lives until close() or the program's end.
+function M.new(options)
+  options = check.options(options, OPTIONS, "perigee.agent", 2)
+  local scope = options.scope or default_scope()
+  check.options(options.engine, engines.OPTIONS, "option engine", 2)
+  for _, definition in ipairs(options.services or {}) do
+    services.new(definition, 2)         -- wrong ones raise before a name is held
+  end
+  local engine, err = engines.new(options.engine)
+  if not engine then return nil, err end
+  local agent = setmetatable({
+    engine = engine, scope = scope, services = {}, last_id = 0, peers = {},
+    name = options.name or unique_name(engine), transport = options.transport,
+    held = false, waiting = {},
+  }, Agent)
+  engine.agent = agent
+  engine.methods[0] = { service = "", name = "describe", text = "describe",
+                        kind = "typed", handler = describe(agent) }
+  local fine
+  fine, err = listen(agent, options)
+  if not fine then
+    agent:close()
+    return nil, err
+  end
+  return agent
+end
+
+-- ---- Serving --------------------------------------------------------------------
+
+--- Adds a checked service, for serve and new.
+function Agent:add(definition, level)
+  local service = services.new(definition, level + 1)
+  if self.services[service.name] then
+    error(("the agent %s serves %s already"):format(self.name, service.name),
+          level + 1)
+  end
+  local names = {}
+  for name in pairs(service.methods) do names[#names + 1] = name end
+  table.sort(names)
+  if self.last_id + #names > 65535 then
+    error("an agent serves at most 65535 methods", level + 1)
+  end
+  for _, name in ipairs(names) do
+    self.last_id = self.last_id + 1
+    service.methods[name].id = self.last_id
+    self.engine.methods[self.last_id] = service.methods[name]
+  end
+  self.services[service.name] = service
+end
+
+--- Adds a service and returns the agent at once; calls are served whenever the
+-- loop runs. A definition that is wrong, or a second service of one name, is
+-- misuse.
+function Agent:serve(definition)
+  self.engine:use(2)
+  self:add(definition, 2)
+  return self
+end
+
+--- Runs the loop until the reply of one call has been committed: true; or nil
+-- and an error of kind timeout after timeout seconds (nil: no limit).
+function Agent:serve_once(timeout)
+  local engine = self.engine
+  engine:use(2)
+  if timeout ~= nil then
+    check.value(timeout, check.seconds, "serve_once's timeout")
+  end
+  loop.check_wait(2)
+  local future = futures.new(self)
+  local before = engine.once
+  engine.once = function()
+    engine.once = before
+    futures.settle(future, true)
+  end
+  local mine = engine.once
+  if loop.wait(future, loop.deadline(timeout)) then
+    return futures.results(future)
+  end
+  if engine.once == mine then engine.once = before end
+  return futures.unfinished("serving one call")
+end
+
+-- ---- Peers ----------------------------------------------------------------------
+
+local function not_there(self, name, err)
+  if err.kind ~= "peer_lost" and err.kind ~= "not_found" then return err end
+  return errors.new("not_found", ("connecting to %s: no agent of that name is "
+    .. "in scope %s"):format(name, self.scope), false)
+end
+
+local function dial(self, name, timeout)
+  local address = registry.address(self.scope, name)
+  if #address - #"unix:" > C.PERIGEE_ADDRESS_MAX then
+    return nil, errors.new("too_large", ("connecting to %s: the path of its "
+      .. "socket is over %d bytes"):format(name,
+        tonumber(C.PERIGEE_ADDRESS_MAX)), false)
+  end
+  local future = sessions.connect(self.engine, address, {
+    timeout = timeout, transport = self.transport, peer = name })
+  self.peers[name] = future
+  local session, err = future:wait()
+  if self.peers[name] == future then self.peers[name] = session end
+  if not session then return nil, not_there(self, name, err) end
+  return session
+end
+
+--- The session with the agent of that name in this agent's scope: the one there
+-- is, or a new one; nil and an error (kind not_found, timeout, ...). options:
+-- timeout (seconds, default 30). Blocks the task, or runs the loop.
+function Agent:session(name, options)
+  check.value(name, check.name, "an agent's name")
+  options = check.options(options, { timeout = check.seconds }, "session")
+  self.engine:use(2)
+  loop.check_wait(2)
+  local known = self.peers[name]
+  if known and known.operation then     -- being dialled by another task
+    local session, err = known:wait(options.timeout)
+    return session, err
+  end
+  if known and known.handle then return known end
+  return dial(self, name, options.timeout)
+end
+
+--- A session of this agent's engine is over. (The session's.)
+function Agent:session_ended(session)
+  for name, known in pairs(self.peers) do
+    if known == session then self.peers[name] = nil end
+  end
+end
+
+--- A proxy of a service of the agent of that name; nil and an error (kind
+-- not_found, no_service, version, timeout, ...). options: timeout (seconds, for
+-- this and as default of calls: 30), version (a number, or { lowest, highest }),
+-- and those of proxy:with. A second proxy to a peer uses the session there is.
+-- Blocks the task, or runs the loop.
+function Agent:proxy(name, service, options)
+  options = proxies.check(service, options, 2)
+  local session, err = self:session(name, { timeout = options.timeout })
+  if not session then return nil, err end
+  local proxy
+  proxy, err = proxies.open(session, service, options, 2)
+  return proxy, err
+end
+
+function contexts.open_proxy(session, service, options, level)
+  proxies.check(service, options, level + 1)
+  if not session or not session.handle then
+    return nil, errors.new("peer_lost", ("opening service %s of the caller: it "
+      .. "is gone"):format(service), false)
+  end
+  return proxies.open(session, service, options, level + 1)
+end
+
+--- Closes it: listener, sessions, engine; its name is free again. Idempotent.
+function Agent:close()
+  self.engine:close()
+  if self.held then
+    registry.release(self.held)
+    self.held = false
+  end
+end
+
+function Agent:__tostring()
+  return ("agent %s in scope %s"):format(self.name, self.scope)
+end
+
+return M

@@ -1,0 +1,103 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What is common to all calls: a binding (what a proxy's methods work on), the
+-- wait for the reply, and failures as errors.
+--
+-- A binding has: session, engine, message (a struct that is filled for every
+-- call), timeout (ns), and from with{}: into, reader, capacity, request (its
+-- capacity), each false if not given.
+local codec = require "perigee.codec"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+
+local ffi = require "ffi"
+local C = native.C
+local band = bit.band
+local state = loop.state
+local huge = math.huge
+
+local M = {}
+
+local TYPED = C.PERIGEE_TYPED
+-- Refusals that come before a handler runs, whoever they are from.
+local NOT_RUN = { no_service = true, no_method = true, version = true,
+                  denied = true }
+
+--- The event of the last await; valid until the loop runs again.
+M.event = native.event_t()
+local event = M.event
+
+--- "calling calc.add of worker:0".
+function M.doing(binding, method)
+  return ("calling %s of %s"):format(method.text, binding.session:text())
+end
+
+local function failure_text(told)
+  if told.length == 0 then return nil end
+  if band(told.flags, TYPED) == 0 then
+    return ffi.string(told.pointer, told.length)
+  end
+  return codec.unpack(told.pointer, tonumber(told.length))
+end
+
+local function limit(binding)
+  local ns = binding.message.timeout
+  return ns >= 0 and ("no answer within %g s"):format(tonumber(ns) * 1e-9)
+    or "no answer"
+end
+
+--- The error of a call that ended as event tells.
+function M.failure(binding, method, told)
+  local kind = errors.kind(told.status)
+  local text, traceback, code, ran = failure_text(told)
+  if kind == "timeout" and not text then text = limit(binding) end
+  local err = errors.ended(told.status, M.doing(binding, method), text)
+  if kind == "remote" and traceback and traceback ~= "" then
+    err.message = err.message .. "\n" .. traceback
+    err.traceback = traceback
+  end
+  err.code = code
+  err.sent = not (ran == false or NOT_RUN[kind])
+  return err
+end
+
+--- The error of a call that could not be submitted; the caller's mistakes raise
+-- at level.
+function M.refused(binding, method, status, level)
+  return errors.from(status, M.doing(binding, method),
+                     binding.engine.handle or nil, false, (level or 2) + 1)
+end
+
+--- The error of a call on a session that is over.
+function M.gone(binding, method)
+  return binding.session:gone(("calling %s"):format(method.text))
+end
+
+--- The short way of a wait: true if operation's event is in M.event now. Not
+-- taken where others have something to do.
+function M.await(engine, operation)
+  if engine.i < engine.n or state.count > 1 or state.first <= state.last
+    or state.stopping then
+    return false
+  end
+  return C.perigee_await(engine.handle, operation, event, engine.spin) == 1
+end
+
+--- The long way: a future, and the loop.
+function M.wait(binding, operation, value, finish)
+  local future = futures.start(binding, operation, value, finish)
+  if not loop.wait(future, huge) then
+    future:cancel()
+    return futures.unfinished("waiting for a reply")
+  end
+  return futures.results(future)
+end
+
+--- Ends a future in what a function raised: waiting for it raises that.
+function M.raise(future, raised)
+  future.value, future.ended, future.operation = raised, -1, false
+  if future.waiter then loop.wake(future) end
+end
+
+return M

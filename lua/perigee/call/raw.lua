@@ -1,0 +1,219 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Raw and inplace calls. The payload is a string, a slice, nothing, or a writer:
+-- a function that fills a loan of the peer's memory and returns how many bytes it
+-- filled. The reply is a Lua string, the filled part of `into`, or what `reader`
+-- makes of it in place.
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local outcome = require "perigee.call.outcome"
+local slices = require "perigee.slice"
+local views = require "perigee.view"
+
+local ffi = require "ffi"
+local C = native.C
+local await, event, settle = outcome.await, outcome.event, futures.settle
+local open, close, state = views.open, views.close, loop.state
+local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
+
+local M = {}
+
+local AGAIN = C.PERIGEE_AGAIN
+local SMALL = 8192                      -- least capacity nobody asked for
+local loan = native.loan_t()
+
+local function misuse(method, problem, level)
+  error(("%s: %s"):format(method.text, problem), level + 1)
+end
+
+-- ---- Replies --------------------------------------------------------------------
+
+-- Ends a view and passes on what its function gave, raising what it raised.
+local function leave(view, before, fine, ...)
+  close(view)
+  state.pinned = before
+  if fine then return ... end
+  error((...), 0)
+end
+
+local function read(reader, told)
+  local view = open(told.pointer, tonumber(told.length))
+  local before = state.pinned
+  state.pinned = "a reader"
+  return leave(view, before, pcall(reader, view))
+end
+
+local function results(binding, method, told)
+  if told.status ~= 0 then
+    return nil, outcome.failure(binding, method, told)
+  end
+  if binding.reader then return read(binding.reader, told) end
+  if binding.into then return binding.into:slice(0, tonumber(told.slice)) end
+  return string(told.pointer, tonumber(told.length))
+end
+
+-- ---- Payloads -------------------------------------------------------------------
+
+local function fill_into(binding, method, level)
+  local why = slices.store_local(binding.message.into, binding.into,
+                                 binding.engine)
+  if why then misuse(method, "into: " .. why, level + 1) end
+end
+
+-- What the reply may take where nobody said: as much as the request.
+local function default_capacity(binding, length)
+  if binding.into then return binding.into.length end
+  return length > SMALL and length or SMALL
+end
+
+local function prepare(binding, method, length)
+  local message = binding.message
+  message.method, message.flags = method.id, 0
+  message.slice.region = nil
+  if binding.into then fill_into(binding, method, 4) end
+  if method.inplace then
+    message.capacity = binding.capacity or default_capacity(binding, length)
+  end
+  return message
+end
+
+local function submit_bytes(binding, method, handle, bytes, length)
+  local message = prepare(binding, method, length)
+  message.head, message.length = bytes, length
+  local operation = C.perigee_call(handle, message)
+  if operation < 0 then
+    return nil, outcome.refused(binding, method, operation, 4)
+  end
+  return operation, bytes
+end
+
+local function submit_slice(binding, method, handle, slice)
+  local message = prepare(binding, method, slice.length)
+  message.head, message.length = nil, 0
+  local why = slices.store_local(message.slice, slice, binding.engine)
+  if why then misuse(method, why, 3) end
+  local operation = C.perigee_call(handle, message)
+  if operation < 0 then
+    return nil, outcome.refused(binding, method, operation, 4)
+  end
+  return operation, slice
+end
+
+-- ---- Writers --------------------------------------------------------------------
+
+local function write(writer, pointer, length)
+  local view = open(pointer, length)
+  local before = state.pinned
+  state.pinned = "a writer"
+  local fine, n = pcall(writer, view)
+  close(view)
+  state.pinned = before
+  return fine, n
+end
+
+local function bad_count(method, n, length)
+  misuse(method, ("a writer returns how many bytes it filled, an integer of 0 "
+    .. "to %d, not %s"):format(length, tostring(n)), 4)
+end
+
+local function is_filled(n, length)
+  return type(n) == "number" and n >= 0 and n <= length and n % 1 == 0
+end
+
+-- Without room at the peer: from memory of our own, as any other payload.
+local function write_scratch(binding, method, handle, writer, length)
+  local bytes = native.bytes_t(length)
+  local fine, n = write(writer, bytes, length)
+  if not fine then error(n, 0) end
+  if not is_filled(n, length) then bad_count(method, n, length) end
+  if not binding.session.handle then return nil, outcome.gone(binding, method) end
+  return submit_bytes(binding, method, handle, bytes, n)
+end
+
+local function submit_writer(binding, method, handle, writer)
+  local length = binding.request or binding.capacity or SMALL
+  local status = C.perigee_call_begin(handle, length, loan)
+  if status == AGAIN then
+    return write_scratch(binding, method, handle, writer, length)
+  elseif status < 0 then
+    return nil, outcome.refused(binding, method, status, 4)
+  end
+  local fine, n = write(writer, loan.pointer, length)
+  if binding.session.handle ~= handle then
+    return nil, outcome.gone(binding, method)
+  end
+  if not fine or not is_filled(n, length) then
+    C.perigee_call_abort(handle)
+    if not fine then error(n, 0) end
+    bad_count(method, n, length)
+  end
+  local message = prepare(binding, method, n)
+  local operation = C.perigee_call_commit(handle, message, n)
+  if operation < 0 then
+    return nil, outcome.refused(binding, method, operation, 4)
+  end
+  return operation, false
+end
+
+local function submit(binding, method, payload)
+  local handle = binding.session.handle
+  if not handle then return nil, outcome.gone(binding, method) end
+  local kind = type(payload)
+  if kind == "function" then
+    return submit_writer(binding, method, handle, payload)
+  elseif kind == "string" then
+    return submit_bytes(binding, method, handle, payload, #payload)
+  elseif payload == nil then
+    return submit_bytes(binding, method, handle, nil, 0)
+  elseif slices.is_slice(payload) then
+    return submit_slice(binding, method, handle, payload)
+  end
+  misuse(method, ("a raw payload is a string, a slice, a writer (a function) or "
+    .. "nothing, not a %s"):format(kind), 3)
+end
+
+-- ---- Calls ----------------------------------------------------------------------
+
+local function finish_by(method)
+  return function(future, told)
+    local binding = future.owner
+    if binding.reader and told.status == 0 then
+      return M.settle_read(future, pcall(results, binding, method, told))
+    end
+    settle(future, results(binding, method, told))
+  end
+end
+
+--- Settles a future with what a reader gave; what it raised, waiting raises.
+function M.settle_read(future, fine, ...)
+  if fine then return settle(future, ...) end
+  outcome.raise(future, (...))
+end
+
+--- The function of a proxy for a method: calls and waits.
+function M.call(method)
+  local finish = finish_by(method)
+  return function(self, payload)
+    local binding = self[1]
+    if state.pinned then loop.check_wait(2) end
+    local operation, kept = submit(binding, method, payload)
+    if not operation then return nil, kept end
+    if await(binding.engine, operation) then
+      return results(binding, method, event)
+    end
+    return outcome.wait(binding, operation, kept, finish)
+  end
+end
+
+--- The function of a proxy's async for a method: the future of the results.
+function M.start(method)
+  local finish = finish_by(method)
+  return function(self, payload)
+    local binding = self[1]
+    local operation, kept = submit(binding, method, payload)
+    if not operation then return futures.done(nil, kept) end
+    return futures.start(binding, operation, kept, finish)
+  end
+end
+
+return M

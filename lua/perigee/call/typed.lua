@@ -1,0 +1,137 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Typed calls. A caller's function encodes the arguments into a buffer of the
+-- codec's, which is kept until the call has ended: the core may refer to it.
+local codec = require "perigee.codec"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local outcome = require "perigee.call.outcome"
+local regions = require "perigee.region"
+local slices = require "perigee.slice"
+
+local C = native.C
+local band, tonumber = bit.band, tonumber
+local acquire, release, pack = codec.acquire, codec.release, codec.pack
+local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
+local await, event, settle = outcome.await, outcome.event, futures.settle
+local store_local, state = slices.store_local, loop.state
+
+local M = {}
+
+local TYPED, SLICE = C.PERIGEE_TYPED, C.PERIGEE_SLICE
+local POOLED, PROTOCOL = C.PERIGEE_POOLED, C.PERIGEE_PROTOCOL
+
+-- The results of a reply that a slice came with.
+local function with_slice(binding, method, told)
+  local length = tonumber(told.slice)
+  local values = unpack_slice(told.pointer, told.length)
+  local slice
+  if binding.into then
+    slice = binding.into:slice(0, length)
+  else
+    local at = band(told.flags, POOLED) ~= 0 and told.landed or nil
+    slice = regions.pooled(binding.engine, at, length)
+  end
+  if not values then
+    slice:close()
+    return nil, outcome.refused(binding, method, PROTOCOL)
+  end
+  values[values.place] = slice
+  return unpack(values, 1, values.n)
+end
+
+local function results(binding, method, told)
+  if told.status ~= 0 then
+    return nil, outcome.failure(binding, method, told)
+  end
+  if band(told.flags, SLICE) ~= 0 then
+    return with_slice(binding, method, told)
+  end
+  return unpack_values(told.pointer, tonumber(told.length))
+end
+
+local function misuse(method, problem, level)
+  error(("%s: %s"):format(method.text, problem), level + 1)
+end
+
+-- Fills in the binding's message, but for the slice that is among the
+-- arguments; returns the buffer and the slice.
+local function fill(binding, method, ...)
+  local out = acquire()
+  local why, extra = pack(out, ...)
+  if why then
+    release(out)
+    misuse(method, ("argument %d is %s"):format(extra, why), 4)
+  end
+  local message = binding.message
+  message.method, message.flags = method.id, TYPED
+  message.head, message.length = out:ref()
+  return out, extra
+end
+
+local function fill_slices(binding, method, slice, level)
+  local message, engine, why = binding.message, binding.engine, nil
+  message.slice.region = nil
+  if slice then why = store_local(message.slice, slice, engine) end
+  if binding.into then
+    why = why or store_local(message.into, binding.into, engine)
+  end
+  if why then misuse(method, why, level + 1) end
+end
+
+-- Submits a call; its operation, its buffer and what else it refers to; or nil
+-- and an error.
+local function submit(binding, method, ...)
+  local handle = binding.session.handle
+  if not handle then return nil, outcome.gone(binding, method) end
+  local out, slice = fill(binding, method, ...)
+  if slice or binding.sliced then
+    fill_slices(binding, method, slice, 3)
+    binding.sliced = slice or binding.into
+  end
+  local operation = C.perigee_call(handle, binding.message)
+  if operation < 0 then
+    release(out)
+    return nil, outcome.refused(binding, method, operation, 4)
+  end
+  return operation, out, slice
+end
+
+local function finish_by(method)
+  return function(future, told)
+    local binding, kept = future.owner, future.value
+    release(kept[1])
+    settle(future, results(binding, method, told))
+  end
+end
+
+--- The function of a proxy for a method: calls and waits.
+function M.call(method)
+  local finish = finish_by(method)
+  return function(self, ...)
+    local binding = self[1]
+    if state.pinned then loop.check_wait(2) end
+    local operation, out, slice = submit(binding, method, ...)
+    if not operation then return nil, out end
+    if await(binding.engine, operation) then
+      release(out)
+      return results(binding, method, event)
+    end
+    return outcome.wait(binding, operation, { out, slice, binding.into },
+                        finish)
+  end
+end
+
+--- The function of a proxy's async for a method: the future of the results.
+function M.start(method)
+  local finish = finish_by(method)
+  return function(self, ...)
+    local binding = self[1]
+    local operation, out, slice = submit(binding, method, ...)
+    if not operation then return futures.done(nil, out) end
+    return futures.start(binding, operation, { out, slice, binding.into },
+                         finish)
+  end
+end
+
+return M

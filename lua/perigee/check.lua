@@ -1,0 +1,96 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Checks of what callers pass in. Each raises at the caller's caller, saying
+-- what was wrong: misuse is an error, never a result.
+--
+-- A schema maps option names to a check: a function (value) that returns
+-- nothing if value is fine, else what it has to be.
+local M = {}
+
+local floor = math.floor
+
+function M.is_count(value)
+  return type(value) == "number" and value >= 0 and value <= 2 ^ 53
+    and floor(value) == value
+end
+
+function M.count(value)
+  if not M.is_count(value) then return "an integer of at least 0" end
+end
+
+--- Seconds; math.huge means no limit.
+function M.seconds(value)
+  if type(value) ~= "number" or value ~= value or value < 0 then
+    return "seconds, a number of at least 0 (math.huge for no limit)"
+  end
+end
+
+function M.string(value)
+  if type(value) ~= "string" then return "a string" end
+end
+
+function M.table(value)
+  if type(value) ~= "table" then return "a table" end
+end
+
+function M.boolean(value)
+  if type(value) ~= "boolean" then return "true or false" end
+end
+
+function M.callable(value)
+  if type(value) ~= "function" then return "a function" end
+end
+
+--- Names of agents and scopes.
+function M.name(value)
+  if type(value) ~= "string" or #value < 1 or #value > 64
+    or not value:match("^[%w_:-][%w._:-]*$") then
+    return "1 to 64 of letters, digits and . _ : - without a leading dot"
+  end
+end
+
+--- Raises unless value passes check. what names it for the message.
+function M.value(value, check, what, level)
+  local wanted = check(value)
+  if wanted then
+    local got = type(value) == "number" and tostring(value) or type(value)
+    if type(value) == "string" then got = ("%q"):format(value) end
+    error(("%s must be %s, not %s"):format(what, wanted, got),
+          (level or 2) + 1)
+  end
+  return value
+end
+
+local function known(schema)
+  local names = {}
+  for name in pairs(schema) do names[#names + 1] = tostring(name) end
+  table.sort(names)
+  return table.concat(names, ", ")
+end
+
+--- Raises unless options is nil or a table of schema's options only. Returns
+-- the options, an empty table for nil.
+function M.options(options, schema, what, level)
+  level = (level or 2) + 1
+  if options == nil then return {} end
+  if type(options) ~= "table" then
+    error(("the options of %s must be a table, not %s")
+      :format(what, type(options)), level)
+  end
+  for name, value in pairs(options) do
+    local check = schema[name]
+    if not check then
+      error(("%s has no option %q; it has %s")
+        :format(what, tostring(name), known(schema)), level)
+    end
+    M.value(value, check, ("option %s of %s"):format(name, what), level)
+  end
+  return options
+end
+
+--- Nanoseconds for the core: negative for no limit.
+function M.nanoseconds(seconds)
+  if seconds > 9e9 then return -1 end
+  return seconds * 1e9
+end
+
+return M

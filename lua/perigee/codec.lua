@@ -1,0 +1,159 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Typed values on the wire: string.buffer data, one value after another. The
+-- number of values is where the data ends. A slice among them is a nil in its
+-- place, and its place (from 1) follows as one more value after the last.
+--
+-- The core has copied and scanned what arrives (PERIGEE_TYPED) before it gets
+-- here, so decoding needs no guard of its own.
+local native = require "perigee.native"
+local slices = require "perigee.slice"
+
+local buffer = require "string.buffer"
+local ffi = require "ffi"
+
+local C = native.C
+local is_slice = slices.is_slice
+local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
+
+local M = {}
+
+local KEEP = 2 ^ 18                     -- larger buffers are not kept
+local pool, pooled = {}, 0
+
+--- An empty buffer; release gives it back once the core is done with it.
+function M.acquire()
+  if pooled == 0 then return buffer.new() end
+  local out = pool[pooled]
+  pooled = pooled - 1
+  return out
+end
+
+function M.release(out)
+  if #out > KEEP then out:free() else out:reset() end
+  pooled = pooled + 1
+  pool[pooled] = out
+end
+
+local function encode_table(out, value)
+  local before = #out
+  local fine, why = pcall(out.encode, out, value)
+  if not fine then
+    return "a table with something in it that cannot travel ("
+      .. tostring(why):gsub("^.-:%d+: ", "") .. ")"
+  end
+  local start = out:ref()
+  if C.perigee_typed_scan(start + before, #out - before) ~= 1 then
+    return "a table that cannot travel: a pointer or a complex number is in "
+      .. "it, or it is more than 64 tables deep"
+  end
+end
+
+-- What is neither nil, a boolean, a number nor a string.
+local function encode_other(out, value)
+  local kind = type(value)
+  if kind == "table" then return encode_table(out, value) end
+  if kind == "cdata" then
+    if ffi.istype(int64_t, value) or ffi.istype(uint64_t, value) then
+      out:encode(value)
+      return nil
+    end
+    return "a cdata other than int64 and uint64, which cannot travel"
+  end
+  return "a " .. kind .. ", which cannot travel"
+end
+
+-- Appends value; what is wrong with it, or nil.
+local function encode(out, value)
+  local kind = type(value)
+  if kind == "number" or kind == "string" or kind == "boolean"
+    or kind == "nil" then
+    out:encode(value)
+    return nil
+  end
+  return encode_other(out, value)
+end
+
+local function pack_list(out, n, ...)
+  local slice, place
+  for i = 1, n do
+    local value = select(i, ...)
+    local why
+    if is_slice(value) then
+      if slice then return "a second slice (one can travel)", i end
+      slice, place = value, i
+      out:encode(nil)
+    else
+      why = encode(out, value)
+    end
+    if why then return why, i end
+  end
+  if slice then out:encode(place) end
+  return nil, slice
+end
+
+--- Appends values to out. Returns nil and the slice among them (nil without);
+-- or what is wrong with one of them, and its place.
+function M.pack(out, ...)
+  local n = select("#", ...)
+  if n == 0 then return nil end
+  if n > 3 then return pack_list(out, n, ...) end
+  local a, b, c = ...
+  if is_slice(a) or is_slice(b) or is_slice(c) then
+    return pack_list(out, n, ...)
+  end
+  local why = encode(out, a)
+  if why then return why, 1 end
+  if n == 1 then return nil end
+  why = encode(out, b)
+  if why then return why, 2 end
+  if n == 2 then return nil end
+  why = encode(out, c)
+  if why then return why, 3 end
+end
+
+local inbox = buffer.new()
+
+local function unpack_list(a, b, c, d)
+  local values, n = { a, b, c, d }, 4
+  while #inbox > 0 do
+    n = n + 1
+    values[n] = inbox:decode()
+  end
+  return unpack(values, 1, n)
+end
+
+--- The values of length bytes at pointer, which stay the core's.
+function M.unpack(pointer, length)
+  inbox:set(pointer, length)
+  if length == 0 then return end
+  local a = inbox:decode()
+  if #inbox == 0 then return a end
+  local b = inbox:decode()
+  if #inbox == 0 then return a, b end
+  local c = inbox:decode()
+  if #inbox == 0 then return a, b, c end
+  local d = inbox:decode()
+  if #inbox == 0 then return a, b, c, d end
+  return unpack_list(a, b, c, d)
+end
+
+--- The values of data that a slice came with, as a table with their number n
+-- and the slice's place; nil if the data names no such place.
+function M.unpack_slice(pointer, length)
+  local values, n = {}, 0
+  inbox:set(pointer, length)
+  while #inbox > 0 do
+    n = n + 1
+    values[n] = inbox:decode()
+  end
+  local place = values[n]
+  values[n] = nil
+  n = n - 1
+  if type(place) ~= "number" or place % 1 ~= 0 or place < 1 or place > n then
+    return nil
+  end
+  values.n, values.place = n, place
+  return values
+end
+
+return M

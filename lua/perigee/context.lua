@@ -1,0 +1,97 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What a handler can know of the call that it serves, and do beside it.
+--
+--   context.peer      the caller: its agent's name, or "process PID"
+--   context.method    the method's name; context.service the service's
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+
+local C = native.C
+local state = loop.state
+
+local M = {}
+
+local Context = {}
+Context.__index = Context
+
+--- What the raw or inplace handler that runs now serves; a worker has the same
+-- fields for typed ones. served is false outside of a handler.
+M.raw = { engine = false, served = false, session = 0, method = false,
+          context = false }
+
+--- Of the call that is being served here; nil outside of a handler. May be kept
+-- and passed on: what the call was stays known after its end.
+function M.current()
+  local record = state.pinned and M.raw.served and M.raw or state.current
+  if not record.served then return nil end
+  if record.context then return record.context end
+  local session = record.engine.sessions[record.session]
+  local method = record.method
+  local context = setmetatable({
+    engine = record.engine, served = record.served, session = session or false,
+    peer = session and session:text() or "a peer that is gone",
+    method = method.name, service = method.service, worker = record,
+    delivered = false,
+  }, Context)
+  record.context = context
+  return context
+end
+
+--- Seconds left of the call's timeout; math.huge without one, 0 after its end.
+function Context:remaining()
+  if not self.served or not self.engine.handle then return 0 end
+  local left = tonumber(C.perigee_served_remaining(self.engine.handle,
+                                                   self.served))
+  return left < 0 and math.huge or left * 1e-9
+end
+
+--- Has the caller given up, or is it gone? false once the reply is on its way.
+function Context:cancelled()
+  if not self.served then return false end
+  if not self.engine.handle then return true end
+  return C.perigee_served_cancelled(self.engine.handle, self.served)
+end
+
+--- Waits until the caller has the reply, so that a slice in it may change again:
+-- true, or nil and an error if it never will. timeout: seconds (nil: as long as
+-- that takes). For a task that the handler spawned: the reply goes when the
+-- handler returns, so the handler itself would wait for ever.
+function Context:sent(timeout)
+  if self.served and self.worker == state.current then
+    error("context:sent waits for the reply, which goes when the handler "
+      .. "returns; wait in a task that it spawns", 2)
+  end
+  self.delivered = self.delivered or futures.new()
+  local ended, err = self.delivered:wait(timeout)
+  return ended, err
+end
+
+--- A proxy of a service of the caller, over the session that the call came by;
+-- options and results as agent:proxy.
+function Context:proxy(service, options)
+  local proxy, err = M.open_proxy(self.session, service, options, 3)
+  return proxy, err
+end
+
+--- The reply has gone: delivered is true, false (it will be told by settle) or
+-- an error. (The server's.)
+function M.replied(context, delivered)
+  context.served = false
+  if delivered then M.settle(context, delivered) end
+end
+
+function M.settle(context, delivered)
+  context.delivered = context.delivered or futures.new()
+  if delivered == true then return futures.settle(context.delivered, true) end
+  futures.settle(context.delivered, nil, delivered)
+end
+
+--- The error of a reply that the caller will never have.
+function M.undelivered(context, status)
+  return errors.ended(status, ("replying to %s of %s"):format(context.method,
+                                                              context.peer))
+end
+
+return M

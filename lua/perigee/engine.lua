@@ -1,0 +1,176 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Engines: one reactor of the core each, polled by the loop of this Lua state
+-- from its making to its close(). It owns regions, listeners and sessions.
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local listeners = require "perigee.listener"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local regions = require "perigee.region"
+local sessions = require "perigee.session"
+
+local ffi = require "ffi"
+local C = native.C
+
+local M = {}
+
+local function cdata(value)
+  if type(value) ~= "cdata" then return "a cdata" end
+end
+
+local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
+                 "message", "typed", "pool", "serving", "epoch" }
+local TIMES = { "hello_timeout", "spin" }
+local GIVEN = { "clock", "random", "context", "transports", "memories" }
+
+local OPTIONS = { pull = check.boolean }
+for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
+for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
+for _, name in ipairs(GIVEN) do OPTIONS[name] = cdata end
+M.OPTIONS = OPTIONS
+
+local Engine = {}
+Engine.__index = Engine
+M.Engine = Engine
+
+local function core_options(options)
+  local core = native.options_t()
+  C.perigee_options(core)
+  for _, name in ipairs(COUNTS) do
+    if options[name] then core[name] = options[name] end
+  end
+  for _, name in ipairs(TIMES) do
+    if options[name] then core[name] = check.nanoseconds(options[name]) end
+  end
+  for _, name in ipairs(GIVEN) do
+    if options[name] then core[name] = options[name] end
+  end
+  if options.pull ~= nil then core.pull = options.pull and 1 or 0 end
+  return core
+end
+
+--- perigee.engine: a new engine, or nil and an error (kind no_memory). options
+-- are limits with good defaults: operations and serving (in flight at once),
+-- sessions, regions, hellos; ring, eager, message, typed, pool in bytes;
+-- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
+-- process_vm_readv). For simulations and specs, as cdata: clock, random,
+-- context, transports, memories.
+function M.new(options)
+  options = check.options(options, OPTIONS, "perigee.engine", 2)
+  local core, out = core_options(options),
+    ffi.new("struct perigee_engine *[1]")
+  local status = C.perigee_engine_open(core, out)
+  if status < 0 then
+    return nil, errors.from(status, "making an engine", nil, nil, 2)
+  end
+  local engine = setmetatable({
+    handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,
+    inflight = {}, sessions = {}, listeners = {}, regions = {},
+    memory = setmetatable({}, { __mode = "k" }), pooled = 0,
+    pooled_limit = 2 ^ 28, chores = false, keep = options,
+    methods = {}, landed = {}, replying = {}, once = false, scratch = 0,
+    spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,
+  }, Engine)
+  engine.engine = engine                -- an owner of futures has one
+  loop.add_engine(engine)
+  return engine
+end
+
+--- The core's handle; raises at level once the engine is closed.
+function Engine:use(level)
+  if self.handle then return self.handle end
+  error("the engine has been closed", level + 1)
+end
+
+function Engine:text() return "the engine" end
+
+Engine.alloc = regions.alloc
+Engine.register = regions.register
+
+--- Listens at "unix:PATH"; a listener, or nil and an error (kind name_taken,
+-- too_large for a path over 107 bytes). Sessions that peers open are taken by
+-- listener:accept.
+function Engine:listen(address)
+  check.value(address, check.string, "engine:listen's address")
+  local listener, err = listeners.new(self, address)
+  return listener, err
+end
+
+local CONNECT = { timeout = check.seconds, transport = check.string }
+
+--- Dials "unix:PATH": a session, or nil and an error (kind not_found, timeout,
+-- ...). options: timeout (seconds, default 30), transport (a name that must be
+-- used, default PERIGEE_TRANSPORT or "auto"). Blocks the task, or runs the loop.
+function Engine:connect(address, options)
+  check.value(address, check.string, "engine:connect's address")
+  options = check.options(options, CONNECT, "engine:connect")
+  self:use(2)
+  loop.check_wait(2)
+  return sessions.connect(self, address, options):wait()
+end
+
+--- The counters of the engine since its start, as a table of numbers.
+function Engine:stats()
+  return sessions.counters(C.perigee_counters(self:use(2), nil))
+end
+
+--- Has the loop call f, which must not wait, about once a millisecond until it
+-- returns true. For what has to be tried again. (Inner use.)
+function Engine:later(f)
+  self.chores = self.chores or {}
+  self.chores[#self.chores + 1] = f
+end
+
+--- Does what is to be tried again. (The loop's.)
+function Engine:tidy()
+  local chores, left = self.chores, false
+  self.chores = false
+  for _, f in ipairs(chores) do
+    if not f() then
+      left = left or {}
+      left[#left + 1] = f
+    end
+    if not self.handle then return end
+  end
+  if left and self.chores then
+    for _, f in ipairs(self.chores) do left[#left + 1] = f end
+  end
+  self.chores = left or self.chores
+end
+
+local function end_children(engine)
+  for listener in pairs(engine.listeners) do listener:close() end
+  for _, session in pairs(engine.sessions) do session:forget() end
+  for memory in pairs(engine.memory) do memory:ended() end
+end
+
+--- Closes its listeners, sessions and regions and then itself, at once. What is
+-- pending ends in kind closed. Idempotent.
+function Engine:close()
+  local handle = self.handle
+  if not handle then return end
+  end_children(self)
+  self.handle, self.i, self.n, self.chores = false, 0, 0, false
+  loop.remove_engine(self)
+  C.perigee_engine_close(handle)
+  local inflight = self.inflight
+  self.inflight = {}
+  for _, future in pairs(inflight) do
+    futures.settle(future, nil, errors.new("closed",
+      "its engine was closed while it was pending"))
+  end
+  for _, landing in pairs(self.landed) do landing:abandon() end
+  self.landed, self.replying, self.methods = {}, {}, {}
+end
+
+-- Engines that are open when the Lua state ends are closed by this net.
+M.net = newproxy(true)
+getmetatable(M.net).__gc = function()
+  for _, engine in ipairs(loop.state.engines) do
+    pcall(engine.agent and engine.agent.close or engine.close,
+          engine.agent or engine)
+  end
+end
+
+return M

@@ -1,0 +1,76 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What the world did, as values: functions return nil and one of these. What
+-- the caller did wrong is error(message, level) and never one of these.
+--
+--   kind       one of M.kinds
+--   message    a sentence: what was being done, to whom, and what happened
+--   sent       false: a promise that no handler ran; true: one may have
+--   code       what a remote handler's error table had as its code, if any
+--   traceback  the remote handler's, as text, if any
+local native = require "perigee.native"
+
+local ffi = require "ffi"
+local C = native.C
+
+local M = {}
+
+--- Every kind there is.
+M.kinds = {
+  "timeout", "cancelled", "peer_lost", "remote", "denied", "range", "stale",
+  "no_service", "no_method", "version", "too_large", "unsupported", "protocol",
+  "no_memory", "closed", "name_taken", "not_found",
+}
+
+local kind_of, status_of = {}, {}
+for i, kind in ipairs(M.kinds) do
+  kind_of[-i] = kind
+  status_of[kind] = -i
+end
+-- Statuses of the core that have no kind of their own.
+kind_of[C.PERIGEE_AGAIN] = "no_memory"
+kind_of[C.PERIGEE_SYSTEM] = "unsupported"
+
+local Error = {}
+Error.__index = Error
+
+function Error:__tostring() return self.message end
+
+function Error.__concat(a, b) return tostring(a) .. tostring(b) end
+
+--- A new error.
+function M.new(kind, message, sent)
+  return setmetatable({ kind = kind, message = message, sent = sent }, Error)
+end
+
+--- Is x an error of Perigee's? Tells them from a handler's own `nil, x`.
+function M.is_error(x)
+  return getmetatable(x) == Error
+end
+
+--- The kind of a status of the core, the status of a kind, the core's sentence
+-- for a status.
+function M.kind(status) return kind_of[status] or "protocol" end
+function M.status(kind) return status_of[kind] end
+function M.text(status) return ffi.string(C.perigee_status_text(status)) end
+
+--- An error from a status that a function of the core returned. doing says
+-- what was being done and to whom; engine is its handle or nil. The caller's
+-- own mistakes raise at level.
+function M.from(status, doing, engine, sent, level)
+  local detail = native.detail(engine)
+  local why = detail ~= "" and detail or M.text(status)
+  if status == C.PERIGEE_INVALID or status == C.PERIGEE_FORKED then
+    if status == C.PERIGEE_FORKED then why = M.text(status) end
+    error(doing .. ": " .. why, (level or 2) + 1)
+  end
+  return M.new(M.kind(status), doing .. ": " .. why, sent)
+end
+
+--- An error of an operation that the core ended with status; text may add what
+-- is known (what the peer said).
+function M.ended(status, doing, text, sent)
+  local why = text and text ~= "" and text or M.text(status)
+  return M.new(M.kind(status), doing .. ": " .. why, sent)
+end
+
+return M

@@ -1,0 +1,142 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Futures: what has been started and will end once.
+--
+--   owner      what it belongs to: has `engine`, and is or has a session
+--   operation  the core's number of it while pending, or false
+--   ended      false, then how many results there are
+--   value      while pending whatever must stay alive for the core; then the
+--              one result, or a table of them
+--   finish     function (future, event): settles it with the event's results
+--   waiter     signals to tell (loop.lua)
+--
+-- A future is made for every asynchronous operation, so it stays this small.
+local errors = require "perigee.errors"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+
+local C = native.C
+local huge = math.huge
+
+local M = {}
+
+local Future = {}
+Future.__index = Future
+M.Future = Future
+
+--- A pending future of a started operation, known to the loop by its number.
+function M.start(owner, operation, value, finish)
+  local future = setmetatable({ owner = owner, operation = operation,
+                                ended = false, value = value, finish = finish,
+                                waiter = false }, Future)
+  owner.engine.inflight[operation] = future
+  return future
+end
+
+--- A pending future of something else than an operation of the core.
+function M.new(owner)
+  return setmetatable({ owner = owner or false, operation = false,
+                        ended = false, value = false, finish = false,
+                        waiter = false }, Future)
+end
+
+--- Ends future with results; no more than once.
+function M.settle(future, ...)
+  if future.ended then return end
+  local n = select("#", ...)
+  if n == 1 then future.value = (...) else future.value = { ... } end
+  future.operation = false
+  future.ended = n
+  if future.waiter then loop.wake(future) end
+end
+
+--- A future that has ended with results.
+function M.done(...)
+  local future = M.new()
+  M.settle(future, ...)
+  return future
+end
+
+--- The future of what ended in success while it was submitted: shared by all.
+M.SUCCESS = M.done(true)
+
+--- Ends the operation that event tells about.
+function M.finish(engine, event)
+  local operation = event.operation
+  local future = engine.inflight[operation]
+  if future then
+    engine.inflight[operation] = nil
+    future.finish(future, event)
+  end
+end
+
+--- How it failed, or nil: an error, not a handler's own `nil, x`.
+function M.failure(future)
+  if future.ended ~= 2 then return nil end
+  local results = future.value
+  return results[1] == nil and errors.is_error(results[2]) and results[2]
+    or nil
+end
+
+--- The results of what has ended.
+function M.results(future)
+  local n = future.ended
+  if n == 1 then return future.value end
+  if n == -1 then error(future.value, 0) end
+  return unpack(future.value, 1, n)
+end
+local results = M.results
+
+-- What a wait gives that ended before its future did.
+function M.unfinished(what)
+  if loop.state.stopping then
+    return nil, errors.new("closed", what .. ": the loop was stopped")
+  end
+  return nil, errors.new("timeout", what .. ": the time to wait is over, the "
+    .. "operation goes on")
+end
+
+local function wait(future, seconds)
+  if seconds ~= nil and not (type(seconds) == "number" and seconds >= 0) then
+    error("future:wait takes seconds, a number of at least 0, or nothing", 3)
+  end
+  local deadline = huge
+  if seconds then deadline = loop.deadline(seconds) end
+  if loop.wait(future, deadline) then return results(future) end
+  return M.unfinished("waiting for a future")
+end
+
+--- Waits at most seconds (nil: as long as the operation takes) and returns the
+-- operation's results, or nil and an error. If the time is over first that is
+-- kind timeout, and the operation goes on: done() is still false. Blocks the
+-- task, or runs the loop where there is no task to park.
+function Future:wait(seconds)
+  if self.ended == 1 then return self.value end
+  if self.ended then return results(self) end
+  return wait(self, seconds)
+end
+
+--- Has it ended, with whatever results? Never blocks.
+function Future:done()
+  return self.ended and true or false
+end
+
+--- Asks for the operation's end. It then ends once: in kind cancelled, or as it
+-- would have if that came first. Never blocks; no-op on what has ended.
+function Future:cancel()
+  if self.ended then return end
+  local operation = self.operation
+  if operation then
+    local handle = self.owner.engine.handle
+    if handle then C.perigee_cancel(handle, operation) end
+  else
+    M.settle(self, nil, errors.new("cancelled", "it was cancelled"))
+  end
+end
+
+--- Is x a future (or something that can be waited for as one)?
+function M.is_future(x)
+  return type(x) == "table" and (getmetatable(x) == Future
+    or x.wait == Future.wait)
+end
+
+return M

@@ -1,0 +1,40 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Perigee: remote memory and calls between processes, as close as the hardware
+-- between them allows. This module is all that scripts require; README.md beside
+-- it says what is behind it.
+--
+--   perigee.serve, perigee.agent        services and calls (serve.lua, agent.lua)
+--   perigee.engine                      the layer below: memory, sessions
+--   perigee.run, spawn, sleep, stop     tasks (task.lua)
+--   perigee.wait_all, wait_any          several futures
+--   perigee.context                     in a handler: the call that it serves
+--   perigee.is_error                    tells an error from a value
+--   perigee.log                         function (level, message); replace it
+--   perigee.units                       sizes and times as people write them
+local agents = require "perigee.agent"
+local contexts = require "perigee.context"
+local engines = require "perigee.engine"
+local errors = require "perigee.errors"
+local log = require "perigee.log"
+local tasks = require "perigee.task"
+require "perigee.transfer"
+
+local M = {
+  agent = agents.new,
+  serve = require "perigee.serve",
+  engine = engines.new,
+  run = tasks.run,
+  stop = tasks.stop,
+  spawn = tasks.spawn,
+  sleep = tasks.sleep,
+  wait_all = tasks.wait_all,
+  wait_any = tasks.wait_any,
+  context = contexts.current,
+  is_error = errors.is_error,
+  log = log.default,
+  units = require "perigee.units",
+}
+
+log.target = M
+
+return M

@@ -1,0 +1,125 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Landings: where the slice of a typed call goes. engine.landed keeps, by the
+-- served call's number, what a landing gave until its handler has it.
+local codec = require "perigee.codec"
+local contexts = require "perigee.context"
+local log = require "perigee.log"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local regions = require "perigee.region"
+local reply = require "perigee.reply"
+local slices = require "perigee.slice"
+
+local C = native.C
+local band = bit.band
+local state, raw = loop.state, contexts.raw
+
+local M = {}
+
+local POOLED = C.PERIGEE_POOLED
+local TOO_LARGE, DENIED = C.PERIGEE_TOO_LARGE, C.PERIGEE_DENIED
+local target = native.slice_t()
+
+local Landing = {}
+Landing.__index = Landing
+
+--- Tells the method that its handler will never run; once.
+function Landing:abandon()
+  local abandoned, values = self.method.abandoned, self.values
+  if not abandoned then return end
+  values[values.place] = self.slice
+  state.pinned = "an abandoned function"
+  local fine, failure = xpcall(abandoned, reply.caught,
+                               unpack(values, 1, values.n))
+  state.pinned = false
+  if not fine then
+    log.write("error", ("%s: its abandoned failed: %s")
+      :format(self.method.text, failure.traceback))
+  end
+end
+
+local function pooled(engine, served)
+  target.region = nil
+  local status = C.perigee_land(engine.handle, served, target)
+  if status < 0 then
+    reply.refuse(engine, served, status, native.detail(engine.handle))
+  end
+end
+
+-- Asks the method; what it gave, or nil and why there is nothing.
+local function ask(engine, event, method, values)
+  values[values.place] = tonumber(event.slice)
+  state.pinned = "a landing"
+  raw.engine, raw.served, raw.method = engine, event.operation, method
+  raw.session, raw.context = event.session, false
+  local fine, slice, reason = xpcall(method.landing, reply.caught,
+                                     unpack(values, 1, values.n))
+  state.pinned, raw.served = false, false
+  if raw.context and fine then raw.context.served = false end
+  return fine, slice, reason
+end
+
+local function land(engine, served, method, values, slice, length)
+  local why = slices.store_local(target, slice, engine)
+  if why then
+    return reply.failed(engine, served, raw, { message = method.text
+      .. ": its landing gave something else than what it may: " .. why })
+  end
+  if slice.length < length then
+    return reply.refuse(engine, served, TOO_LARGE,
+      ("the landing has %d bytes, the slice %d"):format(slice.length, length))
+  end
+  local status = C.perigee_land(engine.handle, served, target)
+  if status < 0 then
+    return reply.refuse(engine, served, status, native.detail(engine.handle))
+  end
+  engine.landed[served] = setmetatable({
+    method = method, values = values,
+    slice = slice.length == length and slice or slice:slice(0, length),
+  }, Landing)
+end
+
+loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)
+  local method, served = engine.methods[event.method], event.operation
+  if not method or method.kind ~= "typed" then
+    return reply.refuse(engine, served, C.PERIGEE_NO_METHOD,
+                        "no typed method has this id")
+  end
+  if not method.landing then return pooled(engine, served) end
+  local length = tonumber(event.slice)
+  local values = codec.unpack_slice(event.pointer, event.length)
+  if not values then
+    return reply.refuse(engine, served, C.PERIGEE_PROTOCOL,
+                        "a slice came without its place")
+  end
+  local fine, slice, reason = ask(engine, event, method, values)
+  if not engine.handle then return end
+  if not fine then return reply.failed(engine, served, raw, slice) end
+  if slice == nil then
+    return reply.refuse(engine, served, DENIED,
+                        tostring(reason or "the landing gave nothing"))
+  end
+  return land(engine, served, method, values, slice, length)
+end
+
+loop.on[C.PERIGEE_EVENT_ABANDONED] = function(engine, event)
+  local landing = engine.landed[event.operation]
+  engine.landed[event.operation] = nil
+  if landing then landing:abandon() end
+end
+
+--- The slice of a REQUEST that came with one: where it landed, or pooled.
+function M.take(engine, event, served)
+  local landing = engine.landed[served]
+  if landing then
+    engine.landed[served] = nil
+    return landing.slice
+  end
+  local pointer = band(event.flags, POOLED) ~= 0 and event.landed or nil
+  return regions.pooled(engine, pointer, tonumber(event.slice))
+end
+
+--- Lets go of a slice that no handler will get.
+function M.give_up(slice) slice:close() end
+
+return M

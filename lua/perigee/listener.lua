@@ -1,0 +1,98 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Listeners: addresses at which peers open sessions.
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local sessions = require "perigee.session"
+
+local ffi = require "ffi"
+local C = native.C
+
+local M = {}
+
+local Listener = {}
+Listener.__index = Listener
+
+--- engine:listen.
+function M.new(engine, address)
+  local out = ffi.new("struct perigee_listener *[1]")
+  local status = C.perigee_listen(engine:use(3), address, out)
+  if status < 0 then
+    return nil, errors.from(status, "listening at " .. address, engine.handle,
+                            nil, 3)
+  end
+  local listener = setmetatable({ engine = engine, handle = out[0],
+                                  address = address, arrived = {},
+                                  waiting = {} }, Listener)
+  engine.listeners[listener] = true
+  return listener
+end
+
+--- The next session that a peer opened, or nil and an error of kind timeout
+-- after timeout seconds (nil: waits without limit), closed if the listener is
+-- closed meanwhile. Blocks the task, or runs the loop.
+function Listener:accept(timeout)
+  if not self.handle then error("the listener has been closed", 2) end
+  if timeout ~= nil then
+    check.value(timeout, check.seconds, "accept's timeout")
+  end
+  loop.check_wait(2)
+  while #self.arrived > 0 do
+    local session = table.remove(self.arrived, 1)
+    if session.handle then return session end
+  end
+  local future = futures.new(self)
+  self.waiting[#self.waiting + 1] = future
+  if loop.wait(future, loop.deadline(timeout)) then
+    return futures.results(future)
+  end
+  futures.settle(future, nil, errors.new("cancelled", "nobody waits any more"))
+  if loop.state.stopping then
+    return nil, errors.new("closed", "accepting at " .. self.address
+      .. ": the loop was stopped")
+  end
+  return nil, errors.new("timeout", ("accepting at %s: no peer came within %g s")
+    :format(self.address, timeout))
+end
+
+--- Stops listening; sessions that were accepted stay. Idempotent.
+function Listener:close()
+  local handle = self.handle
+  if not handle then return end
+  self.handle = false
+  self.engine.listeners[self] = nil
+  C.perigee_listener_close(handle)
+  for _, future in ipairs(self.waiting) do
+    futures.settle(future, nil, errors.new("closed", "accepting at "
+      .. self.address .. ": the listener was closed"))
+  end
+  for _, session in ipairs(self.arrived) do session:close() end
+  self.waiting, self.arrived = {}, {}
+end
+
+local function give(listener, session)
+  while #listener.waiting > 0 do
+    local future = table.remove(listener.waiting, 1)
+    if not future.ended then return futures.settle(future, session) end
+  end
+  listener.arrived[#listener.arrived + 1] = session
+end
+
+local function find(engine, address)
+  for listener in pairs(engine.listeners) do
+    if listener.address == address then return listener end
+  end
+  return (next(engine.listeners))
+end
+
+loop.on[C.PERIGEE_EVENT_ACCEPTED] = function(engine, event)
+  local session = sessions.adopt(engine, event.session, nil)
+  if not session then return end
+  session.accepted = true
+  local listener = find(engine, session.address)
+  if listener and not engine.agent then give(listener, session) end
+end
+
+return M

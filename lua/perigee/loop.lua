@@ -1,0 +1,408 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The loop: one for each Lua state, over all its engines.
+--
+-- Whoever waits runs it. A wait first *pumps*: it polls and handles events on
+-- the spot, with no coroutine switch, for as long as none of them can park.
+-- What can park are typed handlers and tasks, and those run on workers: pooled
+-- coroutines of which one at a time leads. The leader runs the loop and calls
+-- handlers and tasks directly, with no switch either; when one of them parks,
+-- its worker is suspended with it and another leads on with the rest of the
+-- batch. A parked worker whose wait has ended is resumed by the leader; once
+-- its handler is over it sees that it leads no more, and goes back to the pool.
+--
+--   worker    event                                  becomes
+--   idle      taken by a base or a leader's park     leading
+--   leading   the base's target has ended, a stop    idle
+--   leading   its handler or task waits              parked
+--   parked    what it waits for has ended            ready
+--   parked    a stop                                 dropped, never resumed
+--   ready     resumed by the leader                  running
+--   running   its handler or task waits              parked
+--   running   its handler or task is over            idle
+--
+-- A *base* is the wait of code that cannot park: the main thread, a foreign
+-- coroutine, a callback across a C boundary. It resumes leaders until what it
+-- waits for has ended. Bases nest; the innermost one's target counts.
+--
+-- Each engine keeps a batch of polled events with what has been handled of it,
+-- so that whoever runs the loop next goes on with the rest, and polls (which
+-- ends the life of the events' pointers) only when none is left.
+local native = require "perigee.native"
+local timers = require "perigee.timers"
+
+local C = native.C
+local running, yield = coroutine.running, coroutine.yield
+local resume, create = coroutine.resume, coroutine.create
+local yieldable = coroutine.isyieldable
+local band, huge = bit.band, math.huge
+
+local AGAIN = C.PERIGEE_AGAIN
+local REQUEST, TYPED = C.PERIGEE_EVENT_REQUEST, C.PERIGEE_TYPED
+local BATCH = 64
+local PARKED, IDLE = {}, {}           -- what a worker says as it yields
+
+local M = { BATCH = BATCH }
+
+--- What the loop knows. Other modules read it; only this one writes it, but for
+-- pinned (what runs on the loop now and must not wait, as text, or false),
+-- stopping and watching.
+local state = {
+  engines = {}, count = 0,            -- open engines; replaced, never changed
+  handles = nil,                      -- theirs, for perigee_wait
+  current = { co = false, served = false }, -- the worker that runs now
+  leader = false,                     -- the worker that leads
+  target = { ended = false },         -- what the innermost base waits for
+  pinned = false,
+  first = 1, last = 0,                -- of the ready queue
+  stopping = false,                   -- a stop is on its way to run()
+  watching = false,                   -- signals are ours
+  generation = 0,                     -- workers of an older one are dropped
+}
+M.state = state
+
+--- Handlers of events by kind: functions (engine, event), which must not wait.
+M.on = {}
+local on = M.on
+
+--- Called for typed requests: function (engine, event, worker). May park.
+M.serve = nil
+
+local ready, pool = {}, {}
+
+--- Nanoseconds of the first engine's clock.
+local function now()
+  local first = state.engines[1]
+  if first then return tonumber(C.perigee_now(first.handle)) end
+  return native.clock()
+end
+M.now = now
+
+--- Queues a worker to be resumed or a job (a table with a function `run`) to be
+-- run by whoever leads next.
+local function enqueue(item)
+  state.last = state.last + 1
+  ready[state.last] = item
+end
+M.enqueue = enqueue
+
+-- ---- Signals: what waits are made of ---------------------------------------
+
+--- A signal ends once, after `remaining` things that it is attached to have.
+function M.signal(remaining)
+  return { ended = false, remaining = remaining, worker = false, at = huge,
+           place = nil }
+end
+
+local function trigger(signal)
+  if signal.ended then return end
+  signal.ended = true
+  local worker = signal.worker
+  if worker and worker.generation == state.generation then enqueue(worker) end
+end
+M.trigger = trigger
+
+--- Has future's end count for signal.
+function M.attach(future, signal)
+  future.waiter = { signal = signal, next = future.waiter }
+end
+
+--- Undoes attach.
+function M.detach(future, signal)
+  local before, node = nil, future.waiter
+  while node and node.signal ~= signal do before, node = node, node.next end
+  if not node then return end
+  if before then before.next = node.next else future.waiter = node.next end
+end
+
+--- Tells those who wait for future, whose field `ended` has just been set.
+function M.wake(future)
+  local node = future.waiter
+  future.waiter = false
+  while node do
+    local signal = node.signal
+    signal.remaining = signal.remaining - 1
+    if signal.remaining == 0 then trigger(signal) end
+    node = node.next
+  end
+end
+
+local function expire()
+  local time = now()
+  local signal = timers.due(time)
+  while signal do
+    trigger(signal)
+    signal = timers.due(time)
+  end
+end
+
+-- ---- Turns ------------------------------------------------------------------
+
+local function poll(engine)
+  local n = C.perigee_poll(engine.handle, engine.events, BATCH)
+  engine.i, engine.n = 0, n
+  if n < 0 then
+    engine.n = 0
+    error("perigee: polling an engine: " .. native.detail(engine.handle), 0)
+  end
+end
+
+-- Handles the rest of engine's batch; false if it has to end before: a typed
+-- request needs a leader, or worker leads no more.
+local function drain(engine, worker, target)
+  local events = engine.events
+  while engine.i < engine.n do
+    local event = events[engine.i]
+    local kind = event.kind
+    if kind == REQUEST and band(event.flags, TYPED) ~= 0 then
+      if not worker then return false end
+      engine.i = engine.i + 1
+      M.serve(engine, event, worker)
+      if state.leader ~= worker then return false end
+    else
+      engine.i = engine.i + 1
+      on[kind](engine, event)
+    end
+    if target.ended then return true end
+  end
+  return true
+end
+
+-- One pass over the engines: true if there was nothing to do, false if there
+-- was, nil if drain had to end.
+local function pass(worker, target)
+  local engines, quiet = state.engines, true
+  for k = 1, #engines do
+    local engine = engines[k]
+    if engine.handle then
+      if engine.i == engine.n then poll(engine) end
+      if engine.n > 0 then
+        quiet = false
+        if not drain(engine, worker, target) then return nil end
+      end
+      if engine.chores then engine:tidy() end
+    end
+  end
+  return quiet
+end
+
+local function note_signals()
+  if state.watching and C.perigee_signals_noted() ~= 0 then
+    state.stopping = true
+  end
+end
+
+local function chores_wait()
+  local engines = state.engines
+  for k = 1, #engines do
+    if engines[k].chores then return true end
+  end
+end
+
+-- Sleeps until there may be events, a timer or deadline is due, a signal came.
+local function sleep(deadline)
+  local at, timeout = timers.earliest(), -1
+  if deadline < at then at = deadline end
+  if at < huge then
+    timeout = at - now()
+    if timeout < 0 then timeout = 0 end
+  end
+  if chores_wait() and (timeout < 0 or timeout > 1e6) then timeout = 1e6 end
+  if timeout < 0 and state.count == 0 and not state.watching then
+    error("perigee: nothing is left that could end this wait", 0)
+  end
+  if C.perigee_wait(state.handles, state.count, timeout) == AGAIN then
+    note_signals()
+  end
+end
+
+-- Runs the loop on the spot: true when target has ended, false at the deadline,
+-- nil when something is due that only a leader may run, or a base has to go on.
+local function pump(target, deadline)
+  local outer = state.target
+  while not target.ended do
+    if state.first <= state.last or outer.ended or state.stopping then
+      return nil
+    end
+    note_signals()
+    local quiet = pass(nil, target)
+    if quiet == nil then return nil end
+    if timers.earliest() < huge then expire() end
+    if quiet and not target.ended then
+      if deadline < huge and now() >= deadline then return false end
+      sleep(deadline)
+    end
+  end
+  return true
+end
+
+-- ---- Workers ----------------------------------------------------------------
+
+local function returned(worker, fine, what)
+  if not fine then
+    error(debug.traceback(worker.co, tostring(what)), 0)
+  end
+  if what == IDLE then
+    pool[#pool + 1] = worker
+  elseif what ~= PARKED then          -- the program's own coroutine.yield()
+    enqueue(worker)
+  end
+end
+
+local function resume_ready(worker)
+  local current, leader = state.current, state.leader
+  state.current = worker
+  local fine, what = resume(worker.co)
+  state.current, state.leader = current, leader
+  returned(worker, fine, what)
+end
+
+-- Runs what is ready now, not what gets ready meanwhile.
+local function run_ready(leader)
+  local last = state.last
+  while state.first <= last and state.leader == leader do
+    local item = ready[state.first]
+    ready[state.first] = nil
+    state.first = state.first + 1
+    if item.co then resume_ready(item) else item:run(leader) end
+  end
+  if state.first > state.last then state.first, state.last = 1, 0 end
+end
+
+local function turn(worker)
+  if state.first <= state.last then
+    run_ready(worker)
+    if state.leader ~= worker or state.target.ended then return end
+  end
+  note_signals()
+  local quiet = pass(worker, state.target)
+  if quiet == nil then return end
+  if timers.earliest() < huge then expire() end
+  if quiet and state.first > state.last and not state.target.ended
+    and not state.stopping then
+    sleep(huge)
+  end
+end
+
+local function body(worker)
+  while true do
+    if state.leader ~= worker then
+      yield(IDLE)
+    elseif state.target.ended or state.stopping then
+      state.leader = false
+      yield(IDLE)
+    else
+      turn(worker)
+    end
+  end
+end
+
+local function take_worker()
+  local worker = table.remove(pool)
+  if not worker then
+    worker = { served = false }
+    worker.co = create(function() return body(worker) end)
+  end
+  worker.generation = state.generation
+  return worker
+end
+
+local function base(signal)
+  local current, leader, target = state.current, state.leader, state.target
+  state.target = signal
+  local worker, fine, what
+  repeat
+    worker = take_worker()
+    state.leader, state.current = worker, worker
+    fine, what = resume(worker.co)
+    if fine then returned(worker, fine, what) end
+  until not fine or signal.ended or state.stopping
+  state.current, state.leader, state.target = current, leader, target
+  if not fine then returned(worker, fine, what) end
+end
+
+-- ---- Waiting ----------------------------------------------------------------
+
+local function refuse(level)
+  error(("%s runs on the loop and must not wait"):format(state.pinned),
+        level + 1)
+end
+
+--- Raises where waiting is not allowed: in what runs on the loop itself.
+function M.check_wait(level)
+  if state.pinned then refuse((level or 2) + 1) end
+end
+
+--- Waits until signal has ended, by a timer at the latest at deadline.
+function M.block(signal, deadline)
+  if deadline < huge then
+    signal.at = deadline
+    timers.add(signal)
+  end
+  local worker = state.current
+  if worker.co and worker.co == running() and yieldable() then
+    signal.worker = worker
+    if state.leader == worker then state.leader = false end
+    repeat yield(PARKED) until signal.ended
+  else
+    base(signal)
+  end
+  timers.remove(signal)
+end
+
+--- The time at which a wait of seconds (nil: without limit) ends.
+function M.deadline(seconds)
+  if not seconds or seconds > 9e9 then return huge end
+  return now() + seconds * 1e9
+end
+
+--- Waits for a future, at most until deadline; has it ended? Not if a stop came.
+function M.wait(future, deadline)
+  if state.pinned then refuse(3) end
+  local ended = pump(future, deadline)
+  if ended ~= nil then return ended end
+  local signal = M.signal(1)
+  M.attach(future, signal)
+  M.block(signal, deadline)
+  if not future.ended then M.detach(future, signal) end
+  return future.ended and true or false
+end
+
+--- The same for a signal that is attached to what it waits for.
+function M.wait_signal(signal, deadline)
+  if state.pinned then refuse(3) end
+  local ended = pump(signal, deadline)
+  if ended == nil then M.block(signal, deadline) end
+end
+
+--- Forgets all tasks: those that are parked will not be resumed, those that
+-- are ready not be run. For the end of run().
+function M.drop_tasks()
+  state.generation = state.generation + 1
+  for i = state.first, state.last do ready[i] = nil end
+  state.first, state.last = 1, 0
+end
+
+-- ---- Engines ----------------------------------------------------------------
+
+local function set_engines(engines)
+  state.engines, state.count = engines, #engines
+  state.handles = native.engines_t(math.max(#engines, 1))
+  for i, engine in ipairs(engines) do state.handles[i - 1] = engine.handle end
+end
+
+--- Has the loop poll engine, whose handle, events, i and n are set.
+function M.add_engine(engine)
+  local engines = { unpack(state.engines) }
+  engines[#engines + 1] = engine
+  set_engines(engines)
+end
+
+function M.remove_engine(engine)
+  local engines = {}
+  for _, other in ipairs(state.engines) do
+    if other ~= engine then engines[#engines + 1] = other end
+  end
+  set_engines(engines)
+end
+
+return M

@@ -1,0 +1,78 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The door to the C core: finds perigee/core.so along package.cpath, declares
+-- the public header (perigee.cdef, made by make from native/perigee.h) and
+-- checks that both are of one ABI. Nothing above this module declares a C
+-- type of the core or loads a library.
+local ffi = require "ffi"
+
+local M = {}
+
+local function find()
+  local path, tried = package.searchpath("perigee.core", package.cpath)
+  if path then return path end
+  error("perigee: its native core, perigee/core.so, is not on package.cpath; "
+    .. "run make in the source tree, or install Perigee:" .. tried, 0)
+end
+
+-- The declarations can be told only once in one Lua state, while specs load
+-- this module again and again.
+local function declare()
+  if pcall(ffi.sizeof, "struct perigee_event") then return end
+  local fine, text = pcall(require, "perigee.cdef")
+  if not fine then
+    error("perigee: its C declarations are missing; run make: " .. text, 0)
+  end
+  ffi.cdef(text)
+  ffi.cdef [[
+    int getpid(void);
+    unsigned int getuid(void);
+    int perigee_clock(int clock, int64_t *time) __asm__("clock_gettime");
+  ]]
+end
+
+local path = find()
+declare()
+local C = ffi.load(path)
+
+local abi = C.perigee_abi()
+if abi ~= C.PERIGEE_ABI then
+  error(("perigee: %s has ABI %d and these Lua modules have %d; install both "
+    .. "from one version"):format(path, abi, C.PERIGEE_ABI), 0)
+end
+
+M.C = C
+M.path = path
+M.NULL = ffi.cast("void *", 0)
+
+M.event_t = ffi.typeof("struct perigee_event")
+M.events_t = ffi.typeof("struct perigee_event[?]")
+M.message_t = ffi.typeof("struct perigee_message")
+M.loan_t = ffi.typeof("struct perigee_loan")
+M.slice_t = ffi.typeof("struct perigee_slice")
+M.transfers_t = ffi.typeof("struct perigee_transfer[?]")
+M.options_t = ffi.typeof("struct perigee_options")
+M.info_t = ffi.typeof("struct perigee_session_info")
+M.bytes_t = ffi.typeof("uint8_t[?]")
+M.pointer_t = ffi.typeof("uint8_t *")
+M.engines_t = ffi.typeof("struct perigee_engine *[?]")
+
+local CLOCK_MONOTONIC = 1
+local time = ffi.new("int64_t[2]")
+
+--- Monotonic nanoseconds of the system; for times at which no engine, and so
+-- no engine's clock, is there.
+function M.clock()
+  ffi.C.perigee_clock(CLOCK_MONOTONIC, time)
+  return tonumber(time[0]) * 1e9 + tonumber(time[1])
+end
+
+--- This process's id, and its user's.
+function M.pid() return ffi.C.getpid() end
+function M.uid() return tonumber(ffi.C.getuid()) end
+
+--- What the core last said about engine (a handle, or nil), as a string.
+function M.detail(engine)
+  return ffi.string(C.perigee_detail(engine))
+end
+
+return M

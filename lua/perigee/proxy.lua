@@ -1,0 +1,213 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Proxies: a peer's service as an object with its methods. The service's
+-- description is asked for once in a session; methods go by the ids it gives.
+--
+--   proxy:method(...)         calls and waits: the results, or nil and an error
+--   proxy.async:method(...)   the future of that, at once
+--   proxy:with{...}           the same service with other options of calls
+--   proxy:close()             ends this object; the session stays
+--
+-- A proxy holds nothing but its binding (call/outcome.lua) at [1], so that no
+-- method's name can be in the way.
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local native = require "perigee.native"
+local raw = require "perigee.call.raw"
+local services = require "perigee.service"
+local slices = require "perigee.slice"
+local typed = require "perigee.call.typed"
+
+local M = {}
+
+local KINDS = { typed = typed, raw = raw, inplace = raw }
+
+local function slice(value)
+  if not slices.is_slice(value) then return "a slice" end
+end
+
+local function version(value)
+  if check.is_count(value) then return end
+  if type(value) ~= "table" or not check.is_count(value[1])
+    or not check.is_count(value[2]) or value[1] > value[2] then
+    return "a version, an integer, or { lowest, highest }"
+  end
+end
+
+local WITH = { timeout = check.seconds, into = slice, reader = check.callable,
+               capacity = check.count, request_capacity = check.count }
+local OPEN = { version = version }
+for name, each in pairs(WITH) do OPEN[name] = each end
+
+-- ---- Bindings -------------------------------------------------------------------
+
+local function bind(session, options, before, level)
+  local timeout = options.timeout or before.timeout or 30
+  local binding = {
+    session = session, engine = session.engine, message = native.message_t(),
+    timeout = timeout, into = options.into or before.into,
+    reader = options.reader or before.reader,
+    capacity = options.capacity or before.capacity,
+    request = options.request_capacity or before.request, sliced = false,
+  }
+  if options.into then binding.reader = options.reader or false end
+  if options.reader then binding.into = options.into or false end
+  if binding.into and binding.reader then
+    error("a reply goes into a slice or to a reader, not to both", level + 1)
+  end
+  binding.sliced = binding.into
+  binding.message.timeout = check.nanoseconds(timeout)
+  return binding
+end
+
+local NOTHING = { into = false, reader = false, capacity = false,
+                  request = false }
+
+local function open(class, binding)
+  return setmetatable({ binding,
+                        async = setmetatable({ binding }, class.async) },
+                      class.sync)
+end
+
+-- ---- Classes --------------------------------------------------------------------
+
+-- Every way to end is the same: calls on it give nil, closed.
+local function close(self)
+  local binding = self[1]
+  local text = binding.session:text()
+  binding.session = {
+    handle = false, engine = binding.engine, text = function() return text end,
+    gone = function(_, doing)
+      return errors.new("closed", ("%s: the proxy of %s was closed")
+        :format(doing, text), false)
+    end,
+  }
+end
+
+local function unknown(class, name)
+  local text = ("calling %s.%s: %s has no such method; it has %s"):format(
+    class.name, tostring(name), class.name, services.names(class.methods))
+  return function()
+    return nil, errors.new("no_method", text, false)
+  end
+end
+
+-- What is asked for and is not there: a function that says so.
+local function fallback(class, wrap)
+  return { __index = function(methods, name)
+    if type(name) ~= "string" then return nil end
+    local f = wrap(unknown(class, name))
+    rawset(methods, name, f)
+    return f
+  end }
+end
+
+local function same(f) return f end
+
+local function in_future(f)
+  return function() return require("perigee.future").done(f()) end
+end
+
+local function with_of(class)
+  return function(self, options)
+    check.options(options, WITH, "with", 2)
+    if options == nil then error("with needs a table of options", 2) end
+    local before = self[1]
+    return open(class, bind(before.session, options, before, 2))
+  end
+end
+
+-- A class for each description: its methods are made once.
+local function make_class(name, description)
+  local class = { name = name, version = description.version, methods = {} }
+  local sync, async = { close = close }, { close = close }
+  sync.with = with_of(class)
+  for key, told in pairs(description.methods) do
+    local method = { id = told.id, name = key, service = name,
+                     text = name .. "." .. key, inplace = told.kind == "inplace" }
+    local kind = KINDS[told.kind]
+    if kind then
+      class.methods[key] = told.kind
+      sync[key], async[key] = kind.call(method), kind.start(method)
+    end
+  end
+  local function text(self)
+    return ("proxy of %s of %s"):format(name, self[1].session:text())
+  end
+  class.sync = { __index = setmetatable(sync, fallback(class, same)),
+                 __tostring = text }
+  class.async = { __index = setmetatable(async, fallback(class, in_future)),
+                  __tostring = text }
+  return class
+end
+
+-- ---- Opening --------------------------------------------------------------------
+
+local describe = typed.call { id = 0, name = "describe", service = "",
+                              text = "the description" }
+
+local function is_description(told)
+  if type(told) ~= "table" or type(told.methods) ~= "table"
+    or not check.is_count(told.version) then
+    return false
+  end
+  for name, each in pairs(told.methods) do
+    if type(name) ~= "string" or type(each) ~= "table"
+      or not check.is_count(each.id) or each.id > 65535 then
+      return false
+    end
+  end
+  return true
+end
+
+-- The class of a service of the peer's, asked for once.
+local function class_of(session, name, timeout)
+  local known = session.proxies[name]
+  if known then return known end
+  local asking = { bind(session, { timeout = timeout }, NOTHING, 2) }
+  local agent = session.engine.agent
+  local told, err = describe(asking, name, agent and agent.name)
+  local doing = ("opening service %s of %s"):format(name, session:text())
+  if told == nil and errors.is_error(err) then
+    return nil, errors.new(err.kind, doing .. ": " .. err.message, false)
+  elseif told == nil and type(err) == "string" then
+    return nil, errors.new("no_service", doing .. ": " .. err, false)
+  elseif not is_description(told) then
+    return nil, errors.new("protocol", doing
+      .. ": the peer's description of it is none", false)
+  end
+  local class = make_class(name, told)
+  if session.handle then session.proxies[name] = class end
+  return class
+end
+
+local function check_version(class, wanted, session)
+  if wanted == nil then return nil end
+  local low, high = wanted, wanted
+  if type(wanted) == "table" then low, high = wanted[1], wanted[2] end
+  local has = class.version
+  if has >= low and has <= high then return nil end
+  local range = low == high and tostring(low) or ("%d to %d"):format(low, high)
+  return errors.new("version", ("opening service %s of %s: it has version %d, "
+    .. "and %s is asked for"):format(class.name, session:text(), has, range),
+    false)
+end
+
+--- A proxy of a service of session's peer; see agent:proxy. Raises misuse at
+-- level.
+function M.open(session, name, options, level)
+  check.value(name, check.string, "a service's name", level + 1)
+  options = check.options(options, OPEN, "proxy", level + 1)
+  local class, err = class_of(session, name, options.timeout or 30)
+  if not class then return nil, err end
+  err = check_version(class, options.version, session)
+  if err then return nil, err end
+  return open(class, bind(session, options, NOTHING, level + 1))
+end
+
+--- The checks of proxy options alone, before anything is dialled.
+function M.check(name, options, level)
+  check.value(name, check.string, "a service's name", level + 1)
+  return check.options(options, OPEN, "proxy", level + 1)
+end
+
+return M

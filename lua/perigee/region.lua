@@ -1,0 +1,258 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Regions: registered memory of an engine; the peers' regions; pooled blocks.
+-- All three own slices (slice.lua says what an owner has).
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local slices = require "perigee.slice"
+
+local ffi = require "ffi"
+local C = native.C
+
+local M = {}
+
+local ACCESS = { [""] = 0, r = C.PERIGEE_READ, w = C.PERIGEE_WRITE,
+                 rw = C.PERIGEE_READ + C.PERIGEE_WRITE }
+local region_out = ffi.typeof("struct perigee_region *[1]")
+
+local function access(value)
+  if not ACCESS[value] then return "\"\", \"r\", \"w\" or \"rw\"" end
+end
+
+local function region_name(value)
+  if type(value) ~= "string" or #value < 1 or #value > 255
+    or value:find("%z") then
+    return "1 to 255 bytes without a zero"
+  end
+end
+
+local OPTIONS = { name = region_name, access = access, memory = check.string }
+
+-- ---- Regions ----------------------------------------------------------------
+
+local Region = {}
+Region.__index = Region
+
+-- The net below close(): an unnamed region that nothing refers to any more.
+local function net(engine)
+  return function(handle)
+    if engine.handle then C.perigee_region_close(handle, true) end
+  end
+end
+
+local function adopt(engine, handle, options, keep)
+  local region = setmetatable({
+    engine = engine, handle = ffi.gc(handle, net(engine)), closing = false,
+    length = tonumber(C.perigee_region_length(handle)),
+    base = C.perigee_region_pointer(handle), name = options.name,
+    access = options.access or "", memory = options.memory, keep = keep,
+  }, Region)
+  region.pointer = region.base
+  engine.memory[region] = true
+  if region.name then engine.regions[region.name] = region end
+  return region
+end
+
+--- engine:alloc: length bytes of page-aligned zeroed memory that peers on this
+-- host can map. options: name (peers find it by that until it is closed),
+-- access ("" default, "r", "w", "rw": what peers may do), memory (a kind of
+-- memory that the engine was given, default host memory). nil and an error of
+-- kind name_taken or no_memory. The region is the caller's: it lives until
+-- close(), or, unnamed, while it, a slice of it or an operation refers to it.
+function M.alloc(engine, length, options)
+  check.value(length, check.count, "a region's length", 2)
+  options = check.options(options, OPTIONS, "engine:alloc", 2)
+  local out = region_out()
+  local status = C.perigee_region_alloc(engine:use(2), options.name, length,
+    ACCESS[options.access or ""], options.memory, out)
+  if status < 0 then
+    return nil, errors.from(status, ("allocating a region of %d bytes")
+      :format(length), engine.handle, nil, 2)
+  end
+  return adopt(engine, out[0], options)
+end
+
+--- engine:register: memory that somebody else allocated and keeps until close();
+-- this process alone accesses it, for peers on their request. pointer is a
+-- cdata, kept alive by the region. Otherwise as engine:alloc.
+function M.register(engine, pointer, length, options)
+  if type(pointer) ~= "cdata" then
+    error("engine:register takes a pointer, not a " .. type(pointer), 2)
+  end
+  check.value(length, check.count, "a region's length", 2)
+  options = check.options(options, OPTIONS, "engine:register", 2)
+  local out = region_out()
+  local status = C.perigee_region_register(engine:use(2), options.name,
+    ffi.cast("void *", pointer), length, ACCESS[options.access or ""],
+    options.memory, out)
+  if status < 0 then
+    return nil, errors.from(status, ("registering a region of %d bytes")
+      :format(length), engine.handle, nil, 2)
+  end
+  return adopt(engine, out[0], options, pointer)
+end
+
+--- The part at offset (default 0) of length bytes (default: the rest); options:
+-- count and stride for count blocks of length bytes whose starts lie stride
+-- bytes apart. A slice outside of the region is misuse.
+function Region:slice(offset, length, options)
+  if not self.handle then error(self:text() .. " has been closed", 2) end
+  return (slices.new(self, offset, length, options, 2)) -- no tail call
+end
+
+function Region:text()
+  return self.name and ("region %q"):format(self.name) or "an unnamed region"
+end
+
+function Region:attach()
+  return nil, self:text() .. " has been closed"
+end
+
+-- Forgets the handle; the core has let go of it.
+function Region:ended()
+  if self.closing then ffi.gc(self.closing, nil) end
+  self.handle, self.closing, self.base, self.pointer = false, false, nil, nil
+  self.engine.memory[self] = nil
+  self.keep = nil
+end
+
+--- Closes it. Peers get stale from the first call on; then waits, at most timeout
+-- seconds (default 30), until no transfer is inside: true, or nil and an error
+-- of kind timeout (it can be called again). Idempotent.
+function Region:close(timeout)
+  check.value(timeout or 30, check.seconds, "region:close's timeout")
+  local handle = self.handle or self.closing
+  if not handle then return true end
+  self.handle, self.closing = false, handle
+  local regions = self.engine.regions
+  if self.name and regions[self.name] == self then regions[self.name] = nil end
+  local deadline, pause = loop.deadline(timeout or 30), 2e4
+  while C.perigee_region_close(handle, false) == C.PERIGEE_AGAIN do
+    loop.check_wait(2)
+    if loop.now() >= deadline or loop.state.stopping then
+      return nil, errors.new("timeout", ("closing %s: a transfer is still "
+        .. "inside"):format(self:text()))
+    end
+    loop.wait_signal(loop.signal(1), loop.now() + pause)
+    pause = math.min(2 * pause, 1e6)
+    if not self.closing then return true end    -- its engine was closed
+  end
+  self:ended()
+  return true
+end
+
+-- ---- Regions of peers -------------------------------------------------------
+
+local Remote = {}
+Remote.__index = Remote
+
+--- A peer's region, as session:region found it. It lives as long as the session.
+--   remote.length, remote.access, remote.name, remote:slice(...)
+function M.remote(session, name, handle)
+  local granted = C.perigee_remote_access(handle)
+  local letters = (granted % 2 == 1 and "r" or "")
+    .. (granted >= C.PERIGEE_WRITE and "w" or "")
+  return setmetatable({
+    session = session, engine = session.engine, name = name, handle = handle,
+    length = tonumber(C.perigee_remote_length(handle)), access = letters,
+  }, Remote)
+end
+
+--- As region:slice.
+function Remote:slice(offset, length, options)
+  return (slices.new(self, offset, length, options, 2)) -- no tail call
+end
+
+function Remote:text()
+  return ("region %q of %s"):format(self.name, self.session:text())
+end
+
+function Remote:attach()
+  return nil, self:text() .. " has been closed"
+end
+
+--- Ends it on this side. Idempotent.
+function Remote:close() self.handle = false end
+
+-- ---- Pooled blocks ----------------------------------------------------------
+
+local Block = {}
+Block.__index = Block
+
+local function free(engine, pointer, region)
+  if not engine.handle then return true end
+  if region then
+    if C.perigee_region_close(region, false) == C.PERIGEE_AGAIN then
+      return false
+    end
+  end
+  C.perigee_pool_free(engine.handle, pointer)
+  return true
+end
+
+function Block:text() return "a pooled block" end
+
+-- Only a block that is sent on needs a handle of the core's.
+function Block:attach()
+  if not self.base then return nil, "the pooled slice has been closed" end
+  local out = region_out()
+  local status = C.perigee_region_register(self.engine.handle, nil, self.base,
+                                           self.length, 0, nil, out)
+  if status < 0 then return nil, native.detail(self.engine.handle) end
+  self.handle = out[0]
+  self.box.region = out[0]
+  return self.handle
+end
+
+-- Forgets the memory; the core has it back, or will.
+function Block:ended()
+  if self.base then ffi.gc(self.base, nil) end
+  self.base, self.handle = nil, false
+  self.engine.memory[self] = nil
+end
+
+function Block:release()
+  local base, region, engine = self.base, self.handle, self.engine
+  if not base then return end
+  self:ended()
+  engine.pooled = engine.pooled - self.length
+  if not free(engine, base, region) then
+    engine:later(function() return free(engine, base, region) end)
+  end
+end
+
+-- Lua's collector does not see how large blocks are; before they fill the pool
+-- it is told to look.
+local function collect(engine, length)
+  engine.pooled = engine.pooled + length
+  if engine.pooled > engine.pooled_limit then
+    collectgarbage()
+    engine.pooled_limit = math.max(2 ^ 28, 2 * engine.pooled)
+  end
+end
+
+local function pool_net(engine, length, box)
+  return function(pointer)
+    engine.pooled = engine.pooled - length
+    if not free(engine, pointer, box.region) then
+      engine:later(function() return free(engine, pointer, box.region) end)
+    end
+  end
+end
+
+--- A slice of length bytes in a block of the core's pool, at pointer, which is
+-- now the slice's: it goes back by close(), with collection as the net.
+function M.pooled(engine, pointer, length)
+  collect(engine, length)
+  local box = { region = false }      -- must not refer to the block
+  local base = ffi.cast(native.pointer_t, pointer)
+  local block = setmetatable({ engine = engine, length = length, box = box,
+                               base = ffi.gc(base, pool_net(engine, length,
+                                                            box)),
+                               handle = false }, Block)
+  engine.memory[block] = true
+  return slices.new(block, 0, length, nil, 2)
+end
+
+return M

@@ -1,0 +1,186 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Replies: what a handler returned, or how it failed, on its way to the caller.
+-- What the core only refers to is kept in engine.replying until SENT:
+-- { value, buffer, scratch, context }.
+local codec = require "perigee.codec"
+local contexts = require "perigee.context"
+local errors = require "perigee.errors"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local slices = require "perigee.slice"
+local views = require "perigee.view"
+
+local C = native.C
+local pack, acquire = codec.pack, codec.acquire
+local state = loop.state
+
+local M = {}
+
+local TYPED, REMOTE = C.PERIGEE_TYPED, C.PERIGEE_REMOTE
+local message = native.message_t()      -- of every reply; the core copies it
+local out = acquire()                   -- of typed heads; replaced when kept
+
+-- What error() was given, as text, with its traceback.
+local function describe(e)
+  local message_text, code = e, nil
+  if type(e) == "table" then
+    code = rawget(e, "code")
+    if not errors.is_error(e) and not (getmetatable(e) or {}).__tostring then
+      message_text = rawget(e, "message") or tostring(e)
+    end
+  end
+  return { message = tostring(message_text),
+           traceback = (debug.traceback("", 4):gsub("^\n", "")),
+           code = code }
+end
+
+--- The message handler of every xpcall of a handler.
+function M.caught(e)
+  local fine, described = pcall(describe, e)
+  if fine then return described end
+  return { message = "an error that cannot be shown", traceback = "" }
+end
+
+-- The call is over for its record (a worker's, or that of raw handlers); kept
+-- says whether SENT will come.
+local function over(engine, record, served, status, kept)
+  local context = record.context
+  record.served, record.context = false, false
+  if context then
+    if kept then
+      kept.context = context
+      contexts.replied(context, false)
+    else
+      contexts.replied(context, status == 0
+        or contexts.undelivered(context, status))
+    end
+  end
+  if kept then engine.replying[served] = kept end
+  local once = engine.once
+  if once and record.method.service ~= "" then once() end
+end
+
+-- Sends the message that has been filled in; what says what it refers to.
+local function send(engine, served, record, value, buffer, scratch)
+  local status = C.perigee_reply(engine.handle, served, message)
+  local kept
+  if status == 1 then
+    kept = { value = value, buffer = buffer, scratch = scratch, context = false }
+    if buffer == out then out = acquire() end
+    if scratch then engine.scratch = engine.scratch + scratch end
+  end
+  if kept or record.context or engine.once then
+    over(engine, record, served, status, kept)
+  else
+    record.served = false
+  end
+end
+
+local function plain(status, flags, pointer, length)
+  message.status, message.flags = status, flags
+  message.head, message.length = pointer, length
+  message.slice.region = nil
+end
+
+local NOBODY = { served = false, context = false, method = { service = "" } }
+
+-- A reply of kind status with text, for an error there.
+local function fail(engine, served, record, status, failure, ran)
+  out:reset()
+  local code = failure.code
+  if type(code) ~= "number" and type(code) ~= "string" and code ~= nil then
+    code = tostring(code)
+  end
+  pack(out, failure.message, failure.traceback or "", code)
+  out:encode(ran)
+  local pointer, length = out:ref()
+  plain(status, TYPED, pointer, length)
+  send(engine, served, record, nil, out, nil)
+end
+
+--- Refuses a call whose handler did not run.
+function M.refuse(engine, served, status, text)
+  local worker = state.current
+  if worker.served == served and worker.engine == engine then
+    worker.served = false
+  end
+  fail(engine, served, NOBODY, status, { message = text }, false)
+end
+
+--- Replies that the handler failed.
+function M.failed(engine, served, record, failure)
+  if not engine.handle then return end
+  fail(engine, served, record, REMOTE, failure, true)
+end
+
+local function bad_result(engine, served, record, text)
+  return M.failed(engine, served, record,
+                  { message = record.method.text .. " returned " .. text })
+end
+
+--- Replies to a typed call with what xpcall gave.
+function M.answer(engine, served, worker, fine, ...)
+  if not engine.handle then
+    worker.served = false
+    return
+  end
+  if not fine then return M.failed(engine, served, worker, (...)) end
+  out:reset()
+  local why, slice = pack(out, ...)
+  if why then return bad_result(engine, served, worker, why) end
+  local pointer, length = out:ref()
+  plain(0, TYPED, pointer, length)
+  if slice then
+    why = slices.store_local(message.slice, slice, engine)
+    if why then return bad_result(engine, served, worker, why) end
+  end
+  send(engine, served, worker, slice, out, nil)
+end
+
+--- Replies with bytes that the core can refer to as long as it has to: the
+-- request's own.
+function M.bytes(engine, served, record, pointer, length)
+  if not engine.handle then return end
+  plain(0, 0, pointer, length)
+  send(engine, served, record, nil, nil, nil)
+end
+
+--- Replies with what a raw handler returned, other than its request.
+function M.raw(engine, served, record, result)
+  if not engine.handle then return end
+  if type(result) == "string" then
+    plain(0, 0, result, #result)
+  elseif result == nil then
+    plain(0, 0, nil, 0)
+  elseif slices.is_slice(result) then
+    plain(0, 0, nil, 0)
+    local why = slices.store_local(message.slice, result, engine)
+    if why then return bad_result(engine, served, record, why) end
+  elseif views.is_view(result) then
+    return bad_result(engine, served, record,
+                      "a view that is not its own request")
+  else
+    return bad_result(engine, served, record, "a " .. type(result)
+      .. "; a raw handler returns a string, its request, a slice or nothing")
+  end
+  send(engine, served, record, result, nil, nil)
+end
+
+--- Replies with n of the bytes in memory of our own of that capacity.
+function M.scratch(engine, served, record, bytes, n, capacity)
+  plain(0, 0, bytes, n)
+  send(engine, served, record, bytes, nil, capacity)
+end
+
+--- Takes note of a reply that was committed in place with status.
+function M.commit(engine, served, record, status)
+  if status == 1 then
+    return over(engine, record, served, status, { context = false })
+  end
+  if record.context or engine.once then
+    return over(engine, record, served, status, nil)
+  end
+  record.served = false
+end
+
+return M

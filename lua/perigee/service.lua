@@ -1,0 +1,98 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Definitions of services: tables that are checked once and become methods
+-- with ids. Nothing of them travels but names, kinds and ids.
+local check = require "perigee.check"
+
+local M = {}
+
+local REFUSED = { with = true, async = true, close = true }
+
+local SERVICE = {
+  name = check.string, methods = check.table,
+  version = function(value)
+    if not check.is_count(value) then return "an integer of at least 0" end
+  end,
+}
+
+local METHOD = {
+  raw = check.boolean, inplace = check.boolean, landing = check.callable,
+  abandoned = check.callable, [1] = check.callable,
+}
+
+local function kind_of(definition)
+  if definition.inplace then return "inplace" end
+  return definition.raw and "raw" or "typed"
+end
+
+local function check_method(what, definition, level)
+  check.options(definition, METHOD, what, level + 1)
+  if not definition[1] then
+    error(what .. " has no handler; it is the table's first element", level + 1)
+  end
+  if kind_of(definition) ~= "typed"
+    and (definition.landing or definition.abandoned) then
+    error(what .. " is raw, and only typed methods have landings", level + 1)
+  end
+  if definition.abandoned and not definition.landing then
+    error(what .. " has abandoned but no landing", level + 1)
+  end
+end
+
+local function method(service, name, definition, level)
+  if type(name) ~= "string" or name == "" or #name > 255 then
+    error(("service %s: a method's name must be a string of 1 to 255 bytes")
+      :format(service.name), level + 1)
+  end
+  if REFUSED[name] then
+    error(("service %s: a method cannot be called %q, which every proxy has")
+      :format(service.name, name), level + 1)
+  end
+  local what = ("method %s.%s"):format(service.name, name)
+  if type(definition) == "function" then definition = { definition } end
+  check_method(what, definition, level + 1)
+  return { service = service.name, name = name, kind = kind_of(definition),
+           text = service.name .. "." .. name, handler = definition[1],
+           landing = definition.landing or false,
+           abandoned = definition.abandoned or false }
+end
+
+--- Checks definition; a service: name, version and its methods by name. Raises
+-- at level.
+function M.new(definition, level)
+  check.value(definition, check.table, "a service", level + 1)
+  check.options(definition, SERVICE, "a service", level + 1)
+  local name = definition.name
+  if not name or name == "" or #name > 255 then
+    error("a service needs a name of 1 to 255 bytes", level + 1)
+  end
+  check.value(definition.methods, check.table,
+              ("service %s: its methods"):format(name), level + 1)
+  local service = { name = name, version = definition.version or 1,
+                    methods = {} }
+  for key, value in pairs(definition.methods) do
+    service.methods[key] = method(service, key, value, level + 1)
+  end
+  return service
+end
+
+--- What travels of a service: its version, and kind, id and landing of methods.
+function M.describe(service)
+  local methods = {}
+  for name, each in pairs(service.methods) do
+    methods[name] = { id = each.id, kind = each.kind,
+                      landing = each.landing and true or nil }
+  end
+  return { version = service.version, methods = methods }
+end
+
+--- "a, b and c" of a table's keys, sorted; "none" without any.
+function M.names(map)
+  local names = {}
+  for name in pairs(map) do names[#names + 1] = tostring(name) end
+  table.sort(names)
+  if #names == 0 then return "none" end
+  if #names == 1 then return names[1] end
+  return table.concat(names, ", ", 1, #names - 1) .. " and " .. names[#names]
+end
+
+return M

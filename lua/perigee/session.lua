@@ -1,0 +1,206 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Sessions: connections to one peer each.
+--
+--   state    event                           becomes
+--   open     close(), its engine's close()   closed   handle false, lost an error
+--   open     the core's LOST                 lost     the same
+--   both     no operation is left of it      freed    the core's memory is back
+--
+-- A session that is over keeps its explanation, and says why to whoever still
+-- uses it.
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local explain = require "perigee.explain"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local regions = require "perigee.region"
+
+local ffi = require "ffi"
+local C = native.C
+
+local M = {}
+
+local Session = {}
+Session.__index = Session
+M.Session = Session
+M.counters = explain.counters
+
+--- The session object of an id that an event named; nil if it is gone already.
+-- peer is its name, if known.
+function M.adopt(engine, id, peer)
+  local handle = C.perigee_session(engine.handle, id)
+  if handle == nil then return nil end
+  local session = setmetatable({
+    engine = engine, handle = handle, id = id, peer = peer or false,
+    address = "", lost = false, ending = false, accepted = false,
+    last = false, remotes = {}, proxies = {}, send = nil,
+    scratch = native.transfers_t(1),
+  }, Session)
+  local info = explain.info(handle)
+  session.address = info.address
+  session.pid = info.pid
+  engine.sessions[id] = session
+  return session
+end
+
+--- Who the peer is, for messages.
+function Session:text()
+  if self.peer then return self.peer end
+  if self.accepted then return ("process %d"):format(self.pid) end
+  return self.address
+end
+
+-- ---- Connecting ------------------------------------------------------------------
+
+local function connected(future, event)
+  local engine, dialled = future.owner, future.value
+  if event.status ~= 0 then
+    local text = event.length > 0 and ffi.string(event.pointer, event.length)
+      or native.detail(engine.handle)
+    return futures.settle(future, nil, errors.ended(event.status,
+      "connecting to " .. dialled.to, text, false))
+  end
+  local session = M.adopt(engine, event.session, dialled.peer)
+  if not session then
+    return futures.settle(future, nil, errors.new("peer_lost",
+      "connecting to " .. dialled.to .. ": it hung up at once", false))
+  end
+  futures.settle(future, session)
+end
+
+--- Dials address; the future of a session. options: timeout, transport, peer (a
+-- name for the other side).
+function M.connect(engine, address, options)
+  local to = options.peer or address
+  local operation = C.perigee_connect(engine.handle, address,
+    options.transport or os.getenv("PERIGEE_TRANSPORT") or "auto",
+    check.nanoseconds(options.timeout or 30))
+  if operation < 0 then
+    return futures.done(nil, errors.from(operation, "connecting to " .. to,
+                                         engine.handle, false, 4))
+  end
+  return futures.start(engine, operation, { to = to, peer = options.peer },
+                       connected)
+end
+
+-- ---- Ending ----------------------------------------------------------------------
+
+local function in_use(session)
+  for _, future in pairs(session.engine.inflight) do
+    local owner = future.owner
+    if owner == session or owner.session == session then return true end
+  end
+  return false
+end
+
+-- Frees the core's part once every operation has had its event.
+local function free(session)
+  local engine, handle = session.engine, session.ending
+  if not handle then return true end
+  if engine.i < engine.n or in_use(session) then return false end
+  session.ending = false
+  engine.sessions[session.id] = nil
+  C.perigee_session_free(handle)
+  return true
+end
+
+local function finish(session, err)
+  session.last = explain.session(session)
+  session.lost = err
+  session.ending, session.handle = session.handle, false
+  for _, remote in pairs(session.remotes) do remote:close() end
+  session.remotes, session.proxies = {}, {}
+  local agent = session.engine.agent
+  if agent then agent:session_ended(session) end
+  session.engine:later(function() return free(session) end)
+end
+
+--- Closes it: what is pending here ends in kind closed, at the peer in
+-- peer_lost. Idempotent, never blocks.
+function Session:close()
+  local handle = self.handle
+  if not handle then return end
+  C.perigee_session_close(handle)
+  finish(self, errors.new("closed", ("the session with %s was closed")
+    :format(self:text()), false))
+end
+
+--- Forgets it without the core, which is about to close it. (The engine's.)
+function Session:forget()
+  if not self.handle then self.ending = false return end
+  finish(self, errors.new("closed", ("the engine of the session with %s was "
+    .. "closed"):format(self:text()), false))
+  self.ending = false
+end
+
+loop.on[C.PERIGEE_EVENT_LOST] = function(engine, event)
+  local session = engine.sessions[event.session]
+  if not session or not session.handle then return end
+  local kind = errors.kind(event.status)
+  local text = event.length > 0 and ffi.string(event.pointer, event.length)
+    or errors.text(event.status)
+  finish(session, errors.new(kind == "closed" and kind or "peer_lost",
+    ("the session with %s is lost: %s"):format(session:text(), text), false))
+end
+
+--- The error of using it after its end; doing says for what.
+function Session:gone(doing)
+  local lost = self.lost
+  return errors.new(lost.kind, doing .. ": " .. lost.message, false)
+end
+
+-- ---- Regions ---------------------------------------------------------------------
+
+local function looked_up(future, event)
+  local session, name = future.owner, future.value
+  if event.status ~= 0 then
+    return futures.settle(future, nil, errors.ended(event.status,
+      ("looking up region %q of %s"):format(name, session:text())))
+  end
+  local handle = ffi.cast("struct perigee_remote *", event.pointer)
+  local known = session.remotes[name]
+  if not (known and known.handle == handle) then
+    known = regions.remote(session, name, handle)
+    session.remotes[name] = known
+  end
+  futures.settle(future, known)
+end
+
+local REGION = { timeout = check.seconds }
+
+--- The peer's region of that name, or nil and an error (kind not_found). options:
+-- timeout (seconds, default 30). Blocks the task, or runs the loop.
+function Session:region(name, options)
+  check.value(name, check.string, "session:region's name")
+  options = check.options(options, REGION, "session:region")
+  loop.check_wait(2)
+  local doing = ("looking up region %q of %s"):format(name, self:text())
+  if not self.handle then return nil, self:gone(doing) end
+  local operation = C.perigee_lookup(self.handle, name,
+    check.nanoseconds(options.timeout or 30))
+  if operation < 0 then
+    return nil, errors.from(operation, doing, self.engine.handle, false)
+  end
+  return futures.start(self, operation, name, looked_up):wait()
+end
+
+-- ---- Telling ----------------------------------------------------------------------
+
+--- What carries the session, what does not and why, its limits and counters: a
+-- table of plain values that prints as text. Works after its end, too.
+function Session:explain()
+  return self.last or explain.session(self)
+end
+
+function Session:__tostring()
+  return ("session with %s (%s)"):format(self:text(),
+    self.handle and "open" or self.lost.kind)
+end
+
+local DONE = C.PERIGEE_EVENT_DONE
+loop.on[DONE] = futures.finish
+loop.on[C.PERIGEE_EVENT_CONNECTED] = futures.finish
+loop.on[C.PERIGEE_EVENT_REPLY] = futures.finish
+
+return M

@@ -1,0 +1,256 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Slices: parts of a region, of a peer's region or of a pooled block.
+--
+--   slice.length    bytes in all, of every block together
+--   slice.offset    of its first byte in what it is a slice of
+--   slice.pointer   uint8_t * to its first byte; nil for a peer's memory. A
+--                   pointer anchors nothing: keep the slice.
+--   slice.block, slice.count, slice.stride   its shape: count blocks of block
+--                   bytes each, whose starts lie stride bytes apart
+--   slice.owner     the region, remote region or pooled block; kept alive
+--
+-- An owner has `engine`, `length`, `handle` (false once closed, or not yet
+-- attached), `base` (a pointer, nil for a peer's memory), `session` (of a
+-- peer's region only), attach() and text().
+local check = require "perigee.check"
+local native = require "perigee.native"
+
+local ffi = require "ffi"
+
+local C = native.C
+local is_count = check.is_count
+local setmetatable, getmetatable, type = setmetatable, getmetatable, type
+
+local M = {}
+
+local Slice, methods = {}, {}
+
+local function make(owner, offset, length, block, count, stride)
+  return setmetatable({ owner = owner, offset = offset, length = length,
+                        block = block, count = count, stride = stride },
+                      Slice)
+end
+
+local function is_slice(x)
+  return type(x) == "table" and getmetatable(x) == Slice
+end
+
+--- Is x a slice?
+M.is_slice = is_slice
+
+local SHAPE = { count = check.count, stride = check.count }
+
+local function shape(owner, offset, block, options, level)
+  check.options(options, SHAPE, "slice", level + 1)
+  local count = options.count or 1
+  local stride = options.stride or block
+  if count < 1 or (count > 1 and stride < block) then
+    error("a slice needs a count of at least 1 and a stride of at least its "
+      .. "length", level + 1)
+  end
+  local span = block > 0 and (count - 1) * stride + block or 0
+  if offset + span > owner.length then
+    error(("a slice of %d times %d bytes at %d, %d apart, lies outside of %s "
+      .. "with %d bytes"):format(count, block, offset, stride, owner:text(),
+                                 owner.length), level + 1)
+  end
+  return make(owner, offset, count * block, block, count, stride)
+end
+
+--- The part of owner at offset (default 0) of length bytes (default: the rest).
+-- options: count and stride (default: length) for many blocks of length bytes.
+-- Raises at level where it would lie outside of owner.
+function M.new(owner, offset, length, options, level)
+  offset = offset or 0
+  length = length or owner.length - offset
+  if not (is_count(offset) and is_count(length)) then
+    error("a slice's offset and length are integers of at least 0", level + 1)
+  end
+  if options ~= nil then
+    return shape(owner, offset, length, options, level + 1)
+  end
+  if offset + length > owner.length then
+    error(("a slice of %d bytes at %d lies outside of %s with %d bytes")
+      :format(length, offset, owner:text(), owner.length), level + 1)
+  end
+  return make(owner, offset, length, length, 1, length)
+end
+
+-- ---- For the core -------------------------------------------------------------
+
+--- Writes slice into a struct perigee_slice; nil, or why it cannot be used.
+function M.store(target, slice)
+  local owner = slice.owner
+  local handle = owner.handle
+  if not handle then
+    local why
+    handle, why = owner:attach()
+    if not handle then return why end
+  end
+  target.region = handle
+  target.offset = slice.offset
+  target.length = slice.block
+  target.count = slice.count
+  target.stride = slice.stride
+end
+
+--- Stores a slice of engine's own memory; nil, or what is wrong with it.
+function M.store_local(target, slice, engine)
+  if not is_slice(slice) then
+    return "a slice is meant, not a " .. type(slice)
+  end
+  local owner = slice.owner
+  if owner.engine ~= engine or owner.session then
+    return "a slice of this engine's own memory is meant, not one of "
+      .. owner:text()
+  end
+  return M.store(target, slice)
+end
+
+--- Stores a slice of a region that session's peer has; nil, or what is wrong.
+function M.store_remote(target, slice, session)
+  if not is_slice(slice) then
+    return "a slice is meant, not a " .. type(slice)
+  end
+  if slice.owner.session ~= session then
+    return "a slice of a region of this session's peer is meant, not one of "
+      .. slice.owner:text()
+  end
+  return M.store(target, slice)
+end
+
+-- ---- For users ------------------------------------------------------------------
+
+local function own(slice, what)
+  local owner = slice.owner
+  if owner.session then
+    error(("%s: %s is a peer's memory; read or write it with a transfer")
+      :format(what, owner:text()), 3)
+  end
+  if not owner.base then
+    error(("%s: %s has been closed"):format(what, owner:text()), 3)
+  end
+  return owner
+end
+
+-- Host memory is copied as it is, any other through the core.
+local function copy_out(owner, offset, to, length)
+  if not owner.memory then
+    ffi.copy(to, owner.base + offset, length)
+  elseif C.perigee_region_read(owner.handle, offset, to, length) < 0 then
+    error(native.detail(owner.engine.handle), 0)
+  end
+end
+
+local function copy_in(owner, offset, from, length)
+  if not owner.memory then
+    ffi.copy(owner.base + offset, from, length)
+  elseif C.perigee_region_write(owner.handle, offset, from, length) < 0 then
+    error(native.detail(owner.engine.handle), 0)
+  end
+end
+
+--- Its bytes as a Lua string, its blocks one after the other. A copy.
+function methods.string(slice)
+  local owner = own(slice, "slice:string")
+  if slice.count == 1 and not owner.memory then
+    return ffi.string(owner.base + slice.offset, slice.length)
+  end
+  local bytes = native.bytes_t(slice.block * slice.count)
+  for i = 0, slice.count - 1 do
+    copy_out(owner, slice.offset + i * slice.stride,
+             bytes + i * slice.block, slice.block)
+  end
+  return ffi.string(bytes, slice.length)
+end
+
+--- Copies the bytes of a string into a slice of one block, from offset (default
+-- 0) on. Returns the slice.
+function methods.write(slice, bytes, offset)
+  local owner = own(slice, "slice:write")
+  offset = offset or 0
+  if slice.count ~= 1 then error("slice:write needs a slice of one block", 2) end
+  if type(bytes) ~= "string" or not is_count(offset)
+    or offset + #bytes > slice.length then
+    error("slice:write takes a string that fits behind offset", 2)
+  end
+  copy_in(owner, slice.offset + offset, bytes, #bytes)
+  return slice
+end
+
+--- Sets all of a slice's bytes to byte (default 0). Returns the slice.
+function methods.fill(slice, byte)
+  local owner = own(slice, "slice:fill")
+  local bytes = native.bytes_t(slice.block)
+  ffi.fill(bytes, slice.block, byte or 0)
+  for i = 0, slice.count - 1 do
+    copy_in(owner, slice.offset + i * slice.stride, bytes, slice.block)
+  end
+  return slice
+end
+
+-- The first length bytes of a slice of many blocks. Where the last block is not
+-- whole the length still counts for string(), and no transfer takes it.
+local function prefix(slice, length)
+  if length <= slice.block then
+    return make(slice.owner, slice.offset, length, length, 1, length)
+  end
+  return make(slice.owner, slice.offset, length, slice.block,
+              math.ceil(length / slice.block), slice.stride)
+end
+
+--- A part of it: length bytes (default: the rest) from offset (default 0) on,
+-- of the same memory. options as those of region:slice, for a slice of one
+-- block; of many blocks a part begins where a block does.
+function methods.slice(slice, offset, length, options)
+  offset = offset or 0
+  length = length or slice.length - offset
+  if not (is_count(offset) and is_count(length))
+    or (not options and offset + length > slice.length) then
+    error(("a slice of %s bytes at %s lies outside of a slice with %d bytes")
+      :format(length, offset, slice.length), 2)
+  end
+  if slice.count == 1 then
+    local part = M.new(slice.owner, slice.offset + offset, length, options, 2)
+    if options and length > 0 and offset + (part.count - 1) * part.stride
+      + length > slice.length then
+      error("a slice of many blocks lies outside of the slice it is part of", 2)
+    end
+    return part
+  end
+  if options then error("a slice of many blocks has one shape only", 2) end
+  if offset % slice.block ~= 0 then
+    error("a part of a slice of many blocks begins where a block does", 2)
+  end
+  local start = slice.offset + offset / slice.block * slice.stride
+  return prefix(make(slice.owner, start, slice.length - offset, slice.block,
+                     slice.count, slice.stride), length)
+end
+
+--- Gives a pooled block back; a slice of a region has nothing to close. Every
+-- slice of the block ends. Idempotent.
+function methods.close(slice)
+  local owner = slice.owner
+  if owner.release then owner:release() end
+end
+
+Slice.__index = function(slice, key)
+  if key == "pointer" then
+    local base = slice.owner.base
+    return base and base + slice.offset
+  end
+  return methods[key]
+end
+
+Slice.__len = function(slice) return slice.length end
+
+Slice.__tostring = function(slice)
+  if slice.count == 1 then
+    return ("slice (%d bytes at %d of %s)"):format(slice.length, slice.offset,
+                                                   slice.owner:text())
+  end
+  return ("slice (%d times %d bytes, %d apart, at %d of %s)"):format(
+    slice.count, slice.block, slice.stride, slice.offset, slice.owner:text())
+end
+
+return M

@@ -1,0 +1,534 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * call.c - own operations that are a record to the peer and one record back:
+ * calls, sends, and one-sided access that the region's owner does for us.
+ *
+ *   state      event     becomes
+ *   free       submit    queued     counted, marked live, timed
+ *   queued     publish   sent       the record is in the peer's ring
+ *   queued     stop      ended      timeout, cancel, session lost
+ *   sent       reply     ended      all of it was in the record
+ *   sent       bulk      fetching   some of it has to be pulled
+ *   sent       stop      ended
+ *   fetching   fetched   ended
+ *   fetching   stop      ended
+ *   ended      given     free       its event was polled, and the next poll came
+ *   ended      lend      orphaned   as given, but the peer may still look at
+ *                                   the loan that the request was
+ *   orphaned   let_go    free       the late reply came, or the session is gone
+ *
+ * An operation that has ended while memory still copies on its own time has
+ * quiet_wait set and gets its event when that is over.
+ */
+#include <string.h>
+
+#include "core.h"
+
+enum state { FREE, QUEUED, SENT, FETCHING, ENDED, ORPHANED };
+enum event { SUBMIT, PUBLISH, STOP, REPLY, BULK, FETCHED, GIVEN, LEND, LET_GO };
+
+const struct machine call_machine = {
+    .name = "call",
+    .states = {"free", "queued", "sent", "fetching", "ended", "orphaned"},
+    .events = {"submit", "publish", "stop", "reply", "bulk", "fetched",
+               "given", "lend", "let_go"},
+    .next = {
+        [FREE] = {[SUBMIT] = TO(QUEUED)},
+        [QUEUED] = {[PUBLISH] = TO(SENT), [STOP] = TO(ENDED)},
+        [SENT] = {[REPLY] = TO(ENDED), [BULK] = TO(FETCHING),
+                  [STOP] = TO(ENDED)},
+        [FETCHING] = {[FETCHED] = TO(ENDED), [STOP] = TO(ENDED)},
+        [ENDED] = {[GIVEN] = TO(FREE), [LEND] = TO(ORPHANED)},
+        [ORPHANED] = {[LET_GO] = TO(FREE)},
+    }};
+
+static void step(struct operation *op, enum event event) {
+  machine_step(&call_machine, &op->state, event);
+}
+
+/* ---- Ending ------------------------------------------------------------- */
+
+/* The peer sees the request's loan no more. */
+static void let_go(struct operation *op) {
+  struct lane *lane = op->session->lane;
+  if (op->lent)
+    lane_table(lane)->unloan(lane, &op->loan);
+  op->lent = false;
+}
+
+static void unmark(struct operation *op) {
+  struct perigee_session *session = op->session;
+  if (!op->marked || !session || !session->lane)
+    return;
+  op->marked = false;
+  lane_table(session->lane)->mark(session->lane, op->index, 0);
+  /* The peer waits for it to take back what its reply refers to. */
+  if (op->by_reference && session->state == PERIGEE_SESSION_OPEN)
+    session_wake(session);
+}
+
+static void tell(struct operation *op) {
+  operation_unhold(op);
+  if (op->parent) {
+    struct operation *parent = op->parent;
+    int status = op->status;
+    step(op, GIVEN);
+    operation_free(op);
+    transfer_child(parent, status);
+    return;
+  }
+  struct perigee_counters *c = &op->session->counters;
+  c->failures += op->status != PERIGEE_OK;
+  c->replies += op->kind == OP_CALL;
+  operation_event(op, op->kind == OP_CALL ? PERIGEE_EVENT_REPLY
+                                          : PERIGEE_EVENT_DONE);
+}
+
+static void end(struct operation *op, int status) {
+  operation_unqueue(op);
+  list_remove(&op->fresh);
+  timers_remove(&op->engine->timers, &op->timer);
+  if (status != PERIGEE_OK) {
+    op->status = status;
+    op->slice = 0;
+    op->flags = 0;
+  }
+  /* A reply that is seen in place is let go of when its event is over; it may
+   * be the very request that was lent. */
+  if (!op->in_place || status != PERIGEE_OK) {
+    unmark(op);
+    if (op->replied)
+      let_go(op);
+  }
+  op->quiet_wait = !parts_end(op);
+  if (op->quiet_wait)
+    operation_move(op);
+  else
+    tell(op);
+}
+
+void call_stop(struct operation *op, int status) {
+  if (op->state == ENDED || op->quiet_wait)
+    return;
+  if (op->state == ORPHANED) {
+    step(op, LET_GO);
+    operation_free(op);
+    return;
+  }
+  op->pointer = NULL;
+  op->length = 0;
+  step(op, STOP);
+  end(op, status);
+}
+
+void call_given(struct operation *op) {
+  unmark(op);
+  if (op->replied)
+    let_go(op);
+  if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
+    step(op, LEND);
+    return;
+  }
+  step(op, GIVEN);
+  operation_free(op);
+}
+
+/* ---- Submitting --------------------------------------------------------- */
+
+static uint32_t remaining(const struct operation *op) {
+  if (op->timeout < 0)
+    return RECORD_NO_LIMIT;
+  int64_t left = op->timeout;
+  if (!op->fresh.next)
+    left = op->timer.due - op->engine->now;
+  if (left < 0)
+    left = 0;
+  left /= 1000;
+  return left >= RECORD_NO_LIMIT ? RECORD_NO_LIMIT : (uint32_t)left;
+}
+
+static void lent_head(struct operation *op, struct outgoing *out) {
+  struct record *r = &out->record;
+  r->flags |= RECORD_HEAD_BULK;
+  r->head_source = op->loan;
+  r->head_length = op->loan.block;
+}
+
+/* 1: published, 0: no room, or a status. */
+static int publish(struct operation *op) {
+  struct outgoing out = {.record = {.kind = op->record,
+                                    .method = op->message.method,
+                                    .operation = op->index,
+                                    .generation = op->generation,
+                                    .remaining = remaining(op)}};
+  struct record *r = &out.record;
+  int status = outgoing_plan(op, &op->message, &out);
+  if (status < 0)
+    return status;
+  if (op->lent)
+    lent_head(op, &out);
+  if (op->message.capacity) {
+    r->flags |= RECORD_CAPACITY;
+    r->capacity = op->message.capacity;
+  }
+  if (!outgoing_publish(op->session, RING_REQUEST, &out))
+    return 0;
+  step(op, PUBLISH);
+  /* Staged payloads are fed from now on. */
+  if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE])
+    operation_move(op);
+  return 1;
+}
+
+static int submit(struct operation *op, int64_t timeout) {
+  struct perigee_session *session = op->session;
+  struct node *backlog = &session->backlog[RING_REQUEST];
+  step(op, SUBMIT);
+  operation_time(op, timeout);
+  op->marked = true;
+  lane_table(session->lane)->mark(session->lane, op->index, op->generation);
+  int status = list_empty(backlog) ? publish(op) : 0;
+  if (status == 0)
+    list_append(backlog, &op->queue);
+  if (status >= 0)
+    return op->index;
+  unmark(op);
+  let_go(op);
+  parts_end(op);
+  step(op, STOP);
+  step(op, GIVEN);
+  operation_free(op);
+  return status;
+}
+
+void call_flush(struct perigee_session *session) {
+  struct node *backlog = &session->backlog[RING_REQUEST];
+  while (!list_empty(backlog)) {
+    struct operation *op = CONTAINER(backlog->next, struct operation, queue);
+    list_remove(&op->queue);
+    int status = op->kind == OP_TRANSFER
+                     ? publish_imm(session, op->immediate)
+                     : publish(op);
+    if (status == 0) {
+      if (!op->queue.next)
+        list_prepend(backlog, &op->queue);
+      return;
+    }
+    session->engine->progress++;
+    if (op->kind == OP_TRANSFER)
+      transfer_published(op);
+    else if (status < 0)
+      call_stop(op, status);
+  }
+}
+
+bool publish_imm(struct perigee_session *session, uint64_t immediate) {
+  struct outgoing out = {.record = {.kind = RECORD_IMM,
+                                    .flags = RECORD_CODE,
+                                    .code = immediate,
+                                    .remaining = RECORD_NO_LIMIT}};
+  payload_bytes(&out.head, NULL, 0);
+  return outgoing_publish(session, RING_REQUEST, &out);
+}
+
+static struct operation *take(struct perigee_session *session, int kind,
+                              int record,
+                              const struct perigee_message *message) {
+  struct operation *op = operation_take(session, kind);
+  if (!op)
+    return NULL;
+  op->record = (uint8_t)record;
+  op->message = *message;
+  op->parent = NULL;
+  operation_hold(op, message->slice.region);
+  operation_hold(op, message->into.region);
+  return op;
+}
+
+int perigee_call(struct perigee_session *session,
+                 const struct perigee_message *message) {
+  int status;
+  struct payload into;
+  if (!session_open_for(session, &status))
+    return status;
+  if (message->into.region && (status = slice_payload(session->engine,
+                                                      &message->into,
+                                                      &into)) < 0)
+    return status;
+  struct operation *op = take(session, OP_CALL, RECORD_REQUEST, message);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  session->counters.calls++;
+  return submit(op, message->timeout);
+}
+
+int perigee_send(struct perigee_session *session,
+                 const struct perigee_slice *slice, int64_t timeout) {
+  int status;
+  if (!session_open_for(session, &status))
+    return status;
+  struct perigee_message message = {.flags = PERIGEE_TYPED, .slice = *slice};
+  struct operation *op = take(session, OP_SEND, RECORD_SEND, &message);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  session->counters.messages++;
+  return submit(op, timeout);
+}
+
+/* The local side of a batch's item; the batch holds the region. */
+int call_access(struct perigee_session *session, int kind,
+                const struct perigee_transfer *item,
+                struct operation *parent) {
+  const struct perigee_slice *remote = &item->remote;
+  struct perigee_message message = {.flags = PERIGEE_TYPED,
+                                    .length = sizeof(struct access)};
+  if (kind == OP_WRITE)
+    message.slice = item->local;
+  else
+    message.into = item->local;
+  struct operation *op = take(
+      session, kind, kind == OP_WRITE ? RECORD_WRITE : RECORD_READ, &message);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  op->access = (struct access){remote->remote->window.slot,
+                               remote->remote->window.generation,
+                               remote->offset, remote->length, remote->count,
+                               remote->stride};
+  op->message.head = &op->access;
+  op->parent = parent;
+  return submit(op, -1);
+}
+
+/* ---- Loans -------------------------------------------------------------- */
+
+enum { LOAN_FLAGS = RECORD_CODE | RECORD_CAPACITY };
+
+int perigee_call_begin(struct perigee_session *session, uint64_t capacity,
+                       struct perigee_loan *loan) {
+  int status;
+  if (!session_open_for(session, &status))
+    return status;
+  return loan_begin(session, RING_REQUEST, capacity, LOAN_FLAGS, loan);
+}
+
+void perigee_call_abort(struct perigee_session *session) {
+  loan_abort(session, RING_REQUEST);
+}
+
+static int commit_in_ring(struct operation *op, const struct loan *loan,
+                          uint64_t length) {
+  struct perigee_session *session = op->session;
+  struct lane *lane = session->lane;
+  struct record r = {.kind = RECORD_REQUEST,
+                     .flags = LOAN_FLAGS,
+                     .method = op->message.method,
+                     .operation = op->index,
+                     .generation = op->generation,
+                     .code = op->message.code,
+                     .capacity = op->message.capacity,
+                     .head_length = length};
+  uint8_t *head;
+  step(op, SUBMIT);
+  operation_time(op, op->message.timeout);
+  op->marked = true;
+  lane_table(lane)->mark(lane, op->index, op->generation);
+  r.remaining = remaining(op);
+  record_encode(&r, loan->record, &head, NULL);
+  lane_table(lane)->publish(lane, RING_REQUEST, record_size(&r));
+  session->counters.bytes_sent += length;
+  session_wake(session);
+  step(op, PUBLISH);
+  return op->index;
+}
+
+int perigee_call_commit(struct perigee_session *session,
+                        const struct perigee_message *message,
+                        uint64_t length) {
+  struct loan *loan = &session->loans[RING_REQUEST];
+  int status = PERIGEE_NO_MEMORY;
+  if (!loan->open || length > loan->length)
+    return fail(session->engine, PERIGEE_INVALID,
+                "no loan is open, or it is shorter than %llu bytes",
+                (unsigned long long)length);
+  struct operation *op = NULL;
+  if (!session_open_for(session, &status) ||
+      !(op = take(session, OP_CALL, RECORD_REQUEST, message))) {
+    loan_abort(session, RING_REQUEST);
+    return status;
+  }
+  session->counters.calls++;
+  loan->open = false;
+  if (loan->in_ring)
+    return commit_in_ring(op, loan, length);
+  op->message.head = NULL;
+  op->message.length = 0;
+  op->message.slice.region = NULL;
+  op->loan = loan->source;
+  op->loan.block = op->loan.stride = length;
+  op->lent = true;
+  return submit(op, message->timeout);
+}
+
+/* ---- Replies ------------------------------------------------------------ */
+
+/* Puts one part of a reply where it belongs: 1, 0 (under way) or a status. */
+static int bring(struct operation *op, const struct record *r, int place,
+                 const struct payload *into, uint8_t **block) {
+  bool head = place == IN_HEAD;
+  uint64_t length = head ? r->head_length : r->slice_length;
+  bool bulk = r->flags & (head ? RECORD_HEAD_BULK : RECORD_SLICE_BULK);
+  op->by_reference |= bulk;
+  if (!bulk)
+    return incoming_bytes(op, place, head ? r->head : r->slice, length, into,
+                          block);
+  /* The replier's own operation is named in fields that replies do not use. */
+  return incoming_bulk(op, place, head ? &r->head_source : &r->slice_source,
+                       length, r->method, r->remaining, into, block);
+}
+
+static int typed_inline(struct operation *op, const struct record *r) {
+  op->pointer = scratch_copy(op->engine, r->head, r->head_length);
+  if (!op->pointer) {
+    op->pointer = op->block = pool_take(op->engine, r->head_length);
+    if (!op->block)
+      return PERIGEE_NO_MEMORY;
+    memcpy(op->block, r->head, r->head_length);
+  }
+  return perigee_typed_scan(op->pointer, r->head_length) < 0
+             ? PERIGEE_PROTOCOL
+             : 1;
+}
+
+static int reply_head(struct operation *op, const struct record *r) {
+  struct lane *lane = op->session->lane;
+  bool bulk = r->flags & RECORD_HEAD_BULK;
+  op->length = r->head_length;
+  if (r->flags & RECORD_TYPED) {
+    op->flags |= PERIGEE_TYPED;
+    if (r->head_length > op->engine->options.typed)
+      return PERIGEE_TOO_LARGE;
+    if (!bulk)
+      return typed_inline(op, r);
+  } else if (op->message.into.region && op->kind == OP_CALL) {
+    struct payload into;
+    int status = slice_payload(op->engine, &op->message.into, &into);
+    op->slice = r->head_length;
+    return status < 0 ? status : bring(op, r, IN_HEAD, &into, NULL);
+  } else if (!bulk) {
+    op->pointer = r->head;
+    return 1;
+  } else if ((op->pointer = lane_table(lane)->view(lane, &r->head_source))) {
+    op->by_reference = op->in_place = true;
+    return 1;
+  }
+  int status = bring(op, r, IN_HEAD, NULL, &op->block);
+  op->pointer = op->block;
+  return status;
+}
+
+static int reply_slice(struct operation *op, const struct record *r) {
+  if (!(r->flags & RECORD_SLICE))
+    return 1;
+  op->flags |= PERIGEE_SLICE;
+  op->slice = r->slice_length;
+  if (!op->message.into.region)
+    return bring(op, r, IN_SLICE, NULL, &op->slice_block);
+  struct payload into;
+  int status = slice_payload(op->engine, &op->message.into, &into);
+  return status < 0 ? status : bring(op, r, IN_SLICE, &into, NULL);
+}
+
+static void finish(struct operation *op) {
+  if (op->slice_block) {
+    op->value = (uint64_t)(uintptr_t)op->slice_block;
+    op->flags |= PERIGEE_POOLED;
+    op->slice_block = NULL;
+  }
+  op->session->counters.bytes_received += op->length + op->slice;
+  end(op, PERIGEE_OK);
+}
+
+/* A reply to a call whose caller has its answer already: what the request
+ * lent is free again. */
+static void late(struct operation *op) {
+  op->replied = true;
+  if (op->state != ORPHANED)
+    return;
+  let_go(op);
+  step(op, LET_GO);
+  operation_free(op);
+}
+
+void call_reply(struct perigee_session *session, const struct record *r) {
+  struct operation *op = operation_find(session->engine, r->operation);
+  if (!op || op->session != session || op->generation != r->generation ||
+      op->kind > OP_SEND)
+    return;
+  if (op->state != SENT) {
+    late(op);
+    return;
+  }
+  op->replied = true;
+  op->status = r->status;
+  op->code = r->code;
+  int head = reply_head(op, r);
+  int slice = head < 0 ? head : reply_slice(op, r);
+  if (slice < 0 || (head == 1 && slice == 1)) {
+    step(op, REPLY);
+    if (slice < 0)
+      end(op, slice);
+    else
+      finish(op);
+    return;
+  }
+  step(op, BULK);
+  operation_move(op);
+}
+
+/* Were the bytes still the reply's when we took the last of them? */
+static bool still_offered(struct operation *op, int place) {
+  struct part *part = op->parts[place];
+  struct lane *lane = op->session->lane;
+  return !part || !part->fetching ||
+         lane_table(lane)->peer_mark(lane, part->fetch.operation) ==
+             part->fetch.generation;
+}
+
+static void fetch(struct operation *op) {
+  int head = part_step(op, IN_HEAD);
+  int slice = head == 1 ? part_step(op, IN_SLICE) : head;
+  if (head == 0 || slice == 0)
+    return;
+  int status = head < 0 ? head : slice;
+  if (status > 0 &&
+      !(still_offered(op, IN_HEAD) && still_offered(op, IN_SLICE)))
+    status = PERIGEE_PEER_LOST;
+  if (status > 0 && (op->flags & PERIGEE_TYPED) && op->block &&
+      op->parts[IN_HEAD] && perigee_typed_scan(op->block, op->length) < 0)
+    status = PERIGEE_PROTOCOL;
+  if (status < 0) {
+    call_stop(op, status);
+    return;
+  }
+  step(op, FETCHED);
+  finish(op);
+}
+
+void call_step(struct operation *op) {
+  if (op->quiet_wait) {
+    op->engine->copying = true;
+    if (!parts_end(op))
+      return;
+    op->quiet_wait = false;
+    list_remove(&op->queue);
+    tell(op);
+  } else if (op->state == FETCHING) {
+    fetch(op);
+  } else {
+    int status = part_step(op, OUT_HEAD);
+    if (status >= 0)
+      status = part_step(op, OUT_SLICE);
+    if (status < 0)
+      call_stop(op, status);
+  }
+}

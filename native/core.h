@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * core.h - what the files of the core share: engine, session, operation.
+ *
+ * Ownership. The engine owns all; a session owns its lane, its descriptors
+ * and its remotes; an operation belongs to the engine's table and hangs on
+ * its session's list from submission until it is free. A part belongs to its
+ * operation. Nothing here is touched by two threads.
+ */
+#ifndef CORE_H
+#define CORE_H
+
+#include "blocks.h"
+#include "list.h"
+#include "machine.h"
+#include "perigee.h"
+#include "region.h"
+#include "timers.h"
+#include "transport/transport.h"
+#include "wire.h"
+
+enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
+enum { HELD = 3 };
+
+/* A payload of an operation that does not travel in the ring. */
+struct part {
+  struct payload payload;
+  uint8_t *bytes; /* here already, in a pooled block of the part */
+  bool fetching;
+  union {
+    struct exposure exposure;
+    struct fetch fetch;
+    struct part *free; /* next in the engine's pool */
+  };
+};
+
+enum operation_kind {
+  OP_CALL = 1, OP_READ, OP_WRITE, OP_SEND, /* call.c: a record, a reply */
+  OP_SERVED,                               /* serve.c: somebody else's */
+  OP_TRANSFER,                             /* transfer.c */
+  OP_RECV, OP_RECV_IMM,                    /* message.c */
+  OP_LOOKUP, OP_CONNECT                    /* lookup.c, hello.c */
+};
+
+struct operation {
+  struct node all;   /* in session->operations, or engine->orphans */
+  struct node queue; /* in ready, moving, or a session's waiting list */
+  struct timer timer;
+  struct node fresh; /* its timer is still to be started, in engine->fresh */
+  int64_t timeout;
+  struct perigee_engine *engine;
+  struct perigee_session *session; /* NULL once it was freed */
+  uint32_t generation;
+  uint16_t index;
+  uint8_t kind, state;
+  uint8_t event;     /* enum perigee_kind that waits in ready */
+  uint8_t flags;     /* of the event */
+  uint8_t record;    /* enum record_kind */
+  bool quiet_wait;   /* it has ended but for a copy that is still under way */
+  bool marked;       /* readable as live by the peer */
+  bool lent;         /* its request went as a loan that the peer may still see */
+  bool replied;      /* the peer has let go of what the request lent */
+  bool by_reference; /* its reply was: the peer waits for our mark */
+  bool in_place;     /* and is seen where it lies until its event is over */
+  bool landed;       /* a landing was asked for */
+  bool head_lent;    /* a head that came lies in a block of our own arena */
+  struct source head_loan;
+  int status;
+  struct part *parts[PARTS];
+  struct perigee_region *held[HELD]; /* regions that it may be inside of */
+  /* What the event will say. */
+  const uint8_t *pointer;
+  uint64_t length, slice, value, code;
+  uint8_t *block;    /* pooled, for the head; freed with the operation */
+  uint8_t *slice_block; /* pooled, for the slice; POOLED hands it over */
+  union {
+    struct {                       /* own */
+      struct perigee_message message;
+      struct source loan;          /* of a lent request */
+      struct perigee_slice into;
+      struct operation *parent;    /* of a READ or WRITE of a batch */
+      struct access access;
+    };
+    struct {                       /* served */
+      uint16_t peer_operation, method;
+      uint32_t peer_generation;
+      uint64_t capacity;
+      int64_t deadline;            /* negative: none */
+      struct record_rest {
+        struct source source;
+        uint64_t length;
+        bool bulk, present;
+      } rest;                      /* the slice that is still to come */
+      struct perigee_region *region; /* of a READ or WRITE */
+      struct perigee_message reply; /* while it waits for room */
+      struct operation *receiver;  /* of a SEND */
+    };
+    struct {                       /* transfer */
+      const struct perigee_transfer *list;
+      uint32_t count, next, pending;
+      uint8_t operation, phase;
+      uint64_t immediate;
+      struct payload remote, local;
+      struct perigee_prepared *prepared;
+    };
+  };
+};
+
+/* A loan under way: begin was called, commit or abort was not. */
+struct loan {
+  bool open, in_ring;
+  int served;
+  uint8_t *pointer, *record;
+  uint64_t length;
+  struct source source;
+};
+
+/* What a message becomes: a record, and the bytes that go into it. */
+struct outgoing {
+  struct record record;
+  struct payload head, slice;
+};
+
+struct perigee_session {
+  struct node node; /* in engine->sessions */
+  struct perigee_engine *engine;
+  uint32_t id;
+  uint8_t state;    /* enum perigee_session_state */
+  bool dialed, freed, accepted, hangup;
+  bool hello_seen, ready_seen, joined;
+  bool news_accepted, news_lost;
+  struct node news; /* in engine->news */
+  int fd, pidfd, peer_pid;
+  int status;
+  char reason[256], address[PERIGEE_ADDRESS_MAX + 8];
+  char wanted[TRANSPORT_NAME];
+  struct hello hello; /* the peer's */
+  uint32_t version;
+  uint64_t eager;   /* as both allow */
+  uint64_t nonce, probe;
+  const struct perigee_transport *transport;
+  struct lane *lane;
+  struct node operations;
+  struct node backlog[RINGS]; /* wait for room, in order */
+  struct node recvs, recv_imms, sends;
+  uint64_t *immediates; /* not yet received, a ring of 2^n */
+  uint32_t imm_first, imm_count, imm_room;
+  uint32_t serving;
+  struct loan loans[RINGS];
+  struct perigee_remote *remotes;
+  struct perigee_prepared *prepared;
+  struct operation *connect;
+  struct timer timer; /* of hello */
+  struct wire wire;
+  uint32_t granted_count;
+  struct perigee_counters counters;
+};
+
+struct perigee_listener {
+  struct node node;
+  struct perigee_engine *engine;
+  int fd;
+  char path[PERIGEE_ADDRESS_MAX + 1];
+};
+
+struct perigee_engine {
+  const uint8_t *alive; /* a page that a child process finds wiped */
+  struct perigee_options options;
+  struct perigee_event *out; /* of the poll under way */
+  int room, filled;
+  struct perigee_event stash; /* found by await for somebody else */
+  bool stashed, armed, sockets_due, keep, copying;
+  uint32_t idle;        /* polls since the clock was read */
+  int64_t now, sockets_at;
+  uint64_t budget;      /* bytes that this poll may still copy */
+  uint64_t progress;    /* anything at all that happened, counted */
+  struct node ready;    /* operations with an event */
+  uint32_t ready_count;
+  struct node given;    /* those whose event was given: over at next poll */
+  struct node moving;   /* to be stepped at each poll */
+  struct node fresh;
+  struct node sessions, listeners, dead, news;
+  struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
+  uint32_t id_slots, last_id;
+  struct operation *table;
+  uint32_t table_used, live;
+  struct node free;     /* operations */
+  struct part *parts;
+  struct timers timers;
+  struct regions regions;
+  struct blocks pool;
+  uint8_t *pool_memory;
+  uint8_t *scratch;     /* copies of typed heads of this poll */
+  uint64_t scratch_used;
+  int epoll, spare_fd;
+  uint64_t epoch;
+  uint32_t hellos;
+  char detail[512];
+  struct perigee_counters counters; /* its own, and of sessions that ended */
+  struct perigee_counters totals;
+};
+
+/* ---- engine.c ---------------------------------------------------------- */
+int fail(struct perigee_engine *engine, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+bool engine_alive(const struct perigee_engine *engine);
+int64_t engine_clock(struct perigee_engine *engine); /* reads, and keeps it */
+uint64_t engine_random(struct perigee_engine *engine);
+void counters_add(struct perigee_counters *to,
+                  const struct perigee_counters *from);
+struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
+
+/* ---- pool.c ------------------------------------------------------------ */
+/* Private blocks for what arrives and nobody named a place for. */
+uint8_t *pool_take(struct perigee_engine *engine, uint64_t length);
+void pool_give(struct perigee_engine *engine, uint8_t *block);
+/* Copies into memory that stays until the next poll, or NULL. */
+uint8_t *scratch_copy(struct perigee_engine *, const uint8_t *, uint64_t);
+struct part *part_take(struct perigee_engine *engine);
+void part_give(struct perigee_engine *engine, struct part *part);
+
+/* ---- operation.c ------------------------------------------------------- */
+struct operation *operation_take(struct perigee_session *session, int kind);
+/* From now on it may time out. */
+void operation_time(struct operation *op, int64_t timeout);
+/* Its event: queued for the next room in a poll. */
+void operation_event(struct operation *op, int kind);
+void operation_move(struct operation *op); /* to be stepped */
+/* Out of whatever list it waits in; an event not yet given is withdrawn. */
+void operation_unqueue(struct operation *op);
+void operation_free(struct operation *op);
+/* Ends an own operation, whatever its kind and state: timeout, cancel, lost. */
+void operation_stop(struct operation *op, int status);
+struct operation *operation_find(struct perigee_engine *, int index);
+void operation_step(struct operation *op);
+void operation_hold(struct operation *op, struct perigee_region *region);
+void operation_unhold(struct operation *op);
+/* True when nothing of its parts is under way; then they are gone. */
+bool parts_end(struct operation *op);
+int part_expose(struct operation *op, int place, const struct payload *from,
+                struct source *source);
+/* Steps one part: 1 all there, 0 not yet, or a status. */
+int part_step(struct operation *op, int place);
+/* Checks a local slice: its payload, or a status. */
+int slice_payload(struct perigee_engine *, const struct perigee_slice *,
+                  struct payload *);
+/* Is there room for one more event of this poll? */
+bool engine_room(const struct perigee_engine *engine);
+
+/* ---- outgoing.c: from a message to a record in a ring ------------------- */
+/* Fills in the parts of a record; what does not fit in it is exposed. */
+int outgoing_plan(struct operation *op, const struct perigee_message *message,
+                  struct outgoing *out);
+/* Encodes and publishes; false: no room now. */
+bool outgoing_publish(struct perigee_session *session, enum ring ring,
+                      struct outgoing *out);
+int loan_begin(struct perigee_session *session, enum ring ring,
+               uint64_t capacity, uint32_t flags, struct perigee_loan *out);
+void loan_abort(struct perigee_session *session, enum ring ring);
+
+/* ---- incoming.c: from a record to memory --------------------------------- */
+/* Brings a head or slice to where it goes (payload NULL: a pooled block,
+ * *block). 1: it is there, 0: the part at `place` is under way. */
+int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
+                   uint64_t length, const struct payload *into,
+                   uint8_t **block);
+int incoming_bulk(struct operation *op, int place, const struct source *source,
+                  uint64_t length, uint16_t peer, uint32_t generation,
+                  const struct payload *into, uint8_t **block);
+
+/* ---- call.c: own records and their replies ------------------------------ */
+extern const struct machine call_machine;
+void call_flush(struct perigee_session *session);
+void call_reply(struct perigee_session *, const struct record *);
+void call_step(struct operation *op);
+void call_stop(struct operation *op, int status);
+void call_given(struct operation *op);
+int call_access(struct perigee_session *, int kind,
+                const struct perigee_transfer *item, struct operation *parent);
+/* Into the request ring if there is room: true. */
+bool publish_imm(struct perigee_session *session, uint64_t immediate);
+
+/* ---- serve.c ----------------------------------------------------------- */
+extern const struct machine served_machine;
+int serve_record(struct perigee_session *, const struct record *);
+void serve_flush(struct perigee_session *session);
+void serve_step(struct operation *op);
+void serve_lost(struct operation *op);
+void serve_given(struct operation *op);
+/* Answers a READ, WRITE or SEND, or refuses any. */
+void serve_answer(struct operation *op, int status);
+int serve_fetch(struct operation *op, const struct payload *into);
+/* Is it a call that the program still has to answer? */
+bool serve_survives(const struct operation *op);
+void serve_abort(struct operation *op, int status); /* a SEND under way */
+
+/* ---- message.c --------------------------------------------------------- */
+void message_arrived(struct operation *served);
+int immediate_arrived(struct perigee_session *, uint64_t immediate);
+void message_match(struct perigee_session *session);
+void message_done(struct operation *served, int status);
+
+/* ---- transfer.c -------------------------------------------------------- */
+extern const struct machine transfer_machine;
+void transfer_submit(struct operation *op, int64_t timeout);
+void transfer_step(struct operation *op);
+void transfer_published(struct operation *op);
+void transfer_stop(struct operation *op, int status);
+void transfer_child(struct operation *parent, int status);
+void transfer_given(struct operation *op);
+void lookup_send(struct operation *op);
+void connect_again(struct operation *op);
+
+/* ---- session.c --------------------------------------------------------- */
+extern const struct machine session_machine;
+void session_poll(struct perigee_session *session);
+void session_end(struct perigee_session *session, int status,
+                 const char *reason);
+void session_destroy(struct perigee_session *session);
+void session_wake(struct perigee_session *session);
+void session_news(struct perigee_session *session);
+void session_begun(struct perigee_session *session);
+void session_opened(struct perigee_session *session);
+bool session_open_for(struct perigee_session *session, int *status);
+struct perigee_session *session_new(struct perigee_engine *, int fd);
+
+/* ---- hello.c ----------------------------------------------------------- */
+void hello_begin(struct perigee_session *session);
+int hello_frame(struct perigee_session *, const struct frame *);
+void hello_timeout(struct perigee_session *session);
+/* Does this side have a transport of that name? */
+const struct perigee_transport *transport_named(struct perigee_engine *,
+                                                const char *name);
+
+/* ---- lookup.c ---------------------------------------------------------- */
+int lookup_asked(struct perigee_session *, const struct lookup *);
+int lookup_found(struct perigee_session *, const struct found *);
+void remotes_free(struct perigee_session *session);
+
+/* ---- socket.c ---------------------------------------------------------- */
+void sockets_poll(struct perigee_engine *engine);
+/* Sends or ends the session; false if it was ended. */
+bool session_send(struct perigee_session *, const struct frame *,
+                  const int *fds, uint32_t fd_count);
+
+#endif

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * engine.c - the reactor: options, opening and closing, polling. wait.c
+ * sleeps.
+ *
+ * One poll: what the last poll handed out is over; now and then the clock, the
+ * timers and the sockets; events that wait; records of every session; steps
+ * of everything that moves; events again.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core.h"
+
+enum { POLLS_PER_TICK = 64, BUDGET = 2 << 20, PAGE = 4096 };
+static const int64_t SOCKETS_EVERY = 500000; /* ns */
+
+/* ---- Options ----------------------------------------------------------- */
+
+
+static int64_t real_clock(void *context) {
+  struct timespec t;
+  (void)context;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int real_random(void *context, void *bytes, uint64_t length) {
+  (void)context;
+  return getrandom(bytes, length, 0) == (ssize_t)length ? PERIGEE_OK
+                                                        : PERIGEE_SYSTEM;
+}
+
+void perigee_options(struct perigee_options *o) {
+  *o = (struct perigee_options){.operations = 16384,
+                                .sessions = 1024,
+                                .regions = 1024,
+                                .hellos = 64,
+                                .hello_timeout = 2000000000,
+                                .ring = 64 << 10,
+                                .eager = 8 << 10,
+                                .message = PAYLOAD_MAX,
+                                .typed = 16 << 20,
+                                .pool = 1 << 30,
+                                .serving = 1024,
+                                .spin = 50000,
+                                .pull = 1,
+                                .clock = real_clock,
+                                .random = real_random};
+}
+
+static const char *wrong_option(const struct perigee_options *o) {
+  if (o->operations < 16 || o->operations > 65536)
+    return "operations (16 to 65536)";
+  if (o->sessions < 1 || o->sessions > 65536)
+    return "sessions (1 to 65536)";
+  if (o->regions < 1 || o->regions > REGION_SLOTS)
+    return "regions (1 to 4096)";
+  if (o->ring < 4096 || o->ring > 16 << 20 || (o->ring & (o->ring - 1)))
+    return "ring (a power of two, 4 KiB to 16 MiB)";
+  if (o->eager > o->ring / 4 - 128)
+    return "eager (at most a quarter of ring less 128)";
+  if (o->message < 1 || o->message > PAYLOAD_MAX)
+    return "message (1 to 2^40)";
+  if (o->pool < 1 << 20 || o->pool > UINT64_C(1) << 40)
+    return "pool (1 MiB to 1 TiB)";
+  if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)
+    return "serving, hellos, clock and random (must be given)";
+  return NULL;
+}
+
+/* ---- Errors, clock, randomness ------------------------------------------ */
+
+static _Thread_local char open_detail[256];
+
+int fail(struct perigee_engine *engine, int status, const char *format, ...) {
+  va_list list;
+  char *to = engine ? engine->detail : open_detail;
+  size_t room = engine ? sizeof engine->detail : sizeof open_detail;
+  va_start(list, format);
+  vsnprintf(to, room, format, list);
+  va_end(list);
+  return status;
+}
+
+const char *perigee_detail(const struct perigee_engine *engine) {
+  return engine ? engine->detail : open_detail;
+}
+
+bool engine_alive(const struct perigee_engine *engine) {
+  return *(volatile const uint8_t *)engine->alive != 0;
+}
+
+int64_t engine_clock(struct perigee_engine *engine) {
+  engine->now = engine->options.clock(engine->options.context);
+  return engine->now;
+}
+
+int64_t perigee_now(const struct perigee_engine *engine) {
+  return engine->options.clock(engine->options.context);
+}
+
+uint64_t perigee_epoch(const struct perigee_engine *engine) {
+  return engine->epoch;
+}
+
+uint64_t engine_random(struct perigee_engine *engine) {
+  uint64_t value = 0;
+  engine->options.random(engine->options.context, &value, sizeof value);
+  return value;
+}
+
+/* ---- Opening and closing ------------------------------------------------ */
+
+static void *reserve(uint64_t length) {
+  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? NULL : p;
+}
+
+static uint64_t table_bytes(const struct perigee_engine *engine) {
+  return engine->options.operations * sizeof(struct operation);
+}
+
+static uint64_t pool_bytes(const struct perigee_engine *engine) {
+  return 2 * engine->options.pool;
+}
+
+static void open_lists(struct perigee_engine *engine) {
+  struct node *lists[] = {&engine->ready,    &engine->given,
+                          &engine->moving,   &engine->fresh,
+                          &engine->sessions, &engine->listeners,
+                          &engine->dead,     &engine->news,
+                          &engine->free};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+    list_open(lists[i]);
+}
+
+static int open_memory(struct perigee_engine *engine) {
+  uint8_t *alive = reserve(PAGE);
+  engine->table = reserve(table_bytes(engine));
+  engine->pool_memory = reserve(pool_bytes(engine));
+  engine->scratch = malloc(engine->options.ring);
+  engine->id_slots = 1;
+  while (engine->id_slots < engine->options.sessions)
+    engine->id_slots *= 2;
+  engine->by_id = calloc(engine->id_slots, sizeof(void *));
+  engine->alive = alive;
+  if (!alive || !engine->table || !engine->pool_memory || !engine->scratch ||
+      !engine->by_id)
+    return PERIGEE_NO_MEMORY;
+  *alive = 1;
+  madvise(alive, PAGE, MADV_WIPEONFORK);
+  return blocks_open(&engine->pool, pool_bytes(engine), engine->options.pool);
+}
+
+static int open_all(struct perigee_engine *engine) {
+  int status = open_memory(engine);
+  if (status < 0)
+    return status;
+  engine->epoll = epoll_create1(EPOLL_CLOEXEC);
+  if (engine->epoll < 0)
+    return PERIGEE_SYSTEM;
+  timers_open(&engine->timers, engine_clock(engine));
+  engine->epoch = engine->options.epoch ? engine->options.epoch
+                                        : engine_random(engine);
+  return regions_open(engine);
+}
+
+int perigee_engine_open(const struct perigee_options *given,
+                        struct perigee_engine **out) {
+  struct perigee_options options;
+  perigee_options(&options);
+  const char *wrong = given ? wrong_option(given) : NULL;
+  if (wrong)
+    return fail(NULL, PERIGEE_INVALID, "bad engine option: %s", wrong);
+  struct perigee_engine *engine = calloc(1, sizeof *engine);
+  if (!engine)
+    return fail(NULL, PERIGEE_NO_MEMORY, "no memory for an engine");
+  engine->options = given ? *given : options;
+  engine->epoll = -1;
+  open_lists(engine);
+  int status = open_all(engine);
+  if (status < 0) {
+    fail(NULL, status, "cannot open an engine: %s", strerror(errno));
+    perigee_engine_close(engine);
+    return status;
+  }
+  *out = engine;
+  return PERIGEE_OK;
+}
+
+static void close_parts(struct perigee_engine *engine) {
+  for (struct part *p = engine->parts, *next; p; p = next) {
+    next = p->free;
+    free(p);
+  }
+}
+
+/* A child process may close too: it gives back its copies of memory and
+ * descriptors, and tells nobody. */
+void perigee_engine_close(struct perigee_engine *engine) {
+  if (!engine)
+    return;
+  struct node *n;
+  while ((n = engine->listeners.next) != &engine->listeners)
+    perigee_listener_close(CONTAINER(n, struct perigee_listener, node));
+  while ((n = engine->sessions.next) != &engine->sessions) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    perigee_session_close(s);
+    session_destroy(s);
+  }
+  while ((n = engine->dead.next) != &engine->dead)
+    session_destroy(CONTAINER(n, struct perigee_session, node));
+  regions_close(engine);
+  close_parts(engine);
+  blocks_close(&engine->pool);
+  if (engine->pool_memory)
+    munmap(engine->pool_memory, pool_bytes(engine));
+  if (engine->table)
+    munmap(engine->table, table_bytes(engine));
+  if (engine->alive)
+    munmap((void *)(uintptr_t)engine->alive, PAGE);
+  if (engine->epoll >= 0)
+    close(engine->epoll);
+  free(engine->by_id);
+  free(engine->scratch);
+  free(engine);
+}
+
+struct perigee_session *session_by_id(struct perigee_engine *engine,
+                                      uint32_t id) {
+  struct perigee_session *s = engine->by_id[id & (engine->id_slots - 1)];
+  return s && s->id == id ? s : NULL;
+}
+
+void counters_add(struct perigee_counters *to,
+                  const struct perigee_counters *from) {
+  const uint64_t *f = (const uint64_t *)from;
+  uint64_t *t = (uint64_t *)to;
+  for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
+    t[i] += f[i];
+}
+
+const struct perigee_counters *
+perigee_counters(struct perigee_engine *engine,
+                 const struct perigee_session *session) {
+  if (session)
+    return &session->counters;
+  struct node *n, *head = &engine->sessions;
+  engine->totals = engine->counters;
+  for (n = head->next; n != head; n = n->next)
+    counters_add(&engine->totals,
+                 &CONTAINER(n, struct perigee_session, node)->counters);
+  return &engine->totals;
+}
+
+/* ---- Polling ------------------------------------------------------------ */
+
+static void time_out(struct perigee_engine *engine) {
+  struct node *n;
+  while ((n = list_pop(&engine->fresh))) {
+    struct operation *op = CONTAINER(n, struct operation, fresh);
+    timers_add(&engine->timers, &op->timer, engine->now + op->timeout);
+  }
+  struct timer *t;
+  while ((t = timers_expired(&engine->timers, engine->now))) {
+    /* Operations and hellos share the wheel; sessions are few. */
+    if ((void *)t >= (void *)engine->table &&
+        (void *)t < (void *)(engine->table + engine->options.operations)) {
+      struct operation *op = CONTAINER(t, struct operation, timer);
+      engine->counters.timeouts++;
+      op->session->counters.timeouts++;
+      operation_stop(op, PERIGEE_TIMEOUT);
+    } else {
+      hello_timeout(CONTAINER(t, struct perigee_session, timer));
+    }
+  }
+}
+
+/* What need not be looked at in every poll. */
+static void tick(struct perigee_engine *engine) {
+  engine->idle = 0;
+  int64_t now = engine_clock(engine);
+  time_out(engine);
+  if (engine->sockets_due || now - engine->sockets_at >= SOCKETS_EVERY) {
+    engine->sockets_due = false;
+    engine->sockets_at = now;
+    sockets_poll(engine);
+  }
+  if (!list_empty(&engine->regions.closing))
+    regions_sweep(engine);
+}
+
+static struct perigee_event *next_event(struct perigee_engine *engine) {
+  struct perigee_event *e = &engine->out[engine->filled++];
+  engine->progress++;
+  *e = (struct perigee_event){0};
+  return e;
+}
+
+static void give_news(struct perigee_engine *engine) {
+  struct node *n;
+  while (engine->filled < engine->room && (n = list_pop(&engine->news))) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, news);
+    struct perigee_event *e = next_event(engine);
+    e->session = s->id;
+    if (s->news_accepted) {
+      s->news_accepted = false;
+      e->kind = PERIGEE_EVENT_ACCEPTED;
+    } else {
+      s->news_lost = false;
+      e->kind = PERIGEE_EVENT_LOST;
+      e->status = s->status;
+    }
+    session_news(s);
+  }
+}
+
+static void give(struct perigee_engine *engine, struct operation *op) {
+  struct perigee_event *e = next_event(engine);
+  bool asks = op->event == PERIGEE_EVENT_REQUEST ||
+              op->event == PERIGEE_EVENT_LANDING;
+  e->kind = op->event;
+  e->flags = op->flags;
+  e->session = op->session ? op->session->id : 0;
+  e->status = op->status;
+  e->operation = op->index;
+  e->pointer = op->pointer;
+  e->length = op->length;
+  e->slice = op->slice;
+  e->capacity = op->value;
+  e->code = op->code;
+  op->event = PERIGEE_EVENT_NONE;
+  if (!asks) {
+    list_append(&engine->given, &op->queue);
+    return;
+  }
+  e->method = op->method;
+  e->remaining = op->deadline < 0 ? -1 : op->deadline - engine->now;
+  if (op->deadline >= 0 && e->remaining < 0)
+    e->remaining = 0;
+}
+
+static void drain(struct perigee_engine *engine) {
+  struct node *n;
+  if (!list_empty(&engine->news))
+    give_news(engine);
+  while (engine->filled < engine->room && (n = list_pop(&engine->ready))) {
+    engine->ready_count--;
+    give(engine, CONTAINER(n, struct operation, queue));
+  }
+}
+
+bool engine_room(const struct perigee_engine *engine) {
+  return engine->filled + (int)engine->ready_count < engine->room;
+}
+
+/* Operations whose event was handed out by the poll before. */
+static void end_given(struct perigee_engine *engine) {
+  struct node *n;
+  engine->scratch_used = 0;
+  while ((n = list_pop(&engine->given))) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    if (op->kind == OP_SERVED)
+      serve_given(op);
+    else if (op->kind <= OP_SEND)
+      call_given(op);
+    else
+      transfer_given(op);
+  }
+  while ((n = engine->dead.next) != &engine->dead)
+    session_destroy(CONTAINER(n, struct perigee_session, node));
+}
+
+static void step_moving(struct perigee_engine *engine) {
+  struct node *head = &engine->moving, *next;
+  struct node *last = head->previous;
+  for (struct node *n = head->next; n != head; n = next) {
+    bool end = n == last;
+    next = n->next;
+    operation_step(CONTAINER(n, struct operation, queue));
+    if (end || engine->budget == 0)
+      break;
+  }
+  if (engine->budget < BUDGET)
+    engine->idle = POLLS_PER_TICK; /* time has passed */
+}
+
+/* Those first in line when bytes ran out come last the next time. */
+static void rotate(struct node *head) {
+  struct node *first = head->next;
+  if (first == head || first->next == head)
+    return;
+  list_remove(first);
+  list_append(head, first);
+}
+
+/* keep: what was handed out before stays valid. */
+int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
+                int capacity, bool keep) {
+  engine->out = events;
+  engine->room = capacity;
+  engine->filled = 0;
+  engine->budget = BUDGET;
+  engine->keep = keep;
+  engine->copying = false;
+  engine->counters.polls++;
+  if (!keep)
+    end_given(engine);
+  if (++engine->idle >= POLLS_PER_TICK || engine->sockets_due)
+    tick(engine);
+  drain(engine);
+  struct node *n, *next, *head = &engine->sessions;
+  for (n = head->next; n != head && engine_room(engine); n = next) {
+    next = n->next;
+    session_poll(CONTAINER(n, struct perigee_session, node));
+  }
+  if (n != head)
+    rotate(head);
+  if (!list_empty(&engine->moving)) {
+    step_moving(engine);
+    if (engine->budget == 0)
+      rotate(&engine->moving);
+  }
+  drain(engine);
+  return engine->filled;
+}

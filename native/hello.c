@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hello.c - how two strangers become a session. Both sides send HELLO at once;
+ * each checks the other's, opens its half of the transport and OFFERs it;
+ * joins the peer's half and says READY. Whatever does not fit is REFUSEd with
+ * a status and a reason that the other side shows to its user.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core.h"
+
+/* ---- Transports --------------------------------------------------------- */
+
+static const struct perigee_transport *const built_in[] = {&transport_shm,
+                                                           NULL};
+
+static uint32_t list_names(const struct perigee_transport *const *from,
+                           const char *only, struct hello *hello,
+                           uint32_t count) {
+  for (; from && *from && count < TRANSPORTS_MAX; from++) {
+    if (*only && strcmp(only, (*from)->name) != 0)
+      continue;
+    snprintf(hello->transport[count++], TRANSPORT_NAME, "%s", (*from)->name);
+  }
+  return count;
+}
+
+static const struct perigee_transport *
+find(const struct perigee_transport *const *from, const char *name) {
+  for (; from && *from; from++)
+    if (strcmp((*from)->name, name) == 0)
+      return *from;
+  return NULL;
+}
+
+const struct perigee_transport *transport_named(struct perigee_engine *engine,
+                                                const char *name) {
+  const struct perigee_transport *t = find(engine->options.transports, name);
+  return t ? t : find(built_in, name);
+}
+
+static bool offers(const struct hello *hello, const char *name) {
+  for (uint32_t i = 0; i < hello->transports; i++)
+    if (strcmp(hello->transport[i], name) == 0)
+      return true;
+  return false;
+}
+
+/* The dialer's order decides, so that both sides choose the same. */
+static const struct perigee_transport *choose(struct perigee_session *s,
+                                              const struct hello *own) {
+  const struct hello *order = s->dialed ? own : &s->hello;
+  const struct hello *other = s->dialed ? &s->hello : own;
+  for (uint32_t i = 0; i < order->transports; i++)
+    if (offers(other, order->transport[i]))
+      return transport_named(s->engine, order->transport[i]);
+  return NULL;
+}
+
+/* ---- Saying hello ------------------------------------------------------- */
+
+static void own_hello(struct perigee_session *s, struct hello *h) {
+  const struct perigee_options *o = &s->engine->options;
+  *h = (struct hello){.magic = HELLO_MAGIC,
+                      .version_min = PROTOCOL_MIN,
+                      .version_max = PROTOCOL_MAX,
+                      .epoch = s->engine->epoch,
+                      .nonce = s->nonce,
+                      .ring = o->ring,
+                      .eager = o->eager,
+                      .message = o->message,
+                      .typed = o->typed,
+                      .probe_address = (uint64_t)(uintptr_t)&s->probe,
+                      .probe_value = s->probe,
+                      .operations = o->operations};
+  h->transports = list_names(o->transports, s->wanted, h, 0);
+  h->transports = list_names(built_in, s->wanted, h, h->transports);
+}
+
+void hello_begin(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_HELLO};
+  s->nonce = engine_random(s->engine);
+  s->probe = engine_random(s->engine);
+  session_begun(s);
+  own_hello(s, &f.hello);
+  session_send(s, &f, NULL, 0);
+}
+
+void hello_timeout(struct perigee_session *s) {
+  session_end(s, PERIGEE_TIMEOUT, "the peer did not finish its hello in time");
+}
+
+static int refuse(struct perigee_session *s, int status, const char *reason) {
+  struct frame f = {.type = FRAME_REFUSE, .refuse = {.status = status}};
+  snprintf(f.refuse.text, sizeof f.refuse.text, "%s", reason);
+  wire_send(s->fd, &f, NULL, 0);
+  session_end(s, status, reason);
+  return PERIGEE_OK;
+}
+
+/* ---- Hearing it --------------------------------------------------------- */
+
+/* Only processes of the same user: SO_PEERCRED is what the kernel knows. */
+static bool same_user(struct perigee_session *s) {
+  struct ucred peer;
+  socklen_t length = sizeof peer;
+  if (getsockopt(s->fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
+      peer.uid != geteuid())
+    return false;
+  s->peer_pid = peer.pid;
+  if (s->pidfd < 0)
+    s->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+  return true;
+}
+
+static int send_offer(struct perigee_session *s) {
+  const struct perigee_options *o = &s->engine->options;
+  struct frame f = {.type = FRAME_OFFER};
+  struct lane_options lane = {.ring = o->ring,
+                              .pool = o->pool,
+                              .operations = o->operations,
+                              .pull = o->pull,
+                              .peer_pid = s->peer_pid,
+                              .peer_pidfd = s->pidfd,
+                              .probe_address = s->hello.probe_address,
+                              .probe_value = s->hello.probe_value,
+                              .key = s->nonce ^ s->hello.nonce};
+  int status = s->transport->open(&lane, &s->lane, &f.offer);
+  if (status < 0)
+    return refuse(s, status, "no memory for the session's rings");
+  session_send(s, &f, f.offer.fds, f.offer.fd_count);
+  for (uint32_t i = 0; i < f.offer.fd_count; i++)
+    close(f.offer.fds[i]);
+  return PERIGEE_OK;
+}
+
+static int heard_hello(struct perigee_session *s, const struct hello *h) {
+  struct hello own;
+  char reason[160];
+  if (s->hello_seen)
+    return PERIGEE_PROTOCOL;
+  s->hello_seen = true;
+  s->hello = *h;
+  own_hello(s, &own);
+  if (!same_user(s))
+    return refuse(s, PERIGEE_DENIED, "the peer runs as another user");
+  if (h->version_min > PROTOCOL_MAX || h->version_max < PROTOCOL_MIN) {
+    snprintf(reason, sizeof reason,
+             "no common protocol version: %u to %u here, %u to %u there",
+             PROTOCOL_MIN, PROTOCOL_MAX, h->version_min, h->version_max);
+    return refuse(s, PERIGEE_VERSION, reason);
+  }
+  s->version =
+      h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
+  s->eager = h->eager < own.eager ? h->eager : own.eager;
+  if (h->ring / 4 < 128 || s->eager > h->ring / 4 - 128)
+    return refuse(s, PERIGEE_UNSUPPORTED, "the rings are too small");
+  s->transport = choose(s, &own);
+  if (!s->transport)
+    return refuse(s, PERIGEE_UNSUPPORTED,
+                  "the two sides have no transport in common");
+  return send_offer(s);
+}
+
+static int heard_offer(struct perigee_session *s, const struct frame *f) {
+  struct frame ready = {.type = FRAME_READY};
+  struct offer offer = f->offer;
+  if (!s->lane || s->joined)
+    return PERIGEE_PROTOCOL;
+  for (uint32_t i = 0; i < offer.fd_count; i++)
+    if ((offer.fds[i] = wire_take_fd(&s->wire)) < 0) {
+      while (i-- > 0)
+        close(offer.fds[i]);
+      return PERIGEE_PROTOCOL;
+    }
+  if (s->transport->join(s->lane, &offer) < 0)
+    return refuse(s, PERIGEE_PROTOCOL,
+                  "the peer's half of the transport is not what it said");
+  s->joined = true;
+  ready.pull = s->transport->pulls(s->lane);
+  session_send(s, &ready, NULL, 0);
+  return PERIGEE_OK;
+}
+
+int hello_frame(struct perigee_session *s, const struct frame *f) {
+  char reason[REFUSE_TEXT + 32];
+  switch (f->type) {
+  case FRAME_HELLO:
+    return heard_hello(s, &f->hello);
+  case FRAME_OFFER:
+    return heard_offer(s, f);
+  case FRAME_READY:
+    if (!s->joined)
+      return PERIGEE_PROTOCOL;
+    s->transport->set_peer_pulls(s->lane, f->pull != 0);
+    session_opened(s);
+    return PERIGEE_OK;
+  case FRAME_REFUSE:
+    snprintf(reason, sizeof reason, "the peer refused: %s", f->refuse.text);
+    session_end(s, f->refuse.status, reason);
+    return PERIGEE_OK;
+  case FRAME_BYE:
+    session_end(s, PERIGEE_PEER_LOST, "the peer closed the session");
+    return PERIGEE_OK;
+  case FRAME_WAKE:
+    return PERIGEE_OK;
+  default:
+    return PERIGEE_PROTOCOL;
+  }
+}

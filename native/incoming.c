@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * incoming.c - from a record to the memory where its parts belong.
+ */
+#include <string.h>
+
+#include "core.h"
+
+/* The payload that was named, or that of a new pooled block. */
+static int destination(struct operation *op, uint64_t length,
+                       const struct payload *into, uint8_t **block,
+                       struct payload *out) {
+  if (into) {
+    if (into->total < length)
+      return PERIGEE_TOO_LARGE;
+    *out = *into;
+    return PERIGEE_OK;
+  }
+  *block = pool_take(op->engine, length);
+  if (!*block)
+    return fail(op->engine, PERIGEE_NO_MEMORY,
+                "no pooled block of %llu bytes (option pool)",
+                (unsigned long long)length);
+  payload_bytes(out, *block, length);
+  return PERIGEE_OK;
+}
+
+/* Memory that copies on its own time gets the bytes from a block that stays. */
+static int put_later(struct operation *op, int place, const uint8_t *bytes,
+                     uint64_t length, const struct payload *to) {
+  struct part *part = part_take(op->engine);
+  if (!part)
+    return PERIGEE_NO_MEMORY;
+  uint8_t *copy = pool_take(op->engine, length);
+  if (!copy) {
+    part_give(op->engine, part);
+    return PERIGEE_NO_MEMORY;
+  }
+  memcpy(copy, bytes, length);
+  part->payload = *to;
+  part->payload.total = length;
+  part->bytes = copy;
+  op->parts[place] = part;
+  return 0;
+}
+
+int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
+                   uint64_t length, const struct payload *into,
+                   uint8_t **block) {
+  struct payload to;
+  int status = destination(op, length, into, block, &to);
+  if (status < 0)
+    return status;
+  if (length > 0 && !to.memory->direct)
+    return put_later(op, place, bytes, length, &to);
+  payload_put(&to, bytes, length);
+  return 1;
+}
+
+int incoming_bulk(struct operation *op, int place, const struct source *source,
+                  uint64_t length, uint16_t peer, uint32_t generation,
+                  const struct payload *into, uint8_t **block) {
+  struct payload to;
+  int status = destination(op, length, into, block, &to);
+  if (status < 0)
+    return status;
+  struct part *part = part_take(op->engine);
+  if (!part)
+    return PERIGEE_NO_MEMORY;
+  part->payload = to;
+  part->fetching = true;
+  part->fetch = (struct fetch){.source = *source,
+                               .into = &part->payload,
+                               .operation = peer,
+                               .part = place == IN_SLICE,
+                               .generation = generation,
+                               .total = length};
+  op->parts[place] = part;
+  return 0;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * lookup.c - finding a peer's region by its name, over the socket, because a
+ * descriptor may come with it.
+ */
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "core.h"
+
+/* ---- Asking ------------------------------------------------------------- */
+
+/* The name is kept in the operation as its message's head would be. */
+void lookup_send(struct operation *op) {
+  struct frame f = {.type = FRAME_LOOKUP,
+                    .lookup = {op->index, op->generation, ""}};
+  memcpy(f.lookup.name, op->block, op->length);
+  int status = wire_send(op->session->fd, &f, NULL, 0);
+  if (status == PERIGEE_AGAIN)
+    operation_move(op);
+  else
+    operation_unqueue(op);
+}
+
+int perigee_lookup(struct perigee_session *s, const char *name,
+                   int64_t timeout) {
+  int status;
+  if (!session_open_for(s, &status))
+    return status;
+  size_t length = strlen(name);
+  if (length == 0 || length > REGION_NAME)
+    return fail(s->engine, PERIGEE_INVALID,
+                "a region's name has 1 to 255 bytes");
+  struct operation *op = operation_take(s, OP_LOOKUP);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  op->block = pool_take(s->engine, REGION_NAME + 1);
+  if (!op->block) {
+    operation_free(op);
+    return fail(s->engine, PERIGEE_NO_MEMORY, "the pool is used up");
+  }
+  memcpy(op->block, name, length + 1);
+  op->length = length + 1;
+  transfer_submit(op, timeout);
+  lookup_send(op);
+  return op->index;
+}
+
+/* ---- Answering ---------------------------------------------------------- */
+
+int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
+  struct perigee_region *region =
+      asked->name[0] ? region_by_name(s->engine, asked->name) : NULL;
+  struct frame f = {.type = FRAME_FOUND,
+                    .found = {.operation = asked->operation,
+                              .generation = asked->generation}};
+  struct found *found = &f.found;
+  if (!region) {
+    found->status = PERIGEE_NOT_FOUND;
+  } else if (region->access == PERIGEE_LOCAL) {
+    found->status = PERIGEE_DENIED;
+  } else {
+    found->slot = region->slot;
+    found->region = region->generation;
+    found->length = region->length;
+    found->access = (uint32_t)region->access;
+    found->mapped = region->fd >= 0;
+    region->granted++;
+    lane_table(s->lane)->grant(s->lane, region->slot, region->generation);
+  }
+  session_send(s, &f, region ? &region->fd : NULL, wire_fds(&f));
+  return PERIGEE_OK;
+}
+
+/* ---- Being answered ----------------------------------------------------- */
+
+/* Mapped only if it is memory that cannot shrink under us. */
+static int map_window(struct perigee_remote *r, int fd) {
+  enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
+  struct stat st;
+  struct statfs fs;
+  if (fstat(fd, &st) != 0 || fstatfs(fd, &fs) != 0 ||
+      fs.f_type != TMPFS_MAGIC || st.st_size < 0 ||
+      (uint64_t)st.st_size < r->window.length ||
+      (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS)
+    return PERIGEE_PROTOCOL;
+  int protection =
+      PROT_READ | (r->access & PERIGEE_WRITE ? PROT_WRITE : 0);
+  r->mapped = (uint64_t)st.st_size;
+  void *p = mmap(NULL, r->mapped, protection, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED)
+    return PERIGEE_NO_MEMORY;
+  madvise(p, r->mapped, MADV_DONTFORK);
+  r->window.pointer = p;
+  return PERIGEE_OK;
+}
+
+static struct perigee_remote *known(struct perigee_session *s,
+                                    const struct found *found) {
+  struct perigee_remote *r = s->remotes;
+  while (r && (r->window.slot != found->slot ||
+               r->window.generation != found->region))
+    r = r->next;
+  return r;
+}
+
+static struct perigee_remote *adopt(struct perigee_session *s,
+                                    const struct found *found, const char *name,
+                                    int fd, int *status) {
+  struct perigee_remote *r = calloc(1, sizeof *r);
+  *status = PERIGEE_NO_MEMORY;
+  if (!r)
+    return NULL;
+  r->session = s;
+  r->window = (struct window){.slot = found->slot,
+                              .generation = found->region,
+                              .length = found->length};
+  r->access = (int)(found->access & (PERIGEE_READ | PERIGEE_WRITE));
+  strncpy(r->name, name, REGION_NAME);
+  *status = fd >= 0 ? map_window(r, fd) : PERIGEE_OK;
+  if (*status < 0) {
+    free(r);
+    return NULL;
+  }
+  r->next = s->remotes;
+  s->remotes = r;
+  return r;
+}
+
+int lookup_found(struct perigee_session *s, const struct found *found) {
+  int fd = found->mapped ? wire_take_fd(&s->wire) : -1;
+  if (found->mapped && fd < 0)
+    return PERIGEE_PROTOCOL;
+  struct operation *op =
+      operation_find(s->engine, (int)(found->operation & 0x7fffffff));
+  int status = found->status;
+  if (found->slot >= REGION_SLOTS || found->length > PAYLOAD_MAX)
+    status = PERIGEE_PROTOCOL;
+  if (op && op->kind == OP_LOOKUP && op->session == s &&
+      op->generation == found->generation && op->event == 0) {
+    struct perigee_remote *r = status == PERIGEE_OK ? known(s, found) : NULL;
+    if (status == PERIGEE_OK && !r)
+      r = adopt(s, found, (const char *)op->block, fd, &status);
+    op->pointer = (const uint8_t *)r;
+    op->length = 0;
+    transfer_stop(op, status > 0 ? PERIGEE_PROTOCOL : status);
+  }
+  if (fd >= 0)
+    close(fd);
+  return PERIGEE_OK;
+}
+
+void remotes_free(struct perigee_session *s) {
+  struct perigee_remote *r, *next;
+  for (r = s->remotes; r; r = next) {
+    next = r->next;
+    if (r->window.pointer)
+      munmap(r->window.pointer, r->mapped);
+    free(r);
+  }
+  s->remotes = NULL;
+}
+
+uint64_t perigee_remote_length(const struct perigee_remote *remote) {
+  return remote->window.length;
+}
+
+int perigee_remote_access(const struct perigee_remote *remote) {
+  return remote->access;
+}

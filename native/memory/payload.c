@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "memory/memory.h"
+
+void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
+  *p = (struct payload){.memory = &memory_host,
+                        .base = (uint8_t *)(uintptr_t)bytes,
+                        .block = length,
+                        .count = 1,
+                        .stride = length,
+                        .total = length};
+}
+
+uint8_t *payload_run(const struct payload *p, uint64_t *length) {
+  if (p->done >= p->total) {
+    *length = 0;
+    return p->base;
+  }
+  if (p->count == 1) {
+    *length = p->total - p->done;
+    return p->base + p->done;
+  }
+  uint64_t block = p->done / p->block, within = p->done % p->block;
+  *length = p->block - within;
+  return p->base + block * p->stride + within;
+}
+
+/* One contiguous copy started on memory that copies on its own time. */
+static int64_t start(struct payload *p, uint8_t *host, uint64_t length,
+                     bool in) {
+  uint64_t run;
+  uint8_t *inside = payload_run(p, &run);
+  if (run < length)
+    length = run;
+  int status = in ? p->memory->copy_in(inside, host, length, &p->ticket)
+                  : p->memory->copy_out(host, inside, length, &p->ticket);
+  if (status < 0)
+    return status;
+  p->pending = length;
+  return 0;
+}
+
+static int64_t finish(struct payload *p) {
+  int state = p->memory->finished(p->ticket);
+  if (state == 0)
+    return 0;
+  p->ticket = 0;
+  if (state < 0)
+    return state;
+  p->done += p->pending;
+  return (int64_t)p->pending;
+}
+
+static int64_t move(struct payload *p, uint8_t *host, uint64_t length,
+                    bool in) {
+  if (!p->memory->direct)
+    return p->ticket ? finish(p) : start(p, host, length, in);
+  uint64_t moved = 0, run;
+  while (moved < length) {
+    uint8_t *inside = payload_run(p, &run);
+    if (run == 0)
+      break;
+    if (run > length - moved)
+      run = length - moved;
+    memcpy(in ? inside : host + moved, in ? host + moved : inside, run);
+    moved += run;
+    p->done += run;
+  }
+  return (int64_t)moved;
+}
+
+int64_t payload_put(struct payload *p, const uint8_t *from, uint64_t length) {
+  return move(p, (uint8_t *)(uintptr_t)from, length, true);
+}
+
+int64_t payload_take(struct payload *p, uint8_t *to, uint64_t length) {
+  return move(p, to, length, false);
+}
+
+bool payload_quiet(struct payload *p) {
+  if (p->ticket == 0)
+    return true;
+  finish(p);
+  return p->ticket == 0;
+}

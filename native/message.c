@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * message.c - sends, receives and immediates at their receiver. Messages match
+ * receives in order; an immediate needs no receive to be delivered, and waits
+ * in a queue of the session.
+ */
+#include <stdlib.h>
+
+#include "core.h"
+
+enum { IMMEDIATES = 1 << 16 };
+
+/* ---- Immediates --------------------------------------------------------- */
+
+static int grow(struct perigee_session *s) {
+  uint32_t room = s->imm_room ? 2 * s->imm_room : 16;
+  if (room > IMMEDIATES)
+    return PERIGEE_NO_MEMORY;
+  uint64_t *values = calloc(room, sizeof *values);
+  if (!values)
+    return PERIGEE_NO_MEMORY;
+  for (uint32_t i = 0; i < s->imm_count; i++)
+    values[i] = s->immediates[(s->imm_first + i) & (s->imm_room - 1)];
+  free(s->immediates);
+  s->immediates = values;
+  s->imm_room = room;
+  s->imm_first = 0;
+  return PERIGEE_OK;
+}
+
+int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
+  if (s->imm_count == s->imm_room) {
+    int status = grow(s);
+    if (status < 0)
+      return status;
+  }
+  s->immediates[(s->imm_first + s->imm_count++) & (s->imm_room - 1)] =
+      immediate;
+  s->counters.messages++;
+  message_match(s);
+  return PERIGEE_OK;
+}
+
+static void match_immediates(struct perigee_session *s) {
+  while (s->imm_count > 0 && !list_empty(&s->recv_imms)) {
+    struct node *n = s->recv_imms.next;
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    op->value = s->immediates[s->imm_first];
+    s->imm_first = (s->imm_first + 1) & (s->imm_room - 1);
+    s->imm_count--;
+    transfer_stop(op, PERIGEE_OK);
+  }
+}
+
+/* ---- Messages ----------------------------------------------------------- */
+
+void message_arrived(struct operation *served) {
+  struct perigee_session *s = served->session;
+  served->length = served->rest.length;
+  list_append(&s->sends, &served->queue);
+  message_match(s);
+}
+
+static void pair(struct operation *recv, struct operation *send) {
+  operation_unqueue(recv);
+  operation_unqueue(send);
+  int status = PERIGEE_TOO_LARGE;
+  if (recv->local.total >= send->rest.length) {
+    send->receiver = recv;
+    recv->pending = send->index + 1u;
+    status = serve_fetch(send, &recv->local);
+  }
+  if (status == PERIGEE_OK)
+    return;
+  send->receiver = NULL;
+  recv->pending = 0;
+  recv->length = send->rest.length;
+  transfer_stop(recv, status);
+  serve_answer(send, status);
+}
+
+void message_match(struct perigee_session *s) {
+  match_immediates(s);
+  while (!list_empty(&s->recvs) && !list_empty(&s->sends))
+    pair(CONTAINER(s->recvs.next, struct operation, queue),
+         CONTAINER(s->sends.next, struct operation, queue));
+}
+
+/* The message has come, or it never will: then the receive waits on, first in
+ * line. */
+void message_done(struct operation *served, int status) {
+  struct operation *recv = served->receiver;
+  served->receiver = NULL;
+  recv->pending = 0;
+  if (status != PERIGEE_OK) {
+    list_prepend(&recv->session->recvs, &recv->queue);
+    return;
+  }
+  recv->length = served->rest.length;
+  recv->session->counters.messages++;
+  recv->session->counters.bytes_received += recv->length;
+  transfer_stop(recv, PERIGEE_OK);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * record.h - what travels in a ring: a fixed little-endian header, then
+ * optional words, an extension area, the head and the slice.
+ *
+ *   0 u64 word       the transport's (0 in the record as built here)
+ *   8 u8  kind       16 u32 generation of the operation
+ *   9 u8  flags      20 u32 head: bytes of an inline head
+ *  10 u16 method     24 u32 remaining, us; 0xffffffff: no limit
+ *  12 u16 status     28 u8  codec
+ *  14 u16 operation  29 u8  extension: length in 8 bytes
+ *                    30 u16 zero
+ *  32 [u64 code] [u64 capacity] [extension] [head] [slice]
+ *
+ * A head is its bytes, padded to 8, or a source (40 bytes) if HEAD_BULK.
+ * A slice is u64 length and its bytes, or a source if SLICE_BULK.
+ * Extensions are skipped; a flag that is not known is refused.
+ */
+#ifndef PERIGEE_RECORD_H
+#define PERIGEE_RECORD_H
+
+#include "perigee.h"
+
+enum record_kind {
+  RECORD_REQUEST = 1,
+  RECORD_REPLY = 2,
+  RECORD_SEND = 3,  /* slice: the message */
+  RECORD_IMM = 4,   /* code: the immediate */
+  RECORD_READ = 5,  /* head: struct access */
+  RECORD_WRITE = 6, /* head: struct access; slice: the data */
+  RECORD_KINDS
+};
+
+enum record_flag {
+  RECORD_TYPED = 1,
+  RECORD_SLICE = 2,
+  RECORD_HEAD_BULK = 4,
+  RECORD_SLICE_BULK = 8,
+  RECORD_CODE = 16,
+  RECORD_CAPACITY = 32,
+  RECORD_FLAGS = 63 /* bit 6 is kept for MORE (streams) */
+};
+
+enum { RECORD_HEADER = 32, RECORD_SOURCE = 40 };
+#define RECORD_NO_LIMIT UINT32_MAX
+#define PAYLOAD_MAX (UINT64_C(1) << 40)
+
+/* Where the peer can get a payload; kind and address mean what the transport
+ * that made it says. */
+struct source {
+  uint64_t kind, address, block, count, stride;
+};
+
+/* A region of the receiver, as named by its peer. */
+struct access {
+  uint64_t slot, generation, offset, block, count, stride;
+};
+
+/* A record as decoded: every length checked against the bytes there are. */
+struct record {
+  uint8_t kind, flags, codec;
+  uint16_t method, operation;
+  int status;
+  uint32_t generation, remaining;
+  uint64_t code, capacity;
+  const uint8_t *head; /* inline, in the ring */
+  uint64_t head_length; /* of it, or of the source */
+  struct source head_source;
+  const uint8_t *slice;
+  uint64_t slice_length;
+  struct source slice_source;
+};
+
+/* Bytes that the record will take; lengths of bulk parts do not count. */
+uint64_t record_size(const struct record *record);
+/* Writes all but inline bytes of head and slice, for which there is room at
+ * *head and *slice (NULL allowed where there is none). */
+void record_encode(const struct record *record, uint8_t *bytes, uint8_t **head,
+                   uint8_t **slice);
+/* Copies the header once, then checks it: 0, PERIGEE_PROTOCOL, or
+ * PERIGEE_UNSUPPORTED for a flag or kind of a later version. */
+int record_decode(const uint8_t *bytes, uint64_t length,
+                  struct record *record);
+/* block * count, or UINT64_MAX if it is over PAYLOAD_MAX. */
+uint64_t shape_total(uint64_t block, uint64_t count);
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ring.h"
+
+#include <stddef.h>
+
+#include "perigee.h"
+
+static bool has_room(struct ring_out *r, uint64_t need) {
+  if (r->head + need - r->known <= r->size)
+    return true;
+  uint64_t seen = atomic_load_explicit(r->consumed, memory_order_acquire);
+  /* A position that goes back or ahead of us is a lie and is not believed:
+   * such a peer's ring just stays full. */
+  if (seen >= r->known && seen <= r->head)
+    r->known = seen;
+  return r->head + need - r->known <= r->size;
+}
+
+uint8_t *ring_reserve(struct ring_out *r, uint64_t length) {
+  uint64_t need = ring_units(length) * RING_UNIT;
+  uint64_t at = r->head & (r->size - 1), rest = r->size - at;
+  if (need > r->size / RING_SHARE)
+    return NULL;
+  if (need <= rest)
+    return has_room(r, need) ? r->bytes + at : NULL;
+  if (!has_room(r, rest + need))
+    return NULL;
+  atomic_store_explicit((_Atomic uint64_t *)(void *)(r->bytes + at),
+                        ring_word(r->key, r->head, 0), memory_order_release);
+  r->head += rest;
+  return r->bytes;
+}
+
+int ring_peek(struct ring_in *r, const uint8_t **bytes, uint64_t *length) {
+  for (;;) {
+    uint64_t at = r->tail & (r->size - 1);
+    const uint8_t *record = r->bytes + at;
+    uint64_t word = atomic_load_explicit(
+        (const _Atomic uint64_t *)(const void *)record, memory_order_acquire);
+    uint64_t units = word ^ ring_word(r->key, r->tail, 0);
+    if (units > r->size / RING_SHARE / RING_UNIT)
+      return 0;
+    if (units == 0) { /* cannot repeat: the next position is the start */
+      if (at == 0)
+        return PERIGEE_PROTOCOL;
+      r->tail += r->size - at;
+      continue;
+    }
+#ifndef PERIGEE_PLANTED_BUG
+    if (units * RING_UNIT > r->size - at)
+      return PERIGEE_PROTOCOL;
+#endif
+    *bytes = record;
+    *length = units * RING_UNIT;
+    r->tail += *length;
+    return 1;
+  }
+}
+
+bool ring_release(struct ring_in *r) {
+  if (r->tail - r->released < r->size / RING_SHARE)
+    return false;
+  r->released = r->tail;
+  atomic_store_explicit(r->consumed, r->tail, memory_order_release);
+  return true;
+}

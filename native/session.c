@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * session.c - a session's life and its part of a poll. hello.c sets it up,
+ * socket.c has its socket.
+ *
+ *   state   event   becomes
+ *   none    begin   hello    dialed or accepted; hello is sent
+ *   none    end     ended    nobody listens
+ *   hello   open    open     both halves of the transport are in place
+ *   hello   end     ended    refused, too slow, gone
+ *   open    end     ended    closed here or there, lost, or it lied
+ *
+ * When a session ends, every own operation ends with it, in one status. Memory
+ * that it shares stays mapped until it is freed and the next poll has begun,
+ * for the sake of pointers that events gave out.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core.h"
+
+enum event { BEGIN, OPEN, END };
+
+const struct machine session_machine = {
+    .name = "session",
+    .states = {"none", "hello", "open", "ended"},
+    .events = {"begin", "open", "end"},
+    .next = {
+        [PERIGEE_SESSION_NONE] = {[BEGIN] = TO(PERIGEE_SESSION_HELLO),
+                                  [END] = TO(PERIGEE_SESSION_ENDED)},
+        [PERIGEE_SESSION_HELLO] = {[OPEN] = TO(PERIGEE_SESSION_OPEN),
+                                   [END] = TO(PERIGEE_SESSION_ENDED)},
+        [PERIGEE_SESSION_OPEN] = {[END] = TO(PERIGEE_SESSION_ENDED)},
+    }};
+
+enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
+
+/* ---- Beginning ---------------------------------------------------------- */
+
+static uint32_t new_id(struct perigee_engine *engine) {
+  for (uint32_t i = 0; i < engine->id_slots; i++) {
+    uint32_t id = ++engine->last_id;
+    if (id != 0 && !engine->by_id[id & (engine->id_slots - 1)])
+      return id;
+  }
+  return 0;
+}
+
+struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
+  uint32_t id = new_id(engine);
+  struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
+  if (!s) {
+    fail(engine, PERIGEE_NO_MEMORY, "all %u sessions are in use (option "
+         "sessions)", engine->options.sessions);
+    return NULL;
+  }
+  s->engine = engine;
+  s->id = id;
+  s->fd = fd;
+  s->pidfd = -1;
+  struct node *lists[] = {&s->operations, &s->recvs, &s->recv_imms, &s->sends,
+                          &s->backlog[RING_REQUEST], &s->backlog[RING_REPLY]};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+    list_open(lists[i]);
+  engine->by_id[id & (engine->id_slots - 1)] = s;
+  list_append(&engine->sessions, &s->node);
+  engine->counters.sessions++;
+  return s;
+}
+
+void session_begun(struct perigee_session *s) {
+  machine_step(&session_machine, &s->state, BEGIN);
+  s->engine->hellos++;
+  timers_add(&s->engine->timers, &s->timer,
+             engine_clock(s->engine) + s->engine->options.hello_timeout);
+}
+
+/* A session's next piece of news, if there is any. */
+void session_news(struct perigee_session *s) {
+  if ((s->news_accepted || s->news_lost) && !s->freed && !s->news.next)
+    list_append(&s->engine->news, &s->news);
+}
+
+void session_opened(struct perigee_session *s) {
+  machine_step(&session_machine, &s->state, OPEN);
+  s->engine->hellos--;
+  s->engine->progress++;
+  timers_remove(&s->engine->timers, &s->timer);
+  if (s->connect) {
+    struct operation *op = s->connect;
+    s->connect = NULL;
+    transfer_stop(op, PERIGEE_OK);
+    return;
+  }
+  s->accepted = s->news_accepted = true;
+  session_news(s);
+}
+
+bool session_open_for(struct perigee_session *s, int *status) {
+  if (s->state == PERIGEE_SESSION_OPEN && engine_alive(s->engine))
+    return true;
+  if (!engine_alive(s->engine))
+    *status = fail(s->engine, PERIGEE_FORKED,
+                   "this session belongs to the parent process");
+  else if (s->state == PERIGEE_SESSION_ENDED)
+    *status = fail(s->engine, s->status, "the session has ended: %s",
+                   s->reason);
+  else
+    *status = fail(s->engine, PERIGEE_AGAIN, "the session is not open yet");
+  return false;
+}
+
+/* ---- Ending ------------------------------------------------------------- */
+
+static void stop_all(struct perigee_session *s, int status) {
+  struct node seen, *n;
+  list_open(&seen);
+  /* Stopping one may free others: each is looked up anew. */
+  while ((n = list_pop(&s->operations))) {
+    list_append(&seen, n);
+    operation_stop(CONTAINER(n, struct operation, all), status);
+  }
+  while ((n = list_pop(&seen)))
+    list_append(&s->operations, n);
+}
+
+void session_end(struct perigee_session *s, int status, const char *reason) {
+  if (s->state == PERIGEE_SESSION_ENDED)
+    return;
+  struct perigee_engine *engine = s->engine;
+  bool open = s->state == PERIGEE_SESSION_OPEN;
+  if (s->state == PERIGEE_SESSION_HELLO) {
+    engine->hellos--;
+    timers_remove(&engine->timers, &s->timer);
+    engine->counters.refused += !s->dialed;
+  }
+  machine_step(&session_machine, &s->state, END);
+  engine->progress++;
+  s->status = status;
+  if (reason != s->reason)
+    snprintf(s->reason, sizeof s->reason, "%s", reason);
+  fail(engine, status, "%s", s->reason);
+  if (s->fd >= 0)
+    close(s->fd);
+  s->fd = -1;
+  s->connect = NULL;
+  stop_all(s, status);
+  s->news_lost = open;
+  session_news(s);
+  if (!open && !s->dialed) /* nobody has heard of it */
+    perigee_session_free(s);
+}
+
+void perigee_session_close(struct perigee_session *s) {
+  struct frame bye = {.type = FRAME_BYE};
+  if (s->state == PERIGEE_SESSION_ENDED)
+    return;
+  bool ours = engine_alive(s->engine);
+  if (ours && s->state == PERIGEE_SESSION_OPEN)
+    wire_send(s->fd, &bye, NULL, 0);
+  session_end(s, PERIGEE_CLOSED, "the session was closed here");
+}
+
+void perigee_session_free(struct perigee_session *s) {
+  if (s->freed)
+    return;
+  s->freed = true;
+  perigee_session_close(s);
+  s->news_accepted = s->news_lost = false;
+  list_remove(&s->news);
+  list_remove(&s->node);
+  list_append(&s->engine->dead, &s->node);
+}
+
+/* Calls in service outlive their session: the program still answers them. */
+static void drop(struct operation *op) {
+  if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
+    list_remove(&op->all);
+    op->session = NULL;
+    return;
+  }
+  while (!parts_end(op))
+    ;
+  operation_free(op);
+}
+
+static void free_prepared(struct perigee_session *s) {
+  while (s->prepared)
+    perigee_prepared_free(s->prepared);
+}
+
+void session_destroy(struct perigee_session *s) {
+  struct perigee_engine *engine = s->engine;
+  struct node *n;
+  while ((n = list_pop(&s->operations)))
+    drop(CONTAINER(n, struct operation, all));
+  list_remove(&s->node);
+  list_remove(&s->news);
+  free_prepared(s);
+  remotes_free(s);
+  if (s->lane)
+    lane_table(s->lane)->close(s->lane);
+  if (s->pidfd >= 0)
+    close(s->pidfd);
+  wire_close(&s->wire);
+  engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
+  engine->counters.sessions--;
+  counters_add(&engine->counters, &s->counters);
+  free(s->immediates);
+  free(s);
+}
+
+/* ---- Polling ------------------------------------------------------------ */
+
+void session_wake(struct perigee_session *s) {
+  if (!lane_table(s->lane)->wanted(s->lane))
+    return;
+  struct frame wake = {.type = FRAME_WAKE};
+  s->counters.wakes++;
+  /* A socket that is full wakes its reader as it is; a dead one is noticed by
+   * the next look at the sockets. */
+  wire_send(s->fd, &wake, NULL, 0);
+}
+
+static bool may_serve(const struct perigee_session *s) {
+  const struct perigee_engine *engine = s->engine;
+  return s->serving < engine->options.serving && !s->hangup &&
+         engine->live + SPARE_OPERATIONS < engine->options.operations &&
+         s->imm_count < 1 << 16;
+}
+
+/* One record: 1, 0 if there is none, or a status. */
+static int poll_ring(struct perigee_session *s, enum ring ring) {
+  const uint8_t *bytes;
+  uint64_t length;
+  struct record record;
+  int status = lane_table(s->lane)->peek(s->lane, ring, &bytes, &length);
+  if (status <= 0)
+    return status;
+  status = record_decode(bytes, length, &record);
+  if (status < 0)
+    return status;
+  s->engine->progress++;
+  if (ring == RING_REQUEST)
+    status = serve_record(s, &record);
+  else if (record.kind == RECORD_REPLY)
+    call_reply(s, &record);
+  else
+    status = PERIGEE_PROTOCOL;
+  return status < 0 ? status : 1;
+}
+
+static int poll_rings(struct perigee_session *s) {
+  int replies = 1, requests = 1, budget = RECORDS_A_POLL;
+  while (budget-- > 0 && engine_room(s->engine) &&
+         s->state == PERIGEE_SESSION_OPEN && (replies > 0 || requests > 0)) {
+    replies = poll_ring(s, RING_REPLY);
+    if (replies < 0)
+      return replies;
+    if (!engine_room(s->engine))
+      return 1;
+    requests = may_serve(s) ? poll_ring(s, RING_REQUEST) : 0;
+    if (requests < 0)
+      return requests;
+  }
+  return replies > 0 || requests > 0;
+}
+
+void session_poll(struct perigee_session *s) {
+  if (s->state != PERIGEE_SESSION_OPEN)
+    return;
+  if (!s->engine->keep && lane_table(s->lane)->release(s->lane))
+    session_wake(s);
+  if (!list_empty(&s->backlog[RING_REQUEST]))
+    call_flush(s);
+  if (!list_empty(&s->backlog[RING_REPLY]))
+    serve_flush(s);
+  int status = poll_rings(s);
+  if (status < 0)
+    session_end(s, status, "the peer broke the protocol: a record that no "
+                           "Perigee of this version writes");
+  else if (status == 0 && s->hangup) /* all that it said has been heard */
+    session_end(s, PERIGEE_PEER_LOST, s->reason);
+}
+
+/* ---- What a session is -------------------------------------------------- */
+
+struct perigee_session *perigee_session(struct perigee_engine *engine,
+                                        uint32_t id) {
+  struct perigee_session *s = session_by_id(engine, id);
+  return s && !s->freed ? s : NULL;
+}
+
+uint32_t perigee_session_id(const struct perigee_session *session) {
+  return session->id;
+}
+
+void perigee_session_info(const struct perigee_session *s,
+                          struct perigee_session_info *info) {
+  const struct perigee_options *o = &s->engine->options;
+  *info = (struct perigee_session_info){
+      .id = s->id,
+      .state = s->state,
+      .status = s->status,
+      .pid = s->peer_pid,
+      .epoch = s->hello.epoch,
+      .version = s->version,
+      .ring = o->ring,
+      .eager = s->eager,
+      .message = s->hello.message,
+      .typed = s->hello.typed,
+      .features = s->hello.features,
+      .transport = s->transport ? s->transport->name : "none",
+      .address = s->address,
+      .reason = s->reason};
+  if (s->lane)
+    info->pull = lane_table(s->lane)->pulls(s->lane);
+}

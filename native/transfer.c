@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * transfer.c - one-sided transfers, and all own operations that are not a
+ * record and its reply: receives, lookups, connects.
+ *
+ *   state    event     becomes
+ *   free     submit    moving    items are copied one after another, by us
+ *                                where we can reach the region, else by its
+ *                                owner (a window of reads and writes, call.c)
+ *   moving   done      ended
+ *   moving   queue     queued    the data is there, the immediate has no room
+ *   queued   publish   ended
+ *   moving   stop      ended     timeout, cancel, session lost, an item failed
+ *   queued   stop      ended
+ *   ended    given     free
+ *
+ * Most transfers never see this table: what is short and within reach is
+ * copied while it is submitted (PERIGEE_INLINE).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+enum state { FREE, MOVING, QUEUED, ENDED };
+enum event { SUBMIT, DONE, QUEUE, PUBLISH, STOP, GIVEN };
+
+const struct machine transfer_machine = {
+    .name = "transfer",
+    .states = {"free", "moving", "queued", "ended"},
+    .events = {"submit", "done", "queue", "publish", "stop", "given"},
+    .next = {
+        [FREE] = {[SUBMIT] = TO(MOVING)},
+        [MOVING] = {[DONE] = TO(ENDED), [QUEUE] = TO(QUEUED),
+                    [STOP] = TO(ENDED)},
+        [QUEUED] = {[PUBLISH] = TO(ENDED), [STOP] = TO(ENDED)},
+        [ENDED] = {[GIVEN] = TO(FREE)},
+    }};
+
+enum { AT_ONCE = 64 << 10, CHILDREN = 16 };
+
+struct perigee_prepared {
+  struct perigee_prepared *next;
+  struct perigee_session *session;
+  uint8_t operation;
+  uint32_t count;
+  uint64_t immediate;
+  uint64_t total;
+  int posted; /* operation number, or -1 */
+  struct payload remote, local; /* of a single item within reach */
+  uint64_t local_slot, local_generation;
+  bool simple;
+  struct perigee_transfer list[];
+};
+
+static void step(struct operation *op, enum event event) {
+  machine_step(&transfer_machine, &op->state, event);
+}
+
+/* ---- Checking ----------------------------------------------------------- */
+
+static int remote_payload(struct perigee_session *s, int operation,
+                          const struct perigee_slice *slice,
+                          struct payload *p) {
+  struct perigee_remote *remote = slice->remote;
+  int right = operation == PERIGEE_OP_READ ? PERIGEE_READ : PERIGEE_WRITE;
+  if (remote->session != s)
+    return fail(s->engine, PERIGEE_INVALID,
+                "region \"%s\" is of another session", remote->name);
+  if (!(remote->access & right))
+    return fail(s->engine, PERIGEE_DENIED, "the peer does not let us %s \"%s\"",
+                right == PERIGEE_READ ? "read" : "write", remote->name);
+  if (shape_total(slice->length, slice->count) == UINT64_MAX ||
+      !shape_fits(remote->window.length, slice->offset, slice->length,
+                  slice->count, slice->stride))
+    return fail(s->engine, PERIGEE_RANGE,
+                "a slice lies outside of \"%s\" (%llu bytes)", remote->name,
+                (unsigned long long)remote->window.length);
+  *p = (struct payload){.memory = &memory_host,
+                        .base = remote->window.pointer
+                                    ? remote->window.pointer + slice->offset
+                                    : NULL,
+                        .block = slice->length,
+                        .count = slice->count,
+                        .stride = slice->stride,
+                        .total = slice->length * slice->count};
+  return PERIGEE_OK;
+}
+
+static int check(struct perigee_session *s, int operation,
+                 const struct perigee_transfer *item, struct payload *remote,
+                 struct payload *local) {
+  int status = remote_payload(s, operation, &item->remote, remote);
+  if (status == PERIGEE_OK)
+    status = slice_payload(s->engine, &item->local, local);
+  if (status == PERIGEE_OK && remote->total != local->total)
+    status = fail(s->engine, PERIGEE_INVALID,
+                  "from and to differ in length: %llu and %llu",
+                  (unsigned long long)local->total,
+                  (unsigned long long)remote->total);
+  return status;
+}
+
+/* Can we copy by ourselves? */
+static bool reaches(const struct perigee_transfer *item,
+                    const struct payload *local) {
+  return item->remote.remote->window.pointer && local->memory->direct;
+}
+
+/* ---- Ending ------------------------------------------------------------- */
+
+static void hold_all(struct operation *op, int by) {
+  for (uint32_t i = 0; i < op->count; i++)
+    op->list[i].local.region->users += (uint32_t)by;
+}
+
+static void tell(struct operation *op) {
+  if (op->kind == OP_TRANSFER) {
+    hold_all(op, -1);
+    op->session->counters.transfers++;
+  }
+  operation_unhold(op);
+  op->session->counters.failures += op->status != PERIGEE_OK;
+  operation_event(op, op->kind == OP_CONNECT ? PERIGEE_EVENT_CONNECTED
+                                             : PERIGEE_EVENT_DONE);
+}
+
+/* A receive that is given up while its message is coming ends that too. */
+static void part_from_message(struct operation *op) {
+  if (op->kind != OP_RECV || op->pending == 0)
+    return;
+  struct operation *send =
+      operation_find(op->engine, (int)op->pending - 1);
+  op->pending = 0;
+  send->receiver = NULL;
+  /* A copy that memory does on its own time is a short one, and has to be
+   * over before the receive's memory is the caller's again. */
+  while (!parts_end(send))
+    ;
+  serve_abort(send, PERIGEE_CANCELLED);
+}
+
+static void end(struct operation *op, int status) {
+  operation_unqueue(op);
+  op->status = status;
+  part_from_message(op);
+  if (op->kind == OP_TRANSFER && op->pending > 0) {
+    op->quiet_wait = true; /* its children are still to end */
+    return;
+  }
+  tell(op);
+}
+
+static void stop_children(struct operation *op, int status) {
+  struct node *head = &op->session->operations, *next;
+  for (struct node *n = head->next; n != head && op->pending > 0; n = next) {
+    next = n->next;
+    struct operation *child = CONTAINER(n, struct operation, all);
+    if ((child->kind == OP_READ || child->kind == OP_WRITE) &&
+        child->parent == op)
+      call_stop(child, status);
+  }
+}
+
+/* PERIGEE_OK: done as meant. */
+void transfer_stop(struct operation *op, int status) {
+  if (op->state == ENDED)
+    return;
+  step(op, status == PERIGEE_OK ? DONE : STOP);
+  if (op->kind == OP_TRANSFER && op->pending > 0) {
+    op->status = status;
+    stop_children(op, status);
+  }
+  end(op, status);
+}
+
+void transfer_given(struct operation *op) {
+  if (op->kind == OP_TRANSFER && op->prepared)
+    op->prepared->posted = -1;
+  /* Nobody else knows of a session that never was. */
+  struct perigee_session *failed =
+      op->kind == OP_CONNECT && op->status < 0 ? op->session : NULL;
+  step(op, GIVEN);
+  operation_free(op);
+  if (failed)
+    perigee_session_free(failed);
+}
+
+void transfer_published(struct operation *op) {
+  step(op, PUBLISH);
+  end(op, PERIGEE_OK);
+}
+
+/* ---- Moving ------------------------------------------------------------- */
+
+static bool immediate_out(struct perigee_session *s, uint64_t immediate) {
+  return list_empty(&s->backlog[RING_REQUEST]) && publish_imm(s, immediate);
+}
+
+/* All the data is there. */
+static void data_done(struct operation *op) {
+  struct perigee_session *s = op->session;
+  if (op->operation != PERIGEE_OP_WRITE_IMM ||
+      immediate_out(s, op->immediate)) {
+    transfer_stop(op, PERIGEE_OK);
+    return;
+  }
+  step(op, QUEUE);
+  operation_unqueue(op);
+  list_append(&s->backlog[RING_REQUEST], &op->queue);
+}
+
+void transfer_child(struct operation *op, int status) {
+  op->pending--;
+  op->engine->progress++;
+  if (op->state == ENDED) {
+    if (op->pending == 0 && op->quiet_wait) {
+      op->quiet_wait = false;
+      tell(op);
+    }
+  } else if (status < 0) {
+    transfer_stop(op, status);
+  } else if (op->pending == 0 && op->next == op->count) {
+    data_done(op);
+  }
+}
+
+static int64_t copy(struct perigee_session *s,
+                    const struct perigee_transfer *item,
+                    struct payload *remote, struct payload *local,
+                    uint64_t limit, int operation) {
+  int64_t n = lane_table(s->lane)->copy(s->lane, &item->remote.remote->window,
+                                        remote, local, limit,
+                                        operation != PERIGEE_OP_READ);
+  if (n == PERIGEE_STALE)
+    fail(s->engine, PERIGEE_STALE, "the peer has closed the region \"%s\"",
+         item->remote.remote->name);
+  return n;
+}
+
+/* 1: on to the next item, 0: not now, or a status. */
+static int move_item(struct operation *op) {
+  const struct perigee_transfer *item = &op->list[op->next];
+  struct perigee_engine *engine = op->engine;
+  if (op->phase == 0) {
+    int status = check(op->session, op->operation, item, &op->remote,
+                       &op->local);
+    if (status < 0)
+      return status;
+    if (!reaches(item, &op->local)) {
+      if (op->pending >= CHILDREN)
+        return 0;
+      op->pending++;
+      status = call_access(op->session,
+                           op->operation == PERIGEE_OP_READ ? OP_READ
+                                                            : OP_WRITE,
+                           item, op);
+      if (status < 0)
+        op->pending--;
+      return status < 0 ? status : 1;
+    }
+    op->phase = 1;
+  }
+  while (op->local.done < op->local.total) {
+    if (engine->budget == 0)
+      return 0;
+    int64_t n = copy(op->session, item, &op->remote, &op->local,
+                     engine->budget, op->operation);
+    if (n < 0)
+      return (int)n;
+    engine->budget -= (uint64_t)n;
+    engine->progress++;
+  }
+  op->phase = 0;
+  return 1;
+}
+
+void transfer_step(struct operation *op) {
+  if (op->kind == OP_LOOKUP) {
+    lookup_send(op);
+    return;
+  }
+  if (op->kind == OP_CONNECT) {
+    connect_again(op);
+    return;
+  }
+  int status = 1;
+  while (op->next < op->count && (status = move_item(op)) == 1)
+    op->next++;
+  if (status < 0)
+    transfer_stop(op, status);
+  else if (op->next == op->count && op->pending == 0)
+    data_done(op);
+  else if (op->next == op->count)
+    operation_unqueue(op); /* the last child ends it */
+}
+
+void transfer_submit(struct operation *op, int64_t timeout) {
+  step(op, SUBMIT);
+  operation_time(op, timeout);
+}
+
+/* ---- Submitting --------------------------------------------------------- */
+
+static int later(struct perigee_session *s, int operation,
+                 const struct perigee_transfer *list, uint32_t count,
+                 uint64_t immediate, int64_t timeout,
+                 struct perigee_prepared *prepared, uint32_t first) {
+  struct operation *op = operation_take(s, OP_TRANSFER);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  op->list = list;
+  op->count = count;
+  op->next = first;
+  op->pending = 0;
+  op->operation = (uint8_t)operation;
+  op->phase = 0;
+  op->immediate = immediate;
+  op->prepared = prepared;
+  hold_all(op, 1);
+  transfer_submit(op, timeout);
+  operation_move(op);
+  return op->index;
+}
+
+/* Short items within reach are copied now: the number of those done. A first
+ * item that is wrong is told at once, for the caller to mend. */
+static int64_t at_once(struct perigee_session *s, int operation,
+                       const struct perigee_transfer *list, uint32_t count) {
+  struct payload remote, local;
+  uint64_t room = AT_ONCE;
+  uint32_t i;
+  for (i = 0; i < count; i++) {
+    int status = check(s, operation, &list[i], &remote, &local);
+    if (status < 0)
+      return status;
+    if (!reaches(&list[i], &local) || local.total > room)
+      break;
+    if (local.total > 0) {
+      int64_t n = copy(s, &list[i], &remote, &local, room, operation);
+      if (n < 0)
+        return n;
+    }
+    room -= local.total;
+  }
+  return i;
+}
+
+static int check_all(struct perigee_session *s, int operation,
+                     const struct perigee_transfer *list, uint32_t count) {
+  struct payload remote, local;
+  for (uint32_t i = 0; i < count; i++) {
+    int status = check(s, operation, &list[i], &remote, &local);
+    if (status < 0)
+      return status;
+  }
+  return PERIGEE_OK;
+}
+
+static int start(struct perigee_session *s, int operation,
+                 const struct perigee_transfer *list, uint32_t count,
+                 uint64_t immediate, int64_t timeout,
+                 struct perigee_prepared *prepared) {
+  /* All of a batch is checked before any of it moves. */
+  int status = count > 1 ? check_all(s, operation, list, count) : PERIGEE_OK;
+  if (status < 0)
+    return status;
+  int64_t done = at_once(s, operation, list, count);
+  if (done < 0)
+    return (int)done;
+  bool imm = operation == PERIGEE_OP_WRITE_IMM;
+  if (done == count && (!imm || immediate_out(s, immediate))) {
+    s->counters.transfers++;
+    return PERIGEE_INLINE;
+  }
+  return later(s, operation, list, count, immediate, timeout, prepared,
+               (uint32_t)done);
+}
+
+int perigee_transfer(struct perigee_session *s, int operation,
+                     const struct perigee_transfer *list, uint32_t count,
+                     uint64_t immediate, int64_t timeout) {
+  int status;
+  if (!session_open_for(s, &status))
+    return status;
+  if (operation < PERIGEE_OP_READ || operation > PERIGEE_OP_WRITE_IMM)
+    return fail(s->engine, PERIGEE_INVALID, "no operation %d", operation);
+  return start(s, operation, list, count, immediate, timeout, NULL);
+}
+
+/* ---- Prepared ----------------------------------------------------------- */
+
+static void simplify(struct perigee_prepared *p) {
+  struct perigee_region *region = p->list[0].local.region;
+  p->simple = p->count == 1 && reaches(&p->list[0], &p->local) &&
+              p->local.total <= AT_ONCE && p->local.count == 1 &&
+              p->remote.count == 1 && p->operation != PERIGEE_OP_WRITE_IMM;
+  p->local_slot = region->slot;
+  p->local_generation = region->generation;
+}
+
+int perigee_prepare(struct perigee_session *s, int operation,
+                    const struct perigee_transfer *list, uint32_t count,
+                    uint64_t immediate, struct perigee_prepared **out) {
+  int status;
+  if (!session_open_for(s, &status))
+    return status;
+  if (count == 0)
+    return fail(s->engine, PERIGEE_INVALID, "nothing to prepare");
+  status = check_all(s, operation, list, count);
+  if (status < 0)
+    return status;
+  struct perigee_prepared *p = calloc(1, sizeof *p + count * sizeof *list);
+  if (!p)
+    return PERIGEE_NO_MEMORY;
+  p->session = s;
+  p->operation = (uint8_t)operation;
+  p->count = count;
+  p->immediate = immediate;
+  p->posted = -1;
+  memcpy(p->list, list, count * sizeof *list);
+  check(s, operation, &p->list[0], &p->remote, &p->local);
+  simplify(p);
+  p->next = s->prepared;
+  s->prepared = p;
+  *out = p;
+  return PERIGEE_OK;
+}
+
+int perigee_post(struct perigee_prepared *p, int64_t timeout) {
+  struct perigee_session *s = p->session;
+  int status;
+  if (!session_open_for(s, &status))
+    return status;
+  if (!region_by_slot(s->engine, p->local_slot, p->local_generation))
+    return fail(s->engine, PERIGEE_STALE, "the local region was closed");
+  if (p->simple) {
+    struct payload remote = p->remote, local = p->local;
+    int64_t n = copy(s, &p->list[0], &remote, &local, local.total,
+                     p->operation);
+    s->counters.transfers++;
+    return n < 0 ? (int)n : PERIGEE_INLINE;
+  }
+  if (p->posted >= 0)
+    return fail(s->engine, PERIGEE_AGAIN, "it is posted already");
+  status = start(s, p->operation, p->list, p->count, p->immediate, timeout, p);
+  if (status >= 0 && status != PERIGEE_INLINE)
+    p->posted = status;
+  return status;
+}
+
+void perigee_prepared_free(struct perigee_prepared *p) {
+  struct perigee_prepared **at = &p->session->prepared;
+  while (*at && *at != p)
+    at = &(*at)->next;
+  if (*at)
+    *at = p->next;
+  free(p);
+}
+
+/* ---- Receives ----------------------------------------------------------- */
+
+int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
+                 int64_t timeout) {
+  int status;
+  struct payload into;
+  if (!session_open_for(s, &status) ||
+      (status = slice_payload(s->engine, slice, &into)) < 0)
+    return status;
+  struct operation *op = operation_take(s, OP_RECV);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  op->local = into;
+  op->pending = 0;
+  operation_hold(op, slice->region);
+  transfer_submit(op, timeout);
+  list_append(&s->recvs, &op->queue);
+  int index = op->index;
+  message_match(s);
+  return index;
+}
+
+int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
+  int status;
+  if (!session_open_for(s, &status))
+    return status;
+  struct operation *op = operation_take(s, OP_RECV_IMM);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  transfer_submit(op, timeout);
+  list_append(&s->recv_imms, &op->queue);
+  int index = op->index;
+  message_match(s);
+  return index;
+}

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shm.c - the shared-memory transport: set-up, rings, words, loans and
+ * one-sided copies. shm_payload.c has the rest. shm.h has the layout.
+ *
+ * Wake-ups. The sleeper stores `armed`, fences, and polls once more before it
+ * sleeps; the other side publishes, fences, and loads `armed`. With both
+ * fences in the single total order, either the sleeper's last poll sees what
+ * was published or the publisher sees `armed` (spec/model/wakeup.pml).
+ *
+ * Regions. Whoever copies in a peer's region stores `inside`, fences, and
+ * loads the region's generation; the owner who closes it stores the
+ * generation, fences, and loads `inside`. So either the copier sees that the
+ * region is closed or the owner sees that somebody is inside.
+ */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* What an offer says; the descriptors are inbox and outbox. */
+struct shm_offer {
+  uint64_t ring, outbox;
+};
+
+enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
+enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
+
+/* ---- Set-up ------------------------------------------------------------ */
+
+static void *map(int fd, uint64_t length, int protection) {
+  void *p = mmap(NULL, length, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (p == MAP_FAILED)
+    return NULL;
+  /* A child must neither see nor hold what belongs to this session. */
+  madvise(p, length, MADV_DONTFORK);
+  return p;
+}
+
+static int make(const char *name, uint64_t length, void **mapped, int seals) {
+  int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0)
+    return PERIGEE_SYSTEM;
+  if (ftruncate(fd, (off_t)length) != 0)
+    goto fail;
+  *mapped = map(fd, length, PROT_READ | PROT_WRITE);
+  if (!*mapped)
+    goto fail;
+  if (fcntl(fd, F_ADD_SEALS, seals) == 0)
+    return fd;
+  munmap(*mapped, length);
+fail:
+  close(fd);
+  *mapped = NULL;
+  return PERIGEE_NO_MEMORY;
+}
+
+/* A peer's memfd is mapped only if it is what was announced. */
+static void *adopt(int fd, uint64_t length, int seals, int protection) {
+  struct stat st;
+  struct statfs fs;
+  if (fstat(fd, &st) != 0 || st.st_size < 0 ||
+      (uint64_t)st.st_size != length || fstatfs(fd, &fs) != 0 ||
+      fs.f_type != TMPFS_MAGIC)
+    return NULL;
+  int have = fcntl(fd, F_GET_SEALS);
+  if (have < 0 || (have & seals) != seals)
+    return NULL;
+  return map(fd, length, protection);
+}
+
+static void wire_in(struct lane *lane) {
+  const uint64_t ring = lane->options.ring;
+  for (int i = 0; i < RINGS; i++)
+    lane->in[i] = (struct ring_in){.bytes = lane->inbox + (uint64_t)i * ring,
+                                   .size = ring,
+                                   .key = lane->options.key};
+  lane->in[RING_REQUEST].consumed = &lane->own->consumed_request;
+  lane->in[RING_REPLY].consumed = &lane->own->consumed_reply;
+}
+
+static void wire_out(struct lane *lane) {
+  const uint64_t ring = lane->peer_ring;
+  for (int i = 0; i < RINGS; i++)
+    lane->out[i] =
+        (struct ring_out){.bytes = lane->peer_inbox + (uint64_t)i * ring,
+                          .size = ring,
+                          .key = lane->options.key};
+  lane->out[RING_REQUEST].consumed = &lane->peer->consumed_request;
+  lane->out[RING_REPLY].consumed = &lane->peer->consumed_reply;
+}
+
+static void shm_close(struct lane *lane) {
+  if (!lane)
+    return;
+  if (lane->inbox)
+    munmap(lane->inbox, RINGS * lane->options.ring);
+  if (lane->peer_inbox)
+    munmap(lane->peer_inbox, RINGS * lane->peer_ring);
+  if (lane->own)
+    munmap(lane->own, lane->own_length);
+  if (lane->peer)
+    munmap((void *)(uintptr_t)lane->peer, lane->peer_length);
+  blocks_close(&lane->blocks);
+  free(lane);
+}
+
+static int shm_open_lane(const struct lane_options *options,
+                         struct lane **out, struct offer *offer) {
+  struct lane *lane = calloc(1, sizeof *lane);
+  if (!lane)
+    return PERIGEE_NO_MEMORY;
+  lane->head.transport = &transport_shm;
+  lane->options = *options;
+  /* Twice the limit as space, so that blocks of all sizes find room. */
+  uint64_t arena = 2 * options->pool;
+  lane->own_length = sizeof(struct outbox) + arena;
+  int status = blocks_open(&lane->blocks, arena, options->pool);
+  if (status < 0)
+    goto fail;
+  status = offer->fds[0] = make("perigee-inbox", RINGS * options->ring,
+                                (void **)&lane->inbox, SIZE_SEALS | F_SEAL_SEAL);
+  if (status < 0)
+    goto fail;
+  status = offer->fds[1] =
+      make("perigee-outbox", lane->own_length, (void **)&lane->own,
+           SIZE_SEALS | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+  if (status < 0) {
+    close(offer->fds[0]);
+    goto fail;
+  }
+  offer->fd_count = 2;
+  struct shm_offer said = {options->ring, lane->own_length};
+  memcpy(offer->bytes, &said, sizeof said);
+  offer->length = sizeof said;
+  wire_in(lane);
+  *out = lane;
+  return PERIGEE_OK;
+fail:
+  shm_close(lane);
+  return status;
+}
+
+static bool plausible(const struct shm_offer *said) {
+  return said->ring >= RING_MIN && said->ring <= RING_MAX &&
+         (said->ring & (said->ring - 1)) == 0 &&
+         said->outbox >= sizeof(struct outbox) &&
+         said->outbox <= sizeof(struct outbox) + 4 * PAYLOAD_MAX;
+}
+
+static int shm_join(struct lane *lane, const struct offer *offer) {
+  struct shm_offer said;
+  int status = PERIGEE_PROTOCOL;
+  if (offer->length != sizeof said || offer->fd_count != 2)
+    goto done;
+  memcpy(&said, offer->bytes, sizeof said);
+  if (!plausible(&said))
+    goto done;
+  lane->peer_ring = said.ring;
+  lane->peer_length = said.outbox;
+  lane->peer_arena = said.outbox - sizeof(struct outbox);
+  lane->peer_inbox = adopt(offer->fds[0], RINGS * said.ring, SIZE_SEALS,
+                           PROT_READ | PROT_WRITE);
+  lane->peer = adopt(offer->fds[1], said.outbox,
+                     SIZE_SEALS | F_SEAL_FUTURE_WRITE, PROT_READ);
+  if (!lane->peer_inbox || !lane->peer)
+    goto done;
+  wire_out(lane);
+  lane->pulls = lane->options.pull && shm_probe(&lane->options);
+  status = PERIGEE_OK;
+done:
+  for (uint32_t i = 0; i < offer->fd_count; i++)
+    close(offer->fds[i]);
+  return status;
+}
+
+static bool shm_pulls(const struct lane *lane) { return lane->pulls; }
+
+static void shm_set_peer_pulls(struct lane *lane, bool pulls) {
+  lane->peer_pulls = pulls;
+}
+
+/* ---- Records and words ------------------------------------------------- */
+
+static uint8_t *shm_reserve(struct lane *lane, enum ring ring,
+                            uint64_t length) {
+  return ring_reserve(&lane->out[ring], length);
+}
+
+static void shm_publish(struct lane *lane, enum ring ring, uint64_t length) {
+  ring_publish(&lane->out[ring], length);
+}
+
+static int shm_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
+                    uint64_t *length) {
+  return ring_peek(&lane->in[ring], bytes, length);
+}
+
+static bool shm_release(struct lane *lane) {
+  bool requests = ring_release(&lane->in[RING_REQUEST]);
+  return ring_release(&lane->in[RING_REPLY]) || requests;
+}
+
+/* Clearing: nothing that is written to the operation's memory afterwards may
+ * be seen before the mark is; hence the fence. The reader's part is its
+ * acquire fence between its copy and its load (shm_peer_mark). */
+static void shm_mark(struct lane *lane, uint16_t operation,
+                     uint32_t generation) {
+  atomic_store_explicit(&lane->own->marks[operation], generation,
+                        memory_order_release);
+  if (generation == 0)
+    atomic_thread_fence(memory_order_release);
+}
+
+static uint32_t shm_peer_mark(struct lane *lane, uint16_t operation) {
+  atomic_thread_fence(memory_order_acquire);
+  return atomic_load_explicit(&lane->peer->marks[operation],
+                              memory_order_acquire);
+}
+
+/* ---- Loans ------------------------------------------------------------- */
+
+static int shm_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
+                    struct source *source) {
+  int64_t offset = blocks_take(&lane->blocks, length ? length : 1);
+  if (offset < 0)
+    return (int)offset;
+  *pointer = lane->own->arena + offset;
+  *source = (struct source){.kind = SOURCE_LOAN,
+                            .address = (uint64_t)offset,
+                            .block = length,
+                            .count = 1,
+                            .stride = length};
+  return PERIGEE_OK;
+}
+
+void shm_unblock(struct lane *lane, uint64_t offset) {
+  /* The pages stay until the session ends: the seal that keeps the peer from
+   * writing also keeps us from punching holes. The pool's limit bounds them. */
+  blocks_give(&lane->blocks, offset);
+}
+
+static void shm_unloan(struct lane *lane, const struct source *source) {
+  shm_unblock(lane, source->address);
+}
+
+static bool shm_loaned(struct lane *lane, const uint8_t *pointer,
+                       uint64_t length, struct source *source) {
+  const uint8_t *arena = lane->own->arena;
+  uint64_t arena_length = lane->own_length - sizeof(struct outbox);
+  if (pointer < arena || pointer >= arena + arena_length)
+    return false;
+  *source = (struct source){.kind = SOURCE_LOAN,
+                            .address = (uint64_t)(pointer - arena),
+                            .block = length,
+                            .count = 1,
+                            .stride = length};
+  return true;
+}
+
+const uint8_t *shm_peer_arena(const struct lane *lane, uint64_t offset,
+                              uint64_t length) {
+  if (offset > lane->peer_arena || length > lane->peer_arena - offset)
+    return NULL;
+  return lane->peer->arena + offset;
+}
+
+static const uint8_t *shm_view(struct lane *lane,
+                               const struct source *source) {
+  if (source->kind != SOURCE_LOAN || source->count != 1)
+    return NULL;
+  return shm_peer_arena(lane, source->address, source->block);
+}
+
+/* ---- One-sided --------------------------------------------------------- */
+
+static void shm_grant(struct lane *lane, uint32_t slot, uint64_t generation) {
+  atomic_store_explicit(&lane->own->regions[slot], generation,
+                        memory_order_release);
+}
+
+static bool shm_inside(struct lane *lane, uint32_t slot) {
+  atomic_thread_fence(memory_order_seq_cst);
+  return lane->peer && atomic_load_explicit(&lane->peer->inside,
+                                            memory_order_acquire) == slot + 1;
+}
+
+static int64_t walk(struct payload *remote, struct payload *local,
+                    uint64_t limit, bool write) {
+  uint64_t moved = 0, run;
+  while (moved < limit) {
+    uint8_t *at = payload_run(remote, &run);
+    if (run == 0)
+      break;
+    if (run > limit - moved)
+      run = limit - moved;
+    int64_t n = write ? payload_take(local, at, run)
+                      : payload_put(local, at, run);
+    if (n <= 0)
+      return n < 0 ? n : (int64_t)moved;
+    remote->done += (uint64_t)n;
+    moved += (uint64_t)n;
+  }
+  return (int64_t)moved;
+}
+
+static int64_t shm_copy(struct lane *lane, const struct window *window,
+                        struct payload *remote, struct payload *local,
+                        uint64_t limit, bool write) {
+  atomic_store_explicit(&lane->own->inside, window->slot + 1,
+                        memory_order_relaxed);
+  atomic_thread_fence(memory_order_seq_cst);
+  int64_t moved = PERIGEE_STALE;
+  if (atomic_load_explicit(&lane->peer->regions[window->slot],
+                           memory_order_acquire) == window->generation)
+    moved = walk(remote, local, limit < SHM_QUANTUM ? limit : SHM_QUANTUM,
+                 write);
+  atomic_store_explicit(&lane->own->inside, 0, memory_order_release);
+  return moved;
+}
+
+/* ---- Sleeping ---------------------------------------------------------- */
+
+static void shm_arm(struct lane *lane) {
+  if (++lane->sleeps == 0)
+    lane->sleeps = 1;
+  atomic_store_explicit(&lane->own->armed, lane->sleeps, memory_order_relaxed);
+  atomic_thread_fence(memory_order_seq_cst);
+}
+
+static void shm_disarm(struct lane *lane) {
+  atomic_store_explicit(&lane->own->armed, 0, memory_order_relaxed);
+}
+
+static bool shm_wanted(struct lane *lane) {
+  atomic_thread_fence(memory_order_seq_cst);
+  uint32_t armed =
+      atomic_load_explicit(&lane->peer->armed, memory_order_relaxed);
+  if (armed == 0 || armed == lane->kicked)
+    return false;
+  lane->kicked = armed;
+  return true;
+}
+
+const struct perigee_transport transport_shm = {
+    .name = "shm",
+    .open = shm_open_lane,
+    .join = shm_join,
+    .pulls = shm_pulls,
+    .set_peer_pulls = shm_set_peer_pulls,
+    .close = shm_close,
+    .reserve = shm_reserve,
+    .publish = shm_publish,
+    .peek = shm_peek,
+    .release = shm_release,
+    .mark = shm_mark,
+    .peer_mark = shm_peer_mark,
+    .loan = shm_loan,
+    .unloan = shm_unloan,
+    .loaned = shm_loaned,
+    .view = shm_view,
+    .expose = shm_expose,
+    .feed = shm_feed,
+    .conceal = shm_conceal,
+    .fetch = shm_fetch,
+    .fetch_end = shm_fetch_end,
+    .grant = shm_grant,
+    .inside = shm_inside,
+    .copy = shm_copy,
+    .arm = shm_arm,
+    .disarm = shm_disarm,
+    .wanted = shm_wanted,
+};

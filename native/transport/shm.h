@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shm.h - what the two files of the shared-memory transport share.
+ *
+ * Each side makes two memfds. Its inbox holds the two rings that it receives
+ * and is mapped read-write by the peer. Its outbox is mapped read-only by the
+ * peer (sealed against writing once its owner has mapped it) and holds words
+ * and blocks that the owner publishes. Sizes are sealed.
+ */
+#ifndef SHM_H
+#define SHM_H
+
+#include <stdatomic.h>
+
+#include "blocks.h"
+#include "ring.h"
+#include "transport/transport.h"
+
+enum { SHM_REGIONS = 4096, SHM_OPERATIONS = 65536 };
+enum { SHM_SLOT = 32 << 10, SHM_SLOTS = 8, SHM_STAGE_HEAD = 4096 };
+enum { SHM_STAGE = SHM_SLOT * SHM_SLOTS };
+/* A step of a copy: about 0.1 ms. */
+enum { SHM_QUANTUM = 1 << 20 };
+
+/* What a side tells the other; each word on a line of its own where the peer
+ * polls it. Pages never used are never there. */
+struct outbox {
+  _Alignas(64) _Atomic uint32_t armed; /* sleeping: a number, else 0 */
+  _Alignas(64) _Atomic uint64_t consumed_request;
+  _Alignas(64) _Atomic uint64_t consumed_reply;
+  _Alignas(64) _Atomic uint64_t inside; /* copying in slot - 1 of the peer */
+  _Alignas(4096) _Atomic uint64_t regions[SHM_REGIONS]; /* generations */
+  _Atomic uint32_t marks[SHM_OPERATIONS]; /* generation of live operations */
+  _Atomic uint64_t acks[SHM_OPERATIONS][2]; /* by the peer's operation and
+                  part: bytes of its staged payload that were taken, tagged */
+  _Alignas(4096) uint8_t arena[];
+};
+
+enum source_kind {
+  SOURCE_LOAN = 1,    /* address: offset in the owner's arena */
+  SOURCE_PRIVATE = 2, /* address: in the owner's process */
+  SOURCE_STAGED = 3   /* address: offset of a staging block in the arena */
+};
+
+struct lane {
+  struct lane_head head;
+  struct lane_options options;
+  struct outbox *own;        /* read-write */
+  const struct outbox *peer; /* read-only */
+  uint8_t *inbox, *peer_inbox;
+  uint64_t own_length, peer_length; /* of the outboxes, mapped */
+  uint64_t peer_arena;       /* bytes */
+  uint64_t peer_ring;
+  struct ring_out out[RINGS];
+  struct ring_in in[RINGS];
+  struct blocks blocks;      /* of the own arena */
+  uint32_t sleeps;           /* last number that armed had */
+  uint32_t kicked;           /* the peer's armed that was answered */
+  bool pulls, peer_pulls;
+};
+
+int shm_expose(struct lane *, struct exposure *, struct payload *);
+int64_t shm_feed(struct lane *, struct exposure *);
+void shm_conceal(struct lane *, struct exposure *);
+int64_t shm_fetch(struct lane *, struct fetch *);
+bool shm_fetch_end(struct lane *, struct fetch *);
+bool shm_probe(const struct lane_options *options);
+/* The peer's arena bytes, or NULL if they are not all inside of it. */
+const uint8_t *shm_peer_arena(const struct lane *, uint64_t offset,
+                              uint64_t length);
+void shm_unblock(struct lane *, uint64_t offset);
+
+#endif

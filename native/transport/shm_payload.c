@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shm_payload.c - how a payload gets from one process to the other.
+ *
+ * The receiver always pulls. What it pulls from is a loan (a block of the
+ * owner's outbox, mapped), private memory of the owner (process_vm_readv,
+ * where a probe at hello found it allowed), or a staging block: slots of
+ * 32 KiB that the owner fills while the receiver empties them, so that both
+ * cores copy at once.
+ *
+ *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots
+ *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
+ *   operation's generation in the upper 24 bits, so that an old one is not
+ *   believed.
+ *
+ * Bytes that were pulled count only if the operation is still marked live
+ * afterwards; the core asks peer_mark before it delivers them.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "transport/shm.h"
+
+enum { ACK_SHIFT = 40, VECTORS = 64, BOUNCE = 256 << 10 };
+/* From here on two cores that copy through slots beat one that pulls. */
+static const uint64_t STAGE_ABOVE = 4 << 20;
+
+static uint64_t ack_tag(uint32_t generation) {
+  return (uint64_t)generation << ACK_SHIFT;
+}
+
+bool shm_probe(const struct lane_options *o) {
+  uint64_t seen = 0;
+  struct iovec to = {&seen, sizeof seen};
+  struct iovec from = {(void *)(uintptr_t)o->probe_address, sizeof seen};
+  return o->peer_pidfd >= 0 &&
+         process_vm_readv(o->peer_pid, &to, 1, &from, 1, 0) == sizeof seen &&
+         seen == o->probe_value;
+}
+
+/* ---- The owner's side -------------------------------------------------- */
+
+static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
+  int64_t offset = blocks_take(&lane->blocks, SHM_STAGE_HEAD + SHM_STAGE);
+  if (offset < 0)
+    return (int)offset;
+  e->block = (uint64_t)offset + 1;
+  e->payload = p;
+  e->fed = 0;
+  atomic_store_explicit(
+      (_Atomic uint64_t *)(void *)(lane->own->arena + offset), 0,
+      memory_order_release);
+  e->source = (struct source){.kind = SOURCE_STAGED,
+                              .address = (uint64_t)offset,
+                              .block = p->total,
+                              .count = 1,
+                              .stride = p->total};
+  return PERIGEE_OK;
+}
+
+int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
+  e->block = 0;
+  e->payload = NULL;
+  bool pull = lane->peer_pulls && p->memory->direct && p->total < STAGE_ABOVE;
+  if (!pull)
+    return stage(lane, e, p);
+  e->source = (struct source){.kind = SOURCE_PRIVATE,
+                              .address = (uint64_t)(uintptr_t)p->base,
+                              .block = p->block,
+                              .count = p->count,
+                              .stride = p->stride};
+  return PERIGEE_OK;
+}
+
+/* Bytes that the receiver has taken of those staged. */
+static uint64_t taken(const struct lane *lane, const struct exposure *e) {
+  uint64_t ack = atomic_load_explicit(&lane->peer->acks[e->operation][e->part],
+                                      memory_order_acquire);
+  uint64_t bytes = ack & ((UINT64_C(1) << ACK_SHIFT) - 1);
+  if ((ack ^ ack_tag(e->generation)) >> ACK_SHIFT || bytes > e->fed)
+    return 0;
+  return bytes;
+}
+
+int64_t shm_feed(struct lane *lane, struct exposure *e) {
+  struct payload *p = e->payload;
+  if (!p || e->fed == p->total)
+    return 0;
+  uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
+  uint64_t within = e->fed % SHM_SLOT;
+  uint64_t n = SHM_SLOT - within;
+  if (n > p->total - e->fed)
+    n = p->total - e->fed;
+  if (room < n)
+    return 0;
+  uint8_t *block = lane->own->arena + e->block - 1;
+  int64_t moved =
+      payload_take(p, block + SHM_STAGE_HEAD + e->fed % SHM_STAGE, n);
+  if (moved <= 0)
+    return moved;
+  e->fed += (uint64_t)moved;
+  atomic_store_explicit((_Atomic uint64_t *)(void *)block, e->fed,
+                        memory_order_release);
+  return moved;
+}
+
+void shm_conceal(struct lane *lane, struct exposure *e) {
+  if (e->block)
+    shm_unblock(lane, e->block - 1);
+  e->block = 0;
+  e->payload = NULL;
+}
+
+/* ---- The receiver's side ----------------------------------------------- */
+
+static int64_t fetch_loan(struct lane *lane, struct fetch *f) {
+  if (f->source.count != 1)
+    return PERIGEE_PROTOCOL;
+  const uint8_t *from = shm_peer_arena(lane, f->source.address, f->total);
+  if (!from)
+    return PERIGEE_PROTOCOL;
+  uint64_t n = f->total - f->done;
+  return payload_put(f->into, from + f->done, n < SHM_QUANTUM ? n : SHM_QUANTUM);
+}
+
+static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
+  atomic_store_explicit(&lane->own->acks[f->operation][f->part],
+                        ack_tag(f->generation) | bytes, memory_order_release);
+}
+
+static int64_t fetch_staged(struct lane *lane, struct fetch *f) {
+  const uint8_t *block = shm_peer_arena(lane, f->source.address,
+                                        SHM_STAGE_HEAD + (uint64_t)SHM_STAGE);
+  if (!block || f->source.address % 8)
+    return PERIGEE_PROTOCOL;
+  uint64_t staged = atomic_load_explicit(
+      (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);
+  if (staged > f->total || staged < f->done || staged - f->done > SHM_STAGE)
+    return PERIGEE_PROTOCOL;
+  uint64_t n = SHM_SLOT - f->done % SHM_SLOT;
+  if (n > staged - f->done)
+    n = staged - f->done;
+  if (n == 0)
+    return 0;
+  int64_t moved = payload_put(
+      f->into, block + SHM_STAGE_HEAD + f->done % SHM_STAGE, n);
+  if (moved > 0)
+    ack(lane, f, f->done + (uint64_t)moved);
+  return moved;
+}
+
+/* The source as vectors from byte `done` on, at most `limit` bytes. */
+static int remote_vectors(const struct fetch *f, uint64_t limit,
+                          struct iovec *v, uint64_t *bytes) {
+  struct payload walk = {.base = (uint8_t *)(uintptr_t)f->source.address,
+                         .block = f->source.block,
+                         .count = f->source.count,
+                         .stride = f->source.stride,
+                         .total = f->total,
+                         .done = f->done};
+  int n = 0;
+  uint64_t run;
+  for (*bytes = 0; n < VECTORS && *bytes < limit; n++) {
+    void *at = payload_run(&walk, &run);
+    if (run == 0)
+      break;
+    if (run > limit - *bytes)
+      run = limit - *bytes;
+    v[n] = (struct iovec){at, run};
+    walk.done += run;
+    *bytes += run;
+  }
+  return n;
+}
+
+static int local_vectors(struct payload *into, uint64_t limit,
+                         struct iovec *v, uint64_t *bytes) {
+  struct payload walk = *into;
+  int n = 0;
+  uint64_t run;
+  for (*bytes = 0; n < VECTORS && *bytes < limit; n++) {
+    void *at = payload_run(&walk, &run);
+    if (run == 0)
+      break;
+    if (run > limit - *bytes)
+      run = limit - *bytes;
+    v[n] = (struct iovec){at, run};
+    walk.done += run;
+    *bytes += run;
+  }
+  return n;
+}
+
+/* A pid is only as good as the process that had it: what was read counts if
+ * that process still runs afterwards. */
+static bool alive(const struct lane *lane) {
+  struct pollfd p = {.fd = lane->options.peer_pidfd, .events = POLLIN};
+  return poll(&p, 1, 0) == 0;
+}
+
+static int64_t pull(struct lane *lane, struct fetch *f, struct payload *into,
+                    uint64_t limit) {
+  struct iovec to[VECTORS], from[VECTORS];
+  uint64_t bytes, room;
+  int n = remote_vectors(f, limit, from, &bytes);
+  int m = local_vectors(into, bytes, to, &room);
+  ssize_t got = process_vm_readv(lane->options.peer_pid, to, (unsigned)m, from,
+                                 (unsigned)n, 0);
+  if (got <= 0)
+    return got < 0 && errno == ESRCH ? PERIGEE_PEER_LOST : PERIGEE_PROTOCOL;
+  if (!alive(lane))
+    return PERIGEE_PEER_LOST;
+  into->done += (uint64_t)got;
+  return got;
+}
+
+/* Memory that the CPU cannot touch gets it by way of a bounce buffer. */
+static int64_t pull_bounced(struct lane *lane, struct fetch *f) {
+  if (!f->bounce && !(f->bounce = malloc(BOUNCE)))
+    return PERIGEE_NO_MEMORY;
+  if (f->bounced == 0) {
+    struct payload bounce;
+    uint64_t n = f->total - f->done;
+    payload_bytes(&bounce, f->bounce, n < BOUNCE ? n : BOUNCE);
+    int64_t got = pull(lane, f, &bounce, bounce.total);
+    if (got < 0)
+      return got;
+    f->bounced = (uint64_t)got;
+  }
+  int64_t moved = payload_put(f->into, f->bounce, f->bounced);
+  if (moved <= 0)
+    return moved;
+  /* A shorter run than was pulled: the rest is pulled again. */
+  f->bounced = 0;
+  return moved;
+}
+
+static int64_t fetch_private(struct lane *lane, struct fetch *f) {
+  if (!lane->pulls)
+    return PERIGEE_PROTOCOL;
+  if (!f->into->memory->direct)
+    return pull_bounced(lane, f);
+  uint64_t n = f->total - f->done;
+  return pull(lane, f, f->into, n < SHM_QUANTUM ? n : SHM_QUANTUM);
+}
+
+int64_t shm_fetch(struct lane *lane, struct fetch *f) {
+  int64_t moved;
+  if (f->source.kind == SOURCE_LOAN)
+    moved = fetch_loan(lane, f);
+  else if (f->source.kind == SOURCE_STAGED)
+    moved = fetch_staged(lane, f);
+  else if (f->source.kind == SOURCE_PRIVATE)
+    moved = fetch_private(lane, f);
+  else
+    moved = PERIGEE_PROTOCOL;
+  if (moved > 0)
+    f->done += (uint64_t)moved;
+  return moved;
+}
+
+bool shm_fetch_end(struct lane *lane, struct fetch *f) {
+  (void)lane;
+  if (!payload_quiet(f->into))
+    return false;
+  free(f->bounce);
+  f->bounce = NULL;
+  return true;
+}

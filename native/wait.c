@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wait.c - polling for one operation, and sleeping.
+ *
+ * Sleep: arm every session (a fenced store that peers read after whatever they
+ * do for us), poll once more, and only if that finds nothing sleep on the
+ * epoll descriptor, which the peer's wake frame makes readable. What poll finds
+ * on the way is kept in the engine's stash for the next perigee_poll.
+ */
+#include <errno.h>
+#include <poll.h>
+
+#include "core.h"
+#include "signals.h"
+
+enum { ENGINES = 64 };
+static const int64_t COPYING_NAP = 50000; /* ns: a copy engine wakes nobody */
+
+int engine_poll(struct perigee_engine *, struct perigee_event *, int, bool);
+
+static void disarm(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->sessions;
+  engine->armed = false;
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    if (s->lane)
+      lane_table(s->lane)->disarm(s->lane);
+  }
+}
+
+int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
+                 int capacity) {
+  if (!engine_alive(engine))
+    return fail(engine, PERIGEE_FORKED,
+                "this engine belongs to the parent process; make another");
+  if (engine->armed)
+    disarm(engine);
+  if (!engine->stashed)
+    return engine_poll(engine, events, capacity, false);
+  engine->stashed = false;
+  events[0] = engine->stash;
+  if (capacity == 1)
+    return 1;
+  return 1 + engine_poll(engine, events + 1, capacity - 1, true);
+}
+
+static bool found(struct perigee_engine *engine) {
+  if (!engine->stashed)
+    engine->stashed = engine_poll(engine, &engine->stash, 1, false) == 1;
+  return engine->stashed;
+}
+
+int perigee_await(struct perigee_engine *engine, int operation,
+                  struct perigee_event *event, int64_t spin) {
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (engine->armed)
+    disarm(engine);
+  if (engine->stashed)
+    return 0;
+  int64_t end = -1;
+  for (;;) {
+    if (engine_poll(engine, event, 1, false) == 1) {
+      if (event->operation == operation &&
+          event->kind >= PERIGEE_EVENT_REPLY)
+        return 1;
+      engine->stash = *event;
+      engine->stashed = true;
+      return 0;
+    }
+    __builtin_ia32_pause();
+    if (engine->idle != 0)
+      continue; /* the clock was not read in this poll */
+    if (end < 0)
+      end = engine->now + spin;
+    else if (engine->now >= end)
+      return 0;
+  }
+}
+
+static bool spin(struct perigee_engine *const *engines, int count,
+                 int64_t timeout) {
+  int64_t limit = engines[0]->options.spin;
+  if (timeout >= 0 && timeout < limit)
+    limit = timeout;
+  int64_t end = engine_clock(engines[0]) + limit;
+  do {
+    for (int i = 0; i < count; i++)
+      if (found(engines[i]))
+        return true;
+    __builtin_ia32_pause();
+  } while (engines[0]->idle != 0 || engines[0]->now < end);
+  return false;
+}
+
+/* Due time of the nearest timer; sleeping longer would be late. */
+static int64_t nap(struct perigee_engine *engine, int64_t timeout) {
+  if (engine->copying && (timeout < 0 || timeout > COPYING_NAP))
+    timeout = COPYING_NAP;
+  int64_t next = timers_next(&engine->timers);
+  if (next < 0)
+    return timeout;
+  next -= engine->now;
+  if (next < 0)
+    next = 0;
+  return timeout < 0 || next < timeout ? next : timeout;
+}
+
+int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  struct node *n, *head = &engine->sessions;
+  engine->armed = true;
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    if (s->lane)
+      lane_table(s->lane)->arm(s->lane);
+  }
+  uint64_t before = engine->progress;
+  engine->sockets_due = true; /* and with it the clock and the timers */
+  if (found(engine) || engine->progress != before)
+    return 1;
+  if (timeout)
+    *timeout = nap(engine, -1);
+  return 0;
+}
+
+int perigee_fd(const struct perigee_engine *engine) { return engine->epoll; }
+
+static int sleep_on(struct perigee_engine *const *engines, int count,
+                    int64_t timeout, bool bounded) {
+  struct pollfd fds[ENGINES];
+  for (int i = 0; i < count; i++) {
+    fds[i] = (struct pollfd){.fd = engines[i]->epoll, .events = POLLIN};
+    engines[i]->counters.sleeps++;
+  }
+  struct timespec t = {timeout / 1000000000, timeout % 1000000000};
+  int n = signals_poll(fds, (nfds_t)count, timeout < 0 ? NULL : &t);
+  int error = errno;
+  for (int i = 0; i < count; i++) {
+    engine_clock(engines[i]);
+    engines[i]->sockets_due = true;
+  }
+  if (n < 0 && error == EINTR)
+    return PERIGEE_AGAIN;
+  return n > 0 || !bounded;
+}
+
+int perigee_wait(struct perigee_engine *const *engines, int count,
+                 int64_t timeout) {
+  if (count < 1 || count > ENGINES)
+    return PERIGEE_INVALID;
+  for (int i = 0; i < count; i++) {
+    if (!engine_alive(engines[i]))
+      return PERIGEE_FORKED;
+    if (engines[i]->armed)
+      disarm(engines[i]);
+  }
+  if (spin(engines, count, timeout))
+    return 1;
+  if (timeout >= 0 && timeout <= engines[0]->options.spin)
+    return 0;
+  int64_t least = timeout;
+  if (timeout >= 0)
+    least -= engines[0]->options.spin;
+  int64_t mine = least;
+  for (int i = 0; i < count; i++) {
+    if (perigee_arm(engines[i], NULL) != 0)
+      return 1;
+    least = nap(engines[i], least);
+  }
+  return sleep_on(engines, count, least, least == mine && timeout >= 0);
+}

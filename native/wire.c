@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct frame_head {
+  uint32_t length;
+  uint16_t type, zero;
+};
+_Static_assert(sizeof(struct frame_head) == FRAME_HEAD, "as documented");
+_Static_assert(sizeof(struct offer) - sizeof(int) * (OFFER_FDS + 2) <=
+                   FRAME_BODY, "an offer fits in a frame");
+
+/* Bodies of one fixed length; OFFER's varies. */
+static const uint32_t body_length[FRAME_TYPES] = {
+    [FRAME_HELLO] = sizeof(struct hello),
+    [FRAME_READY] = sizeof(uint32_t),
+    [FRAME_REFUSE] = sizeof(struct refuse),
+    [FRAME_LOOKUP] = sizeof(struct lookup),
+    [FRAME_FOUND] = sizeof(struct found),
+};
+
+static bool ends(const char *text, uint32_t room) {
+  return memchr(text, 0, room) != NULL;
+}
+
+static bool hello_sound(const struct hello *h) {
+  if (h->magic != HELLO_MAGIC)
+    return false;
+#ifndef PERIGEE_PLANTED_BUG
+  if (h->transports > TRANSPORTS_MAX)
+    return false;
+#endif
+  for (uint32_t i = 0; i < h->transports; i++)
+    if (!ends(h->transport[i], TRANSPORT_NAME))
+      return false;
+  return true;
+}
+
+static bool sound(const struct frame *f) {
+  switch (f->type) {
+  case FRAME_HELLO:
+    return hello_sound(&f->hello);
+  case FRAME_REFUSE:
+    return f->refuse.status < 0 && ends(f->refuse.text, REFUSE_TEXT);
+  case FRAME_LOOKUP:
+    return ends(f->lookup.name, REGION_NAME + 1);
+  default:
+    return true;
+  }
+}
+
+static bool decode_body(const uint8_t *body, uint32_t length,
+                        struct frame *f) {
+  if (f->type == FRAME_OFFER) {
+    if (length < 8 || length - 8 > OFFER_MAX)
+      return false;
+    memcpy(&f->offer.fd_count, body, 4);
+    f->offer.length = length - 8;
+    memcpy(f->offer.bytes, body + 8, length - 8);
+    return f->offer.fd_count <= OFFER_FDS;
+  }
+  if (length != body_length[f->type])
+    return false;
+  memcpy(&f->hello, body, length);
+  return sound(f);
+}
+
+int wire_frame(const uint8_t *bytes, uint32_t length, struct frame *f) {
+  struct frame_head head;
+  if (length < FRAME_HEAD)
+    return 0;
+  memcpy(&head, bytes, sizeof head);
+  if (head.length > FRAME_BODY || head.zero != 0 || head.type == 0 ||
+      head.type >= FRAME_TYPES)
+    return PERIGEE_PROTOCOL;
+  if (length - FRAME_HEAD < head.length)
+    return 0;
+  f->type = head.type;
+  if (!decode_body(bytes + FRAME_HEAD, head.length, f))
+    return PERIGEE_PROTOCOL;
+  return (int)(FRAME_HEAD + head.length);
+}
+
+uint32_t wire_encode(const struct frame *f, uint8_t *bytes) {
+  struct frame_head head = {.type = f->type};
+  if (f->type == FRAME_OFFER) {
+    uint32_t prefix[2] = {f->offer.fd_count, 0};
+    head.length = 8 + f->offer.length;
+    memcpy(bytes + FRAME_HEAD, prefix, 8);
+    memcpy(bytes + FRAME_HEAD + 8, f->offer.bytes, f->offer.length);
+  } else {
+    head.length = body_length[f->type];
+    memcpy(bytes + FRAME_HEAD, &f->hello, head.length);
+  }
+  memcpy(bytes, &head, sizeof head);
+  return FRAME_HEAD + head.length;
+}
+
+uint32_t wire_fds(const struct frame *f) {
+  if (f->type == FRAME_OFFER)
+    return f->offer.fd_count;
+  return f->type == FRAME_FOUND && f->found.mapped ? 1 : 0;
+}
+
+/* ---- The socket -------------------------------------------------------- */
+
+int wire_send(int socket, const struct frame *frame, const int *fds,
+              uint32_t fd_count) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  union {
+    struct cmsghdr head;
+    char room[CMSG_SPACE(sizeof(int) * WIRE_FDS)];
+  } control = {0};
+  struct iovec v = {bytes, wire_encode(frame, bytes)};
+  struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+  if (fd_count) {
+    m.msg_control = &control;
+    m.msg_controllen = CMSG_SPACE(sizeof(int) * fd_count);
+    control.head.cmsg_level = SOL_SOCKET;
+    control.head.cmsg_type = SCM_RIGHTS;
+    control.head.cmsg_len = CMSG_LEN(sizeof(int) * fd_count);
+    memcpy(CMSG_DATA(&control.head), fds, sizeof(int) * fd_count);
+  }
+  ssize_t sent;
+  do
+    sent = sendmsg(socket, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  if (sent < 0)
+    return errno == EAGAIN || errno == EWOULDBLOCK ? PERIGEE_AGAIN
+                                                   : PERIGEE_PEER_LOST;
+  /* A Unix socket takes a message of this size whole or not at all. */
+  return (size_t)sent == v.iov_len ? PERIGEE_OK : PERIGEE_PEER_LOST;
+}
+
+static void keep_fds(struct wire *w, struct msghdr *m, bool *excess) {
+  for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+      continue;
+    size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; i++) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+      if (w->fd_count < WIRE_FDS) {
+        w->fds[w->fd_count++] = fd;
+      } else {
+        close(fd);
+        *excess = true;
+      }
+    }
+  }
+}
+
+int wire_read(int socket, struct wire *w) {
+  union {
+    struct cmsghdr head;
+    char room[CMSG_SPACE(sizeof(int) * WIRE_FDS)];
+  } control;
+  struct iovec v = {w->bytes + w->length, sizeof w->bytes - w->length};
+  struct msghdr m = {.msg_iov = &v,
+                     .msg_iovlen = 1,
+                     .msg_control = &control,
+                     .msg_controllen = sizeof control};
+  ssize_t got;
+  do
+    got = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  if (got < 0)
+    return errno == EAGAIN || errno == EWOULDBLOCK ? PERIGEE_AGAIN
+                                                   : PERIGEE_PEER_LOST;
+  bool excess = m.msg_flags & MSG_CTRUNC;
+  keep_fds(w, &m, &excess);
+  w->length += (uint32_t)got;
+  return excess ? PERIGEE_PROTOCOL : (int)got;
+}
+
+int wire_next(struct wire *w, struct frame *frame) {
+  int used = wire_frame(w->bytes, w->length, frame);
+  if (used <= 0)
+    return used;
+  w->length -= (uint32_t)used;
+  memmove(w->bytes, w->bytes + used, w->length);
+  return 1;
+}
+
+int wire_take_fd(struct wire *w) {
+  if (w->fd_count == 0)
+    return -1;
+  int fd = w->fds[0];
+  w->fd_count--;
+  memmove(w->fds, w->fds + 1, sizeof(int) * w->fd_count);
+  return fd;
+}
+
+void wire_close(struct wire *w) {
+  int fd;
+  while ((fd = wire_take_fd(w)) >= 0)
+    close(fd);
+  w->length = 0;
+}

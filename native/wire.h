@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wire.h - frames on a session's socket: u32 length of the body, u16 type, u16
+ * zero, body. Little-endian, fixed layouts; descriptors travel with the first
+ * byte of the frame that announces them.
+ *
+ *   HELLO   both sides, at once; the only frame a stranger may send
+ *   OFFER   the transport's half (descriptors); after the peer's HELLO
+ *   READY   the peer's half is in place; u32 pull follows
+ *   REFUSE  status and reason; the session ends
+ *   WAKE    the peer sleeps and there is something for it
+ *   LOOKUP  which region has this name?
+ *   FOUND   that one (a descriptor if it may be mapped)
+ *   BYE     closed in order
+ */
+#ifndef WIRE_H
+#define WIRE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "region.h"
+#include "transport/transport.h"
+
+enum frame_type {
+  FRAME_HELLO = 1, FRAME_OFFER, FRAME_READY, FRAME_REFUSE, FRAME_WAKE,
+  FRAME_LOOKUP, FRAME_FOUND, FRAME_BYE, FRAME_TYPES
+};
+
+enum { FRAME_HEAD = 8, FRAME_BODY = 1280, WIRE_FDS = 4 };
+enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
+enum { PROTOCOL_MIN = 1, PROTOCOL_MAX = 1 };
+#define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */
+
+struct hello {
+  uint64_t magic;
+  uint32_t version_min, version_max;
+  uint64_t epoch, features, nonce;
+  uint64_t ring, eager, message, typed;
+  uint64_t probe_address, probe_value;
+  uint32_t operations, transports;
+  char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
+};
+
+struct refuse {
+  int32_t status;
+  char text[REFUSE_TEXT];
+};
+
+struct lookup {
+  uint32_t operation, generation;
+  char name[REGION_NAME + 1];
+};
+
+struct found {
+  uint32_t operation, generation;
+  int32_t status;
+  uint32_t slot;
+  uint64_t region, length; /* region: its generation */
+  uint32_t access, mapped;
+};
+
+/* A frame as decoded: texts end in 0, counts fit. */
+struct frame {
+  uint16_t type;
+  union {
+    struct hello hello;
+    struct offer offer; /* without its descriptors */
+    uint32_t pull;
+    struct refuse refuse;
+    struct lookup lookup;
+    struct found found;
+  };
+};
+
+/* What has come and was not decoded yet. */
+struct wire {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  uint32_t length;
+  int fds[WIRE_FDS];
+  uint32_t fd_count;
+};
+
+/* The bytes of the first frame: their number, 0 if it is not all there, or
+ * PERIGEE_PROTOCOL. */
+int wire_frame(const uint8_t *bytes, uint32_t length, struct frame *frame);
+/* Encodes: the number of bytes, at most FRAME_HEAD + FRAME_BODY. */
+uint32_t wire_encode(const struct frame *frame, uint8_t *bytes);
+/* Does a frame of this kind bring descriptors? */
+uint32_t wire_fds(const struct frame *frame);
+
+/* Non-blocking. Sends a frame whole: 0, PERIGEE_AGAIN if the socket is full,
+ * PERIGEE_PEER_LOST. */
+int wire_send(int socket, const struct frame *frame, const int *fds,
+              uint32_t fd_count);
+/* Reads once: bytes read, 0 at the end, PERIGEE_AGAIN, PERIGEE_PEER_LOST, or
+ * PERIGEE_PROTOCOL (more descriptors than there may be). */
+int wire_read(int socket, struct wire *wire);
+/* The next frame that was read: 1, 0, or a status. */
+int wire_next(struct wire *wire, struct frame *frame);
+/* Takes one received descriptor, in order, or -1. */
+int wire_take_fd(struct wire *wire);
+void wire_close(struct wire *wire);
+
+#endif
