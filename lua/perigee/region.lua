@@ -168,10 +168,6 @@ function Remote:text()
   return ("region %q of %s"):format(self.name, self.session:text())
 end
 
-function Remote:attach()
-  return nil, self:text() .. " has been closed"
-end
-
 --- Ends it on this side. Idempotent.
 function Remote:close() self.handle = false end
 

@@ -78,23 +78,15 @@ end
 
 -- ---- For the core -------------------------------------------------------------
 
---- Writes slice into a struct perigee_slice; nil, or why it cannot be used.
-function M.store(target, slice)
-  local owner = slice.owner
-  local handle = owner.handle
-  if not handle then
-    local why
-    handle, why = owner:attach()
-    if not handle then return why end
-  end
-  target.region = handle
+local function store(target, slice)
   target.offset = slice.offset
   target.length = slice.block
   target.count = slice.count
   target.stride = slice.stride
 end
 
---- Stores a slice of engine's own memory; nil, or what is wrong with it.
+--- Writes a slice of engine's own memory into a struct perigee_slice; nil, or
+-- what is wrong with it.
 function M.store_local(target, slice, engine)
   if not is_slice(slice) then
     return "a slice is meant, not a " .. type(slice)
@@ -104,10 +96,17 @@ function M.store_local(target, slice, engine)
     return "a slice of this engine's own memory is meant, not one of "
       .. owner:text()
   end
-  return M.store(target, slice)
+  local handle = owner.handle
+  if not handle then
+    local why
+    handle, why = owner:attach()
+    if not handle then return why end
+  end
+  target.region = handle
+  store(target, slice)
 end
 
---- Stores a slice of a region that session's peer has; nil, or what is wrong.
+--- The same for a slice of a region that session's peer has.
 function M.store_remote(target, slice, session)
   if not is_slice(slice) then
     return "a slice is meant, not a " .. type(slice)
@@ -116,7 +115,10 @@ function M.store_remote(target, slice, session)
     return "a slice of a region of this session's peer is meant, not one of "
       .. slice.owner:text()
   end
-  return M.store(target, slice)
+  local handle = slice.owner.handle
+  if not handle then return slice.owner:text() .. " has been closed" end
+  target.remote = handle
+  store(target, slice)
 end
 
 -- ---- For users ------------------------------------------------------------------
