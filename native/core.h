@@ -126,10 +126,9 @@ struct perigee_session {
   struct perigee_engine *engine;
   uint32_t id;
   uint8_t state;    /* enum perigee_session_state */
-  bool dialed, freed, accepted, hangup;
+  bool dialed, freed, hangup;
   bool hello_seen, ready_seen, joined;
-  bool news_accepted, news_lost;
-  struct node news; /* in engine->news */
+  struct node news; /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
   char reason[256], address[PERIGEE_ADDRESS_MAX + 8];
@@ -179,7 +178,8 @@ struct perigee_engine {
   struct node given;    /* those whose event was given: over at next poll */
   struct node moving;   /* to be stepped at each poll */
   struct node fresh;
-  struct node sessions, listeners, dead, news;
+  struct node sessions, listeners, dead;
+  struct node news, losses; /* sessions with ACCEPTED, LOST to be told */
   struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
   struct operation *table;
@@ -318,7 +318,6 @@ void session_end(struct perigee_session *session, int status,
                  const char *reason);
 void session_destroy(struct perigee_session *session);
 void session_wake(struct perigee_session *session);
-void session_news(struct perigee_session *session);
 void session_begun(struct perigee_session *session);
 void session_opened(struct perigee_session *session);
 bool session_open_for(struct perigee_session *session, int *status);

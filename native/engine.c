@@ -139,7 +139,7 @@ static void open_lists(struct perigee_engine *engine) {
                           &engine->moving,   &engine->fresh,
                           &engine->sessions, &engine->listeners,
                           &engine->dead,     &engine->news,
-                          &engine->free};
+                          &engine->losses,   &engine->free};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }
@@ -307,21 +307,17 @@ static struct perigee_event *next_event(struct perigee_engine *engine) {
   return e;
 }
 
-static void give_news(struct perigee_engine *engine) {
+static void give_news(struct perigee_engine *engine, struct node *list,
+                      int kind) {
   struct node *n;
-  while (engine->filled < engine->room && (n = list_pop(&engine->news))) {
+  while (engine->filled < engine->room && (n = list_pop(list))) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, news);
     struct perigee_event *e = next_event(engine);
+    e->kind = (uint8_t)kind;
     e->session = s->id;
-    if (s->news_accepted) {
-      s->news_accepted = false;
-      e->kind = PERIGEE_EVENT_ACCEPTED;
-    } else {
-      s->news_lost = false;
-      e->kind = PERIGEE_EVENT_LOST;
-      e->status = s->status;
-    }
-    session_news(s);
+    e->status = s->status;
+    if (list == &engine->news && s->state == PERIGEE_SESSION_ENDED)
+      list_append(&engine->losses, &s->news); /* it was short */
   }
 }
 
@@ -350,14 +346,17 @@ static void give(struct perigee_engine *engine, struct operation *op) {
     e->remaining = 0;
 }
 
+/* A session is told of before its operations, and its loss after them. */
 static void drain(struct perigee_engine *engine) {
   struct node *n;
   if (!list_empty(&engine->news))
-    give_news(engine);
+    give_news(engine, &engine->news, PERIGEE_EVENT_ACCEPTED);
   while (engine->filled < engine->room && (n = list_pop(&engine->ready))) {
     engine->ready_count--;
     give(engine, CONTAINER(n, struct operation, queue));
   }
+  if (!list_empty(&engine->losses))
+    give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
 }
 
 bool engine_room(const struct perigee_engine *engine) {

@@ -77,12 +77,6 @@ void session_begun(struct perigee_session *s) {
              engine_clock(s->engine) + s->engine->options.hello_timeout);
 }
 
-/* A session's next piece of news, if there is any. */
-void session_news(struct perigee_session *s) {
-  if ((s->news_accepted || s->news_lost) && !s->freed && !s->news.next)
-    list_append(&s->engine->news, &s->news);
-}
-
 void session_opened(struct perigee_session *s) {
   machine_step(&session_machine, &s->state, OPEN);
   s->engine->hellos--;
@@ -94,8 +88,7 @@ void session_opened(struct perigee_session *s) {
     transfer_stop(op, PERIGEE_OK);
     return;
   }
-  s->accepted = s->news_accepted = true;
-  session_news(s);
+  list_append(&s->engine->news, &s->news);
 }
 
 bool session_open_for(struct perigee_session *s, int *status) {
@@ -147,8 +140,8 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   s->fd = -1;
   s->connect = NULL;
   stop_all(s, status);
-  s->news_lost = open;
-  session_news(s);
+  if (open && !s->freed && !s->news.next)
+    list_append(&engine->losses, &s->news);
   if (!open && !s->dialed) /* nobody has heard of it */
     perigee_session_free(s);
 }
@@ -168,7 +161,6 @@ void perigee_session_free(struct perigee_session *s) {
     return;
   s->freed = true;
   perigee_session_close(s);
-  s->news_accepted = s->news_lost = false;
   list_remove(&s->news);
   list_remove(&s->node);
   list_append(&s->engine->dead, &s->node);
