@@ -101,6 +101,10 @@ static int check(struct perigee_session *s, int operation,
   return status;
 }
 
+static bool immediate(const struct perigee_session *s) {
+  return lane_table(s->lane)->immediate;
+}
+
 /* Can we copy by ourselves? */
 static bool reaches(const struct perigee_transfer *item,
                     const struct payload *local) {
@@ -266,7 +270,7 @@ static int move_item(struct operation *op) {
       return 0;
     int64_t n = copy(op->session, item, &op->remote, &op->local,
                      engine->budget, op->operation);
-    if (n < 0)
+    if (n <= 0)
       return (int)n;
     engine->budget -= (uint64_t)n;
     engine->progress++;
@@ -334,7 +338,7 @@ static int64_t at_once(struct perigee_session *s, int operation,
     int status = check(s, operation, &list[i], &remote, &local);
     if (status < 0)
       return status;
-    if (!reaches(&list[i], &local) || local.total > room)
+    if (!reaches(&list[i], &local) || local.total > room || !immediate(s))
       break;
     if (local.total > 0) {
       int64_t n = copy(s, &list[i], &remote, &local, room, operation);
@@ -394,7 +398,8 @@ static void simplify(struct perigee_prepared *p) {
   struct perigee_region *region = p->list[0].local.region;
   p->simple = p->count == 1 && reaches(&p->list[0], &p->local) &&
               p->local.total <= AT_ONCE && p->local.count == 1 &&
-              p->remote.count == 1 && p->operation != PERIGEE_OP_WRITE_IMM;
+              p->remote.count == 1 && p->operation != PERIGEE_OP_WRITE_IMM &&
+              immediate(p->session);
   p->local_slot = region->slot;
   p->local_generation = region->generation;
 }

@@ -351,6 +351,7 @@ static bool shm_wanted(struct lane *lane) {
 
 const struct perigee_transport transport_shm = {
     .name = "shm",
+    .immediate = true,
     .open = shm_open_lane,
     .join = shm_join,
     .pulls = shm_pulls,

@@ -152,25 +152,20 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f) {
   return moved;
 }
 
-/* The source as vectors from byte `done` on, at most `limit` bytes. */
+/* The source as vectors from byte `done` on, at most `limit` bytes. Addresses
+ * are the peer's word: numbers here, which the kernel checks. */
 static int remote_vectors(const struct fetch *f, uint64_t limit,
                           struct iovec *v, uint64_t *bytes) {
-  struct payload walk = {.base = (uint8_t *)(uintptr_t)f->source.address,
-                         .block = f->source.block,
-                         .count = f->source.count,
-                         .stride = f->source.stride,
-                         .total = f->total,
-                         .done = f->done};
+  const struct source *s = &f->source;
+  uint64_t done = f->done;
   int n = 0;
-  uint64_t run;
-  for (*bytes = 0; n < VECTORS && *bytes < limit; n++) {
-    void *at = payload_run(&walk, &run);
-    if (run == 0)
-      break;
+  for (*bytes = 0; n < VECTORS && *bytes < limit && done < f->total; n++) {
+    uint64_t within = done % s->block, run = s->block - within;
+    uint64_t at = s->address + done / s->block * s->stride + within;
     if (run > limit - *bytes)
       run = limit - *bytes;
-    v[n] = (struct iovec){at, run};
-    walk.done += run;
+    v[n] = (struct iovec){(void *)(uintptr_t)at, run};
+    done += run;
     *bytes += run;
   }
   return n;

@@ -77,6 +77,8 @@ struct window {
 
 struct perigee_transport {
   const char *name;
+  /* copy moves all that it is asked for, up to 64 KiB, before it returns. */
+  bool immediate;
 
   /* Set-up: make this side's half and describe it; take the peer's half. The
    * descriptors in a received offer are the transport's to keep or close. */
@@ -129,7 +131,8 @@ struct perigee_transport {
   void (*grant)(struct lane *lane, uint32_t slot, uint64_t generation);
   bool (*inside)(struct lane *lane, uint32_t slot);
   /* A step between local memory and the window, of which remote is a walk:
-   * bytes moved, at most limit, or a status (PERIGEE_STALE). Local is memory
+   * bytes moved, at most limit, or a status (PERIGEE_STALE); 0: under way, to
+   * be called again with the same arguments. Local is memory
    * that the CPU may touch. */
   int64_t (*copy)(struct lane *lane, const struct window *window,
                   struct payload *remote, struct payload *local,

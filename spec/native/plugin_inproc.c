@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plugin_inproc.c - a transport for specs between two engines of one thread:
+ * records come late, payloads come in splinters, copies take several steps.
+ * Neither shared memory nor a descriptor is needed, and nothing else in the
+ * tree knows of it.
+ *
+ * A side that arms gets everything without delay, as what it would sleep
+ * through would never come.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/transport.h"
+
+enum { CREDIT = 64 << 10, REGIONS = 4096, OPERATIONS = 65536, SPLINTER = 5000 };
+
+struct late {
+  struct late *next;
+  uint64_t length;
+  int delay;
+  _Alignas(64) uint8_t bytes[];
+};
+
+struct queue {
+  struct late *first, **last, *peeked;
+  uint64_t bytes; /* not yet released */
+};
+
+struct lane {
+  struct lane_head head;
+  struct lane *peer;
+  struct late *reserved[RINGS];
+  struct queue in[RINGS];
+  uint64_t regions[REGIONS];
+  uint32_t marks[OPERATIONS];
+  uint32_t seed, arms, kicked;
+  bool armed, joined;
+};
+
+/* What a source's address points to: alive as long as its operation's mark. */
+struct exposed {
+  struct payload payload;
+};
+
+static uint32_t chance(struct lane *lane) {
+  lane->seed = lane->seed * 1664525 + 1013904223;
+  return lane->seed >> 16;
+}
+
+static bool later(struct lane *lane) {
+  return !lane->armed && chance(lane) % 3 != 0;
+}
+
+static uint64_t splinter(struct lane *lane, uint64_t length) {
+  uint64_t n = 1 + chance(lane) % SPLINTER;
+  return n < length ? n : length;
+}
+
+extern const struct perigee_transport perigee_transport_inproc;
+
+static int inproc_open(const struct lane_options *options, struct lane **out,
+                       struct offer *offer) {
+  struct lane *lane = calloc(1, sizeof *lane);
+  if (!lane)
+    return PERIGEE_NO_MEMORY;
+  lane->head.transport = &perigee_transport_inproc;
+  lane->seed = (uint32_t)options->key;
+  for (int i = 0; i < RINGS; i++)
+    lane->in[i].last = &lane->in[i].first;
+  memcpy(offer->bytes, &lane, sizeof lane);
+  offer->length = sizeof lane;
+  offer->fd_count = 0;
+  *out = lane;
+  return PERIGEE_OK;
+}
+
+static int inproc_join(struct lane *lane, const struct offer *offer) {
+  memcpy(&lane->peer, offer->bytes, sizeof lane->peer);
+  return PERIGEE_OK;
+}
+
+static void drop(struct late **first) {
+  while (*first) {
+    struct late *late = *first;
+    *first = late->next;
+    free(late);
+  }
+}
+
+static void inproc_close(struct lane *lane) {
+  if (lane->peer && lane->peer->peer == lane)
+    lane->peer->peer = NULL;
+  for (int i = 0; i < RINGS; i++) {
+    drop(&lane->in[i].first);
+    drop(&lane->in[i].peeked);
+    free(lane->reserved[i]);
+  }
+  free(lane);
+}
+
+static bool inproc_pulls(const struct lane *lane) { return lane == NULL; }
+
+static void inproc_set_peer_pulls(struct lane *lane, bool pulls) {
+  (void)lane, (void)pulls;
+}
+
+/* ---- Records ------------------------------------------------------------ */
+
+static uint8_t *inproc_reserve(struct lane *lane, enum ring ring,
+                               uint64_t length) {
+  struct queue *queue = lane->peer ? &lane->peer->in[ring] : NULL;
+  if (!queue || queue->bytes + length > CREDIT)
+    return NULL;
+  free(lane->reserved[ring]);
+  struct late *late = aligned_alloc(64, (sizeof *late + length + 63) & ~63ul);
+  *late = (struct late){.length = length};
+  lane->reserved[ring] = late;
+  return late->bytes;
+}
+
+static void inproc_publish(struct lane *lane, enum ring ring,
+                           uint64_t length) {
+  struct late *late = lane->reserved[ring];
+  lane->reserved[ring] = NULL;
+  if (!lane->peer) {
+    free(late);
+    return;
+  }
+  struct queue *queue = &lane->peer->in[ring];
+  late->length = length;
+  late->delay = (int)(chance(lane) % 4);
+  *queue->last = late;
+  queue->last = &late->next;
+  queue->bytes += length;
+}
+
+static int inproc_peek(struct lane *lane, enum ring ring,
+                       const uint8_t **bytes, uint64_t *length) {
+  struct queue *queue = &lane->in[ring];
+  struct late *late = queue->first;
+  if (!late || (!lane->armed && late->delay-- > 0))
+    return 0;
+  queue->first = late->next;
+  if (!queue->first)
+    queue->last = &queue->first;
+  late->next = queue->peeked;
+  queue->peeked = late;
+  *bytes = late->bytes;
+  *length = late->length;
+  return 1;
+}
+
+static bool inproc_release(struct lane *lane) {
+  bool any = false;
+  for (int i = 0; i < RINGS; i++) {
+    for (struct late *l = lane->in[i].peeked; l; l = l->next, any = true)
+      lane->in[i].bytes -= l->length;
+    drop(&lane->in[i].peeked);
+  }
+  return any;
+}
+
+static void inproc_mark(struct lane *lane, uint16_t op, uint32_t generation) {
+  lane->marks[op] = generation;
+}
+
+static uint32_t inproc_peer_mark(struct lane *lane, uint16_t op) {
+  return lane->peer ? lane->peer->marks[op] : 0;
+}
+
+/* ---- Payloads ----------------------------------------------------------- */
+
+static struct source source_of(struct exposed *exposed) {
+  uint64_t total = exposed->payload.total;
+  return (struct source){1, (uint64_t)(uintptr_t)exposed, total, 1, total};
+}
+
+static int inproc_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
+                       struct source *source) {
+  (void)lane;
+  struct exposed *e = malloc(sizeof *e + length);
+  if (!e)
+    return PERIGEE_NO_MEMORY;
+  *pointer = (uint8_t *)(e + 1);
+  payload_bytes(&e->payload, *pointer, length);
+  *source = source_of(e);
+  return PERIGEE_OK;
+}
+
+static void inproc_unloan(struct lane *lane, const struct source *source) {
+  (void)lane;
+  free((void *)(uintptr_t)source->address);
+}
+
+static bool inproc_loaned(struct lane *lane, const uint8_t *pointer,
+                          uint64_t length, struct source *source) {
+  (void)lane, (void)pointer, (void)length, (void)source;
+  return false;
+}
+
+static const uint8_t *inproc_view(struct lane *lane,
+                                  const struct source *source) {
+  (void)lane, (void)source;
+  return NULL;
+}
+
+static int inproc_expose(struct lane *lane, struct exposure *exposure,
+                         struct payload *payload) {
+  (void)lane;
+  struct exposed *e = malloc(sizeof *e);
+  if (!e)
+    return PERIGEE_NO_MEMORY;
+  e->payload = *payload;
+  exposure->source = source_of(e);
+  exposure->payload = NULL;
+  exposure->block = (uint64_t)(uintptr_t)e;
+  return PERIGEE_OK;
+}
+
+static int64_t inproc_feed(struct lane *lane, struct exposure *exposure) {
+  (void)lane, (void)exposure;
+  return 0;
+}
+
+static void inproc_conceal(struct lane *lane, struct exposure *exposure) {
+  (void)lane;
+  struct exposed *e = (struct exposed *)(uintptr_t)exposure->block;
+  while (e && !payload_quiet(&e->payload))
+    ;
+  free(e);
+  exposure->block = 0;
+}
+
+/* A splinter: from the source to the bounce, from there to its place. */
+static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
+  if (inproc_peer_mark(lane, f->operation) != f->generation)
+    return PERIGEE_CANCELLED;
+  struct exposed *e = (struct exposed *)(uintptr_t)f->source.address;
+  if (!f->bounce && !(f->bounce = malloc(SPLINTER)))
+    return PERIGEE_NO_MEMORY;
+  if (f->bounced == 0) {
+    if (later(lane))
+      return 0;
+    if (!e->payload.ticket)
+      f->started = false;
+    uint64_t n = f->started ? SPLINTER : splinter(lane, f->total - f->done);
+    f->started = true;
+    int64_t got = payload_take(&e->payload, f->bounce, n);
+    if (got <= 0)
+      return got;
+    f->bounced = (uint64_t)got;
+    e->payload.done = f->done; /* a short put takes the rest again */
+  }
+  int64_t put = payload_put(f->into, f->bounce, f->bounced);
+  if (put <= 0)
+    return put;
+  f->done += (uint64_t)put;
+  e->payload.done = f->done;
+  f->bounced = 0;
+  return put;
+}
+
+static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
+  (void)lane;
+  if (!payload_quiet(f->into))
+    return false;
+  free(f->bounce);
+  f->bounce = NULL;
+  return true;
+}
+
+/* ---- One-sided ---------------------------------------------------------- */
+
+static void inproc_grant(struct lane *lane, uint32_t slot,
+                         uint64_t generation) {
+  lane->regions[slot] = generation;
+}
+
+static bool inproc_inside(struct lane *lane, uint32_t slot) {
+  (void)lane, (void)slot;
+  return false;
+}
+
+static int64_t inproc_copy(struct lane *lane, const struct window *window,
+                           struct payload *remote, struct payload *local,
+                           uint64_t limit, bool write) {
+  uint64_t run;
+  if (!lane->peer || lane->peer->regions[window->slot] != window->generation)
+    return PERIGEE_STALE;
+  if (later(lane))
+    return 0;
+  uint8_t *at = payload_run(remote, &run);
+  uint64_t n = splinter(lane, limit < run ? limit : run);
+  int64_t moved = write ? payload_take(local, at, n)
+                        : payload_put(local, at, n);
+  if (moved > 0)
+    remote->done += (uint64_t)moved;
+  return moved;
+}
+
+/* ---- Sleeping ----------------------------------------------------------- */
+
+static void inproc_arm(struct lane *lane) {
+  lane->armed = true;
+  lane->arms++;
+}
+
+static void inproc_disarm(struct lane *lane) { lane->armed = false; }
+
+static bool inproc_wanted(struct lane *lane) {
+  if (!lane->peer || !lane->peer->armed || lane->kicked == lane->peer->arms)
+    return false;
+  lane->kicked = lane->peer->arms;
+  return true;
+}
+
+PERIGEE_API const struct perigee_transport perigee_transport_inproc = {
+    .name = "inproc",
+    .open = inproc_open,
+    .join = inproc_join,
+    .pulls = inproc_pulls,
+    .set_peer_pulls = inproc_set_peer_pulls,
+    .close = inproc_close,
+    .reserve = inproc_reserve,
+    .publish = inproc_publish,
+    .peek = inproc_peek,
+    .release = inproc_release,
+    .mark = inproc_mark,
+    .peer_mark = inproc_peer_mark,
+    .loan = inproc_loan,
+    .unloan = inproc_unloan,
+    .loaned = inproc_loaned,
+    .view = inproc_view,
+    .expose = inproc_expose,
+    .feed = inproc_feed,
+    .conceal = inproc_conceal,
+    .fetch = inproc_fetch,
+    .fetch_end = inproc_fetch_end,
+    .grant = inproc_grant,
+    .inside = inproc_inside,
+    .copy = inproc_copy,
+    .arm = inproc_arm,
+    .disarm = inproc_disarm,
+    .wanted = inproc_wanted,
+};
