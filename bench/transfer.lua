@@ -161,7 +161,7 @@ local function one_row(run, mode, size, stride)
   fresh_session(run)
   run.report:row(measure(run, mode, size, stride))
   local wrong = assert(run.side.proxy:wrong())
-  if wrong > 0 then payload.wrong(mode, wrong .. " messages") end
+  if wrong > 0 then payload.wrong(mode, wrong .. " wrong messages") end
 end
 
 local function run_mode(run, mode)
@@ -180,7 +180,7 @@ local function private(side, length)
 end
 
 local function main(given)
-  local side = driver.start(given, tree.worker)
+  local side = driver.start(given, tree.worker, given.largest)
   local fine, message = pcall(function()
     local run = { given = given, side = side,
                   memory = private(side, given.largest),

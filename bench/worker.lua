@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The other side of both benches, started by them:
 --   luajit bench/worker.lua SCOPE FOLDER BYTES CORE PARENT
--- It serves "bench" as the agent "worker", and at FOLDER/transfer.sock the
--- region "bench" of BYTES bytes, receives and immediates; sessions to
--- FOLDER/idle.sock are only kept. It ends with its parent.
+-- It serves "bench" as the agent "worker"; sessions to FOLDER/idle.sock are only
+-- kept. If BYTES is above 0 it has a region "bench" of that size at
+-- FOLDER/transfer.sock and receives messages and immediates there. It ends with
+-- its parent.
 
 local tree = (arg[0]:match ".*/" or "./") .. "tree.lua"
 dofile(tree)
@@ -73,30 +74,28 @@ local function receive_immediates(session)
   end
 end
 
-local function accept(engine, name, serve)
-  local listener = assert(engine:listen("unix:" .. folder .. "/" .. name))
+-- An engine of its own for the layer below: what the agent's engine accepts is
+-- the agent's.
+local function serve_transfers()
+  local engine = assert(perigee.engine {})
+  local region = assert(engine:alloc(bytes, { name = "bench", access = "rw" }))
+  local inbox = assert(engine:alloc(bytes)):slice():fill(1)
+  region:slice():fill(1)
+  local listener = assert(engine:listen("unix:" .. folder .. "/transfer.sock"))
   perigee.spawn(function()
     while true do
-      local session = listener:accept(math.huge)
+      local session = listener:accept()
       if not session then return end
-      serve(session)
+      perigee.spawn(receive, session, inbox)
+      perigee.spawn(receive_immediates, session)
     end
   end)
 end
 
 local agent = assert(perigee.agent { name = "worker", scope = scope })
 agent:serve(service)
-local engine = agent.engine
-local region = assert(engine:alloc(bytes, { name = "bench", access = "rw" }))
-local inbox = assert(engine:alloc(bytes, { access = "" })):slice(0, bytes)
-ffi.fill(region:slice(0, bytes).pointer, bytes, 1)
-ffi.fill(inbox.pointer, bytes, 1)
-accept(engine, "transfer.sock", function(session)
-  perigee.spawn(receive, session, inbox)
-  perigee.spawn(receive_immediates, session)
-end)
-local idle = {}
-accept(engine, "idle.sock", function(session) idle[#idle + 1] = session end)
+assert(agent.engine:listen("unix:" .. folder .. "/idle.sock"))
+if bytes > 0 then serve_transfers() end
 io.write "ready\n"
 io.flush()
 perigee.run()

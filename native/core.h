@@ -307,6 +307,7 @@ void transfer_step(struct operation *op);
 void transfer_published(struct operation *op);
 void transfer_stop(struct operation *op, int status);
 void transfer_child(struct operation *parent, int status);
+void transfer_told(struct operation *op); /* may be posted again */
 void transfer_given(struct operation *op);
 void lookup_send(struct operation *op);
 void connect_again(struct operation *op);

@@ -337,6 +337,8 @@ static void give(struct perigee_engine *engine, struct operation *op) {
   e->code = op->code;
   op->event = PERIGEE_EVENT_NONE;
   if (!asks) {
+    if (op->kind == OP_TRANSFER)
+      transfer_told(op);
     list_append(&engine->given, &op->queue);
     return;
   }

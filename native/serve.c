@@ -545,6 +545,8 @@ int serve_record(struct perigee_session *session, const struct record *r) {
     return immediate_arrived(session, r->code);
   if (r->kind == RECORD_REPLY)
     return PERIGEE_PROTOCOL;
+  if (session->hangup) /* nobody waits for an answer any more */
+    return PERIGEE_OK;
   struct operation *op = operation_take(session, OP_SERVED);
   if (!op)
     return PERIGEE_NO_MEMORY;

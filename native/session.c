@@ -218,7 +218,7 @@ void session_wake(struct perigee_session *s) {
 
 static bool may_serve(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  return s->serving < engine->options.serving && !s->hangup &&
+  return s->serving < engine->options.serving &&
          engine->live + SPARE_OPERATIONS < engine->options.operations &&
          s->imm_count < 1 << 16;
 }

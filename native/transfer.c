@@ -178,9 +178,12 @@ void transfer_stop(struct operation *op, int status) {
   end(op, status);
 }
 
-void transfer_given(struct operation *op) {
-  if (op->kind == OP_TRANSFER && op->prepared)
+void transfer_told(struct operation *op) {
+  if (op->prepared)
     op->prepared->posted = -1;
+}
+
+void transfer_given(struct operation *op) {
   /* Nobody else knows of a session that never was. */
   struct perigee_session *failed =
       op->kind == OP_CONNECT && op->status < 0 ? op->session : NULL;
@@ -487,7 +490,8 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
 
 int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
   int status;
-  if (!session_open_for(s, &status))
+  /* What came before a session's end can still be had. */
+  if (!session_open_for(s, &status) && s->imm_count == 0)
     return status;
   struct operation *op = operation_take(s, OP_RECV_IMM);
   if (!op)

@@ -47,7 +47,7 @@ local function peer(child, perigee_)
   function commands.byte(offset)
     child.say(region:slice(offset, 1).pointer[0])
   end
-  for line in child.hear do
+  for line in child.attend do
     local name, a, b = line:match("^(%a+) ?(%S*) ?(%S*)")
     commands[name](tonumber(a), tonumber(b))
   end

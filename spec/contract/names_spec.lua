@@ -160,7 +160,6 @@ describe("a service", function()
       { name = "x", version = 1, methods = { a = {} } },
       { name = "x", version = 1, methods = { a = { raw = true } } },
       { name = "x", version = 1, methods = { a = { rwa = true, none } } },
-      { name = "x", version = 1, methods = { a = { inplace = true, none } } },
       { name = "x", version = 1, methods = { [1] = none } },
       { name = "x", version = 1, methods = { a = { landing = 1, none } } },
     }

@@ -21,6 +21,7 @@ M.sizes = { 0, 1, 63, 64, 65, 4095, 4096, M.EAGER - 1, M.EAGER, M.EAGER + 1,
             M.RING - 1, M.RING, M.RING + 1, 2 ^ 20 + 3 }
 M.LARGE = 2 ^ 26
 
+-- Short, for a socket's path has 107 bytes at most and a name up to 64 of them.
 -- Children inherit the scope and the folder of the process that started them.
 ffi.cdef [[
   int spec_setenv(const char *, const char *, int) __asm__("setenv");
@@ -28,11 +29,11 @@ ffi.cdef [[
 ]]
 local scope = os.getenv("PERIGEE_SPEC_SCOPE")
 if not scope then
-  scope = ("spec-%d-%d"):format(process.pid(), process.now() * 1e6 % 1e9)
+  scope = "p" .. process.pid()
   ffi.C.spec_setenv("PERIGEE_SPEC_SCOPE", scope, 1)
-  ffi.C.spec_setenv("XDG_RUNTIME_DIR", "/tmp/perigee-" .. scope, 1)
+  ffi.C.spec_setenv("XDG_RUNTIME_DIR", "/tmp/" .. scope, 1)
 end
-M.scope, M.folder = scope, "/tmp/perigee-" .. scope
+M.scope, M.folder = scope, "/tmp/" .. scope
 
 -- A socket address that this run and its children share.
 function M.address(name)

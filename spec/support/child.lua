@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What runs in a child of spec/support/process.lua. The function that is sent
--- is given `child`: say(...) prints a line for the parent, hear() waits for one
--- of its lines, and what follows here. An error ends the child after the parent
+-- is given `child`: say(...) prints a line for the parent, hear() and attend() wait
+-- for one of its lines, and what follows here. An error ends the child after the parent
 -- was told.
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -15,8 +15,42 @@ function child.say(...)
   io.stdout:flush()
 end
 
+-- Not by io.read, whose buffer poll(2) does not see.
+local text, chunk = "", ffi.new("char[65536]")
+
+local function more()
+  local n = tonumber(ffi.C.spec_read(0, chunk, 65536))
+  if n <= 0 then return false end
+  text = text .. ffi.string(chunk, n)
+  return true
+end
+
+local function take(length)
+  while #text < length do assert(more()) end
+  local bytes = text:sub(1, length)
+  text = text:sub(length + 1)
+  return bytes
+end
+
+-- Waits for a line of the parent and does nothing else: no loop runs.
 function child.hear()
-  return io.read("*l")
+  while not text:find("\n", 1, true) do
+    if not more() then return nil end
+  end
+  return take(text:find("\n", 1, true)):sub(1, -2)
+end
+
+-- Runs the loop until there is a line of the parent.
+function child.attend()
+  local entry = ffi.new("struct spec_poll", 0, 1, 0)
+  while not text:find("\n", 1, true) do
+    if ffi.C.spec_poll(entry, 1, 0) == 0 then
+      perigee.sleep(0.001)
+    elseif not more() then
+      return nil
+    end
+  end
+  return child.hear()
 end
 
 -- An agent called "worker" that serves the given services until it is stopped.
@@ -58,7 +92,7 @@ local function report(message)
   return debug.traceback(tostring(message), 2)
 end
 
-local f = assert(loadstring(io.read(tonumber(io.read("*l")))))
+local f = assert(loadstring(take(tonumber(child.hear()))))
 local fine, message = xpcall(f, report, child, perigee, ffi, unpack(arg))
 if not fine then
   child.say("error: " .. message:gsub("\n", "\\n"))

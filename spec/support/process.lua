@@ -160,7 +160,8 @@ end
 -- Sends a signal by its name: "KILL", "STOP", "CONT", "TERM", "INT".
 function Process:signal(name)
   assert(self.pid, "this process was waited for")
-  C.spec_kill(self.pid, assert(signals[name], name))
+  local number = assert(signals[name], name)
+  C.spec_kill(self.pid, number)
   return self
 end
 

@@ -47,7 +47,7 @@ function M.typed(proxy)
       local begin = now()
       local sum, err = proxy:add(a, 0.5)
       ended = now()
-      if sum ~= a + 0.5 then wrong("typed", err or sum) end
+      if sum ~= a + 0.5 then wrong("typed", err) end
       samples[n] = ended - begin
       n = n + 1
     until n >= capacity or ended >= until_ns
@@ -64,7 +64,7 @@ function M.typed_slot(proxy)
     end,
     settle = function(future)
       local sum, err = future:wait()
-      if sum ~= a + 0.5 then wrong("typed", err or sum) end
+      if sum ~= a + 0.5 then wrong("typed", err) end
     end,
   }
 end

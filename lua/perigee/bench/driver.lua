@@ -16,13 +16,13 @@ local function make_folder()
   return path
 end
 
--- Options: pin, bytes (largest payload); worker: the path of bench/worker.lua.
-function M.start(options, worker)
+-- Worker: the path of bench/worker.lua; bytes: of its region for transfers.
+function M.start(options, worker, bytes)
   local self = setmetatable({ options = options, idle = {} }, Driver)
   self.folder = make_folder()
   self.scope = "bench-" .. process.pid()
   self.worker = assert(process.spawn {
-    "luajit", worker, self.scope, self.folder, ("%d"):format(options.largest),
+    "luajit", worker, self.scope, self.folder, ("%d"):format(bytes or 0),
     options.pin[2], process.pid(),
   })
   assert(process.pin(0, options.pin[1]))

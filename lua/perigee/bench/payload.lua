@@ -53,10 +53,11 @@ end
 
 function M.same(a, b, length) return ffi.C.memcmp(a, b, length) == 0 end
 
--- Raised as a string without a place: the benches print it and exit 1.
-function M.wrong(what, detail)
-  error(("%s: wrong bytes%s"):format(what, detail and ": " .. tostring(detail)
-                                           or ""), 0)
+-- Ends the bench, which prints it and exits with 1: with err, if something
+-- failed, else because of wrong bytes.
+function M.wrong(what, err)
+  error(("%s: %s"):format(what, err == nil and "wrong bytes"
+                                or tostring(err)), 0)
 end
 
 -- Private memory, page aligned and touched; freed by collection.
