@@ -78,12 +78,13 @@ end
 -- default PERIGEE_TRANSPORT or "auto"), engine (options as perigee.engine's).
 -- nil and an error of kind name_taken while a live agent has the name. The agent
 -- serves whenever the loop runs; it lives until close() or the program's end.
-function M.new(options)
-  options = check.options(options, OPTIONS, "perigee.agent", 2)
+function M.new(options, level)
+  level = level or 2
+  options = check.options(options, OPTIONS, "perigee.agent", level)
   local scope = options.scope or default_scope()
-  check.options(options.engine, engines.OPTIONS, "option engine", 2)
+  check.options(options.engine, engines.OPTIONS, "option engine", level)
   for _, definition in ipairs(options.services or {}) do
-    services.new(definition, 2)         -- wrong ones raise before a name is held
+    services.new(definition, level)     -- wrong ones raise before a name is held
   end
   local engine, err = engines.new(options.engine)
   if not engine then return nil, err end

@@ -21,11 +21,13 @@ Context.__index = Context
 M.raw = { engine = false, served = false, session = 0, method = false,
           context = false }
 
---- Of the call that is being served here; nil outside of a handler. May be kept
--- and passed on: what the call was stays known after its end.
+--- Of the call that is being served here; misuse outside of a handler. May be
+-- kept and passed on: what the call was stays known after its end.
 function M.current()
   local record = state.pinned and M.raw.served and M.raw or state.current
-  if not record.served then return nil end
+  if not record.served then
+    error("perigee.context is of a handler's call; no handler runs here", 2)
+  end
   if record.context then return record.context end
   local session = record.engine.sessions[record.session]
   local method = record.method

@@ -20,7 +20,10 @@ local tasks = require "perigee.task"
 require "perigee.transfer"
 
 local M = {
-  agent = agents.new,
+  agent = function(options)
+    local agent, err = agents.new(options, 3)
+    return agent, err
+  end,
   serve = require "perigee.serve",
   engine = engines.new,
   run = tasks.run,

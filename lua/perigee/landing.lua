@@ -65,18 +65,21 @@ local function land(engine, served, method, values, slice, length)
     return reply.failed(engine, served, raw, { message = method.text
       .. ": its landing gave something else than what it may: " .. why })
   end
+  local landing = setmetatable({ method = method, values = values,
+                                 slice = slice }, Landing)
   if slice.length < length then
-    return reply.refuse(engine, served, TOO_LARGE,
+    reply.refuse(engine, served, TOO_LARGE,
       ("the landing has %d bytes, the slice %d"):format(slice.length, length))
+    return landing:abandon()
   end
+  if slice.length > length then landing.slice = slice:slice(0, length) end
+  engine.landed[served] = landing
   local status = C.perigee_land(engine.handle, served, target)
   if status < 0 then
-    return reply.refuse(engine, served, status, native.detail(engine.handle))
+    engine.landed[served] = nil
+    reply.refuse(engine, served, status, native.detail(engine.handle))
+    landing:abandon()
   end
-  engine.landed[served] = setmetatable({
-    method = method, values = values,
-    slice = slice.length == length and slice or slice:slice(0, length),
-  }, Landing)
 end
 
 loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)

@@ -14,6 +14,7 @@ local M = {}
 
 local ACCESS = { [""] = 0, r = C.PERIGEE_READ, w = C.PERIGEE_WRITE,
                  rw = C.PERIGEE_READ + C.PERIGEE_WRITE }
+local LARGEST = 2 ^ 40
 local region_out = ffi.typeof("struct perigee_region *[1]")
 
 local function access(value)
@@ -63,6 +64,10 @@ end
 function M.alloc(engine, length, options)
   check.value(length, check.count, "a region's length", 2)
   options = check.options(options, OPTIONS, "engine:alloc", 2)
+  if length > LARGEST then
+    return nil, errors.new("too_large", ("allocating a region of %d bytes: a "
+      .. "region has at most 2^40"):format(length))
+  end
   local out = region_out()
   local status = C.perigee_region_alloc(engine:use(2), options.name, length,
     ACCESS[options.access or ""], options.memory, out)
@@ -189,12 +194,15 @@ end
 
 function Block:text() return "a pooled block" end
 
+local nothing = native.bytes_t(1)     -- stands for blocks of 0 bytes
+
 -- Only a block that is sent on needs a handle of the core's.
 function Block:attach()
   if not self.base then return nil, "the pooled slice has been closed" end
   local out = region_out()
-  local status = C.perigee_region_register(self.engine.handle, nil, self.base,
-                                           self.length, 0, nil, out)
+  local empty = self.length == 0
+  local status = C.perigee_region_register(self.engine.handle, nil,
+    empty and nothing or self.base, empty and 1 or self.length, 0, nil, out)
   if status < 0 then return nil, native.detail(self.engine.handle) end
   self.handle = out[0]
   self.box.region = out[0]

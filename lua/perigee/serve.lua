@@ -9,7 +9,7 @@ local tasks = require "perigee.task"
 -- nil and an error if the name is taken. For the main thread; a task uses
 -- agent:serve.
 return function(options)
-  local agent, err = agents.new(options)
+  local agent, err = agents.new(options, 3)
   if not agent then return nil, err end
   local fine, failure = pcall(tasks.run_until, futures.new(agent), "serve", 3)
   agent:close()

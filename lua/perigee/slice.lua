@@ -67,7 +67,7 @@ function M.new(owner, offset, length, options, level)
     error("a slice's offset and length are integers of at least 0", level + 1)
   end
   if options ~= nil then
-    return shape(owner, offset, length, options, level + 1)
+    return (shape(owner, offset, length, options, level + 1)) -- no tail call
   end
   if offset + length > owner.length then
     error(("a slice of %d bytes at %d lies outside of %s with %d bytes")

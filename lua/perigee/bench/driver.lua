@@ -23,14 +23,16 @@ function M.start(options, worker, bytes)
   self.scope = "bench-" .. process.pid()
   self.worker = assert(process.spawn {
     "luajit", worker, self.scope, self.folder, ("%d"):format(bytes or 0),
-    options.pin[2], process.pid(),
+    options.pin[2], process.pid(), options.spin or 0,
   })
   assert(process.pin(0, options.pin[1]))
   if self.worker:line() ~= "ready" then
     error("the bench's worker did not start", 0)
   end
   local perigee = require "perigee"
-  self.agent = assert(perigee.agent { name = "driver", scope = self.scope })
+  self.agent = assert(perigee.agent {
+    name = "driver", scope = self.scope, engine = { spin = options.spin },
+  })
   self.engine = self.agent.engine
   self.proxy = assert(self.agent:proxy("worker", "bench", { timeout = 60 }))
   return self
