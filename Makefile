@@ -36,8 +36,13 @@ FLAGS := -std=c17 -D_GNU_SOURCE -Inative -g -Wall -Wextra $(WERROR) \
          -fvisibility=hidden -fPIC -pthread -MMD -MP
 RELEASE := -O2 -DNDEBUG
 DEBUG := -O1 -DPERIGEE_DEBUG -fno-omit-frame-pointer
-ASAN := $(DEBUG) -fsanitize=address,undefined -fno-sanitize-recover=all
-TSAN := $(DEBUG) -fsanitize=thread
+# Under a sanitizer GCC's guess at what is uninitialized is often wrong.
+SANITIZED := $(DEBUG) -Wno-maybe-uninitialized
+ASAN := $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
+TSAN := $(SANITIZED) -fsanitize=thread
+
+# What the test programs share: their helpers and the plugins.
+SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))
 
 # A flavour of everything that is made of C: $(1) its folder, $(2) its flags.
 # Test programs see the core's hidden symbols, so they take the archive.
@@ -57,7 +62,8 @@ $(1)/perigee/core.so: $(CORE:%.c=$(1)/obj/%.o)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
 	  $$(LDFLAGS) -o $$@ $$^ -lrt
 
-$(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o $(1)/libperigee.a
+$(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o \
+  $(SUPPORT:%.c=$(1)/obj/%.o) $(1)/libperigee.a
 	$$(call say,LINK)
 	mkdir -p $$(@D)
 	$$(CC) $(2) -pthread -o $$@ $$^ -lcmocka -lrt
