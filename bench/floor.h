@@ -75,15 +75,15 @@ static inline void pin(int core) {
     die("sched_setaffinity");
 }
 
-/* Zeroed memory with every page touched; flags: MAP_SHARED or MAP_PRIVATE. */
+/* Zeroed memory with every page touched; flags: MAP_SHARED or MAP_PRIVATE.
+ * Huge pages where they can be had, as Perigee asks for them. */
 static inline void *memory(size_t length, int flags) {
   size_t whole = (length + HUGE - 1) / HUGE * HUGE;
   char *at =
       mmap(NULL, whole, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED)
     die("mmap");
-  if (length >= HUGE)
-    madvise(at, whole, MADV_HUGEPAGE);
+  madvise(at, whole, MADV_HUGEPAGE);
   memset(at, 1, whole);
   memset(at, 0, whole);
   return at;

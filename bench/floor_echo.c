@@ -4,7 +4,9 @@
  * copies: the caller's buffer to the request slot in shared memory, the
  * request slot to the reply slot. The caller reads one byte of each page of
  * the reply in place. With --copies 3 it copies the reply into a buffer of its
- * own instead. With --window N, N messages are under way at once.
+ * own instead. With --window N, N messages are under way at once, each in a
+ * slot of its own; else it is done with one slot each way and with two used in
+ * turn: at some sizes the caches like the one better, at some the other.
  */
 #include "floor.h"
 
@@ -18,6 +20,7 @@ struct slot {
 
 struct echo {
   const struct options *options;
+  uint64_t slots;
   size_t slot; /* bytes of a slot */
   size_t room; /* bytes of all slots one way */
   char *requests, *replies;
@@ -27,8 +30,7 @@ struct echo {
 
 static struct slot *slot_at(const struct echo *echo, char *slots,
                             uint64_t sequence) {
-  uint64_t window = (uint64_t)echo->options->window;
-  return (struct slot *)(slots + sequence % window * echo->slot);
+  return (struct slot *)(slots + sequence % echo->slots * echo->slot);
 }
 
 static void await(struct slot *slot, uint64_t sequence) {
@@ -122,31 +124,46 @@ static void measure(struct echo *echo, const char *size,
   uint8_t *reply = slot_at(echo, echo->replies, echo->sequence - 1)->payload;
   if (memcmp(reply, echo->buffer, length) != 0)
     wrong_bytes();
-  report(echo->options, "echo", size, samples);
+  report(echo->options, echo->slots == 2 ? "echo-2" : "echo", size, samples);
+}
+
+/* All sizes with so many slots, each time with a new server. */
+static void run(struct echo *echo, uint64_t slots, char **sizes,
+                struct samples *samples) {
+  echo->slots = slots;
+  echo->sequence = 1;
+  memset(echo->requests, 0, echo->room);
+  memset(echo->replies, 0, echo->room);
+  start(echo->options, serve, echo);
+  for (; *sizes; sizes++)
+    measure(echo, *sizes, samples);
+  ending();
+  struct slot *last = slot_at(echo, echo->requests, echo->sequence);
+  last->length = 0;
+  publish(last, echo->sequence);
+  if (wait(NULL) < 0)
+    die("wait");
 }
 
 int main(int argc, char **argv) {
   struct options options = options_parse(argc, argv);
   size_t most = largest(argc, argv);
-  size_t slot = (sizeof(struct slot) + most + LINE - 1) / LINE * LINE;
+  uint64_t window = (uint64_t)options.window;
+  struct echo echo = {.options = &options};
   if (options.window > 1024)
     usage(argv[0]);
-  struct echo echo = {.options = &options,
-                      .slot = slot,
-                      .sequence = 1,
-                      .room = slot * (size_t)options.window};
+  if (window == 1)
+    options.seconds /= 2;
   pin(options.pins[0]);
+  echo.slot = (sizeof(struct slot) + most + PAGE - 1) / PAGE * PAGE + LINE;
+  echo.room = echo.slot * (window > 1 ? window : 2);
   echo.requests = memory(echo.room, MAP_SHARED);
   echo.replies = memory(echo.room, MAP_SHARED);
   echo.buffer = memory(most, MAP_PRIVATE);
   echo.into = memory(most, MAP_PRIVATE);
   struct samples samples = samples_new();
-  start(&options, serve, &echo);
-  for (int i = optind; i < argc; i++)
-    measure(&echo, argv[i], &samples);
-  ending();
-  struct slot *last = slot_at(&echo, echo.requests, echo.sequence);
-  last->length = 0;
-  publish(last, echo.sequence);
-  return wait(NULL) < 0;
+  run(&echo, window, argv + optind, &samples);
+  if (window == 1)
+    run(&echo, 2, argv + optind, &samples);
+  return 0;
 }

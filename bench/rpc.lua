@@ -12,6 +12,7 @@ local report = require "perigee.bench.report"
 local rounds = require "perigee.bench.rounds"
 
 local PIPELINED_SECONDS, PIPELINED_WINDOW = 5, 64
+local PIPELINED_MOST = 2 ^ 26 -- bytes under way
 local LOAN_LEAST = 64
 local MODE_NAMES = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
                      "sleeping", "beside", "idle" }
@@ -92,6 +93,12 @@ local function measure_loan(run, size)
                         not run.given.no_floor and least_round or nil)
 end
 
+local function fits(given, mode, size)
+  if mode == "loan" then return size >= LOAN_LEAST end
+  if mode ~= "pipelined" then return true end
+  return size * (given.window or PIPELINED_WINDOW) <= PIPELINED_MOST
+end
+
 local function sizes_of(given, mode)
   if MODES[mode] and MODES[mode].sizes then return MODES[mode].sizes end
   if mode == "pipelined" and not given.sizes_given then return { 64 } end
@@ -107,7 +114,7 @@ end
 local function run_mode(run, mode)
   if extras[mode] then return extras[mode](run) end
   for _, size in ipairs(sizes_of(run.given, mode)) do
-    if mode ~= "loan" or size >= LOAN_LEAST then
+    if fits(run.given, mode, size) then
       jit.flush() -- no row runs on the traces of another
       run.report:progress(mode, size)
       run.report:row(measure(run, mode, size))

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The other side of both benches, started by them:
---   luajit bench/worker.lua SCOPE FOLDER BYTES CORE PARENT
--- It serves "bench" as the agent "worker"; sessions to FOLDER/idle.sock are only
--- kept. If BYTES is above 0 it has a region "bench" of that size at
--- FOLDER/transfer.sock and receives messages and immediates there. It ends with
--- its parent.
+--   luajit bench/worker.lua SCOPE FOLDER BYTES CORE PARENT SPIN
+-- It serves "bench" as the agent "worker"; sessions to FOLDER/idle.sock are
+-- only kept. If BYTES is above 0 it has a region "bench" of that size at
+-- FOLDER/transfer.sock and receives messages and immediates there. SPIN above 0
+-- is its engines' option. It ends with its parent.
 
 local tree = (arg[0]:match ".*/" or "./") .. "tree.lua"
 dofile(tree)
@@ -15,6 +15,8 @@ local process = require "perigee.bench.process"
 
 local scope, folder, bytes = arg[1], arg[2], tonumber(arg[3])
 local core, parent = tonumber(arg[4]), tonumber(arg[5])
+local engine_options = { spin = tonumber(arg[6]) }
+if engine_options.spin == 0 then engine_options.spin = nil end
 
 process.die_with_parent(parent)
 assert(process.pin(0, core))
@@ -77,7 +79,7 @@ end
 -- An engine of its own for the layer below: what the agent's engine accepts is
 -- the agent's.
 local function serve_transfers()
-  local engine = assert(perigee.engine {})
+  local engine = assert(perigee.engine(engine_options))
   local region = assert(engine:alloc(bytes, { name = "bench", access = "rw" }))
   local inbox = assert(engine:alloc(bytes)):slice():fill(1)
   region:slice():fill(1)
@@ -92,7 +94,9 @@ local function serve_transfers()
   end)
 end
 
-local agent = assert(perigee.agent { name = "worker", scope = scope })
+local agent = assert(perigee.agent {
+  name = "worker", scope = scope, engine = engine_options,
+})
 agent:serve(service)
 assert(agent.engine:listen("unix:" .. folder .. "/idle.sock"))
 if bytes > 0 then serve_transfers() end
