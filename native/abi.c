@@ -5,19 +5,22 @@
 
 #include "perigee.h"
 
-#define ENTRY(type) {#type, sizeof(struct type)}
+#define ENTRY(type)                                                            \
+  { #type, sizeof(struct type) }
 
 static const struct {
   const char *name;
   uint64_t size;
 } sizes[] = {
-    ENTRY(perigee_options),      ENTRY(perigee_event),
-    ENTRY(perigee_slice),        ENTRY(perigee_session_info),
-    ENTRY(perigee_counters),     ENTRY(perigee_transfer),
-    ENTRY(perigee_message),      ENTRY(perigee_loan),
+    ENTRY(perigee_options),  ENTRY(perigee_event),
+    ENTRY(perigee_slice),    ENTRY(perigee_session_info),
+    ENTRY(perigee_counters), ENTRY(perigee_transfer),
+    ENTRY(perigee_message),  ENTRY(perigee_loan),
 };
 
-int perigee_abi(void) { return PERIGEE_ABI; }
+int perigee_abi(void) {
+  return PERIGEE_ABI;
+}
 
 uint64_t perigee_sizeof(const char *structure) {
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

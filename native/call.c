@@ -30,13 +30,13 @@ enum event { SUBMIT, PUBLISH, STOP, REPLY, BULK, FETCHED, GIVEN, LEND, LET_GO };
 const struct machine call_machine = {
     .name = "call",
     .states = {"free", "queued", "sent", "fetching", "ended", "orphaned"},
-    .events = {"submit", "publish", "stop", "reply", "bulk", "fetched",
-               "given", "lend", "let_go"},
+    .events = {"submit", "publish", "stop", "reply", "bulk", "fetched", "given",
+               "lend", "let_go"},
     .next = {
         [FREE] = {[SUBMIT] = TO(QUEUED)},
         [QUEUED] = {[PUBLISH] = TO(SENT), [STOP] = TO(ENDED)},
-        [SENT] = {[REPLY] = TO(ENDED), [BULK] = TO(FETCHING),
-                  [STOP] = TO(ENDED)},
+        [SENT] =
+            {[REPLY] = TO(ENDED), [BULK] = TO(FETCHING), [STOP] = TO(ENDED)},
         [FETCHING] = {[FETCHED] = TO(ENDED), [STOP] = TO(ENDED)},
         [ENDED] = {[GIVEN] = TO(FREE), [LEND] = TO(ORPHANED)},
         [ORPHANED] = {[LET_GO] = TO(FREE)},
@@ -90,7 +90,8 @@ static void end(struct operation *op, int status) {
   timers_remove(&op->engine->timers, &op->timer);
   if (status != PERIGEE_OK) {
     op->status = status;
-    op->slice = 0;
+    op->slice = op->length = 0;
+    op->pointer = NULL;
     op->flags = 0;
   }
   /* A reply that is seen in place is let go of when its event is over; it may
@@ -115,8 +116,6 @@ void call_stop(struct operation *op, int status) {
     operation_free(op);
     return;
   }
-  op->pointer = NULL;
-  op->length = 0;
   step(op, STOP);
   end(op, status);
 }
@@ -206,9 +205,8 @@ void call_flush(struct perigee_session *session) {
   while (!list_empty(backlog)) {
     struct operation *op = CONTAINER(backlog->next, struct operation, queue);
     list_remove(&op->queue);
-    int status = op->kind == OP_TRANSFER
-                     ? publish_imm(session, op->immediate)
-                     : publish(op);
+    int status = op->kind == OP_TRANSFER ? publish_imm(session, op->immediate)
+                                         : publish(op);
     if (status == 0) {
       if (!op->queue.next)
         list_prepend(backlog, &op->queue);
@@ -251,9 +249,8 @@ int perigee_call(struct perigee_session *session,
   struct payload into;
   if (!session_open_for(session, &status))
     return status;
-  if (message->into.region && (status = slice_payload(session->engine,
-                                                      &message->into,
-                                                      &into)) < 0)
+  if (message->into.region &&
+      (status = slice_payload(session->engine, &message->into, &into)) < 0)
     return status;
   struct operation *op = take(session, OP_CALL, RECORD_REQUEST, message);
   if (!op)
@@ -277,8 +274,7 @@ int perigee_send(struct perigee_session *session,
 
 /* The local side of a batch's item; the batch holds the region. */
 int call_access(struct perigee_session *session, int kind,
-                const struct perigee_transfer *item,
-                struct operation *parent) {
+                const struct perigee_transfer *item, struct operation *parent) {
   const struct perigee_slice *remote = &item->remote;
   struct perigee_message message = {.flags = PERIGEE_TYPED,
                                     .length = sizeof(struct access)};
@@ -292,7 +288,9 @@ int call_access(struct perigee_session *session, int kind,
     return PERIGEE_NO_MEMORY;
   op->access = (struct access){remote->remote->window.slot,
                                remote->remote->window.generation,
-                               remote->offset, remote->length, remote->count,
+                               remote->offset,
+                               remote->length,
+                               remote->count,
                                remote->stride};
   op->message.head = &op->access;
   op->parent = parent;
@@ -394,9 +392,8 @@ static int typed_inline(struct operation *op, const struct record *r) {
       return PERIGEE_NO_MEMORY;
     memcpy(op->block, r->head, r->head_length);
   }
-  return perigee_typed_scan(op->pointer, r->head_length) < 0
-             ? PERIGEE_PROTOCOL
-             : 1;
+  return perigee_typed_scan(op->pointer, r->head_length) < 0 ? PERIGEE_PROTOCOL
+                                                             : 1;
 }
 
 static int reply_head(struct operation *op, const struct record *r) {

@@ -35,11 +35,16 @@ struct part {
 };
 
 enum operation_kind {
-  OP_CALL = 1, OP_READ, OP_WRITE, OP_SEND, /* call.c: a record, a reply */
-  OP_SERVED,                               /* serve.c: somebody else's */
-  OP_TRANSFER,                             /* transfer.c */
-  OP_RECV, OP_RECV_IMM,                    /* message.c */
-  OP_LOOKUP, OP_CONNECT                    /* lookup.c, hello.c */
+  OP_CALL = 1,
+  OP_READ,
+  OP_WRITE,
+  OP_SEND,     /* call.c: a record, a reply */
+  OP_SERVED,   /* serve.c: somebody else's */
+  OP_TRANSFER, /* transfer.c */
+  OP_RECV,
+  OP_RECV_IMM, /* message.c */
+  OP_LOOKUP,
+  OP_CONNECT /* lookup.c, hello.c */
 };
 
 struct operation {
@@ -53,13 +58,13 @@ struct operation {
   uint32_t generation;
   uint16_t index;
   uint8_t kind, state;
-  uint8_t event;     /* enum perigee_kind that waits in ready */
-  uint8_t flags;     /* of the event */
-  uint8_t record;    /* enum record_kind */
-  bool quiet_wait;   /* it has ended but for a copy that is still under way */
-  bool marked;       /* readable as live by the peer */
-  bool lent;         /* its request went as a loan that the peer may still see */
-  bool replied;      /* the peer has let go of what the request lent */
+  uint8_t event;   /* enum perigee_kind that waits in ready */
+  uint8_t flags;   /* of the event */
+  uint8_t record;  /* enum record_kind */
+  bool quiet_wait; /* it has ended but for a copy that is still under way */
+  bool marked;     /* readable as live by the peer */
+  bool lent;       /* its request went as a loan that the peer may still see */
+  bool replied;    /* the peer has let go of what the request lent */
   bool by_reference; /* its reply was: the peer waits for our mark */
   bool in_place;     /* and is seen where it lies until its event is over */
   bool landed;       /* a landing was asked for */
@@ -71,31 +76,31 @@ struct operation {
   /* What the event will say. */
   const uint8_t *pointer;
   uint64_t length, slice, value, code;
-  uint8_t *block;    /* pooled, for the head; freed with the operation */
+  uint8_t *block;       /* pooled, for the head; freed with the operation */
   uint8_t *slice_block; /* pooled, for the slice; POOLED hands it over */
   union {
-    struct {                       /* own */
+    struct { /* own */
       struct perigee_message message;
-      struct source loan;          /* of a lent request */
+      struct source loan; /* of a lent request */
       struct perigee_slice into;
-      struct operation *parent;    /* of a READ or WRITE of a batch */
+      struct operation *parent; /* of a READ or WRITE of a batch */
       struct access access;
     };
-    struct {                       /* served */
+    struct { /* served */
       uint16_t peer_operation, method;
       uint32_t peer_generation;
       uint64_t capacity;
-      int64_t deadline;            /* negative: none */
+      int64_t deadline; /* negative: none */
       struct record_rest {
         struct source source;
         uint64_t length;
         bool bulk, present;
-      } rest;                      /* the slice that is still to come */
+      } rest;                        /* the slice that is still to come */
       struct perigee_region *region; /* of a READ or WRITE */
-      struct perigee_message reply; /* while it waits for room */
-      struct operation *receiver;  /* of a SEND */
+      struct perigee_message reply;  /* while it waits for room */
+      struct operation *receiver;    /* of a SEND */
     };
-    struct {                       /* transfer */
+    struct { /* transfer */
       const struct perigee_transfer *list;
       uint32_t count, next, pending;
       uint8_t operation, phase;
@@ -125,7 +130,7 @@ struct perigee_session {
   struct node node; /* in engine->sessions */
   struct perigee_engine *engine;
   uint32_t id;
-  uint8_t state;    /* enum perigee_session_state */
+  uint8_t state; /* enum perigee_session_state */
   bool dialed, freed, hangup;
   bool hello_seen, ready_seen, joined;
   struct node news; /* accepted: in engine->news; lost: in engine->losses */
@@ -135,7 +140,7 @@ struct perigee_session {
   char wanted[TRANSPORT_NAME];
   struct hello hello; /* the peer's */
   uint32_t version;
-  uint64_t eager;   /* as both allow */
+  uint64_t eager; /* as both allow */
   uint64_t nonce, probe;
   const struct perigee_transport *transport;
   struct lane *lane;
@@ -145,6 +150,7 @@ struct perigee_session {
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
   uint32_t serving;
+  struct operation *arriving; /* a request that later ones may not overtake */
   struct loan loans[RINGS];
   struct perigee_remote *remotes;
   struct perigee_prepared *prepared;
@@ -169,28 +175,28 @@ struct perigee_engine {
   int room, filled;
   struct perigee_event stash; /* found by await for somebody else */
   bool stashed, armed, sockets_due, keep, copying;
-  uint32_t idle;        /* polls since the clock was read */
+  uint32_t idle; /* polls since the clock was read */
   int64_t now, sockets_at;
-  uint64_t budget;      /* bytes that this poll may still copy */
-  uint64_t progress;    /* anything at all that happened, counted */
-  struct node ready;    /* operations with an event */
+  uint64_t budget;   /* bytes that this poll may still copy */
+  uint64_t progress; /* anything at all that happened, counted */
+  struct node ready; /* operations with an event */
   uint32_t ready_count;
-  struct node given;    /* those whose event was given: over at next poll */
-  struct node moving;   /* to be stepped at each poll */
+  struct node given;  /* those whose event was given: over at next poll */
+  struct node moving; /* to be stepped at each poll */
   struct node fresh;
   struct node sessions, listeners, dead;
-  struct node news, losses; /* sessions with ACCEPTED, LOST to be told */
+  struct node news, losses;       /* sessions with ACCEPTED, LOST to be told */
   struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
   struct operation *table;
   uint32_t table_used, live;
-  struct node free;     /* operations */
+  struct node free; /* operations */
   struct part *parts;
   struct timers timers;
   struct regions regions;
   struct blocks pool;
   uint8_t *pool_memory;
-  uint8_t *scratch;     /* copies of typed heads of this poll */
+  uint8_t *scratch; /* copies of typed heads of this poll */
   uint64_t scratch_used;
   int epoll, spare_fd;
   uint64_t epoch;

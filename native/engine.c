@@ -25,7 +25,6 @@ static const int64_t SOCKETS_EVERY = 500000; /* ns */
 
 /* ---- Options ----------------------------------------------------------- */
 
-
 static int64_t real_clock(void *context) {
   struct timespec t;
   (void)context;
@@ -135,11 +134,10 @@ static uint64_t pool_bytes(const struct perigee_engine *engine) {
 }
 
 static void open_lists(struct perigee_engine *engine) {
-  struct node *lists[] = {&engine->ready,    &engine->given,
-                          &engine->moving,   &engine->fresh,
-                          &engine->sessions, &engine->listeners,
-                          &engine->dead,     &engine->news,
-                          &engine->losses,   &engine->free};
+  struct node *lists[] = {&engine->ready, &engine->given,    &engine->moving,
+                          &engine->fresh, &engine->sessions, &engine->listeners,
+                          &engine->dead,  &engine->news,     &engine->losses,
+                          &engine->free};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }
@@ -170,8 +168,8 @@ static int open_all(struct perigee_engine *engine) {
   if (engine->epoll < 0)
     return PERIGEE_SYSTEM;
   timers_open(&engine->timers, engine_clock(engine));
-  engine->epoch = engine->options.epoch ? engine->options.epoch
-                                        : engine_random(engine);
+  engine->epoch =
+      engine->options.epoch ? engine->options.epoch : engine_random(engine);
   return regions_open(engine);
 }
 
@@ -323,8 +321,8 @@ static void give_news(struct perigee_engine *engine, struct node *list,
 
 static void give(struct perigee_engine *engine, struct operation *op) {
   struct perigee_event *e = next_event(engine);
-  bool asks = op->event == PERIGEE_EVENT_REQUEST ||
-              op->event == PERIGEE_EVENT_LANDING;
+  bool asks =
+      op->event == PERIGEE_EVENT_REQUEST || op->event == PERIGEE_EVENT_LANDING;
   e->kind = op->event;
   e->flags = op->flags;
   e->session = op->session ? op->session->id : 0;

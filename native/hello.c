@@ -150,12 +150,11 @@ static int heard_hello(struct perigee_session *s, const struct hello *h) {
     return refuse(s, PERIGEE_DENIED, "the peer runs as another user");
   if (h->version_min > PROTOCOL_MAX || h->version_max < PROTOCOL_MIN) {
     snprintf(reason, sizeof reason,
-             "no common protocol version: %u to %u here, %u to %u there",
+             "no common protocol version: %d to %d here, %u to %u there",
              PROTOCOL_MIN, PROTOCOL_MAX, h->version_min, h->version_max);
     return refuse(s, PERIGEE_VERSION, reason);
   }
-  s->version =
-      h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
+  s->version = h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
   s->eager = h->eager < own.eager ? h->eager : own.eager;
   if (h->ring / 4 < 128 || s->eager > h->ring / 4 - 128)
     return refuse(s, PERIGEE_UNSUPPORTED, "the rings are too small");

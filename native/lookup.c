@@ -90,8 +90,7 @@ static int map_window(struct perigee_remote *r, int fd) {
       (uint64_t)st.st_size < r->window.length ||
       (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS)
     return PERIGEE_PROTOCOL;
-  int protection =
-      PROT_READ | (r->access & PERIGEE_WRITE ? PROT_WRITE : 0);
+  int protection = PROT_READ | (r->access & PERIGEE_WRITE ? PROT_WRITE : 0);
   r->mapped = (uint64_t)st.st_size;
   void *p = mmap(NULL, r->mapped, protection, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED)

@@ -24,8 +24,7 @@ struct machine {
 
 void machine_forbidden(const struct machine *machine, uint8_t state,
                        uint8_t event);
-void machine_count(const struct machine *machine, uint8_t state,
-                   uint8_t event);
+void machine_count(const struct machine *machine, uint8_t state, uint8_t event);
 
 /* Takes the step. */
 static inline void machine_step(const struct machine *machine, uint8_t *state,
@@ -45,7 +44,7 @@ static inline void machine_step(const struct machine *machine, uint8_t *state,
 PERIGEE_API const struct machine *machine_find(const char *name);
 /* For the specs, in debug builds: how often a step was taken, by all engines
  * of the process (relaxed counters; nothing depends on them). */
-PERIGEE_API uint64_t machine_taken(const struct machine *machine,
-                                   uint8_t state, uint8_t event);
+PERIGEE_API uint64_t machine_taken(const struct machine *machine, uint8_t state,
+                                   uint8_t event);
 
 #endif

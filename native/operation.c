@@ -198,8 +198,7 @@ static int64_t step_once(struct operation *op, struct part *part, int place) {
 
 static bool complete(const struct part *part, int place) {
   if (place <= OUT_SLICE)
-    return !part->exposure.payload ||
-           part->payload.done == part->payload.total;
+    return !part->exposure.payload || part->payload.done == part->payload.total;
   return part->fetching ? part->fetch.done == part->fetch.total
                         : part->payload.done == part->payload.total;
 }

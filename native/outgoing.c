@@ -136,14 +136,14 @@ int loan_begin(struct perigee_session *session, enum ring ring,
   if (loan->open)
     return fail(session->engine, PERIGEE_INVALID,
                 "a loan of this session is open already");
-  *loan = (struct loan){.in_ring = capacity <= session->eager,
-                        .length = capacity};
+  *loan =
+      (struct loan){.in_ring = capacity <= session->eager, .length = capacity};
   if (loan->in_ring) {
     if (!loan_in_ring(session, ring, capacity, flags, loan))
       return PERIGEE_AGAIN;
   } else {
-    int status = lane_table(lane)->loan(lane, capacity, &loan->pointer,
-                                        &loan->source);
+    int status =
+        lane_table(lane)->loan(lane, capacity, &loan->pointer, &loan->source);
     if (status < 0)
       return fail(session->engine, status,
                   "no block of %llu bytes to lend (option pool)",

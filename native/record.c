@@ -16,7 +16,9 @@ struct header {
 };
 _Static_assert(sizeof(struct header) == RECORD_HEADER, "as documented");
 
-static uint64_t padded(uint64_t n) { return (n + 7) & ~UINT64_C(7); }
+static uint64_t padded(uint64_t n) {
+  return (n + 7) & ~UINT64_C(7);
+}
 
 uint64_t shape_total(uint64_t block, uint64_t count) {
   uint64_t total;

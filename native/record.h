@@ -63,7 +63,7 @@ struct record {
   int status;
   uint32_t generation, remaining;
   uint64_t code, capacity;
-  const uint8_t *head; /* inline, in the ring */
+  const uint8_t *head;  /* inline, in the ring */
   uint64_t head_length; /* of it, or of the source */
   struct source head_source;
   const uint8_t *slice;
@@ -79,8 +79,7 @@ void record_encode(const struct record *record, uint8_t *bytes, uint8_t **head,
                    uint8_t **slice);
 /* Copies the header once, then checks it: 0, PERIGEE_PROTOCOL, or
  * PERIGEE_UNSUPPORTED for a flag or kind of a later version. */
-int record_decode(const uint8_t *bytes, uint64_t length,
-                  struct record *record);
+int record_decode(const uint8_t *bytes, uint64_t length, struct record *record);
 /* block * count, or UINT64_MAX if it is over PAYLOAD_MAX. */
 uint64_t shape_total(uint64_t block, uint64_t count);
 

@@ -104,9 +104,12 @@ static int make(struct perigee_engine *engine, const char *name,
   struct perigee_region *region = calloc(1, sizeof *region);
   if (!region)
     return PERIGEE_NO_MEMORY;
-  *region = (struct perigee_region){.engine = engine, .slot = slot,
-                                    .length = length, .access = access,
-                                    .memory = memory, .fd = -1,
+  *region = (struct perigee_region){.engine = engine,
+                                    .slot = slot,
+                                    .length = length,
+                                    .access = access,
+                                    .memory = memory,
+                                    .fd = -1,
                                     .generation = r->generation++};
   if (name)
     memcpy(region->name, name, strlen(name) + 1);
@@ -184,7 +187,7 @@ static int back(struct perigee_region *region) {
 int perigee_region_alloc(struct perigee_engine *engine, const char *name,
                          uint64_t length, int access, const char *kind,
                          struct perigee_region **out) {
-  struct perigee_region *region;
+  struct perigee_region *region = NULL;
   int status = make(engine, name, length, access, kind, &region);
   if (status < 0)
     return status;
@@ -203,7 +206,7 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
                             const char *kind, struct perigee_region **out) {
   if (!pointer)
     return fail(engine, PERIGEE_INVALID, "cannot register a NULL pointer");
-  struct perigee_region *region;
+  struct perigee_region *region = NULL;
   int status = make(engine, name, length, access, kind, &region);
   if (status < 0)
     return status;

@@ -27,7 +27,7 @@ struct perigee_region {
   const struct perigee_memory *memory;
   void *context; /* of the memory; owned if allocated */
   int access;
-  int fd;        /* a memfd that peers may map, or -1 */
+  int fd; /* a memfd that peers may map, or -1 */
   bool allocated, closed, forced;
   uint64_t granted; /* sessions that were told of it, ever */
   char name[REGION_NAME + 1];

@@ -32,10 +32,32 @@
 
 #include "core.h"
 
-enum state { FREE, ARRIVED, HEADING, LANDING, FETCHING, SERVING, WAITING,
-             REPLIED, TOLD, GONE };
-enum event { ARRIVE, PULL, PULLED, SERVE, ASK, LAND, ANSWER, WAIT, REFER,
-             RELEASED, GIVEN, LOST };
+enum state {
+  FREE,
+  ARRIVED,
+  HEADING,
+  LANDING,
+  FETCHING,
+  SERVING,
+  WAITING,
+  REPLIED,
+  TOLD,
+  GONE
+};
+enum event {
+  ARRIVE,
+  PULL,
+  PULLED,
+  SERVE,
+  ASK,
+  LAND,
+  ANSWER,
+  WAIT,
+  REFER,
+  RELEASED,
+  GIVEN,
+  LOST
+};
 
 const struct machine served_machine = {
     .name = "served",
@@ -45,17 +67,21 @@ const struct machine served_machine = {
                "wait", "refer", "released", "given", "lost"},
     .next = {
         [FREE] = {[ARRIVE] = TO(ARRIVED)},
-        [ARRIVED] = {[PULL] = TO(HEADING), [SERVE] = TO(SERVING),
-                     [ASK] = TO(LANDING), [LAND] = TO(FETCHING),
+        [ARRIVED] = {[PULL] = TO(HEADING),
+                     [SERVE] = TO(SERVING),
+                     [ASK] = TO(LANDING),
+                     [LAND] = TO(FETCHING),
                      [LOST] = TO(GONE)},
         [HEADING] = {[PULLED] = TO(ARRIVED), [LOST] = TO(GONE)},
-        [LANDING] = {[LAND] = TO(FETCHING), [SERVE] = TO(SERVING),
-                     [LOST] = TO(GONE)},
+        [LANDING] =
+            {[LAND] = TO(FETCHING), [SERVE] = TO(SERVING), [LOST] = TO(GONE)},
         [FETCHING] = {[PULLED] = TO(SERVING), [LOST] = TO(GONE)},
-        [SERVING] = {[ANSWER] = TO(FREE), [WAIT] = TO(WAITING),
-                     [REFER] = TO(REPLIED), [LOST] = TO(SERVING)},
-        [WAITING] = {[ANSWER] = TO(TOLD), [REFER] = TO(REPLIED),
-                     [LOST] = TO(TOLD)},
+        [SERVING] = {[ANSWER] = TO(FREE),
+                     [WAIT] = TO(WAITING),
+                     [REFER] = TO(REPLIED),
+                     [LOST] = TO(SERVING)},
+        [WAITING] =
+            {[ANSWER] = TO(TOLD), [REFER] = TO(REPLIED), [LOST] = TO(TOLD)},
         [REPLIED] = {[RELEASED] = TO(TOLD), [LOST] = TO(TOLD)},
         [TOLD] = {[GIVEN] = TO(FREE)},
         [GONE] = {[GIVEN] = TO(FREE)},
@@ -72,9 +98,8 @@ static bool open_lane(const struct operation *op) {
 /* Is the caller still there, and waiting? */
 static bool wanted(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
-  return open_lane(op) &&
-         lane_table(lane)->peer_mark(lane, op->peer_operation) ==
-             op->peer_generation;
+  return open_lane(op) && lane_table(lane)->peer_mark(
+                              lane, op->peer_operation) == op->peer_generation;
 }
 
 /* ---- Ending ------------------------------------------------------------- */
@@ -83,6 +108,12 @@ static void unmark(struct operation *op) {
   if (op->marked && op->session && op->session->lane)
     lane_table(op->session->lane)->mark(op->session->lane, op->index, 0);
   op->marked = false;
+}
+
+static void unlend(struct operation *op) {
+  if (op->head_lent && op->session && op->session->lane)
+    lane_table(op->session->lane)->unloan(op->session->lane, &op->head_loan);
+  op->head_lent = false;
 }
 
 /* Gives back all but the operation itself; false while a copy is under way. */
@@ -94,14 +125,24 @@ static bool settle(struct operation *op) {
     operation_move(op);
     return false;
   }
-  if (op->head_lent && op->session && op->session->lane)
-    lane_table(op->session->lane)->unloan(op->session->lane, &op->head_loan);
-  op->head_lent = false;
+  unlend(op);
   operation_unhold(op);
   return true;
 }
 
+/* Requests reach the program in the order in which they were submitted: while
+ * one of them is still on its way the ring behind it is not read. */
+static void hold_back(struct operation *op) {
+  op->session->arriving = op;
+}
+
+static void let_on(struct operation *op) {
+  if (op->session && op->session->arriving == op)
+    op->session->arriving = NULL;
+}
+
 static void gone(struct operation *op) {
+  let_on(op);
   if (op->session)
     op->session->serving--;
   operation_free(op);
@@ -152,6 +193,7 @@ void serve_lost(struct operation *op) {
   if (op->state == SERVING)
     return;
   operation_unqueue(op);
+  let_on(op);
   op->status = PERIGEE_PEER_LOST;
   receiver_freed(op, PERIGEE_PEER_LOST);
   tell(op);
@@ -265,8 +307,8 @@ static struct operation *serving(struct perigee_engine *engine, int index,
   struct operation *op = operation_find(engine, index);
   if (!op || op->kind != OP_SERVED || op->record != RECORD_REQUEST ||
       (op->state != SERVING && op->state != LANDING)) {
-    *status = fail(engine, PERIGEE_INVALID, "no call %d is being served",
-                   index);
+    *status =
+        fail(engine, PERIGEE_INVALID, "no call %d is being served", index);
     return NULL;
   }
   if (open_lane(op))
@@ -288,6 +330,7 @@ int perigee_reply(struct perigee_engine *engine, int served,
     return status;
   if (op->state == LANDING) { /* refused: nothing is to be waited for */
     op->landed = false;
+    let_on(op);
     step(op, SERVE);
   }
   operation_hold(op, m->slice.region);
@@ -296,6 +339,7 @@ int perigee_reply(struct perigee_engine *engine, int served,
 
 void serve_answer(struct operation *op, int status) {
   struct perigee_message m = refusal(status);
+  let_on(op);
   if (op->state != SERVING)
     step(op, SERVE);
   if (open_lane(op)) {
@@ -337,7 +381,9 @@ int perigee_reply_commit(struct perigee_engine *engine, int served,
   loan->open = false;
   if (!loan->in_ring) {
     /* The block is the operation's from here on, and the head of a reply that
-     * lies in the arena is referred to where it is. */
+     * lies in the arena is referred to where it is. A request's head that was
+     * pulled into a block of ours has been read by now. */
+    unlend(op);
     op->head_lent = true;
     op->head_loan = loan->source;
     struct perigee_message m = {.head = loan->pointer, .length = length};
@@ -418,6 +464,7 @@ static void serve_access(struct operation *op, const struct record *r) {
 /* ---- Arriving ----------------------------------------------------------- */
 
 static void request(struct operation *op) {
+  let_on(op);
   op->session->counters.served++;
   op->session->counters.bytes_received += op->length + op->slice;
   operation_event(op, PERIGEE_EVENT_REQUEST);
@@ -430,6 +477,7 @@ static void headed(struct operation *op) {
     serve_answer(op, PERIGEE_PROTOCOL);
   } else if (op->rest.present) {
     op->landed = true;
+    hold_back(op);
     step(op, ASK);
     operation_event(op, PERIGEE_EVENT_LANDING);
   } else {
@@ -487,17 +535,17 @@ static int pull_head(struct operation *op, const struct record *r) {
   if (!typed) {
     if ((op->pointer = lane_table(lane)->view(lane, &r->head_source)))
       return 1;
-    int status = lane_table(lane)->loan(lane, r->head_length, &block,
-                                        &op->head_loan);
+    int status =
+        lane_table(lane)->loan(lane, r->head_length, &block, &op->head_loan);
     if (status < 0)
       return status;
     op->head_lent = true;
     op->pointer = block;
     payload_bytes(&into, block, r->head_length);
   }
-  int status = incoming_bulk(op, IN_HEAD, &r->head_source, r->head_length,
-                             r->operation, r->generation,
-                             typed ? NULL : &into, &op->block);
+  int status =
+      incoming_bulk(op, IN_HEAD, &r->head_source, r->head_length, r->operation,
+                    r->generation, typed ? NULL : &into, &op->block);
   if (typed)
     op->pointer = op->block;
   return status;
@@ -520,6 +568,7 @@ static void serve_request(struct operation *op, const struct record *r) {
   } else if (status == 1) {
     headed(op);
   } else {
+    hold_back(op);
     step(op, PULL);
     operation_move(op);
   }
@@ -587,8 +636,8 @@ int serve_fetch(struct operation *op, const struct payload *into) {
   } else if (!into) {
     status = 1; /* it is in a pooled block already */
   } else {
-    status = incoming_bytes(op, IN_SLICE, op->slice_block, rest->length, into,
-                            NULL);
+    status =
+        incoming_bytes(op, IN_SLICE, op->slice_block, rest->length, into, NULL);
   }
   if (status < 0)
     return status;
@@ -688,8 +737,7 @@ void serve_abort(struct operation *op, int status) {
   serve_answer(op, status);
 }
 
-bool perigee_served_cancelled(const struct perigee_engine *engine,
-                              int served) {
+bool perigee_served_cancelled(const struct perigee_engine *engine, int served) {
   struct operation *op =
       operation_find((struct perigee_engine *)(uintptr_t)engine, served);
   return !op || op->kind != OP_SERVED || !wanted(op);

@@ -52,16 +52,22 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   uint32_t id = new_id(engine);
   struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
   if (!s) {
-    fail(engine, PERIGEE_NO_MEMORY, "all %u sessions are in use (option "
-         "sessions)", engine->options.sessions);
+    fail(engine, PERIGEE_NO_MEMORY,
+         "all %u sessions are in use (option "
+         "sessions)",
+         engine->options.sessions);
     return NULL;
   }
   s->engine = engine;
   s->id = id;
   s->fd = fd;
   s->pidfd = -1;
-  struct node *lists[] = {&s->operations, &s->recvs, &s->recv_imms, &s->sends,
-                          &s->backlog[RING_REQUEST], &s->backlog[RING_REPLY]};
+  struct node *lists[] = {&s->operations,
+                          &s->recvs,
+                          &s->recv_imms,
+                          &s->sends,
+                          &s->backlog[RING_REQUEST],
+                          &s->backlog[RING_REPLY]};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
   engine->by_id[id & (engine->id_slots - 1)] = s;
@@ -98,8 +104,8 @@ bool session_open_for(struct perigee_session *s, int *status) {
     *status = fail(s->engine, PERIGEE_FORKED,
                    "this session belongs to the parent process");
   else if (s->state == PERIGEE_SESSION_ENDED)
-    *status = fail(s->engine, s->status, "the session has ended: %s",
-                   s->reason);
+    *status =
+        fail(s->engine, s->status, "the session has ended: %s", s->reason);
   else
     *status = fail(s->engine, PERIGEE_AGAIN, "the session is not open yet");
   return false;
@@ -218,7 +224,7 @@ void session_wake(struct perigee_session *s) {
 
 static bool may_serve(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  return s->serving < engine->options.serving &&
+  return s->serving < engine->options.serving && !s->arriving &&
          engine->live + SPARE_OPERATIONS < engine->options.operations &&
          s->imm_count < 1 << 16;
 }
@@ -271,8 +277,9 @@ void session_poll(struct perigee_session *s) {
     serve_flush(s);
   int status = poll_rings(s);
   if (status < 0)
-    session_end(s, status, "the peer broke the protocol: a record that no "
-                           "Perigee of this version writes");
+    session_end(s, status,
+                "the peer broke the protocol: a record that no "
+                "Perigee of this version writes");
   else if (status == 0 && s->hangup) /* all that it said has been heard */
     session_end(s, PERIGEE_PEER_LOST, s->reason);
 }

@@ -20,7 +20,8 @@ enum { BACKLOG = 256, READY = 32, LISTENER = 1 };
 
 static int watch(struct perigee_engine *engine, int fd, void *what, int tag) {
   struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP,
-                          .data.u64 = (uint64_t)(uintptr_t)what | (uint64_t)tag};
+                          .data.u64 =
+                              (uint64_t)(uintptr_t)what | (uint64_t)tag};
   return epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &e);
 }
 
@@ -34,8 +35,8 @@ static int unix_address(struct perigee_engine *engine, const char *address,
   if (strlen(path) > PERIGEE_ADDRESS_MAX)
     return fail(engine, PERIGEE_TOO_LARGE,
                 "the socket path \"%s\" has %zu bytes, the system allows %d; "
-                "use a shorter folder", path, strlen(path),
-                PERIGEE_ADDRESS_MAX);
+                "use a shorter folder",
+                path, strlen(path), PERIGEE_ADDRESS_MAX);
   if (!*path)
     return fail(engine, PERIGEE_INVALID, "the socket path is empty");
   *un = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -55,12 +56,13 @@ static int bind_path(struct perigee_engine *engine, int fd,
     return errno == EADDRINUSE
                ? fail(engine, PERIGEE_NAME_TAKEN,
                       "%s exists already; if no process listens there any "
-                      "more, remove it", un->sun_path)
+                      "more, remove it",
+                      un->sun_path)
                : fail(engine, PERIGEE_SYSTEM, "cannot listen at %s: %s",
                       un->sun_path, strerror(errno));
   if (chmod(un->sun_path, 0600) != 0 || listen(fd, BACKLOG) != 0)
-    return fail(engine, PERIGEE_SYSTEM, "cannot listen at %s: %s",
-                un->sun_path, strerror(errno));
+    return fail(engine, PERIGEE_SYSTEM, "cannot listen at %s: %s", un->sun_path,
+                strerror(errno));
   return PERIGEE_OK;
 }
 
@@ -140,7 +142,8 @@ static void dial(struct perigee_session *s) {
   struct sockaddr_un un;
   unix_address(s->engine, s->address, &un);
   int status = connect(s->fd, (struct sockaddr *)&un, sizeof un);
-  if (status != 0 && errno == EAGAIN) /* its backlog is full: at the next poll */
+  if (status != 0 &&
+      errno == EAGAIN) /* its backlog is full: at the next poll */
     return;
   operation_unqueue(s->connect);
   char reason[PERIGEE_ADDRESS_MAX + 64];
@@ -150,8 +153,9 @@ static void dial(struct perigee_session *s) {
   }
   snprintf(reason, sizeof reason, "nobody listens at %s: %s", s->address,
            strerror(errno));
-  session_end(s, errno == ENOENT || errno == ECONNREFUSED ? PERIGEE_NOT_FOUND
-                                                          : PERIGEE_SYSTEM,
+  session_end(s,
+              errno == ENOENT || errno == ECONNREFUSED ? PERIGEE_NOT_FOUND
+                                                       : PERIGEE_SYSTEM,
               reason);
 }
 

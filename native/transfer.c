@@ -31,8 +31,8 @@ const struct machine transfer_machine = {
     .events = {"submit", "done", "queue", "publish", "stop", "given"},
     .next = {
         [FREE] = {[SUBMIT] = TO(MOVING)},
-        [MOVING] = {[DONE] = TO(ENDED), [QUEUE] = TO(QUEUED),
-                    [STOP] = TO(ENDED)},
+        [MOVING] =
+            {[DONE] = TO(ENDED), [QUEUE] = TO(QUEUED), [STOP] = TO(ENDED)},
         [QUEUED] = {[PUBLISH] = TO(ENDED), [STOP] = TO(ENDED)},
         [ENDED] = {[GIVEN] = TO(FREE)},
     }};
@@ -46,7 +46,7 @@ struct perigee_prepared {
   uint32_t count;
   uint64_t immediate;
   uint64_t total;
-  int posted; /* operation number, or -1 */
+  int posted;                   /* operation number, or -1 */
   struct payload remote, local; /* of a single item within reach */
   uint64_t local_slot, local_generation;
   bool simple;
@@ -133,8 +133,7 @@ static void tell(struct operation *op) {
 static void part_from_message(struct operation *op) {
   if (op->kind != OP_RECV || op->pending == 0)
     return;
-  struct operation *send =
-      operation_find(op->engine, (int)op->pending - 1);
+  struct operation *send = operation_find(op->engine, (int)op->pending - 1);
   op->pending = 0;
   send->receiver = NULL;
   /* A copy that memory does on its own time is a short one, and has to be
@@ -233,12 +232,11 @@ void transfer_child(struct operation *op, int status) {
 }
 
 static int64_t copy(struct perigee_session *s,
-                    const struct perigee_transfer *item,
-                    struct payload *remote, struct payload *local,
-                    uint64_t limit, int operation) {
-  int64_t n = lane_table(s->lane)->copy(s->lane, &item->remote.remote->window,
-                                        remote, local, limit,
-                                        operation != PERIGEE_OP_READ);
+                    const struct perigee_transfer *item, struct payload *remote,
+                    struct payload *local, uint64_t limit, int operation) {
+  int64_t n =
+      lane_table(s->lane)->copy(s->lane, &item->remote.remote->window, remote,
+                                local, limit, operation != PERIGEE_OP_READ);
   if (n == PERIGEE_STALE)
     fail(s->engine, PERIGEE_STALE, "the peer has closed the region \"%s\"",
          item->remote.remote->name);
@@ -250,18 +248,17 @@ static int move_item(struct operation *op) {
   const struct perigee_transfer *item = &op->list[op->next];
   struct perigee_engine *engine = op->engine;
   if (op->phase == 0) {
-    int status = check(op->session, op->operation, item, &op->remote,
-                       &op->local);
+    int status =
+        check(op->session, op->operation, item, &op->remote, &op->local);
     if (status < 0)
       return status;
     if (!reaches(item, &op->local)) {
       if (op->pending >= CHILDREN)
         return 0;
       op->pending++;
-      status = call_access(op->session,
-                           op->operation == PERIGEE_OP_READ ? OP_READ
-                                                            : OP_WRITE,
-                           item, op);
+      status = call_access(
+          op->session, op->operation == PERIGEE_OP_READ ? OP_READ : OP_WRITE,
+          item, op);
       if (status < 0)
         op->pending--;
       return status < 0 ? status : 1;
@@ -271,8 +268,8 @@ static int move_item(struct operation *op) {
   while (op->local.done < op->local.total) {
     if (engine->budget == 0)
       return 0;
-    int64_t n = copy(op->session, item, &op->remote, &op->local,
-                     engine->budget, op->operation);
+    int64_t n = copy(op->session, item, &op->remote, &op->local, engine->budget,
+                     op->operation);
     if (n <= 0)
       return (int)n;
     engine->budget -= (uint64_t)n;
@@ -334,7 +331,7 @@ static int later(struct perigee_session *s, int operation,
  * item that is wrong is told at once, for the caller to mend. */
 static int64_t at_once(struct perigee_session *s, int operation,
                        const struct perigee_transfer *list, uint32_t count) {
-  struct payload remote, local;
+  struct payload remote = {0}, local = {0};
   uint64_t room = AT_ONCE;
   uint32_t i;
   for (i = 0; i < count; i++) {
@@ -355,7 +352,7 @@ static int64_t at_once(struct perigee_session *s, int operation,
 
 static int check_all(struct perigee_session *s, int operation,
                      const struct perigee_transfer *list, uint32_t count) {
-  struct payload remote, local;
+  struct payload remote = {0}, local = {0};
   for (uint32_t i = 0; i < count; i++) {
     int status = check(s, operation, &list[i], &remote, &local);
     if (status < 0)
@@ -444,8 +441,8 @@ int perigee_post(struct perigee_prepared *p, int64_t timeout) {
     return fail(s->engine, PERIGEE_STALE, "the local region was closed");
   if (p->simple) {
     struct payload remote = p->remote, local = p->local;
-    int64_t n = copy(s, &p->list[0], &remote, &local, local.total,
-                     p->operation);
+    int64_t n =
+        copy(s, &p->list[0], &remote, &local, local.total, p->operation);
     s->counters.transfers++;
     return n < 0 ? (int)n : PERIGEE_INLINE;
   }

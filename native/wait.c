@@ -61,8 +61,7 @@ int perigee_await(struct perigee_engine *engine, int operation,
   int64_t end = -1;
   for (;;) {
     if (engine_poll(engine, event, 1, false) == 1) {
-      if (event->operation == operation &&
-          event->kind >= PERIGEE_EVENT_REPLY)
+      if (event->operation == operation && event->kind >= PERIGEE_EVENT_REPLY)
         return 1;
       engine->stash = *event;
       engine->stashed = true;
@@ -125,7 +124,9 @@ int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
   return 0;
 }
 
-int perigee_fd(const struct perigee_engine *engine) { return engine->epoll; }
+int perigee_fd(const struct perigee_engine *engine) {
+  return engine->epoll;
+}
 
 static int sleep_on(struct perigee_engine *const *engines, int count,
                     int64_t timeout, bool bounded) {

@@ -12,7 +12,8 @@ struct frame_head {
 };
 _Static_assert(sizeof(struct frame_head) == FRAME_HEAD, "as documented");
 _Static_assert(sizeof(struct offer) - sizeof(int) * (OFFER_FDS + 2) <=
-                   FRAME_BODY, "an offer fits in a frame");
+                   FRAME_BODY,
+               "an offer fits in a frame");
 
 /* Bodies of one fixed length; OFFER's varies. */
 static const uint32_t body_length[FRAME_TYPES] = {
@@ -53,8 +54,7 @@ static bool sound(const struct frame *f) {
   }
 }
 
-static bool decode_body(const uint8_t *body, uint32_t length,
-                        struct frame *f) {
+static bool decode_body(const uint8_t *body, uint32_t length, struct frame *f) {
   if (f->type == FRAME_OFFER) {
     if (length < 8 || length - 8 > OFFER_MAX)
       return false;

@@ -36,12 +36,12 @@ extern const struct perigee_memory memory_host;
 /* Bytes of user memory in some shape, walked from front to back. */
 struct payload {
   const struct perigee_memory *memory;
-  uint8_t *base;            /* of the first block */
+  uint8_t *base; /* of the first block */
   uint64_t block, count, stride;
-  uint64_t total;           /* block * count */
-  uint64_t done;            /* bytes walked */
-  uint64_t ticket;          /* a copy under way */
-  uint64_t pending;         /* its length */
+  uint64_t total;   /* block * count */
+  uint64_t done;    /* bytes walked */
+  uint64_t ticket;  /* a copy under way */
+  uint64_t pending; /* its length */
 };
 
 void payload_bytes(struct payload *payload, const void *bytes, uint64_t length);

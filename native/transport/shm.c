@@ -66,9 +66,8 @@ fail:
 static void *adopt(int fd, uint64_t length, int seals, int protection) {
   struct stat st;
   struct statfs fs;
-  if (fstat(fd, &st) != 0 || st.st_size < 0 ||
-      (uint64_t)st.st_size != length || fstatfs(fd, &fs) != 0 ||
-      fs.f_type != TMPFS_MAGIC)
+  if (fstat(fd, &st) != 0 || st.st_size < 0 || (uint64_t)st.st_size != length ||
+      fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)
     return NULL;
   int have = fcntl(fd, F_GET_SEALS);
   if (have < 0 || (have & seals) != seals)
@@ -112,8 +111,8 @@ static void shm_close(struct lane *lane) {
   free(lane);
 }
 
-static int shm_open_lane(const struct lane_options *options,
-                         struct lane **out, struct offer *offer) {
+static int shm_open_lane(const struct lane_options *options, struct lane **out,
+                         struct offer *offer) {
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane)
     return PERIGEE_NO_MEMORY;
@@ -125,8 +124,9 @@ static int shm_open_lane(const struct lane_options *options,
   int status = blocks_open(&lane->blocks, arena, options->pool);
   if (status < 0)
     goto fail;
-  status = offer->fds[0] = make("perigee-inbox", RINGS * options->ring,
-                                (void **)&lane->inbox, SIZE_SEALS | F_SEAL_SEAL);
+  status = offer->fds[0] =
+      make("perigee-inbox", RINGS * options->ring, (void **)&lane->inbox,
+           SIZE_SEALS | F_SEAL_SEAL);
   if (status < 0)
     goto fail;
   status = offer->fds[1] =
@@ -181,7 +181,9 @@ done:
   return status;
 }
 
-static bool shm_pulls(const struct lane *lane) { return lane->pulls; }
+static bool shm_pulls(const struct lane *lane) {
+  return lane->pulls;
+}
 
 static void shm_set_peer_pulls(struct lane *lane, bool pulls) {
   lane->peer_pulls = pulls;
@@ -272,8 +274,7 @@ const uint8_t *shm_peer_arena(const struct lane *lane, uint64_t offset,
   return lane->peer->arena + offset;
 }
 
-static const uint8_t *shm_view(struct lane *lane,
-                               const struct source *source) {
+static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
   if (source->kind != SOURCE_LOAN || source->count != 1)
     return NULL;
   return shm_peer_arena(lane, source->address, source->block);
@@ -301,8 +302,8 @@ static int64_t walk(struct payload *remote, struct payload *local,
       break;
     if (run > limit - moved)
       run = limit - moved;
-    int64_t n = write ? payload_take(local, at, run)
-                      : payload_put(local, at, run);
+    int64_t n =
+        write ? payload_take(local, at, run) : payload_put(local, at, run);
     if (n <= 0)
       return n < 0 ? n : (int64_t)moved;
     remote->done += (uint64_t)n;
@@ -320,8 +321,8 @@ static int64_t shm_copy(struct lane *lane, const struct window *window,
   int64_t moved = PERIGEE_STALE;
   if (atomic_load_explicit(&lane->peer->regions[window->slot],
                            memory_order_acquire) == window->generation)
-    moved = walk(remote, local, limit < SHM_QUANTUM ? limit : SHM_QUANTUM,
-                 write);
+    moved =
+        walk(remote, local, limit < SHM_QUANTUM ? limit : SHM_QUANTUM, write);
   atomic_store_explicit(&lane->own->inside, 0, memory_order_release);
   return moved;
 }

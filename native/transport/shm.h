@@ -30,7 +30,7 @@ struct outbox {
   _Alignas(64) _Atomic uint64_t consumed_reply;
   _Alignas(64) _Atomic uint64_t inside; /* copying in slot - 1 of the peer */
   _Alignas(4096) _Atomic uint64_t regions[SHM_REGIONS]; /* generations */
-  _Atomic uint32_t marks[SHM_OPERATIONS]; /* generation of live operations */
+  _Atomic uint32_t marks[SHM_OPERATIONS];   /* generation of live operations */
   _Atomic uint64_t acks[SHM_OPERATIONS][2]; /* by the peer's operation and
                   part: bytes of its staged payload that were taken, tagged */
   _Alignas(4096) uint8_t arena[];
@@ -49,13 +49,13 @@ struct lane {
   const struct outbox *peer; /* read-only */
   uint8_t *inbox, *peer_inbox;
   uint64_t own_length, peer_length; /* of the outboxes, mapped */
-  uint64_t peer_arena;       /* bytes */
+  uint64_t peer_arena;              /* bytes */
   uint64_t peer_ring;
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
-  struct blocks blocks;      /* of the own arena */
-  uint32_t sleeps;           /* last number that armed had */
-  uint32_t kicked;           /* the peer's armed that was answered */
+  struct blocks blocks; /* of the own arena */
+  uint32_t sleeps;      /* last number that armed had */
+  uint32_t kicked;      /* the peer's armed that was answered */
   bool pulls, peer_pulls;
 };
 

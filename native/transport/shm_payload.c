@@ -50,9 +50,8 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   e->block = (uint64_t)offset + 1;
   e->payload = p;
   e->fed = 0;
-  atomic_store_explicit(
-      (_Atomic uint64_t *)(void *)(lane->own->arena + offset), 0,
-      memory_order_release);
+  atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->own->arena + offset),
+                        0, memory_order_release);
   e->source = (struct source){.kind = SOURCE_STAGED,
                               .address = (uint64_t)offset,
                               .block = p->total,
@@ -123,7 +122,8 @@ static int64_t fetch_loan(struct lane *lane, struct fetch *f) {
   if (!from)
     return PERIGEE_PROTOCOL;
   uint64_t n = f->total - f->done;
-  return payload_put(f->into, from + f->done, n < SHM_QUANTUM ? n : SHM_QUANTUM);
+  return payload_put(f->into, from + f->done,
+                     n < SHM_QUANTUM ? n : SHM_QUANTUM);
 }
 
 static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
@@ -145,8 +145,8 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f) {
     n = staged - f->done;
   if (n == 0)
     return 0;
-  int64_t moved = payload_put(
-      f->into, block + SHM_STAGE_HEAD + f->done % SHM_STAGE, n);
+  int64_t moved =
+      payload_put(f->into, block + SHM_STAGE_HEAD + f->done % SHM_STAGE, n);
   if (moved > 0)
     ack(lane, f, f->done + (uint64_t)moved);
   return moved;
@@ -171,8 +171,8 @@ static int remote_vectors(const struct fetch *f, uint64_t limit,
   return n;
 }
 
-static int local_vectors(struct payload *into, uint64_t limit,
-                         struct iovec *v, uint64_t *bytes) {
+static int local_vectors(struct payload *into, uint64_t limit, struct iovec *v,
+                         uint64_t *bytes) {
   struct payload walk = *into;
   int n = 0;
   uint64_t run;

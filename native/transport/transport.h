@@ -29,10 +29,10 @@ struct lane_options {
   uint32_t operations; /* of this side: indexes below it are marked */
   bool pull;           /* may the peer's memory be read directly? */
   int peer_pid;
-  int peer_pidfd;      /* -1: unknown; the session's */
+  int peer_pidfd; /* -1: unknown; the session's */
   /* A word of the peer's memory and what it holds, to try pulling with. */
   uint64_t probe_address, probe_value;
-  uint64_t key;        /* random, shared by both sides */
+  uint64_t key; /* random, shared by both sides */
 };
 
 /* What a side tells the other while a session is set up. */
@@ -45,34 +45,34 @@ struct offer {
 
 /* A payload made reachable for the peer under one operation of ours. */
 struct exposure {
-  struct source source;     /* for the record */
-  struct payload *payload;  /* what is fed from; NULL: nothing to feed */
+  struct source source;    /* for the record */
+  struct payload *payload; /* what is fed from; NULL: nothing to feed */
   uint16_t operation;
-  uint8_t part;             /* 0: head, 1: slice */
+  uint8_t part; /* 0: head, 1: slice */
   uint32_t generation;
-  uint64_t fed;             /* bytes staged */
-  uint64_t block;           /* staging block + 1, or 0 */
+  uint64_t fed;   /* bytes staged */
+  uint64_t block; /* staging block + 1, or 0 */
 };
 
 /* A payload of the peer, on its way to us. */
 struct fetch {
   struct source source;
   struct payload *into;
-  uint16_t operation;       /* the peer's, */
+  uint16_t operation; /* the peer's, */
   uint8_t part;
-  uint32_t generation;      /* under which it is exposed */
+  uint32_t generation; /* under which it is exposed */
   uint64_t total, done;
-  uint8_t *bounce;          /* for memory that the CPU cannot touch */
-  uint64_t bounced;         /* bytes waiting in it */
+  uint8_t *bounce;  /* for memory that the CPU cannot touch */
+  uint64_t bounced; /* bytes waiting in it */
   bool started;
 };
 
 /* A region of the peer, as far as a transport can reach it by itself. */
 struct window {
-  uint32_t slot;            /* the peer's region slot */
+  uint32_t slot; /* the peer's region slot */
   uint64_t generation;
   uint64_t length;
-  uint8_t *pointer;         /* NULL: reached by request only */
+  uint8_t *pointer; /* NULL: reached by request only */
 };
 
 struct perigee_transport {
@@ -135,8 +135,8 @@ struct perigee_transport {
    * be called again with the same arguments. Local is memory
    * that the CPU may touch. */
   int64_t (*copy)(struct lane *lane, const struct window *window,
-                  struct payload *remote, struct payload *local,
-                  uint64_t limit, bool write);
+                  struct payload *remote, struct payload *local, uint64_t limit,
+                  bool write);
 
   /* Sleeping. From arm on the peer wakes us (over the session's socket) for
    * whatever it does; what it did before, a poll after arm finds. wanted tells,
