@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support.h"
+#include "support_inside.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+const struct variant variant_default = {"shm, host", "shm", "host", 1};
+
+static const struct variant variants[] = {
+    {"shm, host", "shm", "host", 1},
+    {"shm, opaque", "shm", "opaque", 1},
+    {"shm without pulling, host", "shm", "host", 0},
+    {"shm without pulling, opaque", "shm", "opaque", 0},
+    {"inproc, host", "inproc", "host", 1},
+    {"inproc, opaque", "inproc", "opaque", 1},
+};
+enum { VARIANTS = sizeof variants / sizeof *variants, TESTS = 64, NAME = 160 };
+
+static const struct perigee_transport *const transports[] = {
+    &perigee_transport_inproc, NULL};
+static const struct perigee_memory *const memories[] = {&perigee_memory_opaque,
+                                                        NULL};
+
+int64_t clock_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int descriptors(void) {
+  DIR *d = opendir("/proc/self/fd");
+  int n = 0;
+  while (readdir(d))
+    n++;
+  closedir(d);
+  return n;
+}
+
+/* ---- The pair ----------------------------------------------------------- */
+
+void variant_options(const struct variant *v, struct perigee_options *o) {
+  perigee_options(o);
+  o->pull = v->pull;
+  o->transports = transports;
+  o->memories = memories;
+}
+
+/* 20 s for all that a test waits for at once. */
+static bool event(struct pair *p, int side) {
+  int64_t end = clock_now() + 20000 * MS;
+  for (int i = 0; p->kept[side] == 0; i++) {
+    for (int j = 0; j < 2; j++)
+      if (p->engine[j] && p->kept[j] == 0)
+        p->kept[j] += perigee_poll(p->engine[j], &p->inbox[j], 1);
+    if (i % 1000 == 0 && clock_now() > end)
+      return false;
+  }
+  return true;
+}
+
+struct perigee_event until(struct pair *p, int side, int kind) {
+  if (!event(p, side))
+    fail_msg("no event %d on side %d", kind, side);
+  if (p->inbox[side].kind != kind)
+    fail_msg("event %d with %s, not %d, on side %d", p->inbox[side].kind,
+             perigee_status_name(p->inbox[side].status), kind, side);
+  p->kept[side] = 0;
+  return p->inbox[side];
+}
+
+void quiet(struct pair *p, int rounds) {
+  for (int i = 0; i < rounds; i++)
+    for (int j = 0; j < 2; j++) {
+      if (p->kept[j] == 0)
+        p->kept[j] += perigee_poll(p->engine[j], &p->inbox[j], 1);
+      if (p->kept[j])
+        fail_msg("an event %d with %s on side %d", p->inbox[j].kind,
+                 perigee_status_name(p->inbox[j].status), j);
+    }
+}
+
+uint64_t operations(struct pair *p, int side) {
+  return perigee_counters(p->engine[side], NULL)->operations;
+}
+
+void settle(struct pair *p) {
+  int64_t end = clock_now() + 5000 * MS;
+  while (operations(p, 0) + operations(p, 1) > 0) {
+    quiet(p, 1);
+    if (clock_now() > end)
+      fail_msg("%d and %d operations are left", (int)operations(p, 0),
+               (int)operations(p, 1));
+  }
+}
+
+void pair_dial(struct pair *p, struct perigee_session *session[2]) {
+  int dial = perigee_connect(p->engine[0], p->address, p->variant->transport,
+                             5000 * MS);
+  assert_true(dial >= 0);
+  struct perigee_event up = until(p, 1, PERIGEE_EVENT_ACCEPTED);
+  session[1] = perigee_session(p->engine[1], up.session);
+  struct perigee_event e = until(p, 0, PERIGEE_EVENT_CONNECTED);
+  assert_int_equal(e.status, 0);
+  assert_int_equal(e.operation, dial);
+  session[0] = perigee_session(p->engine[0], e.session);
+}
+
+void pair_open_with(struct pair *p, void *state,
+                    const struct perigee_options *options) {
+  static int number;
+  *p = (struct pair){.variant = state};
+  snprintf(p->path, sizeof p->path, "/tmp/perigee-spec-%d-%d", getpid(),
+           number++);
+  snprintf(p->address, sizeof p->address, "unix:%s", p->path);
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(perigee_engine_open(options, &p->engine[i]), 0);
+  assert_int_equal(perigee_listen(p->engine[1], p->address, &p->listener), 0);
+  pair_dial(p, p->session);
+}
+
+void pair_open(struct pair *p, void *state) {
+  struct perigee_options o;
+  variant_options(state, &o);
+  pair_open_with(p, state, &o);
+}
+
+void pair_drop(struct pair *p) {
+  perigee_engine_close(p->engine[0]);
+  perigee_engine_close(p->engine[1]);
+}
+
+void pair_close(struct pair *p) {
+  settle(p);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(perigee_counters(p->engine[i], NULL)->pooled, 0);
+    if (p->session[i])
+      assert_int_equal(lent_bytes(p->session[i]), 0);
+  }
+  pair_drop(p);
+}
+
+struct perigee_event ended(struct pair *p, int side, int op, int status) {
+  assert_true(op >= 0 && op != PERIGEE_INLINE);
+  if (!event(p, side))
+    fail_msg("operation %d does not end", op);
+  struct perigee_event e = p->inbox[side];
+  p->kept[side] = 0;
+  if (e.kind < PERIGEE_EVENT_REPLY && e.kind != PERIGEE_EVENT_CONNECTED)
+    fail_msg("event %d is no end", e.kind);
+  assert_int_equal(e.operation, op);
+  if (e.status != status)
+    fail_msg("it ended in %s, not %s: %s", perigee_status_name(e.status),
+             perigee_status_name(status), perigee_detail(p->engine[side]));
+  return e;
+}
+
+void finish(struct pair *p, int op, int status) {
+  if (op == PERIGEE_INLINE)
+    assert_int_equal(status, 0);
+  else
+    ended(p, 0, op, status);
+}
+
+struct perigee_remote *look_up(struct pair *p, const char *name) {
+  int op = perigee_lookup(p->session[0], name, -1);
+  struct perigee_event e = ended(p, 0, op, 0);
+  assert_non_null(e.pointer);
+  return (struct perigee_remote *)(uintptr_t)e.pointer;
+}
+
+/* ---- Memory ------------------------------------------------------------- */
+
+uint8_t *pattern(uint64_t length, uint8_t seed) {
+  uint8_t *bytes = malloc(length + 1);
+  for (uint64_t i = 0; i < length; i++)
+    bytes[i] = (uint8_t)(i * 7 + (i >> 8) + (i >> 16) * 3 + seed);
+  return bytes;
+}
+
+struct perigee_region *region_of(struct pair *p, int side, const char *name,
+                                 uint64_t length, int access) {
+  struct perigee_region *region = NULL;
+  int status =
+      perigee_region_alloc(p->engine[side], name, length ? length : 1, access,
+                           p->variant->memory, &region);
+  assert_int_equal(status, 0);
+  return region;
+}
+
+void fill(struct perigee_region *region, uint64_t offset, const void *bytes,
+          uint64_t length) {
+  assert_int_equal(perigee_region_write(region, offset, bytes, length), 0);
+}
+
+static uint8_t *bytes_of(struct perigee_region *region, uint64_t offset,
+                         uint64_t length) {
+  uint8_t *bytes = malloc(length + 1);
+  assert_int_equal(perigee_region_read(region, offset, bytes, length), 0);
+  return bytes;
+}
+
+void same(struct perigee_region *region, uint64_t offset, const void *bytes,
+          uint64_t length) {
+  uint8_t *got = bytes_of(region, offset, length);
+  if (memcmp(got, bytes, length) != 0)
+    assert_memory_equal(got, bytes, length);
+  free(got);
+}
+
+void fill_byte(struct perigee_region *region, int byte) {
+  uint64_t length = perigee_region_length(region);
+  uint8_t *bytes = malloc(length);
+  memset(bytes, byte, length);
+  fill(region, 0, bytes, length);
+  free(bytes);
+}
+
+void all_byte(struct perigee_region *region, int byte) {
+  uint64_t length = perigee_region_length(region);
+  uint8_t *got = bytes_of(region, 0, length);
+  for (uint64_t i = 0; i < length; i++)
+    if (got[i] != byte)
+      fail_msg("byte %llu is %d, not %d", (unsigned long long)i, got[i], byte);
+  free(got);
+}
+
+void region_end(struct perigee_region *region) {
+  assert_int_equal(perigee_region_close(region, false), 0);
+}
+
+struct perigee_slice all_of(struct perigee_region *region, uint64_t length) {
+  return (struct perigee_slice){{region}, 0, length, 1, length};
+}
+
+/* ---- The matrix --------------------------------------------------------- */
+
+static int before;
+
+static int set_up(void **state) {
+  (void)state;
+  before = descriptors();
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  int now = descriptors();
+  if (now != before)
+    fprintf(stderr, "%d descriptors before, %d after\n", before, now);
+  return now != before;
+}
+
+int run_matrix(const char *suite, const struct CMUnitTest *tests, int count) {
+  static struct CMUnitTest all[TESTS * VARIANTS];
+  static char names[TESTS * VARIANTS][NAME];
+  int n = 0;
+  for (int v = 0; v < VARIANTS; v++)
+    for (int i = 0; i < count; i++, n++) {
+      snprintf(names[n], NAME, "%s (%s)", tests[i].name, variants[v].name);
+      all[n] = tests[i];
+      all[n].name = names[n];
+      all[n].setup_func = set_up;
+      all[n].teardown_func = tear_down;
+      all[n].initial_state = (void *)(uintptr_t)&variants[v];
+    }
+  return _cmocka_run_group_tests(suite, all, (size_t)n, NULL, NULL);
+}
