@@ -47,7 +47,7 @@ static int put_later(struct operation *op, int place, const uint8_t *bytes,
 int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
                    uint64_t length, const struct payload *into,
                    uint8_t **block) {
-  struct payload to = {0};
+  struct payload to = {.memory = &memory_host};
   int status = destination(op, length, into, block, &to);
   if (status < 0)
     return status;
@@ -60,7 +60,7 @@ int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
 int incoming_bulk(struct operation *op, int place, const struct source *source,
                   uint64_t length, uint16_t peer, uint32_t generation,
                   const struct payload *into, uint8_t **block) {
-  struct payload to = {0};
+  struct payload to = {.memory = &memory_host};
   int status = destination(op, length, into, block, &to);
   if (status < 0)
     return status;

@@ -331,7 +331,7 @@ static int later(struct perigee_session *s, int operation,
  * item that is wrong is told at once, for the caller to mend. */
 static int64_t at_once(struct perigee_session *s, int operation,
                        const struct perigee_transfer *list, uint32_t count) {
-  struct payload remote = {0}, local = {0};
+  struct payload remote = {.memory = &memory_host}, local = remote;
   uint64_t room = AT_ONCE;
   uint32_t i;
   for (i = 0; i < count; i++) {
@@ -352,7 +352,7 @@ static int64_t at_once(struct perigee_session *s, int operation,
 
 static int check_all(struct perigee_session *s, int operation,
                      const struct perigee_transfer *list, uint32_t count) {
-  struct payload remote = {0}, local = {0};
+  struct payload remote = {.memory = &memory_host}, local = remote;
   for (uint32_t i = 0; i < count; i++) {
     int status = check(s, operation, &list[i], &remote, &local);
     if (status < 0)
