@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * transfers_test.c - one-sided reads and writes, whole, in batches, strided
+ * and prepared, of memory that is mapped, registered or only its owner's.
+ */
+#include "support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZE = 3 * MIB, BOTH = PERIGEE_READ | PERIGEE_WRITE };
+
+static const uint64_t sizes[] = {0,     1,     63,        64,  8191,    8192,
+                                 65535, 65536, 64 * KIB + 1, MIB, MIB + 1};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+/* A region there, its handle here, and memory here. */
+struct reach {
+  struct pair p;
+  struct perigee_region *there, *here;
+  struct perigee_remote *remote;
+  uint8_t *memory, *bytes;
+};
+
+static void reach_open(struct reach *r, void *state, int access,
+                       bool registered) {
+  pair_open(&r->p, state);
+  r->memory = pattern(SIZE, 1);
+  r->bytes = pattern(SIZE, 2);
+  if (registered)
+    assert_int_equal(perigee_region_register(r->p.engine[1], "memory",
+                                             r->memory, SIZE, access, NULL,
+                                             &r->there),
+                     0);
+  else
+    r->there = region_of(&r->p, 1, "memory", SIZE, access);
+  r->here = region_of(&r->p, 0, NULL, SIZE, 0);
+  r->remote = look_up(&r->p, "memory");
+  assert_int_equal(perigee_remote_length(r->remote), SIZE);
+  assert_int_equal(perigee_remote_access(r->remote), access);
+}
+
+static void reach_close(struct reach *r) {
+  region_end(r->here);
+  pair_close(&r->p);
+  free(r->memory);
+  free(r->bytes);
+}
+
+static struct perigee_transfer item(struct reach *r, uint64_t local,
+                                    uint64_t remote, uint64_t length) {
+  return (struct perigee_transfer){
+      .local = {{r->here}, local, length, 1, length},
+      .remote = {{.remote = r->remote}, remote, length, 1, length}};
+}
+
+static int one(struct reach *r, int operation,
+               const struct perigee_transfer *t) {
+  return perigee_transfer(r->p.session[0], operation, t, 1, 0, -1);
+}
+
+static void back_and_forth(void **state, bool registered) {
+  struct reach r;
+  reach_open(&r, *state, BOTH, registered);
+  for (int i = 0; i < SIZES; i++) {
+    struct perigee_transfer t = item(&r, 7, 11, sizes[i]);
+    fill(r.here, 7, r.bytes, sizes[i]);
+    fill_byte(r.there, 0);
+    finish(&r.p, one(&r, PERIGEE_OP_WRITE, &t), 0);
+    same(r.there, 11, r.bytes, sizes[i]);
+    same(r.there, 11 + sizes[i], "\0\0\0\0\0\0\0\0", 8);
+    fill_byte(r.here, 0);
+    finish(&r.p, one(&r, PERIGEE_OP_READ, &t), 0);
+    same(r.here, 7, r.bytes, sizes[i]);
+    same(r.here, 7 + sizes[i], "\0\0\0\0\0\0\0\0", 8);
+  }
+  settle(&r.p);
+  region_end(r.there);
+  reach_close(&r);
+}
+
+static void memory_is_written_and_read(void **state) {
+  back_and_forth(state, false);
+}
+
+static void registered_memory_is_reached_by_request(void **state) {
+  back_and_forth(state, true);
+}
+
+static void strides_gather_and_scatter(void **state) {
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  fill(r.there, 0, r.bytes, SIZE);
+  struct perigee_transfer g = item(&r, 0, 0, 64000);
+  g.remote = (struct perigee_slice){{.remote = r.remote}, 32, 64, 1000, 256};
+  finish(&r.p, one(&r, PERIGEE_OP_READ, &g), 0);
+  uint8_t *gathered = malloc(64000);
+  for (int i = 0; i < 1000; i++)
+    memcpy(gathered + 64 * i, r.bytes + 32 + 256 * i, 64);
+  same(r.here, 0, gathered, 64000);
+  /* And scattered elsewhere, by other blocks on this side. */
+  g.local = (struct perigee_slice){{r.here}, 0, 6400, 10, 6400};
+  g.remote.offset = 160;
+  finish(&r.p, one(&r, PERIGEE_OP_WRITE, &g), 0);
+  for (int i = 0; i < 1000; i++)
+    memcpy(r.bytes + 160 + 256 * i, gathered + 64 * i, 64);
+  same(r.there, 0, r.bytes, SIZE);
+  free(gathered);
+  settle(&r.p);
+  region_end(r.there);
+  reach_close(&r);
+}
+
+static void a_batch_is_one_event(void **state) {
+  enum { ITEMS = 100, STEP = 20000 };
+  struct perigee_transfer list[ITEMS];
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  fill(r.here, 0, r.bytes, SIZE);
+  for (int i = 0; i < ITEMS; i++)
+    list[i] = item(&r, (uint64_t)i * STEP, (uint64_t)(ITEMS - 1 - i) * STEP,
+                   STEP);
+  struct perigee_session *s = r.p.session[0];
+  finish(&r.p, perigee_transfer(s, PERIGEE_OP_WRITE, list, ITEMS, 0, -1), 0);
+  for (int i = 0; i < ITEMS; i++)
+    same(r.there, (uint64_t)(ITEMS - 1 - i) * STEP,
+         r.bytes + (uint64_t)i * STEP, STEP);
+  quiet(&r.p, 20);
+  /* One bad item and none of them moves. */
+  fill_byte(r.there, 9);
+  list[ITEMS - 1].remote.offset = SIZE;
+  assert_int_equal(perigee_transfer(s, PERIGEE_OP_WRITE, list, ITEMS, 0, -1),
+                   PERIGEE_RANGE);
+  all_byte(r.there, 9);
+  finish(&r.p, perigee_transfer(s, PERIGEE_OP_WRITE, list, 0, 0, -1), 0);
+  settle(&r.p);
+  region_end(r.there);
+  reach_close(&r);
+}
+
+static void prepared_transfers_are_posted_again(void **state) {
+  static const uint64_t lengths[] = {8, 64 * KIB, MIB};
+  struct perigee_prepared *prepared;
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  for (int i = 0; i < 3; i++) {
+    struct perigee_transfer t = item(&r, 0, 0, lengths[i]);
+    assert_int_equal(perigee_prepare(r.p.session[0], PERIGEE_OP_WRITE, &t, 1,
+                                     0, &prepared),
+                     0);
+    for (int round = 0; round < 5; round++) {
+      fill(r.here, 0, r.bytes + round * 100, lengths[i]);
+      int op = perigee_post(prepared, -1);
+      if (op != PERIGEE_INLINE)
+        assert_int_equal(perigee_post(prepared, -1), PERIGEE_AGAIN);
+      finish(&r.p, op, 0);
+      same(r.there, 0, r.bytes + round * 100, lengths[i]);
+    }
+    perigee_prepared_free(prepared);
+  }
+  settle(&r.p);
+  region_end(r.there);
+  reach_close(&r);
+}
+
+/* The immediate comes after all of its data, in the order of writes. */
+static void immediates_follow_their_data(void **state) {
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  for (int i = 0; i < SIZES; i++) {
+    struct perigee_transfer t = item(&r, 0, 0, sizes[i]);
+    fill(r.here, 0, r.bytes + i, sizes[i]);
+    fill_byte(r.there, 0);
+    int wait = perigee_recv_imm(r.p.session[1], -1);
+    int op = perigee_transfer(r.p.session[0], PERIGEE_OP_WRITE_IMM, &t, 1,
+                              (uint64_t)i << 40, -1);
+    struct perigee_event e = ended(&r.p, 1, wait, 0);
+    assert_int_equal(e.immediate, (uint64_t)i << 40);
+    same(r.there, 0, r.bytes + i, sizes[i]);
+    finish(&r.p, op, 0);
+  }
+  settle(&r.p);
+  region_end(r.there);
+  reach_close(&r);
+}
+
+static void refused(struct reach *r, int operation,
+                    const struct perigee_transfer *t, int status) {
+  assert_int_equal(one(r, operation, t), status);
+  assert_true(perigee_detail(r->p.engine[0])[0] != 0);
+}
+
+static void what_was_not_granted_is_refused(void **state) {
+  struct reach r;
+  reach_open(&r, *state, PERIGEE_READ, false);
+  fill_byte(r.there, 1);
+  struct perigee_transfer t = item(&r, 0, 0, 100);
+  refused(&r, PERIGEE_OP_WRITE, &t, PERIGEE_DENIED);
+  static const struct perigee_slice outside[] = {
+      {.offset = SIZE, .length = 1, .count = 1, .stride = 1},
+      {.offset = UINT64_MAX, .length = 1, .count = 1, .stride = 1},
+      {.offset = 0, .length = SIZE + 1ull, .count = 1, .stride = 1},
+      {.offset = 0, .length = 1, .count = 2, .stride = SIZE},
+      {.offset = 0, .length = 1, .count = 2, .stride = UINT64_MAX},
+      {.offset = 1, .length = 1, .count = 3, .stride = UINT64_MAX / 2},
+      {.offset = 0, .length = UINT64_MAX, .count = 2, .stride = 1},
+      {.offset = 0, .length = 1ull << 32, .count = 1ull << 32, .stride = 0},
+      {.offset = 0, .length = 1ull << 41, .count = 1, .stride = 1},
+  };
+  for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+    struct perigee_transfer bad = t;
+    bad.remote = outside[i];
+    bad.remote.remote = r.remote;
+    refused(&r, PERIGEE_OP_READ, &bad, PERIGEE_RANGE);
+    bad = t;
+    bad.local = outside[i];
+    bad.local.region = r.here;
+    refused(&r, PERIGEE_OP_READ, &bad, PERIGEE_RANGE);
+  }
+  t.local.length = t.local.stride = 99;
+  refused(&r, PERIGEE_OP_READ, &t, PERIGEE_INVALID);
+  settle(&r.p);
+  region_end(r.there);
+  reach_close(&r);
+}
+
+static void a_closed_region_is_stale(void **state) {
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  region_end(r.there);
+  /* Another life of the same name and slot is not mistaken for it. */
+  struct perigee_region *other = region_of(&r.p, 1, "memory", SIZE, BOTH);
+  fill_byte(other, 3);
+  static const uint64_t lengths[] = {8, MIB};
+  for (int i = 0; i < 2; i++)
+    for (int operation = 1; operation <= 2; operation++) {
+      struct perigee_transfer t = item(&r, 0, 0, lengths[i]);
+      int op = one(&r, operation, &t);
+      if (op != PERIGEE_STALE)
+        finish(&r.p, op, PERIGEE_STALE);
+    }
+  all_byte(other, 3);
+  assert_ptr_not_equal(look_up(&r.p, "memory"), r.remote);
+  settle(&r.p);
+  region_end(other);
+  reach_close(&r);
+}
+
+static void names_are_found_or_not(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_region *local = region_of(&p, 1, "own", 100, PERIGEE_LOCAL);
+  struct perigee_region *write = region_of(&p, 1, "in", 100, PERIGEE_WRITE);
+  ended(&p, 0, perigee_lookup(p.session[0], "none", -1), PERIGEE_NOT_FOUND);
+  ended(&p, 0, perigee_lookup(p.session[0], "own", -1), PERIGEE_DENIED);
+  struct perigee_remote *remote = look_up(&p, "in");
+  assert_ptr_equal(look_up(&p, "in"), remote);
+  settle(&p);
+  region_end(local);
+  region_end(write);
+  pair_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(memory_is_written_and_read),
+      cmocka_unit_test(registered_memory_is_reached_by_request),
+      cmocka_unit_test(strides_gather_and_scatter),
+      cmocka_unit_test(a_batch_is_one_event),
+      cmocka_unit_test(prepared_transfers_are_posted_again),
+      cmocka_unit_test(immediates_follow_their_data),
+      cmocka_unit_test(what_was_not_granted_is_refused),
+      cmocka_unit_test(a_closed_region_is_stale),
+      cmocka_unit_test(names_are_found_or_not),
+  };
+  return RUN_MATRIX("transfers", tests);
+}
