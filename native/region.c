@@ -189,7 +189,7 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
                          struct perigee_region **out) {
   struct perigee_region *region = NULL;
   int status = make(engine, name, length, access, kind, &region);
-  if (status < 0)
+  if (!region)
     return status;
   status = back(region);
   if (status < 0) {
@@ -208,7 +208,7 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
     return fail(engine, PERIGEE_INVALID, "cannot register a NULL pointer");
   struct perigee_region *region = NULL;
   int status = make(engine, name, length, access, kind, &region);
-  if (status < 0)
+  if (!region)
     return status;
   region->pointer = pointer;
   *out = region;

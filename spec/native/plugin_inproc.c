@@ -179,7 +179,7 @@ static struct source source_of(struct exposed *exposed) {
 static int inproc_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
                        struct source *source) {
   (void)lane;
-  struct exposed *e = malloc(sizeof *e + length);
+  struct exposed *e = calloc(1, sizeof *e + length);
   if (!e)
     return PERIGEE_NO_MEMORY;
   *pointer = (uint8_t *)(e + 1);
