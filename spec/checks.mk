@@ -58,7 +58,7 @@ tests-tsan: $(STRESS:%=build/tsan/%)
 test: ## set up, build, and run all the tests
 	.ci/deps build test
 	$(MAKE) tests
-	$(RUN) native specs model examples
+	$(RUN) native specs model
 
 test-jit: ## the specs with everything compiled at once
 	.ci/deps build test
