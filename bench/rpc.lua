@@ -35,10 +35,10 @@ end
 
 -- How each mode is called and what its floor is.
 local MODES = {
-  typed = { one = calls.typed, slot = calls.typed_slot, sizes = { 16 },
+  typed = { one = calls.typed, slots = calls.typed_slots, sizes = { 16 },
             floor = "floor_echo" },
-  raw = { one = calls.raw, slot = calls.raw_slot, floor = "floor_pull" },
-  inplace = { one = calls.inplace, slot = calls.inplace_slot,
+  raw = { one = calls.raw, slots = calls.raw_slots, floor = "floor_pull" },
+  inplace = { one = calls.inplace, slots = calls.inplace_slots,
               floor = "floor_echo" },
 }
 
@@ -59,9 +59,8 @@ local function measure_echo(run, mode, size)
   if window == 1 then
     step = one(run.proxy, size, run.engine)
   else
-    step = calls.windowed(window, function()
-      return MODES[mode].slot(run.proxy, size, run.engine)
-    end)
+    step = calls.windowed(window, MODES[mode].slots(run.proxy, size, window,
+                                                    run.engine))
   end
   local row = { mode = mode, size = size, window = window,
                 sessions = given.sessions }
@@ -71,9 +70,7 @@ end
 
 local function measure_pipelined(run, size)
   local given, window = run.given, run.given.window or PIPELINED_WINDOW
-  local step = calls.windowed(window, function()
-    return calls.pipelined_slot(run.proxy, size)
-  end)
+  local step = calls.windowed(window, calls.pipelined_slots(run.proxy, size))
   local row = { mode = "pipelined", size = size, window = window,
                 sessions = given.sessions,
                 seconds = not given.seconds_given and PIPELINED_SECONDS }

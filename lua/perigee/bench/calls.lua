@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The measured loops of bench/rpc.lua. A kind of call makes
 --   step(samples, capacity, until_ns) --> calls made [, ns of all together]
--- for one call at a time, or a slot { submit() --> future, settle(future) }
--- of which a window has several. Every reply is checked.
+-- for one call at a time, or the two functions submit(i) --> future and
+-- settle(i, future) of a window's slots. Every reply is checked.
 
 local ffi = require "ffi"
 local payload = require "perigee.bench.payload"
@@ -13,26 +13,29 @@ local wrong, now = payload.wrong, process.now
 
 local M = {}
 
--- N slots from make(), oldest first. A latency is from submit to settle.
-function M.windowed(window, make)
-  local slots, futures, begun = {}, {}, ffi.new("double[?]", window)
-  for i = 0, window - 1 do slots[i] = make() end
+-- `window` calls under way in slots 0 .. window - 1, settled oldest first. A
+-- latency is from submit to settle.
+function M.windowed(window, submit, settle)
+  local futures, begun = {}, ffi.new("double[?]", window)
   return function(samples, capacity, until_ns)
-    local first, oldest, fresh = now(), 0, 0
+    local first, fresh, oldest, i = now(), 0, 0, 0
     local at = first
-    repeat
-      while fresh - oldest < window and fresh < capacity
-            and (at < until_ns or fresh < window) do
-        local i = fresh % window
-        futures[i], begun[i] = slots[i].submit(), at
-        fresh = fresh + 1
-      end
-      local i = oldest % window
-      slots[i].settle(futures[i])
+    while fresh < window and fresh < capacity do
+      futures[fresh], begun[fresh] = submit(fresh), at
+      fresh = fresh + 1
+    end
+    while oldest < fresh do
+      settle(i, futures[i])
       at = now()
       samples[oldest] = at - begun[i]
       oldest = oldest + 1
-    until oldest == fresh
+      if at < until_ns and fresh < capacity then
+        futures[i], begun[i] = submit(i), at
+        fresh = fresh + 1
+      end
+      i = i + 1
+      if i == window then i = 0 end
+    end
     return oldest, at - first
   end
 end
@@ -55,18 +58,18 @@ function M.typed(proxy)
   end
 end
 
-function M.typed_slot(proxy)
-  local async, a = proxy.async, 0
-  return {
-    submit = function()
-      a = a + 1
-      return async:add(a, 0.5)
-    end,
-    settle = function(future)
-      local sum, err = future:wait()
-      if sum ~= a + 0.5 then wrong("typed", err) end
-    end,
-  }
+function M.typed_slots(proxy)
+  local async, a, sums = proxy.async, 0, {}
+  local function submit(i)
+    a = a + 1
+    sums[i] = a + 0.5
+    return async:add(a, 0.5)
+  end
+  local function settle(i, future)
+    local sum, err = future:wait()
+    if sum ~= sums[i] then wrong("typed", err) end
+  end
+  return submit, settle
 end
 
 -- inplace: the writer's copy from private memory is the first, the handler's
@@ -135,28 +138,33 @@ function M.inplace_into(proxy, size, engine)
   end
 end
 
-function M.inplace_slot(proxy, size)
-  local buffer = payload.private(size)
-  local round = 0
-  local function writer(loan)
-    ffi.copy(loan.pointer, buffer, size)
-    return size
+-- Each slot's writer and reader know their round by the slot that is theirs.
+function M.inplace_slots(proxy, size, window)
+  local round, asyncs, writers, rounds = 0, {}, {}, {}
+  local buffers = {}
+  for i = 0, window - 1 do
+    local buffer = payload.private(size)
+    buffers[i] = buffer
+    writers[i] = function(loan)
+      ffi.copy(loan.pointer, buffer, size)
+      return size
+    end
+    asyncs[i] = proxy:with {
+      capacity = size,
+      reader = function(reply) return check(reply.pointer, size, rounds[i]) end,
+    }.async
   end
-  local async = proxy:with {
-    capacity = size,
-    reader = function(reply) return check(reply.pointer, size, round) end,
-  }.async
-  return {
-    submit = function()
-      round = round + 1
-      stamp(buffer, size, round)
-      return async:copy(writer)
-    end,
-    settle = function(future)
-      local bad, err = future:wait()
-      if bad ~= 0 then wrong("inplace", err) end
-    end,
-  }
+  local function submit(i)
+    round = round + 1
+    rounds[i] = round
+    stamp(buffers[i], size, round)
+    return asyncs[i]:copy(writers[i])
+  end
+  local function settle(_, future)
+    local bad, err = future:wait()
+    if bad ~= 0 then wrong("inplace", err) end
+  end
+  return submit, settle
 end
 
 -- raw: a slice in, `into` out; both private.
@@ -189,47 +197,45 @@ function M.raw(proxy, size, engine)
   end
 end
 
-function M.raw_slot(proxy, size, engine)
-  local from, into = raw_memory(engine, size)
-  local source, target, round = from.pointer, into.pointer, 0
-  local async = proxy:with { into = into }.async
-  return {
-    submit = function()
-      round = round + 1
-      stamp(source, size, round)
-      return async:echo(from)
-    end,
-    settle = function(future)
-      local filled, err = future:wait()
-      if not filled or check(target, size, round) ~= 0 then
-        wrong("raw", err)
-      end
-    end,
-  }
+function M.raw_slots(proxy, size, window, engine)
+  local round, asyncs, froms, intos, rounds = 0, {}, {}, {}, {}
+  for i = 0, window - 1 do
+    froms[i], intos[i] = raw_memory(engine, size)
+    asyncs[i] = proxy:with { into = intos[i] }.async
+  end
+  local function submit(i)
+    round = round + 1
+    rounds[i] = round
+    stamp(froms[i].pointer, size, round)
+    return asyncs[i]:echo(froms[i])
+  end
+  local function settle(i, future)
+    local filled, err = future:wait()
+    if not filled or check(intos[i].pointer, size, rounds[i]) ~= 0 then
+      wrong("raw", err)
+    end
+  end
+  return submit, settle
 end
 
 -- pipelined: raw calls with strings, each a new one.
-local serial = 0
-
-function M.pipelined_slot(proxy, size)
-  local async, sent = proxy.async, nil
-  local bytes = ffi.new("uint8_t[?]", size)
-  local number = ffi.new "union { double value; uint8_t bytes[8]; }"
-  local head = math.min(size, 8)
+function M.pipelined_slots(proxy, size)
+  local async, serial, sent = proxy.async, 0, {}
+  local bytes = ffi.new("uint8_t[?]", size + 8)
+  local number = ffi.cast("uint32_t *", bytes)
   ffi.fill(bytes, size, 97)
-  return {
-    submit = function()
-      serial = serial + 1
-      number.value = serial
-      ffi.copy(bytes, number.bytes, head)
-      sent = ffi.string(bytes, size)
-      return async:echo(sent)
-    end,
-    settle = function(future)
-      local got, err = future:wait()
-      if got ~= sent then wrong("pipelined", err) end
-    end,
-  }
+  local function submit(i)
+    serial = serial + 1
+    number[0] = serial
+    local text = ffi.string(bytes, size)
+    sent[i] = text
+    return async:echo(text)
+  end
+  local function settle(i, future)
+    local got, err = future:wait()
+    if got ~= sent[i] then wrong("pipelined", err) end
+  end
+  return submit, settle
 end
 
 -- loan: the time of an inplace call less what writer, handler and reader
