@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * reply.c - answering what is served: by message, by loan, by a bare status.
+ *
+ * A reply is always sent, even to a call that has ended: it lets go of what
+ * the request lent. One that refers to memory of ours keeps it until the
+ * caller's mark is gone.
+ */
+#include <string.h>
+
+#include "served.h"
+
+/* ---- Replying ----------------------------------------------------------- */
+
+static bool refers(const struct outgoing *out) {
+  return out->record.flags & (RECORD_HEAD_BULK | RECORD_SLICE_BULK);
+}
+
+static void take_event(struct operation *op, enum event event) {
+  step(op, event);
+  if (event == REFER)
+    operation_move(op);
+}
+
+static int plan(struct operation *op, const struct perigee_message *m,
+                struct outgoing *out) {
+  struct record *r = &out->record;
+  *r = (struct record){.kind = RECORD_REPLY,
+                       .method = op->index,
+                       .status = m->status,
+                       .operation = op->peer_operation,
+                       .generation = op->peer_generation,
+                       .remaining = op->generation};
+  return outgoing_plan(op, m, out);
+}
+
+/* What tells the caller, in place of a reply that could not be sent. */
+static struct perigee_message refusal(int status) {
+  return (struct perigee_message){.status = status};
+}
+
+/* 1: published, 0: no room, or a status. The reply's own memory is marked
+ * live before the caller can see that it is referred to. */
+static int publish(struct operation *op, const struct perigee_message *m) {
+  struct outgoing out = {0};
+  struct perigee_message none = refusal(PERIGEE_CANCELLED);
+  int status = plan(op, served_wanted(op) ? m : &none, &out);
+  if (status < 0) {
+    none.status = status;
+    out = (struct outgoing){0};
+    parts_end(op);
+    if (plan(op, &none, &out) < 0)
+      return status;
+  }
+  struct lane *lane = op->session->lane;
+  if (refers(&out)) {
+    op->marked = true;
+    lane_table(lane)->mark(lane, op->index, op->generation);
+  }
+  if (!outgoing_publish(op->session, RING_REPLY, &out))
+    return 0;
+  take_event(op, refers(&out) ? REFER : ANSWER);
+  return status < 0 ? status : 1;
+}
+
+void served_refuse(struct operation *op, int status) {
+  struct perigee_message m = refusal(status);
+  struct outgoing out = {0};
+  parts_end(op);
+  if (plan(op, &m, &out) == PERIGEE_OK)
+    outgoing_publish(op->session, RING_REPLY, &out);
+}
+
+static int after_reply(struct operation *op, int status) {
+  bool refer = op->state == REPLIED;
+  if (refer)
+    return 1;
+  served_tell(op); /* over, unless a copy out of it is still under way */
+  return status < 0 ? status : 0;
+}
+
+/* A short head is copied: it may lie in the ring that it came by. */
+static void keep_reply(struct operation *op, const struct perigee_message *m) {
+  op->reply = *m;
+  if (m->length == 0 || m->length > op->session->eager)
+    return;
+  uint8_t *copy = pool_take(op->engine, m->length);
+  if (!copy) {
+    op->reply = refusal(PERIGEE_NO_MEMORY);
+    return;
+  }
+  memcpy(copy, m->head, m->length);
+  pool_give(op->engine, op->block);
+  op->reply.head = op->block = copy;
+}
+
+/* 1: SENT will follow, 0: over. */
+int served_answer(struct operation *op, const struct perigee_message *m) {
+  struct node *backlog = &op->session->backlog[RING_REPLY];
+  int status = list_empty(backlog) ? publish(op, m) : 0;
+  if (status != 0)
+    return after_reply(op, status);
+  keep_reply(op, m);
+  step(op, WAIT);
+  list_append(backlog, &op->queue);
+  return 1;
+}
+
+void serve_flush(struct perigee_session *session) {
+  struct node *backlog = &session->backlog[RING_REPLY];
+  while (!list_empty(backlog)) {
+    struct operation *op = CONTAINER(backlog->next, struct operation, queue);
+    list_remove(&op->queue);
+    if (publish(op, &op->reply) == 0) {
+      list_prepend(backlog, &op->queue);
+      return;
+    }
+    session->engine->progress++;
+    if (op->state == TOLD)
+      served_tell(op);
+  }
+}
+
+struct operation *served_find(struct perigee_engine *engine, int index,
+                              int *status) {
+  struct operation *op = operation_find(engine, index);
+  if (!op || op->kind != OP_SERVED || op->record != RECORD_REQUEST ||
+      (op->state != SERVING && op->state != LANDING)) {
+    *status =
+        fail(engine, PERIGEE_INVALID, "no call %d is being served", index);
+    return NULL;
+  }
+  if (open_lane(op))
+    return op;
+  *status = fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
+  /* Only a call in service outlives its session. */
+  if (op->state == SERVING) {
+    step(op, ANSWER);
+    served_tell(op);
+  }
+  return NULL;
+}
+
+int perigee_reply(struct perigee_engine *engine, int served,
+                  const struct perigee_message *m) {
+  int status;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  if (op->state == LANDING) { /* refused: nothing is to be waited for */
+    op->landed = false;
+    served_let_on(op);
+    step(op, SERVE);
+  }
+  operation_hold(op, m->slice.region);
+  return served_answer(op, m);
+}
+
+void serve_answer(struct operation *op, int status) {
+  struct perigee_message m = refusal(status);
+  served_let_on(op);
+  if (op->state != SERVING)
+    step(op, SERVE);
+  if (open_lane(op)) {
+    served_answer(op, &m);
+    return;
+  }
+  step(op, ANSWER);
+  served_tell(op);
+}
+
+int perigee_reply_begin(struct perigee_engine *engine, int served,
+                        uint64_t capacity, struct perigee_loan *loan) {
+  int status;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  status = loan_begin(op->session, RING_REPLY, capacity, 0, loan);
+  op->session->loans[RING_REPLY].served = served;
+  return status;
+}
+
+void perigee_reply_abort(struct perigee_engine *engine, int served) {
+  struct operation *op = operation_find(engine, served);
+  if (op && op->session)
+    loan_abort(op->session, RING_REPLY);
+}
+
+int perigee_reply_commit(struct perigee_engine *engine, int served,
+                         uint64_t length) {
+  int status;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  struct perigee_session *session = op->session;
+  struct loan *loan = &session->loans[RING_REPLY];
+  struct lane *lane = session->lane;
+  if (!loan->open || loan->served != served || length > loan->length)
+    return fail(engine, PERIGEE_INVALID, "no such loan is open");
+  loan->open = false;
+  if (!loan->in_ring) {
+    /* The block is the operation's from here on, and the head of a reply that
+     * lies in the arena is referred to where it is. A request's head that was
+     * pulled into a block of ours has been read by now. */
+    unlend(op);
+    op->head_lent = true;
+    op->head_loan = loan->source;
+    struct perigee_message m = {.head = loan->pointer, .length = length};
+    return served_answer(op, &m);
+  }
+  struct record r = {.kind = RECORD_REPLY,
+                     .method = op->index,
+                     .operation = op->peer_operation,
+                     .generation = op->peer_generation,
+                     .remaining = op->generation,
+                     .head_length = length};
+  uint8_t *head;
+  record_encode(&r, loan->record, &head, NULL);
+  lane_table(lane)->publish(lane, RING_REPLY, record_size(&r));
+  session->counters.bytes_sent += length;
+  session_wake(session);
+  step(op, ANSWER);
+  return after_reply(op, 1);
+}
