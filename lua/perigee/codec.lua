@@ -4,7 +4,7 @@
 -- place, and its place (from 1) follows as one more value after the last.
 --
 -- The core has copied and scanned what arrives (PERIGEE_TYPED) before it gets
--- here, so decoding needs no guard of its own.
+-- here. Decoding may still raise on a table that gives one key twice.
 local native = require "perigee.native"
 local slices = require "perigee.slice"
 
@@ -137,15 +137,21 @@ function M.unpack(pointer, length)
   return unpack_list(a, b, c, d)
 end
 
---- The values of data that a slice came with, as a table with their number n
--- and the slice's place; nil if the data names no such place.
-function M.unpack_slice(pointer, length)
+local function decode_all(pointer, length)
   local values, n = {}, 0
   inbox:set(pointer, length)
   while #inbox > 0 do
     n = n + 1
     values[n] = inbox:decode()
   end
+  return values, n
+end
+
+--- The values of data that a slice came with, as a table with their number n
+-- and the slice's place; nil if the data names no such place. Never raises.
+function M.unpack_slice(pointer, length)
+  local fine, values, n = pcall(decode_all, pointer, length)
+  if not fine then return nil end
   local place = values[n]
   values[n] = nil
   n = n - 1

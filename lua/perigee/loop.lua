@@ -210,9 +210,13 @@ local function sleep(deadline)
   if timeout < 0 and state.count == 0 and not state.watching then
     error("perigee: nothing is left that could end this wait", 0)
   end
-  if C.perigee_wait(state.handles, state.count, timeout) == AGAIN then
-    note_signals()
+  local status
+  if state.count > 0 then
+    status = C.perigee_wait(state.handles, state.count, timeout)
+  else
+    status = native.sleep(timeout < 0 and 1e8 or timeout)
   end
+  if status == AGAIN then note_signals() end
 end
 
 -- Runs the loop on the spot: true when target has ended, false at the deadline,
@@ -259,7 +263,8 @@ end
 -- Runs what is ready now, not what gets ready meanwhile.
 local function run_ready(leader)
   local last = state.last
-  while state.first <= last and state.leader == leader do
+  while state.first <= last and state.first <= state.last
+    and state.leader == leader do
     local item = ready[state.first]
     ready[state.first] = nil
     state.first = state.first + 1

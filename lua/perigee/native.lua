@@ -27,6 +27,7 @@ local function declare()
     int getpid(void);
     unsigned int getuid(void);
     int perigee_clock(int clock, int64_t *time) __asm__("clock_gettime");
+    int perigee_nap(void *, unsigned long, int) __asm__("poll");
   ]]
 end
 
@@ -64,6 +65,13 @@ local time = ffi.new("int64_t[2]")
 function M.clock()
   ffi.C.perigee_clock(CLOCK_MONOTONIC, time)
   return tonumber(time[0]) * 1e9 + tonumber(time[1])
+end
+
+--- Sleeps for nanoseconds, 0.1 s at most, where no engine is there to wait on;
+-- PERIGEE_AGAIN, as if a signal had come.
+function M.sleep(nanoseconds)
+  ffi.C.perigee_nap(nil, 0, math.min(math.ceil(nanoseconds / 1e6), 100))
+  return C.PERIGEE_AGAIN
 end
 
 --- This process's id, and its user's.

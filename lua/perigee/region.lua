@@ -28,7 +28,7 @@ local function region_name(value)
   end
 end
 
-local OPTIONS = { name = region_name, access = access, memory = check.string }
+local OPTIONS = { name = region_name, access = access, kind = check.string }
 
 -- ---- Regions ----------------------------------------------------------------
 
@@ -42,12 +42,15 @@ local function net(engine)
   end
 end
 
+-- Host memory is what the CPU can touch; it has no name here.
+local function memory_of(kind) return kind ~= "host" and kind or false end
+
 local function adopt(engine, handle, options, keep)
   local region = setmetatable({
     engine = engine, handle = ffi.gc(handle, net(engine)), closing = false,
     length = tonumber(C.perigee_region_length(handle)),
     base = C.perigee_region_pointer(handle), name = options.name,
-    access = options.access or "", memory = options.memory, keep = keep,
+    access = options.access or "", memory = memory_of(options.kind), keep = keep,
   }, Region)
   region.pointer = region.base
   engine.memory[region] = true
@@ -57,8 +60,8 @@ end
 
 --- engine:alloc: length bytes of page-aligned zeroed memory that peers on this
 -- host can map. options: name (peers find it by that until it is closed),
--- access ("" default, "r", "w", "rw": what peers may do), memory (a kind of
--- memory that the engine was given, default host memory). nil and an error of
+-- access ("" default, "r", "w", "rw": what peers may do), kind (of memory: "host",
+-- the default, or one that the engine was given). nil and an error of
 -- kind name_taken or no_memory. The region is the caller's: it lives until
 -- close(), or, unnamed, while it, a slice of it or an operation refers to it.
 function M.alloc(engine, length, options)
@@ -70,7 +73,7 @@ function M.alloc(engine, length, options)
   end
   local out = region_out()
   local status = C.perigee_region_alloc(engine:use(2), options.name, length,
-    ACCESS[options.access or ""], options.memory, out)
+    ACCESS[options.access or ""], options.kind, out)
   if status < 0 then
     return nil, errors.from(status, ("allocating a region of %d bytes")
       :format(length), engine.handle, nil, 2)
@@ -90,7 +93,7 @@ function M.register(engine, pointer, length, options)
   local out = region_out()
   local status = C.perigee_region_register(engine:use(2), options.name,
     ffi.cast("void *", pointer), length, ACCESS[options.access or ""],
-    options.memory, out)
+    options.kind, out)
   if status < 0 then
     return nil, errors.from(status, ("registering a region of %d bytes")
       :format(length), engine.handle, nil, 2)

@@ -48,6 +48,11 @@ local function serve_slice(engine, event, served, method, worker)
                 xpcall(method.handler, caught, unpack(values, 1, values.n)))
 end
 
+-- Under xpcall, as decoding can fail on what no scan sees (a key given twice).
+local function decode_and_call(handler, pointer, length)
+  return handler(unpack_values(pointer, length))
+end
+
 function loop.serve(engine, event, worker)
   local method, served = engine.methods[event.method], event.operation
   if not method or method.kind ~= "typed" then
@@ -59,8 +64,8 @@ function loop.serve(engine, event, worker)
     return serve_slice(engine, event, served, method, worker)
   end
   return answer(engine, served, worker,
-                xpcall(method.handler, caught,
-                       unpack_values(event.pointer, tonumber(event.length))))
+                xpcall(decode_and_call, caught, method.handler,
+                       event.pointer, tonumber(event.length)))
 end
 
 -- ---- Raw ------------------------------------------------------------------------

@@ -33,12 +33,16 @@ function M.doing(binding, method)
   return ("calling %s of %s"):format(method.text, binding.session:text())
 end
 
+local function pcalled(fine, text, ...)
+  if fine then return text and tostring(text), ... end
+end
+
 local function failure_text(told)
-  if told.length == 0 then return nil end
+  if told.length == 0 or told.pointer == nil then return nil end
   if band(told.flags, TYPED) == 0 then
     return ffi.string(told.pointer, told.length)
   end
-  return codec.unpack(told.pointer, tonumber(told.length))
+  return pcalled(pcall(codec.unpack, told.pointer, tonumber(told.length)))
 end
 
 local function limit(binding)

@@ -2,6 +2,7 @@
 --- Typed calls. A caller's function encodes the arguments into a buffer of the
 -- codec's, which is kept until the call has ended: the core may refer to it.
 local codec = require "perigee.codec"
+local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -19,7 +20,13 @@ local store_local, state = slices.store_local, loop.state
 local M = {}
 
 local TYPED, SLICE = C.PERIGEE_TYPED, C.PERIGEE_SLICE
-local POOLED, PROTOCOL = C.PERIGEE_POOLED, C.PERIGEE_PROTOCOL
+local POOLED = C.PERIGEE_POOLED
+
+local function decoded(binding, method, fine, ...)
+  if fine then return ... end
+  return nil, errors.new("protocol", outcome.doing(binding, method)
+    .. ": the reply cannot be decoded: " .. tostring((...)), true)
+end
 
 -- The results of a reply that a slice came with.
 local function with_slice(binding, method, told)
@@ -34,7 +41,7 @@ local function with_slice(binding, method, told)
   end
   if not values then
     slice:close()
-    return nil, outcome.refused(binding, method, PROTOCOL)
+    return decoded(binding, method, false, "a slice came without its place")
   end
   values[values.place] = slice
   return unpack(values, 1, values.n)
@@ -47,7 +54,8 @@ local function results(binding, method, told)
   if band(told.flags, SLICE) ~= 0 then
     return with_slice(binding, method, told)
   end
-  return unpack_values(told.pointer, tonumber(told.length))
+  return decoded(binding, method,
+                 pcall(unpack_values, told.pointer, tonumber(told.length)))
 end
 
 local function misuse(method, problem, level)
