@@ -16,7 +16,7 @@ static bool refers(const struct outgoing *out) {
   return out->record.flags & (RECORD_HEAD_BULK | RECORD_SLICE_BULK);
 }
 
-static void take_event(struct operation *op, enum event event) {
+static void take_event(struct operation *op, enum served_event event) {
   step(op, event);
   if (event == REFER)
     operation_move(op);
@@ -202,7 +202,7 @@ int perigee_reply_commit(struct perigee_engine *engine, int served,
     /* The block is the operation's from here on, and the head of a reply that
      * lies in the arena is referred to where it is. A request's head that was
      * pulled into a block of ours has been read by now. */
-    unlend(op);
+    served_unlend(op);
     op->head_lent = true;
     op->head_loan = loan->source;
     struct perigee_message m = {.head = loan->pointer, .length = length};

@@ -75,7 +75,7 @@ static void unmark(struct operation *op) {
   op->marked = false;
 }
 
-static void unlend(struct operation *op) {
+void served_unlend(struct operation *op) {
   if (op->head_lent && op->session && op->session->lane)
     lane_table(op->session->lane)->unloan(op->session->lane, &op->head_loan);
   op->head_lent = false;
@@ -90,7 +90,7 @@ static bool settle(struct operation *op) {
     operation_move(op);
     return false;
   }
-  unlend(op);
+  served_unlend(op);
   operation_unhold(op);
   return true;
 }

@@ -65,5 +65,7 @@ int served_answer(struct operation *op, const struct perigee_message *m);
 /* A reply that is only a status, told without taking a step. */
 void served_refuse(struct operation *op, int status);
 void served_access(struct operation *op, const struct record *record);
+/* The block that a raw head was pulled into, or that a reply fills. */
+void served_unlend(struct operation *op);
 
 #endif
