@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t sizes[] = {
-    0,     1,     63,    64,      8191,        8192,   8193,
-    65535, 65536, 65537, MIB,     5 * MIB + 3, 8 * MIB};
+static const uint64_t sizes[] = {0,    1,           63,     64,    8191,
+                                 8192, 8193,        65535,  65536, 65537,
+                                 MIB,  5 * MIB + 3, 8 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 /* {7} as string.buffer writes it. */
@@ -27,8 +27,11 @@ static void all_sent(struct pair *p, int reply) {
 /* Answered with the request's own view. */
 static void echo(struct pair *p, uint64_t length) {
   uint8_t *bytes = pattern(length, (uint8_t)length);
-  struct perigee_message m = {.method = 3, .head = bytes, .length = length,
-                              .code = length + 1, .timeout = 60000 * MS};
+  struct perigee_message m = {.method = 3,
+                              .head = bytes,
+                              .length = length,
+                              .code = length + 1,
+                              .timeout = 60000 * MS};
   int call = perigee_call(p->session[0], &m);
   struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
   assert_int_equal(e.method, 3);
@@ -36,8 +39,8 @@ static void echo(struct pair *p, uint64_t length) {
   assert_int_equal(e.length, length);
   assert_true(e.remaining > 0 && e.remaining <= 60000 * MS);
   assert_memory_equal(e.pointer, bytes, length);
-  struct perigee_message r = {.head = e.pointer, .length = e.length,
-                              .code = 99};
+  struct perigee_message r = {
+      .head = e.pointer, .length = e.length, .code = 99};
   int sent = perigee_reply(p->engine[1], e.operation, &r);
   struct perigee_event back = ended(p, 0, call, 0);
   assert_int_equal(back.length, length);
@@ -173,10 +176,13 @@ static void landed(struct pair *p, uint64_t length) {
   struct places s;
   uint8_t *bytes = pattern(length, 77);
   places_open(p, &s, length, bytes);
-  struct perigee_message m = {.method = 1, .flags = PERIGEE_TYPED,
-                              .head = seven, .length = sizeof seven,
+  struct perigee_message m = {.method = 1,
+                              .flags = PERIGEE_TYPED,
+                              .head = seven,
+                              .length = sizeof seven,
                               .slice = all_of(s.from, length),
-                              .into = all_of(s.back, s.room), .timeout = -1};
+                              .into = all_of(s.back, s.room),
+                              .timeout = -1};
   int call = perigee_call(p->session[0], &m);
   struct perigee_event e = until(p, 1, PERIGEE_EVENT_LANDING);
   assert_int_equal(e.slice, length);
@@ -188,7 +194,8 @@ static void landed(struct pair *p, uint64_t length) {
   assert_int_equal(perigee_land(p->engine[1], e.operation, &place), 0);
   e = until(p, 1, PERIGEE_EVENT_REQUEST);
   same(s.to, 0, bytes, length);
-  struct perigee_message r = {.flags = PERIGEE_TYPED, .head = seven,
+  struct perigee_message r = {.flags = PERIGEE_TYPED,
+                              .head = seven,
                               .length = sizeof seven,
                               .slice = all_of(s.to, length)};
   int sent = perigee_reply(p->engine[1], e.operation, &r);
@@ -213,9 +220,11 @@ static void pooled(struct pair *p, uint64_t length) {
   struct places s;
   uint8_t *bytes = pattern(length, 41);
   places_open(p, &s, length, bytes);
-  struct perigee_message m = {.flags = PERIGEE_TYPED, .head = seven,
+  struct perigee_message m = {.flags = PERIGEE_TYPED,
+                              .head = seven,
                               .length = sizeof seven,
-                              .slice = all_of(s.from, length), .timeout = -1};
+                              .slice = all_of(s.from, length),
+                              .timeout = -1};
   int call = perigee_call(p->session[0], &m);
   struct perigee_event e = until(p, 1, PERIGEE_EVENT_LANDING);
   struct perigee_slice none = {0};
@@ -226,7 +235,8 @@ static void pooled(struct pair *p, uint64_t length) {
   assert_memory_equal(e.landed, bytes, length);
   perigee_pool_free(p->engine[1], e.landed);
   fill(s.to, 0, bytes, length);
-  struct perigee_message r = {.flags = PERIGEE_TYPED, .head = seven,
+  struct perigee_message r = {.flags = PERIGEE_TYPED,
+                              .head = seven,
                               .length = sizeof seven,
                               .slice = all_of(s.to, length)};
   int sent = perigee_reply(p->engine[1], e.operation, &r);
@@ -254,8 +264,10 @@ static void strided(struct pair *p, uint64_t block, uint64_t count) {
   uint8_t *bytes = pattern(2 * total, 5);
   places_open(p, &s, 2 * total, bytes);
   fill_byte(s.to, 0xaa);
-  struct perigee_message m = {.flags = PERIGEE_TYPED, .head = seven,
-                              .length = sizeof seven, .timeout = -1,
+  struct perigee_message m = {.flags = PERIGEE_TYPED,
+                              .head = seven,
+                              .length = sizeof seven,
+                              .timeout = -1,
                               .slice = {{s.from}, 0, block, count, 2 * block}};
   int call = perigee_call(p->session[0], &m);
   struct perigee_event e = until(p, 1, PERIGEE_EVENT_LANDING);

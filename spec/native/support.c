@@ -50,37 +50,56 @@ void variant_options(const struct variant *v, struct perigee_options *o) {
   o->memories = memories;
 }
 
+/* Pointers of an event are valid until the next poll. */
+static bool points(const struct perigee_event *e) {
+  return e->kind == PERIGEE_EVENT_REQUEST || e->kind == PERIGEE_EVENT_LANDING ||
+         e->kind == PERIGEE_EVENT_REPLY;
+}
+
+static void poll_side(struct pair *p, int side) {
+  int n = p->kept[side];
+  if (!p->engine[side] || n == INBOX || (n && points(&p->inbox[side][n - 1])))
+    return;
+  p->kept[side] += perigee_poll(p->engine[side], &p->inbox[side][n], 1);
+}
+
 /* 20 s for all that a test waits for at once. */
 static bool event(struct pair *p, int side) {
   int64_t end = clock_now() + 20000 * MS;
   for (int i = 0; p->kept[side] == 0; i++) {
-    for (int j = 0; j < 2; j++)
-      if (p->engine[j] && p->kept[j] == 0)
-        p->kept[j] += perigee_poll(p->engine[j], &p->inbox[j], 1);
+    poll_side(p, 0);
+    poll_side(p, 1);
     if (i % 1000 == 0 && clock_now() > end)
       return false;
   }
   return true;
 }
 
+static struct perigee_event take(struct pair *p, int side) {
+  struct perigee_event first = p->inbox[side][0];
+  p->kept[side]--;
+  memmove(p->inbox[side], p->inbox[side] + 1,
+          (size_t)p->kept[side] * sizeof first);
+  return first;
+}
+
 struct perigee_event until(struct pair *p, int side, int kind) {
   if (!event(p, side))
     fail_msg("no event %d on side %d", kind, side);
-  if (p->inbox[side].kind != kind)
-    fail_msg("event %d with %s, not %d, on side %d", p->inbox[side].kind,
-             perigee_status_name(p->inbox[side].status), kind, side);
-  p->kept[side] = 0;
-  return p->inbox[side];
+  struct perigee_event e = take(p, side);
+  if (e.kind != kind)
+    fail_msg("event %d with %s, not %d, on side %d", e.kind,
+             perigee_status_name(e.status), kind, side);
+  return e;
 }
 
 void quiet(struct pair *p, int rounds) {
   for (int i = 0; i < rounds; i++)
-    for (int j = 0; j < 2; j++) {
-      if (p->kept[j] == 0)
-        p->kept[j] += perigee_poll(p->engine[j], &p->inbox[j], 1);
-      if (p->kept[j])
-        fail_msg("an event %d with %s on side %d", p->inbox[j].kind,
-                 perigee_status_name(p->inbox[j].status), j);
+    for (int side = 0; side < 2; side++) {
+      poll_side(p, side);
+      if (p->kept[side])
+        fail_msg("an event %d with %s on side %d", p->inbox[side][0].kind,
+                 perigee_status_name(p->inbox[side][0].status), side);
     }
 }
 
@@ -148,8 +167,7 @@ struct perigee_event ended(struct pair *p, int side, int op, int status) {
   assert_true(op >= 0 && op != PERIGEE_INLINE);
   if (!event(p, side))
     fail_msg("operation %d does not end", op);
-  struct perigee_event e = p->inbox[side];
-  p->kept[side] = 0;
+  struct perigee_event e = take(p, side);
   if (e.kind < PERIGEE_EVENT_REPLY && e.kind != PERIGEE_EVENT_CONNECTED)
     fail_msg("event %d is no end", e.kind);
   assert_int_equal(e.operation, op);
@@ -185,9 +203,8 @@ uint8_t *pattern(uint64_t length, uint8_t seed) {
 struct perigee_region *region_of(struct pair *p, int side, const char *name,
                                  uint64_t length, int access) {
   struct perigee_region *region = NULL;
-  int status =
-      perigee_region_alloc(p->engine[side], name, length ? length : 1, access,
-                           p->variant->memory, &region);
+  int status = perigee_region_alloc(p->engine[side], name, length ? length : 1,
+                                    access, p->variant->memory, &region);
   assert_int_equal(status, 0);
   return region;
 }

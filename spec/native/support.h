@@ -15,7 +15,7 @@
 
 #include "perigee.h"
 
-enum { KIB = 1 << 10, MIB = 1 << 20 };
+enum { KIB = 1 << 10, MIB = 1 << 20, INBOX = 4096 };
 static const int64_t MS = 1000000;
 
 extern const struct perigee_transport perigee_transport_inproc;
@@ -33,7 +33,7 @@ struct pair {
   struct perigee_engine *engine[2]; /* 0 dials, 1 listens */
   struct perigee_session *session[2];
   struct perigee_listener *listener;
-  struct perigee_event inbox[2];
+  struct perigee_event inbox[2][INBOX]; /* not yet asked for by the test */
   int kept[2];
   char path[64], address[80];
 };
@@ -50,7 +50,8 @@ void pair_close(struct pair *p);
 /* The same without the checks. */
 void pair_drop(struct pair *p);
 
-/* Polls both until an event of one side, which must be of this kind. */
+/* Polls both until an event of one side, which must be of this kind. A side
+ * with an event that points to something is not polled until it is taken. */
 struct perigee_event until(struct pair *p, int side, int kind);
 /* Polls both for some rounds, in which neither may have an event. */
 void quiet(struct pair *p, int rounds);
@@ -83,7 +84,7 @@ int descriptors(void);
 
 /* Runs each test over all variants. */
 int run_matrix(const char *suite, const struct CMUnitTest *tests, int count);
-#define RUN_MATRIX(suite, tests) \
+#define RUN_MATRIX(suite, tests)                                               \
   run_matrix(suite, tests, (int)(sizeof(tests) / sizeof *(tests)))
 
 #endif

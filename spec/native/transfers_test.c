@@ -10,7 +10,7 @@
 
 enum { SIZE = 3 * MIB, BOTH = PERIGEE_READ | PERIGEE_WRITE };
 
-static const uint64_t sizes[] = {0,     1,     63,        64,  8191,    8192,
+static const uint64_t sizes[] = {0,     1,     63,           64,  8191,   8192,
                                  65535, 65536, 64 * KIB + 1, MIB, MIB + 1};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -118,8 +118,8 @@ static void a_batch_is_one_event(void **state) {
   reach_open(&r, *state, BOTH, false);
   fill(r.here, 0, r.bytes, SIZE);
   for (int i = 0; i < ITEMS; i++)
-    list[i] = item(&r, (uint64_t)i * STEP, (uint64_t)(ITEMS - 1 - i) * STEP,
-                   STEP);
+    list[i] =
+        item(&r, (uint64_t)i * STEP, (uint64_t)(ITEMS - 1 - i) * STEP, STEP);
   struct perigee_session *s = r.p.session[0];
   finish(&r.p, perigee_transfer(s, PERIGEE_OP_WRITE, list, ITEMS, 0, -1), 0);
   for (int i = 0; i < ITEMS; i++)
@@ -145,9 +145,9 @@ static void prepared_transfers_are_posted_again(void **state) {
   reach_open(&r, *state, BOTH, false);
   for (int i = 0; i < 3; i++) {
     struct perigee_transfer t = item(&r, 0, 0, lengths[i]);
-    assert_int_equal(perigee_prepare(r.p.session[0], PERIGEE_OP_WRITE, &t, 1,
-                                     0, &prepared),
-                     0);
+    assert_int_equal(
+        perigee_prepare(r.p.session[0], PERIGEE_OP_WRITE, &t, 1, 0, &prepared),
+        0);
     for (int round = 0; round < 5; round++) {
       fill(r.here, 0, r.bytes + round * 100, lengths[i]);
       int op = perigee_post(prepared, -1);
