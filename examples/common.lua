@@ -29,7 +29,7 @@ M.scope = "example-" .. M.id
 
 -- Where the worker of this run listens.
 function M.address(name)
-  local folder = os.getenv("XDG_RUNTIME_DIR") or "/tmp"
+  local folder = os.getenv("TMPDIR") or "/tmp"
   return ("unix:%s/perigee-%s-%s.sock"):format(folder, M.id, name or "0")
 end
 

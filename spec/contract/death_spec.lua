@@ -63,7 +63,7 @@ describe("when the server is killed", function()
   local function restarted()
     process.start(server):expect("ready")
     local again = assert(agent:proxy("worker", "x", { timeout = 5 }))
-    assert.equal("back", (again:same("back")))
+    assert.equal("back", assert(again:same("back")))
   end
 
   local steps = {

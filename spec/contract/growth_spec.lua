@@ -86,6 +86,7 @@ describe("nothing grows", function()
   end
 
   local function many_calls(count)
+    local pending = agent.engine:stats().operations
     calls(math.min(count, 5000))
     proxy:collect()
     local here, there = size(process.pid()), size(child.pid)
@@ -93,7 +94,7 @@ describe("nothing grows", function()
     proxy:collect()
     grew(here, size(process.pid()), "the caller")
     grew(there, size(child.pid), "the server")
-    assert.equal(0, agent.engine:stats().operations)
+    assert.equal(pending, agent.engine:stats().operations)
   end
 
   local function cycles(count)

@@ -184,14 +184,18 @@ describe("a landing", function()
       local future = store.async:put(slice, "c")
       if round % 2 == 0 then perigee.sleep(round * 2e-4) end
       future:cancel()
+      future:wait(1)
       assert.is_true(future:done())
       assert.equal(0, (store:put(region:slice(0, 0), "d")))
-      local text = table.concat((store:log()), ";")
+      local text = ""
+      assert.is_true(cases.eventually(function()
+        text = text .. table.concat((store:log()), ";") .. ";"
+        local _, given = text:gsub("landing c", "")
+        local _, handled = text:gsub("handler c", "")
+        local _, abandoned = text:gsub("abandoned c", "")
+        return given == handled + abandoned
+      end), text)
       assert.matches("landing d;handler d", text)
-      local _, given = text:gsub("landing c", "")
-      local _, handled = text:gsub("handler c", "")
-      local _, abandoned = text:gsub("abandoned c", "")
-      assert.equal(given, handled + abandoned, text)
     end
   end)
 end)

@@ -7,7 +7,7 @@ local process = require "spec.support.process"
 local function server(child, perigee_)
   local agent = assert(child.cases.agent("worker"))
   local region = child.cases.alloc(agent.engine, 2 ^ 22)
-  local kept, sent = {}, {}
+  local kept, sent, busy = {}, {}, false
   local function refusals(object)
     local refused = 0
     for _, use in ipairs {
@@ -41,12 +41,16 @@ local function server(child, perigee_)
         return refusals(a), b and refusals(b)
       end,
       slice = function(length, value)
+        while busy do perigee_.sleep(0) end
+        busy = true
         local slice = region:slice(0, length)
         slice:fill(value)
         local context = perigee_.context()
         perigee_.spawn(function()
-          sent[#sent + 1] = tostring(context:sent())
+          local state = tostring(context:sent())
+          sent[#sent + 1] = state
           slice:fill(0)
+          busy = false
         end)
         return slice
       end,
@@ -133,7 +137,7 @@ describe("what is lent", function()
       assert.is_true(cases.eventually(function()
         for _, state in ipairs((keeper:sent())) do all[#all + 1] = state end
         return #all == 20
-      end))
+      end), size .. ": " .. #all)
       for _, state in ipairs(all) do assert.equal("true", state) end
     end
   end)

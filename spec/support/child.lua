@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What runs in a child of spec/support/process.lua. The function that is sent
--- is given `child`: say(...) prints a line for the parent, hear() and attend() wait
--- for one of its lines, and what follows here. An error ends the child after the parent
--- was told.
+-- is given `child`: say(...) prints a line for the parent, hear() and attend()
+-- wait for one of its lines, and what follows here. An error ends the child
+-- after the parent was told.
 local ffi = require "ffi"
 local perigee = require "perigee"
 
