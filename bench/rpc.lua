@@ -7,21 +7,22 @@ local calls = require "perigee.bench.calls"
 local extras = require "perigee.bench.extras"
 local driver = require "perigee.bench.driver"
 local floor = require "perigee.bench.floor"
+local main = require "perigee.bench.main"
 local options = require "perigee.bench.options"
-local report = require "perigee.bench.report"
 local rounds = require "perigee.bench.rounds"
 
 local PIPELINED_SECONDS, PIPELINED_WINDOW = 5, 64
 local PIPELINED_MOST = 2 ^ 26 -- bytes under way
 local LOAN_LEAST = 64
-local MODE_NAMES = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
-                     "sleeping", "beside", "idle" }
 
 local function command_line()
   local parser = options.parser {
     name = "luajit bench/rpc.lua",
     description = "Latency and bandwidth of calls, next to their floor.",
-    modes = MODE_NAMES, default = MODE_NAMES,
+    modes = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
+              "sleeping", "beside", "idle", "memory", "allocations" },
+    default = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
+                "sleeping", "beside", "idle" },
   }
   parser:option("--window", "Calls under way at once (pipelined: 64).")
     :convert(options.whole)
@@ -30,7 +31,13 @@ local function command_line()
   parser:flag("--into", "Inplace calls with `into`: a third copy.")
   parser:flag("--memory", "Also the memory of an idle session, both sides.")
   parser:flag("--allocations", "Also the Lua allocation of each call.")
-  return options.parse(parser)
+  local given = options.parse(parser)
+  for _, extra in ipairs { "memory", "allocations" } do
+    if given[extra] and not given.child_of then
+      given.mode[#given.mode + 1] = extra
+    end
+  end
+  return given
 end
 
 -- How each mode is called and what its floor is.
@@ -120,25 +127,15 @@ local function run_mode(run, mode)
   end
 end
 
-local function main(given)
+main.run("rpc", "mode", command_line(), function(given, out)
   local side = driver.start(given, tree.worker)
   local fine, message = pcall(function()
     local run = { given = given, side = side, proxy = side.proxy,
-                  engine = side.engine,
-                  report = report.new("rpc", "mode", given) }
-    run.report.transport = side:transport()
+                  engine = side.engine, report = out }
+    out:carried_by(side:transport())
     side:set_idle(given.sessions - 1)
     for _, mode in ipairs(given.mode) do run_mode(run, mode) end
-    if given.memory then extras.memory(run) end
-    if given.allocations then extras.allocations(run) end
-    run.report:finish()
   end)
   side:stop()
   if not fine then error(message, 0) end
-end
-
-local fine, message = pcall(main, command_line())
-if not fine then
-  io.stderr:write("rpc: ", tostring(message), "\n")
-  os.exit(1)
-end
+end)

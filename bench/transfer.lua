@@ -6,9 +6,9 @@ local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
 local driver = require "perigee.bench.driver"
 local floor = require "perigee.bench.floor"
 local moves = require "perigee.bench.moves"
+local main = require "perigee.bench.main"
 local options = require "perigee.bench.options"
 local payload = require "perigee.bench.payload"
-local report = require "perigee.bench.report"
 local rounds = require "perigee.bench.rounds"
 
 local SIZES = "8,64,1K,4K,64K,256K,1M,4M,16M"
@@ -179,23 +179,15 @@ local function private(side, length)
   return slice:fill(1)
 end
 
-local function main(given)
+main.run("transfer", "operation", command_line(), function(given, out)
   local side = driver.start(given, tree.worker, given.largest)
   local fine, message = pcall(function()
-    local run = { given = given, side = side,
+    local run = { given = given, side = side, report = out,
                   memory = private(side, given.largest),
-                  check = private(side, given.largest),
-                  report = report.new("transfer", "operation", given) }
-    run.report.transport = side:transport()
+                  check = private(side, given.largest) }
+    out:carried_by(side:transport())
     for _, mode in ipairs(given.mode) do run_mode(run, mode) end
-    run.report:finish()
   end)
   side:stop()
   if not fine then error(message, 0) end
-end
-
-local fine, message = pcall(main, command_line())
-if not fine then
-  io.stderr:write("transfer: ", tostring(message), "\n")
-  os.exit(1)
-end
+end)

@@ -104,3 +104,4 @@ io.write "ready\n"
 io.flush()
 perigee.run()
 agent:close()
+process.remove_folder(folder, { "transfer.sock", "idle.sock" })

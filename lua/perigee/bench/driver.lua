@@ -8,34 +8,52 @@ local M = {}
 local Driver = {}
 Driver.__index = Driver
 
-local function make_folder()
-  local path = os.tmpname()
-  os.remove(path)
-  assert(os.execute("mkdir -m 700 '" .. path .. "'") == 0,
-         "no folder for sockets")
-  return path
+-- What the worker listens at, in the folder of the run.
+M.SOCKETS = { "transfer.sock", "idle.sock" }
+
+local function pin(options)
+  for i = 2, 1, -1 do
+    local fine, message = process.pin(0, options.pin[i])
+    if not fine then error(message, 0) end
+  end
+end
+
+local function start_worker(self, worker, bytes)
+  local options = self.options
+  local command = process.interpreter()
+  for _, word in ipairs {
+    worker, self.scope, self.folder, ("%d"):format(bytes or 0),
+    options.pin[2], process.pid(), options.spin or 0,
+  } do
+    command[#command + 1] = word
+  end
+  self.worker = assert(process.spawn(command))
+  if self.worker:line() ~= "ready" then
+    error("the bench's worker did not start", 0)
+  end
+end
+
+local function start_agent(self)
+  local perigee = require "perigee"
+  self.agent = assert(perigee.agent {
+    name = "driver", scope = self.scope, engine = { spin = self.options.spin },
+  })
+  self.engine = self.agent.engine
+  self.proxy = assert(self.agent:proxy("worker", "bench", { timeout = 60 }))
 end
 
 -- Worker: the path of bench/worker.lua; bytes: of its region for transfers.
 function M.start(options, worker, bytes)
-  local self = setmetatable({ options = options, idle = {} }, Driver)
-  self.folder = make_folder()
-  self.scope = "bench-" .. process.pid()
-  self.worker = assert(process.spawn {
-    "luajit", worker, self.scope, self.folder, ("%d"):format(bytes or 0),
-    options.pin[2], process.pid(), options.spin or 0,
-  })
-  assert(process.pin(0, options.pin[1]))
-  if self.worker:line() ~= "ready" then
-    error("the bench's worker did not start", 0)
-  end
-  local perigee = require "perigee"
-  self.agent = assert(perigee.agent {
-    name = "driver", scope = self.scope, engine = { spin = options.spin },
-  })
-  self.engine = self.agent.engine
-  self.proxy = assert(self.agent:proxy("worker", "bench", { timeout = 60 }))
-  return self
+  pin(options)
+  local self = setmetatable({
+    options = options, idle = {}, folder = process.folder(),
+    scope = "bench-" .. process.pid(),
+  }, Driver)
+  local fine, message = pcall(start_worker, self, worker, bytes)
+  if fine then fine, message = pcall(start_agent, self) end
+  if fine then return self end
+  self:stop()
+  error(message, 0)
 end
 
 -- A session of the layer below to one of the worker's sockets.
@@ -60,12 +78,11 @@ function Driver:transport()
   return name
 end
 
--- Frees the worker, however things went.
+-- Ends the worker, however things went.
 function Driver:stop()
   if self.agent then self.agent:close() end
-  local status = self.worker:stop()
-  os.execute("rm -rf '" .. self.folder .. "'")
-  return status == 0 or nil, status
+  if self.worker then self.worker:stop() end
+  process.remove_folder(self.folder, M.SOCKETS)
 end
 
 return M

@@ -99,6 +99,8 @@ function M.parser(spec)
     :argname "FILE.svg"
   parser:flag("--json", "Print one JSON document in place of the table.")
   parser:flag("--no-floor", "Do not measure the floor.")
+  parser:option("--child-of", "One mode for another bench (main.lua).")
+    :hidden(true):convert(whole)
   return parser
 end
 

@@ -29,6 +29,7 @@ int sched_setaffinity(int pid, size_t size, const uint64_t *mask);
 int clock_gettime(int clock, perigee_bench_time *);
 int nanosleep(const perigee_bench_time *, perigee_bench_time *);
 long sysconf(int name);
+char *mkdtemp(char *template);
 ]]
 
 local C = ffi.C
@@ -67,7 +68,24 @@ function M.pid() return C.getpid() end
 
 function M.is_terminal(fd) return C.isatty(fd) == 1 end
 
--- A worker's first act: from now on it dies with its driver, however that ends.
+-- A new private folder for sockets.
+function M.folder()
+  local parent = os.getenv "XDG_RUNTIME_DIR" or "/tmp"
+  local path = parent .. "/perigee-bench-XXXXXX"
+  local template = ffi.new("char[?]", #path + 1, path)
+  if C.mkdtemp(template) == nil then
+    error(("no folder can be made in %s"):format(parent), 0)
+  end
+  return ffi.string(template)
+end
+
+-- Whoever of the two ends last leaves nothing behind.
+function M.remove_folder(path, names)
+  for _, name in ipairs(names) do os.remove(path .. "/" .. name) end
+  os.remove(path)
+end
+
+-- A child's first act: from now on it dies with its parent, however that ends.
 function M.die_with_parent(parent)
   C.prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0)
   if C.getppid() ~= parent then os.exit(1) end
@@ -121,6 +139,15 @@ function Child:stop()
   if self.input then C.close(self.input) end
   self:signal(SIGTERM)
   return self:wait()
+end
+
+-- The words that started this script: the interpreter and its options, for
+-- others to be started in the same way.
+function M.interpreter()
+  local words, first = {}, -1
+  while arg[first - 1] do first = first - 1 end
+  for i = first, -1 do words[#words + 1] = arg[i] end
+  return words
 end
 
 local function argv_of(command)

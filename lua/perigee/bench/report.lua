@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Rows on their way out: a table that grows as they come, or one JSON document
--- at the end; and the files asked for.
+-- at the end; and the files asked for. A bench that runs as another's child
+-- passes each thing on as a line of JSON instead.
 
+local cjson = require "cjson"
 local csv = require "perigee.bench.csv"
 local json = require "perigee.bench.json"
 local machine = require "perigee.bench.machine"
@@ -18,8 +20,25 @@ function M.new(bench, key, options)
   local self = setmetatable({ bench = bench, key = key, options = options,
                               rows = {}, figures = {}, transport = "unknown",
                               terminal = process.is_terminal(2) }, Report)
-  if not options.json then print(text.header(key)) end
+  self.silent = options.json or options.child_of
+  if not self.silent then print(text.header(key)) end
   return self
+end
+
+local function pass_on(what, values)
+  print(cjson.encode { what = what, values = values })
+  io.flush()
+end
+
+-- A line that a child passed on.
+function Report:take(line)
+  local record = cjson.decode(line)
+  self[record.what](self, unpack(record.values))
+end
+
+function Report:carried_by(transport)
+  self.transport = transport
+  if self.options.child_of then pass_on("carried_by", { transport }) end
 end
 
 function Report:progress(what, size)
@@ -36,7 +55,8 @@ end
 function Report:row(row)
   self.rows[#self.rows + 1] = row
   self:clear()
-  if not self.options.json then
+  if self.options.child_of then pass_on("row", { row }) end
+  if not self.silent then
     print(text.line(self.key, row))
     io.flush()
   end
@@ -46,12 +66,14 @@ end
 function Report:figure(name, value, line)
   self.figures[name] = value
   self:clear()
-  if not self.options.json then print(line:format(value)) end
+  if self.options.child_of then pass_on("figure", { name, value, line }) end
+  if not self.silent then print(line:format(value)) end
 end
 
 function Report:finish()
   self:clear()
   local options = self.options
+  if options.child_of then return end
   if options.json then
     print(json.document({
       bench = self.bench, transport = self.transport, rows = self.rows,
