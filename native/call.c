@@ -494,12 +494,12 @@ static bool still_offered(struct operation *op, int place) {
 static void fetch(struct operation *op) {
   int head = part_step(op, IN_HEAD);
   int slice = head == 1 ? part_step(op, IN_SLICE) : head;
-  if (head == 0 || slice == 0)
-    return;
   int status = head < 0 ? head : slice;
-  if (status > 0 &&
+  if (status >= 0 &&
       !(still_offered(op, IN_HEAD) && still_offered(op, IN_SLICE)))
     status = PERIGEE_PEER_LOST;
+  if (status == 0)
+    return;
   if (status > 0 && (op->flags & PERIGEE_TYPED) && op->block &&
       op->parts[IN_HEAD] && perigee_typed_scan(op->block, op->length) < 0)
     status = PERIGEE_PROTOCOL;

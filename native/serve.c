@@ -189,13 +189,12 @@ static void headed(struct operation *op) {
   }
 }
 
-/* What was pulled counts only if the call is still live. */
+/* What was pulled counts only if the call is still live; if it is not, there
+ * is nothing to wait for. */
 bool served_pulled(struct operation *op, int place) {
   int state = part_step(op, place);
-  if (state == 0)
-    return false;
-  if (state > 0 && served_wanted(op))
-    return true;
+  if (state >= 0 && served_wanted(op))
+    return state > 0;
   op->status = state < 0 ? state : PERIGEE_CANCELLED;
   if (state < 0 && open_lane(op) && op->state == FETCHING) {
     /* The caller is told why, the program that it is off. */

@@ -338,7 +338,7 @@ static int64_t at_once(struct perigee_session *s, int operation,
     int status = check(s, operation, &list[i], &remote, &local);
     if (status < 0)
       return status;
-    if (!reaches(&list[i], &local) || local.total > room || !immediate(s))
+    if (local.total > room || !reaches(&list[i], &local) || !immediate(s))
       break;
     if (local.total > 0) {
       int64_t n = copy(s, &list[i], &remote, &local, room, operation);
@@ -424,8 +424,8 @@ int perigee_prepare(struct perigee_session *s, int operation,
   p->immediate = immediate;
   p->posted = -1;
   memcpy(p->list, list, count * sizeof *list);
-  check(s, operation, &p->list[0], &p->remote, &p->local);
-  simplify(p);
+  if (check(s, operation, &p->list[0], &p->remote, &p->local) == PERIGEE_OK)
+    simplify(p);
   p->next = s->prepared;
   s->prepared = p;
   *out = p;

@@ -80,6 +80,63 @@ int64_t payload_take(struct payload *p, uint8_t *to, uint64_t length) {
   return move(p, to, length, false);
 }
 
+/* A place in a payload: bytes left of its block, and how far the next is. */
+struct place {
+  uint8_t *at;
+  uint64_t left, block, gap;
+};
+
+static struct place place_of(const struct payload *p) {
+  uint64_t left;
+  uint8_t *at = payload_run(p, &left);
+  return (struct place){at, left, p->block, p->stride - p->block};
+}
+
+static void forward(struct place *p, uint64_t n) {
+  p->at += n;
+  p->left -= n;
+  if (p->left == 0) {
+    p->at += p->gap;
+    p->left = p->block;
+  }
+}
+
+/* Blocks of some cache lines are copied here: a call would cost as much. */
+static void copy_block(uint8_t *to, const uint8_t *from, uint64_t n) {
+  if (n > 256 || n % 64 != 0) {
+    memcpy(to, from, n);
+    return;
+  }
+  for (; n > 0; n -= 64, to += 64, from += 64)
+    __builtin_memcpy(to, from, 64);
+}
+
+uint64_t payload_copy(struct payload *to, struct payload *from,
+                      uint64_t limit) {
+  uint64_t rest = to->total - to->done, moved = 0;
+  if (from->total - from->done < rest)
+    rest = from->total - from->done;
+  if (rest > limit)
+    rest = limit;
+  if (rest == 0)
+    return 0;
+  struct place a = place_of(to), b = place_of(from);
+  while (moved < rest) {
+    uint64_t n = a.left < b.left ? a.left : b.left;
+    if (n > rest - moved)
+      n = rest - moved;
+    copy_block(a.at, b.at, n);
+    moved += n;
+    if (moved == rest)
+      break;
+    forward(&a, n);
+    forward(&b, n);
+  }
+  to->done += moved;
+  from->done += moved;
+  return moved;
+}
+
 bool payload_quiet(struct payload *p) {
   if (p->ticket == 0)
     return true;

@@ -293,25 +293,6 @@ static bool shm_inside(struct lane *lane, uint32_t slot) {
                                             memory_order_acquire) == slot + 1;
 }
 
-static int64_t walk(struct payload *remote, struct payload *local,
-                    uint64_t limit, bool write) {
-  uint64_t moved = 0, run;
-  while (moved < limit) {
-    uint8_t *at = payload_run(remote, &run);
-    if (run == 0)
-      break;
-    if (run > limit - moved)
-      run = limit - moved;
-    int64_t n =
-        write ? payload_take(local, at, run) : payload_put(local, at, run);
-    if (n <= 0)
-      return n < 0 ? n : (int64_t)moved;
-    remote->done += (uint64_t)n;
-    moved += (uint64_t)n;
-  }
-  return (int64_t)moved;
-}
-
 static int64_t shm_copy(struct lane *lane, const struct window *window,
                         struct payload *remote, struct payload *local,
                         uint64_t limit, bool write) {
@@ -319,6 +300,8 @@ static int64_t shm_copy(struct lane *lane, const struct window *window,
                         memory_order_relaxed);
   atomic_thread_fence(memory_order_seq_cst);
   int64_t moved = PERIGEE_STALE;
+  if (limit > SHM_QUANTUM)
+    limit = SHM_QUANTUM;
   if (atomic_load_explicit(&lane->peer->regions[window->slot],
                            memory_order_acquire) == window->generation)
     moved =
