@@ -197,7 +197,10 @@ function Agent:session(name, options)
     local session, err = known:wait(options.timeout)
     return session, err
   end
-  if known and known.handle then return known end
+  if known and known.handle then
+    loop.refresh(self.engine)           -- it may have ended unnoticed
+    if known.handle then return known end
+  end
   return dial(self, name, options.timeout)
 end
 

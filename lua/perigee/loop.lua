@@ -231,7 +231,7 @@ local function pump(target, deadline)
     local quiet = pass(nil, target)
     if quiet == nil then return nil end
     if timers.earliest() < huge then expire() end
-    if quiet and not target.ended then
+    if quiet and not target.ended and state.first > state.last then
       if deadline < huge and now() >= deadline then return false end
       sleep(deadline)
     end
@@ -377,6 +377,14 @@ function M.wait_signal(signal, deadline)
   if state.pinned then refuse(3) end
   local ended = pump(signal, deadline)
   if ended == nil then M.block(signal, deadline) end
+end
+
+--- Has whatever is known to have happened on engine told, without waiting.
+function M.refresh(engine)
+  M.wait_signal(M.signal(1), 0)
+  if engine.i == engine.n and C.perigee_arm(engine.handle, nil) == 1 then
+    M.wait_signal(M.signal(1), 0)
+  end
 end
 
 --- Forgets all tasks: those that are parked will not be resumed, those that
