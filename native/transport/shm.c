@@ -304,8 +304,8 @@ static int64_t shm_copy(struct lane *lane, const struct window *window,
     limit = SHM_QUANTUM;
   if (atomic_load_explicit(&lane->peer->regions[window->slot],
                            memory_order_acquire) == window->generation)
-    moved =
-        walk(remote, local, limit < SHM_QUANTUM ? limit : SHM_QUANTUM, write);
+    moved = (int64_t)(write ? payload_copy(remote, local, limit)
+                            : payload_copy(local, remote, limit));
   atomic_store_explicit(&lane->own->inside, 0, memory_order_release);
   return moved;
 }
