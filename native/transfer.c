@@ -424,8 +424,9 @@ int perigee_prepare(struct perigee_session *s, int operation,
   p->immediate = immediate;
   p->posted = -1;
   memcpy(p->list, list, count * sizeof *list);
-  if (check(s, operation, &p->list[0], &p->remote, &p->local) == PERIGEE_OK)
-    simplify(p);
+  payload_bytes(&p->local, NULL, 0);
+  check(s, operation, &p->list[0], &p->remote, &p->local);
+  simplify(p);
   p->next = s->prepared;
   s->prepared = p;
   *out = p;
