@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Perigee's one Makefile. "make help" lists the targets. Plain "make" builds
-# what "make install" installs and touches nothing outside build/ but the
-# generated lua/perigee/cdef.lua; demo, test and the other checks first see to
-# it that the Debian packages they need are there (.ci/packages).
+# and touches nothing outside build/ but the generated lua/perigee/cdef.lua;
+# demo, test and the other checks first see to it that the Debian packages they
+# need are there (.ci/packages).
 
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 SHELL := /bin/bash
@@ -90,10 +90,12 @@ $(CDEF): native/perigee.h
 	  echo 'return [[' && $(CC) -E -P -DPERIGEE_CDEF $< && echo ']]'; } \
 	  > $@.$$$$ && mv $@.$$$$ $@
 
-.PHONY: all install uninstall rock clean help
-all: build/perigee/core.so $(CDEF) ## build the core and its Lua declarations
+.PHONY: all core install uninstall rock clean help
+all: core floors ## build the core and the floors of the benches
 
-install: all ## install below PREFIX (LUADIR, LIBDIR, DESTDIR are honoured)
+core: build/perigee/core.so $(CDEF) ## build what install installs
+
+install: core ## install below PREFIX (LUADIR, LIBDIR, DESTDIR are honoured)
 	for f in $(LUA) $(CDEF); do install -D -m 644 "$$f" \
 	  "$(DESTDIR)$(LUADIR)/$${f#lua/}" || exit; done
 	install -D -m 755 build/perigee/core.so \

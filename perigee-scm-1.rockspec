@@ -22,6 +22,7 @@ dependencies = { "lua == 5.1" } -- as LuaJIT presents itself
 
 build = {
   type = "make",
+  build_target = "core",
   build_variables = { CC = "$(CC)", CFLAGS = "$(CFLAGS)" },
   install_variables = {
     CC = "$(CC)", CFLAGS = "$(CFLAGS)",

@@ -37,12 +37,12 @@ floors: $(FLOORS) ## build the C programs that benches compare with
 
 demo: ## set up, build, and show a worker and a driver at work
 	.ci/deps build
-	$(MAKE) all floors
+	$(MAKE) all
 	luajit examples/call.lua
 
 bench: ## sweep sizes of calls and transfers (figures, no verdict)
 	.ci/deps build bench
-	$(MAKE) all floors
+	$(MAKE) all
 	spec/support/with luajit bench/rpc.lua $(ARGS)
 	spec/support/with luajit bench/transfer.lua $(ARGS)
 
@@ -50,7 +50,7 @@ bench: ## sweep sizes of calls and transfers (figures, no verdict)
 
 # Specs run on the core that is installed; C tests on one with its checks on.
 .PHONY: tests tests-asan tests-tsan
-tests: all floors $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%)
+tests: all $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%)
 tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
   $(PLUGINS:%=build/asan/%)
 tests-tsan: $(STRESS:%=build/tsan/%)
