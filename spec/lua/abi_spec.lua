@@ -1,0 +1,90 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What C and LuaJIT think of the public header is the same: sizes of every
+-- structure, offsets of fields that scripts depend on, values of constants.
+local ffi = require "ffi"
+local cdef = require "perigee.cdef"
+local native = require "perigee.native"
+
+local C = native.C
+
+-- Structures that are declared with their fields, by name.
+local function structures()
+  local list = {}
+  for name in cdef:gmatch "struct (perigee_[%w_]+)%s*{" do
+    list[#list + 1] = name
+  end
+  return list
+end
+
+local OFFSETS = {
+  perigee_event = {
+    kind = 0, flags = 1, method = 2, session = 4, status = 8, operation = 12,
+    pointer = 16, length = 24, slice = 32, capacity = 40, immediate = 40,
+    landed = 40, remaining = 48, code = 56,
+  },
+  perigee_slice = {
+    region = 0, remote = 0, offset = 8, length = 16, count = 24, stride = 32,
+  },
+  perigee_transfer = { ["local"] = 0, remote = 40 },
+  perigee_message = {
+    method = 0, flags = 2, status = 4, head = 8, length = 16, slice = 24,
+    into = 64, capacity = 104, timeout = 112, code = 120,
+  },
+  perigee_loan = { pointer = 0, length = 8 },
+}
+
+describe("the C core and its declarations", function()
+  it("agree on the ABI", function()
+    assert.are.equal(tonumber(C.PERIGEE_ABI), C.perigee_abi())
+  end)
+
+  it("agree on the size of every structure", function()
+    local names = structures()
+    assert.is_true(#names >= 8)
+    for _, name in ipairs(names) do
+      assert.are.equal(ffi.sizeof("struct " .. name),
+        tonumber(C.perigee_sizeof(name)), name)
+    end
+    assert.are.equal(0, tonumber(C.perigee_sizeof("perigee_nothing")))
+  end)
+
+  it("agree that an event is one cache line", function()
+    assert.are.equal(64, ffi.sizeof "struct perigee_event")
+  end)
+
+  it("agree on offsets", function()
+    for name, fields in pairs(OFFSETS) do
+      for field, offset in pairs(fields) do
+        assert.are.equal(offset, ffi.offsetof("struct " .. name, field),
+          name .. "." .. field)
+      end
+    end
+  end)
+
+  it("agree on the defaults", function()
+    local options = native.options_t()
+    C.perigee_options(options)
+    assert.are.equal(16384, options.operations)
+    assert.are.equal(64, options.hellos)
+    assert.are.equal(65536, tonumber(options.ring))
+    assert.are.equal(8192, tonumber(options.eager))
+    assert.are.equal(2^40, tonumber(options.message))
+    assert.are.equal(1, options.pull)
+    assert.is_true(options.transports == nil and options.memories == nil)
+  end)
+
+  it("have a name and a sentence for every status", function()
+    local seen = {}
+    for name in cdef:gmatch "(PERIGEE_[A-Z_]+) = %-%d+" do
+      local status = C[name]
+      local text = ffi.string(C.perigee_status_name(status))
+      assert.are.equal(name, "PERIGEE_" .. text:upper())
+      assert.is_nil(seen[status])
+      seen[status] = true
+      local sentence = ffi.string(C.perigee_status_text(status))
+      assert.is_true(#sentence > 5)
+      assert.is_nil(sentence:match "%.$")
+    end
+    assert.are.equal("unknown", ffi.string(C.perigee_status_name(-99)))
+  end)
+end)
