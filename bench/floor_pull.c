@@ -5,6 +5,8 @@
  *   overlap  each direction goes through shared memory in chunks of 32 KiB,
  *            the sender filling one while the receiver empties another.
  * The reply starts when the whole request is there, as a handler would see it.
+ * Each is done with one buffer at the handler and ("-2") with two used in turn:
+ * at some sizes the caches like the one better, at some the other.
  */
 #include "floor.h"
 
@@ -17,6 +19,7 @@ enum { CHUNK = 32 << 10, CHUNKS = 8, PULL = 1, OVERLAP = 2, STOP = 3 };
 struct lane {
   _Alignas(LINE) _Atomic uint64_t sequence;
   uint64_t way;
+  uint64_t views; /* the handler's buffers that are used in turn */
   uint64_t length;
   _Alignas(LINE) _Atomic uint64_t filled;
   _Alignas(LINE) _Atomic uint64_t emptied;
@@ -27,12 +30,16 @@ struct lane {
 struct pull {
   struct lane *request, *reply;
   uint8_t *buffer; /* the caller's */
-  uint8_t *view;   /* the handler's */
+  uint8_t *views;  /* the handler's, two */
   uint8_t *into;   /* the caller's, for the reply */
   size_t most;
   pid_t caller, handler;
   uint64_t sequence;
 };
+
+static uint8_t *view_of(const struct pull *pull, uint64_t sequence) {
+  return pull->views + sequence % pull->request->views * pull->most;
+}
 
 static void await(_Atomic uint64_t *at, uint64_t value) {
   while (atomic_load_explicit(at, memory_order_acquire) < value)
@@ -73,18 +80,19 @@ static void serve(void *context) {
   struct pull *pull = context;
   touch((char *)pull->request, sizeof *pull->request);
   touch((char *)pull->reply, sizeof *pull->reply);
-  memset(pull->view, 0, pull->most);
+  memset(pull->views, 0, 2 * pull->most);
   for (uint64_t sequence = 1;; sequence++) {
     await(&pull->request->sequence, sequence);
     size_t length = pull->request->length;
+    uint8_t *view = view_of(pull, sequence);
     switch (pull->request->way) {
     case PULL:
-      read_peer(pull->caller, pull->view, pull->buffer, length);
+      read_peer(pull->caller, view, pull->buffer, length);
       publish(&pull->reply->sequence, sequence);
       break;
     case OVERLAP:
-      drain(pull->request, pull->view, length);
-      fill(pull->reply, pull->view, length);
+      drain(pull->request, view, length);
+      fill(pull->reply, view, length);
       break;
     default:
       return;
@@ -105,7 +113,7 @@ static void round_one(struct pull *pull, int way, size_t length, double *ns) {
   request(pull, (uint64_t)way, length);
   if (way == PULL) {
     await(&pull->reply->sequence, sequence);
-    read_peer(pull->handler, pull->into, pull->view, length);
+    read_peer(pull->handler, pull->into, view_of(pull, sequence), length);
   } else {
     fill(pull->request, pull->buffer, length);
     drain(pull->reply, pull->into, length);
@@ -115,10 +123,13 @@ static void round_one(struct pull *pull, int way, size_t length, double *ns) {
     wrong_bytes();
 }
 
-static void measure(struct pull *pull, const struct options *options, int way,
-                    const char *size, struct samples *samples) {
+static void measure_views(struct pull *pull, const struct options *options,
+                          int way, uint64_t views, const char *size,
+                          struct samples *samples) {
+  static const char *const names[] = {"pull", "pull-2", "overlap", "overlap-2"};
   size_t length = strtoull(size, NULL, 10);
-  int64_t begin = now(), span = (int64_t)(options->seconds * 1e9 / 2);
+  int64_t begin = now(), span = (int64_t)(options->seconds * 1e9 / 4);
+  pull->request->views = views;
   memset(pull->into, 0, length);
   for (int i = 0; i < 3 || now() - begin < span / 8; i++)
     round_one(pull, way, length, samples->ns);
@@ -127,13 +138,19 @@ static void measure(struct pull *pull, const struct options *options, int way,
     round_one(pull, way, length, &samples->ns[samples->count++]);
   if (memcmp(pull->into, pull->buffer, length) != 0)
     wrong_bytes();
-  report(options, way == PULL ? "pull" : "overlap", size, samples);
+  report(options, names[2 * (way == OVERLAP) + (views == 2)], size, samples);
+}
+
+static void measure(struct pull *pull, const struct options *options, int way,
+                    const char *size, struct samples *samples) {
+  measure_views(pull, options, way, 1, size, samples);
+  measure_views(pull, options, way, 2, size, samples);
 }
 
 /* Where reading a peer's memory is forbidden, only the chunks are measured. */
 static bool may_pull(const struct pull *pull) {
   uint8_t byte;
-  struct iovec here = {&byte, 1}, there = {pull->view, 1};
+  struct iovec here = {&byte, 1}, there = {pull->views, 1};
   return process_vm_readv(pull->handler, &here, 1, &there, 1, 0) == 1;
 }
 
@@ -145,7 +162,7 @@ int main(int argc, char **argv) {
   pull.request = memory(sizeof *pull.request, MAP_SHARED);
   pull.reply = memory(sizeof *pull.reply, MAP_SHARED);
   pull.buffer = memory(pull.most, MAP_PRIVATE);
-  pull.view = memory(pull.most, MAP_PRIVATE);
+  pull.views = memory(2 * pull.most, MAP_PRIVATE);
   pull.into = memory(pull.most, MAP_PRIVATE);
   struct samples samples = samples_new();
   pull.handler = start(&options, serve, &pull);

@@ -10,6 +10,7 @@ if core then
                  .. package.path
   package.cpath = here .. "../build/?.so;" .. package.cpath
 end
-require "perigee.bench.floor".folder = here .. "../build/bench"
+require "perigee.bench.floor".folder = os.getenv "PERIGEE_FLOORS"
+                                       or here .. "../build/bench"
 
 return { worker = here .. "worker.lua" }

@@ -4,6 +4,11 @@
 
 local process = require "perigee.bench.process"
 
+-- Handlers that copy for milliseconds should find the other side awake.
+local SPIN = 0.02
+-- In these modes sides sleep as they do where nobody asks for anything else.
+local SLEEPERS = { connect = true, sleeping = true, idle = true, memory = true }
+
 local M = {}
 local Driver = {}
 Driver.__index = Driver
@@ -45,6 +50,7 @@ end
 -- Worker: the path of bench/worker.lua; bytes: of its region for transfers.
 function M.start(options, worker, bytes)
   pin(options)
+  options.spin = options.spin or not SLEEPERS[options.mode[1]] and SPIN or nil
   local self = setmetatable({
     options = options, idle = {}, folder = process.folder(),
     scope = "bench-" .. process.pid(),

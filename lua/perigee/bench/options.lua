@@ -92,7 +92,7 @@ function M.parser(spec)
   parser:option("--pin", "Cores of driver and worker.")
     :convert(cores):default(process.cores() > 1 and "0,1" or "0,0")
   parser:option("--spin", "Seconds that a side without events polls before it "
-                .. "sleeps (Perigee's default: 50e-6).")
+                .. "sleeps (0.02; where sleeping is measured Perigee's own).")
     :convert(positive)
   parser:option("--csv", "Write the rows to a file."):argname "FILE"
   parser:option("--plot", "Draw p50 and floor over size (gnuplot).")

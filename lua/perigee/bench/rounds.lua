@@ -11,6 +11,7 @@ local statistics = require "perigee.bench.statistics"
 local M = {}
 
 local CAPACITY = 2 ^ 21
+local SETTLE = 0.005
 local samples = ffi.new("double[?]", CAPACITY)
 
 -- A round of `step(samples, capacity, until_ns)`, which fills in the duration
@@ -45,14 +46,20 @@ local function better(bursts)
   return chosen, best
 end
 
+-- The floor's burst, when the worker has gone to sleep.
+local function burst(floor, options, seconds)
+  process.sleep((options.spin or 0) + SETTLE)
+  return floor(seconds)
+end
+
 -- Completes `row` from as many turns as options.turns says. Floor: nil, or a
 -- function of seconds that gives { what = histogram }.
 function M.measure(row, options, step, floor)
   local seconds = (row.seconds or options.seconds) / options.turns
-  local rounds, bursts = {}, floor and { floor(seconds) }
+  local rounds, bursts = {}, floor and { burst(floor, options, seconds) }
   for turn = 1, options.turns do
     rounds[turn] = M.round(step, seconds)
-    if floor then bursts[turn + 1] = floor(seconds) end
+    if floor then bursts[turn + 1] = burst(floor, options, seconds) end
   end
   row.seconds = nil
   if not floor then return statistics.row(row, rounds) end
