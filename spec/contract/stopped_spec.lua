@@ -126,8 +126,8 @@ describe("a stopped peer", function()
       for _, size in ipairs { 1, 5000, 100000, SIZE } do
         local slice = here:slice(0, size):fill(1)
         child:signal("STOP")
-        timed_out(proxy:with({ timeout = 0.05 }).async[method](proxy.async,
-                                                              slice))
+        local async = proxy:with({ timeout = 0.05 }).async
+        timed_out(async[method](async, slice))
         slice:fill(2)
         continue()
         for _, value in ipairs((proxy:seen())) do
