@@ -40,7 +40,7 @@ local function default_scope()
   return scope
 end
 
--- ---- Describing -------------------------------------------------------------------
+-- ---- Describing ------------------------------------------------------------
 
 -- The built-in method 0: what a service is; nil and a text if there is none.
 local function describe(agent)
@@ -57,7 +57,7 @@ local function describe(agent)
   end
 end
 
--- ---- Making ---------------------------------------------------------------------
+-- ---- Making ----------------------------------------------------------------
 
 local function listen(agent, options)
   local held, address = registry.hold(agent.scope, agent.name)
@@ -76,15 +76,16 @@ end
 -- name (default a unique one), scope (default PERIGEE_SCOPE or "default"; names
 -- are per scope), services (a list of definitions), transport (of its dialling;
 -- default PERIGEE_TRANSPORT or "auto"), engine (options as perigee.engine's).
--- nil and an error of kind name_taken while a live agent has the name. The agent
--- serves whenever the loop runs; it lives until close() or the program's end.
+-- nil and an error of kind name_taken while a live agent has the name. The
+-- agent serves whenever the loop runs; it lives until close() or the program's
+-- end.
 function M.new(options, level)
   level = level or 2
   options = check.options(options, OPTIONS, "perigee.agent", level)
   local scope = options.scope or default_scope()
   check.options(options.engine, engines.OPTIONS, "option engine", level)
   for _, definition in ipairs(options.services or {}) do
-    services.new(definition, level)     -- wrong ones raise before a name is held
+    services.new(definition, level)     -- raises before a name is held
   end
   local engine, err = engines.new(options.engine)
   if not engine then return nil, err end
@@ -105,7 +106,7 @@ function M.new(options, level)
   return agent
 end
 
--- ---- Serving --------------------------------------------------------------------
+-- ---- Serving ---------------------------------------------------------------
 
 --- Adds a checked service, for serve and new.
 function Agent:add(definition, level)
@@ -160,7 +161,7 @@ function Agent:serve_once(timeout)
   return futures.unfinished("serving one call")
 end
 
--- ---- Peers ----------------------------------------------------------------------
+-- ---- Peers -----------------------------------------------------------------
 
 local function not_there(self, name, err)
   if err.kind ~= "peer_lost" and err.kind ~= "not_found" then return err end
@@ -213,9 +214,9 @@ end
 
 --- A proxy of a service of the agent of that name; nil and an error (kind
 -- not_found, no_service, version, timeout, ...). options: timeout (seconds, for
--- this and as default of calls: 30), version (a number, or { lowest, highest }),
--- and those of proxy:with. A second proxy to a peer uses the session there is.
--- Blocks the task, or runs the loop.
+-- this and as default of calls: 30), version (a number, or { lowest, highest
+-- }), and those of proxy:with. A second proxy to a peer uses the session there
+-- is. Blocks the task, or runs the loop.
 function Agent:proxy(name, service, options)
   options = proxies.check(service, options, 2)
   local session, err = self:session(name, { timeout = options.timeout })

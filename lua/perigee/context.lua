@@ -56,10 +56,10 @@ function Context:cancelled()
   return C.perigee_served_cancelled(self.engine.handle, self.served)
 end
 
---- Waits until the caller has the reply, so that a slice in it may change again:
--- true, or nil and an error if it never will. timeout: seconds (nil: as long as
--- that takes). For a task that the handler spawned: the reply goes when the
--- handler returns, so the handler itself would wait for ever.
+--- Waits until the caller has the reply, so that a slice in it may change
+-- again: true, or nil and an error if it never will. timeout: seconds (nil: as
+-- long as that takes). For a task that the handler spawned: the reply goes
+-- when the handler returns, so the handler itself would wait for ever.
 function Context:sent(timeout)
   if self.served and self.worker == state.current then
     error("context:sent waits for the reply, which goes when the handler "

@@ -101,7 +101,8 @@ local CONNECT = { timeout = check.seconds, transport = check.string }
 
 --- Dials "unix:PATH": a session, or nil and an error (kind not_found, timeout,
 -- ...). options: timeout (seconds, default 30), transport (a name that must be
--- used, default PERIGEE_TRANSPORT or "auto"). Blocks the task, or runs the loop.
+-- used, default PERIGEE_TRANSPORT or "auto"). Blocks the task, or runs the
+-- loop.
 function Engine:connect(address, options)
   check.value(address, check.string, "engine:connect's address")
   options = check.options(options, CONNECT, "engine:connect")

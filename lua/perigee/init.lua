@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Perigee: remote memory and calls between processes, as close as the hardware
--- between them allows. This module is all that scripts require; README.md beside
--- it says what is behind it.
+-- between them allows. This module is all that scripts require; README.md
+-- beside it says what is behind it.
 --
---   perigee.serve, perigee.agent        services and calls (serve.lua, agent.lua)
+--   perigee.serve, perigee.agent        services and calls
 --   perigee.engine                      the layer below: memory, sessions
 --   perigee.run, spawn, sleep, stop     tasks (task.lua)
 --   perigee.wait_all, wait_any          several futures

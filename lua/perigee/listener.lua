@@ -53,8 +53,8 @@ function Listener:accept(timeout)
     return nil, errors.new("closed", "accepting at " .. self.address
       .. ": the loop was stopped")
   end
-  return nil, errors.new("timeout", ("accepting at %s: no peer came within %g s")
-    :format(self.address, timeout))
+  return nil, errors.new("timeout",
+    ("accepting at %s: no peer came within %g s"):format(self.address, timeout))
 end
 
 --- Stops listening; sessions that were accepted stay. Idempotent.

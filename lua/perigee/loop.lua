@@ -135,7 +135,7 @@ local function expire()
   end
 end
 
--- ---- Turns ------------------------------------------------------------------
+-- ---- Turns -----------------------------------------------------------------
 
 local function poll(engine)
   local n = C.perigee_poll(engine.handle, engine.events, BATCH)
@@ -239,7 +239,7 @@ local function pump(target, deadline)
   return true
 end
 
--- ---- Workers ----------------------------------------------------------------
+-- ---- Workers ---------------------------------------------------------------
 
 local function returned(worker, fine, what)
   if not fine then
@@ -325,7 +325,7 @@ local function base(signal)
   if not fine then returned(worker, fine, what) end
 end
 
--- ---- Waiting ----------------------------------------------------------------
+-- ---- Waiting ---------------------------------------------------------------
 
 local function refuse(level)
   error(("%s runs on the loop and must not wait"):format(state.pinned),
@@ -360,7 +360,8 @@ function M.deadline(seconds)
   return now() + seconds * 1e9
 end
 
---- Waits for a future, at most until deadline; has it ended? Not if a stop came.
+--- Waits for a future, at most until deadline; has it ended? Not if a stop
+-- came.
 function M.wait(future, deadline)
   if state.pinned then refuse(3) end
   local ended = pump(future, deadline)
@@ -395,7 +396,7 @@ function M.drop_tasks()
   state.first, state.last = 1, 0
 end
 
--- ---- Engines ----------------------------------------------------------------
+-- ---- Engines ---------------------------------------------------------------
 
 local function set_engines(engines)
   state.engines, state.count = engines, #engines

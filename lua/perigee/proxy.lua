@@ -38,7 +38,7 @@ local WITH = { timeout = check.seconds, into = slice, reader = check.callable,
 local OPEN = { version = version }
 for name, each in pairs(WITH) do OPEN[name] = each end
 
--- ---- Bindings -------------------------------------------------------------------
+-- ---- Bindings --------------------------------------------------------------
 
 local function bind(session, options, before, level)
   local timeout = options.timeout or before.timeout or 30
@@ -68,7 +68,7 @@ local function open(class, binding)
                       class.sync)
 end
 
--- ---- Classes --------------------------------------------------------------------
+-- ---- Classes ---------------------------------------------------------------
 
 -- Every way to end is the same: calls on it give nil, closed.
 local function close(self)
@@ -123,7 +123,8 @@ local function make_class(name, description)
   sync.with = with_of(class)
   for key, told in pairs(description.methods) do
     local method = { id = told.id, name = key, service = name,
-                     text = name .. "." .. key, inplace = told.kind == "inplace" }
+                     text = name .. "." .. key,
+                     inplace = told.kind == "inplace" }
     local kind = KINDS[told.kind]
     if kind then
       class.methods[key] = told.kind
@@ -140,7 +141,7 @@ local function make_class(name, description)
   return class
 end
 
--- ---- Opening --------------------------------------------------------------------
+-- ---- Opening ---------------------------------------------------------------
 
 local describe = typed.call { id = 0, name = "describe", service = "",
                               text = "the description" }

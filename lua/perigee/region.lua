@@ -30,7 +30,7 @@ end
 
 local OPTIONS = { name = region_name, access = access, kind = check.string }
 
--- ---- Regions ----------------------------------------------------------------
+-- ---- Regions ---------------------------------------------------------------
 
 local Region = {}
 Region.__index = Region
@@ -50,7 +50,8 @@ local function adopt(engine, handle, options, keep)
     engine = engine, handle = ffi.gc(handle, net(engine)), closing = false,
     length = tonumber(C.perigee_region_length(handle)),
     base = C.perigee_region_pointer(handle), name = options.name,
-    access = options.access or "", memory = memory_of(options.kind), keep = keep,
+    access = options.access or "", memory = memory_of(options.kind),
+    keep = keep,
   }, Region)
   region.pointer = region.base
   engine.memory[region] = true
@@ -60,8 +61,8 @@ end
 
 --- engine:alloc: length bytes of page-aligned zeroed memory that peers on this
 -- host can map. options: name (peers find it by that until it is closed),
--- access ("" default, "r", "w", "rw": what peers may do), kind (of memory: "host",
--- the default, or one that the engine was given). nil and an error of
+-- access ("" default, "r", "w", "rw": what peers may do), kind (of memory:
+-- "host", the default, or one that the engine was given). nil and an error of
 -- kind name_taken or no_memory. The region is the caller's: it lives until
 -- close(), or, unnamed, while it, a slice of it or an operation refers to it.
 function M.alloc(engine, length, options)
@@ -81,9 +82,9 @@ function M.alloc(engine, length, options)
   return adopt(engine, out[0], options)
 end
 
---- engine:register: memory that somebody else allocated and keeps until close();
--- this process alone accesses it, for peers on their request. pointer is a
--- cdata, kept alive by the region. Otherwise as engine:alloc.
+--- engine:register: memory that somebody else allocated and keeps until
+-- close(); this process alone accesses it, for peers on their request. pointer
+-- is a cdata, kept alive by the region. Otherwise as engine:alloc.
 function M.register(engine, pointer, length, options)
   if type(pointer) ~= "cdata" then
     error("engine:register takes a pointer, not a " .. type(pointer), 2)
@@ -125,9 +126,9 @@ function Region:ended()
   self.keep = nil
 end
 
---- Closes it. Peers get stale from the first call on; then waits, at most timeout
--- seconds (default 30), until no transfer is inside: true, or nil and an error
--- of kind timeout (it can be called again). Idempotent.
+--- Closes it. Peers get stale from the first call on; then waits, at most
+-- timeout seconds (default 30), until no transfer is inside: true, or nil and
+-- an error of kind timeout (it can be called again). Idempotent.
 function Region:close(timeout)
   check.value(timeout or 30, check.seconds, "region:close's timeout")
   local handle = self.handle or self.closing
@@ -150,12 +151,13 @@ function Region:close(timeout)
   return true
 end
 
--- ---- Regions of peers -------------------------------------------------------
+-- ---- Regions of peers ------------------------------------------------------
 
 local Remote = {}
 Remote.__index = Remote
 
---- A peer's region, as session:region found it. It lives as long as the session.
+--- A peer's region, as session:region found it. It lives as long as the
+-- session.
 --   remote.length, remote.access, remote.name, remote:slice(...)
 function M.remote(session, name, handle)
   local granted = C.perigee_remote_access(handle)
@@ -179,7 +181,7 @@ end
 --- Ends it on this side. Idempotent.
 function Remote:close() self.handle = false end
 
--- ---- Pooled blocks ----------------------------------------------------------
+-- ---- Pooled blocks ---------------------------------------------------------
 
 local Block = {}
 Block.__index = Block

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Replies: what a handler returned, or how it failed, on its way to the caller.
--- What the core only refers to is kept in engine.replying until SENT:
+--- Replies: what a handler returned, or how it failed, on its way to the
+-- caller. What the core only refers to is kept in engine.replying until SENT:
 -- { value, buffer, scratch, context }.
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
@@ -65,7 +65,8 @@ local function send(engine, served, record, value, buffer, scratch)
   local status = C.perigee_reply(engine.handle, served, message)
   local kept
   if status == 1 then
-    kept = { value = value, buffer = buffer, scratch = scratch, context = false }
+    kept = { value = value, buffer = buffer, scratch = scratch,
+             context = false }
     if buffer == out then out = acquire() end
     if scratch then engine.scratch = engine.scratch + scratch end
   end

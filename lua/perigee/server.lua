@@ -34,7 +34,7 @@ local SCRATCH = 2 ^ 28                  -- at most, for replies without room
 local caught = reply.caught
 local refuse, answer = reply.refuse, reply.answer
 
--- ---- Typed ----------------------------------------------------------------------
+-- ---- Typed -----------------------------------------------------------------
 
 local function serve_slice(engine, event, served, method, worker)
   local values = unpack_slice(event.pointer, event.length)
@@ -68,7 +68,7 @@ function loop.serve(engine, event, worker)
                        event.pointer, tonumber(event.length)))
 end
 
--- ---- Raw ------------------------------------------------------------------------
+-- ---- Raw -------------------------------------------------------------------
 
 local function pin(engine, event, served, method, what)
   state.pinned = what
@@ -94,7 +94,7 @@ local function serve_raw(engine, event, served, method)
   return reply.raw(engine, served, raw, result)
 end
 
--- ---- Inplace --------------------------------------------------------------------
+-- ---- Inplace ---------------------------------------------------------------
 
 local loan = native.loan_t()
 
@@ -103,9 +103,9 @@ local function filled(n, capacity)
 end
 
 local function not_filled(method, n, capacity)
-  return { message = ("%s: an inplace handler returns how many bytes it filled, "
-    .. "an integer of 0 to %d, not %s"):format(method.text, capacity,
-                                              tostring(n)) }
+  return { message = ("%s: an inplace handler returns how many bytes it "
+    .. "filled, an integer of 0 to %d, not %s"):format(method.text, capacity,
+                                                      tostring(n)) }
 end
 
 local function run_inplace(engine, event, served, method, to, capacity)
@@ -153,7 +153,7 @@ local function serve_inplace(engine, event, served, method)
                       C.perigee_reply_commit(engine.handle, served, n))
 end
 
--- ---- Events ---------------------------------------------------------------------
+-- ---- Events ----------------------------------------------------------------
 
 local serve = { raw = serve_raw, inplace = serve_inplace }
 

@@ -2,7 +2,7 @@
 --- Sessions: connections to one peer each.
 --
 --   state    event                           becomes
---   open     close(), its engine's close()   closed   handle false, lost an error
+--   open     close(), its engine's close()   closed   handle false, lost set
 --   open     the core's LOST                 lost     the same
 --   both     no operation is left of it      freed    the core's memory is back
 --
@@ -51,7 +51,7 @@ function Session:text()
   return self.address
 end
 
--- ---- Connecting ------------------------------------------------------------------
+-- ---- Connecting ------------------------------------------------------------
 
 local function connected(future, event)
   local engine, dialled = future.owner, future.value
@@ -84,7 +84,7 @@ function M.connect(engine, address, options)
                        connected)
 end
 
--- ---- Ending ----------------------------------------------------------------------
+-- ---- Ending ----------------------------------------------------------------
 
 local function in_use(session)
   for _, future in pairs(session.engine.inflight) do
@@ -150,7 +150,7 @@ function Session:gone(doing)
   return errors.new(lost.kind, doing .. ": " .. lost.message, false)
 end
 
--- ---- Regions ---------------------------------------------------------------------
+-- ---- Regions ---------------------------------------------------------------
 
 local function looked_up(future, event)
   local session, name = future.owner, future.value
@@ -169,8 +169,8 @@ end
 
 local REGION = { timeout = check.seconds }
 
---- The peer's region of that name, or nil and an error (kind not_found). options:
--- timeout (seconds, default 30). Blocks the task, or runs the loop.
+--- The peer's region of that name, or nil and an error (kind not_found).
+-- options: timeout (seconds, default 30). Blocks the task, or runs the loop.
 function Session:region(name, options)
   check.value(name, check.string, "session:region's name")
   options = check.options(options, REGION, "session:region")
@@ -185,7 +185,7 @@ function Session:region(name, options)
   return futures.start(self, operation, name, looked_up):wait()
 end
 
--- ---- Telling ----------------------------------------------------------------------
+-- ---- Telling ---------------------------------------------------------------
 
 --- What carries the session, what does not and why, its limits and counters: a
 -- table of plain values that prints as text. Works after its end, too.

@@ -76,7 +76,7 @@ function M.new(owner, offset, length, options, level)
   return make(owner, offset, length, length, 1, length)
 end
 
--- ---- For the core -------------------------------------------------------------
+-- ---- For the core ----------------------------------------------------------
 
 local function store(target, slice)
   target.offset = slice.offset
@@ -121,7 +121,7 @@ function M.store_remote(target, slice, session)
   store(target, slice)
 end
 
--- ---- For users ------------------------------------------------------------------
+-- ---- For users -------------------------------------------------------------
 
 local function own(slice, what)
   local owner = slice.owner
@@ -171,7 +171,9 @@ end
 function methods.write(slice, bytes, offset)
   local owner = own(slice, "slice:write")
   offset = offset or 0
-  if slice.count ~= 1 then error("slice:write needs a slice of one block", 2) end
+  if slice.count ~= 1 then
+    error("slice:write needs a slice of one block", 2)
+  end
   if type(bytes) ~= "string" or not is_count(offset)
     or offset + #bytes > slice.length then
     error("slice:write takes a string that fits behind offset", 2)

@@ -14,7 +14,7 @@ local state = loop.state
 
 local M = {}
 
--- ---- Spawn ------------------------------------------------------------------
+-- ---- Spawn -----------------------------------------------------------------
 
 -- What error() was given, and where, as one value for both pcalls.
 local function caught(e)
@@ -68,7 +68,7 @@ function M.sleep(seconds)
   loop.wait_signal(loop.signal(1), loop.deadline(seconds))
 end
 
--- ---- Several futures --------------------------------------------------------
+-- ---- Several futures -------------------------------------------------------
 
 local function check_futures(list, seconds, what)
   if type(list) ~= "table" then
@@ -135,7 +135,7 @@ function M.wait_any(list, timeout)
   return futures.unfinished("waiting for any of " .. #list .. " futures")
 end
 
--- ---- Run --------------------------------------------------------------------
+-- ---- Run -------------------------------------------------------------------
 
 local function watch()
   local status = C.perigee_signals_begin()
@@ -182,8 +182,8 @@ end
 
 --- Runs main(...) in a task and returns its results, or raises its error.
 -- Without main runs until stopped: by stop(), or by the first SIGINT or
--- SIGTERM, which are watched meanwhile. After a stop returns nil and an error of kind
--- closed at once; tasks that are parked then are never resumed.
+-- SIGTERM, which are watched meanwhile. After a stop returns nil and an error
+-- of kind closed at once; tasks that are parked then are never resumed.
 function M.run(main, ...)
   if main ~= nil then check.value(main, check.callable, "what run runs") end
   check_run("run", 2)

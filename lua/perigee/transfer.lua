@@ -35,7 +35,7 @@ local function refused(session, what, status)
                                        session.engine.handle, false, 4))
 end
 
--- ---- What a transfer is made of ------------------------------------------------
+-- ---- What a transfer is made of --------------------------------------------
 
 local function misuse(kind, problem, level)
   error(("session:%s: %s"):format(NAMES[kind], problem), level + 1)
@@ -101,7 +101,7 @@ local function timeout_of(options, what)
   return time_of(options, 3)
 end
 
--- ---- One-sided ------------------------------------------------------------------
+-- ---- One-sided -------------------------------------------------------------
 
 local function transferred(future, event)
   local session = future.owner
@@ -167,7 +167,7 @@ function Session:write_imm(spec, immediate)
   return future
 end
 
--- ---- Two-sided ------------------------------------------------------------------
+-- ---- Two-sided -------------------------------------------------------------
 
 local function ended(what, value)
   return function(future, event)
@@ -179,7 +179,8 @@ end
 
 local imm_received = ended("recv_imm",
                            function(event) return tonumber(event.immediate) end)
-local received = ended("recv", function(event) return tonumber(event.length) end)
+local received = ended("recv",
+                       function(event) return tonumber(event.length) end)
 local sent = ended("send", function() return true end)
 
 local function two_sided(session, what, slice, submit_it, timeout, finish)
@@ -221,7 +222,7 @@ function Session:recv_imm(options)
   return start(self, operation, false, imm_received)
 end
 
--- ---- Prepared -------------------------------------------------------------------
+-- ---- Prepared --------------------------------------------------------------
 
 -- A prepared transfer is its own future: posting allocates nothing. It is not
 -- freed with its last reference, but with its session or by close().

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Views and loans: windows onto bytes that belong to somebody else for the time
--- of one handler, writer or reader, which is given one and may not keep it.
+--- Views and loans: windows onto bytes that belong to somebody else for the
+-- time of one handler, writer or reader, which is given one and may not keep
+-- it.
 --
 --   view.pointer    uint8_t *
 --   view.length     bytes, a number; of a loan its capacity

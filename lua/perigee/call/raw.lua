@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Raw and inplace calls. The payload is a string, a slice, nothing, or a writer:
--- a function that fills a loan of the peer's memory and returns how many bytes it
--- filled. The reply is a Lua string, the filled part of `into`, or what `reader`
--- makes of it in place.
+--- Raw and inplace calls. The payload is a string, a slice, nothing, or a
+-- writer: a function that fills a loan of the peer's memory and returns how
+-- many bytes it filled. The reply is a Lua string, the filled part of `into`,
+-- or what `reader` makes of it in place.
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -26,7 +26,7 @@ local function misuse(method, problem, level)
   error(("%s: %s"):format(method.text, problem), level + 1)
 end
 
--- ---- Replies --------------------------------------------------------------------
+-- ---- Replies ---------------------------------------------------------------
 
 -- Ends a view and passes on what its function gave, raising what it raised.
 local function leave(view, before, fine, ...)
@@ -52,7 +52,7 @@ local function results(binding, method, told)
   return string(told.pointer, tonumber(told.length))
 end
 
--- ---- Payloads -------------------------------------------------------------------
+-- ---- Payloads --------------------------------------------------------------
 
 local function fill_into(binding, method, level)
   local why = slices.store_local(binding.message.into, binding.into,
@@ -99,7 +99,7 @@ local function submit_slice(binding, method, handle, slice)
   return operation, slice
 end
 
--- ---- Writers --------------------------------------------------------------------
+-- ---- Writers ---------------------------------------------------------------
 
 local function write(writer, pointer, length)
   local view = open(pointer, length)
@@ -126,7 +126,9 @@ local function write_scratch(binding, method, handle, writer, length)
   local fine, n = write(writer, bytes, length)
   if not fine then error(n, 0) end
   if not is_filled(n, length) then bad_count(method, n, length) end
-  if not binding.session.handle then return nil, outcome.gone(binding, method) end
+  if not binding.session.handle then
+    return nil, outcome.gone(binding, method)
+  end
   return submit_bytes(binding, method, handle, bytes, n)
 end
 
@@ -168,11 +170,11 @@ local function submit(binding, method, payload)
   elseif slices.is_slice(payload) then
     return submit_slice(binding, method, handle, payload)
   end
-  misuse(method, ("a raw payload is a string, a slice, a writer (a function) or "
-    .. "nothing, not a %s"):format(kind), 3)
+  misuse(method, ("a raw payload is a string, a slice, a writer (a function) "
+    .. "or nothing, not a %s"):format(kind), 3)
 end
 
--- ---- Calls ----------------------------------------------------------------------
+-- ---- Calls -----------------------------------------------------------------
 
 local function finish_by(method)
   return function(future, told)

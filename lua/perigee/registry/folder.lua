@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The registry of names on one host: a private folder for each scope, in it for
--- each live name a lock, held for life, and a socket.
+--- The registry of names on one host: a private folder for each scope, in it
+-- for each live name a lock, held for life, and a socket.
 --
 --   $XDG_RUNTIME_DIR/perigee/SCOPE/, or without that variable
 --   $TMPDIR or /tmp, then perigee-UID/SCOPE/
