@@ -49,7 +49,9 @@ void served_access(struct operation *op, const struct record *r) {
     return;
   }
   memcpy(&a, r->head, sizeof a);
-  int status = access_payload(op, &a, &p);
+  /* A write that has ended before we saw it must not be done any more. */
+  int status =
+      served_wanted(op) ? access_payload(op, &a, &p) : PERIGEE_CANCELLED;
   if (status == PERIGEE_OK && op->record == RECORD_WRITE &&
       p.total != op->rest.length)
     status = PERIGEE_RANGE;

@@ -22,6 +22,9 @@ int serve_fetch(struct operation *op, const struct payload *into) {
   }
   if (status < 0)
     return status;
+  /* A region is seen by others before the write has ended. */
+  if (op->record == RECORD_WRITE && op->parts[IN_SLICE])
+    op->parts[IN_SLICE]->fetch.careful = true;
   step(op, LAND);
   operation_move(op);
   serve_step(op);

@@ -115,15 +115,15 @@ void shm_conceal(struct lane *lane, struct exposure *e) {
 
 /* ---- The receiver's side ----------------------------------------------- */
 
-static int64_t fetch_loan(struct lane *lane, struct fetch *f) {
+static int64_t fetch_loan(struct lane *lane, struct fetch *f,
+                          struct payload *into) {
   if (f->source.count != 1)
     return PERIGEE_PROTOCOL;
   const uint8_t *from = shm_peer_arena(lane, f->source.address, f->total);
   if (!from)
     return PERIGEE_PROTOCOL;
   uint64_t n = f->total - f->done;
-  return payload_put(f->into, from + f->done,
-                     n < SHM_QUANTUM ? n : SHM_QUANTUM);
+  return payload_put(into, from + f->done, n < SHM_QUANTUM ? n : SHM_QUANTUM);
 }
 
 static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
@@ -131,7 +131,8 @@ static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
                         ack_tag(f->generation) | bytes, memory_order_release);
 }
 
-static int64_t fetch_staged(struct lane *lane, struct fetch *f) {
+static int64_t fetch_staged(struct lane *lane, struct fetch *f,
+                            struct payload *into) {
   const uint8_t *block = shm_peer_arena(lane, f->source.address,
                                         SHM_STAGE_HEAD + (uint64_t)SHM_STAGE);
   if (!block || f->source.address % 8)
@@ -146,7 +147,7 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f) {
   if (n == 0)
     return 0;
   int64_t moved =
-      payload_put(f->into, block + SHM_STAGE_HEAD + f->done % SHM_STAGE, n);
+      payload_put(into, block + SHM_STAGE_HEAD + f->done % SHM_STAGE, n);
   if (moved > 0)
     ack(lane, f, f->done + (uint64_t)moved);
   return moved;
@@ -212,46 +213,57 @@ static int64_t pull(struct lane *lane, struct fetch *f, struct payload *into,
   return got;
 }
 
-/* Memory that the CPU cannot touch gets it by way of a bounce buffer. */
-static int64_t pull_bounced(struct lane *lane, struct fetch *f) {
+static int64_t fetch_private(struct lane *lane, struct fetch *f,
+                             struct payload *into) {
+  uint64_t n = f->total - f->done;
+  if (!lane->pulls)
+    return PERIGEE_PROTOCOL;
+  return pull(lane, f, into, n < SHM_QUANTUM ? n : SHM_QUANTUM);
+}
+
+/* Bytes from the source's position `done` on. */
+static int64_t fetch_from(struct lane *lane, struct fetch *f,
+                          struct payload *into) {
+  switch (f->source.kind) {
+  case SOURCE_LOAN:
+    return fetch_loan(lane, f, into);
+  case SOURCE_STAGED:
+    return fetch_staged(lane, f, into);
+  case SOURCE_PRIVATE:
+    return fetch_private(lane, f, into);
+  default:
+    return PERIGEE_PROTOCOL;
+  }
+}
+
+static bool live(struct lane *lane, const struct fetch *f) {
+  return transport_shm.peer_mark(lane, f->operation) == f->generation;
+}
+
+static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
   if (!f->bounce && !(f->bounce = malloc(BOUNCE)))
     return PERIGEE_NO_MEMORY;
-  if (f->bounced == 0) {
+  if (f->put == f->bounced) {
     struct payload bounce;
-    uint64_t n = f->total - f->done;
-    payload_bytes(&bounce, f->bounce, n < BOUNCE ? n : BOUNCE);
-    int64_t got = pull(lane, f, &bounce, bounce.total);
-    if (got < 0)
+    payload_bytes(&bounce, f->bounce, BOUNCE);
+    f->put = f->bounced = 0;
+    int64_t got = fetch_from(lane, f, &bounce);
+    if (got <= 0)
       return got;
     f->bounced = (uint64_t)got;
+    if (f->careful && !live(lane, f))
+      return PERIGEE_CANCELLED;
   }
-  int64_t moved = payload_put(f->into, f->bounce, f->bounced);
-  if (moved <= 0)
-    return moved;
-  /* A shorter run than was pulled: the rest is pulled again. */
-  f->bounced = 0;
+  int64_t moved = payload_put(f->into, f->bounce + f->put, f->bounced - f->put);
+  if (moved > 0)
+    f->put += (uint64_t)moved;
   return moved;
 }
 
-static int64_t fetch_private(struct lane *lane, struct fetch *f) {
-  if (!lane->pulls)
-    return PERIGEE_PROTOCOL;
-  if (!f->into->memory->direct)
-    return pull_bounced(lane, f);
-  uint64_t n = f->total - f->done;
-  return pull(lane, f, f->into, n < SHM_QUANTUM ? n : SHM_QUANTUM);
-}
-
 int64_t shm_fetch(struct lane *lane, struct fetch *f) {
-  int64_t moved;
-  if (f->source.kind == SOURCE_LOAN)
-    moved = fetch_loan(lane, f);
-  else if (f->source.kind == SOURCE_STAGED)
-    moved = fetch_staged(lane, f);
-  else if (f->source.kind == SOURCE_PRIVATE)
-    moved = fetch_private(lane, f);
-  else
-    moved = PERIGEE_PROTOCOL;
+  bool straight = f->into->memory->direct && !f->careful;
+  int64_t moved =
+      straight ? fetch_from(lane, f, f->into) : fetch_bounced(lane, f);
   if (moved > 0)
     f->done += (uint64_t)moved;
   return moved;

@@ -62,8 +62,10 @@ struct fetch {
   uint8_t part;
   uint32_t generation; /* under which it is exposed */
   uint64_t total, done;
-  uint8_t *bounce;  /* for memory that the CPU cannot touch */
-  uint64_t bounced; /* bytes waiting in it */
+  bool careful;    /* others see the destination: not a byte goes there before
+                      the mark was seen live after it was taken */
+  uint8_t *bounce; /* by way of it, then; and to memory that no CPU touches */
+  uint64_t bounced, put; /* bytes in it, and gone on from it */
   bool started;
 };
 
