@@ -68,6 +68,7 @@ struct operation {
   bool by_reference; /* its reply was: the peer waits for our mark */
   bool in_place;     /* and is seen where it lies until its event is over */
   bool landed;       /* a landing was asked for */
+  bool unseen;       /* the program has not heard of it as a request */
   bool head_lent;    /* a head that came lies in a block of our own arena */
   struct source head_loan;
   int status;
@@ -304,6 +305,7 @@ void serve_abort(struct operation *op, int status); /* a SEND under way */
 void message_arrived(struct operation *served);
 int immediate_arrived(struct perigee_session *, uint64_t immediate);
 void message_match(struct perigee_session *session);
+void messages_sweep(struct perigee_session *session);
 void message_done(struct operation *served, int status);
 
 /* ---- transfer.c -------------------------------------------------------- */

@@ -255,6 +255,9 @@ perigee_counters(struct perigee_engine *engine,
     return &session->counters;
   struct node *n, *head = &engine->sessions;
   engine->totals = engine->counters;
+  engine->totals.operations = engine->live;
+  for (n = engine->given.next; n != &engine->given; n = n->next)
+    engine->totals.operations--; /* ended for everybody but us */
   for (n = head->next; n != head; n = n->next)
     counters_add(&engine->totals,
                  &CONTAINER(n, struct perigee_session, node)->counters);
@@ -284,6 +287,12 @@ static void time_out(struct perigee_engine *engine) {
   }
 }
 
+static void sweep_messages(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->sessions;
+  for (n = head->next; n != head; n = n->next)
+    messages_sweep(CONTAINER(n, struct perigee_session, node));
+}
+
 /* What need not be looked at in every poll. */
 static void tick(struct perigee_engine *engine) {
   engine->idle = 0;
@@ -293,6 +302,7 @@ static void tick(struct perigee_engine *engine) {
     engine->sockets_due = false;
     engine->sockets_at = now;
     sockets_poll(engine);
+    sweep_messages(engine);
   }
   if (!list_empty(&engine->regions.closing))
     regions_sweep(engine);

@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "core.h"
+#include "served.h"
 
 enum { IMMEDIATES = 1 << 16 };
 
@@ -59,6 +59,17 @@ void message_arrived(struct operation *served) {
   served->length = served->rest.length;
   list_append(&s->sends, &served->queue);
   message_match(s);
+}
+
+/* Messages that their sender gave up take no place in the queue. */
+void messages_sweep(struct perigee_session *s) {
+  struct node *next;
+  for (struct node *n = s->sends.next; n != &s->sends; n = next) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    next = n->next;
+    if (!served_wanted(op))
+      serve_lost(op);
+  }
 }
 
 static void pair(struct operation *recv, struct operation *send) {

@@ -34,7 +34,6 @@ struct operation *operation_take(struct perigee_session *session, int kind) {
   op->session = session;
   list_append(&session->operations, &op->all);
   engine->live++;
-  engine->counters.operations = engine->live;
   return op;
 }
 
@@ -87,7 +86,6 @@ void operation_free(struct operation *op) {
   op->kind = 0;
   op->session = NULL;
   engine->live--;
-  engine->counters.operations = engine->live;
   list_prepend(&engine->free, &op->queue);
 }
 

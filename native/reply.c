@@ -64,11 +64,15 @@ static int publish(struct operation *op, const struct perigee_message *m) {
 }
 
 void served_refuse(struct operation *op, int status) {
-  struct perigee_message m = refusal(status);
-  struct outgoing out = {0};
-  parts_end(op);
-  if (plan(op, &m, &out) == PERIGEE_OK)
-    outgoing_publish(op->session, RING_REPLY, &out);
+  op->status = status;
+  op->reply = refusal(status);
+  operation_unqueue(op);
+  served_let_on(op);
+  step(op, PULLED);
+  if (op->state != SERVING)
+    step(op, SERVE);
+  step(op, WAIT);
+  list_append(&op->session->backlog[RING_REPLY], &op->queue);
 }
 
 static int after_reply(struct operation *op, int status) {
@@ -159,6 +163,7 @@ int perigee_reply(struct perigee_engine *engine, int served,
 void serve_answer(struct operation *op, int status) {
   struct perigee_message m = refusal(status);
   served_let_on(op);
+  op->unseen = true;
   if (op->state != SERVING)
     step(op, SERVE);
   if (open_lane(op)) {

@@ -6,12 +6,12 @@
  *   state      event     becomes
  *   free       arrive    arrived    a record, decoded
  *   arrived    pull      heading    the head has to be pulled
- *   heading    pulled    arrived
+ *   heading    pulled    arrived    it is there, or never will be
  *   arrived    serve     serving    REQUEST is given (or the core works)
  *   arrived    ask       landing    LANDING is given
  *   landing    land      fetching   a place was named
  *   arrived    land      fetching   as above, by the core (WRITE, SEND)
- *   fetching   pulled    serving    all bytes are there
+ *   fetching   pulled    serving    all bytes are there, or never will be
  *   serving    answer    free       the reply is in the ring, whole
  *   serving    wait      waiting    no room in the ring
  *   serving    refer     replied    the reply refers to memory of ours
@@ -116,16 +116,13 @@ static void gone(struct operation *op) {
 void served_tell(struct operation *op) {
   if (!settle(op))
     return;
-  if (op->state == TOLD && op->record == RECORD_REQUEST) {
+  bool sent = op->state == TOLD && op->record == RECORD_REQUEST && !op->unseen;
+  if (sent || op->landed) {
     op->flags = 0;
     op->pointer = NULL;
     op->length = 0;
-    operation_event(op, PERIGEE_EVENT_SENT);
-  } else if (op->state == GONE && op->landed) {
-    op->flags = 0;
-    op->pointer = NULL;
-    op->length = 0;
-    operation_event(op, PERIGEE_EVENT_ABANDONED);
+    operation_event(op,
+                    op->landed ? PERIGEE_EVENT_ABANDONED : PERIGEE_EVENT_SENT);
   } else if (op->state == FREE) {
     gone(op);
   } else {
@@ -195,12 +192,9 @@ bool served_pulled(struct operation *op, int place) {
   int state = part_step(op, place);
   if (state >= 0 && served_wanted(op))
     return state > 0;
-  op->status = state < 0 ? state : PERIGEE_CANCELLED;
-  if (state < 0 && open_lane(op) && op->state == FETCHING) {
-    /* The caller is told why, the program that it is off. */
-    served_refuse(op, state);
-  }
-  serve_lost(op);
+  receiver_freed(op, PERIGEE_PEER_LOST);
+  op->unseen = true;
+  served_refuse(op, state < 0 ? state : PERIGEE_CANCELLED);
   return false;
 }
 

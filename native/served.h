@@ -62,7 +62,8 @@ bool served_pulled(struct operation *op, int place);
 void served_landed(struct operation *op);
 /* 1: SENT will follow, 0: over. */
 int served_answer(struct operation *op, const struct perigee_message *m);
-/* A reply that is only a status, told without taking a step. */
+/* What is pulled will never be there: the caller is told (it lets go of what
+ * it lent), and the program if it was asked for a landing. */
 void served_refuse(struct operation *op, int status);
 void served_access(struct operation *op, const struct record *record);
 /* The block that a raw head was pulled into, or that a reply fills. */

@@ -32,6 +32,7 @@ struct lane {
   struct lane *peer;
   struct late *reserved[RINGS];
   struct queue in[RINGS];
+  struct exposed *loans; /* all that are out */
   uint64_t regions[REGIONS];
   uint32_t marks[OPERATIONS];
   uint32_t seed, arms, kicked;
@@ -41,6 +42,7 @@ struct lane {
 /* What a source's address points to: alive as long as its operation's mark. */
 struct exposed {
   struct payload payload;
+  struct exposed *next;
 };
 
 static uint32_t chance(struct lane *lane) {
@@ -96,10 +98,16 @@ static void inproc_close(struct lane *lane) {
     drop(&lane->in[i].peeked);
     free(lane->reserved[i]);
   }
+  for (struct exposed *e = lane->loans, *next; e; e = next) {
+    next = e->next;
+    free(e);
+  }
   free(lane);
 }
 
-static bool inproc_pulls(const struct lane *lane) { return lane == NULL; }
+static bool inproc_pulls(const struct lane *lane) {
+  return lane == NULL;
+}
 
 static void inproc_set_peer_pulls(struct lane *lane, bool pulls) {
   (void)lane, (void)pulls;
@@ -119,8 +127,7 @@ static uint8_t *inproc_reserve(struct lane *lane, enum ring ring,
   return late->bytes;
 }
 
-static void inproc_publish(struct lane *lane, enum ring ring,
-                           uint64_t length) {
+static void inproc_publish(struct lane *lane, enum ring ring, uint64_t length) {
   struct late *late = lane->reserved[ring];
   lane->reserved[ring] = NULL;
   if (!lane->peer) {
@@ -135,8 +142,8 @@ static void inproc_publish(struct lane *lane, enum ring ring,
   queue->bytes += length;
 }
 
-static int inproc_peek(struct lane *lane, enum ring ring,
-                       const uint8_t **bytes, uint64_t *length) {
+static int inproc_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
+                       uint64_t *length) {
   struct queue *queue = &lane->in[ring];
   struct late *late = queue->first;
   if (!late || (!lane->armed && late->delay-- > 0))
@@ -178,10 +185,11 @@ static struct source source_of(struct exposed *exposed) {
 
 static int inproc_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
                        struct source *source) {
-  (void)lane;
   struct exposed *e = calloc(1, sizeof *e + length);
   if (!e)
     return PERIGEE_NO_MEMORY;
+  e->next = lane->loans;
+  lane->loans = e;
   *pointer = (uint8_t *)(e + 1);
   payload_bytes(&e->payload, *pointer, length);
   *source = source_of(e);
@@ -189,8 +197,12 @@ static int inproc_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
 }
 
 static void inproc_unloan(struct lane *lane, const struct source *source) {
-  (void)lane;
-  free((void *)(uintptr_t)source->address);
+  struct exposed *e = (struct exposed *)(uintptr_t)source->address;
+  struct exposed **at = &lane->loans;
+  while (*at != e)
+    at = &(*at)->next;
+  *at = e->next;
+  free(e);
 }
 
 static bool inproc_loaned(struct lane *lane, const uint8_t *pointer,
@@ -235,7 +247,7 @@ static void inproc_conceal(struct lane *lane, struct exposure *exposure) {
 /* A splinter: from the source to the bounce, from there to its place. */
 static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
   if (inproc_peer_mark(lane, f->operation) != f->generation)
-    return PERIGEE_CANCELLED;
+    return PERIGEE_PEER_LOST;
   struct exposed *e = (struct exposed *)(uintptr_t)f->source.address;
   if (!f->bounce && !(f->bounce = malloc(SPLINTER)))
     return PERIGEE_NO_MEMORY;
@@ -261,9 +273,13 @@ static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
   return put;
 }
 
+/* The owner's copy may be on its way into our bounce buffer. */
 static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
-  (void)lane;
+  struct exposed *e = (struct exposed *)(uintptr_t)f->source.address;
   if (!payload_quiet(f->into))
+    return false;
+  if (inproc_peer_mark(lane, f->operation) == f->generation &&
+      !payload_quiet(&e->payload))
     return false;
   free(f->bounce);
   f->bounce = NULL;
@@ -292,8 +308,8 @@ static int64_t inproc_copy(struct lane *lane, const struct window *window,
     return 0;
   uint8_t *at = payload_run(remote, &run);
   uint64_t n = splinter(lane, limit < run ? limit : run);
-  int64_t moved = write ? payload_take(local, at, n)
-                        : payload_put(local, at, n);
+  int64_t moved =
+      write ? payload_take(local, at, n) : payload_put(local, at, n);
   if (moved > 0)
     remote->done += (uint64_t)moved;
   return moved;
@@ -306,7 +322,9 @@ static void inproc_arm(struct lane *lane) {
   lane->arms++;
 }
 
-static void inproc_disarm(struct lane *lane) { lane->armed = false; }
+static void inproc_disarm(struct lane *lane) {
+  lane->armed = false;
+}
 
 static bool inproc_wanted(struct lane *lane) {
   if (!lane->peer || !lane->peer->armed || lane->kicked == lane->peer->arms)

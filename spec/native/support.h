@@ -8,6 +8,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,6 +36,7 @@ struct pair {
   struct perigee_listener *listener;
   struct perigee_event inbox[2][INBOX]; /* not yet asked for by the test */
   int kept[2];
+  bool still[2]; /* not polled: the side is busy, or stopped */
   char path[64], address[80];
 };
 
@@ -53,6 +55,10 @@ void pair_drop(struct pair *p);
 /* Polls both until an event of one side, which must be of this kind. A side
  * with an event that points to something is not polled until it is taken. */
 struct perigee_event until(struct pair *p, int side, int kind);
+/* One poll of a side, if it may be polled. */
+void poll_side(struct pair *p, int side);
+/* Takes an event that is there. */
+bool taken(struct pair *p, int side, struct perigee_event *event);
 /* Polls both for some rounds, in which neither may have an event. */
 void quiet(struct pair *p, int rounds);
 /* Polls both until neither has an operation any more. */

@@ -10,7 +10,41 @@
 #include "transport/shm.h"
 
 uint64_t lent_bytes(const struct perigee_session *session) {
-  if (!session->lane || strcmp(session->transport->name, "shm") != 0)
+  if (session->state != PERIGEE_SESSION_OPEN ||
+      strcmp(session->transport->name, "shm") != 0)
     return 0;
   return session->lane->blocks.live;
+}
+
+void timers_begin(struct perigee_engine *engine) {
+  struct node *n;
+  while ((n = list_pop(&engine->fresh))) {
+    struct operation *op = CONTAINER(n, struct operation, fresh);
+    timers_add(&engine->timers, &op->timer, engine->now + op->timeout);
+  }
+  engine->sockets_due = true;
+}
+
+static const char *state_name(const struct operation *op) {
+  const struct machine *m = op->kind == OP_SERVED ? &served_machine
+                            : op->kind <= OP_SEND ? &call_machine
+                                                  : &transfer_machine;
+  return op->kind ? m->states[op->state] : "free";
+}
+
+const char *state_of(struct perigee_engine *engine, int operation) {
+  return state_name(&engine->table[operation]);
+}
+
+bool serves_in(struct perigee_engine *engine, const char *state) {
+  for (uint32_t i = 0; i < engine->table_used; i++) {
+    const struct operation *op = &engine->table[i];
+    if (op->kind == OP_SERVED && strcmp(state_name(op), state) == 0)
+      return true;
+  }
+  return false;
+}
+
+uint32_t session_of(struct perigee_engine *engine, int operation) {
+  return engine->table[operation].session->id;
 }

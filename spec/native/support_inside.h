@@ -10,5 +10,13 @@
 
 /* Bytes of the session's own arena that are in use: 0 when it is idle. */
 uint64_t lent_bytes(const struct perigee_session *session);
+/* The name of an operation's state in its table. */
+const char *state_of(struct perigee_engine *engine, int operation);
+/* Is some call or message of the peer in the state? */
+bool serves_in(struct perigee_engine *engine, const char *state);
+/* Timeouts count from now on, and the next poll looks at the clock. */
+void timers_begin(struct perigee_engine *engine);
+/* The id of the session that a connect under way makes. */
+uint32_t session_of(struct perigee_engine *engine, int operation);
 
 #endif
