@@ -126,13 +126,17 @@ function M.wake(future)
   end
 end
 
+-- Ends the signals whose time has come; true if there were any.
 local function expire()
+  if timers.earliest() == huge then return false end
   local time = now()
   local signal = timers.due(time)
-  while signal do
+  if not signal then return false end
+  repeat
     trigger(signal)
     signal = timers.due(time)
-  end
+  until not signal
+  return true
 end
 
 -- ---- Turns -----------------------------------------------------------------
@@ -230,8 +234,8 @@ local function pump(target, deadline)
     note_signals()
     local quiet = pass(nil, target)
     if quiet == nil then return nil end
-    if timers.earliest() < huge then expire() end
-    if quiet and not target.ended and state.first > state.last then
+    if expire() then quiet = false end
+    if quiet and not state.stopping then
       if deadline < huge and now() >= deadline then return false end
       sleep(deadline)
     end
@@ -281,11 +285,8 @@ local function turn(worker)
   note_signals()
   local quiet = pass(worker, state.target)
   if quiet == nil then return end
-  if timers.earliest() < huge then expire() end
-  if quiet and state.first > state.last and not state.target.ended
-    and not state.stopping then
-    sleep(huge)
-  end
+  if expire() then quiet = false end
+  if quiet and not state.stopping then sleep(huge) end
 end
 
 local function body(worker)
