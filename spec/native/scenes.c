@@ -6,11 +6,6 @@
 
 #include "support_inside.h"
 
-enum { PULLED = 3 * MIB, STAGED = 5 * MIB };
-
-/* {7} as string.buffer writes it. */
-static const uint8_t seven[] = {7, 0, 0, 0, 0, 0, 0, 28, 64};
-
 /* ---- Time --------------------------------------------------------------- */
 
 static int64_t offset;
@@ -106,262 +101,72 @@ void scene_drop(struct scene *s) {
   free(s->bytes);
 }
 
-/* ---- Getting there ------------------------------------------------------ */
+/* ---- Stopping it ------------------------------------------------------- */
 
-static void reach(struct scene *s, const char *state) {
-  for (int i = 0; i < 100000; i++) {
-    if (strcmp(state_of(s->p.engine[0], s->operation), state) == 0)
-      return;
-    poll_side(&s->p, i % 2);
+static const int64_t LIMIT = 10000 * MS;
+
+void scene_by_timeout(struct scene *s) {
+  timers_begin(s->p.engine[0]);
+  scene_later(2 * LIMIT);
+}
+
+void scene_by_cancel(struct scene *s) {
+  perigee_cancel(s->p.engine[0], s->operation);
+}
+
+void scene_by_close(struct scene *s) {
+  perigee_session_close(s->p.session[0]);
+}
+
+void scene_by_peers_close(struct scene *s) {
+  perigee_session_close(s->p.session[1]);
+}
+
+/* Polls until the operation has ended; what else comes is done. */
+static void await_end(struct scene *s) {
+  int64_t end = clock_now() + 5000 * MS;
+  while (s->ends == 0) {
+    for (int side = 0; side < 2; side++) {
+      struct perigee_event e;
+      poll_side(&s->p, side);
+      while (s->ends == 0 && taken(&s->p, side, &e))
+        scene_answer(s, side, &e);
+    }
+    if (clock_now() > end)
+      fail_msg("it does not end");
   }
-  fail_msg("never %s, but %s", state, state_of(s->p.engine[0], s->operation));
 }
 
-static void reach_served(struct scene *s, int side, const char *state) {
-  for (int i = 0; i < 100000 && !serves_in(s->p.engine[side], state); i++)
-    poll_side(&s->p, i % 2);
-  assert_true(serves_in(s->p.engine[side], state));
+/* The session goes on as if nothing had been. */
+static void goes_on(struct scene *s) {
+  struct perigee_message m = {.head = "on", .length = 2, .timeout = -1};
+  int op = perigee_call(s->p.session[0], &m);
+  struct perigee_event e = until(&s->p, 1, PERIGEE_EVENT_REQUEST);
+  assert_memory_equal(e.pointer, "on", 2);
+  assert_int_equal(perigee_reply(s->p.engine[1], e.operation, &m), 0);
+  assert_int_equal(ended(&s->p, 0, op, 0).length, 2);
 }
 
-static void call(struct scene *s, struct perigee_message *m) {
-  m->timeout = s->timeout;
-  s->operation = perigee_call(s->p.session[0], m);
-  assert_true(s->operation >= 0);
+void scene_stop(void *state, const struct scene_kind *kind,
+                void (*stop)(struct scene *), int status) {
+  struct scene s;
+  bool ends_session = stop == scene_by_close || stop == scene_by_peers_close;
+  if (kind->connecting && ends_session)
+    return;
+  print_message("# %s\n", kind->name);
+  scene_open(&s, state, stop == scene_by_timeout ? LIMIT : -1);
+  kind->build(&s);
+  stop(&s);
+  if (stop == scene_by_peers_close) /* what was said before is heard */
+    s.p.still[0] = s.p.still[1] = false;
+  await_end(&s);
+  if (!(s.settled && s.status == PERIGEE_OK) && s.status != status)
+    fail_msg("it ended in %s", perigee_status_name(s.status));
+  fill_byte(s.mine, 0xcc);
+  scene_wind_up(&s);
+  assert_int_equal(s.ends, 1);
+  all_byte(s.mine, 0xcc);
+  if (!ends_session)
+    goes_on(&s);
+  scene_close(&s);
 }
-
-static void request(struct scene *s, struct perigee_message *m) {
-  call(s, m);
-  s->served = until(&s->p, 1, PERIGEE_EVENT_REQUEST).operation;
-}
-
-/* Side 1 does not read; its ring is full. */
-static void fill_ring(struct scene *s) {
-  struct perigee_message m = {.head = s->bytes, .length = 4000, .timeout = -1};
-  const struct perigee_counters *c =
-      perigee_counters(s->p.engine[0], s->p.session[0]);
-  s->p.still[1] = true;
-  while (c->stalls == 0)
-    assert_true(perigee_call(s->p.session[0], &m) >= 0);
-}
-
-static void queued(struct scene *s) {
-  struct perigee_message m = {.head = s->bytes, .length = 4000};
-  fill_ring(s);
-  call(s, &m);
-  reach(s, "queued");
-}
-
-static void queued_bulk(struct scene *s) {
-  struct perigee_message m = {.slice = all_of(s->mine, STAGED)};
-  fill_ring(s);
-  call(s, &m);
-  reach(s, "queued");
-}
-
-static void unread(struct scene *s) {
-  struct perigee_message m = {.head = s->bytes, .length = 10};
-  s->p.still[1] = true;
-  call(s, &m);
-  reach(s, "sent");
-}
-
-static void served(struct scene *s) {
-  struct perigee_message m = {.head = s->bytes, .length = 10};
-  request(s, &m);
-}
-
-static void heading(struct scene *s) {
-  struct perigee_message m = {.slice = all_of(s->mine, PULLED)};
-  call(s, &m);
-  reach_served(s, 1, "heading");
-}
-
-static void heading_staged(struct scene *s) {
-  struct perigee_message m = {.slice = all_of(s->mine, STAGED)};
-  call(s, &m);
-  reach_served(s, 1, "heading");
-}
-
-static void fetching(struct scene *s, uint64_t length) {
-  struct perigee_message m = {.flags = PERIGEE_TYPED,
-                              .into = all_of(s->mine, ROOM)};
-  request(s, &m);
-  struct perigee_message r = {.flags = PERIGEE_TYPED,
-                              .slice = all_of(s->theirs, length)};
-  assert_int_equal(perigee_reply(s->p.engine[1], s->served, &r), 1);
-  s->served = -1;
-  reach(s, "fetching");
-}
-
-static void fetching_pulled(struct scene *s) {
-  fetching(s, PULLED);
-}
-
-static void fetching_staged(struct scene *s) {
-  fetching(s, STAGED);
-}
-
-static void fetching_pooled(struct scene *s) {
-  struct perigee_message m = {.flags = PERIGEE_TYPED};
-  request(s, &m);
-  struct perigee_message r = {.flags = PERIGEE_TYPED,
-                              .slice = all_of(s->theirs, PULLED)};
-  assert_int_equal(perigee_reply(s->p.engine[1], s->served, &r), 1);
-  s->served = -1;
-  reach(s, "fetching");
-}
-
-static void lent(struct scene *s) {
-  struct perigee_message m = {.timeout = s->timeout};
-  struct perigee_loan loan;
-  assert_int_equal(perigee_call_begin(s->p.session[0], MIB, &loan), 0);
-  s->operation = perigee_call_commit(s->p.session[0], &m, MIB);
-  s->served = until(&s->p, 1, PERIGEE_EVENT_REQUEST).operation;
-}
-
-static void lent_unread(struct scene *s) {
-  struct perigee_message m = {.timeout = s->timeout};
-  struct perigee_loan loan;
-  assert_int_equal(perigee_call_begin(s->p.session[0], MIB, &loan), 0);
-  s->operation = perigee_call_commit(s->p.session[0], &m, MIB);
-  for (int i = 0; i < 10; i++) /* it may be on its way */
-    poll_side(&s->p, 1);
-  s->p.still[1] = true;
-}
-
-static void landing(struct scene *s) {
-  struct perigee_message m = {.flags = PERIGEE_TYPED,
-                              .head = seven,
-                              .length = sizeof seven,
-                              .slice = all_of(s->mine, PULLED)};
-  call(s, &m);
-  s->served = until(&s->p, 1, PERIGEE_EVENT_LANDING).operation;
-}
-
-static void landing_fetching(struct scene *s) {
-  struct perigee_slice place = all_of(s->theirs, ROOM);
-  landing(s);
-  assert_int_equal(perigee_land(s->p.engine[1], s->served, &place), 0);
-  s->served = -1;
-  reach_served(s, 1, "fetching");
-}
-
-static void replied(struct scene *s) {
-  struct perigee_message r = {.head = "yes", .length = 3};
-  served(s);
-  perigee_reply(s->p.engine[1], s->served, &r);
-  s->served = -1;
-  s->settled = true;
-}
-
-static void replied_in_place(struct scene *s) {
-  struct perigee_loan loan;
-  served(s);
-  assert_int_equal(perigee_reply_begin(s->p.engine[1], s->served, MIB, &loan),
-                   0);
-  assert_int_equal(perigee_reply_commit(s->p.engine[1], s->served, MIB), 1);
-  s->served = -1;
-  s->settled = true;
-}
-
-/* ---- Other operations --------------------------------------------------- */
-
-static void transfer(struct scene *s, int operation, bool little) {
-  static struct perigee_transfer t;
-  uint64_t length = little ? 8 : ROOM;
-  struct perigee_remote *remote = look_up(&s->p, little ? "plain" : "theirs");
-  t = (struct perigee_transfer){
-      .local = all_of(little ? s->plain[0] : s->mine, length),
-      .remote = {{.remote = remote}, 0, length, 1, length}};
-  if (little)
-    fill_ring(s);
-  s->operation =
-      perigee_transfer(s->p.session[0], operation, &t, 1, 5, s->timeout);
-  assert_true(s->operation >= 0 && s->operation != PERIGEE_INLINE);
-}
-
-static void reading(struct scene *s) {
-  transfer(s, PERIGEE_OP_READ, false);
-  reach(s, "moving");
-}
-
-static void writing(struct scene *s) {
-  transfer(s, PERIGEE_OP_WRITE, false);
-  poll_side(&s->p, 0);
-  reach(s, "moving");
-}
-
-static void immediate_queued(struct scene *s) {
-  transfer(s, PERIGEE_OP_WRITE_IMM, true);
-  reach(s, "queued");
-}
-
-static void sent(struct scene *s) {
-  struct perigee_slice all = all_of(s->mine, PULLED);
-  s->operation = perigee_send(s->p.session[0], &all, s->timeout);
-  for (int i = 0; i < 20; i++)
-    poll_side(&s->p, 1);
-}
-
-static void sent_fetching(struct scene *s) {
-  struct perigee_slice into = all_of(s->theirs, ROOM);
-  sent(s);
-  assert_true(perigee_recv(s->p.session[1], &into, 1000 * MS) >= 0);
-  reach_served(s, 1, "fetching");
-}
-
-static void receiving(struct scene *s) {
-  struct perigee_slice into = all_of(s->mine, ROOM);
-  s->operation = perigee_recv(s->p.session[0], &into, s->timeout);
-}
-
-static void receiving_arrives(struct scene *s) {
-  struct perigee_slice from = all_of(s->theirs, PULLED);
-  receiving(s);
-  assert_true(perigee_send(s->p.session[1], &from, 1000 * MS) >= 0);
-  reach_served(s, 0, "fetching");
-}
-
-static void receiving_immediate(struct scene *s) {
-  s->operation = perigee_recv_imm(s->p.session[0], s->timeout);
-}
-
-static void looking_up(struct scene *s) {
-  s->p.still[1] = true;
-  s->operation = perigee_lookup(s->p.session[0], "theirs", s->timeout);
-}
-
-static void connecting(struct scene *s) {
-  s->p.still[1] = true;
-  s->operation =
-      perigee_connect(s->p.engine[0], s->p.address, NULL, s->timeout);
-}
-
-const struct scene_kind scene_kinds[] = {
-    {"queued", queued, false},
-    {"queued with bulk", queued_bulk, false},
-    {"unread", unread, false},
-    {"served", served, false},
-    {"heading", heading, false},
-    {"heading, staged", heading_staged, false},
-    {"fetching", fetching_pulled, false},
-    {"fetching, staged", fetching_staged, false},
-    {"fetching, pooled", fetching_pooled, false},
-    {"lent", lent, false},
-    {"lent, unread", lent_unread, false},
-    {"landing", landing, false},
-    {"landing, fetching", landing_fetching, false},
-    {"replied", replied, false},
-    {"replied in place", replied_in_place, false},
-    {"reading", reading, false},
-    {"writing", writing, false},
-    {"immediate queued", immediate_queued, false},
-    {"sent", sent, false},
-    {"sent, fetching", sent_fetching, false},
-    {"receiving", receiving, false},
-    {"receiving, arrives", receiving_arrives, false},
-    {"receiving an immediate", receiving_immediate, false},
-    {"looking up", looking_up, false},
-    {"connecting", connecting, true},
-    {NULL, NULL, false},
-};

@@ -38,6 +38,15 @@ void scene_close(struct scene *s);
 void scene_drop(struct scene *s);
 /* What one side's event asks for is done. */
 void scene_answer(struct scene *s, int side, const struct perigee_event *e);
+/* Ways to end the operation. */
+void scene_by_timeout(struct scene *s);
+void scene_by_cancel(struct scene *s);
+void scene_by_close(struct scene *s);
+void scene_by_peers_close(struct scene *s);
+/* Builds the scene, ends the operation, which must have that status, and
+ * checks that nothing is left of it. */
+void scene_stop(void *state, const struct scene_kind *kind,
+                void (*stop)(struct scene *), int status);
 /* Time goes on for all engines of scenes. */
 void scene_later(int64_t time);
 

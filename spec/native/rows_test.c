@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * rows_test.c - the four state tables, row by row: every step that they allow
+ * is taken here through the public interface, and every other step aborts.
+ */
+#include "scenes.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "machine.h"
+
+static const char *const machines[] = {"session", "call", "served", "transfer"};
+enum { MACHINES = 4 };
+
+static int missing(const struct machine *m) {
+  int n = 0;
+  for (uint8_t s = 0; s < MACHINE_STATES && m->states[s]; s++)
+    for (uint8_t e = 0; e < MACHINE_EVENTS && m->events[e]; e++)
+      if (m->next[s][e] && machine_taken(m, s, e) == 0) {
+        print_message("# %s: %s in state %s was never taken\n", m->name,
+                      m->events[e], m->states[s]);
+        n++;
+      }
+  return n;
+}
+
+static void all_ends(void *variant) {
+  for (const struct scene_kind *k = scene_kinds; k->name; k++) {
+    scene_stop(variant, k, scene_by_timeout, PERIGEE_TIMEOUT);
+    scene_stop(variant, k, scene_by_cancel, PERIGEE_CANCELLED);
+    scene_stop(variant, k, scene_by_close, PERIGEE_CLOSED);
+    scene_stop(variant, k, scene_by_peers_close, PERIGEE_PEER_LOST);
+  }
+}
+
+/* ---- What no early end reaches ------------------------------------------ */
+
+static const struct scene_kind *kind(const char *name) {
+  const struct scene_kind *k = scene_kinds;
+  while (strcmp(k->name, name) != 0)
+    k++;
+  return k;
+}
+
+/* The operation goes its way to the end. */
+static void run_out(void *variant, const char *name) {
+  struct scene s;
+  scene_open(&s, variant, -1);
+  kind(name)->build(&s);
+  scene_wind_up(&s);
+  assert_int_equal(s.ends, 1);
+  assert_int_equal(s.status, PERIGEE_OK);
+  scene_close(&s);
+}
+
+static void nobody_listens(void *variant) {
+  struct scene s;
+  scene_open(&s, variant, -1);
+  int op = perigee_connect(s.p.engine[0], "unix:/tmp/perigee-nobody", NULL, -1);
+  ended(&s.p, 0, op, PERIGEE_NOT_FOUND);
+  scene_close(&s);
+}
+
+enum { CALLS = 40 };
+
+/* Side 0 calls and does not look at the replies, whose ring is soon full: the
+ * last one, which refers to memory, waits for room. */
+static void replies_wait(struct scene *s) {
+  struct perigee_message m = {.head = "?", .length = 1, .timeout = -1};
+  struct perigee_message small = {.head = s->bytes, .length = 4000};
+  struct perigee_message large = {.slice = all_of(s->theirs, MIB)};
+  for (int i = 0; i < CALLS; i++)
+    assert_true(perigee_call(s->p.session[0], &m) >= 0);
+  s->p.still[0] = true;
+  for (int i = 0; i < CALLS; i++) {
+    int call = until(&s->p, 1, PERIGEE_EVENT_REQUEST).operation;
+    int status =
+        perigee_reply(s->p.engine[1], call, i < CALLS - 1 ? &small : &large);
+    assert_true(status >= 0);
+  }
+  assert_true(perigee_counters(s->p.engine[1], s->p.session[1])->stalls > 0);
+}
+
+static void waiting_replies(void *variant) {
+  for (int lost = 0; lost < 2; lost++) {
+    struct scene s;
+    scene_open(&s, variant, -1);
+    replies_wait(&s);
+    if (lost)
+      perigee_session_close(s.p.session[0]);
+    scene_wind_up(&s);
+    scene_close(&s);
+  }
+}
+
+static void every_step_is_taken(void **state) {
+  (void)state;
+  void *variant = (void *)(uintptr_t)&variant_default;
+  int n = 0;
+  all_ends(variant);
+  run_out(variant, "fetching");
+  run_out(variant, "immediate queued");
+  nobody_listens(variant);
+  waiting_replies(variant);
+  for (int i = 0; i < MACHINES; i++)
+    n += missing(machine_find(machines[i]));
+  assert_int_equal(n, 0);
+}
+
+/* ---- What the tables do not have ---------------------------------------- */
+
+static int signal_of_step(const struct machine *m, uint8_t state,
+                          uint8_t event) {
+  int status;
+  pid_t child = fork();
+  if (child == 0) {
+    struct rlimit none = {0};
+    setrlimit(RLIMIT_CORE, &none);
+    close(STDERR_FILENO);
+    machine_step(m, &state, event);
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void every_other_step_aborts(void **state) {
+  (void)state;
+  for (int i = 0; i < MACHINES; i++) {
+    const struct machine *m = machine_find(machines[i]);
+    for (uint8_t s = 0; s < MACHINE_STATES && m->states[s]; s++)
+      for (uint8_t e = 0; e < MACHINE_EVENTS && m->events[e]; e++)
+        if (!m->next[s][e] && signal_of_step(m, s, e) != SIGABRT)
+          fail_msg("%s: %s in state %s does not abort", m->name, m->events[e],
+                   m->states[s]);
+  }
+  assert_null(machine_find("nothing"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_step_is_taken),
+      cmocka_unit_test(every_other_step_aborts),
+  };
+  return cmocka_run_group_tests_name("rows", tests, NULL, NULL);
+}
