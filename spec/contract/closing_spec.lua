@@ -127,8 +127,8 @@ describe("closing a region", function()
   local child, session, engine, remote, here
 
   before_each(function()
-    child = process.start(function(worker, perigee_)
-      local own = perigee_.engine {}
+    child = process.start(function(worker)
+      local own = worker.cases.engine()
       local region = own:alloc(2 ^ 24, { name = "r", access = "rw" })
       local again = region
       local listener = assert(own:listen(worker.cases.address()))
@@ -175,12 +175,88 @@ describe("closing a region", function()
     local done, err = session:read(one):wait(5)
     assert.is_nil(done)
     assert.equal("stale", err.kind)
-    assert.equal(0, here:slice(0, 1).pointer[0])
+    assert.equal(0, cases.byte(here:slice(0, 1)))
     local new = assert(session:region("r"))
     assert(session:read { from = new:slice(0, 10),
                           to = here:slice(0, 10) }:wait(5))
-    assert.equal(9, here:slice(0, 1).pointer[0])
+    assert.equal(9, cases.byte(here:slice(0, 1)))
   end)
+end)
+
+describe("a region under traffic", function()
+  after_each(cases.cleanup)
+
+  it("is left by its peers when close returns", function()
+    local engine = cases.engine()
+    local listener = assert(engine:listen(cases.address()))
+    local child = process.start(function(child, perigee_)
+      local own = child.cases.engine()
+      local session = assert(own:connect(child.cases.address()))
+      local here = own:alloc(2 ^ 24)
+      while true do
+        local remote = session:region("busy")
+        if not remote then break end
+        local err
+        repeat
+          local _, why = session:write { from = here:slice(0, 2 ^ 24),
+                                         to = remote:slice(0, 2 ^ 24) }:wait(5)
+          err = why
+          perigee_.sleep(0)
+        until err
+        child.say(err.kind)
+        child.attend()
+      end
+      child.say("gone")
+    end)
+    local pump = function() perigee.sleep(0.001) end
+    local region = engine:alloc(2 ^ 24, { name = "busy", access = "w" })
+    assert(listener:accept(5))
+    for round = 1, 10 do
+      perigee.sleep(0.003 * round)
+      assert.is_true(region:close(5))
+      child:expect("stale", 5, pump)
+      if round < 10 then
+        region = engine:alloc(2 ^ 24, { name = "busy", access = "w" })
+      end
+      child:tell("")
+    end
+    child:expect("gone", 5, pump)
+  end)
+end)
+
+describe("a program that just ends", function()
+  after_each(cases.cleanup)
+
+  local ways = {
+    ["by returning"] = function(child)
+      child.cases.agent("ending")
+      child.say("made")
+      child.hear()
+    end,
+    ["by os.exit"] = function(child)
+      child.cases.agent("ending")
+      child.say("made")
+      child.hear()
+      os.exit(0, true)
+    end,
+    ["by an error in run"] = function(child, perigee_)
+      child.cases.agent("ending")
+      child.say("made")
+      child.hear()
+      pcall(perigee_.run, function() error("of main") end)
+    end,
+  }
+
+  for way, f in pairs(ways) do
+    it(way .. " leaves nothing in the registry's folder", function()
+      local child = process.start(f):expect("made")
+      child:tell("")
+      assert.same({ "exit", 0 }, { child:wait(5) })
+      local pipe = io.popen(("find '%s' ! -type d"):format(cases.folder))
+      assert.equal("", pipe:read("*a"))
+      pipe:close()
+    end)
+  end
 end)
 
 describe("after a fork", function()

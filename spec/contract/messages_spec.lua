@@ -8,9 +8,9 @@ local process = require "spec.support.process"
 local LENGTH = 2 ^ 26
 
 -- Does what its parent tells it, a line at a time.
-local function peer(child, perigee_)
+local function peer(child)
   local length = 2 ^ 26
-  local engine = perigee_.engine {}
+  local engine = child.cases.engine()
   local region = child.cases.alloc(engine, length,
                                    { name = "box", access = "rw" })
   local listener = assert(engine:listen(child.cases.address()))
@@ -28,7 +28,7 @@ local function peer(child, perigee_)
   end
   function commands.imm()
     local value, err = session:recv_imm():wait(10)
-    child.say(value or err.kind, region:slice(0, 1).pointer[0])
+    child.say(value or err.kind, child.cases.byte(region:slice(0, 1)))
   end
   function commands.imms(count)
     local futures, values = {}, {}
@@ -45,7 +45,7 @@ local function peer(child, perigee_)
     child.say("echoed")
   end
   function commands.byte(offset)
-    child.say(region:slice(offset, 1).pointer[0])
+    child.say(child.cases.byte(region:slice(offset, 1)))
   end
   for line in child.attend do
     local name, a, b = line:match("^(%a+) ?(%S*) ?(%S*)")
@@ -124,7 +124,7 @@ describe("a message", function()
     end
     for i = 1, 50 do
       assert.equal(i * 7, (futures[i]:wait(5)))
-      assert.equal(i, here:slice(i * 1000, 1).pointer[0])
+      assert.equal(i, cases.byte(here:slice(i * 1000, 1)))
     end
   end)
 
@@ -150,8 +150,8 @@ describe("a message", function()
     local again = session:recv(here:slice(200, 100))
     child:tell("send 8 5")
     assert.equal(8, (again:wait(5)))
-    assert.equal(5, here:slice(200, 1).pointer[0])
-    assert.equal(0, here:slice(0, 1).pointer[0])
+    assert.equal(5, cases.byte(here:slice(200, 1)))
+    assert.equal(0, cases.byte(here:slice(0, 1)))
   end)
 end)
 

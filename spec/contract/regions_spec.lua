@@ -1,22 +1,21 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Regions: one-sided reads and writes, bounds, rights, and what is refused.
 local cases = require "spec.support.cases"
-local ffi = require "ffi"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local LENGTH = 2 ^ 22
 
 -- Lends one region of every right, allocated and registered, and stays.
-local function owner(child, perigee_, ffi_)
-  local engine = perigee_.engine {}
+local function owner(child, _, ffi_)
+  local engine = child.cases.engine()
   local memory, length = {}, 2 ^ 22
   for name, access in pairs { none = "", r = "r", w = "w", rw = "rw" } do
     local region = child.cases.alloc(engine, length,
                                      { name = name, access = access })
     local whole = region:slice(0, length)
     whole:fill(0x11)
-    memory[name] = whole.pointer
+    memory[name] = whole
     local own = ffi_.new("uint8_t[?]", length)
     ffi_.fill(own, length, 0x22)
     memory["own_" .. name] = own
@@ -32,7 +31,9 @@ local function owner(child, perigee_, ffi_)
     local n = session:recv(inbox):wait(30)
     if not n then break end
     local name, offset = ffi_.string(inbox.pointer, n):match("(%S+) (%d+)")
-    inbox.pointer[0] = memory[name][tonumber(offset)]
+    local owned, at = memory[name], tonumber(offset)
+    inbox.pointer[0] = type(owned) == "cdata" and owned[at]
+      or child.cases.byte(owned, at)
     assert(session:send(inbox:slice(0, 1)):wait(5))
   end
 end
@@ -54,7 +55,7 @@ describe("a region", function()
     slice:write(text)
     assert(session:send(slice):wait(5))
     assert(session:recv(here:slice(LENGTH - 1, 1)):wait(5))
-    return here:slice(LENGTH - 1, 1).pointer[0]
+    return cases.byte(here:slice(LENGTH - 1, 1))
   end
 
   for _, prefix in ipairs { "", "own_" } do
@@ -101,15 +102,15 @@ describe("a region", function()
         end
         assert.equal(prefix == "" and 0x11 or 0x22, byte(name, 64))
       end
-      assert.equal(0x77, slice.pointer[0])
-      assert.equal(0x77, slice.pointer[4095])
+      assert.equal(0x77, cases.byte(slice))
+      assert.equal(0x77, cases.byte(slice, 4095))
     end)
 
     it("grants what it says: " .. prefix, function()
       local slice = here:slice(0, 100)
       local r = assert(session:region(prefix .. "r"))
       assert(session:read { from = r:slice(5, 100), to = slice }:wait(5))
-      assert.equal(prefix == "" and 0x11 or 0x22, slice.pointer[99])
+      assert.equal(prefix == "" and 0x11 or 0x22, cases.byte(slice, 99))
       local w = assert(session:region(prefix .. "w"))
       slice:fill(0x33)
       assert(session:write { from = slice, to = w:slice(200, 100) }:wait(5))
@@ -176,7 +177,7 @@ describe("a region", function()
 
   it("is zeroed, and huge ones are possible", function()
     local large = cases.alloc(engine, 2 ^ 30)
-    assert.equal(0, large:slice(2 ^ 30 - 1, 1).pointer[0])
+    assert.equal(0, cases.byte(large:slice(2 ^ 30 - 1, 1)))
     large:close()
     local none, err = engine:alloc(2 ^ 50)
     assert.is_nil(none)
@@ -185,7 +186,7 @@ describe("a region", function()
 
   it("moves 64 MiB", function()
     local child = process.start(function(child, perigee_)
-      local own = perigee_.engine {}
+      local own = child.cases.engine()
       child.cases.alloc(own, 2 ^ 26, { name = "big", access = "rw" })
       local listener = assert(own:listen(child.cases.address("big")))
       child.say("ready")
@@ -196,8 +197,7 @@ describe("a region", function()
     local big = assert(engine:connect(cases.address("big"), { timeout = 5 }))
     local remote = assert(big:region("big"))
     local out, back = mine:slice(0, 2 ^ 26), mine:slice(2 ^ 26, 2 ^ 26)
-    local words = ffi.cast("uint32_t *", out.pointer)
-    for i = 0, 2 ^ 24 - 1 do words[i] = i * 2654435761 % 2 ^ 32 end
+    out:write(cases.bytes(2 ^ 26))
     local whole = remote:slice(0, 2 ^ 26)
     assert(session:explain())
     assert(big:write { from = out, to = whole }:wait(10))

@@ -7,7 +7,7 @@ local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local function accepting(child, perigee_)
-  local engine = perigee_.engine {}
+  local engine = child.cases.engine()
   local listener = assert(engine:listen(child.cases.address()))
   child.say("ready")
   perigee_.run(function()

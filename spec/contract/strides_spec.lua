@@ -9,7 +9,7 @@ local process = require "spec.support.process"
 local LENGTH = 2 ^ 21
 
 local function owner(child, perigee_, ffi_)
-  local engine = perigee_.engine {}
+  local engine = child.cases.engine()
   child.cases.alloc(engine, 2 ^ 21, { name = "shared", access = "rw" })
   local own = ffi_.new("uint8_t[?]", 2 ^ 21)
   engine:register(own, 2 ^ 21, { name = "own", access = "rw" })

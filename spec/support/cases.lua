@@ -56,9 +56,23 @@ function M.found(service, options)
   return proxy, agent
 end
 
+-- The kinds of memory beside the host's that this run is about, for engines.
+local function memories()
+  if M.memory == "host" then return nil end
+  local symbol = "perigee_memory_" .. M.memory
+  ffi.cdef(("extern const char %s[1];"):format(symbol))
+  local plugin = ffi.load(assert(package.searchpath("spec.plugin_" .. M.memory,
+                                                    package.cpath)))
+  local list = ffi.new("const struct perigee_memory *[2]")
+  list[0] = ffi.cast("const struct perigee_memory *", plugin[symbol])
+  M.keep = { plugin, list }
+  return list
+end
+local given = memories()
+
 -- An agent in this run's scope, closed by cleanup().
 function M.agent(name, options)
-  local all = { name = name, scope = scope }
+  local all = { name = name, scope = scope, engine = { memories = given } }
   for key, value in pairs(options or {}) do all[key] = value end
   local agent, err = perigee.agent(all)
   return opened(agent), err
@@ -71,7 +85,9 @@ function M.proxy(service, options)
 end
 
 function M.engine(options)
-  return opened(perigee.engine(options or {}))
+  local all = { memories = given }
+  for key, value in pairs(options or {}) do all[key] = value end
+  return opened(assert(perigee.engine(all)))
 end
 
 -- An engine and its session to a child that accepts.
@@ -86,6 +102,11 @@ function M.alloc(engine, length, options)
   local all = { memory = M.memory ~= "host" and M.memory or nil }
   for key, value in pairs(options or {}) do all[key] = value end
   return assert(engine:alloc(length, all))
+end
+
+-- A byte of a slice or region of any kind of memory.
+function M.byte(slice, at)
+  return slice:slice(at or 0, 1):string():byte()
 end
 
 -- size bytes that differ from place to place and from seed to seed.

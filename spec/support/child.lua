@@ -62,32 +62,6 @@ function child.serve(...)
   agent:close()
 end
 
--- A listening engine and the first session of it.
-function child.accept(options)
-  local engine = perigee.engine(options or {})
-  local listener = assert(engine:listen(child.cases.address()))
-  child.say("ready")
-  local session = assert(listener:accept(10))
-  return engine, session, listener
-end
-
--- The same, with regions made before the parent can look them up: a table
--- from name to { length, access, fill }.
-function child.lend(regions)
-  local engine, made = perigee.engine {}, {}
-  for name, region in pairs(regions) do
-    made[name] = child.cases.alloc(engine, region[1],
-                                   { name = name, access = region[2] })
-    if region[3] then
-      made[name]:slice(0, region[1]):fill(region[3])
-    end
-  end
-  local listener = assert(engine:listen(child.cases.address()))
-  child.say("ready")
-  local session = assert(listener:accept(10))
-  return engine, session, made
-end
-
 local function report(message)
   return debug.traceback(tostring(message), 2)
 end
