@@ -39,19 +39,28 @@ static struct perigee_message refusal(int status) {
   return (struct perigee_message){.status = status};
 }
 
+/* The reply, or why there is none. A caller that has given up is spared what
+ * would have to be exposed; to look for short ones costs more than to send. */
+static int plan_either(struct operation *op, const struct perigee_message *m,
+                       struct outgoing *out) {
+  bool large = m->length > op->session->eager || m->slice.region;
+  int status = PERIGEE_CANCELLED;
+  if (!large || served_wanted(op))
+    status = plan(op, m, out);
+  if (status >= 0)
+    return status;
+  struct perigee_message none = refusal(status);
+  *out = (struct outgoing){0};
+  parts_end(op);
+  plan(op, &none, out);
+  return status;
+}
+
 /* 1: published, 0: no room, or a status. The reply's own memory is marked
  * live before the caller can see that it is referred to. */
 static int publish(struct operation *op, const struct perigee_message *m) {
   struct outgoing out = {0};
-  struct perigee_message none = refusal(PERIGEE_CANCELLED);
-  int status = plan(op, served_wanted(op) ? m : &none, &out);
-  if (status < 0) {
-    none.status = status;
-    out = (struct outgoing){0};
-    parts_end(op);
-    if (plan(op, &none, &out) < 0)
-      return status;
-  }
+  int status = plan_either(op, m, &out);
   struct lane *lane = op->session->lane;
   if (refers(&out)) {
     op->marked = true;
