@@ -96,7 +96,7 @@ describe("calls", function()
     function kinds.slice(text, slot)
       local slice = memory:slice(slot * SLOT, #text):write(text)
       return proxy:with({ into = slice }).async:slice(slice),
-        function(got) return got:string() == text end
+        function(got) return got and got:string() == text end
     end
     function kinds.write(text, slot)
       local slice = memory:slice(slot * SLOT, #text):write(text)

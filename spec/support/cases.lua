@@ -99,7 +99,7 @@ end
 
 -- Memory of the kind that this run is about.
 function M.alloc(engine, length, options)
-  local all = { memory = M.memory ~= "host" and M.memory or nil }
+  local all = { kind = M.memory ~= "host" and M.memory or nil }
   for key, value in pairs(options or {}) do all[key] = value end
   return assert(engine:alloc(length, all))
 end
