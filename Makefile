@@ -34,7 +34,10 @@ CDEF := lua/perigee/cdef.lua
 
 FLAGS := -std=c17 -D_GNU_SOURCE -Inative -g -Wall -Wextra $(WERROR) \
          -fvisibility=hidden -fPIC -pthread -MMD -MP
-RELEASE := -O2 -DNDEBUG
+# Structures of some hundred bytes are zeroed for each call; tuned for generic
+# x86-64, GCC does that by "rep stos", whose start alone costs 30 cycles.
+TUNE := $(if $(filter x86_64,$(shell uname -m)),-mtune=skylake)
+RELEASE := -O2 $(TUNE) -DNDEBUG
 DEBUG := -O1 -DPERIGEE_DEBUG -fno-omit-frame-pointer
 # Under a sanitizer GCC's guess at what is uninitialized is often wrong.
 SANITIZED := $(DEBUG) -Wno-maybe-uninitialized

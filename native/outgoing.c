@@ -118,14 +118,13 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
 static bool loan_in_ring(struct perigee_session *session, enum ring ring,
                          uint64_t capacity, uint32_t flags, struct loan *loan) {
   struct lane *lane = session->lane;
-  struct record shape = {.flags = (uint8_t)flags, .head_length = capacity};
   if (!list_empty(&session->backlog[ring]))
     return false;
-  uint64_t size = record_size(&shape);
-  loan->record = lane_table(lane)->reserve(lane, ring, size);
+  uint64_t before = record_before(flags);
+  loan->record = lane_table(lane)->reserve(lane, ring, before + capacity + 7);
   if (!loan->record)
     return false;
-  loan->pointer = loan->record + size - ((capacity + 7) & ~UINT64_C(7));
+  loan->pointer = loan->record + before;
   return true;
 }
 

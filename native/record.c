@@ -28,9 +28,7 @@ uint64_t shape_total(uint64_t block, uint64_t count) {
 }
 
 uint64_t record_size(const struct record *r) {
-  uint64_t n = RECORD_HEADER;
-  n += (r->flags & RECORD_CODE) ? 8 : 0;
-  n += (r->flags & RECORD_CAPACITY) ? 8 : 0;
+  uint64_t n = record_before(r->flags);
   n += (r->flags & RECORD_HEAD_BULK) ? RECORD_SOURCE : padded(r->head_length);
   if (r->flags & RECORD_SLICE)
     n += (r->flags & RECORD_SLICE_BULK) ? RECORD_SOURCE

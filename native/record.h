@@ -71,6 +71,11 @@ struct record {
   struct source slice_source;
 };
 
+/* Bytes before the head, for a record with these flags. */
+static inline uint64_t record_before(uint32_t flags) {
+  return RECORD_HEADER + (flags & RECORD_CODE ? 8 : 0) +
+         (flags & RECORD_CAPACITY ? 8 : 0);
+}
 /* Bytes that the record will take; lengths of bulk parts do not count. */
 uint64_t record_size(const struct record *record);
 /* Writes all but inline bytes of head and slice, for which there is room at
