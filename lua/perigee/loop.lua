@@ -234,7 +234,7 @@ local function pump(target, deadline)
     note_signals()
     local quiet = pass(nil, target)
     if quiet == nil then return nil end
-    if expire() then quiet = false end
+    if expire() or state.first <= state.last then quiet = false end
     if quiet and not state.stopping then
       if deadline < huge and now() >= deadline then return false end
       sleep(deadline)
@@ -285,7 +285,7 @@ local function turn(worker)
   note_signals()
   local quiet = pass(worker, state.target)
   if quiet == nil then return end
-  if expire() then quiet = false end
+  if expire() or state.first <= state.last then quiet = false end
   if quiet and not state.stopping then sleep(huge) end
 end
 
