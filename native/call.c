@@ -385,7 +385,10 @@ static int bring(struct operation *op, const struct record *r, int place,
 }
 
 static int typed_inline(struct operation *op, const struct record *r) {
-  op->pointer = scratch_copy(op->engine, r->head, r->head_length);
+  /* Scratch is this poll's; a slice may take several. */
+  op->pointer = r->flags & RECORD_SLICE
+                    ? NULL
+                    : scratch_copy(op->engine, r->head, r->head_length);
   if (!op->pointer) {
     op->pointer = op->block = pool_take(op->engine, r->head_length);
     if (!op->block)
