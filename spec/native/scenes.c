@@ -79,6 +79,8 @@ void scene_wind_up(struct scene *s) {
     }
     if (idle == 100)
       answer_kept(s);
+    if (idle == 150) /* what the other side began ends by its timeout */
+      scene_later(1000 * MS);
     if (operations(&s->p, 0) + operations(&s->p, 1) > (s->served >= 0) &&
         idle > 150)
       idle = 150;

@@ -28,7 +28,7 @@ struct scene_kind {
 };
 extern const struct scene_kind scene_kinds[];
 
-enum { ROOM = 6 * MIB };
+enum { ROOM = 5 * MIB + 64 * KIB };
 
 void scene_open(struct scene *s, void *state, int64_t timeout);
 /* Polls, answers and lands all that comes until nothing is in flight; counts

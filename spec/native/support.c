@@ -238,22 +238,27 @@ void same(struct perigee_region *region, uint64_t offset, const void *bytes,
   free(got);
 }
 
+enum { CHUNK = 64 << 10 };
+
+static uint64_t chunk_of(struct perigee_region *region, uint64_t at) {
+  uint64_t left = perigee_region_length(region) - at;
+  return left < CHUNK ? left : CHUNK;
+}
+
 void fill_byte(struct perigee_region *region, int byte) {
-  uint64_t length = perigee_region_length(region);
-  uint8_t *bytes = malloc(length);
-  memset(bytes, byte, length);
-  fill(region, 0, bytes, length);
-  free(bytes);
+  static uint8_t bytes[CHUNK];
+  uint64_t n;
+  memset(bytes, byte, CHUNK);
+  for (uint64_t at = 0; (n = chunk_of(region, at)) > 0; at += n)
+    fill(region, at, bytes, n);
 }
 
 void all_byte(struct perigee_region *region, int byte) {
-  uint64_t length = perigee_region_length(region);
-  uint8_t *got = bytes_of(region, 0, length);
-  bool all = got[0] == byte && memcmp(got, got + 1, length - 1) == 0;
-  for (uint64_t i = 0; !all && i < length; i++)
-    if (got[i] != byte)
-      fail_msg("byte %llu is %d, not %d", (unsigned long long)i, got[i], byte);
-  free(got);
+  static uint8_t wanted[CHUNK];
+  uint64_t n;
+  memset(wanted, byte, CHUNK);
+  for (uint64_t at = 0; (n = chunk_of(region, at)) > 0; at += n)
+    same(region, at, wanted, n);
 }
 
 void region_end(struct perigee_region *region) {
