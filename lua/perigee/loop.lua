@@ -38,6 +38,7 @@ local band, huge = bit.band, math.huge
 
 local AGAIN = C.PERIGEE_AGAIN
 local REQUEST, TYPED = C.PERIGEE_EVENT_REQUEST, C.PERIGEE_TYPED
+local REPLY = C.PERIGEE_EVENT_REPLY
 local BATCH = 64
 local PARKED, IDLE = {}, {}           -- what a worker says as it yields
 
@@ -151,7 +152,9 @@ local function poll(engine)
 end
 
 -- Handles the rest of engine's batch; false if it has to end before: a typed
--- request needs a leader, or worker leads no more.
+-- request needs a leader, or worker leads no more. Ends of own operations are
+-- all handled, also beyond target's: so whoever waits for many finds most of
+-- them ended, on a path without a loop that compiles into its own.
 local function drain(engine, worker, target)
   local events = engine.events
   while engine.i < engine.n do
@@ -166,7 +169,10 @@ local function drain(engine, worker, target)
       engine.i = engine.i + 1
       on[kind](engine, event)
     end
-    if target.ended then return true end
+    if target.ended and (engine.i == engine.n
+                         or events[engine.i].kind < REPLY) then
+      return true
+    end
   end
   return true
 end
