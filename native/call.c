@@ -22,10 +22,7 @@
  */
 #include <string.h>
 
-#include "core.h"
-
-enum state { FREE, QUEUED, SENT, FETCHING, ENDED, ORPHANED };
-enum event { SUBMIT, PUBLISH, STOP, REPLY, BULK, FETCHED, GIVEN, LEND, LET_GO };
+#include "call.h"
 
 const struct machine call_machine = {
     .name = "call",
@@ -42,14 +39,10 @@ const struct machine call_machine = {
         [ORPHANED] = {[LET_GO] = TO(FREE)},
     }};
 
-static void step(struct operation *op, enum event event) {
-  machine_step(&call_machine, &op->state, event);
-}
-
 /* ---- Ending ------------------------------------------------------------- */
 
 /* The peer sees the request's loan no more. */
-static void let_go(struct operation *op) {
+void call_let_go(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->lent)
     lane_table(lane)->unloan(lane, &op->loan);
@@ -84,7 +77,7 @@ static void tell(struct operation *op) {
                                           : PERIGEE_EVENT_DONE);
 }
 
-static void end(struct operation *op, int status) {
+void call_end(struct operation *op, int status) {
   operation_unqueue(op);
   list_remove(&op->fresh);
   timers_remove(&op->engine->timers, &op->timer);
@@ -99,7 +92,7 @@ static void end(struct operation *op, int status) {
   if (!op->in_place || status != PERIGEE_OK) {
     unmark(op);
     if (op->replied)
-      let_go(op);
+      call_let_go(op);
   }
   op->quiet_wait = !parts_end(op);
   if (op->quiet_wait)
@@ -117,13 +110,13 @@ void call_stop(struct operation *op, int status) {
     return;
   }
   step(op, STOP);
-  end(op, status);
+  call_end(op, status);
 }
 
 void call_given(struct operation *op) {
   unmark(op);
   if (op->replied)
-    let_go(op);
+    call_let_go(op);
   if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
     step(op, LEND);
     return;
@@ -192,7 +185,7 @@ static int submit(struct operation *op, int64_t timeout) {
   if (status >= 0)
     return op->index;
   unmark(op);
-  let_go(op);
+  call_let_go(op);
   parts_end(op);
   step(op, STOP);
   step(op, GIVEN);
@@ -365,170 +358,4 @@ int perigee_call_commit(struct perigee_session *session,
   op->loan.block = op->loan.stride = length;
   op->lent = true;
   return submit(op, message->timeout);
-}
-
-/* ---- Replies ------------------------------------------------------------ */
-
-/* Puts one part of a reply where it belongs: 1, 0 (under way) or a status. */
-static int bring(struct operation *op, const struct record *r, int place,
-                 const struct payload *into, uint8_t **block) {
-  bool head = place == IN_HEAD;
-  uint64_t length = head ? r->head_length : r->slice_length;
-  bool bulk = r->flags & (head ? RECORD_HEAD_BULK : RECORD_SLICE_BULK);
-  op->by_reference |= bulk;
-  if (!bulk)
-    return incoming_bytes(op, place, head ? r->head : r->slice, length, into,
-                          block);
-  /* The replier's own operation is named in fields that replies do not use. */
-  return incoming_bulk(op, place, head ? &r->head_source : &r->slice_source,
-                       length, r->method, r->remaining, into, block);
-}
-
-static int typed_inline(struct operation *op, const struct record *r) {
-  /* Scratch is this poll's; a slice may take several. */
-  op->pointer = r->flags & RECORD_SLICE
-                    ? NULL
-                    : scratch_copy(op->engine, r->head, r->head_length);
-  if (!op->pointer) {
-    op->pointer = op->block = pool_take(op->engine, r->head_length);
-    if (!op->block)
-      return PERIGEE_NO_MEMORY;
-    memcpy(op->block, r->head, r->head_length);
-  }
-  return perigee_typed_scan(op->pointer, r->head_length) < 0 ? PERIGEE_PROTOCOL
-                                                             : 1;
-}
-
-static int reply_head(struct operation *op, const struct record *r) {
-  struct lane *lane = op->session->lane;
-  bool bulk = r->flags & RECORD_HEAD_BULK;
-  op->length = r->head_length;
-  if (r->flags & RECORD_TYPED) {
-    op->flags |= PERIGEE_TYPED;
-    if (r->head_length > op->engine->options.typed)
-      return PERIGEE_TOO_LARGE;
-    if (!bulk)
-      return typed_inline(op, r);
-  } else if (op->message.into.region && op->kind == OP_CALL) {
-    struct payload into;
-    int status = slice_payload(op->engine, &op->message.into, &into);
-    op->slice = r->head_length;
-    return status < 0 ? status : bring(op, r, IN_HEAD, &into, NULL);
-  } else if (!bulk) {
-    op->pointer = r->head;
-    return 1;
-  } else if ((op->pointer = lane_table(lane)->view(lane, &r->head_source))) {
-    op->by_reference = op->in_place = true;
-    return 1;
-  }
-  int status = bring(op, r, IN_HEAD, NULL, &op->block);
-  op->pointer = op->block;
-  return status;
-}
-
-static int reply_slice(struct operation *op, const struct record *r) {
-  if (!(r->flags & RECORD_SLICE))
-    return 1;
-  op->flags |= PERIGEE_SLICE;
-  op->slice = r->slice_length;
-  if (!op->message.into.region)
-    return bring(op, r, IN_SLICE, NULL, &op->slice_block);
-  struct payload into;
-  int status = slice_payload(op->engine, &op->message.into, &into);
-  return status < 0 ? status : bring(op, r, IN_SLICE, &into, NULL);
-}
-
-static void finish(struct operation *op) {
-  if (op->slice_block) {
-    op->value = (uint64_t)(uintptr_t)op->slice_block;
-    op->flags |= PERIGEE_POOLED;
-    op->slice_block = NULL;
-  }
-  op->session->counters.bytes_received += op->length + op->slice;
-  end(op, PERIGEE_OK);
-}
-
-/* A reply to a call whose caller has its answer already: what the request
- * lent is free again. */
-static void late(struct operation *op) {
-  op->replied = true;
-  if (op->state != ORPHANED)
-    return;
-  let_go(op);
-  step(op, LET_GO);
-  operation_free(op);
-}
-
-void call_reply(struct perigee_session *session, const struct record *r) {
-  struct operation *op = operation_find(session->engine, r->operation);
-  if (!op || op->session != session || op->generation != r->generation ||
-      op->kind > OP_SEND)
-    return;
-  if (op->state != SENT) {
-    late(op);
-    return;
-  }
-  op->replied = true;
-  op->status = r->status;
-  op->code = r->code;
-  int head = reply_head(op, r);
-  int slice = head < 0 ? head : reply_slice(op, r);
-  if (slice < 0 || (head == 1 && slice == 1)) {
-    step(op, REPLY);
-    if (slice < 0)
-      end(op, slice);
-    else
-      finish(op);
-    return;
-  }
-  step(op, BULK);
-  operation_move(op);
-}
-
-/* Were the bytes still the reply's when we took the last of them? */
-static bool still_offered(struct operation *op, int place) {
-  struct part *part = op->parts[place];
-  struct lane *lane = op->session->lane;
-  return !part || !part->fetching ||
-         lane_table(lane)->peer_mark(lane, part->fetch.operation) ==
-             part->fetch.generation;
-}
-
-static void fetch(struct operation *op) {
-  int head = part_step(op, IN_HEAD);
-  int slice = head == 1 ? part_step(op, IN_SLICE) : head;
-  int status = head < 0 ? head : slice;
-  if (status >= 0 &&
-      !(still_offered(op, IN_HEAD) && still_offered(op, IN_SLICE)))
-    status = PERIGEE_PEER_LOST;
-  if (status == 0)
-    return;
-  if (status > 0 && (op->flags & PERIGEE_TYPED) && op->block &&
-      op->parts[IN_HEAD] && perigee_typed_scan(op->block, op->length) < 0)
-    status = PERIGEE_PROTOCOL;
-  if (status < 0) {
-    call_stop(op, status);
-    return;
-  }
-  step(op, FETCHED);
-  finish(op);
-}
-
-void call_step(struct operation *op) {
-  if (op->quiet_wait) {
-    op->engine->copying = true;
-    if (!parts_end(op))
-      return;
-    op->quiet_wait = false;
-    list_remove(&op->queue);
-    tell(op);
-  } else if (op->state == FETCHING) {
-    fetch(op);
-  } else {
-    int status = part_step(op, OUT_HEAD);
-    if (status >= 0)
-      status = part_step(op, OUT_SLICE);
-    if (status < 0)
-      call_stop(op, status);
-  }
 }

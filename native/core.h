@@ -217,6 +217,12 @@ void counters_add(struct perigee_counters *to,
                   const struct perigee_counters *from);
 struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
 
+/* A status as a peer told it: one that has a name. */
+static inline int status_of_peer(int status) {
+  bool known = status <= PERIGEE_OK && status >= PERIGEE_FORKED;
+  return known ? status : PERIGEE_PROTOCOL;
+}
+
 /* ---- pool.c ------------------------------------------------------------ */
 /* Private blocks for what arrives and nobody named a place for. */
 uint8_t *pool_take(struct perigee_engine *engine, uint64_t length);

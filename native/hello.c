@@ -200,7 +200,7 @@ int hello_frame(struct perigee_session *s, const struct frame *f) {
     return PERIGEE_OK;
   case FRAME_REFUSE:
     snprintf(reason, sizeof reason, "the peer refused: %s", f->refuse.text);
-    session_end(s, f->refuse.status, reason);
+    session_end(s, status_of_peer(f->refuse.status), reason);
     return PERIGEE_OK;
   case FRAME_BYE:
     session_end(s, PERIGEE_PEER_LOST, "the peer closed the session");

@@ -138,7 +138,7 @@ int lookup_found(struct perigee_session *s, const struct found *found) {
     return PERIGEE_PROTOCOL;
   struct operation *op =
       operation_find(s->engine, (int)(found->operation & 0x7fffffff));
-  int status = found->status;
+  int status = status_of_peer(found->status);
   if (found->slot >= REGION_SLOTS || found->length > PAYLOAD_MAX)
     status = PERIGEE_PROTOCOL;
   if (op && op->kind == OP_LOOKUP && op->session == s &&
@@ -148,7 +148,7 @@ int lookup_found(struct perigee_session *s, const struct found *found) {
       r = adopt(s, found, (const char *)op->block, fd, &status);
     op->pointer = (const uint8_t *)r;
     op->length = 0;
-    transfer_stop(op, status > 0 ? PERIGEE_PROTOCOL : status);
+    transfer_stop(op, status);
   }
   if (fd >= 0)
     close(fd);

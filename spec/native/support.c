@@ -137,12 +137,19 @@ void pair_dial(struct pair *p, struct perigee_session *session[2]) {
   session[0] = perigee_session(p->engine[0], e.session);
 }
 
+static int pairs;
+
+const char *pair_path_next(void) {
+  static char path[64];
+  snprintf(path, sizeof path, "/tmp/perigee-spec-%d-%d", getpid(), pairs);
+  return path;
+}
+
 void pair_open_with(struct pair *p, void *state,
                     const struct perigee_options *options) {
-  static int number;
   *p = (struct pair){.variant = state};
-  snprintf(p->path, sizeof p->path, "/tmp/perigee-spec-%d-%d", getpid(),
-           number++);
+  strcpy(p->path, pair_path_next());
+  pairs++;
   snprintf(p->address, sizeof p->address, "unix:%s", p->path);
   for (int i = 0; i < 2; i++)
     assert_int_equal(perigee_engine_open(options, &p->engine[i]), 0);

@@ -43,6 +43,8 @@ struct pair {
 /* Options with the plugins, as the variant wants them. */
 void variant_options(const struct variant *v, struct perigee_options *o);
 void pair_open(struct pair *p, void *state);
+/* The path of the next pair's socket, for children forked before it. */
+const char *pair_path_next(void);
 void pair_open_with(struct pair *p, void *state,
                     const struct perigee_options *options);
 /* One more session between the two, [0] and [1] as above. */

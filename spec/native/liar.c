@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "liar.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core.h"
+#include "transport/shm.h"
+
+static const int64_t MS = 1000000;
+
+/* ---- Chance ------------------------------------------------------------- */
+
+static uint64_t seed;
+
+static uint64_t chance(void) {
+  seed ^= seed << 13;
+  seed ^= seed >> 7;
+  seed ^= seed << 17;
+  return seed;
+}
+
+static uint64_t below(uint64_t limit) {
+  return chance() % limit;
+}
+
+/* A number at some limit, or near it, or any. */
+static uint64_t edge(void) {
+  static const uint64_t edges[] = {0,          1,          8,
+                                   63,         64,         4095,
+                                   4096,       8192,       16384,
+                                   65536,      1u << 20,   3u << 20,
+                                   INT32_MAX,  UINT32_MAX, 1ull << 32,
+                                   1ull << 40, 1ull << 47, 1ull << 63,
+                                   INT64_MAX,  UINT64_MAX, UINT64_MAX - 4095,
+                                   1ull << 48};
+  uint64_t at = edges[below(sizeof edges / sizeof *edges)];
+  switch (below(4)) {
+  case 0:
+    return at + below(16);
+  case 1:
+    return at - below(16);
+  case 2:
+    return chance() >> below(64);
+  default:
+    return at;
+  }
+}
+
+static int64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ---- Being honest, to begin with ----------------------------------------- */
+
+struct liar {
+  struct perigee_engine *engine;
+  struct perigee_session *session;
+  struct perigee_region *bait;
+  /* Operations of the victim that were live when we saw them. */
+  struct {
+    uint16_t operation;
+    uint32_t generation;
+  } seen[64];
+  int seen_count;
+};
+
+static void answer(struct liar *l, const struct perigee_event *e) {
+  struct perigee_slice none = {0};
+  struct perigee_message r = {.head = e->pointer, .length = e->length};
+  if (e->flags & PERIGEE_POOLED)
+    perigee_pool_free(l->engine, e->landed);
+  if (e->kind == PERIGEE_EVENT_LANDING) {
+    perigee_land(l->engine, e->operation, &none);
+    return;
+  }
+  if (below(2))
+    r = (struct perigee_message){.flags = PERIGEE_TYPED,
+                                 .slice = {{l->bait}, 0, 1 << below(22), 1, 0}};
+  if (e->kind == PERIGEE_EVENT_REQUEST && below(8))
+    perigee_reply(l->engine, e->operation, &r);
+}
+
+/* Remembers whom to lie to: the victim's side of what is being served. */
+static void look(struct liar *l) {
+  for (uint32_t i = 0; i < l->engine->table_used; i++) {
+    const struct operation *op = &l->engine->table[i];
+    if (op->kind != OP_SERVED)
+      continue;
+    int at = l->seen_count < 64 ? l->seen_count++ : (int)below(64);
+    l->seen[at].operation = op->peer_operation;
+    l->seen[at].generation = op->peer_generation;
+  }
+}
+
+static bool behave(struct liar *l, int64_t time) {
+  struct perigee_event e;
+  int64_t end = now() + time;
+  while (now() < end) {
+    look(l);
+    while (perigee_poll(l->engine, &e, 1) == 1) {
+      if (e.kind == PERIGEE_EVENT_CONNECTED && e.status == PERIGEE_OK)
+        l->session = perigee_session(l->engine, e.session);
+      if (e.kind == PERIGEE_EVENT_LOST || e.kind == PERIGEE_EVENT_CONNECTED)
+        return l->session != NULL && e.kind != PERIGEE_EVENT_LOST;
+      answer(l, &e);
+    }
+  }
+  return l->session && l->session->state == PERIGEE_SESSION_OPEN;
+}
+
+/* ---- Lying -------------------------------------------------------------- */
+
+/* Some bytes of an area. */
+static void scribble(void *area, uint64_t length) {
+  uint8_t *bytes = area;
+  uint64_t at = below(length) & ~UINT64_C(7), n = 8 + below(256);
+  for (uint64_t i = at; i < at + n && i < length; i++)
+    bytes[i] = (uint8_t)chance();
+}
+
+static void scribble_all(struct liar *l) {
+  struct lane *lane = l->session->lane;
+  scribble(lane->peer_inbox, RINGS * lane->peer_ring);
+  if (below(2))
+    scribble(lane->inbox, RINGS * lane->options.ring);
+  if (below(2))
+    scribble(lane->own, 8192);
+  scribble(lane->own->regions, sizeof lane->own->regions);
+  scribble(lane->own->marks, 1024);
+  scribble(lane->own->acks, 1024);
+  scribble(lane->own->arena, 1 << (12 + below(10)));
+  scribble(l->bait->pointer, l->bait->length);
+}
+
+static void jump_words(struct liar *l) {
+  struct outbox *own = l->session->lane->own;
+  uint32_t live = l->engine->table_used + 64;
+  switch (below(6)) {
+  case 0:
+    atomic_store(&own->consumed_request, edge());
+    break;
+  case 1:
+    atomic_store(&own->consumed_reply, edge());
+    break;
+  case 2:
+    atomic_store(&own->marks[below(live)], (uint32_t)edge());
+    break;
+  case 3: /* believable, but for the number */
+    atomic_fetch_add(&own->acks[below(live)][below(2)], edge() >> 24);
+    break;
+  case 4:
+    atomic_store(&own->regions[below(16)], edge());
+    atomic_store(&own->inside, below(8));
+    break;
+  default:
+    atomic_store((_Atomic uint64_t *)(void *)(own->arena + 4096 * below(512)),
+                 edge());
+    atomic_store(&own->armed, (uint32_t)edge());
+  }
+}
+
+static struct source lying_source(const struct liar *l) {
+  struct source s = {below(5), edge(), edge(), edge(), edge()};
+  if (below(2)) { /* plausible all but for one thing */
+    s.kind = 1 + below(3);
+    s.count = 1 + below(3);
+    s.block = 1 + below(4u << 20);
+    s.stride = below(2) ? s.block : edge();
+    if (s.kind == SOURCE_PRIVATE)
+      s.address = below(2) ? (uint64_t)(uintptr_t)l->bait->pointer : edge();
+    else
+      s.address = below(2) ? below(1u << 20) & ~UINT64_C(7) : edge();
+  }
+  return s;
+}
+
+/* The head of a READ or WRITE. */
+static void lying_access(uint8_t *head) {
+  struct access a = {below(4), edge(), edge(), edge(), edge(), edge()};
+  memcpy(head, &a, sizeof a);
+}
+
+static void aim(struct liar *l, struct record *r, bool reply) {
+  r->operation = (uint16_t)below(80);
+  r->generation = (uint32_t)(below(2) ? below(40) : edge());
+  if (reply && l->seen_count > 0 && below(8)) {
+    int i = (int)below((uint64_t)l->seen_count);
+    r->operation = l->seen[i].operation;
+    r->generation = l->seen[i].generation;
+  }
+}
+
+/* Encoded as it should be, then here and there not. */
+static bool lie_record(struct liar *l, bool reply) {
+  struct lane *lane = l->session->lane;
+  struct record r = {.kind = reply ? RECORD_REPLY : 1 + below(RECORD_KINDS),
+                     .flags = (uint8_t)below(RECORD_FLAGS + 1),
+                     .codec = (uint8_t)below(3),
+                     .method = (uint16_t)edge(),
+                     .status = -(int)below(below(2) ? 24 : 65536),
+                     .remaining = (uint32_t)edge(),
+                     .code = edge(),
+                     .capacity = edge(),
+                     .head_length = below(4) ? below(100) : below(8000),
+                     .head_source = lying_source(l),
+                     .slice_length = below(4) ? below(100) : below(4000),
+                     .slice_source = lying_source(l)};
+  uint8_t *head = NULL, *slice = NULL, *bytes;
+  if (r.kind == RECORD_READ || r.kind == RECORD_WRITE)
+    r.head_length = sizeof(struct access);
+  aim(l, &r, reply);
+  uint64_t size = record_size(&r);
+  enum ring ring = below(16) ? (reply ? RING_REPLY : RING_REQUEST) : below(2);
+  bytes = lane_table(lane)->reserve(lane, ring, size);
+  if (!bytes)
+    return false;
+  record_encode(&r, bytes, &head, &slice);
+  if (head && r.head_length == sizeof(struct access))
+    lying_access(head);
+  else if (head && below(2))
+    scribble(head, r.head_length + 1);
+  if (slice && below(4) == 0) {
+    uint64_t length = edge();
+    memcpy(slice - 8, &length, 8);
+  }
+  if (below(16) == 0)
+    scribble(bytes + 8, 32);
+  lane_table(lane)->publish(lane, ring, below(16) ? size : 1 + below(size));
+  session_wake(l->session);
+  return true;
+}
+
+static bool lie_once(struct liar *l, enum lie lie) {
+  switch (lie) {
+  case LIE_SCRIBBLE:
+    scribble_all(l);
+    return true;
+  case LIE_WORDS:
+    jump_words(l);
+    return true;
+  default:
+    return lie_record(l, lie == LIE_REPLIES);
+  }
+}
+
+/* ---- A life ------------------------------------------------------------- */
+
+static void open_liar(struct liar *l, const char *address) {
+  struct perigee_options o;
+  perigee_options(&o);
+  o.pull = (int)below(2);
+  if (perigee_engine_open(&o, &l->engine) != PERIGEE_OK ||
+      perigee_region_alloc(l->engine, "bait", 4 << 20, 3, NULL, &l->bait) != 0)
+    _exit(1);
+  perigee_connect(l->engine, address, "shm", 1000 * MS);
+}
+
+static void live(const char *address, enum lie lie) {
+  struct liar l = {0};
+  open_liar(&l, address);
+  if (behave(&l, 1000 * MS) && behave(&l, (int64_t)below(10) * MS)) {
+    int lies = 1 + (int)below(200);
+    for (int i = 0; i < lies && l.session->state == PERIGEE_SESSION_OPEN; i++)
+      if (!lie_once(&l, lie) || below(4) == 0)
+        behave(&l, (int64_t)below(500000));
+    behave(&l, (int64_t)below(20) * MS);
+  }
+  perigee_engine_close(l.engine);
+}
+
+_Noreturn void liar_run(const char *address, enum lie lie, uint64_t from,
+                        int64_t nanoseconds) {
+  int64_t end = now() + nanoseconds;
+  seed = from * 2654435761u + 88172645463325252u;
+  while (access(address + 5, F_OK) != 0 && now() < end)
+    usleep(1000);
+  while (now() < end)
+    live(address, lie);
+  _exit(0);
+}
