@@ -20,7 +20,7 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 .PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
-.PHONY: fuzz fuzz-planted lint format check-install
+.PHONY: test-opaque fuzz fuzz-planted lint format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all
@@ -69,6 +69,11 @@ test-interpreter: ## the specs without the compiler
 	.ci/deps build test
 	$(MAKE) tests
 	PERIGEE_LUAJIT_FLAGS=-joff $(RUN) specs
+
+test-opaque: ## the contract's specs on memory that the CPU must not touch
+	.ci/deps build test
+	$(MAKE) tests
+	PERIGEE_TEST_MEMORY=opaque ONLY=spec/contract/$(ONLY) $(RUN) specs
 
 asan: ## C tests and specs under AddressSanitizer and UBSan
 	.ci/deps build test
