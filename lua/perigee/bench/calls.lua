@@ -239,36 +239,35 @@ function M.pipelined_slots(proxy, size)
 end
 
 -- loan: the time of an inplace call less what writer, handler and reader
--- spent. The handler's own time comes back in the first bytes of the reply.
+-- spent; the handler tells its own time in front of the reply. They touch one
+-- byte of each page and copy nothing, as a program would that works in place.
 local HEAD = 16
-local double_pointer = ffi.typeof "const double *"
+local doubles = ffi.typeof "double *"
+local const_doubles = ffi.typeof "const double *"
 
 function M.loan(proxy, size)
-  local buffer = payload.private(size)
-  local round, spent = 0, 0
-  local rest = size - HEAD
+  local round, spent, rest = 0, 0, size - HEAD
   local function writer(loan)
     local begin = now()
-    ffi.copy(loan.pointer, buffer, size)
+    local pointer = loan.pointer
+    ffi.cast(doubles, pointer)[0] = round
+    stamp(pointer + HEAD, rest, round)
     spent = spent + now() - begin
     return size
   end
-  local fast = proxy:with {
-    capacity = size,
-    reader = function(reply)
-      local begin = now()
-      local pointer = reply.pointer
-      local bad = check(pointer + HEAD, rest, round)
-      spent = spent + ffi.cast(double_pointer, pointer)[0]
-      spent = spent + now() - begin
-      return bad
-    end,
-  }
+  local function reader(reply)
+    local begin = now()
+    local pointer = reply.pointer
+    local told = ffi.cast(const_doubles, pointer)
+    local bad = told[0] + check(pointer + HEAD, rest, round + 1)
+    spent = spent + told[1] + now() - begin
+    return bad
+  end
+  local fast = proxy:with { capacity = size, reader = reader }
   return function(samples, capacity, until_ns)
     local n, ended = 0
     repeat
       round, spent = round + 1, 0
-      stamp(buffer + HEAD, rest, round)
       local begin = now()
       local bad, err = fast:timed(writer)
       ended = now()
