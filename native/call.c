@@ -60,7 +60,7 @@ static void unmark(struct operation *op) {
     session_wake(session);
 }
 
-static void tell(struct operation *op) {
+void call_tell(struct operation *op) {
   operation_unhold(op);
   if (op->parent) {
     struct operation *parent = op->parent;
@@ -98,7 +98,7 @@ void call_end(struct operation *op, int status) {
   if (op->quiet_wait)
     operation_move(op);
   else
-    tell(op);
+    call_tell(op);
 }
 
 void call_stop(struct operation *op, int status) {

@@ -112,3 +112,40 @@ void message_done(struct operation *served, int status) {
   recv->session->counters.bytes_received += recv->length;
   transfer_stop(recv, PERIGEE_OK);
 }
+
+/* ---- Receives ----------------------------------------------------------- */
+
+int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
+                 int64_t timeout) {
+  int status;
+  struct payload into;
+  if (!session_open_for(s, &status) ||
+      (status = slice_payload(s->engine, slice, &into)) < 0)
+    return status;
+  struct operation *op = operation_take(s, OP_RECV);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  op->local = into;
+  op->pending = 0;
+  operation_hold(op, slice->region);
+  transfer_submit(op, timeout);
+  list_append(&s->recvs, &op->queue);
+  int index = op->index;
+  message_match(s);
+  return index;
+}
+
+int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
+  int status;
+  /* What came before a session's end can still be had. */
+  if (!session_open_for(s, &status) && s->imm_count == 0)
+    return status;
+  struct operation *op = operation_take(s, OP_RECV_IMM);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  transfer_submit(op, timeout);
+  list_append(&s->recv_imms, &op->queue);
+  int index = op->index;
+  message_match(s);
+  return index;
+}

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "transfer.h"
 
 enum state { FREE, MOVING, QUEUED, ENDED };
 enum event { SUBMIT, DONE, QUEUE, PUBLISH, STOP, GIVEN };
@@ -37,21 +37,7 @@ const struct machine transfer_machine = {
         [ENDED] = {[GIVEN] = TO(FREE)},
     }};
 
-enum { AT_ONCE = 64 << 10, CHILDREN = 16 };
-
-struct perigee_prepared {
-  struct perigee_prepared *next;
-  struct perigee_session *session;
-  uint8_t operation;
-  uint32_t count;
-  uint64_t immediate;
-  uint64_t total;
-  int posted;                   /* operation number, or -1 */
-  struct payload remote, local; /* of a single item within reach */
-  uint64_t local_slot, local_generation;
-  bool simple;
-  struct perigee_transfer list[];
-};
+enum { CHILDREN = 16 };
 
 static void step(struct operation *op, enum event event) {
   machine_step(&transfer_machine, &op->state, event);
@@ -87,9 +73,9 @@ static int remote_payload(struct perigee_session *s, int operation,
   return PERIGEE_OK;
 }
 
-static int check(struct perigee_session *s, int operation,
-                 const struct perigee_transfer *item, struct payload *remote,
-                 struct payload *local) {
+int transfer_check(struct perigee_session *s, int operation,
+                   const struct perigee_transfer *item, struct payload *remote,
+                   struct payload *local) {
   int status = remote_payload(s, operation, &item->remote, remote);
   if (status == PERIGEE_OK)
     status = slice_payload(s->engine, &item->local, local);
@@ -101,13 +87,13 @@ static int check(struct perigee_session *s, int operation,
   return status;
 }
 
-static bool immediate(const struct perigee_session *s) {
+bool transfer_immediate(const struct perigee_session *s) {
   return lane_table(s->lane)->immediate;
 }
 
 /* Can we copy by ourselves? */
-static bool reaches(const struct perigee_transfer *item,
-                    const struct payload *local) {
+bool transfer_reaches(const struct perigee_transfer *item,
+                      const struct payload *local) {
   return item->remote.remote->window.pointer && local->memory->direct;
 }
 
@@ -231,9 +217,10 @@ void transfer_child(struct operation *op, int status) {
   }
 }
 
-static int64_t copy(struct perigee_session *s,
-                    const struct perigee_transfer *item, struct payload *remote,
-                    struct payload *local, uint64_t limit, int operation) {
+int64_t transfer_copy(struct perigee_session *s,
+                      const struct perigee_transfer *item,
+                      struct payload *remote, struct payload *local,
+                      uint64_t limit, int operation) {
   int64_t n =
       lane_table(s->lane)->copy(s->lane, &item->remote.remote->window, remote,
                                 local, limit, operation != PERIGEE_OP_READ);
@@ -248,11 +235,11 @@ static int move_item(struct operation *op) {
   const struct perigee_transfer *item = &op->list[op->next];
   struct perigee_engine *engine = op->engine;
   if (op->phase == 0) {
-    int status =
-        check(op->session, op->operation, item, &op->remote, &op->local);
+    int status = transfer_check(op->session, op->operation, item, &op->remote,
+                                &op->local);
     if (status < 0)
       return status;
-    if (!reaches(item, &op->local)) {
+    if (!transfer_reaches(item, &op->local)) {
       if (op->pending >= CHILDREN)
         return 0;
       op->pending++;
@@ -268,8 +255,8 @@ static int move_item(struct operation *op) {
   while (op->local.done < op->local.total) {
     if (engine->budget == 0)
       return 0;
-    int64_t n = copy(op->session, item, &op->remote, &op->local, engine->budget,
-                     op->operation);
+    int64_t n = transfer_copy(op->session, item, &op->remote, &op->local,
+                              engine->budget, op->operation);
     if (n <= 0)
       return (int)n;
     engine->budget -= (uint64_t)n;
@@ -335,13 +322,14 @@ static int64_t at_once(struct perigee_session *s, int operation,
   uint64_t room = AT_ONCE;
   uint32_t i;
   for (i = 0; i < count; i++) {
-    int status = check(s, operation, &list[i], &remote, &local);
+    int status = transfer_check(s, operation, &list[i], &remote, &local);
     if (status < 0)
       return status;
-    if (local.total > room || !reaches(&list[i], &local) || !immediate(s))
+    if (local.total > room || !transfer_reaches(&list[i], &local) ||
+        !transfer_immediate(s))
       break;
     if (local.total > 0) {
-      int64_t n = copy(s, &list[i], &remote, &local, room, operation);
+      int64_t n = transfer_copy(s, &list[i], &remote, &local, room, operation);
       if (n < 0)
         return n;
     }
@@ -350,23 +338,24 @@ static int64_t at_once(struct perigee_session *s, int operation,
   return i;
 }
 
-static int check_all(struct perigee_session *s, int operation,
-                     const struct perigee_transfer *list, uint32_t count) {
+int transfer_check_all(struct perigee_session *s, int operation,
+                       const struct perigee_transfer *list, uint32_t count) {
   struct payload remote = {.memory = &memory_host}, local = remote;
   for (uint32_t i = 0; i < count; i++) {
-    int status = check(s, operation, &list[i], &remote, &local);
+    int status = transfer_check(s, operation, &list[i], &remote, &local);
     if (status < 0)
       return status;
   }
   return PERIGEE_OK;
 }
 
-static int start(struct perigee_session *s, int operation,
-                 const struct perigee_transfer *list, uint32_t count,
-                 uint64_t immediate, int64_t timeout,
-                 struct perigee_prepared *prepared) {
+int transfer_start(struct perigee_session *s, int operation,
+                   const struct perigee_transfer *list, uint32_t count,
+                   uint64_t immediate, int64_t timeout,
+                   struct perigee_prepared *prepared) {
   /* All of a batch is checked before any of it moves. */
-  int status = count > 1 ? check_all(s, operation, list, count) : PERIGEE_OK;
+  int status =
+      count > 1 ? transfer_check_all(s, operation, list, count) : PERIGEE_OK;
   if (status < 0)
     return status;
   int64_t done = at_once(s, operation, list, count);
@@ -389,114 +378,5 @@ int perigee_transfer(struct perigee_session *s, int operation,
     return status;
   if (operation < PERIGEE_OP_READ || operation > PERIGEE_OP_WRITE_IMM)
     return fail(s->engine, PERIGEE_INVALID, "no operation %d", operation);
-  return start(s, operation, list, count, immediate, timeout, NULL);
-}
-
-/* ---- Prepared ----------------------------------------------------------- */
-
-static void simplify(struct perigee_prepared *p) {
-  struct perigee_region *region = p->list[0].local.region;
-  p->simple = p->count == 1 && reaches(&p->list[0], &p->local) &&
-              p->local.total <= AT_ONCE && p->local.count == 1 &&
-              p->remote.count == 1 && p->operation != PERIGEE_OP_WRITE_IMM &&
-              immediate(p->session);
-  p->local_slot = region->slot;
-  p->local_generation = region->generation;
-}
-
-int perigee_prepare(struct perigee_session *s, int operation,
-                    const struct perigee_transfer *list, uint32_t count,
-                    uint64_t immediate, struct perigee_prepared **out) {
-  int status;
-  if (!session_open_for(s, &status))
-    return status;
-  if (count == 0)
-    return fail(s->engine, PERIGEE_INVALID, "nothing to prepare");
-  status = check_all(s, operation, list, count);
-  if (status < 0)
-    return status;
-  struct perigee_prepared *p = calloc(1, sizeof *p + count * sizeof *list);
-  if (!p)
-    return PERIGEE_NO_MEMORY;
-  p->session = s;
-  p->operation = (uint8_t)operation;
-  p->count = count;
-  p->immediate = immediate;
-  p->posted = -1;
-  memcpy(p->list, list, count * sizeof *list);
-  payload_bytes(&p->local, NULL, 0);
-  check(s, operation, &p->list[0], &p->remote, &p->local);
-  simplify(p);
-  p->next = s->prepared;
-  s->prepared = p;
-  *out = p;
-  return PERIGEE_OK;
-}
-
-int perigee_post(struct perigee_prepared *p, int64_t timeout) {
-  struct perigee_session *s = p->session;
-  int status;
-  if (!session_open_for(s, &status))
-    return status;
-  if (!region_by_slot(s->engine, p->local_slot, p->local_generation))
-    return fail(s->engine, PERIGEE_STALE, "the local region was closed");
-  if (p->simple) {
-    struct payload remote = p->remote, local = p->local;
-    int64_t n =
-        copy(s, &p->list[0], &remote, &local, local.total, p->operation);
-    s->counters.transfers++;
-    return n < 0 ? (int)n : PERIGEE_INLINE;
-  }
-  if (p->posted >= 0)
-    return fail(s->engine, PERIGEE_AGAIN, "it is posted already");
-  status = start(s, p->operation, p->list, p->count, p->immediate, timeout, p);
-  if (status >= 0 && status != PERIGEE_INLINE)
-    p->posted = status;
-  return status;
-}
-
-void perigee_prepared_free(struct perigee_prepared *p) {
-  struct perigee_prepared **at = &p->session->prepared;
-  while (*at && *at != p)
-    at = &(*at)->next;
-  if (*at)
-    *at = p->next;
-  free(p);
-}
-
-/* ---- Receives ----------------------------------------------------------- */
-
-int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
-                 int64_t timeout) {
-  int status;
-  struct payload into;
-  if (!session_open_for(s, &status) ||
-      (status = slice_payload(s->engine, slice, &into)) < 0)
-    return status;
-  struct operation *op = operation_take(s, OP_RECV);
-  if (!op)
-    return PERIGEE_NO_MEMORY;
-  op->local = into;
-  op->pending = 0;
-  operation_hold(op, slice->region);
-  transfer_submit(op, timeout);
-  list_append(&s->recvs, &op->queue);
-  int index = op->index;
-  message_match(s);
-  return index;
-}
-
-int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
-  int status;
-  /* What came before a session's end can still be had. */
-  if (!session_open_for(s, &status) && s->imm_count == 0)
-    return status;
-  struct operation *op = operation_take(s, OP_RECV_IMM);
-  if (!op)
-    return PERIGEE_NO_MEMORY;
-  transfer_submit(op, timeout);
-  list_append(&s->recv_imms, &op->queue);
-  int index = op->index;
-  message_match(s);
-  return index;
+  return transfer_start(s, operation, list, count, immediate, timeout, NULL);
 }

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * outcome.c - how a call comes out: its reply, brought to where the caller
+ * wants it.
+ */
+#include <string.h>
+
+#include "call.h"
+
+/* Puts one part of a reply where it belongs: 1, 0 (under way) or a status. */
+static int bring(struct operation *op, const struct record *r, int place,
+                 const struct payload *into, uint8_t **block) {
+  bool head = place == IN_HEAD;
+  uint64_t length = head ? r->head_length : r->slice_length;
+  bool bulk = r->flags & (head ? RECORD_HEAD_BULK : RECORD_SLICE_BULK);
+  op->by_reference |= bulk;
+  if (!bulk)
+    return incoming_bytes(op, place, head ? r->head : r->slice, length, into,
+                          block);
+  /* The replier's own operation is named in fields that replies do not use. */
+  return incoming_bulk(op, place, head ? &r->head_source : &r->slice_source,
+                       length, r->method, r->remaining, into, block);
+}
+
+static int typed_inline(struct operation *op, const struct record *r) {
+  /* Scratch is this poll's; a slice may take several. */
+  op->pointer = r->flags & RECORD_SLICE
+                    ? NULL
+                    : scratch_copy(op->engine, r->head, r->head_length);
+  if (!op->pointer) {
+    op->pointer = op->block = pool_take(op->engine, r->head_length);
+    if (!op->block)
+      return PERIGEE_NO_MEMORY;
+    memcpy(op->block, r->head, r->head_length);
+  }
+  return perigee_typed_scan(op->pointer, r->head_length) < 0 ? PERIGEE_PROTOCOL
+                                                             : 1;
+}
+
+static int reply_head(struct operation *op, const struct record *r) {
+  struct lane *lane = op->session->lane;
+  bool bulk = r->flags & RECORD_HEAD_BULK;
+  op->length = r->head_length;
+  if (r->flags & RECORD_TYPED) {
+    op->flags |= PERIGEE_TYPED;
+    if (r->head_length > op->engine->options.typed)
+      return PERIGEE_TOO_LARGE;
+    if (!bulk)
+      return typed_inline(op, r);
+  } else if (op->message.into.region && op->kind == OP_CALL) {
+    struct payload into;
+    int status = slice_payload(op->engine, &op->message.into, &into);
+    op->slice = r->head_length;
+    return status < 0 ? status : bring(op, r, IN_HEAD, &into, NULL);
+  } else if (!bulk) {
+    op->pointer = r->head;
+    return 1;
+  } else if ((op->pointer = lane_table(lane)->view(lane, &r->head_source))) {
+    op->by_reference = op->in_place = true;
+    return 1;
+  }
+  int status = bring(op, r, IN_HEAD, NULL, &op->block);
+  op->pointer = op->block;
+  return status;
+}
+
+static int reply_slice(struct operation *op, const struct record *r) {
+  if (!(r->flags & RECORD_SLICE))
+    return 1;
+  op->flags |= PERIGEE_SLICE;
+  op->slice = r->slice_length;
+  if (!op->message.into.region)
+    return bring(op, r, IN_SLICE, NULL, &op->slice_block);
+  struct payload into;
+  int status = slice_payload(op->engine, &op->message.into, &into);
+  return status < 0 ? status : bring(op, r, IN_SLICE, &into, NULL);
+}
+
+static void finish(struct operation *op) {
+  if (op->slice_block) {
+    op->value = (uint64_t)(uintptr_t)op->slice_block;
+    op->flags |= PERIGEE_POOLED;
+    op->slice_block = NULL;
+  }
+  op->session->counters.bytes_received += op->length + op->slice;
+  call_end(op, PERIGEE_OK);
+}
+
+/* A reply to a call whose caller has its answer already: what the request
+ * lent is free again. */
+static void late(struct operation *op) {
+  op->replied = true;
+  if (op->state != ORPHANED)
+    return;
+  call_let_go(op);
+  step(op, LET_GO);
+  operation_free(op);
+}
+
+void call_reply(struct perigee_session *session, const struct record *r) {
+  struct operation *op = operation_find(session->engine, r->operation);
+  if (!op || op->session != session || op->generation != r->generation ||
+      op->kind > OP_SEND)
+    return;
+  if (op->state != SENT) {
+    late(op);
+    return;
+  }
+  op->replied = true;
+  op->status = status_of_peer(r->status);
+  op->code = r->code;
+  int head = reply_head(op, r);
+  int slice = head < 0 ? head : reply_slice(op, r);
+  if (slice < 0 || (head == 1 && slice == 1)) {
+    step(op, REPLY);
+    if (slice < 0)
+      call_end(op, slice);
+    else
+      finish(op);
+    return;
+  }
+  step(op, BULK);
+  operation_move(op);
+}
+
+/* Were the bytes still the reply's when we took the last of them? */
+static bool still_offered(struct operation *op, int place) {
+  struct part *part = op->parts[place];
+  struct lane *lane = op->session->lane;
+  return !part || !part->fetching ||
+         lane_table(lane)->peer_mark(lane, part->fetch.operation) ==
+             part->fetch.generation;
+}
+
+static void fetch(struct operation *op) {
+  int head = part_step(op, IN_HEAD);
+  int slice = head == 1 ? part_step(op, IN_SLICE) : head;
+  int status = head < 0 ? head : slice;
+  if (status >= 0 &&
+      !(still_offered(op, IN_HEAD) && still_offered(op, IN_SLICE)))
+    status = PERIGEE_PEER_LOST;
+  if (status == 0)
+    return;
+  if (status > 0 && (op->flags & PERIGEE_TYPED) && op->block &&
+      op->parts[IN_HEAD] && perigee_typed_scan(op->block, op->length) < 0)
+    status = PERIGEE_PROTOCOL;
+  if (status < 0) {
+    call_stop(op, status);
+    return;
+  }
+  step(op, FETCHED);
+  finish(op);
+}
+
+void call_step(struct operation *op) {
+  if (op->quiet_wait) {
+    op->engine->copying = true;
+    if (!parts_end(op))
+      return;
+    op->quiet_wait = false;
+    list_remove(&op->queue);
+    call_tell(op);
+  } else if (op->state == FETCHING) {
+    fetch(op);
+  } else {
+    int status = part_step(op, OUT_HEAD);
+    if (status >= 0)
+      status = part_step(op, OUT_SLICE);
+    if (status < 0)
+      call_stop(op, status);
+  }
+}

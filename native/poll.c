@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * poll.c - one poll: what the last poll handed out is over; now and then the
+ * clock, the timers and the sockets; events that wait; records of every
+ * session; steps of everything that moves; events again.
+ */
+#include "core.h"
+
+enum { POLLS_PER_TICK = 64, BUDGET = 2 << 20 };
+static const int64_t SOCKETS_EVERY = 500000; /* ns */
+
+static void time_out(struct perigee_engine *engine) {
+  struct node *n;
+  while ((n = list_pop(&engine->fresh))) {
+    struct operation *op = CONTAINER(n, struct operation, fresh);
+    timers_add(&engine->timers, &op->timer, engine->now + op->timeout);
+  }
+  struct timer *t;
+  while ((t = timers_expired(&engine->timers, engine->now))) {
+    /* Operations and hellos share the wheel; sessions are few. */
+    if ((void *)t >= (void *)engine->table &&
+        (void *)t < (void *)(engine->table + engine->options.operations)) {
+      struct operation *op = CONTAINER(t, struct operation, timer);
+      engine->counters.timeouts++;
+      op->session->counters.timeouts++;
+      operation_stop(op, PERIGEE_TIMEOUT);
+    } else {
+      hello_timeout(CONTAINER(t, struct perigee_session, timer));
+    }
+  }
+}
+
+static void sweep_messages(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->sessions;
+  for (n = head->next; n != head; n = n->next)
+    messages_sweep(CONTAINER(n, struct perigee_session, node));
+}
+
+/* What need not be looked at in every poll. */
+static void tick(struct perigee_engine *engine) {
+  engine->idle = 0;
+  int64_t now = engine_clock(engine);
+  time_out(engine);
+  if (engine->sockets_due || now - engine->sockets_at >= SOCKETS_EVERY) {
+    engine->sockets_due = false;
+    engine->sockets_at = now;
+    sockets_poll(engine);
+    sweep_messages(engine);
+  }
+  if (!list_empty(&engine->regions.closing))
+    regions_sweep(engine);
+}
+
+static struct perigee_event *next_event(struct perigee_engine *engine) {
+  struct perigee_event *e = &engine->out[engine->filled++];
+  engine->progress++;
+  *e = (struct perigee_event){0};
+  return e;
+}
+
+/* Operations that have ended but for a copy that their memory still does. */
+static bool copying(const struct perigee_session *s) {
+  const struct node *n;
+  for (n = s->operations.next; n != &s->operations; n = n->next)
+    if (CONTAINER(n, struct operation, all)->quiet_wait)
+      return true;
+  return false;
+}
+
+static void give_news(struct perigee_engine *engine, struct node *list,
+                      int kind) {
+  struct node *n, *next;
+  for (n = list->next; n != list && engine->filled < engine->room; n = next) {
+    next = n->next;
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, news);
+    if (list == &engine->losses && copying(s))
+      continue;
+    list_remove(n);
+    struct perigee_event *e = next_event(engine);
+    e->kind = (uint8_t)kind;
+    e->session = s->id;
+    e->status = s->status;
+    if (list == &engine->news && s->state == PERIGEE_SESSION_ENDED)
+      list_append(&engine->losses, &s->news); /* it was short */
+  }
+}
+
+static void give(struct perigee_engine *engine, struct operation *op) {
+  struct perigee_event *e = next_event(engine);
+  bool asks =
+      op->event == PERIGEE_EVENT_REQUEST || op->event == PERIGEE_EVENT_LANDING;
+  e->kind = op->event;
+  e->flags = op->flags;
+  e->session = op->session ? op->session->id : 0;
+  e->status = op->status;
+  e->operation = op->index;
+  e->pointer = op->pointer;
+  e->length = op->length;
+  e->slice = op->slice;
+  e->capacity = op->value;
+  e->code = op->code;
+  op->event = PERIGEE_EVENT_NONE;
+  if (!asks) {
+    if (op->kind == OP_TRANSFER)
+      transfer_told(op);
+    list_append(&engine->given, &op->queue);
+    return;
+  }
+  e->method = op->method;
+  e->remaining = op->deadline < 0 ? -1 : op->deadline - engine->now;
+  if (op->deadline >= 0 && e->remaining < 0)
+    e->remaining = 0;
+}
+
+/* A session is told of before its operations, and its loss after them. */
+static void drain(struct perigee_engine *engine) {
+  struct node *n;
+  if (!list_empty(&engine->news))
+    give_news(engine, &engine->news, PERIGEE_EVENT_ACCEPTED);
+  while (engine->filled < engine->room && (n = list_pop(&engine->ready))) {
+    engine->ready_count--;
+    give(engine, CONTAINER(n, struct operation, queue));
+  }
+  if (!list_empty(&engine->losses))
+    give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
+}
+
+bool engine_room(const struct perigee_engine *engine) {
+  return engine->filled + (int)engine->ready_count < engine->room;
+}
+
+/* Operations whose event was handed out by the poll before. */
+static void end_given(struct perigee_engine *engine) {
+  struct node *n;
+  engine->scratch_used = 0;
+  while ((n = list_pop(&engine->given))) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    if (op->kind == OP_SERVED)
+      serve_given(op);
+    else if (op->kind <= OP_SEND)
+      call_given(op);
+    else
+      transfer_given(op);
+  }
+  while ((n = engine->dead.next) != &engine->dead)
+    session_destroy(CONTAINER(n, struct perigee_session, node));
+}
+
+static void step_moving(struct perigee_engine *engine) {
+  struct node *head = &engine->moving, *next;
+  struct node *last = head->previous;
+  for (struct node *n = head->next; n != head; n = next) {
+    bool end = n == last;
+    next = n->next;
+    operation_step(CONTAINER(n, struct operation, queue));
+    if (end || engine->budget == 0)
+      break;
+  }
+  if (engine->budget < BUDGET)
+    engine->idle = POLLS_PER_TICK; /* time has passed */
+}
+
+/* Those first in line when bytes ran out come last the next time. */
+static void rotate(struct node *head) {
+  struct node *first = head->next;
+  if (first == head || first->next == head)
+    return;
+  list_remove(first);
+  list_append(head, first);
+}
+
+/* keep: what was handed out before stays valid. */
+int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
+                int capacity, bool keep) {
+  engine->out = events;
+  engine->room = capacity;
+  engine->filled = 0;
+  engine->budget = BUDGET;
+  engine->keep = keep;
+  engine->copying = false;
+  engine->counters.polls++;
+  if (!keep)
+    end_given(engine);
+  if (++engine->idle >= POLLS_PER_TICK || engine->sockets_due)
+    tick(engine);
+  drain(engine);
+  struct node *n, *next, *head = &engine->sessions;
+  for (n = head->next; n != head && engine_room(engine); n = next) {
+    next = n->next;
+    session_poll(CONTAINER(n, struct perigee_session, node));
+  }
+  if (n != head)
+    rotate(head);
+  if (!list_empty(&engine->moving)) {
+    step_moving(engine);
+    if (engine->budget == 0)
+      rotate(&engine->moving);
+  }
+  drain(engine);
+  return engine->filled;
+}
