@@ -54,8 +54,7 @@ int64_t payload_put(struct payload *payload, const uint8_t *from,
                     uint64_t length);
 int64_t payload_take(struct payload *payload, uint8_t *to, uint64_t length);
 /* Between two payloads that the CPU may touch: bytes moved, at most limit. */
-uint64_t payload_copy(struct payload *to, struct payload *from,
-                      uint64_t limit);
+uint64_t payload_copy(struct payload *to, struct payload *from, uint64_t limit);
 /* May the memory be given back? False while a copy is under way. */
 bool payload_quiet(struct payload *payload);
 
