@@ -128,6 +128,7 @@ function Agent:add(definition, level)
   end
   self.services[service.name] = service
 end
+jit.off(Agent.add)
 
 --- Adds a service and returns the agent at once; calls are served whenever the
 -- loop runs. A definition that is wrong, or a second service of one name, is
@@ -211,6 +212,7 @@ function Agent:session_ended(session)
     if known == session then self.peers[name] = nil end
   end
 end
+jit.off(Agent.session_ended)
 
 --- A proxy of a service of the agent of that name; nil and an error (kind
 -- not_found, no_service, version, timeout, ...). options: timeout (seconds, for

@@ -66,6 +66,10 @@ local function known(schema)
   table.sort(names)
   return table.concat(names, ", ")
 end
+-- This LuaJIT (2022-03) compiles loops over pairs(), and sometimes wrongly:
+-- seen with -Ohotloop=1 were a loop that never ended, and a crash. No function
+-- with one is on a hot path; all of them are kept from the compiler.
+jit.off(known)
 
 --- Raises unless options is nil or a table of schema's options only. Returns
 -- the options, an empty table for nil.
@@ -86,6 +90,7 @@ function M.options(options, schema, what, level)
   end
   return options
 end
+jit.off(M.options)
 
 --- Nanoseconds for the core: negative for no limit.
 function M.nanoseconds(seconds)

@@ -145,6 +145,7 @@ local function end_children(engine)
   for _, session in pairs(engine.sessions) do session:forget() end
   for memory in pairs(engine.memory) do memory:ended() end
 end
+jit.off(end_children)
 
 --- Closes its listeners, sessions and regions and then itself, at once. What is
 -- pending ends in kind closed. Idempotent.
@@ -164,6 +165,7 @@ function Engine:close()
   for _, landing in pairs(self.landed) do landing:abandon() end
   self.landed, self.replying, self.methods = {}, {}, {}
 end
+jit.off(Engine.close)
 
 -- Engines that are open when the Lua state ends are closed by this net.
 M.net = newproxy(true)

@@ -86,6 +86,7 @@ local function find(engine, address)
   end
   return (next(engine.listeners))
 end
+jit.off(find)
 
 loop.on[C.PERIGEE_EVENT_ACCEPTED] = function(engine, event)
   local session = sessions.adopt(engine, event.session, nil)

@@ -140,6 +140,7 @@ local function make_class(name, description)
                   __tostring = text }
   return class
 end
+jit.off(make_class)
 
 -- ---- Opening ---------------------------------------------------------------
 
@@ -159,6 +160,7 @@ local function is_description(told)
   end
   return true
 end
+jit.off(is_description)
 
 -- The class of a service of the peer's, asked for once.
 local function class_of(session, name, timeout)

@@ -74,6 +74,7 @@ function M.new(definition, level)
   end
   return service
 end
+jit.off(M.new)
 
 --- What travels of a service: its version, and kind, id and landing of methods.
 function M.describe(service)
@@ -84,6 +85,7 @@ function M.describe(service)
   end
   return { version = service.version, methods = methods }
 end
+jit.off(M.describe)
 
 --- "a, b and c" of a table's keys, sorted; "none" without any.
 function M.names(map)
@@ -94,5 +96,6 @@ function M.names(map)
   if #names == 1 then return names[1] end
   return table.concat(names, ", ", 1, #names - 1) .. " and " .. names[#names]
 end
+jit.off(M.names)
 
 return M

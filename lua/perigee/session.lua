@@ -93,6 +93,7 @@ local function in_use(session)
   end
   return false
 end
+jit.off(in_use)
 
 -- Frees the core's part once every operation has had its event.
 local function free(session)
@@ -115,6 +116,7 @@ local function finish(session, err)
   if agent then agent:session_ended(session) end
   session.engine:later(function() return free(session) end)
 end
+jit.off(finish)
 
 --- Closes it: what is pending here ends in kind closed, at the peer in
 -- peer_lost. Idempotent, never blocks.
