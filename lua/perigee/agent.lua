@@ -66,6 +66,7 @@ local function listen(agent, options)
   local listener, err = agent.engine:listen(address)
   if not listener then return nil, err end
   agent.address = address
+  listener.agent = agent                -- keeps what comes by it to itself
   for _, definition in ipairs(options.services or {}) do
     agent:add(definition, 4)
   end
@@ -208,9 +209,8 @@ end
 
 --- A session of this agent's engine is over. (The session's.)
 function Agent:session_ended(session)
-  for name, known in pairs(self.peers) do
-    if known == session then self.peers[name] = nil end
-  end
+  local name = session.dialled
+  if name and self.peers[name] == session then self.peers[name] = nil end
 end
 jit.off(Agent.session_ended)
 

@@ -13,6 +13,7 @@
 local errors = require "perigee.errors"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
+local signals = require "perigee.signal"
 
 local C = native.C
 local huge = math.huge
@@ -46,7 +47,7 @@ function M.settle(future, ...)
   if n == 1 then future.value = (...) else future.value = { ... } end
   future.operation = false
   future.ended = n
-  if future.waiter then loop.wake(future) end
+  if future.waiter then signals.wake(future) end
 end
 
 --- A future that has ended with results.

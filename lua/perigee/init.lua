@@ -18,6 +18,7 @@ local errors = require "perigee.errors"
 local log = require "perigee.log"
 local tasks = require "perigee.task"
 require "perigee.transfer"
+require "perigee.transfer.prepared"
 
 local M = {
   agent = function(options)

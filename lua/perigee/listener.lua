@@ -84,7 +84,6 @@ local function find(engine, address)
   for listener in pairs(engine.listeners) do
     if listener.address == address then return listener end
   end
-  return (next(engine.listeners))
 end
 jit.off(find)
 
@@ -93,7 +92,7 @@ loop.on[C.PERIGEE_EVENT_ACCEPTED] = function(engine, event)
   if not session then return end
   session.accepted = true
   local listener = find(engine, session.address)
-  if listener and not engine.agent then give(listener, session) end
+  if listener and not listener.agent then give(listener, session) end
 end
 
 return M

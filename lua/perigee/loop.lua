@@ -28,6 +28,7 @@
 -- so that whoever runs the loop next goes on with the rest, and polls (which
 -- ends the life of the events' pointers) only when none is left.
 local native = require "perigee.native"
+local signals = require "perigee.signal"
 local timers = require "perigee.timers"
 
 local C = native.C
@@ -42,24 +43,10 @@ local REPLY = C.PERIGEE_EVENT_REPLY
 local BATCH = 64
 local PARKED, IDLE = {}, {}           -- what a worker says as it yields
 
-local M = { BATCH = BATCH }
+local state, now, enqueue = signals.state, signals.now, signals.enqueue
+local expire = signals.expire
 
---- What the loop knows. Other modules read it; only this one writes it, but for
--- pinned (what runs on the loop now and must not wait, as text, or false),
--- stopping and watching.
-local state = {
-  engines = {}, count = 0,            -- open engines; replaced, never changed
-  handles = nil,                      -- theirs, for perigee_wait
-  current = { co = false, served = false }, -- the worker that runs now
-  leader = false,                     -- the worker that leads
-  target = { ended = false },         -- what the innermost base waits for
-  pinned = false,
-  first = 1, last = 0,                -- of the ready queue
-  stopping = false,                   -- a stop is on its way to run()
-  watching = false,                   -- signals are ours
-  generation = 0,                     -- workers of an older one are dropped
-}
-M.state = state
+local M = { BATCH = BATCH, state = state, now = now }
 
 --- Handlers of events by kind: functions (engine, event), which must not wait.
 M.on = {}
@@ -68,77 +55,7 @@ local on = M.on
 --- Called for typed requests: function (engine, event, worker). May park.
 M.serve = nil
 
-local ready, pool = {}, {}
-
---- Nanoseconds of the first engine's clock.
-local function now()
-  local first = state.engines[1]
-  if first then return tonumber(C.perigee_now(first.handle)) end
-  return native.clock()
-end
-M.now = now
-
---- Queues a worker to be resumed or a job (a table with a function `run`) to be
--- run by whoever leads next.
-local function enqueue(item)
-  state.last = state.last + 1
-  ready[state.last] = item
-end
-M.enqueue = enqueue
-
--- ---- Signals: what waits are made of ---------------------------------------
-
---- A signal ends once, after `remaining` things that it is attached to have.
-function M.signal(remaining)
-  return { ended = false, remaining = remaining, worker = false, at = huge,
-           place = nil }
-end
-
-local function trigger(signal)
-  if signal.ended then return end
-  signal.ended = true
-  local worker = signal.worker
-  if worker and worker.generation == state.generation then enqueue(worker) end
-end
-M.trigger = trigger
-
---- Has future's end count for signal.
-function M.attach(future, signal)
-  future.waiter = { signal = signal, next = future.waiter }
-end
-
---- Undoes attach.
-function M.detach(future, signal)
-  local before, node = nil, future.waiter
-  while node and node.signal ~= signal do before, node = node, node.next end
-  if not node then return end
-  if before then before.next = node.next else future.waiter = node.next end
-end
-
---- Tells those who wait for future, whose field `ended` has just been set.
-function M.wake(future)
-  local node = future.waiter
-  future.waiter = false
-  while node do
-    local signal = node.signal
-    signal.remaining = signal.remaining - 1
-    if signal.remaining == 0 then trigger(signal) end
-    node = node.next
-  end
-end
-
--- Ends the signals whose time has come; true if there were any.
-local function expire()
-  if timers.earliest() == huge then return false end
-  local time = now()
-  local signal = timers.due(time)
-  if not signal then return false end
-  repeat
-    trigger(signal)
-    signal = timers.due(time)
-  until not signal
-  return true
-end
+local ready, pool = state.ready, {}
 
 -- ---- Turns -----------------------------------------------------------------
 
@@ -373,10 +290,10 @@ function M.wait(future, deadline)
   if state.pinned then refuse(3) end
   local ended = pump(future, deadline)
   if ended ~= nil then return ended end
-  local signal = M.signal(1)
-  M.attach(future, signal)
+  local signal = signals.new(1)
+  signals.attach(future, signal)
   M.block(signal, deadline)
-  if not future.ended then M.detach(future, signal) end
+  if not future.ended then signals.detach(future, signal) end
   return future.ended and true or false
 end
 
@@ -389,9 +306,9 @@ end
 
 --- Has whatever is known to have happened on engine told, without waiting.
 function M.refresh(engine)
-  M.wait_signal(M.signal(1), 0)
+  M.wait_signal(signals.new(1), 0)
   if engine.i == engine.n and C.perigee_arm(engine.handle, nil) == 1 then
-    M.wait_signal(M.signal(1), 0)
+    M.wait_signal(signals.new(1), 0)
   end
 end
 

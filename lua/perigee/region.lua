@@ -5,6 +5,7 @@ local check = require "perigee.check"
 local errors = require "perigee.errors"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
+local signals = require "perigee.signal"
 local slices = require "perigee.slice"
 
 local ffi = require "ffi"
@@ -143,7 +144,7 @@ function Region:close(timeout)
       return nil, errors.new("timeout", ("closing %s: a transfer is still "
         .. "inside"):format(self:text()))
     end
-    loop.wait_signal(loop.signal(1), loop.now() + pause)
+    loop.wait_signal(signals.new(1), loop.now() + pause)
     pause = math.min(2 * pause, 1e6)
     if not self.closing then return true end    -- its engine was closed
   end

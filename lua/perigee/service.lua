@@ -38,7 +38,7 @@ local function check_method(what, definition, level)
   end
 end
 
-local function method(service, name, definition, level)
+local function method_of(service, name, definition, level)
   if type(name) ~= "string" or name == "" or #name > 255 then
     error(("service %s: a method's name must be a string of 1 to 255 bytes")
       :format(service.name), level + 1)
@@ -70,7 +70,7 @@ function M.new(definition, level)
   local service = { name = name, version = definition.version or 1,
                     methods = {} }
   for key, value in pairs(definition.methods) do
-    service.methods[key] = method(service, key, value, level + 1)
+    service.methods[key] = method_of(service, key, value, level + 1)
   end
   return service
 end

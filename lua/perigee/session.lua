@@ -34,7 +34,8 @@ function M.adopt(engine, id, peer)
   local session = setmetatable({
     engine = engine, handle = handle, id = id, peer = peer or false,
     address = "", lost = false, ending = false, accepted = false,
-    last = false, remotes = {}, proxies = {}, send = nil,
+    dialled = peer or false, last = false,
+    remotes = {}, proxies = {}, send = nil,
     scratch = native.transfers_t(1),
   }, Session)
   local info = explain.info(handle)

@@ -7,6 +7,7 @@ local futures = require "perigee.future"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
+local signals = require "perigee.signal"
 
 local C = native.C
 local huge = math.huge
@@ -48,7 +49,7 @@ end
 local function start(f, ...)
   local job = { f = f, run = run_job, n = select("#", ...),
                 future = futures.new(), raised = nil, ... }
-  loop.enqueue(job)
+  signals.enqueue(job)
   return job
 end
 
@@ -65,7 +66,7 @@ end
 function M.sleep(seconds)
   check.value(seconds, check.seconds, "sleep's time")
   loop.check_wait(2)
-  loop.wait_signal(loop.signal(1), loop.deadline(seconds))
+  loop.wait_signal(signals.new(1), loop.deadline(seconds))
 end
 
 -- ---- Several futures -------------------------------------------------------
@@ -88,13 +89,13 @@ end
 
 -- Waits until `remaining` of the futures that have not ended have.
 local function wait_for(list, remaining, seconds)
-  local signal = loop.signal(remaining)
+  local signal = signals.new(remaining)
   for i = 1, #list do
-    if not list[i].ended then loop.attach(list[i], signal) end
+    if not list[i].ended then signals.attach(list[i], signal) end
   end
   loop.wait_signal(signal, loop.deadline(seconds))
   for i = 1, #list do
-    if not list[i].ended then loop.detach(list[i], signal) end
+    if not list[i].ended then signals.detach(list[i], signal) end
   end
 end
 
@@ -190,7 +191,7 @@ function M.run(main, ...)
   local job = main and start(main, ...)
   local future = job and job.future or futures.new()
   -- Its error is raised here, which is as good as a waiter.
-  if job then loop.attach(future, loop.signal(1)) end
+  if job then signals.attach(future, signals.new(1)) end
   if M.run_until(future, "run") then return stopped_error() end
   if job.raised then error(job.raised.value, 0) end
   return futures.results(future)

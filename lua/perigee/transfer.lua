@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- One-sided and two-sided operations of sessions: read, write, write_imm,
--- recv_imm, send, recv, and prepared transfers. All return futures at once. A
--- transfer names slices of one length in all; their shapes may differ. From a
--- future's end on every byte that it named is the caller's again.
+-- recv_imm, send, recv. All return futures at once. A transfer names slices of
+-- one length in all; their shapes may differ. From a future's end on every byte
+-- that it named is the caller's again.
+local batch = require "perigee.transfer.batch"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -11,16 +12,16 @@ local sessions = require "perigee.session"
 local slices = require "perigee.slice"
 
 local C = native.C
-local Session, Future = sessions.Session, futures.Future
-local store_local, store_remote = slices.store_local, slices.store_remote
-local is_count, nanoseconds = check.is_count, check.nanoseconds
+local Session = sessions.Session
+local fill, misuse, explain = batch.fill, batch.misuse, batch.explain
+local timeout_of, only_timeout = batch.timeout, batch.only_timeout
+local store_local, is_count = slices.store_local, check.is_count
 local start, settle, SUCCESS = futures.start, futures.settle, futures.SUCCESS
 local next, type = next, type
 
 local READ, WRITE = C.PERIGEE_OP_READ, C.PERIGEE_OP_WRITE
 local WRITE_IMM, INLINE = C.PERIGEE_OP_WRITE_IMM, C.PERIGEE_INLINE
-local DEFAULT = 30e9                    -- an operation's timeout
-local NAMES = { [READ] = "read", [WRITE] = "write", [WRITE_IMM] = "write_imm" }
+local NAMES = batch.NAMES
 
 local function doing(session, what)
   return ("%s with %s"):format(what, session:text())
@@ -35,72 +36,6 @@ local function refused(session, what, status)
                                        session.engine.handle, false, 4))
 end
 
--- ---- What a transfer is made of --------------------------------------------
-
-local function misuse(kind, problem, level)
-  error(("session:%s: %s"):format(NAMES[kind], problem), level + 1)
-end
-
-local function explain_spec(spec)
-  for key in next, spec do
-    if key ~= "from" and key ~= "to" and key ~= "timeout" then
-      return ("a transfer has from and to (and timeout), no %s"):format(
-        tostring(key))
-    end
-  end
-  return "a transfer needs from and to, two slices"
-end
-
--- Fills item; what is wrong, or nil.
-local function fill(item, session, kind, from, to)
-  local why
-  if kind == READ then
-    why = store_remote(item.remote, from, session)
-      or store_local(item["local"], to, session.engine)
-  else
-    why = store_local(item["local"], from, session.engine)
-      or store_remote(item.remote, to, session)
-  end
-  if why then return why end
-  if from.length ~= to.length then
-    return ("from has %d bytes and to has %d"):format(from.length, to.length)
-  end
-end
-
-local function fill_list(session, kind, specs, level)
-  local n = #specs
-  if n == 0 then misuse(kind, explain_spec(specs), level + 1) end
-  local list = native.transfers_t(n)
-  for i = 1, n do
-    local spec = specs[i]
-    local why = type(spec) ~= "table" and "a transfer is a table"
-      or not (spec.from and spec.to and not spec.timeout) and explain_spec(spec)
-      or fill(list[i - 1], session, kind, spec.from, spec.to)
-    if why then misuse(kind, ("number %d: %s"):format(i, why), level + 1) end
-  end
-  for key in next, specs do
-    if type(key) ~= "number" and key ~= "timeout" then
-      misuse(kind, explain_spec { [key] = true }, level + 1)
-    end
-  end
-  return list, n
-end
-
-local function time_of(options, level)
-  local timeout = options.timeout
-  if timeout == nil then return DEFAULT end
-  check.value(timeout, check.seconds, "a transfer's timeout", level + 1)
-  return nanoseconds(timeout)
-end
-
-local TIMEOUT = { timeout = check.seconds }
-
-local function timeout_of(options, what)
-  if options == nil then return DEFAULT end
-  check.options(options, TIMEOUT, what, 3)
-  return time_of(options, 3)
-end
-
 -- ---- One-sided -------------------------------------------------------------
 
 local function transferred(future, event)
@@ -110,32 +45,32 @@ local function transferred(future, event)
 end
 
 -- The list goes into the future's value: it has to stay until the end.
-local function submit(session, kind, list, n, immediate, timeout, specs)
+local function submit(session, kind, list, n, immediate, timeout, a, b)
   local operation = C.perigee_transfer(session.handle, kind, list, n, immediate,
                                        timeout)
   if operation == INLINE then return SUCCESS end
   if operation < 0 then return refused(session, NAMES[kind], operation) end
   if list == session.scratch then session.scratch = native.transfers_t(1) end
-  return start(session, operation, { list, specs }, transferred)
+  return start(session, operation, { list, a, b }, transferred)
 end
 
 local function transfer(session, kind, spec, immediate)
-  if type(spec) ~= "table" then misuse(kind, explain_spec {}, 3) end
+  if type(spec) ~= "table" then misuse(kind, explain {}, 3) end
   if not session.handle then return gone(session, NAMES[kind]) end
-  local from, to = spec.from, spec.to
+  local from, to, timeout = spec.from, spec.to, timeout_of(spec, 3)
   if not from or not to then
-    local list, n = fill_list(session, kind, spec, 3)
-    return submit(session, kind, list, n, immediate, time_of(spec, 3), spec)
+    local list, n, kept = batch.list(session, kind, spec, 3)
+    return submit(session, kind, list, n, immediate, timeout, kept)
   end
   for key in next, spec do
     if key ~= "from" and key ~= "to" and key ~= "timeout" then
-      misuse(kind, explain_spec(spec), 3)
+      misuse(kind, explain(spec), 3)
     end
   end
   local list = session.scratch
   local why = fill(list[0], session, kind, from, to)
   if why then misuse(kind, why, 3) end
-  return submit(session, kind, list, 1, immediate, time_of(spec, 3), spec)
+  return submit(session, kind, list, 1, immediate, timeout, from, to)
 end
 
 --- Writes own memory to the peer's: { from = slice, to = remote slice } or a
@@ -199,7 +134,7 @@ local core_send, core_recv = C.perigee_send, C.perigee_recv
 --- Sends a slice to the peer's next recv; waits for it. options: timeout
 -- (seconds, default 30). The future of true; too_large if that was too short.
 function Session:send(slice, options)
-  local timeout = timeout_of(options, "session:send")
+  local timeout = only_timeout(options, "session:send")
   local future = two_sided(self, "send", slice, core_send, timeout, sent)
   return future
 end
@@ -207,7 +142,7 @@ end
 --- Receives the peer's next send into slice. options: timeout (seconds, default
 -- 30). The future of the length; too_large if it was longer than slice.
 function Session:recv(slice, options)
-  local timeout = timeout_of(options, "session:recv")
+  local timeout = only_timeout(options, "session:recv")
   local future = two_sided(self, "recv", slice, core_recv, timeout, received)
   return future
 end
@@ -215,123 +150,9 @@ end
 --- Receives the immediate of the peer's next write_imm. options: timeout
 -- (seconds, default 30). The future of the number.
 function Session:recv_imm(options)
-  local timeout = timeout_of(options, "session:recv_imm")
+  local timeout = only_timeout(options, "session:recv_imm")
   if not self.handle then return gone(self, "recv_imm") end
   local operation = C.perigee_recv_imm(self.handle, timeout)
   if operation < 0 then return refused(self, "recv_imm", operation) end
   return start(self, operation, false, imm_received)
 end
-
--- ---- Prepared --------------------------------------------------------------
-
--- A prepared transfer is its own future: posting allocates nothing. It is not
--- freed with its last reference, but with its session or by close().
-local Prepared = {}
-Prepared.__index = Prepared
-Prepared.wait, Prepared.done = Future.wait, Future.done
-Prepared.cancel = Future.cancel
-
-local function posted(self, event)
-  if event.status == 0 then return settle(self, true) end
-  settle(self, nil, errors.ended(event.status,
-                                 doing(self.owner, "a prepared transfer")))
-end
-
-local function not_posted(self, status)
-  if status == C.PERIGEE_AGAIN then
-    error("transfer:post: it is still posted; wait for it first", 3)
-  end
-  settle(self, nil, errors.from(status, doing(self.owner, "posting a transfer"),
-                                self.owner.engine.handle, false, 3))
-  return self
-end
-
---- Starts the transfer once more; returns itself as the future of true: its
--- wait(), done() and cancel() are of this post until the next. Posting what is
--- still under way is misuse.
-function Prepared:post()
-  local session = self.owner
-  if not session.handle or not self.handle then
-    self.ended = false
-    settle(self, nil, self.handle and session:gone("posting a transfer")
-      or errors.new("closed", "posting a transfer: it was closed", false))
-    return self
-  end
-  local operation = C.perigee_post(self.handle, self.timeout)
-  if operation == INLINE then
-    self.value, self.ended = true, 1
-    return self
-  end
-  if operation ~= C.PERIGEE_AGAIN then self.ended = false end
-  if operation < 0 then return not_posted(self, operation) end
-  self.operation = operation
-  session.engine.inflight[operation] = self
-  return self
-end
-
---- Frees it; what is posted is cancelled first and freed after. Idempotent.
-function Prepared:close()
-  local handle, session = self.handle, self.owner
-  if not handle then return end
-  self:cancel()
-  self.handle = false
-  local function free()
-    if not session.handle then return true end -- freed with its session
-    if not self.ended then return false end
-    C.perigee_prepared_free(handle)
-    return true
-  end
-  if not free() then session.engine:later(free) end
-end
-
-local prepared_out = require("ffi").typeof("struct perigee_prepared *[1]")
-
-local function prepare(session, kind, spec, immediate)
-  if type(spec) ~= "table" then misuse(kind, explain_spec {}, 3) end
-  local specs = spec.from and { { from = spec.from, to = spec.to } } or spec
-  local timeout = time_of(spec, 3)
-  if not session.handle then
-    return nil, session:gone(doing(session, "preparing a transfer"))
-  end
-  for key in next, spec do
-    if type(key) ~= "number" and key ~= "from" and key ~= "to"
-      and key ~= "timeout" then
-      misuse(kind, explain_spec(spec), 3)
-    end
-  end
-  local list, n = fill_list(session, kind, specs, 3)
-  local out = prepared_out()
-  local status = C.perigee_prepare(session.handle, kind, list, n, immediate,
-                                   out)
-  if status < 0 then
-    return nil, errors.from(status, doing(session, "preparing a transfer"),
-                            session.engine.handle, false, 3)
-  end
-  return setmetatable({
-    owner = session, operation = false, ended = 1, value = true,
-    finish = posted, waiter = false, handle = out[0], timeout = timeout,
-    specs = specs,
-  }, Prepared)
-end
-
---- Prepares a write, read or write_imm that is posted again and again: checked
--- and resolved once. The arguments are those of session:write, read, write_imm.
--- The transfer, or nil and an error; it keeps its memory alive until close() or
--- the session's end.
-function Session:prepare_write(spec)
-  local prepared, err = prepare(self, WRITE, spec, 0)
-  return prepared, err
-end
-
-function Session:prepare_read(spec)
-  local prepared, err = prepare(self, READ, spec, 0)
-  return prepared, err
-end
-
-function Session:prepare_write_imm(spec, immediate)
-  check_immediate(immediate, 2)
-  local prepared, err = prepare(self, WRITE_IMM, spec, immediate)
-  return prepared, err
-end
-
-return Prepared

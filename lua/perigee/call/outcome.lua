@@ -10,6 +10,7 @@ local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
+local signals = require "perigee.signal"
 
 local ffi = require "ffi"
 local C = native.C
@@ -101,7 +102,7 @@ end
 --- Ends a future in what a function raised: waiting for it raises that.
 function M.raise(future, raised)
   future.value, future.ended, future.operation = raised, -1, false
-  if future.waiter then loop.wake(future) end
+  if future.waiter then signals.wake(future) end
 end
 
 return M

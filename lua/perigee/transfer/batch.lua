@@ -1,0 +1,99 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- From what callers name, { from = slice, to = slice } or a list of such, to
+-- what the core takes. Misuse raises at the given level.
+local check = require "perigee.check"
+local native = require "perigee.native"
+local slices = require "perigee.slice"
+
+local C = native.C
+local store_local, store_remote = slices.store_local, slices.store_remote
+local nanoseconds = check.nanoseconds
+local next, type = next, type
+
+local M = {}
+
+local READ = C.PERIGEE_OP_READ
+local DEFAULT = 30e9                    -- an operation's timeout
+M.NAMES = { [READ] = "read", [C.PERIGEE_OP_WRITE] = "write",
+            [C.PERIGEE_OP_WRITE_IMM] = "write_imm" }
+
+local function misuse(kind, problem, level)
+  error(("session:%s: %s"):format(M.NAMES[kind], problem), level + 1)
+end
+M.misuse = misuse
+
+--- What is wrong with a spec that is not a transfer.
+local function explain(spec)
+  for key in next, spec do
+    if key ~= "from" and key ~= "to" and key ~= "timeout" then
+      return ("a transfer has from and to (and timeout), no %s"):format(
+        tostring(key))
+    end
+  end
+  return "a transfer needs from and to, two slices"
+end
+M.explain = explain
+
+-- Fills item; what is wrong, or nil.
+local function fill(item, session, kind, from, to)
+  local why
+  if kind == READ then
+    why = store_remote(item.remote, from, session)
+      or store_local(item["local"], to, session.engine)
+  else
+    why = store_local(item["local"], from, session.engine)
+      or store_remote(item.remote, to, session)
+  end
+  if why then return why end
+  if from.length ~= to.length then
+    return ("from has %d bytes and to has %d"):format(from.length, to.length)
+  end
+end
+M.fill = fill
+
+local function problem(item, session, kind, spec)
+  if type(spec) ~= "table" then return "a transfer is a table" end
+  if not (spec.from and spec.to) or spec.timeout then return explain(spec) end
+  for key in next, spec do
+    if key ~= "from" and key ~= "to" then return explain(spec) end
+  end
+  return fill(item, session, kind, spec.from, spec.to)
+end
+
+--- The core's list of a list of specs, how many there are, and the slices that
+-- must stay alive with it.
+function M.list(session, kind, specs, level)
+  local n = #specs
+  if n == 0 then misuse(kind, explain(specs), level + 1) end
+  for key in next, specs do
+    if type(key) ~= "number" and key ~= "timeout" then
+      misuse(kind, explain { [key] = true }, level + 1)
+    end
+  end
+  local list, kept = native.transfers_t(n), {}
+  for i = 1, n do
+    local why = problem(list[i - 1], session, kind, specs[i])
+    if why then misuse(kind, ("number %d: %s"):format(i, why), level + 1) end
+    kept[2 * i - 1], kept[2 * i] = specs[i].from, specs[i].to
+  end
+  return list, n, kept
+end
+
+--- Nanoseconds of options.timeout (nil: the default).
+function M.timeout(options, level)
+  local timeout = options.timeout
+  if timeout == nil then return DEFAULT end
+  check.value(timeout, check.seconds, "a transfer's timeout", level + 1)
+  return nanoseconds(timeout)
+end
+
+local TIMEOUT = { timeout = check.seconds }
+
+--- The same of a function's options, which are nothing else.
+function M.only_timeout(options, what)
+  if options == nil then return DEFAULT end
+  check.options(options, TIMEOUT, what, 3)
+  return M.timeout(options, 3)
+end
+
+return M

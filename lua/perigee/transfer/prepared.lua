@@ -1,0 +1,134 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Prepared transfers: checked and resolved once, posted again and again. Each
+-- is its own future, so that posting allocates nothing. It is not freed with
+-- its last reference, but with its session or by close().
+local batch = require "perigee.transfer.batch"
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local native = require "perigee.native"
+local sessions = require "perigee.session"
+
+local ffi = require "ffi"
+local C = native.C
+local Session, Future, settle = sessions.Session, futures.Future, futures.settle
+
+local READ, WRITE = C.PERIGEE_OP_READ, C.PERIGEE_OP_WRITE
+local WRITE_IMM, INLINE = C.PERIGEE_OP_WRITE_IMM, C.PERIGEE_INLINE
+
+local Prepared = {}
+Prepared.__index = Prepared
+Prepared.wait, Prepared.done = Future.wait, Future.done
+Prepared.cancel = Future.cancel
+
+local function doing(session, what)
+  return ("%s with %s"):format(what, session:text())
+end
+
+local function posted(self, event)
+  if event.status == 0 then return settle(self, true) end
+  settle(self, nil, errors.ended(event.status,
+                                 doing(self.owner, "a prepared transfer")))
+end
+
+local function not_posted(self, status)
+  if status == C.PERIGEE_AGAIN then
+    error("transfer:post: it is still posted; wait for it first", 3)
+  end
+  settle(self, nil, errors.from(status, doing(self.owner, "posting a transfer"),
+                                self.owner.engine.handle, false, 3))
+  return self
+end
+
+--- Starts the transfer once more; returns itself as the future of true: its
+-- wait(), done() and cancel() are of this post until the next. Posting what is
+-- still under way is misuse.
+function Prepared:post()
+  local session = self.owner
+  if not session.handle or not self.handle then
+    self.ended = false
+    settle(self, nil, self.handle and session:gone("posting a transfer")
+      or errors.new("closed", "posting a transfer: it was closed", false))
+    return self
+  end
+  local operation = C.perigee_post(self.handle, self.timeout)
+  if operation == INLINE then
+    self.value, self.ended = true, 1
+    return self
+  end
+  if operation ~= C.PERIGEE_AGAIN then self.ended = false end
+  if operation < 0 then return not_posted(self, operation) end
+  self.operation = operation
+  session.engine.inflight[operation] = self
+  return self
+end
+
+--- Frees it; what is posted is cancelled first and freed after. Idempotent.
+function Prepared:close()
+  local handle, session = self.handle, self.owner
+  if not handle then return end
+  self:cancel()
+  self.handle = false
+  local function free()
+    if not session.handle then return true end -- freed with its session
+    if not self.ended then return false end
+    C.perigee_prepared_free(handle)
+    return true
+  end
+  if not free() then session.engine:later(free) end
+end
+
+local prepared_out = ffi.typeof("struct perigee_prepared *[1]")
+
+local function prepare(session, kind, spec, immediate)
+  if type(spec) ~= "table" then batch.misuse(kind, batch.explain {}, 3) end
+  local timeout = batch.timeout(spec, 3)
+  if not session.handle then
+    return nil, session:gone(doing(session, "preparing a transfer"))
+  end
+  local specs = spec
+  if spec.from or spec.to then
+    specs = { {} }
+    for key, value in pairs(spec) do
+      if key ~= "timeout" then specs[1][key] = value end
+    end
+  end
+  local list, n, kept = batch.list(session, kind, specs, 3)
+  local out = prepared_out()
+  local status = C.perigee_prepare(session.handle, kind, list, n, immediate,
+                                   out)
+  if status < 0 then
+    return nil, errors.from(status, doing(session, "preparing a transfer"),
+                            session.engine.handle, false, 3)
+  end
+  return setmetatable({
+    owner = session, operation = false, ended = 1, value = true,
+    finish = posted, waiter = false, handle = out[0], timeout = timeout,
+    kept = kept,
+  }, Prepared)
+end
+
+--- Prepares a write, read or write_imm that is posted again and again. The
+-- arguments are those of session:write, read, write_imm. The transfer, or nil
+-- and an error; it keeps its memory alive until close() or the session's end.
+function Session:prepare_write(spec)
+  local prepared, err = prepare(self, WRITE, spec, 0)
+  return prepared, err
+end
+
+function Session:prepare_read(spec)
+  local prepared, err = prepare(self, READ, spec, 0)
+  return prepared, err
+end
+
+function Session:prepare_write_imm(spec, immediate)
+  if not check.is_count(immediate) then
+    error("an immediate is an integer of 0 to 2^53", 2)
+  end
+  local prepared, err = prepare(self, WRITE_IMM, spec, immediate)
+  return prepared, err
+end
+
+jit.off(prepare)
+
+return Prepared

@@ -1,0 +1,79 @@
+-- SPDX-License-Identifier: Apache-2.0
+local codec = require "perigee.codec"
+local buffer = require "string.buffer"
+
+local function travel(...)
+  local out = codec.acquire()
+  assert(codec.pack(out, ...) == nil)
+  local bytes = buffer.new():put(out:tostring())
+  codec.release(out)
+  local pointer, length = bytes:ref()
+  return codec.unpack(pointer, length)
+end
+
+local function count(...) return select("#", ...), ... end
+
+describe("typed values", function()
+  it("keep their number and their nils", function()
+    assert.same({ 0 }, { count(travel()) })
+    assert.same({ 1 }, { count(travel(nil)) })
+    assert.same({ 3, nil, 2, nil }, { count(travel(nil, 2, nil)) })
+    for n = 0, 40 do
+      local values = {}
+      for i = 1, n do values[i] = i end
+      assert.same({ n, unpack(values) },
+                  { count(travel(unpack(values, 1, n))) })
+    end
+  end)
+
+  it("are what they were", function()
+    local long, deep = ("x"):rep(100000), {}
+    local at = deep
+    for _ = 1, 63 do
+      at[1] = {}
+      at = at[1]
+    end
+    for _, value in ipairs { 0, -0.5, 1e300, math.huge, "", long, true, false,
+                             { 1, 2, x = { y = "z" } }, deep } do
+      assert.same(value, (travel(value)))
+    end
+    assert.equal(-5LL, (travel(-5LL)))
+    assert.equal(18446744073709551615ULL, (travel(18446744073709551615ULL)))
+    local nan = travel(0 / 0)
+    assert.is_true(nan ~= nan)
+  end)
+
+  it("that cannot travel are named with their place", function()
+    local ffi = require "ffi"
+    local cycle, deep = {}, {}
+    cycle.self = cycle
+    for _ = 1, 70 do deep = { deep } end
+    local bad = { print, coroutine.create(print), io.stdout, cycle, deep,
+                  ffi.new("int[2]"), ffi.cast("void *", 1), { print },
+                  { ffi.cast("void *", 0) }, ffi.new("complex", 1, 2) }
+    for i, value in ipairs(bad) do
+      for _, place in ipairs { 1, 2, 3, 5 } do
+        local values = { 1, 1, 1, 1, 1 }
+        values[place] = value
+        local out = codec.acquire()
+        local why, at = codec.pack(out, unpack(values))
+        assert.equal("string", type(why), i)
+        assert.equal(place, at)
+      end
+    end
+  end)
+
+  it("of a slice's message name its place or are refused", function()
+    local out = buffer.new():encode(nil):encode("key"):encode(1)
+    local pointer, length = out:ref()
+    assert.same({ nil, "key", n = 2, place = 1 },
+                codec.unpack_slice(pointer, length))
+    for _, place in ipairs { 0, 3, 1.5, "1", true } do
+      out:reset():encode(nil):encode("key"):encode(place)
+      pointer, length = out:ref()
+      assert.is_nil(codec.unpack_slice(pointer, length))
+    end
+    assert.is_nil(codec.unpack_slice(pointer, 0))
+    assert.is_nil(codec.unpack_slice(pointer, 3))
+  end)
+end)

@@ -1,0 +1,178 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Tasks and futures without any engine.
+local perigee = require "perigee"
+
+describe("a task", function()
+  local log
+  before_each(function()
+    log = {}
+    perigee.log = function(level, text)
+      log[#log + 1] = level .. ": " .. text
+    end
+  end)
+
+  it("gives its results, counts and nils exact", function()
+    local future = perigee.spawn(function(...) return nil, ..., nil end, 2)
+    assert.is_false(future:done())
+    assert.equal(3, select("#", future:wait()))
+    assert.same({ nil, 2, nil }, { future:wait() })
+    assert.equal(0, select("#", perigee.spawn(function() end):wait()))
+  end)
+
+  it("that fails tells whoever waits, else the log", function()
+    local got, err = perigee.spawn(function() error("boom") end):wait()
+    assert.is_nil(got)
+    assert.equal("remote", err.kind)
+    assert.matches("boom", err.message)
+    assert.same({}, log)
+    perigee.spawn(function() error("nobody") end)
+    perigee.sleep(0.001)
+    assert.equal(1, #log)
+    assert.matches("^error: .*nobody", log[1])
+  end)
+
+  it("may yield by itself, and goes on", function()
+    local steps = {}
+    local function step(name)
+      return perigee.spawn(function()
+        for i = 1, 3 do
+          steps[#steps + 1] = name .. i
+          coroutine.yield()
+        end
+      end)
+    end
+    assert.is_true(perigee.wait_all({ step("a"), step("b") }, 1))
+    assert.equal("a1 b1 a2 b2 a3 b3", table.concat(steps, " "))
+  end)
+
+  it("is not held up by others that sleep", function()
+    local order = {}
+    local futures = {}
+    for i = 1, 5 do
+      futures[i] = perigee.spawn(function()
+        perigee.sleep(0.01 * (6 - i))
+        order[#order + 1] = i
+      end)
+    end
+    assert.is_true(perigee.wait_all(futures, 2))
+    assert.same({ 5, 4, 3, 2, 1 }, order)
+  end)
+
+  it("that others got ready runs before the loop sleeps", function()
+    local busy, turns = true, 0
+    local waiter = perigee.spawn(function()
+      while busy do
+        perigee.sleep(0)
+        turns = turns + 1
+      end
+    end)
+    perigee.spawn(function()
+      perigee.spawn(function() perigee.sleep(0.01) busy = false end)
+    end)
+    assert.is_true(perigee.wait_all({ waiter }, 2))
+    assert.is_true(turns > 0)
+  end)
+end)
+
+describe("a wait", function()
+  it("works where Lua cannot yield, in and out of tasks", function()
+    local function sorted()
+      local list = { 3, 1, 2 }
+      table.sort(list, function(a, b)
+        perigee.sleep(0.001)
+        return a < b
+      end)
+      return unpack(list)
+    end
+    assert.same({ 1, 2, 3 }, { sorted() })
+    assert.same({ 1, 2, 3 }, { perigee.spawn(sorted):wait() })
+    assert.same({ 1, 2, 3 }, { perigee.run(sorted) })
+  end)
+
+  it("works in a coroutine of the program's, in and out of tasks", function()
+    local function own()
+      return coroutine.wrap(function()
+        perigee.sleep(0.001)
+        return perigee.spawn(function() return 5 end):wait()
+      end)()
+    end
+    assert.equal(5, own())
+    assert.equal(5, perigee.spawn(own):wait())
+  end)
+
+  it("ends by its own time and leaves the future as it is", function()
+    local future = perigee.spawn(function()
+      perigee.sleep(0.05)
+      return "late"
+    end)
+    local got, err = future:wait(0.001)
+    assert.is_nil(got)
+    assert.equal("timeout", err.kind)
+    assert.is_false(future:done())
+    assert.equal("late", future:wait())
+    assert.equal("late", future:wait(0))
+  end)
+
+  it("of several has one total time", function()
+    local function slow() return perigee.spawn(perigee.sleep, 0.5) end
+    local futures = { slow(), slow(), slow() }
+    local before = os.time()
+    local got, err = perigee.wait_all(futures, 0.02)
+    assert.is_nil(got)
+    assert.equal("timeout", err.kind)
+    got, err = perigee.wait_any(futures, 0.02)
+    assert.is_nil(got)
+    assert.equal("timeout", err.kind)
+    assert.is_true(os.time() - before <= 1)
+    for _, future in ipairs(futures) do future:cancel() end
+    got, err = perigee.wait_all(futures, 0)
+    assert.is_nil(got)
+    assert.equal("cancelled", err.kind)
+  end)
+
+  it("for a base ends while a handler below it sleeps longer", function()
+    perigee.spawn(perigee.sleep, 0.5)
+    local before = require("perigee.loop").now()
+    perigee.sleep(0.01)
+    assert.is_true(require("perigee.loop").now() - before < 3e8)
+  end)
+end)
+
+describe("run", function()
+  it("gives main's results and raises its error", function()
+    assert.same({ 1, nil, 3 }, { perigee.run(function() return 1, nil, 3 end) })
+    local thrown = {}
+    local fine, got = pcall(perigee.run, function() error(thrown) end)
+    assert.is_false(fine)
+    assert.equal(thrown, got)
+  end)
+
+  it("ends at once at a stop, and parked tasks stay where they are", function()
+    local went_on = false
+    local got, err = perigee.run(function()
+      perigee.spawn(perigee.stop)
+      perigee.sleep(0.02)
+      went_on = true
+    end)
+    assert.is_nil(got)
+    assert.equal("closed", err.kind)
+    perigee.sleep(0.05)
+    assert.is_false(went_on)
+  end)
+
+  it("without main runs until stopped", function()
+    perigee.spawn(function()
+      perigee.sleep(0.01)
+      perigee.stop()
+    end)
+    local got, err = perigee.run()
+    assert.is_nil(got)
+    assert.equal("closed", err.kind)
+  end)
+
+  it("does not nest", function()
+    perigee.run(function()
+      assert.has_error(function() perigee.run(print) end)
+    end)
+  end)
+end)
