@@ -29,7 +29,6 @@ local function worker()
     },
   }
   common.ready()
-  perigee.run()
 end
 
 local function driver()

@@ -77,13 +77,21 @@ function M.ready()
   io.stdout:flush()
 end
 
+-- The life of a worker: it does what its role is, and serves until it is told
+-- to stop, which run() makes an orderly end whenever that comes.
+local function work(role)
+  local perigee = require "perigee"
+  M.follow()
+  perigee.run(function()
+    role(select(3, unpack(arg)))
+    perigee.sleep(math.huge)
+  end)
+end
+
 -- Runs driver() with one worker process for each of roles (a table from role
 -- to function) that start names, in this order; in those, the function.
 function M.main(driver, roles, start)
-  if arg[1] then
-    M.follow()
-    return roles[arg[1]](select(3, unpack(arg)))
-  end
+  if arg[1] then return work(roles[arg[1]]) end
   local workers = {}
   local fine, message = xpcall(function()
     for i, role in ipairs(start) do workers[i] = M.start(arg[0], role) end

@@ -26,7 +26,6 @@ local function server()
     },
   }
   common.ready()
-  perigee.run()
 end
 
 local function caller(number)
@@ -42,6 +41,7 @@ local function caller(number)
   for _, future in pairs(window) do assert(future:wait()) end
   agent:close()
   print("done")
+  io.stdout:flush()
 end
 
 local function driver()

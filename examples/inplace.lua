@@ -25,7 +25,6 @@ local function worker()
     },
   }
   common.ready()
-  perigee.run()
 end
 
 local function driver()

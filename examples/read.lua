@@ -16,8 +16,6 @@ local function worker()
   local listener = assert(engine:listen(common.address()))
   common.ready()
   assert(listener:accept(10))
-  perigee.run()
-  engine:close()
 end
 
 local function driver()

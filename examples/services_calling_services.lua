@@ -19,7 +19,6 @@ local function store()
     },
   }
   common.ready()
-  perigee.run()
 end
 
 local function front()
@@ -47,7 +46,6 @@ local function front()
     },
   }
   common.ready()
-  perigee.run()
 end
 
 local function driver()

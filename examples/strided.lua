@@ -22,8 +22,6 @@ local function worker()
   local listener = assert(engine:listen(common.address()))
   common.ready()
   assert(listener:accept(10))
-  perigee.run()
-  engine:close()
 end
 
 -- Column n of the matrix: one float of every row.

@@ -24,8 +24,6 @@ local function worker()
   end
   verdict:slice(0, 1).pointer[0] = good
   assert(session:send(verdict:slice(0, 1)):wait(5))
-  perigee.run()
-  engine:close()
 end
 
 local function driver()

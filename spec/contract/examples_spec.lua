@@ -8,8 +8,16 @@ local NAMES = { "read", "write", "write_imm", "send_recv", "strided",
                 "services_calling_services", "fan_in", "call" }
 
 local function anywhere(name)
-  return { "sh", "-c", ([[top=$PWD; cd /; PERIGEE_SCOPE='%s' \
-    exec luajit "$top/examples/%s.lua"]]):format(cases.scope, name) }
+  return { "sh", "-c", ([[top=$PWD; mkdir -p -m 700 %s; cd /; TMPDIR=%s \
+    PERIGEE_SCOPE=%s exec luajit "$top/examples/%s.lua"]])
+    :format(cases.folder, cases.folder, cases.scope, name) }
+end
+
+local function left()
+  local pipe = io.popen(("find '%s' ! -type d"):format(cases.folder))
+  local text = pipe:read("*a")
+  pipe:close()
+  return text
 end
 
 -- Processes that were given a driver's id.
@@ -39,6 +47,7 @@ describe("examples/", function()
       assert.equal("ok", last)
       assert.is_true(#lines >= 2)
       assert.equal(0, followers(id))
+      assert.equal("", left())
     end)
   end
 
