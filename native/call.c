@@ -87,13 +87,11 @@ void call_end(struct operation *op, int status) {
     op->pointer = NULL;
     op->flags = 0;
   }
-  /* A reply that is seen in place is let go of when its event is over; it may
-   * be the very request that was lent. */
-  if (!op->in_place || status != PERIGEE_OK) {
+  /* A reply that is seen in place is let go of when its event is over. */
+  if (!op->in_place || status != PERIGEE_OK)
     unmark(op);
-    if (op->replied)
-      call_let_go(op);
-  }
+  if (op->replied)
+    call_let_go(op);
   op->quiet_wait = !parts_end(op);
   if (op->quiet_wait)
     operation_move(op);

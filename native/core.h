@@ -58,9 +58,10 @@ struct operation {
   uint32_t generation;
   uint16_t index;
   uint8_t kind, state;
-  uint8_t event;   /* enum perigee_kind that waits in ready */
-  uint8_t flags;   /* of the event */
-  uint8_t record;  /* enum record_kind */
+  uint8_t event;  /* enum perigee_kind that waits in ready */
+  uint8_t flags;  /* of the event */
+  uint8_t record; /* enum record_kind */
+  bool has_parts, has_held;
   bool quiet_wait; /* it has ended but for a copy that is still under way */
   bool marked;     /* readable as live by the peer */
   bool lent;       /* its request went as a loan that the peer may still see */
@@ -129,6 +130,9 @@ struct outgoing {
 
 struct perigee_session {
   struct node node; /* in engine->sessions */
+  struct node turn; /* in engine->hot or cold */
+  uint32_t quiet;   /* polls in a row that found nothing */
+  bool cold;
   struct perigee_engine *engine;
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
@@ -186,6 +190,8 @@ struct perigee_engine {
   struct node moving; /* to be stepped at each poll */
   struct node fresh;
   struct node sessions, listeners, dead;
+  struct node hot, cold; /* open sessions: polled each time, and in turn */
+  uint32_t cold_count;
   struct node news, losses;       /* sessions with ACCEPTED, LOST to be told */
   struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
@@ -250,6 +256,8 @@ void operation_hold(struct operation *op, struct perigee_region *region);
 void operation_unhold(struct operation *op);
 /* True when nothing of its parts is under way; then they are gone. */
 bool parts_end(struct operation *op);
+/* The part is the operation's from here on. */
+void part_put(struct operation *op, int place, struct part *part);
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source);
 /* Steps one part: 1 all there, 0 not yet, or a status. */
@@ -337,6 +345,10 @@ void session_begun(struct perigee_session *session);
 void session_opened(struct perigee_session *session);
 bool session_open_for(struct perigee_session *session, int *status);
 struct perigee_session *session_new(struct perigee_engine *, int fd);
+
+/* ---- turns.c ----------------------------------------------------------- */
+void turns_poll(struct perigee_engine *engine, bool all);
+void turns_leave(struct perigee_session *session);
 
 /* ---- hello.c ----------------------------------------------------------- */
 void hello_begin(struct perigee_session *session);

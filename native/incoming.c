@@ -40,7 +40,7 @@ static int put_later(struct operation *op, int place, const uint8_t *bytes,
   part->payload = *to;
   part->payload.total = length;
   part->bytes = copy;
-  op->parts[place] = part;
+  part_put(op, place, part);
   return 0;
 }
 
@@ -75,6 +75,6 @@ int incoming_bulk(struct operation *op, int place, const struct source *source,
                                .part = place == IN_SLICE,
                                .generation = generation,
                                .total = length};
-  op->parts[place] = part;
+  part_put(op, place, part);
   return 0;
 }

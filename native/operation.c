@@ -127,10 +127,14 @@ void operation_hold(struct operation *op, struct perigee_region *region) {
   while (op->held[i])
     i++;
   op->held[i] = region;
+  op->has_held = true;
   region->users++;
 }
 
 void operation_unhold(struct operation *op) {
+  if (!op->has_held)
+    return;
+  op->has_held = false;
   for (int i = 0; i < HELD; i++)
     if (op->held[i])
       op->held[i]->users--;
@@ -138,6 +142,11 @@ void operation_unhold(struct operation *op) {
 }
 
 /* ---- Parts -------------------------------------------------------------- */
+
+void part_put(struct operation *op, int place, struct part *part) {
+  op->parts[place] = part;
+  op->has_parts = true;
+}
 
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source) {
@@ -155,7 +164,7 @@ int part_expose(struct operation *op, int place, const struct payload *from,
     return status;
   }
   *source = part->exposure.source;
-  op->parts[place] = part;
+  part_put(op, place, part);
   return PERIGEE_OK;
 }
 
@@ -179,8 +188,11 @@ static bool part_end(struct operation *op, int place) {
 
 bool parts_end(struct operation *op) {
   bool quiet = true;
+  if (!op->has_parts)
+    return true;
   for (int i = 0; i < PARTS; i++)
     quiet = part_end(op, i) && quiet;
+  op->has_parts = !quiet;
   return quiet;
 }
 

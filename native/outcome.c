@@ -97,6 +97,19 @@ static void late(struct operation *op) {
   operation_free(op);
 }
 
+/* Messages and one-sided access are answered with a status, and what was read:
+ * nobody would give back what came besides. */
+static bool fits(const struct operation *op, const struct record *r) {
+  bool slice = r->flags & RECORD_SLICE;
+  if (op->kind == OP_CALL)
+    return true;
+  if (op->kind != OP_READ || r->status != PERIGEE_OK)
+    return r->head_length == 0 && !slice;
+  const struct perigee_slice *into = &op->message.into;
+  return r->head_length == 0 && slice &&
+         r->slice_length == into->length * into->count;
+}
+
 void call_reply(struct perigee_session *session, const struct record *r) {
   struct operation *op = operation_find(session->engine, r->operation);
   if (!op || op->session != session || op->generation != r->generation ||
@@ -109,7 +122,7 @@ void call_reply(struct perigee_session *session, const struct record *r) {
   op->replied = true;
   op->status = status_of_peer(r->status);
   op->code = r->code;
-  int head = reply_head(op, r);
+  int head = fits(op, r) ? reply_head(op, r) : PERIGEE_PROTOCOL;
   int slice = head < 0 ? head : reply_slice(op, r);
   if (slice < 0 || (head == 1 && slice == 1)) {
     step(op, REPLY);

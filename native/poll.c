@@ -181,16 +181,12 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   engine->counters.polls++;
   if (!keep)
     end_given(engine);
+  /* Before a sleep, and after it, nobody is passed over. */
+  bool all = engine->armed || engine->sockets_due;
   if (++engine->idle >= POLLS_PER_TICK || engine->sockets_due)
     tick(engine);
   drain(engine);
-  struct node *n, *next, *head = &engine->sessions;
-  for (n = head->next; n != head && engine_room(engine); n = next) {
-    next = n->next;
-    session_poll(CONTAINER(n, struct perigee_session, node));
-  }
-  if (n != head)
-    rotate(head);
+  turns_poll(engine, all);
   if (!list_empty(&engine->moving)) {
     step_moving(engine);
     if (engine->budget == 0)

@@ -43,7 +43,8 @@ static struct perigee_message refusal(int status) {
  * would have to be exposed; to look for short ones costs more than to send. */
 static int plan_either(struct operation *op, const struct perigee_message *m,
                        struct outgoing *out) {
-  bool large = m->length > op->session->eager || m->slice.region;
+  bool large =
+      !op->head_lent && (m->length > op->session->eager || m->slice.region);
   int status = PERIGEE_CANCELLED;
   if (!large || served_wanted(op))
     status = plan(op, m, out);
@@ -183,12 +184,25 @@ void serve_answer(struct operation *op, int status) {
   served_tell(op);
 }
 
+/* Blocks that callers have let go of are lent again while they are warm. */
+static void take_back(struct perigee_session *session) {
+  struct node *head = &session->engine->moving, *next;
+  for (struct node *n = head->next; n != head; n = next) {
+    next = n->next;
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    if (op->kind == OP_SERVED && op->session == session && op->state == REPLIED)
+      serve_step(op);
+  }
+}
+
 int perigee_reply_begin(struct perigee_engine *engine, int served,
                         uint64_t capacity, struct perigee_loan *loan) {
   int status;
   struct operation *op = served_find(engine, served, &status);
   if (!op)
     return status;
+  if (capacity > op->session->eager)
+    take_back(op->session);
   status = loan_begin(op->session, RING_REPLY, capacity, 0, loan);
   op->session->loans[RING_REPLY].served = served;
   return status;

@@ -72,6 +72,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
     list_open(lists[i]);
   engine->by_id[id & (engine->id_slots - 1)] = s;
   list_append(&engine->sessions, &s->node);
+  list_append(&engine->hot, &s->turn);
   engine->counters.sessions++;
   return s;
 }
@@ -169,6 +170,7 @@ void perigee_session_free(struct perigee_session *s) {
   perigee_session_close(s);
   list_remove(&s->news);
   list_remove(&s->node);
+  turns_leave(s);
   list_append(&s->engine->dead, &s->node);
 }
 
@@ -196,6 +198,7 @@ void session_destroy(struct perigee_session *s) {
     drop(CONTAINER(n, struct operation, all));
   list_remove(&s->node);
   list_remove(&s->news);
+  turns_leave(s);
   free_prepared(s);
   remotes_free(s);
   if (s->lane)

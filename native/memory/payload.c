@@ -92,23 +92,40 @@ static struct place place_of(const struct payload *p) {
   return (struct place){at, left, p->block, p->stride - p->block};
 }
 
-static void forward(struct place *p, uint64_t n) {
-  p->at += n;
-  p->left -= n;
+static bool at_block(const struct place *p, uint64_t n) {
+  return p->left == n && p->block == n;
+}
+
+/* How many whole blocks of n bytes lie ahead, at one distance (*step). */
+static uint64_t ahead(const struct place *p, uint64_t n, uint64_t rest,
+                      uint64_t *step) {
+  bool blocks = at_block(p, n);
+  *step = blocks ? n + p->gap : n;
+  return (blocks || rest < p->left ? rest : p->left) / n;
+}
+
+/* Blocks of a cache line are copied here: a call would cost as much. */
+static void copy_blocks(uint8_t *to, uint64_t to_step, const uint8_t *from,
+                        uint64_t from_step, uint64_t n, uint64_t count) {
+  if (n == 64)
+    for (; count > 0; count--, to += to_step, from += from_step)
+      __builtin_memcpy(to, from, 64);
+  else
+    for (; count > 0; count--, to += to_step, from += from_step)
+      memcpy(to, from, n);
+}
+
+/* Past count blocks of n bytes. */
+static void forward(struct place *p, uint64_t n, uint64_t step,
+                    uint64_t count) {
+  p->at += step * count;
+  if (at_block(p, n))
+    return;
+  p->left -= n * count;
   if (p->left == 0) {
     p->at += p->gap;
     p->left = p->block;
   }
-}
-
-/* Blocks of some cache lines are copied here: a call would cost as much. */
-static void copy_block(uint8_t *to, const uint8_t *from, uint64_t n) {
-  if (n > 256 || n % 64 != 0) {
-    memcpy(to, from, n);
-    return;
-  }
-  for (; n > 0; n -= 64, to += 64, from += 64)
-    __builtin_memcpy(to, from, 64);
 }
 
 uint64_t payload_copy(struct payload *to, struct payload *from,
@@ -118,19 +135,21 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
     rest = from->total - from->done;
   if (rest > limit)
     rest = limit;
-  if (rest == 0)
-    return 0;
   struct place a = place_of(to), b = place_of(from);
   while (moved < rest) {
-    uint64_t n = a.left < b.left ? a.left : b.left;
+    uint64_t n = a.left < b.left ? a.left : b.left, a_step, b_step;
     if (n > rest - moved)
       n = rest - moved;
-    copy_block(a.at, b.at, n);
-    moved += n;
+    uint64_t k = ahead(&a, n, rest - moved, &a_step);
+    uint64_t l = ahead(&b, n, rest - moved, &b_step);
+    if (l < k)
+      k = l;
+    copy_blocks(a.at, a_step, b.at, b_step, n, k);
+    moved += n * k;
     if (moved == rest)
       break;
-    forward(&a, n);
-    forward(&b, n);
+    forward(&a, n, a_step, k);
+    forward(&b, n, b_step, k);
   }
   to->done += moved;
   from->done += moved;
