@@ -37,7 +37,8 @@ FLAGS := -std=c17 -D_GNU_SOURCE -Inative -g -Wall -Wextra $(WERROR) \
 # Structures of some hundred bytes are zeroed for each call; tuned for generic
 # x86-64, GCC does that by "rep stos", whose start alone costs 30 cycles.
 TUNE := $(if $(filter x86_64,$(shell uname -m)),-mtune=skylake)
-RELEASE := -O2 $(TUNE) -DNDEBUG
+# Fat objects, so that the archive can be linked with or without LTO.
+RELEASE := -O2 $(TUNE) -flto=auto -ffat-lto-objects -DNDEBUG
 DEBUG := -O1 -DPERIGEE_DEBUG -fno-omit-frame-pointer
 # Under a sanitizer GCC's guess at what is uninitialized is often wrong.
 SANITIZED := $(DEBUG) -Wno-maybe-uninitialized

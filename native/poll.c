@@ -6,7 +6,7 @@
  */
 #include "core.h"
 
-enum { POLLS_PER_TICK = 64, BUDGET = 2 << 20 };
+enum { POLLS_PER_TICK = 64, MOVES_A_POLL = 32, BUDGET = 2 << 20 };
 static const int64_t SOCKETS_EVERY = 500000; /* ns */
 
 static void time_out(struct perigee_engine *engine) {
@@ -146,27 +146,21 @@ static void end_given(struct perigee_engine *engine) {
     session_destroy(CONTAINER(n, struct perigee_session, node));
 }
 
+/* Each steps in its turn, some of them in each poll, so that a thousand
+ * replies that nobody takes cost the others little. */
 static void step_moving(struct perigee_engine *engine) {
-  struct node *head = &engine->moving, *next;
-  struct node *last = head->previous;
-  for (struct node *n = head->next; n != head; n = next) {
-    bool end = n == last;
-    next = n->next;
+  struct node *head = &engine->moving, *last = head->previous;
+  for (int i = 0; i < MOVES_A_POLL && engine->budget > 0; i++) {
+    struct node *n = list_pop(head);
+    if (!n)
+      break;
+    list_append(head, n);
     operation_step(CONTAINER(n, struct operation, queue));
-    if (end || engine->budget == 0)
+    if (n == last)
       break;
   }
   if (engine->budget < BUDGET)
     engine->idle = POLLS_PER_TICK; /* time has passed */
-}
-
-/* Those first in line when bytes ran out come last the next time. */
-static void rotate(struct node *head) {
-  struct node *first = head->next;
-  if (first == head || first->next == head)
-    return;
-  list_remove(first);
-  list_append(head, first);
 }
 
 /* keep: what was handed out before stays valid. */
@@ -187,11 +181,8 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
     tick(engine);
   drain(engine);
   turns_poll(engine, all);
-  if (!list_empty(&engine->moving)) {
+  if (!list_empty(&engine->moving))
     step_moving(engine);
-    if (engine->budget == 0)
-      rotate(&engine->moving);
-  }
   drain(engine);
   return engine->filled;
 }

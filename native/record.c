@@ -147,14 +147,19 @@ int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
   copy_once(&h, bytes, sizeof h);
   if ((h.flags & ~RECORD_FLAGS) || h.kind == 0 || h.kind >= RECORD_KINDS)
     return PERIGEE_UNSUPPORTED;
-  *r = (struct record){.kind = h.kind,
-                       .flags = h.flags,
-                       .codec = h.codec,
-                       .method = h.method,
-                       .operation = h.operation,
-                       .status = -(int)h.status,
-                       .generation = h.generation,
-                       .remaining = h.remaining};
+  /* Field by field: to zero the sources of each record would cost more than
+   * all the rest. They are set, or not looked at. */
+  r->kind = h.kind;
+  r->flags = h.flags;
+  r->codec = h.codec;
+  r->method = h.method;
+  r->operation = h.operation;
+  r->status = -(int)h.status;
+  r->generation = h.generation;
+  r->remaining = h.remaining;
+  r->code = r->capacity = 0;
+  r->head = r->slice = NULL;
+  r->head_length = r->slice_length = 0;
   if ((h.flags & RECORD_CODE) && !take_word(&rest, &r->code))
     return PERIGEE_PROTOCOL;
   if ((h.flags & RECORD_CAPACITY) && !take_word(&rest, &r->capacity))
