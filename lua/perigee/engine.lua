@@ -68,7 +68,8 @@ function M.new(options)
     handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,
     inflight = {}, sessions = {}, listeners = {}, regions = {},
     memory = setmetatable({}, { __mode = "k" }), pooled = 0,
-    pooled_limit = 2 ^ 28, chores = false, keep = options,
+    pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),
+    unseen = 0, chores = false, keep = options,
     methods = {}, landed = {}, replying = {}, once = false, scratch = 0,
     spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,
   }, Engine)

@@ -304,6 +304,13 @@ function M.wait_signal(signal, deadline)
   if ended == nil then M.block(signal, deadline) end
 end
 
+--- Looks at what a wait on the short way would not see for long: signals and
+-- timers that are due.
+function M.glance()
+  note_signals()
+  expire()
+end
+
 --- Has whatever is known to have happened on engine told, without waiting.
 function M.refresh(engine)
   M.wait_signal(signals.new(1), 0)

@@ -11,6 +11,7 @@
 -- method's name can be in the way.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
+local futures = require "perigee.future"
 local native = require "perigee.native"
 local raw = require "perigee.call.raw"
 local services = require "perigee.service"
@@ -104,7 +105,7 @@ end
 local function same(f) return f end
 
 local function in_future(f)
-  return function() return require("perigee.future").done(f()) end
+  return function() return futures.done(f()) end
 end
 
 local function with_of(class)

@@ -15,7 +15,7 @@ local M = {}
 
 local ACCESS = { [""] = 0, r = C.PERIGEE_READ, w = C.PERIGEE_WRITE,
                  rw = C.PERIGEE_READ + C.PERIGEE_WRITE }
-local LARGEST = 2 ^ 40
+local LARGEST, UNSEEN = 2 ^ 40, 2 ^ 31
 local region_out = ffi.typeof("struct perigee_region *[1]")
 
 local function access(value)
@@ -60,6 +60,20 @@ local function adopt(engine, handle, options, keep)
   return region
 end
 
+-- Lua's collector does not see how large regions are either.
+local function collect_unseen(engine, length)
+  engine.unseen = engine.unseen + length
+  if engine.unseen > UNSEEN then
+    engine.unseen = 0
+    collectgarbage()
+  end
+end
+
+local function core_alloc(engine, length, options, out)
+  return C.perigee_region_alloc(engine.handle, options.name, length,
+    ACCESS[options.access or ""], options.kind, out)
+end
+
 --- engine:alloc: length bytes of page-aligned zeroed memory that peers on this
 -- host can map. options: name (peers find it by that until it is closed),
 -- access ("" default, "r", "w", "rw": what peers may do), kind (of memory:
@@ -73,9 +87,14 @@ function M.alloc(engine, length, options)
     return nil, errors.new("too_large", ("allocating a region of %d bytes: a "
       .. "region has at most 2^40"):format(length))
   end
+  engine:use(2)
+  collect_unseen(engine, length)
   local out = region_out()
-  local status = C.perigee_region_alloc(engine:use(2), options.name, length,
-    ACCESS[options.access or ""], options.kind, out)
+  local status = core_alloc(engine, length, options, out)
+  if status == C.PERIGEE_NO_MEMORY then
+    collectgarbage()                    -- regions that nobody refers to
+    status = core_alloc(engine, length, options, out)
+  end
   if status < 0 then
     return nil, errors.from(status, ("allocating a region of %d bytes")
       :format(length), engine.handle, nil, 2)
@@ -238,7 +257,8 @@ local function collect(engine, length)
   engine.pooled = engine.pooled + length
   if engine.pooled > engine.pooled_limit then
     collectgarbage()
-    engine.pooled_limit = math.max(2 ^ 28, 2 * engine.pooled)
+    local twice = math.min(2 * engine.pooled, 0.9 * engine.pool)
+    engine.pooled_limit = math.max(engine.pool / 4, twice)
   end
 end
 

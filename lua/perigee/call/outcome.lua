@@ -15,7 +15,7 @@ local signals = require "perigee.signal"
 local ffi = require "ffi"
 local C = native.C
 local band = bit.band
-local state = loop.state
+local state, glance = loop.state, loop.glance
 local huge = math.huge
 
 local M = {}
@@ -79,9 +79,15 @@ function M.gone(binding, method)
   return binding.session:gone(("calling %s"):format(method.text))
 end
 
+-- Every so many waits on the short way look around.
+local GLANCE = 64
+local waits = 0
+
 --- The short way of a wait: true if operation's event is in M.event now. Not
 -- taken where others have something to do.
 function M.await(engine, operation)
+  waits = (waits + 1) % GLANCE
+  if waits == 0 then glance() end
   if engine.i < engine.n or state.count > 1 or state.first <= state.last
     or state.stopping then
     return false
