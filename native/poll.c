@@ -148,9 +148,9 @@ static void end_given(struct perigee_engine *engine) {
 
 /* Each steps in its turn, some of them in each poll, so that a thousand
  * replies that nobody takes cost the others little. */
-static void step_moving(struct perigee_engine *engine) {
+static void step_moving(struct perigee_engine *engine, bool all) {
   struct node *head = &engine->moving, *last = head->previous;
-  for (int i = 0; i < MOVES_A_POLL && engine->budget > 0; i++) {
+  for (int i = 0; (all || i < MOVES_A_POLL) && engine->budget > 0; i++) {
     struct node *n = list_pop(head);
     if (!n)
       break;
@@ -182,7 +182,7 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   drain(engine);
   turns_poll(engine, all);
   if (!list_empty(&engine->moving))
-    step_moving(engine);
+    step_moving(engine, all);
   drain(engine);
   return engine->filled;
 }
