@@ -62,6 +62,7 @@ struct liar {
   struct perigee_engine *engine;
   struct perigee_session *session;
   struct perigee_region *bait;
+  const struct perigee_remote *exported; /* the victim's, if it was found */
   /* Operations of the victim that were live when we saw them. */
   struct {
     uint16_t operation;
@@ -104,8 +105,12 @@ static bool behave(struct liar *l, int64_t time) {
   while (now() < end) {
     look(l);
     while (perigee_poll(l->engine, &e, 1) == 1) {
-      if (e.kind == PERIGEE_EVENT_CONNECTED && e.status == PERIGEE_OK)
+      if (e.kind == PERIGEE_EVENT_CONNECTED && e.status == PERIGEE_OK) {
         l->session = perigee_session(l->engine, e.session);
+        perigee_lookup(l->session, "exported", -1);
+      }
+      if (e.kind == PERIGEE_EVENT_DONE && e.status == PERIGEE_OK)
+        l->exported = (const struct perigee_remote *)e.pointer;
       if (e.kind == PERIGEE_EVENT_LOST || e.kind == PERIGEE_EVENT_CONNECTED)
         return l->session != NULL && e.kind != PERIGEE_EVENT_LOST;
       answer(l, &e);
@@ -181,8 +186,16 @@ static struct source lying_source(const struct liar *l) {
 }
 
 /* The head of a READ or WRITE. */
-static void lying_access(uint8_t *head) {
+static void lying_access(const struct liar *l, uint8_t *head) {
   struct access a = {below(4), edge(), edge(), edge(), edge(), edge()};
+  if (l->exported && below(4)) {
+    a.slot = l->exported->window.slot;
+    a.generation = l->exported->window.generation;
+  }
+  if (below(3) == 0) {
+    a.offset = below(5 << 20);
+    a.count = 1;
+  }
   memcpy(head, &a, sizeof a);
 }
 
@@ -222,7 +235,7 @@ static bool lie_record(struct liar *l, bool reply) {
     return false;
   record_encode(&r, bytes, &head, &slice);
   if (head && r.head_length == sizeof(struct access))
-    lying_access(head);
+    lying_access(l, head);
   else if (head && below(2))
     scribble(head, r.head_length + 1);
   if (slice && below(4) == 0) {
@@ -249,14 +262,23 @@ static bool lie_once(struct liar *l, enum lie lie) {
   }
 }
 
+enum { BAIT = 4 << 20 };
+static uint8_t memory[BAIT];
+
 /* ---- A life ------------------------------------------------------------- */
 
 static void open_liar(struct liar *l, const char *address) {
   struct perigee_options o;
   perigee_options(&o);
   o.pull = (int)below(2);
-  if (perigee_engine_open(&o, &l->engine) != PERIGEE_OK ||
-      perigee_region_alloc(l->engine, "bait", 4 << 20, 3, NULL, &l->bait) != 0)
+  if (perigee_engine_open(&o, &l->engine) != PERIGEE_OK)
+    _exit(1);
+  /* Mapped by the victim, or reached by asking us. */
+  int status = below(2) ? perigee_region_alloc(l->engine, "bait", BAIT, 3, NULL,
+                                               &l->bait)
+                        : perigee_region_register(l->engine, "bait", memory,
+                                                  BAIT, 3, NULL, &l->bait);
+  if (status != PERIGEE_OK)
     _exit(1);
   perigee_connect(l->engine, address, "shm", 1000 * MS);
 }

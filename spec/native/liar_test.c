@@ -25,6 +25,8 @@ struct victim {
   struct perigee_region *exported, *own;
   struct perigee_remote *bait[SESSIONS]; /* by the session's id */
   uint8_t pending[OPERATIONS];
+  int open[SESSIONS]; /* operations, by the session's id */
+  bool over[SESSIONS];
   int lost, protocol, met;
   int friends; /* calls of the friend that were answered */
 };
@@ -44,11 +46,12 @@ static int64_t own_time(void) {
 
 /* ---- What the victim wants of its peer ------------------------------------ */
 
-static void began(struct victim *v, int op) {
+static void began(struct victim *v, struct perigee_session *s, int op) {
   if (op < 0 || op == PERIGEE_INLINE)
     return;
   assert_int_equal(v->pending[op], 0);
   v->pending[op] = 1;
+  v->open[perigee_session_id(s) % SESSIONS]++;
 }
 
 static void call(struct victim *v, struct perigee_session *s) {
@@ -64,7 +67,7 @@ static void call(struct victim *v, struct perigee_session *s) {
     m.slice = all_of(v->own, length);
   if (rand() % 2)
     m.into = all_of(v->own, SIZE);
-  began(v, perigee_call(s, &m));
+  began(v, s, perigee_call(s, &m));
 }
 
 static void loan(struct victim *v, struct perigee_session *s) {
@@ -72,7 +75,7 @@ static void loan(struct victim *v, struct perigee_session *s) {
   struct perigee_loan loan;
   uint64_t length = (uint64_t)rand() % (rand() % 2 ? 100 : MIB);
   if (perigee_call_begin(s, length, &loan) == PERIGEE_OK)
-    began(v, perigee_call_commit(s, &m, length));
+    began(v, s, perigee_call_commit(s, &m, length));
 }
 
 static void move(struct victim *v, struct perigee_session *s) {
@@ -88,23 +91,23 @@ static void move(struct victim *v, struct perigee_session *s) {
   *t = (struct perigee_transfer){
       .local = all_of(v->own, length),
       .remote = {{.remote = bait}, 0, length, 1, length}};
-  began(v, perigee_transfer(s, 1 + rand() % 3, t, 1, 7, -1));
+  began(v, s, perigee_transfer(s, 1 + rand() % 3, t, 1, 7, -1));
 }
 
 static void want(struct victim *v, struct perigee_session *s) {
   struct perigee_slice all = all_of(v->own, SIZE);
   switch (rand() % 8) {
   case 0:
-    began(v, perigee_send(s, &all, PATIENCE));
+    began(v, s, perigee_send(s, &all, PATIENCE));
     break;
   case 1:
-    began(v, perigee_recv(s, &all, PATIENCE));
+    began(v, s, perigee_recv(s, &all, PATIENCE));
     break;
   case 2:
-    began(v, perigee_recv_imm(s, PATIENCE));
+    began(v, s, perigee_recv_imm(s, PATIENCE));
     break;
   case 3:
-    began(v, perigee_lookup(s, "bait", PATIENCE));
+    began(v, s, perigee_lookup(s, "bait", PATIENCE));
     break;
   case 4:
     move(v, s);
@@ -141,9 +144,16 @@ static void land(struct victim *v, const struct perigee_event *e) {
   perigee_reply(v->p.engine[1], e->operation, &r);
 }
 
+/* After its loss nothing is asked of a session but what had come before. */
+static void let_go(struct victim *v, uint32_t id) {
+  if (v->over[id % SESSIONS] && v->open[id % SESSIONS] == 0)
+    perigee_session_free(perigee_session(v->p.engine[1], id));
+}
+
 static void ended_here(struct victim *v, const struct perigee_event *e) {
   assert_int_equal(v->pending[e->operation], 1);
   v->pending[e->operation] = 0;
+  v->open[e->session % SESSIONS]--;
   assert_string_not_equal(perigee_status_name(e->status), "unknown");
 }
 
@@ -152,7 +162,8 @@ static void lost(struct victim *v, const struct perigee_event *e) {
   assert_string_not_equal(perigee_status_name(e->status), "unknown");
   v->lost++;
   v->protocol += e->status != PERIGEE_PEER_LOST;
-  perigee_session_free(perigee_session(v->p.engine[1], e->session));
+  v->over[e->session % SESSIONS] = true;
+  let_go(v, e->session);
 }
 
 static void handle(struct victim *v, const struct perigee_event *e) {
@@ -163,6 +174,8 @@ static void handle(struct victim *v, const struct perigee_event *e) {
   case PERIGEE_EVENT_ACCEPTED:
     v->met++;
     v->bait[e->session % SESSIONS] = NULL;
+    v->over[e->session % SESSIONS] = false;
+    assert_int_equal(v->open[e->session % SESSIONS], 0);
     for (int i = 0; i < 8; i++)
       want(v, s);
     break;
@@ -178,11 +191,11 @@ static void handle(struct victim *v, const struct perigee_event *e) {
   case PERIGEE_EVENT_REPLY:
   case PERIGEE_EVENT_DONE:
     ended_here(v, e);
-    if (e->status == PERIGEE_OK && e->pointer && s &&
-        e->kind == PERIGEE_EVENT_DONE)
+    if (e->kind == PERIGEE_EVENT_DONE && e->pointer && s)
       v->bait[e->session % SESSIONS] = (void *)(uintptr_t)e->pointer;
-    if (s)
+    if (!v->over[e->session % SESSIONS])
       want(v, s);
+    let_go(v, e->session);
     break;
   default:
     break;
