@@ -150,7 +150,8 @@ static void end_given(struct perigee_engine *engine) {
  * replies that nobody takes cost the others little. */
 static void step_moving(struct perigee_engine *engine, bool all) {
   struct node *head = &engine->moving, *last = head->previous;
-  for (int i = 0; (all || i < MOVES_A_POLL) && engine->budget > 0; i++) {
+  uint32_t turns = all ? engine->live : MOVES_A_POLL;
+  for (; turns > 0 && engine->budget > 0; turns--) {
     struct node *n = list_pop(head);
     if (!n)
       break;

@@ -140,6 +140,8 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
     uint64_t n = a.left < b.left ? a.left : b.left, a_step, b_step;
     if (n > rest - moved)
       n = rest - moved;
+    if (n == 0) /* not with a checked shape */
+      break;
     uint64_t k = ahead(&a, n, rest - moved, &a_step);
     uint64_t l = ahead(&b, n, rest - moved, &b_step);
     if (l < k)

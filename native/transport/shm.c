@@ -108,6 +108,7 @@ static void shm_close(struct lane *lane) {
   if (lane->peer)
     munmap((void *)(uintptr_t)lane->peer, lane->peer_length);
   blocks_close(&lane->blocks);
+  free(lane->spare);
   free(lane);
 }
 

@@ -240,8 +240,14 @@ static bool live(struct lane *lane, const struct fetch *f) {
   return transport_shm.peer_mark(lane, f->operation) == f->generation;
 }
 
+static uint8_t *take_bounce(struct lane *lane) {
+  uint8_t *bounce = lane->spare ? lane->spare : malloc(BOUNCE);
+  lane->spare = NULL;
+  return bounce;
+}
+
 static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
-  if (!f->bounce && !(f->bounce = malloc(BOUNCE)))
+  if (!f->bounce && !(f->bounce = take_bounce(lane)))
     return PERIGEE_NO_MEMORY;
   if (f->put == f->bounced) {
     struct payload bounce;
@@ -270,10 +276,13 @@ int64_t shm_fetch(struct lane *lane, struct fetch *f) {
 }
 
 bool shm_fetch_end(struct lane *lane, struct fetch *f) {
-  (void)lane;
   if (!payload_quiet(f->into))
     return false;
-  free(f->bounce);
+  if (!lane->spare) {
+    lane->spare = f->bounce;
+  } else {
+    free(f->bounce);
+  }
   f->bounce = NULL;
   return true;
 }
