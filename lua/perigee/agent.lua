@@ -241,7 +241,7 @@ end
 function Agent:close()
   self.engine:close()
   if self.held then
-    registry.release(self.held)
+    registry.release(self.scope, self.held)
     self.held = false
   end
 end

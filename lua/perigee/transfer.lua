@@ -14,10 +14,11 @@ local slices = require "perigee.slice"
 local C = native.C
 local Session = sessions.Session
 local fill, misuse, explain = batch.fill, batch.misuse, batch.explain
+local strange = batch.strange
 local timeout_of, only_timeout = batch.timeout, batch.only_timeout
 local store_local, is_count = slices.store_local, check.is_count
 local start, settle, SUCCESS = futures.start, futures.settle, futures.SUCCESS
-local next, type = next, type
+local type = type
 
 local READ, WRITE = C.PERIGEE_OP_READ, C.PERIGEE_OP_WRITE
 local WRITE_IMM, INLINE = C.PERIGEE_OP_WRITE_IMM, C.PERIGEE_INLINE
@@ -62,11 +63,7 @@ local function transfer(session, kind, spec, immediate)
     local list, n, kept = batch.list(session, kind, spec, 3)
     return submit(session, kind, list, n, immediate, timeout, kept)
   end
-  for key in next, spec do
-    if key ~= "from" and key ~= "to" and key ~= "timeout" then
-      misuse(kind, explain(spec), 3)
-    end
-  end
+  if strange(spec) then misuse(kind, explain(spec), 3) end
   local list = session.scratch
   local why = fill(list[0], session, kind, from, to)
   if why then misuse(kind, why, 3) end

@@ -7,10 +7,13 @@
 local errors = require "perigee.errors"
 local native = require "perigee.native"
 
-local ffi = require "ffi"
 local C = native.C
 
 local M = {}
+
+-- Somebody who gives the last name back may remove the folder between our
+-- making it and our taking a name in it.
+local ATTEMPTS = 10
 
 local function base()
   local runtime = os.getenv("XDG_RUNTIME_DIR")
@@ -60,9 +63,13 @@ function M.hold(scope, name)
       .. "bytes, more than %d: %s"):format(doing, length,
         tonumber(C.PERIGEE_ADDRESS_MAX), address), false)
   end
-  local fine, err = M.prepare(scope)
-  if not fine then return nil, err end
-  local descriptor = C.perigee_name_hold(M.path(scope), name)
+  local descriptor
+  for _ = 1, ATTEMPTS do
+    local fine, err = M.prepare(scope)
+    if not fine then return nil, err end
+    descriptor = C.perigee_name_hold(M.path(scope), name)
+    if descriptor ~= C.PERIGEE_SYSTEM then break end
+  end
   if descriptor < 0 then
     local why = descriptor == C.PERIGEE_NAME_TAKEN
       and "a live process holds it" or errors.text(descriptor)
@@ -71,11 +78,10 @@ function M.hold(scope, name)
   return descriptor, address
 end
 
---- Gives a name back; its files go.
-function M.release(descriptor)
+--- Gives a name back; its files go, and the scope's folder with its last name.
+function M.release(scope, descriptor)
   C.perigee_name_release(descriptor)
+  os.remove(M.path(scope))              -- a folder goes only if it is empty
 end
-
-M.errno = ffi.errno
 
 return M

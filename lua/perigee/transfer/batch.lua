@@ -22,15 +22,37 @@ local function misuse(kind, problem, level)
 end
 M.misuse = misuse
 
---- What is wrong with a spec that is not a transfer.
-local function explain(spec)
-  for key in next, spec do
+--- What is wrong with the names in a spec, or nil.
+local function unknown(spec)
+  for key in pairs(spec) do
     if key ~= "from" and key ~= "to" and key ~= "timeout" then
       return ("a transfer has from and to (and timeout), no %s"):format(
         tostring(key))
     end
   end
-  return "a transfer needs from and to, two slices"
+end
+jit.off(unknown)                        -- see check.lua
+M.unknown = unknown
+
+local function known(key)
+  return key == "from" or key == "to" or key == "timeout"
+end
+
+--- Has spec, which has from and to, a name that it should not have? Written out
+-- since this is on the way of every transfer, and a loop could not be compiled.
+function M.strange(spec)
+  local key = next(spec)
+  if not known(key) then return true end
+  key = next(spec, key)
+  if not known(key) then return true end
+  key = next(spec, key)
+  if key == nil then return false end
+  return not known(key) or next(spec, key) ~= nil
+end
+
+--- What is wrong with a spec that is not a transfer.
+local function explain(spec)
+  return unknown(spec) or "a transfer needs from and to, two slices"
 end
 M.explain = explain
 
@@ -53,10 +75,10 @@ M.fill = fill
 
 local function problem(item, session, kind, spec)
   if type(spec) ~= "table" then return "a transfer is a table" end
-  if not (spec.from and spec.to) or spec.timeout then return explain(spec) end
-  for key in next, spec do
-    if key ~= "from" and key ~= "to" then return explain(spec) end
-  end
+  if not (spec.from and spec.to) then return explain(spec) end
+  if spec.timeout then return "timeout is of the list, not of one of it" end
+  local why = unknown(spec)
+  if why then return why end
   return fill(item, session, kind, spec.from, spec.to)
 end
 
@@ -65,7 +87,7 @@ end
 function M.list(session, kind, specs, level)
   local n = #specs
   if n == 0 then misuse(kind, explain(specs), level + 1) end
-  for key in next, specs do
+  for key in pairs(specs) do
     if type(key) ~= "number" and key ~= "timeout" then
       misuse(kind, explain { [key] = true }, level + 1)
     end
@@ -78,6 +100,7 @@ function M.list(session, kind, specs, level)
   end
   return list, n, kept
 end
+jit.off(M.list)
 
 --- Nanoseconds of options.timeout (nil: the default).
 function M.timeout(options, level)
