@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * strangers_test.c - who comes to the socket without being a peer: silence,
+ * other protocols, garbage, hellos that break off or do not fit, and many at
+ * once. Nobody of them becomes a session, none costs a descriptor for longer
+ * than its hello may take, and a friend is served all the while.
+ */
+#include "stranger.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { STRANGERS = 200 };
+
+/* ---- Words -------------------------------------------------------------- */
+
+static void the_silent_are_sent_away_in_time(void **state) {
+  (void)state;
+  struct pair p;
+  open_for_strangers(&p);
+  int64_t start = clock_now();
+  until_cut(&p, visit(&p));
+  assert_true(clock_now() - start >= 90 * MS);
+  close_to_strangers(&p);
+}
+
+static void other_protocols_are_sent_away_at_once(void **state) {
+  (void)state;
+  static const char texts[4][48] = {
+      "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "*1\r\n$4\r\nPING\r\n",
+      "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "\n\n\n\n\n\n\n\n\n"};
+  struct pair p;
+  open_for_strangers(&p);
+  for (int i = 0; i < 4; i++) {
+    int64_t start = clock_now();
+    int fd = visit(&p);
+    say(fd, texts[i], sizeof texts[i], NULL, 0);
+    until_cut(&p, fd);
+    assert_true(clock_now() - start < 90 * MS);
+  }
+  close_to_strangers(&p);
+}
+
+static void garbage_is_sent_away(void **state) {
+  (void)state;
+  struct pair p;
+  uint8_t bytes[3000];
+  open_for_strangers(&p);
+  srand(5);
+  for (int i = 0; i < 300; i++) {
+    int fd = visit(&p);
+    size_t length = 1 + (size_t)rand() % sizeof bytes;
+    struct frame f = good_hello();
+    for (size_t j = 0; j < length; j++)
+      bytes[j] = (uint8_t)rand();
+    /* Now and then a frame that is right up to some byte. */
+    if (i % 2)
+      wire_encode(&f, bytes);
+    if (i % 4 == 1)
+      bytes[8 + rand() % 200] ^= (uint8_t)(1 << rand() % 8);
+    say(fd, bytes, length, NULL, 0);
+    quiet(&p, rand() % 200);
+    if (rand() % 2 == 0)
+      shutdown(fd, SHUT_WR);
+    if (rand() % 4 == 0)
+      until_cut(&p, fd);
+    else
+      close(fd);
+    if (i % 30 == 0)
+      friend_served(&p);
+  }
+  for (int64_t end = clock_now() + 200 * MS; clock_now() < end;)
+    quiet(&p, 1);
+  close_to_strangers(&p);
+}
+
+/* All but READY is said; every prefix of it, cut into two writes. */
+static void frames_that_break_off(void **state) {
+  (void)state;
+  struct pair p;
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  struct frame f = good_hello();
+  uint32_t length = wire_encode(&f, bytes);
+  open_for_strangers(&p);
+  for (uint32_t n = 1; n < length; n += 7) {
+    int fd = visit(&p);
+    say(fd, bytes, n / 2, NULL, 0);
+    quiet(&p, 70);
+    say(fd, bytes + n / 2, n - n / 2, NULL, 0);
+    shutdown(fd, SHUT_WR);
+    until_cut(&p, fd);
+  }
+  close_to_strangers(&p);
+}
+
+static void hellos_that_do_not_fit_are_refused(void **state) {
+  (void)state;
+  struct pair p;
+  open_for_strangers(&p);
+  for (int i = 0; i < 9; i++) {
+    struct frame f = good_hello();
+    struct hello *h = &f.hello;
+    switch (i) {
+    case 0:
+      h->magic++;
+      break;
+    case 1:
+      h->version_min = h->version_max = PROTOCOL_MAX + 1;
+      break;
+    case 2:
+      h->version_min = 0;
+      h->version_max = 0;
+      break;
+    case 3:
+      h->ring = 0;
+      break;
+    case 4:
+      h->ring = UINT64_MAX;
+      h->eager = UINT64_MAX;
+      break;
+    case 5:
+      h->transports = 0;
+      break;
+    case 6:
+      strcpy(h->transport[0], "pigeon");
+      break;
+    case 7:
+      h->transports = 9;
+      break;
+    default:
+      memset(h->transport[0], 'x', TRANSPORT_NAME);
+    }
+    if (i == 4)
+      h->transports = 0;
+    int fd = visit(&p);
+    say_frame(fd, &f, NULL, 0);
+    until_cut(&p, fd);
+  }
+  close_to_strangers(&p);
+}
+
+/* ---- Crowds ------------------------------------------------------------- */
+
+static void a_crowd_does_not_keep_friends_out(void **state) {
+  (void)state;
+  struct pair p;
+  struct perigee_session *late[2];
+  int fds[STRANGERS];
+  open_for_strangers(&p);
+  int before = descriptors();
+  struct frame hello = good_hello();
+  for (int i = 0; i < STRANGERS; i++) {
+    fds[i] = visit(&p);
+    if (i % 3 == 0)
+      say_frame(fds[i], &hello, NULL, 0);
+    if (i % 3 == 1)
+      say(fds[i], "GET / HTTP/1.0\r\n\r\n", 18, NULL, 0);
+    if (i % 50 == 0)
+      friend_served(&p);
+  }
+  for (int64_t end = clock_now() + 150 * MS; clock_now() < end;)
+    quiet(&p, 1);
+  friend_served(&p);
+  assert_true(perigee_counters(p.engine[1], NULL)->refused >= STRANGERS);
+  pair_dial(&p, late);
+  perigee_session_free(late[0]);
+  until(&p, 1, PERIGEE_EVENT_LOST);
+  perigee_session_free(late[1]);
+  for (int i = 0; i < STRANGERS; i++)
+    close(fds[i]);
+  quiet(&p, 100);
+  assert_int_equal(descriptors(), before);
+  close_to_strangers(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_silent_are_sent_away_in_time),
+      cmocka_unit_test(other_protocols_are_sent_away_at_once),
+      cmocka_unit_test(garbage_is_sent_away),
+      cmocka_unit_test(frames_that_break_off),
+      cmocka_unit_test(hellos_that_do_not_fit_are_refused),
+      cmocka_unit_test(a_crowd_does_not_keep_friends_out),
+  };
+  return cmocka_run_group_tests_name("strangers", tests, NULL, NULL);
+}
