@@ -19,6 +19,7 @@ local function server(child, perigee, ffi_)
         return request.length
       end },
       add = function(a, b) return a + b end,
+      compare = function(a, b) return b - a == 1 and a < b end,
       calls = function() return calls end,
       sent = function()
         perigee.sleep(0)
@@ -172,5 +173,16 @@ describe("a caller", function()
     local got = assert(future:wait(5))
     assert.equal("later", got:string())
     assert.is_true(future:done())
+  end)
+
+  it("keeps numbers apart, also in compiled code", function()
+    local wrong = 0
+    for i = 1, 500 do
+      if not (calc:add(i, 0) < calc:add(i, 1)) then wrong = wrong + 1 end
+      if calc:add(i, 1) - calc:add(i, 0) ~= 1 then wrong = wrong + 1 end
+      if not calc:compare(i, i + 1) then wrong = wrong + 1 end
+    end
+    assert.equal(0, wrong)
+    assert.equal(-math.huge, 1 / calc:add(-0.0, -0.0))
   end)
 end)
