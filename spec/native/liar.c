@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "core.h"
@@ -299,6 +301,7 @@ static void live(const char *address, enum lie lie) {
 _Noreturn void liar_run(const char *address, enum lie lie, uint64_t from,
                         int64_t nanoseconds) {
   int64_t end = now() + nanoseconds;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   seed = from * 2654435761u + 88172645463325252u;
   while (access(address + 5, F_OK) != 0 && now() < end)
     usleep(1000);

@@ -268,6 +268,15 @@ void all_byte(struct perigee_region *region, int byte) {
     same(region, at, wanted, n);
 }
 
+void none_byte(struct perigee_region *region, int byte) {
+  static uint8_t bytes[CHUNK];
+  uint64_t n;
+  for (uint64_t at = 0; (n = chunk_of(region, at)) > 0; at += n) {
+    assert_int_equal(perigee_region_read(region, at, bytes, n), 0);
+    assert_null(memchr(bytes, byte, n));
+  }
+}
+
 void region_end(struct perigee_region *region) {
   assert_int_equal(perigee_region_close(region, false), 0);
 }

@@ -78,6 +78,7 @@ void fill_byte(struct perigee_region *region, int byte);
 void same(struct perigee_region *region, uint64_t offset, const void *bytes,
           uint64_t length);
 void all_byte(struct perigee_region *region, int byte);
+void none_byte(struct perigee_region *region, int byte);
 void region_end(struct perigee_region *region);
 struct perigee_slice all_of(struct perigee_region *region, uint64_t length);
 
