@@ -90,7 +90,7 @@ void call_end(struct operation *op, int status) {
   /* A reply that is seen in place is let go of when its event is over. */
   if (!op->in_place || status != PERIGEE_OK)
     unmark(op);
-  if (op->replied)
+  if (op->replied && (!op->in_place || op->loan.block >= LOAN_WARM))
     call_let_go(op);
   op->quiet_wait = !parts_end(op);
   if (op->quiet_wait)
@@ -301,7 +301,8 @@ int perigee_call_begin(struct perigee_session *session, uint64_t capacity,
 }
 
 void perigee_call_abort(struct perigee_session *session) {
-  loan_abort(session, RING_REQUEST);
+  if (engine_alive(session->engine))
+    loan_abort(session, RING_REQUEST);
 }
 
 static int commit_in_ring(struct operation *op, const struct loan *loan,
@@ -335,6 +336,8 @@ int perigee_call_commit(struct perigee_session *session,
                         uint64_t length) {
   struct loan *loan = &session->loans[RING_REQUEST];
   int status = PERIGEE_NO_MEMORY;
+  if (!engine_alive(session->engine))
+    return PERIGEE_FORKED;
   if (!loan->open || length > loan->length)
     return fail(session->engine, PERIGEE_INVALID,
                 "no loan is open, or it is shorter than %llu bytes",

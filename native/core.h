@@ -340,6 +340,7 @@ void session_poll(struct perigee_session *session);
 void session_end(struct perigee_session *session, int status,
                  const char *reason);
 void session_destroy(struct perigee_session *session);
+void session_forsake(struct perigee_session *session);
 void session_wake(struct perigee_session *session);
 void session_begun(struct perigee_session *session);
 void session_opened(struct perigee_session *session);

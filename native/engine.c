@@ -198,14 +198,8 @@ static void close_parts(struct perigee_engine *engine) {
   }
 }
 
-/* A child process may close too: it gives back its copies of memory and
- * descriptors, and tells nobody. */
-void perigee_engine_close(struct perigee_engine *engine) {
-  if (!engine)
-    return;
+static void close_sessions(struct perigee_engine *engine) {
   struct node *n;
-  while ((n = engine->listeners.next) != &engine->listeners)
-    perigee_listener_close(CONTAINER(n, struct perigee_listener, node));
   while ((n = engine->sessions.next) != &engine->sessions) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
     perigee_session_close(s);
@@ -214,6 +208,29 @@ void perigee_engine_close(struct perigee_engine *engine) {
   while ((n = engine->dead.next) != &engine->dead)
     session_destroy(CONTAINER(n, struct perigee_session, node));
   regions_close(engine);
+}
+
+/* A child process gives back its copies of descriptors and of memory that it
+ * does not share, and tells nobody. Shared memory did not come along
+ * (MADV_DONTFORK): where it was, something else may be mapped by now. */
+static void forsake_sessions(struct perigee_engine *engine) {
+  struct node *n, *lists[] = {&engine->sessions, &engine->dead};
+  for (int i = 0; i < 2; i++)
+    for (n = lists[i]->next; n != lists[i]; n = n->next)
+      session_forsake(CONTAINER(n, struct perigee_session, node));
+  regions_forsake(engine);
+}
+
+void perigee_engine_close(struct perigee_engine *engine) {
+  if (!engine)
+    return;
+  struct node *n;
+  while ((n = engine->listeners.next) != &engine->listeners)
+    perigee_listener_close(CONTAINER(n, struct perigee_listener, node));
+  if (engine->alive && !engine_alive(engine))
+    forsake_sessions(engine);
+  else
+    close_sessions(engine);
   close_parts(engine);
   blocks_close(&engine->pool);
   if (engine->pool_memory)

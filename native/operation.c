@@ -98,7 +98,7 @@ struct operation *operation_find(struct perigee_engine *engine, int index) {
 
 void perigee_cancel(struct perigee_engine *engine, int index) {
   struct operation *op = operation_find(engine, index);
-  if (op && op->kind != OP_SERVED)
+  if (op && op->kind != OP_SERVED && engine_alive(engine))
     operation_stop(op, PERIGEE_CANCELLED);
 }
 

@@ -284,6 +284,14 @@ void regions_sweep(struct perigee_engine *engine) {
   }
 }
 
+/* In a child process, which has the descriptors and not the memory. */
+void regions_forsake(struct perigee_engine *engine) {
+  struct regions *r = &engine->regions;
+  for (uint32_t i = 0; i < r->limit; i++)
+    if (r->slots[i] && r->slots[i]->fd >= 0)
+      close(r->slots[i]->fd);
+}
+
 void regions_close(struct perigee_engine *engine) {
   struct regions *r = &engine->regions;
   for (uint32_t i = 0; r->slots && i < r->limit; i++)
@@ -297,6 +305,8 @@ void regions_close(struct perigee_engine *engine) {
 
 static int access_here(struct perigee_region *region, uint64_t offset,
                        void *host, uint64_t length, bool in) {
+  if (!engine_alive(region->engine))
+    return PERIGEE_FORKED;
   if (!shape_fits(region->length, offset, length, 1, length))
     return fail(region->engine, PERIGEE_RANGE,
                 "bytes %llu to %llu are outside of the region's %llu",

@@ -138,6 +138,10 @@ void serve_flush(struct perigee_session *session) {
 struct operation *served_find(struct perigee_engine *engine, int index,
                               int *status) {
   struct operation *op = operation_find(engine, index);
+  if (!engine_alive(engine)) {
+    *status = PERIGEE_FORKED;
+    return NULL;
+  }
   if (!op || op->kind != OP_SERVED || op->record != RECORD_REQUEST ||
       (op->state != SERVING && op->state != LANDING)) {
     *status =
@@ -210,7 +214,7 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
 
 void perigee_reply_abort(struct perigee_engine *engine, int served) {
   struct operation *op = operation_find(engine, served);
-  if (op && op->session)
+  if (op && op->session && engine_alive(engine))
     loan_abort(op->session, RING_REPLY);
 }
 

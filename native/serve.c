@@ -360,7 +360,8 @@ void serve_abort(struct operation *op, int status) {
 bool perigee_served_cancelled(const struct perigee_engine *engine, int served) {
   struct operation *op =
       operation_find((struct perigee_engine *)(uintptr_t)engine, served);
-  return !op || op->kind != OP_SERVED || !served_wanted(op);
+  return !op || op->kind != OP_SERVED || !engine_alive(engine) ||
+         !served_wanted(op);
 }
 
 int64_t perigee_served_remaining(const struct perigee_engine *engine,

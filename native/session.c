@@ -153,12 +153,26 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     perigee_session_free(s);
 }
 
+/* A child process has copies of the session's descriptors, which keep the
+ * peer from noticing its parent's death, and none of its memory. */
+void session_forsake(struct perigee_session *s) {
+  if (s->fd >= 0)
+    close(s->fd);
+  if (s->pidfd >= 0)
+    close(s->pidfd);
+  s->fd = s->pidfd = -1;
+  wire_close(&s->wire);
+}
+
 void perigee_session_close(struct perigee_session *s) {
   struct frame bye = {.type = FRAME_BYE};
+  if (!engine_alive(s->engine)) {
+    session_forsake(s);
+    return;
+  }
   if (s->state == PERIGEE_SESSION_ENDED)
     return;
-  bool ours = engine_alive(s->engine);
-  if (ours && s->state == PERIGEE_SESSION_OPEN)
+  if (s->state == PERIGEE_SESSION_OPEN)
     wire_send(s->fd, &bye, NULL, 0);
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
 }
@@ -166,6 +180,10 @@ void perigee_session_close(struct perigee_session *s) {
 void perigee_session_free(struct perigee_session *s) {
   if (s->freed)
     return;
+  if (!engine_alive(s->engine)) {
+    session_forsake(s);
+    return;
+  }
   s->freed = true;
   perigee_session_close(s);
   list_remove(&s->news);

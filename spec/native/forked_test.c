@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * forked_test.c - a child process with its parent's engines: every function
+ * says "forked" or does nothing, closing gives back the child's own things,
+ * and the parent notices none of it, whatever was under way.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "scenes.h"
+
+/* In the child, where cmocka has no say. */
+static void must(bool holds, const char *what) {
+  if (holds)
+    return;
+  fprintf(stderr, "in the child: %s\n", what);
+  _exit(1);
+}
+#define FORKED(call) must((call) == PERIGEE_FORKED, #call)
+
+static void engines_refuse(struct scene *s) {
+  struct perigee_engine *e = s->p.engine[0];
+  struct perigee_event event;
+  struct perigee_region *region;
+  struct perigee_listener *listener;
+  uint8_t bytes[64];
+  FORKED(perigee_poll(e, &event, 1));
+  FORKED(perigee_await(e, 0, &event, MS));
+  FORKED(perigee_wait(&e, 1, MS));
+  FORKED(perigee_arm(e, NULL));
+  FORKED(perigee_region_alloc(e, NULL, 64, 0, NULL, &region));
+  FORKED(perigee_region_register(e, NULL, bytes, 64, 0, NULL, &region));
+  FORKED(perigee_region_read(s->mine, 0, bytes, 64));
+  FORKED(perigee_region_write(s->mine, 0, bytes, 64));
+  FORKED(perigee_region_close(s->mine, false));
+  FORKED(perigee_region_close(s->mine, true));
+  FORKED(perigee_listen(e, "unix:/tmp/perigee-forked", &listener));
+  FORKED(perigee_connect(e, s->p.address, NULL, -1));
+}
+
+static void sessions_refuse(struct scene *s) {
+  struct perigee_session *session = s->p.session[0];
+  struct perigee_message m = {.timeout = -1};
+  struct perigee_loan loan;
+  struct perigee_slice all = all_of(s->mine, 64);
+  struct perigee_transfer t = {.local = all, .remote = all};
+  struct perigee_prepared *prepared;
+  FORKED(perigee_call(session, &m));
+  FORKED(perigee_call_begin(session, 64, &loan));
+  FORKED(perigee_call_commit(session, &m, 0));
+  perigee_call_abort(session);
+  FORKED(perigee_send(session, &all, -1));
+  FORKED(perigee_recv(session, &all, -1));
+  FORKED(perigee_recv_imm(session, -1));
+  FORKED(perigee_lookup(session, "theirs", -1));
+  FORKED(perigee_transfer(session, PERIGEE_OP_READ, &t, 1, 0, -1));
+  FORKED(perigee_prepare(session, PERIGEE_OP_READ, &t, 1, 0, &prepared));
+}
+
+static void serving_refuses(struct scene *s) {
+  struct perigee_engine *e = s->p.engine[1];
+  struct perigee_message m = {.head = "child", .length = 5};
+  struct perigee_loan loan;
+  struct perigee_slice none = {0};
+  int served = s->served >= 0 ? s->served : 0;
+  FORKED(perigee_reply(e, served, &m));
+  FORKED(perigee_land(e, served, &none));
+  FORKED(perigee_reply_begin(e, served, 64, &loan));
+  FORKED(perigee_reply_commit(e, served, 0));
+  perigee_reply_abort(e, served);
+  must(perigee_served_cancelled(e, served), "a call is not cancelled");
+  perigee_served_remaining(e, served);
+  perigee_cancel(s->p.engine[0], s->operation);
+}
+
+static void all_is_closed(struct scene *s) {
+  struct perigee_session_info info;
+  perigee_session_info(s->p.session[0], &info);
+  perigee_session_close(s->p.session[0]);
+  perigee_session_close(s->p.session[1]);
+  perigee_session_free(s->p.session[1]);
+  perigee_engine_close(s->p.engine[0]);
+  perigee_listener_close(s->p.listener);
+  perigee_engine_close(s->p.engine[1]);
+}
+
+/* A process of its own may do all that it likes with an engine of its own. */
+static void a_new_engine_works(struct scene *s) {
+  struct pair p;
+  (void)s;
+  pair_open(&p, (void *)(uintptr_t)&variant_default);
+  pair_close(&p);
+}
+
+static void in_child(struct scene *s, void (*what)(struct scene *)) {
+  int status;
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    what(s);
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  if (status != 0)
+    fail_msg("the child ended with %d, signal %d", WEXITSTATUS(status),
+             WTERMSIG(status));
+}
+
+static void over_scenes(void **state, void (*what)(struct scene *)) {
+  for (const struct scene_kind *k = scene_kinds; k->name; k++) {
+    struct scene s;
+    print_message("# %s\n", k->name);
+    scene_open(&s, *state, -1);
+    k->build(&s);
+    in_child(&s, what);
+    if (s.operation >= 0 && strncmp(k->name, "receiving", 9) == 0)
+      perigee_cancel(s.p.engine[0], s.operation); /* nobody sends */
+    if (strcmp(k->name, "sent") == 0)
+      perigee_cancel(s.p.engine[0], s.operation);
+    scene_wind_up(&s);
+    assert_int_equal(s.ends, 1);
+    assert_true(s.status == PERIGEE_OK || s.status == PERIGEE_CANCELLED);
+    assert_int_equal(access(s.p.path, F_OK), 0);
+    scene_close(&s);
+  }
+}
+
+static void engines_are_their_process_own(void **state) {
+  over_scenes(state, engines_refuse);
+}
+
+static void sessions_are_their_process_own(void **state) {
+  over_scenes(state, sessions_refuse);
+}
+
+static void calls_are_their_process_own(void **state) {
+  over_scenes(state, serving_refuses);
+}
+
+static void closing_in_a_child_harms_nobody(void **state) {
+  over_scenes(state, all_is_closed);
+}
+
+static void children_have_engines_of_their_own(void **state) {
+  over_scenes(state, a_new_engine_works);
+}
+
+/* The parent sleeps on the same epoll instance that the child closed. */
+static void the_parent_still_wakes(void **state) {
+  struct scene s;
+  struct perigee_session *more[2];
+  scene_open(&s, *state, -1);
+  in_child(&s, all_is_closed);
+  pair_dial(&s.p, more);
+  perigee_session_free(more[0]);
+  int64_t start = clock_now();
+  while (s.p.kept[1] == 0 && clock_now() - start < 2000 * MS) {
+    assert_true(perigee_wait(&s.p.engine[1], 1, 1000 * MS) >= 0);
+    poll_side(&s.p, 1);
+    poll_side(&s.p, 0);
+  }
+  until(&s.p, 1, PERIGEE_EVENT_LOST);
+  assert_true(clock_now() - start < 500 * MS);
+  scene_wind_up(&s);
+  scene_close(&s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(engines_are_their_process_own),
+      cmocka_unit_test(sessions_are_their_process_own),
+      cmocka_unit_test(calls_are_their_process_own),
+      cmocka_unit_test(closing_in_a_child_harms_nobody),
+      cmocka_unit_test(children_have_engines_of_their_own),
+      cmocka_unit_test(the_parent_still_wakes),
+  };
+  struct CMUnitTest over[6];
+  for (int i = 0; i < 6; i++) {
+    over[i] = tests[i];
+    over[i].initial_state = (void *)(uintptr_t)&variant_default;
+  }
+  return cmocka_run_group_tests_name("forked", over, NULL, NULL);
+}
