@@ -192,8 +192,9 @@ struct perigee_engine {
   uint64_t progress; /* anything at all that happened, counted */
   struct node ready; /* operations with an event */
   uint32_t ready_count;
-  struct node given;  /* those whose event was given: over at next poll */
-  struct node moving; /* to be stepped at each poll */
+  struct node given;   /* those whose event was given: over at next poll */
+  struct node moving;  /* to be stepped at each poll */
+  struct node replied; /* wait for their caller's mark: at each tick */
   struct node fresh;
   struct node sessions, listeners, dead;
   struct node hot, cold; /* open sessions: polled each time, and in turn */

@@ -6,7 +6,7 @@
  */
 #include "core.h"
 
-enum { POLLS_PER_TICK = 64, MOVES_A_POLL = 32, BUDGET = 2 << 20 };
+enum { POLLS_PER_TICK = 64, STEPS_A_POLL = 32, BUDGET = 2 << 20 };
 static const int64_t SOCKETS_EVERY = 500000; /* ns */
 
 static void time_out(struct perigee_engine *engine) {
@@ -148,9 +148,10 @@ static void end_given(struct perigee_engine *engine) {
 
 /* Each steps in its turn, some of them in each poll, so that a thousand
  * replies that nobody takes cost the others little. */
-static void step_moving(struct perigee_engine *engine, bool all) {
-  struct node *head = &engine->moving, *last = head->previous;
-  uint32_t turns = all ? engine->live : MOVES_A_POLL;
+static void step_some(struct perigee_engine *engine, struct node *head,
+                      bool all) {
+  struct node *last = head->previous;
+  uint32_t turns = all ? engine->live : STEPS_A_POLL;
   for (; turns > 0 && engine->budget > 0; turns--) {
     struct node *n = list_pop(head);
     if (!n)
@@ -160,6 +161,10 @@ static void step_moving(struct perigee_engine *engine, bool all) {
     if (n == last)
       break;
   }
+}
+
+static void step_moving(struct perigee_engine *engine, bool all) {
+  step_some(engine, &engine->moving, all);
   if (engine->budget < BUDGET)
     engine->idle = POLLS_PER_TICK; /* time has passed */
 }
@@ -184,6 +189,9 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   turns_poll(engine, all);
   if (!list_empty(&engine->moving))
     step_moving(engine, all);
+  /* To look at a caller's mark takes its line away from it. */
+  if ((engine->idle == 0 || all) && !list_empty(&engine->replied))
+    step_some(engine, &engine->replied, all);
   drain(engine);
   return engine->filled;
 }

@@ -18,8 +18,10 @@ static bool refers(const struct outgoing *out) {
 
 static void take_event(struct operation *op, enum served_event event) {
   step(op, event);
-  if (event == REFER)
+  if (event == REFER && op->has_parts)
     operation_move(op);
+  else if (event == REFER)
+    list_append(&op->engine->replied, &op->queue);
 }
 
 static int plan(struct operation *op, const struct perigee_message *m,
@@ -188,13 +190,13 @@ void serve_answer(struct operation *op, int status) {
   served_tell(op);
 }
 
-/* Blocks that callers have let go of are lent again while they are warm. */
+/* Looks which callers have let go of what was lent to them. */
 static void take_back(struct perigee_session *session) {
-  struct node *head = &session->engine->moving, *next;
+  struct node *head = &session->engine->replied, *next;
   for (struct node *n = head->next; n != head; n = next) {
     next = n->next;
     struct operation *op = CONTAINER(n, struct operation, queue);
-    if (op->kind == OP_SERVED && op->session == session && op->state == REPLIED)
+    if (op->session == session)
       serve_step(op);
   }
 }
@@ -205,7 +207,7 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
   struct operation *op = served_find(engine, served, &status);
   if (!op)
     return status;
-  if (capacity > op->session->eager)
+  if (capacity >= LOAN_WARM)
     take_back(op->session);
   status = loan_begin(op->session, RING_REPLY, capacity, 0, loan);
   op->session->loans[RING_REPLY].served = served;
