@@ -59,6 +59,25 @@ end
 
 -- ---- Making ----------------------------------------------------------------
 
+-- Before a name is held: nothing may be left half made by what raises.
+local function check_services(list, level)
+  local seen = {}
+  for i = 1, #list do
+    local service = services.new(list[i], level + 1)
+    if seen[service.name] then
+      error(("option services of perigee.agent has service %s twice"):format(
+        service.name), level + 1)
+    end
+    seen[service.name] = true
+  end
+  for key in pairs(list) do
+    if type(key) ~= "number" or key < 1 or key > #list then
+      error(("option services of perigee.agent is a list of services, it has "
+        .. "no %s"):format(tostring(key)), level + 1)
+    end
+  end
+end
+
 local function listen(agent, options)
   local held, address = registry.hold(agent.scope, agent.name)
   if not held then return nil, address end
@@ -85,9 +104,7 @@ function M.new(options, level)
   options = check.options(options, OPTIONS, "perigee.agent", level)
   local scope = options.scope or default_scope()
   check.options(options.engine, engines.OPTIONS, "option engine", level)
-  for _, definition in ipairs(options.services or {}) do
-    services.new(definition, level)     -- raises before a name is held
-  end
+  check_services(options.services or {}, level)
   local engine, err = engines.new(options.engine)
   if not engine then return nil, err end
   local agent = setmetatable({
@@ -187,24 +204,28 @@ local function dial(self, name, timeout)
   return session
 end
 
---- The session with the agent of that name in this agent's scope: the one there
--- is, or a new one; nil and an error (kind not_found, timeout, ...). options:
--- timeout (seconds, default 30). Blocks the task, or runs the loop.
-function Agent:session(name, options)
-  check.value(name, check.name, "an agent's name")
-  options = check.options(options, { timeout = check.seconds }, "session")
-  self.engine:use(2)
-  loop.check_wait(2)
+local function session_with(self, name, timeout, level)
+  check.value(name, check.name, "an agent's name", level + 1)
+  self.engine:use(level + 1)
+  loop.check_wait(level + 1)
   local known = self.peers[name]
   if known and known.operation then     -- being dialled by another task
-    local session, err = known:wait(options.timeout)
-    return session, err
+    return known:wait(timeout)
   end
   if known and known.handle then
     loop.refresh(self.engine)           -- it may have ended unnoticed
     if known.handle then return known end
   end
-  return dial(self, name, options.timeout)
+  return dial(self, name, timeout)
+end
+
+--- The session with the agent of that name in this agent's scope: the one there
+-- is, or a new one; nil and an error (kind not_found, timeout, ...). options:
+-- timeout (seconds, default 30). Blocks the task, or runs the loop.
+function Agent:session(name, options)
+  options = check.options(options, { timeout = check.seconds }, "session")
+  local session, err = session_with(self, name, options.timeout, 2)
+  return session, err
 end
 
 --- A session of this agent's engine is over. (The session's.)
@@ -221,7 +242,7 @@ jit.off(Agent.session_ended)
 -- is. Blocks the task, or runs the loop.
 function Agent:proxy(name, service, options)
   options = proxies.check(service, options, 2)
-  local session, err = self:session(name, { timeout = options.timeout })
+  local session, err = session_with(self, name, options.timeout, 2)
   if not session then return nil, err end
   local proxy
   proxy, err = proxies.open(session, service, options, 2)

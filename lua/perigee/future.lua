@@ -96,9 +96,10 @@ function M.unfinished(what)
     .. "operation goes on")
 end
 
+-- Called in tail position: its caller is future:wait's.
 local function wait(future, seconds)
   if seconds ~= nil and not (type(seconds) == "number" and seconds >= 0) then
-    error("future:wait takes seconds, a number of at least 0, or nothing", 3)
+    error("future:wait takes seconds, a number of at least 0, or nothing", 2)
   end
   local deadline = huge
   if seconds then deadline = loop.deadline(seconds) end

@@ -63,7 +63,7 @@ local function land(engine, served, method, values, slice, length)
   local why = slices.store_local(target, slice, engine)
   if why then
     return reply.failed(engine, served, raw, { message = method.text
-      .. ": its landing gave something else than what it may: " .. why })
+      .. ": its landing gave something else than what it may: " .. why }, true)
   end
   local landing = setmetatable({ method = method, values = values,
                                  slice = slice }, Landing)
@@ -97,7 +97,7 @@ loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)
   end
   local fine, slice, reason = ask(engine, event, method, values)
   if not engine.handle then return end
-  if not fine then return reply.failed(engine, served, raw, slice) end
+  if not fine then return reply.failed(engine, served, raw, slice, true) end
   if slice == nil then
     return reply.refuse(engine, served, DENIED,
                         tostring(reason or "the landing gave nothing"))

@@ -211,7 +211,8 @@ end
 --- The checks of proxy options alone, before anything is dialled.
 function M.check(name, options, level)
   check.value(name, check.string, "a service's name", level + 1)
-  return check.options(options, OPEN, "proxy", level + 1)
+  options = check.options(options, OPEN, "proxy", level + 1)
+  return options
 end
 
 return M

@@ -108,10 +108,10 @@ function M.refuse(engine, served, status, text)
   fail(engine, served, NOBODY, status, { message = text }, false)
 end
 
---- Replies that the handler failed.
-function M.failed(engine, served, record, failure)
+--- Replies that the handler failed; or, if it did not run, its landing.
+function M.failed(engine, served, record, failure, before)
   if not engine.handle then return end
-  fail(engine, served, record, REMOTE, failure, true)
+  fail(engine, served, record, REMOTE, failure, not before)
 end
 
 local function bad_result(engine, served, record, text)

@@ -199,4 +199,27 @@ describe("misuse", function()
     blamed(function() region:slice(0, 64, { count = -1, stride = 64 }) end)
     blamed(function() region:slice(0, 100):slice(50, 51) end)
   end)
+
+  it("of services and proxies is raised at the caller's line", function()
+    local agent = cases.agent("misused")
+    local one = { name = "one", methods = {} }
+    local function with(services)
+      perigee.agent { name = "again", scope = agent.scope, services = services }
+    end
+    blamed(function() with(one) end)
+    blamed(function() with { one, one } end)
+    blamed(function() with { nil, one } end)
+    blamed(function() with { 7 } end)
+    local again = assert(perigee.agent { name = "again",
+                                         scope = agent.scope })
+    again:close()
+    blamed(function() agent:proxy(7, "one") end)
+    blamed(function() agent:proxy("a/b", "one") end)
+    blamed(function() agent:proxy("misused", "one", { tiemout = 1 }) end)
+    blamed(function() agent:proxy("misused", "one", { timeout = -1 }) end)
+    blamed(function() agent:session(7) end)
+    blamed(function() perigee.spawn(os.time):wait("long") end)
+    agent:close()
+    blamed(function() agent:proxy("misused", "one") end)
+  end)
 end)

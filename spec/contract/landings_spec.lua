@@ -107,6 +107,7 @@ describe("a landing", function()
         local done, err = store:put(filled(size), key)
         assert.is_nil(done)
         assert.equal("remote", err.kind)
+        assert.is_false(err.sent)
         assert.same({ "landing " .. key }, (store:log()))
       end
     end
