@@ -17,7 +17,7 @@ local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 
 local M = {}
 
-local KEEP = 2 ^ 18                     -- larger buffers are not kept
+local KEEP, MOST = 2 ^ 16, 256          -- larger or more buffers are not kept
 local pool, pooled = {}, 0
 
 --- An empty buffer; release gives it back once the core is done with it.
@@ -30,6 +30,7 @@ end
 
 function M.release(out)
   if #out > KEEP then out:free() else out:reset() end
+  if pooled == MOST then return end
   pooled = pooled + 1
   pool[pooled] = out
 end

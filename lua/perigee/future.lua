@@ -70,8 +70,10 @@ function M.finish(engine, event)
   end
 end
 
---- How it failed, or nil: an error, not a handler's own `nil, x`.
+--- How it failed, or nil: an error, not a handler's own `nil, x`. Raises what
+-- waiting for it would raise.
 function M.failure(future)
+  if future.ended == -1 then error(future.value, 0) end
   if future.ended ~= 2 then return nil end
   local results = future.value
   return results[1] == nil and errors.is_error(results[2]) and results[2]
