@@ -203,8 +203,6 @@ static void all_times_out_when_the_peer_is_stopped(void **state) {
 int main(void) {
   static const struct variant staged = {"staged", "shm", "host", 0};
   static const struct variant opaque = {"opaque", "shm", "opaque", 1};
-#define OVER(variant, test)                                                    \
-  { #test " (" #variant ")", test, NULL, NULL, (void *)(uintptr_t)&variant }
   const struct CMUnitTest tests[] = {
       OVER(variant_default, all_ends_when_the_peer_is_killed),
       OVER(staged, all_ends_when_the_peer_is_killed),

@@ -171,17 +171,12 @@ static void the_parent_still_wakes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(engines_are_their_process_own),
-      cmocka_unit_test(sessions_are_their_process_own),
-      cmocka_unit_test(calls_are_their_process_own),
-      cmocka_unit_test(closing_in_a_child_harms_nobody),
-      cmocka_unit_test(children_have_engines_of_their_own),
-      cmocka_unit_test(the_parent_still_wakes),
+      OVER(variant_default, engines_are_their_process_own),
+      OVER(variant_default, sessions_are_their_process_own),
+      OVER(variant_default, calls_are_their_process_own),
+      OVER(variant_default, closing_in_a_child_harms_nobody),
+      OVER(variant_default, children_have_engines_of_their_own),
+      OVER(variant_default, the_parent_still_wakes),
   };
-  struct CMUnitTest over[6];
-  for (int i = 0; i < 6; i++) {
-    over[i] = tests[i];
-    over[i].initial_state = (void *)(uintptr_t)&variant_default;
-  }
-  return cmocka_run_group_tests_name("forked", over, NULL, NULL);
+  return cmocka_run_group_tests_name("forked", tests, NULL, NULL);
 }

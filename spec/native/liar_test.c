@@ -313,8 +313,6 @@ static void words_do_no_harm(void **state) {
 int main(void) {
   static const struct variant staged = {"staged", "shm", "host", 0};
   static const struct variant opaque = {"opaque", "shm", "opaque", 1};
-#define OVER(variant, test)                                                    \
-  { #test " (" #variant ")", test, NULL, NULL, (void *)(uintptr_t)&variant }
   const struct CMUnitTest tests[] = {
       OVER(variant_default, scribbles_do_no_harm),
       OVER(variant_default, records_do_no_harm),

@@ -8,7 +8,7 @@
 
 int visit(struct pair *p) {
   struct sockaddr_un un = {.sun_family = AF_UNIX};
-  strcpy(un.sun_path, p->path);
+  memcpy(un.sun_path, p->path, sizeof p->path);
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   assert_true(fd >= 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&un, sizeof un), 0);

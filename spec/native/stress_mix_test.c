@@ -290,8 +290,6 @@ static void two_threads_do_everything_at_once(void **state) {
 
 int main(void) {
   static const struct variant staged = {"staged", "shm", "host", 0};
-#define OVER(variant, test)                                                    \
-  { #test " (" #variant ")", test, NULL, NULL, (void *)(uintptr_t)&variant }
   const struct CMUnitTest tests[] = {
       OVER(variant_default, two_threads_do_everything_at_once),
       OVER(staged, two_threads_do_everything_at_once),

@@ -93,6 +93,9 @@ int descriptors(void);
 
 /* Runs each test over all variants. */
 int run_matrix(const char *suite, const struct CMUnitTest *tests, int count);
+/* A test over one variant. */
+#define OVER(variant, test)                                                    \
+  { #test " (" #variant ")", test, NULL, NULL, (void *)(uintptr_t)(&(variant)) }
 #define RUN_MATRIX(suite, tests)                                               \
   run_matrix(suite, tests, (int)(sizeof(tests) / sizeof *(tests)))
 
