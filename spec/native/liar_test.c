@@ -7,7 +7,7 @@
  * it last.
  */
 #include "liar.h"
-#include "support.h"
+#include "victim.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -17,23 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SIZE = 4 * MIB, SESSIONS = 4096, OPERATIONS = 65536 };
-static const int64_t PATIENCE = 100 * MS;
-
-struct victim {
-  struct pair p; /* the friend is side 0, the victim side 1 */
-  struct perigee_region *exported, *own;
-  struct perigee_remote *bait[SESSIONS]; /* by the session's id */
-  uint8_t pending[OPERATIONS];
-  int open[SESSIONS]; /* operations, by the session's id */
-  bool over[SESSIONS];
-  int lost, protocol, met;
-  int friends; /* calls of the friend that were answered */
-};
-
-/* {7} as string.buffer writes it. */
-static const uint8_t seven[] = {7, 0, 0, 0, 0, 0, 0, 28, 64};
-
 static uint64_t own_seed(void) {
   const char *given = getenv("PERIGEE_SEED");
   return given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
@@ -42,164 +25,6 @@ static uint64_t own_seed(void) {
 static int64_t own_time(void) {
   const char *given = getenv("PERIGEE_SECONDS");
   return (given ? atoi(given) * 1000 : 1000) * MS;
-}
-
-/* ---- What the victim wants of its peer ------------------------------------ */
-
-static void began(struct victim *v, struct perigee_session *s, int op) {
-  if (op < 0 || op == PERIGEE_INLINE)
-    return;
-  assert_int_equal(v->pending[op], 0);
-  v->pending[op] = 1;
-  v->open[perigee_session_id(s) % SESSIONS]++;
-}
-
-static void call(struct victim *v, struct perigee_session *s) {
-  bool typed = rand() % 2, slice = rand() % 2;
-  uint64_t length = (uint64_t)rand() % (rand() % 2 ? 100 : 3 * MIB);
-  struct perigee_message m = {.timeout = PATIENCE};
-  if (typed)
-    m = (struct perigee_message){.flags = PERIGEE_TYPED,
-                                 .head = seven,
-                                 .length = sizeof seven,
-                                 .timeout = PATIENCE};
-  if (slice)
-    m.slice = all_of(v->own, length);
-  if (rand() % 2)
-    m.into = all_of(v->own, SIZE);
-  began(v, s, perigee_call(s, &m));
-}
-
-static void loan(struct victim *v, struct perigee_session *s) {
-  struct perigee_message m = {.timeout = PATIENCE, .capacity = 100};
-  struct perigee_loan loan;
-  uint64_t length = (uint64_t)rand() % (rand() % 2 ? 100 : MIB);
-  if (perigee_call_begin(s, length, &loan) == PERIGEE_OK)
-    began(v, s, perigee_call_commit(s, &m, length));
-}
-
-static void move(struct victim *v, struct perigee_session *s) {
-  struct perigee_remote *bait = v->bait[perigee_session_id(s) % SESSIONS];
-  static struct perigee_transfer lists[16];
-  static int next;
-  if (!bait)
-    return;
-  struct perigee_transfer *t = &lists[next++ % 16];
-  uint64_t length = (uint64_t)rand() % perigee_remote_length(bait);
-  if (length > SIZE)
-    length = SIZE;
-  *t = (struct perigee_transfer){
-      .local = all_of(v->own, length),
-      .remote = {{.remote = bait}, 0, length, 1, length}};
-  began(v, s, perigee_transfer(s, 1 + rand() % 3, t, 1, 7, -1));
-}
-
-static void want(struct victim *v, struct perigee_session *s) {
-  struct perigee_slice all = all_of(v->own, SIZE);
-  switch (rand() % 8) {
-  case 0:
-    began(v, s, perigee_send(s, &all, PATIENCE));
-    break;
-  case 1:
-    began(v, s, perigee_recv(s, &all, PATIENCE));
-    break;
-  case 2:
-    began(v, s, perigee_recv_imm(s, PATIENCE));
-    break;
-  case 3:
-    began(v, s, perigee_lookup(s, "bait", PATIENCE));
-    break;
-  case 4:
-    move(v, s);
-    break;
-  case 5:
-    loan(v, s);
-    break;
-  default:
-    call(v, s);
-  }
-}
-
-/* ---- What it is asked ----------------------------------------------------- */
-
-static void serve(struct victim *v, const struct perigee_event *e) {
-  struct perigee_message r = {.head = e->pointer, .length = e->length};
-  /* All that the event speaks of can be read. */
-  volatile uint8_t sum = 0;
-  for (uint64_t i = 0; i < e->length; i += 512)
-    sum ^= e->pointer[i];
-  if (rand() % 3 == 0)
-    r = (struct perigee_message){.flags = PERIGEE_TYPED,
-                                 .slice = all_of(v->exported, SIZE)};
-  perigee_reply(v->p.engine[1], e->operation, &r);
-}
-
-static void land(struct victim *v, const struct perigee_event *e) {
-  struct perigee_slice all = all_of(v->own, SIZE), none = {0};
-  bool fits = e->slice <= SIZE && rand() % 2;
-  int status = perigee_land(v->p.engine[1], e->operation, fits ? &all : &none);
-  if (status == PERIGEE_OK)
-    return;
-  struct perigee_message r = {.status = PERIGEE_NO_MEMORY};
-  perigee_reply(v->p.engine[1], e->operation, &r);
-}
-
-/* After its loss nothing is asked of a session but what had come before. */
-static void let_go(struct victim *v, uint32_t id) {
-  if (v->over[id % SESSIONS] && v->open[id % SESSIONS] == 0)
-    perigee_session_free(perigee_session(v->p.engine[1], id));
-}
-
-static void ended_here(struct victim *v, const struct perigee_event *e) {
-  assert_int_equal(v->pending[e->operation], 1);
-  v->pending[e->operation] = 0;
-  v->open[e->session % SESSIONS]--;
-  assert_string_not_equal(perigee_status_name(e->status), "unknown");
-}
-
-static void lost(struct victim *v, const struct perigee_event *e) {
-  assert_true(e->status < 0);
-  assert_string_not_equal(perigee_status_name(e->status), "unknown");
-  v->lost++;
-  v->protocol += e->status != PERIGEE_PEER_LOST;
-  v->over[e->session % SESSIONS] = true;
-  let_go(v, e->session);
-}
-
-static void handle(struct victim *v, const struct perigee_event *e) {
-  struct perigee_session *s = perigee_session(v->p.engine[1], e->session);
-  if (e->flags & PERIGEE_POOLED)
-    perigee_pool_free(v->p.engine[1], e->landed);
-  switch (e->kind) {
-  case PERIGEE_EVENT_ACCEPTED:
-    v->met++;
-    v->bait[e->session % SESSIONS] = NULL;
-    v->over[e->session % SESSIONS] = false;
-    assert_int_equal(v->open[e->session % SESSIONS], 0);
-    for (int i = 0; i < 8; i++)
-      want(v, s);
-    break;
-  case PERIGEE_EVENT_LOST:
-    lost(v, e);
-    break;
-  case PERIGEE_EVENT_REQUEST:
-    serve(v, e);
-    break;
-  case PERIGEE_EVENT_LANDING:
-    land(v, e);
-    break;
-  case PERIGEE_EVENT_REPLY:
-  case PERIGEE_EVENT_DONE:
-    ended_here(v, e);
-    if (e->kind == PERIGEE_EVENT_DONE && e->pointer && s)
-      v->bait[e->session % SESSIONS] = (void *)(uintptr_t)e->pointer;
-    if (!v->over[e->session % SESSIONS])
-      want(v, s);
-    let_go(v, e->session);
-    break;
-  default:
-    break;
-  }
 }
 
 /* ---- The friend ----------------------------------------------------------- */
@@ -262,7 +87,7 @@ static void live_through(struct victim *v, pid_t child) {
     int n = perigee_poll(v->p.engine[1], e, 4);
     for (int i = 0; i < n; i++)
       if (!of_friend(v, &e[i]))
-        handle(v, &e[i]);
+        victim_handle(v, &e[i]);
     befriend(v, &f);
     if (over && f.operation < 0)
       f.operation = -1;
