@@ -185,7 +185,7 @@ struct perigee_engine {
   struct perigee_event *out; /* of the poll under way */
   int room, filled;
   struct perigee_event stash; /* found by await for somebody else */
-  bool stashed, armed, sockets_due, keep, copying;
+  bool stashed, armed, woken, sockets_due, keep, copying;
   uint32_t idle; /* polls since the clock was read */
   int64_t now, sockets_at;
   uint64_t budget;   /* bytes that this poll may still copy */

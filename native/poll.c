@@ -182,9 +182,14 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   if (!keep)
     end_given(engine);
   /* Before a sleep, and after it, nobody is passed over. */
-  bool all = engine->armed || engine->sockets_due;
-  if (++engine->idle >= POLLS_PER_TICK || engine->sockets_due)
+  bool all = engine->armed || engine->woken || engine->sockets_due;
+  /* Who wakes us mostly has a record for us: that comes first, and what its
+   * wake frame costs to read is left to the next poll. */
+  if (engine->woken)
+    engine->sockets_due = true;
+  else if (++engine->idle >= POLLS_PER_TICK || engine->sockets_due)
     tick(engine);
+  engine->woken = false;
   drain(engine);
   turns_poll(engine, all);
   if (!list_empty(&engine->moving))

@@ -245,9 +245,13 @@ static void hang_up(struct perigee_session *s) {
 static void socket_ready(struct perigee_session *s) {
   struct frame f;
   int got, status;
+  uint32_t room;
   s->engine->progress++;
-  while (s->state != PERIGEE_SESSION_ENDED &&
-         (got = wire_read(s->fd, &s->wire)) != PERIGEE_AGAIN) {
+  do {
+    room = (uint32_t)sizeof s->wire.bytes - s->wire.length;
+    got = wire_read(s->fd, &s->wire);
+    if (got == PERIGEE_AGAIN)
+      return;
     status = got == PERIGEE_PROTOCOL ? got : 1;
     while (status > 0 && s->state != PERIGEE_SESSION_ENDED &&
            (status = wire_next(&s->wire, &f)) > 0)
@@ -264,7 +268,10 @@ static void socket_ready(struct perigee_session *s) {
       hang_up(s);
       return;
     }
-  }
+    /* Less than there was room for: the rest, or the end, comes with the next
+     * look, as epoll tells what is there for as long as it is. A hello's next
+     * frame is waited for. */
+  } while ((uint32_t)got == room || s->state == PERIGEE_SESSION_HELLO);
 }
 
 void sockets_poll(struct perigee_engine *engine) {

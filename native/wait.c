@@ -140,7 +140,7 @@ static int sleep_on(struct perigee_engine *const *engines, int count,
   int error = errno;
   for (int i = 0; i < count; i++) {
     engine_clock(engines[i]);
-    engines[i]->sockets_due = true;
+    engines[i]->woken = true;
   }
   if (n < 0 && error == EINTR)
     return PERIGEE_AGAIN;

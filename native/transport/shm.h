@@ -57,7 +57,7 @@ struct lane {
   uint32_t sleeps;      /* last number that armed had */
   uint32_t kicked;      /* the peer's armed that was answered */
   bool pulls, peer_pulls;
-  uint8_t *spare;  /* a bounce buffer for the next fetch that needs one */
+  uint8_t *spare; /* a bounce buffer for the next fetch that needs one */
 };
 
 int shm_expose(struct lane *, struct exposure *, struct payload *);
