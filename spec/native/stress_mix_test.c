@@ -229,11 +229,7 @@ static void meet(struct side *s) {
   MUST(e.status == 0);
   s->session = perigee_session(s->engine, e.session);
   MUST(perigee_lookup(s->session, "exported", -1) >= 0);
-  while ((e = event(s)).kind == PERIGEE_EVENT_REQUEST)
-    answer(s, &e); /* the other side is quicker */
-  if (e.kind != 9 || e.status)
-    fprintf(stderr, "DBG kind %d status %d op %d len %d dials %d\n", e.kind,
-            e.status, e.operation, (int)e.length, s->dials);
+  e = event(s);
   MUST(e.kind == PERIGEE_EVENT_DONE && e.status == 0);
   s->remote = (struct perigee_remote *)(uintptr_t)e.pointer;
   /* Neither begins before both have found what they need. */
