@@ -63,12 +63,12 @@ struct record {
   int status;
   uint32_t generation, remaining;
   uint64_t code, capacity;
-  const uint8_t *head;  /* inline, in the ring */
-  uint64_t head_length; /* of it, or of the source */
-  struct source head_source;
+  const uint8_t *head;       /* inline, in the ring */
+  uint64_t head_length;      /* of it, or of the source */
+  struct source head_source; /* if HEAD_BULK */
   const uint8_t *slice;
   uint64_t slice_length;
-  struct source slice_source;
+  struct source slice_source; /* if SLICE_BULK */
 };
 
 /* Bytes before the head, for a record with these flags. */

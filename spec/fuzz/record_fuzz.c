@@ -53,7 +53,10 @@ static bool same(const struct record *a, const struct record *b) {
     return false;
   if (has_inline_slice(a) && memcmp(a->slice, b->slice, a->slice_length) != 0)
     return false;
-  return memcmp(&a->head_source, &b->head_source, RECORD_SOURCE) == 0 &&
+  if ((a->flags & RECORD_HEAD_BULK) &&
+      memcmp(&a->head_source, &b->head_source, RECORD_SOURCE) != 0)
+    return false;
+  return !(a->flags & RECORD_SLICE_BULK) ||
          memcmp(&a->slice_source, &b->slice_source, RECORD_SOURCE) == 0;
 }
 
