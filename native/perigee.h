@@ -325,7 +325,7 @@ struct perigee_counters {
   uint64_t sessions;        /* now (engine) */
   uint64_t regions;         /* now (engine) */
   uint64_t operations;      /* now (engine) */
-  uint64_t pooled;          /* bytes of pooled and loaned blocks now */
+  uint64_t pooled;          /* bytes of pooled blocks now (engine) */
   uint64_t refused;         /* hellos refused (engine) */
   uint64_t polls;           /* (engine) */
 };
