@@ -116,7 +116,8 @@ int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
       lane_table(s->lane)->arm(s->lane);
   }
   uint64_t before = engine->progress;
-  engine->sockets_due = true; /* and with it the clock and the timers */
+  engine->sockets_due = true; /* and with it the clock and the timers, */
+  engine->woken = false;      /* which no poll may put off now */
   if (found(engine) || engine->progress != before)
     return 1;
   if (timeout)
