@@ -470,6 +470,45 @@ PERIGEE_API int perigee_signals_begin(void);
 PERIGEE_API void perigee_signals_end(void);
 PERIGEE_API int perigee_signals_noted(void);
 
+/* ---- RDMA devices ------------------------------------------------------ */
+
+/* One port of an RDMA device. Texts end in NUL, "" where unknown. */
+struct perigee_device {
+  char name[64];            /* "mlx5_0" */
+  char netdev[16];          /* the network interface behind it */
+  char pci[16];             /* "0000:3b:00.0"; "" for a device in software */
+  char driver[32];          /* "mlx5_core"; of software its description */
+  char firmware[32];
+  char state[16];           /* "active", "down", "init", "armed" */
+  char physical[24];        /* "linkup", "disabled", "polling" and so on */
+  char link[16];            /* "ethernet", "infiniband" */
+  uint32_t port;            /* from 1 */
+  uint32_t lid;             /* 0: none, as on Ethernet */
+  uint32_t mtu, max_mtu;    /* of packets' payload; 0: the device could not be
+                               asked (no libibverbs, no access) */
+  int32_t gid;              /* index of the GID that would be used, -1: none */
+  int32_t numa;             /* node, -1: unknown */
+  double rate;              /* Gb/s */
+};
+struct perigee_gid {
+  uint32_t index;
+  char address[40];         /* "::ffff:10.0.0.1" */
+  char type[16];            /* "RoCE v2", "RoCE v1", "IB" */
+  char netdev[16];
+};
+
+/* Fills at most capacity entries, a port each, sorted by name and port: the
+ * number that there are, 0 where there is no RDMA device. sysfs: NULL, or
+ * where another /sys is ("/host/sys" in a container). The environment's
+ * PERIGEE_NICS ("mlx5_0,mlx5_1:2"), if set, hides all ports that it does not
+ * name; PERIGEE_INVALID (see perigee_detail(NULL)) if it cannot be read. */
+PERIGEE_API int perigee_devices(const char *sysfs, struct perigee_device *list,
+                                int capacity);
+/* The same for a port's GIDs, by index; empty entries are left out. */
+PERIGEE_API int perigee_device_gids(const char *sysfs, const char *name,
+                                    uint32_t port, struct perigee_gid *list,
+                                    int capacity);
+
 /* ---- For the specs: sizes as C sees them ------------------------------- */
 PERIGEE_API uint64_t perigee_sizeof(const char *structure);
 
