@@ -3,12 +3,14 @@
 # The checks and the demo. Each target installs what it lacks, builds what it
 # needs and hands over to a script that can be run alone. Variables:
 # ONLY=text runs the files with text in their path, V=1 shows all output,
-# FUZZ_SECONDS=n is the time of each fuzzer.
+# FUZZ_SECONDS=n is the time of each fuzzer, RDMA=usual|all|none how much of
+# what needs an RDMA device is run by "make test", in a guest that has one.
 
 FUZZ_SECONDS ?= 60
 PLANTED_SECONDS ?= 60
 ONLY ?=
-export ONLY V
+RDMA ?= usual
+export ONLY V RDMA
 
 TESTS := $(patsubst %.c,%,$(wildcard spec/native/*_test.c))
 STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c))
@@ -20,7 +22,7 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 .PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
-.PHONY: test-opaque fuzz fuzz-planted lint format check-install
+.PHONY: test-opaque check-rdma rdma-shell fuzz fuzz-planted lint format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all
@@ -58,7 +60,7 @@ tests-tsan: $(STRESS:%=build/tsan/%)
 test: ## set up, build, and run all the tests
 	.ci/deps build test
 	$(MAKE) tests
-	$(RUN) native specs model
+	$(RUN) native specs model rdma
 
 test-jit: ## the specs with everything compiled at once
 	.ci/deps build test
@@ -79,6 +81,17 @@ asan: ## C tests and specs under AddressSanitizer and UBSan
 	.ci/deps build test
 	$(MAKE) tests-asan
 	PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) $(RUN) native specs
+
+check-rdma: RDMA := all
+check-rdma: ## C tests and specs over verbs, in a guest with RDMA devices
+	.ci/deps build test
+	$(MAKE) tests
+	$(RUN) rdma
+
+rdma-shell: ## run CMD="..." on this checkout in such a guest
+	.ci/deps build test rdma
+	$(MAKE) tests
+	spec/rdma/vm -p spec/support/with bash -c '$(subst ','\'',$(CMD))'
 
 tsan: ## the core's stress tests under ThreadSanitizer
 	.ci/deps build test

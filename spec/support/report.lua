@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- busted's plain report, closed by the one line that spec/support/run and
 -- other readers of totals look for. The file named in PERIGEE_RUNNING always
--- holds the name of the test that runs, for the case that it is the last one.
+-- tells which test runs, for the case that it is the last one.
 local running = os.getenv "PERIGEE_RUNNING"
 
 return function(options)
@@ -11,7 +11,8 @@ return function(options)
   busted.subscribe({ "test", "start" }, function(element)
     local file = running and io.open(running, "w")
     if file then
-      file:write("in: ", handler.getFullName(element), "\n")
+      file:write(("%s:%d: %s\n"):format(element.trace.short_src,
+        element.trace.currentline, handler.getFullName(element)))
       file:close()
     end
     return nil, true
