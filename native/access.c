@@ -24,6 +24,7 @@ static int access_payload(struct operation *op, const struct access *a,
     return PERIGEE_RANGE;
   op->region = region;
   *p = (struct payload){.memory = region->memory,
+                        .area = &region->area,
                         .base = region->pointer + a->offset,
                         .block = a->block,
                         .count = a->count,

@@ -55,8 +55,14 @@ static void unmark(struct operation *op) {
     return;
   op->marked = false;
   lane_table(session->lane)->mark(session->lane, op->index, 0);
-  /* The peer waits for it to take back what its reply refers to. */
-  if (op->by_reference && session->state == PERIGEE_SESSION_OPEN)
+  const struct perigee_transport *t = lane_table(session->lane);
+  if (session->state != PERIGEE_SESSION_OPEN)
+    return;
+  /* The peer waits for it to take back what its reply refers to, or still
+   * serves what has ended otherwise. */
+  if (t->over && (op->by_reference || op->status != PERIGEE_OK))
+    t->over(session->lane, op->index, op->generation);
+  if (op->by_reference)
     session_wake(session);
 }
 

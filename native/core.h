@@ -108,6 +108,7 @@ struct operation {
       uint8_t operation, phase;
       uint64_t immediate;
       struct payload remote, local;
+      struct job job;
       struct perigee_prepared *prepared;
     };
   };
@@ -134,6 +135,8 @@ struct outgoing {
   struct payload head, slice;
 };
 
+enum { POOL_CHUNK = 4 << 20 }; /* registered at once, where it has to be */
+
 struct perigee_session {
   struct node node; /* in engine->sessions */
   struct node turn; /* in engine->hot or cold */
@@ -151,6 +154,7 @@ struct perigee_session {
   char wanted[TRANSPORT_NAME];
   struct hello hello; /* the peer's */
   uint32_t version;
+  char carrier[REASON]; /* a line on the lane, for people */
   uint64_t eager; /* as both allow */
   uint64_t nonce, probe;
   const struct perigee_transport *transport;
@@ -210,6 +214,12 @@ struct perigee_engine {
   struct regions regions;
   struct blocks pool;
   uint8_t *pool_memory;
+  struct area pool_area; /* of all of it, for devices */
+  struct {
+    const struct perigee_transport *transport;
+    struct fabric *fabric;
+  } fabrics[TRANSPORTS_MAX]; /* made when they were first needed */
+  uint32_t fabric_count;
   uint8_t *scratch; /* copies of typed heads of this poll */
   uint64_t scratch_used;
   int epoll, spare_fd;
@@ -244,6 +254,18 @@ void pool_give(struct perigee_engine *engine, uint8_t *block);
 uint8_t *scratch_copy(struct perigee_engine *, const uint8_t *, uint64_t);
 struct part *part_take(struct perigee_engine *engine);
 void part_give(struct perigee_engine *engine, struct part *part);
+
+/* ---- fabrics.c --------------------------------------------------------- */
+/* The engine's fabric of a transport, NULL where it has none; a status and a
+ * reason if it cannot be made. */
+int fabric_of(struct perigee_engine *, const struct perigee_transport *,
+              struct fabric **fabric, char reason[REASON]);
+void fabrics_turn(struct perigee_engine *engine);
+void fabrics_ready(struct perigee_engine *engine);
+/* May a range of an area go? False: a device uses it. */
+bool fabrics_forget(struct perigee_engine *engine, struct area *area,
+                    uint64_t offset, uint64_t length);
+void fabrics_close(struct perigee_engine *engine);
 
 /* ---- operation.c ------------------------------------------------------- */
 struct operation *operation_take(struct perigee_session *session, int kind);
@@ -357,6 +379,7 @@ struct perigee_session *session_new(struct perigee_engine *, int fd);
 /* ---- turns.c ----------------------------------------------------------- */
 void turns_poll(struct perigee_engine *engine, bool all);
 void turns_leave(struct perigee_session *session);
+void turns_stir(struct perigee_session *session); /* it is hot again */
 
 /* ---- hello.c ----------------------------------------------------------- */
 void hello_begin(struct perigee_session *session);
@@ -373,6 +396,8 @@ void remotes_free(struct perigee_session *session);
 
 /* ---- socket.c ---------------------------------------------------------- */
 void sockets_poll(struct perigee_engine *engine);
+/* To have readable descriptors of fabrics told to them. */
+int fabric_watch(struct perigee_engine *engine, int fd);
 /* Sends or ends the session; false if it was ended. */
 bool session_send(struct perigee_session *, const struct frame *,
                   const int *fds, uint32_t fd_count);

@@ -153,6 +153,10 @@ static int open_memory(struct perigee_engine *engine) {
     return PERIGEE_NO_MEMORY;
   *alive = 1;
   madvise(alive, PAGE, MADV_WIPEONFORK);
+  engine->pool_area = (struct area){.memory = &memory_host,
+                                    .base = engine->pool_memory,
+                                    .length = pool_bytes(engine),
+                                    .chunk = POOL_CHUNK};
   return blocks_open(&engine->pool, pool_bytes(engine), engine->options.pool);
 }
 
@@ -209,6 +213,8 @@ static void close_sessions(struct perigee_engine *engine) {
   while ((n = engine->dead.next) != &engine->dead)
     session_destroy(CONTAINER(n, struct perigee_session, node));
   regions_close(engine);
+  fabrics_forget(engine, &engine->pool_area, 0, engine->pool_area.length);
+  fabrics_close(engine);
 }
 
 /* A child process gives back its copies of descriptors and of memory that it

@@ -15,8 +15,8 @@
 
 /* ---- Transports --------------------------------------------------------- */
 
-static const struct perigee_transport *const built_in[] = {&transport_shm,
-                                                           NULL};
+static const struct perigee_transport *const built_in[] = {
+    &transport_shm, &transport_verbs, NULL};
 
 static uint32_t list_names(const struct perigee_transport *const *from,
                            const char *only, struct hello *hello,
@@ -117,6 +117,14 @@ static bool same_user(struct perigee_session *s) {
   return true;
 }
 
+static void tell(struct perigee_session *s, const void *bytes,
+                 uint32_t length) {
+  struct frame f = {.type = FRAME_LANE, .lane = {.length = length}};
+  memcpy(f.lane.bytes, bytes, length);
+  if (s->fd >= 0)
+    session_send(s, &f, NULL, 0);
+}
+
 static int send_offer(struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
   struct frame f = {.type = FRAME_OFFER};
@@ -128,10 +136,17 @@ static int send_offer(struct perigee_session *s) {
                               .peer_pidfd = s->pidfd,
                               .probe_address = s->hello.probe_address,
                               .probe_value = s->hello.probe_value,
-                              .key = s->nonce ^ s->hello.nonce};
-  int status = s->transport->open(&lane, &s->lane, &f.offer);
+                              .key = s->nonce ^ s->hello.nonce,
+                              .session = s,
+                              .stir = turns_stir,
+                              .tell = tell};
+  char reason[REASON];
+  int status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
+  if (status == PERIGEE_OK)
+    status = s->transport->open(&lane, &s->lane, &f.offer, reason);
   if (status < 0)
-    return refuse(s, status, "no memory for the session's rings");
+    return refuse(s, status,
+                  *reason ? reason : "no memory for the session's rings");
   session_send(s, &f, f.offer.fds, f.offer.fd_count);
   for (uint32_t i = 0; i < f.offer.fd_count; i++)
     close(f.offer.fds[i]);
@@ -176,9 +191,13 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
         close(offer.fds[i]);
       return PERIGEE_PROTOCOL;
     }
-  if (s->transport->join(s->lane, &offer) < 0)
-    return refuse(s, PERIGEE_PROTOCOL,
-                  "the peer's half of the transport is not what it said");
+  char reason[REASON] = "";
+  int status = s->transport->join(s->lane, &offer, reason);
+  if (status < 0)
+    return refuse(s, status,
+                  *reason ? reason
+                          : "the peer's half of the transport is not what it "
+                            "said");
   s->joined = true;
   ready.pull = s->transport->pulls(s->lane);
   session_send(s, &ready, NULL, 0);

@@ -22,6 +22,7 @@ static int destination(struct operation *op, uint64_t length,
                 "no pooled block of %llu bytes (option pool)",
                 (unsigned long long)length);
   payload_bytes(out, *block, length);
+  out->area = &op->engine->pool_area;
   return PERIGEE_OK;
 }
 

@@ -70,9 +70,13 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
     found->region = region->generation;
     found->length = region->length;
     found->access = (uint32_t)region->access;
-    found->mapped = region->fd >= 0;
     region->granted++;
-    lane_table(s->lane)->grant(s->lane, region->slot, region->generation);
+    const struct perigee_transport *t = lane_table(s->lane);
+    const struct grant grant = {region->slot, region->generation, &region->area,
+                                region->access};
+    bool granted = t->grant(s->lane, &grant);
+    found->mapped = t->copy && region->fd >= 0;
+    found->keyed = !t->copy && granted;
   }
   session_send(s, &f, region ? &region->fd : NULL, wire_fds(&f));
   return PERIGEE_OK;
@@ -119,7 +123,8 @@ static struct perigee_remote *adopt(struct perigee_session *s,
   r->session = s;
   r->window = (struct window){.slot = found->slot,
                               .generation = found->region,
-                              .length = found->length};
+                              .length = found->length,
+                              .keyed = found->keyed != 0};
   r->access = (int)(found->access & (PERIGEE_READ | PERIGEE_WRITE));
   strncpy(r->name, name, REGION_NAME);
   *status = fd >= 0 ? map_window(r, fd) : PERIGEE_OK;
@@ -133,6 +138,7 @@ static struct perigee_remote *adopt(struct perigee_session *s,
 }
 
 int lookup_found(struct perigee_session *s, const struct found *found) {
+  /* What cannot be mapped here is no descriptor's business. */
   int fd = found->mapped ? wire_take_fd(&s->wire) : -1;
   if (found->mapped && fd < 0)
     return PERIGEE_PROTOCOL;

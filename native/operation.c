@@ -249,6 +249,7 @@ int slice_payload(struct perigee_engine *engine,
                 "a slice lies outside of its region of %llu bytes",
                 (unsigned long long)region->length);
   *p = (struct payload){.memory = region->memory,
+                        .area = &region->area,
                         .base = region->pointer + slice->offset,
                         .block = slice->length,
                         .count = slice->count,

@@ -141,8 +141,8 @@ static bool still_offered(struct operation *op, int place) {
   struct part *part = op->parts[place];
   struct lane *lane = op->session->lane;
   return !part || !part->fetching ||
-         lane_table(lane)->peer_mark(lane, part->fetch.operation) ==
-             part->fetch.generation;
+         lane_table(lane)->live(lane, part->fetch.operation,
+                                part->fetch.generation);
 }
 
 static void fetch(struct operation *op) {

@@ -37,7 +37,7 @@
 #endif
 
 /* Raised when anything below changes shape; Lua refuses another core. */
-enum { PERIGEE_ABI = 1 };
+enum { PERIGEE_ABI = 2 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -107,6 +107,9 @@ struct perigee_options {
   uint64_t epoch;           /* 0: random */
   int32_t pull;             /* 0: never read a peer's memory by process_vm_readv,
                                even where a probe at hello says it may: 1 */
+  const char *rdma;         /* "nics=mlx5_0:1,mlx5_1 qps=2 gid=3 ...", as
+                               native/devices.h says; outlives the engine. NULL:
+                               the environment's PERIGEE_RDMA, else defaults */
   /* Given to the engine so that a simulation can own them; NULL: the real
    * ones. The clock is monotonic nanoseconds; random fills and returns 0. */
   int64_t (*clock)(void *context);
@@ -300,6 +303,7 @@ struct perigee_session_info {
   uint64_t ring, eager, message, typed; /* limits agreed */
   uint64_t features;
   const char *transport;
+  const char *carrier;      /* a line on what carries it, or "" */
   const char *address;
   const char *reason;       /* why others were not chosen; why it ended */
 };
@@ -499,7 +503,8 @@ struct perigee_gid {
 
 /* Fills at most capacity entries, a port each, sorted by name and port: the
  * number that there are, 0 where there is no RDMA device. sysfs: NULL, or
- * where another /sys is ("/host/sys" in a container). The environment's
+ * where a /sys is ("/host/sys" in a container); then no device is opened, and
+ * MTUs stay unknown. The environment's
  * PERIGEE_NICS ("mlx5_0,mlx5_1:2"), if set, hides all ports that it does not
  * name; PERIGEE_INVALID (see perigee_detail(NULL)) if it cannot be read. */
 PERIGEE_API int perigee_devices(const char *sysfs, struct perigee_device *list,

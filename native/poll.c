@@ -190,6 +190,8 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   else if (++engine->idle >= POLLS_PER_TICK || engine->sockets_due)
     tick(engine);
   engine->woken = false;
+  if (engine->fabric_count > 0)
+    fabrics_turn(engine);
   drain(engine);
   turns_poll(engine, all);
   if (!list_empty(&engine->moving))

@@ -23,7 +23,8 @@ void pool_give(struct perigee_engine *engine, uint8_t *block) {
   uint64_t idle, size;
   blocks_give(&engine->pool, (uint64_t)(block - engine->pool_memory));
   while ((size = blocks_idle(&engine->pool, POOL_KEEP, &idle)) > 0)
-    madvise(engine->pool_memory + idle, size, MADV_DONTNEED);
+    if (fabrics_forget(engine, &engine->pool_area, idle, size))
+      madvise(engine->pool_memory + idle, size, MADV_DONTNEED);
   engine->counters.pooled = engine->pool.live;
 }
 

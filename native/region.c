@@ -154,6 +154,7 @@ fail:
 
 static void region_free(struct perigee_region *region) {
   struct regions *r = &region->engine->regions;
+  fabrics_forget(region->engine, &region->area, 0, region->length);
   list_remove(&region->node);
   r->slots[region->slot] = NULL;
   r->count--;
@@ -166,6 +167,12 @@ static void region_free(struct perigee_region *region) {
                             region->context);
   }
   free(region);
+}
+
+static void describe_area(struct perigee_region *region) {
+  region->area = (struct area){.memory = region->memory,
+                               .base = region->pointer,
+                               .length = region->length};
 }
 
 /* Peers may map what they may read; write-only memory, which no mapping can
@@ -197,6 +204,7 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
     return fail(engine, status, "cannot allocate a region of %llu bytes: %s",
                 (unsigned long long)length, strerror(errno));
   }
+  describe_area(region);
   *out = region;
   return PERIGEE_OK;
 }
@@ -211,6 +219,7 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
   if (!region)
     return status;
   region->pointer = pointer;
+  describe_area(region);
   *out = region;
   return PERIGEE_OK;
 }
@@ -236,7 +245,7 @@ static void withdraw(struct perigee_region *region) {
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
     if (s->lane)
-      lane_table(s->lane)->grant(s->lane, region->slot, 0);
+      lane_table(s->lane)->revoke(s->lane, region->slot);
   }
 }
 

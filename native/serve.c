@@ -63,8 +63,7 @@ const struct machine served_machine = {
 bool served_wanted(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
   return lane && open_lane(op) &&
-         lane_table(lane)->peer_mark(lane, op->peer_operation) ==
-             op->peer_generation;
+         lane_table(lane)->live(lane, op->peer_operation, op->peer_generation);
 }
 
 /* ---- Ending ------------------------------------------------------------- */

@@ -146,6 +146,8 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     close(s->fd);
   s->fd = -1;
   s->connect = NULL;
+  if (s->lane && lane_table(s->lane)->cut)
+    lane_table(s->lane)->cut(s->lane);
   stop_all(s, status);
   if (open && !s->freed && !s->news.next)
     list_append(&engine->losses, &s->news);
@@ -287,6 +289,16 @@ static int poll_rings(struct perigee_session *s) {
   return replies > 0 || requests > 0;
 }
 
+/* What arrived before the lane broke has been heard. */
+static bool broken(struct perigee_session *s) {
+  const struct perigee_transport *t = lane_table(s->lane);
+  const char *reason;
+  int status = t->broken ? t->broken(s->lane, &reason) : PERIGEE_OK;
+  if (status < 0)
+    session_end(s, status, reason);
+  return status < 0;
+}
+
 void session_poll(struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
@@ -301,6 +313,8 @@ void session_poll(struct perigee_session *s) {
     session_end(s, status,
                 "the peer broke the protocol: a record that no "
                 "Perigee of this version writes");
+  else if (status == 0 && broken(s))
+    return;
   else if (status == 0 && s->hangup) /* all that it said has been heard */
     session_end(s, PERIGEE_PEER_LOST, s->reason);
 }
@@ -320,6 +334,8 @@ uint32_t perigee_session_id(const struct perigee_session *session) {
 void perigee_session_info(const struct perigee_session *s,
                           struct perigee_session_info *info) {
   const struct perigee_options *o = &s->engine->options;
+  char *text = (char *)(uintptr_t)s->carrier;
+  *text = 0;
   *info = (struct perigee_session_info){
       .id = s->id,
       .state = s->state,
@@ -333,8 +349,11 @@ void perigee_session_info(const struct perigee_session *s,
       .typed = s->hello.typed,
       .features = s->hello.features,
       .transport = s->transport ? s->transport->name : "none",
+      .carrier = s->carrier,
       .address = s->address,
       .reason = s->reason};
   if (s->lane)
     info->pull = lane_table(s->lane)->pulls(s->lane);
+  if (s->lane && lane_table(s->lane)->describe)
+    lane_table(s->lane)->describe(s->lane, text, sizeof s->carrier);
 }

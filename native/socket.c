@@ -16,13 +16,17 @@
 
 #include "core.h"
 
-enum { BACKLOG = 256, READY = 32, LISTENER = 1 };
+enum { BACKLOG = 256, READY = 32, LISTENER = 1, FABRIC = 2 };
 
 static int watch(struct perigee_engine *engine, int fd, void *what, int tag) {
   struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP,
                           .data.u64 =
                               (uint64_t)(uintptr_t)what | (uint64_t)tag};
   return epoll_ctl(engine->epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
+int fabric_watch(struct perigee_engine *engine, int fd) {
+  return watch(engine, fd, NULL, FABRIC);
 }
 
 static int unix_address(struct perigee_engine *engine, const char *address,
@@ -173,9 +177,16 @@ int perigee_connect(struct perigee_engine *engine, const char *address,
   if (status < 0)
     return status;
   bool any = !transport || strcmp(transport, "auto") == 0;
-  if (!any && !transport_named(engine, transport))
+  const struct perigee_transport *t =
+      any ? NULL : transport_named(engine, transport);
+  if (!any && !t)
     return fail(engine, PERIGEE_UNSUPPORTED,
                 "this build has no transport \"%s\"", transport);
+  /* What cannot be had here is told before anybody is dialed. */
+  char reason[REASON];
+  struct fabric *fabric;
+  if (t && (status = fabric_of(engine, t, &fabric, reason)) < 0)
+    return fail(engine, status, "%s", reason);
   int fd = new_socket();
   if (fd < 0)
     return fail(engine, PERIGEE_SYSTEM, "no socket: %s", strerror(errno));
@@ -222,6 +233,11 @@ static int frame(struct perigee_session *s, const struct frame *f) {
     return lookup_asked(s, &f->lookup);
   case FRAME_FOUND:
     return lookup_found(s, &f->found);
+  case FRAME_LANE:
+    return lane_table(s->lane)->heard
+               ? lane_table(s->lane)->heard(s->lane, f->lane.bytes,
+                                            f->lane.length)
+               : PERIGEE_PROTOCOL;
   case FRAME_BYE:
     s->hangup = true;
     strcpy(s->reason, "the peer closed the session");
@@ -279,9 +295,11 @@ void sockets_poll(struct perigee_engine *engine) {
   int n = epoll_wait(engine->epoll, events, READY, 0);
   for (int i = 0; i < n; i++) {
     uint64_t what = events[i].data.u64;
-    void *pointer = (void *)(uintptr_t)(what & ~UINT64_C(1));
+    void *pointer = (void *)(uintptr_t)(what & ~UINT64_C(3));
     if (what & LISTENER)
       accept_all(pointer);
+    else if (what & FABRIC)
+      fabrics_ready(engine);
     else
       socket_ready(pointer);
   }

@@ -45,6 +45,11 @@ static void step(struct operation *op, enum event event) {
 
 /* ---- Checking ----------------------------------------------------------- */
 
+/* Where no CPU reaches it, a remote payload's base is an offset. */
+static uint8_t *base_of(const struct window *window) {
+  return (uint8_t *)(uintptr_t)window->pointer;
+}
+
 static int remote_payload(struct perigee_session *s, int operation,
                           const struct perigee_slice *slice,
                           struct payload *p) {
@@ -63,9 +68,7 @@ static int remote_payload(struct perigee_session *s, int operation,
                 "a slice lies outside of \"%s\" (%llu bytes)", remote->name,
                 (unsigned long long)remote->window.length);
   *p = (struct payload){.memory = &memory_host,
-                        .base = remote->window.pointer
-                                    ? remote->window.pointer + slice->offset
-                                    : NULL,
+                        .base = base_of(&remote->window) + slice->offset,
                         .block = slice->length,
                         .count = slice->count,
                         .stride = slice->stride,
@@ -91,10 +94,15 @@ bool transfer_immediate(const struct perigee_session *s) {
   return lane_table(s->lane)->immediate;
 }
 
-/* Can we copy by ourselves? */
-bool transfer_reaches(const struct perigee_transfer *item,
+/* Can we, or a device of ours, copy without the peer? */
+bool transfer_reaches(struct perigee_session *s,
+                      const struct perigee_transfer *item,
                       const struct payload *local) {
-  return item->remote.remote->window.pointer && local->memory->direct;
+  const struct window *window = &item->remote.remote->window;
+  const struct perigee_transport *t = lane_table(s->lane);
+  if (t->reaches)
+    return t->reaches(s->lane, window, local);
+  return window->pointer && local->memory->direct;
 }
 
 /* ---- Ending ------------------------------------------------------------- */
@@ -105,6 +113,7 @@ static void hold_all(struct operation *op, int by) {
 }
 
 static void tell(struct operation *op) {
+  op->quiet_wait = false;
   if (op->kind == OP_TRANSFER) {
     hold_all(op, -1);
     op->session->counters.transfers++;
@@ -129,14 +138,33 @@ static void part_from_message(struct operation *op) {
   serve_abort(send, PERIGEE_CANCELLED);
 }
 
+/* Nobody works for it any more: neither its children nor a device. */
+static bool settled(struct operation *op) {
+  struct lane *lane = op->session->lane;
+  if (op->kind != OP_TRANSFER)
+    return true;
+  bool ceased =
+      op->job.pending == 0 || lane_table(lane)->cease(lane, &op->job);
+  return ceased && op->pending == 0;
+}
+
 static void end(struct operation *op, int status) {
   operation_unqueue(op);
   op->status = status;
   part_from_message(op);
-  if (op->kind == OP_TRANSFER && op->pending > 0) {
-    op->quiet_wait = true; /* its children are still to end */
+  op->quiet_wait = !settled(op);
+  if (!op->quiet_wait)
+    tell(op);
+  else if (op->job.pending > 0)
+    operation_move(op);
+}
+
+/* It has ended, and waits for what still works for it. */
+static void settle(struct operation *op) {
+  op->engine->copying = true;
+  if (!settled(op))
     return;
-  }
+  operation_unqueue(op);
   tell(op);
 }
 
@@ -206,15 +234,20 @@ void transfer_child(struct operation *op, int status) {
   op->pending--;
   op->engine->progress++;
   if (op->state == ENDED) {
-    if (op->pending == 0 && op->quiet_wait) {
-      op->quiet_wait = false;
-      tell(op);
-    }
+    if (op->quiet_wait)
+      settle(op);
   } else if (status < 0) {
     transfer_stop(op, status);
-  } else if (op->pending == 0 && op->next == op->count) {
+  } else if (op->pending == 0 && op->next == op->count &&
+             op->job.pending == 0) {
     data_done(op);
   }
+}
+
+static int stale(struct perigee_session *s,
+                 const struct perigee_transfer *item) {
+  return fail(s->engine, PERIGEE_STALE, "the peer has closed the region \"%s\"",
+              item->remote.remote->name);
 }
 
 int64_t transfer_copy(struct perigee_session *s,
@@ -224,10 +257,21 @@ int64_t transfer_copy(struct perigee_session *s,
   int64_t n =
       lane_table(s->lane)->copy(s->lane, &item->remote.remote->window, remote,
                                 local, limit, operation != PERIGEE_OP_READ);
-  if (n == PERIGEE_STALE)
-    fail(s->engine, PERIGEE_STALE, "the peer has closed the region \"%s\"",
-         item->remote.remote->name);
-  return n;
+  return n == PERIGEE_STALE ? stale(s, item) : n;
+}
+
+/* 1: all of the item is under way, 0: not yet, or a status. */
+static int post_item(struct operation *op,
+                     const struct perigee_transfer *item) {
+  struct lane *lane = op->session->lane;
+  int status = lane_table(lane)->post(
+      lane, &op->job, &item->remote.remote->window, &op->remote, &op->local,
+      op->operation != PERIGEE_OP_READ);
+  if (status == PERIGEE_STALE)
+    stale(op->session, item);
+  if (status == 1)
+    op->phase = 0;
+  return status;
 }
 
 /* 1: on to the next item, 0: not now, or a status. */
@@ -239,7 +283,7 @@ static int move_item(struct operation *op) {
                                 &op->local);
     if (status < 0)
       return status;
-    if (!transfer_reaches(item, &op->local)) {
+    if (!transfer_reaches(op->session, item, &op->local)) {
       if (op->pending >= CHILDREN)
         return 0;
       op->pending++;
@@ -252,6 +296,8 @@ static int move_item(struct operation *op) {
     }
     op->phase = 1;
   }
+  if (lane_table(op->session->lane)->post)
+    return post_item(op, item);
   while (op->local.done < op->local.total) {
     if (engine->budget == 0)
       return 0;
@@ -266,6 +312,16 @@ static int move_item(struct operation *op) {
   return 1;
 }
 
+static int move_items(struct operation *op) {
+  struct lane *lane = op->session->lane;
+  int status = 1;
+  while (op->next < op->count && (status = move_item(op)) == 1)
+    op->next++;
+  if (lane_table(lane)->flush)
+    lane_table(lane)->flush(lane);
+  return status;
+}
+
 void transfer_step(struct operation *op) {
   if (op->kind == OP_LOOKUP) {
     lookup_send(op);
@@ -275,14 +331,20 @@ void transfer_step(struct operation *op) {
     connect_again(op);
     return;
   }
-  int status = 1;
-  while (op->next < op->count && (status = move_item(op)) == 1)
-    op->next++;
+  if (op->quiet_wait) {
+    settle(op);
+    return;
+  }
+  int status = op->job.status < 0 ? op->job.status : 1;
+  if (status > 0 && op->next < op->count)
+    status = move_items(op);
   if (status < 0)
     transfer_stop(op, status);
-  else if (op->next == op->count && op->pending == 0)
+  else if (op->next < op->count || op->job.pending > 0)
+    return;
+  else if (op->pending == 0)
     data_done(op);
-  else if (op->next == op->count)
+  else
     operation_unqueue(op); /* the last child ends it */
 }
 
@@ -308,9 +370,12 @@ static int later(struct perigee_session *s, int operation,
   op->phase = 0;
   op->immediate = immediate;
   op->prepared = prepared;
+  op->job = (struct job){0};
   hold_all(op, 1);
   transfer_submit(op, timeout);
   operation_move(op);
+  if (lane_table(s->lane)->post) /* devices work meanwhile */
+    transfer_step(op);
   return op->index;
 }
 
@@ -325,8 +390,8 @@ static int64_t at_once(struct perigee_session *s, int operation,
     int status = transfer_check(s, operation, &list[i], &remote, &local);
     if (status < 0)
       return status;
-    if (local.total > room || !transfer_reaches(&list[i], &local) ||
-        !transfer_immediate(s))
+    if (local.total > room || !transfer_immediate(s) ||
+        !transfer_reaches(s, &list[i], &local))
       break;
     if (local.total > 0) {
       int64_t n = transfer_copy(s, &list[i], &remote, &local, room, operation);

@@ -30,8 +30,9 @@ int transfer_check(struct perigee_session *s, int operation,
                    struct payload *local);
 int transfer_check_all(struct perigee_session *s, int operation,
                        const struct perigee_transfer *list, uint32_t count);
-/* Can we copy by ourselves? And all of it before copy returns? */
-bool transfer_reaches(const struct perigee_transfer *item,
+/* Can we copy without the peer? And all of it before copy returns? */
+bool transfer_reaches(struct perigee_session *s,
+                      const struct perigee_transfer *item,
                       const struct payload *local);
 bool transfer_immediate(const struct perigee_session *s);
 int64_t transfer_copy(struct perigee_session *s,

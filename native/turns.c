@@ -21,6 +21,12 @@ static void turn_to(struct perigee_session *s, bool cold) {
   list_append(cold ? &s->engine->cold : &s->engine->hot, &s->turn);
 }
 
+void turns_stir(struct perigee_session *s) {
+  s->quiet = 0;
+  if (s->cold)
+    turn_to(s, false);
+}
+
 static bool stirs(struct perigee_session *s) {
   uint64_t before = s->engine->progress;
   session_poll(s);

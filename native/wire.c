@@ -22,6 +22,7 @@ static const uint32_t body_length[FRAME_TYPES] = {
     [FRAME_REFUSE] = sizeof(struct refuse),
     [FRAME_LOOKUP] = sizeof(struct lookup),
     [FRAME_FOUND] = sizeof(struct found),
+    [FRAME_LANE] = sizeof(((struct frame *)0)->lane),
 };
 
 static bool ends(const char *text, uint32_t room) {
@@ -49,6 +50,8 @@ static bool sound(const struct frame *f) {
     return f->refuse.status < 0 && ends(f->refuse.text, REFUSE_TEXT);
   case FRAME_LOOKUP:
     return ends(f->lookup.name, REGION_NAME + 1);
+  case FRAME_LANE:
+    return f->lane.length <= LANE_FRAME_MAX;
   default:
     return true;
   }

@@ -12,6 +12,7 @@
  *   LOOKUP  which region has this name?
  *   FOUND   that one (a descriptor if it may be mapped)
  *   BYE     closed in order
+ *   LANE    from one half of the transport to the other; after OFFER
  */
 #ifndef WIRE_H
 #define WIRE_H
@@ -31,6 +32,7 @@ enum frame_type {
   FRAME_LOOKUP,
   FRAME_FOUND,
   FRAME_BYE,
+  FRAME_LANE,
   FRAME_TYPES
 };
 
@@ -64,7 +66,8 @@ struct found {
   int32_t status;
   uint32_t slot;
   uint64_t region, length; /* region: its generation */
-  uint32_t access, mapped;
+  uint32_t access;
+  uint16_t mapped, keyed; /* a descriptor comes; the transport was told */
 };
 
 /* A frame as decoded: texts end in 0, counts fit. */
@@ -77,6 +80,10 @@ struct frame {
     struct refuse refuse;
     struct lookup lookup;
     struct found found;
+    struct {
+      uint32_t length;
+      uint8_t bytes[LANE_FRAME_MAX];
+    } lane;
   };
 };
 

@@ -7,6 +7,7 @@ local futures = require "perigee.future"
 local listeners = require "perigee.listener"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
+local rdma = require "perigee.rdma"
 local regions = require "perigee.region"
 local sessions = require "perigee.session"
 
@@ -24,7 +25,7 @@ local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
 local TIMES = { "hello_timeout", "spin" }
 local GIVEN = { "clock", "random", "context", "transports", "memories" }
 
-local OPTIONS = { pull = check.boolean }
+local OPTIONS = { pull = check.boolean, rdma = rdma.check }
 for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
 for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
 for _, name in ipairs(GIVEN) do OPTIONS[name] = cdata end
@@ -47,19 +48,22 @@ local function core_options(options)
     if options[name] then core[name] = options[name] end
   end
   if options.pull ~= nil then core.pull = options.pull and 1 or 0 end
-  return core
+  local text = options.rdma and rdma.text(options.rdma)
+  if text then core.rdma = text end
+  return core, text
 end
 
 --- perigee.engine: a new engine, or nil and an error (kind no_memory). options
 -- are limits with good defaults: operations and serving (in flight at once),
 -- sessions, regions, hellos; ring, eager, message, typed, pool in bytes;
 -- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
--- process_vm_readv). For simulations and specs, as cdata: clock, random,
+-- process_vm_readv); rdma (which NICs and how: perigee.rdma, a table or a text
+-- like "nics=mlx5_0,mlx5_1 qps=2"). For simulations and specs, as cdata: clock, random,
 -- context, transports, memories.
 function M.new(options)
   options = check.options(options, OPTIONS, "perigee.engine", 2)
-  local core, out = core_options(options),
-    ffi.new("struct perigee_engine *[1]")
+  local core, text = core_options(options)
+  local out = ffi.new("struct perigee_engine *[1]")
   local status = C.perigee_engine_open(core, out)
   if status < 0 then
     return nil, errors.from(status, "making an engine", nil, nil, 2)
@@ -69,7 +73,7 @@ function M.new(options)
     inflight = {}, sessions = {}, listeners = {}, regions = {},
     memory = setmetatable({}, { __mode = "k" }), pooled = 0,
     pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),
-    unseen = 0, chores = false, keep = options,
+    unseen = 0, chores = false, keep = { options, text },
     methods = {}, landed = {}, replying = {}, once = false, scratch = 0,
     spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,
   }, Engine)

@@ -38,7 +38,8 @@ function M.info(handle)
   return { id = info.id, state = STATES[info.state] or "none",
            status = info.status, pid = info.pid,
            version = info.version, pull = info.pull ~= 0,
-           transport = text(info.transport), address = text(info.address),
+           transport = text(info.transport), carrier = text(info.carrier),
+           address = text(info.address),
            reason = text(info.reason),
            epoch = ("%016x"):format(info.epoch),
            features = ("%x"):format(info.features),
@@ -79,6 +80,9 @@ function Explanation:__tostring()
     "  limits: " .. limits(self.limits),
     "  counters: " .. counts(self.counters),
   }
+  if self.carrier ~= "" then
+    table.insert(lines, 3, "  over " .. self.carrier)
+  end
   if self.reason ~= "" then
     table.insert(lines, 3, "  why: " .. self.reason)
   end

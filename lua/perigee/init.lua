@@ -10,6 +10,8 @@
 --   perigee.context                     in a handler: the call that it serves
 --   perigee.is_error                    tells an error from a value
 --   perigee.log                         function (level, message); replace it
+--   perigee.devices                     RDMA devices and their ports
+--   perigee.RnrMonitor                  their counters of receiver-not-ready
 --   perigee.units                       sizes and times as people write them
 local agents = require "perigee.agent"
 local contexts = require "perigee.context"
@@ -37,6 +39,8 @@ local M = {
   is_error = errors.is_error,
   log = log.default,
   units = require "perigee.units",
+  devices = require "perigee.devices".list,
+  RnrMonitor = require "perigee.rnr_monitor".new,
 }
 
 log.target = M

@@ -70,13 +70,36 @@ local function connected(future, event)
   futures.settle(future, session)
 end
 
+local told = false
+
+-- A transport that only the environment asked for and this machine has not is
+-- done without, and that is said once.
+local function instead(engine)
+  if not told then
+    io.stderr:write("perigee: ", native.detail(engine.handle),
+      "; PERIGEE_TRANSPORT is ignored and shared memory used instead\n")
+  end
+  told = true
+  return "auto"
+end
+
+local function dial(engine, address, options)
+  local timeout = check.nanoseconds(options.timeout or 30)
+  local asked = options.transport or os.getenv("PERIGEE_TRANSPORT") or "auto"
+  local operation = C.perigee_connect(engine.handle, address, asked, timeout)
+  if operation == C.PERIGEE_UNSUPPORTED and not options.transport
+    and asked == "verbs" then
+    operation = C.perigee_connect(engine.handle, address, instead(engine),
+                                  timeout)
+  end
+  return operation
+end
+
 --- Dials address; the future of a session. options: timeout, transport, peer (a
 -- name for the other side).
 function M.connect(engine, address, options)
   local to = options.peer or address
-  local operation = C.perigee_connect(engine.handle, address,
-    options.transport or os.getenv("PERIGEE_TRANSPORT") or "auto",
-    check.nanoseconds(options.timeout or 30))
+  local operation = dial(engine, address, options)
   if operation < 0 then
     return futures.done(nil, errors.from(operation, "connecting to " .. to,
                                          engine.handle, false, 4))

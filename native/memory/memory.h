@@ -29,14 +29,32 @@ struct perigee_memory {
                   uint64_t *ticket);
   /* 1: done, 0: not yet, negative: it failed, and touches nothing more. */
   int (*finished)(uint64_t ticket);
+  /* For NICs, of memory that is not direct. A dma-buf descriptor (the caller's
+   * to close) and where in it the bytes begin, or negative; NULL: has none. */
+  int (*dmabuf)(const uint8_t *pointer, uint64_t length, uint64_t *offset);
+  /* A kernel module pins such addresses as if they were host memory. */
+  bool pinnable;
 };
 
 extern const struct perigee_memory memory_host;
 
+/* Memory that a device is told of once and then uses often: a region, the
+ * pool, an arena. keys belongs to the transports that have registered it; who
+ * owns the area has them forget it before the memory goes. */
+struct area {
+  const struct perigee_memory *memory;
+  uint8_t *base;
+  uint64_t length;
+  uint64_t chunk; /* registered in parts of this size; 0: as a whole */
+  bool read_only; /* the CPU, and so a device, may not write to it */
+  struct keys *keys;
+};
+
 /* Bytes of user memory in some shape, walked from front to back. */
 struct payload {
   const struct perigee_memory *memory;
-  uint8_t *base; /* of the first block */
+  struct area *area; /* that all of it lies in, or NULL */
+  uint8_t *base;     /* of the first block */
   uint64_t block, count, stride;
   uint64_t total;   /* block * count */
   uint64_t done;    /* bytes walked */

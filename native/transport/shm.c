@@ -113,7 +113,8 @@ static void shm_close(struct lane *lane) {
 }
 
 static int shm_open_lane(const struct lane_options *options, struct lane **out,
-                         struct offer *offer) {
+                         struct offer *offer, char reason[REASON]) {
+  (void)reason;
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane)
     return PERIGEE_NO_MEMORY;
@@ -156,7 +157,9 @@ static bool plausible(const struct shm_offer *said) {
          said->outbox <= sizeof(struct outbox) + 4 * PAYLOAD_MAX;
 }
 
-static int shm_join(struct lane *lane, const struct offer *offer) {
+static int shm_join(struct lane *lane, const struct offer *offer,
+                    char reason[REASON]) {
+  (void)reason;
   struct shm_offer said;
   int status = PERIGEE_PROTOCOL;
   if (offer->length != sizeof said || offer->fd_count != 2)
@@ -213,7 +216,7 @@ static bool shm_release(struct lane *lane) {
 
 /* Clearing: nothing that is written to the operation's memory afterwards may
  * be seen before the mark is; hence the fence. The reader's part is its
- * acquire fence between its copy and its load (shm_peer_mark). */
+ * acquire fence between its copy and its load (shm_live). */
 static void shm_mark(struct lane *lane, uint16_t operation,
                      uint32_t generation) {
   atomic_store_explicit(&lane->own->marks[operation], generation,
@@ -222,10 +225,11 @@ static void shm_mark(struct lane *lane, uint16_t operation,
     atomic_thread_fence(memory_order_release);
 }
 
-static uint32_t shm_peer_mark(struct lane *lane, uint16_t operation) {
+static bool shm_live(struct lane *lane, uint16_t operation,
+                     uint32_t generation) {
   atomic_thread_fence(memory_order_acquire);
   return atomic_load_explicit(&lane->peer->marks[operation],
-                              memory_order_acquire);
+                              memory_order_acquire) == generation;
 }
 
 /* ---- Loans ------------------------------------------------------------- */
@@ -283,9 +287,14 @@ static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
 
 /* ---- One-sided --------------------------------------------------------- */
 
-static void shm_grant(struct lane *lane, uint32_t slot, uint64_t generation) {
-  atomic_store_explicit(&lane->own->regions[slot], generation,
+static bool shm_grant(struct lane *lane, const struct grant *grant) {
+  atomic_store_explicit(&lane->own->regions[grant->slot], grant->generation,
                         memory_order_release);
+  return true;
+}
+
+static void shm_revoke(struct lane *lane, uint32_t slot) {
+  atomic_store_explicit(&lane->own->regions[slot], 0, memory_order_release);
 }
 
 static bool shm_inside(struct lane *lane, uint32_t slot) {
@@ -347,7 +356,7 @@ const struct perigee_transport transport_shm = {
     .peek = shm_peek,
     .release = shm_release,
     .mark = shm_mark,
-    .peer_mark = shm_peer_mark,
+    .live = shm_live,
     .loan = shm_loan,
     .unloan = shm_unloan,
     .loaned = shm_loaned,
@@ -358,6 +367,7 @@ const struct perigee_transport transport_shm = {
     .fetch = shm_fetch,
     .fetch_end = shm_fetch_end,
     .grant = shm_grant,
+    .revoke = shm_revoke,
     .inside = shm_inside,
     .copy = shm_copy,
     .arm = shm_arm,

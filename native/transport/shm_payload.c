@@ -14,7 +14,7 @@
  *   believed.
  *
  * Bytes that were pulled count only if the operation is still marked live
- * afterwards; the core asks peer_mark before it delivers them.
+ * afterwards; the core asks live before it delivers them.
  */
 #include <errno.h>
 #include <poll.h>
@@ -237,7 +237,7 @@ static int64_t fetch_from(struct lane *lane, struct fetch *f,
 }
 
 static bool live(struct lane *lane, const struct fetch *f) {
-  return transport_shm.peer_mark(lane, f->operation) == f->generation;
+  return transport_shm.live(lane, f->operation, f->generation);
 }
 
 static uint8_t *take_bounce(struct lane *lane) {

@@ -16,15 +16,27 @@
 #include "record.h"
 
 enum ring { RING_REQUEST = 0, RING_REPLY = 1, RINGS = 2 };
-enum { OFFER_MAX = 1024, OFFER_FDS = 4 };
+enum { OFFER_MAX = 1024, OFFER_FDS = 4, LANE_FRAME_MAX = 256 };
+enum { REASON = 240 };
 
-struct lane; /* each transport's own; begins with struct lane_head */
+struct fabric; /* what all lanes of an engine over one transport share */
+struct lane;   /* each transport's own; begins with struct lane_head */
 struct lane_head {
   const struct perigee_transport *transport;
 };
 
+/* What a fabric is made with. */
+struct fabric_options {
+  uint32_t operations;
+  struct area *pool; /* private blocks of the engine */
+  const char *rdma;  /* perigee_options.rdma */
+  int64_t (*clock)(void *context);
+  void *context;
+};
+
 /* What a lane is made with. */
 struct lane_options {
+  struct fabric *fabric; /* NULL if the transport has none */
   uint64_t ring, pool;
   uint32_t operations; /* of this side: indexes below it are marked */
   bool pull;           /* may the peer's memory be read directly? */
@@ -33,6 +45,12 @@ struct lane_options {
   /* A word of the peer's memory and what it holds, to try pulling with. */
   uint64_t probe_address, probe_value;
   uint64_t key; /* random, shared by both sides */
+  /* The session, to be told: there is something to poll for; a frame for the
+   * peer's half of the lane (LANE_FRAME_MAX bytes at most), in order. */
+  struct perigee_session *session;
+  void (*stir)(struct perigee_session *session);
+  void (*tell)(struct perigee_session *session, const void *bytes,
+               uint32_t length);
 };
 
 /* What a side tells the other while a session is set up. */
@@ -54,6 +72,16 @@ struct exposure {
   uint64_t block; /* staging block + 1, or 0 */
 };
 
+/* Copies that a device does for a part or a transfer. All zero: none. */
+struct job {
+  uint32_t pending;      /* posted, and not completed */
+  int status;            /* what went wrong first */
+  uint64_t posted, done; /* bytes */
+  int64_t ceasing;       /* since when it is to end; 0: it is not */
+  uint16_t operation;    /* of the peer, whose mark is read after the bytes, */
+  uint32_t generation;   /* or 0: no mark is read */
+};
+
 /* A payload of the peer, on its way to us. */
 struct fetch {
   struct source source;
@@ -67,6 +95,7 @@ struct fetch {
   uint8_t *bounce; /* by way of it, then; and to memory that no CPU touches */
   uint64_t bounced, put; /* bytes in it, and gone on from it */
   bool started;
+  struct job job;
 };
 
 /* A region of the peer, as far as a transport can reach it by itself. */
@@ -74,7 +103,16 @@ struct window {
   uint32_t slot; /* the peer's region slot */
   uint64_t generation;
   uint64_t length;
-  uint8_t *pointer; /* NULL: reached by request only */
+  uint8_t *pointer; /* NULL: no CPU reaches it */
+  bool keyed;       /* the peer has granted it to our device */
+};
+
+/* A region of ours as peers are told of it. */
+struct grant {
+  uint32_t slot;
+  uint64_t generation;
+  struct area *area;
+  int access;
 };
 
 struct perigee_transport {
@@ -82,11 +120,35 @@ struct perigee_transport {
   /* copy moves all that it is asked for, up to 64 KiB, before it returns. */
   bool immediate;
 
+  /* The fabric of an engine, made when first needed; all NULL: there is none.
+   * turn takes in what the hardware has done, at each poll, for all lanes.
+   * descriptors: at most capacity, to be watched; ready: one of them is.
+   * forget: a range of an area is going; false: it is in use by the device. */
+  int (*start)(const struct fabric_options *options, struct fabric **fabric,
+               char reason[REASON]);
+  void (*stop)(struct fabric *fabric);
+  bool (*turn)(struct fabric *fabric);
+  int (*descriptors)(struct fabric *fabric, int *fds, int capacity);
+  void (*ready)(struct fabric *fabric);
+  bool (*forget)(struct fabric *fabric, struct area *area, uint64_t offset,
+                 uint64_t length);
+
   /* Set-up: make this side's half and describe it; take the peer's half. The
-   * descriptors in a received offer are the transport's to keep or close. */
+   * descriptors in a received offer are the transport's to keep or close. With
+   * a status goes a reason, or "". */
   int (*open)(const struct lane_options *options, struct lane **lane,
-              struct offer *offer);
-  int (*join)(struct lane *lane, const struct offer *offer);
+              struct offer *offer, char reason[REASON]);
+  int (*join)(struct lane *lane, const struct offer *offer,
+              char reason[REASON]);
+  /* A frame of the peer's half. NULL: it sends none. */
+  int (*heard)(struct lane *lane, const void *bytes, uint32_t length);
+  /* Is the lane broken? A status, and why. NULL: it never is. */
+  int (*broken)(const struct lane *lane, const char **reason);
+  /* The session has ended: from here on no device touches anybody's memory
+   * for it, and every job is over. NULL: none ever does. */
+  void (*cut)(struct lane *lane);
+  /* A line for people: what carries it, and what it cannot do. NULL: none. */
+  void (*describe)(const struct lane *lane, char *text, uint64_t size);
   /* After join: can payloads of the peer be pulled? And the peer's answer. */
   bool (*pulls)(const struct lane *lane);
   void (*set_peer_pulls)(struct lane *lane, bool pulls);
@@ -105,9 +167,11 @@ struct perigee_transport {
 
   /* Is an operation of ours (of the peer's) live? The word is readable by the
    * peer at any time, even if this process is stopped. 0: it is not. What was
-   * fetched before peer_mark said "live" was the operation's own. */
+   * fetched before live said so was the operation's own. over (NULL: needless)
+   * tells a peer that may be waiting for an operation's mark to go. */
   void (*mark)(struct lane *lane, uint16_t operation, uint32_t generation);
-  uint32_t (*peer_mark)(struct lane *lane, uint16_t operation);
+  void (*over)(struct lane *lane, uint16_t operation, uint32_t generation);
+  bool (*live)(struct lane *lane, uint16_t operation, uint32_t generation);
 
   /* Loans: blocks that the peer sees in place. */
   int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
@@ -128,9 +192,11 @@ struct perigee_transport {
   /* False while something may still write to the fetch's destination. */
   bool (*fetch_end)(struct lane *lane, struct fetch *fetch);
 
-  /* One-sided access to a peer's region. grant: our region slot is open to the
-   * peer under a generation (0: closed). inside: may the peer be in it? */
-  void (*grant)(struct lane *lane, uint32_t slot, uint64_t generation);
+  /* One-sided access to a peer's region. grant: ours is open to the peer, by
+   * its right if there is one (true) or only on request; revoke: it is not any
+   * more. inside: may the peer be in it? */
+  bool (*grant)(struct lane *lane, const struct grant *grant);
+  void (*revoke)(struct lane *lane, uint32_t slot);
   bool (*inside)(struct lane *lane, uint32_t slot);
   /* A step between local memory and the window, of which remote is a walk:
    * bytes moved, at most limit, or a status (PERIGEE_STALE); 0: under way, to
@@ -139,6 +205,18 @@ struct perigee_transport {
   int64_t (*copy)(struct lane *lane, const struct window *window,
                   struct payload *remote, struct payload *local, uint64_t limit,
                   bool write);
+  /* The same by a device; NULL if copy is the way. reaches: may it, for this
+   * local memory? post: 1: all of the item is under way as part of the job, 0:
+   * some of it (call again), or a status; the remote payload's base is an
+   * offset. flush: what was posted starts. The
+   * job has ended when pending is 0. cease: nothing of it is under way any
+   * more; ask again until it is so, which takes a bounded time. */
+  bool (*reaches)(struct lane *lane, const struct window *window,
+                  const struct payload *local);
+  int (*post)(struct lane *lane, struct job *job, const struct window *window,
+              struct payload *remote, struct payload *local, bool write);
+  void (*flush)(struct lane *lane);
+  bool (*cease)(struct lane *lane, struct job *job);
 
   /* Sleeping. From arm on the peer wakes us (over the session's socket) for
    * whatever it does; what it did before, a poll after arm finds. wanted tells,
@@ -149,7 +227,7 @@ struct perigee_transport {
   bool (*wanted)(struct lane *lane);
 };
 
-extern const struct perigee_transport transport_shm;
+extern const struct perigee_transport transport_shm, transport_verbs;
 
 static inline const struct perigee_transport *lane_table(struct lane *lane) {
   return ((struct lane_head *)lane)->transport;

@@ -62,7 +62,8 @@ static uint64_t splinter(struct lane *lane, uint64_t length) {
 extern const struct perigee_transport perigee_transport_inproc;
 
 static int inproc_open(const struct lane_options *options, struct lane **out,
-                       struct offer *offer) {
+                       struct offer *offer, char reason[REASON]) {
+  (void)reason;
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane)
     return PERIGEE_NO_MEMORY;
@@ -77,7 +78,9 @@ static int inproc_open(const struct lane_options *options, struct lane **out,
   return PERIGEE_OK;
 }
 
-static int inproc_join(struct lane *lane, const struct offer *offer) {
+static int inproc_join(struct lane *lane, const struct offer *offer,
+                       char reason[REASON]) {
+  (void)reason;
   memcpy(&lane->peer, offer->bytes, sizeof lane->peer);
   return PERIGEE_OK;
 }
@@ -172,8 +175,8 @@ static void inproc_mark(struct lane *lane, uint16_t op, uint32_t generation) {
   lane->marks[op] = generation;
 }
 
-static uint32_t inproc_peer_mark(struct lane *lane, uint16_t op) {
-  return lane->peer ? lane->peer->marks[op] : 0;
+static bool inproc_live(struct lane *lane, uint16_t op, uint32_t generation) {
+  return lane->peer && lane->peer->marks[op] == generation;
 }
 
 /* ---- Payloads ----------------------------------------------------------- */
@@ -246,7 +249,7 @@ static void inproc_conceal(struct lane *lane, struct exposure *exposure) {
 
 /* A splinter: from the source to the bounce, from there to its place. */
 static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
-  if (inproc_peer_mark(lane, f->operation) != f->generation)
+  if (!inproc_live(lane, f->operation, f->generation))
     return PERIGEE_PEER_LOST;
   struct exposed *e = (struct exposed *)(uintptr_t)f->source.address;
   if (!f->bounce && !(f->bounce = malloc(SPLINTER)))
@@ -278,7 +281,7 @@ static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
   struct exposed *e = (struct exposed *)(uintptr_t)f->source.address;
   if (!payload_quiet(f->into))
     return false;
-  if (inproc_peer_mark(lane, f->operation) == f->generation &&
+  if (inproc_live(lane, f->operation, f->generation) &&
       !payload_quiet(&e->payload))
     return false;
   free(f->bounce);
@@ -288,9 +291,13 @@ static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
 
 /* ---- One-sided ---------------------------------------------------------- */
 
-static void inproc_grant(struct lane *lane, uint32_t slot,
-                         uint64_t generation) {
-  lane->regions[slot] = generation;
+static bool inproc_grant(struct lane *lane, const struct grant *grant) {
+  lane->regions[grant->slot] = grant->generation;
+  return true;
+}
+
+static void inproc_revoke(struct lane *lane, uint32_t slot) {
+  lane->regions[slot] = 0;
 }
 
 static bool inproc_inside(struct lane *lane, uint32_t slot) {
@@ -345,7 +352,7 @@ PERIGEE_API const struct perigee_transport perigee_transport_inproc = {
     .peek = inproc_peek,
     .release = inproc_release,
     .mark = inproc_mark,
-    .peer_mark = inproc_peer_mark,
+    .live = inproc_live,
     .loan = inproc_loan,
     .unloan = inproc_unloan,
     .loaned = inproc_loaned,
@@ -356,6 +363,7 @@ PERIGEE_API const struct perigee_transport perigee_transport_inproc = {
     .fetch = inproc_fetch,
     .fetch_end = inproc_fetch_end,
     .grant = inproc_grant,
+    .revoke = inproc_revoke,
     .inside = inproc_inside,
     .copy = inproc_copy,
     .arm = inproc_arm,

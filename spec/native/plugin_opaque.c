@@ -15,7 +15,7 @@
 
 enum { AREAS = 4096, COPIES = 4096, POLLS = 3 };
 
-struct area {
+struct stretch {
   uint8_t *seen, *alias; /* PROT_NONE, and where our own copies go */
   uint64_t length;
 };
@@ -28,10 +28,10 @@ struct copy {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct area areas[AREAS];
+static struct stretch areas[AREAS];
 static struct copy copies[COPIES];
 
-static int area_open(struct area *a, uint64_t length) {
+static int area_open(struct stretch *a, uint64_t length) {
   int fd = memfd_create("opaque", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, (off_t)length) != 0)
     return PERIGEE_NO_MEMORY;
@@ -57,11 +57,11 @@ static int opaque_allocate(uint64_t length, uint8_t **pointer, void **context) {
 }
 
 static void opaque_release(uint8_t *pointer, uint64_t length, void *context) {
-  struct area *a = context;
+  struct stretch *a = context;
   pthread_mutex_lock(&lock);
   munmap(pointer, length);
   munmap(a->alias, length);
-  *a = (struct area){0};
+  *a = (struct stretch){0};
   pthread_mutex_unlock(&lock);
 }
 

@@ -37,6 +37,7 @@ void variant_options(const struct variant *v, struct perigee_options *o) {
   perigee_options(o);
   o->pull = v->pull;
   o->transports = transports;
+  o->rdma = v->rdma;
   o->memories = memories;
 }
 

@@ -26,6 +26,7 @@ extern const struct perigee_memory perigee_memory_opaque;
 struct variant {
   const char *name, *transport, *memory;
   int pull;
+  const char *rdma; /* perigee_options.rdma */
 };
 extern const struct variant variant_default;
 

@@ -1,0 +1,126 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The RDMA devices of this machine, a port each, as plain tables:
+--
+--   name       "mlx5_0"
+--   port       from 1
+--   state      "active", "down", "init", "armed"
+--   physical   "linkup", "disabled", "polling" and so on
+--   link       "ethernet", "infiniband"
+--   rate       Gb/s
+--   mtu        active, in bytes; max_mtu the largest; 0 where the device could
+--              not be asked (no libibverbs, or no access to it)
+--   lid        on InfiniBand, 0 on Ethernet
+--   gids       array of { index, address, type = "RoCE v2" | "RoCE v1" | "IB",
+--              netdev }
+--   gid        index of the one that is used unless another is asked for:
+--              RoCE v2 before v1, IPv4 before IPv6 before link-local; -1: none
+--   netdev     the network interface behind it
+--   pci        "0000:3b:00.0"; "" of a device in software
+--   numa       node, -1 if unknown
+--   driver     "mlx5_core"; of a device in software what it calls itself
+--   firmware   version
+--
+-- Texts are "" where nothing is known. The environment's PERIGEE_NICS
+-- ("mlx5_0,mlx5_1:2"), if it is set, hides all ports that it does not name,
+-- here and from every engine.
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local native = require "perigee.native"
+
+local ffi = require "ffi"
+local C = native.C
+
+local M = {}
+
+local devices_t = ffi.typeof("struct perigee_device[?]")
+local gids_t = ffi.typeof("struct perigee_gid[?]")
+
+local TEXTS = { "name", "netdev", "pci", "driver", "firmware", "state",
+                "physical", "link" }
+local NUMBERS = { "port", "lid", "mtu", "max_mtu", "gid", "numa", "rate" }
+local STATES = { active = true, down = true, init = true, armed = true }
+local LINKS = { ethernet = true, infiniband = true }
+
+local schema = {
+  name = check.string,
+  port = check.count,
+  sysfs = check.string,
+  state = function(value)
+    if not STATES[value] then
+      return '"active", "down", "init" or "armed"'
+    end
+  end,
+  link = function(value)
+    if not LINKS[value] then return '"ethernet" or "infiniband"' end
+  end,
+}
+
+-- All entries of a list whose length is only known once it was asked for.
+local function all(list_t, ask)
+  local room = 16
+  while true do
+    local list = list_t(room)
+    local count = ask(list, room)
+    if count < 0 then return nil, count end
+    if count <= room then return list, count end
+    room = count
+  end
+end
+
+local function gids(sysfs, name, port)
+  local list, count = all(gids_t, function(list, room)
+    return C.perigee_device_gids(sysfs, name, port, list, room)
+  end)
+  local found = {}
+  for i = 0, list and count - 1 or -1 do
+    local gid = list[i]
+    found[#found + 1] = { index = gid.index, address = ffi.string(gid.address),
+      type = ffi.string(gid.type), netdev = ffi.string(gid.netdev) }
+  end
+  return found
+end
+
+local function plain(device)
+  local port = {}
+  for _, field in ipairs(TEXTS) do port[field] = ffi.string(device[field]) end
+  for _, field in ipairs(NUMBERS) do port[field] = tonumber(device[field]) end
+  return port
+end
+
+local function fits(port, options)
+  return (not options.name or port.name == options.name)
+    and (not options.port or port.port == options.port)
+    and (not options.state or port.state == options.state)
+    and (not options.link or port.link == options.link)
+end
+
+--- All ports without their GIDs; opens no device where sysfs is told.
+function M.ports(sysfs)
+  local list, count = all(devices_t, function(list, room)
+    return C.perigee_devices(sysfs, list, room)
+  end)
+  if not list then return nil, errors.from(count, "listing RDMA devices") end
+  local ports = {}
+  for i = 0, count - 1 do ports[i + 1] = plain(list[i]) end
+  return ports
+end
+
+--- The ports that there are, {} where there is no RDMA device; an array sorted
+-- by name and port. options, all of them filters but the last: name, port,
+-- state, link; sysfs = where another /sys is ("/host/sys" in a container: no
+-- device is opened then, and mtu is 0).
+function M.list(options)
+  options = check.options(options, schema, "perigee.devices", 2)
+  local ports, err = M.ports(options.sysfs)
+  if not ports then return nil, err end
+  local found = {}
+  for _, port in ipairs(ports) do
+    if fits(port, options) then
+      port.gids = gids(options.sysfs, port.name, port.port)
+      found[#found + 1] = port
+    end
+  end
+  return found
+end
+
+return M

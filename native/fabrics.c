@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fabrics.c - what transports share among all sessions of an engine: devices,
+ * queues, registered memory. Made when a session first needs it, closed with
+ * the engine.
+ */
+#include <stdio.h>
+
+#include "core.h"
+
+static int watch_all(struct perigee_engine *engine,
+                     const struct perigee_transport *t, struct fabric *fabric) {
+  int fds[16];
+  int n = t->descriptors(fabric, fds, sizeof fds / sizeof *fds);
+  for (int i = 0; i < n; i++)
+    if (fabric_watch(engine, fds[i]) != 0)
+      return PERIGEE_SYSTEM;
+  return PERIGEE_OK;
+}
+
+static int start(struct perigee_engine *engine,
+                 const struct perigee_transport *t, struct fabric **fabric,
+                 char reason[REASON]) {
+  const struct perigee_options *o = &engine->options;
+  struct fabric_options options = {.operations = o->operations,
+                                   .pool = &engine->pool_area,
+                                   .rdma = o->rdma,
+                                   .clock = o->clock,
+                                   .context = o->context};
+  if (engine->fabric_count == TRANSPORTS_MAX)
+    return PERIGEE_NO_MEMORY;
+  int status = t->start(&options, fabric, reason);
+  if (status == PERIGEE_OK && (status = watch_all(engine, t, *fabric)) < 0) {
+    snprintf(reason, REASON, "epoll cannot watch a device");
+    t->stop(*fabric);
+  }
+  if (status < 0)
+    return status;
+  engine->fabrics[engine->fabric_count].transport = t;
+  engine->fabrics[engine->fabric_count++].fabric = *fabric;
+  return PERIGEE_OK;
+}
+
+int fabric_of(struct perigee_engine *engine, const struct perigee_transport *t,
+              struct fabric **fabric, char reason[REASON]) {
+  *fabric = NULL;
+  reason[0] = 0;
+  if (!t->start)
+    return PERIGEE_OK;
+  for (uint32_t i = 0; i < engine->fabric_count; i++)
+    if (engine->fabrics[i].transport == t)
+      *fabric = engine->fabrics[i].fabric;
+  return *fabric ? PERIGEE_OK : start(engine, t, fabric, reason);
+}
+
+void fabrics_turn(struct perigee_engine *engine) {
+  for (uint32_t i = 0; i < engine->fabric_count; i++)
+    if (engine->fabrics[i].transport->turn(engine->fabrics[i].fabric))
+      engine->progress++;
+}
+
+void fabrics_ready(struct perigee_engine *engine) {
+  for (uint32_t i = 0; i < engine->fabric_count; i++)
+    engine->fabrics[i].transport->ready(engine->fabrics[i].fabric);
+  engine->progress++; /* whoever has armed for it must do so again */
+}
+
+bool fabrics_forget(struct perigee_engine *engine, struct area *area,
+                    uint64_t offset, uint64_t length) {
+  bool may = true;
+  for (uint32_t i = 0; area->keys && i < engine->fabric_count; i++)
+    may = engine->fabrics[i].transport->forget(engine->fabrics[i].fabric, area,
+                                               offset, length) &&
+          may;
+  return may;
+}
+
+void fabrics_close(struct perigee_engine *engine) {
+  while (engine->fabric_count > 0) {
+    engine->fabric_count--;
+    engine->fabrics[engine->fabric_count].transport->stop(
+        engine->fabrics[engine->fabric_count].fabric);
+  }
+}

@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs_pair.c - one queue pair: what is posted, retired, broken, rebuilt.
+ * verbs.h has its states.
+ *
+ * Slots are the pair's memory of what it was given: a completion retires all
+ * slots up to its own, as a reliable pair completes in order. A reset throws
+ * away what the hardware has; the slots are posted again once both halves are
+ * connected anew. That is safe for what stands in them: reads, and writes that
+ * nobody has been told of, as their immediate goes out after they completed.
+ *
+ * Rebuilding, over the session's socket: a side that resets tells its half
+ * (epoch, first sequence number); the other resets too, if it has not, and
+ * tells its own; a half that says ready comes from a connected pair, which
+ * may be posted to. Work request ids carry the epoch, so that completions from
+ * before a reset are known for what they are.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "transport/verbs.h"
+
+enum { CHAIN = 16, CONTROL_DEPTH = 256 };
+static const int64_t BIND_LIMIT = 200 * 1000000; /* ns */
+
+/* What goes to the peer when a pair was reset. */
+struct half {
+  uint32_t pair, epoch, psn, ready;
+};
+
+/* ---- Making ------------------------------------------------------------- */
+
+static uint32_t new_psn(void) {
+  uint32_t psn;
+  if (getrandom(&psn, sizeof psn, GRND_NONBLOCK) != sizeof psn)
+    psn = 0;
+  return psn & 0xffffff;
+}
+
+static int to_init(struct pair *p) {
+  const struct rail *rail = p->rail;
+  struct ibv_qp_attr a = {
+      .qp_state = IBV_QPS_INIT,
+      .pkey_index = (uint16_t)rail->fabric->options.pkey_index,
+      .port_num = rail->port.port,
+      .qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
+  return rail->fabric->lib->modify_qp(p->qp, &a,
+                                      IBV_QP_STATE | IBV_QP_PKEY_INDEX |
+                                          IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+}
+
+static uint8_t least(int a, int b) {
+  return (uint8_t)(a < b ? a : b);
+}
+
+/* How many RDMA reads one pair may have under way. */
+static uint8_t reads(const struct rail *rail) {
+  return least(
+      16, least(rail->attr.max_qp_rd_atom, rail->attr.max_qp_init_rd_atom));
+}
+
+static int to_receive(struct pair *p) {
+  const struct rdma_options *o = &p->rail->fabric->options;
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
+                          .path_mtu = p->mtu,
+                          .dest_qp_num = p->peer_number,
+                          .rq_psn = p->peer_psn,
+                          .max_dest_rd_atomic = reads(p->rail),
+                          .min_rnr_timer = 12,
+                          .ah_attr = {.dlid = p->peer_lid,
+                                      .sl = (uint8_t)o->service_level,
+                                      .port_num = p->rail->port.port}};
+  if (p->rail->port.global) {
+    a.ah_attr.is_global = 1;
+    a.ah_attr.grh = (struct ibv_global_route){
+        .dgid = p->peer_gid,
+        .sgid_index = (uint8_t)p->rail->port.gid_index,
+        .hop_limit = (uint8_t)o->hop_limit,
+        .traffic_class = (uint8_t)o->traffic_class};
+  }
+  return p->rail->fabric->lib->modify_qp(
+      p->qp, &a,
+      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+          IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+}
+
+static int to_send(struct pair *p) {
+  const struct rdma_options *o = &p->rail->fabric->options;
+  /* A receiver that is not ready would be our fault: retried, not for ever. */
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS,
+                          .timeout = (uint8_t)o->timeout,
+                          .retry_cnt = (uint8_t)o->retries,
+                          .rnr_retry = (uint8_t)o->rnr_retries,
+                          .sq_psn = p->psn,
+                          .max_rd_atomic = reads(p->rail)};
+  return p->rail->fabric->lib->modify_qp(
+      p->qp, &a,
+      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+          IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+static struct ibv_qp *make_qp(struct pair *p) {
+  const struct rail *rail = p->rail;
+  int sges = SGES < rail->attr.max_sge ? SGES : rail->attr.max_sge;
+  for (uint32_t room = rail->fabric->options.inline_size;; room /= 2) {
+    struct ibv_qp_init_attr a = {.send_cq = rail->cq,
+                                 .recv_cq = rail->cq,
+                                 .srq = p->index == 0 ? rail->srq : NULL,
+                                 .cap = {.max_send_wr = p->depth,
+                                         .max_send_sge = (uint32_t)sges,
+                                         .max_inline_data = room},
+                                 .qp_type = IBV_QPT_RC};
+    struct ibv_qp *qp = rail->fabric->lib->create_qp(rail->pd, &a);
+    p->inline_max = qp ? a.cap.max_inline_data : 0;
+    if (qp || room < 32)
+      return qp;
+  }
+}
+
+struct pair *pair_by_number(struct fabric *f, uint32_t number) {
+  struct pair *p = f->by_number[number & 255];
+  while (p && p->number != number)
+    p = p->next;
+  return p;
+}
+
+static void unlink_pair(struct pair *p) {
+  struct pair **at = &p->lane->fabric->by_number[p->number & 255];
+  while (*at && *at != p)
+    at = &(*at)->next;
+  if (*at)
+    *at = p->next;
+}
+
+/* What its queues hold at most. Twice the depth: what was completed before a
+ * reset may lie there still when the slots are posted again. */
+static uint32_t completions(const struct pair *p) {
+  return 2 * p->depth + (p->index == 0 ? RECORDS + NOTES : 0);
+}
+
+static uint32_t power(uint32_t n) {
+  uint32_t power = 16;
+  while (power < n)
+    power *= 2;
+  return power;
+}
+
+int pair_make(struct pair *p, struct lane *lane, struct rail *rail,
+              char reason[REASON]) {
+  p->lane = lane;
+  p->rail = rail;
+  p->depth = p->index == 0 ? CONTROL_DEPTH : power(rail->fabric->options.depth);
+  uint32_t receives = p->index == 0 ? RECORDS + NOTES : 0;
+  int status = rail_reserve(rail, completions(p), receives, reason);
+  if (status < 0)
+    return status;
+  p->slots = calloc(p->depth, sizeof *p->slots);
+  p->qp = p->slots ? make_qp(p) : NULL;
+  if (!p->qp || to_init(p) != 0) {
+    snprintf(reason, REASON,
+             "cannot make a queue pair of %u requests on %s: %s", p->depth,
+             rail->port.device, strerror(errno));
+    if (p->qp)
+      rail->fabric->lib->destroy_qp(p->qp);
+    p->qp = NULL;
+    free(p->slots);
+    rail_unreserve(rail, completions(p), receives);
+    return PERIGEE_NO_MEMORY;
+  }
+  p->number = p->qp->qp_num;
+  p->psn = new_psn();
+  p->salt = ++lane->fabric->pairs_made << 12;
+  p->state = PAIR_FRESH;
+  struct pair **chain = &lane->fabric->by_number[p->number & 255];
+  p->next = *chain;
+  *chain = p;
+  return PERIGEE_OK;
+}
+
+static int connect_halves(struct pair *p) {
+  int error = to_receive(p);
+  return error ? error : to_send(p);
+}
+
+int pair_connect(struct pair *p, char reason[REASON]) {
+  int error = connect_halves(p);
+  if (error) {
+    snprintf(reason, REASON,
+             "cannot connect queue pair %u on %s/%u to the peer's %u: %s",
+             p->number, p->rail->port.device, p->rail->port.port,
+             p->peer_number, strerror(error));
+    return PERIGEE_SYSTEM;
+  }
+  p->state = PAIR_UP;
+  return PERIGEE_OK;
+}
+
+void pair_unmake(struct pair *p) {
+  if (!p->qp)
+    return;
+  uint32_t receives = p->index == 0 ? RECORDS + NOTES : 0;
+  unlink_pair(p);
+  p->rail->fabric->lib->destroy_qp(p->qp);
+  rail_unreserve(p->rail, completions(p), receives);
+  free(p->slots);
+  p->qp = NULL;
+  p->slots = NULL;
+}
+
+/* ---- Posting ------------------------------------------------------------ */
+
+static struct slot *slot_at(const struct pair *p, uint32_t count) {
+  return &p->slots[count & (p->depth - 1)];
+}
+
+uint32_t pair_room(const struct pair *p) {
+  if (p->state == PAIR_DOWN)
+    return 0;
+  return p->depth - (p->filled - p->retired);
+}
+
+struct slot *pair_slot(struct pair *p, struct job *job) {
+  struct slot *slot = slot_at(p, p->filled++);
+  slot->job = job;
+  slot->remote = slot->bytes = 0;
+  slot->rkey = slot->immediate = 0;
+  slot->opcode = slot->sges = 0;
+  slot->inlined = slot->signaled = slot->mark = false;
+  if (job)
+    job->pending++;
+  return slot;
+}
+
+void pair_mark(struct pair *p, struct job *job) {
+  const struct lane *lane = p->lane;
+  struct slot *slot = pair_slot(p, job);
+  slot->mark = true;
+  slot->opcode = IBV_WR_RDMA_READ;
+  slot->remote = lane->peer_marks + UINT64_C(4) * job->operation;
+  slot->rkey = lane->peer_marks_key[p->rail->index];
+  slot->sges = 1;
+}
+
+/* The last of each job in a chain is signaled, and now and then one of those
+ * that nobody waits for, so that the hardware's queue is emptied. */
+static bool signals(struct pair *p, const struct slot *slot, uint32_t at) {
+  bool ends = slot->job &&
+              (at + 1 == p->filled || slot_at(p, at + 1)->job != slot->job);
+  if (!ends && p->unsignaled + 1 < p->depth / 4) {
+    p->unsignaled++;
+    return false;
+  }
+  p->unsignaled = 0;
+  return true;
+}
+
+static void write_request(struct pair *p, uint32_t at, struct ibv_send_wr *wr) {
+  struct slot *slot = slot_at(p, at);
+  uint32_t where = at & (p->depth - 1);
+  if (slot->mark)
+    slot->sge[0] = (struct ibv_sge){(uintptr_t)&p->seen[where], 4, p->seen_key};
+  slot->signaled = signals(p, slot, at);
+  if (slot->opcode == IBV_WR_BIND_MW)
+    *wr = *p->bind;
+  else
+    *wr = (struct ibv_send_wr){
+        .sg_list = slot->sge,
+        .num_sge = slot->sges,
+        .opcode = (enum ibv_wr_opcode)slot->opcode,
+        .imm_data = htobe32(slot->immediate),
+        .wr.rdma = {.remote_addr = slot->remote, .rkey = slot->rkey}};
+  wr->wr_id = (uint64_t)(p->salt + p->epoch) << 32 | at;
+  wr->send_flags = (slot->signaled ? IBV_SEND_SIGNALED : 0) |
+                   (slot->inlined ? IBV_SEND_INLINE : 0);
+}
+
+void pair_post(struct pair *p) {
+  struct ibv_send_wr chain[CHAIN], *bad;
+  while (p->state == PAIR_UP && p->posted != p->filled) {
+    uint32_t n = 0;
+    for (; n < CHAIN && p->posted + n != p->filled; n++) {
+      write_request(p, p->posted + n, &chain[n]);
+      chain[n].next = &chain[n + 1];
+    }
+    chain[n - 1].next = NULL;
+    p->lane->posts++;
+    int error = ibv_post_send(p->qp, chain, &bad);
+    p->posted += n;
+    if (error)
+      lane_break(p->lane, PERIGEE_SYSTEM, "posting to %s failed: %s",
+                 p->rail->port.device, strerror(error));
+  }
+}
+
+/* ---- Completing --------------------------------------------------------- */
+
+/* The slot is out of the hardware's hands. */
+static void settle(struct pair *p, uint32_t at, int status) {
+  struct slot *slot = slot_at(p, at);
+  struct job *job = slot->job;
+  slot->job = NULL;
+  if (!job)
+    return;
+  job->pending--;
+  if (status == PERIGEE_OK && slot->mark &&
+      p->seen[at & (p->depth - 1)] != job->generation)
+    status = PERIGEE_CANCELLED;
+  if (status == PERIGEE_OK)
+    job->done += slot->bytes;
+  else if (job->status == PERIGEE_OK)
+    job->status = status;
+}
+
+static void retire(struct pair *p, uint32_t to) {
+  while (p->retired != to)
+    settle(p, p->retired++, PERIGEE_OK);
+}
+
+static int status_of(enum ibv_wc_status status) {
+  switch (status) {
+  case IBV_WC_REM_ACCESS_ERR:
+  case IBV_WC_REM_INV_REQ_ERR:
+  case IBV_WC_REM_OP_ERR:
+    return PERIGEE_STALE;
+  case IBV_WC_LOC_PROT_ERR:
+  case IBV_WC_MW_BIND_ERR:
+    return PERIGEE_NO_MEMORY;
+  default:
+    return PERIGEE_PEER_LOST;
+  }
+}
+
+static void failed(struct pair *p, const struct ibv_wc *wc) {
+  const struct verbs_library *lib = p->rail->fabric->lib;
+  int status = status_of(wc->status);
+  bool gone = wc->status == IBV_WC_RETRY_EXC_ERR ||
+              wc->status == IBV_WC_RNR_RETRY_EXC_ERR ||
+              wc->status == IBV_WC_RESP_TIMEOUT_ERR;
+  if (p->index == 0 || gone) {
+    lane_break(p->lane, PERIGEE_PEER_LOST, "%s on %s/%u%s",
+               lib->wc_status_str(wc->status), p->rail->port.device,
+               p->rail->port.port,
+               gone ? ": the peer or the way to it is gone" : "");
+    return;
+  }
+  struct job *culprit = NULL;
+  if (p->retired != p->posted && wc->status != IBV_WC_WR_FLUSH_ERR) {
+    culprit = slot_at(p, p->retired)->job;
+    settle(p, p->retired++, status);
+  }
+  pair_reset(p, culprit);
+}
+
+void pair_completed(struct pair *p, const struct ibv_wc *wc) {
+  uint32_t at = (uint32_t)wc->wr_id;
+  if (wc->wr_id >> 32 != (uint32_t)(p->salt + p->epoch) ||
+      at - p->retired >= p->posted - p->retired)
+    return; /* of before a reset */
+  if (wc->status == IBV_WC_SUCCESS) {
+    retire(p, at + 1);
+    return;
+  }
+  retire(p, at);
+  failed(p, wc);
+}
+
+/* ---- Resetting and rebuilding ------------------------------------------- */
+
+static void quiet(struct pair *p) {
+  struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
+  int error = p->rail->fabric->lib->modify_qp(p->qp, &a, IBV_QP_STATE);
+  p->epoch++;
+  p->connected = false;
+  p->unsignaled = 0;
+  if (error) { /* nothing short of its end stops it, then */
+    unlink_pair(p);
+    p->rail->fabric->lib->destroy_qp(p->qp);
+    p->qp = NULL;
+  }
+}
+
+/* What the hardware had is to be posted again, but for one job's. */
+static void requeue(struct pair *p, const struct job *but) {
+  uint32_t to = p->retired;
+  for (uint32_t at = p->retired; at != p->filled; at++) {
+    struct slot *slot = slot_at(p, at);
+    if (!slot->job || slot->job == but || slot->opcode == IBV_WR_BIND_MW)
+      settle(p, at, PERIGEE_CANCELLED);
+    else if (at != to)
+      *slot_at(p, to) = *slot;
+    to += slot->job != NULL;
+  }
+  p->filled = to;
+  p->posted = p->retired;
+}
+
+static void tell_half(struct pair *p) {
+  struct half half = {p->index, p->epoch, p->psn, p->connected};
+  const struct lane_options *o = &p->lane->options;
+  o->tell(o->session, &half, sizeof half);
+}
+
+static bool reset(struct pair *p, const struct job *but) {
+  quiet(p);
+  p->lane->resets++;
+  p->state = PAIR_RESETTING;
+  p->psn = new_psn();
+  requeue(p, but);
+  if (!p->qp)
+    lane_break(p->lane, PERIGEE_PEER_LOST,
+               "a queue pair of %s cannot be reset: the device is gone",
+               p->rail->port.device);
+  return p->qp;
+}
+
+void pair_reset(struct pair *p, const struct job *but) {
+  if (p->index == 0)
+    lane_break(p->lane, PERIGEE_PEER_LOST, "%s does not do what it was given",
+               p->rail->port.device);
+  else if (p->state == PAIR_RESETTING)
+    requeue(p, but);
+  else if (p->state == PAIR_UP && reset(p, but))
+    tell_half(p);
+}
+
+static void reconnect(struct pair *p, uint32_t psn) {
+  p->peer_psn = psn;
+  if (to_init(p) != 0 || connect_halves(p) != 0) {
+    lane_break(p->lane, PERIGEE_PEER_LOST,
+               "a queue pair of %s cannot be connected again",
+               p->rail->port.device);
+    return;
+  }
+  p->connected = true;
+  tell_half(p);
+}
+
+int pair_heard(struct lane *lane, const void *bytes, uint32_t length) {
+  struct half half;
+  if (length != sizeof half)
+    return PERIGEE_PROTOCOL;
+  memcpy(&half, bytes, sizeof half);
+  if (half.pair == 0 || half.pair >= lane->pair_count || half.psn > 0xffffff)
+    return PERIGEE_PROTOCOL;
+  struct pair *p = &lane->pairs[half.pair];
+  int32_t ahead = (int32_t)(half.epoch - p->epoch);
+  if (p->state == PAIR_DOWN || p->state == PAIR_FRESH || ahead < 0)
+    return PERIGEE_OK;
+  if (ahead > 0) {
+    if (!reset(p, NULL))
+      return PERIGEE_OK;
+    p->epoch = half.epoch;
+  }
+  if (p->state == PAIR_RESETTING && !p->connected)
+    reconnect(p, half.psn);
+  if (p->state == PAIR_RESETTING && p->connected && half.ready) {
+    p->state = PAIR_UP;
+    pair_post(p);
+  }
+  return PERIGEE_OK;
+}
+
+void pair_down(struct pair *p, int status) {
+  if (!p->qp || p->state == PAIR_DOWN)
+    return;
+  quiet(p);
+  p->state = PAIR_DOWN;
+  while (p->retired != p->filled)
+    settle(p, p->retired++, status);
+  p->posted = p->filled;
+}
+
+void lane_break(struct lane *lane, int status, const char *format, ...) {
+  va_list args;
+  if (lane->status < 0)
+    return;
+  lane->status = status;
+  va_start(args, format);
+  vsnprintf(lane->reason, sizeof lane->reason, format, args);
+  va_end(args);
+  for (uint32_t i = 0; i < lane->pair_count; i++)
+    pair_down(&lane->pairs[i], PERIGEE_PEER_LOST);
+  if (lane->joined && !lane->cut)
+    lane->options.stir(lane->options.session);
+}
+
+/* ---- Windows ------------------------------------------------------------ */
+
+static void forget_job(struct pair *p, const struct job *job) {
+  for (uint32_t at = p->retired; at != p->filled; at++)
+    if (slot_at(p, at)->job == job)
+      slot_at(p, at)->job = NULL;
+}
+
+int pair_bind(struct pair *p, struct ibv_mw *mw, struct ibv_mr *mr,
+              uint64_t address, uint64_t length, int flags) {
+  struct fabric *fabric = p->lane->fabric;
+  const struct fabric_options *o = &fabric->engine;
+  uint32_t rkey = ibv_inc_rkey(mw->rkey);
+  struct ibv_send_wr wr = {
+      .opcode = IBV_WR_BIND_MW,
+      .bind_mw = {.mw = mw,
+                  .rkey = rkey,
+                  .bind_info = {mr, address, length, (unsigned)flags}}};
+  struct job job = {0};
+  if (p->state != PAIR_UP || pair_room(p) == 0)
+    return PERIGEE_AGAIN;
+  p->bind = &wr;
+  pair_slot(p, &job)->opcode = IBV_WR_BIND_MW;
+  pair_post(p);
+  int64_t end = o->clock(o->context) + BIND_LIMIT;
+  while (job.pending > 0 && o->clock(o->context) < end)
+    rails_turn(fabric);
+  p->bind = NULL;
+  if (job.pending > 0) {
+    forget_job(p, &job);
+    pair_reset(p, NULL); /* the window must not be bound behind our back */
+    return PERIGEE_AGAIN;
+  }
+  if (job.status == PERIGEE_OK)
+    mw->rkey = rkey;
+  return job.status;
+}
