@@ -201,8 +201,8 @@ static void all_times_out_when_the_peer_is_stopped(void **state) {
 }
 
 int main(void) {
-  static const struct variant staged = {"staged", "shm", "host", 0};
-  static const struct variant opaque = {"opaque", "shm", "opaque", 1};
+  static const struct variant staged = {"staged", "shm", "host", 0, NULL};
+  static const struct variant opaque = {"opaque", "shm", "opaque", 1, NULL};
   const struct CMUnitTest tests[] = {
       OVER(variant_default, all_ends_when_the_peer_is_killed),
       OVER(staged, all_ends_when_the_peer_is_killed),

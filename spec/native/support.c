@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-const struct variant variant_default = {"shm, host", "shm", "host", 1};
+const struct variant variant_default = {"shm, host", "shm", "host", 1, NULL};
 
 static const struct perigee_transport *const transports[] = {
     &perigee_transport_inproc, NULL};
