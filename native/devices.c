@@ -98,19 +98,17 @@ static void gid_tell(const struct device_gid *gid, struct perigee_gid *out) {
 int perigee_device_gids(const char *sysfs, const char *name, uint32_t port,
                         struct perigee_gid *list, int capacity) {
   char reason[256];
-  struct perigee_device *all;
+  struct visible visible;
+  struct perigee_device device;
   struct device_gid gid;
+  int found = 0;
   sysfs = sysfs ? sysfs : SYSFS;
-  int count = rdma_ports(sysfs, &all, reason, sizeof reason), found = 0;
-  if (count < 0)
-    return fail(NULL, count, "%s", reason);
-  for (int i = 0; i < count; i++) {
-    if (all[i].port != port || strcmp(all[i].name, name) != 0)
-      continue;
-    for (uint32_t index = 0; index < RDMA_GIDS; index++)
-      if (sysfs_gid(sysfs, &all[i], index, &gid) && found++ < capacity)
-        gid_tell(&gid, &list[found - 1]);
-  }
-  free(all);
+  if (visible_read(&visible, reason, sizeof reason))
+    return fail(NULL, PERIGEE_INVALID, "%s", reason);
+  if (!sysfs_port(sysfs, name, port, &device) || !is_visible(&visible, &device))
+    return 0;
+  for (uint32_t index = 0; index < RDMA_GIDS; index++)
+    if (sysfs_gid(sysfs, &device, index, &gid) && found++ < capacity)
+      gid_tell(&gid, &list[found - 1]);
   return found;
 }

@@ -167,6 +167,9 @@ int device_gid_score(const struct device_gid *gid, bool ethernet);
 /* Everything sysfs says of every port, sorted by name and port, MTUs apart: the
  * number there are, which may be more than capacity. */
 int sysfs_devices(const char *sysfs, struct perigee_device *list, int capacity);
+/* What is needed to read a port's GIDs: name, port, link. False: no such port. */
+bool sysfs_port(const char *sysfs, const char *name, uint32_t port,
+                struct perigee_device *out);
 /* False: the entry is empty, or there is none. */
 bool sysfs_gid(const char *sysfs, const struct perigee_device *port,
                uint32_t index, struct device_gid *gid);

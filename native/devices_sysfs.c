@@ -208,6 +208,20 @@ static void type_name(char *type, size_t size, bool ethernet) {
     snprintf(type, size, "%s", ethernet ? "RoCE v1" : "IB");
 }
 
+bool sysfs_port(const char *sysfs, const char *name, uint32_t port,
+                struct perigee_device *out) {
+  memset(out, 0, sizeof *out);
+  if (strlen(name) >= sizeof out->name || strchr(name, '/') || *name == '.')
+    return false;
+  memcpy(out->name, name, strlen(name) + 1);
+  out->port = port;
+  bool there =
+      line_read(out->link, sizeof out->link,
+                "%s/" CLASS "/%s/ports/%u/link_layer", sysfs, name, port);
+  lower(out->link);
+  return there;
+}
+
 bool sysfs_gid(const char *sysfs, const struct perigee_device *port,
                uint32_t index, struct device_gid *gid) {
   static const uint8_t none[16];

@@ -186,6 +186,7 @@ static void gids_are_listed(void **state) {
   assert_int_equal(perigee_device_gids(root, "mlx5_0", 1, list, 8), 5);
   assert_int_equal(perigee_device_gids(root, "mlx5_0", 2, list, 8), 0);
   assert_int_equal(perigee_device_gids(root, "mlx5_0", 1, list, 1), 5);
+  assert_int_equal(perigee_device_gids(root, "../mlx5_0", 1, list, 1), 0);
   assert_string_equal(list[0].type, "RoCE v1");
   assert_string_equal(list[3].type, "RoCE v2");
   assert_string_equal(list[3].address, "::ffff:10.77.0.1");
@@ -329,6 +330,8 @@ static void the_environment_hides(void **state) {
   make_roce("b", "10 Gb/sec");
   setenv("PERIGEE_NICS", "b:1 c", 1);
   assert_int_equal(perigee_devices(root, list, 4), 1);
+  assert_int_equal(perigee_device_gids(root, "a", 1, NULL, 0), 0);
+  assert_int_equal(perigee_device_gids(root, "b", 1, NULL, 0), 4);
   assert_int_equal(choose("", &port), 1);
   assert_string_equal(port.device, "b");
   assert_int_equal(choose("nics=a", &port), PERIGEE_UNSUPPORTED);
