@@ -21,10 +21,15 @@ struct visible {
   bool hiding;
 };
 
+const char *rdma_filter(void) {
+  const char *text = getenv("PERIGEE_NICS");
+  return text && *text ? text : NULL;
+}
+
 static int visible_read(struct visible *out, char *reason, size_t size) {
   char why[160];
-  const char *text = getenv("PERIGEE_NICS");
-  out->hiding = text && *text;
+  const char *text = rdma_filter();
+  out->hiding = text;
   out->count = 0;
   if (!out->hiding)
     return PERIGEE_OK;

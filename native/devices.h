@@ -42,7 +42,7 @@
 #define VERBS_OPTIONAL(entry) entry(reg_mr_iova2) entry(reg_dmabuf_mr)
 
 struct verbs_library {
-#define VERBS_FIELD(name) __typeof__(ibv_##name) *name;
+#define VERBS_FIELD(name) __typeof__(ibv_##name) *(name);
   VERBS_FUNCTIONS(VERBS_FIELD)
   VERBS_OPTIONAL(VERBS_FIELD)
 #undef VERBS_FIELD
@@ -148,6 +148,8 @@ int rdma_choose_in(const char *sysfs, const struct rdma_options *options,
 int rdma_nics_parse(const char *text, struct rdma_nic *out, int capacity,
                     char *reason, size_t size);
 
+/* PERIGEE_NICS, or NULL if it hides nothing. */
+const char *rdma_filter(void);
 /* All ports that the environment does not hide, to be freed by the caller: their
  * number, or a status with its sentence. */
 int rdma_ports(const char *sysfs, struct perigee_device **list, char *reason,

@@ -19,13 +19,12 @@ struct choice {
   size_t size;
 };
 
-__attribute__((format(printf, 3, 4))) static int
-refuse(const struct choice *choice, int status, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void
+refuse(const struct choice *choice, const char *format, ...) {
   va_list list;
   va_start(list, format);
   vsnprintf(choice->reason, choice->size, format, list);
   va_end(list);
-  return status;
 }
 
 static bool is_active(const struct perigee_device *port) {
@@ -61,95 +60,99 @@ static void names_tell(const struct choice *choice, char *out, size_t size) {
 }
 
 /* What to do about a link that is down depends on what it is. */
-static int refuse_inactive(const struct choice *choice,
-                           const struct perigee_device *port,
-                           const char *name) {
+static void refuse_inactive(const struct choice *choice,
+                            const struct perigee_device *port,
+                            const char *name) {
   char states[256], advice[80] = "start a subnet manager";
   states_tell(choice, name, states, sizeof states);
   if (strcmp(port->link, "infiniband") != 0)
     snprintf(advice, sizeof advice, "`ip link set %s up`",
              *port->netdev ? port->netdev : "INTERFACE");
-  return refuse(choice, PERIGEE_UNSUPPORTED,
-                "no RDMA port is active: %s; plug in its cable, or %s", states,
-                advice);
+  refuse(choice, "no RDMA port is active: %s; plug in its cable, or %s", states,
+         advice);
 }
 
-static int refuse_unknown(const struct choice *choice,
-                          const struct rdma_nic *nic) {
+static void refuse_unknown(const struct choice *choice,
+                           const struct rdma_nic *nic) {
   char names[160], asked[80];
   names_tell(choice, names, sizeof names);
   snprintf(asked, sizeof asked, nic->port ? "%s:%u" : "%s", nic->device,
            nic->port);
-  return refuse(
-      choice, PERIGEE_UNSUPPORTED, "there is no RDMA port %s; there %s %s%s",
-      asked, choice->count == 1 ? "is" : "are", choice->count ? names : "none",
-      getenv("PERIGEE_NICS") ? " that PERIGEE_NICS does not hide" : "");
+  refuse(choice, "there is no RDMA port %s; there %s %s%s", asked,
+         choice->count == 1 ? "is" : "are", choice->count ? names : "none",
+         rdma_filter() ? " that PERIGEE_NICS does not hide" : "");
 }
 
-static int refuse_nothing(const struct choice *choice) {
-  if (getenv("PERIGEE_NICS") && sysfs_devices(choice->sysfs, NULL, 0))
-    return refuse(choice, PERIGEE_UNSUPPORTED,
-                  "PERIGEE_NICS=%.64s in the environment hides all RDMA "
-                  "devices that there are",
-                  getenv("PERIGEE_NICS"));
-  return refuse(choice, PERIGEE_UNSUPPORTED,
-                "there is no RDMA device: load the driver of the NIC, or make "
-                "one in software by `rdma link add rxe0 type rxe netdev eth0`");
+static void refuse_nothing(const struct choice *choice) {
+  if (rdma_filter() && sysfs_devices(choice->sysfs, NULL, 0))
+    refuse(choice,
+           "PERIGEE_NICS=%.64s in the environment hides all RDMA devices that "
+           "there are",
+           rdma_filter());
+  else
+    refuse(choice,
+           "there is no RDMA device: load the driver of the NIC, or make one "
+           "in software by `rdma link add rxe0 type rxe netdev eth0`");
 }
 
-static const struct perigee_device *best_port(const struct choice *choice) {
-  const struct perigee_device *best = NULL;
-  for (int i = 0; i < choice->count; i++)
-    if (is_active(&choice->ports[i]) &&
-        (!best || choice->ports[i].rate > best->rate))
-      best = &choice->ports[i];
-  return best;
-}
-
-/* 0 and *port, or a status. */
-static int named_port(const struct choice *choice, const struct rdma_nic *nic,
-                      const struct perigee_device **port) {
+/* NULL, and a sentence, if it is not there or not active. */
+static const struct perigee_device *named_port(const struct choice *choice,
+                                               const struct rdma_nic *nic) {
   const struct perigee_device *found = NULL;
   for (int i = 0; i < choice->count; i++) {
     if (!rdma_nic_is(nic, &choice->ports[i]))
       continue;
     found = &choice->ports[i];
-    if (is_active(found)) {
-      *port = found;
-      return PERIGEE_OK;
-    }
+    if (is_active(found))
+      return found;
   }
-  return found ? refuse_inactive(choice, found, nic->device)
-               : refuse_unknown(choice, nic);
+  if (found)
+    refuse_inactive(choice, found, nic->device);
+  else
+    refuse_unknown(choice, nic);
+  return NULL;
 }
 
-/* The GID by rule, or the one that was asked for: 0 and *gid, or a status. */
-static int gid_choose(const struct choice *choice,
-                      const struct perigee_device *port, int nth,
-                      struct device_gid *gid) {
+/* The same for the best of all. */
+static const struct perigee_device *any_port(const struct choice *choice) {
+  const struct perigee_device *best = NULL;
+  for (int i = 0; i < choice->count; i++)
+    if (is_active(&choice->ports[i]) &&
+        (!best || choice->ports[i].rate > best->rate))
+      best = &choice->ports[i];
+  if (choice->count == 0)
+    refuse_nothing(choice);
+  else if (!best)
+    refuse_inactive(choice, &choice->ports[0], NULL);
+  return best;
+}
+
+/* The GID by rule, or the one that was asked for; false, and a sentence, if
+ * there is none. */
+static bool gid_choose(const struct choice *choice,
+                       const struct perigee_device *port, int nth,
+                       struct device_gid *gid) {
   const struct rdma_options *options = choice->options;
-  int index = port->gid;
   bool forced = options->gid_count;
-  if (forced)
-    index = options->gids[options->gid_count > 1 ? nth : 0];
+  int index =
+      forced ? options->gids[options->gid_count > 1 ? nth : 0] : port->gid;
   if (index >= 0 && sysfs_gid(choice->sysfs, port, (uint32_t)index, gid))
-    return PERIGEE_OK;
+    return true;
   if (forced)
-    return refuse(choice, PERIGEE_UNSUPPORTED,
-                  "%s/%u has no GID of index %d (gid=%d)", port->name,
-                  port->port, index, index);
-  return refuse(choice, PERIGEE_UNSUPPORTED,
-                "%s/%u has no GID yet: give its interface an IP address",
-                port->name, port->port);
+    refuse(choice, "%s/%u has no GID of index %d (gid=%d)", port->name,
+           port->port, index, index);
+  else
+    refuse(choice, "%s/%u has no GID yet: give its interface an IP address",
+           port->name, port->port);
+  return false;
 }
 
-static int port_fill(const struct choice *choice,
-                     const struct perigee_device *port, int nth,
-                     struct rdma_port *out) {
+static bool port_fill(const struct choice *choice,
+                      const struct perigee_device *port, int nth,
+                      struct rdma_port *out) {
   struct device_gid gid;
-  int status = gid_choose(choice, port, nth, &gid);
-  if (status)
-    return status;
+  if (!gid_choose(choice, port, nth, &gid))
+    return false;
   memset(out, 0, sizeof *out);
   memcpy(out->device, port->name, sizeof out->device);
   memcpy(out->netdev, gid.netdev, sizeof out->netdev);
@@ -161,30 +164,20 @@ static int port_fill(const struct choice *choice,
   out->lid = (uint16_t)port->lid;
   out->numa = port->numa;
   out->rate = port->rate;
-  return PERIGEE_OK;
+  return true;
 }
 
 static int choose(const struct choice *choice, struct rdma_port *out,
                   int capacity) {
   const struct rdma_options *options = choice->options;
-  int wanted = options->nic_count ? (int)options->nic_count : 1;
-  if (choice->count == 0 && !options->nic_count)
-    return refuse_nothing(choice);
-  if (wanted > capacity)
-    return refuse(choice, PERIGEE_INVALID, "%d NICs are too many", wanted);
-  for (int i = 0; i < wanted; i++) {
-    const struct perigee_device *port = best_port(choice);
-    int status = PERIGEE_OK;
-    if (options->nic_count)
-      status = named_port(choice, &options->nics[i], &port);
-    else if (!port)
-      status = refuse_inactive(choice, &choice->ports[0], NULL);
-    if (status == PERIGEE_OK)
-      status = port_fill(choice, port, i, &out[i]);
-    if (status)
-      return status;
+  int named = (int)options->nic_count, wanted = named ? named : 1;
+  for (int i = 0; i < wanted && i < capacity; i++) {
+    const struct perigee_device *port =
+        named ? named_port(choice, &options->nics[i]) : any_port(choice);
+    if (!port || !port_fill(choice, port, i, &out[i]))
+      return PERIGEE_UNSUPPORTED;
   }
-  return wanted;
+  return wanted < capacity ? wanted : capacity;
 }
 
 int rdma_choose_in(const char *sysfs, const struct rdma_options *options,

@@ -11,95 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "devices.h"
+#include "fake_sysfs.h"
 
-static char root[64], reason[512];
-
-/* ---- A sysfs of our own ---------------------------------------------------- */
-
-/* Writes one line, and the folders that lead to it. */
-static void put(const char *line, const char *format, ...) {
-  char path[512] = "";
-  va_list list;
-  size_t used = strlen(root);
-  memcpy(path, root, used);
-  va_start(list, format);
-  vsnprintf(path + used, sizeof path - used, format, list);
-  va_end(list);
-  for (char *slash = path + used; (slash = strchr(slash + 1, '/'));) {
-    *slash = 0;
-    mkdir(path, 0755);
-    *slash = '/';
-  }
-  FILE *file = fopen(path, "w");
-  assert_non_null(file);
-  fprintf(file, "%s\n", line);
-  fclose(file);
-}
-
-#define PORT "/class/infiniband/%s/ports/%d"
-
-static void make_port(const char *name, int port, const char *state,
-                      const char *link, const char *rate) {
-  put(state, PORT "/state", name, port);
-  put(strstr(state, "ACTIVE") ? "5: LinkUp" : "3: Disabled", PORT "/phys_state",
-      name, port);
-  put(link, PORT "/link_layer", name, port);
-  put(rate, PORT "/rate", name, port);
-  put(strcmp(link, "InfiniBand") ? "0x0" : "0x2f", PORT "/lid", name, port);
-}
-
-static void make_gid(const char *name, int port, int index, const char *gid,
-                     const char *type) {
-  put(gid, PORT "/gids/%d", name, port, index);
-  if (!type)
-    return;
-  put(type, PORT "/gid_attrs/types/%d", name, port, index);
-  put("eth7", PORT "/gid_attrs/ndevs/%d", name, port, index);
-}
-
-#define V1 "IB/RoCE v1"
-#define V2 "RoCE v2"
-#define EMPTY "0000:0000:0000:0000:0000:0000:0000:0000"
-#define LOCAL "fe80:0000:0000:0000:0000:00ff:fe00:0001"
-#define GLOBAL "2001:0db8:0000:0000:0000:0000:0000:0001"
-#define IPV4 "0000:0000:0000:0000:0000:ffff:0a4d:0001"
-#define IPV4_LOCAL "0000:0000:0000:0000:0000:ffff:a9fe:0102"
-
-static void make_roce(const char *name, const char *rate) {
-  make_port(name, 1, "4: ACTIVE", "Ethernet", rate);
-  make_gid(name, 1, 0, LOCAL, V1);
-  make_gid(name, 1, 1, LOCAL, V2);
-  make_gid(name, 1, 2, IPV4, V1);
-  make_gid(name, 1, 3, IPV4, V2);
-}
-
-static int setup(void **state) {
-  (void)state;
-  unsetenv("PERIGEE_NICS");
-  unsetenv("PERIGEE_RDMA");
-  strcpy(root, "/tmp/perigee-devices-test-XXXXXX");
-  reason[0] = 0;
-  return mkdtemp(root) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-  (void)state;
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf '%s'", root);
-  return system(command);
-}
+static char reason[512];
 
 static int choose(const char *text, struct rdma_port *out) {
   struct rdma_options options;
   int status = rdma_options_parse(text, &options, reason, sizeof reason);
   assert_int_equal(status, PERIGEE_OK);
-  return rdma_choose_in(root, &options, out, RDMA_NICS, reason, sizeof reason);
+  return rdma_choose_in(fake_root, &options, out, RDMA_NICS, reason,
+                        sizeof reason);
 }
 
 static void assert_says(const char *text) {
@@ -112,10 +38,10 @@ static void assert_says(const char *text) {
 static void ports_are_listed_by_name_and_number(void **state) {
   (void)state;
   struct perigee_device list[8];
-  make_roce("mlx5_10", "100 Gb/sec (4X EDR)");
-  make_roce("mlx5_2", "100 Gb/sec (4X EDR)");
-  make_port("mlx5_2", 2, "1: DOWN", "Ethernet", "40 Gb/sec (4X QDR)");
-  assert_int_equal(perigee_devices(root, list, 8), 3);
+  fake_roce("mlx5_10", "100 Gb/sec (4X EDR)");
+  fake_roce("mlx5_2", "100 Gb/sec (4X EDR)");
+  fake_port("mlx5_2", 2, "1: DOWN", "Ethernet", "40 Gb/sec (4X QDR)");
+  assert_int_equal(perigee_devices(fake_root, list, 8), 3);
   assert_string_equal(list[0].name, "mlx5_2");
   assert_int_equal(list[0].port, 1);
   assert_string_equal(list[1].name, "mlx5_2");
@@ -124,23 +50,23 @@ static void ports_are_listed_by_name_and_number(void **state) {
   assert_string_equal(list[1].physical, "disabled");
   assert_int_equal(list[1].gid, -1);
   assert_string_equal(list[2].name, "mlx5_10");
-  assert_int_equal(perigee_devices(root, list, 1), 3);
+  assert_int_equal(perigee_devices(fake_root, list, 1), 3);
 }
 
 static void a_port_is_described(void **state) {
   (void)state;
   char bus[128], link[160];
   struct perigee_device d;
-  make_roce("mlx5_0", "100 Gb/sec (4X EDR)");
-  put("20.31.1014", "/class/infiniband/mlx5_0/fw_ver");
-  put("1", "/bus/0000:3b:00.0/numa_node");
-  put("", "/drivers/mlx5_core/bind");
-  snprintf(bus, sizeof bus, "%s/bus/0000:3b:00.0", root);
+  fake_roce("mlx5_0", "100 Gb/sec (4X EDR)");
+  fake_put("20.31.1014", "/class/infiniband/mlx5_0/fw_ver");
+  fake_put("1", "/bus/0000:3b:00.0/numa_node");
+  fake_put("", "/drivers/mlx5_core/bind");
+  snprintf(bus, sizeof bus, "%s/bus/0000:3b:00.0", fake_root);
   snprintf(link, sizeof link, "%s/driver", bus);
   assert_int_equal(symlink("../../drivers/mlx5_core", link), 0);
-  snprintf(link, sizeof link, "%s/class/infiniband/mlx5_0/device", root);
+  snprintf(link, sizeof link, "%s/class/infiniband/mlx5_0/device", fake_root);
   assert_int_equal(symlink("../../../bus/0000:3b:00.0", link), 0);
-  assert_int_equal(perigee_devices(root, &d, 1), 1);
+  assert_int_equal(perigee_devices(fake_root, &d, 1), 1);
   assert_string_equal(d.pci, "0000:3b:00.0");
   assert_string_equal(d.driver, "mlx5_core");
   assert_string_equal(d.firmware, "20.31.1014");
@@ -158,17 +84,17 @@ static void nonsense_in_files_is_bounded(void **state) {
   struct perigee_device d;
   memset(text, 'x', sizeof text - 1);
   text[sizeof text - 1] = 0;
-  make_port("odd", 1, text, text, text);
-  put(text, "/class/infiniband/odd/fw_ver");
-  put(text, "/class/infiniband/odd/node_desc");
-  put("0xffffffffffff", PORT "/lid", "odd", 1);
-  make_gid("odd", 1, 0, text, text);
-  make_gid("odd", 1, 1, IPV4, text);
-  put("", PORT "/state", "odd", 0);
-  put("", PORT "/state", "odd", 99999);
-  put("", "/class/infiniband/odd/ports/README");
-  put("a file", "/class/infiniband/a-file");
-  assert_int_equal(perigee_devices(root, &d, 1), 1);
+  fake_port("odd", 1, text, text, text);
+  fake_put(text, "/class/infiniband/odd/fw_ver");
+  fake_put(text, "/class/infiniband/odd/node_desc");
+  fake_put("0xffffffffffff", "/class/infiniband/odd/ports/1/lid");
+  fake_gid("odd", 1, 0, text, text);
+  fake_gid("odd", 1, 1, IPV4, text);
+  fake_put("", "/class/infiniband/odd/ports/0/state");
+  fake_put("", "/class/infiniband/odd/ports/99999/state");
+  fake_put("", "/class/infiniband/odd/ports/README");
+  fake_put("a file", "/class/infiniband/a-file");
+  assert_int_equal(perigee_devices(fake_root, &d, 1), 1);
   assert_string_equal(d.state, "");
   assert_true(d.rate == 0);
   assert_int_equal(d.lid, 0xffff);
@@ -180,13 +106,13 @@ static void nonsense_in_files_is_bounded(void **state) {
 static void gids_are_listed(void **state) {
   (void)state;
   struct perigee_gid list[8];
-  make_roce("mlx5_0", "100 Gb/sec");
-  make_gid("mlx5_0", 1, 4, EMPTY, NULL);
-  make_gid("mlx5_0", 1, 200, GLOBAL, V2);
-  assert_int_equal(perigee_device_gids(root, "mlx5_0", 1, list, 8), 5);
-  assert_int_equal(perigee_device_gids(root, "mlx5_0", 2, list, 8), 0);
-  assert_int_equal(perigee_device_gids(root, "mlx5_0", 1, list, 1), 5);
-  assert_int_equal(perigee_device_gids(root, "../mlx5_0", 1, list, 1), 0);
+  fake_roce("mlx5_0", "100 Gb/sec");
+  fake_gid("mlx5_0", 1, 4, EMPTY, NULL);
+  fake_gid("mlx5_0", 1, 200, GLOBAL, V2);
+  assert_int_equal(perigee_device_gids(fake_root, "mlx5_0", 1, list, 8), 5);
+  assert_int_equal(perigee_device_gids(fake_root, "mlx5_0", 2, list, 8), 0);
+  assert_int_equal(perigee_device_gids(fake_root, "mlx5_0", 1, list, 1), 5);
+  assert_int_equal(perigee_device_gids(fake_root, "../mlx5_0", 1, list, 1), 0);
   assert_string_equal(list[0].type, "RoCE v1");
   assert_string_equal(list[3].type, "RoCE v2");
   assert_string_equal(list[3].address, "::ffff:10.77.0.1");
@@ -209,23 +135,23 @@ static void gids_have_an_order(void **state) {
   struct perigee_device d;
   int count = sizeof order / sizeof *order;
   for (int first = count - 1; first >= 0; first--) {
-    make_port("d", 1, "4: ACTIVE", "Ethernet", "1 Gb/sec");
+    fake_port("d", 1, "4: ACTIVE", "Ethernet", "1 Gb/sec");
     for (int i = first; i < count; i++)
-      make_gid("d", 1, count - 1 - i, order[i].gid, order[i].type);
-    assert_int_equal(perigee_devices(root, &d, 1), 1);
+      fake_gid("d", 1, count - 1 - i, order[i].gid, order[i].type);
+    assert_int_equal(perigee_devices(fake_root, &d, 1), 1);
     assert_int_equal(d.gid, count - 1 - first);
   }
-  make_gid("d", 1, count - 1, IPV4_LOCAL, V2);
-  assert_int_equal(perigee_devices(root, &d, 1), 1);
+  fake_gid("d", 1, count - 1, IPV4_LOCAL, V2);
+  assert_int_equal(perigee_devices(fake_root, &d, 1), 1);
   assert_int_equal(d.gid, count - 2);
 }
 
 static void infiniband_takes_the_first_and_its_lid(void **state) {
   (void)state;
   struct rdma_port port;
-  make_port("ib0", 1, "4: ACTIVE", "InfiniBand", "200 Gb/sec (4X HDR)");
-  make_gid("ib0", 1, 0, LOCAL, NULL);
-  make_gid("ib0", 1, 1, GLOBAL, NULL);
+  fake_port("ib0", 1, "4: ACTIVE", "InfiniBand", "200 Gb/sec (4X HDR)");
+  fake_gid("ib0", 1, 0, LOCAL, NULL);
+  fake_gid("ib0", 1, 1, GLOBAL, NULL);
   assert_int_equal(choose("", &port), 1);
   assert_int_equal(port.gid_index, 0);
   assert_int_equal(port.lid, 0x2f);
@@ -239,8 +165,8 @@ static void infiniband_takes_the_first_and_its_lid(void **state) {
 static void a_gid_can_be_forced(void **state) {
   (void)state;
   struct rdma_port ports[RDMA_NICS];
-  make_roce("a", "1 Gb/sec");
-  make_roce("b", "1 Gb/sec");
+  fake_roce("a", "1 Gb/sec");
+  fake_roce("b", "1 Gb/sec");
   assert_int_equal(choose("nics=b,a", ports), 2);
   assert_int_equal(ports[1].gid_index, 3);
   assert_int_equal(choose("nics=b,a gid=2", ports), 2);
@@ -259,10 +185,10 @@ static void a_gid_can_be_forced(void **state) {
 static void the_fastest_active_port_is_chosen(void **state) {
   (void)state;
   struct rdma_port port;
-  make_roce("a", "10 Gb/sec (1X)");
-  make_roce("c", "100 Gb/sec (4X EDR)");
-  make_roce("b", "100 Gb/sec (4X EDR)");
-  make_port("d", 1, "1: DOWN", "Ethernet", "400 Gb/sec (4X NDR)");
+  fake_roce("a", "10 Gb/sec (1X)");
+  fake_roce("c", "100 Gb/sec (4X EDR)");
+  fake_roce("b", "100 Gb/sec (4X EDR)");
+  fake_port("d", 1, "1: DOWN", "Ethernet", "400 Gb/sec (4X NDR)");
   assert_int_equal(choose("", &port), 1);
   assert_string_equal(port.device, "b");
   assert_string_equal(port.netdev, "eth7");
@@ -274,10 +200,10 @@ static void the_fastest_active_port_is_chosen(void **state) {
 static void named_ports_keep_their_order(void **state) {
   (void)state;
   struct rdma_port ports[RDMA_NICS];
-  make_roce("a", "10 Gb/sec");
-  make_port("b", 1, "1: DOWN", "Ethernet", "10 Gb/sec");
-  make_port("b", 2, "4: ACTIVE", "Ethernet", "10 Gb/sec");
-  make_gid("b", 2, 0, IPV4, V2);
+  fake_roce("a", "10 Gb/sec");
+  fake_port("b", 1, "1: DOWN", "Ethernet", "10 Gb/sec");
+  fake_port("b", 2, "4: ACTIVE", "Ethernet", "10 Gb/sec");
+  fake_gid("b", 2, 0, IPV4, V2);
   assert_int_equal(choose("nics=b,a:1", ports), 2);
   assert_string_equal(ports[0].device, "b");
   assert_int_equal(ports[0].port, 2);
@@ -293,12 +219,12 @@ static void what_is_missing_is_said(void **state) {
   assert_says("there is no RDMA device: load the driver");
   assert_int_equal(choose("nics=mlx5_0", &port), PERIGEE_UNSUPPORTED);
   assert_says("there is no RDMA port mlx5_0; there are none");
-  make_port("a", 1, "1: DOWN", "Ethernet", "1 Gb/sec");
-  make_gid("a", 1, 0, LOCAL, V2);
+  fake_port("a", 1, "1: DOWN", "Ethernet", "1 Gb/sec");
+  fake_gid("a", 1, 0, LOCAL, V2);
   assert_int_equal(choose("", &port), PERIGEE_UNSUPPORTED);
   assert_says("no RDMA port is active: a/1 is down (disabled); plug in its "
               "cable, or `ip link set eth7 up`");
-  make_port("b", 1, "4: ACTIVE", "Ethernet", "1 Gb/sec");
+  fake_port("b", 1, "4: ACTIVE", "Ethernet", "1 Gb/sec");
   assert_int_equal(choose("nics=b", &port), PERIGEE_UNSUPPORTED);
   assert_says("b/1 has no GID yet");
   assert_int_equal(choose("nics=b:2", &port), PERIGEE_UNSUPPORTED);
@@ -312,13 +238,13 @@ static void many_ports_do_not_overflow_a_sentence(void **state) {
   char name[64], small[16] = "";
   for (int i = 0; i < 40; i++) {
     snprintf(name, sizeof name, "a_device_of_a_really_long_name_%d", i);
-    make_port(name, 1, "2: INIT", "InfiniBand", "1 Gb/sec");
+    fake_port(name, 1, "2: INIT", "InfiniBand", "1 Gb/sec");
   }
   assert_int_equal(choose("", &port), PERIGEE_UNSUPPORTED);
   assert_says("start a subnet manager");
   assert_int_equal(choose("nics=x", &port), PERIGEE_UNSUPPORTED);
   rdma_options_parse("", &options, reason, sizeof reason);
-  rdma_choose_in(root, &options, &port, 1, small, sizeof small);
+  rdma_choose_in(fake_root, &options, &port, 1, small, sizeof small);
   assert_int_equal(strlen(small), sizeof small - 1);
 }
 
@@ -326,12 +252,12 @@ static void the_environment_hides(void **state) {
   (void)state;
   struct rdma_port port;
   struct perigee_device list[4];
-  make_roce("a", "100 Gb/sec");
-  make_roce("b", "10 Gb/sec");
+  fake_roce("a", "100 Gb/sec");
+  fake_roce("b", "10 Gb/sec");
   setenv("PERIGEE_NICS", "b:1 c", 1);
-  assert_int_equal(perigee_devices(root, list, 4), 1);
-  assert_int_equal(perigee_device_gids(root, "a", 1, NULL, 0), 0);
-  assert_int_equal(perigee_device_gids(root, "b", 1, NULL, 0), 4);
+  assert_int_equal(perigee_devices(fake_root, list, 4), 1);
+  assert_int_equal(perigee_device_gids(fake_root, "a", 1, NULL, 0), 0);
+  assert_int_equal(perigee_device_gids(fake_root, "b", 1, NULL, 0), 4);
   assert_int_equal(choose("", &port), 1);
   assert_string_equal(port.device, "b");
   assert_int_equal(choose("nics=a", &port), PERIGEE_UNSUPPORTED);
@@ -342,14 +268,14 @@ static void the_environment_hides(void **state) {
   setenv("PERIGEE_NICS", "../a", 1);
   assert_int_equal(choose("", &port), PERIGEE_INVALID);
   assert_says("PERIGEE_NICS in the environment: \"../a\" is no NIC");
-  assert_int_equal(perigee_devices(root, list, 4), PERIGEE_INVALID);
+  assert_int_equal(perigee_devices(fake_root, list, 4), PERIGEE_INVALID);
   setenv("PERIGEE_NICS", "", 1);
-  assert_int_equal(perigee_devices(root, list, 4), 2);
+  assert_int_equal(perigee_devices(fake_root, list, 4), 2);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fake_make, fake_remove)
       TEST(ports_are_listed_by_name_and_number),
       TEST(a_port_is_described),
       TEST(nonsense_in_files_is_bounded),
