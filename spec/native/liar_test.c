@@ -136,8 +136,8 @@ static void words_do_no_harm(void **state) {
 }
 
 int main(void) {
-  static const struct variant staged = {"staged", "shm", "host", 0};
-  static const struct variant opaque = {"opaque", "shm", "opaque", 1};
+  static const struct variant staged = {"staged", "shm", "host", 0, NULL};
+  static const struct variant opaque = {"opaque", "shm", "opaque", 1, NULL};
   const struct CMUnitTest tests[] = {
       OVER(variant_default, scribbles_do_no_harm),
       OVER(variant_default, records_do_no_harm),

@@ -299,7 +299,7 @@ static void two_threads_do_everything_at_once(void **state) {
 }
 
 int main(void) {
-  static const struct variant staged = {"staged", "shm", "host", 0};
+  static const struct variant staged = {"staged", "shm", "host", 0, NULL};
   const struct CMUnitTest tests[] = {
       OVER(variant_default, two_threads_do_everything_at_once),
       OVER(staged, two_threads_do_everything_at_once),

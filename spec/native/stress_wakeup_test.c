@@ -48,8 +48,8 @@ static void pause_a_little(void) {
 }
 
 static int slow_open(const struct lane_options *options, struct lane **lane,
-                     struct offer *offer) {
-  int status = transport_shm.open(options, lane, offer);
+                     struct offer *offer, char *reason) {
+  int status = transport_shm.open(options, lane, offer, reason);
   if (status == PERIGEE_OK)
     ((struct lane_head *)*lane)->transport = &slow;
   return status;
