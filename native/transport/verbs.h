@@ -112,7 +112,8 @@ struct slot {
   uint32_t rkey, immediate;
   uint8_t opcode, sges; /* enum ibv_wr_opcode */
   bool inlined, signaled;
-  bool mark; /* reads the mark of job->operation into pair->seen */
+  bool mark;  /* reads the mark of job->operation into pair->seen */
+  int status; /* the peer's device refused it, and the job is not told yet */
   struct ibv_sge sge[SGES];
 };
 

@@ -9,6 +9,9 @@
  * connected anew. That is safe for what stands in them: reads, and writes that
  * nobody has been told of, as their immediate goes out after they completed.
  *
+ * The device of a process that is being killed refuses, too. So what was
+ * refused is told once the pair is up again, by a peer that lives.
+ *
  * Rebuilding, over the session's socket: a side that resets tells its half
  * (epoch, first sequence number); the other resets too, if it has not, and
  * tells its own; a half that says ready comes from a connected pair, which
@@ -229,6 +232,7 @@ struct slot *pair_slot(struct pair *p, struct job *job) {
   slot->remote = slot->bytes = 0;
   slot->rkey = slot->immediate = 0;
   slot->opcode = slot->sges = 0;
+  slot->status = PERIGEE_OK;
   slot->inlined = slot->signaled = slot->mark = false;
   if (job)
     job->pending++;
@@ -350,9 +354,12 @@ static void failed(struct pair *p, const struct ibv_wc *wc) {
   struct job *culprit = NULL;
   if (p->retired != p->posted && wc->status != IBV_WC_WR_FLUSH_ERR) {
     culprit = slot_at(p, p->retired)->job;
-    settle(p, p->retired++, status);
+    if (status == PERIGEE_STALE && culprit)
+      slot_at(p, p->retired)->status = status;
+    else
+      settle(p, p->retired++, status);
   }
-  pair_reset(p, culprit);
+  pair_reset(p, status == PERIGEE_STALE ? NULL : culprit);
 }
 
 void pair_completed(struct pair *p, const struct ibv_wc *wc) {
@@ -427,6 +434,16 @@ void pair_reset(struct pair *p, const struct job *but) {
     tell_half(p);
 }
 
+/* The peer is there, and has refused what its process took back. */
+static void tell_refused(struct pair *p) {
+  struct slot *slot = slot_at(p, p->retired);
+  struct job *job = slot->job;
+  if (p->retired == p->filled || slot->status == PERIGEE_OK)
+    return;
+  settle(p, p->retired++, slot->status);
+  requeue(p, job);
+}
+
 static void reconnect(struct pair *p, uint32_t psn) {
   p->peer_psn = psn;
   if (to_init(p) != 0 || connect_halves(p) != 0) {
@@ -459,6 +476,7 @@ int pair_heard(struct lane *lane, const void *bytes, uint32_t length) {
     reconnect(p, half.psn);
   if (p->state == PAIR_RESETTING && p->connected && half.ready) {
     p->state = PAIR_UP;
+    tell_refused(p);
     pair_post(p);
   }
   return PERIGEE_OK;

@@ -1,0 +1,140 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What specs of bad weather share: which devices the two sides use, agents and
+-- engines on them, and the link between, made bad and good again. In a guest
+-- (spec/rdma/vm -p) this is its root's to do; elsewhere nothing is touched.
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local M = {}
+
+-- Guests are slow, and share their machine: what ends "at once" ends within
+-- this many seconds, far below any timeout given.
+M.SOON = 2
+
+local function active(name)
+  local list = perigee.devices { name = name, state = "active" } or {}
+  return #list > 0
+end
+
+-- ---- Where the two sides are ------------------------------------------------
+
+-- nil, why where there is no device.
+local function one_device()
+  local list = perigee.devices { state = "active" } or {}
+  if #list == 0 then return nil, "there is no RDMA device" end
+  local text = "nics=" .. list[1].name
+  return { near = text, far = text }
+end
+
+-- The pair whose packets cross a veth link; nil, why where there is none.
+local function pair()
+  if not (active "rxe1" and active "rxe2") then
+    return nil, "there is no pair of soft-RoCE devices (spec/rdma/vm -p)"
+  end
+  return { near = "nics=rxe1 gid=1", far = "nics=rxe2 gid=1", crossing = true }
+end
+
+-- Both sides' options: over the pair if there is one. more: options of both.
+function M.anywhere(more)
+  local sides, why = pair()
+  if not sides then sides, why = one_device() end
+  return sides and M.with(sides, more), why
+end
+
+-- Over the pair only.
+function M.across(more)
+  local sides, why = pair()
+  return sides and M.with(sides, more), why
+end
+
+function M.with(sides, more)
+  if more then
+    sides.near, sides.far = sides.near .. " " .. more, sides.far .. " " .. more
+  end
+  return sides
+end
+
+-- ---- Agents, engines, children ----------------------------------------------
+
+function M.agent(rdma, name)
+  return assert(cases.agent(name, { transport = "verbs",
+                                    engine = { rdma = rdma } }))
+end
+
+-- A child with an agent "worker" on the far side that runs f(child, perigee,
+-- ffi, agent), which returns its services; it says "ready" and serves.
+function M.worker(sides, f, ...)
+  local child = process.start(function(child, perigee_, ffi_, rdma, code, ...)
+    local agent = assert(child.cases.agent("worker",
+      { transport = "verbs", engine = { rdma = rdma } }))
+    local unhex = code:gsub("%x%x", function(x)
+      return string.char(tonumber(x, 16))
+    end)
+    agent:serve(assert(loadstring(unhex))(child, perigee_, ffi_, agent, ...))
+    child.say("ready")
+    perigee_.run()
+    agent:close()
+  end, sides.far, (string.dump(f):gsub(".", function(c)
+    return ("%02x"):format(c:byte())
+  end)), ...)
+  return child:expect("ready", 20)
+end
+
+-- ---- The link ---------------------------------------------------------------
+
+local function run(command)
+  assert(os.execute(command .. " >/dev/null 2>&1") == 0, command)
+end
+M.run = run
+
+-- What a link that was down has lost of its routes.
+local ROUTES = [[printf '%s\n' \
+  'route replace 10.77.1.2 dev veth1 src 10.77.1.1 table 101' \
+  'route replace 10.77.1.1 dev veth2 src 10.77.1.2 table 102' \
+  'neigh replace 10.77.1.2 lladdr 02:77:00:00:01:02 dev veth1 nud permanent' \
+  'neigh replace 10.77.1.1 lladdr 02:77:00:00:01:01 dev veth2 nud permanent' |
+  ip -batch -]]
+
+-- Pulls the cable, and puts it back.
+function M.link(up)
+  run("ip link set veth1 " .. (up and "up" or "down"))
+  if up then run(ROUTES) end
+end
+
+-- Every packet both ways passes a netem of this kind: "loss 2%", "delay 2ms";
+-- "loss 100%" is a way that is gone while both ends of it look fine.
+function M.netem(what)
+  for _, link in ipairs { "veth1", "veth2" } do
+    run(("tc qdisc replace dev %s root netem limit 100000 %s")
+      :format(link, what))
+  end
+end
+
+-- All as it was; waits until both devices are active.
+function M.calm()
+  if not (os.execute("test -e /sys/class/net/veth1") == 0) then return end
+  os.execute("tc qdisc del dev veth1 root 2>/dev/null")
+  os.execute("tc qdisc del dev veth2 root 2>/dev/null")
+  M.link(true)
+  local limit = process.now() + 5
+  while not (active "rxe1" and active "rxe2") do
+    assert(process.now() < limit, "the pair stays down")
+    process.usleep(0.01)
+  end
+end
+
+-- ---- Ends -------------------------------------------------------------------
+
+-- Waits for the future's end: its values, and after how many seconds.
+function M.ended(future, limit)
+  local started = process.now()
+  local got, err = future:wait(limit or 20)
+  if got == nil then
+    assert(perigee.is_error(err), "no error: " .. tostring(err))
+  end
+  assert(future:done(), "it hangs: " .. tostring(err))
+  return got, err, process.now() - started
+end
+
+return M
