@@ -155,7 +155,7 @@ struct perigee_session {
   struct hello hello; /* the peer's */
   uint32_t version;
   char carrier[REASON]; /* a line on the lane, for people */
-  uint64_t eager; /* as both allow */
+  uint64_t eager;       /* as both allow */
   uint64_t nonce, probe;
   const struct perigee_transport *transport;
   struct lane *lane;

@@ -9,7 +9,8 @@
 
 static void simplify(struct perigee_prepared *p) {
   struct perigee_region *region = p->list[0].local.region;
-  p->simple = p->count == 1 && transfer_reaches(p->session, &p->list[0], &p->local) &&
+  p->simple = p->count == 1 &&
+              transfer_reaches(p->session, &p->list[0], &p->local) &&
               p->local.total <= AT_ONCE && p->local.count == 1 &&
               p->remote.count == 1 && p->operation != PERIGEE_OP_WRITE_IMM &&
               transfer_immediate(p->session);

@@ -26,7 +26,7 @@ struct perigee_region {
   uint8_t *pointer;
   const struct perigee_memory *memory;
   struct area area; /* the same, for devices */
-  void *context; /* of the memory; owned if allocated */
+  void *context;    /* of the memory; owned if allocated */
   int access;
   int fd; /* a memfd that peers may map, or -1 */
   bool allocated, closed, forced;

@@ -143,8 +143,7 @@ static bool settled(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->kind != OP_TRANSFER)
     return true;
-  bool ceased =
-      op->job.pending == 0 || lane_table(lane)->cease(lane, &op->job);
+  bool ceased = op->job.pending == 0 || lane_table(lane)->cease(lane, &op->job);
   return ceased && op->pending == 0;
 }
 

@@ -57,9 +57,9 @@ end
 -- are limits with good defaults: operations and serving (in flight at once),
 -- sessions, regions, hellos; ring, eager, message, typed, pool in bytes;
 -- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
--- process_vm_readv); rdma (which NICs and how: perigee.rdma, a table or a text
--- like "nics=mlx5_0,mlx5_1 qps=2"). For simulations and specs, as cdata: clock, random,
--- context, transports, memories.
+-- process_vm_readv); rdma (which NICs and how: perigee.rdma; a table or a text
+-- like "nics=mlx5_0,mlx5_1 qps=2"). For simulations and specs, as cdata: clock,
+-- random, context, transports, memories.
 function M.new(options)
   options = check.options(options, OPTIONS, "perigee.engine", 2)
   local core, text = core_options(options)

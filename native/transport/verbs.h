@@ -382,6 +382,4 @@ int verbs_post(struct lane *, struct job *, const struct window *,
 void verbs_flush(struct lane *lane);
 bool verbs_cease(struct lane *lane, struct job *job);
 
-extern const struct perigee_transport transport_verbs;
-
 #endif
