@@ -113,7 +113,7 @@ end
 
 -- All as it was; waits until both devices are active.
 function M.calm()
-  if not (os.execute("test -e /sys/class/net/veth1") == 0) then return end
+  if os.execute("test -e /sys/class/net/veth1") ~= 0 then return end
   os.execute("tc qdisc del dev veth1 root 2>/dev/null")
   os.execute("tc qdisc del dev veth2 root 2>/dev/null")
   M.link(true)
