@@ -142,11 +142,12 @@ FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
 TIDIED := $(filter %.c,$(C_FILES))
 TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -DPERIGEE_DEBUG
 
-.PHONY: lint-lua lint-format lint-tidy lint-cppcheck lint-rockspec
-lint: ## luacheck, clang-format, clang-tidy, cppcheck
+.PHONY: lint-lua lint-format lint-tidy lint-cppcheck lint-shell
+lint: ## luacheck, clang-format, clang-tidy, cppcheck, shellcheck
 	.ci/deps build lint
 	$(MAKE) $(CDEF)
-	$(MAKE) --keep-going lint-lua lint-format lint-tidy lint-cppcheck
+	$(MAKE) --keep-going lint-lua lint-format lint-tidy lint-cppcheck \
+	  lint-shell
 
 lint-lua:
 	luacheck --quiet .
@@ -171,6 +172,13 @@ lint-cppcheck:
 	cppcheck --quiet --error-exitcode=1 --std=c11 --inline-suppr \
 	  --enable=warning,performance,portability -D_GNU_SOURCE \
 	  --suppress=missingIncludeSystem -Inative $(filter native/%.c,$(C_FILES))
+
+SCRIPTS := .ci/deps .ci/run $(shell grep -lE '^\#!/bin/(ba)?sh' \
+             spec/support/* spec/support/bin/* spec/*/check* spec/rdma/* \
+             2>/dev/null | sort -u)
+
+lint-shell:
+	shellcheck --severity=warning $(SCRIPTS)
 
 # ---- Installing ------------------------------------------------------------
 
