@@ -9,11 +9,13 @@ local driver = require "perigee.bench.driver"
 local floor = require "perigee.bench.floor"
 local main = require "perigee.bench.main"
 local options = require "perigee.bench.options"
+local perftest = require "perigee.bench.perftest"
 local rounds = require "perigee.bench.rounds"
 
 local PIPELINED_SECONDS, PIPELINED_WINDOW = 5, 64
 local PIPELINED_MOST = 2 ^ 26 -- bytes under way
 local LOAN_LEAST = 64
+local LONG, RATE_DEPTH = 2 ^ 16, 4 -- a long payload, and how many make a rate
 
 local function command_line()
   local parser = options.parser {
@@ -49,8 +51,22 @@ local MODES = {
               floor = "floor_echo" },
 }
 
-local function echo_floor(given, program, size, window)
+-- Over RDMA: what is short takes twice as long as one way; of what is long, the
+-- rate of one way counts, and where several are under way, too.
+local function rdma_floor(run, size, window)
+  if window == 1 and size < LONG then
+    return perftest.of(run, { program = "ib_write_lat", size = size,
+                              scale = 2 })
+  end
+  return perftest.of(run, { program = "ib_write_bw", size = size,
+                            depth = math.max(window, RATE_DEPTH),
+                            scale = 2 * window })
+end
+
+local function echo_floor(run, program, size, window)
+  local given = run.given
   if given.no_floor then return nil end
+  if run.transport == "verbs" then return rdma_floor(run, size, window) end
   local words = {}
   if program == "floor_echo" then
     words = { "--window", window, "--copies", given.into and 3 or 2 }
@@ -72,7 +88,7 @@ local function measure_echo(run, mode, size)
   local row = { mode = mode, size = size, window = window,
                 sessions = given.sessions }
   return rounds.measure(row, given, step,
-                        echo_floor(given, MODES[mode].floor, size, window))
+                        echo_floor(run, MODES[mode].floor, size, window))
 end
 
 local function measure_pipelined(run, size)
@@ -82,7 +98,7 @@ local function measure_pipelined(run, size)
                 sessions = given.sessions,
                 seconds = not given.seconds_given and PIPELINED_SECONDS }
   return rounds.measure(row, given, step,
-                        echo_floor(given, "floor_echo", size, window))
+                        echo_floor(run, "floor_echo", size, window))
 end
 
 -- The floor of a loan is a loan of 64 B: no byte is moved by us.
@@ -132,7 +148,8 @@ main.run("rpc", "mode", command_line(), function(given, out)
   local fine, message = pcall(function()
     local run = { given = given, side = side, proxy = side.proxy,
                   engine = side.engine, report = out }
-    out:carried_by(side:transport())
+    run.transport = side:transport()
+    out:carried_by(run.transport)
     side:set_idle(given.sessions - 1)
     for _, mode in ipairs(given.mode) do run_mode(run, mode) end
   end)

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One-sided transfers and messages between two processes of one host, next to
--- memcpy on the same core in the same run. See bench/README.md.
+-- One-sided transfers and messages between two processes, next to memcpy on the
+-- same core, or over RDMA to perftest on the same device, in the same run. See
+-- bench/README.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
 local driver = require "perigee.bench.driver"
@@ -9,10 +10,12 @@ local moves = require "perigee.bench.moves"
 local main = require "perigee.bench.main"
 local options = require "perigee.bench.options"
 local payload = require "perigee.bench.payload"
+local perftest = require "perigee.bench.perftest"
 local rounds = require "perigee.bench.rounds"
 
 local SIZES = "8,64,1K,4K,64K,256K,1M,4M,16M"
 local BLOCK, BLOCKS, STRIDES = 64, 1000, { 256, 4096 }
+local EVERY = 16 -- samples between two checks, where these take long
 local ALL = { "write", "read", "write_imm", "send", "prepared_write",
               "prepared_read", "strided_write", "strided_read" }
 
@@ -24,6 +27,11 @@ local function command_line()
   }
   parser:option("--batch", "Transfers in one list (write and read).")
     :convert(options.whole):default "1"
+  parser:option("--window", "Transfers under way at once (not strided).")
+    :convert(options.whole):default "1"
+  parser:option("--qps", "Queue pairs of a session on each NIC.")
+    :convert(options.whole)
+  parser:flag("--imm", "write is write_imm.")
   parser:option("--count", "Blocks of a strided transfer, 64 B each.")
     :convert(options.whole):default(tostring(BLOCKS))
   parser:option("--stride", "Distance of their starts (256 and 4096).")
@@ -34,7 +42,16 @@ local function command_line()
   end
   given.strides = given.stride and { given.stride } or STRIDES
   local span = given.count * math.max(unpack(given.strides))
-  given.largest = math.max(given.largest * given.batch, span)
+  given.largest = math.max(given.largest * given.batch * given.window, span)
+  if given.qps then
+    local qps = "qps=" .. given.qps
+    given.rdma = given.rdma and given.rdma .. " " .. qps or qps
+    given.worker_rdma = given.worker_rdma and given.worker_rdma .. " " .. qps
+                        or qps
+  end
+  for i, mode in ipairs(given.mode) do
+    if given.imm and mode == "write" then given.mode[i] = "write_imm" end
+  end
   return given
 end
 
@@ -89,17 +106,21 @@ end
 
 local function is_read(mode) return mode:find "read$" ~= nil end
 
--- One contiguous block, or `count` of 64 B that are `stride` apart where they
--- come from.
-local function job_of(run, mode, size, stride)
+-- One contiguous block at offset `at`, or `count` of 64 B that are `stride`
+-- apart where they come from.
+local function job_of(run, mode, size, stride, at)
   local count, reads = run.given.count, is_read(mode)
   local block = stride and BLOCK or size
   local total = stride and BLOCK * count or size
-  local there = run.remote:slice(0, total)
-  local here = run.memory:slice(0, total)
-  local job = { session = run.session, remote = run.remote,
+  local remote = at == 0 and run.remote
+                 or run.remote:slice(at, total)
+  local there = run.remote:slice(at, total)
+  local here = run.memory:slice(at, total)
+  local rdma = run.transport == "verbs"
+  local job = { session = run.session, remote = remote,
                 check = run.check, pointer = here.pointer,
-                repeats = moves.repeats(total) }
+                repeats = rdma and 1 or moves.repeats(total),
+                every = rdma and EVERY or 1 }
   if stride then
     local scattered = (reads and run.remote or run.memory)
                       :slice(0, block, { count = count, stride = stride })
@@ -115,8 +136,21 @@ local function job_of(run, mode, size, stride)
   return job
 end
 
-local function memcpy_floor(run, size, stride)
+-- Over RDMA the program that does the like, with as many under way.
+local function rdma_floor(run, mode, size, window)
+  local kind = is_read(mode) and "read" or mode == "send" and "send" or "write"
+  local program = ("ib_%s_%s"):format(kind, window > 1 and "bw" or "lat")
+  return perftest.of(run, { program = program, size = size, depth = window,
+                            scale = window })
+end
+
+local function floor_of(run, mode, size, stride, window)
   if run.given.no_floor then return nil end
+  if run.transport == "verbs" then
+    return rdma_floor(run, mode, stride and size or size * run.given.batch,
+                      window)
+  end
+  if window > 1 then return nil, "none for several under way" end
   local words = {}
   if stride then
     words, size = { "--count", run.given.count, "--stride", stride }, BLOCK
@@ -126,25 +160,35 @@ local function memcpy_floor(run, size, stride)
   return floor.of("floor_memcpy", run.given, words, size)
 end
 
-local function loop_of(mode)
-  if mode == "send" then return moves.send end
-  return is_read(mode) and moves.read or moves.write
-end
-
 local function may_batch(mode) return mode == "write" or mode == "read" end
+
+local function loop_of(mode, jobs)
+  if #jobs > 1 then
+    if mode == "send" then return moves.many_sends(jobs) end
+    return moves.many(jobs, is_read(mode))
+  end
+  if mode == "send" then return moves.send(jobs[1]) end
+  return (is_read(mode) and moves.read or moves.write)(jobs[1])
+end
 
 local function measure(run, mode, size, stride)
   local batch = may_batch(mode) and run.given.batch or 1
-  local job = job_of(run, mode, size * batch, stride)
-  job.post = batch > 1 and batched(job, mode, batch)
-             or POSTS[mode](job, run)
-  local row = { operation = mode, size = job.from.length, window = 1,
-                batch = batch, repeats = job.repeats, stride = stride,
-                count = stride and run.given.count,
+  local window = stride and 1 or run.given.window
+  local jobs = {}
+  for i = 1, window do
+    local job = job_of(run, mode, size * batch, stride, (i - 1) * size * batch)
+    job.post = batch > 1 and batched(job, mode, batch)
+               or POSTS[mode](job, run)
+    jobs[i] = job
+  end
+  local row = { operation = mode, size = jobs[1].from.length, window = window,
+                batch = batch, repeats = jobs[1].repeats, stride = stride,
+                count = stride and run.given.count, qps = run.given.qps,
+                by_rate = window > 1 or nil,
                 prepared = mode:find "^prepared" ~= nil }
-  if mode == "send" then row.repeats = 1 end
-  return rounds.measure(row, run.given, loop_of(mode)(job),
-                        memcpy_floor(run, size, stride))
+  if mode == "send" or window > 1 then row.repeats = 1 end
+  return rounds.measure(row, run.given, loop_of(mode, jobs),
+                        floor_of(run, mode, size, stride, window))
 end
 
 -- A session for each row: messages and immediates are counted from its start.
@@ -182,10 +226,11 @@ end
 main.run("transfer", "operation", command_line(), function(given, out)
   local side = driver.start(given, tree.worker, given.largest)
   local fine, message = pcall(function()
-    local run = { given = given, side = side, report = out,
+    local run = { given = given, side = side, report = out, proxy = side.proxy,
                   memory = private(side, given.largest),
                   check = private(side, given.largest) }
-    out:carried_by(side:transport())
+    run.transport = side:transport()
+    out:carried_by(run.transport)
     for _, mode in ipairs(given.mode) do run_mode(run, mode) end
   end)
   side:stop()

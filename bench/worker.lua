@@ -1,25 +1,31 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The other side of both benches, started by them:
---   luajit bench/worker.lua SCOPE FOLDER BYTES CORE PARENT SPIN
--- It serves "bench" as the agent "worker"; sessions to FOLDER/idle.sock are
--- only kept. If BYTES is above 0 it has a region "bench" of that size at
--- FOLDER/transfer.sock and receives messages and immediates there. SPIN above 0
--- is its engines' option. It ends with its parent.
+-- The other side of both benches. Started by them it serves "bench" as the
+-- agent "worker"; sessions to FOLDER/idle.sock are only kept; if --bytes is
+-- above 0 it has a region "bench" of that size and receives messages and
+-- immediates at FOLDER/transfer.sock; and it ends with its parent. Started apart,
+--
+--   luajit bench/worker.lua --listen ADDRESS [--bytes 64M] [--rdma TEXT]
+--
+-- it does all that at ADDRESS, for benches with --connect ADDRESS, until it is
+-- stopped.
 
 local tree = (arg[0]:match ".*/" or "./") .. "tree.lua"
 dofile(tree)
 local ffi = require "ffi"
+local options = require "perigee.bench.options"
 local payload = require "perigee.bench.payload"
+local perftest = require "perigee.bench.perftest"
 local perigee = require "perigee"
 local process = require "perigee.bench.process"
 
-local scope, folder, bytes = arg[1], arg[2], tonumber(arg[3])
-local core, parent = tonumber(arg[4]), tonumber(arg[5])
-local engine_options = { spin = tonumber(arg[6]) }
-if engine_options.spin == 0 then engine_options.spin = nil end
+local given = options.worker()
+local bytes, engine_options = given.bytes, {
+  spin = given.spin > 0 and given.spin or nil,
+  rdma = given.rdma ~= "" and given.rdma or nil,
+}
 
-process.die_with_parent(parent)
-assert(process.pin(0, core))
+if given.parent then process.die_with_parent(given.parent) end
+assert(process.pin(0, given.core))
 
 local now = process.now
 local doubles = ffi.typeof "double *"
@@ -27,6 +33,7 @@ local const_doubles = ffi.typeof "const double *"
 local HEAD = 16 -- bytes in front of a timed call's stamps
 local NO_LIMIT = { timeout = math.huge }
 local wrong = 0 -- messages and immediates that were not what they should be
+local missing = 0 -- immediates that others have overtaken
 
 local function copy(request, reply)
   ffi.copy(reply.pointer, request.pointer, request.length)
@@ -55,42 +62,65 @@ local service = {
     echo = { raw = true, function(request) return request end },
     copy = { raw = true, inplace = true, copy },
     timed = { raw = true, inplace = true, timed },
-    wrong = function() return wrong end,
+    wrong = function() return wrong + missing end,
     resources = require "perigee.bench.resources".used,
+    perftest = function(...) return perftest.serve(given.rdma, ...) end,
+    perftest_end = perftest.stop,
   },
 }
 
--- Message k of a session carries the stamps of round k.
-local function receive(session, slice)
-  local k = 0
-  local pointer = slice.pointer
+-- Message k of a session carries the stamps of round k. As many receives wait
+-- as messages may be under way, each with a part of the inbox.
+local function receive(session, inbox)
+  local part = inbox.length / given.window
+  local slices, futures = {}, {}
+  for i = 0, given.window - 1 do
+    slices[i] = inbox:slice(i * part, part)
+    futures[i] = session:recv(slices[i], NO_LIMIT)
+  end
+  local k, i = 0, 0
   while true do
-    local length = session:recv(slice, NO_LIMIT):wait()
+    local length = futures[i]:wait()
     if not length then return end
     k = k + 1
-    if payload.check(pointer, length, k) ~= 0 then wrong = wrong + 1 end
+    if payload.check(slices[i].pointer, length, k) ~= 0 then
+      wrong = wrong + 1
+    end
+    futures[i] = session:recv(slices[i], NO_LIMIT)
+    i = (i + 1) % given.window
   end
 end
 
--- Immediates count from 1.
+-- Immediates count from 1; those under way at once come in any order.
 local function receive_immediates(session)
-  local k = 0
+  local low, early = 1, {}
   while true do
     local immediate = session:recv_imm(NO_LIMIT):wait()
     if not immediate then return end
-    k = k + 1
-    if immediate ~= k then wrong = wrong + 1 end
+    if immediate < low or early[immediate] then
+      wrong = wrong + 1
+    elseif immediate > low then
+      early[immediate], missing = true, missing + 1
+    else
+      low = low + 1
+      while early[low] do
+        early[low], low, missing = nil, low + 1, missing - 1
+      end
+    end
   end
 end
 
--- An engine of its own for the layer below: what the agent's engine accepts is
--- the agent's.
-local function serve_transfers()
-  local engine = assert(perigee.engine(engine_options))
+local agent = assert(perigee.agent {
+  name = given.parent and "worker", scope = given.scope,
+  engine = engine_options,
+})
+agent:serve(service)
+
+local function serve_transfers(engine, address)
   local region = assert(engine:alloc(bytes, { name = "bench", access = "rw" }))
   local inbox = assert(engine:alloc(bytes)):slice():fill(1)
   region:slice():fill(1)
-  local listener = assert(engine:listen("unix:" .. folder .. "/transfer.sock"))
+  local listener = assert(engine:listen(address))
   perigee.spawn(function()
     while true do
       local session = listener:accept()
@@ -101,14 +131,22 @@ local function serve_transfers()
   end)
 end
 
-local agent = assert(perigee.agent {
-  name = "worker", scope = scope, engine = engine_options,
-})
-agent:serve(service)
-assert(agent.engine:listen("unix:" .. folder .. "/idle.sock"))
-if bytes > 0 then serve_transfers() end
+if given.listen then
+  serve_transfers(agent.engine, given.listen)
+else
+  local folder = "unix:" .. given.folder
+  assert(agent.engine:listen(folder .. "/idle.sock"))
+  -- An engine of its own, so that calls and transfers do not share counters.
+  if bytes > 0 then
+    serve_transfers(assert(perigee.engine(engine_options)),
+                    folder .. "/transfer.sock")
+  end
+end
 io.write "ready\n"
 io.flush()
 perigee.run()
 agent:close()
-process.remove_folder(folder, { "transfer.sock", "idle.sock" })
+perftest.stop()
+if not given.listen then
+  process.remove_folder(given.folder, { "transfer.sock", "idle.sock" })
+end

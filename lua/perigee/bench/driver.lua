@@ -1,9 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A bench's own side: its worker, an agent, and sessions to the worker. The
--- names are of this run only, so that benches may run side by side.
+-- names are of this run only, so that benches may run side by side. A worker
+-- that was started apart is found by its address, serves all at that one, and
+-- is not ended.
 
 local process = require "perigee.bench.process"
 
+local LONG = { timeout = 60 }
 -- Handlers that copy for milliseconds should find the other side awake.
 local SPIN = 0.02
 -- In these modes sides sleep as they do where nobody asks for anything else.
@@ -27,8 +30,10 @@ local function start_worker(self, worker, bytes)
   local options = self.options
   local command = process.interpreter()
   for _, word in ipairs {
-    worker, self.scope, self.folder, ("%d"):format(bytes or 0),
-    options.pin[2], process.pid(), options.spin or 0,
+    worker, "--scope", self.scope, "--folder", self.folder, "--bytes",
+    ("%d"):format(bytes or 0), "--window", options.window or 1, "--core",
+    options.pin[2], "--parent", process.pid(), "--spin", options.spin or 0,
+    "--rdma", options.worker_rdma or "",
   } do
     command[#command + 1] = word
   end
@@ -39,12 +44,19 @@ local function start_worker(self, worker, bytes)
 end
 
 local function start_agent(self)
-  local perigee = require "perigee"
+  local perigee, proxies = require "perigee", require "perigee.proxy"
+  local options = self.options
   self.agent = assert(perigee.agent {
-    name = "driver", scope = self.scope, engine = { spin = self.options.spin },
+    name = "driver", scope = self.scope, transport = options.transport,
+    engine = { spin = options.spin, rdma = options.rdma },
   })
   self.engine = self.agent.engine
-  self.proxy = assert(self.agent:proxy("worker", "bench", { timeout = 60 }))
+  if not options.connect then
+    self.proxy = assert(self.agent:proxy("worker", "bench", LONG))
+    return
+  end
+  self.session = self:connect()
+  self.proxy = assert(proxies.open(self.session, "bench", LONG, 1))
 end
 
 -- Worker: the path of bench/worker.lua; bytes: of its region for transfers.
@@ -55,7 +67,10 @@ function M.start(options, worker, bytes)
     options = options, idle = {}, folder = process.folder(),
     scope = "bench-" .. process.pid(),
   }, Driver)
-  local fine, message = pcall(start_worker, self, worker, bytes)
+  local fine, message = true
+  if not options.connect then
+    fine, message = pcall(start_worker, self, worker, bytes)
+  end
   if fine then fine, message = pcall(start_agent, self) end
   if fine then return self end
   self:stop()
@@ -64,8 +79,10 @@ end
 
 -- A session of the layer below to one of the worker's sockets.
 function Driver:connect(name)
-  return assert(self.engine:connect("unix:" .. self.folder .. "/" .. name,
-                                    { timeout = 5 }))
+  local options = self.options
+  return assert(self.engine:connect(
+    options.connect or "unix:" .. self.folder .. "/" .. name,
+    { timeout = 10, transport = options.transport }))
 end
 
 -- Brings the number of idle sessions beside the agent's own to `count`.

@@ -4,6 +4,7 @@
 
 local calls = require "perigee.bench.calls"
 local floor = require "perigee.bench.floor"
+local perftest = require "perigee.bench.perftest"
 local process = require "perigee.bench.process"
 local resources = require "perigee.bench.resources"
 local rounds = require "perigee.bench.rounds"
@@ -18,6 +19,11 @@ local QUIET, SETTLE = 0.0003, 0.1
 
 local function floor_of(run, program, size)
   if run.given.no_floor then return nil end
+  if run.transport == "verbs" then
+    if program ~= "floor_wake" then return nil, "none for RDMA" end
+    return perftest.of(run, { program = "ib_send_lat", size = size, scale = 2,
+                              events = true })
+  end
   return floor.of(program, run.given, {}, size)
 end
 

@@ -11,8 +11,10 @@
 --   place(round)          offset and count of the round's stamps
 --   source, target        how far apart they lie at the two ends
 --   repeats               posts in one sample
+--   every                 how many samples are between two checks
 --   post()                one transfer's future
 
+local calls = require "perigee.bench.calls"
 local payload = require "perigee.bench.payload"
 local process = require "perigee.bench.process"
 
@@ -69,7 +71,7 @@ function M.write(job)
       ended = now()
       samples[n] = (ended - begin) / repeats
       n = n + 1
-      read_back(job, round)
+      if round % job.every == 0 then read_back(job, round) end
     until n >= capacity or ended >= until_ns
     return n
   end
@@ -82,7 +84,8 @@ function M.read(job)
     local n, ended = 0
     repeat
       round = round + 1
-      write_ahead(job, round)
+      local fresh = round % job.every == 0
+      if fresh then write_ahead(job, round) end
       local begin = now()
       for _ = 1, repeats do
         local fine, err = post():wait()
@@ -92,7 +95,8 @@ function M.read(job)
       samples[n] = (ended - begin) / repeats
       n = n + 1
       local offset, count = job.place(round)
-      if check_each(job.pointer, offset, count, job.target, round) ~= 0 then
+      if fresh and check_each(job.pointer, offset, count, job.target,
+                              round) ~= 0 then
         wrong "transfer"
       end
     until n >= capacity or ended >= until_ns
@@ -118,6 +122,54 @@ function M.send(job)
     until n >= capacity or ended >= until_ns
     return n
   end
+end
+
+-- As many under way as there are jobs, each with bytes of its own: written or
+-- read, and checked when all have ended.
+function M.many(jobs, reads)
+  local window, round = #jobs, 0
+  local function submit(i) return jobs[i + 1].post() end
+  local function settle(_, future)
+    local fine, err = future:wait()
+    if not fine then wrong("transfer", err) end
+  end
+  local run = calls.windowed(window, submit, settle)
+  local function before(job)
+    if reads then return write_ahead(job, round) end
+    local offset, count = job.place(round)
+    stamp_each(job.pointer, offset, count, job.source, round)
+  end
+  local function after(job)
+    if not reads then return read_back(job, round) end
+    local offset, count = job.place(round)
+    if check_each(job.pointer, offset, count, job.target, round) ~= 0 then
+      wrong "transfer"
+    end
+  end
+  return function(samples, capacity, until_ns)
+    round = round + 1
+    for i = 1, window do before(jobs[i]) end
+    local n, ns = run(samples, capacity, until_ns)
+    for i = 1, math.min(window, n) do after(jobs[i]) end
+    return n, ns
+  end
+end
+
+-- Messages, with as many under way.
+function M.many_sends(jobs)
+  local round = 0
+  local function submit(i)
+    local job = jobs[i + 1]
+    round = round + 1
+    local offset, count = job.place(round)
+    stamp_each(job.pointer, offset, count, job.source, round)
+    return job.post()
+  end
+  local function settle(_, future)
+    local fine, err = future:wait()
+    if not fine then wrong("message", err) end
+  end
+  return calls.windowed(#jobs, submit, settle)
 end
 
 return M

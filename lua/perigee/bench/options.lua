@@ -80,7 +80,7 @@ function M.parser(spec)
   local known = {}
   for i, mode in ipairs(spec.modes) do known[i], known[mode] = mode, true end
   local parser = argparse(spec.name, spec.description)
-  parser:option("--mode", "What to measure, comma-separated: "
+  parser:option("--mode --opcode", "What to measure, comma-separated: "
                 .. table.concat(spec.modes, ", ") .. ".")
     :convert(modes_of(known)):default(table.concat(spec.default, ","))
   parser:option("--sizes", "Payload sizes, comma-separated, as in 64,1M.")
@@ -91,8 +91,20 @@ function M.parser(spec)
     :convert(whole):default "8"
   parser:option("--pin", "Cores of driver and worker.")
     :convert(cores):default(process.cores() > 1 and "0,1" or "0,0")
+  parser:option("--processes", "So many pairs of driver and worker at once.")
+    :convert(whole):default "1"
+  parser:option("--transport", "What carries the sessions: shm, verbs, auto.")
+  parser:option("--rdma", "Option `rdma` of both engines, as in "
+                .. "\"qps=4 gid=1\".")
+  parser:option("--worker-rdma", "The worker's, where it has another.")
+  parser:option("--connect", "Use the worker that was started apart and "
+                .. "listens there.")
+    :argname "ADDRESS"
   parser:option("--spin", "Seconds that a side without events polls before it "
                 .. "sleeps (0.02; where sleeping is measured Perigee's own).")
+    :convert(positive)
+  parser:option("--warm-up", "Seconds without samples at the head of a turn "
+                .. "(an eighth of its time).")
     :convert(positive)
   parser:option("--csv", "Write the rows to a file."):argname "FILE"
   parser:option("--plot", "Draw p50 and floor over size (gnuplot).")
@@ -112,7 +124,32 @@ function M.parse(parser, default_sizes)
   options.seconds_given = options.seconds ~= nil
   options.seconds = options.seconds or 0.5
   options.largest = math.max(unpack(options.sizes))
+  options.worker_rdma = options.worker_rdma or options.rdma
   return options
+end
+
+-- The command line of bench/worker.lua.
+function M.worker()
+  local parser = require "argparse"("luajit bench/worker.lua",
+                                    "The other side of the benches.")
+  parser:option("--listen", "Serve benches with --connect ADDRESS there.")
+    :argname "ADDRESS"
+  parser:option("--bytes", "Size of the region for transfers.")
+    :convert(M.size):default "64M"
+  parser:option("--window", "Most messages under way at once.")
+    :convert(whole):default "1"
+  parser:option("--core", "The core to run on."):convert(tonumber):default "1"
+  parser:option("--spin", "Seconds without events before it sleeps; 0: "
+                .. "Perigee's own."):convert(tonumber):default "0.02"
+  parser:option("--rdma", "Option `rdma` of its engines."):default ""
+  parser:option("--scope"):hidden(true)
+  parser:option("--folder"):hidden(true)
+  parser:option("--parent"):hidden(true):convert(whole)
+  local given = parser:parse()
+  if not given.listen and not given.parent then
+    parser:error("--listen ADDRESS is needed")
+  end
+  return given
 end
 
 M.whole = whole

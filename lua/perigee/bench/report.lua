@@ -18,7 +18,8 @@ Report.__index = Report
 -- bench: "rpc" or "transfer"; key: the field that names what a row measured.
 function M.new(bench, key, options)
   local self = setmetatable({ bench = bench, key = key, options = options,
-                              rows = {}, figures = {}, transport = "unknown",
+                              rows = {}, figures = {}, told = {},
+                              transport = "unknown",
                               terminal = process.is_terminal(2) }, Report)
   self.silent = options.json or options.child_of
   if not self.silent then print(text.header(key)) end
@@ -56,10 +57,14 @@ function Report:row(row)
   self.rows[#self.rows + 1] = row
   self:clear()
   if self.options.child_of then pass_on("row", { row }) end
-  if not self.silent then
-    print(text.line(self.key, row))
-    io.flush()
+  if self.silent then return end
+  print(text.line(self.key, row))
+  local why = row.no_floor
+  if why and not self.told[why] then
+    print("  no floor: " .. why)
+    self.told[why] = true
   end
+  io.flush()
 end
 
 -- A single number, under a name of its own, with a line about it.

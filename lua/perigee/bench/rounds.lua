@@ -17,9 +17,9 @@ local samples = ffi.new("double[?]", CAPACITY)
 -- A round of `step(samples, capacity, until_ns)`, which fills in the duration
 -- of each call and returns how many it made, and (if calls overlap) the ns
 -- that they took together.
-function M.round(step, seconds)
+function M.round(step, seconds, warm_up)
   step(samples, 3, 0)
-  step(samples, CAPACITY, process.now() + seconds / 8 * 1e9)
+  step(samples, CAPACITY, process.now() + (warm_up or seconds / 8) * 1e9)
   local pool = histogram.new()
   local calls, ns = step(samples, CAPACITY, process.now() + seconds * 1e9)
   pool:add_all(samples, calls)
@@ -46,23 +46,32 @@ local function better(bursts)
   return chosen, best
 end
 
--- The floor's burst, when the worker has gone to sleep.
+-- The floor's burst, when the worker has gone to sleep; nil and why there is
+-- none.
 local function burst(floor, options, seconds)
   process.sleep((options.spin or 0) + SETTLE)
   return floor(seconds)
 end
 
 -- Completes `row` from as many turns as options.turns says. Floor: nil, or a
--- function of seconds that gives { what = histogram }.
-function M.measure(row, options, step, floor)
+-- function of seconds that gives { what = histogram }; nil and a reason where
+-- it cannot, and the row has no floor. why: why there is none to begin with.
+-- row.by_rate: the floor tells a rate, and rates are compared.
+function M.measure(row, options, step, floor, why)
   local seconds = (row.seconds or options.seconds) / options.turns
-  local rounds, bursts = {}, floor and { burst(floor, options, seconds) }
+  local rounds, bursts = {}, {}
+  if floor then bursts[1], why = burst(floor, options, seconds) end
   for turn = 1, options.turns do
-    rounds[turn] = M.round(step, seconds)
-    if floor then bursts[turn + 1] = burst(floor, options, seconds) end
+    rounds[turn] = M.round(step, seconds, options.warm_up)
+    if bursts[turn] then
+      bursts[turn + 1], why = burst(floor, options, seconds)
+    end
   end
   row.seconds = nil
-  if not floor then return statistics.row(row, rounds) end
+  if #bursts <= options.turns then
+    row.no_floor, row.by_rate = why, nil
+    return statistics.row(row, rounds)
+  end
   local chosen, what = better(bursts)
   row.floor = what
   return statistics.row(row, rounds, chosen)

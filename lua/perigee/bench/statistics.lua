@@ -54,6 +54,18 @@ local function floor_pool(bursts, kept)
   return pooled(bursts, chosen)
 end
 
+-- Where the floor is a rate: the time of a call at the median of the rounds'
+-- rates, with as many under way, next to the floor's.
+local function by_rate(row, rounds, kept)
+  local times = {}
+  for i, round in ipairs(kept) do
+    times[i] = rounds[round].seconds / rounds[round].calls * 1e6 * row.window
+  end
+  row.floor_gb_per_s = row.size * row.window / row.floor_p50_us / 1e3
+  row.ratio = median(times) / row.floor_p50_us
+  row.by_rate = nil
+end
+
 -- One row from rounds ({ histogram, seconds, calls }) and the floor's bursts
 -- (nil: there is no floor). Size is the payload of one call.
 function M.row(row, rounds, bursts)
@@ -76,6 +88,7 @@ function M.row(row, rounds, bursts)
   if bursts then
     row.floor_p50_us = floor_pool(bursts, kept):quantile(0.5) / 1e3
     row.ratio = row.p50_us / row.floor_p50_us
+    if row.by_rate then by_rate(row, rounds, kept) end
   end
   return row
 end

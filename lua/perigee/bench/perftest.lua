@@ -1,0 +1,230 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Floors over RDMA: the programs of the package perftest between the same two
+-- cores on the same devices. The worker starts the server and the driver the
+-- client, for a burst each; both are killed when their time is over.
+
+local histogram = require "perigee.bench.histogram"
+local process = require "perigee.bench.process"
+
+local M = {}
+
+local PROGRAMS = {
+  ib_write_lat = true, ib_read_lat = true, ib_send_lat = true,
+  ib_write_bw = true, ib_read_bw = true, ib_send_bw = true,
+}
+local LISTENING = 5   -- seconds until a server listens
+local LIMIT = 8       -- and that a burst may take beside its time
+local ATTEMPTS = 2    -- of a burst
+local FEWEST, MOST = 20, 20000 -- exchanges in a burst
+local LARGEST = 2 ^ 20 -- bytes of one message; larger ones by its rate
+-- An exchange's time and the bytes in a microsecond, as a first guess.
+local GUESS = { rdma_rxe = { 100, 30 } }
+local GUESS_ELSE = { 5, 1000 }
+
+-- ---- Devices ---------------------------------------------------------------
+
+local function settings(text)
+  local found, key = {}
+  for word in (text or ""):gmatch "[^%s,]+" do
+    local name, value = word:match "^(%w+)=(.*)$"
+    if name then
+      key = name
+      found[key] = value
+    elseif key then -- of several values the first counts
+      found[key] = found[key]
+    end
+  end
+  return found
+end
+
+-- The port that an engine with this option `rdma` uses (the first, if several),
+-- the index of its GID and the settings; or nil and why there is none.
+function M.device(text)
+  text = (text and text ~= "") and text or os.getenv "PERIGEE_RDMA"
+  local given, best = settings(text)
+  local name, port = (given.nics or ""):match "^([^:]+):?(%d*)$"
+  for _, one in ipairs(require "perigee".devices { state = "active" } or {}) do
+    local fits = one.name == name and (port == "" or one.port == tonumber(port))
+    if fits or not name and (not best or one.rate > best.rate) then
+      best = best and name and best or one
+    end
+  end
+  if not best then return nil, "there is no active RDMA port" end
+  return best, tonumber(given.gid) or best.gid, given
+end
+
+-- ---- The server, in the worker ---------------------------------------------
+
+local server, last_port
+
+local function installed(program)
+  for folder in (os.getenv "PATH" or ""):gmatch "[^:]+" do
+    local file = io.open(folder .. "/" .. program)
+    if file then
+      file:close()
+      return true
+    end
+  end
+end
+
+local function start(program, rdma, words, seconds)
+  local device, gid, given = M.device(rdma)
+  local command = { "timeout", "-s", "KILL", ("%.0f"):format(seconds), program,
+                    "-F", "-d", device.name, "-i", device.port }
+  local function add(...)
+    for _, word in ipairs { ... } do command[#command + 1] = word end
+  end
+  if device.link ~= "infiniband" then add("-x", gid) end
+  if given.mtu then add("-m", given.mtu) end
+  if given.sl then add("-S", given.sl) end
+  if given.qps and program:find "_bw$" then add("-q", given.qps) end
+  add(unpack(words))
+  return assert(process.spawn(command))
+end
+
+local function is_listening(port)
+  local wanted = ("^%%s*%%d+: %%x+:%04X %%x+:%%x+ 0A "):format(port)
+  for _, path in ipairs { "/proc/net/tcp", "/proc/net/tcp6" } do
+    for line in io.lines(path) do
+      if line:find(wanted) then return true end
+    end
+  end
+end
+
+-- Is it listening, before it ended and in time?
+local function comes_up(port)
+  local perigee = require "perigee"
+  local limit = process.now() + LISTENING * 1e9
+  repeat
+    if is_listening(port) then return true end
+    perigee.sleep(0.005)
+  until process.now() > limit
+end
+
+function M.stop()
+  if server then server:stop() end
+  server = nil
+  return true
+end
+
+-- What the driver asks for: a server of that program on the worker's device.
+-- The TCP port and the address at which it can be found; nil and why not.
+function M.serve(rdma, program, words, seconds)
+  if not PROGRAMS[program] then return nil, "there is no such floor" end
+  if not installed(program) then
+    return nil, program .. " is not there; install the package perftest"
+  end
+  local device, gid = M.device(rdma)
+  if not device then return nil, gid end
+  M.stop()
+  last_port = last_port and last_port + 1 or process.pid() * 13
+  for _ = 1, ATTEMPTS do
+    last_port = 20000 + last_port % 12000
+    words[#words + 1], words[#words + 2] = "-p", last_port
+    if not is_listening(last_port) then
+      server = start(program, rdma, words, seconds)
+      if comes_up(last_port) then
+        local address
+        for _, one in ipairs(device.gids) do
+          if one.index == gid then
+            address = one.address:match "^::ffff:([%d.]+)$"
+          end
+        end
+        return last_port, address or "127.0.0.1"
+      end
+      M.stop()
+    end
+    words[#words], words[#words - 1] = nil, nil
+    last_port = last_port + 1
+  end
+  return nil, program .. "'s server did not come up"
+end
+
+-- ---- Bursts, in the driver -------------------------------------------------
+
+-- Half round trips (of reads: round trips) in us, as a histogram of ns.
+local function latencies(text, scale)
+  local pool = histogram.new()
+  for us in text:gmatch "\n%d+, ([%d.e+-]+)" do
+    pool:add(tonumber(us) * 1e3 * scale)
+  end
+  return pool
+end
+
+-- The mean time of a message, from the average rate in MiB/s.
+local function rate(text, size, scale)
+  local pool = histogram.new()
+  local mean = text:match "\n%s*%d+%s+%d+%s+[%d.]+%s+([%d.]+)%s+[%d.]+%s*\n"
+  if mean and tonumber(mean) > 0 then
+    pool:add(size / (tonumber(mean) * 2 ^ 20) * 1e9 * scale)
+  end
+  return pool
+end
+
+local function words_of(self, size, count)
+  local words = { "-s", ("%d"):format(size), "-n", ("%d"):format(count) }
+  local function add(...)
+    for _, word in ipairs { ... } do words[#words + 1] = word end
+  end
+  if self.rate then add("-t", self.depth) else add "-H" end
+  if self.events then add "-e" end
+  return words
+end
+
+local function once(self, seconds)
+  local given, limit = self.run.given, LIMIT + 4 * seconds
+  local size = math.min(self.size, LARGEST)
+  local count = math.min(MOST, math.max(seconds / (self.guess * 1e-6), FEWEST))
+  if self.rate then count = math.max(count, 2 * self.depth) end
+  local words = words_of(self, size, count)
+  local proxy = self.run.proxy
+  local port, address = proxy:perftest(self.program, words, limit)
+  if not port then return nil, tostring(address) end
+  process.sleep(given.spin or 0) -- until the worker sleeps
+  words[#words + 1], words[#words + 2] = "-p", port
+  words[#words + 1] = address
+  local child = start(self.program, given.rdma, words, limit)
+  local text = child:rest()
+  local status = child:wait()
+  proxy:perftest_end()
+  local scale = self.scale * self.size / size
+  local pool = self.rate and rate(text, size, scale) or latencies(text, scale)
+  if status ~= 0 or pool.count == 0 then
+    return nil, ("%s ended with status %d"):format(self.program, status)
+  end
+  self.guess = math.max(pool:mean() / 1e3 / self.scale * (self.twice or 1), 0.5)
+  return { [self.name] = pool }
+end
+
+-- A floor as rounds.lua wants it: function(seconds) --> { what = histogram } or
+-- nil, reason. what: program; size, in bytes; scale, what its time is
+-- multiplied by; depth, messages under way (of programs that tell a rate);
+-- events (true: it sleeps until they come). Nil and why, where there is none.
+function M.of(run, what)
+  if run.given.no_floor then return nil end
+  if not installed(what.program) then
+    return nil, what.program .. " is not there; install the package perftest"
+  end
+  local device, why = M.device(run.given.rdma)
+  if not device then return nil, why end
+  local self = {
+    run = run, program = what.program, size = what.size,
+    scale = what.scale or 1, depth = what.depth or 1, events = what.events,
+    rate = what.program:find "_bw$" ~= nil,
+    twice = what.program:find "_lat$" and 2,
+  }
+  self.name = self.program .. (self.rate and " -t " .. self.depth or "")
+              .. (self.events and " -e" or "")
+  local guess = GUESS[device.driver] or GUESS_ELSE
+  self.guess = guess[1] + math.min(self.size, LARGEST) / guess[2]
+  return function(seconds)
+    local pools, reason
+    for _ = 1, ATTEMPTS do
+      pools, reason = once(self, seconds)
+      if pools then return pools end
+    end
+    return nil, reason
+  end
+end
+
+return M
