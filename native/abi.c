@@ -16,6 +16,7 @@ static const struct {
     ENTRY(perigee_slice),    ENTRY(perigee_session_info),
     ENTRY(perigee_counters), ENTRY(perigee_transfer),
     ENTRY(perigee_message),  ENTRY(perigee_loan),
+    ENTRY(perigee_device),   ENTRY(perigee_gid),
 };
 
 int perigee_abi(void) {
