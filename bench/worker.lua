@@ -2,7 +2,8 @@
 -- The other side of both benches. Started by them it serves "bench" as the
 -- agent "worker"; sessions to FOLDER/idle.sock are only kept; if --bytes is
 -- above 0 it has a region "bench" of that size and receives messages and
--- immediates at FOLDER/transfer.sock; and it ends with its parent. Started apart,
+-- immediates at FOLDER/transfer.sock; and it ends with its parent. Started
+-- apart,
 --
 --   luajit bench/worker.lua --listen ADDRESS [--bytes 64M] [--rdma TEXT]
 --
