@@ -327,8 +327,9 @@ static void break_lanes(struct rail *r) {
 }
 
 static void rail_fail(struct rail *r, const char *what) {
-  snprintf(r->reason, sizeof r->reason, "the RDMA device %s: %s",
-           r->port.device, what);
+  char text[REASON]; /* GCC takes parts of one structure for overlapping */
+  snprintf(text, sizeof text, "the RDMA device %s: %s", r->port.device, what);
+  memcpy(r->reason, text, sizeof text);
   r->failed = true;
   break_lanes(r);
 }
