@@ -55,7 +55,7 @@ enum { SEGMENT = 1 << 20 }; /* most bytes of one work request */
 /* Names of granted memory: regions as windows, regions as payloads, arena. */
 enum { ID_REGION = 0, ID_PAYLOAD = 4096, ID_ARENA = 8192, IDS = 65536 };
 enum { CHUNK = 4 << 20 }; /* of arenas and pool: registered at once */
-enum { STAGE_SLOT = 256 << 10, STAGE_SLOTS = 8 };
+enum { STAGE_SLOT = 256 << 10, STAGE_SLOTS = 4 };
 
 struct pair;
 
@@ -94,6 +94,7 @@ struct fabric {
   uint32_t pairs_made;
   struct pair *by_number[256]; /* chains of pairs, by queue pair number */
   struct keys *keys;           /* all of this fabric's */
+  struct granted *opening;     /* grants that wait for their windows */
   uint64_t registered, registrations; /* bytes now; how often, ever */
   char detail[REASON]; /* why memory could not be registered, the last time */
   uint64_t numbered[(ID_ARENA - ID_PAYLOAD) / 64]; /* payload ids in use, */
@@ -114,7 +115,14 @@ struct slot {
   bool inlined, signaled;
   bool mark;  /* reads the mark of job->operation into pair->seen */
   int status; /* the peer's device refused it, and the job is not told yet */
-  struct ibv_sge sge[SGES];
+  union {
+    struct ibv_sge sge[SGES];
+    struct { /* IBV_WR_BIND_MW; address, length and key as of the others */
+      struct ibv_mw *mw;
+      struct ibv_mr *mr;
+      int rights;
+    } bind;
+  };
 };
 
 struct pair {
@@ -132,7 +140,6 @@ struct pair {
   uint16_t peer_lid;
   enum ibv_mtu mtu;
   bool connected;                   /* while resetting: our half is in place */
-  struct ibv_send_wr *bind;         /* what a window is bound by, while it is */
   uint32_t depth;                   /* slots, a power of two */
   uint32_t filled, posted, retired; /* counts of slots: retired <= posted
                                        <= filled <= retired + depth */
@@ -180,8 +187,14 @@ struct granted {
   struct granted *next, **link; /* there */
   uint64_t offset, length;
   struct shared *shared; /* where windows cannot be had */
-  uint64_t refused;      /* generation that could not be opened, */
-  int64_t until;         /* and is not tried again before then */
+  int rights;
+  uint32_t rkey[PAIRS];
+  struct job job;          /* the binds of its windows, */
+  uint32_t bound;          /* on so many pairs so far, in order */
+  struct granted *waiting; /* in fabric->opening */
+  bool opening;            /* the peer is not told yet */
+  uint64_t refused;        /* generation that could not be opened, */
+  int64_t until;           /* and is not tried again before then */
 };
 struct held {
   uint64_t generation; /* 0: not told of yet */
@@ -260,6 +273,8 @@ struct lane {
 int rails_start(const struct fabric_options *options, struct fabric **fabric,
                 char reason[REASON]);
 void rails_stop(struct fabric *fabric);
+/* Takes in what has completed; turn goes on with what waited for it, too. */
+bool rails_poll(struct fabric *fabric);
 bool rails_turn(struct fabric *fabric);
 int rails_descriptors(struct fabric *fabric, int *fds, int capacity);
 void rails_ready(struct fabric *fabric);
@@ -282,9 +297,14 @@ uint32_t pair_room(const struct pair *pair);
 struct slot *pair_slot(struct pair *pair, struct job *job);
 /* A read of the mark of job->operation; the job is cancelled if it is gone. */
 void pair_mark(struct pair *pair, struct job *job);
-/* Binds a window, waiting for it: 0 or a status. */
-int pair_bind(struct pair *pair, struct ibv_mw *mw, struct ibv_mr *mr,
-              uint64_t address, uint64_t length, int flags);
+/* Binds a window under a key that nobody knows yet, as part of the job. A reset
+ * cancels it. There has to be room. */
+void pair_bind(struct pair *pair, struct job *job, struct ibv_mw *mw,
+               struct ibv_mr *mr, uint64_t address, uint64_t length, int rights,
+               uint32_t rkey);
+/* Waits a moment for what the control pair does for the job, and breaks the
+ * lane rather than to wait longer. */
+void lane_await(struct lane *lane, const struct job *job);
 /* Posts what was filled, as one chain, the last signaled. With a pair that is
  * not up it waits until it is. */
 void pair_post(struct pair *pair);
@@ -336,12 +356,15 @@ bool verbs_forget(struct fabric *, struct area *, uint64_t offset,
                   uint64_t length);
 void keys_close(struct fabric *fabric);
 /* Makes length bytes from base on reachable for the peer under an id, on every
- * pair, and tells it. Rights: enum perigee_access. 0 or a status. */
+ * pair, and tells it: later, once windows are bound, behind what the pairs do
+ * now. Rights: enum perigee_access. 0 or a status. */
 int grant_open(struct lane *lane, uint32_t id, uint64_t generation,
                struct area *area, uint64_t offset, uint64_t length, int access);
 /* Takes it back: nothing of the peer reaches it from the return on. */
 void grant_shut(struct lane *lane, uint32_t id);
 bool grant_is(const struct lane *lane, uint32_t id, uint64_t generation);
+/* Goes on with those that are being opened. */
+void grants_turn(struct fabric *fabric);
 void grants_close(struct lane *lane);
 void grant_heard(struct lane *lane, const struct note *note);
 /* The peer's memory of that id: NULL if it was never told of. */
@@ -380,6 +403,8 @@ bool verbs_reaches(struct lane *, const struct window *,
 int verbs_post(struct lane *, struct job *, const struct window *,
                struct payload *remote, struct payload *local, bool write);
 void verbs_flush(struct lane *lane);
+/* Resets what data pairs have of the job under way. */
+void lane_fence(struct lane *lane, const struct job *job);
 bool verbs_cease(struct lane *lane, struct job *job);
 
 #endif

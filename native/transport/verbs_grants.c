@@ -8,9 +8,15 @@
  * with the rights; then whoever learns the key and is connected to this
  * process can use it, while any session has a grant of the range.
  *
- *   none    open   granted   keys made, windows bound, the peer told
- *   none    open   refused   it failed: not tried again for a second
- *   granted shut   none      windows freed, the peer told
+ *   none     open    opening   keys made; windows are being bound
+ *   none     open    refused   there are no keys: not tried again for a second
+ *   opening  bound   granted   on all pairs: the peer is told
+ *   opening  reset   opening   a pair was: new windows
+ *   opening, granted
+ *            shut    none      windows freed, the peer told
+ *
+ * A window is bound in its pair's order, behind the bulk that is there already.
+ * Nobody waits for that but the peer, who knows that the grant will come.
  *
  * Freeing a window, like deregistering, ends only when the device is through
  * with it: a fence. A peer that was not told yet breaks its own pair, which is
@@ -96,37 +102,69 @@ static int shared_key(struct granted *granted, struct rail *rail, int rights,
 
 /* ---- Windows ------------------------------------------------------------ */
 
-static int window_key(struct granted *granted, struct pair *pair, uint32_t at,
-                      struct ibv_mr *mr, int rights, uint32_t *rkey) {
-  struct ibv_mw *mw = ibv_alloc_mw(pair->rail->pd, IBV_MW_TYPE_2);
-  if (!mw)
+static int window_make(struct granted *granted, struct pair *pair,
+                       struct ibv_mw **mw) {
+  if (*mw)
+    ibv_dealloc_mw(*mw);
+  *mw = ibv_alloc_mw(pair->rail->pd, IBV_MW_TYPE_2);
+  if (!*mw)
     return keys_status(errno);
-  granted->mw[at] = mw;
-  uint64_t base = (uintptr_t)granted->keys->area->base;
-  int status =
-      pair_bind(pair, mw, mr, base + granted->offset, granted->length, rights);
-  *rkey = mw->rkey;
-  return status;
+  granted->rkey[pair->index] = ibv_inc_rkey((*mw)->rkey);
+  return PERIGEE_OK;
 }
 
-static int pair_key(struct granted *granted, uint32_t at, int rights,
-                    uint32_t *rkey) {
+/* The key for a pair: good at once, or that of a window to be bound. */
+static int pair_key(struct granted *granted, uint32_t at) {
   struct pair *pair = &granted->lane->pairs[at];
   struct rail *rail = pair->rail;
   struct keys *keys = granted->keys;
+  uint32_t *rkey = &granted->rkey[at];
   if (!rail->windows)
-    return shared_key(granted, rail, rights, rkey);
+    return shared_key(granted, rail, granted->rights, rkey);
   struct part *part;
   int status = keys_part(keys, rail, granted->offset, &part);
   if (status < 0)
     return status;
   if (!part->bindable)
-    return shared_key(granted, rail, rights, rkey);
+    return shared_key(granted, rail, granted->rights, rkey);
   /* A window lies in one memory region. */
   uint64_t end = granted->offset + granted->length;
   if (end > keys_part_end(keys, granted->offset))
     return PERIGEE_UNSUPPORTED;
-  return window_key(granted, pair, at, part->mr, rights, rkey);
+  return window_make(granted, pair, &granted->mw[at]);
+}
+
+/* Control carries no bytes where there are pairs that do. */
+static uint32_t first_pair(const struct lane *lane) {
+  return lane->pair_count > 1;
+}
+
+static int make_keys(struct granted *granted) {
+  const struct lane *lane = granted->lane;
+  int status = PERIGEE_OK;
+  for (uint32_t i = first_pair(lane); i < lane->pair_count && status >= 0; i++)
+    status = pair_key(granted, i);
+  granted->bound = first_pair(lane);
+  return status;
+}
+
+/* Has all that is to be bound been posted? */
+static bool bind(struct granted *granted) {
+  struct lane *lane = granted->lane;
+  const struct keys *keys = granted->keys;
+  for (; granted->bound < lane->pair_count; granted->bound++) {
+    struct pair *pair = &lane->pairs[granted->bound];
+    struct ibv_mw *mw = granted->mw[granted->bound];
+    if (!mw)
+      continue;
+    if (pair->state != PAIR_UP || pair_room(pair) == 0)
+      return false;
+    uint64_t part = granted->offset / keys->size * lane->fabric->rail_count;
+    pair_bind(pair, &granted->job, mw, keys->parts[part + pair->rail->index].mr,
+              (uintptr_t)keys->area->base + granted->offset, granted->length,
+              granted->rights, granted->rkey[granted->bound]);
+  }
+  return true;
 }
 
 /* ---- Grants ------------------------------------------------------------- */
@@ -140,7 +178,26 @@ static void granted_link(struct granted *granted) {
   keys->grants = granted;
 }
 
+static void opening_unlink(struct granted *granted) {
+  struct granted **link = &granted->lane->fabric->opening;
+  while (*link && *link != granted)
+    link = &(*link)->waiting;
+  if (*link)
+    *link = granted->waiting;
+  granted->opening = false;
+}
+
+/* What is being bound is so no more, on the pairs that would do it later. */
+static void stop_binding(struct granted *granted) {
+  opening_unlink(granted);
+  lane_fence(granted->lane, &granted->job);
+  if (granted->job.pending > 0)
+    lane_await(granted->lane, &granted->job);
+}
+
 static void granted_free(struct granted *granted) {
+  if (granted->opening)
+    stop_binding(granted);
   for (uint32_t i = 0; i < PAIRS; i++)
     if (granted->mw[i])
       ibv_dealloc_mw(granted->mw[i]);
@@ -162,17 +219,6 @@ void granted_shut(struct granted *granted) {
     note_send(lane, &note);
 }
 
-static int granted_open(struct granted *granted, int access,
-                        struct note *note) {
-  int rights = (access & PERIGEE_READ ? IBV_ACCESS_REMOTE_READ : 0) |
-               (access & PERIGEE_WRITE ? IBV_ACCESS_REMOTE_WRITE : 0);
-  const struct lane *lane = granted->lane;
-  int status = PERIGEE_OK;
-  for (uint32_t i = 0; i < lane->pair_count && status >= 0; i++)
-    status = pair_key(granted, i, rights, &note->rkey[i]);
-  return status < 0 || lane->status >= 0 ? status : lane->status;
-}
-
 static int granted_begin(struct lane *lane, uint32_t id, struct area *area,
                          uint64_t offset, uint64_t length,
                          struct granted **out) {
@@ -190,8 +236,75 @@ static int granted_begin(struct lane *lane, uint32_t id, struct area *area,
   return PERIGEE_OK;
 }
 
-/* Opening may take in what the hardware has done, and so find the lane broken;
- * but nothing in there opens or shuts a grant. */
+static void tell_granted(const struct granted *granted) {
+  struct note note = {.kind = NOTE_GRANT,
+                      .operation = granted->id,
+                      .value = granted->generation,
+                      .base = (uintptr_t)granted->keys->area->base +
+                              granted->offset,
+                      .length = granted->length};
+  memcpy(note.rkey, granted->rkey, sizeof note.rkey);
+  note_send(granted->lane, &note);
+}
+
+/* A reset has cancelled it. */
+static void open_again(struct granted *granted) {
+  bool refused = granted->job.status != PERIGEE_CANCELLED;
+  granted->job = (struct job){0};
+  if (refused || make_keys(granted) < 0)
+    lane_break(granted->lane, PERIGEE_NO_MEMORY,
+               "%s does not bind a memory window",
+               granted->lane->pairs[0].rail->port.device);
+}
+
+/* Goes on with it: false while it has to wait. */
+static bool go_on(struct granted *granted) {
+  struct job *job = &granted->job;
+  if (granted->lane->status < 0 || granted->lane->cut) {
+    opening_unlink(granted);
+    return true;
+  }
+  if (job->pending == 0 && job->status < 0)
+    open_again(granted);
+  if (!bind(granted) || job->pending > 0 || job->status < 0)
+    return false;
+  opening_unlink(granted);
+  tell_granted(granted);
+  return true;
+}
+
+void grants_turn(struct fabric *fabric) {
+  for (struct granted *g = fabric->opening, *next; g; g = next) {
+    next = g->waiting;
+    go_on(g);
+  }
+}
+
+static void refuse(struct granted *granted, uint64_t generation) {
+  struct fabric *fabric = granted->lane->fabric;
+  granted_free(granted);
+  granted->refused = generation;
+  granted->until = keys_now(fabric) + REFUSED;
+}
+
+static int granted_open(struct granted *granted, uint64_t generation,
+                        int access) {
+  struct fabric *fabric = granted->lane->fabric;
+  granted->rights = (access & PERIGEE_READ ? IBV_ACCESS_REMOTE_READ : 0) |
+                    (access & PERIGEE_WRITE ? IBV_ACCESS_REMOTE_WRITE : 0);
+  int status = make_keys(granted);
+  if (status < 0) {
+    refuse(granted, generation);
+    return status;
+  }
+  granted->generation = generation;
+  granted->opening = true;
+  granted->waiting = fabric->opening;
+  fabric->opening = granted;
+  go_on(granted);
+  return PERIGEE_OK;
+}
+
 int grant_open(struct lane *lane, uint32_t id, uint64_t generation,
                struct area *area, uint64_t offset, uint64_t length,
                int access) {
@@ -205,25 +318,9 @@ int grant_open(struct lane *lane, uint32_t id, uint64_t generation,
   struct granted *granted = granted_find(lane, id);
   if (granted && granted->refused == generation &&
       keys_now(lane->fabric) < granted->until)
-    return PERIGEE_AGAIN;
+    return PERIGEE_NO_MEMORY;
   int status = granted_begin(lane, id, area, offset, length, &granted);
-  if (status < 0)
-    return status;
-  struct note note = {.kind = NOTE_GRANT,
-                      .operation = id,
-                      .value = generation,
-                      .base = (uintptr_t)area->base + offset,
-                      .length = length};
-  status = granted_open(granted, access, &note);
-  if (status < 0) {
-    granted_free(granted);
-    granted->refused = generation;
-    granted->until = keys_now(lane->fabric) + REFUSED;
-    return status;
-  }
-  granted->generation = generation;
-  note_send(lane, &note);
-  return PERIGEE_OK;
+  return status < 0 ? status : granted_open(granted, generation, access);
 }
 
 void grant_shut(struct lane *lane, uint32_t id) {

@@ -40,16 +40,21 @@ static void heard_grant(struct lane *lane, const struct note *note) {
   memcpy(held->rkey, note->rkey, sizeof held->rkey);
 }
 
+/* Also of what we were never told: it was taken back before it was open. */
+static void heard_revoke(struct lane *lane, const struct note *note) {
+  struct held *held =
+      note->operation < IDS ? held_make(lane, note->operation) : NULL;
+  if (!held || held->generation > note->value)
+    return;
+  held->generation = note->value;
+  held->revoked = true;
+}
+
 void grant_heard(struct lane *lane, const struct note *note) {
-  if (note->kind == NOTE_GRANT) {
+  if (note->kind == NOTE_GRANT)
     heard_grant(lane, note);
-    return;
-  }
-  if (!held_find(lane, note->operation))
-    return;
-  struct held *held = held_make(lane, note->operation);
-  if (held->generation == note->value)
-    held->revoked = true;
+  else
+    heard_revoke(lane, note);
 }
 
 const struct held *held_find(const struct lane *lane, uint32_t id) {

@@ -28,7 +28,7 @@
 #include "transport/verbs.h"
 
 enum { CHAIN = 16, CONTROL_DEPTH = 256 };
-static const int64_t BIND_LIMIT = 200 * 1000000; /* ns */
+static const int64_t AWAITED = 1000 * 1000000; /* ns */
 
 /* What goes to the peer when a pair was reset. */
 struct half {
@@ -269,7 +269,12 @@ static void write_request(struct pair *p, uint32_t at, struct ibv_send_wr *wr) {
     slot->sge[0] = (struct ibv_sge){(uintptr_t)&p->seen[where], 4, p->seen_key};
   slot->signaled = signals(p, slot, at);
   if (slot->opcode == IBV_WR_BIND_MW)
-    *wr = *p->bind;
+    *wr = (struct ibv_send_wr){
+        .opcode = IBV_WR_BIND_MW,
+        .bind_mw = {.mw = slot->bind.mw,
+                    .rkey = slot->rkey,
+                    .bind_info = {slot->bind.mr, slot->remote, slot->bytes,
+                                  (unsigned)slot->bind.rights}}};
   else
     *wr = (struct ibv_send_wr){
         .sg_list = slot->sge,
@@ -508,38 +513,26 @@ void lane_break(struct lane *lane, int status, const char *format, ...) {
 
 /* ---- Windows ------------------------------------------------------------ */
 
-static void forget_job(struct pair *p, const struct job *job) {
-  for (uint32_t at = p->retired; at != p->filled; at++)
-    if (slot_at(p, at)->job == job)
-      slot_at(p, at)->job = NULL;
+void pair_bind(struct pair *p, struct job *job, struct ibv_mw *mw,
+               struct ibv_mr *mr, uint64_t address, uint64_t length, int rights,
+               uint32_t rkey) {
+  struct slot *slot = pair_slot(p, job);
+  slot->opcode = IBV_WR_BIND_MW;
+  slot->remote = address;
+  slot->bytes = length;
+  slot->rkey = rkey;
+  slot->bind.mw = mw;
+  slot->bind.mr = mr;
+  slot->bind.rights = rights;
+  pair_post(p);
 }
 
-int pair_bind(struct pair *p, struct ibv_mw *mw, struct ibv_mr *mr,
-              uint64_t address, uint64_t length, int flags) {
-  struct fabric *fabric = p->lane->fabric;
-  const struct fabric_options *o = &fabric->engine;
-  uint32_t rkey = ibv_inc_rkey(mw->rkey);
-  struct ibv_send_wr wr = {
-      .opcode = IBV_WR_BIND_MW,
-      .bind_mw = {.mw = mw,
-                  .rkey = rkey,
-                  .bind_info = {mr, address, length, (unsigned)flags}}};
-  struct job job = {0};
-  if (p->state != PAIR_UP || pair_room(p) == 0)
-    return PERIGEE_AGAIN;
-  p->bind = &wr;
-  pair_slot(p, &job)->opcode = IBV_WR_BIND_MW;
-  pair_post(p);
-  int64_t end = o->clock(o->context) + BIND_LIMIT;
-  while (job.pending > 0 && o->clock(o->context) < end)
-    rails_turn(fabric);
-  p->bind = NULL;
-  if (job.pending > 0) {
-    forget_job(p, &job);
-    pair_reset(p, NULL); /* the window must not be bound behind our back */
-    return PERIGEE_AGAIN;
-  }
-  if (job.status == PERIGEE_OK)
-    mw->rkey = rkey;
-  return job.status;
+void lane_await(struct lane *lane, const struct job *job) {
+  const struct fabric_options *o = &lane->fabric->engine;
+  int64_t end = o->clock(o->context) + AWAITED;
+  while (job->pending > 0 && o->clock(o->context) < end)
+    rails_poll(lane->fabric);
+  if (job->pending > 0)
+    lane_break(lane, PERIGEE_PEER_LOST, "%s does not do what it was given",
+               lane->pairs[0].rail->port.device);
 }

@@ -228,9 +228,8 @@ static int find_held(const struct lane *lane, uint32_t id,
   if (id >= IDS)
     return PERIGEE_PROTOCOL;
   *held = held_find(lane, id);
-  if (!*held)
-    return 0; /* the news of it is on its way */
-  return (*held)->revoked ? PERIGEE_STALE : 1;
+  /* Else the news of it is on its way: its owner keeps it for the operation. */
+  return *held && !(*held)->revoked;
 }
 
 /* Bytes that lie in the peer's arena already. */

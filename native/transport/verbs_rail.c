@@ -293,10 +293,17 @@ static bool turn(struct rail *r) {
   return any;
 }
 
-bool rails_turn(struct fabric *f) {
+bool rails_poll(struct fabric *f) {
   bool any = false;
   for (uint32_t i = 0; i < f->rail_count; i++)
     any = turn(&f->rails[i]) || any;
+  return any;
+}
+
+bool rails_turn(struct fabric *f) {
+  bool any = rails_poll(f);
+  if (f->opening)
+    grants_turn(f);
   return any;
 }
 

@@ -128,7 +128,10 @@ int inbox_open(struct lane *lane) {
 int inbox_bind(struct lane *lane) {
   if (!lane->inbox_mw)
     return PERIGEE_OK;
-  return pair_bind(&lane->pairs[0], lane->inbox_mw, lane->inbox_mr,
-                   (uintptr_t)lane->inbox, lane->inbox_length,
-                   IBV_ACCESS_REMOTE_WRITE);
+  struct job job = {0};
+  pair_bind(&lane->pairs[0], &job, lane->inbox_mw, lane->inbox_mr,
+            (uintptr_t)lane->inbox, lane->inbox_length, IBV_ACCESS_REMOTE_WRITE,
+            lane->inbox_key);
+  lane_await(lane, &job);
+  return job.status;
 }

@@ -14,7 +14,8 @@
  * a quarter of something is to be given back.
  *
  * Notes are taken in as they complete and never wait for the program; records
- * wait in their ring until the core peeks.
+ * wait in their ring until the core peeks. A record goes out after all notes
+ * before it: what it speaks of may be a grant that one of them takes back.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -180,7 +181,8 @@ uint8_t *verbs_reserve(struct lane *lane, enum ring ring, uint64_t length) {
   uint64_t padded = (length + UNIT - 1) / UNIT * UNIT;
   uint64_t left = out->size - (out->head & (out->size - 1));
   out->at = padded <= left ? out->head : out->head + left;
-  if (lane->status < 0 || out->at + padded - out->known > out->size ||
+  if (lane->status < 0 || lane->waiting_count > 0 ||
+      out->at + padded - out->known > out->size ||
       lane->sent - lane->sent_known >= RECORDS ||
       pair_room(&lane->pairs[0]) < 2)
     return NULL;

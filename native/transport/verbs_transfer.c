@@ -261,7 +261,7 @@ static bool has_slots(const struct pair *pair, const struct job *job) {
 
 /* Control is not reset: what was put there is short, and ends by itself or
  * with the lane. */
-static void fence(struct lane *lane, const struct job *job) {
+void lane_fence(struct lane *lane, const struct job *job) {
   for (uint32_t i = 1; i < lane->pair_count && job->pending > 0; i++)
     if (has_slots(&lane->pairs[i], job))
       pair_reset(&lane->pairs[i], job);
@@ -277,7 +277,7 @@ bool verbs_cease(struct lane *lane, struct job *job) {
     } else {
       rails_turn(lane->fabric); /* for those who wait here for the end */
       if (now - job->ceasing >= CEASE_AFTER)
-        fence(lane, job);
+        lane_fence(lane, job);
     }
   }
   if (job->pending > 0)
