@@ -96,8 +96,9 @@ struct rdma_options {
   uint32_t timeout;                /* timeout: 4.096 us * 2^n, 8..20; 14 */
   uint32_t retries;                /* retry: 0..6; 6. 7 is for ever on some */
   uint32_t rnr_retries;            /* rnr: 0..6; 6 */
-  uint32_t receives;               /* receives: in the shared queue,
-                                      16..65536; 8192 */
+  uint32_t receives;               /* receives: in a shared queue, of which
+                                      there are more when one is full,
+                                      512..65536; 8192 */
   uint64_t stripe;                 /* stripe: least bytes of a queue pair's
                                       share, 4K..1G; 256K */
   uint32_t depth;                  /* depth: work requests of a queue pair,

@@ -32,7 +32,7 @@ static const struct key keys[] = {
     KEY("timeout", timeout, 8, 20),
     KEY("retry", retries, 0, 6),
     KEY("rnr", rnr_retries, 0, 6),
-    KEY("receives", receives, 16, 65536),
+    KEY("receives", receives, 512, 65536),
     KEY("stripe", stripe, 4096, 1 << 30),
     KEY("depth", depth, 8, 8192),
     KEY("inline", inline_size, 0, 1024),

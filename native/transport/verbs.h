@@ -3,7 +3,8 @@
  * verbs.h - what the files of the RDMA transport share.
  *
  *   verbs.c           a lane's set-up: offer, join, cut; the table
- *   verbs_rail.c      a port in use: context, CQ, SRQ; what completes
+ *   verbs_rail.c      a port in use: its context and events
+ *   verbs_queues.c    completion and receive queues; what completes
  *   verbs_pair.c      a queue pair: posting, retiring, breaking, rebuilding
  *   verbs_ring.c      records, notes, credits, marks
  *   verbs_register.c  memory regions by kind of memory; the inbox
@@ -47,6 +48,7 @@
 #include "transport/transport.h"
 
 enum { RAILS = 4, PAIRS = 9, SGES = 4 }; /* pairs: control and at most 8 */
+enum { QUEUES = 32 };
 enum { OPERATIONS = 65536, UNIT = 64 };
 /* Records and notes that one side may have under way; the last notes are kept
  * for credits, and so nobody waits for credits that cannot come. */
@@ -61,6 +63,17 @@ struct pair;
 
 /* ---- Rails -------------------------------------------------------------- */
 
+struct queues {
+  struct rail *rail;
+  struct ibv_cq *cq;
+  uint32_t cq_size, cq_used;   /* what may be completed at once, at most */
+  struct ibv_srq *srq;         /* of rail 0 */
+  uint32_t srq_size, srq_used; /* entries posted for lanes, ever; */
+  uint32_t srq_free, srq_owed; /* of lanes that have gone; to post again */
+  uint32_t unacked;            /* channel events */
+  bool armed;
+};
+
 struct rail {
   struct fabric *fabric;
   uint32_t index;
@@ -71,15 +84,11 @@ struct rail {
   union ibv_gid gid;
   struct ibv_pd *pd;
   struct ibv_comp_channel *channel;
-  struct ibv_cq *cq;
-  uint32_t cq_size, cq_used;   /* what may be completed at once, at most */
-  struct ibv_srq *srq;         /* of rail 0 */
-  uint32_t srq_size, srq_used; /* entries posted for lanes, ever; */
-  uint32_t srq_free, srq_owed; /* of lanes that have gone; to post again */
+  struct queues queues[QUEUES]; /* one, until it is full */
+  uint32_t queue_count;
   struct ibv_mr *marks;
   bool windows; /* memory windows of type 2 */
-  bool armed, failed;
-  uint32_t unacked;    /* channel events */
+  bool failed;
   char reason[REASON]; /* of failed */
 };
 
@@ -129,6 +138,7 @@ struct pair {
   struct lane *lane;
   struct rail *rail;
   struct pair *next; /* in fabric->by_number */
+  struct queues *queues;
   struct ibv_qp *qp;
   uint32_t index, number;
   uint8_t state;
@@ -279,10 +289,18 @@ bool rails_turn(struct fabric *fabric);
 int rails_descriptors(struct fabric *fabric, int *fds, int capacity);
 void rails_ready(struct fabric *fabric);
 void rails_arm(struct fabric *fabric);
-/* Room for that many completions and receives more, or PERIGEE_NO_MEMORY. */
+
+/* ---- verbs_queues.c ----------------------------------------------------- */
+/* One more of the rail's: 0 or an errno. */
+int queues_open(struct rail *rail);
+void queues_close(struct queues *queues);
+/* Takes in what has completed. */
+bool queues_turn(struct queues *queues);
+/* Queues with room for that many more, or PERIGEE_NO_MEMORY. */
 int rail_reserve(struct rail *rail, uint32_t completions, uint32_t receives,
-                 char reason[REASON]);
-void rail_unreserve(struct rail *rail, uint32_t completions, uint32_t receives);
+                 struct queues **queues, char reason[REASON]);
+void queues_unreserve(struct queues *queues, uint32_t completions,
+                      uint32_t receives);
 
 /* ---- verbs_pair.c ------------------------------------------------------- */
 int pair_make(struct pair *pair, struct lane *lane, struct rail *rail,

@@ -110,9 +110,9 @@ static struct ibv_qp *make_qp(struct pair *p) {
   const struct rail *rail = p->rail;
   int sges = SGES < rail->attr.max_sge ? SGES : rail->attr.max_sge;
   for (uint32_t room = rail->fabric->options.inline_size;; room /= 2) {
-    struct ibv_qp_init_attr a = {.send_cq = rail->cq,
-                                 .recv_cq = rail->cq,
-                                 .srq = p->index == 0 ? rail->srq : NULL,
+    struct ibv_qp_init_attr a = {.send_cq = p->queues->cq,
+                                 .recv_cq = p->queues->cq,
+                                 .srq = p->index == 0 ? p->queues->srq : NULL,
                                  .cap = {.max_send_wr = p->depth,
                                          .max_send_sge = (uint32_t)sges,
                                          .max_inline_data = room},
@@ -158,7 +158,7 @@ int pair_make(struct pair *p, struct lane *lane, struct rail *rail,
   p->rail = rail;
   p->depth = p->index == 0 ? CONTROL_DEPTH : power(rail->fabric->options.depth);
   uint32_t receives = p->index == 0 ? RECORDS + NOTES : 0;
-  int status = rail_reserve(rail, completions(p), receives, reason);
+  int status = rail_reserve(rail, completions(p), receives, &p->queues, reason);
   if (status < 0)
     return status;
   p->slots = calloc(p->depth, sizeof *p->slots);
@@ -171,7 +171,7 @@ int pair_make(struct pair *p, struct lane *lane, struct rail *rail,
       rail->fabric->lib->destroy_qp(p->qp);
     p->qp = NULL;
     free(p->slots);
-    rail_unreserve(rail, completions(p), receives);
+    queues_unreserve(p->queues, completions(p), receives);
     return PERIGEE_NO_MEMORY;
   }
   p->number = p->qp->qp_num;
@@ -208,7 +208,7 @@ void pair_unmake(struct pair *p) {
   uint32_t receives = p->index == 0 ? RECORDS + NOTES : 0;
   unlink_pair(p);
   p->rail->fabric->lib->destroy_qp(p->qp);
-  rail_unreserve(p->rail, completions(p), receives);
+  queues_unreserve(p->queues, completions(p), receives);
   free(p->slots);
   p->qp = NULL;
   p->slots = NULL;

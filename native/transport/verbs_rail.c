@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_rail.c - a port in use by an engine, and what completes on it.
+ * verbs_rail.c - a port in use by an engine: opening it, and its events.
  *
- * The completion queue is never overrun: what may complete at once is reserved
- * before it can be posted, and the queue grows with it. The shared receive
- * queue has an entry, without a buffer, for each record and note that the peers
- * of all lanes may send; those used up are posted again by dozens, for which
- * there are as many to spare.
- *
- * Sleeping: arm asks the queue for an event; a poll afterwards finds what came
+ * Sleeping: arm asks the queues for an event; a poll afterwards finds what came
  * before; what comes later makes the channel's descriptor readable.
  */
 #include <errno.h>
@@ -21,8 +15,7 @@
 
 #include "transport/verbs.h"
 
-enum { BATCH = 16, BATCHES = 4, OWED = 32, CQ_FIRST = 1024 };
-#define RECEIVE_ID UINT64_MAX
+enum { EVENTS = 16 }; /* acknowledged at once: it takes a lock */
 
 /* ---- Opening ------------------------------------------------------------ */
 
@@ -47,27 +40,6 @@ static bool has_windows(const struct rail *r) {
          (r->attr.device_cap_flags & TYPE_2);
 }
 
-static uint32_t least(uint32_t a, int b) {
-  return b > 0 && a > (uint32_t)b ? (uint32_t)b : a;
-}
-
-static int open_queues(struct rail *r) {
-  const struct verbs_library *lib = r->fabric->lib;
-  r->channel = lib->create_comp_channel(r->context);
-  if (!r->channel)
-    return errno;
-  r->cq_size = least(CQ_FIRST, r->attr.max_cqe);
-  r->cq = lib->create_cq(r->context, (int)r->cq_size, NULL, r->channel, 0);
-  if (!r->cq)
-    return errno;
-  if (r->index > 0)
-    return 0;
-  r->srq_size = least(r->fabric->options.receives, r->attr.max_srq_wr);
-  struct ibv_srq_init_attr a = {.attr = {.max_wr = r->srq_size, .max_sge = 1}};
-  r->srq = lib->create_srq(r->pd, &a);
-  return r->srq ? 0 : errno;
-}
-
 static int not_blocking(int fd) {
   return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
@@ -85,7 +57,8 @@ static int open_context(struct rail *r) {
   memcpy(&r->gid, r->port.gid, sizeof r->gid);
   r->windows = has_windows(r);
   r->pd = lib->alloc_pd(r->context);
-  return r->pd ? 0 : errno;
+  r->channel = r->pd ? lib->create_comp_channel(r->context) : NULL;
+  return r->channel ? 0 : errno;
 }
 
 static int open_marks(struct rail *r) {
@@ -98,7 +71,7 @@ static int open_marks(struct rail *r) {
 static int rail_open(struct rail *r, char reason[REASON]) {
   int error = open_context(r);
   if (!error)
-    error = open_queues(r);
+    error = queues_open(r);
   if (!error)
     error = open_marks(r);
   if (!error && (not_blocking(r->channel->fd) != 0 ||
@@ -120,12 +93,8 @@ static void rail_close(struct rail *r) {
   const struct verbs_library *lib = r->fabric->lib;
   if (r->marks)
     lib->dereg_mr(r->marks);
-  if (r->srq)
-    lib->destroy_srq(r->srq);
-  if (r->unacked)
-    lib->ack_cq_events(r->cq, r->unacked);
-  if (r->cq)
-    lib->destroy_cq(r->cq);
+  while (r->queue_count > 0)
+    queues_close(&r->queues[--r->queue_count]);
   if (r->channel)
     lib->destroy_comp_channel(r->channel);
   if (r->pd)
@@ -188,115 +157,14 @@ void rails_stop(struct fabric *f) {
   free(f);
 }
 
-/* ---- Receives ----------------------------------------------------------- */
-
-static int post_receives(struct rail *r, uint32_t count) {
-  struct ibv_recv_wr chain[OWED], *bad;
-  while (count > 0) {
-    uint32_t n = count < OWED ? count : OWED;
-    for (uint32_t i = 0; i < n; i++)
-      chain[i] = (struct ibv_recv_wr){.wr_id = RECEIVE_ID,
-                                      .next = i + 1 < n ? &chain[i + 1] : NULL};
-    if (ibv_post_srq_recv(r->srq, chain, &bad) != 0)
-      return PERIGEE_NO_MEMORY;
-    count -= n;
-  }
-  return PERIGEE_OK;
-}
-
-/* What was used up is owed; the first lane brings what is to spare. */
-static int more_receives(struct rail *r, uint32_t count, char reason[REASON]) {
-  if (r->srq_free >= count) { /* a lane has left them */
-    r->srq_free -= count;
-    return PERIGEE_OK;
-  }
-  uint32_t spare = r->srq_used == 0 ? 2 * OWED : 0;
-  if (count + spare > r->srq_size - r->srq_used) {
-    snprintf(reason, REASON,
-             "the shared receive queue of %s has %u entries, all of them for "
-             "the sessions that there are (option receives)",
-             r->port.device, r->srq_size);
-    return PERIGEE_NO_MEMORY;
-  }
-  r->srq_used += count + spare;
-  return post_receives(r, count + spare);
-}
-
-int rail_reserve(struct rail *r, uint32_t completions, uint32_t receives,
-                 char reason[REASON]) {
-  uint32_t want = r->cq_used + completions, size = r->cq_size;
-  while (size < want && size < (uint32_t)r->attr.max_cqe)
-    size = least(size * 2, r->attr.max_cqe);
-  if (size < want || (size != r->cq_size &&
-                      r->fabric->lib->resize_cq(r->cq, (int)size) != 0)) {
-    snprintf(reason, REASON,
-             "the completion queue of %s cannot hold %u entries: fewer "
-             "sessions, or less depth (option depth)",
-             r->port.device, want);
-    return PERIGEE_NO_MEMORY;
-  }
-  r->cq_size = size;
-  if (receives > 0) {
-    int status = more_receives(r, receives, reason);
-    if (status < 0)
-      return status;
-  }
-  r->cq_used = want;
-  return PERIGEE_OK;
-}
-
-/* Receives stay posted; the next lane has them. */
-void rail_unreserve(struct rail *r, uint32_t completions, uint32_t receives) {
-  r->cq_used -= completions;
-  r->srq_free += receives;
-}
-
-/* ---- What completes ----------------------------------------------------- */
-
-static void received(struct rail *r, const struct ibv_wc *wc) {
-  struct pair *p = pair_by_number(r->fabric, wc->qp_num);
-  r->srq_owed++;
-  if (p && p->index == 0 && wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
-    ring_arrived(p->lane, be32toh(wc->imm_data));
-}
-
-static void completed(struct rail *r, const struct ibv_wc *wc) {
-  /* The opcode of a failed completion says nothing; receives have no id. */
-  if (wc->wr_id == RECEIVE_ID) {
-    if (wc->status == IBV_WC_SUCCESS)
-      received(r, wc);
-    else
-      r->srq_owed++;
-    return;
-  }
-  struct pair *p = pair_by_number(r->fabric, wc->qp_num);
-  if (p && p->rail == r)
-    pair_completed(p, wc);
-}
-
-static bool turn(struct rail *r) {
-  struct ibv_wc wc[BATCH];
-  bool any = false;
-  for (int i = 0; i < BATCHES && !r->failed; i++) {
-    int n = ibv_poll_cq(r->cq, BATCH, wc);
-    for (int k = 0; k < n; k++)
-      completed(r, &wc[k]);
-    any = any || n > 0;
-    if (n < BATCH)
-      break;
-  }
-  if (r->srq_owed >= OWED) {
-    uint32_t owed = r->srq_owed;
-    r->srq_owed = 0;
-    post_receives(r, owed);
-  }
-  return any;
-}
+/* ---- Polling ------------------------------------------------------------ */
 
 bool rails_poll(struct fabric *f) {
   bool any = false;
   for (uint32_t i = 0; i < f->rail_count; i++)
-    any = turn(&f->rails[i]) || any;
+    for (uint32_t q = 0; q < f->rails[i].queue_count && !f->rails[i].failed;
+         q++)
+      any = queues_turn(&f->rails[i].queues[q]) || any;
   return any;
 }
 
@@ -312,8 +180,9 @@ bool rails_turn(struct fabric *f) {
 void rails_arm(struct fabric *f) {
   for (uint32_t i = 0; i < f->rail_count; i++) {
     struct rail *r = &f->rails[i];
-    if (!r->armed && !r->failed)
-      r->armed = ibv_req_notify_cq(r->cq, 0) == 0;
+    for (uint32_t q = 0; q < r->queue_count && !r->failed; q++)
+      if (!r->queues[q].armed)
+        r->queues[q].armed = ibv_req_notify_cq(r->queues[q].cq, 0) == 0;
   }
 }
 
@@ -380,18 +249,23 @@ static void async_events(struct rail *r) {
   }
 }
 
+static void channel_events(struct rail *r) {
+  const struct verbs_library *lib = r->fabric->lib;
+  struct ibv_cq *cq;
+  void *context;
+  while (lib->get_cq_event(r->channel, &cq, &context) == 0) {
+    struct queues *q = context;
+    q->armed = false;
+    if (++q->unacked == EVENTS) {
+      lib->ack_cq_events(q->cq, q->unacked);
+      q->unacked = 0;
+    }
+  }
+}
+
 void rails_ready(struct fabric *f) {
   for (uint32_t i = 0; i < f->rail_count; i++) {
-    struct rail *r = &f->rails[i];
-    struct ibv_cq *cq;
-    void *context;
-    while (f->lib->get_cq_event(r->channel, &cq, &context) == 0) {
-      r->armed = false;
-      if (++r->unacked == BATCH) {
-        f->lib->ack_cq_events(r->cq, r->unacked);
-        r->unacked = 0;
-      }
-    }
-    async_events(r);
+    channel_events(&f->rails[i]);
+    async_events(&f->rails[i]);
   }
 }

@@ -197,6 +197,7 @@ describe("a region under traffic", function()
         local remote = session:region("busy")
         if not remote then break end
         local err
+        child.say("at it")
         repeat
           local _, why = session:write { from = here:slice(0, 2 ^ 24),
                                          to = remote:slice(0, 2 ^ 24) }:wait(5)
@@ -212,6 +213,7 @@ describe("a region under traffic", function()
     local region = engine:alloc(2 ^ 24, { name = "busy", access = "w" })
     assert(listener:accept(5))
     for round = 1, 10 do
+      child:expect("at it", 5, pump)
       perigee.sleep(0.003 * round)
       assert.is_true(region:close(5))
       child:expect("stale", 5, pump)

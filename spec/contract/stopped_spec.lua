@@ -137,20 +137,27 @@ describe("a stopped peer", function()
     end
   end)
 
+  -- Of memory that the peer would have to copy. A device needs nobody.
+  local function timed_out_or_done_by_device(future)
+    if session:explain().transport ~= "verbs" then return timed_out(future) end
+    local done, err = future:wait(5)
+    assert.is_true(done or err.kind == "timeout", tostring(err))
+  end
+
   it("reads and writes nothing of a transfer that ended", function()
     local own = assert(session:region("own"))
     for _, size in ipairs { 1, 5000, 100000, SIZE } do
       local slice = here:slice(0, size):fill(3)
       child:signal("STOP")
-      timed_out(session:read { from = own:slice(0, size), to = slice,
-                                timeout = 0.05 })
+      timed_out_or_done_by_device(session:read {
+        from = own:slice(0, size), to = slice, timeout = 0.05 })
       slice:fill(0x66)
       continue()
       unchanged(slice, 0x66)
       slice:fill(1)
       child:signal("STOP")
-      timed_out(session:write { from = slice, to = own:slice(0, size),
-                                 timeout = 0.05 })
+      timed_out_or_done_by_device(session:write {
+        from = slice, to = own:slice(0, size), timeout = 0.05 })
       slice:fill(2)
       continue()
       local first = proxy:own()
