@@ -149,8 +149,10 @@ static void fetch(struct operation *op) {
   int head = part_step(op, IN_HEAD);
   int slice = head == 1 ? part_step(op, IN_SLICE) : head;
   int status = head < 0 ? head : slice;
-  if (status >= 0 &&
-      !(still_offered(op, IN_HEAD) && still_offered(op, IN_SLICE)))
+  /* Or a device found that it is not. */
+  if (status == PERIGEE_CANCELLED ||
+      (status >= 0 &&
+       !(still_offered(op, IN_HEAD) && still_offered(op, IN_SLICE))))
     status = PERIGEE_PEER_LOST;
   if (status == 0)
     return;

@@ -94,7 +94,7 @@ struct fetch {
                       the mark was seen live after it was taken */
   uint8_t *bounce; /* by way of it, then; and to memory that no CPU touches */
   uint64_t bounced, put; /* bytes in it, and gone on from it */
-  bool started;
+  bool marked; /* the operation's mark is being read, behind all bytes */
   struct job job;
 };
 

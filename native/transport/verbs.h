@@ -11,7 +11,8 @@
  *   verbs_keys.c      registered areas
  *   verbs_grants.c    memory of ours that the peer may reach
  *   verbs_held.c      memory of the peer's
- *   verbs_payload.c   payloads of calls: exposed, staged, fetched
+ *   verbs_payload.c   payloads of calls: lent, exposed, staged
+ *   verbs_fetch.c     and fetched
  *   verbs_transfer.c  one-sided transfers
  *
  * Who owns what. The engine has one fabric; a fabric one rail for each port
@@ -58,6 +59,10 @@ enum { SEGMENT = 1 << 20 }; /* most bytes of one work request */
 enum { ID_REGION = 0, ID_PAYLOAD = 4096, ID_ARENA = 8192, IDS = 65536 };
 enum { CHUNK = 4 << 20 }; /* of arenas and pool: registered at once */
 enum { STAGE_SLOT = 256 << 10, STAGE_SLOTS = 4 };
+enum { STAGE = STAGE_SLOT * STAGE_SLOTS };
+/* Where a payload is: verbs_payload.c. */
+enum source_kind { SOURCE_REGION = 5, SOURCE_ARENA = 6 };
+enum { OFFSET_BITS = 40 };
 
 struct pair;
 
@@ -353,6 +358,9 @@ bool verbs_live(struct lane *, uint16_t operation, uint32_t generation);
 void ring_arrived(struct lane *lane, uint32_t immediate);
 /* Sends it now, or when there is room. */
 void note_send(struct lane *lane, const struct note *note);
+/* NOTE_STAGED or NOTE_TAKEN. */
+void note_bytes(struct lane *lane, enum note_kind kind, uint32_t operation,
+                uint8_t part, uint32_t generation, uint64_t bytes);
 /* What was told of bytes staged or taken, if it is of that generation. */
 static inline uint64_t tagged(uint32_t generation, uint64_t bytes) {
   return (uint64_t)generation << 40 | (bytes & ((UINT64_C(1) << 40) - 1));
@@ -405,6 +413,11 @@ const uint8_t *verbs_view(struct lane *, const struct source *);
 int verbs_expose(struct lane *, struct exposure *, struct payload *);
 int64_t verbs_feed(struct lane *, struct exposure *);
 void verbs_conceal(struct lane *, struct exposure *);
+/* Do these bytes lie in the lane's arena? */
+bool lane_lends(const struct lane *lane, const uint8_t *pointer,
+                uint64_t length);
+
+/* ---- verbs_fetch.c ------------------------------------------------------ */
 int64_t verbs_fetch(struct lane *, struct fetch *);
 bool verbs_fetch_end(struct lane *, struct fetch *);
 

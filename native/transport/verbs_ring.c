@@ -255,6 +255,16 @@ void note_send(struct lane *lane, const struct note *note) {
     keep(lane, note);
 }
 
+void note_bytes(struct lane *lane, enum note_kind kind, uint32_t operation,
+                uint8_t part, uint32_t generation, uint64_t bytes) {
+  const struct note note = {.kind = (uint8_t)kind,
+                            .part = part,
+                            .operation = operation,
+                            .generation = generation,
+                            .value = bytes};
+  note_send(lane, &note);
+}
+
 static void note_heard(struct lane *lane, const struct note *note) {
   uint32_t op = note->operation;
   uint64_t word = tagged(note->generation, note->value);
