@@ -92,7 +92,8 @@ struct rail {
   struct queues queues[QUEUES]; /* one, until it is full */
   uint32_t queue_count;
   struct ibv_mr *marks;
-  bool windows; /* memory windows of type 2 */
+  struct pair *by_number[256]; /* chains of pairs, by queue pair number */
+  bool windows;                /* memory windows of type 2 */
   bool failed;
   char reason[REASON]; /* of failed */
 };
@@ -106,9 +107,8 @@ struct fabric {
   _Atomic uint32_t *marks; /* by operation: its generation, or 0 */
   struct lane *lanes;
   uint32_t pairs_made;
-  struct pair *by_number[256]; /* chains of pairs, by queue pair number */
-  struct keys *keys;           /* all of this fabric's */
-  struct granted *opening;     /* grants that wait for their windows */
+  struct keys *keys;                  /* all of this fabric's */
+  struct granted *opening;            /* grants that wait for their windows */
   uint64_t registered, registrations; /* bytes now; how often, ever */
   char detail[REASON]; /* why memory could not be registered, the last time */
   uint64_t numbered[(ID_ARENA - ID_PAYLOAD) / 64]; /* payload ids in use, */
@@ -142,7 +142,7 @@ struct slot {
 struct pair {
   struct lane *lane;
   struct rail *rail;
-  struct pair *next; /* in fabric->by_number */
+  struct pair *next; /* in rail->by_number */
   struct queues *queues;
   struct ibv_qp *qp;
   uint32_t index, number;
@@ -341,7 +341,7 @@ int pair_heard(struct lane *lane, const void *bytes, uint32_t length);
 void pair_down(struct pair *pair, int status);
 void lane_break(struct lane *lane, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-struct pair *pair_by_number(struct fabric *fabric, uint32_t number);
+struct pair *pair_by_number(const struct rail *rail, uint32_t number);
 
 /* ---- verbs_ring.c ------------------------------------------------------- */
 int ring_set_up(struct lane *lane); /* own half: inbox */

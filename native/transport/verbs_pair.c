@@ -124,15 +124,15 @@ static struct ibv_qp *make_qp(struct pair *p) {
   }
 }
 
-struct pair *pair_by_number(struct fabric *f, uint32_t number) {
-  struct pair *p = f->by_number[number & 255];
+struct pair *pair_by_number(const struct rail *rail, uint32_t number) {
+  struct pair *p = rail->by_number[number & 255];
   while (p && p->number != number)
     p = p->next;
   return p;
 }
 
 static void unlink_pair(struct pair *p) {
-  struct pair **at = &p->lane->fabric->by_number[p->number & 255];
+  struct pair **at = &p->rail->by_number[p->number & 255];
   while (*at && *at != p)
     at = &(*at)->next;
   if (*at)
@@ -178,7 +178,7 @@ int pair_make(struct pair *p, struct lane *lane, struct rail *rail,
   p->psn = new_psn();
   p->salt = ++lane->fabric->pairs_made << 12;
   p->state = PAIR_FRESH;
-  struct pair **chain = &lane->fabric->by_number[p->number & 255];
+  struct pair **chain = &rail->by_number[p->number & 255];
   p->next = *chain;
   *chain = p;
   return PERIGEE_OK;

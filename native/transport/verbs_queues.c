@@ -137,7 +137,7 @@ void queues_unreserve(struct queues *q, uint32_t completions,
 /* ---- What completes ----------------------------------------------------- */
 
 static void received(struct queues *q, const struct ibv_wc *wc) {
-  struct pair *p = pair_by_number(q->rail->fabric, wc->qp_num);
+  struct pair *p = pair_by_number(q->rail, wc->qp_num);
   if (p && p->index == 0 && wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
     ring_arrived(p->lane, be32toh(wc->imm_data));
 }
@@ -150,8 +150,8 @@ static void completed(struct queues *q, const struct ibv_wc *wc) {
       received(q, wc);
     return;
   }
-  struct pair *p = pair_by_number(q->rail->fabric, wc->qp_num);
-  if (p && p->rail == q->rail)
+  struct pair *p = pair_by_number(q->rail, wc->qp_num);
+  if (p)
     pair_completed(p, wc);
 }
 

@@ -224,7 +224,7 @@ static void async_event(struct rail *r, enum ibv_event_type type,
   case IBV_EVENT_QP_FATAL:
   case IBV_EVENT_QP_REQ_ERR:
   case IBV_EVENT_QP_ACCESS_ERR:
-    p = pair_by_number(r->fabric, number);
+    p = pair_by_number(r, number);
     if (p && p->index == 0)
       lane_break(p->lane, PERIGEE_PEER_LOST, "%s on %s",
                  r->fabric->lib->event_type_str(type), r->port.device);
