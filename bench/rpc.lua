@@ -54,11 +54,9 @@ local MODES = {
 -- Over RDMA: what is short takes twice as long as one way; of what is long, the
 -- rate of one way counts, and where several are under way, too.
 local function rdma_floor(run, size, window)
-  if window == 1 and size < LONG then
-    return perftest.of(run, { program = "ib_write_lat", size = size,
-                              scale = 2 })
-  end
-  return perftest.of(run, { program = "ib_write_bw", size = size,
+  local short = window == 1 and size < LONG
+  local program = run.given.floor or short and "ib_write_lat" or "ib_write_bw"
+  return perftest.of(run, { program = program, size = size,
                             depth = math.max(window, RATE_DEPTH),
                             scale = 2 * window })
 end

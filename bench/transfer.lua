@@ -15,6 +15,7 @@ local rounds = require "perigee.bench.rounds"
 
 local SIZES = "8,64,1K,4K,64K,256K,1M,4M,16M"
 local BLOCK, BLOCKS, STRIDES = 64, 1000, { 256, 4096 }
+local BLOCKS_DEEP = 64 -- of them perftest has under way
 local EVERY = 16 -- samples between two checks, where these take long
 local ALL = { "write", "read", "write_imm", "send", "prepared_write",
               "prepared_read", "strided_write", "strided_read" }
@@ -136,26 +137,30 @@ local function job_of(run, mode, size, stride, at)
   return job
 end
 
--- Over RDMA the program that does the like, with as many under way.
-local function rdma_floor(run, mode, size, window)
+-- Over RDMA the program that does the like, with as many under way; of strided
+-- transfers, one that does so with their blocks.
+local function rdma_floor(run, mode, size, window, blocks)
   local kind = is_read(mode) and "read" or mode == "send" and "send" or "write"
-  local program = ("ib_%s_%s"):format(kind, window > 1 and "bw" or "lat")
-  return perftest.of(run, { program = program, size = size, depth = window,
-                            scale = window })
+  local several = window > 1 or blocks
+  local program = run.given.floor
+                  or ("ib_%s_%s"):format(kind, several and "bw" or "lat")
+  return perftest.of(run, { program = program, size = size,
+                            depth = blocks and BLOCKS_DEEP or window,
+                            scale = blocks or window })
 end
 
 local function floor_of(run, mode, size, stride, window)
   if run.given.no_floor then return nil end
   if run.transport == "verbs" then
-    return rdma_floor(run, mode, stride and size or size * run.given.batch,
-                      window)
+    if stride then
+      return rdma_floor(run, mode, BLOCK, 1, run.given.count)
+    end
+    return rdma_floor(run, mode, size, window)
   end
   if window > 1 then return nil, "none for several under way" end
   local words = {}
   if stride then
     words, size = { "--count", run.given.count, "--stride", stride }, BLOCK
-  elseif run.given.batch > 1 then
-    size = size * run.given.batch
   end
   return floor.of("floor_memcpy", run.given, words, size)
 end
@@ -188,7 +193,7 @@ local function measure(run, mode, size, stride)
                 prepared = mode:find "^prepared" ~= nil }
   if mode == "send" or window > 1 then row.repeats = 1 end
   return rounds.measure(row, run.given, loop_of(mode, jobs),
-                        floor_of(run, mode, size, stride, window))
+                        floor_of(run, mode, size * batch, stride, window))
 end
 
 -- A session for each row: messages and immediates are counted from its start.

@@ -110,6 +110,8 @@ function M.parser(spec)
   parser:option("--plot", "Draw p50 and floor over size (gnuplot).")
     :argname "FILE.svg"
   parser:flag("--json", "Print one JSON document in place of the table.")
+  parser:option("--floor", "Over RDMA: compare with this program of perftest.")
+    :argname "PROGRAM"
   parser:flag("--no-floor", "Do not measure the floor.")
   parser:option("--child-of", "One mode for another bench (main.lua).")
     :hidden(true):convert(whole)

@@ -14,12 +14,13 @@ local PROGRAMS = {
 }
 local LISTENING = 5   -- seconds until a server listens
 local LIMIT = 8       -- and that a burst may take beside its time
-local ATTEMPTS = 2    -- of a burst
+local ATTEMPTS = 3    -- of a burst: over rxe now and then one hangs
 local FEWEST, MOST = 20, 20000 -- exchanges in a burst
 local LARGEST = 2 ^ 20 -- bytes of one message; larger ones by its rate
--- An exchange's time and the bytes in a microsecond, as a first guess.
-local GUESS = { rdma_rxe = { 100, 30 } }
-local GUESS_ELSE = { 5, 1000 }
+local INLINE = 64      -- the most that is sent inline, as Perigee does
+-- An exchange's time in us, and the bytes in one, as a first guess: on the slow
+-- side, or the first burst would outlast its limit.
+local GUESS_US, GUESS_BYTES = 100, 30
 
 -- ---- Devices ---------------------------------------------------------------
 
@@ -151,12 +152,15 @@ local function latencies(text, scale)
   return pool
 end
 
--- The mean time of a message, from the average rate in MiB/s.
+-- The mean time of a message, from the average rates in MiB/s and in messages
+-- per us: of long ones the former has more digits, of short ones the latter.
 local function rate(text, size, scale)
   local pool = histogram.new()
-  local mean = text:match "\n%s*%d+%s+%d+%s+[%d.]+%s+([%d.]+)%s+[%d.]+%s*\n"
-  if mean and tonumber(mean) > 0 then
-    pool:add(size / (tonumber(mean) * 2 ^ 20) * 1e9 * scale)
+  local mib, messages =
+    text:match "\n%s*%d+%s+%d+%s+[%d.]+%s+([%d.]+)%s+([%d.]+)%s*\n"
+  if mib and tonumber(messages) > 0 then
+    local us = size < 4096 and 1 / messages or size / (mib * 2 ^ 20) * 1e6
+    pool:add(us * 1e3 * scale)
   end
   return pool
 end
@@ -166,7 +170,11 @@ local function words_of(self, size, count)
   local function add(...)
     for _, word in ipairs { ... } do words[#words + 1] = word end
   end
-  if self.rate then add("-t", self.depth) else add "-H" end
+  if self.rate then
+    add("-t", self.depth)
+  elseif size <= INLINE and self.program ~= "ib_read_lat" then
+    add("-I", INLINE)
+  end
   if self.events then add "-e" end
   return words
 end
@@ -182,6 +190,7 @@ local function once(self, seconds)
   if not port then return nil, tostring(address) end
   process.sleep(given.spin or 0) -- until the worker sleeps
   words[#words + 1], words[#words + 2] = "-p", port
+  if not self.rate then words[#words + 1] = "-H" end -- nobody reads the server
   words[#words + 1] = address
   local child = start(self.program, given.rdma, words, limit)
   local text = child:rest()
@@ -192,7 +201,7 @@ local function once(self, seconds)
   if status ~= 0 or pool.count == 0 then
     return nil, ("%s ended with status %d"):format(self.program, status)
   end
-  self.guess = math.max(pool:mean() / 1e3 / self.scale * (self.twice or 1), 0.5)
+  self.guess = math.max(pool:mean() / 1e3 / scale * (self.twice or 1), 0.5)
   return { [self.name] = pool }
 end
 
@@ -215,8 +224,7 @@ function M.of(run, what)
   }
   self.name = self.program .. (self.rate and " -t " .. self.depth or "")
               .. (self.events and " -e" or "")
-  local guess = GUESS[device.driver] or GUESS_ELSE
-  self.guess = guess[1] + math.min(self.size, LARGEST) / guess[2]
+  self.guess = GUESS_US + math.min(self.size, LARGEST) / GUESS_BYTES
   return function(seconds)
     local pools, reason
     for _ = 1, ATTEMPTS do

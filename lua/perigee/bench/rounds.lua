@@ -63,8 +63,8 @@ function M.measure(row, options, step, floor, why)
   if floor then bursts[1], why = burst(floor, options, seconds) end
   for turn = 1, options.turns do
     rounds[turn] = M.round(step, seconds, options.warm_up)
-    if bursts[turn] then
-      bursts[turn + 1], why = burst(floor, options, seconds)
+    if bursts[turn] then -- if one fails, the one before stands in for it
+      bursts[turn + 1] = burst(floor, options, seconds) or bursts[turn]
     end
   end
   row.seconds = nil
