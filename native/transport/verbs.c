@@ -271,19 +271,21 @@ static int verbs_broken(const struct lane *lane, const char **reason) {
 
 static void verbs_describe(const struct lane *lane, char *text, uint64_t size) {
   const struct rail *r = &lane->fabric->rails[0];
-  snprintf(text, size,
-           "%s/%u%s, %u queue pairs for data, MTU %u, inline %u, %s, "
-           "%llu KiB registered in %llu steps, %llu resets",
-           r->port.device, r->port.port,
-           lane->fabric->rail_count > 1 ? " and others" : "",
-           lane->pair_count - 1, 128u << lane->pairs[0].mtu,
-           lane->pairs[0].inline_max,
-           r->windows ? "memory windows keep what is granted to this session"
-                      : "the device has no memory windows: whoever learns a "
-                        "key of granted memory may use it",
-           (unsigned long long)(lane->fabric->registered >> 10),
-           (unsigned long long)lane->fabric->registrations,
-           (unsigned long long)lane->resets);
+  snprintf(
+      text, size,
+      "%s/%u%s, %u queue pairs for data, MTU %u, inline %u, %s, "
+      "%llu KiB registered in %llu steps, %llu posts, "
+      "%llu polls that found something, %llu resets",
+      r->port.device, r->port.port,
+      lane->fabric->rail_count > 1 ? " and others" : "", lane->pair_count - 1,
+      128u << lane->pairs[0].mtu, lane->pairs[0].inline_max,
+      r->windows ? "memory windows keep what is granted to this session"
+                 : "the device has no memory windows: whoever learns a "
+                   "key of granted memory may use it",
+      (unsigned long long)(lane->fabric->registered >> 10),
+      (unsigned long long)lane->fabric->registrations,
+      (unsigned long long)lane->posts, (unsigned long long)lane->fabric->found,
+      (unsigned long long)lane->resets);
 }
 
 static void verbs_arm(struct lane *lane) {

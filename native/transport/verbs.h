@@ -111,6 +111,7 @@ struct fabric {
   struct granted *opening;            /* grants that wait for their windows */
   uint64_t registered, registrations; /* bytes now; how often, ever */
   char detail[REASON]; /* why memory could not be registered, the last time */
+  uint64_t found;      /* polls of a queue that found something */
   uint64_t numbered[(ID_ARENA - ID_PAYLOAD) / 64]; /* payload ids in use, */
   uint32_t number;                                 /* where to look next, */
   uint64_t generation;                             /* and the last given */
@@ -280,8 +281,8 @@ struct lane {
   struct held **held;
   struct area arena; /* loans and staging blocks */
   struct blocks blocks;
-  uint32_t turn;                 /* of the pairs, for whose turn it is */
-  uint64_t posts, polls, resets; /* counted, for describe() */
+  uint32_t turn;          /* of the pairs, for whose turn it is */
+  uint64_t posts, resets; /* counted, for describe() */
 };
 
 /* ---- verbs_rail.c ------------------------------------------------------- */

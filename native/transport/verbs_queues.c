@@ -163,6 +163,7 @@ bool queues_turn(struct queues *q) {
     for (int k = 0; k < n; k++)
       completed(q, &wc[k]);
     any = any || n > 0;
+    q->rail->fabric->found += n > 0;
     if (n < BATCH)
       break;
   }

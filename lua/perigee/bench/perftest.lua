@@ -70,7 +70,8 @@ end
 
 local function start(program, rdma, words, seconds)
   local device, gid, given = M.device(rdma)
-  local command = { "timeout", "-s", "KILL", ("%.0f"):format(seconds), program,
+  local command = { "timeout", "-s", "KILL", ("%.0f"):format(seconds), "sh",
+                    "-c", 'exec "$@" 2>&1', "sh", program,
                     "-F", "-d", device.name, "-i", device.port }
   local function add(...)
     for _, word in ipairs { ... } do command[#command + 1] = word end
@@ -199,7 +200,8 @@ local function once(self, seconds)
   local scale = self.scale * self.size / size
   local pool = self.rate and rate(text, size, scale) or latencies(text, scale)
   if status ~= 0 or pool.count == 0 then
-    return nil, ("%s ended with status %d"):format(self.program, status)
+    return nil, ("%s ended with status %d: %s"):format(
+      self.program, status, text:match "([^\n]+)%s*$" or "it said nothing")
   end
   self.guess = math.max(pool:mean() / 1e3 / scale * (self.twice or 1), 0.5)
   return { [self.name] = pool }
