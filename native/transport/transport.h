@@ -80,6 +80,7 @@ struct job {
   int64_t ceasing;       /* since when it is to end; 0: it is not */
   uint16_t operation;    /* of the peer, whose mark is read after the bytes, */
   uint32_t generation;   /* or 0: no mark is read */
+  uint32_t marks;        /* seen, and live */
 };
 
 /* A payload of the peer, on its way to us. */
@@ -94,7 +95,10 @@ struct fetch {
                       the mark was seen live after it was taken */
   uint8_t *bounce; /* by way of it, then; and to memory that no CPU touches */
   uint64_t bounced, put; /* bytes in it, and gone on from it */
-  bool marked; /* the operation's mark is being read, behind all bytes */
+  uint32_t marked; /* how often the mark was asked for, behind bytes */
+  /* Where a device fills the bounce block in two halves, by turns. */
+  uint64_t half, ends[2];  /* bytes; of the payload, by half: where it ends */
+  uint32_t asked, emptied; /* halves: ever read into, ever gone on */
   struct job job;
 };
 

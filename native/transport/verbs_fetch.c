@@ -6,8 +6,8 @@
  * Bytes that were read count if the operation was live after the last of them:
  * a mark is read behind them, on each pair that carried some. The last byte is
  * held back until then. What others can see, and memory that cannot be
- * registered, gets its bytes from a bounce block of the own arena, each filling
- * under a mark of its own. What goes round staging slots is read over one pair,
+ * registered, gets its bytes from a bounce block of the own arena: one half is
+ * read into while the other is emptied, each filling under a mark of its own. What goes round staging slots is read over one pair,
  * which completes in order.
  */
 #include "transport/verbs.h"
@@ -143,7 +143,7 @@ static bool read_marks(struct lane *lane, struct fetch *f) {
   return true;
 }
 
-/* Whole slots of a ring, when the first of their bytes lie here. */
+/* Whole slots of a ring, when all of their bytes have been taken. */
 static void tell_taken(struct lane *lane, const struct fetch *f,
                        uint64_t bytes) {
   uint64_t slots = bytes / STAGE_SLOT;
@@ -154,8 +154,9 @@ static void tell_taken(struct lane *lane, const struct fetch *f,
 
 /* ---- By way of a bounce block ------------------------------------------- */
 
+/* A payload that fits into half of it is not divided. */
 static int take_bounce(struct lane *lane, struct fetch *f) {
-  uint64_t size = least(f->total, BOUNCE);
+  uint64_t size = f->total <= BOUNCE ? f->total : 2 * BOUNCE;
   int64_t offset = blocks_take(&lane->blocks, size);
   while (offset == PERIGEE_NO_MEMORY && size > BOUNCE_LEAST) {
     size /= 4;
@@ -164,52 +165,58 @@ static int take_bounce(struct lane *lane, struct fetch *f) {
   if (offset < 0)
     return (int)offset;
   f->bounce = lane->arena.base + offset;
-  f->bounced = f->put = 0;
+  f->half = size >= f->total ? size : size / 2;
+  f->put = 0;
   return 0;
 }
 
-static int64_t fill_bounce(struct lane *lane, struct fetch *f) {
-  uint64_t offset = (uint64_t)(f->bounce - lane->arena.base);
-  uint64_t size = least(blocks_size(&lane->blocks, offset), BOUNCE);
-  struct payload bounce;
-  payload_bytes(&bounce, f->bounce, size);
-  bounce.area = &lane->arena;
-  return read_some(lane, f, &bounce, size);
+static uint32_t halves(const struct fetch *f) {
+  return f->half < f->total ? 2 : 1;
 }
 
-/* 1: bytes of the payload lie in the bounce block, 0: not yet, or a status. */
-static int refill(struct lane *lane, struct fetch *f) {
-  struct job *job = &f->job;
-  if (job->posted == f->done) {
-    int64_t n = fill_bounce(lane, f);
-    if (n <= 0)
-      return (int)n;
-  }
-  if (!f->marked) {
-    f->marked = read_marks(lane, f);
-    verbs_flush(lane);
-  }
-  if (!f->marked || job->pending > 0)
-    return 0;
-  f->marked = false;
-  if (job->status < 0)
-    return job->status;
-  tell_taken(lane, f, job->posted);
-  f->bounced = job->posted - f->done;
-  f->put = 0;
-  return 1;
+static uint8_t *half_at(const struct fetch *f, uint32_t count) {
+  return f->bounce + count % halves(f) * f->half;
 }
 
+/* Reads on while the other half is emptied; a mark stands behind each filling.
+ * 0 or a status. */
+static int ask(struct lane *lane, struct fetch *f) {
+  const struct job *job = &f->job;
+  struct payload half;
+  int64_t n = 1;
+  while (n > 0 && f->asked - f->emptied < halves(f) && job->posted < f->total) {
+    if (f->marked != f->asked)
+      break;
+    payload_bytes(&half, half_at(f, f->asked), f->half);
+    half.area = &lane->arena;
+    n = read_some(lane, f, &half, f->half);
+    if (n > 0)
+      f->ends[f->asked++ % 2] = job->posted;
+    if (n > 0 && read_marks(lane, f))
+      f->marked++;
+  }
+  if (f->marked != f->asked && read_marks(lane, f))
+    f->marked++;
+  verbs_flush(lane);
+  return n < 0 && f->asked == f->emptied ? (int)n : 0;
+}
+
+/* What lies in the first half that was asked for, once its mark was seen. */
 static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
-  if (f->put == f->bounced) {
-    int status = refill(lane, f);
-    if (status <= 0)
-      return status;
-  }
-  int64_t moved = payload_put(f->into, f->bounce + f->put, f->bounced - f->put);
-  if (moved > 0) {
-    f->put += (uint64_t)moved;
-    f->done += (uint64_t)moved;
+  int status = ask(lane, f);
+  if (status < 0 || f->job.marks == f->emptied)
+    return status;
+  uint64_t end = f->ends[f->emptied % 2];
+  int64_t moved =
+      payload_put(f->into, half_at(f, f->emptied) + f->put, end - f->done);
+  if (moved <= 0)
+    return moved;
+  tell_taken(lane, f, f->done + (uint64_t)moved);
+  f->put += (uint64_t)moved;
+  f->done += (uint64_t)moved;
+  if (f->done == end) {
+    f->emptied++;
+    f->put = 0;
   }
   return moved;
 }
@@ -264,7 +271,7 @@ static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
     if (stuck && job->pending == 0 && job->done == f->done)
       return bounce(lane, f);
     if (job->posted == f->total) {
-      f->marked = read_marks(lane, f);
+      f->marked += read_marks(lane, f);
       verbs_flush(lane);
     }
   }

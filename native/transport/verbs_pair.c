@@ -318,6 +318,7 @@ static void settle(struct pair *p, uint32_t at, int status) {
   if (status == PERIGEE_OK && slot->mark &&
       p->seen[at & (p->depth - 1)] != job->generation)
     status = PERIGEE_CANCELLED;
+  job->marks += status == PERIGEE_OK && slot->mark;
   if (status == PERIGEE_OK)
     job->done += slot->bytes;
   else if (job->status == PERIGEE_OK)
