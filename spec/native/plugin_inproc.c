@@ -258,9 +258,9 @@ static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
     if (later(lane))
       return 0;
     if (!e->payload.ticket)
-      f->started = false;
-    uint64_t n = f->started ? SPLINTER : splinter(lane, f->total - f->done);
-    f->started = true;
+      f->marked = false;
+    uint64_t n = f->marked ? SPLINTER : splinter(lane, f->total - f->done);
+    f->marked = true;
     int64_t got = payload_take(&e->payload, f->bounce, n);
     if (got <= 0)
       return got;
