@@ -146,8 +146,9 @@ struct perigee_session {
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
   bool dialed, freed, hangup;
-  bool hello_seen, ready_seen, joined;
-  struct node news; /* accepted: in engine->news; lost: in engine->losses */
+  bool hello_seen, ready_said, joined;
+  bool alone, calls; /* without a socket; the side of it that speaks first */
+  struct node news;  /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
   char reason[256], address[PERIGEE_ADDRESS_MAX + 8];
@@ -170,7 +171,7 @@ struct perigee_session {
   struct perigee_remote *remotes;
   struct perigee_prepared *prepared;
   struct operation *connect;
-  struct timer timer; /* of hello */
+  struct timer timer; /* of hello; without a socket all its life */
   struct wire wire;
   uint32_t granted_count;
   struct perigee_counters counters;
@@ -200,7 +201,7 @@ struct perigee_engine {
   struct node moving;  /* to be stepped at each poll */
   struct node replied; /* wait for their caller's mark: at each tick */
   struct node fresh;
-  struct node sessions, listeners, dead;
+  struct node sessions, listeners, endpoints, dead;
   struct node hot, cold; /* open sessions: polled each time, and in turn */
   uint32_t cold_count;
   struct node news, losses;       /* sessions with ACCEPTED, LOST to be told */
@@ -371,8 +372,10 @@ void session_end(struct perigee_session *session, int status,
 void session_destroy(struct perigee_session *session);
 void session_forsake(struct perigee_session *session);
 void session_wake(struct perigee_session *session);
-void session_begun(struct perigee_session *session);
+void session_begun(struct perigee_session *session, int64_t timer);
 void session_opened(struct perigee_session *session);
+/* Is its lane? Then the session has ended. */
+bool session_broken(struct perigee_session *session);
 bool session_open_for(struct perigee_session *session, int *status);
 struct perigee_session *session_new(struct perigee_engine *, int fd);
 
@@ -383,11 +386,30 @@ void turns_stir(struct perigee_session *session); /* it is hot again */
 
 /* ---- hello.c ----------------------------------------------------------- */
 void hello_begin(struct perigee_session *session);
+/* Its steps, for who hears the peer's hello and offer by other ways. What this
+ * side says; its half of the transport; does the peer's hello fit, and its half
+ * (false: the session has ended); and that all is in place. */
+void hello_own(struct perigee_session *session, struct hello *hello);
+int hello_open(struct perigee_session *, struct offer *, char reason[REASON]);
+bool hello_fits(struct perigee_session *session, const struct hello *hello);
+bool hello_joins(struct perigee_session *session, const struct offer *offer);
+void hello_ready(struct perigee_session *session);
 int hello_frame(struct perigee_session *, const struct frame *);
 void hello_timeout(struct perigee_session *session);
 /* Does this side have a transport of that name? */
 const struct perigee_transport *transport_named(struct perigee_engine *,
                                                 const char *name);
+/* The first that can do without a socket, or NULL. */
+const struct perigee_transport *transport_alone(struct perigee_engine *);
+
+/* ---- endpoint.c -------------------------------------------------------- */
+/* Parts of sessions without a socket: of a poll, when their timer is due, a
+ * frame for the peer (as wire_send), and the last one before the end. */
+void endpoint_poll(struct perigee_session *session);
+void endpoint_tick(struct perigee_session *session);
+int endpoint_tell(struct perigee_session *session, const struct frame *frame);
+void endpoint_drain(struct perigee_session *session);
+void endpoints_close(struct perigee_engine *engine);
 
 /* ---- lookup.c ---------------------------------------------------------- */
 int lookup_asked(struct perigee_session *, const struct lookup *);
@@ -398,7 +420,13 @@ void remotes_free(struct perigee_session *session);
 void sockets_poll(struct perigee_engine *engine);
 /* To have readable descriptors of fabrics told to them. */
 int fabric_watch(struct perigee_engine *engine, int fd);
-/* Sends or ends the session; false if it was ended. */
+/* Tells the peer, over the socket or, where there is none, through the lane: as
+ * wire_send. */
+int session_tell(struct perigee_session *, const struct frame *, const int *fds,
+                 uint32_t fd_count);
+/* Takes the frames that have come; what is none of them ends the session. */
+void session_frames(struct perigee_session *session);
+/* Tells or ends the session; false if it was ended. */
 bool session_send(struct perigee_session *, const struct frame *,
                   const int *fds, uint32_t fd_count);
 

@@ -129,11 +129,11 @@ static uint64_t pool_bytes(const struct perigee_engine *engine) {
 }
 
 static void open_lists(struct perigee_engine *engine) {
-  struct node *lists[] = {&engine->ready,   &engine->given, &engine->moving,
-                          &engine->replied, &engine->fresh, &engine->sessions,
-                          &engine->hot,     &engine->cold,  &engine->listeners,
-                          &engine->dead,    &engine->news,  &engine->losses,
-                          &engine->free};
+  struct node *lists[] = {
+      &engine->ready,     &engine->given,    &engine->moving, &engine->replied,
+      &engine->fresh,     &engine->sessions, &engine->hot,    &engine->cold,
+      &engine->listeners, &engine->dead,     &engine->news,   &engine->losses,
+      &engine->free,      &engine->endpoints};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }
@@ -234,6 +234,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
   struct node *n;
   while ((n = engine->listeners.next) != &engine->listeners)
     perigee_listener_close(CONTAINER(n, struct perigee_listener, node));
+  endpoints_close(engine);
   if (engine->alive && !engine_alive(engine))
     forsake_sessions(engine);
   else

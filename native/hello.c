@@ -43,6 +43,16 @@ const struct perigee_transport *transport_named(struct perigee_engine *engine,
   return t ? t : find(built_in, name);
 }
 
+const struct perigee_transport *transport_alone(struct perigee_engine *engine) {
+  const struct perigee_transport *const *lists[] = {engine->options.transports,
+                                                    built_in};
+  for (size_t i = 0; i < 2; i++)
+    for (size_t k = 0; lists[i] && lists[i][k]; k++)
+      if (lists[i][k]->say)
+        return lists[i][k];
+  return NULL;
+}
+
 static bool offers(const struct hello *hello, const char *name) {
   for (uint32_t i = 0; i < hello->transports; i++)
     if (strcmp(hello->transport[i], name) == 0)
@@ -63,7 +73,7 @@ static const struct perigee_transport *choose(struct perigee_session *s,
 
 /* ---- Saying hello ------------------------------------------------------- */
 
-static void own_hello(struct perigee_session *s, struct hello *h) {
+void hello_own(struct perigee_session *s, struct hello *h) {
   const struct perigee_options *o = &s->engine->options;
   *h = (struct hello){.magic = HELLO_MAGIC,
                       .version_min = PROTOCOL_MIN,
@@ -85,8 +95,8 @@ void hello_begin(struct perigee_session *s) {
   struct frame f = {.type = FRAME_HELLO};
   s->nonce = engine_random(s->engine);
   s->probe = engine_random(s->engine);
-  session_begun(s);
-  own_hello(s, &f.hello);
+  session_begun(s, s->engine->options.hello_timeout);
+  hello_own(s, &f.hello);
   session_send(s, &f, NULL, 0);
 }
 
@@ -97,7 +107,7 @@ void hello_timeout(struct perigee_session *s) {
 static int refuse(struct perigee_session *s, int status, const char *reason) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {.status = status}};
   snprintf(f.refuse.text, sizeof f.refuse.text, "%s", reason);
-  wire_send(s->fd, &f, NULL, 0);
+  session_tell(s, &f, NULL, 0);
   session_end(s, status, reason);
   return PERIGEE_OK;
 }
@@ -121,13 +131,13 @@ static void tell(struct perigee_session *s, const void *bytes,
                  uint32_t length) {
   struct frame f = {.type = FRAME_LANE, .lane = {.length = length}};
   memcpy(f.lane.bytes, bytes, length);
-  if (s->fd >= 0)
+  if (s->state != PERIGEE_SESSION_ENDED)
     session_send(s, &f, NULL, 0);
 }
 
-static int send_offer(struct perigee_session *s) {
+int hello_open(struct perigee_session *s, struct offer *offer,
+               char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
-  struct frame f = {.type = FRAME_OFFER};
   struct lane_options lane = {.ring = o->ring,
                               .pool = o->pool,
                               .operations = o->operations,
@@ -137,51 +147,90 @@ static int send_offer(struct perigee_session *s) {
                               .probe_address = s->hello.probe_address,
                               .probe_value = s->hello.probe_value,
                               .key = s->nonce ^ s->hello.nonce,
+                              .alone = s->alone,
                               .session = s,
                               .stir = turns_stir,
                               .tell = tell};
-  char reason[REASON];
   int status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)
-    status = s->transport->open(&lane, &s->lane, &f.offer, reason);
+    status = s->transport->open(&lane, &s->lane, offer, reason);
+  if (status < 0 && !*reason)
+    snprintf(reason, REASON, "no memory for the session's rings");
+  return status;
+}
+
+static int send_offer(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_OFFER};
+  char reason[REASON];
+  int status = hello_open(s, &f.offer, reason);
   if (status < 0)
-    return refuse(s, status,
-                  *reason ? reason : "no memory for the session's rings");
+    return refuse(s, status, reason);
   session_send(s, &f, f.offer.fds, f.offer.fd_count);
   for (uint32_t i = 0; i < f.offer.fd_count; i++)
     close(f.offer.fds[i]);
   return PERIGEE_OK;
 }
 
-static int heard_hello(struct perigee_session *s, const struct hello *h) {
+/* What does not fit: a status and why. */
+static int check_hello(struct perigee_session *s, const struct hello *h,
+                       char reason[REASON]) {
   struct hello own;
-  char reason[160];
-  if (s->hello_seen)
-    return PERIGEE_PROTOCOL;
-  s->hello_seen = true;
-  s->hello = *h;
-  own_hello(s, &own);
-  if (!same_user(s))
-    return refuse(s, PERIGEE_DENIED, "the peer runs as another user");
+  hello_own(s, &own);
   if (h->version_min > PROTOCOL_MAX || h->version_max < PROTOCOL_MIN) {
-    snprintf(reason, sizeof reason,
+    snprintf(reason, REASON,
              "no common protocol version: %d to %d here, %u to %u there",
              PROTOCOL_MIN, PROTOCOL_MAX, h->version_min, h->version_max);
-    return refuse(s, PERIGEE_VERSION, reason);
+    return PERIGEE_VERSION;
   }
   s->version = h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
   s->eager = h->eager < own.eager ? h->eager : own.eager;
-  if (h->ring / 4 < 128 || s->eager > h->ring / 4 - 128)
-    return refuse(s, PERIGEE_UNSUPPORTED, "the rings are too small");
+  if (h->ring / 4 < 128 || s->eager > h->ring / 4 - 128) {
+    snprintf(reason, REASON, "the rings are too small");
+    return PERIGEE_UNSUPPORTED;
+  }
   s->transport = choose(s, &own);
   if (!s->transport)
-    return refuse(s, PERIGEE_UNSUPPORTED,
-                  "the two sides have no transport in common");
-  return send_offer(s);
+    snprintf(reason, REASON, "the two sides have no transport in common");
+  return s->transport ? PERIGEE_OK : PERIGEE_UNSUPPORTED;
+}
+
+bool hello_fits(struct perigee_session *s, const struct hello *h) {
+  char reason[REASON];
+  s->hello_seen = true;
+  s->hello = *h;
+  int status = check_hello(s, h, reason);
+  if (status < 0)
+    refuse(s, status, reason);
+  return status == PERIGEE_OK;
+}
+
+static int heard_hello(struct perigee_session *s, const struct hello *h) {
+  if (s->hello_seen)
+    return PERIGEE_PROTOCOL;
+  if (!same_user(s))
+    return refuse(s, PERIGEE_DENIED, "the peer runs as another user");
+  return hello_fits(s, h) ? send_offer(s) : PERIGEE_OK;
+}
+
+bool hello_joins(struct perigee_session *s, const struct offer *offer) {
+  char reason[REASON] = "";
+  int status = s->transport->join(s->lane, offer, reason);
+  if (status < 0)
+    refuse(s, status,
+           *reason ? reason
+                   : "the peer's half of the transport is not what it said");
+  s->joined = status == PERIGEE_OK;
+  return s->joined;
+}
+
+void hello_ready(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_READY};
+  f.pull = s->transport->pulls(s->lane);
+  s->ready_said = true;
+  session_send(s, &f, NULL, 0);
 }
 
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
-  struct frame ready = {.type = FRAME_READY};
   struct offer offer = f->offer;
   if (!s->lane || s->joined)
     return PERIGEE_PROTOCOL;
@@ -191,16 +240,8 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
         close(offer.fds[i]);
       return PERIGEE_PROTOCOL;
     }
-  char reason[REASON] = "";
-  int status = s->transport->join(s->lane, &offer, reason);
-  if (status < 0)
-    return refuse(s, status,
-                  *reason ? reason
-                          : "the peer's half of the transport is not what it "
-                            "said");
-  s->joined = true;
-  ready.pull = s->transport->pulls(s->lane);
-  session_send(s, &ready, NULL, 0);
+  if (hello_joins(s, &offer))
+    hello_ready(s);
   return PERIGEE_OK;
 }
 
@@ -215,7 +256,10 @@ int hello_frame(struct perigee_session *s, const struct frame *f) {
     if (!s->joined)
       return PERIGEE_PROTOCOL;
     s->transport->set_peer_pulls(s->lane, f->pull != 0);
-    session_opened(s);
+    if (!s->ready_said)
+      hello_ready(s);
+    if (s->state == PERIGEE_SESSION_HELLO)
+      session_opened(s);
     return PERIGEE_OK;
   case FRAME_REFUSE:
     snprintf(reason, sizeof reason, "the peer refused: %s", f->refuse.text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookup.c - finding a peer's region by its name, over the socket, because a
- * descriptor may come with it.
+ * lookup.c - finding a peer's region by its name, by frames, because over a
+ * socket a descriptor may come with it.
  */
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -21,7 +21,7 @@ void lookup_send(struct operation *op) {
   struct frame f = {.type = FRAME_LOOKUP,
                     .lookup = {op->index, op->generation, ""}};
   memcpy(f.lookup.name, op->block, op->length);
-  int status = wire_send(op->session->fd, &f, NULL, 0);
+  int status = session_tell(op->session, &f, NULL, 0);
   if (status == PERIGEE_AGAIN)
     operation_move(op);
   else

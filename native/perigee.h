@@ -37,7 +37,7 @@
 #endif
 
 /* Raised when anything below changes shape; Lua refuses another core. */
-enum { PERIGEE_ABI = 2 };
+enum { PERIGEE_ABI = 3 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -78,6 +78,7 @@ PERIGEE_API const char *perigee_status_text(int status);
 struct perigee_engine;
 struct perigee_session;
 struct perigee_listener;
+struct perigee_endpoint;
 struct perigee_region;
 struct perigee_remote;    /* a peer's region, as looked up */
 struct perigee_prepared;
@@ -276,6 +277,41 @@ PERIGEE_API void perigee_listener_close(struct perigee_listener *listener);
 PERIGEE_API int perigee_connect(struct perigee_engine *engine,
                                 const char *address, const char *transport,
                                 int64_t timeout);
+
+/* Endpoints: sessions without a socket, for programs with a control plane of
+ * their own. Each side opens an endpoint, carries its info to the other side by
+ * whatever way it has, and connects to the other's. Both sides do, in any order
+ * and as far apart in time as their timeouts allow. From then on the session is
+ * like any other, but that
+ *  - the peer is who has the info. It is a secret, good for one session: who
+ *    reads it can be that peer, and who changes it can come between; there is
+ *    no check of the peer's user. The way by which it goes has to be trusted.
+ *  - its process id is not known (0), its address is "endpoint".
+ *  - a peer that died, or the way to it that is cut, is noticed when its device
+ *    stops answering: half a second after the last thing sent, and then all
+ *    retries (about 0.5 s by default, up to four times that on devices that
+ *    stretch the timeout). A peer that is stopped, or busy, is alive.
+ *  - closing waits until the peer has been told, for 50 ms at most.
+ *
+ * transport: NULL (one that can do without a socket) or a name; UNSUPPORTED
+ * if it cannot, or if there is no device for it. An endpoint holds what a
+ * session holds. The engine closes those that are left. */
+PERIGEE_API int perigee_endpoint_open(struct perigee_engine *engine,
+                                      const char *transport,
+                                      struct perigee_endpoint **endpoint);
+/* A text without blanks, below 4 KiB; lives as long as the endpoint. */
+PERIGEE_API const char *
+perigee_endpoint_info(const struct perigee_endpoint *endpoint);
+/* Returns the operation, whose end is told as that of perigee_connect. info:
+ * the peer's. PROTOCOL if it is none (or this endpoint's own), or was changed,
+ * and VERSION if it cannot be read: these leave the endpoint as it was.
+ * Whatever comes later is its one end; INVALID if it had that already. */
+PERIGEE_API int perigee_endpoint_connect(struct perigee_endpoint *endpoint,
+                                         const char *info, int64_t timeout);
+/* Its info is void, unless it was connected: then this has no part in the
+ * session or in the connect under way. */
+PERIGEE_API void perigee_endpoint_close(struct perigee_endpoint *endpoint);
+
 /* The session of an event, or NULL if it was freed. */
 PERIGEE_API struct perigee_session *
 perigee_session(struct perigee_engine *engine, uint32_t id);
@@ -296,7 +332,7 @@ struct perigee_session_info {
   uint32_t id;
   int32_t state;            /* enum perigee_session_state */
   int32_t status;           /* why it ended */
-  int32_t pid;              /* the peer's */
+  int32_t pid;              /* the peer's; 0: unknown */
   uint64_t epoch;           /* the peer's */
   uint32_t version;         /* of the protocol, agreed */
   uint32_t pull;            /* 1: payloads are read from the peer's memory */

@@ -17,7 +17,7 @@ static void time_out(struct perigee_engine *engine) {
   }
   struct timer *t;
   while ((t = timers_expired(&engine->timers, engine->now))) {
-    /* Operations and hellos share the wheel; sessions are few. */
+    /* Operations and sessions share the wheel; sessions are few. */
     if ((void *)t >= (void *)engine->table &&
         (void *)t < (void *)(engine->table + engine->options.operations)) {
       struct operation *op = CONTAINER(t, struct operation, timer);
@@ -25,7 +25,8 @@ static void time_out(struct perigee_engine *engine) {
       op->session->counters.timeouts++;
       operation_stop(op, PERIGEE_TIMEOUT);
     } else {
-      hello_timeout(CONTAINER(t, struct perigee_session, timer));
+      struct perigee_session *s = CONTAINER(t, struct perigee_session, timer);
+      s->alone ? endpoint_tick(s) : hello_timeout(s);
     }
   }
 }

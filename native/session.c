@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * session.c - a session's life and its part of a poll. hello.c sets it up,
- * socket.c has its socket.
+ * socket.c has its socket, endpoint.c what those do that have none.
  *
  *   state   event   becomes
  *   none    begin   hello    dialed or accepted; hello is sent
@@ -77,18 +77,19 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   return s;
 }
 
-void session_begun(struct perigee_session *s) {
+/* Strangers at the socket are counted. */
+void session_begun(struct perigee_session *s, int64_t timer) {
   machine_step(&session_machine, &s->state, BEGIN);
-  s->engine->hellos++;
-  timers_add(&s->engine->timers, &s->timer,
-             engine_clock(s->engine) + s->engine->options.hello_timeout);
+  s->engine->hellos += !s->alone;
+  timers_add(&s->engine->timers, &s->timer, engine_clock(s->engine) + timer);
 }
 
 void session_opened(struct perigee_session *s) {
   machine_step(&session_machine, &s->state, OPEN);
-  s->engine->hellos--;
+  s->engine->hellos -= !s->alone;
   s->engine->progress++;
-  timers_remove(&s->engine->timers, &s->timer);
+  if (!s->alone)
+    timers_remove(&s->engine->timers, &s->timer);
   if (s->connect) {
     struct operation *op = s->connect;
     s->connect = NULL;
@@ -132,10 +133,10 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   struct perigee_engine *engine = s->engine;
   bool open = s->state == PERIGEE_SESSION_OPEN;
   if (s->state == PERIGEE_SESSION_HELLO) {
-    engine->hellos--;
-    timers_remove(&engine->timers, &s->timer);
+    engine->hellos -= !s->alone;
     engine->counters.refused += !s->dialed;
   }
+  timers_remove(&engine->timers, &s->timer);
   machine_step(&session_machine, &s->state, END);
   engine->progress++;
   s->status = status;
@@ -174,8 +175,11 @@ void perigee_session_close(struct perigee_session *s) {
   }
   if (s->state == PERIGEE_SESSION_ENDED)
     return;
-  if (s->state == PERIGEE_SESSION_OPEN)
-    wire_send(s->fd, &bye, NULL, 0);
+  if (s->state == PERIGEE_SESSION_OPEN) {
+    session_tell(s, &bye, NULL, 0);
+    if (s->alone)
+      endpoint_drain(s);
+  }
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
 }
 
@@ -242,7 +246,7 @@ void session_wake(struct perigee_session *s) {
   s->counters.wakes++;
   /* A socket that is full wakes its reader as it is; a dead one is noticed by
    * the next look at the sockets. */
-  wire_send(s->fd, &wake, NULL, 0);
+  session_tell(s, &wake, NULL, 0);
 }
 
 static bool may_serve(const struct perigee_session *s) {
@@ -290,7 +294,7 @@ static int poll_rings(struct perigee_session *s) {
 }
 
 /* What arrived before the lane broke has been heard. */
-static bool broken(struct perigee_session *s) {
+bool session_broken(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
   const char *reason;
   int status = t->broken ? t->broken(s->lane, &reason) : PERIGEE_OK;
@@ -300,6 +304,8 @@ static bool broken(struct perigee_session *s) {
 }
 
 void session_poll(struct perigee_session *s) {
+  if (s->alone)
+    endpoint_poll(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
   if (!s->engine->keep && lane_table(s->lane)->release(s->lane))
@@ -313,7 +319,7 @@ void session_poll(struct perigee_session *s) {
     session_end(s, status,
                 "the peer broke the protocol: a record that no "
                 "Perigee of this version writes");
-  else if (status == 0 && broken(s))
+  else if (status == 0 && session_broken(s))
     return;
   else if (status == 0 && s->hangup) /* all that it said has been heard */
     session_end(s, PERIGEE_PEER_LOST, s->reason);

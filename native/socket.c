@@ -212,13 +212,18 @@ int perigee_connect(struct perigee_engine *engine, const char *address,
 
 /* ---- What comes --------------------------------------------------------- */
 
+int session_tell(struct perigee_session *s, const struct frame *f,
+                 const int *fds, uint32_t fd_count) {
+  return s->alone ? endpoint_tell(s, f) : wire_send(s->fd, f, fds, fd_count);
+}
+
 bool session_send(struct perigee_session *s, const struct frame *f,
                   const int *fds, uint32_t fd_count) {
-  int status = wire_send(s->fd, f, fds, fd_count);
+  int status = session_tell(s, f, fds, fd_count);
   if (status == PERIGEE_OK)
     return true;
   if (status == PERIGEE_AGAIN)
-    session_end(s, PERIGEE_PROTOCOL, "the peer does not read its socket");
+    session_end(s, PERIGEE_PROTOCOL, "the peer does not take what it is told");
   /* A dead one is noticed by its end of file, after what it still said. */
   return status != PERIGEE_AGAIN;
 }
@@ -258,9 +263,21 @@ static void hang_up(struct perigee_session *s) {
     epoll_ctl(s->engine->epoll, EPOLL_CTL_DEL, s->fd, NULL);
 }
 
-static void socket_ready(struct perigee_session *s) {
+void session_frames(struct perigee_session *s) {
   struct frame f;
-  int got, status;
+  int status = 1;
+  while (status > 0 && s->state != PERIGEE_SESSION_ENDED &&
+         (status = wire_next(&s->wire, &f)) > 0)
+    status = frame(s, &f) < 0 ? PERIGEE_PROTOCOL : 1;
+  /* Descriptors that no frame has announced are not ours to keep. */
+  if (s->state != PERIGEE_SESSION_ENDED &&
+      (status < 0 || (s->wire.length == 0 && s->wire.fd_count > 0)))
+    session_end(s, PERIGEE_PROTOCOL,
+                "the peer sent something that is no Perigee frame");
+}
+
+static void socket_ready(struct perigee_session *s) {
+  int got;
   uint32_t room;
   s->engine->progress++;
   do {
@@ -268,18 +285,13 @@ static void socket_ready(struct perigee_session *s) {
     got = wire_read(s->fd, &s->wire);
     if (got == PERIGEE_AGAIN)
       return;
-    status = got == PERIGEE_PROTOCOL ? got : 1;
-    while (status > 0 && s->state != PERIGEE_SESSION_ENDED &&
-           (status = wire_next(&s->wire, &f)) > 0)
-      status = frame(s, &f) < 0 ? PERIGEE_PROTOCOL : 1;
+    if (got == PERIGEE_PROTOCOL)
+      session_end(s, PERIGEE_PROTOCOL,
+                  "the peer sent more descriptors than there may be");
+    else
+      session_frames(s);
     if (s->state == PERIGEE_SESSION_ENDED)
       return;
-    /* Descriptors that no frame has announced are not ours to keep. */
-    if (status < 0 || (s->wire.length == 0 && s->wire.fd_count > 0)) {
-      session_end(s, PERIGEE_PROTOCOL,
-                  "the peer sent something that is no Perigee frame");
-      return;
-    }
     if (got <= 0) {
       hang_up(s);
       return;

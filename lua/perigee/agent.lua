@@ -249,6 +249,20 @@ function Agent:proxy(name, service, options)
   return proxy, err
 end
 
+--- A proxy of a service of this session's peer, as agent:proxy gives one by the
+-- peer's name; for sessions that have no agent's, as those of endpoints. (Here,
+-- as sessions know nothing of services.)
+function sessions.Session:proxy(service, options)
+  options = proxies.check(service, options, 2)
+  loop.check_wait(2)
+  if not self.handle then
+    return nil, self:gone(("opening service %s of %s"):format(service,
+      self:text()))
+  end
+  local proxy, err = proxies.open(self, service, options, 2)
+  return proxy, err
+end
+
 function contexts.open_proxy(session, service, options, level)
   proxies.check(service, options, level + 1)
   if not session or not session.handle then

@@ -2,6 +2,7 @@
 --- Engines: one reactor of the core each, polled by the loop of this Lua state
 -- from its making to its close(). It owns regions, listeners and sessions.
 local check = require "perigee.check"
+local endpoints = require "perigee.endpoint"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local listeners = require "perigee.listener"
@@ -71,7 +72,7 @@ function M.new(options)
   local engine = setmetatable({
     handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,
     inflight = {}, sessions = {}, listeners = {}, regions = {},
-    memory = setmetatable({}, { __mode = "k" }), pooled = 0,
+    memory = setmetatable({}, { __mode = "k" }), pooled = 0, endpoints = {},
     pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),
     unseen = 0, chores = false, keep = { options, text },
     methods = {}, landed = {}, replying = {}, once = false, scratch = 0,
@@ -103,6 +104,7 @@ function Engine:listen(address)
 end
 
 local CONNECT = { timeout = check.seconds, transport = check.string }
+local ENDPOINT = { transport = check.string }
 
 --- Dials "unix:PATH": a session, or nil and an error (kind not_found, timeout,
 -- ...). options: timeout (seconds, default 30), transport (a name that must be
@@ -114,6 +116,17 @@ function Engine:connect(address, options)
   self:use(2)
   loop.check_wait(2)
   return sessions.connect(self, address, options):wait()
+end
+
+--- Half of a session that needs no socket, for programs that have a way of
+-- their own to carry a text from each side to the other: an endpoint, or nil
+-- and an error (kind unsupported where no device for it is, no_memory).
+-- options: transport (default: one that can do without a socket, verbs).
+-- endpoint:info() and endpoint:connect(info) are what is done with it.
+function Engine:endpoint(options)
+  options = check.options(options, ENDPOINT, "engine:endpoint")
+  self:use(2)
+  return endpoints.new(self, options)
 end
 
 --- The counters of the engine since its start, as a table of numbers.
@@ -147,6 +160,7 @@ end
 
 local function end_children(engine)
   for listener in pairs(engine.listeners) do listener:close() end
+  for endpoint in pairs(engine.endpoints) do endpoint:close() end
   for _, session in pairs(engine.sessions) do session:forget() end
   for memory in pairs(engine.memory) do memory:ended() end
 end

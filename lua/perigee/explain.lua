@@ -36,7 +36,7 @@ function M.info(handle)
   local info = native.info_t()
   C.perigee_session_info(handle, info)
   return { id = info.id, state = STATES[info.state] or "none",
-           status = info.status, pid = info.pid,
+           status = info.status, pid = info.pid ~= 0 and info.pid or nil,
            version = info.version, pull = info.pull ~= 0,
            transport = text(info.transport), carrier = text(info.carrier),
            address = text(info.address),
@@ -71,8 +71,8 @@ end
 
 function Explanation:__tostring()
   local lines = {
-    ("session %d with %s (pid %d) at %s: %s"):format(self.id, self.peer,
-      self.pid, self.address, self.state),
+    ("session %d with %s (pid %s) at %s: %s"):format(self.id, self.peer,
+      self.pid or "unknown", self.address, self.state),
     ("  carried by %s, protocol version %d; large payloads are %s"):format(
       self.transport, self.version,
       self.pull and "read from the sender's memory or copied in chunks"

@@ -54,13 +54,18 @@ end
 
 -- ---- Connecting ------------------------------------------------------------
 
+local function why(engine, event)
+  if event.status == C.PERIGEE_TIMEOUT then return nil end
+  return event.length > 0 and ffi.string(event.pointer, event.length)
+    or native.detail(engine.handle)
+end
+
+-- The value of the future tells to whom, and the peer's name if it has one.
 local function connected(future, event)
   local engine, dialled = future.owner, future.value
   if event.status ~= 0 then
-    local text = event.length > 0 and ffi.string(event.pointer, event.length)
-      or native.detail(engine.handle)
     return futures.settle(future, nil, errors.ended(event.status,
-      "connecting to " .. dialled.to, text, false))
+      "connecting to " .. dialled.to, why(engine, event), false))
   end
   local session = M.adopt(engine, event.session, dialled.peer)
   if not session then
@@ -69,6 +74,8 @@ local function connected(future, event)
   end
   futures.settle(future, session)
 end
+
+M.connected = connected
 
 local told = false
 

@@ -45,6 +45,7 @@ struct lane_options {
   /* A word of the peer's memory and what it holds, to try pulling with. */
   uint64_t probe_address, probe_value;
   uint64_t key; /* random, shared by both sides */
+  bool alone;   /* no socket: what follows as "alone" will be used */
   /* The session, to be told: there is something to poll for; a frame for the
    * peer's half of the lane (LANE_FRAME_MAX bytes at most), in order. */
   struct perigee_session *session;
@@ -146,6 +147,20 @@ struct perigee_transport {
               char reason[REASON]);
   /* A frame of the peer's half. NULL: it sends none. */
   int (*heard)(struct lane *lane, const void *bytes, uint32_t length);
+  /* Alone: a session without a socket. All NULL: there has to be one.
+   * say: a frame's bytes go to the peer, in order; 0, PERIGEE_AGAIN or
+   * PERIGEE_PEER_LOST. hear: what came of such bytes, at most room. drained:
+   * false while any that were said are under way; they are the last.
+   * knock: of the two sides that have joined, nobody knows when, one calls
+   * until met, the other keeps still until met. nudge: something goes to the
+   * peer, unless something has since the last time; if it cannot be
+   * delivered, the lane is broken. */
+  int (*say)(struct lane *lane, const uint8_t *bytes, uint32_t length);
+  uint32_t (*hear)(struct lane *lane, uint8_t *bytes, uint32_t room);
+  bool (*drained)(struct lane *lane);
+  void (*knock)(struct lane *lane);
+  bool (*met)(const struct lane *lane);
+  void (*nudge)(struct lane *lane);
   /* Is the lane broken? A status, and why. NULL: it never is. */
   int (*broken)(const struct lane *lane, const char **reason);
   /* The session has ended: from here on no device touches anybody's memory

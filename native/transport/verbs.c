@@ -5,7 +5,7 @@
  *
  * A lane is offered with all that its pairs need to be connected; both sides
  * use as many pairs as both have. Records flow only once both have joined
- * (READY over the session's socket), so the first one finds a receiver.
+ * (READY), so the first one finds a receiver.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +64,7 @@ static void verbs_close(struct lane *lane) {
     munmap(lane->arena.base, lane->arena.length);
   }
   blocks_close(&lane->blocks);
+  free(lane->frames);
   free(lane);
 }
 
@@ -145,6 +146,8 @@ static int verbs_open(const struct lane_options *options, struct lane **out,
   int status = open_pairs(lane, reason);
   if (status == PERIGEE_OK)
     status = open_arena(lane);
+  if (status == PERIGEE_OK && options->alone)
+    status = alone_open(lane);
   if (status == PERIGEE_OK && (status = ring_set_up(lane)) < 0)
     snprintf(reason, REASON, "%s",
              "cannot register the session's rings: is the limit of locked "
@@ -313,6 +316,12 @@ const struct perigee_transport transport_verbs = {
     .open = verbs_open,
     .join = verbs_join,
     .heard = pair_heard,
+    .say = verbs_say,
+    .hear = verbs_hear,
+    .drained = verbs_drained,
+    .knock = verbs_knock,
+    .met = verbs_met,
+    .nudge = verbs_nudge,
     .broken = verbs_broken,
     .cut = verbs_cut,
     .describe = verbs_describe,

@@ -7,6 +7,7 @@
  *   verbs_queues.c    completion and receive queues; what completes
  *   verbs_pair.c      a queue pair: posting, retiring, breaking, rebuilding
  *   verbs_ring.c      records, notes, credits, marks
+ *   verbs_alone.c     what lanes of sessions without a socket do besides
  *   verbs_register.c  memory regions by kind of memory; the inbox
  *   verbs_keys.c      registered areas
  *   verbs_grants.c    memory of ours that the peer may reach
@@ -31,7 +32,7 @@
  *   down     for good: the lane is broken, or cut
  * fresh -> up (join), up -> resetting (fence, break, the peer's reset),
  * resetting -> up (the peer's half came), any -> down. Control never resets:
- * when it breaks, the lane is broken.
+ * when it breaks, the lane is broken; but for a knock that nobody heard.
  *
  * The mark of an operation is a word of its owner (fabric->marks) that the
  * peer reads by RDMA after the operation's bytes, on the same pair, where reads
@@ -172,7 +173,9 @@ enum flow {
   FLOW_REQUEST = RING_REQUEST,
   FLOW_REPLY = RING_REPLY,
   FLOW_NOTE,
-  FLOWS
+  FLOWS,
+  FLOW_KNOCK = FLOWS, /* nothing but the immediate */
+  FLOW_SHIFT = 30     /* of an immediate */
 };
 
 /* A ring of the peer that we write into, by way of a registered mirror. */
@@ -225,7 +228,8 @@ enum note_kind {
   NOTE_STAGED,     /* operation, generation, part: value bytes are staged */
   NOTE_TAKEN,      /* operation, generation, part: value bytes were taken */
   NOTE_GRANT,      /* id in operation, value generation, base, length, rkeys */
-  NOTE_REVOKE      /* id in operation, value generation */
+  NOTE_REVOKE,     /* id in operation, value generation */
+  NOTE_FRAME       /* the next bytes of the peer's frames, part of them */
 };
 
 struct note {
@@ -233,10 +237,28 @@ struct note {
   uint8_t kind, part;
   uint16_t reserved;
   uint32_t operation, generation, pad;
-  uint64_t value, base, length;
-  uint32_t rkey[PAIRS];
+  union {
+    struct {
+      uint64_t value, base, length;
+      uint32_t rkey[PAIRS];
+    };
+    uint8_t bytes[NOTE - 24];
+  };
 };
 _Static_assert(sizeof(struct note) <= NOTE, "a note fits into its unit");
+
+enum { FRAME_PART = sizeof(((struct note *)0)->bytes) };
+
+/* A call at a peer that may not have joined. */
+enum knock { KNOCK_NONE, KNOCK_OUT, KNOCK_FAILED, KNOCK_RESTS };
+
+/* Bytes of frames that came, by notes. */
+struct frames {
+  uint32_t first, count; /* notes */
+  uint32_t taken;        /* bytes of the first */
+  uint8_t length[NOTES];
+  uint8_t bytes[NOTES][FRAME_PART];
+};
 
 struct lane {
   struct lane_head head;
@@ -265,6 +287,13 @@ struct lane {
   uint32_t taken_freed, taken_told; /* given back, and as it knows */
   uint32_t notes, notes_known;      /* the same of notes */
   uint32_t heard, heard_told;
+
+  struct frames *frames; /* NULL: there is a socket */
+  bool met;              /* something came of the peer */
+  enum knock knock;
+  uint32_t nudged; /* what control had posted at the last nudge */
+  bool parting;    /* the last word was posted, as: */
+  struct job last;
 
   struct note *waiting; /* notes without room, in order */
   uint32_t waiting_count, waiting_room;
@@ -340,6 +369,9 @@ void pair_reset(struct pair *pair, const struct job *but);
 int pair_heard(struct lane *lane, const void *bytes, uint32_t length);
 /* For good; every job on it ends with the status. */
 void pair_down(struct pair *pair, int status);
+/* Connects a pair anew to the same peer, with the first sequence numbers of
+ * both; what was posted is forgotten. False: the lane is broken. */
+bool pair_renew(struct pair *pair);
 void lane_break(struct lane *lane, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 struct pair *pair_by_number(const struct rail *rail, uint32_t number);
@@ -362,6 +394,8 @@ void note_send(struct lane *lane, const struct note *note);
 /* NOTE_STAGED or NOTE_TAKEN. */
 void note_bytes(struct lane *lane, enum note_kind kind, uint32_t operation,
                 uint8_t part, uint32_t generation, uint64_t bytes);
+/* Sends those that wait, as far as there is room: false if some still wait. */
+bool notes_flush(struct lane *lane);
 /* What was told of bytes staged or taken, if it is of that generation. */
 static inline uint64_t tagged(uint32_t generation, uint64_t bytes) {
   return (uint64_t)generation << 40 | (bytes & ((UINT64_C(1) << 40) - 1));
@@ -370,6 +404,17 @@ static inline uint64_t untagged(uint64_t word, uint32_t generation) {
   bool fits = word >> 40 == (generation & 0xffffff);
   return fits ? word & ((UINT64_C(1) << 40) - 1) : 0;
 }
+
+/* ---- verbs_alone.c ------------------------------------------------------ */
+int alone_open(struct lane *lane);
+/* A note with bytes of a frame. */
+void alone_heard(struct lane *lane, const struct note *note);
+int verbs_say(struct lane *lane, const uint8_t *bytes, uint32_t length);
+uint32_t verbs_hear(struct lane *lane, uint8_t *bytes, uint32_t room);
+bool verbs_drained(struct lane *lane);
+void verbs_knock(struct lane *lane);
+bool verbs_met(const struct lane *lane);
+void verbs_nudge(struct lane *lane);
 
 /* ---- verbs_keys.c ------------------------------------------------------- */
 /* What a local buffer needs: the key, and the bytes from pointer on that it is

@@ -344,12 +344,22 @@ static int status_of(enum ibv_wc_status status) {
   }
 }
 
+/* A knock that nobody was there to hear. */
+static bool unheard(struct lane *lane) {
+  bool so = lane->knock == KNOCK_OUT && !lane->met;
+  if (so)
+    lane->knock = KNOCK_FAILED;
+  return so;
+}
+
 static void failed(struct pair *p, const struct ibv_wc *wc) {
   const struct verbs_library *lib = p->rail->fabric->lib;
   int status = status_of(wc->status);
   bool gone = wc->status == IBV_WC_RETRY_EXC_ERR ||
               wc->status == IBV_WC_RNR_RETRY_EXC_ERR ||
               wc->status == IBV_WC_RESP_TIMEOUT_ERR;
+  if (p->index == 0 && gone && unheard(p->lane))
+    return;
   if (p->index == 0 || gone) {
     lane_break(p->lane, PERIGEE_PEER_LOST, "%s on %s/%u%s",
                lib->wc_status_str(wc->status), p->rail->port.device,
@@ -460,6 +470,17 @@ static void reconnect(struct pair *p, uint32_t psn) {
   }
   p->connected = true;
   tell_half(p);
+}
+
+bool pair_renew(struct pair *p) {
+  quiet(p);
+  requeue(p, NULL);
+  bool fine = p->qp && to_init(p) == 0 && connect_halves(p) == 0;
+  if (!fine)
+    lane_break(p->lane, PERIGEE_PEER_LOST,
+               "a queue pair of %s cannot be connected again",
+               p->rail->port.device);
+  return fine;
 }
 
 int pair_heard(struct lane *lane, const void *bytes, uint32_t length) {

@@ -25,7 +25,7 @@
 #include "transport/verbs.h"
 
 enum { UNITS_BITS = 20, COUNT_BITS = 12 };
-enum { FLOW_SHIFT = 30, SKIP = 1 << 29, NOTE_SPACE = NOTES * NOTE };
+enum { SKIP = 1 << 29, NOTE_SPACE = NOTES * NOTE };
 static const uint64_t UNITS_MASK = (1 << UNITS_BITS) - 1;
 static const uint64_t COUNT_MASK = (1 << COUNT_BITS) - 1;
 
@@ -117,6 +117,11 @@ void ring_close(struct lane *lane) {
 
 /* ---- Credits ------------------------------------------------------------ */
 
+/* Notes whose room the peer has again: a frame's, when it has been taken. */
+static uint32_t heard(const struct lane *lane) {
+  return lane->heard - (lane->frames ? lane->frames->count : 0);
+}
+
 static uint64_t word_to_tell(struct lane *lane) {
   uint64_t word = 0;
   for (int i = 0; i < RINGS; i++) {
@@ -126,8 +131,8 @@ static uint64_t word_to_tell(struct lane *lane) {
   }
   word = word << COUNT_BITS | (lane->taken_freed & COUNT_MASK);
   lane->taken_told = lane->taken_freed;
-  word = word << COUNT_BITS | (lane->heard & COUNT_MASK);
-  lane->heard_told = lane->heard;
+  lane->heard_told = heard(lane);
+  word = word << COUNT_BITS | (lane->heard_told & COUNT_MASK);
   return word;
 }
 
@@ -154,7 +159,7 @@ static bool credits_due(const struct lane *lane) {
     if (lane->in[i].freed - lane->in[i].told >= lane->in[i].size / 4)
       return true;
   return lane->taken_freed - lane->taken_told >= RECORDS / 4 ||
-         lane->heard - lane->heard_told >= NOTES / 4;
+         heard(lane) - lane->heard_told >= NOTES / 4;
 }
 
 /* ---- Sending ------------------------------------------------------------ */
@@ -210,16 +215,22 @@ static bool note_room(const struct lane *lane, bool credit) {
          pair_room(&lane->pairs[0]) > 0;
 }
 
+/* The bytes of a note that have to go. */
+static uint64_t span(const struct note *note) {
+  if (note->kind == NOTE_FRAME)
+    return offsetof(struct note, bytes) + note->part;
+  return note->kind == NOTE_GRANT
+             ? offsetof(struct note, rkey) + sizeof note->rkey
+             : offsetof(struct note, base);
+}
+
 static void emit(struct lane *lane, const struct note *note) {
   struct outflow *out = &lane->out[FLOW_NOTE];
   uint64_t offset = (uint64_t)(lane->notes++ % NOTES) * NOTE;
   struct note *to = (void *)(out->bytes + offset);
-  bool grant = note->kind == NOTE_GRANT;
   *to = *note;
   to->word = word_to_tell(lane);
-  write_out(lane, out, offset,
-            grant ? sizeof *note : offsetof(struct note, base),
-            (uint32_t)FLOW_NOTE << FLOW_SHIFT);
+  write_out(lane, out, offset, span(note), (uint32_t)FLOW_NOTE << FLOW_SHIFT);
 }
 
 static void keep(struct lane *lane, const struct note *note) {
@@ -236,7 +247,7 @@ static void keep(struct lane *lane, const struct note *note) {
   lane->waiting[lane->waiting_count++] = *note;
 }
 
-static void send_waiting(struct lane *lane) {
+bool notes_flush(struct lane *lane) {
   uint32_t n = 0;
   while (n < lane->waiting_count && note_room(lane, false))
     emit(lane, &lane->waiting[n++]);
@@ -244,6 +255,7 @@ static void send_waiting(struct lane *lane) {
   if (n > 0)
     memmove(lane->waiting, lane->waiting + n,
             lane->waiting_count * sizeof *lane->waiting);
+  return lane->waiting_count == 0;
 }
 
 void note_send(struct lane *lane, const struct note *note) {
@@ -271,6 +283,8 @@ static void note_heard(struct lane *lane, const struct note *note) {
   word_heard(lane, note->word);
   if (note->kind == NOTE_GRANT || note->kind == NOTE_REVOKE)
     grant_heard(lane, note);
+  else if (note->kind == NOTE_FRAME)
+    alone_heard(lane, note);
   else if (op >= OPERATIONS || note->part > 1)
     lane_break(lane, PERIGEE_PROTOCOL, "the peer sent a note of nothing");
   else if (note->kind == NOTE_OVER)
@@ -313,13 +327,14 @@ static void record_arrived(struct lane *lane, struct inflow *in,
 
 void ring_arrived(struct lane *lane, uint32_t immediate) {
   uint32_t flow = immediate >> FLOW_SHIFT;
+  lane->met = true;
   if (lane->status < 0 || !lane->joined)
     return;
   if (flow == FLOW_NOTE)
     note_arrived(lane);
   else if (flow < RINGS)
     record_arrived(lane, &lane->in[flow], immediate);
-  else
+  else if (!lane->frames)
     lane_break(lane, PERIGEE_PROTOCOL, "the peer wrote to no ring");
   lane->options.stir(lane->options.session);
 }
@@ -346,7 +361,7 @@ bool verbs_release(struct lane *lane) {
     lane->in[i].freed = lane->in[i].tail;
   lane->taken_freed = lane->taken;
   if (lane->waiting_count > 0)
-    send_waiting(lane);
+    notes_flush(lane);
   if (credits_due(lane) && note_room(lane, true))
     emit(lane, &(struct note){.kind = NOTE_CREDIT});
   return false; /* completions wake */

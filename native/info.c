@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "info.h"
+
+#include <string.h>
+
+static const char digits[] = "0123456789abcdef";
+static const char blanks[] = " \t\r\n";
+
+/* FNV-1a. It finds what went wrong on the way; against who means harm there is
+ * only to keep the text from them. */
+static uint64_t sum_of(const uint8_t *bytes, uint32_t length) {
+  uint64_t sum = UINT64_C(0xcbf29ce484222325);
+  for (uint32_t i = 0; i < length; i++)
+    sum = (sum ^ bytes[i]) * UINT64_C(0x100000001b3);
+  return sum;
+}
+
+void info_write(const struct hello *hello, const struct offer *offer,
+                char text[INFO_TEXT]) {
+  uint8_t bytes[INFO_BYTES + 8 + FRAME_BODY];
+  struct frame f = {.type = FRAME_HELLO, .hello = *hello};
+  uint32_t version = INFO_VERSION, length = sizeof version;
+  memcpy(bytes, &version, sizeof version);
+  length += wire_encode(&f, bytes + length);
+  f = (struct frame){.type = FRAME_OFFER, .offer = *offer};
+  length += wire_encode(&f, bytes + length);
+  uint64_t sum = sum_of(bytes, length);
+  memcpy(bytes + length, &sum, sizeof sum);
+  length += sizeof sum;
+  memcpy(text, INFO_PREFIX, sizeof INFO_PREFIX);
+  text += strlen(INFO_PREFIX);
+  for (uint32_t i = 0; i < length; i++) {
+    *text++ = digits[bytes[i] >> 4];
+    *text++ = digits[bytes[i] & 15];
+  }
+  *text = 0;
+}
+
+/* Hexadecimal digits: the bytes, or 0 if there are none, too many, or half. */
+static uint32_t unhex(const char *text, uint8_t *bytes, uint32_t room) {
+  uint32_t length = 0;
+  for (; *text && !strchr(blanks, *text); text += 2) {
+    const char *high = strchr(digits, text[0]);
+    const char *low = text[1] ? strchr(digits, text[1]) : NULL;
+    if (!high || !low || length == room)
+      return 0;
+    bytes[length++] = (uint8_t)((high - digits) << 4 | (low - digits));
+  }
+  return text[strspn(text, blanks)] ? 0 : length;
+}
+
+/* The bytes below the check sum, which is right; or 0. */
+static uint32_t checked(const char *text, uint8_t bytes[INFO_BYTES + 8]) {
+  uint64_t sum;
+  text += strspn(text, blanks);
+  if (strncmp(text, INFO_PREFIX, strlen(INFO_PREFIX)) != 0)
+    return 0;
+  uint32_t length =
+      unhex(text + strlen(INFO_PREFIX), bytes, INFO_BYTES + sizeof sum);
+  if (length < 4 + sizeof sum)
+    return 0;
+  length -= sizeof sum;
+  memcpy(&sum, bytes + length, sizeof sum);
+  return sum == sum_of(bytes, length) ? length : 0;
+}
+
+int info_read(const char *text, struct hello *hello, struct offer *offer) {
+  uint8_t bytes[INFO_BYTES + 8];
+  struct frame f;
+  uint32_t version, length = checked(text, bytes), at = sizeof version;
+  if (length == 0)
+    return PERIGEE_PROTOCOL;
+  memcpy(&version, bytes, sizeof version);
+  if (version != INFO_VERSION)
+    return PERIGEE_VERSION;
+  int used = wire_frame(bytes + at, length - at, &f);
+  if (used <= 0 || f.type != FRAME_HELLO)
+    return PERIGEE_PROTOCOL;
+  *hello = f.hello;
+  at += (uint32_t)used;
+  used = wire_frame(bytes + at, length - at, &f);
+  if (used <= 0 || f.type != FRAME_OFFER || f.offer.fd_count != 0 ||
+      at + (uint32_t)used != length)
+    return PERIGEE_PROTOCOL;
+  *offer = f.offer;
+  return PERIGEE_OK;
+}
