@@ -11,6 +11,7 @@
 #define CORE_H
 
 #include "blocks.h"
+#include "info.h"
 #include "list.h"
 #include "machine.h"
 #include "perigee.h"
@@ -182,6 +183,14 @@ struct perigee_listener {
   struct perigee_engine *engine;
   int fd;
   char path[PERIGEE_ADDRESS_MAX + 1];
+};
+
+struct perigee_endpoint {
+  struct node node; /* in engine->endpoints */
+  struct perigee_engine *engine;
+  struct perigee_session *session; /* NULL: it was connected */
+  uint64_t nonce;
+  char info[INFO_TEXT];
 };
 
 struct perigee_engine {
@@ -409,7 +418,6 @@ void endpoint_poll(struct perigee_session *session);
 void endpoint_tick(struct perigee_session *session);
 int endpoint_tell(struct perigee_session *session, const struct frame *frame);
 void endpoint_drain(struct perigee_session *session);
-void endpoints_close(struct perigee_engine *engine);
 
 /* ---- lookup.c ---------------------------------------------------------- */
 int lookup_asked(struct perigee_session *, const struct lookup *);

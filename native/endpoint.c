@@ -28,19 +28,10 @@
 #include <stdlib.h>
 
 #include "core.h"
-#include "info.h"
 
 static const int64_t KNOCKS = 20 * 1000000, NUDGES = 500 * 1000000;
 static const int64_t DRAIN = 50 * 1000000; /* ns */
 enum { DRAIN_TURNS = 1 << 20 }; /* where the clock is a simulation's */
-
-struct perigee_endpoint {
-  struct node node; /* in engine->endpoints */
-  struct perigee_engine *engine;
-  struct perigee_session *session; /* NULL: it was connected */
-  uint64_t nonce;
-  char info[INFO_TEXT];
-};
 
 /* ---- Opening and closing ------------------------------------------------ */
 
@@ -115,12 +106,6 @@ void perigee_endpoint_close(struct perigee_endpoint *e) {
     perigee_session_free(e->session);
   list_remove(&e->node);
   free(e);
-}
-
-void endpoints_close(struct perigee_engine *engine) {
-  struct node *n;
-  while ((n = engine->endpoints.next) != &engine->endpoints)
-    perigee_endpoint_close(CONTAINER(n, struct perigee_endpoint, node));
 }
 
 /* ---- Connecting --------------------------------------------------------- */

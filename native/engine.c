@@ -234,7 +234,8 @@ void perigee_engine_close(struct perigee_engine *engine) {
   struct node *n;
   while ((n = engine->listeners.next) != &engine->listeners)
     perigee_listener_close(CONTAINER(n, struct perigee_listener, node));
-  endpoints_close(engine);
+  while ((n = engine->endpoints.next) != &engine->endpoints)
+    perigee_endpoint_close(CONTAINER(n, struct perigee_endpoint, node));
   if (engine->alive && !engine_alive(engine))
     forsake_sessions(engine);
   else

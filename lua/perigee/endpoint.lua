@@ -70,13 +70,13 @@ function Endpoint:connect(info, options)
     return nil, errors.from(operation, "connecting to " .. PEER, engine.handle,
                             false, 2)
   end
-  self.connecting = futures.start(engine, operation,
-                                  { to = PEER, peer = PEER }, sessions.connected)
+  self.connecting = futures.start(engine, operation, { to = PEER, peer = PEER },
+                                  sessions.connected)
   return self.connecting:wait()
 end
 
---- Its info() is void then; a connect under way ends in kind cancelled; a session
--- that it has become stays. Idempotent.
+--- Its info() is void then; a connect under way ends in kind cancelled; a
+-- session that it has become stays. Idempotent.
 function Endpoint:close()
   local handle = self.handle
   if not handle then return end

@@ -126,7 +126,8 @@ describe("a session without a socket", function()
     local here = near.engine:alloc(2 ^ 16)
     for round = 1, 3 do
       local region = assert(a:region("kv"))
-      local whole = { from = here:slice(0, 2 ^ 16), to = region:slice(0, 2 ^ 16) }
+      local whole = { from = here:slice(0, 2 ^ 16),
+                      to = region:slice(0, 2 ^ 16) }
       assert(a:write(whole):wait(10))
       kv:close(5)
       local none, err = a:write(whole):wait(10)

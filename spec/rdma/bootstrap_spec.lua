@@ -76,7 +76,8 @@ describe("endpoints", function()
         end
       end
       for i = 1, 8 do
-        fine(assert(futures[2 * i - 1]:wait(20)), assert(futures[2 * i]:wait(20)))
+        fine(assert(futures[2 * i - 1]:wait(20)),
+             assert(futures[2 * i]:wait(20)))
       end
     end)
 
