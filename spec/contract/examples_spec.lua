@@ -7,6 +7,9 @@ local NAMES = { "read", "write", "write_imm", "send_recv", "strided",
                 "prepared", "bulk_landing", "inplace",
                 "services_calling_services", "fan_in", "call" }
 
+local RDMA = { "rdma_read", "rdma_write", "rdma_write_imm", "rdma_send_recv" }
+local NO_DEVICE = 77
+
 local function anywhere(name)
   return { "sh", "-c", ([[top=$PWD; mkdir -p -m 700 %s; cd /; TMPDIR=%s \
     PERIGEE_SCOPE=%s exec luajit "$top/examples/%s.lua"]])
@@ -32,21 +35,41 @@ end
 describe("examples/", function()
   after_each(cases.cleanup)
 
+  -- Its lines, and how it ended.
+  local function ran(child)
+    local lines = {}
+    repeat
+      local line = child:read(60)
+      lines[#lines + 1] = line
+    until not line
+    local how, code = child:wait(10)
+    return lines, how, code
+  end
+
   for _, name in ipairs(NAMES) do
     it(name .. ".lua checks itself", function()
       local child = process.spawn(anywhere(name))
       local id = child.pid
-      local last, lines = nil, {}
-      repeat
-        local line = child:read(60)
-        last = line or last
-        lines[#lines + 1] = line
-      until not line
-      local how, code = child:wait(10)
+      local lines, how, code = ran(child)
       assert.same({ "exit", 0 }, { how, code }, table.concat(lines, "\n"))
-      assert.equal("ok", last)
+      assert.equal("ok", lines[#lines])
       assert.is_true(#lines >= 2)
       assert.equal(0, followers(id))
+      assert.equal("", left())
+    end)
+  end
+
+  for _, name in ipairs(RDMA) do
+    it(name .. ".lua checks itself, or says that there is no device", function()
+      local lines, how, code = ran(process.spawn(anywhere(name)))
+      assert.equal("exit", how)
+      if code == NO_DEVICE then
+        assert.equal(1, #lines)
+        assert.matches("RDMA", lines[1])
+      else
+        assert.equal(0, code, table.concat(lines, "\n"))
+        assert.equal("ok", lines[#lines])
+      end
       assert.equal("", left())
     end)
   end
