@@ -14,7 +14,8 @@ luajit %s [OPTION...]
 Runs both sides, the second one in a process of its own. With --side one of them
 only: start the other elsewhere, and carry each one's line to the other.
 
-  --nic TEXT              this side's NIC, as an engine's option rdma: "nics=mlx5_0"
+  --nic TEXT              this side's NIC, as option rdma of an engine:
+                          "nics=mlx5_0"
   --peer-nic TEXT         the NIC of the second process: "nics=rxe2 gid=1"
   --side driver|worker    prints its line, and wants the other's on the standard
                           input

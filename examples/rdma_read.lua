@@ -17,7 +17,8 @@ local function driver(engine, connect)
   local lent = assert(session:region("lent"))
   local here = engine:alloc(LENGTH)
 
-  assert(session:read { from = lent:slice(0, 8), to = here:slice(0, 8) }:wait(5))
+  assert(session:read { from = lent:slice(0, 8),
+                        to = here:slice(0, 8) }:wait(5))
   assert(rdma.is_filled(here:slice(0, 8), 3), "the wrong bytes came")
   print("read 8 bytes")
 

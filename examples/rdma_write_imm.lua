@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- RDMA writes with an immediate between two programs that carry their own set-up:
--- two lines of text, no listener, no address. Each number comes after the bytes
--- that it speaks of, so the worker need not be told otherwise.
+-- RDMA writes with an immediate between two programs that carry their own
+-- set-up: two lines of text, no listener, no address. Each number comes after
+-- the bytes that it speaks of, so the worker need not be told otherwise.
 local rdma = dofile((arg[0]:match(".*/") or "./") .. "rdma.lua")
 
 local SLOTS, SLOT = 16, 2 ^ 16
