@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What the rdma_*.lua examples share: two sides that meet without a socket.
--- Each has one line of text for the other; how it gets there is up to you. Here:
--- in one go with a second process, or by hand between two terminals or hosts.
+-- Each has one line of text for the other; how it gets there is up to you. Here
+-- in one go, with a second process, or by hand between two terminals or hosts.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local perigee = require "perigee"
 

@@ -59,8 +59,8 @@ describe("a session without a socket", function()
     local a, b = endpoints.sessions(near, far)
     local of_near, of_far = exported(near), exported(far)
     weather.netem "loss 2%"
-    moves(a, near.engine, of_far, { 8, 65536, 2 ^ 20 })
-    moves(b, far.engine, of_near, { 8, 65536, 2 ^ 20 })
+    moves(a, near.engine, of_far, { 8, 4096, 65536 })
+    moves(b, far.engine, of_near, { 8, 4096, 65536 })
   end)
 
   it("looks up regions by name, many at once", function()
