@@ -15,25 +15,31 @@ static uint64_t sum_of(const uint8_t *bytes, uint32_t length) {
   return sum;
 }
 
+static char *hex(const void *bytes, uint32_t length, char *text) {
+  for (const uint8_t *at = bytes, *end = at + length; at != end; at++) {
+    *text++ = digits[*at >> 4];
+    *text++ = digits[*at & 15];
+  }
+  return text;
+}
+
+void info_text(const uint8_t *bytes, uint32_t length, char text[INFO_TEXT]) {
+  uint64_t sum = sum_of(bytes, length);
+  memcpy(text, INFO_PREFIX, sizeof INFO_PREFIX);
+  text = hex(bytes, length, text + strlen(INFO_PREFIX));
+  *hex(&sum, sizeof sum, text) = 0;
+}
+
 void info_write(const struct hello *hello, const struct offer *offer,
                 char text[INFO_TEXT]) {
-  uint8_t bytes[INFO_BYTES + 8 + FRAME_BODY];
+  uint8_t bytes[INFO_BYTES];
   struct frame f = {.type = FRAME_HELLO, .hello = *hello};
   uint32_t version = INFO_VERSION, length = sizeof version;
   memcpy(bytes, &version, sizeof version);
   length += wire_encode(&f, bytes + length);
   f = (struct frame){.type = FRAME_OFFER, .offer = *offer};
   length += wire_encode(&f, bytes + length);
-  uint64_t sum = sum_of(bytes, length);
-  memcpy(bytes + length, &sum, sizeof sum);
-  length += sizeof sum;
-  memcpy(text, INFO_PREFIX, sizeof INFO_PREFIX);
-  text += strlen(INFO_PREFIX);
-  for (uint32_t i = 0; i < length; i++) {
-    *text++ = digits[bytes[i] >> 4];
-    *text++ = digits[bytes[i] & 15];
-  }
-  *text = 0;
+  info_text(bytes, length, text);
 }
 
 /* Hexadecimal digits: the bytes, or 0 if there are none, too many, or half. */

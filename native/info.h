@@ -17,6 +17,8 @@ enum { INFO_BYTES = 4 + 2 * FRAME_HEAD + sizeof(struct hello) + 8 + OFFER_MAX };
 enum { INFO_TEXT = sizeof INFO_PREFIX + 2 * (INFO_BYTES + 8) };
 _Static_assert(INFO_TEXT <= 4096, "as perigee.h promises");
 
+/* A text of any bytes, with their check sum. */
+void info_text(const uint8_t *bytes, uint32_t length, char text[INFO_TEXT]);
 void info_write(const struct hello *hello, const struct offer *offer,
                 char text[INFO_TEXT]);
 /* PERIGEE_OK, PERIGEE_VERSION, or PERIGEE_PROTOCOL if it is none, is not all

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wire_fuzz.c - any bytes from a session's socket. What is decoded must keep
- * what wire.h promises of it, encode to a frame that decodes to the same, and
- * not depend on the pieces in which it came.
+ * wire_fuzz.c - any bytes from a session's socket, or as an endpoint's text.
+ * What is decoded must keep what wire.h promises of it, encode to a frame that
+ * decodes to the same, and not depend on the pieces in which it came.
  *
- * decoder: native/wire.c
+ * decoder: native/wire.c native/info.c
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "info.h"
 #include "perigee.h"
-#include "wire.h"
 
 enum { ROOM = FRAME_HEAD + FRAME_BODY };
 
@@ -98,6 +98,33 @@ static uint32_t frames_of_socket(const uint8_t *data, size_t size) {
   return count;
 }
 
+/* What was read of a text is written as a text that reads the same. */
+static void reads(const char *text) {
+  static char once[INFO_TEXT], twice[INFO_TEXT];
+  static struct frame hello = {.type = FRAME_HELLO},
+                      offer = {.type = FRAME_OFFER};
+  if (info_read(text, &hello.hello, &offer.offer) != PERIGEE_OK)
+    return;
+  promised(&hello);
+  promised(&offer);
+  require(offer.offer.fd_count == 0);
+  info_write(&hello.hello, &offer.offer, once);
+  require(info_read(once, &hello.hello, &offer.offer) == PERIGEE_OK);
+  info_write(&hello.hello, &offer.offer, twice);
+  require(strcmp(once, twice) == 0);
+}
+
+/* As a text, and as what stands in one below a check sum that is right. */
+static void texts(const uint8_t *data, size_t size) {
+  static char text[INFO_TEXT + 1];
+  size_t n = size < INFO_TEXT ? size : INFO_TEXT;
+  memcpy(text, data, n);
+  text[n] = 0;
+  reads(text);
+  info_text(data, (uint32_t)(size < INFO_BYTES ? size : INFO_BYTES), text);
+  reads(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static struct frame frame;
   int used = wire_frame(data, (uint32_t)size, &frame);
@@ -108,6 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   uint32_t count = frames(data, size, ROOM);
   require(frames(data, size, 1 + size % 7) == count);
+  texts(data, size);
   if (size > 0)
     require(frames_of_socket(data, size) == count);
   return 0;

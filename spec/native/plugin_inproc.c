@@ -36,7 +36,9 @@ struct lane {
   uint64_t regions[REGIONS];
   uint32_t marks[OPERATIONS];
   uint32_t seed, arms, kicked;
-  bool armed, joined;
+  bool armed, joined, alone, met;
+  uint8_t *said; /* by the peer, without a socket, */
+  uint64_t said_length, said_taken;
 };
 
 /* What a source's address points to: alive as long as its operation's mark. */
@@ -69,6 +71,7 @@ static int inproc_open(const struct lane_options *options, struct lane **out,
     return PERIGEE_NO_MEMORY;
   lane->head.transport = &perigee_transport_inproc;
   lane->seed = (uint32_t)options->key;
+  lane->alone = options->alone;
   for (int i = 0; i < RINGS; i++)
     lane->in[i].last = &lane->in[i].first;
   memcpy(offer->bytes, &lane, sizeof lane);
@@ -105,7 +108,54 @@ static void inproc_close(struct lane *lane) {
     next = e->next;
     free(e);
   }
+  free(lane->said);
   free(lane);
+}
+
+/* ---- Without a socket --------------------------------------------------- */
+
+static int inproc_say(struct lane *lane, const uint8_t *bytes,
+                      uint32_t length) {
+  struct lane *to = lane->peer;
+  if (!to)
+    return PERIGEE_PEER_LOST;
+  to->said = realloc(to->said, to->said_length + length);
+  memcpy(to->said + to->said_length, bytes, length);
+  to->said_length += length;
+  return PERIGEE_OK;
+}
+
+static uint32_t inproc_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
+  uint64_t left = lane->said_length - lane->said_taken;
+  if (left == 0 || later(lane))
+    return 0;
+  uint32_t n = (uint32_t)splinter(lane, left < room ? left : room);
+  memcpy(bytes, lane->said + lane->said_taken, n);
+  lane->said_taken += n;
+  return n;
+}
+
+static bool inproc_drained(struct lane *lane) {
+  return !lane->armed;
+}
+
+/* Lost where nobody has joined. */
+static void inproc_knock(struct lane *lane) {
+  if (lane->peer->peer == lane)
+    lane->peer->met = true;
+}
+
+static bool inproc_met(const struct lane *lane) {
+  return lane->met;
+}
+
+static void inproc_nudge(struct lane *lane) {
+  (void)lane;
+}
+
+static int inproc_broken(const struct lane *lane, const char **reason) {
+  *reason = "the peer's half is gone";
+  return lane->alone && !lane->peer ? PERIGEE_PEER_LOST : PERIGEE_OK;
 }
 
 static bool inproc_pulls(const struct lane *lane) {
@@ -344,6 +394,13 @@ PERIGEE_API const struct perigee_transport perigee_transport_inproc = {
     .name = "inproc",
     .open = inproc_open,
     .join = inproc_join,
+    .say = inproc_say,
+    .hear = inproc_hear,
+    .drained = inproc_drained,
+    .knock = inproc_knock,
+    .met = inproc_met,
+    .nudge = inproc_nudge,
+    .broken = inproc_broken,
     .pulls = inproc_pulls,
     .set_peer_pulls = inproc_set_peer_pulls,
     .close = inproc_close,
