@@ -16,6 +16,7 @@ local native = require "perigee.native"
 local signals = require "perigee.signal"
 
 local C = native.C
+local await, told, state = loop.await, loop.event, loop.state
 local huge = math.huge
 
 local M = {}
@@ -109,6 +110,16 @@ local function wait(future, seconds)
   return M.unfinished("waiting for a future")
 end
 
+-- Of an operation of the core, without a limit: mostly it ends soon.
+local function short(future)
+  local engine = future.owner.engine
+  if not state.pinned and engine.handle and await(engine, future.operation) then
+    M.finish(engine, told)
+    return results(future)
+  end
+  return wait(future)
+end
+
 --- Waits at most seconds (nil: as long as the operation takes) and returns the
 -- operation's results, or nil and an error. If the time is over first that is
 -- kind timeout, and the operation goes on: done() is still false. Blocks the
@@ -116,6 +127,7 @@ end
 function Future:wait(seconds)
   if self.ended == 1 then return self.value end
   if self.ended then return results(self) end
+  if not seconds and self.operation then return short(self) end
   return wait(self, seconds)
 end
 

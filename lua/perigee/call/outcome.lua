@@ -15,7 +15,6 @@ local signals = require "perigee.signal"
 local ffi = require "ffi"
 local C = native.C
 local band = bit.band
-local state, glance = loop.state, loop.glance
 local huge = math.huge
 
 local M = {}
@@ -25,9 +24,8 @@ local TYPED = C.PERIGEE_TYPED
 local NOT_RUN = { no_service = true, no_method = true, version = true,
                   denied = true }
 
---- The event of the last await; valid until the loop runs again.
-M.event = native.event_t()
-local event = M.event
+--- The short way of a wait, and its event.
+M.await, M.event = loop.await, loop.event
 
 --- "calling calc.add of worker:0".
 function M.doing(binding, method)
@@ -77,22 +75,6 @@ end
 --- The error of a call on a session that is over.
 function M.gone(binding, method)
   return binding.session:gone(("calling %s"):format(method.text))
-end
-
--- Every so many waits on the short way look around.
-local GLANCE = 64
-local waits = 0
-
---- The short way of a wait: true if operation's event is in M.event now. Not
--- taken where others have something to do.
-function M.await(engine, operation)
-  waits = (waits + 1) % GLANCE
-  if waits == 0 then glance() end
-  if engine.i < engine.n or state.count > 1 or state.first <= state.last
-    or state.stopping then
-    return false
-  end
-  return C.perigee_await(engine.handle, operation, event, engine.spin) == 1
 end
 
 --- The long way: a future, and the loop.
