@@ -56,6 +56,21 @@ local function timed(request, reply)
   return length
 end
 
+-- Posts, and polls that found something, of all our engines.
+local engines = {}
+local function posts(pattern)
+  local made, found = 0, 0
+  for _, one in ipairs(engines) do
+    local most = 0
+    for _, session in pairs(one.sessions) do
+      local p, f = session:explain().carrier:match(pattern)
+      made, most = made + (p or 0), math.max(most, f or 0)
+    end
+    found = found + most
+  end
+  return { made, found }
+end
+
 local service = {
   name = "bench", version = 1,
   methods = {
@@ -64,6 +79,7 @@ local service = {
     copy = { raw = true, inplace = true, copy },
     timed = { raw = true, inplace = true, timed },
     wrong = function() return wrong + missing end,
+    posts = posts,
     resources = require "perigee.bench.resources".used,
     perftest = function(...) return perftest.serve(given.rdma, ...) end,
     perftest_end = perftest.stop,
@@ -116,8 +132,10 @@ local agent = assert(perigee.agent {
   engine = engine_options,
 })
 agent:serve(service)
+engines[1] = agent.engine
 
 local function serve_transfers(engine, address)
+  if engine ~= agent.engine then engines[2] = engine end
   local region = assert(engine:alloc(bytes, { name = "bench", access = "rw" }))
   local inbox = assert(engine:alloc(bytes)):slice():fill(1)
   region:slice():fill(1)
