@@ -1,36 +1,99 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- How a bench runs: each mode in processes of its own, driver and worker, so
 -- that no mode runs on the compiled traces, or in the memory, that another one
--- left. With several modes the bench starts itself for each.
+-- left. With several modes the bench starts itself for each; with --processes N
+-- so often for each, and rounds and bursts of all begin together.
 
+local cjson = require "cjson"
 local process = require "perigee.bench.process"
 local report = require "perigee.bench.report"
+local statistics = require "perigee.bench.statistics"
 
 local M = {}
 
 -- The own command line with other options behind it; the last one counts.
-local function command(mode)
+local function command(...)
   local words = process.interpreter()
   for i = 0, #arg do words[#words + 1] = arg[i] end
-  for _, word in ipairs { "--mode", mode, "--child-of", process.pid() } do
+  for _, word in ipairs { "--child-of", process.pid(), ... } do
     words[#words + 1] = word
   end
   return words
 end
 
 local function in_child(out, mode)
-  local child = assert(process.spawn(command(mode)))
+  local child = assert(process.spawn(command("--mode", mode)))
   for line in child.line, child do out:take(line) end
   if child:wait() ~= 0 then error(mode .. " has failed", 0) end
 end
 
+-- ---- Several processes at once ---------------------------------------------
+
+-- The child's rows up to where it meets the others, or to its end (false).
+local function comes(child, rows)
+  for line in child.line, child do
+    local record = cjson.decode(line)
+    if record.what == "meet" then return true end
+    if record.what == "row" then
+      rows[#rows + 1] = record.values[1]
+    elseif record.what == "carried_by" then
+      rows.transport = record.values[1]
+    end
+  end
+  return false
+end
+
+local function start_several(given, mode)
+  local children, cores = {}, process.cores()
+  for i = 1, given.processes do
+    local pin = ("%d,%d"):format((given.pin[1] + 2 * (i - 1)) % cores,
+                                 (given.pin[2] + 2 * (i - 1)) % cores)
+    children[i] = assert(process.spawn(command("--mode", mode, "--pin", pin)))
+  end
+  return children
+end
+
+-- They go on together from wherever all of them have come.
+local function in_children(out, given, mode)
+  local children, rows, going = start_several(given, mode), {}, true
+  for i = 1, #children do rows[i] = {} end
+  while going do
+    local waiting = {}
+    for i, child in ipairs(children) do
+      if comes(child, rows[i]) then waiting[#waiting + 1] = child end
+    end
+    for _, child in ipairs(waiting) do child:tell "\n" end
+    going = #waiting > 0
+  end
+  for _, child in ipairs(children) do
+    if child:wait() ~= 0 then error(mode .. " has failed", 0) end
+  end
+  out:carried_by(rows[1].transport)
+  for k = 1, #rows[1] do out:row(statistics.together(rows, k)) end
+end
+
+local function meet()
+  print(cjson.encode { what = "meet" })
+  io.flush()
+  io.read()
+end
+
 local function run(bench, key, given, measure)
-  if given.child_of then process.die_with_parent(given.child_of) end
+  if given.child_of then
+    process.die_with_parent(given.child_of)
+    if given.processes > 1 then given.meet = meet end
+  end
   local out = report.new(bench, key, given)
-  if #given.mode == 1 then
+  if given.child_of or #given.mode == 1 and given.processes == 1 then
     measure(given, out)
   else
-    for _, mode in ipairs(given.mode) do in_child(out, mode) end
+    for _, mode in ipairs(given.mode) do
+      if given.processes > 1 then
+        in_children(out, given, mode)
+      else
+        in_child(out, mode)
+      end
+    end
   end
   out:finish()
 end

@@ -56,7 +56,7 @@ end
 
 -- ---- The server, in the worker ---------------------------------------------
 
-local server, last_port
+local servers, last_port = {}, nil -- by port
 
 local function installed(program)
   for folder in (os.getenv "PATH" or ""):gmatch "[^:]+" do
@@ -103,9 +103,14 @@ local function comes_up(port)
   until process.now() > limit
 end
 
-function M.stop()
-  if server then server:stop() end
-  server = nil
+-- Ends the server at that port, or all.
+function M.stop(port)
+  for at, server in pairs(servers) do
+    if not port or at == port then
+      servers[at] = nil
+      server:stop()
+    end
+  end
   return true
 end
 
@@ -118,26 +123,25 @@ function M.serve(rdma, program, words, seconds)
   end
   local device, gid = M.device(rdma)
   if not device then return nil, gid end
-  M.stop()
-  last_port = last_port and last_port + 1 or process.pid() * 13
   for _ = 1, ATTEMPTS do
-    last_port = 20000 + last_port % 12000
-    words[#words + 1], words[#words + 2] = "-p", last_port
-    if not is_listening(last_port) then
-      server = start(program, rdma, words, seconds)
-      if comes_up(last_port) then
+    last_port = 20000 + (last_port and last_port + 1 or process.pid() * 13)
+                        % 12000
+    local port = last_port
+    words[#words + 1], words[#words + 2] = "-p", port
+    if not is_listening(port) then
+      servers[port] = start(program, rdma, words, seconds)
+      if comes_up(port) then
         local address
         for _, one in ipairs(device.gids) do
           if one.index == gid then
             address = one.address:match "^::ffff:([%d.]+)$"
           end
         end
-        return last_port, address or "127.0.0.1"
+        return port, address or "127.0.0.1"
       end
-      M.stop()
+      M.stop(port)
     end
     words[#words], words[#words - 1] = nil, nil
-    last_port = last_port + 1
   end
   return nil, program .. "'s server did not come up"
 end
@@ -196,7 +200,7 @@ local function once(self, seconds)
   local child = start(self.program, given.rdma, words, limit)
   local text = child:rest()
   local status = child:wait()
-  proxy:perftest_end()
+  proxy:perftest_end(port)
   local scale = self.scale * self.size / size
   local pool = self.rate and rate(text, size, scale) or latencies(text, scale)
   if status ~= 0 or pool.count == 0 then

@@ -18,6 +18,7 @@ extern char **environ;
 int pipe2(int fds[2], int flags);
 int close(int fd);
 ssize_t read(int fd, void *bytes, size_t length);
+ssize_t write(int fd, const void *bytes, size_t length);
 int kill(int pid, int signal);
 int waitpid(int pid, int *status, int options);
 int getpid(void);
@@ -118,6 +119,9 @@ function Child:rest()
     parts[#parts + 1] = ffi.string(self.chunk, got)
   end
 end
+
+-- Writes a short text to its input.
+function Child:tell(text) C.write(self.input, text, #text) end
 
 function Child:signal(number) return C.kill(self.pid, number) end
 

@@ -49,6 +49,7 @@ end
 -- The floor's burst, when the worker has gone to sleep; nil and why there is
 -- none.
 local function burst(floor, options, seconds)
+  if options.meet then options.meet() end
   process.sleep((options.spin or 0) + SETTLE)
   return floor(seconds)
 end
@@ -56,12 +57,14 @@ end
 -- Completes `row` from as many turns as options.turns says. Floor: nil, or a
 -- function of seconds that gives { what = histogram }; nil and a reason where
 -- it cannot, and the row has no floor. why: why there is none to begin with.
--- row.by_rate: the floor tells a rate, and rates are compared.
+-- row.by_rate: the floor tells a rate, and rates are compared. options.meet: nil,
+-- or waits until the other processes of a bench with several have come as far.
 function M.measure(row, options, step, floor, why)
   local seconds = (row.seconds or options.seconds) / options.turns
   local rounds, bursts = {}, {}
   if floor then bursts[1], why = burst(floor, options, seconds) end
   for turn = 1, options.turns do
+    if options.meet then options.meet() end
     rounds[turn] = M.round(step, seconds, options.warm_up)
     if bursts[turn] then -- if one fails, the one before stands in for it
       bursts[turn + 1] = burst(floor, options, seconds) or bursts[turn]

@@ -93,4 +93,35 @@ function M.row(row, rounds, bursts)
   return row
 end
 
+-- Row k of several processes' rows as one: rates add up, times are the calls'
+-- mean, those of the tail the largest.
+function M.together(all, k)
+  local row = {}
+  for name, value in pairs(all[1][k]) do row[name] = value end
+  local calls = 0
+  for _, rows in ipairs(all) do calls = calls + rows[k].calls end
+  local function combined(name, how)
+    local total, most = 0, 0
+    for _, rows in ipairs(all) do
+      local one = rows[k]
+      if not one[name] then return nil end
+      most = math.max(most, one[name])
+      total = total + one[name] * (how == "mean" and one.calls / calls or 1)
+    end
+    return how == "most" and most or total
+  end
+  for _, name in ipairs { "mean_us", "p50_us", "floor_p50_us", "ratio" } do
+    row[name] = combined(name, "mean")
+  end
+  for _, name in ipairs { "p99_us", "p999_us" } do
+    row[name] = combined(name, "most")
+  end
+  for _, name in ipairs { "calls", "calls_per_s", "gb_per_s", "floor_gb_per_s",
+                          "rounds", "rounds_kept" } do
+    row[name] = combined(name, "sum")
+  end
+  row.processes = #all
+  return row
+end
+
 return M

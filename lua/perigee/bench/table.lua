@@ -19,6 +19,8 @@ local function number(value, digits)
          :format(value)
 end
 
+M.number = number
+
 function M.size(bytes)
   for _, unit in ipairs { { 2 ^ 30, "G" }, { 2 ^ 20, "M" }, { 2 ^ 10, "K" } } do
     if bytes >= unit[1] and bytes % unit[1] == 0 then

@@ -1,0 +1,118 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- All figures over RDMA as one table: calls and transfers next to perftest on
+-- the same device in the same run, and what is counted of them. Options are
+-- handed on to rpc.lua and transfer.lua. See bench/README.md.
+--
+--   luajit bench/rdma.lua [--only TEXT] [--no-counts] [OPTION...]
+
+local here = arg[0]:match ".*/" or "./"
+dofile(here .. "tree.lua")
+local cjson = require "cjson"
+local process = require "perigee.bench.process"
+local text = require "perigee.bench.table"
+
+-- What, the ratio to reach and the one beyond, the bench and its options.
+local FIGURES = {
+  { "inplace echo, 64 B, / 2 x ib_write_lat", 1.35, 1.15,
+    "rpc.lua", "--mode inplace --sizes 64" },
+  { "write, 8 B, / ib_write_lat", 1.15, 1.05,
+    "transfer.lua", "--mode write --sizes 8" },
+  { "write, 8 B, / ib_write_bw -t 1 (which waits for it, too)", nil, nil,
+    "transfer.lua", "--mode write --sizes 8 --floor ib_write_bw" },
+  { "prepared write, 8 B, / ib_write_lat", 1.15, 1.05,
+    "transfer.lua", "--mode prepared_write --sizes 8" },
+  { "prepared write, 8 B, / ib_write_bw -t 1", nil, nil,
+    "transfer.lua", "--mode prepared_write --sizes 8 --floor ib_write_bw" },
+  { "read, 8 B, / ib_read_lat", 1.15, 1.05,
+    "transfer.lua", "--mode read --sizes 8" },
+  { "prepared read, 8 B, / ib_read_lat", 1.15, 1.05,
+    "transfer.lua", "--mode prepared_read --sizes 8" },
+  { "write_imm, 8 B, / ib_write_lat", nil, nil,
+    "transfer.lua", "--mode write_imm --sizes 8" },
+  { "send, 8 B, / ib_send_lat", nil, nil,
+    "transfer.lua", "--mode send --sizes 8" },
+  { "1 MiB writes, 4 under way, / ib_write_bw -t 4", 0.95, 1,
+    "transfer.lua", "--mode write --sizes 1M --window 4" },
+  { "1 MiB reads, 4 under way, / ib_read_bw -t 4", 0.95, 1,
+    "transfer.lua", "--mode read --sizes 1M --window 4" },
+  { "inplace echo, 64 KiB, / both ways at ib_write_bw", 1.15, 1,
+    "rpc.lua", "--mode inplace --sizes 64K" },
+  { "inplace echo, 1 MiB, / both ways at ib_write_bw", 1.15, 1,
+    "rpc.lua", "--mode inplace --sizes 1M" },
+  { "inplace echo, 16 MiB, / both ways at ib_write_bw", 1.15, 1,
+    "rpc.lua", "--mode inplace --sizes 16M" },
+}
+
+local only, counts, rest = nil, true, {}
+do
+  local i = 1
+  while arg[i] do
+    if arg[i] == "--only" then
+      i, only = i + 1, arg[i + 1]
+    elseif arg[i] == "--no-counts" then
+      counts = false
+    else
+      rest[#rest + 1] = arg[i]
+    end
+    i = i + 1
+  end
+end
+
+local function command(script, ...)
+  local words = process.interpreter()
+  words[#words + 1] = here .. script
+  for _, part in ipairs { ... } do
+    for word in part:gmatch "%S+" do words[#words + 1] = word end
+  end
+  for _, word in ipairs(rest) do words[#words + 1] = word end
+  return words
+end
+
+-- The row that a bench told, or nil.
+local function measured(script, options)
+  local child = assert(process.spawn(
+    command(script, "--transport verbs --json", options)))
+  local told = child:rest()
+  if child:wait() ~= 0 then return nil end
+  return cjson.decode(told).rows[1]
+end
+
+-- Where rates are to be reached they are told: the inverse of times.
+local function reached(figure, row)
+  local ratio = row.ratio
+  if not ratio or ratio == cjson.null then return "-" end
+  if figure[2] and figure[2] < 1 then ratio = 1 / ratio end
+  return ("%.2f x"):format(ratio)
+end
+
+local function wanted(figure)
+  if not figure[2] then return "-" end
+  return ("%.2f x, beyond %.2f x"):format(figure[2], figure[3])
+end
+
+local function us(value)
+  return value and value ~= cjson.null and text.number(value) or "-"
+end
+
+print "| what | to reach | ratio | p50, us | p99, us | floor p50, us |"
+print "|---|---|---|---|---|---|"
+for _, figure in ipairs(FIGURES) do
+  if not only or figure[1]:find(only, 1, true) then
+    local row = measured(figure[4], figure[5])
+    if not row then
+      io.stderr:write("rdma: ", figure[1], " has failed\n")
+      os.exit(1)
+    end
+    print(("| %s | %s | %s | %s | %s | %s |"):format(
+      figure[1], wanted(figure), reached(figure, row), us(row.p50_us),
+      us(row.p99_us), us(row.floor_p50_us)))
+    io.flush()
+  end
+end
+
+if counts and not only then
+  rest = {}
+  local child = assert(process.spawn(command "count.lua"))
+  io.write("\n", child:rest())
+  if child:wait() ~= 0 then os.exit(1) end
+end
