@@ -176,7 +176,7 @@ local fine, message = xpcall(drive, debug.traceback, agent)
 agent:close()
 if worker then common.stop(worker) end
 if not fine then
-  io.stderr:write(message, "\n")
+  io.stderr:write(tostring(message), "\n")
   os.exit(1)
 end
 print("ok")

@@ -57,8 +57,8 @@ end
 -- Completes `row` from as many turns as options.turns says. Floor: nil, or a
 -- function of seconds that gives { what = histogram }; nil and a reason where
 -- it cannot, and the row has no floor. why: why there is none to begin with.
--- row.by_rate: the floor tells a rate, and rates are compared. options.meet: nil,
--- or waits until the other processes of a bench with several have come as far.
+-- row.by_rate: the floor tells a rate, and rates are compared. options.meet:
+-- nil, or waits until a bench's other processes have come as far.
 function M.measure(row, options, step, floor, why)
   local seconds = (row.seconds or options.seconds) / options.turns
   local rounds, bursts = {}, {}
