@@ -385,6 +385,8 @@ void session_begun(struct perigee_session *session, int64_t timer);
 void session_opened(struct perigee_session *session);
 /* Is its lane? Then the session has ended. */
 bool session_broken(struct perigee_session *session);
+/* Why there was no memory over its transport of late, or "". */
+const char *lane_trouble(const struct perigee_session *session);
 bool session_open_for(struct perigee_session *session, int *status);
 struct perigee_session *session_new(struct perigee_engine *, int fd);
 

@@ -161,7 +161,10 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   int status = lane_table(lane)->expose(lane, &part->exposure, &part->payload);
   if (status < 0) {
     part_give(op->engine, part);
-    return status;
+    const char *why = lane_trouble(op->session);
+    return status == PERIGEE_NO_MEMORY && *why
+               ? fail(op->engine, status, "%s", why)
+               : status;
   }
   *source = part->exposure.source;
   part_put(op, place, part);

@@ -4,6 +4,8 @@
  * clock, the timers and the sockets; events that wait; records of every
  * session; steps of everything that moves; events again.
  */
+#include <string.h>
+
 #include "core.h"
 
 enum { POLLS_PER_TICK = 64, STEPS_A_POLL = 32, BUDGET = 2 << 20 };
@@ -81,9 +83,32 @@ static void give_news(struct perigee_engine *engine, struct node *list,
     e->kind = (uint8_t)kind;
     e->session = s->id;
     e->status = s->status;
+    if (kind == PERIGEE_EVENT_LOST) {
+      e->pointer = (const uint8_t *)s->reason;
+      e->length = strlen(s->reason);
+    }
     if (list == &engine->news && s->state == PERIGEE_SESSION_ENDED)
       list_append(&engine->losses, &s->news); /* it was short */
   }
+}
+
+/* Why the session is lost, or memory could not be had: to whoever has no
+ * other text of it. */
+static void tell_why(const struct operation *op, struct perigee_event *e) {
+  const struct perigee_session *s = op->session;
+  const char *why = "";
+  bool own = e->kind == PERIGEE_EVENT_REPLY || e->kind == PERIGEE_EVENT_DONE;
+  if (!own || !s || e->pointer)
+    return;
+  if (e->status == PERIGEE_PEER_LOST && s->state == PERIGEE_SESSION_ENDED)
+    why = s->reason;
+  else if (e->status == PERIGEE_NO_MEMORY)
+    why = lane_trouble(s);
+  if (!*why)
+    return;
+  e->flags = 0;
+  e->pointer = (const uint8_t *)why;
+  e->length = strlen(why);
 }
 
 static void give(struct perigee_engine *engine, struct operation *op) {
@@ -102,6 +127,8 @@ static void give(struct perigee_engine *engine, struct operation *op) {
   e->code = op->code;
   op->event = PERIGEE_EVENT_NONE;
   if (!asks) {
+    if (op->status < 0)
+      tell_why(op, e);
     if (op->kind == OP_TRANSFER)
       transfer_told(op);
     list_append(&engine->given, &op->queue);

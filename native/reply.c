@@ -37,8 +37,13 @@ static int plan(struct operation *op, const struct perigee_message *m,
 }
 
 /* What tells the caller, in place of a reply that could not be sent. */
-static struct perigee_message refusal(int status) {
-  return (struct perigee_message){.status = status};
+static struct perigee_message refusal(const struct operation *op, int status) {
+  struct perigee_message m = {.status = status};
+  if (op->record == RECORD_REQUEST && status == PERIGEE_NO_MEMORY) {
+    m.head = lane_trouble(op->session);
+    m.length = strlen(m.head);
+  }
+  return m;
 }
 
 /* The reply, or why there is none. A caller that has given up is spared what
@@ -52,7 +57,7 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
     status = plan(op, m, out);
   if (status >= 0)
     return status;
-  struct perigee_message none = refusal(status);
+  struct perigee_message none = refusal(op, status);
   *out = (struct outgoing){0};
   parts_end(op);
   plan(op, &none, out);
@@ -77,7 +82,7 @@ static int publish(struct operation *op, const struct perigee_message *m) {
 
 void served_refuse(struct operation *op, int status) {
   op->status = status;
-  op->reply = refusal(status);
+  op->reply = refusal(op, status);
   operation_unqueue(op);
   served_let_on(op);
   step(op, PULLED);
@@ -102,7 +107,7 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
     return;
   uint8_t *copy = pool_take(op->engine, m->length);
   if (!copy) {
-    op->reply = refusal(PERIGEE_NO_MEMORY);
+    op->reply = refusal(op, PERIGEE_NO_MEMORY);
     return;
   }
   memcpy(copy, m->head, m->length);
@@ -177,7 +182,7 @@ int perigee_reply(struct perigee_engine *engine, int served,
 }
 
 void serve_answer(struct operation *op, int status) {
-  struct perigee_message m = refusal(status);
+  struct perigee_message m = refusal(op, status);
   served_let_on(op);
   op->unseen = true;
   if (op->state != SERVING)

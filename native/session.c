@@ -99,12 +99,29 @@ void session_opened(struct perigee_session *s) {
   list_append(&s->engine->news, &s->news);
 }
 
+static int lane_state(const struct perigee_session *s, const char **reason) {
+  const struct perigee_transport *t = s->transport;
+  return t->broken ? t->broken(s->lane, reason) : PERIGEE_OK;
+}
+
+const char *lane_trouble(const struct perigee_session *s) {
+  bool known = s && s->lane && s->transport->trouble;
+  return known ? s->transport->trouble(s->lane) : "";
+}
+
+/* Over a broken lane nothing is begun: callers who at once try again would have
+ * no end of events, and never that of the session. */
 bool session_open_for(struct perigee_session *s, int *status) {
-  if (s->state == PERIGEE_SESSION_OPEN && engine_alive(s->engine))
+  const char *reason;
+  int broken = s->state == PERIGEE_SESSION_OPEN ? lane_state(s, &reason) : 0;
+  if (s->state == PERIGEE_SESSION_OPEN && broken == 0 &&
+      engine_alive(s->engine))
     return true;
   if (!engine_alive(s->engine))
     *status = fail(s->engine, PERIGEE_FORKED,
                    "this session belongs to the parent process");
+  else if (broken < 0)
+    *status = fail(s->engine, broken, "the session is ending: %s", reason);
   else if (s->state == PERIGEE_SESSION_ENDED)
     *status =
         fail(s->engine, s->status, "the session has ended: %s", s->reason);
@@ -295,9 +312,8 @@ static int poll_rings(struct perigee_session *s) {
 
 /* What arrived before the lane broke has been heard. */
 bool session_broken(struct perigee_session *s) {
-  const struct perigee_transport *t = lane_table(s->lane);
   const char *reason;
-  int status = t->broken ? t->broken(s->lane, &reason) : PERIGEE_OK;
+  int status = lane_state(s, &reason);
   if (status < 0)
     session_end(s, status, reason);
   return status < 0;

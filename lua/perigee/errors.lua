@@ -66,6 +66,12 @@ function M.from(status, doing, engine, sent, level)
   return M.new(M.kind(status), doing .. ": " .. why, sent)
 end
 
+--- What the core says of an event's failure, or nil.
+function M.why(event)
+  if event.pointer == nil or event.length == 0 then return nil end
+  return ffi.string(event.pointer, event.length)
+end
+
 --- An error of an operation that the core ended with status; text may add what
 -- is known (what the peer said).
 function M.ended(status, doing, text, sent)

@@ -171,8 +171,7 @@ loop.on[C.PERIGEE_EVENT_LOST] = function(engine, event)
   local session = engine.sessions[event.session]
   if not session or not session.handle then return end
   local kind = errors.kind(event.status)
-  local text = event.length > 0 and ffi.string(event.pointer, event.length)
-    or errors.text(event.status)
+  local text = errors.why(event) or errors.text(event.status)
   finish(session, errors.new(kind == "closed" and kind or "peer_lost",
     ("the session with %s is lost: %s"):format(session:text(), text), false))
 end
@@ -189,7 +188,8 @@ local function looked_up(future, event)
   local session, name = future.owner, future.value
   if event.status ~= 0 then
     return futures.settle(future, nil, errors.ended(event.status,
-      ("looking up region %q of %s"):format(name, session:text())))
+      ("looking up region %q of %s"):format(name, session:text()),
+      errors.why(event)))
   end
   local handle = ffi.cast("struct perigee_remote *", event.pointer)
   local known = session.remotes[name]

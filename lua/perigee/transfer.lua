@@ -42,7 +42,8 @@ end
 local function transferred(future, event)
   local session = future.owner
   if event.status == 0 then return settle(future, true) end
-  settle(future, nil, errors.ended(event.status, doing(session, "a transfer")))
+  settle(future, nil, errors.ended(event.status, doing(session, "a transfer"),
+                                   errors.why(event)))
 end
 
 -- The list goes into the future's value: it has to stay until the end.
@@ -105,7 +106,8 @@ local function ended(what, value)
   return function(future, event)
     local session = future.owner
     if event.status == 0 then return settle(future, value(event)) end
-    settle(future, nil, errors.ended(event.status, doing(session, what)))
+    settle(future, nil, errors.ended(event.status, doing(session, what),
+                                     errors.why(event)))
   end
 end
 

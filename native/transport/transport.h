@@ -163,6 +163,8 @@ struct perigee_transport {
   void (*nudge)(struct lane *lane);
   /* Is the lane broken? A status, and why. NULL: it never is. */
   int (*broken)(const struct lane *lane, const char **reason);
+  /* Why memory could not be had of late; "": it could. NULL: nobody knows. */
+  const char *(*trouble)(const struct lane *lane);
   /* The session has ended: from here on no device touches anybody's memory
    * for it, and every job is over. NULL: none ever does. */
   void (*cut)(struct lane *lane);

@@ -17,6 +17,7 @@
 
 enum { OFFER_VERSION = 1 };
 enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
+static const int64_t RECENT = 5000000000; /* ns */
 
 struct rail_offer {
   union ibv_gid gid;
@@ -105,6 +106,14 @@ static int open_arena(struct lane *lane) {
   return blocks_open(&lane->blocks, length, lane->options.pool);
 }
 
+/* The port's, or what the options allow of it. */
+static enum ibv_mtu own_mtu(const struct rail *r) {
+  uint32_t mtu = r->state.active_mtu, bytes = r->fabric->options.mtu;
+  while (bytes > 0 && mtu > IBV_MTU_256 && (128u << mtu) > bytes)
+    mtu--;
+  return (enum ibv_mtu)mtu;
+}
+
 static void make_offer(struct lane *lane, struct offer *offer) {
   struct fabric *f = lane->fabric;
   struct lane_offer said = {.version = OFFER_VERSION,
@@ -122,7 +131,7 @@ static void make_offer(struct lane *lane, struct offer *offer) {
     said.rail[i] = (struct rail_offer){.gid = r->gid,
                                        .marks_key = r->marks->rkey,
                                        .lid = r->state.lid,
-                                       .mtu = (uint8_t)r->state.active_mtu,
+                                       .mtu = (uint8_t)own_mtu(r),
                                        .ethernet = r->port.ethernet};
   }
   for (uint32_t i = 0; i < lane->pair_count; i++)
@@ -196,14 +205,11 @@ static int check_offer(const struct lane *lane, const struct lane_offer *said,
   return PERIGEE_OK;
 }
 
+/* What both sides have. */
 static enum ibv_mtu mtu_of(const struct rail *r, const struct rail_offer *o) {
-  uint32_t mtu = r->state.active_mtu;
-  uint32_t bytes = r->fabric->options.mtu;
-  if (o->mtu >= IBV_MTU_256 && o->mtu < mtu)
-    mtu = o->mtu;
-  while (bytes > 0 && mtu > IBV_MTU_256 && (128u << mtu) > bytes)
-    mtu--;
-  return (enum ibv_mtu)mtu;
+  enum ibv_mtu mtu = own_mtu(r);
+  bool lower = o->mtu >= IBV_MTU_256 && o->mtu < mtu;
+  return lower ? (enum ibv_mtu)o->mtu : mtu;
 }
 
 static int connect_pairs(struct lane *lane, const struct lane_offer *said,
@@ -272,6 +278,12 @@ static int verbs_broken(const struct lane *lane, const char **reason) {
   return lane->status;
 }
 
+static const char *verbs_trouble(const struct lane *lane) {
+  const struct fabric *f = lane->fabric;
+  int64_t now = f->engine.clock(f->engine.context);
+  return now - f->detail_at < RECENT ? f->detail : "";
+}
+
 static void verbs_describe(const struct lane *lane, char *text, uint64_t size) {
   const struct rail *r = &lane->fabric->rails[0];
   snprintf(
@@ -323,6 +335,7 @@ const struct perigee_transport transport_verbs = {
     .met = verbs_met,
     .nudge = verbs_nudge,
     .broken = verbs_broken,
+    .trouble = verbs_trouble,
     .cut = verbs_cut,
     .describe = verbs_describe,
     .pulls = verbs_pulls,

@@ -111,7 +111,8 @@ struct fabric {
   struct keys *keys;                  /* all of this fabric's */
   struct granted *opening;            /* grants that wait for their windows */
   uint64_t registered, registrations; /* bytes now; how often, ever */
-  char detail[REASON]; /* why memory could not be registered, the last time */
+  char detail[REASON]; /* why memory could not be registered, the last time, */
+  int64_t detail_at;   /* and when that was */
   uint64_t found;      /* polls of a queue that found something */
   uint64_t numbered[(ID_ARENA - ID_PAYLOAD) / 64]; /* payload ids in use, */
   uint32_t number;                                 /* where to look next, */
@@ -156,8 +157,9 @@ struct pair {
   union ibv_gid peer_gid;
   uint16_t peer_lid;
   enum ibv_mtu mtu;
-  bool connected;                   /* while resetting: our half is in place */
-  uint32_t depth;                   /* slots, a power of two */
+  bool connected; /* while resetting: our half is in place */
+  bool doubted;   /* the peer was silent, and the pair was made anew since */
+  uint32_t depth; /* slots, a power of two */
   uint32_t filled, posted, retired; /* counts of slots: retired <= posted
                                        <= filled <= retired + depth */
   uint32_t unsignaled; /* posted since the last that was signaled */

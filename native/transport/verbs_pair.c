@@ -352,19 +352,39 @@ static bool unheard(struct lane *lane) {
   return so;
 }
 
+static void lose(struct pair *p, const struct ibv_wc *wc, bool silent) {
+  const char *what = p->rail->fabric->lib->wc_status_str(wc->status);
+  const struct rdma_port *port = &p->rail->port;
+  if (silent)
+    lane_break(p->lane, PERIGEE_PEER_LOST,
+               "%s on %s/%u: the peer or the way to it is gone; `rdma link` "
+               "shows whether the port is up",
+               what, port->device, port->port);
+  else
+    lane_break(p->lane, PERIGEE_PEER_LOST,
+               "the queue pair of %s/%u that carries records failed (%s); "
+               "connect again",
+               port->device, port->port, what);
+}
+
+/* The peer's device is silent, too, where only its pair has failed, of which it
+ * may not know: so a pair is made anew once before the way counts as gone. That
+ * soft-RoCE finds no route is what a link does that is down for a moment. */
 static void failed(struct pair *p, const struct ibv_wc *wc) {
-  const struct verbs_library *lib = p->rail->fabric->lib;
   int status = status_of(wc->status);
-  bool gone = wc->status == IBV_WC_RETRY_EXC_ERR ||
-              wc->status == IBV_WC_RNR_RETRY_EXC_ERR ||
-              wc->status == IBV_WC_RESP_TIMEOUT_ERR;
-  if (p->index == 0 && gone && unheard(p->lane))
+  bool silent = wc->status == IBV_WC_RETRY_EXC_ERR ||
+                wc->status == IBV_WC_RNR_RETRY_EXC_ERR ||
+                wc->status == IBV_WC_RESP_TIMEOUT_ERR ||
+                wc->status == IBV_WC_LOC_QP_OP_ERR;
+  if (p->index == 0 && silent && unheard(p->lane))
     return;
-  if (p->index == 0 || gone) {
-    lane_break(p->lane, PERIGEE_PEER_LOST, "%s on %s/%u%s",
-               lib->wc_status_str(wc->status), p->rail->port.device,
-               p->rail->port.port,
-               gone ? ": the peer or the way to it is gone" : "");
+  if (p->index == 0 || (silent && p->doubted)) {
+    lose(p, wc, silent);
+    return;
+  }
+  p->doubted = silent;
+  if (silent) {
+    pair_reset(p, NULL);
     return;
   }
   struct job *culprit = NULL;
@@ -384,6 +404,7 @@ void pair_completed(struct pair *p, const struct ibv_wc *wc) {
       at - p->retired >= p->posted - p->retired)
     return; /* of before a reset */
   if (wc->status == IBV_WC_SUCCESS) {
+    p->doubted = false;
     retire(p, at + 1);
     return;
   }

@@ -35,6 +35,7 @@ static void explain(struct rail *rail, uint64_t length, int error) {
   char *detail = rail->fabric->detail, wanted[32], most[32];
   const char *device = rail->port.device;
   struct rlimit limit;
+  rail->fabric->detail_at = keys_now(rail->fabric);
   size_text(wanted, sizeof wanted, length);
   if (keys_status(error) != PERIGEE_NO_MEMORY ||
       getrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||

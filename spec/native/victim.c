@@ -155,7 +155,7 @@ void victim_handle(struct victim *v, const struct perigee_event *e) {
   case PERIGEE_EVENT_REPLY:
   case PERIGEE_EVENT_DONE:
     ended_here(v, e);
-    if (e->kind == PERIGEE_EVENT_DONE && e->pointer && s)
+    if (e->kind == PERIGEE_EVENT_DONE && e->status == 0 && e->pointer && s)
       v->bait[e->session % SESSIONS] = (void *)(uintptr_t)e->pointer;
     if (!v->over[e->session % SESSIONS])
       want(v, s);

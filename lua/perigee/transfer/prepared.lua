@@ -28,7 +28,8 @@ end
 local function posted(self, event)
   if event.status == 0 then return settle(self, true) end
   settle(self, nil, errors.ended(event.status,
-                                 doing(self.owner, "a prepared transfer")))
+                                 doing(self.owner, "a prepared transfer"),
+                                 errors.why(event)))
 end
 
 local function not_posted(self, status)
