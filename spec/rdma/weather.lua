@@ -81,6 +81,97 @@ function M.worker(sides, f, ...)
   return child:expect("ready", 20)
 end
 
+-- What a worker of these specs serves, and its region "m" of 16 MiB.
+function M.services(_, perigee_, _, agent)
+  local size, calls = 2 ^ 24, 0
+  agent.engine:alloc(size, { name = "m", access = "rw" })
+  local region = agent.engine:alloc(size)
+  return {
+    name = "x", version = 1,
+    methods = {
+      same = function(x) calls = calls + 1 return x end,
+      calls = function() return calls end,
+      sleep = function(seconds) perigee_.sleep(seconds) end,
+      echo = { raw = true, function(request) return request end },
+      get = function(length, byte)
+        return region:slice(0, length):fill(byte)
+      end,
+      put = { landing = function(length) return region:slice(0, length) end,
+              function(slice, byte)
+                local whole = string.char(byte):rep(slice.length)
+                return slice:string() == whole and slice.length
+              end },
+    },
+  }
+end
+
+-- Everything that a device does, once: futures, and what to see once all of
+-- them ended well. here: 12 MiB or more.
+function M.mix(proxy, session, here, round)
+  local size, byte = 2 ^ 20 + 4096, round % 200 + 20
+  local function own(i) return here:slice(i * 2 * 2 ^ 20, size) end
+  local text = cases.bytes(5000, round)
+  local remote = assert(session:region("m"))
+  own(0):fill(byte)
+  own(2):fill(byte + 1)
+  own(3):fill(0)
+  local futures = {
+    proxy.async:same(round), proxy.async:echo(text),
+    proxy.async:put(own(2), byte + 1),
+    session:write { from = own(0), to = remote:slice(8 * 2 ^ 20, size) },
+  }
+  local function check(got)
+    assert(got[1] == round, "same() returned something else")
+    assert(got[2] == text, "echo() returned something else")
+    assert(got[3] == size, "put() was given something else")
+    local back = session:read { from = remote:slice(8 * 2 ^ 20, size),
+                                to = own(3) }
+    M.well(back)
+    assert(own(3):string() == string.char(byte):rep(size), "wrong bytes")
+    local into = own(4)
+    local slice = assert(proxy:with({ into = into, timeout = 60 })
+      :get(size, byte + 2))
+    assert(slice:string() == string.char(byte + 2):rep(size), "wrong reply")
+  end
+  return futures, check
+end
+
+-- The value of a future that has to end well.
+function M.well(future)
+  local got, err, took = M.ended(future, 60)
+  if got == nil then
+    error(("it ended in %s after %.1f s"):format(tostring(err), took), 2)
+  end
+  return got
+end
+
+-- Such a mix, which has to end well within some time.
+function M.fair(proxy, session, here, round)
+  local futures, check = M.mix(proxy, session, here, round)
+  local got = {}
+  for i, future in ipairs(futures) do got[i] = M.well(future) end
+  check(got)
+end
+
+-- Why a session is lost, as text; waits until it is.
+function M.loss(session)
+  cases.eventually(function() return session.lost end, 20)
+  return tostring(session.lost)
+end
+
+-- Each of the futures ends by itself: well, or in peer_lost. How many in that.
+function M.lost(futures, limit)
+  local count = 0
+  for _, future in ipairs(futures) do
+    local got, err = M.ended(future, limit)
+    if got == nil then
+      assert(err.kind == "peer_lost", tostring(err))
+      count = count + 1
+    end
+  end
+  return count
+end
+
 -- ---- The link ---------------------------------------------------------------
 
 local function run(command)

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs_errors_test.c - queue pairs that go to the error state while both
+ * sides are busy. One that carries data is made anew, and nobody notices but
+ * by the time it takes; with the one for control the session ends, once, and
+ * the next one works.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "load.h"
+#include "verbs_inside.h"
+
+static const struct variant one = {"one pair", "verbs", "host", 1, "qps=1"};
+static const struct variant three = {"three pairs", "verbs", "host", 1,
+                                     "qps=3 stripe=32K depth=32"};
+static const struct variant plain = {"no windows", "verbs", "host", 1,
+                                     "qps=2 windows=0"};
+
+static void is_open(struct load *l) {
+  struct perigee_session_info info;
+  for (int side = 0; side < 2; side++) {
+    perigee_session_info(l->p.session[side], &info);
+    if (info.state != PERIGEE_SESSION_OPEN)
+      fail_msg("side %d: %s", side, info.reason);
+  }
+}
+
+static uint64_t resets(const struct load *l) {
+  return resets_of(l->p.session[0]) + resets_of(l->p.session[1]);
+}
+
+/* One that is being made anew is so soon. */
+static void break_pair(struct load *l, int side, int pair) {
+  int64_t limit = clock_now() + 5000 * MS;
+  while (!pair_to_error(l->p.session[side], pair)) {
+    load_run(l, MS);
+    assert_true(clock_now() < limit);
+  }
+}
+
+static void a_data_pair_in_error_is_made_anew(void **state) {
+  static struct load l;
+  load_open(&l, *state);
+  load_run(&l, 100 * MS);
+  int pairs = pairs_of(l.p.session[0]);
+  for (int round = 0; round < 30; round++) {
+    break_pair(&l, round % 2, 1 + round / 2 % (pairs - 1));
+    load_run(&l, (round % 5) * 10 * MS);
+  }
+  load_stop(&l);
+  is_open(&l);
+  assert_true(resets(&l) >= 30);
+  uint64_t done = load_done(&l);
+  load_run(&l, 100 * MS);
+  load_stop(&l);
+  assert_true(load_done(&l) > done);
+  load_close(&l);
+}
+
+static void all_data_pairs_at_once_are(void **state) {
+  static struct load l;
+  load_open(&l, *state);
+  for (int round = 0; round < 8; round++) {
+    load_run(&l, 30 * MS);
+    for (int side = 0; side < 2; side++)
+      for (int i = 1; i < pairs_of(l.p.session[side]); i++)
+        break_pair(&l, side, i);
+  }
+  load_stop(&l);
+  is_open(&l);
+  load_close(&l);
+}
+
+static int read_peer(struct load *l) {
+  struct perigee_transfer *t = &l->side[0].transfers[0];
+  t->local = all_of(l->side[0].own, LOAD_SIZE);
+  t->remote = (struct perigee_slice){
+      {.remote = l->side[0].peer_source}, 0, LOAD_SIZE, 1, LOAD_SIZE};
+  return perigee_transfer(l->p.session[0], PERIGEE_OP_READ, t, 1, 0,
+                          10000 * MS);
+}
+
+/* Its owner has nothing there that could fail: it learns of it by its peer. */
+static void one_that_its_owner_does_not_use_is(void **state) {
+  static struct load l;
+  load_open(&l, *state);
+  for (int side = 0; side < 2; side++)
+    for (int i = 1; i < pairs_of(l.p.session[side]); i++) {
+      break_pair(&l, side, i);
+      load_run(&l, 20 * MS);
+      load_stop(&l);
+      is_open(&l);
+    }
+  for (int round = 0; round < 3; round++) {
+    break_pair(&l, 1, 1);
+    finish(&l.p, read_peer(&l), PERIGEE_OK);
+    is_open(&l);
+  }
+  load_close(&l);
+}
+
+static void the_control_pair_in_error_ends_the_session(void **state) {
+  static struct load l;
+  struct perigee_session_info info;
+  load_open(&l, *state);
+  for (int round = 0; round < 4; round++) {
+    load_run(&l, 50 * MS);
+    l.losing = true;
+    break_pair(&l, round % 2, 0);
+    int64_t start = clock_now();
+    while (!l.side[0].lost || !l.side[1].lost) {
+      load_run(&l, 0);
+      load_run(&l, MS);
+      assert_true(clock_now() - start < 5000 * MS);
+    }
+    load_stop(&l);
+    for (int side = 0; side < 2; side++) {
+      perigee_session_info(l.p.session[side], &info);
+      assert_int_equal(info.status, PERIGEE_PEER_LOST);
+      assert_true(strlen(info.reason) > 10);
+      print_message("# side %d: %s\n", side, info.reason);
+      assert_int_equal(l.side[side].lost, 1);
+      assert_int_equal(operations(&l.p, side), 0);
+    }
+    load_again(&l);
+  }
+  load_run(&l, 50 * MS);
+  load_close(&l);
+}
+
+static void a_wrong_key_is_refused_and_the_next_right_one_works(void **state) {
+  static struct load l;
+  load_open(&l, *state);
+  finish(&l.p, read_peer(&l), PERIGEE_OK); /* all keys have been told */
+  for (int round = 0; round < 5; round++) {
+    load_run(&l, 20 * MS);
+    load_stop(&l);
+    keys_spoil(l.p.session[0], l.side[0].peer_source);
+    finish(&l.p, read_peer(&l), PERIGEE_STALE);
+    keys_spoil(l.p.session[0], l.side[0].peer_source);
+    finish(&l.p, read_peer(&l), PERIGEE_OK);
+    is_open(&l);
+  }
+  load_close(&l);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      OVER(one, a_data_pair_in_error_is_made_anew),
+      OVER(three, a_data_pair_in_error_is_made_anew),
+      OVER(plain, a_data_pair_in_error_is_made_anew),
+      OVER(one, all_data_pairs_at_once_are),
+      OVER(three, all_data_pairs_at_once_are),
+      OVER(one, one_that_its_owner_does_not_use_is),
+      OVER(three, one_that_its_owner_does_not_use_is),
+      OVER(one, a_wrong_key_is_refused_and_the_next_right_one_works),
+      OVER(three, a_wrong_key_is_refused_and_the_next_right_one_works),
+      OVER(plain, a_wrong_key_is_refused_and_the_next_right_one_works),
+      OVER(one, the_control_pair_in_error_ends_the_session),
+      OVER(three, the_control_pair_in_error_ends_the_session),
+  };
+  const char *why = no_device();
+  if (why) {
+    printf("skipped: %s\n", why);
+    return 77;
+  }
+  return cmocka_run_group_tests_name("queue pair errors", tests, NULL, NULL);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs_inside.h - what tests do to an RDMA session behind its back.
+ */
+#ifndef VERBS_INSIDE_H
+#define VERBS_INSIDE_H
+
+#include "perigee.h"
+
+/* Why no session over RDMA can be here, or NULL. */
+const char *no_device(void);
+
+/* Queue pairs of the session, the first of them for control. */
+int pairs_of(const struct perigee_session *session);
+/* Moves one to the error state, as a fault of the device would. False: it is
+ * not connected now. */
+bool pair_to_error(struct perigee_session *session, int pair);
+/* How often a pair was reset; requests that were posted. */
+uint64_t resets_of(const struct perigee_session *session);
+/* Are all pairs connected, with nothing under way? */
+bool pairs_rest(const struct perigee_session *session);
+
+/* Makes each key that the session holds for the region's memory a wrong one,
+ * or each right again. */
+void keys_spoil(struct perigee_session *session,
+                const struct perigee_remote *remote);
+
+#endif
