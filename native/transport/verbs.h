@@ -5,7 +5,9 @@
  *   verbs.c           a lane's set-up: offer, join, cut; the table
  *   verbs_rail.c      a port in use: its context and events
  *   verbs_queues.c    completion and receive queues; what completes
- *   verbs_pair.c      a queue pair: posting, retiring, breaking, rebuilding
+ *   verbs_pair.c      a queue pair: made, connected, unmade
+ *   verbs_post.c      posting and retiring
+ *   verbs_mend.c      breaking, fencing, rebuilding
  *   verbs_ring.c      records, notes, credits, marks
  *   verbs_alone.c     what lanes of sessions without a socket do besides
  *   verbs_register.c  memory regions by kind of memory; the inbox
@@ -345,6 +347,18 @@ int pair_make(struct pair *pair, struct lane *lane, struct rail *rail,
 /* To the peer's half, as its peer_ fields say. */
 int pair_connect(struct pair *pair, char reason[REASON]);
 void pair_unmake(struct pair *pair);
+/* After a reset, as its fields say. False: the lane is broken. */
+bool pair_reconnect(struct pair *pair);
+/* A first sequence number: random, 24 bits. */
+uint32_t pair_psn(void);
+/* Takes it out of those that are found by number. */
+void pair_unlink(struct pair *pair);
+struct pair *pair_by_number(const struct rail *rail, uint32_t number);
+
+/* ---- verbs_post.c ------------------------------------------------------- */
+static inline struct slot *pair_slot_at(const struct pair *p, uint32_t count) {
+  return &p->slots[count & (p->depth - 1)];
+}
 /* Slots that may still be filled. */
 uint32_t pair_room(const struct pair *pair);
 /* The next slot, zeroed; there has to be room. Counted in its job when it is
@@ -365,6 +379,10 @@ void lane_await(struct lane *lane, const struct job *job);
 void pair_post(struct pair *pair);
 /* A completion of the pair. */
 void pair_completed(struct pair *pair, const struct ibv_wc *wc);
+/* The slot is out of the hardware's hands. */
+void pair_settle(struct pair *pair, uint32_t at, int status);
+
+/* ---- verbs_mend.c ------------------------------------------------------- */
 /* Fence: from the return on nothing of the pair touches memory. The slots of
  * `but` are dropped, all others are posted again. */
 void pair_reset(struct pair *pair, const struct job *but);
@@ -376,7 +394,6 @@ void pair_down(struct pair *pair, int status);
 bool pair_renew(struct pair *pair);
 void lane_break(struct lane *lane, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-struct pair *pair_by_number(const struct rail *rail, uint32_t number);
 
 /* ---- verbs_ring.c ------------------------------------------------------- */
 int ring_set_up(struct lane *lane); /* own half: inbox */

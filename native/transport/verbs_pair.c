@@ -1,25 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_pair.c - one queue pair: what is posted, retired, broken, rebuilt.
- * verbs.h has its states.
- *
- * Slots are the pair's memory of what it was given: a completion retires all
- * slots up to its own, as a reliable pair completes in order. A reset throws
- * away what the hardware has; the slots are posted again once both halves are
- * connected anew. That is safe for what stands in them: reads, and writes that
- * nobody has been told of, as their immediate goes out after they completed.
- *
- * The device of a process that is being killed refuses, too. So what was
- * refused is told once the pair is up again, by a peer that lives.
- *
- * Rebuilding, over the session's socket: a side that resets tells its half
- * (epoch, first sequence number); the other resets too, if it has not, and
- * tells its own; a half that says ready comes from a connected pair, which
- * may be posted to. Work request ids carry the epoch, so that completions from
- * before a reset are known for what they are.
+ * verbs_pair.c - one queue pair: made, connected, unmade. verbs.h has its
+ * states; verbs_post.c what it does, verbs_mend.c what is done when it breaks.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,17 +11,11 @@
 
 #include "transport/verbs.h"
 
-enum { CHAIN = 16, CONTROL_DEPTH = 256 };
-static const int64_t AWAITED = 1000 * 1000000; /* ns */
-
-/* What goes to the peer when a pair was reset. */
-struct half {
-  uint32_t pair, epoch, psn, ready;
-};
+enum { CONTROL_DEPTH = 256 };
 
 /* ---- Making ------------------------------------------------------------- */
 
-static uint32_t new_psn(void) {
+uint32_t pair_psn(void) {
   uint32_t psn;
   if (getrandom(&psn, sizeof psn, GRND_NONBLOCK) != sizeof psn)
     psn = 0;
@@ -131,7 +109,7 @@ struct pair *pair_by_number(const struct rail *rail, uint32_t number) {
   return p;
 }
 
-static void unlink_pair(struct pair *p) {
+void pair_unlink(struct pair *p) {
   struct pair **at = &p->rail->by_number[p->number & 255];
   while (*at && *at != p)
     at = &(*at)->next;
@@ -175,7 +153,7 @@ int pair_make(struct pair *p, struct lane *lane, struct rail *rail,
     return PERIGEE_NO_MEMORY;
   }
   p->number = p->qp->qp_num;
-  p->psn = new_psn();
+  p->psn = pair_psn();
   p->salt = ++lane->fabric->pairs_made << 12;
   p->state = PAIR_FRESH;
   struct pair **chain = &rail->by_number[p->number & 255];
@@ -187,6 +165,15 @@ int pair_make(struct pair *p, struct lane *lane, struct rail *rail,
 static int connect_halves(struct pair *p) {
   int error = to_receive(p);
   return error ? error : to_send(p);
+}
+
+bool pair_reconnect(struct pair *p) {
+  bool fine = p->qp && to_init(p) == 0 && connect_halves(p) == 0;
+  if (!fine)
+    lane_break(p->lane, PERIGEE_PEER_LOST,
+               "a queue pair of %s cannot be connected again",
+               p->rail->port.device);
+  return fine;
 }
 
 int pair_connect(struct pair *p, char reason[REASON]) {
@@ -206,376 +193,10 @@ void pair_unmake(struct pair *p) {
   if (!p->qp)
     return;
   uint32_t receives = p->index == 0 ? RECORDS + NOTES : 0;
-  unlink_pair(p);
+  pair_unlink(p);
   p->rail->fabric->lib->destroy_qp(p->qp);
   queues_unreserve(p->queues, completions(p), receives);
   free(p->slots);
   p->qp = NULL;
   p->slots = NULL;
-}
-
-/* ---- Posting ------------------------------------------------------------ */
-
-static struct slot *slot_at(const struct pair *p, uint32_t count) {
-  return &p->slots[count & (p->depth - 1)];
-}
-
-uint32_t pair_room(const struct pair *p) {
-  if (p->state == PAIR_DOWN)
-    return 0;
-  return p->depth - (p->filled - p->retired);
-}
-
-struct slot *pair_slot(struct pair *p, struct job *job) {
-  struct slot *slot = slot_at(p, p->filled++);
-  slot->job = job;
-  slot->remote = slot->bytes = 0;
-  slot->rkey = slot->immediate = 0;
-  slot->opcode = slot->sges = 0;
-  slot->status = PERIGEE_OK;
-  slot->inlined = slot->signaled = slot->mark = false;
-  if (job)
-    job->pending++;
-  return slot;
-}
-
-void pair_mark(struct pair *p, struct job *job) {
-  const struct lane *lane = p->lane;
-  struct slot *slot = pair_slot(p, job);
-  slot->mark = true;
-  slot->opcode = IBV_WR_RDMA_READ;
-  slot->remote = lane->peer_marks + UINT64_C(4) * job->operation;
-  slot->rkey = lane->peer_marks_key[p->rail->index];
-  slot->sges = 1;
-}
-
-/* The last of each job in a chain is signaled, and now and then one of those
- * that nobody waits for, so that the hardware's queue is emptied. */
-static bool signals(struct pair *p, const struct slot *slot, uint32_t at) {
-  bool ends = slot->job &&
-              (at + 1 == p->filled || slot_at(p, at + 1)->job != slot->job);
-  if (!ends && p->unsignaled + 1 < p->depth / 4) {
-    p->unsignaled++;
-    return false;
-  }
-  p->unsignaled = 0;
-  return true;
-}
-
-static void write_request(struct pair *p, uint32_t at, struct ibv_send_wr *wr) {
-  struct slot *slot = slot_at(p, at);
-  uint32_t where = at & (p->depth - 1);
-  if (slot->mark)
-    slot->sge[0] = (struct ibv_sge){(uintptr_t)&p->seen[where], 4, p->seen_key};
-  slot->signaled = signals(p, slot, at);
-  if (slot->opcode == IBV_WR_BIND_MW)
-    *wr = (struct ibv_send_wr){
-        .opcode = IBV_WR_BIND_MW,
-        .bind_mw = {.mw = slot->bind.mw,
-                    .rkey = slot->rkey,
-                    .bind_info = {slot->bind.mr, slot->remote, slot->bytes,
-                                  (unsigned)slot->bind.rights}}};
-  else
-    *wr = (struct ibv_send_wr){
-        .sg_list = slot->sge,
-        .num_sge = slot->sges,
-        .opcode = (enum ibv_wr_opcode)slot->opcode,
-        .imm_data = htobe32(slot->immediate),
-        .wr.rdma = {.remote_addr = slot->remote, .rkey = slot->rkey}};
-  wr->wr_id = (uint64_t)(p->salt + p->epoch) << 32 | at;
-  wr->send_flags = (slot->signaled ? IBV_SEND_SIGNALED : 0) |
-                   (slot->inlined ? IBV_SEND_INLINE : 0);
-}
-
-void pair_post(struct pair *p) {
-  struct ibv_send_wr chain[CHAIN], *bad;
-  while (p->state == PAIR_UP && p->posted != p->filled) {
-    uint32_t n = 0;
-    for (; n < CHAIN && p->posted + n != p->filled; n++) {
-      write_request(p, p->posted + n, &chain[n]);
-      chain[n].next = &chain[n + 1];
-    }
-    chain[n - 1].next = NULL;
-    p->lane->posts++;
-    int error = ibv_post_send(p->qp, chain, &bad);
-    p->posted += n;
-    if (error)
-      lane_break(p->lane, PERIGEE_SYSTEM, "posting to %s failed: %s",
-                 p->rail->port.device, strerror(error));
-  }
-}
-
-/* ---- Completing --------------------------------------------------------- */
-
-/* The slot is out of the hardware's hands. */
-static void settle(struct pair *p, uint32_t at, int status) {
-  struct slot *slot = slot_at(p, at);
-  struct job *job = slot->job;
-  slot->job = NULL;
-  if (!job)
-    return;
-  job->pending--;
-  if (status == PERIGEE_OK && slot->mark &&
-      p->seen[at & (p->depth - 1)] != job->generation)
-    status = PERIGEE_CANCELLED;
-  job->marks += status == PERIGEE_OK && slot->mark;
-  if (status == PERIGEE_OK)
-    job->done += slot->bytes;
-  else if (job->status == PERIGEE_OK)
-    job->status = status;
-}
-
-static void retire(struct pair *p, uint32_t to) {
-  while (p->retired != to)
-    settle(p, p->retired++, PERIGEE_OK);
-}
-
-static int status_of(enum ibv_wc_status status) {
-  switch (status) {
-  case IBV_WC_REM_ACCESS_ERR:
-  case IBV_WC_REM_INV_REQ_ERR:
-  case IBV_WC_REM_OP_ERR:
-    return PERIGEE_STALE;
-  case IBV_WC_LOC_PROT_ERR:
-  case IBV_WC_MW_BIND_ERR:
-    return PERIGEE_NO_MEMORY;
-  default:
-    return PERIGEE_PEER_LOST;
-  }
-}
-
-/* A knock that nobody was there to hear. */
-static bool unheard(struct lane *lane) {
-  bool so = lane->knock == KNOCK_OUT && !lane->met;
-  if (so)
-    lane->knock = KNOCK_FAILED;
-  return so;
-}
-
-static void lose(struct pair *p, const struct ibv_wc *wc, bool silent) {
-  const char *what = p->rail->fabric->lib->wc_status_str(wc->status);
-  const struct rdma_port *port = &p->rail->port;
-  if (silent)
-    lane_break(p->lane, PERIGEE_PEER_LOST,
-               "%s on %s/%u: the peer or the way to it is gone; `rdma link` "
-               "shows whether the port is up",
-               what, port->device, port->port);
-  else
-    lane_break(p->lane, PERIGEE_PEER_LOST,
-               "the queue pair of %s/%u that carries records failed (%s); "
-               "connect again",
-               port->device, port->port, what);
-}
-
-/* The peer's device is silent, too, where only its pair has failed, of which it
- * may not know: so a pair is made anew once before the way counts as gone. That
- * soft-RoCE finds no route is what a link does that is down for a moment. */
-static void failed(struct pair *p, const struct ibv_wc *wc) {
-  int status = status_of(wc->status);
-  bool silent = wc->status == IBV_WC_RETRY_EXC_ERR ||
-                wc->status == IBV_WC_RNR_RETRY_EXC_ERR ||
-                wc->status == IBV_WC_RESP_TIMEOUT_ERR ||
-                wc->status == IBV_WC_LOC_QP_OP_ERR;
-  if (p->index == 0 && silent && unheard(p->lane))
-    return;
-  if (p->index == 0 || (silent && p->doubted)) {
-    lose(p, wc, silent);
-    return;
-  }
-  p->doubted = silent;
-  if (silent) {
-    pair_reset(p, NULL);
-    return;
-  }
-  struct job *culprit = NULL;
-  if (p->retired != p->posted && wc->status != IBV_WC_WR_FLUSH_ERR) {
-    culprit = slot_at(p, p->retired)->job;
-    if (status == PERIGEE_STALE && culprit)
-      slot_at(p, p->retired)->status = status;
-    else
-      settle(p, p->retired++, status);
-  }
-  pair_reset(p, status == PERIGEE_STALE ? NULL : culprit);
-}
-
-void pair_completed(struct pair *p, const struct ibv_wc *wc) {
-  uint32_t at = (uint32_t)wc->wr_id;
-  if (wc->wr_id >> 32 != (uint32_t)(p->salt + p->epoch) ||
-      at - p->retired >= p->posted - p->retired)
-    return; /* of before a reset */
-  if (wc->status == IBV_WC_SUCCESS) {
-    p->doubted = false;
-    retire(p, at + 1);
-    return;
-  }
-  retire(p, at);
-  failed(p, wc);
-}
-
-/* ---- Resetting and rebuilding ------------------------------------------- */
-
-static void quiet(struct pair *p) {
-  struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
-  int error = p->rail->fabric->lib->modify_qp(p->qp, &a, IBV_QP_STATE);
-  p->epoch++;
-  p->connected = false;
-  p->unsignaled = 0;
-  if (error) { /* nothing short of its end stops it, then */
-    unlink_pair(p);
-    p->rail->fabric->lib->destroy_qp(p->qp);
-    p->qp = NULL;
-  }
-}
-
-/* What the hardware had is to be posted again, but for one job's. */
-static void requeue(struct pair *p, const struct job *but) {
-  uint32_t to = p->retired;
-  for (uint32_t at = p->retired; at != p->filled; at++) {
-    struct slot *slot = slot_at(p, at);
-    if (!slot->job || slot->job == but || slot->opcode == IBV_WR_BIND_MW)
-      settle(p, at, PERIGEE_CANCELLED);
-    else if (at != to)
-      *slot_at(p, to) = *slot;
-    to += slot->job != NULL;
-  }
-  p->filled = to;
-  p->posted = p->retired;
-}
-
-static void tell_half(struct pair *p) {
-  struct half half = {p->index, p->epoch, p->psn, p->connected};
-  const struct lane_options *o = &p->lane->options;
-  o->tell(o->session, &half, sizeof half);
-}
-
-static bool reset(struct pair *p, const struct job *but) {
-  quiet(p);
-  p->lane->resets++;
-  p->state = PAIR_RESETTING;
-  p->psn = new_psn();
-  requeue(p, but);
-  if (!p->qp)
-    lane_break(p->lane, PERIGEE_PEER_LOST,
-               "a queue pair of %s cannot be reset: the device is gone",
-               p->rail->port.device);
-  return p->qp;
-}
-
-void pair_reset(struct pair *p, const struct job *but) {
-  if (p->index == 0)
-    lane_break(p->lane, PERIGEE_PEER_LOST, "%s does not do what it was given",
-               p->rail->port.device);
-  else if (p->state == PAIR_RESETTING)
-    requeue(p, but);
-  else if (p->state == PAIR_UP && reset(p, but))
-    tell_half(p);
-}
-
-/* The peer is there, and has refused what its process took back. */
-static void tell_refused(struct pair *p) {
-  struct slot *slot = slot_at(p, p->retired);
-  struct job *job = slot->job;
-  if (p->retired == p->filled || slot->status == PERIGEE_OK)
-    return;
-  settle(p, p->retired++, slot->status);
-  requeue(p, job);
-}
-
-static void reconnect(struct pair *p, uint32_t psn) {
-  p->peer_psn = psn;
-  if (to_init(p) != 0 || connect_halves(p) != 0) {
-    lane_break(p->lane, PERIGEE_PEER_LOST,
-               "a queue pair of %s cannot be connected again",
-               p->rail->port.device);
-    return;
-  }
-  p->connected = true;
-  tell_half(p);
-}
-
-bool pair_renew(struct pair *p) {
-  quiet(p);
-  requeue(p, NULL);
-  bool fine = p->qp && to_init(p) == 0 && connect_halves(p) == 0;
-  if (!fine)
-    lane_break(p->lane, PERIGEE_PEER_LOST,
-               "a queue pair of %s cannot be connected again",
-               p->rail->port.device);
-  return fine;
-}
-
-int pair_heard(struct lane *lane, const void *bytes, uint32_t length) {
-  struct half half;
-  if (length != sizeof half)
-    return PERIGEE_PROTOCOL;
-  memcpy(&half, bytes, sizeof half);
-  if (half.pair == 0 || half.pair >= lane->pair_count || half.psn > 0xffffff)
-    return PERIGEE_PROTOCOL;
-  struct pair *p = &lane->pairs[half.pair];
-  int32_t ahead = (int32_t)(half.epoch - p->epoch);
-  if (p->state == PAIR_DOWN || p->state == PAIR_FRESH || ahead < 0)
-    return PERIGEE_OK;
-  if (ahead > 0) {
-    if (!reset(p, NULL))
-      return PERIGEE_OK;
-    p->epoch = half.epoch;
-  }
-  if (p->state == PAIR_RESETTING && !p->connected)
-    reconnect(p, half.psn);
-  if (p->state == PAIR_RESETTING && p->connected && half.ready) {
-    p->state = PAIR_UP;
-    tell_refused(p);
-    pair_post(p);
-  }
-  return PERIGEE_OK;
-}
-
-void pair_down(struct pair *p, int status) {
-  if (!p->qp || p->state == PAIR_DOWN)
-    return;
-  quiet(p);
-  p->state = PAIR_DOWN;
-  while (p->retired != p->filled)
-    settle(p, p->retired++, status);
-  p->posted = p->filled;
-}
-
-void lane_break(struct lane *lane, int status, const char *format, ...) {
-  va_list args;
-  if (lane->status < 0)
-    return;
-  lane->status = status;
-  va_start(args, format);
-  vsnprintf(lane->reason, sizeof lane->reason, format, args);
-  va_end(args);
-  for (uint32_t i = 0; i < lane->pair_count; i++)
-    pair_down(&lane->pairs[i], PERIGEE_PEER_LOST);
-  if (lane->joined && !lane->cut)
-    lane->options.stir(lane->options.session);
-}
-
-/* ---- Windows ------------------------------------------------------------ */
-
-void pair_bind(struct pair *p, struct job *job, struct ibv_mw *mw,
-               struct ibv_mr *mr, uint64_t address, uint64_t length, int rights,
-               uint32_t rkey) {
-  struct slot *slot = pair_slot(p, job);
-  slot->opcode = IBV_WR_BIND_MW;
-  slot->remote = address;
-  slot->bytes = length;
-  slot->rkey = rkey;
-  slot->bind.mw = mw;
-  slot->bind.mr = mr;
-  slot->bind.rights = rights;
-  pair_post(p);
-}
-
-void lane_await(struct lane *lane, const struct job *job) {
-  const struct fabric_options *o = &lane->fabric->engine;
-  int64_t end = o->clock(o->context) + AWAITED;
-  while (job->pending > 0 && o->clock(o->context) < end)
-    rails_poll(lane->fabric);
-  if (job->pending > 0)
-    lane_break(lane, PERIGEE_PEER_LOST, "%s does not do what it was given",
-               lane->pairs[0].rail->port.device);
 }
