@@ -10,12 +10,12 @@ local ffi = require "ffi"
 local floor = require "perigee.bench.floor"
 local payload = require "perigee.bench.payload"
 local process = require "perigee.bench.process"
+local steps = require "perigee.bench.steps"
 
 ffi.cdef "int raise(int signal);"
 local C = ffi.C
 local SIGUSR1 = 10
 local WARM, COUNTED, STEPPED = 400, 400, 15 -- operations
-local PROVIDER, PROVIDER_ELSE = "rdmav%d+%.so", "/libmlx[45]%.so" -- rdma-core's
 local COUNTS = "(%d+) posts, (%d+) polls"
 
 -- ---- Operations -------------------------------------------------------------
@@ -110,84 +110,7 @@ local function child(mode, transport)
   os.exit(0) -- the worker ends with us
 end
 
--- ---- What was written down --------------------------------------------------
-
--- What an instruction is part of; nil: of what called it.
-local function part_of(object)
-  if object:find(PROVIDER) or object:find(PROVIDER_ELSE) then
-    return "device"
-  end
-  if object:find "core%.so$" then return "core" end
-  if object == "compiled" or object:find "/luajit[^/]*$" then return "lua" end
-end
-
--- Instructions in runs: { part, count, systems, offsets }.
-local function add(runs, part, offset)
-  local run = runs[#runs]
-  if not run or part and part ~= run.part then
-    run = { part = part or "lua", count = 0, systems = 0, offsets = {} }
-    runs[#runs + 1] = run
-  end
-  run.count = run.count + 1
-  if offset and part == "core" then
-    run.offsets[#run.offsets + 1] = offset
-  elseif not offset then
-    run.systems = run.systems + 1
-  end
-end
-
-local function stretches(path)
-  local all, runs = {}, {}
-  for line in io.lines(path) do
-    local offset, object = line:match "^(%x+) (%S+)$"
-    if line == "end" then
-      all[#all + 1], runs = runs, {}
-    elseif offset then
-      add(runs, part_of(object), tonumber(offset, 16))
-    else
-      add(runs, part_of(line:match "(%S+)$"))
-    end
-  end
-  return all
-end
-
--- First and last visit of the device's library, and how many there were.
-local function visits(runs)
-  local first, last, count = nil, nil, 0
-  for i, run in ipairs(runs) do
-    if run.part == "device" then
-      first, last, count = first or i, i, count + 1
-    end
-  end
-  return first, last, count
-end
-
-local function sum(runs, from, to, part, what)
-  local total = 0
-  for i = from, to do
-    if runs[i].part == part then total = total + runs[i][what or "count"] end
-  end
-  return total
-end
-
--- Of those with the fewest visits (a post, and one poll, which found something)
--- the median: others looked in vain, or had receives to post again.
-local function typical(all)
-  for _, runs in ipairs(all) do
-    runs.total = 0
-    for _, run in ipairs(runs) do runs.total = runs.total + run.count end
-    runs.first, runs.last, runs.visits = visits(runs)
-  end
-  table.sort(all, function(a, b)
-    if a.visits ~= b.visits then return a.visits < b.visits end
-    return a.total < b.total
-  end)
-  local same = 0
-  while all[same + 1] and all[same + 1].visits == all[1].visits do
-    same = same + 1
-  end
-  return all[math.ceil(same / 2)]
-end
+-- ---- Tables ----------------------------------------------------------------
 
 local function row(cells) return "| " .. table.concat(cells, " | ") .. " |" end
 local function head(cells)
@@ -203,68 +126,31 @@ local CALLS = head { "operation", "posts, driver", "polls that found",
 
 local function line(mode, runs)
   local a, b, n = runs.first, runs.last, #runs
+  local function sum(...) return steps.sum(runs, ...) end
   if not a then -- no device; all of it
-    return row { mode, sum(runs, 1, n, "lua"), sum(runs, 1, n, "core") }
+    return row { mode, sum(1, n, "lua"), sum(1, n, "core") }
   end
   return row {
-    mode, sum(runs, 1, a, "lua"), sum(runs, 1, a, "core"), runs[a].count,
-    sum(runs, a + 1, b, "device"),
-    sum(runs, a + 1, b, "core") + sum(runs, a + 1, b, "lua"),
-    sum(runs, b + 1, n, "core"), sum(runs, b + 1, n, "lua"),
-    sum(runs, 1, n, "device", "systems"),
-    sum(runs, 1, n, "lua", "systems") + sum(runs, 1, n, "core", "systems"),
+    mode, sum(1, a, "lua"), sum(1, a, "core"), runs[a].count,
+    sum(a + 1, b, "device"), sum(a + 1, b, "core") + sum(a + 1, b, "lua"),
+    sum(b + 1, n, "core"), sum(b + 1, n, "lua"),
+    sum(1, n, "device", "systems"),
+    sum(1, n, "lua", "systems") + sum(1, n, "core", "systems"),
   }
 end
 
--- ---- By function ------------------------------------------------------------
-
-local function symbols()
-  local list = {}
-  local core = package.searchpath("perigee.core", package.cpath)
-  local nm = assert(process.spawn { "nm", "-S", "--defined-only", core })
-  for text in nm:rest():gmatch "[^\n]+" do
-    local at, size, name = text:match "^(%x+) (%x+) [tT] ([^.%s]+)"
-    if at then
-      list[#list + 1] = { tonumber(at, 16), tonumber(size, 16), name }
-    end
-  end
-  nm:wait()
-  table.sort(list, function(a, b) return a[1] < b[1] end)
-  return list
-end
-
-local function name_of(list, offset)
-  local low, high = 1, #list
-  while low < high do
-    local middle = math.ceil((low + high) / 2)
-    if list[middle][1] <= offset then low = middle else high = middle - 1 end
-  end
-  local one = list[low]
-  return one and offset < one[1] + one[2] and one[3] or "?"
-end
-
-local function tell_functions(list, what, runs, from, to)
-  local counts, order = {}, {}
-  for i = from, to do
-    for _, offset in ipairs(runs[i].offsets) do
-      local name = name_of(list, offset)
-      if not counts[name] then order[#order + 1] = name end
-      counts[name] = (counts[name] or 0) + 1
-    end
-  end
-  table.sort(order, function(a, b) return counts[a] > counts[b] end)
+local function tell_functions(what, runs, from, to)
   print("  " .. what)
-  for _, name in ipairs(order) do
-    print(("%8d %s"):format(counts[name], name))
+  for _, one in ipairs(steps.functions(runs, from, to)) do
+    print(("%8d %s"):format(one[2], one[1]))
   end
 end
 
 local function functions(runs)
-  local list = symbols()
   local a, b = runs.first or #runs, runs.last or #runs
-  tell_functions(list, "to the post", runs, 1, a)
-  tell_functions(list, "between", runs, a + 1, b)
-  tell_functions(list, "to the result", runs, b + 1, #runs)
+  tell_functions("to the post", runs, 1, a)
+  tell_functions("between", runs, a + 1, b)
+  tell_functions("to the result", runs, b + 1, #runs)
 end
 
 -- ---- The command line -------------------------------------------------------
@@ -282,12 +168,12 @@ local function counted(mode, transport)
   local stepper = assert(process.spawn(command))
   local told = stepper:line()
   stepper:rest()
-  local status, all = stepper:wait(), stretches(path)
+  local status, all = stepper:wait(), steps.read(path)
   os.remove(path)
   if status ~= 0 or #all == 0 then
     error(("%s was not counted (status %d)"):format(mode, status), 0)
   end
-  return typical(all), told
+  return steps.typical(all), told
 end
 
 local function main(given)

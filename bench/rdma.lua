@@ -11,36 +11,38 @@ local cjson = require "cjson"
 local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"
 
--- What, the ratio to reach and the one beyond, the bench and its options.
+-- What, the ratio to reach and the one beyond, the bench and its options. In a
+-- guest a burst of the floor takes a second to start, so turns are few and long.
+local SHORT, LONG = " --turns 3 --seconds 1", " --turns 2 --seconds 4"
 local FIGURES = {
   { "inplace echo, 64 B, / 2 x ib_write_lat", 1.35, 1.15,
-    "rpc.lua", "--mode inplace --sizes 64" },
+    "rpc.lua", "--mode inplace --sizes 64" .. SHORT },
   { "write, 8 B, / ib_write_lat", 1.15, 1.05,
-    "transfer.lua", "--mode write --sizes 8" },
+    "transfer.lua", "--mode write --sizes 8" .. SHORT },
   { "write, 8 B, / ib_write_bw -t 1 (which waits for it, too)", nil, nil,
-    "transfer.lua", "--mode write --sizes 8 --floor ib_write_bw" },
+    "transfer.lua", "--mode write --sizes 8 --floor ib_write_bw" .. SHORT },
   { "prepared write, 8 B, / ib_write_lat", 1.15, 1.05,
-    "transfer.lua", "--mode prepared_write --sizes 8" },
+    "transfer.lua", "--mode prepared_write --sizes 8" .. SHORT },
   { "prepared write, 8 B, / ib_write_bw -t 1", nil, nil,
-    "transfer.lua", "--mode prepared_write --sizes 8 --floor ib_write_bw" },
+    "transfer.lua", "--mode prepared_write --sizes 8 --floor ib_write_bw" .. SHORT },
   { "read, 8 B, / ib_read_lat", 1.15, 1.05,
-    "transfer.lua", "--mode read --sizes 8" },
+    "transfer.lua", "--mode read --sizes 8" .. SHORT },
   { "prepared read, 8 B, / ib_read_lat", 1.15, 1.05,
-    "transfer.lua", "--mode prepared_read --sizes 8" },
+    "transfer.lua", "--mode prepared_read --sizes 8" .. SHORT },
   { "write_imm, 8 B, / ib_write_lat", nil, nil,
-    "transfer.lua", "--mode write_imm --sizes 8" },
+    "transfer.lua", "--mode write_imm --sizes 8" .. SHORT },
   { "send, 8 B, / ib_send_lat", nil, nil,
-    "transfer.lua", "--mode send --sizes 8" },
+    "transfer.lua", "--mode send --sizes 8" .. SHORT },
   { "1 MiB writes, 4 under way, / ib_write_bw -t 4", 0.95, 1,
-    "transfer.lua", "--mode write --sizes 1M --window 4" },
+    "transfer.lua", "--mode write --sizes 1M --window 4" .. LONG },
   { "1 MiB reads, 4 under way, / ib_read_bw -t 4", 0.95, 1,
-    "transfer.lua", "--mode read --sizes 1M --window 4" },
+    "transfer.lua", "--mode read --sizes 1M --window 4" .. LONG },
   { "inplace echo, 64 KiB, / both ways at ib_write_bw", 1.15, 1,
-    "rpc.lua", "--mode inplace --sizes 64K" },
+    "rpc.lua", "--mode inplace --sizes 64K" .. LONG },
   { "inplace echo, 1 MiB, / both ways at ib_write_bw", 1.15, 1,
-    "rpc.lua", "--mode inplace --sizes 1M" },
+    "rpc.lua", "--mode inplace --sizes 1M" .. LONG },
   { "inplace echo, 16 MiB, / both ways at ib_write_bw", 1.15, 1,
-    "rpc.lua", "--mode inplace --sizes 16M" },
+    "rpc.lua", "--mode inplace --sizes 16M" .. LONG },
 }
 
 local only, counts, rest = nil, true, {}

@@ -36,7 +36,7 @@ function M.adopt(engine, id, peer)
     address = "", lost = false, ending = false, accepted = false,
     dialled = peer or false, last = false,
     remotes = {}, proxies = {}, send = nil,
-    scratch = native.transfers_t(1),
+    scratch = native.transfers_t(1), spare = false,
   }, Session)
   local info = explain.info(handle)
   session.address = info.address

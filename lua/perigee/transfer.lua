@@ -40,7 +40,8 @@ end
 -- ---- One-sided -------------------------------------------------------------
 
 local function transferred(future, event)
-  local session = future.owner
+  local session, kept = future.owner, future.value
+  if kept[3] then session.spare = kept[1] end -- of one transfer
   if event.status == 0 then return settle(future, true) end
   settle(future, nil, errors.ended(event.status, doing(session, "a transfer"),
                                    errors.why(event)))
@@ -52,7 +53,10 @@ local function submit(session, kind, list, n, immediate, timeout, a, b)
                                        timeout)
   if operation == INLINE then return SUCCESS end
   if operation < 0 then return refused(session, NAMES[kind], operation) end
-  if list == session.scratch then session.scratch = native.transfers_t(1) end
+  if list == session.scratch then
+    session.scratch = session.spare or native.transfers_t(1)
+    session.spare = false
+  end
   return start(session, operation, { list, a, b }, transferred)
 end
 
