@@ -12,7 +12,7 @@ local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"
 
 -- What, the ratio to reach and the one beyond, the bench and its options. In a
--- guest a burst of the floor takes a second to start, so turns are few and long.
+-- guest it takes a second to start a burst of the floor: turns are few and long.
 local SHORT, LONG = " --turns 3 --seconds 1", " --turns 2 --seconds 4"
 local FIGURES = {
   { "inplace echo, 64 B, / 2 x ib_write_lat", 1.35, 1.15,
@@ -24,7 +24,8 @@ local FIGURES = {
   { "prepared write, 8 B, / ib_write_lat", 1.15, 1.05,
     "transfer.lua", "--mode prepared_write --sizes 8" .. SHORT },
   { "prepared write, 8 B, / ib_write_bw -t 1", nil, nil,
-    "transfer.lua", "--mode prepared_write --sizes 8 --floor ib_write_bw" .. SHORT },
+    "transfer.lua",
+    "--mode prepared_write --sizes 8 --floor ib_write_bw" .. SHORT },
   { "read, 8 B, / ib_read_lat", 1.15, 1.05,
     "transfer.lua", "--mode read --sizes 8" .. SHORT },
   { "prepared read, 8 B, / ib_read_lat", 1.15, 1.05,
