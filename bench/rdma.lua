@@ -12,7 +12,7 @@ local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"
 
 -- What, the ratio to reach and the one beyond, the bench and its options. In a
--- guest it takes a second to start a burst of the floor: turns are few and long.
+-- guest it takes a second to start a burst of the floor: few turns, long ones.
 local SHORT, LONG = " --turns 3 --seconds 1", " --turns 2 --seconds 4"
 local FIGURES = {
   { "inplace echo, 64 B, / 2 x ib_write_lat", 1.35, 1.15,
