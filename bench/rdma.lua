@@ -106,6 +106,9 @@ for _, figure in ipairs(FIGURES) do
       io.stderr:write("rdma: ", figure[1], " has failed\n")
       os.exit(1)
     end
+    if row.no_floor then
+      io.stderr:write("rdma: no floor: ", row.no_floor, "\n")
+    end
     print(("| %s | %s | %s | %s | %s | %s |"):format(
       figure[1], wanted(figure), reached(figure, row), us(row.p50_us),
       us(row.p99_us), us(row.floor_p50_us)))

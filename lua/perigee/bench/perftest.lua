@@ -15,6 +15,7 @@ local PROGRAMS = {
 local LISTENING = 5   -- seconds until a server listens
 local LIMIT = 8       -- and that a burst may take beside its time
 local ATTEMPTS = 3    -- of a burst: over rxe now and then one hangs
+local SLOWER = 8      -- as it may be on a busy machine, and outlast its limit
 local FEWEST, MOST = 20, 20000 -- exchanges in a burst
 local LARGEST = 2 ^ 20 -- bytes of one message; larger ones by its rate
 local INLINE = 64      -- the most that is sent inline, as Perigee does
@@ -236,6 +237,7 @@ function M.of(run, what)
     for _ = 1, ATTEMPTS do
       pools, reason = once(self, seconds)
       if pools then return pools end
+      self.guess = self.guess * SLOWER
     end
     return nil, reason
   end
