@@ -2,7 +2,8 @@
 -- What varies between runs of the contract's specs, and what they share:
 -- PERIGEE_TRANSPORT names the transport, PERIGEE_TEST_MEMORY a kind of memory
 -- that the CPU does not touch, PERIGEE_SPEC_SCALE how much of a long run is run
--- (1: all of it). Parent and children agree on a scope of their own.
+-- (1: all of it), PERIGEE_SPEC_SLOW how much slower than usual the machine is.
+-- Parent and children agree on a scope of their own.
 local ffi = require "ffi"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -12,6 +13,7 @@ if not os.getenv("PERIGEE_SPEC_LOG") then perigee.log = function() end end
 local M = {
   memory = os.getenv("PERIGEE_TEST_MEMORY") or "host",
   scale = tonumber(os.getenv("PERIGEE_SPEC_SCALE")) or 0.02,
+  slow = tonumber(os.getenv("PERIGEE_SPEC_SLOW")) or 1,
   opened = {},
 }
 
