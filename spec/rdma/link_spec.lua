@@ -127,7 +127,7 @@ end)
 -- Says each immediate that it got, and whether its bytes were all there then.
 local function immediates(child, perigee_, _, rdma, count, size)
   count, size = tonumber(count), tonumber(size)
-  local engine = child.cases.engine { rdma = rdma }
+  local engine = child.cases.engine { rdma = rdma, hello_timeout = 15 }
   local region = engine:alloc(count * size, { name = "box", access = "w" })
   local listener = assert(engine:listen(child.cases.address()))
   child.say("ready")
@@ -154,7 +154,7 @@ describe("immediates over four queue pairs", function()
     local COUNT, SIZE = 20, 300000
     local child = process.start(immediates, sides.far, COUNT, SIZE)
     child:expect("ready", 20)
-    local engine = cases.engine { rdma = sides.near }
+    local engine = cases.engine(weather.options(sides.near))
     local session = assert(engine:connect(cases.address(),
                                           { transport = "verbs" }))
     local box = assert(session:region("box"))

@@ -57,9 +57,15 @@ end
 
 -- ---- Agents, engines, children ----------------------------------------------
 
+-- Of engines. A first session opens the device and loads its driver, which may
+-- take a second and more where both sides and others do so at once.
+function M.options(rdma)
+  return { rdma = rdma, hello_timeout = 15 }
+end
+
 function M.agent(rdma, name)
   return assert(cases.agent(name, { transport = "verbs",
-                                    engine = { rdma = rdma } }))
+                                    engine = M.options(rdma) }))
 end
 
 -- A child with an agent "worker" on the far side that runs f(child, perigee,
@@ -67,7 +73,7 @@ end
 function M.worker(sides, f, ...)
   local child = process.start(function(child, perigee_, ffi_, rdma, code, ...)
     local agent = assert(child.cases.agent("worker",
-      { transport = "verbs", engine = { rdma = rdma } }))
+      { transport = "verbs", engine = { rdma = rdma, hello_timeout = 15 } }))
     local unhex = code:gsub("%x%x", function(x)
       return string.char(tonumber(x, 16))
     end)
