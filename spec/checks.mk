@@ -3,13 +3,13 @@
 # The checks and the demo. Each target installs what it lacks, builds what it
 # needs and hands over to a script that can be run alone. Variables:
 # ONLY=text runs the files with text in their path, V=1 shows all output,
-# FUZZ_SECONDS=n is the time of each fuzzer, RDMA=usual|all|none how much of
+# FUZZ_SECONDS=n is the time of each fuzzer, RDMA=all|few|none how much of
 # what needs an RDMA device is run by "make test", in a guest that has one.
 
 FUZZ_SECONDS ?= 60
 PLANTED_SECONDS ?= 60
 ONLY ?=
-RDMA ?= usual
+RDMA ?= all
 export ONLY V RDMA
 
 TESTS := $(patsubst %.c,%,$(wildcard spec/native/*_test.c))
@@ -82,7 +82,6 @@ asan: ## C tests and specs under AddressSanitizer and UBSan
 	$(MAKE) tests-asan
 	PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) $(RUN) native specs
 
-check-rdma: RDMA := all
 check-rdma: ## C tests and specs over verbs, in a guest with RDMA devices
 	.ci/deps build test
 	$(MAKE) tests
