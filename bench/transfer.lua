@@ -42,7 +42,8 @@ local function command_line()
     parser:error("--stride is at least " .. BLOCK)
   end
   given.strides = given.stride and { given.stride } or STRIDES
-  local span = given.count * math.max(unpack(given.strides))
+  local strided = table.concat(given.mode, ","):find "strided"
+  local span = strided and given.count * math.max(unpack(given.strides)) or 0
   given.largest = math.max(given.largest * given.batch * given.window, span)
   if given.qps then
     local qps = "qps=" .. given.qps
@@ -201,6 +202,10 @@ local function fresh_session(run)
   if run.session then run.session:close() end
   run.session = run.side:connect "transfer.sock"
   run.remote = assert(run.session:region "bench")
+  if run.given.part > 0 then -- others write there, too
+    local length = run.given.largest
+    run.remote = run.remote:slice(run.given.part * length, length)
+  end
   run.immediate = 0
 end
 

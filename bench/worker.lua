@@ -88,8 +88,9 @@ local service = {
 
 -- Message k of a session carries the stamps of round k. As many receives wait
 -- as messages may be under way, each with a part of the inbox.
-local function receive(session, inbox)
-  local part = inbox.length / given.window
+local function receive(session, engine)
+  local memory = assert(engine:alloc(bytes))
+  local inbox, part = memory:slice():fill(1), bytes / given.window
   local slices, futures = {}, {}
   for i = 0, given.window - 1 do
     slices[i] = inbox:slice(i * part, part)
@@ -98,7 +99,7 @@ local function receive(session, inbox)
   local k, i = 0, 0
   while true do
     local length = futures[i]:wait()
-    if not length then return end
+    if not length then return memory:close() end
     k = k + 1
     if payload.check(slices[i].pointer, length, k) ~= 0 then
       wrong = wrong + 1
@@ -137,14 +138,13 @@ engines[1] = agent.engine
 local function serve_transfers(engine, address)
   if engine ~= agent.engine then engines[2] = engine end
   local region = assert(engine:alloc(bytes, { name = "bench", access = "rw" }))
-  local inbox = assert(engine:alloc(bytes)):slice():fill(1)
   region:slice():fill(1)
   local listener = assert(engine:listen(address))
   perigee.spawn(function()
     while true do
       local session = listener:accept()
       if not session then return end
-      perigee.spawn(receive, session, inbox)
+      perigee.spawn(receive, session, engine)
       perigee.spawn(receive_immediates, session)
     end
   end)

@@ -48,7 +48,9 @@ local function start_several(given, mode)
   for i = 1, given.processes do
     local pin = ("%d,%d"):format((given.pin[1] + 2 * (i - 1)) % cores,
                                  (given.pin[2] + 2 * (i - 1)) % cores)
-    children[i] = assert(process.spawn(command("--mode", mode, "--pin", pin)))
+    local part = given.connect and i - 1 or 0
+    children[i] = assert(process.spawn(
+      command("--mode", mode, "--pin", pin, "--part", part)))
   end
   return children
 end

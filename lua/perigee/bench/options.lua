@@ -115,6 +115,8 @@ function M.parser(spec)
   parser:flag("--no-floor", "Do not measure the floor.")
   parser:option("--child-of", "One mode for another bench (main.lua).")
     :hidden(true):convert(whole)
+  parser:option("--part", "Of a region that several processes share.")
+    :hidden(true):convert(tonumber):default "0"
   return parser
 end
 
