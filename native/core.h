@@ -270,6 +270,8 @@ void part_give(struct perigee_engine *engine, struct part *part);
  * reason if it cannot be made. */
 int fabric_of(struct perigee_engine *, const struct perigee_transport *,
               struct fabric **fabric, char reason[REASON]);
+/* Stops those that are dead and not used any more. */
+void fabrics_bury(struct perigee_engine *engine);
 void fabrics_turn(struct perigee_engine *engine);
 void fabrics_ready(struct perigee_engine *engine);
 /* May a range of an area go? False: a device uses it. */

@@ -41,15 +41,38 @@ static int start(struct perigee_engine *engine,
   return PERIGEE_OK;
 }
 
+static const char *dead(const struct perigee_transport *t,
+                        const struct fabric *fabric, bool *used) {
+  return t->dead ? t->dead(fabric, used) : NULL;
+}
+
+void fabrics_bury(struct perigee_engine *engine) {
+  bool used;
+  for (uint32_t i = engine->fabric_count; i-- > 0;) {
+    const struct perigee_transport *t = engine->fabrics[i].transport;
+    if (!dead(t, engine->fabrics[i].fabric, &used) || used)
+      continue;
+    t->stop(engine->fabrics[i].fabric);
+    engine->fabrics[i] = engine->fabrics[--engine->fabric_count];
+  }
+}
+
 int fabric_of(struct perigee_engine *engine, const struct perigee_transport *t,
               struct fabric **fabric, char reason[REASON]) {
   *fabric = NULL;
   reason[0] = 0;
   if (!t->start)
     return PERIGEE_OK;
+  fabrics_bury(engine);
   for (uint32_t i = 0; i < engine->fabric_count; i++)
     if (engine->fabrics[i].transport == t)
       *fabric = engine->fabrics[i].fabric;
+  bool used;
+  const char *why = *fabric ? dead(t, *fabric, &used) : NULL;
+  if (why) {
+    snprintf(reason, REASON, "%s", why);
+    return PERIGEE_UNSUPPORTED;
+  }
   return *fabric ? PERIGEE_OK : start(engine, t, fabric, reason);
 }
 

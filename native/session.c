@@ -242,8 +242,10 @@ void session_destroy(struct perigee_session *s) {
   turns_leave(s);
   free_prepared(s);
   remotes_free(s);
-  if (s->lane)
+  if (s->lane) {
     lane_table(s->lane)->close(s->lane);
+    fabrics_bury(engine);
+  }
   if (s->pidfd >= 0)
     close(s->pidfd);
   wire_close(&s->wire);

@@ -133,6 +133,9 @@ struct perigee_transport {
                char reason[REASON]);
   void (*stop)(struct fabric *fabric);
   bool (*turn)(struct fabric *fabric);
+  /* NULL, or why it can carry nothing more: it is to be stopped, as soon as it
+   * is not used by lanes any more. NULL: that never happens. */
+  const char *(*dead)(const struct fabric *fabric, bool *used);
   int (*descriptors)(struct fabric *fabric, int *fds, int capacity);
   void (*ready)(struct fabric *fabric);
   bool (*forget)(struct fabric *fabric, struct area *area, uint64_t offset,

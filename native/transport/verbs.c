@@ -322,6 +322,7 @@ const struct perigee_transport transport_verbs = {
     .start = rails_start,
     .stop = rails_stop,
     .turn = rails_turn,
+    .dead = rails_dead,
     .descriptors = rails_descriptors,
     .ready = rails_ready,
     .forget = verbs_forget,

@@ -97,6 +97,7 @@ struct rail {
   struct ibv_mr *marks;
   struct pair *by_number[256]; /* chains of pairs, by queue pair number */
   bool windows;                /* memory windows of type 2 */
+  int removal;                 /* inotify of /dev/infiniband, or -1 */
   bool failed;
   char reason[REASON]; /* of failed */
 };
@@ -327,6 +328,7 @@ bool rails_poll(struct fabric *fabric);
 bool rails_turn(struct fabric *fabric);
 int rails_descriptors(struct fabric *fabric, int *fds, int capacity);
 void rails_ready(struct fabric *fabric);
+const char *rails_dead(const struct fabric *fabric, bool *used);
 void rails_arm(struct fabric *fabric);
 
 /* ---- verbs_queues.c ----------------------------------------------------- */

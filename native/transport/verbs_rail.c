@@ -10,11 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "transport/verbs.h"
 
+#define NODES "/dev/infiniband"
 enum { EVENTS = 16 }; /* acknowledged at once: it takes a lock */
 
 /* ---- Opening ------------------------------------------------------------ */
@@ -61,6 +64,23 @@ static int open_context(struct rail *r) {
   return r->channel ? 0 : errno;
 }
 
+static bool has_node(const struct rail *r) {
+  char path[128];
+  snprintf(path, sizeof path, NODES "/%s", r->context->device->dev_name);
+  return access(path, F_OK) == 0;
+}
+
+/* Where nodes are not the kernel's own, there is nothing to hear. */
+static void watch_removal(struct rail *r) {
+  if (!has_node(r))
+    return;
+  r->removal = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  if (r->removal < 0 || inotify_add_watch(r->removal, NODES, IN_DELETE) >= 0)
+    return;
+  close(r->removal);
+  r->removal = -1;
+}
+
 static int open_marks(struct rail *r) {
   struct fabric *f = r->fabric;
   r->marks = f->lib->reg_mr(r->pd, (void *)f->marks, f->engine.operations * 4u,
@@ -77,8 +97,10 @@ static int rail_open(struct rail *r, char reason[REASON]) {
   if (!error && (not_blocking(r->channel->fd) != 0 ||
                  not_blocking(r->context->async_fd) != 0))
     error = errno;
-  if (!error)
+  if (!error) {
+    watch_removal(r);
     return PERIGEE_OK;
+  }
   struct rlimit locked = {0, 0};
   getrlimit(RLIMIT_MEMLOCK, &locked);
   snprintf(reason, REASON, "cannot use the RDMA device %s: %s%s",
@@ -91,6 +113,8 @@ static int rail_open(struct rail *r, char reason[REASON]) {
 
 static void rail_close(struct rail *r) {
   const struct verbs_library *lib = r->fabric->lib;
+  if (r->removal >= 0)
+    close(r->removal);
   if (r->marks)
     lib->dereg_mr(r->marks);
   while (r->queue_count > 0)
@@ -111,6 +135,7 @@ static int open_all(struct fabric *f, char reason[REASON]) {
     struct rail *r = &f->rails[f->rail_count++];
     r->fabric = f;
     r->index = (uint32_t)i;
+    r->removal = -1;
     r->port = ports[i];
     status = rail_open(r, reason);
   }
@@ -188,9 +213,11 @@ void rails_arm(struct fabric *f) {
 
 int rails_descriptors(struct fabric *f, int *fds, int capacity) {
   int n = 0;
-  for (uint32_t i = 0; i < f->rail_count && n + 2 <= capacity; i++) {
+  for (uint32_t i = 0; i < f->rail_count && n + 3 <= capacity; i++) {
     fds[n++] = f->rails[i].channel->fd;
     fds[n++] = f->rails[i].context->async_fd;
+    if (f->rails[i].removal >= 0)
+      fds[n++] = f->rails[i].removal;
   }
   return n;
 }
@@ -263,9 +290,29 @@ static void channel_events(struct rail *r) {
   }
 }
 
+/* A driver that cannot take its device from programs, as soft-RoCE's, waits for
+ * them to let go of it, and all that they see is that its node is gone. */
+static void removals(struct rail *r) {
+  char events[1024];
+  bool any = false;
+  while (r->removal >= 0 && read(r->removal, events, sizeof events) > 0)
+    any = true;
+  if (any && !r->failed && !has_node(r))
+    rail_fail(r, "it is being removed");
+}
+
 void rails_ready(struct fabric *f) {
   for (uint32_t i = 0; i < f->rail_count; i++) {
     channel_events(&f->rails[i]);
     async_events(&f->rails[i]);
+    removals(&f->rails[i]);
   }
+}
+
+const char *rails_dead(const struct fabric *f, bool *used) {
+  *used = f->lanes;
+  for (uint32_t i = 0; i < f->rail_count; i++)
+    if (f->rails[i].failed)
+      return f->rails[i].reason;
+  return NULL;
 }
