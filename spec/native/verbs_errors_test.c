@@ -145,6 +145,18 @@ static void a_wrong_key_is_refused_and_the_next_right_one_works(void **state) {
   load_close(&l);
 }
 
+static void link_layers_that_differ_are_told(void **state) {
+  static struct load l;
+  char reason[REASON_TEXT] = "";
+  load_open(&l, *state);
+  int status = joined_over_other_links(l.p.session[0], reason);
+  assert_int_equal(status, PERIGEE_UNSUPPORTED);
+  assert_non_null(strstr(reason, "is Ethernet and the peer's NIC is not"));
+  assert_non_null(strstr(reason, "nics="));
+  load_run(&l, 20 * MS);
+  load_close(&l);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(one, a_data_pair_in_error_is_made_anew),
@@ -157,6 +169,7 @@ int main(void) {
       OVER(one, a_wrong_key_is_refused_and_the_next_right_one_works),
       OVER(three, a_wrong_key_is_refused_and_the_next_right_one_works),
       OVER(plain, a_wrong_key_is_refused_and_the_next_right_one_works),
+      OVER(one, link_layers_that_differ_are_told),
       OVER(one, the_control_pair_in_error_ends_the_session),
       OVER(three, the_control_pair_in_error_ends_the_session),
   };

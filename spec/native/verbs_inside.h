@@ -25,4 +25,10 @@ bool pairs_rest(const struct perigee_session *session);
 void keys_spoil(struct perigee_session *session,
                 const struct perigee_remote *remote);
 
+/* What a peer is told whose NIC has another link layer than that of the
+ * session: a status, and why. */
+enum { REASON_TEXT = 240 };
+int joined_over_other_links(struct perigee_session *session,
+                            char reason[REASON_TEXT]);
+
 #endif
