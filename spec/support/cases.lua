@@ -72,9 +72,13 @@ local function memories()
 end
 local given = memories()
 
+-- A slow machine takes its time to set up a session, too.
+local patience = M.slow > 1 and 3 * M.slow or nil
+
 -- An agent in this run's scope, closed by cleanup().
 function M.agent(name, options)
-  local all = { name = name, scope = scope, engine = { memories = given } }
+  local all = { name = name, scope = scope,
+                engine = { memories = given, hello_timeout = patience } }
   for key, value in pairs(options or {}) do all[key] = value end
   local agent, err = perigee.agent(all)
   return opened(agent), err
@@ -87,7 +91,7 @@ function M.proxy(service, options)
 end
 
 function M.engine(options)
-  local all = { memories = given }
+  local all = { memories = given, hello_timeout = patience }
   for key, value in pairs(options or {}) do all[key] = value end
   return opened(assert(perigee.engine(all)))
 end
