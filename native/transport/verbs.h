@@ -13,6 +13,7 @@
  *   verbs_register.c  memory regions by kind of memory; the inbox
  *   verbs_keys.c      registered areas
  *   verbs_grants.c    memory of ours that the peer may reach
+ *   verbs_rights.c    and by which keys
  *   verbs_held.c      memory of the peer's
  *   verbs_payload.c   payloads of calls: lent, exposed, staged
  *   verbs_fetch.c     and fetched

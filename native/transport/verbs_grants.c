@@ -2,11 +2,7 @@
  *
  * verbs_grants.c - memory of ours that a peer may reach by itself.
  *
- * A grant is an id with a generation. Where the device has windows, there is
- * one for each pair of the lane: no other session's pair can use its key, and
- * its rights are those of the grant. Else the range is registered once more
- * with the rights; then whoever learns the key and is connected to this
- * process can use it, while any session has a grant of the range.
+ * A grant is an id with a generation, and keys (verbs_rights.c).
  *
  *   none     open    opening   keys made; windows are being bound
  *   none     open    refused   there are no keys: not tried again for a second
@@ -24,7 +20,6 @@
  */
 #include "transport/verbs_keys.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,126 +40,6 @@ static struct granted *granted_make(struct lane *lane, uint32_t id) {
   if (!*page)
     *page = calloc(PAGE, sizeof **page);
   return *page ? &(*page)[id % PAGE] : NULL;
-}
-
-/* ---- Rights without windows --------------------------------------------- */
-
-static struct shared *shared_take(struct keys *keys, uint64_t offset,
-                                  uint64_t length, int rights) {
-  struct shared *shared = keys->shared;
-  while (shared && (shared->offset != offset || shared->length != length ||
-                    shared->rights != rights))
-    shared = shared->next;
-  if (!shared) {
-    shared = calloc(1, sizeof *shared);
-    if (!shared)
-      return NULL;
-    *shared = (struct shared){keys->shared, offset, length, rights, 0, {0}};
-    keys->shared = shared;
-  }
-  shared->users++;
-  return shared;
-}
-
-static void shared_give(struct keys *keys, struct shared *shared) {
-  if (--shared->users > 0)
-    return;
-  for (uint32_t i = 0; i < RAILS; i++)
-    keys_deregister(keys->fabric, &shared->mr[i]);
-  struct shared **link = &keys->shared;
-  while (*link != shared)
-    link = &(*link)->next;
-  *link = shared->next;
-  free(shared);
-}
-
-static int shared_key(struct granted *granted, struct rail *rail, int rights,
-                      uint32_t *rkey) {
-  struct keys *keys = granted->keys;
-  if (!granted->shared)
-    granted->shared =
-        shared_take(keys, granted->offset, granted->length, rights);
-  if (!granted->shared)
-    return PERIGEE_NO_MEMORY;
-  struct ibv_mr **mr = &granted->shared->mr[rail->index];
-  /* Without the right to write here nobody else can have it. */
-  if (rights & IBV_ACCESS_REMOTE_WRITE)
-    rights |= IBV_ACCESS_LOCAL_WRITE;
-  if (!*mr)
-    *mr = keys_register(rail, keys->area->memory,
-                        keys->area->base + granted->offset, granted->length,
-                        rights);
-  if (!*mr)
-    return keys_status(errno);
-  *rkey = (*mr)->rkey;
-  return PERIGEE_OK;
-}
-
-/* ---- Windows ------------------------------------------------------------ */
-
-static int window_make(struct granted *granted, struct pair *pair,
-                       struct ibv_mw **mw) {
-  if (*mw)
-    ibv_dealloc_mw(*mw);
-  *mw = ibv_alloc_mw(pair->rail->pd, IBV_MW_TYPE_2);
-  if (!*mw)
-    return keys_status(errno);
-  granted->rkey[pair->index] = ibv_inc_rkey((*mw)->rkey);
-  return PERIGEE_OK;
-}
-
-/* The key for a pair: good at once, or that of a window to be bound. */
-static int pair_key(struct granted *granted, uint32_t at) {
-  struct pair *pair = &granted->lane->pairs[at];
-  struct rail *rail = pair->rail;
-  struct keys *keys = granted->keys;
-  uint32_t *rkey = &granted->rkey[at];
-  if (!rail->windows)
-    return shared_key(granted, rail, granted->rights, rkey);
-  struct part *part;
-  int status = keys_part(keys, rail, granted->offset, &part);
-  if (status < 0)
-    return status;
-  if (!part->bindable)
-    return shared_key(granted, rail, granted->rights, rkey);
-  /* A window lies in one memory region. */
-  uint64_t end = granted->offset + granted->length;
-  if (end > keys_part_end(keys, granted->offset))
-    return PERIGEE_UNSUPPORTED;
-  return window_make(granted, pair, &granted->mw[at]);
-}
-
-/* Control carries no bytes where there are pairs that do. */
-static uint32_t first_pair(const struct lane *lane) {
-  return lane->pair_count > 1;
-}
-
-static int make_keys(struct granted *granted) {
-  const struct lane *lane = granted->lane;
-  int status = PERIGEE_OK;
-  for (uint32_t i = first_pair(lane); i < lane->pair_count && status >= 0; i++)
-    status = pair_key(granted, i);
-  granted->bound = first_pair(lane);
-  return status;
-}
-
-/* Has all that is to be bound been posted? */
-static bool bind(struct granted *granted) {
-  struct lane *lane = granted->lane;
-  const struct keys *keys = granted->keys;
-  for (; granted->bound < lane->pair_count; granted->bound++) {
-    struct pair *pair = &lane->pairs[granted->bound];
-    struct ibv_mw *mw = granted->mw[granted->bound];
-    if (!mw)
-      continue;
-    if (pair->state != PAIR_UP || pair_room(pair) == 0)
-      return false;
-    uint64_t part = granted->offset / keys->size * lane->fabric->rail_count;
-    pair_bind(pair, &granted->job, mw, keys->parts[part + pair->rail->index].mr,
-              (uintptr_t)keys->area->base + granted->offset, granted->length,
-              granted->rights, granted->rkey[granted->bound]);
-  }
-  return true;
 }
 
 /* ---- Grants ------------------------------------------------------------- */
@@ -198,11 +73,7 @@ static void stop_binding(struct granted *granted) {
 static void granted_free(struct granted *granted) {
   if (granted->opening)
     stop_binding(granted);
-  for (uint32_t i = 0; i < PAIRS; i++)
-    if (granted->mw[i])
-      ibv_dealloc_mw(granted->mw[i]);
-  if (granted->shared)
-    shared_give(granted->keys, granted->shared);
+  rights_free(granted);
   *granted->link = granted->next;
   if (granted->next)
     granted->next->link = granted->link;
@@ -251,7 +122,7 @@ static void tell_granted(const struct granted *granted) {
 static void open_again(struct granted *granted) {
   bool refused = granted->job.status != PERIGEE_CANCELLED;
   granted->job = (struct job){0};
-  if (refused || make_keys(granted) < 0)
+  if (refused || rights_make(granted) < 0)
     lane_break(granted->lane, PERIGEE_NO_MEMORY,
                "%s does not bind a memory window",
                granted->lane->pairs[0].rail->port.device);
@@ -266,7 +137,7 @@ static bool go_on(struct granted *granted) {
   }
   if (job->pending == 0 && job->status < 0)
     open_again(granted);
-  if (!bind(granted) || job->pending > 0 || job->status < 0)
+  if (!rights_bind(granted) || job->pending > 0 || job->status < 0)
     return false;
   opening_unlink(granted);
   tell_granted(granted);
@@ -292,7 +163,7 @@ static int granted_open(struct granted *granted, uint64_t generation,
   struct fabric *fabric = granted->lane->fabric;
   granted->rights = (access & PERIGEE_READ ? IBV_ACCESS_REMOTE_READ : 0) |
                     (access & PERIGEE_WRITE ? IBV_ACCESS_REMOTE_WRITE : 0);
-  int status = make_keys(granted);
+  int status = rights_make(granted);
   if (status < 0) {
     refuse(granted, generation);
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_keys.h - between verbs_register.c, verbs_keys.c, verbs_grants.c and
- * verbs_held.c.
+ * verbs_keys.h - between verbs_register.c, verbs_keys.c, verbs_rights.c,
+ * verbs_grants.c and verbs_held.c.
  *
  * An area that a fabric has registered has keys: for each part of the area (one
  * if it is registered as a whole) and each rail a memory region without remote
@@ -69,6 +69,13 @@ struct ibv_mr *keys_register(struct rail *rail,
 void keys_deregister(struct fabric *fabric, struct ibv_mr **mr);
 int keys_status(int error);
 
+/* Keys for all pairs that carry bytes: good at once, or of windows that have to
+ * be bound. Made again, they are new ones. 0 or a status; errno says more. */
+int rights_make(struct granted *granted);
+/* Has all that is to be bound been posted, as part of granted->job? */
+bool rights_bind(struct granted *granted);
+/* Ends only when the device is through with them. */
+void rights_free(struct granted *granted);
 /* Without a word to the peer, if the lane has ended. */
 void granted_shut(struct granted *granted);
 void held_close(struct lane *lane);
