@@ -141,7 +141,7 @@ describe("when the server is killed", function()
         child:kill()
         all_lost({ future }, died)
       else
-        assert(future:wait(20))
+        assert(future:wait(20 * cases.slow))
       end
     end
     restarted()
