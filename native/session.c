@@ -112,16 +112,16 @@ const char *lane_trouble(const struct perigee_session *s) {
 /* Over a broken lane nothing is begun: callers who at once try again would have
  * no end of events, and never that of the session. */
 bool session_open_for(struct perigee_session *s, int *status) {
+  bool open = s->state == PERIGEE_SESSION_OPEN, alive = engine_alive(s->engine);
   const char *reason;
-  int broken = s->state == PERIGEE_SESSION_OPEN ? lane_state(s, &reason) : 0;
-  if (s->state == PERIGEE_SESSION_OPEN && broken == 0 &&
-      engine_alive(s->engine))
+  if (open && alive && !((const struct lane_head *)s->lane)->ending)
     return true;
-  if (!engine_alive(s->engine))
+  if (!alive)
     *status = fail(s->engine, PERIGEE_FORKED,
                    "this session belongs to the parent process");
-  else if (broken < 0)
-    *status = fail(s->engine, broken, "the session is ending: %s", reason);
+  else if (open)
+    *status = fail(s->engine, lane_state(s, &reason),
+                   "the session is ending: %s", reason);
   else if (s->state == PERIGEE_SESSION_ENDED)
     *status =
         fail(s->engine, s->status, "the session has ended: %s", s->reason);

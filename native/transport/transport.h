@@ -23,6 +23,7 @@ struct fabric; /* what all lanes of an engine over one transport share */
 struct lane;   /* each transport's own; begins with struct lane_head */
 struct lane_head {
   const struct perigee_transport *transport;
+  bool ending; /* it has broken, as broken() tells: nothing more is begun */
 };
 
 /* What a fabric is made with. */

@@ -150,6 +150,7 @@ void lane_break(struct lane *lane, int status, const char *format, ...) {
   if (lane->status < 0)
     return;
   lane->status = status;
+  lane->head.ending = true;
   va_start(args, format);
   vsnprintf(lane->reason, sizeof lane->reason, format, args);
   va_end(args);
