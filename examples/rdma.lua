@@ -55,13 +55,15 @@ local function write(file, line)
 end
 
 local function read(file)
-  while true do
+  local limit = common.now() + 60
+  while common.now() < limit do
     local from = io.open(file)
     local line = from and from:read("*l")
     if from then from:close() end
     if line then return line end
     perigee.sleep(0.02)
   end
+  error("the other side's line did not come within 60 s", 0)
 end
 
 local function tell(given, line)
@@ -112,6 +114,7 @@ local function both_sides(driver, given)
   local pipe = assert(io.popen(table.concat(words, " "), "r"))
   local fine, message = xpcall(driver, debug.traceback, engine, function()
     local line = assert(pipe:read("*l"), "the worker said nothing")
+    assert(line:find("^perigee%-endpoint:"), line)
     return assert(endpoint:connect(line, { timeout = 60 }))
   end)
   os.remove(file)

@@ -296,7 +296,8 @@ PERIGEE_API int perigee_connect(struct perigee_engine *engine,
  *
  * transport: NULL (one that can do without a socket) or a name; UNSUPPORTED
  * if it cannot, or if there is no device for it. An endpoint holds what a
- * session holds. The engine closes those that are left. */
+ * session holds, and counts as one (NO_MEMORY). The engine closes those that
+ * are left. The first of an engine opens the device, which may block. */
 PERIGEE_API int perigee_endpoint_open(struct perigee_engine *engine,
                                       const char *transport,
                                       struct perigee_endpoint **endpoint);
@@ -306,7 +307,8 @@ perigee_endpoint_info(const struct perigee_endpoint *endpoint);
 /* Returns the operation, whose end is told as that of perigee_connect. info:
  * the peer's. PROTOCOL if it is none (or this endpoint's own), or was changed,
  * and VERSION if it cannot be read: these leave the endpoint as it was.
- * Whatever comes later is its one end; INVALID if it had that already. */
+ * Whatever comes later is its one end; INVALID if it had that already. timeout:
+ * ns, negative: none. info is read before the call returns. Does not block. */
 PERIGEE_API int perigee_endpoint_connect(struct perigee_endpoint *endpoint,
                                          const char *info, int64_t timeout);
 /* Its info is void, unless it was connected: then this has no part in the

@@ -250,8 +250,9 @@ function Agent:proxy(name, service, options)
 end
 
 --- A proxy of a service of this session's peer, as agent:proxy gives one by the
--- peer's name; for sessions that have no agent's, as those of endpoints. (Here,
--- as sessions know nothing of services.)
+-- peer's name, with the same options, errors and blocking; for sessions that
+-- have no agent's, as those of endpoints. (Here, as sessions know nothing of
+-- services.)
 function sessions.Session:proxy(service, options)
   options = proxies.check(service, options, 2)
   loop.check_wait(2)

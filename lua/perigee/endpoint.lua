@@ -44,7 +44,8 @@ end
 
 --- What the peer's connect() wants: a text of letters, digits and signs without
 -- blanks, below 4 KiB; blanks and line ends around it do no harm. It is a
--- secret, good for one session: whoever reads it can be the peer.
+-- secret, good for one session: whoever reads it can be the peer. Raises once
+-- the endpoint is closed.
 function Endpoint:info()
   return ffi.string(C.perigee_endpoint_info(use(self)))
 end
@@ -57,6 +58,8 @@ local CONNECT = { timeout = check.seconds }
 -- endpoint's info, was changed, or is this one's own, and version for one that
 -- cannot be read, which leave the endpoint as it was; else an end of it:
 -- timeout, unsupported, peer_lost, ... Blocks the task, or runs the loop.
+-- Raises once the endpoint is closed, or was connected before. The session does
+-- not need the endpoint, which is to be closed.
 --
 -- A peer that dies is noticed by its device's silence, in about a second.
 function Endpoint:connect(info, options)

@@ -121,7 +121,8 @@ end
 --- Half of a session that needs no socket, for programs that have a way of
 -- their own to carry a text from each side to the other: an endpoint, or nil
 -- and an error (kind unsupported where no device for it is, no_memory).
--- options: transport (default: one that can do without a socket, verbs).
+-- options: transport (default: one that can do without a socket, verbs). The
+-- first one of an engine opens the device, which may block for some time.
 -- endpoint:info() and endpoint:connect(info) are what is done with it.
 function Engine:endpoint(options)
   options = check.options(options, ENDPOINT, "engine:endpoint")

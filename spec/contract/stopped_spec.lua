@@ -73,6 +73,7 @@ describe("a stopped peer", function()
     local got, err = future:wait(5)
     assert.is_nil(got)
     assert.equal("timeout", err.kind)
+    assert.is_true(future:done()) -- it is not the wait that timed out
   end
 
   -- Lets the peer go on, and gives it time to do what it should not.
@@ -142,6 +143,7 @@ describe("a stopped peer", function()
     if session:explain().transport ~= "verbs" then return timed_out(future) end
     local done, err = future:wait(5)
     assert.is_true(done or err.kind == "timeout", tostring(err))
+    assert.is_true(future:done())
   end
 
   it("reads and writes nothing of a transfer that ended", function()

@@ -31,7 +31,7 @@ struct load {
   bool losing;   /* operations may end in peer_lost */
 };
 
-/* With PERIGEE_OK the session is open and the load on. */
+/* The session is open; load_run puts the load on. */
 void load_open(struct load *load, const struct variant *variant);
 /* A session anew, after the last was lost. */
 void load_again(struct load *load);

@@ -35,16 +35,6 @@ uint64_t resets_of(const struct perigee_session *session) {
   return session->lane->resets;
 }
 
-bool pairs_rest(const struct perigee_session *session) {
-  const struct lane *lane = session->lane;
-  for (uint32_t i = 0; i < lane->pair_count; i++) {
-    const struct pair *p = &lane->pairs[i];
-    if (p->state != PAIR_UP || p->posted != p->filled)
-      return false;
-  }
-  return true;
-}
-
 void keys_spoil(struct perigee_session *session,
                 const struct perigee_remote *remote) {
   struct lane *lane = session->lane;

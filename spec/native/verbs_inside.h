@@ -15,10 +15,8 @@ int pairs_of(const struct perigee_session *session);
 /* Moves one to the error state, as a fault of the device would. False: it is
  * not connected now. */
 bool pair_to_error(struct perigee_session *session, int pair);
-/* How often a pair was reset; requests that were posted. */
+/* How often a pair was reset. */
 uint64_t resets_of(const struct perigee_session *session);
-/* Are all pairs connected, with nothing under way? */
-bool pairs_rest(const struct perigee_session *session);
 
 /* Makes each key that the session holds for the region's memory a wrong one,
  * or each right again. */
