@@ -189,7 +189,8 @@ void endpoint_poll(struct perigee_session *s) {
 void endpoint_tick(struct perigee_session *s) {
   if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
     return;
-  bool open = s->state == PERIGEE_SESSION_OPEN;
+  /* Who was met has a device that answers. */
+  bool open = s->state == PERIGEE_SESSION_OPEN || (s->ready_said && !s->calls);
   if (open)
     lane_table(s->lane)->nudge(s->lane);
   else if (s->calls && !lane_table(s->lane)->met(s->lane))

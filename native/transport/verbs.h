@@ -77,8 +77,8 @@ struct queues {
   struct ibv_cq *cq;
   uint32_t cq_size, cq_used;   /* what may be completed at once, at most */
   struct ibv_srq *srq;         /* of rail 0 */
-  uint32_t srq_size, srq_used; /* entries posted for lanes, ever; */
-  uint32_t srq_free, srq_owed; /* of lanes that have gone; to post again */
+  uint32_t srq_size, srq_used; /* entries: at most; for lanes, and to spare */
+  uint32_t srq_owed;           /* to post again */
   uint32_t unacked;            /* channel events */
   bool armed;
 };

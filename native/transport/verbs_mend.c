@@ -136,9 +136,10 @@ int pair_heard(struct lane *lane, const void *bytes, uint32_t length) {
 }
 
 void pair_down(struct pair *p, int status) {
-  if (!p->qp || p->state == PAIR_DOWN)
+  if (!p->slots || p->state == PAIR_DOWN)
     return;
-  quiet(p);
+  if (p->qp)
+    quiet(p);
   p->state = PAIR_DOWN;
   while (p->retired != p->filled)
     pair_settle(p, p->retired++, status);

@@ -149,6 +149,7 @@ int pair_make(struct pair *p, struct lane *lane, struct rail *rail,
       rail->fabric->lib->destroy_qp(p->qp);
     p->qp = NULL;
     free(p->slots);
+    p->slots = NULL;
     queues_unreserve(p->queues, completions(p), receives);
     return PERIGEE_NO_MEMORY;
   }
@@ -190,11 +191,13 @@ int pair_connect(struct pair *p, char reason[REASON]) {
 }
 
 void pair_unmake(struct pair *p) {
-  if (!p->qp)
+  if (!p->slots)
     return;
   uint32_t receives = p->index == 0 ? RECORDS + NOTES : 0;
-  pair_unlink(p);
-  p->rail->fabric->lib->destroy_qp(p->qp);
+  if (p->qp) {
+    pair_unlink(p);
+    p->rail->fabric->lib->destroy_qp(p->qp);
+  }
   queues_unreserve(p->queues, completions(p), receives);
   free(p->slots);
   p->qp = NULL;

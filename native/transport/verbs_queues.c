@@ -62,27 +62,19 @@ void queues_close(struct queues *q) {
 
 /* ---- Reserving ---------------------------------------------------------- */
 
+/* One that is full has all that it can hold, and so all that was reserved. */
 static bool post_receives(struct queues *q, uint32_t count) {
   struct ibv_recv_wr chain[OWED], *bad;
-  while (count > 0) {
+  int error = 0;
+  while (count > 0 && !error) {
     uint32_t n = count < OWED ? count : OWED;
     for (uint32_t i = 0; i < n; i++)
       chain[i] = (struct ibv_recv_wr){.wr_id = RECEIVE_ID,
                                       .next = i + 1 < n ? &chain[i + 1] : NULL};
-    if (ibv_post_srq_recv(q->srq, chain, &bad) != 0)
-      return false;
+    error = ibv_post_srq_recv(q->srq, chain, &bad);
     count -= n;
   }
-  return true;
-}
-
-/* Entries to be posted for that many more receives: none if lanes that have
- * gone left enough. What is used up is owed; the first lane brings what is to
- * spare. */
-static uint32_t to_post(const struct queues *q, uint32_t receives) {
-  if (q->srq_free >= receives)
-    return 0;
-  return receives + (q->srq_used == 0 ? 2 * OWED : 0);
+  return !error || error == ENOMEM;
 }
 
 static bool grow(struct queues *q, uint32_t want) {
@@ -98,12 +90,12 @@ static bool grow(struct queues *q, uint32_t want) {
 }
 
 static bool reserve(struct queues *q, uint32_t completions, uint32_t receives) {
-  uint32_t more = receives > 0 ? to_post(q, receives) : 0;
+  /* What is used up is owed; the first lane brings what is to spare. */
+  uint32_t spare = receives > 0 && q->srq_used == 0 ? 2 * OWED : 0;
+  uint32_t more = receives + spare;
   if (more > q->srq_size - q->srq_used || !grow(q, q->cq_used + completions) ||
       !post_receives(q, more))
     return false;
-  if (more == 0)
-    q->srq_free -= receives;
   q->srq_used += more;
   q->cq_used += completions;
   return true;
@@ -127,11 +119,12 @@ int rail_reserve(struct rail *r, uint32_t completions, uint32_t receives,
   return PERIGEE_NO_MEMORY;
 }
 
-/* Receives stay posted; the next lane has them. */
+/* Of the receives some stay posted, and some devices drop those that had come
+ * for a queue pair that goes: so the next lane brings its own again. */
 void queues_unreserve(struct queues *q, uint32_t completions,
                       uint32_t receives) {
   q->cq_used -= completions;
-  q->srq_free += receives;
+  q->srq_used -= receives;
 }
 
 /* ---- What completes ----------------------------------------------------- */
