@@ -113,7 +113,7 @@ const char *lane_trouble(const struct perigee_session *s) {
  * no end of events, and never that of the session. */
 bool session_open_for(struct perigee_session *s, int *status) {
   bool open = s->state == PERIGEE_SESSION_OPEN, alive = engine_alive(s->engine);
-  const char *reason;
+  const char *reason = "";
   if (open && alive && !((const struct lane_head *)s->lane)->ending)
     return true;
   if (!alive)
