@@ -21,7 +21,7 @@
 #include "wire.h"
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
-enum { HELD = 3 };
+enum { HELD = 3, STREAMS_MAX = 16 };
 
 /* A payload of an operation that does not travel in the ring. */
 struct part {

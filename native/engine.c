@@ -47,6 +47,8 @@ void perigee_options(struct perigee_options *o) {
                                 .serving = 1024,
                                 .spin = 50000,
                                 .pull = 1,
+                                .dead_after = INT64_C(3000000000),
+                                .streams = 1,
                                 .clock = real_clock,
                                 .random = real_random};
 }
@@ -66,6 +68,10 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "message (1 to 2^40)";
   if (o->pool < 1 << 20 || o->pool > UINT64_C(1) << 40)
     return "pool (1 MiB to 1 TiB)";
+  if (o->streams < 1 || o->streams > STREAMS_MAX)
+    return "streams (1 to 16)";
+  if (o->dead_after < 10000000)
+    return "dead_after (10 ms at least)";
   if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)
     return "serving, hellos, clock and random (must be given)";
   return NULL;

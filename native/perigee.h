@@ -37,7 +37,7 @@
 #endif
 
 /* Raised when anything below changes shape; Lua refuses another core. */
-enum { PERIGEE_ABI = 3 };
+enum { PERIGEE_ABI = 4 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -111,6 +111,18 @@ struct perigee_options {
   const char *rdma;         /* "nics=mlx5_0:1,mlx5_1 qps=2 gid=3 ...", as
                                native/devices.h says; outlives the engine. NULL:
                                the environment's PERIGEE_RDMA, else defaults */
+  /* Sessions over TCP. The texts outlive the engine. */
+  const char *secret;       /* what both sides prove to have: "file:PATH" (owned
+                               by this user, closed to others) or the secret
+                               itself; NULL: the environment's PERIGEE_SECRET,
+                               else none; "": none */
+  const char *scope;        /* proofs are good for this scope only; NULL: "" */
+  int32_t insecure;         /* 1: listen without a secret beyond loopback: 0 */
+  int32_t encrypt;          /* 1: no session over TCP that is not sealed: 0 */
+  int64_t dead_after;       /* a peer on another host that is silent for so long
+                               is lost: 3 s */
+  uint32_t streams;         /* connections for payloads of a session that is
+                               dialed here: 1, at most 16 */
   /* Given to the engine so that a simulation can own them; NULL: the real
    * ones. The clock is monotonic nanoseconds; random fills and returns 0. */
   int64_t (*clock)(void *context);
