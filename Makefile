@@ -45,6 +45,9 @@ SANITIZED := $(DEBUG) -Wno-maybe-uninitialized
 ASAN := $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN := $(SANITIZED) -fsanitize=thread
 
+# What the core is linked with.
+LIBS := -lsodium -lrt
+
 # What the test programs share: their helpers and the plugins.
 SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))
 
@@ -64,19 +67,19 @@ $(1)/perigee/core.so: $(CORE:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
 	mkdir -p $$(@D)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
-	  $$(LDFLAGS) -o $$@ $$^ -lrt
+	  $$(LDFLAGS) -o $$@ $$^ $(LIBS)
 
 $(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o \
   $(SUPPORT:%.c=$(1)/obj/%.o) $(1)/libperigee.a
 	$$(call say,LINK)
 	mkdir -p $$(@D)
-	$$(CC) $(2) -pthread -o $$@ $$^ -lcmocka -lrt
+	$$(CC) $(2) -pthread -o $$@ $$^ -lcmocka $(LIBS)
 
 $(1)/spec/plugin_%.so: $(1)/obj/spec/native/plugin_%.o $(1)/libperigee.a
 	$$(call say,LINK)
 	mkdir -p $$(@D)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
-	  -Wl,--exclude-libs,ALL -o $$@ $$^ -lrt
+	  -Wl,--exclude-libs,ALL -o $$@ $$^ $(LIBS)
 endef
 
 $(eval $(call flavour,build,$(RELEASE)))

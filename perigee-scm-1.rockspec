@@ -19,6 +19,9 @@ description = {
 
 supported_platforms = { "linux" }
 dependencies = { "lua == 5.1" } -- as LuaJIT presents itself
+external_dependencies = {
+  SODIUM = { header = "sodium.h", library = "sodium" },
+}
 
 build = {
   type = "make",

@@ -112,7 +112,7 @@ $(1)/obj/%.o: %.c $(firstword $(MAKEFILE_LIST)) spec/checks.mk
 
 $(1)/%_fuzz: $(1)/obj/spec/fuzz/%_fuzz.o $(CORE:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
-	$$(CLANG) $(FUZZ) -fsanitize=fuzzer -pthread -o $$@ $$^ -lrt
+	$$(CLANG) $(FUZZ) -fsanitize=fuzzer -pthread -o $$@ $$^ $(LIBS)
 endef
 
 $(eval $(call fuzzers,build/fuzz,))

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "seal.h"
+
+#include <sodium.h>
+#include <string.h>
+
+#include "perigee.h"
+
+#define AES(name) crypto_aead_aes256gcm_##name
+#define CHACHA(name) crypto_aead_chacha20poly1305_ietf_##name
+
+_Static_assert(sizeof(crypto_aead_aes256gcm_state) == 512, "it fits");
+_Static_assert((int)SEAL_KEY == AES(KEYBYTES) &&
+                   (int)SEAL_KEY == CHACHA(KEYBYTES) &&
+                   (int)SEAL_KEY == crypto_kdf_KEYBYTES,
+               "both take keys of one length");
+_Static_assert((int)SEAL_TAG == AES(ABYTES) && (int)SEAL_TAG == CHACHA(ABYTES),
+               "and make tags of one length");
+_Static_assert(AES(NPUBBYTES) == CHACHA(NPUBBYTES), "of nonces of one length");
+_Static_assert(SEAL_HEAD == sizeof(uint32_t), "the length");
+
+enum { NONCE = AES(NPUBBYTES) };
+
+/* What chunk comes next, and the key for it. */
+static void next(struct seal *s, uint8_t nonce[NONCE]) {
+  if (s->counter > 0 && s->counter % SEAL_KEY_CHUNKS == 0) {
+    uint64_t counter = s->counter;
+    uint8_t key[SEAL_KEY];
+    crypto_kdf_derive_from_key(key, sizeof key, counter, "pgrekey", s->key);
+    seal_begin(s, key, s->aes);
+    sodium_memzero(key, sizeof key);
+    s->counter = counter;
+  }
+  memset(nonce, 0, NONCE);
+  memcpy(nonce, &s->counter, sizeof s->counter);
+  s->counter++;
+}
+
+bool seal_has_aes(void) {
+  return AES(is_available)() == 1;
+}
+
+void seal_begin(struct seal *s, const uint8_t key[SEAL_KEY], bool aes) {
+  memset(s, 0, sizeof *s);
+  s->aes = aes;
+  memcpy(s->key, key, SEAL_KEY);
+  if (aes)
+    AES(beforenm)((void *)s->expanded, key);
+}
+
+uint32_t seal_close(struct seal *s, uint8_t *chunk, const uint8_t *plain,
+                    uint32_t length) {
+  uint8_t nonce[NONCE];
+  next(s, nonce);
+  memcpy(chunk, &length, SEAL_HEAD);
+  if (s->aes)
+    AES(encrypt_afternm)
+    (chunk + SEAL_HEAD, NULL, plain, length, chunk, SEAL_HEAD, NULL, nonce,
+     (void *)s->expanded);
+  else
+    CHACHA(encrypt)
+    (chunk + SEAL_HEAD, NULL, plain, length, chunk, SEAL_HEAD, NULL, nonce,
+     s->key);
+  return SEAL_CHUNK(length);
+}
+
+int seal_chunk(const uint8_t *chunk) {
+  uint32_t length;
+  memcpy(&length, chunk, sizeof length);
+  if (length == 0 || length > SEAL_MOST)
+    return PERIGEE_PROTOCOL;
+  return (int)SEAL_CHUNK(length);
+}
+
+int seal_open(struct seal *s, uint8_t *plain, const uint8_t *chunk,
+              uint32_t length) {
+  uint8_t nonce[NONCE];
+  if (length < SEAL_CHUNK(1) || seal_chunk(chunk) != (int)length)
+    return PERIGEE_PROTOCOL;
+  next(s, nonce);
+  const uint8_t *sealed = chunk + SEAL_HEAD;
+  int bad =
+      s->aes
+          ? AES(decrypt_afternm)(plain, NULL, NULL, sealed, length - SEAL_HEAD,
+                                 chunk, SEAL_HEAD, nonce, (void *)s->expanded)
+          : CHACHA(decrypt)(plain, NULL, NULL, sealed, length - SEAL_HEAD,
+                            chunk, SEAL_HEAD, nonce, s->key);
+  return bad ? PERIGEE_PROTOCOL : (int)(length - SEAL_CHUNK(0));
+}
+
+void seal_end(struct seal *s) {
+  sodium_memzero(s, sizeof *s);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "perigee.h"
+
+_Static_assert(SECRET_KEY == crypto_generichash_BYTES, "a hash is a key");
+_Static_assert(SECRET_KEY == crypto_kdf_KEYBYTES, "of which others are made");
+
+struct text {
+  char bytes[SECRET_MOST + 2]; /* with a line's end, and one byte too many */
+  size_t length;
+};
+
+struct complaint {
+  char *reason;
+  size_t room;
+};
+
+bool secret_library(void) {
+  return sodium_init() >= 0;
+}
+
+static int complain(const struct complaint *c, int status, const char *path,
+                    const char *what) {
+  snprintf(c->reason, c->room, "the secret's file %s %s", path, what);
+  return status;
+}
+
+/* ---- A file -------------------------------------------------------------- */
+
+static int check_file(int fd, const char *path, const struct complaint *c) {
+  struct stat st;
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+    return complain(c, PERIGEE_INVALID, path, "is not a regular file");
+  if (st.st_uid != geteuid() && st.st_uid != 0)
+    return complain(c, PERIGEE_DENIED, path,
+                    "belongs to another user; make a copy of your own");
+  if (st.st_mode & (S_IRWXG | S_IRWXO))
+    return complain(c, PERIGEE_DENIED, path,
+                    "is open to other users; close it with chmod 600");
+  return PERIGEE_OK;
+}
+
+static int cannot_open(const char *path, const struct complaint *c) {
+  char what[128];
+  int status = errno == EACCES ? PERIGEE_DENIED : PERIGEE_INVALID;
+  if (errno == ELOOP)
+    return complain(c, PERIGEE_DENIED, path,
+                    "is a symbolic link; name the file itself");
+  snprintf(what, sizeof what, "cannot be read: %s", strerror(errno));
+  return complain(c, status, path, what);
+}
+
+/* Not by stdio, whose buffers would keep a copy. */
+static int read_all(int fd, const char *path, struct text *text,
+                    const struct complaint *c) {
+  ssize_t n = 1;
+  while (n > 0 && text->length < sizeof text->bytes) {
+    n = read(fd, text->bytes + text->length, sizeof text->bytes - text->length);
+    if (n < 0 && errno != EINTR)
+      return cannot_open(path, c);
+    text->length += n > 0 ? (size_t)n : 0;
+    n = n < 0 ? 1 : n;
+  }
+  if (text->length && text->bytes[text->length - 1] == '\n')
+    text->length--;
+  return PERIGEE_OK;
+}
+
+static int read_file(const char *path, struct text *text,
+                     const struct complaint *c) {
+  int fd =
+      open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (fd < 0)
+    return cannot_open(path, c);
+  int status = check_file(fd, path, c);
+  if (status == PERIGEE_OK)
+    status = read_all(fd, path, text, c);
+  close(fd);
+  return status;
+}
+
+/* ---- Any of them --------------------------------------------------------- */
+
+static int read_text(const char *given, struct text *text,
+                     const struct complaint *c) {
+  if (strncmp(given, "file:", 5) == 0)
+    return read_file(given + 5, text, c);
+  text->length = strnlen(given, sizeof text->bytes);
+  memcpy(text->bytes, given, text->length);
+  return PERIGEE_OK;
+}
+
+/* The scope comes first and is as long as it says: no two pairs of scope and
+ * secret are the same bytes. */
+static void make_key(const struct text *text, const char *scope,
+                     struct secret *secret) {
+  static const uint8_t salt[crypto_generichash_blake2b_SALTBYTES],
+      use[crypto_generichash_blake2b_PERSONALBYTES] = "perigee secret 1";
+  crypto_generichash_blake2b_state state;
+  uint64_t length = strlen(scope);
+  crypto_generichash_blake2b_init_salt_personal(&state, NULL, 0, SECRET_KEY,
+                                                salt, use);
+  crypto_generichash_blake2b_update(&state, (uint8_t *)&length, sizeof length);
+  crypto_generichash_blake2b_update(&state, (const uint8_t *)scope, length);
+  crypto_generichash_blake2b_update(&state, (const uint8_t *)text->bytes,
+                                    text->length);
+  crypto_generichash_blake2b_final(&state, secret->key, SECRET_KEY);
+  sodium_memzero(&state, sizeof state);
+  secret->set = true;
+}
+
+int secret_load(const char *given, const char *scope, struct secret *secret,
+                char *reason, size_t room) {
+  struct text text = {.length = 0};
+  struct complaint c = {reason, room};
+  *secret = (struct secret){.set = false};
+  if (!given)
+    given = getenv("PERIGEE_SECRET");
+  if (!given || !*given)
+    return PERIGEE_OK;
+  int status = read_text(given, &text, &c);
+  if (status == PERIGEE_OK &&
+      (text.length < SECRET_LEAST || text.length > SECRET_MOST)) {
+    snprintf(reason, room, "a secret has %d to %d bytes, this one has %s",
+             SECRET_LEAST, SECRET_MOST,
+             text.length > SECRET_MOST ? "more" : "fewer");
+    status = PERIGEE_INVALID;
+  }
+  if (status == PERIGEE_OK)
+    make_key(&text, scope ? scope : "", secret);
+  sodium_memzero(&text, sizeof text);
+  return status;
+}
+
+void secret_wipe(struct secret *secret) {
+  sodium_memzero(secret, sizeof *secret);
+}
