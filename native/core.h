@@ -148,13 +148,16 @@ struct perigee_session {
   uint8_t state; /* enum perigee_session_state */
   bool dialed, freed, hangup;
   bool hello_seen, ready_said, joined;
+  bool tcp; /* its socket is one: the peer has to prove who it is, */
+  uint8_t key[HANDSHAKE_KEY]; /* and this comes of it: to seal and attach by */
   bool alone, calls; /* without a socket; the side of it that speaks first */
   struct node news;  /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
   char reason[256], address[PERIGEE_ADDRESS_MAX + 8];
   char wanted[TRANSPORT_NAME];
-  struct hello hello; /* the peer's */
+  struct hello hello;         /* the peer's */
+  struct handshake handshake; /* until the peer has proven who it is */
   uint32_t version;
   char carrier[REASON]; /* a line on the lane, for people */
   uint64_t eager;       /* as both allow */
@@ -232,6 +235,7 @@ struct perigee_engine {
   uint32_t fabric_count;
   uint8_t *scratch; /* copies of typed heads of this poll */
   uint64_t scratch_used;
+  struct secret secret;
   int epoll, spare_fd;
   uint64_t epoch;
   uint32_t hellos;

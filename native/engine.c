@@ -179,6 +179,18 @@ static int open_all(struct perigee_engine *engine) {
   return regions_open(engine);
 }
 
+/* The options' text is not kept: it may go after this. */
+static int open_secret(struct perigee_engine *engine) {
+  struct perigee_options *o = &engine->options;
+  char reason[256];
+  if (!secret_library())
+    return fail(NULL, PERIGEE_SYSTEM, "libsodium finds no randomness");
+  int status =
+      secret_load(o->secret, o->scope, &engine->secret, reason, sizeof reason);
+  o->secret = o->scope = NULL;
+  return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
+}
+
 int perigee_engine_open(const struct perigee_options *given,
                         struct perigee_engine **out) {
   struct perigee_options options;
@@ -192,9 +204,10 @@ int perigee_engine_open(const struct perigee_options *given,
   engine->options = given ? *given : options;
   engine->epoll = -1;
   open_lists(engine);
-  int status = open_all(engine);
-  if (status < 0) {
+  int status = open_secret(engine);
+  if (status == PERIGEE_OK && (status = open_all(engine)) < 0)
     fail(NULL, status, "cannot open an engine: %s", strerror(errno));
+  if (status < 0) {
     perigee_engine_close(engine);
     return status;
   }
@@ -258,6 +271,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     close(engine->epoll);
   free(engine->by_id);
   free(engine->scratch);
+  secret_wipe(&engine->secret);
   free(engine);
 }
 

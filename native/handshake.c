@@ -73,9 +73,13 @@ bool handshake_proven(const struct handshake *h,
 }
 
 void handshake_end(struct handshake *h, uint8_t key[HANDSHAKE_KEY]) {
-  if (key)
-    derive(h->key, 0, of_session, key);
+  derive(h->key, 0, of_session, key);
   sodium_memzero(h, sizeof *h);
+}
+
+void handshake_forget(struct handshake *h, uint8_t key[HANDSHAKE_KEY]) {
+  sodium_memzero(h, sizeof *h);
+  sodium_memzero(key, HANDSHAKE_KEY);
 }
 
 void handshake_attach(const uint8_t key[HANDSHAKE_KEY], uint32_t index,

@@ -50,9 +50,10 @@ void handshake_prove(const struct handshake *handshake,
                      uint8_t proof[HANDSHAKE_MAC]);
 bool handshake_proven(const struct handshake *handshake,
                       const uint8_t proof[HANDSHAKE_MAC]);
-/* Gives the key of the session, and wipes the rest. Also to give up: key may
- * be NULL. */
+/* Gives the key of the session, and wipes the rest. */
 void handshake_end(struct handshake *handshake, uint8_t key[HANDSHAKE_KEY]);
+/* Wipes both: the session is over, or will never be. */
+void handshake_forget(struct handshake *handshake, uint8_t key[HANDSHAKE_KEY]);
 
 /* Of a session's key. An index may be attached once in a session, else its
  * sealing keys would be used twice. */

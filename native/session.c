@@ -154,6 +154,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     engine->counters.refused += !s->dialed;
   }
   timers_remove(&engine->timers, &s->timer);
+  handshake_forget(&s->handshake, s->key);
   machine_step(&session_machine, &s->state, END);
   engine->progress++;
   s->status = status;

@@ -2,6 +2,7 @@
 #include "wire.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,6 +12,9 @@ struct frame_head {
   uint16_t type, zero;
 };
 _Static_assert(sizeof(struct frame_head) == FRAME_HEAD, "as documented");
+_Static_assert(offsetof(struct hello, epoch) == HELLO_VERSIONS &&
+                   sizeof(struct hello) <= FRAME_BODY,
+               "a hello begins as all do, and fits in a frame");
 _Static_assert(sizeof(struct offer) - sizeof(int) * (OFFER_FDS + 2) <=
                    FRAME_BODY,
                "an offer fits in a frame");
@@ -23,6 +27,8 @@ static const uint32_t body_length[FRAME_TYPES] = {
     [FRAME_LOOKUP] = sizeof(struct lookup),
     [FRAME_FOUND] = sizeof(struct found),
     [FRAME_LANE] = sizeof(((struct frame *)0)->lane),
+    [FRAME_PROOF] = HANDSHAKE_MAC,
+    [FRAME_ATTACH] = sizeof(struct attach),
 };
 
 static bool ends(const char *text, uint32_t room) {
@@ -30,8 +36,6 @@ static bool ends(const char *text, uint32_t room) {
 }
 
 static bool hello_sound(const struct hello *h) {
-  if (h->magic != HELLO_MAGIC)
-    return false;
 #ifndef PERIGEE_PLANTED_BUG
   if (h->transports > TRANSPORTS_MAX)
     return false;
@@ -44,17 +48,38 @@ static bool hello_sound(const struct hello *h) {
 
 static bool sound(const struct frame *f) {
   switch (f->type) {
-  case FRAME_HELLO:
-    return hello_sound(&f->hello);
   case FRAME_REFUSE:
     return f->refuse.status < 0 && ends(f->refuse.text, REFUSE_TEXT);
   case FRAME_LOOKUP:
     return ends(f->lookup.name, REGION_NAME + 1);
+  case FRAME_ATTACH:
+    return f->attach.zero == 0;
   case FRAME_LANE:
     return f->lane.length <= LANE_FRAME_MAX;
   default:
     return true;
   }
+}
+
+bool wire_foreign(const struct hello *h) {
+  return h->version_min > PROTOCOL_MAX || h->version_max < PROTOCOL_MIN;
+}
+
+/* Another version's may be of any length, and mean anything. */
+static bool decode_hello(const uint8_t *body, uint32_t length,
+                         struct hello *h) {
+  *h = (struct hello){.magic = 0};
+  if (length < HELLO_VERSIONS)
+    return false;
+  memcpy(h, body, HELLO_VERSIONS);
+  if (h->magic != HELLO_MAGIC)
+    return false;
+  if (wire_foreign(h))
+    return true;
+  if (length != sizeof *h)
+    return false;
+  memcpy(h, body, length);
+  return hello_sound(h);
 }
 
 static bool decode_body(const uint8_t *body, uint32_t length, struct frame *f) {
@@ -66,6 +91,8 @@ static bool decode_body(const uint8_t *body, uint32_t length, struct frame *f) {
     memcpy(f->offer.bytes, body + 8, length - 8);
     return f->offer.fd_count <= OFFER_FDS;
   }
+  if (f->type == FRAME_HELLO)
+    return decode_hello(body, length, &f->hello);
   if (length != body_length[f->type])
     return false;
   memcpy(&f->hello, body, length);

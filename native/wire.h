@@ -4,7 +4,9 @@
  * zero, body. Little-endian, fixed layouts; descriptors travel with the first
  * byte of the frame that announces them.
  *
- *   HELLO   both sides, at once; the only frame a stranger may send
+ *   HELLO   both sides; over TCP who dialed first. The only frame, with ATTACH,
+ *           that a stranger may send
+ *   PROOF   over TCP, after both HELLOs: of the secret; who dialed first
  *   OFFER   the transport's half (descriptors); after the peer's HELLO
  *   READY   the peer's half is in place; u32 pull follows
  *   REFUSE  status and reason; the session ends
@@ -13,6 +15,11 @@
  *   FOUND   that one (a descriptor if it may be mapped)
  *   BYE     closed in order
  *   LANE    from one half of the transport to the other; after OFFER
+ *   ATTACH  instead of HELLO: this connection is one more stream of a session
+ *   PING    nothing, so that something is heard
+ *
+ * HELLO begins in every version with magic and versions. Where no version is
+ * common to both sides, nothing else of it is looked at.
  */
 #ifndef WIRE_H
 #define WIRE_H
@@ -20,6 +27,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "handshake.h"
 #include "region.h"
 #include "transport/transport.h"
 
@@ -33,13 +41,25 @@ enum frame_type {
   FRAME_FOUND,
   FRAME_BYE,
   FRAME_LANE,
+  FRAME_PROOF,
+  FRAME_ATTACH,
+  FRAME_PING,
   FRAME_TYPES
 };
 
 enum { FRAME_HEAD = 8, FRAME_BODY = 1280, WIRE_FDS = 4 };
 enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
+/* Bytes: of the name for peers on this host; of magic and versions. */
+enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16 };
 enum { PROTOCOL_MIN = 1, PROTOCOL_MAX = 1 };
 #define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */
+
+enum hello_flags {
+  HELLO_ENCRYPT = 1, /* this side wants all to be sealed */
+  HELLO_SECRET = 2,  /* it has a secret, */
+  HELLO_AES = 4,     /* AES in hardware, */
+  HELLO_LISTENS = 8  /* and listens locally, at its `local` name */
+};
 
 struct hello {
   uint64_t magic;
@@ -49,6 +69,17 @@ struct hello {
   uint64_t probe_address, probe_value;
   uint32_t operations, transports;
   char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
+  /* Over TCP; else zeros. */
+  uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
+  uint8_t local[HELLO_LOCAL]; /* by what it can be found if on the same host */
+  uint64_t ticket;            /* whose key is the secret here; 0: none */
+  uint32_t user, flags;
+};
+
+struct attach {
+  uint64_t session; /* the nonce of the HELLO of who was dialed */
+  uint32_t index, zero;
+  uint8_t mac[HANDSHAKE_MAC];
 };
 
 struct refuse {
@@ -80,6 +111,8 @@ struct frame {
     struct refuse refuse;
     struct lookup lookup;
     struct found found;
+    uint8_t proof[HANDSHAKE_MAC];
+    struct attach attach;
     struct {
       uint32_t length;
       uint8_t bytes[LANE_FRAME_MAX];
@@ -100,6 +133,9 @@ struct wire {
 int wire_frame(const uint8_t *bytes, uint32_t length, struct frame *frame);
 /* Encodes: the number of bytes, at most FRAME_HEAD + FRAME_BODY. */
 uint32_t wire_encode(const struct frame *frame, uint8_t *bytes);
+/* Has it no protocol version in common with this side? Then it was read no
+ * further than its versions. */
+bool wire_foreign(const struct hello *hello);
 /* Does a frame of this kind bring descriptors? */
 uint32_t wire_fds(const struct frame *frame);
 

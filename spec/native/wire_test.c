@@ -55,6 +55,8 @@ static struct frame hello(void) {
   frame.hello = (struct hello){.magic = HELLO_MAGIC,
                                .version_min = 1,
                                .version_max = 2,
+                               .flags = HELLO_SECRET | HELLO_AES,
+                               .user = 1000,
                                .epoch = 0x1122334455667788,
                                .ring = 65536,
                                .transports = 2};
@@ -74,6 +76,10 @@ static struct frame sample(int type) {
     frame.lookup = (struct lookup){7, 8, "kv"};
   else if (type == FRAME_FOUND)
     frame.found = (struct found){.operation = 7, .length = 4096};
+  else if (type == FRAME_PROOF)
+    memset(frame.proof, 0x5a, sizeof frame.proof);
+  else if (type == FRAME_ATTACH)
+    frame.attach = (struct attach){.session = 9, .index = 3, .mac = {1, 2}};
   return frame;
 }
 
@@ -207,6 +213,46 @@ static void unsound_frames_are_refused(void **state) {
   assert_int_equal(patched(&frame, transports, UINT32_MAX), PERIGEE_PROTOCOL);
 }
 
+/* A hello of these versions whose body has these bytes. */
+static int versions(uint32_t min, uint32_t max, uint32_t body,
+                    struct frame *got) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  struct frame frame = hello();
+  frame.hello.version_min = min;
+  frame.hello.version_max = max;
+  frame.hello.transports = UINT32_MAX; /* or whatever that may mean there */
+  memset(bytes, 0xff, sizeof bytes);
+  wire_encode(&frame, bytes);
+  memcpy(bytes, &body, sizeof body);
+  return wire_frame(bytes, sizeof bytes, got);
+}
+
+static void hellos_of_other_versions_tell_which(void **state) {
+  (void)state;
+  struct frame got;
+  uint32_t own = sizeof(struct hello);
+  uint32_t bodies[] = {HELLO_VERSIONS, HELLO_VERSIONS + 1, own - 8, own,
+                       own + 8,        FRAME_BODY};
+  for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+    assert_true(versions(7, 9, bodies[i], &got) > 0);
+    assert_true(wire_foreign(&got.hello));
+    assert_int_equal(got.hello.version_min, 7);
+    assert_int_equal(got.hello.version_max, 9);
+    assert_int_equal(got.hello.transports, 0);
+    assert_int_equal(versions(1, 9, bodies[i], &got), PERIGEE_PROTOCOL);
+  }
+  assert_int_equal(versions(7, 9, HELLO_VERSIONS - 1, &got), PERIGEE_PROTOCOL);
+  assert_int_equal(versions(7, 9, FRAME_BODY + 1, &got), PERIGEE_PROTOCOL);
+}
+
+static void attachments_have_no_spare_bytes(void **state) {
+  (void)state;
+  struct frame frame = sample(FRAME_ATTACH);
+  size_t zero = FRAME_HEAD + offsetof(struct attach, zero);
+  assert_true(patched(&frame, zero, 0) > 0);
+  assert_int_equal(patched(&frame, zero, 1), PERIGEE_PROTOCOL);
+}
+
 static void endless_texts_are_refused(void **state) {
   (void)state;
   struct frame frame = hello();
@@ -239,6 +285,8 @@ int main(void) {
       test(full_sockets_and_ends_are_told),
       test(end_of_file_is_zero),
       test(unsound_frames_are_refused),
+      test(hellos_of_other_versions_tell_which),
+      test(attachments_have_no_spare_bytes),
       test(endless_texts_are_refused),
       test(offers_are_limited),
   };
