@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * handshake_test.c - two sides and whoever stands between them: who has the
+ * secret is known by it, and nobody else, nor twice, nor for another.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "handshake.h"
+#include "perigee.h"
+
+enum { DIALER, ACCEPTOR };
+
+/* What travels: as much of a HELLO as is needed here. */
+struct words {
+  uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
+  uint64_t rest;
+};
+
+struct side {
+  struct handshake handshake;
+  struct secret secret;
+  struct words words;
+  uint8_t proof[HANDSHAKE_MAC], key[HANDSHAKE_KEY];
+};
+
+static uint64_t dice = 1;
+
+static int dream(void *context, void *bytes, uint64_t length) {
+  uint8_t *at = bytes;
+  (void)context;
+  for (uint64_t i = 0; i < length; i++) {
+    dice = dice * 6364136223846793005u + 1442695040888963407u;
+    at[i] = (uint8_t)(dice >> 56);
+  }
+  return 0;
+}
+
+static int no_dream(void *context, void *bytes, uint64_t length) {
+  (void)context, (void)bytes, (void)length;
+  return PERIGEE_SYSTEM;
+}
+
+static struct secret secret_of(const char *text, const char *scope) {
+  struct secret secret;
+  char reason[256];
+  assert_int_equal(secret_load(text, scope, &secret, reason, sizeof reason), 0);
+  return secret;
+}
+
+static void begin(struct side side[2], const char *one, const char *other) {
+  const char *texts[2] = {one, other};
+  for (int i = 0; i < 2; i++) {
+    struct side *s = &side[i];
+    s->secret = secret_of(texts[i], "cluster");
+    s->words.rest = 7;
+    assert_int_equal(handshake_begin(&s->handshake, i == DIALER, dream, NULL,
+                                     s->words.challenge, s->words.public_key),
+                     PERIGEE_OK);
+    handshake_said(&s->handshake, &s->words, sizeof s->words);
+  }
+}
+
+static int agree(struct side *s, const struct words *heard) {
+  int status = handshake_agree(&s->handshake, &s->secret, heard, sizeof *heard,
+                               heard->public_key);
+  handshake_prove(&s->handshake, s->proof);
+  return status;
+}
+
+static void meet(struct side side[2]) {
+  assert_int_equal(agree(&side[0], &side[1].words), PERIGEE_OK);
+  assert_int_equal(agree(&side[1], &side[0].words), PERIGEE_OK);
+}
+
+/* Does each take the other for what it says? */
+static int trusts(const struct side side[2]) {
+  return handshake_proven(&side[0].handshake, side[1].proof) +
+         handshake_proven(&side[1].handshake, side[0].proof);
+}
+
+static const char one[] = "correct horse battery staple";
+static const char other[] = "correct horse battery stable";
+
+static void who_has_the_secret_is_known(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, one, one);
+  meet(side);
+  assert_int_equal(trusts(side), 2);
+  handshake_end(&side[0].handshake, side[0].key);
+  handshake_end(&side[1].handshake, side[1].key);
+  assert_memory_equal(side[0].key, side[1].key, HANDSHAKE_KEY);
+}
+
+static void who_has_none_is_known_to_have_none(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, "", "");
+  meet(side);
+  assert_int_equal(trusts(side), 2);
+}
+
+static void another_secret_is_not_trusted(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, one, other);
+  meet(side);
+  assert_int_equal(trusts(side), 0);
+  begin(side, one, "");
+  meet(side);
+  assert_int_equal(trusts(side), 0);
+}
+
+static void another_scope_is_not_trusted(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, one, one);
+  side[1].secret = secret_of(one, "playground");
+  meet(side);
+  assert_int_equal(trusts(side), 0);
+}
+
+/* Somebody without the secret repeats what the dialer said another time. */
+static void what_was_said_before_is_not_trusted(void **state) {
+  (void)state;
+  struct side before[2], now[2];
+  begin(before, one, one);
+  meet(before);
+  begin(now, one, one);
+  assert_int_equal(agree(&now[1], &before[0].words), PERIGEE_OK);
+  assert_false(handshake_proven(&now[1].handshake, before[0].proof));
+}
+
+/* Or gives an acceptor its own words, and then its own proof. */
+static void ones_own_proof_is_not_trusted(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, one, one);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(agree(&side[i], &side[i].words), PERIGEE_OK);
+    assert_false(handshake_proven(&side[i].handshake, side[i].proof));
+  }
+}
+
+static void two_dialers_do_not_trust_each_other(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, one, one);
+  side[1].handshake.dialer = true;
+  meet(side);
+  assert_int_equal(trusts(side), 0);
+}
+
+static void words_that_were_changed_are_not_trusted(void **state) {
+  (void)state;
+  for (size_t bit = 0; bit < 8 * sizeof(struct words); bit += 5) {
+    struct side side[2];
+    begin(side, one, one);
+    struct words changed = side[0].words;
+    ((uint8_t *)&changed)[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    agree(&side[1], &changed);
+    agree(&side[0], &side[1].words);
+    assert_int_equal(trusts(side), 0);
+  }
+}
+
+static void proofs_that_were_changed_are_not_trusted(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, one, one);
+  meet(side);
+  for (int bit = 0; bit < 8 * HANDSHAKE_MAC; bit++) {
+    side[0].proof[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    assert_false(handshake_proven(&side[1].handshake, side[0].proof));
+    side[0].proof[bit / 8] ^= (uint8_t)(1 << bit % 8);
+  }
+  assert_true(handshake_proven(&side[1].handshake, side[0].proof));
+}
+
+/* Points of low order: with them the secret shared would be zero. */
+static void keys_that_agree_with_any_are_refused(void **state) {
+  (void)state;
+  static const uint8_t weak[][HANDSHAKE_KEY] = {
+      {0},
+      {1},
+      {0xe0, 0xeb, 0x7a, 0x7c, 0x3b, 0x41, 0xb8, 0xae, 0x16, 0x56, 0xe3,
+       0xfa, 0xf1, 0x9f, 0xc4, 0x6a, 0xda, 0x09, 0x8d, 0xeb, 0x9c, 0x32,
+       0xb1, 0xfd, 0x86, 0x62, 0x05, 0x16, 0x5f, 0x49, 0xb8, 0x00},
+      {0xec, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+       0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+       0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}};
+  for (size_t i = 0; i < sizeof weak / sizeof *weak; i++) {
+    struct side side[2];
+    begin(side, one, one);
+    memcpy(side[0].words.public_key, weak[i], HANDSHAKE_KEY);
+    assert_int_equal(agree(&side[1], &side[0].words), PERIGEE_PROTOCOL);
+  }
+}
+
+/* The key shared depends on what the two drew, not on the secret alone: who
+ * learns the secret later cannot make it from what was heard. */
+static void sessions_have_keys_of_their_own(void **state) {
+  (void)state;
+  struct side first[2], second[2];
+  begin(first, one, one);
+  begin(second, one, one);
+  meet(first);
+  meet(second);
+  handshake_end(&first[0].handshake, first[0].key);
+  handshake_end(&second[0].handshake, second[0].key);
+  assert_memory_not_equal(first[0].key, second[0].key, HANDSHAKE_KEY);
+  assert_memory_not_equal(first[0].words.public_key, second[0].words.public_key,
+                          HANDSHAKE_KEY);
+}
+
+static bool blank(const void *bytes, size_t length) {
+  const uint8_t *at = bytes;
+  for (size_t i = 0; i < length; i++)
+    if (at[i])
+      return false;
+  return true;
+}
+
+static void nothing_is_kept_for_longer_than_needed(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, one, one);
+  assert_false(blank(side[0].handshake.private_key, HANDSHAKE_KEY));
+  meet(side);
+  assert_true(blank(side[0].handshake.private_key, HANDSHAKE_KEY));
+  handshake_end(&side[0].handshake, side[0].key);
+  assert_true(blank(&side[0].handshake, sizeof side[0].handshake));
+  handshake_forget(&side[1].handshake, side[1].key);
+  assert_true(blank(&side[1].handshake, sizeof side[1].handshake));
+}
+
+static void nothing_is_said_without_randomness(void **state) {
+  (void)state;
+  struct side side;
+  assert_int_equal(handshake_begin(&side.handshake, true, no_dream, NULL,
+                                   side.words.challenge, side.words.public_key),
+                   PERIGEE_SYSTEM);
+}
+
+static void streams_are_attached_by_number(void **state) {
+  (void)state;
+  uint8_t key[HANDSHAKE_KEY] = {1}, another[HANDSHAKE_KEY] = {2};
+  uint8_t mac[HANDSHAKE_MAC];
+  handshake_attach(key, 3, mac);
+  assert_true(handshake_attached(key, 3, mac));
+  assert_false(handshake_attached(key, 2, mac));
+  assert_false(handshake_attached(another, 3, mac));
+  mac[31] ^= 1;
+  assert_false(handshake_attached(key, 3, mac));
+}
+
+static void each_stream_and_direction_is_sealed_by_its_own(void **state) {
+  (void)state;
+  enum { STREAMS = 16 };
+  uint8_t key[HANDSHAKE_KEY] = {1}, seals[3 * STREAMS][HANDSHAKE_KEY];
+  for (uint32_t i = 0; i < STREAMS; i++) {
+    handshake_seal(key, i, true, seals[3 * i]);
+    handshake_seal(key, i, false, seals[3 * i + 1]);
+    handshake_attach(key, i, seals[3 * i + 2]);
+  }
+  for (int i = 0; i < 3 * STREAMS; i++)
+    for (int k = 0; k < i; k++)
+      assert_memory_not_equal(seals[i], seals[k], HANDSHAKE_KEY);
+}
+
+static int setup(void **state) {
+  (void)state;
+  return secret_library() ? 0 : -1;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(who_has_the_secret_is_known),
+      cmocka_unit_test(who_has_none_is_known_to_have_none),
+      cmocka_unit_test(another_secret_is_not_trusted),
+      cmocka_unit_test(another_scope_is_not_trusted),
+      cmocka_unit_test(what_was_said_before_is_not_trusted),
+      cmocka_unit_test(ones_own_proof_is_not_trusted),
+      cmocka_unit_test(two_dialers_do_not_trust_each_other),
+      cmocka_unit_test(words_that_were_changed_are_not_trusted),
+      cmocka_unit_test(proofs_that_were_changed_are_not_trusted),
+      cmocka_unit_test(keys_that_agree_with_any_are_refused),
+      cmocka_unit_test(sessions_have_keys_of_their_own),
+      cmocka_unit_test(nothing_is_kept_for_longer_than_needed),
+      cmocka_unit_test(nothing_is_said_without_randomness),
+      cmocka_unit_test(streams_are_attached_by_number),
+      cmocka_unit_test(each_stream_and_direction_is_sealed_by_its_own),
+  };
+  return cmocka_run_group_tests_name("handshake", tests, setup, NULL);
+}

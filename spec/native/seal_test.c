@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * seal_test.c - chunks of a sealed stream, by both ciphers: what was sealed
+ * opens once and in order; what was changed in any bit, cut, left out,
+ * repeated or moved does not.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "perigee.h"
+#include "seal.h"
+#include "secret.h"
+
+static const uint8_t key[SEAL_KEY] = {1, 2, 3};
+static struct seal out, in;
+static uint8_t plain[SEAL_MOST], opened[SEAL_MOST];
+static uint8_t chunk[SEAL_CHUNK_MOST], second[SEAL_CHUNK_MOST];
+
+static int setup(void **state) {
+  bool aes = *(bool *)*state;
+  if (!secret_library())
+    return -1;
+  for (uint32_t i = 0; i < SEAL_MOST; i++)
+    plain[i] = (uint8_t)(i * 7 + 1);
+  if (aes && !seal_has_aes())
+    return 0;
+  seal_begin(&out, key, aes);
+  seal_begin(&in, key, aes);
+  return 0;
+}
+
+static void must_have(void **state) {
+  if (*(bool *)*state && !seal_has_aes())
+    skip();
+}
+
+static void closed(uint32_t length) {
+  assert_int_equal(seal_close(&out, chunk, plain, length), SEAL_CHUNK(length));
+  assert_int_equal(seal_chunk(chunk), SEAL_CHUNK(length));
+}
+
+static int open_it(const uint8_t *from, uint32_t length) {
+  memset(opened, 0xaa, sizeof opened);
+  return seal_open(&in, opened, from, length);
+}
+
+static void opens(uint32_t length) {
+  assert_int_equal(open_it(chunk, SEAL_CHUNK(length)), length);
+  assert_memory_equal(opened, plain, length);
+}
+
+/* And nothing of it is seen. */
+static void does_not_open(const uint8_t *from, uint32_t length) {
+  struct seal before = in;
+  assert_int_equal(open_it(from, length), PERIGEE_PROTOCOL);
+  assert_memory_not_equal(opened, plain, 8);
+  in = before;
+}
+
+static void chunks_of_any_length_open(void **state) {
+  must_have(state);
+  static const uint32_t lengths[] = {
+      1, 2, 15, 16, 17, 31, 24, 64, 1000, 4096, SEAL_MOST - 1, SEAL_MOST};
+  for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    closed(lengths[i]);
+    opens(lengths[i]);
+  }
+}
+
+static void they_open_where_they_lie(void **state) {
+  must_have(state);
+  memcpy(chunk + SEAL_HEAD, plain, 5000);
+  seal_close(&out, chunk, chunk + SEAL_HEAD, 5000);
+  assert_memory_not_equal(chunk + SEAL_HEAD, plain, 5000);
+  assert_int_equal(seal_open(&in, chunk + SEAL_HEAD, chunk, SEAL_CHUNK(5000)),
+                   5000);
+  assert_memory_equal(chunk + SEAL_HEAD, plain, 5000);
+}
+
+static void equal_bytes_do_not_look_equal(void **state) {
+  must_have(state);
+  closed(64);
+  memcpy(second, chunk, SEAL_CHUNK(64));
+  closed(64);
+  assert_memory_not_equal(chunk + SEAL_HEAD, second + SEAL_HEAD, 64);
+  assert_memory_not_equal(chunk + SEAL_HEAD, plain, 16);
+}
+
+static void no_bit_may_change(void **state) {
+  must_have(state);
+  closed(100);
+  for (uint32_t bit = 0; bit < 8 * SEAL_CHUNK(100); bit++) {
+    chunk[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    does_not_open(chunk, SEAL_CHUNK(100));
+    chunk[bit / 8] ^= (uint8_t)(1 << bit % 8);
+  }
+  opens(100);
+}
+
+static void nothing_may_be_cut_off_or_added(void **state) {
+  must_have(state);
+  closed(100);
+  for (uint32_t n = 0; n < SEAL_CHUNK(100); n++) {
+    uint32_t said = n > SEAL_CHUNK(0) ? n - SEAL_CHUNK(0) : 100;
+    memcpy(second, chunk, sizeof second);
+    does_not_open(second, n); /* as it came, and with a length that fits */
+    memcpy(second, &said, SEAL_HEAD);
+    does_not_open(second, n);
+  }
+  does_not_open(chunk, SEAL_CHUNK(101));
+  opens(100);
+}
+
+static void the_order_is_kept(void **state) {
+  must_have(state);
+  closed(100);
+  memcpy(second, chunk, sizeof second);
+  closed(100);
+  does_not_open(chunk, SEAL_CHUNK(100)); /* one was left out, */
+  memcpy(chunk, second, sizeof chunk);
+  opens(100);
+  does_not_open(chunk, SEAL_CHUNK(100)); /* repeated, */
+  seal_close(&out, second, plain, 100);
+  does_not_open(second, SEAL_CHUNK(100)); /* moved. */
+}
+
+static void other_keys_open_nothing(void **state) {
+  must_have(state);
+  static const uint8_t another[SEAL_KEY] = {1, 2, 4};
+  closed(100);
+  seal_begin(&in, another, out.aes);
+  does_not_open(chunk, SEAL_CHUNK(100));
+}
+
+static void lengths_are_limited(void **state) {
+  must_have(state);
+  static const uint32_t bad[] = {0, SEAL_MOST + 1, 0x7fffffff, 0xfffffff0,
+                                 0xffffffff};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    memcpy(chunk, &bad[i], SEAL_HEAD);
+    assert_int_equal(seal_chunk(chunk), PERIGEE_PROTOCOL);
+    does_not_open(chunk, SEAL_CHUNK(100));
+  }
+}
+
+static void keys_are_replaced_in_time(void **state) {
+  must_have(state);
+  out.counter = in.counter = SEAL_KEY_CHUNKS - 2;
+  for (int i = 0; i < 5; i++) {
+    closed(100);
+    opens(100);
+    assert_int_equal(memcmp(out.key, key, SEAL_KEY) != 0, i >= 2);
+  }
+  assert_int_equal(out.counter, SEAL_KEY_CHUNKS + 3);
+  assert_memory_equal(out.key, in.key, SEAL_KEY);
+}
+
+static void the_ends_leave_nothing(void **state) {
+  must_have(state);
+  static const struct seal blank;
+  seal_end(&out);
+  assert_memory_equal(&out, &blank, sizeof blank);
+}
+
+int main(void) {
+  static bool hard = true, soft = false;
+#define test(name)                                                             \
+  {#name " (AES)", name, setup, NULL, &hard}, {                                \
+#name " (ChaCha20)", name, setup, NULL, &soft                              \
+  }
+  const struct CMUnitTest tests[] = {
+      test(chunks_of_any_length_open),       test(they_open_where_they_lie),
+      test(equal_bytes_do_not_look_equal),   test(no_bit_may_change),
+      test(nothing_may_be_cut_off_or_added), test(the_order_is_kept),
+      test(other_keys_open_nothing),         test(lengths_are_limited),
+      test(keys_are_replaced_in_time),       test(the_ends_leave_nothing),
+  };
+  return cmocka_run_group_tests_name("seal", tests, NULL, NULL);
+}
