@@ -17,6 +17,7 @@
 #include "perigee.h"
 #include "region.h"
 #include "timers.h"
+#include "transport/fault.h"
 #include "transport/transport.h"
 #include "wire.h"
 
@@ -178,6 +179,7 @@ struct perigee_session {
   struct timer timer; /* of hello; without a socket all its life */
   struct wire wire;
   uint32_t granted_count;
+  uint32_t *seen; /* with faults: of each operation of the peer the last */
   struct perigee_counters counters;
 };
 
@@ -237,6 +239,7 @@ struct perigee_engine {
   uint64_t scratch_used;
   struct secret secret;
   int epoll, spare_fd;
+  struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
   uint32_t hellos;
   char detail[512];

@@ -191,6 +191,23 @@ static int open_secret(struct perigee_engine *engine) {
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }
 
+/* Without a seed the script gets one, so that what happened can be had again. */
+static int open_faults(struct perigee_engine *engine) {
+  const struct perigee_options *o = &engine->options;
+  const char *text = o->faults ? o->faults : getenv("PERIGEE_FAULTS");
+  struct script script;
+  char reason[REASON];
+  if (!text || !text[strspn(text, ", \t\n")])
+    return PERIGEE_OK;
+  int status = script_parse(text, &script, reason);
+  if (status < 0)
+    return fail(NULL, status, "%s", reason);
+  if (!script.seeded)
+    script.seed = engine_random(engine) >> 1;
+  status = faults_open(&script, o->clock, o->context, &engine->faults);
+  return status < 0 ? fail(NULL, status, "no memory for faults") : PERIGEE_OK;
+}
+
 int perigee_engine_open(const struct perigee_options *given,
                         struct perigee_engine **out) {
   struct perigee_options options;
@@ -205,6 +222,8 @@ int perigee_engine_open(const struct perigee_options *given,
   engine->epoll = -1;
   open_lists(engine);
   int status = open_secret(engine);
+  if (status == PERIGEE_OK)
+    status = open_faults(engine);
   if (status == PERIGEE_OK && (status = open_all(engine)) < 0)
     fail(NULL, status, "cannot open an engine: %s", strerror(errno));
   if (status < 0) {
@@ -269,6 +288,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     munmap((void *)(uintptr_t)engine->alive, PAGE);
   if (engine->epoll >= 0)
     close(engine->epoll);
+  faults_close(engine->faults);
   free(engine->by_id);
   free(engine->scratch);
   secret_wipe(&engine->secret);

@@ -135,6 +135,20 @@ static void tell(struct perigee_session *s, const void *bytes,
     session_send(s, &f, NULL, 0);
 }
 
+/* Faults were asked for: the new lane has them from the beginning. */
+static int befall(struct perigee_session *s, const struct offer *offer) {
+  const struct perigee_transport *t = faults_join(s->engine->faults, s->lane);
+  if (t) {
+    s->transport = t;
+    return PERIGEE_OK;
+  }
+  for (uint32_t i = 0; i < offer->fd_count; i++)
+    close(offer->fds[i]);
+  s->transport->close(s->lane);
+  s->lane = NULL;
+  return PERIGEE_NO_MEMORY;
+}
+
 int hello_open(struct perigee_session *s, struct offer *offer,
                char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
@@ -154,6 +168,8 @@ int hello_open(struct perigee_session *s, struct offer *offer,
   int status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)
     status = s->transport->open(&lane, &s->lane, offer, reason);
+  if (status == PERIGEE_OK && s->engine->faults)
+    status = befall(s, offer);
   if (status < 0 && !*reason)
     snprintf(reason, REASON, "no memory for the session's rings");
   return status;

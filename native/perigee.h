@@ -123,6 +123,10 @@ struct perigee_options {
                                is lost: 3 s */
   uint32_t streams;         /* connections for payloads of a session that is
                                dialed here: 1, at most 16 */
+  const char *faults;       /* to try a program in bad weather: "drop=0.01
+                               delay=5ms ...", as native/transport/fault.h
+                               says. NULL: the environment's PERIGEE_FAULTS;
+                               "": none */
   /* Given to the engine so that a simulation can own them; NULL: the real
    * ones. The clock is monotonic nanoseconds; random fills and returns 0. */
   int64_t (*clock)(void *context);

@@ -28,6 +28,7 @@
  * A reply is always sent, even to a call that has ended: it lets go of what
  * the request lent.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "served.h"
@@ -280,11 +281,33 @@ static int keep_slice(struct operation *op, const struct record *r) {
   return PERIGEE_OK;
 }
 
+/* Lanes bring each record once, in order, unless faults were asked for. Then an
+ * operation of the peer that was seen, or a later one of its number, is not
+ * served (again): 1. */
+static int seen_before(struct perigee_session *session,
+                       const struct record *r) {
+  enum { NUMBERS = 1 << 16 };
+  if (!session->seen)
+    session->seen = calloc(NUMBERS, sizeof *session->seen);
+  if (!session->seen)
+    return PERIGEE_NO_MEMORY;
+  uint32_t *last = &session->seen[r->operation];
+  if (*last && (int32_t)(r->generation - *last) <= 0)
+    return 1;
+  *last = r->generation;
+  return 0;
+}
+
 int serve_record(struct perigee_session *session, const struct record *r) {
   if (r->kind == RECORD_IMM)
     return immediate_arrived(session, r->code);
   if (r->kind == RECORD_REPLY)
     return PERIGEE_PROTOCOL;
+  if (session->engine->faults) {
+    int seen = seen_before(session, r);
+    if (seen != 0)
+      return seen < 0 ? seen : PERIGEE_OK;
+  }
   if (session->hangup) /* nobody waits for an answer any more */
     return PERIGEE_OK;
   struct operation *op = operation_take(session, OP_SERVED);

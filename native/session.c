@@ -254,6 +254,7 @@ void session_destroy(struct perigee_session *s) {
   engine->counters.sessions--;
   counters_add(&engine->counters, &s->counters);
   free(s->immediates);
+  free(s->seen);
   free(s);
 }
 

@@ -96,6 +96,9 @@ static bool spin(struct perigee_engine *const *engines, int count,
 static int64_t nap(struct perigee_engine *engine, int64_t timeout) {
   if (engine->copying && (timeout < 0 || timeout > COPYING_NAP))
     timeout = COPYING_NAP;
+  int64_t held = engine->faults ? faults_due(engine->faults, engine->now) : -1;
+  if (held >= 0 && (timeout < 0 || held - engine->now < timeout))
+    timeout = held - engine->now;
   int64_t next = timers_next(&engine->timers);
   if (next < 0)
     return timeout;

@@ -6,6 +6,7 @@ local endpoints = require "perigee.endpoint"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local listeners = require "perigee.listener"
+local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local rdma = require "perigee.rdma"
@@ -26,7 +27,8 @@ local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
 local TIMES = { "hello_timeout", "spin" }
 local GIVEN = { "clock", "random", "context", "transports", "memories" }
 
-local OPTIONS = { pull = check.boolean, rdma = rdma.check }
+local OPTIONS = { pull = check.boolean, rdma = rdma.check,
+                  faults = check.string }
 for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
 for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
 for _, name in ipairs(GIVEN) do OPTIONS[name] = cdata end
@@ -51,7 +53,17 @@ local function core_options(options)
   if options.pull ~= nil then core.pull = options.pull and 1 or 0 end
   local text = options.rdma and rdma.text(options.rdma)
   if text then core.rdma = text end
+  if options.faults then core.faults = options.faults end
   return core, text
+end
+
+local warned = false
+
+-- Faults are never on unseen.
+local function warn_of_faults(text)
+  if warned or not text or not text:find "%S" then return end
+  warned = true
+  log.write("warning", "faults on purpose: " .. text)
 end
 
 --- perigee.engine: a new engine, or nil and an error (kind no_memory). options
@@ -59,8 +71,10 @@ end
 -- sessions, regions, hellos; ring, eager, message, typed, pool in bytes;
 -- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
 -- process_vm_readv); rdma (which NICs and how: perigee.rdma; a table or a text
--- like "nics=mlx5_0,mlx5_1 qps=2"). For simulations and specs, as cdata: clock,
--- random, context, transports, memories.
+-- like "nics=mlx5_0,mlx5_1 qps=2"); faults (to try a program in bad weather, as
+-- PERIGEE_FAULTS: a text like "drop=0.01 delay=5ms", of seed, drop, delay,
+-- duplicate, truncate, reorder and cut). For simulations and specs, as cdata:
+-- clock, random, context, transports, memories.
 function M.new(options)
   options = check.options(options, OPTIONS, "perigee.engine", 2)
   local core, text = core_options(options)
@@ -69,6 +83,7 @@ function M.new(options)
   if status < 0 then
     return nil, errors.from(status, "making an engine", nil, nil, 2)
   end
+  warn_of_faults(options.faults or os.getenv "PERIGEE_FAULTS")
   local engine = setmetatable({
     handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,
     inflight = {}, sessions = {}, listeners = {}, regions = {},

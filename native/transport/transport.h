@@ -21,8 +21,10 @@ enum { REASON = 240 };
 
 struct fabric; /* what all lanes of an engine over one transport share */
 struct lane;   /* each transport's own; begins with struct lane_head */
+struct fault_lane;
 struct lane_head {
   const struct perigee_transport *transport;
+  struct fault_lane *faults; /* that befall it on purpose; mostly NULL */
   bool ending; /* it has broken, as broken() tells: nothing more is begun */
 };
 
@@ -101,6 +103,7 @@ struct fetch {
   /* Where a device fills the bounce block in two halves, by turns. */
   uint64_t half, ends[2];  /* bytes; of the payload, by half: where it ends */
   uint32_t asked, emptied; /* halves: ever read into, ever gone on */
+  int64_t held;            /* by faults: until when */
   struct job job;
 };
 
