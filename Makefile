@@ -46,7 +46,7 @@ ASAN := $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN := $(SANITIZED) -fsanitize=thread
 
 # What the core is linked with.
-LIBS := -lsodium -lrt
+LIBS := -lsodium -lcares -lrt
 
 # What the test programs share: their helpers and the plugins.
 SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))

@@ -10,6 +10,7 @@
 #ifndef CORE_H
 #define CORE_H
 
+#include "address.h"
 #include "blocks.h"
 #include "info.h"
 #include "list.h"
@@ -155,7 +156,12 @@ struct perigee_session {
   struct node news;  /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
-  char reason[256], address[PERIGEE_ADDRESS_MAX + 8];
+  bool devices;      /* of verbs are here, and may be used */
+  bool waits;        /* something waits until the socket has room */
+  struct dial *dial; /* dial.c: while it looks for the peer over TCP */
+  char reason[256];
+  char address[ADDRESS_TEXT]; /* dialed, or that of the listener */
+  char peer[ADDRESS_TEXT];    /* of TCP: the other end */
   char wanted[TRANSPORT_NAME];
   struct hello hello;         /* the peer's */
   struct handshake handshake; /* until the peer has proven who it is */
@@ -187,7 +193,9 @@ struct perigee_listener {
   struct node node;
   struct perigee_engine *engine;
   int fd;
-  char path[PERIGEE_ADDRESS_MAX + 1];
+  bool tcp, open_to_all; /* reachable from other hosts, without a secret */
+  bool file;             /* to be removed */
+  char address[ADDRESS_TEXT];
 };
 
 struct perigee_endpoint {
@@ -435,8 +443,26 @@ int lookup_asked(struct perigee_session *, const struct lookup *);
 int lookup_found(struct perigee_session *, const struct found *);
 void remotes_free(struct perigee_session *session);
 
+/* ---- listen.c ---------------------------------------------------------- */
+void listener_ready(struct perigee_listener *listener);
+
+/* ---- dial.c ------------------------------------------------------------ */
+/* Of a session in state "none": a socket of it tells something; its timer is
+ * due; nobody is looked for any more. */
+void dial_ready(struct perigee_session *session);
+void dial_tick(struct perigee_session *session);
+void dial_end(struct perigee_session *session);
+int socket_new(int family);
+void socket_no_delay(int fd);
+
 /* ---- socket.c ---------------------------------------------------------- */
+enum watch { WATCH_SESSION, WATCH_LISTENER, WATCH_FABRIC, WATCH_RESOLVE };
 void sockets_poll(struct perigee_engine *engine);
+/* Has epoll tell of a descriptor: to what, as which of the kinds. */
+int socket_watch(struct perigee_engine *, int fd, void *what, int tag,
+                 uint32_t events);
+int socket_rewatch(struct perigee_engine *, int fd, void *what, int tag,
+                   uint32_t events);
 /* To have readable descriptors of fabrics told to them. */
 int fabric_watch(struct perigee_engine *engine, int fd);
 /* Tells the peer, over the socket or, where there is none, through the lane: as

@@ -18,11 +18,28 @@
 static const struct perigee_transport *const built_in[] = {
     &transport_shm, &transport_verbs, NULL};
 
-static uint32_t list_names(const struct perigee_transport *const *from,
-                           const char *only, struct hello *hello,
-                           uint32_t count) {
+/* Shared memory comes as descriptors, which TCP cannot bring; devices may not
+ * be here, and do not seal what they carry. */
+static bool carries(const struct perigee_session *s,
+                    const struct perigee_transport *t) {
+  if (!s->tcp)
+    return true;
+  return t != &transport_shm && (t != &transport_verbs || s->devices);
+}
+
+static bool has_devices(struct perigee_engine *engine) {
+  struct fabric *fabric;
+  char reason[REASON];
+  return engine->options.encrypt != 1 &&
+         fabric_of(engine, &transport_verbs, &fabric, reason) == PERIGEE_OK;
+}
+
+static uint32_t list_names(const struct perigee_session *s,
+                           const struct perigee_transport *const *from,
+                           struct hello *hello, uint32_t count) {
   for (; from && *from && count < TRANSPORTS_MAX; from++) {
-    if (*only && strcmp(only, (*from)->name) != 0)
+    if ((*s->wanted && strcmp(s->wanted, (*from)->name) != 0) ||
+        !carries(s, *from))
       continue;
     snprintf(hello->transport[count++], TRANSPORT_NAME, "%s", (*from)->name);
   }
@@ -87,14 +104,15 @@ void hello_own(struct perigee_session *s, struct hello *h) {
                       .probe_address = (uint64_t)(uintptr_t)&s->probe,
                       .probe_value = s->probe,
                       .operations = o->operations};
-  h->transports = list_names(o->transports, s->wanted, h, 0);
-  h->transports = list_names(built_in, s->wanted, h, h->transports);
+  h->transports = list_names(s, o->transports, h, 0);
+  h->transports = list_names(s, built_in, h, h->transports);
 }
 
 void hello_begin(struct perigee_session *s) {
   struct frame f = {.type = FRAME_HELLO};
   s->nonce = engine_random(s->engine);
   s->probe = engine_random(s->engine);
+  s->devices = s->tcp && has_devices(s->engine);
   session_begun(s, s->engine->options.hello_timeout);
   hello_own(s, &f.hello);
   session_send(s, &f, NULL, 0);
@@ -223,7 +241,7 @@ bool hello_fits(struct perigee_session *s, const struct hello *h) {
 static int heard_hello(struct perigee_session *s, const struct hello *h) {
   if (s->hello_seen)
     return PERIGEE_PROTOCOL;
-  if (!same_user(s))
+  if (!s->tcp && !same_user(s))
     return refuse(s, PERIGEE_DENIED, "the peer runs as another user");
   return hello_fits(s, h) ? send_offer(s) : PERIGEE_OK;
 }

@@ -75,7 +75,7 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
     const struct grant grant = {region->slot, region->generation, &region->area,
                                 region->access};
     bool granted = t->grant(s->lane, &grant);
-    found->mapped = t->copy && region->fd >= 0 && !s->alone;
+    found->mapped = t->copy && region->fd >= 0 && !s->alone && !s->tcp;
     found->keyed = !t->copy && granted;
   }
   session_send(s, &f, region ? &region->fd : NULL, wire_fds(&f));

@@ -282,15 +282,27 @@ struct perigee_slice {
 /* ---- Sessions ---------------------------------------------------------- */
 
 enum { PERIGEE_ADDRESS_MAX = 107 };
-/* "unix:PATH". PERIGEE_NAME_TAKEN if the path is in use, PERIGEE_TOO_LARGE if
- * it is over 107 bytes. Sessions come as ACCEPTED events. */
+/* "unix:PATH", or "tcp://ADDRESS:PORT" with an address of this host: a number
+ * ("10.0.0.1", "[::1]"), "localhost", or all of them ("0.0.0.0", "[::]"; each
+ * is of its own family only); port 0: any that is free. PERIGEE_NAME_TAKEN if
+ * the path or the port is in use, PERIGEE_TOO_LARGE if the path is over 107
+ * bytes; PERIGEE_DENIED if other hosts could come and there is no secret, nor
+ * options.insecure. Sessions come as ACCEPTED events. */
 PERIGEE_API int perigee_listen(struct perigee_engine *engine,
                                const char *address,
                                struct perigee_listener **listener);
 PERIGEE_API void perigee_listener_close(struct perigee_listener *listener);
-/* Dials; CONNECTED with event.operation tells the end and event.session the
- * session. transport: NULL, "auto" or a name that must be used. Returns the
- * operation. */
+/* The address with the port that it has; that of the sessions that come. */
+PERIGEE_API const char *
+perigee_listener_address(const struct perigee_listener *listener);
+/* Can any host connect without a secret? To be said where people see it. */
+PERIGEE_API bool
+perigee_listener_insecure(const struct perigee_listener *listener);
+/* Dials "unix:PATH" or "tcp://HOST:PORT". A host's name is looked up without
+ * blocking, and its addresses are tried in turn. NOT_FOUND: nobody listens
+ * there, there is no way there, or no host of that name. CONNECTED with
+ * event.operation tells the end and event.session the session. transport: NULL,
+ * "auto" or a name that must be used. Returns the operation. */
 PERIGEE_API int perigee_connect(struct perigee_engine *engine,
                                 const char *address, const char *transport,
                                 int64_t timeout);
@@ -359,7 +371,8 @@ struct perigee_session_info {
   uint64_t features;
   const char *transport;
   const char *carrier;      /* a line on what carries it, or "" */
-  const char *address;
+  const char *address;      /* dialed, or the listener's */
+  const char *peer;         /* over TCP: the other end's, as a number; or "" */
   const char *reason;       /* why others were not chosen; why it ended */
 };
 PERIGEE_API void perigee_session_info(const struct perigee_session *session,

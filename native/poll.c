@@ -11,6 +11,15 @@
 enum { POLLS_PER_TICK = 64, STEPS_A_POLL = 32, BUDGET = 2 << 20 };
 static const int64_t SOCKETS_EVERY = 500000; /* ns */
 
+static void session_due(struct perigee_session *s) {
+  if (s->alone)
+    endpoint_tick(s);
+  else if (s->state == PERIGEE_SESSION_NONE)
+    dial_tick(s);
+  else
+    hello_timeout(s);
+}
+
 static void time_out(struct perigee_engine *engine) {
   struct node *n;
   while ((n = list_pop(&engine->fresh))) {
@@ -27,8 +36,7 @@ static void time_out(struct perigee_engine *engine) {
       op->session->counters.timeouts++;
       operation_stop(op, PERIGEE_TIMEOUT);
     } else {
-      struct perigee_session *s = CONTAINER(t, struct perigee_session, timer);
-      s->alone ? endpoint_tick(s) : hello_timeout(s);
+      session_due(CONTAINER(t, struct perigee_session, timer));
     }
   }
 }

@@ -153,6 +153,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     engine->hellos -= !s->alone;
     engine->counters.refused += !s->dialed;
   }
+  dial_end(s);
   timers_remove(&engine->timers, &s->timer);
   handshake_forget(&s->handshake, s->key);
   machine_step(&session_machine, &s->state, END);
@@ -182,6 +183,7 @@ void session_forsake(struct perigee_session *s) {
   if (s->pidfd >= 0)
     close(s->pidfd);
   s->fd = s->pidfd = -1;
+  dial_end(s);
   wire_close(&s->wire);
 }
 
@@ -377,6 +379,7 @@ void perigee_session_info(const struct perigee_session *s,
       .transport = s->transport ? s->transport->name : "none",
       .carrier = s->carrier,
       .address = s->address,
+      .peer = s->peer,
       .reason = s->reason};
   if (s->lane)
     info->pull = lane_table(s->lane)->pulls(s->lane);

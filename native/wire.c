@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -166,6 +167,58 @@ int wire_send(int socket, const struct frame *frame, const int *fds,
   return (size_t)sent == v.iov_len ? PERIGEE_OK : PERIGEE_PEER_LOST;
 }
 
+/* ---- A socket that takes parts ------------------------------------------ */
+
+static void out_drop(struct wire *w) {
+  free(w->out);
+  w->out = NULL;
+  w->out_from = w->out_end = 0;
+}
+
+int wire_flush(int socket, struct wire *w) {
+  while (w->out) {
+    ssize_t sent = send(socket, w->out + w->out_from, w->out_end - w->out_from,
+                        MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR)
+      continue;
+    if (sent < 0)
+      return errno == EAGAIN || errno == EWOULDBLOCK ? PERIGEE_OK
+                                                     : PERIGEE_PEER_LOST;
+    w->out_from += (uint32_t)sent;
+    if (w->out_from == w->out_end)
+      out_drop(w);
+  }
+  return PERIGEE_OK;
+}
+
+static int out_append(struct wire *w, const uint8_t *bytes, uint32_t length) {
+  if (!w->out && !(w->out = malloc(WIRE_OUT)))
+    return PERIGEE_AGAIN;
+  if (length > WIRE_OUT - (w->out_end - w->out_from))
+    return PERIGEE_AGAIN;
+  memmove(w->out, w->out + w->out_from, w->out_end - w->out_from);
+  w->out_end -= w->out_from;
+  w->out_from = 0;
+  memcpy(w->out + w->out_end, bytes, length);
+  w->out_end += length;
+  return PERIGEE_OK;
+}
+
+int wire_post(int socket, struct wire *w, const struct frame *frame) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  uint32_t length = wire_encode(frame, bytes);
+  ssize_t sent = 0;
+  if (!w->out)
+    do
+      sent = send(socket, bytes, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+  if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
+    return PERIGEE_PEER_LOST;
+  uint32_t gone = sent > 0 ? (uint32_t)sent : 0;
+  return gone < length ? out_append(w, bytes + gone, length - gone)
+                       : PERIGEE_OK;
+}
+
 static void keep_fds(struct wire *w, struct msghdr *m, bool *excess) {
   for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -230,4 +283,5 @@ void wire_close(struct wire *w) {
   while ((fd = wire_take_fd(w)) >= 0)
     close(fd);
   w->length = 0;
+  out_drop(w);
 }

@@ -47,7 +47,7 @@ enum frame_type {
   FRAME_TYPES
 };
 
-enum { FRAME_HEAD = 8, FRAME_BODY = 1280, WIRE_FDS = 4 };
+enum { FRAME_HEAD = 8, FRAME_BODY = 1280, WIRE_FDS = 4, WIRE_OUT = 64 << 10 };
 enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
 /* Bytes: of the name for peers on this host; of magic and versions. */
 enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16 };
@@ -126,6 +126,8 @@ struct wire {
   uint32_t length;
   int fds[WIRE_FDS];
   uint32_t fd_count;
+  uint8_t *out; /* what waits to go: WIRE_OUT bytes, or NULL while none does */
+  uint32_t out_from, out_end;
 };
 
 /* The bytes of the first frame: their number, 0 if it is not all there, or
@@ -143,6 +145,14 @@ uint32_t wire_fds(const struct frame *frame);
  * PERIGEE_PEER_LOST. */
 int wire_send(int socket, const struct frame *frame, const int *fds,
               uint32_t fd_count);
+/* The same, without descriptors, where a socket (TCP) may take a part: what it
+ * does not take waits in the wire, in order. PERIGEE_AGAIN: too much does. */
+int wire_post(int socket, struct wire *wire, const struct frame *frame);
+/* Sends on what waits: 0, also if some still does, or PERIGEE_PEER_LOST. */
+int wire_flush(int socket, struct wire *wire);
+static inline bool wire_waits(const struct wire *wire) {
+  return wire->out != NULL;
+}
 /* Reads once: bytes read, 0 at the end, PERIGEE_AGAIN, PERIGEE_PEER_LOST, or
  * PERIGEE_PROTOCOL (more descriptors than there may be). */
 int wire_read(int socket, struct wire *wire);

@@ -3,6 +3,7 @@
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
+local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local sessions = require "perigee.session"
@@ -23,10 +24,16 @@ function M.new(engine, address)
     return nil, errors.from(status, "listening at " .. address, engine.handle,
                             nil, 3)
   end
+  address = ffi.string(C.perigee_listener_address(out[0]))
   local listener = setmetatable({ engine = engine, handle = out[0],
                                   address = address, arrived = {},
                                   waiting = {} }, Listener)
   engine.listeners[listener] = true
+  if C.perigee_listener_insecure(out[0]) then
+    log.write("warning", ("listening at %s without a secret: any host that "
+      .. "reaches this one can connect and use what is served here")
+      :format(address))
+  end
   return listener
 end
 

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "address.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <net/if.h>
+#include <stddef.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perigee.h"
+
+static const char tcp_prefix[] = "tcp://", unix_prefix[] = "unix:";
+
+static int wrong(char reason[ADDRESS_REASON], int status, const char *format,
+                 ...) __attribute__((format(printf, 3, 4)));
+
+static int wrong(char reason[ADDRESS_REASON], int status, const char *format,
+                 ...) {
+  va_list list;
+  va_start(list, format);
+  vsnprintf(reason, ADDRESS_REASON, format, list);
+  va_end(list);
+  return status;
+}
+
+/* ---- unix: -------------------------------------------------------------- */
+
+static int parse_unix(const char *path, struct address *out, char *reason) {
+  size_t length = strlen(path);
+  if (length == 0 || strcmp(path, "@") == 0)
+    return wrong(reason, PERIGEE_INVALID, "the socket path is empty");
+  if (length > PERIGEE_ADDRESS_MAX)
+    return wrong(reason, PERIGEE_TOO_LARGE,
+                 "the socket path \"%.200s\" has %zu bytes, the system allows "
+                 "%d; use a shorter folder",
+                 path, length, PERIGEE_ADDRESS_MAX);
+  out->at.un.sun_family = AF_UNIX;
+  memcpy(out->at.un.sun_path, path, length);
+  out->length = sizeof out->at.un;
+  if (*path != '@')
+    return PERIGEE_OK;
+  out->at.un.sun_path[0] = 0;
+  out->length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
+  return PERIGEE_OK;
+}
+
+/* ---- tcp:// ------------------------------------------------------------- */
+
+/* "fe80::1%eth0": the part behind the sign is an interface of this host. */
+static bool numeric_v6(const char *host, struct sockaddr_in6 *in6) {
+  char bare[INET6_ADDRSTRLEN];
+  const char *scope = strchr(host, '%');
+  size_t length = scope ? (size_t)(scope - host) : strlen(host);
+  if (length >= sizeof bare)
+    return false;
+  memcpy(bare, host, length);
+  bare[length] = 0;
+  in6->sin6_family = AF_INET6;
+  if (scope && !(in6->sin6_scope_id = if_nametoindex(scope + 1)) &&
+      !(in6->sin6_scope_id = (uint32_t)strtoul(scope + 1, NULL, 10)))
+    return false;
+  return inet_pton(AF_INET6, bare, &in6->sin6_addr) == 1;
+}
+
+static bool is_name(const char *host) {
+  for (; *host; host++)
+    if (!isalnum((unsigned char)*host) && !strchr("-._", *host))
+      return false;
+  return true;
+}
+
+static bool read_port(const char *text, uint16_t *port) {
+  uint32_t value = 0;
+  const char *p = text;
+  for (; isdigit((unsigned char)*p) && p - text < 5; p++)
+    value = value * 10 + (uint32_t)(*p - '0');
+  *port = (uint16_t)value;
+  return p != text && !*p && value <= 65535;
+}
+
+/* The host's bytes and where its port begins, or NULL and why. */
+static const char *split(const char *text, const char **host, size_t *length,
+                         bool *brackets, char *reason) {
+  const char *rest = text + sizeof tcp_prefix - 1;
+  *brackets = *rest == '[';
+  *host = rest + *brackets;
+  const char *end = *brackets ? strchr(rest, ']') : strrchr(rest, ':');
+  const char *colon = *brackets && end ? end + 1 : end;
+  if (!end || *colon != ':') {
+    wrong(reason, 0,
+          "\"%.200s\" has no port: use tcp://HOST:PORT, like "
+          "tcp://10.0.0.1:7471 or tcp://[::1]:7471",
+          text);
+    return NULL;
+  }
+  *length = (size_t)(end - *host);
+  if (!*brackets && memchr(*host, ':', *length)) {
+    wrong(reason, 0,
+          "\"%.200s\": an IPv6 address goes in brackets, like "
+          "tcp://[::1]:7471",
+          text);
+    return NULL;
+  }
+  return colon + 1;
+}
+
+static int parse_host(const char *text, bool brackets, struct address *out,
+                      char *reason) {
+  if (brackets) {
+    if (!numeric_v6(out->host, &out->at.in6))
+      return wrong(reason, PERIGEE_INVALID,
+                   "\"%.200s\": what is in brackets is no IPv6 address", text);
+    out->at.in6.sin6_port = htons(out->port);
+    out->length = sizeof out->at.in6;
+  } else if (inet_pton(AF_INET, out->host, &out->at.in.sin_addr) == 1) {
+    out->at.in.sin_family = AF_INET;
+    out->at.in.sin_port = htons(out->port);
+    out->length = sizeof out->at.in;
+  } else if (!is_name(out->host)) {
+    return wrong(reason, PERIGEE_INVALID,
+                 "\"%.200s\": the host is no name (letters, digits, - . _); to "
+                 "listen at all addresses use tcp://0.0.0.0:%u or "
+                 "tcp://[::]:%u",
+                 text, out->port, out->port);
+  }
+  return PERIGEE_OK;
+}
+
+static int parse_tcp(const char *text, struct address *out, char *reason) {
+  const char *host;
+  size_t length;
+  bool brackets;
+  const char *port = split(text, &host, &length, &brackets, reason);
+  if (!port)
+    return PERIGEE_INVALID;
+  out->tcp = true;
+  if (length == 0)
+    return wrong(reason, PERIGEE_INVALID,
+                 "\"%.200s\" names no host: use tcp://HOST:PORT; to listen at "
+                 "all addresses use 0.0.0.0 or [::] as the host",
+                 text);
+  if (length > ADDRESS_HOST)
+    return wrong(reason, PERIGEE_TOO_LARGE,
+                 "the host's name in \"%.100s...\" has %zu bytes; there are "
+                 "none over %d",
+                 text, length, ADDRESS_HOST);
+  if (!read_port(port, &out->port))
+    return wrong(reason, PERIGEE_INVALID,
+                 "\"%.200s\": the port has to be a number from 0 to 65535",
+                 text);
+  memcpy(out->host, host, length);
+  return parse_host(text, brackets, out, reason);
+}
+
+int address_parse(const char *text, struct address *out,
+                  char reason[ADDRESS_REASON]) {
+  *out = (struct address){0};
+  *reason = 0;
+  if (strncmp(text, unix_prefix, sizeof unix_prefix - 1) == 0)
+    return parse_unix(text + sizeof unix_prefix - 1, out, reason);
+  if (strncmp(text, tcp_prefix, sizeof tcp_prefix - 1) == 0)
+    return parse_tcp(text, out, reason);
+  return wrong(reason, PERIGEE_UNSUPPORTED,
+               "\"%.200s\" is no address that this version knows: use "
+               "unix:PATH or tcp://HOST:PORT",
+               text);
+}
+
+/* ---- Addresses of the system -------------------------------------------- */
+
+socklen_t address_length(const union socket_address *at) {
+  return at->any.sa_family == AF_INET6 ? sizeof at->in6 : sizeof at->in;
+}
+
+void address_text(const union socket_address *at, char text[ADDRESS_TEXT]) {
+  char host[INET6_ADDRSTRLEN] = "", scope[IF_NAMESIZE + 1] = "";
+  if (at->any.sa_family == AF_INET) {
+    inet_ntop(AF_INET, &at->in.sin_addr, host, sizeof host);
+    snprintf(text, ADDRESS_TEXT, "tcp://%s:%u", host, ntohs(at->in.sin_port));
+    return;
+  }
+  inet_ntop(AF_INET6, &at->in6.sin6_addr, host, sizeof host);
+  if (at->in6.sin6_scope_id && if_indextoname(at->in6.sin6_scope_id, scope + 1))
+    scope[0] = '%';
+  snprintf(text, ADDRESS_TEXT, "tcp://[%s%s]:%u", host, scope,
+           ntohs(at->in6.sin6_port));
+}
+
+bool address_loopback(const union socket_address *at) {
+  if (at->any.sa_family == AF_INET)
+    return ntohl(at->in.sin_addr.s_addr) >> 24 == 127;
+  const struct in6_addr *in6 = &at->in6.sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(in6) ||
+         (IN6_IS_ADDR_V4MAPPED(in6) && in6->s6_addr[12] == 127);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * address.h - where a peer is, as a text and as the system wants it:
+ *
+ *   unix:PATH         a socket in the file system
+ *   unix:@NAME        one without a file (abstract): between processes of one
+ *                     host, made and found by engines, not by users
+ *   tcp://HOST:PORT   HOST: a name, 10.0.0.1, [::1], [fe80::1%eth0]; to listen
+ *                     at all addresses: 0.0.0.0 or [::]
+ */
+#ifndef ADDRESS_H
+#define ADDRESS_H
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+enum { ADDRESS_HOST = 255, ADDRESS_TEXT = 280, ADDRESS_REASON = 400 };
+
+union socket_address {
+  struct sockaddr any;
+  struct sockaddr_un un;
+  struct sockaddr_in in;
+  struct sockaddr_in6 in6;
+};
+
+struct address {
+  bool tcp;
+  uint16_t port;
+  char host[ADDRESS_HOST + 1]; /* of TCP, without brackets */
+  socklen_t length;            /* 0: the host's name has to be looked up */
+  union socket_address at;
+};
+
+/* PERIGEE_OK; or a status, and in reason a sentence that says what to write. */
+int address_parse(const char *text, struct address *out,
+                  char reason[ADDRESS_REASON]);
+/* "tcp://..." of an IPv4 or IPv6 address. */
+void address_text(const union socket_address *at, char text[ADDRESS_TEXT]);
+/* Is it one that only processes of this host can reach? */
+bool address_loopback(const union socket_address *at);
+socklen_t address_length(const union socket_address *at);
+
+#endif

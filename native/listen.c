@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * listen.c - listeners and whom they let in. Over TCP everybody can come, so
+ * who listens there for other hosts has a secret, or says that it is meant.
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "address.h"
+#include "core.h"
+
+enum { BACKLOG = 256 };
+
+/* ---- Opening ------------------------------------------------------------ */
+
+/* True: strangers can come, and nobody asks them for a secret. */
+static bool open_to_all(const struct perigee_engine *engine,
+                        const struct address *address) {
+  return address->tcp && !address_loopback(&address->at) && !engine->secret.set;
+}
+
+static int may_listen(struct perigee_engine *engine, const char *text,
+                      struct address *address) {
+  char reason[ADDRESS_REASON];
+  int status = address_parse(text, address, reason);
+  if (status < 0)
+    return fail(engine, status, "%s", reason);
+  if (address->tcp && strcmp(address->host, "localhost") == 0) {
+    address->at.in =
+        (struct sockaddr_in){.sin_family = AF_INET,
+                             .sin_port = htons(address->port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    address->length = sizeof address->at.in;
+  }
+  if (address->length == 0)
+    return fail(engine, PERIGEE_INVALID,
+                "\"%.200s\": to listen, name an address of this host by its "
+                "number, or 0.0.0.0 or [::] for all of them",
+                text);
+  if (open_to_all(engine, address) && engine->options.insecure != 1)
+    return fail(
+        engine, PERIGEE_DENIED,
+        "listening at %.200s lets any host connect, and there is no "
+        "secret: give both sides one (option secret, like "
+        "\"file:PATH\", or the environment's PERIGEE_SECRET), or, where "
+        "everybody on the network is trusted, say insecure",
+        text);
+  return PERIGEE_OK;
+}
+
+static int cannot(struct perigee_listener *l, const struct address *address) {
+  if (errno == EADDRINUSE && address->tcp)
+    return fail(l->engine, PERIGEE_NAME_TAKEN,
+                "%s is in use by another listener", l->address);
+  if (errno == EADDRINUSE)
+    return fail(l->engine, PERIGEE_NAME_TAKEN,
+                "%s exists already; if no process listens there any more, "
+                "remove it",
+                l->address + strlen("unix:"));
+  if (errno == EADDRNOTAVAIL)
+    return fail(l->engine, PERIGEE_NOT_FOUND,
+                "cannot listen at %s: this host has no such address",
+                l->address);
+  return fail(l->engine, PERIGEE_SYSTEM, "cannot listen at %s: %s", l->address,
+              strerror(errno));
+}
+
+/* What the system made of it: port 0 is any that is free. */
+static void learn_address(struct perigee_listener *l) {
+  union socket_address at;
+  socklen_t length = sizeof at;
+  if (getsockname(l->fd, &at.any, &length) == 0)
+    address_text(&at, l->address);
+}
+
+static int bind_to(struct perigee_listener *l, const struct address *address) {
+  int on = 1;
+  if (address->tcp)
+    setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (address->at.any.sa_family == AF_INET6) /* 0.0.0.0 is another listener */
+    setsockopt(l->fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  if (bind(l->fd, &address->at.any, address->length) != 0)
+    return cannot(l, address);
+  l->file = !address->tcp && address->at.un.sun_path[0];
+  if ((l->file && chmod(address->at.un.sun_path, 0600) != 0) ||
+      listen(l->fd, BACKLOG) != 0)
+    return cannot(l, address);
+  if (address->tcp)
+    learn_address(l);
+  if (socket_watch(l->engine, l->fd, l, WATCH_LISTENER, EPOLLIN) != 0)
+    return fail(l->engine, PERIGEE_SYSTEM, "epoll: %s", strerror(errno));
+  return PERIGEE_OK;
+}
+
+int perigee_listen(struct perigee_engine *engine, const char *text,
+                   struct perigee_listener **out) {
+  struct address address;
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  int status = may_listen(engine, text, &address);
+  if (status < 0)
+    return status;
+  struct perigee_listener *l = calloc(1, sizeof *l);
+  if (!l)
+    return PERIGEE_NO_MEMORY;
+  l->engine = engine;
+  l->tcp = address.tcp;
+  l->open_to_all = open_to_all(engine, &address);
+  snprintf(l->address, sizeof l->address, "%s", text);
+  l->fd = socket_new(address.at.any.sa_family);
+  if (l->fd < 0) {
+    free(l);
+    return fail(engine, PERIGEE_SYSTEM, "no socket: %s", strerror(errno));
+  }
+  list_append(&engine->listeners, &l->node);
+  status = bind_to(l, &address);
+  if (status < 0) {
+    perigee_listener_close(l);
+    return status;
+  }
+  *out = l;
+  return PERIGEE_OK;
+}
+
+void perigee_listener_close(struct perigee_listener *l) {
+  if (l->file && engine_alive(l->engine))
+    unlink(l->address + strlen("unix:"));
+  close(l->fd);
+  list_remove(&l->node);
+  free(l);
+}
+
+const char *perigee_listener_address(const struct perigee_listener *l) {
+  return l->address;
+}
+
+bool perigee_listener_insecure(const struct perigee_listener *l) {
+  return l->open_to_all;
+}
+
+/* ---- Accepting ---------------------------------------------------------- */
+
+/* Strangers beyond the limit are turned away, and so are all while there are
+ * no descriptors: else the socket would stay readable for ever. */
+static void turn_away(struct perigee_listener *l, int fd) {
+  l->engine->counters.refused++;
+  close(fd);
+}
+
+static void let_in(struct perigee_listener *l, struct perigee_session *s,
+                   const union socket_address *from) {
+  s->tcp = l->tcp;
+  snprintf(s->address, sizeof s->address, "%s", l->address);
+  if (s->tcp) {
+    address_text(from, s->peer);
+    socket_no_delay(s->fd);
+  }
+  if (socket_watch(l->engine, s->fd, s, WATCH_SESSION, EPOLLIN | EPOLLRDHUP))
+    session_end(s, PERIGEE_SYSTEM, "epoll failed");
+  else
+    hello_begin(s);
+}
+
+void listener_ready(struct perigee_listener *l) {
+  struct perigee_engine *engine = l->engine;
+  for (int i = 0; i < BACKLOG; i++) {
+    union socket_address from = {0};
+    socklen_t length = sizeof from;
+    int fd = accept4(l->fd, &from.any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0)
+      return;
+    struct perigee_session *s = engine->hellos < engine->options.hellos
+                                    ? session_new(engine, fd)
+                                    : NULL;
+    if (s)
+      let_in(l, s, &from);
+    else
+      turn_away(l, fd);
+  }
+}
