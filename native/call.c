@@ -161,7 +161,7 @@ static int publish(struct operation *op) {
   int status = outgoing_plan(op, &op->message, &out);
   if (status < 0)
     return status;
-  if (op->lent)
+  if (op->lent && !lane_table(op->session->lane)->pushes)
     lent_head(op, &out);
   if (op->message.capacity) {
     r->flags |= RECORD_CAPACITY;
@@ -358,8 +358,9 @@ int perigee_call_commit(struct perigee_session *session,
   loan->open = false;
   if (loan->in_ring)
     return commit_in_ring(op, loan, length);
-  op->message.head = NULL;
-  op->message.length = 0;
+  bool pushes = lane_table(session->lane)->pushes;
+  op->message.head = pushes ? loan->pointer : NULL;
+  op->message.length = pushes ? length : 0;
   op->message.slice.region = NULL;
   op->loan = loan->source;
   op->loan.block = op->loan.stride = length;

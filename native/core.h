@@ -153,6 +153,7 @@ struct perigee_session {
   bool tcp; /* its socket is one: the peer has to prove who it is, */
   uint8_t key[HANDSHAKE_KEY]; /* and this comes of it: to seal and attach by */
   bool alone, calls; /* without a socket; the side of it that speaks first */
+  bool spoken;       /* frames go through the lane */
   struct node news;  /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
@@ -431,12 +432,19 @@ const struct perigee_transport *transport_named(struct perigee_engine *,
 const struct perigee_transport *transport_alone(struct perigee_engine *);
 
 /* ---- endpoint.c -------------------------------------------------------- */
-/* Parts of sessions without a socket: of a poll, when their timer is due, a
- * frame for the peer (as wire_send), and the last one before the end. */
+/* Parts of sessions without a socket: of a poll, and when their timer is due. */
 void endpoint_poll(struct perigee_session *session);
 void endpoint_tick(struct perigee_session *session);
-int endpoint_tell(struct perigee_session *session, const struct frame *frame);
-void endpoint_drain(struct perigee_session *session);
+
+/* ---- streams.c --------------------------------------------------------- */
+/* Gives the session's socket to its lane, if that takes it; false: the session
+ * has ended. */
+bool streams_take(struct perigee_session *session);
+/* Of sessions whose frames go through the lane: those that came, one for the
+ * peer (as wire_send), and until the last has gone. */
+void session_hear(struct perigee_session *session);
+int session_say(struct perigee_session *session, const struct frame *frame);
+void session_drain(struct perigee_session *session);
 
 /* ---- lookup.c ---------------------------------------------------------- */
 int lookup_asked(struct perigee_session *, const struct lookup *);
@@ -456,15 +464,23 @@ int socket_new(int family);
 void socket_no_delay(int fd);
 
 /* ---- socket.c ---------------------------------------------------------- */
-enum watch { WATCH_SESSION, WATCH_LISTENER, WATCH_FABRIC, WATCH_RESOLVE };
+enum watch {
+  WATCH_SESSION,
+  WATCH_LISTENER,
+  WATCH_FABRIC,
+  WATCH_RESOLVE,
+  WATCH_LANE
+};
 void sockets_poll(struct perigee_engine *engine);
 /* Has epoll tell of a descriptor: to what, as which of the kinds. */
 int socket_watch(struct perigee_engine *, int fd, void *what, int tag,
                  uint32_t events);
 int socket_rewatch(struct perigee_engine *, int fd, void *what, int tag,
                    uint32_t events);
-/* To have readable descriptors of fabrics told to them. */
+/* To have readable descriptors of fabrics told to them, and changes of lanes'
+ * sockets to those. */
 int fabric_watch(struct perigee_engine *engine, int fd);
+int lane_watch(struct perigee_session *session, int fd);
 /* Tells the peer, over the socket or, where there is none, through the lane: as
  * wire_send. */
 int session_tell(struct perigee_session *, const struct frame *, const int *fds,

@@ -29,9 +29,7 @@
 
 #include "core.h"
 
-static const int64_t KNOCKS = 20 * 1000000, NUDGES = 500 * 1000000;
-static const int64_t DRAIN = 50 * 1000000; /* ns */
-enum { DRAIN_TURNS = 1 << 20 }; /* where the clock is a simulation's */
+static const int64_t KNOCKS = 20 * 1000000, NUDGES = 500 * 1000000; /* ns */
 
 /* ---- Opening and closing ------------------------------------------------ */
 
@@ -40,7 +38,7 @@ static const struct perigee_transport *find(struct perigee_engine *engine,
                                             const char *name) {
   const struct perigee_transport *t =
       name ? transport_named(engine, name) : transport_alone(engine);
-  if (t && t->say)
+  if (t && t->knock)
     return t;
   if (t)
     fail(engine, PERIGEE_UNSUPPORTED,
@@ -56,7 +54,7 @@ static int prepare(struct perigee_session *s, char info[INFO_TEXT],
                    char reason[REASON]) {
   struct hello hello;
   struct offer offer;
-  s->alone = s->dialed = true;
+  s->alone = s->spoken = s->dialed = true;
   s->nonce = engine_random(s->engine);
   snprintf(s->address, sizeof s->address, "endpoint");
   snprintf(s->wanted, sizeof s->wanted, "%s", s->transport->name);
@@ -163,25 +161,12 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
 
 /* ---- A session's part in polls ------------------------------------------ */
 
-static void hear(struct perigee_session *s) {
-  struct wire *w = &s->wire;
-  uint32_t got;
-  while (s->state != PERIGEE_SESSION_ENDED &&
-         (got = lane_table(s->lane)->hear(s->lane, w->bytes + w->length,
-                                          (uint32_t)sizeof w->bytes -
-                                              w->length))) {
-    w->length += got;
-    s->engine->progress++;
-    session_frames(s);
-  }
-}
-
 void endpoint_poll(struct perigee_session *s) {
   if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
     return;
   if (!s->calls && !s->ready_said && lane_table(s->lane)->met(s->lane))
     hello_ready(s);
-  hear(s);
+  session_hear(s);
   if (s->state == PERIGEE_SESSION_HELLO)
     session_broken(s);
 }
@@ -197,17 +182,4 @@ void endpoint_tick(struct perigee_session *s) {
     lane_table(s->lane)->knock(s->lane);
   timers_add(&s->engine->timers, &s->timer,
              s->engine->now + (open ? NUDGES : KNOCKS));
-}
-
-int endpoint_tell(struct perigee_session *s, const struct frame *f) {
-  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
-  return lane_table(s->lane)->say(s->lane, bytes, wire_encode(f, bytes));
-}
-
-void endpoint_drain(struct perigee_session *s) {
-  int64_t end = engine_clock(s->engine) + DRAIN;
-  for (int i = 0; i < DRAIN_TURNS && !lane_table(s->lane)->drained(s->lane) &&
-                  engine_clock(s->engine) < end;
-       i++)
-    fabrics_turn(s->engine);
 }

@@ -16,7 +16,7 @@
 /* ---- Transports --------------------------------------------------------- */
 
 static const struct perigee_transport *const built_in[] = {
-    &transport_shm, &transport_verbs, NULL};
+    &transport_shm, &transport_verbs, &transport_tcp, NULL};
 
 /* Shared memory comes as descriptors, which TCP cannot bring; devices may not
  * be here, and do not seal what they carry. */
@@ -65,7 +65,7 @@ const struct perigee_transport *transport_alone(struct perigee_engine *engine) {
                                                     built_in};
   for (size_t i = 0; i < 2; i++)
     for (size_t k = 0; lists[i] && lists[i][k]; k++)
-      if (lists[i][k]->say)
+      if (lists[i][k]->knock)
         return lists[i][k];
   return NULL;
 }
@@ -180,8 +180,11 @@ int hello_open(struct perigee_session *s, struct offer *offer,
                               .probe_value = s->hello.probe_value,
                               .key = s->nonce ^ s->hello.nonce,
                               .alone = s->alone,
+                              .dialed = s->dialed,
+                              .streams = o->streams,
                               .session = s,
                               .stir = turns_stir,
+                              .watch = lane_watch,
                               .tell = tell};
   int status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)
@@ -292,7 +295,7 @@ int hello_frame(struct perigee_session *s, const struct frame *f) {
     s->transport->set_peer_pulls(s->lane, f->pull != 0);
     if (!s->ready_said)
       hello_ready(s);
-    if (s->state == PERIGEE_SESSION_HELLO)
+    if (s->state == PERIGEE_SESSION_HELLO && streams_take(s))
       session_opened(s);
     return PERIGEE_OK;
   case FRAME_REFUSE:

@@ -69,9 +69,14 @@ bool served_wanted(struct operation *op) {
 
 /* ---- Ending ------------------------------------------------------------- */
 
+/* What was sent of the reply, and the caller did not want, is over too. */
 static void unmark(struct operation *op) {
-  if (op->marked && op->session && op->session->lane)
-    lane_table(op->session->lane)->mark(op->session->lane, op->index, 0);
+  struct lane *lane = op->session ? op->session->lane : NULL;
+  if (op->marked && lane) {
+    lane_table(lane)->mark(lane, op->index, 0);
+    if (lane_table(lane)->pushes)
+      lane_table(lane)->over(lane, op->index, op->generation);
+  }
   op->marked = false;
 }
 

@@ -197,8 +197,8 @@ void perigee_session_close(struct perigee_session *s) {
     return;
   if (s->state == PERIGEE_SESSION_OPEN) {
     session_tell(s, &bye, NULL, 0);
-    if (s->alone)
-      endpoint_drain(s);
+    if (s->spoken)
+      session_drain(s);
   }
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
 }
@@ -332,6 +332,13 @@ void session_poll(struct perigee_session *s) {
     return;
   if (!s->engine->keep && lane_table(s->lane)->release(s->lane))
     session_wake(s);
+  const struct perigee_transport *t = lane_table(s->lane);
+  if (t->poll && t->poll(s->lane))
+    s->engine->progress++;
+  if (s->spoken && !s->alone)
+    session_hear(s);
+  if (s->state != PERIGEE_SESSION_OPEN)
+    return;
   if (!list_empty(&s->backlog[RING_REQUEST]))
     call_flush(s);
   if (!list_empty(&s->backlog[RING_REPLY]))
@@ -341,10 +348,10 @@ void session_poll(struct perigee_session *s) {
     session_end(s, status,
                 "the peer broke the protocol: a record that no "
                 "Perigee of this version writes");
-  else if (status == 0 && session_broken(s))
-    return;
   else if (status == 0 && s->hangup) /* all that it said has been heard */
     session_end(s, PERIGEE_PEER_LOST, s->reason);
+  else if (status == 0)
+    session_broken(s);
 }
 
 /* ---- What a session is -------------------------------------------------- */

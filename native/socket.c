@@ -3,12 +3,13 @@
  * socket.c - what goes and comes on sockets. One epoll descriptor for
  * everything that is not memory. listen.c and dial.c make the sockets.
  */
+#include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
 
 #include "core.h"
 
-enum { READY = 32, TAGS = 3 };
+enum { READY = 32, TAGS = 7 };
 
 static int control(struct perigee_engine *engine, int how, int fd, void *what,
                    int tag, uint32_t events) {
@@ -31,6 +32,14 @@ int fabric_watch(struct perigee_engine *engine, int fd) {
   return socket_watch(engine, fd, NULL, WATCH_FABRIC, EPOLLIN | EPOLLRDHUP);
 }
 
+int lane_watch(struct perigee_session *s, int fd) {
+  uint32_t edges = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  int status = socket_rewatch(s->engine, fd, s, WATCH_LANE, edges);
+  return status == 0 || errno != ENOENT
+             ? status
+             : socket_watch(s->engine, fd, s, WATCH_LANE, edges);
+}
+
 /* ---- What goes ---------------------------------------------------------- */
 
 /* While something waits to go, epoll tells when there is room. */
@@ -51,8 +60,8 @@ static int post(struct perigee_session *s, const struct frame *f) {
 
 int session_tell(struct perigee_session *s, const struct frame *f,
                  const int *fds, uint32_t fd_count) {
-  if (s->alone)
-    return endpoint_tell(s, f);
+  if (s->spoken)
+    return session_say(s, f);
   return s->tcp ? post(s, f) : wire_send(s->fd, f, fds, fd_count);
 }
 
@@ -131,7 +140,7 @@ static void socket_ready(struct perigee_session *s) {
                   "the peer sent more descriptors than there may be");
     else
       session_frames(s);
-    if (s->state == PERIGEE_SESSION_ENDED)
+    if (s->state == PERIGEE_SESSION_ENDED || s->spoken)
       return;
     if (got <= 0) {
       hang_up(s);
@@ -155,6 +164,14 @@ static void session_ready(struct perigee_session *s, uint32_t events) {
     socket_ready(s);
 }
 
+static void lane_ready(struct perigee_session *s) {
+  s->engine->progress++; /* whoever has armed for it must do so again */
+  if (!s->lane || s->state != PERIGEE_SESSION_OPEN)
+    return;
+  lane_table(s->lane)->stirred(s->lane);
+  turns_stir(s);
+}
+
 void sockets_poll(struct perigee_engine *engine) {
   struct epoll_event events[READY];
   int n = epoll_wait(engine->epoll, events, READY, 0);
@@ -170,6 +187,9 @@ void sockets_poll(struct perigee_engine *engine) {
       break;
     case WATCH_RESOLVE:
       dial_ready(pointer);
+      break;
+    case WATCH_LANE:
+      lane_ready(pointer);
       break;
     default:
       session_ready(pointer, events[i].events);

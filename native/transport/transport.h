@@ -12,6 +12,7 @@
 #ifndef PERIGEE_TRANSPORT_H
 #define PERIGEE_TRANSPORT_H
 
+#include "list.h"
 #include "memory/memory.h"
 #include "record.h"
 
@@ -47,12 +48,20 @@ struct lane_options {
   int peer_pidfd; /* -1: unknown; the session's */
   /* A word of the peer's memory and what it holds, to try pulling with. */
   uint64_t probe_address, probe_value;
-  uint64_t key; /* random, shared by both sides */
-  bool alone;   /* no socket: what follows as "alone" will be used */
+  uint64_t key;        /* random, shared by both sides */
+  bool alone;          /* no socket: what follows as "alone" will be used */
+  bool dialed;         /* this side did */
+  uint32_t streams;    /* sockets for payloads, if it is by sockets */
+  const uint8_t *seal; /* 32 bytes that only the two sides know, to seal all
+                          that is sent with; NULL: it goes as it is */
+  bool aes;            /* by a cipher that both have in hardware */
   /* The session, to be told: there is something to poll for; a frame for the
    * peer's half of the lane (LANE_FRAME_MAX bytes at most), in order. */
   struct perigee_session *session;
   void (*stir)(struct perigee_session *session);
+  /* From now on the engine does not sleep over a change in what can be read
+   * from or written to a descriptor; stirred() tells. 0, or not. */
+  int (*watch)(struct perigee_session *session, int fd);
   void (*tell)(struct perigee_session *session, const void *bytes,
                uint32_t length);
 };
@@ -89,6 +98,7 @@ struct job {
 
 /* A payload of the peer, on its way to us. */
 struct fetch {
+  struct node node; /* the transport's own */
   struct source source;
   struct payload *into;
   uint16_t operation; /* the peer's, */
@@ -128,6 +138,8 @@ struct perigee_transport {
   const char *name;
   /* copy moves all that it is asked for, up to 64 KiB, before it returns. */
   bool immediate;
+  /* Payloads are sent by their owner: a loan is exposed as all others are. */
+  bool pushes;
 
   /* The fabric of an engine, made when first needed; all NULL: there is none.
    * turn takes in what the hardware has done, at each poll, for all lanes.
@@ -168,6 +180,21 @@ struct perigee_transport {
   void (*knock)(struct lane *lane);
   bool (*met)(const struct lane *lane);
   void (*nudge)(struct lane *lane);
+  /* Over sockets. All NULL: over something else. take: the session's socket is
+   * the lane's from here on, and what was read from it already; frames go by
+   * say and hear. wants: how many more sockets between the two would be of use;
+   * attach: one of them, by its number from 1 on. Taken or not, they are the
+   * lane's to close. stirred: a watched descriptor has changed. traffic: bytes
+   * sent and received so far. */
+  int (*take)(struct lane *lane, int fd, const uint8_t *bytes, uint32_t length);
+  uint32_t (*wants)(const struct lane *lane);
+  int (*attach)(struct lane *lane, uint32_t number, int fd,
+                const uint8_t *bytes, uint32_t length);
+  void (*stirred)(struct lane *lane);
+  void (*traffic)(const struct lane *lane, uint64_t *sent, uint64_t *received);
+  /* At each poll of the session, before its records: what was published goes
+   * out and what came is taken in; true if anything was. NULL: needless. */
+  bool (*poll)(struct lane *lane);
   /* Is the lane broken? A status, and why. NULL: it never is. */
   int (*broken)(const struct lane *lane, const char **reason);
   /* Why memory could not be had of late; "": it could. NULL: nobody knows. */
@@ -255,7 +282,8 @@ struct perigee_transport {
   bool (*wanted)(struct lane *lane);
 };
 
-extern const struct perigee_transport transport_shm, transport_verbs;
+extern const struct perigee_transport transport_shm, transport_verbs,
+    transport_tcp;
 
 static inline const struct perigee_transport *lane_table(struct lane *lane) {
   return ((struct lane_head *)lane)->transport;

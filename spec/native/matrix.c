@@ -17,6 +17,8 @@ static const struct variant variants[] = {
     {"shm without pulling, opaque", "shm", "opaque", 0, NULL},
     {"inproc, host", "inproc", "host", 1, NULL},
     {"inproc, opaque", "inproc", "opaque", 1, NULL},
+    {"tcp, host", "tcp", "host", 1, NULL},
+    {"tcp, opaque", "tcp", "opaque", 1, NULL},
     {"verbs, host", "verbs", "host", 1, ""},
     {"verbs, opaque", "verbs", "opaque", 1, ""},
     {"verbs by three pairs, no windows, host", "verbs", "host", 1,
@@ -42,7 +44,7 @@ static int tear_down(void **state) {
 
 static bool chosen(const struct variant *v) {
   const char *names = getenv("PERIGEE_TEST_TRANSPORTS");
-  return strstr(names ? names : "shm,inproc", v->transport) != NULL;
+  return strstr(names ? names : "shm,inproc,tcp", v->transport) != NULL;
 }
 
 int run_matrix(const char *suite, const struct CMUnitTest *tests, int count) {

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streams.c - sessions whose frames go through their lane: because there is no
+ * socket (endpoint.c), or because the lane has taken it.
+ */
+#include "core.h"
+
+static const int64_t DRAIN = 50 * 1000000; /* ns */
+enum { DRAIN_TURNS = 1 << 20 }; /* where the clock is a simulation's */
+
+/* Both sides are ready: what follows on the socket is the lane's, if it wants
+ * it. */
+bool streams_take(struct perigee_session *s) {
+  const struct perigee_transport *t = lane_table(s->lane);
+  int fd = s->fd;
+  if (!t->take || s->alone)
+    return true;
+  s->fd = -1;
+  s->spoken = true;
+  int status = t->take(s->lane, fd, s->wire.bytes, s->wire.length);
+  s->wire.length = 0;
+  if (status < 0)
+    session_end(s, status, "the session's socket could not be taken over");
+  return status == PERIGEE_OK;
+}
+
+/* ---- Frames through the lane ---------------------------------------------- */
+
+void session_hear(struct perigee_session *s) {
+  struct wire *w = &s->wire;
+  uint32_t got;
+  while (s->state != PERIGEE_SESSION_ENDED &&
+         (got = lane_table(s->lane)->hear(s->lane, w->bytes + w->length,
+                                          (uint32_t)sizeof w->bytes -
+                                              w->length))) {
+    w->length += got;
+    s->engine->progress++;
+    session_frames(s);
+  }
+}
+
+int session_say(struct perigee_session *s, const struct frame *f) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  return lane_table(s->lane)->say(s->lane, bytes, wire_encode(f, bytes));
+}
+
+/* Until the peer has been told the last. */
+void session_drain(struct perigee_session *s) {
+  int64_t end = engine_clock(s->engine) + DRAIN;
+  for (int i = 0; i < DRAIN_TURNS && !lane_table(s->lane)->drained(s->lane) &&
+                  engine_clock(s->engine) < end;
+       i++)
+    fabrics_turn(s->engine);
+}

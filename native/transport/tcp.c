@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp.c - the transport over sockets: its table, set-up, marks and ends. tcp.h
+ * tells how it works and what is where.
+ *
+ * Order, without atomics: one thread, and what a socket delivers in order. An
+ * operation's OVER goes by stream 0 before anything that is sent later; what
+ * other streams deliver of it afterwards is dropped, as it names the
+ * operation's generation.
+ *
+ * Sleeping. Every socket is watched for edges. While armed, only what an edge
+ * has told of is read: one that came before the arming is told by the look at
+ * the descriptors that follows it, one that comes later ends the sleep.
+ */
+#include "transport/tcp.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <linux/sockios.h>
+#include <unistd.h>
+
+enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
+
+void tcp_break(struct lane *lane, int status, const char *format, ...) {
+  va_list list;
+  if (lane->status < 0)
+    return;
+  lane->status = status;
+  lane->head.ending = true;
+  va_start(list, format);
+  vsnprintf(lane->reason, sizeof lane->reason, format, list);
+  va_end(list);
+}
+
+/* ---- Streams ------------------------------------------------------------- */
+
+static void stream_free(struct stream *s) {
+  if (!s)
+    return;
+  if (s->fd >= 0)
+    close(s->fd);
+  if (s->sealed)
+    sealed_close(s);
+  free(s->out.at);
+  free(s->in);
+  free(s->bounce);
+  free(s);
+}
+
+static struct stream *stream_make(struct lane *lane, uint32_t number, int fd) {
+  const int on = 1;
+  struct stream *s = calloc(1, sizeof *s);
+  if (!s) {
+    close(fd);
+    return NULL;
+  }
+  s->lane = lane;
+  s->fd = fd;
+  s->number = number;
+  s->readable = true;
+  s->in = malloc(TCP_GULP);
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (s->in && (!lane->options.seal || sealed_open(s) == PERIGEE_OK) &&
+      lane->options.watch(lane->options.session, fd) == 0)
+    return s;
+  stream_free(s);
+  return NULL;
+}
+
+static int stream_add(struct lane *lane, uint32_t number, int fd,
+                      const uint8_t *bytes, uint32_t length) {
+  struct stream *s = stream_make(lane, number, fd);
+  if (!s)
+    return PERIGEE_NO_MEMORY;
+  lane->streams[number] = s;
+  if (lane->stream_count <= number)
+    lane->stream_count = number + 1;
+  if (!s->sealed && length <= TCP_GULP) {
+    memcpy(s->in, bytes, length);
+    s->in_end = length;
+    return PERIGEE_OK;
+  }
+  return s->sealed ? sealed_given(s, bytes, length) : PERIGEE_PROTOCOL;
+}
+
+static int tcp_take(struct lane *lane, int fd, const uint8_t *bytes,
+                    uint32_t length) {
+  return stream_add(lane, 0, fd, bytes, length);
+}
+
+static uint32_t tcp_wants(const struct lane *lane) {
+  return lane->options.dialed ? lane->options.streams : 0;
+}
+
+static int tcp_attach(struct lane *lane, uint32_t number, int fd,
+                      const uint8_t *bytes, uint32_t length) {
+  if (number > 0 && number < TCP_STREAMS && !lane->streams[number] &&
+      lane->stream_count > 0 && !lane->cut)
+    return stream_add(lane, number, fd, bytes, length);
+  close(fd);
+  return PERIGEE_PROTOCOL;
+}
+
+static void tcp_stirred(struct lane *lane) {
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i]) {
+      lane->streams[i]->readable = true;
+      lane->streams[i]->full = false;
+    }
+}
+
+static void tcp_traffic(const struct lane *lane, uint64_t *sent,
+                        uint64_t *received) {
+  *sent = lane->bytes_sent;
+  *received = lane->bytes_received;
+}
+
+static bool poll_stream(struct stream *s) {
+  bool armed = s->lane->armed;
+  uint64_t moved = 0;
+  if (!tcp_idle(s) && !(armed && s->full))
+    moved += tcp_send(s, TCP_TURN);
+  if (s->sink == SINK_HELD && s->patience > 0)
+    s->patience--;
+  /* Streams for payloads are read while somebody waits for them. */
+  if (s->readable || (s->number == 0 && !armed))
+    moved += tcp_receive(s, TCP_TURN);
+  else if (s->in_end > s->in_first || s->sink == SINK_HELD)
+    moved += tcp_receive(s, 0);
+  return moved > 0;
+}
+
+static bool tcp_poll(struct lane *lane) {
+  bool moved = false;
+  lane->corked = lane->published > 1;
+  lane->published = 0;
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i])
+      moved |= poll_stream(lane->streams[i]);
+  return moved;
+}
+
+/* ---- Set-up -------------------------------------------------------------- */
+
+static void tcp_close(struct lane *lane) {
+  if (!lane)
+    return;
+  tcp_stash_drop(lane, -1, 0);
+  for (int i = 0; i < TCP_STREAMS; i++)
+    stream_free(lane->streams[i]);
+  for (int i = 0; i < RINGS; i++) {
+    free(lane->in[i].bytes);
+    free(lane->out[i].draft);
+  }
+  if (lane->arena) {
+    munmap(lane->arena, lane->arena_length);
+    blocks_close(&lane->blocks);
+  }
+  free(lane->frames);
+  free(lane->overs);
+  free(lane->claims);
+  free(lane);
+}
+
+static int tcp_open(const struct lane_options *options, struct lane **out,
+                    struct offer *offer, char reason[REASON]) {
+  (void)reason;
+  struct lane *lane = calloc(1, sizeof *lane);
+  if (!lane)
+    return PERIGEE_NO_MEMORY;
+  lane->head.transport = &transport_tcp;
+  lane->options = *options;
+  list_open(&lane->fetches);
+  list_open(&lane->stash);
+  lane->frames = malloc(TCP_FRAMES);
+  lane->overs = calloc(TCP_OPERATIONS, sizeof *lane->overs);
+  if (!lane->frames || !lane->overs) {
+    tcp_close(lane);
+    return PERIGEE_NO_MEMORY;
+  }
+  const struct tcp_offer said = {options->ring, TCP_WINDOW};
+  memcpy(offer->bytes, &said, sizeof said);
+  offer->length = sizeof said;
+  offer->fd_count = 0;
+  *out = lane;
+  return PERIGEE_OK;
+}
+
+static int tcp_join(struct lane *lane, const struct offer *offer,
+                    char reason[REASON]) {
+  struct tcp_offer said;
+  (void)reason;
+  for (uint32_t i = 0; i < offer->fd_count; i++)
+    close(offer->fds[i]);
+  if (offer->length != sizeof said || offer->fd_count > 0)
+    return PERIGEE_PROTOCOL;
+  memcpy(&said, offer->bytes, sizeof said);
+  if (said.ring < RING_MIN || said.ring > RING_MAX)
+    return PERIGEE_PROTOCOL;
+  lane->peer_ring = said.ring;
+  lane->peer_window = said.window < TCP_WINDOW ? said.window : TCP_WINDOW;
+  lane->joined = true;
+  return PERIGEE_OK;
+}
+
+static bool tcp_pulls(const struct lane *lane) {
+  (void)lane;
+  return false;
+}
+
+static void tcp_set_peer_pulls(struct lane *lane, bool pulls) {
+  (void)lane, (void)pulls;
+}
+
+static int tcp_broken(const struct lane *lane, const char **reason) {
+  *reason = lane->reason;
+  return lane->status;
+}
+
+/* The peer learns of the end by the end of its streams. */
+static void tcp_cut(struct lane *lane) {
+  lane->cut = true;
+  lane->head.ending = true;
+  for (uint32_t i = 0; i < lane->stream_count; i++) {
+    struct stream *s = lane->streams[i];
+    if (s && s->fd >= 0)
+      close(s->fd);
+    if (s)
+      s->fd = -1;
+  }
+}
+
+static void tcp_describe(const struct lane *lane, char *text, uint64_t size) {
+  uint32_t streams = 0;
+  for (uint32_t i = 1; i < lane->stream_count; i++)
+    streams += lane->streams[i] != NULL;
+  snprintf(text, size, "%u socket%s for payloads beside the session's%s",
+           streams, streams == 1 ? "" : "s",
+           lane->options.seal ? ", sealed" : "");
+}
+
+/* ---- Frames of the session ------------------------------------------------ */
+
+static int tcp_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
+  struct tcp_head head = {.length = length, .type = TCP_BYTES};
+  struct stream *s = lane->streams[0];
+  if (lane->status < 0 || lane->cut || !s)
+    return PERIGEE_PEER_LOST;
+  if (s->out.end - s->out.first > TCP_WAITING)
+    return PERIGEE_AGAIN;
+  lane->options.stir(lane->options.session);
+  return tcp_put(s, &head, bytes) ? PERIGEE_OK : PERIGEE_PEER_LOST;
+}
+
+static uint32_t tcp_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
+  uint32_t n = lane->frames_end - lane->frames_first;
+  if (n > room)
+    n = room;
+  memcpy(bytes, lane->frames + lane->frames_first, n);
+  lane->frames_first += n;
+  return n;
+}
+
+/* The other side's kernel has all that was said. */
+static bool tcp_drained(struct lane *lane) {
+  struct stream *s = lane->streams[0];
+  int unsent = 0;
+  if (!s || s->fd < 0 || lane->status < 0)
+    return true;
+  tcp_send(s, TCP_TURN);
+  return s->ended ||
+         (tcp_idle(s) && (ioctl(s->fd, SIOCOUTQ, &unsent) != 0 || unsent == 0));
+}
+
+/* ---- Marks --------------------------------------------------------------- */
+
+static void tcp_mark(struct lane *lane, uint16_t operation,
+                     uint32_t generation) {
+  (void)lane, (void)operation, (void)generation;
+}
+
+static void tcp_over(struct lane *lane, uint16_t operation,
+                     uint32_t generation) {
+  struct tcp_head head = {
+      .type = TCP_OVER, .operation = operation, .generation = generation};
+  if (lane->cut || lane->status < 0 || !lane->streams[0])
+    return;
+  tcp_put(lane->streams[0], &head, NULL);
+  lane->options.stir(lane->options.session);
+}
+
+bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation) {
+  uint32_t last = lane->overs[operation];
+  return last == 0 || (int32_t)(generation - last) > 0;
+}
+
+/* ---- Loans --------------------------------------------------------------- */
+
+static int arena_open(struct lane *lane) {
+  uint64_t length = 2 * lane->options.pool;
+  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    return PERIGEE_NO_MEMORY;
+  int status = blocks_open(&lane->blocks, length, lane->options.pool);
+  if (status < 0) {
+    munmap(p, length);
+    return status;
+  }
+  lane->arena = p;
+  lane->arena_length = length;
+  return PERIGEE_OK;
+}
+
+static int tcp_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
+                    struct source *source) {
+  int status = lane->arena ? PERIGEE_OK : arena_open(lane);
+  int64_t offset =
+      status < 0 ? status : blocks_take(&lane->blocks, length ? length : 1);
+  if (offset < 0)
+    return (int)offset;
+  *pointer = lane->arena + offset;
+  *source = (struct source){.address = (uint64_t)offset,
+                            .block = length,
+                            .count = 1,
+                            .stride = length};
+  return PERIGEE_OK;
+}
+
+static void tcp_unloan(struct lane *lane, const struct source *source) {
+  blocks_give(&lane->blocks, source->address);
+}
+
+/* A loan is exposed as all other memory is. */
+static bool tcp_loaned(struct lane *lane, const uint8_t *pointer,
+                       uint64_t length, struct source *source) {
+  (void)lane, (void)pointer, (void)length, (void)source;
+  return false;
+}
+
+static const uint8_t *tcp_view(struct lane *lane, const struct source *source) {
+  (void)lane, (void)source;
+  return NULL;
+}
+
+/* ---- One-sided: by the owner, on request ---------------------------------- */
+
+static bool tcp_grant(struct lane *lane, const struct grant *grant) {
+  (void)lane, (void)grant;
+  return false;
+}
+
+static void tcp_revoke(struct lane *lane, uint32_t slot) {
+  (void)lane, (void)slot;
+}
+
+static bool tcp_inside(struct lane *lane, uint32_t slot) {
+  (void)lane, (void)slot;
+  return false;
+}
+
+/* ---- Sleeping -------------------------------------------------------------- */
+
+static void tcp_arm(struct lane *lane) {
+  lane->armed = true;
+}
+
+static void tcp_disarm(struct lane *lane) {
+  lane->armed = false;
+}
+
+static bool tcp_wanted(struct lane *lane) {
+  (void)lane;
+  return false; /* a socket wakes by itself */
+}
+
+const struct perigee_transport transport_tcp = {
+    .name = "tcp",
+    .pushes = true,
+    .open = tcp_open,
+    .join = tcp_join,
+    .say = tcp_say,
+    .hear = tcp_hear,
+    .drained = tcp_drained,
+    .take = tcp_take,
+    .wants = tcp_wants,
+    .attach = tcp_attach,
+    .stirred = tcp_stirred,
+    .traffic = tcp_traffic,
+    .poll = tcp_poll,
+    .broken = tcp_broken,
+    .cut = tcp_cut,
+    .describe = tcp_describe,
+    .pulls = tcp_pulls,
+    .set_peer_pulls = tcp_set_peer_pulls,
+    .close = tcp_close,
+    .reserve = tcp_reserve,
+    .publish = tcp_publish,
+    .peek = tcp_peek,
+    .release = tcp_release,
+    .mark = tcp_mark,
+    .over = tcp_over,
+    .live = tcp_live,
+    .loan = tcp_loan,
+    .unloan = tcp_unloan,
+    .loaned = tcp_loaned,
+    .view = tcp_view,
+    .expose = tcp_expose,
+    .feed = tcp_feed,
+    .conceal = tcp_conceal,
+    .fetch = tcp_fetch,
+    .fetch_end = tcp_fetch_end,
+    .grant = tcp_grant,
+    .revoke = tcp_revoke,
+    .inside = tcp_inside,
+    .arm = tcp_arm,
+    .disarm = tcp_disarm,
+    .wanted = tcp_wanted,
+};
