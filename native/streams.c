@@ -15,6 +15,10 @@ bool streams_take(struct perigee_session *s) {
   int fd = s->fd;
   if (!t->take || s->alone)
     return true;
+  if (wire_waits(&s->wire)) {
+    session_end(s, PERIGEE_PEER_LOST, "the peer does not take what it is told");
+    return false;
+  }
   s->fd = -1;
   s->spoken = true;
   int status = t->take(s->lane, fd, s->wire.bytes, s->wire.length);
