@@ -46,7 +46,7 @@ static int may_listen(struct perigee_engine *engine, const char *text,
   if (open_to_all(engine, address) && engine->options.insecure != 1)
     return fail(
         engine, PERIGEE_DENIED,
-        "listening at %.200s lets any host connect, and there is no "
+        "at %.200s any host could connect, and there is no "
         "secret: give both sides one (option secret, like "
         "\"file:PATH\", or the environment's PERIGEE_SECRET), or, where "
         "everybody on the network is trusted, say insecure",

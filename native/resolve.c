@@ -81,14 +81,15 @@ struct resolve *resolve_begin(struct perigee_engine *engine,
 
 static void process(struct resolve *r) {
   ares_socket_t fds[ARES_GETSOCK_MAXNUM];
-  int ready = ares_getsock(r->channel, fds, ARES_GETSOCK_MAXNUM);
+  /* A bit for each that is read from, and above those for each written to. */
+  uint32_t ready = (uint32_t)ares_getsock(r->channel, fds, ARES_GETSOCK_MAXNUM);
   ares_process_fd(r->channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
-  for (int i = 0; i < ARES_GETSOCK_MAXNUM && !r->done; i++)
-    if (ARES_GETSOCK_READABLE(ready, i) || ARES_GETSOCK_WRITABLE(ready, i))
-      ares_process_fd(
-          r->channel,
-          ARES_GETSOCK_READABLE(ready, i) ? fds[i] : ARES_SOCKET_BAD,
-          ARES_GETSOCK_WRITABLE(ready, i) ? fds[i] : ARES_SOCKET_BAD);
+  for (int i = 0; i < ARES_GETSOCK_MAXNUM && !r->done; i++) {
+    bool reads = ready >> i & 1, writes = ready >> (i + 16) & 1;
+    if (reads || writes)
+      ares_process_fd(r->channel, reads ? fds[i] : ARES_SOCKET_BAD,
+                      writes ? fds[i] : ARES_SOCKET_BAD);
+  }
 }
 
 static int nobody(const struct resolve *r, char reason[ADDRESS_REASON]) {

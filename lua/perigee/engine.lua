@@ -23,14 +23,18 @@ local function cdata(value)
 end
 
 local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
-                 "message", "typed", "pool", "serving", "epoch" }
-local TIMES = { "hello_timeout", "spin" }
+                 "message", "typed", "pool", "serving", "epoch", "streams" }
+local TIMES = { "hello_timeout", "spin", "dead_after" }
+local TEXTS = { "secret", "scope" }
+local FLAGS = { "pull", "insecure", "encrypt" }
 local GIVEN = { "clock", "random", "context", "transports", "memories" }
 
 local OPTIONS = { pull = check.boolean, rdma = rdma.check,
                   faults = check.string }
 for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
 for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
+for _, name in ipairs(TEXTS) do OPTIONS[name] = check.string end
+for _, name in ipairs(FLAGS) do OPTIONS[name] = check.boolean end
 for _, name in ipairs(GIVEN) do OPTIONS[name] = cdata end
 M.OPTIONS = OPTIONS
 
@@ -50,7 +54,12 @@ local function core_options(options)
   for _, name in ipairs(GIVEN) do
     if options[name] then core[name] = options[name] end
   end
-  if options.pull ~= nil then core.pull = options.pull and 1 or 0 end
+  for _, name in ipairs(TEXTS) do
+    if options[name] then core[name] = options[name] end
+  end
+  for _, name in ipairs(FLAGS) do
+    if options[name] ~= nil then core[name] = options[name] and 1 or 0 end
+  end
   local text = options.rdma and rdma.text(options.rdma)
   if text then core.rdma = text end
   if options.faults then core.faults = options.faults end
@@ -109,9 +118,14 @@ function Engine:text() return "the engine" end
 Engine.alloc = regions.alloc
 Engine.register = regions.register
 
---- Listens at "unix:PATH"; a listener, or nil and an error (kind name_taken,
--- too_large for a path over 107 bytes). Sessions that peers open are taken by
--- listener:accept.
+--- Listens at "unix:PATH", or at "tcp://ADDRESS:PORT": an address of this host
+-- by its number ("10.0.0.1", "[::1]"), "localhost", or all ("0.0.0.0", and
+-- "[::]" for those of IPv6); with port 0 at any that is free, which
+-- listener.address tells. A listener, or nil and an error (kind name_taken;
+-- too_large for a path over 107 bytes; denied where other hosts could connect
+-- and there is neither a secret nor insecure = true; not_found for an address
+-- that this host has not). Sessions that peers open are taken by
+-- listener:accept. An engine may have several listeners.
 function Engine:listen(address)
   check.value(address, check.string, "engine:listen's address")
   local listener, err = listeners.new(self, address)
@@ -121,10 +135,13 @@ end
 local CONNECT = { timeout = check.seconds, transport = check.string }
 local ENDPOINT = { transport = check.string }
 
---- Dials "unix:PATH": a session, or nil and an error (kind not_found, timeout,
--- ...). options: timeout (seconds, default 30), transport (a name that must be
--- used, default PERIGEE_TRANSPORT or "auto"). Blocks the task, or runs the
--- loop.
+--- Dials "unix:PATH" or "tcp://HOST:PORT", where HOST is a name or a number: a
+-- session, or nil and an error (kind not_found, timeout, denied, ...). Looking
+-- up the name blocks nobody, and all its addresses are tried. A peer on the
+-- same host is then talked to through shared memory, unless transport says
+-- something else. options: timeout (seconds, default 30), transport (a name
+-- that must be used, default PERIGEE_TRANSPORT or "auto"). Blocks the task, or
+-- runs the loop.
 function Engine:connect(address, options)
   check.value(address, check.string, "engine:connect's address")
   options = check.options(options, CONNECT, "engine:connect")

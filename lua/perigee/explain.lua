@@ -39,7 +39,7 @@ function M.info(handle)
            status = info.status, pid = info.pid ~= 0 and info.pid or nil,
            version = info.version, pull = info.pull ~= 0,
            transport = text(info.transport), carrier = text(info.carrier),
-           address = text(info.address),
+           address = text(info.address), from = text(info.peer),
            reason = text(info.reason),
            epoch = ("%016x"):format(info.epoch),
            features = ("%x"):format(info.features),

@@ -33,7 +33,7 @@ function M.adopt(engine, id, peer)
   if handle == nil then return nil end
   local session = setmetatable({
     engine = engine, handle = handle, id = id, peer = peer or false,
-    address = "", lost = false, ending = false, accepted = false,
+    address = "", from = "", lost = false, ending = false, accepted = false,
     dialled = peer or false, last = false,
     remotes = {}, proxies = {}, send = nil,
     scratch = native.transfers_t(1), spare = false,
@@ -41,6 +41,7 @@ function M.adopt(engine, id, peer)
   local info = explain.info(handle)
   session.address = info.address
   session.pid = info.pid
+  session.from = info.from
   engine.sessions[id] = session
   return session
 end
@@ -48,7 +49,10 @@ end
 --- Who the peer is, for messages.
 function Session:text()
   if self.peer then return self.peer end
-  if self.accepted then return ("process %d"):format(self.pid) end
+  if self.accepted and self.pid then
+    return ("process %d"):format(self.pid)
+  end
+  if self.accepted and self.from ~= "" then return self.from end
   return self.address
 end
 
