@@ -42,6 +42,10 @@ struct options {
   int window; /* echo: messages under way at once */
   long count; /* memcpy: blocks, and the distance between their starts */
   long stride;
+  const char *how;   /* tcp: which of its floors, */
+  const char *at;    /* where the server listens */
+  const char *netns; /* and in which network namespace */
+  long chunk;        /* tcp, seal: bytes of a send, or sealed at once */
 };
 
 struct samples {
@@ -187,7 +191,8 @@ static inline void report(const struct options *options, const char *what,
 static inline void usage(const char *program) {
   fprintf(stderr,
           "usage: %s [--pin A,B] [--seconds S] [--samples] [--copies 2|3] "
-          "[--window N] [--count N] [--stride N] SIZE...\n",
+          "[--window N] [--count N] [--stride N] [--how WORD] [--at ADDRESS] "
+          "[--netns NAME] [--chunk N] SIZE...\n",
           program);
   exit(2);
 }
@@ -201,8 +206,13 @@ static inline struct options options_parse(int argc, char **argv) {
       {"window", required_argument, NULL, 'w'},
       {"count", required_argument, NULL, 'n'},
       {"stride", required_argument, NULL, 't'},
+      {"how", required_argument, NULL, 'h'},
+      {"at", required_argument, NULL, 'a'},
+      {"netns", required_argument, NULL, 'N'},
+      {"chunk", required_argument, NULL, 'k'},
       {NULL, 0, NULL, 0}};
-  struct options options = {{0, 1}, 1, false, 2, 1, 1, 0};
+  struct options options = {
+      .pins = {0, 1}, .seconds = 1, .copies = 2, .window = 1, .count = 1};
   for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
     switch (c) {
     case 'p':
@@ -226,6 +236,18 @@ static inline struct options options_parse(int argc, char **argv) {
       break;
     case 't':
       options.stride = atol(optarg);
+      break;
+    case 'h':
+      options.how = optarg;
+      break;
+    case 'a':
+      options.at = optarg;
+      break;
+    case 'N':
+      options.netns = optarg;
+      break;
+    case 'k':
+      options.chunk = atol(optarg);
       break;
     default:
       usage(argv[0]);

@@ -33,7 +33,7 @@ build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 	$(call say,CC)
 	mkdir -p $(@D)
 	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
-	  $(WERROR) -pthread -MMD -MP -o $@ $< -lrt
+	  $(WERROR) -pthread -MMD -MP -o $@ $< -lsodium -lrt
 
 floors: $(FLOORS) ## build the C programs that benches compare with
 

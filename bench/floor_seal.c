@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The floor of encrypted transfers: how fast one thread seals SIZE bytes, cut
+ * into chunks of 16 KiB (--chunk) as native/seal.h does, with libsodium alone
+ * and from and to memory touched beforehand: AES-256-GCM where the processor
+ * has it, else ChaCha20-Poly1305.
+ */
+#include "floor.h"
+
+#include <sodium.h>
+
+enum { CHUNK = 16 << 10, TAG = 16, HEAD = 4 };
+_Static_assert(TAG == crypto_aead_aes256gcm_ABYTES, "");
+_Static_assert(TAG == crypto_aead_chacha20poly1305_ietf_ABYTES, "");
+
+struct cipher {
+  crypto_aead_aes256gcm_state state;
+  uint8_t key[crypto_aead_aes256gcm_KEYBYTES];
+  uint8_t nonce[crypto_aead_aes256gcm_NPUBBYTES];
+  bool aes;
+  size_t chunk;
+  uint64_t chunks;
+};
+
+static void seal(struct cipher *c, uint8_t *to, const uint8_t *from,
+                 uint32_t length) {
+  memcpy(c->nonce, &c->chunks, sizeof c->chunks);
+  c->chunks++;
+  memcpy(to, &length, HEAD);
+  if (c->aes)
+    crypto_aead_aes256gcm_encrypt_afternm(to + HEAD, NULL, from, length, to,
+                                          HEAD, NULL, c->nonce, &c->state);
+  else
+    crypto_aead_chacha20poly1305_ietf_encrypt(to + HEAD, NULL, from, length, to,
+                                              HEAD, NULL, c->nonce, c->key);
+}
+
+static double round_one(struct cipher *c, uint8_t *to, uint8_t *from,
+                        size_t size) {
+  stamp(from, size, c->chunks);
+  int64_t begin = now();
+  for (size_t at = 0; at < size; at += c->chunk) {
+    size_t part = size - at < c->chunk ? size - at : c->chunk;
+    seal(c, to, from + at, (uint32_t)part);
+  }
+  return (double)(now() - begin);
+}
+
+static void measure(struct cipher *c, const struct options *options,
+                    const char *text, struct samples *samples) {
+  size_t size = strtoull(text, NULL, 10);
+  uint8_t *from = memory(size, MAP_PRIVATE);
+  uint8_t *to = memory(HEAD + c->chunk + TAG, MAP_PRIVATE);
+  int64_t begin = now(), span = (int64_t)(options->seconds * 1e9);
+  for (int i = 0; i < 3 || now() - begin < span / 8; i++)
+    round_one(c, to, from, size);
+  int64_t end = now() + span;
+  while (samples->count < 3 || (now() < end && samples->count < SAMPLES))
+    samples->ns[samples->count++] = round_one(c, to, from, size);
+  report(options, c->aes ? "aes-256-gcm" : "chacha20", text, samples);
+}
+
+int main(int argc, char **argv) {
+  struct options options = options_parse(argc, argv);
+  static struct cipher cipher;
+  if (sodium_init() < 0)
+    die("sodium_init");
+  cipher.chunk = options.chunk > 0 ? (size_t)options.chunk : CHUNK;
+  cipher.aes = crypto_aead_aes256gcm_is_available();
+  crypto_aead_aes256gcm_keygen(cipher.key);
+  crypto_aead_aes256gcm_beforenm(&cipher.state, cipher.key);
+  pin(options.pins[0]);
+  struct samples samples = samples_new();
+  for (int i = optind; i < argc; i++)
+    measure(&cipher, &options, argv[i], &samples);
+  return 0;
+}
