@@ -6,11 +6,12 @@
 
 #include "perigee.h"
 
-_Static_assert(HANDSHAKE_KEY == crypto_scalarmult_BYTES &&
-                   HANDSHAKE_KEY == crypto_scalarmult_SCALARBYTES &&
-                   HANDSHAKE_KEY == crypto_kdf_KEYBYTES &&
-                   HANDSHAKE_KEY == crypto_generichash_BYTES,
-               "keys, points and hashes have one length");
+#define ONE_LENGTH(name) _Static_assert(HANDSHAKE_KEY == (name), "as all keys")
+ONE_LENGTH(crypto_scalarmult_BYTES);
+ONE_LENGTH(crypto_scalarmult_SCALARBYTES);
+ONE_LENGTH(crypto_kdf_KEYBYTES);
+ONE_LENGTH(crypto_generichash_BYTES);
+ONE_LENGTH(HANDSHAKE_MAC);
 
 /* What a derived key is for, and whose it is. */
 static const char of_proofs[crypto_kdf_CONTEXTBYTES] = "pgproof";

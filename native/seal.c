@@ -10,13 +10,12 @@
 #define CHACHA(name) crypto_aead_chacha20poly1305_ietf_##name
 
 _Static_assert(sizeof(crypto_aead_aes256gcm_state) == 512, "it fits");
-_Static_assert((int)SEAL_KEY == AES(KEYBYTES) &&
-                   (int)SEAL_KEY == CHACHA(KEYBYTES) &&
-                   (int)SEAL_KEY == crypto_kdf_KEYBYTES,
-               "both take keys of one length");
-_Static_assert((int)SEAL_TAG == AES(ABYTES) && (int)SEAL_TAG == CHACHA(ABYTES),
-               "and make tags of one length");
-_Static_assert(AES(NPUBBYTES) == CHACHA(NPUBBYTES), "of nonces of one length");
+_Static_assert((int)SEAL_KEY == AES(KEYBYTES), "both take keys");
+_Static_assert((int)SEAL_KEY == CHACHA(KEYBYTES), "of one length,");
+_Static_assert((int)SEAL_KEY == crypto_kdf_KEYBYTES, "as does derivation,");
+_Static_assert((int)SEAL_TAG == AES(ABYTES), "and make tags");
+_Static_assert((int)SEAL_TAG == CHACHA(ABYTES), "of one length,");
+_Static_assert(AES(NPUBBYTES) == CHACHA(NPUBBYTES), "by nonces of one length");
 _Static_assert(SEAL_HEAD == sizeof(uint32_t), "the length");
 
 enum { NONCE = AES(NPUBBYTES) };
@@ -55,12 +54,10 @@ uint32_t seal_close(struct seal *s, uint8_t *chunk, const uint8_t *plain,
   memcpy(chunk, &length, SEAL_HEAD);
   if (s->aes)
     AES(encrypt_afternm)
-    (chunk + SEAL_HEAD, NULL, plain, length, chunk, SEAL_HEAD, NULL, nonce,
-     (void *)s->expanded);
-  else
-    CHACHA(encrypt)
-    (chunk + SEAL_HEAD, NULL, plain, length, chunk, SEAL_HEAD, NULL, nonce,
-     s->key);
+  (chunk + SEAL_HEAD, NULL, plain, length, chunk, SEAL_HEAD, NULL, nonce,
+   (void *)s->expanded);
+  else CHACHA(encrypt)(chunk + SEAL_HEAD, NULL, plain, length, chunk, SEAL_HEAD,
+                       NULL, nonce, s->key);
   return SEAL_CHUNK(length);
 }
 

@@ -26,7 +26,7 @@ static char path[64], option[128], reason[256];
 
 static int setup(void **state) {
   (void)state;
-  strcpy(folder + sizeof folder - 7, "XXXXXX");
+  memset(folder + sizeof folder - 7, 'X', 6);
   unsetenv("PERIGEE_SECRET");
   if (!mkdtemp(folder) || !secret_library())
     return -1;
