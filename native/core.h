@@ -140,6 +140,9 @@ struct outgoing {
 
 enum { POOL_CHUNK = 4 << 20 }; /* registered at once, where it has to be */
 
+/* Of a hello: what is known of the peer (hello.c). */
+enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_KNOWN };
+
 struct perigee_session {
   struct node node; /* in engine->sessions */
   struct node turn; /* in engine->hot or cold */
@@ -149,9 +152,13 @@ struct perigee_session {
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
   bool dialed, freed, hangup;
-  bool hello_seen, ready_said, joined;
+  uint8_t step; /* of hello: enum hello_step */
+  bool ready_said, joined;
   bool tcp; /* its socket is one: the peer has to prove who it is, */
   uint8_t key[HANDSHAKE_KEY]; /* and this comes of it: to seal and attach by */
+  bool sealed, aes;           /* what it carries is sealed; by hardware's AES */
+  uint64_t ticket;            /* 0, or it was moved here: by which ticket, */
+  struct secret ticket_key;   /* whose key is the secret then */
   bool alone, calls; /* without a socket; the side of it that speaks first */
   bool spoken;       /* frames go through the lane */
   struct node news;  /* accepted: in engine->news; lost: in engine->losses */
@@ -412,6 +419,20 @@ struct perigee_session *session_new(struct perigee_engine *, int fd);
 void turns_poll(struct perigee_engine *engine, bool all);
 void turns_leave(struct perigee_session *session);
 void turns_stir(struct perigee_session *session); /* it is hot again */
+
+/* ---- proof.c ----------------------------------------------------------- */
+/* Fills in what a HELLO over TCP says of this side, as the last thing: 0, or
+ * there was no randomness. */
+int proof_hello(struct perigee_session *session, struct frame *hello);
+/* With the peer's: the key that proofs are made of, or a status and why. */
+int proof_agree(struct perigee_session *, const struct hello *,
+                char reason[REASON]);
+void proof_say(struct perigee_session *session);
+/* Is it right? Then who was dialed says its own, and the session has a key. */
+bool proof_holds(struct perigee_session *, const uint8_t proof[HANDSHAKE_MAC]);
+/* The session that was dialed and that a new stream belongs to, or NULL. */
+struct perigee_session *proof_owner(struct perigee_engine *,
+                                    const struct attach *);
 
 /* ---- hello.c ----------------------------------------------------------- */
 void hello_begin(struct perigee_session *session);

@@ -1,9 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hello.c - how two strangers become a session. Both sides send HELLO at once;
- * each checks the other's, opens its half of the transport and OFFERs it;
- * joins the peer's half and says READY. Whatever does not fit is REFUSEd with
- * a status and a reason that the other side shows to its user.
+ * hello.c - how two strangers become a session. Each checks the other's HELLO,
+ * opens its half of the transport and OFFERs it; joins the peer's half and says
+ * READY. Over a Unix socket both say HELLO at once, and the kernel tells who the
+ * peer is. Over TCP who was dialed is silent until it has heard a HELLO, and
+ * both prove who they are (proof.c).
+ *
+ *   step      hears     becomes   and says
+ *   strange   HELLO     known     OFFER                    (Unix)
+ *   strange   HELLO     met       PROOF                    (TCP, who dialed)
+ *   strange   HELLO     met       HELLO                    (TCP, who was dialed)
+ *   met       PROOF     known     OFFER                    (who dialed)
+ *   met       PROOF     known     PROOF, OFFER             (who was dialed)
+ *   known     OFFER     joined    READY
+ *   joined    READY               the session is open
+ *   any       REFUSE, BYE         the session has ended
+ *
+ * Whatever does not fit is REFUSEd with a status and a reason that both sides
+ * show to their users. So is a frame that is none of these over TCP, where
+ * nothing else is understood of a stranger.
  */
 #include <stdio.h>
 #include <string.h>
@@ -101,21 +116,31 @@ void hello_own(struct perigee_session *s, struct hello *h) {
                       .eager = o->eager,
                       .message = o->message,
                       .typed = o->typed,
-                      .probe_address = (uint64_t)(uintptr_t)&s->probe,
-                      .probe_value = s->probe,
                       .operations = o->operations};
+  if (!s->tcp) { /* strangers there may be anybody */
+    h->probe_address = (uint64_t)(uintptr_t)&s->probe;
+    h->probe_value = s->probe;
+  }
   h->transports = list_names(s, o->transports, h, 0);
   h->transports = list_names(s, built_in, h, h->transports);
 }
 
-void hello_begin(struct perigee_session *s) {
+static void say_hello(struct perigee_session *s) {
   struct frame f = {.type = FRAME_HELLO};
+  hello_own(s, &f.hello);
+  if (s->tcp && proof_hello(s, &f) < 0)
+    session_end(s, PERIGEE_SYSTEM, "there is no randomness to be had");
+  else
+    session_send(s, &f, NULL, 0);
+}
+
+void hello_begin(struct perigee_session *s) {
   s->nonce = engine_random(s->engine);
   s->probe = engine_random(s->engine);
-  s->devices = s->tcp && has_devices(s->engine);
+  s->devices = s->tcp && s->dialed && has_devices(s->engine);
   session_begun(s, s->engine->options.hello_timeout);
-  hello_own(s, &f.hello);
-  session_send(s, &f, NULL, 0);
+  if (!s->tcp || s->dialed)
+    say_hello(s);
 }
 
 void hello_timeout(struct perigee_session *s) {
@@ -182,6 +207,8 @@ int hello_open(struct perigee_session *s, struct offer *offer,
                               .alone = s->alone,
                               .dialed = s->dialed,
                               .streams = o->streams,
+                              .seal = s->sealed ? s->key : NULL,
+                              .aes = s->aes,
                               .session = s,
                               .stir = turns_stir,
                               .watch = lane_watch,
@@ -213,7 +240,7 @@ static int check_hello(struct perigee_session *s, const struct hello *h,
                        char reason[REASON]) {
   struct hello own;
   hello_own(s, &own);
-  if (h->version_min > PROTOCOL_MAX || h->version_max < PROTOCOL_MIN) {
+  if (wire_foreign(h)) {
     snprintf(reason, REASON,
              "no common protocol version: %d to %d here, %u to %u there",
              PROTOCOL_MIN, PROTOCOL_MAX, h->version_min, h->version_max);
@@ -233,7 +260,6 @@ static int check_hello(struct perigee_session *s, const struct hello *h,
 
 bool hello_fits(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
-  s->hello_seen = true;
   s->hello = *h;
   int status = check_hello(s, h, reason);
   if (status < 0)
@@ -241,12 +267,54 @@ bool hello_fits(struct perigee_session *s, const struct hello *h) {
   return status == PERIGEE_OK;
 }
 
+/* The key of the proofs, when both HELLOs are there. */
+static int agree(struct perigee_session *s, const struct hello *h) {
+  char reason[REASON];
+  int status = proof_agree(s, h, reason);
+  if (status == PERIGEE_OK && s->sealed && !s->transport->take) {
+    snprintf(reason, REASON, "encryption is wanted, and %s cannot do that",
+             s->transport->name);
+    status = PERIGEE_UNSUPPORTED;
+  }
+  if (status < 0)
+    return refuse(s, status, reason);
+  s->step = HELLO_MET;
+  if (s->dialed)
+    proof_say(s);
+  return PERIGEE_OK;
+}
+
+/* Who was dialed says its own only to a peer that may stay. */
+static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
+  if (!s->dialed && !wire_foreign(h))
+    s->devices = has_devices(s->engine);
+  if (!hello_fits(s, h))
+    return PERIGEE_OK;
+  if (!s->dialed)
+    say_hello(s);
+  return s->state == PERIGEE_SESSION_ENDED ? PERIGEE_OK : agree(s, h);
+}
+
 static int heard_hello(struct perigee_session *s, const struct hello *h) {
-  if (s->hello_seen)
-    return PERIGEE_PROTOCOL;
-  if (!s->tcp && !same_user(s))
+  if (s->tcp)
+    return met_over_tcp(s, h);
+  if (!same_user(s))
     return refuse(s, PERIGEE_DENIED, "the peer runs as another user");
-  return hello_fits(s, h) ? send_offer(s) : PERIGEE_OK;
+  if (!hello_fits(s, h))
+    return PERIGEE_OK;
+  s->step = HELLO_KNOWN;
+  return send_offer(s);
+}
+
+static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
+  if (!proof_holds(s, proof))
+    return refuse(s, PERIGEE_DENIED,
+                  s->engine->secret.set
+                      ? "the secret, or the scope, is another"
+                      : "the proof does not fit what was said: it was changed "
+                        "on the way, or the scope is another");
+  s->step = HELLO_KNOWN;
+  return send_offer(s);
 }
 
 bool hello_joins(struct perigee_session *s, const struct offer *offer) {
@@ -269,8 +337,6 @@ void hello_ready(struct perigee_session *s) {
 
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
   struct offer offer = f->offer;
-  if (!s->lane || s->joined)
-    return PERIGEE_PROTOCOL;
   for (uint32_t i = 0; i < offer.fd_count; i++)
     if ((offer.fds[i] = wire_take_fd(&s->wire)) < 0) {
       while (i-- > 0)
@@ -282,32 +348,70 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
   return PERIGEE_OK;
 }
 
-int hello_frame(struct perigee_session *s, const struct frame *f) {
+/* Is it a frame that may come now? */
+static bool timely(const struct perigee_session *s, int type) {
+  switch (type) {
+  case FRAME_HELLO:
+    return s->step == HELLO_STRANGE && !s->alone;
+  case FRAME_PROOF:
+    return s->step == HELLO_MET;
+  case FRAME_OFFER:
+    return s->step == HELLO_KNOWN && s->lane && !s->joined;
+  case FRAME_READY:
+    return s->joined;
+  case FRAME_WAKE:
+    return s->joined;
+  default:
+    return type == FRAME_REFUSE || type == FRAME_BYE;
+  }
+}
+
+static int untimely(struct perigee_session *s) {
+  return s->tcp && s->step != HELLO_KNOWN
+             ? refuse(s, PERIGEE_PROTOCOL,
+                      "this came before it was known who sent it")
+             : PERIGEE_PROTOCOL;
+}
+
+static int heard_ready(struct perigee_session *s, uint32_t pull) {
+  s->transport->set_peer_pulls(s->lane, pull != 0);
+  if (!s->ready_said)
+    hello_ready(s);
+  if (s->state == PERIGEE_SESSION_HELLO && streams_take(s))
+    session_opened(s);
+  return PERIGEE_OK;
+}
+
+/* The text is for people, and may be of anybody: nothing in it moves a cursor
+ * or ends a line. */
+static int heard_refuse(struct perigee_session *s, const struct refuse *r) {
   char reason[REFUSE_TEXT + 32];
+  snprintf(reason, sizeof reason, "the peer refused: %s", r->text);
+  for (char *c = reason; *c; c++)
+    if (*c < ' ' || *c > '~')
+      *c = '?';
+  session_end(s, status_of_peer(r->status), reason);
+  return PERIGEE_OK;
+}
+
+int hello_frame(struct perigee_session *s, const struct frame *f) {
+  if (!timely(s, f->type))
+    return untimely(s);
   switch (f->type) {
   case FRAME_HELLO:
     return heard_hello(s, &f->hello);
+  case FRAME_PROOF:
+    return heard_proof(s, f->proof);
   case FRAME_OFFER:
     return heard_offer(s, f);
   case FRAME_READY:
-    if (!s->joined)
-      return PERIGEE_PROTOCOL;
-    s->transport->set_peer_pulls(s->lane, f->pull != 0);
-    if (!s->ready_said)
-      hello_ready(s);
-    if (s->state == PERIGEE_SESSION_HELLO && streams_take(s))
-      session_opened(s);
-    return PERIGEE_OK;
+    return heard_ready(s, f->pull);
   case FRAME_REFUSE:
-    snprintf(reason, sizeof reason, "the peer refused: %s", f->refuse.text);
-    session_end(s, status_of_peer(f->refuse.status), reason);
-    return PERIGEE_OK;
+    return heard_refuse(s, &f->refuse);
   case FRAME_BYE:
     session_end(s, PERIGEE_PEER_LOST, "the peer closed the session");
     return PERIGEE_OK;
-  case FRAME_WAKE:
-    return PERIGEE_OK;
   default:
-    return PERIGEE_PROTOCOL;
+    return PERIGEE_OK;
   }
 }
