@@ -14,6 +14,7 @@ SHELL := /bin/bash
 CC := gcc
 CLANG := clang
 PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
 LUADIR ?= $(PREFIX)/share/lua/5.1
 LIBDIR ?= $(PREFIX)/lib/lua/5.1
 DESTDIR ?=
@@ -31,6 +32,7 @@ CORE := $(wildcard native/*.c native/*/*.c)
 HEADERS := $(wildcard native/*.h native/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
 CDEF := lua/perigee/cdef.lua
+COMMAND := lua/perigee/cli/perigee
 
 FLAGS := -std=c17 -D_GNU_SOURCE -Inative -g -Wall -Wextra $(WERROR) \
          -fvisibility=hidden -fPIC -pthread -MMD -MP
@@ -102,14 +104,16 @@ all: core floors ## build the core and the floors of the benches
 
 core: build/perigee/core.so $(CDEF) ## build what install installs
 
-install: core ## install below PREFIX (LUADIR, LIBDIR, DESTDIR are honoured)
+install: core ## install below PREFIX (BINDIR, LUADIR, LIBDIR, DESTDIR too)
 	for f in $(LUA) $(CDEF); do install -D -m 644 "$$f" \
 	  "$(DESTDIR)$(LUADIR)/$${f#lua/}" || exit; done
 	install -D -m 755 build/perigee/core.so \
 	  "$(DESTDIR)$(LIBDIR)/perigee/core.so"
+	install -D -m 755 $(COMMAND) "$(DESTDIR)$(BINDIR)/perigee"
 
 uninstall: ## remove what install put there
-	rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee"
+	rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee" \
+	  "$(DESTDIR)$(BINDIR)/perigee"
 
 # What "luarocks install" takes: the rockspec and the folder that it names.
 # Packed from this checkout, so that nothing has to be fetched.

@@ -29,6 +29,9 @@ build = {
   build_variables = { CC = "$(CC)", CFLAGS = "$(CFLAGS)" },
   install_variables = {
     CC = "$(CC)", CFLAGS = "$(CFLAGS)",
-    LUADIR = "$(LUADIR)", LIBDIR = "$(LIBDIR)",
+    LUADIR = "$(LUADIR)", LIBDIR = "$(LIBDIR)", BINDIR = "$(BINDIR)",
   },
 }
+
+-- The command names LuaJIT by itself, and finds its modules beside it.
+deploy = { wrap_bin_scripts = false }

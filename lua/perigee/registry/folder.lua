@@ -15,17 +15,19 @@ local M = {}
 -- making it and our taking a name in it.
 local ATTEMPTS = 10
 
-local function base()
-  local runtime = os.getenv("XDG_RUNTIME_DIR")
+--- The folder of all scopes of a user (nil: this one) in an environment.
+function M.base(getenv, uid)
+  local runtime = getenv("XDG_RUNTIME_DIR")
   if runtime and runtime:sub(1, 1) == "/" then return runtime .. "/perigee" end
-  local temporary = os.getenv("TMPDIR")
+  local temporary = getenv("TMPDIR")
   if not temporary or temporary:sub(1, 1) ~= "/" then temporary = "/tmp" end
-  return ("%s/perigee-%d"):format((temporary:gsub("/+$", "")), native.uid())
+  return ("%s/perigee-%d"):format((temporary:gsub("/+$", "")),
+                                  uid or native.uid())
 end
 
 --- The folder of a scope, whether it is there or not.
 function M.path(scope)
-  return base() .. "/" .. scope
+  return M.base(os.getenv) .. "/" .. scope
 end
 
 --- Where the agent of that name listens.
@@ -46,7 +48,7 @@ end
 
 --- Makes or checks the scope's folder: true, or nil and an error (kind denied).
 function M.prepare(scope)
-  local fine, err = folder(base())
+  local fine, err = folder(M.base(os.getenv))
   if not fine then return nil, err end
   return folder(M.path(scope))
 end

@@ -1,0 +1,119 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- GPUs and their driver: what moving their memory will need.
+local verdict = require "perigee.cli.doctor.verdict"
+
+local ok, note, warning = verdict.ok, verdict.note, verdict.warning
+
+local NVIDIA, DISPLAY = "0x10de", "0x03"
+local NOTHING = "not needed: there is no NVIDIA GPU"
+
+local function version(machine)
+  local text = machine:read "/proc/driver/nvidia/version"
+  return text and (text:match "%s(%d+%.%d+[%.%d]*)%s" or "unknown"), text
+end
+
+local function pci(machine)
+  local count = 0
+  for _, path in ipairs(machine:glob "/sys/bus/pci/devices/*") do
+    if machine:read(path .. "/vendor") == NVIDIA
+      and (machine:read(path .. "/class") or ""):sub(1, 4) == DISPLAY then
+      count = count + 1
+    end
+  end
+  return count
+end
+
+local function models(machine)
+  local list = {}
+  for _, path in ipairs(machine:glob "/proc/driver/nvidia/gpus/*/information")
+  do
+    local text = machine:read(path) or ""
+    list[#list + 1] = text:match "Model:%s*([^\n]*)"
+  end
+  return table.concat(list, ", ")
+end
+
+local function driver(machine)
+  local number = version(machine)
+  if number then
+    local names = models(machine)
+    return ok(("NVIDIA %s%s"):format(number, names ~= "" and ": " .. names
+      or ""))
+  end
+  local count = pci(machine)
+  if count == 0 then return ok "no NVIDIA GPU" end
+  return warning(("%d NVIDIA GPUs, but no driver"):format(count),
+    "install it, or load it", "sudo modprobe nvidia")
+end
+
+local function let_in(machine)
+  if machine:contained() then
+    return "start the container with docker's --gpus all, or what is as much "
+      .. "elsewhere"
+  end
+  return "install the driver's library", "sudo apt-get install libcuda1"
+end
+
+-- CUDA's version needs no initialization, and so wakes no GPU.
+local function library(machine)
+  local found, why = machine:library "libcuda.so.1"
+  if found then
+    local cuda = machine:cuda_version(found)
+    return ok("libcuda.so.1" .. (cuda and ", CUDA " .. cuda or ""))
+  end
+  if not version(machine) then return ok(NOTHING) end
+  return warning("libcuda.so.1 cannot be loaded: " .. why, let_in(machine))
+end
+
+local function access(machine)
+  if not version(machine) then return ok(NOTHING) end
+  local verdicts, files = {}, { "/dev/nvidiactl", "/dev/nvidia-uvm" }
+  for _, path in ipairs(machine:glob "/dev/nvidia[0-9]*") do
+    files[#files + 1] = path
+  end
+  for _, path in ipairs(files) do
+    if not machine:may(path, "") then
+      verdicts[#verdicts + 1] = warning(path .. " is not there", "make it",
+        "sudo nvidia-modprobe -u -c 0")
+    elseif not machine:may(path, "rw") then
+      verdicts[#verdicts + 1] = warning(path .. " may not be opened",
+        "let its user open it", "sudo chmod 666 " .. path)
+    end
+  end
+  return #verdicts > 0 and verdicts or ok(table.concat(files, ", "))
+end
+
+-- A NIC reaches a GPU's memory by nvidia-peermem, or by dma-buf: the driver's
+-- open flavour on Linux 5.12 or later.
+local function peers(machine)
+  local number, text = version(machine)
+  if not number then return ok(NOTHING) end
+  if #machine:glob "/sys/class/infiniband/*" == 0 then
+    return ok "not needed: there is no RDMA device"
+  end
+  if machine:may("/sys/module/nvidia_peermem", "") then
+    return ok "nvidia-peermem"
+  end
+  local release = machine:read "/proc/sys/kernel/osrelease" or ""
+  local major, minor = release:match "^(%d+)%.(%d+)"
+  if text:find "Open Kernel Module"
+    and major and tonumber(major) * 1000 + tonumber(minor) >= 5012 then
+    return ok "dma-buf"
+  end
+  return note("neither nvidia-peermem nor dma-buf", "load the module",
+    "sudo modprobe nvidia-peermem")
+end
+
+return {
+  { name = "driver", look = driver,
+    why = "GPU memory is not in this version; what follows is what it will "
+      .. "need" },
+  { name = "library", look = library,
+    why = "CUDA is found at run time; one build serves machines with and "
+      .. "without a GPU" },
+  { name = "access", look = access,
+    why = "A process opens the GPU's files itself" },
+  { name = "NICs", look = peers,
+    why = "A NIC that reaches a GPU's memory itself spares the way through the "
+      .. "host's" },
+}

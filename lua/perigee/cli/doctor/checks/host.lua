@@ -1,0 +1,123 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What processes of one host need of it to find and to reach each other.
+local verdict = require "perigee.cli.doctor.verdict"
+
+local ok, note, problem = verdict.ok, verdict.note, verdict.problem
+
+local CAP_SYS_PTRACE = 19
+local LONGEST_PATH, LONGEST_NAME = 107, 64
+local GROUP_AND_OTHERS = 0x3f
+
+-- ---- The registry's folder ------------------------------------------------
+
+local function registry_folder(machine)
+  local registry, why = machine:module "perigee.registry.folder"
+  if not registry then return nil, why:match "^[^\n]*" end
+  return registry.base(function(name) return machine:getenv(name) end,
+                       machine.uid)
+end
+
+-- What is wrong with a folder that is there; nil if nothing is.
+local function entry_verdict(machine, path, entry)
+  if entry.kind ~= "folder" then
+    return problem(("%s is no folder but a %s"):format(path, entry.kind),
+      "remove it", "rm " .. path)
+  end
+  if entry.uid ~= machine.uid then
+    return problem(("%s belongs to user %d, this is user %d"):format(path,
+      entry.uid, machine.uid), "remove it as that user, or name another folder",
+      "export XDG_RUNTIME_DIR=/run/user/" .. machine.uid)
+  end
+  if bit.band(entry.mode, GROUP_AND_OTHERS) ~= 0 then
+    return problem(("%s has mode %04o, open to others"):format(path,
+      entry.mode), "close it to others", "chmod 700 " .. path)
+  end
+end
+
+-- One that is not there yet will be made, with all above it.
+local function missing(machine, path)
+  local above = path
+  repeat
+    above = above:match "^(.*)/[^/]*$"
+  until above == "" or machine:may(above, "")
+  above = above ~= "" and above or "/"
+  if machine:may(above, "wx") then return ok(path .. ", made when needed") end
+  return problem(("%s is not there, and %s may not be written to"):format(path,
+    above), "name a folder that may be, by XDG_RUNTIME_DIR or TMPDIR",
+    "unset XDG_RUNTIME_DIR")
+end
+
+local function registry(machine)
+  local path, why = registry_folder(machine)
+  if not path then return verdict.unknown(why) end
+  local scope = path .. "/" .. (machine:getenv "PERIGEE_SCOPE" or "default")
+  local names = machine:glob(scope .. "/*.sock")
+  for _, folder in ipairs { path, scope } do
+    local entry = machine:stat(folder)
+    local wrong = entry and entry_verdict(machine, folder, entry)
+    if wrong then return wrong end
+  end
+  if not machine:stat(path) then return missing(machine, path) end
+  return ok(("%s, %d names"):format(scope, #names))
+end
+
+local function path_length(machine)
+  local path, why = registry_folder(machine)
+  if not path then return verdict.unknown(why) end
+  local scope = machine:getenv "PERIGEE_SCOPE" or "default"
+  local room = LONGEST_PATH - #("%s/%s/.sock"):format(path, scope)
+  local found = ("room for %d bytes of an agent's name"):format(
+    math.max(0, math.min(room, LONGEST_NAME)))
+  if room >= LONGEST_NAME then return ok(found) end
+  local judge = room >= 24 and note or problem
+  return judge(found, "name a folder with a shorter path by XDG_RUNTIME_DIR, "
+    .. "or a shorter scope", "export XDG_RUNTIME_DIR=/run/user/" .. machine.uid)
+end
+
+local function relative(machine)
+  local verdicts = {}
+  for _, name in ipairs { "XDG_RUNTIME_DIR", "TMPDIR" } do
+    local path = machine:getenv(name)
+    if path and path ~= "" and path:sub(1, 1) ~= "/" then
+      verdicts[#verdicts + 1] = note(("%s is %q, which does not begin with /, "
+        .. "and is ignored"):format(name, path), "unset it", "unset " .. name)
+    end
+  end
+  return verdicts
+end
+
+-- ---- Copying once ---------------------------------------------------------
+
+local function pulling(machine)
+  if not machine:can_pull() then
+    return note("process_vm_readv is refused, as by a filter of system calls",
+      "let the container's seccomp profile allow it")
+  end
+  local scope = machine:number "/proc/sys/kernel/yama/ptrace_scope"
+  if not scope then return ok "allowed (no Yama here)" end
+  local found = "kernel.yama.ptrace_scope = " .. scope
+  if scope == 0 then return ok(found) end
+  if scope < 3 and machine:capable(CAP_SYS_PTRACE) then
+    return ok(found .. ", but this process may (CAP_SYS_PTRACE)")
+  end
+  if scope == 3 then
+    return note(found .. ", which stays until the next start",
+      "set it to 0 in /etc/sysctl.d, and restart the machine")
+  end
+  return note(found, "allow it, where processes of one user trust each other",
+    "sudo sysctl -w kernel.yama.ptrace_scope=0")
+end
+
+return {
+  { name = "registry", look = registry,
+    why = "Agents of one user find each other by sockets in a folder that is "
+      .. "theirs alone" },
+  { name = "path length", look = path_length,
+    why = "A socket's path has 107 bytes at most, and longer names are "
+      .. "refused" },
+  { name = "folders", look = relative,
+    why = "Agents that are given different folders do not find each other" },
+  { name = "copying once", look = pulling,
+    why = "Where one process may read another's memory, payloads of 8 KiB to "
+      .. "4 MiB are copied once instead of twice" },
+}

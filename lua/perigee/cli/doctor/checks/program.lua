@@ -1,0 +1,57 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Perigee itself: LuaJIT, the core, the kernel below.
+local verdict = require "perigee.cli.doctor.verdict"
+
+local ok, warning, problem = verdict.ok, verdict.warning, verdict.problem
+
+local function luajit(machine)
+  local compiles = machine.compiles
+  if compiles == nil then compiles = jit.status() end
+  local found = ("%s, %s, %s"):format(jit.version, jit.arch,
+    compiles and "compiler on" or "compiler off")
+  if not compiles then
+    return warning(found, "start LuaJIT without -joff, on a processor that "
+      .. "it compiles for")
+  end
+  if not machine:module "string.buffer" then
+    return problem(found .. ", without string.buffer",
+      "install a LuaJIT 2.1 of 2021 or later", "sudo apt-get install luajit")
+  end
+  return ok(found)
+end
+
+local function core(machine)
+  local native, why = machine:module "perigee.native"
+  if native then
+    return ok(("%s, ABI %d"):format(native.path, native.C.perigee_abi()))
+  end
+  if why:find "libsodium" then
+    return problem(why:match "^[^\n]*", "install the library that it needs",
+      "sudo apt-get install libsodium23")
+  end
+  return problem(why:match "^[^\n]*", "build and install it again, in its "
+    .. "source tree", "make && sudo make install")
+end
+
+-- pidfd_open is of 5.3, F_SEAL_FUTURE_WRITE of 5.1.
+local function kernel(machine)
+  local release = machine:read "/proc/sys/kernel/osrelease"
+  local major, minor = (release or ""):match "^(%d+)%.(%d+)"
+  if not major then return verdict.unknown "/proc is not there" end
+  if tonumber(major) * 1000 + tonumber(minor) < 5003 then
+    return problem("Linux " .. release, "run Linux 5.3 or later")
+  end
+  return ok("Linux " .. release)
+end
+
+return {
+  { name = "LuaJIT", look = luajit,
+    why = "Calls of half a microsecond are compiled Lua; interpreted they take "
+      .. "many times as long" },
+  { name = "core", look = core,
+    why = "The data path is C: nothing runs without perigee/core.so of the "
+      .. "same version as the Lua modules" },
+  { name = "kernel", look = kernel,
+    why = "Shared memory is sealed, and a peer's death is noticed, by calls "
+      .. "that older kernels lack" },
+}

@@ -1,0 +1,152 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The environment's PERIGEE_*, and the secret that it may name.
+local verdict = require "perigee.cli.doctor.verdict"
+
+local ok, note, warning, problem =
+  verdict.ok, verdict.note, verdict.warning, verdict.problem
+
+local TRANSPORTS = { auto = true, shm = true, verbs = true, tcp = true }
+
+-- Those of the tests, benches and builds of a source tree.
+local INTERNAL = { BUILD = true, FLOORS = true, LUAJIT = true,
+  LUAJIT_FLAGS = true, PRELOAD = true, RUNNING = true, SEED = true,
+  SECONDS = true, SOAK = true }
+local INTERNAL_PREFIXES = { "TEST_", "SPEC_", "RDMA_" }
+
+local function unset(name)
+  return "correct it, or do without", "unset " .. name
+end
+
+-- ---- What each variable may hold: nothing if it is fine, else what is wrong
+
+local function check_transport(_, value)
+  if not TRANSPORTS[value] then
+    return ("%q is none of auto, shm, verbs, tcp"):format(value)
+  end
+end
+
+local function check_scope(_, value)
+  if #value > 64 or not value:match "^[%w_:-][%w._:-]*$" then
+    return ("%q is no scope: 1 to 64 of letters, digits and . _ : - without a "
+      .. "leading dot"):format(value)
+  end
+end
+
+local function check_rdma(_, value)
+  local rdma = require "perigee.rdma"
+  for key in value:gmatch "([^%s,=]+)%s*=" do
+    local wrong = rdma.check { [key] = 1 }
+    if wrong then
+      return ("%q has no such key as %s: it is %s"):format(value, key,
+        wrong:gsub("a text or a table of ", ""))
+    end
+  end
+end
+
+-- All that are named hide the others, so a name that is wrong hides all.
+local function check_nics(machine, value)
+  local ports = {}
+  for _, path in ipairs(machine:glob "/sys/class/infiniband/*/ports/*") do
+    local name, port = path:match "infiniband/([^/]+)/ports/(%d+)$"
+    ports[name], ports[name .. ":" .. port] = true, true
+  end
+  for name in value:gmatch "[^,%s]+" do
+    if not ports[name] then
+      return ("%q names %s, which is not there"):format(value, name)
+    end
+  end
+end
+
+local CHECKS = { TRANSPORT = check_transport, SCOPE = check_scope,
+                 RDMA = check_rdma, NICS = check_nics, SECRET = function() end }
+
+local function is_internal(name)
+  for _, prefix in ipairs(INTERNAL_PREFIXES) do
+    if name:sub(1, #prefix) == prefix then return true end
+  end
+  return INTERNAL[name]
+end
+
+local function known()
+  local names = {}
+  for name in pairs(CHECKS) do names[#names + 1] = "PERIGEE_" .. name end
+  table.sort(names)
+  return table.concat(names, ", ")
+end
+
+local function look_at(machine, variable)
+  local name, value = variable:match "^PERIGEE_(.*)$", machine:getenv(variable)
+  local check = CHECKS[name]
+  if not check then
+    if is_internal(name) then return nil end
+    return warning(variable .. " means nothing to Perigee",
+      "correct its name; there are " .. known(), "unset " .. variable)
+  end
+  local wrong = value ~= "" and check(machine, value)
+  if wrong then
+    return problem(variable .. ": " .. wrong, unset(variable))
+  end
+end
+
+local function environment(machine)
+  local verdicts, names = {}, {}
+  for _, variable in ipairs(machine.environment) do
+    if variable:match "^PERIGEE_" then
+      verdicts[#verdicts + 1] = look_at(machine, variable)
+      if CHECKS[variable:sub(9)] then names[#names + 1] = variable end
+    end
+  end
+  if #verdicts > 0 then return verdicts end
+  table.sort(names)
+  return ok(#names > 0 and table.concat(names, ", ") .. " set, and fine"
+    or "no PERIGEE_* is set")
+end
+
+-- ---- The secret -----------------------------------------------------------
+
+local function secret_file(machine, path)
+  local entry = machine:stat(path)
+  if not entry then
+    return problem(path .. " is not there, or cannot be looked at",
+      "make it", ("(umask 077; head -c 32 /dev/urandom | base64 > %s)"):format(
+        path))
+  end
+  if entry.kind ~= "file" then
+    return problem(("%s is no file but a %s"):format(path, entry.kind),
+      "name the file itself")
+  end
+  if entry.uid ~= machine.uid then
+    return problem(("%s belongs to user %d, this is user %d"):format(path,
+      entry.uid, machine.uid), "give it to the user who runs the program",
+      ("sudo chown %d %s"):format(machine.uid, path))
+  end
+  if bit.band(entry.mode, 0x3f) ~= 0 then
+    return problem(("%s has mode %04o, open to others"):format(path,
+      entry.mode), "close it to others", "chmod 600 " .. path)
+  end
+  if entry.size == 0 then
+    return problem(path .. " is empty", "write a secret to it",
+      "head -c 32 /dev/urandom | base64 > " .. path)
+  end
+  return ok(path .. ", closed to others")
+end
+
+local function secret(machine)
+  local value = machine:getenv "PERIGEE_SECRET"
+  if not value or value == "" then
+    return ok "none in the environment; needed to listen beyond loopback"
+  end
+  local path = value:match "^file:(.*)$"
+  if path then return secret_file(machine, path) end
+  return note("in the environment itself",
+    "put it into a file that only its user can read, and set PERIGEE_SECRET to "
+    .. "file:PATH")
+end
+
+return {
+  { name = "environment", look = environment,
+    why = "A variable that is misspelt is ignored, or ends the program" },
+  { name = "secret", look = secret,
+    why = "Both sides of a session over TCP prove that they have it; who can "
+      .. "read it can be a peer" },
+}
