@@ -8,11 +8,11 @@ before_each(case.start)
 after_each(case.finish)
 
 describe("what perigee doctor prints", function()
-  local function printed(verdicts)
+  local function printed(verdicts, colour)
     local parts = {}
     text(verdicts, { write = function(_, ...)
       for i = 1, select("#", ...) do parts[#parts + 1] = (select(i, ...)) end
-    end })
+    end }, colour)
     return table.concat(parts)
   end
 
@@ -41,5 +41,13 @@ g
 
 1 warning (two), 1 ok
 ]], all)
+  end)
+
+  it("can be coloured, and stays aligned", function()
+    local verdicts = { { group = "g", name = "one", status = "problem",
+                         found = "low", why = "w" } }
+    local coloured = printed(verdicts, true)
+    assert.matches("\27%[31mproblem\27%[0m  one ", coloured)
+    assert.equal(printed(verdicts), (coloured:gsub("\27%[%d+m", "")))
   end)
 end)

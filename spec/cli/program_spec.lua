@@ -33,6 +33,12 @@ describe("the check of the program", function()
       "apt-get install libsodium23")
   end)
 
+  it("opens an engine", function()
+    case.expect("program", "engine", "ok", "opens, and allocates")
+    case.fake.machine.try = function() return nil, "no memory\nat all" end
+    case.expect("program", "engine", "problem", "no memory")
+  end)
+
   it("wants a kernel that can", function()
     case.fake:put("/proc/sys/kernel/osrelease", "6.1.0-18-amd64")
     case.expect("program", "kernel", "ok", "Linux 6.1.0-18-amd64")
@@ -67,6 +73,14 @@ describe("the check of the environment", function()
       "names mlx5_9, which is not")
   end)
 
+  it("tells faults on purpose", function()
+    case.fake:set("PERIGEE_FAULTS", " ")
+    case.expect("settings", "faults", "ok", "none asked for")
+    case.fake:set("PERIGEE_FAULTS", "drop=0.1")
+    case.expect("settings", "faults", "warning", 'PERIGEE_FAULTS is "drop=0.1"',
+      "unset PERIGEE_FAULTS")
+  end)
+
   it("finds the NICs that are named", function()
     case.rdma "mlx5_0"
     case.fake:set("PERIGEE_NICS", "mlx5_0:1,mlx5_0")
@@ -76,7 +90,7 @@ end)
 
 describe("the check of the secret", function()
   local function file(mode, content)
-    case.fake:put("/secret", content or "long and random", mode)
+    case.fake:put("/secret", content or "long and quite random", mode)
     case.fake:set("PERIGEE_SECRET", "file:/secret")
   end
 
@@ -100,18 +114,31 @@ describe("the check of the secret", function()
 
   it("tells somebody else's", function()
     file "600"
-    case.fake.machine.uid = case.fake.machine.uid + 1
-    case.expect("settings", "secret", "problem", "belongs to user")
+    os.execute("chown 7 " .. case.fake.root .. "/secret 2>/dev/null")
+    case.fake.machine.uid = 8
+    case.fake.machine.may = function() return true end
+    case.expect("settings", "secret", "problem", "belongs to user",
+      "chown 8 /secret")
   end)
 
-  it("tells an empty one", function()
+  it("tells one of another user, even of root", function()
     file "600"
-    os.execute("truncate -s 0 " .. case.fake.root .. "/secret")
-    case.expect("settings", "secret", "problem", "/secret is empty")
+    case.fake.forbidden["/secret"] = "r"
+    case.expect("settings", "secret", "problem", "/secret may not be read")
+  end)
+
+  it("tells one that is too short or too long", function()
+    file("600", "guess me")
+    case.expect("settings", "secret", "problem", "9 bytes, not 16 to 4096",
+      "head -c 32 /dev/urandom | base64 > /secret")
+    file("600", ("x"):rep(4097))
+    case.expect("settings", "secret", "problem", "4098 bytes")
+    case.fake:set("PERIGEE_SECRET", "guess me")
+    case.expect("settings", "secret", "problem", "8 bytes in the environment")
   end)
 
   it("would rather have a file", function()
-    case.fake:set("PERIGEE_SECRET", "in the open")
+    case.fake:set("PERIGEE_SECRET", "written in the open")
     case.expect("settings", "secret", "note", "in the environment itself")
   end)
 end)

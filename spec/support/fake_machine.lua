@@ -65,6 +65,7 @@ return function(fields)
         and not (not_for and what:find("[" .. not_for .. "]"))
     end,
     can_pull = function() return true end,
+    try = function() return true end,
   }
   for name, value in pairs(fields or {}) do given[name] = value end
   fake.machine = Machine.new(given)

@@ -27,7 +27,6 @@ if not pcall(ffi.typeof, "struct perigee_cli_statx") then ffi.cdef [[
   int perigee_cli_glob(const char *, int, void *, struct perigee_cli_glob *)
     __asm__("glob");
   void perigee_cli_globfree(struct perigee_cli_glob *) __asm__("globfree");
-  long perigee_cli_readlink(const char *, char *, size_t) __asm__("readlink");
   int perigee_cli_access(const char *, int) __asm__("access");
   struct perigee_cli_bytes { void *pointer; size_t length; };
   long perigee_cli_pull(int, const struct perigee_cli_bytes *, unsigned long,
@@ -103,13 +102,6 @@ function Machine:stat(path)
   return { kind = KINDS[bit.rshift(entry.mode, 12)] or "other",
            mode = bit.band(entry.mode, 0xfff), uid = entry.uid,
            size = tonumber(entry.size) }
-end
-
---- Where a link points to, as it says.
-function Machine:link(path)
-  local text = ffi.new "char[4096]"
-  local length = tonumber(C.perigee_cli_readlink(self.root .. path, text, 4096))
-  return length > 0 and ffi.string(text, length) or nil
 end
 
 --- May this process do all of "rwx" with it? "" asks whether it is there.
@@ -205,6 +197,20 @@ function Machine:module(name)
   local found, module = pcall(require, name)
   if found then return module end
   return nil, tostring(module)
+end
+
+--- Opens an engine and allocates what peers could map: true; nil and why.
+function Machine:try()
+  local perigee, why = self:module "perigee"
+  if not perigee then return nil, why end
+  perigee.log = function() end          -- what it says is said by checks
+  local fine, engine, err = pcall(perigee.engine)
+  if not fine or not engine then return nil, tostring(err or engine) end
+  fine, why = pcall(function()
+    assert(engine:alloc(4096, { access = "r" }))
+  end)
+  engine:close()
+  return fine or nil, tostring(why)
 end
 
 --- perigee.devices; nil and why.

@@ -74,9 +74,10 @@ local function summary(verdicts)
   return table.concat(parts, ", ")
 end
 
---- Writes them.
-return function(verdicts, output)
-  local colour, group = is_terminal(output), nil
+--- Writes them. colour: true or false; nil: as output is.
+return function(verdicts, output, colour)
+  if colour == nil then colour = is_terminal(output) end
+  local group
   for _, found in ipairs(verdicts) do
     if found.group ~= group then
       output:write(group and "\n" or "", found.group, "\n")

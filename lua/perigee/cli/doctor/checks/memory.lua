@@ -110,7 +110,7 @@ local ADVISED = { always = true, advise = true, madvise = true,
 
 local function huge_setting(machine, file, what, value)
   local chosen = machine:chosen(HUGE .. file)
-  if not chosen then return verdict.unknown(what) end
+  if not chosen then return note(what .. ": unknown") end
   local text = ("%s: %s"):format(what, chosen)
   if ADVISED[chosen] then return ok(text) end
   return note(text, "let regions of 2 MiB and more have huge pages",

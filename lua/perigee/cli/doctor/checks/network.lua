@@ -8,6 +8,7 @@ local ok, note, warning, problem =
 
 local NET, IPV4 = "/proc/sys/net/core/", "/proc/sys/net/ipv4/"
 local UP = 1
+local BACKLOG = 256                     -- what a listener asks for
 local MEBIBYTE = 2 ^ 20
 
 local size = units.format_size
@@ -103,7 +104,7 @@ local function backlog(machine)
     return verdict.unknown(NET .. "somaxconn is not there")
   end
   local found = "net.core.somaxconn = " .. most
-  if most >= 1024 then return ok(found) end
+  if most >= BACKLOG then return ok(found) end
   local judge = most >= 128 and note or warning
   return judge(found, "let more connections wait",
     "sudo sysctl -w net.core.somaxconn=4096")
@@ -162,7 +163,8 @@ return {
     why = "A connection carries a window in each round trip: of 4 MiB, over "
       .. "20 ms, 1.6 Gb/s" },
   { name = "socket buffers", look = buffers,
-    why = "What a program may ask of a socket at most" },
+    why = "Perigee leaves its own to the kernel, but soft-RoCE and other "
+      .. "programs ask for theirs; these were made small" },
   { name = "backlog", look = backlog,
     why = "So many connections wait to be accepted; when a worker comes back, "
       .. "all its callers dial at once" },

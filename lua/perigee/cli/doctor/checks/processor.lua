@@ -83,6 +83,23 @@ local function clock(machine)
     "sudo dmesg | grep -iE 'tsc|clocksource'")
 end
 
+-- What libsodium's AES-GCM asks of a processor.
+local CIPHER = { x86 = { "aes", "pclmulqdq" }, arm = { "aes", "pmull" } }
+
+local function cipher(machine)
+  local text = machine:read "/proc/cpuinfo" or ""
+  local flags = text:match "flags%s*:([^\n]*)"
+  local wanted = flags and CIPHER.x86 or CIPHER.arm
+  flags = flags or text:match "Features%s*:([^\n]*)"
+  if not flags then return verdict.unknown "/proc/cpuinfo does not tell" end
+  for _, flag in ipairs(wanted) do
+    if not (flags .. " "):find(" " .. flag .. " ", 1, true) then
+      return note("no AES instructions; ChaCha20 is used")
+    end
+  end
+  return ok "AES-GCM"
+end
+
 -- ---- NUMA -----------------------------------------------------------------
 
 -- The nodes of NICs that carry RDMA or the network, as "name" by node.
@@ -157,6 +174,9 @@ return {
   { name = "clock", look = clock,
     why = "Every deadline reads the clock; one that takes a system call costs "
       .. "more than a small call itself" },
+  { name = "encryption", look = cipher,
+    why = "With AES instructions sealing costs a fraction of what it costs "
+      .. "without; both peers need them" },
   { name = "NUMA", look = numa,
     why = "Memory and NICs of another node are slower, by up to a half" },
   { name = "NUMA balancing", look = balancing,

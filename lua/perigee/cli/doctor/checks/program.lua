@@ -33,6 +33,17 @@ local function core(machine)
     .. "source tree", "make && sudo make install")
 end
 
+-- What everything begins with, with all that the environment asks of it.
+local function engine(machine)
+  if not machine:module "perigee.native" then
+    return verdict.unknown "the core is not there"
+  end
+  local fine, why = machine:try()
+  if fine then return ok "opens, and allocates" end
+  return problem(why:match "^[^\n]*", "do what it says, or look at what else "
+    .. "is a problem here")
+end
+
 -- pidfd_open is of 5.3, F_SEAL_FUTURE_WRITE of 5.1.
 local function kernel(machine)
   local release = machine:read "/proc/sys/kernel/osrelease"
@@ -51,6 +62,8 @@ return {
   { name = "core", look = core,
     why = "The data path is C: nothing runs without perigee/core.so of the "
       .. "same version as the Lua modules" },
+  { name = "engine", look = engine,
+    why = "Without an engine nothing runs" },
   { name = "kernel", look = kernel,
     why = "Shared memory is sealed, and a peer's death is noticed, by calls "
       .. "that older kernels lack" },

@@ -5,6 +5,8 @@ local verdict = require "perigee.cli.doctor.verdict"
 local ok, note, warning, problem =
   verdict.ok, verdict.note, verdict.warning, verdict.problem
 
+local SECRET_LEAST, SECRET_MOST = 16, 4096
+
 local TRANSPORTS = { auto = true, shm = true, verbs = true, tcp = true }
 
 -- Those of the tests, benches and builds of a source tree.
@@ -58,7 +60,8 @@ local function check_nics(machine, value)
 end
 
 local CHECKS = { TRANSPORT = check_transport, SCOPE = check_scope,
-                 RDMA = check_rdma, NICS = check_nics, SECRET = function() end }
+                 RDMA = check_rdma, NICS = check_nics,
+                 FAULTS = function() end, SECRET = function() end }
 
 local function is_internal(name)
   for _, prefix in ipairs(INTERNAL_PREFIXES) do
@@ -98,8 +101,16 @@ local function environment(machine)
   end
   if #verdicts > 0 then return verdicts end
   table.sort(names)
-  return ok(#names > 0 and table.concat(names, ", ") .. " set, and fine"
+  return ok(#names > 0 and table.concat(names, ", ") .. " set"
     or "no PERIGEE_* is set")
+end
+
+-- Made to try a program in bad weather, and easily forgotten.
+local function faults(machine)
+  local value = machine:getenv "PERIGEE_FAULTS" or ""
+  if not value:find "[^,%s]" then return ok "none asked for" end
+  return warning(("PERIGEE_FAULTS is %q"):format(value), "do without, unless "
+    .. "that is wanted", "unset PERIGEE_FAULTS")
 end
 
 -- ---- The secret -----------------------------------------------------------
@@ -115,7 +126,7 @@ local function secret_file(machine, path)
     return problem(("%s is no file but a %s"):format(path, entry.kind),
       "name the file itself")
   end
-  if entry.uid ~= machine.uid then
+  if entry.uid ~= machine.uid and entry.uid ~= 0 then
     return problem(("%s belongs to user %d, this is user %d"):format(path,
       entry.uid, machine.uid), "give it to the user who runs the program",
       ("sudo chown %d %s"):format(machine.uid, path))
@@ -124,8 +135,13 @@ local function secret_file(machine, path)
     return problem(("%s has mode %04o, open to others"):format(path,
       entry.mode), "close it to others", "chmod 600 " .. path)
   end
-  if entry.size == 0 then
-    return problem(path .. " is empty", "write a secret to it",
+  if not machine:may(path, "r") then
+    return problem(path .. " may not be read", "give it to the user who runs "
+      .. "the program", ("sudo chown %d %s"):format(machine.uid, path))
+  end
+  if entry.size < SECRET_LEAST or entry.size > SECRET_MOST + 1 then
+    return problem(("%s has %d bytes, not %d to %d"):format(path, entry.size,
+      SECRET_LEAST, SECRET_MOST), "write another one to it",
       "head -c 32 /dev/urandom | base64 > " .. path)
   end
   return ok(path .. ", closed to others")
@@ -138,6 +154,11 @@ local function secret(machine)
   end
   local path = value:match "^file:(.*)$"
   if path then return secret_file(machine, path) end
+  if #value < SECRET_LEAST or #value > SECRET_MOST then
+    return problem(("%d bytes in the environment, not %d to %d"):format(#value,
+      SECRET_LEAST, SECRET_MOST), "take another one, and put it into a file",
+      "(umask 077; head -c 32 /dev/urandom | base64 > ~/.perigee-secret)")
+  end
   return note("in the environment itself",
     "put it into a file that only its user can read, and set PERIGEE_SECRET to "
     .. "file:PATH")
@@ -146,6 +167,8 @@ end
 return {
   { name = "environment", look = environment,
     why = "A variable that is misspelt is ignored, or ends the program" },
+  { name = "faults", look = faults,
+    why = "Faults on purpose drop, delay and cut what is sent" },
   { name = "secret", look = secret,
     why = "Both sides of a session over TCP prove that they have it; who can "
       .. "read it can be a peer" },
