@@ -155,10 +155,9 @@ static void tcp_close(struct lane *lane) {
   tcp_stash_drop(lane, -1, 0);
   for (int i = 0; i < TCP_STREAMS; i++)
     stream_free(lane->streams[i]);
-  for (int i = 0; i < RINGS; i++) {
+  tcp_drafts_close(lane);
+  for (int i = 0; i < RINGS; i++)
     free(lane->in[i].bytes);
-    free(lane->out[i].draft);
-  }
   if (lane->arena) {
     munmap(lane->arena, lane->arena_length);
     blocks_close(&lane->blocks);

@@ -234,6 +234,7 @@ uint8_t *tcp_reserve(struct lane *, enum ring, uint64_t length);
 void tcp_publish(struct lane *, enum ring, uint64_t length);
 int tcp_peek(struct lane *, enum ring, const uint8_t **bytes, uint64_t *length);
 bool tcp_release(struct lane *);
+void tcp_drafts_close(struct lane *);
 /* Where a record that comes is put, or NULL: it may not be. */
 uint8_t *tcp_record_room(struct lane *, enum ring, uint32_t length);
 void tcp_record_there(struct lane *, enum ring, uint32_t length);

@@ -10,10 +10,11 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "transport/tcp.h"
 
-enum { UNIT = 64, WORD = 8 };
+enum { UNIT = 64, WORD = 8, ASTRAY = 1 << 20 };
 
 static uint32_t charge(uint64_t length) {
   return (uint32_t)((length + UNIT - 1) & ~(uint64_t)(UNIT - 1));
@@ -21,13 +22,31 @@ static uint32_t charge(uint64_t length) {
 
 /* ---- Out ---------------------------------------------------------------- */
 
+/* Behind it nothing lies for a while: it is lent to programs, and one that
+ * writes beyond its loan should harm itself only. */
+static uint64_t draft_size(const struct lane *lane) {
+  return lane->options.ring / 4 + ASTRAY;
+}
+
+static uint8_t *draft_open(const struct lane *lane) {
+  void *p = mmap(NULL, draft_size(lane), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? NULL : p;
+}
+
+void tcp_drafts_close(struct lane *lane) {
+  for (int i = 0; i < RINGS; i++)
+    if (lane->out[i].draft)
+      munmap(lane->out[i].draft, draft_size(lane));
+}
+
 uint8_t *tcp_reserve(struct lane *lane, enum ring ring, uint64_t length) {
   struct outbox_ring *out = &lane->out[ring];
   if (lane->stream_count == 0 || lane->cut || length > lane->options.ring / 4 ||
       lane->peer_ring - (out->sent - out->consumed) < charge(length))
     return NULL;
   if (!out->draft)
-    out->draft = malloc(lane->options.ring / 4);
+    out->draft = draft_open(lane);
   return out->draft;
 }
 

@@ -170,6 +170,10 @@ describe("a stopped peer", function()
   it("still lends the memory that it allocated", function()
     local shared = assert(session:region("shared"))
     local slice = here:slice(0, SIZE)
+    if session:explain().transport == "tcp" then
+      pending("over a socket its owner has to send it")
+      return
+    end
     child:signal("STOP")
     assert(session:read { from = shared:slice(0, SIZE), to = slice }:wait(5))
     unchanged(slice, 0xa5)
