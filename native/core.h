@@ -161,7 +161,14 @@ struct perigee_session {
   struct secret ticket_key;   /* whose key is the secret then */
   bool alone, calls; /* without a socket; the side of it that speaks first */
   bool spoken;       /* frames go through the lane */
-  struct node news;  /* accepted: in engine->news; lost: in engine->losses */
+  bool attached;     /* more sockets were dialed for it, */
+  struct node attaching;             /* and these are on their way */
+  union socket_address peer_address; /* of the socket that the lane has */
+  uint32_t peer_length;
+  bool same_host;       /* its end will be told by its socket */
+  int64_t heard_at;     /* when something of the peer came last, and how many */
+  uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
+  struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
   bool devices;      /* of verbs are here, and may be used */
@@ -467,6 +474,20 @@ void session_hear(struct perigee_session *session);
 int session_say(struct perigee_session *session, const struct frame *frame);
 void session_drain(struct perigee_session *session);
 
+/* ---- attach.c ---------------------------------------------------------- */
+/* Dials them once the lane wants any; one of them is connected, or is not; none
+ * is wanted any more. */
+void attach_wanted(struct perigee_session *session);
+void attach_ready(void *what);
+void attach_end(struct perigee_session *session);
+/* A stranger's first word: the stranger is gone, unless with a status. */
+int attach_asked(struct perigee_session *stranger, const struct attach *asked);
+
+/* ---- liveness.c -------------------------------------------------------- */
+void liveness_begin(struct perigee_session *session);
+void liveness_heard(struct perigee_session *session); /* looks if it was */
+void liveness_tick(struct perigee_session *session);
+
 /* ---- lookup.c ---------------------------------------------------------- */
 int lookup_asked(struct perigee_session *, const struct lookup *);
 int lookup_found(struct perigee_session *, const struct found *);
@@ -490,7 +511,8 @@ enum watch {
   WATCH_LISTENER,
   WATCH_FABRIC,
   WATCH_RESOLVE,
-  WATCH_LANE
+  WATCH_LANE,
+  WATCH_ATTACH
 };
 void sockets_poll(struct perigee_engine *engine);
 /* Has epoll tell of a descriptor: to what, as which of the kinds. */
@@ -506,6 +528,8 @@ int lane_watch(struct perigee_session *session, int fd);
  * wire_send. */
 int session_tell(struct perigee_session *, const struct frame *, const int *fds,
                  uint32_t fd_count);
+/* Reads what there is, though no descriptor was looked at. */
+void socket_look(struct perigee_session *session);
 /* Takes the frames that have come; what is none of them ends the session. */
 void session_frames(struct perigee_session *session);
 /* Tells or ends the session; false if it was ended. */

@@ -360,7 +360,10 @@ static bool timely(const struct perigee_session *s, int type) {
   case FRAME_READY:
     return s->joined;
   case FRAME_WAKE:
+  case FRAME_PING:
     return s->joined;
+  case FRAME_ATTACH:
+    return s->tcp && !s->dialed && s->step == HELLO_STRANGE;
   default:
     return type == FRAME_REFUSE || type == FRAME_BYE;
   }
@@ -394,6 +397,12 @@ static int heard_refuse(struct perigee_session *s, const struct refuse *r) {
   return PERIGEE_OK;
 }
 
+static int heard_attach(struct perigee_session *s, const struct attach *a) {
+  return attach_asked(s, a) == PERIGEE_OK
+             ? PERIGEE_OK
+             : refuse(s, PERIGEE_DENIED, "there is no session to be part of");
+}
+
 int hello_frame(struct perigee_session *s, const struct frame *f) {
   if (!timely(s, f->type))
     return untimely(s);
@@ -406,6 +415,8 @@ int hello_frame(struct perigee_session *s, const struct frame *f) {
     return heard_offer(s, f);
   case FRAME_READY:
     return heard_ready(s, f->pull);
+  case FRAME_ATTACH:
+    return heard_attach(s, &f->attach);
   case FRAME_REFUSE:
     return heard_refuse(s, &f->refuse);
   case FRAME_BYE:

@@ -16,6 +16,8 @@ static void session_due(struct perigee_session *s) {
     endpoint_tick(s);
   else if (s->state == PERIGEE_SESSION_NONE)
     dial_tick(s);
+  else if (s->state == PERIGEE_SESSION_OPEN)
+    liveness_tick(s);
   else
     hello_timeout(s);
 }

@@ -62,6 +62,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   s->id = id;
   s->fd = fd;
   s->pidfd = -1;
+  list_open(&s->attaching);
   struct node *lists[] = {&s->operations,
                           &s->recvs,
                           &s->recv_imms,
@@ -90,6 +91,7 @@ void session_opened(struct perigee_session *s) {
   s->engine->progress++;
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
+  liveness_begin(s);
   if (s->connect) {
     struct operation *op = s->connect;
     s->connect = NULL;
@@ -166,6 +168,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     close(s->fd);
   s->fd = -1;
   s->connect = NULL;
+  attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
     lane_table(s->lane)->cut(s->lane);
   stop_all(s, status);
@@ -333,8 +336,12 @@ void session_poll(struct perigee_session *s) {
   if (!s->engine->keep && lane_table(s->lane)->release(s->lane))
     session_wake(s);
   const struct perigee_transport *t = lane_table(s->lane);
-  if (t->poll && t->poll(s->lane))
+  if (t->poll && t->poll(s->lane)) {
     s->engine->progress++;
+    liveness_heard(s);
+  }
+  if (!s->attached && t->wants)
+    attach_wanted(s);
   if (s->spoken && !s->alone)
     session_hear(s);
   if (s->state != PERIGEE_SESSION_OPEN)

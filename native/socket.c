@@ -83,6 +83,7 @@ static int frame(struct perigee_session *s, const struct frame *f) {
     return hello_frame(s, f);
   switch (f->type) {
   case FRAME_WAKE:
+  case FRAME_PING:
     return PERIGEE_OK;
   case FRAME_LOOKUP:
     return lookup_asked(s, &f->lookup);
@@ -152,6 +153,11 @@ static void socket_ready(struct perigee_session *s) {
   } while ((uint32_t)got == room || s->state == PERIGEE_SESSION_HELLO);
 }
 
+void socket_look(struct perigee_session *s) {
+  if (s->fd >= 0)
+    socket_ready(s);
+}
+
 static void session_ready(struct perigee_session *s, uint32_t events) {
   if (s->state == PERIGEE_SESSION_NONE) {
     dial_ready(s);
@@ -187,6 +193,9 @@ void sockets_poll(struct perigee_engine *engine) {
       break;
     case WATCH_RESOLVE:
       dial_ready(pointer);
+      break;
+    case WATCH_ATTACH:
+      attach_ready(pointer);
       break;
     case WATCH_LANE:
       lane_ready(pointer);

@@ -3,6 +3,8 @@
  * streams.c - sessions whose frames go through their lane: because there is no
  * socket (endpoint.c), or because the lane has taken it.
  */
+#include <sys/socket.h>
+
 #include "core.h"
 
 static const int64_t DRAIN = 50 * 1000000; /* ns */
@@ -19,8 +21,11 @@ bool streams_take(struct perigee_session *s) {
     session_end(s, PERIGEE_PEER_LOST, "the peer does not take what it is told");
     return false;
   }
+  s->peer_length = sizeof s->peer_address;
+  getpeername(fd, &s->peer_address.any, &s->peer_length);
   s->fd = -1;
   s->spoken = true;
+  s->attached = !(s->dialed && s->tcp);
   int status = t->take(s->lane, fd, s->wire.bytes, s->wire.length);
   s->wire.length = 0;
   if (status < 0)

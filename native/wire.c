@@ -215,6 +215,7 @@ int wire_post(int socket, struct wire *w, const struct frame *frame) {
   if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
     return PERIGEE_PEER_LOST;
   uint32_t gone = sent > 0 ? (uint32_t)sent : 0;
+  w->sent += length;
   return gone < length ? out_append(w, bytes + gone, length - gone)
                        : PERIGEE_OK;
 }
@@ -257,6 +258,7 @@ int wire_read(int socket, struct wire *w) {
   bool excess = m.msg_flags & MSG_CTRUNC;
   keep_fds(w, &m, &excess);
   w->length += (uint32_t)got;
+  w->received += (uint64_t)got;
   return excess ? PERIGEE_PROTOCOL : (int)got;
 }
 

@@ -128,6 +128,7 @@ struct wire {
   uint32_t fd_count;
   uint8_t *out; /* what waits to go: WIRE_OUT bytes, or NULL while none does */
   uint32_t out_from, out_end;
+  uint64_t sent, received; /* bytes that were posted, and read, so far */
 };
 
 /* The bytes of the first frame: their number, 0 if it is not all there, or

@@ -80,6 +80,7 @@ static int stream_add(struct lane *lane, uint32_t number, int fd,
   if (!s)
     return PERIGEE_NO_MEMORY;
   lane->streams[number] = s;
+  lane->bytes_received += length;
   if (lane->stream_count <= number)
     lane->stream_count = number + 1;
   if (!s->sealed && length <= TCP_GULP) {
@@ -92,11 +93,17 @@ static int stream_add(struct lane *lane, uint32_t number, int fd,
 
 static int tcp_take(struct lane *lane, int fd, const uint8_t *bytes,
                     uint32_t length) {
-  return stream_add(lane, 0, fd, bytes, length);
+  /* The first word, by which the other side knows that the lane is up. */
+  const struct tcp_head word = {.type = TCP_CREDIT};
+  int status = stream_add(lane, 0, fd, bytes, length);
+  if (status == PERIGEE_OK && tcp_put(lane->streams[0], &word, NULL))
+    tcp_send(lane->streams[0], TCP_TURN);
+  return status;
 }
 
 static uint32_t tcp_wants(const struct lane *lane) {
-  return lane->options.dialed ? lane->options.streams : 0;
+  bool up = lane->options.dialed && lane->bytes_received > 0;
+  return up ? lane->options.streams : 0;
 }
 
 static int tcp_attach(struct lane *lane, uint32_t number, int fd,
