@@ -20,14 +20,18 @@ local function luajit(machine)
   return ok(found)
 end
 
+-- Libraries that the core is linked to, and where they come from.
+local PACKAGES = { libsodium = "libsodium23", libcares = "libc-ares2" }
+
 local function core(machine)
   local native, why = machine:module "perigee.native"
   if native then
     return ok(("%s, ABI %d"):format(native.path, native.C.perigee_abi()))
   end
-  if why:find "libsodium" then
+  local needed = PACKAGES[why:match "(lib%a+)%.so[%d.]*: cannot open" or ""]
+  if needed then
     return problem(why:match "^[^\n]*", "install the library that it needs",
-      "sudo apt-get install libsodium23")
+      "sudo apt-get install " .. needed)
   end
   return problem(why:match "^[^\n]*", "build and install it again, in its "
     .. "source tree", "make && sudo make install")
