@@ -6,6 +6,7 @@ local contexts = require "perigee.context"
 local engines = require "perigee.engine"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
+local links = require "perigee.link"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local proxies = require "perigee.proxy"
@@ -15,6 +16,8 @@ local sessions = require "perigee.session"
 require "perigee.server"
 
 local C = native.C
+
+links.joined = proxies.joined
 
 local M = {}
 
@@ -108,7 +111,8 @@ function M.new(options, level)
   local engine, err = engines.new(options.engine)
   if not engine then return nil, err end
   local agent = setmetatable({
-    engine = engine, scope = scope, services = {}, last_id = 0, peers = {},
+    engine = engine, scope = scope, services = {}, last_id = 0,
+    peers = setmetatable({}, { __mode = "v" }), -- links, by name or address
     name = options.name or unique_name(engine), transport = options.transport,
     held = false, waiting = {},
   }, Agent)
@@ -136,8 +140,8 @@ function Agent:add(definition, level)
   local names = {}
   for name in pairs(service.methods) do names[#names + 1] = name end
   table.sort(names)
-  if self.last_id + #names > 65535 then
-    error("an agent serves at most 65535 methods", level + 1)
+  if self.last_id + #names > 65534 then
+    error("an agent serves at most 65534 methods", level + 1)
   end
   for _, name in ipairs(names) do
     self.last_id = self.last_id + 1
@@ -182,70 +186,96 @@ end
 
 -- ---- Peers -----------------------------------------------------------------
 
-local function not_there(self, name, err)
-  if err.kind ~= "peer_lost" and err.kind ~= "not_found" then return err end
-  return errors.new("not_found", ("connecting to %s: no agent of that name is "
-    .. "in scope %s"):format(name, self.scope), false)
+-- Is peer an address? No name has a slash or an @ in it.
+local function is_address(peer)
+  return peer:find("^tcp://") or peer:find("^unix:.*[/@]")
 end
 
-local function dial(self, name, timeout)
+local function peer_name(value)
+  if type(value) == "string" and is_address(value) then return end
+  local wanted = check.name(value)
+  if wanted then return wanted .. ", or an address (tcp://... or unix:/...)" end
+end
+
+local ABSENT = { peer_lost = true, not_found = true }
+
+local function not_there(link, err)
+  if not ABSENT[err.kind] then return err end
+  return errors.new("not_found", ("connecting to %s: no agent of that name is "
+    .. "in scope %s"):format(link.peer, link.agent.scope), false)
+end
+
+local function as_it_is(_, err) return err end
+
+local function named(self, name)
   local address = registry.address(self.scope, name)
-  if #address - #"unix:" > C.PERIGEE_ADDRESS_MAX then
-    return nil, errors.new("too_large", ("connecting to %s: the path of its "
-      .. "socket is over %d bytes"):format(name,
-        tonumber(C.PERIGEE_ADDRESS_MAX)), false)
+  if #address - #"unix:" <= C.PERIGEE_ADDRESS_MAX then
+    return links.new(self, name, address, not_there)
   end
-  local future = sessions.connect(self.engine, address, {
-    timeout = timeout, transport = self.transport, peer = name })
-  self.peers[name] = future
-  local session, err = future:wait()
-  if self.peers[name] == future then self.peers[name] = session end
-  if not session then return nil, not_there(self, name, err) end
+  return nil, errors.new("too_large", ("connecting to %s: the path of its "
+    .. "socket is over %d bytes"):format(name,
+      tonumber(C.PERIGEE_ADDRESS_MAX)), false)
+end
+
+local function link_to(self, peer, level)
+  check.value(peer, peer_name, "an agent's name", level + 1)
+  self.engine:use(level + 1)
+  loop.check_wait(level + 1)
+  local link = self.peers[peer]
+  if link then return link end
+  local err
+  if is_address(peer) then
+    link = links.new(self, peer, peer, as_it_is)
+  else
+    link, err = named(self, peer)
+    if not link then return nil, err end
+  end
+  self.peers[peer] = link
+  return link
+end
+
+-- The session of a link, and the link; or nil and an error.
+local function session_with(self, peer, timeout, level)
+  local link, err = link_to(self, peer, level + 1)
+  if not link then return nil, err end
+  if link:live() then loop.refresh(self.engine) end -- may have ended unnoticed
+  local session = link:live()
+  if session then return session, link end
+  session, err = link:open(timeout)
+  if not session then return nil, err end
+  return session, link
+end
+
+--- The session with a peer: the one there is, or a new one; nil and an error
+-- (kind not_found, timeout, denied, ...). peer: the name of an agent in this
+-- agent's scope, or an address ("tcp://HOST:PORT", "unix:/PATH"). options:
+-- timeout (seconds, default 30). Blocks the task, or runs the loop.
+function Agent:session(peer, options)
+  options = check.options(options, { timeout = check.seconds }, "session")
+  local session, err = session_with(self, peer, options.timeout, 2)
+  if not session then return nil, err end
   return session
 end
 
-local function session_with(self, name, timeout, level)
-  check.value(name, check.name, "an agent's name", level + 1)
-  self.engine:use(level + 1)
-  loop.check_wait(level + 1)
-  local known = self.peers[name]
-  if known and known.operation then     -- being dialled by another task
-    return known:wait(timeout)
-  end
-  if known and known.handle then
-    loop.refresh(self.engine)           -- it may have ended unnoticed
-    if known.handle then return known end
-  end
-  return dial(self, name, timeout)
-end
-
---- The session with the agent of that name in this agent's scope: the one there
--- is, or a new one; nil and an error (kind not_found, timeout, ...). options:
--- timeout (seconds, default 30). Blocks the task, or runs the loop.
-function Agent:session(name, options)
-  options = check.options(options, { timeout = check.seconds }, "session")
-  local session, err = session_with(self, name, options.timeout, 2)
-  return session, err
-end
-
---- A session of this agent's engine is over. (The session's.)
-function Agent:session_ended(session)
-  local name = session.dialled
-  if name and self.peers[name] == session then self.peers[name] = nil end
-end
-jit.off(Agent.session_ended)
-
---- A proxy of a service of the agent of that name; nil and an error (kind
--- not_found, no_service, version, timeout, ...). options: timeout (seconds, for
--- this and as default of calls: 30), version (a number, or { lowest, highest
--- }), and those of proxy:with. A second proxy to a peer uses the session there
--- is. Blocks the task, or runs the loop.
-function Agent:proxy(name, service, options)
+--- A proxy of a service of a peer, which is named as for agent:session; nil and
+-- an error (kind not_found, no_service, version, timeout, ...). options:
+-- timeout (seconds, for this and as default of calls: 30), version (a number,
+-- or { lowest, highest }), and those of proxy:with. A second proxy to a peer
+-- uses the session there is. Blocks the task, or runs the loop.
+--
+-- The proxy outlives the session. When the peer is lost, calls that are under
+-- way end once in peer_lost (those of methods marked idempotent are made again
+-- within their timeout); the next call connects again, asks what the service is
+-- like now, and is made. A call made while the peer is away waits for it for
+-- option reconnect (seconds, default 3, 0: one attempt) of its timeout, that of
+-- an idempotent method for all of it, and then ends in peer_lost, or timeout if
+-- that was over, and sent == false. The pauses between attempts are link.lua's.
+-- Closing the session, the proxy or the agent on this side ends that.
+function Agent:proxy(peer, service, options)
   options = proxies.check(service, options, 2)
-  local session, err = session_with(self, name, options.timeout, 2)
-  if not session then return nil, err end
-  local proxy
-  proxy, err = proxies.open(session, service, options, 2)
+  local session, link = session_with(self, peer, options.timeout, 2)
+  if not session then return nil, link end
+  local proxy, err = proxies.open(session, service, options, 2, link)
   return proxy, err
 end
 
@@ -276,11 +306,14 @@ end
 --- Closes it: listener, sessions, engine; its name is free again. Idempotent.
 function Agent:close()
   self.engine:close()
+  for _, link in pairs(self.peers) do link:close() end
   if self.held then
     registry.release(self.scope, self.held)
     self.held = false
   end
 end
+
+jit.off(Agent.close)
 
 function Agent:__tostring()
   return ("agent %s in scope %s"):format(self.name, self.scope)

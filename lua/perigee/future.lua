@@ -8,6 +8,8 @@
 --              one result, or a table of them
 --   finish     function (future, event): settles it with the event's results
 --   waiter     signals to tell (loop.lua)
+--   again, inner  nil but for calls that go on in another session
+--              (call/again.lua): what to go on with, the future of what goes on
 --
 -- A future is made for every asynchronous operation, so it stays this small.
 local errors = require "perigee.errors"
@@ -140,10 +142,12 @@ end
 -- would have if that came first. Never blocks; no-op on what has ended.
 function Future:cancel()
   if self.ended then return end
-  local operation = self.operation
+  local operation, inner = self.operation, self.inner
   if operation then
     local handle = self.owner.engine.handle
     if handle then C.perigee_cancel(handle, operation) end
+  elseif inner then
+    inner:cancel()
   else
     M.settle(self, nil, errors.new("cancelled", "it was cancelled"))
   end

@@ -8,7 +8,12 @@
 --   proxy:close()             ends this object; the session stays
 --
 -- A proxy holds nothing but its binding (call/outcome.lua) at [1], so that no
--- method's name can be in the way.
+-- method's name can be in the way. What it knows of the service is its class,
+-- one for all proxies of a service that have the same link (or session): when
+-- the peer is there again after its session was lost (call/again.lua), the
+-- class is made to fit its new description, and so the functions that programs
+-- hold go by the new ids at once.
+local again = require "perigee.call.again"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -35,16 +40,23 @@ local function version(value)
 end
 
 local WITH = { timeout = check.seconds, into = slice, reader = check.callable,
-               capacity = check.count, request_capacity = check.count }
+               capacity = check.count, request_capacity = check.count,
+               reconnect = check.seconds }
 local OPEN = { version = version }
 for name, each in pairs(WITH) do OPEN[name] = each end
 
 -- ---- Bindings --------------------------------------------------------------
 
+local RECONNECT = 3                     -- seconds that a call waits by default
+local ASKING = 5                        -- for descriptions nobody yet waits for
+local NOWHERE = 65535                   -- an id that no method has
+
 local function bind(session, options, before, level)
   local timeout = options.timeout or before.timeout or 30
   local binding = {
     session = session, engine = session.engine, message = native.message_t(),
+    class = before.class, link = before.link, version = before.version,
+    reconnect = options.reconnect or before.reconnect or RECONNECT,
     timeout = timeout, into = options.into or before.into,
     reader = options.reader or before.reader,
     capacity = options.capacity or before.capacity,
@@ -75,6 +87,7 @@ end
 local function close(self)
   local binding = self[1]
   local text = binding.session:text()
+  binding.link = false
   binding.session = {
     handle = false, engine = binding.engine, text = function() return text end,
     gone = function(_, doing)
@@ -117,31 +130,54 @@ local function with_of(class)
   end
 end
 
--- A class for each description: its methods are made once.
-local function make_class(name, description)
-  local class = { name = name, version = description.version, methods = {} }
-  local sync, async = { close = close }, { close = close }
-  sync.with = with_of(class)
-  for key, told in pairs(description.methods) do
-    local method = { id = told.id, name = key, service = name,
-                     text = name .. "." .. key,
-                     inplace = told.kind == "inplace" }
-    local kind = KINDS[told.kind]
-    if kind then
-      class.methods[key] = told.kind
-      sync[key], async[key] = kind.call(method), kind.start(method)
-    end
-  end
+-- methods: kinds by name; known: all methods there ever were, by name.
+local function make_class(name)
+  local class = { name = name, version = 0, methods = {}, known = {},
+                  session = false }
   local function text(self)
     return ("proxy of %s of %s"):format(name, self[1].session:text())
   end
-  class.sync = { __index = setmetatable(sync, fallback(class, same)),
+  class.sync = { __index = setmetatable({}, fallback(class, same)),
                  __tostring = text }
-  class.async = { __index = setmetatable(async, fallback(class, in_future)),
+  class.async = { __index = setmetatable({}, fallback(class, in_future)),
                   __tostring = text }
   return class
 end
-jit.off(make_class)
+
+local function forget_methods(class, sync, async)
+  for key in pairs(sync) do sync[key] = nil end
+  for key in pairs(async) do async[key] = nil end
+  for _, method in pairs(class.known) do method.id = NOWHERE end
+  class.methods = {}
+  sync.with, sync.close, async.close = with_of(class), close, close
+end
+
+local function fit_method(class, key, told)
+  local kind, method = KINDS[told.kind], class.known[key]
+  if not kind then return end
+  if not method or method.kind ~= kind then
+    method = { name = key, service = class.name, kind = kind,
+               text = class.name .. "." .. key }
+    method.call, method.start = kind.call(method), kind.start(method)
+    class.known[key] = method
+  end
+  method.id, method.inplace = told.id, told.kind == "inplace"
+  method.idempotent = told.idempotent == true
+  class.methods[key] = told.kind
+  class.sync.__index[key] = method.call
+  class.async.__index[key] = method.start
+end
+
+-- Makes the class fit a description. Its functions are made once.
+local function fit(class, description)
+  class.version = description.version
+  forget_methods(class, class.sync.__index, class.async.__index)
+  for key, told in pairs(description.methods) do
+    fit_method(class, key, told)
+  end
+end
+jit.off(forget_methods)
+jit.off(fit)
 
 -- ---- Opening ---------------------------------------------------------------
 
@@ -163,10 +199,8 @@ local function is_description(told)
 end
 jit.off(is_description)
 
--- The class of a service of the peer's, asked for once.
-local function class_of(session, name, timeout)
-  local known = session.proxies[name]
-  if known then return known end
+-- What session's peer says of a service, or nil and an error.
+local function ask(session, name, timeout)
   local asking = { bind(session, { timeout = timeout }, NOTHING, 2) }
   local agent = session.engine.agent
   local told, err = describe(asking, name, agent and agent.name)
@@ -179,13 +213,30 @@ local function class_of(session, name, timeout)
     return nil, errors.new("protocol", doing
       .. ": the peer's description of it is none", false)
   end
-  local class = make_class(name, told)
-  if session.handle then session.proxies[name] = class end
+  return told
+end
+
+-- Has class fit what session's peer serves: true, or nil and an error.
+local function fit_to(class, session, timeout)
+  if class.session == session then return true end
+  local told, err = ask(session, class.name, timeout)
+  if not told then return nil, err end
+  fit(class, told)
+  class.session = session
+  return true
+end
+
+-- The class of a service, asked for once in a session; owner keeps it.
+local function class_of(owner, session, name, timeout)
+  local class = owner.proxies[name] or make_class(name)
+  local fine, err = fit_to(class, session, timeout)
+  if not fine then return nil, err end
+  owner.proxies[name] = class
   return class
 end
 
 local function check_version(class, wanted, session)
-  if wanted == nil then return nil end
+  if not wanted then return nil end
   local low, high = wanted, wanted
   if type(wanted) == "table" then low, high = wanted[1], wanted[2] end
   local has = class.version
@@ -196,16 +247,35 @@ local function check_version(class, wanted, session)
     false)
 end
 
---- A proxy of a service of session's peer; see agent:proxy. Raises misuse at
--- level.
-function M.open(session, name, options, level)
+--- Has all that is known of services by link fit what session's peer serves.
+-- (For links. Whom this fails ask for themselves.)
+function M.joined(link, session)
+  for _, class in pairs(link.proxies) do fit_to(class, session, ASKING) end
+end
+jit.off(M.joined)
+
+again.fit = fit_to
+again.unfit = check_version
+
+function again.no_method(class, name)
+  local _, err = unknown(class, name)()
+  return err
+end
+
+--- A proxy of a service of session's peer; see agent:proxy. link: by which the
+-- peer is found again, nil if it is not to be. Raises misuse at level.
+function M.open(session, name, options, level, link)
   check.value(name, check.string, "a service's name", level + 1)
   options = check.options(options, OPEN, "proxy", level + 1)
-  local class, err = class_of(session, name, options.timeout or 30)
+  local class, err = class_of(link or session, session, name,
+                              options.timeout or 30)
   if not class then return nil, err end
   err = check_version(class, options.version, session)
   if err then return nil, err end
-  return open(class, bind(session, options, NOTHING, level + 1))
+  local before = { into = false, reader = false, capacity = false,
+                   request = false, class = class, link = link or false,
+                   version = options.version or false }
+  return open(class, bind(session, options, before, level + 1))
 end
 
 --- The checks of proxy options alone, before anything is dialled.

@@ -15,7 +15,8 @@ local SERVICE = {
 }
 
 local METHOD = {
-  raw = check.boolean, inplace = check.boolean, landing = check.callable,
+  raw = check.boolean, inplace = check.boolean, idempotent = check.boolean,
+  landing = check.callable,
   abandoned = check.callable, [1] = check.callable,
 }
 
@@ -53,7 +54,8 @@ local function method_of(service, name, definition, level)
   return { service = service.name, name = name, kind = kind_of(definition),
            text = service.name .. "." .. name, handler = definition[1],
            landing = definition.landing or false,
-           abandoned = definition.abandoned or false }
+           abandoned = definition.abandoned or false,
+           idempotent = definition.idempotent or false }
 end
 
 --- Checks definition; a service: name, version and its methods by name. Raises
@@ -76,12 +78,14 @@ function M.new(definition, level)
 end
 jit.off(M.new)
 
---- What travels of a service: its version, and kind, id and landing of methods.
+--- What travels of a service: its version, and of methods kind, id, landing and
+-- idempotent.
 function M.describe(service)
   local methods = {}
   for name, each in pairs(service.methods) do
     methods[name] = { id = each.id, kind = each.kind,
-                      landing = each.landing and true or nil }
+                      landing = each.landing and true or nil,
+                      idempotent = each.idempotent or nil }
   end
   return { version = service.version, methods = methods }
 end

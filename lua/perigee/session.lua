@@ -34,7 +34,7 @@ function M.adopt(engine, id, peer)
   local session = setmetatable({
     engine = engine, handle = handle, id = id, peer = peer or false,
     address = "", from = "", lost = false, ending = false, accepted = false,
-    dialled = peer or false, last = false,
+    link = false, closed = false, last = false,
     remotes = {}, proxies = {}, send = nil,
     scratch = native.transfers_t(1), spare = false,
   }, Session)
@@ -66,16 +66,17 @@ end
 
 -- The value of the future tells to whom, and the peer's name if it has one.
 local function connected(future, event)
-  local engine, dialled = future.owner, future.value
+  local engine, asked = future.owner, future.value
   if event.status ~= 0 then
     return futures.settle(future, nil, errors.ended(event.status,
-      "connecting to " .. dialled.to, why(engine, event), false))
+      "connecting to " .. asked.to, why(engine, event), false))
   end
-  local session = M.adopt(engine, event.session, dialled.peer)
+  local session = M.adopt(engine, event.session, asked.peer)
   if not session then
     return futures.settle(future, nil, errors.new("peer_lost",
-      "connecting to " .. dialled.to .. ": it hung up at once", false))
+      "connecting to " .. asked.to .. ": it hung up at once", false))
   end
+  if asked.link then asked.link:arrived(session) end
   futures.settle(future, session)
 end
 
@@ -107,7 +108,7 @@ local function dial(engine, address, options)
 end
 
 --- Dials address; the future of a session. options: timeout, transport, peer (a
--- name for the other side).
+-- name for the other side), link (which is told of its making and its end).
 function M.connect(engine, address, options)
   local to = options.peer or address
   local operation = dial(engine, address, options)
@@ -115,8 +116,8 @@ function M.connect(engine, address, options)
     return futures.done(nil, errors.from(operation, "connecting to " .. to,
                                          engine.handle, false, 4))
   end
-  return futures.start(engine, operation, { to = to, peer = options.peer },
-                       connected)
+  return futures.start(engine, operation, { to = to, peer = options.peer,
+                                            link = options.link }, connected)
 end
 
 -- ---- Ending ----------------------------------------------------------------
@@ -147,8 +148,7 @@ local function finish(session, err)
   session.ending, session.handle = session.handle, false
   for _, remote in pairs(session.remotes) do remote:close() end
   session.remotes, session.proxies = {}, {}
-  local agent = session.engine.agent
-  if agent then agent:session_ended(session) end
+  if session.link then session.link:left(session) end
   session.engine:later(function() return free(session) end)
 end
 jit.off(finish)
@@ -157,6 +157,7 @@ jit.off(finish)
 -- peer_lost. Idempotent, never blocks.
 function Session:close()
   local handle = self.handle
+  self.closed = true
   if not handle then return end
   C.perigee_session_close(handle)
   finish(self, errors.new("closed", ("the session with %s was closed")
@@ -166,6 +167,7 @@ end
 --- Forgets it without the core, which is about to close it. (The engine's.)
 function Session:forget()
   if not self.handle then self.ending = false return end
+  self.closed = true
   finish(self, errors.new("closed", ("the engine of the session with %s was "
     .. "closed"):format(self:text()), false))
   self.ending = false

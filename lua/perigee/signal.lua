@@ -73,9 +73,16 @@ function M.detach(future, signal)
   if before then before.next = node.next else future.waiter = node.next end
 end
 
---- Tells those who wait for future, whose field `ended` has just been set.
+local function first_first(node)
+  local before
+  while node do node.next, before, node = before, node, node.next end
+  return before
+end
+
+--- Tells those who wait for future, whose field `ended` has just been set, in
+-- the order in which they came.
 function M.wake(future)
-  local node = future.waiter
+  local node = first_first(future.waiter)
   future.waiter = false
   while node do
     local signal = node.signal

@@ -66,12 +66,17 @@ local function transfer(session, kind, spec, immediate)
   local from, to, timeout = spec.from, spec.to, timeout_of(spec, 3)
   if not from or not to then
     local list, n, kept = batch.list(session, kind, spec, 3)
+    if not list then return futures.done(nil, n) end
     return submit(session, kind, list, n, immediate, timeout, kept)
   end
   if strange(spec) then misuse(kind, explain(spec), 3) end
   local list = session.scratch
   local why = fill(list[0], session, kind, from, to)
-  if why then misuse(kind, why, 3) end
+  if why then
+    local err = batch.stale(session, kind, from, to)
+    if err then return futures.done(nil, err) end
+    misuse(kind, why, 3)
+  end
   return submit(session, kind, list, 1, immediate, timeout, from, to)
 end
 

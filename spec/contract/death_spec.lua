@@ -58,7 +58,7 @@ describe("when the server is killed", function()
 
   before_each(function()
     child = process.start(server, GIB):expect("ready")
-    proxy, agent = cases.proxy("x", { timeout = 20 })
+    proxy, agent = cases.proxy("x", { timeout = 20, reconnect = 0.1 })
   end)
   after_each(cases.cleanup)
 

@@ -3,8 +3,10 @@
 -- wait for the reply, and failures as errors.
 --
 -- A binding has: session, engine, message (a struct that is filled for every
--- call), timeout (ns), and from with{}: into, reader, capacity, request (its
--- capacity), each false if not given.
+-- call), timeout (seconds), and from with{}: into, reader, capacity, request
+-- (its capacity), each false if not given; class (what is known of the service,
+-- proxy.lua), version (wanted), and for calls that may go on in another session
+-- (again.lua) link, which is false for others, and reconnect (seconds).
 local codec = require "perigee.codec"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -61,7 +63,7 @@ function M.failure(binding, method, told)
     err.traceback = traceback
   end
   err.code = code
-  err.sent = not (ran == false or NOT_RUN[kind])
+  err.sent = binding.sent or not (ran == false or NOT_RUN[kind])
   return err
 end
 
@@ -69,7 +71,8 @@ end
 -- at level.
 function M.refused(binding, method, status, level)
   return errors.from(status, M.doing(binding, method),
-                     binding.engine.handle or nil, false, (level or 2) + 1)
+                     binding.engine.handle or nil, binding.sent or false,
+                     (level or 2) + 1)
 end
 
 --- The error of a call on a session that is over.
@@ -77,14 +80,12 @@ function M.gone(binding, method)
   return binding.session:gone(("calling %s"):format(method.text))
 end
 
---- The long way: a future, and the loop.
+--- The long way: the future, which has ended, or nil and an error.
 function M.wait(binding, operation, value, finish)
   local future = futures.start(binding, operation, value, finish)
-  if not loop.wait(future, huge) then
-    future:cancel()
-    return futures.unfinished("waiting for a reply")
-  end
-  return futures.results(future)
+  if loop.wait(future, huge) then return future end
+  future:cancel()
+  return futures.unfinished("waiting for a reply")
 end
 
 --- Ends a future in what a function raised: waiting for it raises that.

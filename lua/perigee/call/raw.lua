@@ -3,6 +3,7 @@
 -- writer: a function that fills a loan of the peer's memory and returns how
 -- many bytes it filled. The reply is a Lua string, the filled part of `into`,
 -- or what `reader` makes of it in place.
+local again = require "perigee.call.again"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -15,10 +16,11 @@ local C = native.C
 local await, event, settle = outcome.await, outcome.event, futures.settle
 local open, close, state = views.open, views.close, loop.state
 local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
+local now = loop.now
 
 local M = {}
 
-local AGAIN = C.PERIGEE_AGAIN
+local AGAIN, PEER_LOST = C.PERIGEE_AGAIN, C.PERIGEE_PEER_LOST
 local SMALL = 8192                      -- least capacity nobody asked for
 local loan = native.loan_t()
 
@@ -179,6 +181,9 @@ end
 local function finish_by(method)
   return function(future, told)
     local binding = future.owner
+    if future.again and told.status == PEER_LOST then
+      return again.resume(future, method, told)
+    end
     if binding.reader and told.status == 0 then
       return M.settle_read(future, pcall(results, binding, method, told))
     end
@@ -198,12 +203,26 @@ function M.call(method)
   return function(self, payload)
     local binding = self[1]
     if state.pinned then loop.check_wait(2) end
+    local began = method.idempotent and now()
     local operation, kept = submit(binding, method, payload)
-    if not operation then return nil, kept end
-    if await(binding.engine, operation) then
-      return results(binding, method, event)
+    local err
+    if not operation then
+      err = kept
+    elseif await(binding.engine, operation) then
+      if not began or event.status ~= PEER_LOST then
+        return results(binding, method, event)
+      end
+      err = outcome.failure(binding, method, event)
+    else
+      local future
+      future, err = outcome.wait(binding, operation, kept, finish)
+      if not future then return nil, err end
+      err = began and again.lost(future)
+      if not err then return futures.results(future) end
     end
-    return outcome.wait(binding, operation, kept, finish)
+    local call, proxy = again.renew(self, method, err, operation and began)
+    if call then return call(proxy, payload) end
+    return nil, proxy
   end
 end
 
@@ -213,8 +232,10 @@ function M.start(method)
   return function(self, payload)
     local binding = self[1]
     local operation, kept = submit(binding, method, payload)
-    if not operation then return futures.done(nil, kept) end
-    return futures.start(binding, operation, kept, finish)
+    if not operation then return again.later(self, method, kept, payload) end
+    local future = futures.start(binding, operation, kept, finish)
+    if method.idempotent then again.guard(future, self, payload) end
+    return future
   end
 end
 

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Typed calls. A caller's function encodes the arguments into a buffer of the
 -- codec's, which is kept until the call has ended: the core may refer to it.
+local again = require "perigee.call.again"
 local codec = require "perigee.codec"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -16,11 +17,12 @@ local acquire, release, pack = codec.acquire, codec.release, codec.pack
 local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local await, event, settle = outcome.await, outcome.event, futures.settle
 local store_local, state = slices.store_local, loop.state
+local now = loop.now
 
 local M = {}
 
 local TYPED, SLICE = C.PERIGEE_TYPED, C.PERIGEE_SLICE
-local POOLED = C.PERIGEE_POOLED
+local POOLED, PEER_LOST = C.PERIGEE_POOLED, C.PERIGEE_PEER_LOST
 
 local function decoded(binding, method, fine, ...)
   if fine then return ... end
@@ -109,6 +111,9 @@ local function finish_by(method)
   return function(future, told)
     local binding, kept = future.owner, future.value
     release(kept[1])
+    if future.again and told.status == PEER_LOST then
+      return again.resume(future, method, told)
+    end
     settle(future, results(binding, method, told))
   end
 end
@@ -119,14 +124,28 @@ function M.call(method)
   return function(self, ...)
     local binding = self[1]
     if state.pinned then loop.check_wait(2) end
+    local began = method.idempotent and now()
     local operation, out, slice = submit(binding, method, ...)
-    if not operation then return nil, out end
-    if await(binding.engine, operation) then
+    local err
+    if not operation then
+      err = out
+    elseif await(binding.engine, operation) then
       release(out)
-      return results(binding, method, event)
+      if not began or event.status ~= PEER_LOST then
+        return results(binding, method, event)
+      end
+      err = outcome.failure(binding, method, event)
+    else
+      local future
+      future, err = outcome.wait(binding, operation,
+                                 { out, slice, binding.into }, finish)
+      if not future then return nil, err end
+      err = began and again.lost(future)
+      if not err then return futures.results(future) end
     end
-    return outcome.wait(binding, operation, { out, slice, binding.into },
-                        finish)
+    local call, proxy = again.renew(self, method, err, operation and began)
+    if call then return call(proxy, ...) end
+    return nil, proxy
   end
 end
 
@@ -136,9 +155,11 @@ function M.start(method)
   return function(self, ...)
     local binding = self[1]
     local operation, out, slice = submit(binding, method, ...)
-    if not operation then return futures.done(nil, out) end
-    return futures.start(binding, operation, { out, slice, binding.into },
-                         finish)
+    if not operation then return again.later(self, method, out, ...) end
+    local future = futures.start(binding, operation,
+                                 { out, slice, binding.into }, finish)
+    if method.idempotent then again.guard(future, self, ...) end
+    return future
   end
 end
 

@@ -2,6 +2,7 @@
 --- From what callers name, { from = slice, to = slice } or a list of such, to
 -- what the core takes. Misuse raises at the given level.
 local check = require "perigee.check"
+local errors = require "perigee.errors"
 local native = require "perigee.native"
 local slices = require "perigee.slice"
 
@@ -73,6 +74,16 @@ local function fill(item, session, kind, from, to)
 end
 M.fill = fill
 
+--- The error of a transfer whose remote slice is of a session that is over, as
+-- handles of a peer's earlier life are; nil if that is not what is wrong.
+function M.stale(session, kind, from, to)
+  local remote = kind == READ and from or to
+  local other = slices.is_slice(remote) and remote.owner.session
+  if not other or other == session or other.handle then return nil end
+  return errors.new("stale", ("%s with %s: %s is of a session that is over")
+    :format(M.NAMES[kind], session:text(), remote.owner:text()), false)
+end
+
 local function problem(item, session, kind, spec)
   if type(spec) ~= "table" then return "a transfer is a table" end
   if not (spec.from and spec.to) then return explain(spec) end
@@ -83,7 +94,7 @@ local function problem(item, session, kind, spec)
 end
 
 --- The core's list of a list of specs, how many there are, and the slices that
--- must stay alive with it.
+-- must stay alive with it; or nil and an error of kind stale.
 function M.list(session, kind, specs, level)
   local n = #specs
   if n == 0 then misuse(kind, explain(specs), level + 1) end
@@ -95,7 +106,13 @@ function M.list(session, kind, specs, level)
   local list, kept = native.transfers_t(n), {}
   for i = 1, n do
     local why = problem(list[i - 1], session, kind, specs[i])
-    if why then misuse(kind, ("number %d: %s"):format(i, why), level + 1) end
+    if why then
+      local spec = specs[i]
+      local err = type(spec) == "table"
+        and M.stale(session, kind, spec.from, spec.to)
+      if err then return nil, err end
+      misuse(kind, ("number %d: %s"):format(i, why), level + 1)
+    end
     kept[2 * i - 1], kept[2 * i] = specs[i].from, specs[i].to
   end
   return list, n, kept

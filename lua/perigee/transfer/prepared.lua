@@ -95,6 +95,7 @@ local function prepare(session, kind, spec, immediate)
     end
   end
   local list, n, kept = batch.list(session, kind, specs, 3)
+  if not list then return nil, n end
   local out = prepared_out()
   local status = C.perigee_prepare(session.handle, kind, list, n, immediate,
                                    out)

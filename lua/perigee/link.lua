@@ -1,0 +1,203 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Links: an agent's ways to its peers, by name or address. A link outlives the
+-- sessions that go over it: what lost its session finds the next one here.
+--
+--   state      event                              becomes
+--   idle       a session is asked for             dialling
+--   idle       a call was made (reach)            dialling
+--   dialling   the attempt succeeded              open
+--   dialling   it failed; nobody waits            idle
+--   dialling   it failed for now; somebody waits  waiting
+--   dialling   it failed for good                 idle    all who wait are told
+--   waiting    the pause is over                  dialling
+--   waiting    nobody waits any more              idle
+--   open       the session's end                  idle
+--
+-- However many wait, there is one attempt at a time. The first is made at once;
+-- the pauses between the next ones are 10 ms and then twice as long each time,
+-- all by up to half shorter or longer, so that those who lost the same peer do
+-- not come back in step. They grow to 25 ms where asking costs next to nothing
+-- (a Unix socket), elsewhere to a fiftieth of the time that the peer has been
+-- away, within 25 ms and 1 s. A session that ends within a second of its making
+-- counts as an attempt that failed.
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local sessions = require "perigee.session"
+local signals = require "perigee.signal"
+local tasks = require "perigee.task"
+
+local min, max = math.min, math.max
+local now = loop.now
+
+local M = {}
+
+local ATTEMPT = 5                       -- seconds for one, if others may follow
+local FIRST, NEAR, LONGEST = 10e6, 25e6, 1e9
+local SETTLED = 1e9                     -- a session that lived so long was one
+
+--- Errors, by kind, of what may be otherwise a moment later.
+local PASSING = { not_found = true, peer_lost = true, timeout = true,
+                  closed = true, no_memory = true }
+
+M.PASSING = PASSING
+
+--- Called in a task when there is a session again, before those who wait are
+-- told: function (link, session). The agent's.
+M.joined = false
+
+local Link = {}
+Link.__index = Link
+
+--- The link of an agent to peer (a name, or an address) at address; explain
+-- makes of an error what the user is told.
+function M.new(agent, peer, address, explain)
+  return setmetatable({
+    agent = agent, engine = agent.engine, peer = peer, address = address,
+    explain = explain, near = address:sub(1, 5) == "unix:", proxies = {},
+    session = false, attempt = false, retrying = false, generation = 0,
+    tries = 0, at = 0, since = 0, opened = 0, err = false,
+  }, Link)
+end
+
+-- ---- Sessions --------------------------------------------------------------
+
+--- The session, if there is one that has not ended.
+function Link:live()
+  local session = self.session
+  return session and session.handle and session
+end
+
+--- A session was made for it. (The session's.)
+function Link:arrived(session)
+  session.link = self
+  self.session, self.opened = session, now()
+end
+
+local function pause(link, time)
+  local most = NEAR
+  if not link.near then
+    most = max(NEAR, min((time - link.since) / 50, LONGEST))
+  end
+  local length = min(FIRST * 2 ^ link.tries, most)
+  return length * (0.5 + time % 1009 / 1009)
+end
+
+-- Notes an attempt that failed.
+local function failed(link, err)
+  local time = now()
+  if link.tries == 0 then link.since = time end
+  link.at = time + pause(link, time)
+  link.tries, link.err = link.tries + 1, err
+end
+
+--- A session of it is over. (The session's.)
+function Link:left(session)
+  if self.session ~= session then return end
+  self.session = false
+  if now() - self.opened < SETTLED then return failed(self, session.lost) end
+  self.tries, self.at, self.since = 0, 0, now()
+end
+
+-- ---- Dialling --------------------------------------------------------------
+
+local function closed(link)
+  return errors.new("closed", ("connecting to %s: the agent was closed")
+    :format(link.peer), false)
+end
+
+local function told(link, session, err)
+  if session then return session end
+  return nil, link.explain(link, err)
+end
+
+--- The attempt that is under way, or a new one of timeout seconds: a future.
+function Link:dial(timeout)
+  local attempt = self.attempt
+  if attempt and not attempt.ended then return attempt end
+  attempt = sessions.connect(self.engine, self.address, {
+    timeout = timeout, transport = self.agent.transport, peer = self.peer,
+    link = self })
+  self.attempt = attempt
+  return attempt
+end
+
+--- Dials now and waits for it, timeout seconds: the session, or nil and an
+-- error. An attempt that is under way is waited for first.
+function Link:open(timeout)
+  local deadline, attempt = loop.deadline(timeout), self.attempt
+  if attempt and not attempt.ended then
+    local session = attempt:wait(timeout)
+    if session then return session end
+    timeout = math.max(0, deadline - now()) * 1e-9
+  end
+  return told(self, self:dial(timeout):wait())
+end
+
+-- Tells those who wait, first come first.
+local function ended(link, retrying, session, err)
+  if link.retrying == retrying then link.retrying = false end
+  futures.settle(retrying, session, err)
+end
+
+-- Dials until there is a session, or nobody waits for it.
+local function keep_trying(link, retrying)
+  local session, err = nil, link.err
+  repeat
+    if link.at > now() then loop.wait_signal(signals.new(1), link.at) end
+    if not (retrying.waiter and link.engine.handle) then break end
+    session, err = told(link, link:dial(ATTEMPT):wait())
+    if session then M.joined(link, session) else failed(link, err) end
+  until session or not PASSING[err.kind]
+  ended(link, retrying, session, err)
+end
+
+-- What ends when there is a session, or none will be. A stop of the loop drops
+-- tasks, and so the one that was at it.
+local function retry(link)
+  local retrying = link.retrying
+  if retrying and link.generation == loop.state.generation then
+    return retrying
+  end
+  retrying = futures.new(link)
+  link.retrying, link.generation = retrying, loop.state.generation
+  if link.at <= now() then link:dial(ATTEMPT) end
+  tasks.spawn(keep_trying, link, retrying)
+  return retrying
+end
+
+-- What is under way when patience is over may still come to a good end.
+local function last_attempt(link, deadline)
+  local attempt = link.attempt
+  if attempt and not attempt.ended then loop.wait(attempt, deadline) end
+  local session = link:live()
+  if session then return session end
+  return nil, link.err
+end
+
+--- The session, or one that is made now: tries until patience is over (in
+-- nanoseconds; huge: never), and lets what is under way then go on until
+-- deadline. nil and an error, or nil and false if none is known. Waits.
+function Link:reach(patience, deadline)
+  while true do
+    local session = self:live()
+    if session then return session end
+    if not self.engine.handle then return nil, closed(self) end
+    local retrying = retry(self)
+    if not loop.wait(retrying, patience) then
+      return last_attempt(self, deadline)
+    end
+    local made, err = futures.results(retrying)
+    if not made and not PASSING[err.kind] then return nil, err end
+    if now() >= patience then return self:live(), err end
+  end
+end
+
+--- Tells all who wait for it that there will be none. (The agent's.)
+function Link:close()
+  local retrying = self.retrying
+  if not retrying then return end
+  ended(self, retrying, nil, closed(self))
+end
+
+return M
