@@ -130,15 +130,16 @@ static void tcp_traffic(const struct lane *lane, uint64_t *sent,
 }
 
 static bool poll_stream(struct stream *s) {
-  bool armed = s->lane->armed;
+  struct lane *lane = s->lane;
+  bool armed = lane->armed;
   uint64_t moved = 0;
   if (!tcp_idle(s) && !(armed && s->full))
-    moved += tcp_send(s, TCP_TURN);
+    moved += tcp_send(s, s->left > 0 ? lane->may_send : TCP_TURN);
   if (s->sink == SINK_HELD && s->patience > 0)
     s->patience--;
   /* Streams for payloads are read while somebody waits for them. */
   if (s->readable || (s->number == 0 && !armed))
-    moved += tcp_receive(s, TCP_TURN);
+    moved += tcp_receive(s, s->number > 0 ? lane->may_read : TCP_TURN);
   else if (s->in_end > s->in_first || s->sink == SINK_HELD)
     moved += tcp_receive(s, 0);
   return moved > 0;
@@ -148,6 +149,8 @@ static bool tcp_poll(struct lane *lane) {
   bool moved = false;
   lane->corked = lane->published > 1;
   lane->published = 0;
+  lane->may_send = lane->may_read = lane->brisk ? TCP_BRISK : TCP_TURN;
+  lane->brisk -= lane->brisk > 0;
   for (uint32_t i = 0; i < lane->stream_count; i++)
     if (lane->streams[i])
       moved |= poll_stream(lane->streams[i]);

@@ -95,9 +95,9 @@ enum {
   TCP_SIP = 256,          /* and where they are long */
   TCP_SHORT = 4096,       /* blocks below this are gathered and scattered */
   TCP_MEDIUM = 128 << 10, /* payloads up to this go with the records */
-  TCP_FRAGMENT_MOST = 256 << 10,
-  TCP_WINDOW = 512 << 10,
-  TCP_FIRST = 256 << 10, /* of a long payload, sent before it is claimed */
+  TCP_FRAGMENT_MOST = 512 << 10,
+  TCP_WINDOW = 1 << 20,
+  TCP_FIRST = 1 << 20, /* of a long payload, sent before it is claimed */
   TCP_BOUNCE = 64 << 10,
   TCP_FRAMES = 8 << 10,   /* of the session, not yet heard */
   TCP_WAITING = 1 << 20,  /* bytes that may wait to be sent before no frame
@@ -105,7 +105,9 @@ enum {
   TCP_OUT_MOST = 8 << 20, /* and before the peer is given up */
   TCP_PATIENCE = 32,      /* polls */
   TCP_RUNS = 64,
-  TCP_TURN = 1 << 20, /* bytes that a poll moves at most, each way */
+  TCP_TURN = 1 << 20,   /* bytes that a poll moves at most, each way, */
+  TCP_BRISK = 64 << 10, /* and while short requests come and go, */
+  TCP_BRISK_POLLS = 64, /* which is so for a while after each */
   TCP_OPERATIONS = 65536
 };
 
@@ -189,7 +191,8 @@ struct lane {
   char reason[REASON];
   bool joined, cut, armed;
   bool corked, pushing; /* see tcp_records.c */
-  uint32_t published;
+  uint32_t published, brisk;
+  uint64_t may_send, may_read; /* of payloads, in this poll */
   uint64_t peer_ring, peer_window;
   struct stream *streams[TCP_STREAMS];
   uint32_t stream_count, next_stream;
@@ -234,6 +237,8 @@ uint8_t *tcp_reserve(struct lane *, enum ring, uint64_t length);
 void tcp_publish(struct lane *, enum ring, uint64_t length);
 int tcp_peek(struct lane *, enum ring, const uint8_t **bytes, uint64_t *length);
 bool tcp_release(struct lane *);
+/* A record that its sender waits for an answer to, and no payload with it. */
+void tcp_brisk(struct lane *, enum ring, const uint8_t *record);
 void tcp_drafts_close(struct lane *);
 /* Where a record that comes is put, or NULL: it may not be. */
 uint8_t *tcp_record_room(struct lane *, enum ring, uint32_t length);

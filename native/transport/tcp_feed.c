@@ -119,10 +119,10 @@ static int64_t next_bytes(struct lane *lane, struct exposure *e,
 
 int64_t tcp_feed(struct lane *lane, struct exposure *e) {
   uint64_t most = e->payload ? allowed(lane, e) : 0;
-  if (lane->cut || lane->status < 0 || e->fed >= most)
+  if (lane->cut || lane->status < 0 || e->fed >= most || lane->may_send == 0)
     return 0;
   struct stream *s = pick(lane, e->payload->total);
-  if (!s || (s->left > 0 && (tcp_send(s, TCP_TURN), s->left > 0)))
+  if (!s || (s->left > 0 && (tcp_send(s, lane->may_send), s->left > 0)))
     return 0;
   bool eager = e->fed < e->source.address;
   uint64_t length = (eager ? e->source.address : most) - e->fed;
@@ -140,6 +140,6 @@ int64_t tcp_feed(struct lane *lane, struct exposure *e) {
                           .at = e->fed};
   e->fed += (uint64_t)n;
   if (tcp_put_fragment(s, &head, &walk, e))
-    tcp_send(s, TCP_TURN);
+    tcp_send(s, lane->may_send);
   return n;
 }

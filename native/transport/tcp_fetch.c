@@ -143,7 +143,7 @@ static void pump(struct lane *lane) {
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
     if (s && (!lane->armed || s->readable))
-      tcp_receive(s, TCP_TURN);
+      tcp_receive(s, i > 0 ? lane->may_read : TCP_TURN);
   }
 }
 

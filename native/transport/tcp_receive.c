@@ -281,10 +281,10 @@ static bool step(struct stream *s) {
 
 /* ---- Reading ------------------------------------------------------------- */
 
-/* Bytes that can go from the socket to where they belong; 0: none. */
-static int straight(const struct stream *s, struct iovec *v) {
+/* Vectors for at most limit bytes, from the socket to where they belong. */
+static int straight(const struct stream *s, uint64_t limit, struct iovec *v) {
   struct payload walk = s->walk;
-  uint64_t left = s->rest, run;
+  uint64_t left = s->rest < limit ? s->rest : limit, run;
   int n = 0;
   if (s->sink == SINK_RECORD && left >= TCP_SHORT) {
     v[0] = (struct iovec){s->place, left};
@@ -321,9 +321,9 @@ static int64_t read_some(struct stream *s, struct iovec *v, int n) {
 }
 
 /* The rest of a body and a little of what follows, or as much as there is. */
-static int64_t fill(struct stream *s, bool *all) {
+static int64_t fill(struct stream *s, uint64_t limit, bool *all) {
   struct iovec v[TCP_RUNS + 1];
-  int n = there(s) == 0 ? straight(s, v) : 0;
+  int n = there(s) == 0 ? straight(s, limit, v) : 0;
   uint64_t direct = 0;
   for (int i = 0; i < n; i++)
     direct += v[i].iov_len;
@@ -376,7 +376,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
       ;
     if (s->lane->status < 0 || waits(s) || done >= limit || all)
       break;
-    int64_t got = fill(s, &all);
+    int64_t got = fill(s, limit - done, &all);
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -391,5 +391,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
     s->lane->bytes_received += (uint64_t)got;
     done += (uint64_t)got;
   }
+  if (s->number > 0)
+    s->lane->may_read -= done < s->lane->may_read ? done : s->lane->may_read;
   return done;
 }

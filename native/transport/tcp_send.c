@@ -165,6 +165,7 @@ static int64_t send_some(struct stream *s, uint64_t limit) {
 
 uint64_t tcp_send(struct stream *s, uint64_t limit) {
   uint64_t done = 0;
+  bool payload = s->left > 0;
   while (done < limit && s->fd >= 0 && s->lane->status == 0 && !tcp_idle(s)) {
     int64_t sent = send_some(s, limit - done);
     if (sent < 0 && errno == EINTR)
@@ -180,5 +181,7 @@ uint64_t tcp_send(struct stream *s, uint64_t limit) {
     past(s, (uint64_t)sent);
     done += (uint64_t)sent;
   }
+  if (payload)
+    s->lane->may_send -= done < s->lane->may_send ? done : s->lane->may_send;
   return done;
 }
