@@ -24,8 +24,34 @@ local M = {}
 local Agent = {}
 Agent.__index = Agent
 
+local function is_list(value)
+  local n = 0
+  for _, each in pairs(value) do
+    if type(each) ~= "string" then return false end
+    n = n + 1
+  end
+  return n == #value
+end
+
+local function addresses(value)
+  local kind = type(value)
+  if kind == "string" or kind == "table" and is_list(value) then return end
+  return "an address or a list of addresses"
+end
+jit.off(is_list)
+
+local function secret(value)
+  if type(value) == "string" or type(value) == "table" then return end
+  return "a string, or a table of strings by scope"
+end
+
+-- Options of the agent's engine that are the agent's, too.
+local OF_ENGINE = { "insecure", "encrypt", "dead_after", "streams" }
+
 local OPTIONS = { name = check.name, scope = check.name, services = check.table,
-                  transport = check.string, engine = check.table }
+                  transport = check.string, engine = check.table,
+                  listen = addresses, secret = secret }
+for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
 
 local made = 0
 
@@ -81,14 +107,59 @@ local function check_services(list, level)
   end
 end
 
+-- A secret that is one of several, by scope.
+local function secret_of(options, scope, level)
+  local given = options.secret
+  if type(given) ~= "table" then return given end
+  local one = given[scope]
+  if type(one) ~= "string" then
+    error(("option secret of perigee.agent has %s for scope %s; it needs a "
+      .. "string, as for every scope in which it is used"):format(
+        one == nil and "none" or "a " .. type(one), scope), level + 1)
+  end
+  return one
+end
+
+-- The options of the agent's engine: those given for it, and the agent's own.
+local function engine_options(options, scope, level)
+  local all = {}
+  for name, value in pairs(options.engine or {}) do all[name] = value end
+  for _, name in ipairs(OF_ENGINE) do
+    if options[name] ~= nil then all[name] = options[name] end
+  end
+  all.secret = secret_of(options, scope, level + 1) or all.secret
+  all.scope = all.scope or scope
+  return all
+end
+jit.off(engine_options)
+
+-- Listens at one address more. What the caller did wrong is returned as text.
+local function listen_at(agent, address)
+  local fine, listener, err = pcall(agent.engine.listen, agent.engine, address)
+  if not fine then return nil, nil, listener end
+  if not listener then return nil, err end
+  listener.agent = agent                -- keeps what comes by it to itself
+  return listener.address
+end
+
+local function listen_everywhere(agent, list)
+  for i, address in ipairs(type(list) == "table" and list or { list }) do
+    local real, err, misuse = listen_at(agent, address)
+    if not real then return nil, err, misuse end
+    agent.addresses[i] = real
+  end
+  return true
+end
+
 local function listen(agent, options)
   local held, address = registry.hold(agent.scope, agent.name)
   if not held then return nil, address end
   agent.held = held
-  local listener, err = agent.engine:listen(address)
-  if not listener then return nil, err end
+  local fine, err, misuse = listen_at(agent, address)
+  if not fine then return nil, err, misuse end
   agent.address = address
-  listener.agent = agent                -- keeps what comes by it to itself
+  fine, err, misuse = listen_everywhere(agent, options.listen)
+  if not fine then return nil, err, misuse end
   for _, definition in ipairs(options.services or {}) do
     agent:add(definition, 4)
   end
@@ -99,33 +170,42 @@ end
 -- name (default a unique one), scope (default PERIGEE_SCOPE or "default"; names
 -- are per scope), services (a list of definitions), transport (of its dialling;
 -- default PERIGEE_TRANSPORT or "auto"), engine (options as perigee.engine's).
--- nil and an error of kind name_taken while a live agent has the name. The
--- agent serves whenever the loop runs; it lives until close() or the program's
--- end.
+--
+-- An agent is found by its name on its host, and by addresses anywhere: listen
+-- is one, or a list ("tcp://0.0.0.0:7471"; as engine:listen takes them), and
+-- agent.addresses the list of what they really are (a port 0 replaced). For
+-- sessions over TCP, to it and from it: secret ("file:PATH" or the secret
+-- itself, which both sides prove to have; or a table of such by scope; default
+-- PERIGEE_SECRET), insecure (true: listens without one where other hosts can
+-- connect), encrypt, dead_after (seconds), streams, all as perigee.engine's.
+-- Proofs are good for the scope only.
+--
+-- nil and an error of kind name_taken while a live agent has the name or
+-- something else the address, denied where a secret is needed. The agent serves
+-- whenever the loop runs; it lives until close() or the program's end.
 function M.new(options, level)
   level = level or 2
   options = check.options(options, OPTIONS, "perigee.agent", level)
   local scope = options.scope or default_scope()
   check.options(options.engine, engines.OPTIONS, "option engine", level)
   check_services(options.services or {}, level)
-  local engine, err = engines.new(options.engine)
+  local engine, err = engines.new(engine_options(options, scope, level))
   if not engine then return nil, err end
   local agent = setmetatable({
     engine = engine, scope = scope, services = {}, last_id = 0,
     peers = setmetatable({}, { __mode = "v" }), -- links, by name or address
     name = options.name or unique_name(engine), transport = options.transport,
-    held = false, waiting = {},
+    held = false, waiting = {}, addresses = {},
   }, Agent)
   engine.agent = agent
   engine.methods[0] = { service = "", name = "describe", text = "describe",
                         kind = "typed", handler = describe(agent) }
-  local fine
-  fine, err = listen(agent, options)
-  if not fine then
-    agent:close()
-    return nil, err
-  end
-  return agent
+  local fine, misuse
+  fine, err, misuse = listen(agent, options)
+  if fine then return agent end
+  agent:close()
+  if misuse then error(tostring(misuse):gsub("^[^:]*:%d+: ", ""), level) end
+  return nil, err
 end
 
 -- ---- Serving ---------------------------------------------------------------
