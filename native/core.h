@@ -221,6 +221,16 @@ struct perigee_endpoint {
   char info[INFO_TEXT];
 };
 
+/* Strangers that were refused, until the program is told. */
+struct refusals {
+  struct timer timer;
+  int64_t every, next; /* ns: between two events; when there may be one */
+  uint64_t count;
+  int32_t status;
+  bool on, due;
+  char text[2 * ADDRESS_TEXT + REASON], told[2 * ADDRESS_TEXT + REASON];
+};
+
 struct perigee_engine {
   const uint8_t *alive; /* a page that a child process finds wiped */
   struct perigee_options options;
@@ -261,6 +271,7 @@ struct perigee_engine {
   uint8_t *scratch; /* copies of typed heads of this poll */
   uint64_t scratch_used;
   struct secret secret;
+  struct refusals refusals;
   int epoll, spare_fd;
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
@@ -285,6 +296,14 @@ static inline int status_of_peer(int status) {
   bool known = status <= PERIGEE_OK && status >= PERIGEE_FORKED;
   return known ? status : PERIGEE_PROTOCOL;
 }
+
+/* ---- refused.c --------------------------------------------------------- */
+/* A stranger was refused: whoever that is ("": unknown), at a listener. */
+void refusals_add(struct perigee_engine *, const char *peer,
+                  const char *address, int status, const char *reason);
+void refusals_due(struct perigee_engine *engine); /* their timer is */
+/* Is there an event of them? */
+bool refusals_give(struct perigee_engine *, struct perigee_event *);
 
 /* ---- pool.c ------------------------------------------------------------ */
 /* Private blocks for what arrives and nobody named a place for. */

@@ -149,8 +149,10 @@ bool perigee_listener_insecure(const struct perigee_listener *l) {
 /* Strangers beyond the limit are turned away, and so are all while there are
  * no descriptors: else the socket would stay readable for ever. */
 static void turn_away(struct perigee_listener *l, int fd) {
-  l->engine->counters.refused++;
   close(fd);
+  refusals_add(l->engine, "", l->address, PERIGEE_NO_MEMORY,
+               "too many come at once, or all sessions are in use (options "
+               "hellos and sessions)");
 }
 
 static void let_in(struct perigee_listener *l, struct perigee_session *s,

@@ -169,7 +169,10 @@ enum perigee_kind {
   PERIGEE_EVENT_REPLY = 7,     /* an own call ended */
   PERIGEE_EVENT_SENT = 8,      /* the caller has a reply for which perigee_reply
                                   returned 1, or never will (status) */
-  PERIGEE_EVENT_DONE = 9       /* transfer, send, recv, recv_imm, lookup ended */
+  PERIGEE_EVENT_DONE = 9,      /* transfer, send, recv, recv_imm, lookup ended */
+  PERIGEE_EVENT_REFUSED = 10   /* strangers were refused: code of them since the
+                                  last such event; status and pointer: of the
+                                  last, why. Only after perigee_tell_refused */
 };
 
 enum perigee_flag {
@@ -292,6 +295,11 @@ PERIGEE_API int perigee_listen(struct perigee_engine *engine,
                                const char *address,
                                struct perigee_listener **listener);
 PERIGEE_API void perigee_listener_close(struct perigee_listener *listener);
+/* Whoever comes to a listener and is no peer (another secret, another version,
+ * another protocol) is refused, and counted. From now on REFUSED events tell of
+ * them, at most one in `every` ns; negative: none, as before the first call. */
+PERIGEE_API void perigee_tell_refused(struct perigee_engine *engine,
+                                      int64_t every);
 /* The address with the port that it has; that of the sessions that come. */
 PERIGEE_API const char *
 perigee_listener_address(const struct perigee_listener *listener);

@@ -37,6 +37,8 @@ static void time_out(struct perigee_engine *engine) {
       engine->counters.timeouts++;
       op->session->counters.timeouts++;
       operation_stop(op, PERIGEE_TIMEOUT);
+    } else if (t == &engine->refusals.timer) {
+      refusals_due(engine);
     } else {
       session_due(CONTAINER(t, struct perigee_session, timer));
     }
@@ -161,6 +163,9 @@ static void drain(struct perigee_engine *engine) {
   }
   if (!list_empty(&engine->losses))
     give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
+  if (engine->filled < engine->room &&
+      refusals_give(engine, &engine->out[engine->filled]))
+    engine->filled++;
 }
 
 bool engine_room(const struct perigee_engine *engine) {

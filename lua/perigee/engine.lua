@@ -10,6 +10,7 @@ local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local rdma = require "perigee.rdma"
+local refused = require "perigee.refused"
 local regions = require "perigee.region"
 local sessions = require "perigee.session"
 
@@ -104,6 +105,7 @@ function M.new(options)
   }, Engine)
   engine.engine = engine                -- an owner of futures has one
   loop.add_engine(engine)
+  refused.watch(engine.handle)
   return engine
 end
 

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * intruders_test.c - who comes to a port and is no peer: silent, of another
+ * protocol or version, without a proof or with a wrong one. Each hears a
+ * refusal at most and nothing else, and the listener's program is told.
+ */
+#include "door.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char words[] = "correct horse battery staple";
+
+static void the_silent_hear_nothing(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  open_with(&p, words, words);
+  int fd = knock(&p);
+  hear(&p, fd, &h, HEARD);
+  assert_int_equal(h.count, 0);
+  told(&p, PERIGEE_TIMEOUT, "in time");
+  close(fd);
+  pair_drop(&p);
+}
+
+static void other_protocols_hear_nothing(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  open_with(&p, words, words);
+  int fd = knock(&p);
+  say(fd, "GET / HTTP/1.1\r\n\r\n", 18, NULL, 0);
+  hear(&p, fd, &h, HEARD);
+  assert_int_equal(h.count, 0);
+  told(&p, PERIGEE_PROTOCOL, "no Perigee frame");
+  close(fd);
+  pair_drop(&p);
+}
+
+static void other_versions_hear_which_are_known(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  struct frame f = tcp_hello();
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY] = {0};
+  uint32_t body = 1000;
+  f.hello.version_min = 7;
+  f.hello.version_max = 9;
+  wire_encode(&f, bytes);
+  memcpy(bytes, &body, sizeof body); /* and what else there is by then */
+  open_with(&p, words, words);
+  int fd = knock(&p);
+  say(fd, bytes, FRAME_HEAD + body, NULL, 0);
+  hear(&p, fd, &h, HEARD);
+  assert_int_equal(h.count, 1);
+  is_refusal(&h.frame[0], PERIGEE_VERSION, "1 to 1 here, 7 to 9 there");
+  told(&p, PERIGEE_VERSION, "no common protocol version");
+  close(fd);
+  pair_drop(&p);
+}
+
+/* What a stranger may not say before it has proven who it is. */
+static void who_skips_the_proof_hears_only_that(void **state) {
+  (void)state;
+  static const int types[] = {FRAME_OFFER, FRAME_READY,  FRAME_WAKE,
+                              FRAME_HELLO, FRAME_LOOKUP, FRAME_FOUND,
+                              FRAME_LANE,  FRAME_PING,   FRAME_ATTACH};
+  struct pair p;
+  struct heard h;
+  open_with(&p, words, words);
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    struct frame f = tcp_hello(), g = {.type = (uint16_t)types[i]};
+    if (types[i] == FRAME_HELLO)
+      g = f;
+    int fd = knock(&p);
+    say_frame(fd, &f, NULL, 0);
+    say_frame(fd, &g, NULL, 0);
+    hear(&p, fd, &h, HEARD);
+    assert_int_equal(h.count, 2);
+    assert_int_equal(h.frame[0].type, FRAME_HELLO);
+    is_refusal(&h.frame[1], PERIGEE_PROTOCOL, "before it was known");
+    told(&p, PERIGEE_PROTOCOL, "before it was known");
+    close(fd);
+  }
+  pair_drop(&p);
+}
+
+static void who_says_hello_by_something_else_hears_only_that(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  open_with(&p, words, words);
+  for (int type = FRAME_OFFER; type < FRAME_TYPES; type++) {
+    struct frame f = {.type = (uint16_t)type};
+    if (type == FRAME_REFUSE || type == FRAME_BYE)
+      continue; /* the end of it, as it should be */
+    int fd = knock(&p);
+    say_frame(fd, &f, NULL, 0);
+    hear(&p, fd, &h, HEARD);
+    assert_int_equal(h.count, 1);
+    assert_int_equal(h.frame[0].type, FRAME_REFUSE);
+    until(&p, 1, PERIGEE_EVENT_REFUSED);
+    close(fd);
+  }
+  pair_drop(&p);
+}
+
+static void a_wrong_proof_is_answered_by_no_proof(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  struct frame f = tcp_hello(), proof = {.type = FRAME_PROOF};
+  open_with(&p, words, words);
+  int fd = knock(&p);
+  say_frame(fd, &f, NULL, 0);
+  say_frame(fd, &proof, NULL, 0);
+  hear(&p, fd, &h, HEARD);
+  assert_int_equal(h.count, 2);
+  is_refusal(&h.frame[1], PERIGEE_DENIED, "the secret, or the scope");
+  told(&p, PERIGEE_DENIED, "the secret, or the scope");
+  close(fd);
+  pair_drop(&p);
+}
+
+static void keys_that_agree_with_any_are_refused(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  struct frame f = tcp_hello();
+  memset(f.hello.public_key, 0, HANDSHAKE_KEY);
+  open_with(&p, words, words);
+  int fd = knock(&p);
+  say_frame(fd, &f, NULL, 0);
+  hear(&p, fd, &h, HEARD);
+  is_refusal(&h.frame[h.count - 1], PERIGEE_PROTOCOL, "public key");
+  told(&p, PERIGEE_PROTOCOL, "public key");
+  close(fd);
+  pair_drop(&p);
+}
+
+static void no_address_is_told_to_strangers(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  struct frame f = tcp_hello();
+  open_with(&p, words, words);
+  int fd = knock(&p);
+  say_frame(fd, &f, NULL, 0);
+  hear(&p, fd, &h, 1);
+  assert_int_equal(h.frame[0].hello.probe_address, 0);
+  assert_int_equal(h.frame[0].hello.probe_value, 0);
+  close(fd);
+  pair_drop(&p);
+}
+
+static int64_t passed;
+
+/* Time passes only by looking at the clock, and when a test lets it. */
+static int64_t slow(void *context) {
+  (void)context;
+  return passed += 10000;
+}
+
+static void they_are_told_of_now_and_then(void **state) {
+  (void)state;
+  enum { COMING = 50 };
+  struct pair p;
+  struct perigee_event e;
+  struct perigee_options o;
+  open_with(&p, words, words);
+  perigee_engine_close(p.engine[1]);
+  variant_options(p.variant, &o);
+  o.clock = slow;
+  assert_int_equal(perigee_engine_open(&o, &p.engine[1]), 0);
+  assert_int_equal(
+      perigee_listen(p.engine[1], "tcp://127.0.0.1:0", &p.listener), 0);
+  snprintf(p.address, sizeof p.address, "%s",
+           perigee_listener_address(p.listener));
+  perigee_tell_refused(p.engine[1], 10000 * MS);
+  for (int i = 0; i < COMING; i++) {
+    int fd = knock(&p);
+    say(fd, "\n\n\n\n\n\n\n\n", 8, NULL, 0);
+    if (i == 0)
+      told(&p, PERIGEE_PROTOCOL, "no Perigee frame");
+    until_cut(&p, fd);
+  }
+  quiet(&p, 200);
+  passed += 10000 * MS;
+  e = until(&p, 1, PERIGEE_EVENT_REFUSED);
+  assert_int_equal(e.code, COMING - 1);
+  quiet(&p, 200);
+  assert_int_equal(perigee_counters(p.engine[1], NULL)->refused, COMING);
+  pair_drop(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_silent_hear_nothing),
+      cmocka_unit_test(other_protocols_hear_nothing),
+      cmocka_unit_test(other_versions_hear_which_are_known),
+      cmocka_unit_test(who_skips_the_proof_hears_only_that),
+      cmocka_unit_test(who_says_hello_by_something_else_hears_only_that),
+      cmocka_unit_test(a_wrong_proof_is_answered_by_no_proof),
+      cmocka_unit_test(keys_that_agree_with_any_are_refused),
+      cmocka_unit_test(no_address_is_told_to_strangers),
+      cmocka_unit_test(they_are_told_of_now_and_then),
+  };
+  return cmocka_run_group_tests_name("intruders", tests, NULL, NULL);
+}
