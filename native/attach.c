@@ -105,7 +105,6 @@ int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
                               stranger->wire.length);
   stranger->wire.length = 0;
   turns_stir(s);
-  stranger->engine->counters.refused--; /* as the end of a stranger counts */
   session_end(stranger, PERIGEE_CLOSED, "its socket is part of a session");
   return PERIGEE_OK;
 }
