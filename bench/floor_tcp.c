@@ -8,6 +8,7 @@
  *   write     SIZE bytes one way and one back; both look without sleeping
  *   zerocopy  the same sent with MSG_ZEROCOPY; a round ends when the kernel
  *             has given the buffer back, too
+ *   wake      an echo by a server that sleeps, when it has been quiet for 300 us
  *   connect   a connection, one byte each way
  * --at ADDRESS is where the server listens (127.0.0.1), with --netns NAME in
  * that network namespace, of those that `ip netns` makes. --chunk N sends at
@@ -25,9 +26,11 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+enum { QUIET = 300000 };
+
 struct how {
   const char *name;
-  bool sleeps, blocks, pinned, one_way, connects;
+  bool sleeps, blocks, pinned, one_way, connects, quiet;
 };
 
 static const struct how hows[] = {
@@ -36,6 +39,7 @@ static const struct how hows[] = {
     {.name = "block", .blocks = true},
     {.name = "write", .one_way = true},
     {.name = "zerocopy", .one_way = true, .pinned = true},
+    {.name = "wake", .sleeps = true, .quiet = true},
     {.name = "connect", .connects = true}};
 
 /* What a connection begins with: the length of its messages and of their
@@ -66,13 +70,14 @@ static void set(int socket, int level, int option) {
     die("setsockopt");
 }
 
-static struct end end_of(const struct tcp *tcp, int socket) {
+/* Of a wake only the server's end sleeps. */
+static struct end end_of(const struct tcp *tcp, int socket, bool server) {
   struct end end = {.tcp = tcp, .socket = socket, .ear = -1};
   struct epoll_event in = {.events = EPOLLIN};
   set(socket, IPPROTO_TCP, TCP_NODELAY);
   if (tcp->how->pinned)
     set(socket, SOL_SOCKET, SO_ZEROCOPY);
-  if (tcp->how->sleeps) {
+  if (tcp->how->sleeps && (server || !tcp->how->quiet)) {
     end.ear = epoll_create1(0);
     epoll_ctl(end.ear, EPOLL_CTL_ADD, socket, &in);
   }
@@ -90,7 +95,7 @@ static bool receive(struct end *end, uint8_t *to, size_t length) {
   const struct how *how = end->tcp->how;
   struct epoll_event event;
   while (length > 0) {
-    if (how->sleeps)
+    if (end->ear >= 0)
       epoll_wait(end->ear, &event, 1, -1);
     ssize_t got = recv(end->socket, to, length, how->blocks ? 0 : MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno == ECONNRESET))
@@ -118,7 +123,7 @@ static void transmit(struct end *end, const uint8_t *from, size_t length) {
     if (sent > 0) {
       from += sent, length -= (size_t)sent;
       end->lent += lends;
-    } else if (how->sleeps) {
+    } else if (end->ear >= 0) {
       poll(&(struct pollfd){end->socket, POLLOUT, 0}, 1, -1);
     }
   }
@@ -135,9 +140,9 @@ static void reap(struct end *end) {
                              .msg_controllen = sizeof control};
     if (recvmsg(end->socket, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0)
       continue;
-    const struct sock_extended_err *told =
-        (const void *)CMSG_DATA(CMSG_FIRSTHDR(&message));
-    if (told->ee_origin == SO_EE_ORIGIN_ZEROCOPY)
+    const struct cmsghdr *first = CMSG_FIRSTHDR(&message);
+    const struct sock_extended_err *told = first ? (void *)CMSG_DATA(first) : 0;
+    if (told && told->ee_origin == SO_EE_ORIGIN_ZEROCOPY)
       end->returned += told->ee_data - told->ee_info + 1;
   }
 }
@@ -157,7 +162,7 @@ static void enter(const char *netns) {
 
 /* Answers messages until the client closes; false: it wants us to end. */
 static bool serve_one(struct tcp *tcp, int socket) {
-  struct end end = end_of(tcp, socket);
+  struct end end = end_of(tcp, socket, true);
   struct order order = {0, 0};
   bool open = receive(&end, (uint8_t *)&order, sizeof order);
   while (open && order.back > 0 && receive(&end, tcp->buffer, order.size)) {
@@ -195,7 +200,7 @@ static struct end call(const struct tcp *tcp, uint64_t size, uint64_t back) {
   int fd = socket(tcp->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (connect(fd, (const struct sockaddr *)&tcp->address, tcp->length))
     die("connect");
-  struct end end = end_of(tcp, fd);
+  struct end end = end_of(tcp, fd, false);
   transmit(&end, (uint8_t *)&order, sizeof order);
   return end;
 }
@@ -203,6 +208,8 @@ static struct end call(const struct tcp *tcp, uint64_t size, uint64_t back) {
 static int64_t round_one(struct end *end, size_t size, uint64_t round) {
   const struct tcp *tcp = end->tcp;
   size_t back = tcp->how->one_way ? 1 : size;
+  if (tcp->how->quiet)
+    nanosleep(&(struct timespec){0, QUIET}, NULL);
   stamp(tcp->buffer, size, round);
   int64_t begin = now();
   transmit(end, tcp->buffer, size);

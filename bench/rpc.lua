@@ -11,6 +11,8 @@ local main = require "perigee.bench.main"
 local options = require "perigee.bench.options"
 local perftest = require "perigee.bench.perftest"
 local rounds = require "perigee.bench.rounds"
+local tcp = require "perigee.bench.tcp"
+local trouble = require "perigee.bench.trouble"
 
 local PIPELINED_SECONDS, PIPELINED_WINDOW = 5, 64
 local PIPELINED_MOST = 2 ^ 26 -- bytes under way
@@ -22,7 +24,8 @@ local function command_line()
     name = "luajit bench/rpc.lua",
     description = "Latency and bandwidth of calls, next to their floor.",
     modes = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
-              "sleeping", "beside", "idle", "memory", "allocations" },
+              "sleeping", "beside", "idle", "memory", "allocations", "loaded",
+              "cut", "restart" },
     default = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
                 "sleeping", "beside", "idle" },
   }
@@ -30,6 +33,8 @@ local function command_line()
     :convert(options.whole)
   parser:option("--sessions", "Sessions between the two; all but one idle.")
     :convert(options.whole):default "1"
+  parser:option("--load", "Bytes of the transfer beside which loaded calls.")
+    :convert(options.size):default "1G"
   parser:flag("--into", "Inplace calls with `into`: a third copy.")
   parser:flag("--memory", "Also the memory of an idle session, both sides.")
   parser:flag("--allocations", "Also the Lua allocation of each call.")
@@ -65,6 +70,7 @@ local function echo_floor(run, program, size, window)
   local given = run.given
   if given.no_floor then return nil end
   if run.transport == "verbs" then return rdma_floor(run, size, window) end
+  if tcp.concerns(run) then return tcp.echo(run, size, window) end
   local words = {}
   if program == "floor_echo" then
     words = { "--window", window, "--copies", given.into and 3 or 2 }
@@ -131,6 +137,7 @@ end
 
 local function run_mode(run, mode)
   if extras[mode] then return extras[mode](run) end
+  if trouble[mode] then return trouble[mode](run) end
   for _, size in ipairs(sizes_of(run.given, mode)) do
     if fits(run.given, mode, size) then
       jit.flush() -- no row runs on the traces of another
@@ -142,7 +149,9 @@ local function run_mode(run, mode)
 end
 
 main.run("rpc", "mode", command_line(), function(given, out)
-  local side = driver.start(given, tree.worker)
+  local loads = given.mode[1] == "loaded"
+  given.no_inbox = loads
+  local side = driver.start(given, tree.worker, loads and given.load or 0)
   local fine, message = pcall(function()
     local run = { given = given, side = side, proxy = side.proxy,
                   engine = side.engine, report = out }

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- One-sided transfers and messages between two processes, next to memcpy on the
--- same core, or over RDMA to perftest on the same device, in the same run. See
--- bench/README.md.
+-- same core, over TCP to bare sockets, or over RDMA to perftest on the same
+-- device, in the same run. See bench/README.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
 local driver = require "perigee.bench.driver"
@@ -12,6 +12,7 @@ local options = require "perigee.bench.options"
 local payload = require "perigee.bench.payload"
 local perftest = require "perigee.bench.perftest"
 local rounds = require "perigee.bench.rounds"
+local tcp = require "perigee.bench.tcp"
 
 local SIZES = "8,64,1K,4K,64K,256K,1M,4M,16M"
 local BLOCK, BLOCKS, STRIDES = 64, 1000, { 256, 4096 }
@@ -157,6 +158,9 @@ local function floor_of(run, mode, size, stride, window)
       return rdma_floor(run, mode, BLOCK, 1, run.given.count)
     end
     return rdma_floor(run, mode, size, window)
+  end
+  if tcp.concerns(run) then
+    return tcp.transfer(run, size, window)
   end
   if window > 1 then return nil, "none for several under way" end
   local words = {}

@@ -20,10 +20,8 @@ local perigee = require "perigee"
 local process = require "perigee.bench.process"
 
 local given = options.worker()
-local bytes, engine_options = given.bytes, {
-  spin = given.spin > 0 and given.spin or nil,
-  rdma = given.rdma ~= "" and given.rdma or nil,
-}
+if given.spin < 0 then given.spin = nil end
+local bytes, engine_options = given.bytes, options.engine(given, given.rdma)
 
 if given.parent then process.die_with_parent(given.parent) end
 assert(process.pin(0, given.core))
@@ -80,6 +78,7 @@ local service = {
     timed = { raw = true, inplace = true, timed },
     wrong = function() return wrong + missing end,
     posts = posts,
+    nap = function(seconds) perigee.sleep(seconds) end,
     resources = require "perigee.bench.resources".used,
     perftest = function(...) return perftest.serve(given.rdma, ...) end,
     perftest_end = perftest.stop,
@@ -135,23 +134,31 @@ local agent = assert(perigee.agent {
 agent:serve(service)
 engines[1] = agent.engine
 
+-- Sessions to that address: the one that it came to be.
 local function serve_transfers(engine, address)
   if engine ~= agent.engine then engines[2] = engine end
-  local region = assert(engine:alloc(bytes, { name = "bench", access = "rw" }))
-  region:slice():fill(1)
+  if bytes > 0 then
+    local region = assert(engine:alloc(bytes, { name = "bench",
+                                                access = "rw" }))
+    region:slice():fill(1)
+  end
   local listener = assert(engine:listen(address))
   perigee.spawn(function()
     while true do
       local session = listener:accept()
       if not session then return end
-      perigee.spawn(receive, session, engine)
-      perigee.spawn(receive_immediates, session)
+      if bytes > 0 and not given.no_inbox then
+        perigee.spawn(receive, session, engine)
+        perigee.spawn(receive_immediates, session)
+      end
     end
   end)
+  return listener.address
 end
 
-if given.listen then
-  serve_transfers(agent.engine, given.listen)
+local address = given.listen
+if address then
+  address = serve_transfers(agent.engine, address) or address
 else
   local folder = "unix:" .. given.folder
   assert(agent.engine:listen(folder .. "/idle.sock"))
@@ -161,11 +168,12 @@ else
                     folder .. "/transfer.sock")
   end
 end
-io.write "ready\n"
+-- Since when it listens, by the clock of all processes, and where.
+io.write(("ready %.0f %s\n"):format(now(), address or ""))
 io.flush()
 perigee.run()
 agent:close()
 perftest.stop()
-if not given.listen then
+if not given.listen and given.folder then
   process.remove_folder(given.folder, { "transfer.sock", "idle.sock" })
 end

@@ -4,20 +4,22 @@
 -- that was started apart is found by its address, serves all at that one, and
 -- is not ended.
 
+local engine_options = require "perigee.bench.options".engine
 local process = require "perigee.bench.process"
 
 local LONG = { timeout = 60 }
 -- Handlers that copy for milliseconds should find the other side awake.
 local SPIN = 0.02
 -- In these modes sides sleep as they do where nobody asks for anything else.
-local SLEEPERS = { connect = true, sleeping = true, idle = true, memory = true }
+local SLEEPERS = { connect = true, sleeping = true, idle = true, memory = true,
+                   cut = true, restart = true }
 
 local M = {}
 local Driver = {}
 Driver.__index = Driver
 
 -- What the worker listens at, in the folder of the run.
-M.SOCKETS = { "transfer.sock", "idle.sock" }
+M.SOCKETS = { "transfer.sock", "idle.sock", "at.sock" }
 
 local function pin(options)
   for i = 2, 1, -1 do
@@ -26,21 +28,52 @@ local function pin(options)
   end
 end
 
-local function start_worker(self, worker, bytes)
+local function command_of(self, worker, bytes)
   local options = self.options
-  local command = process.interpreter()
-  for _, word in ipairs {
-    worker, "--scope", self.scope, "--folder", self.folder, "--bytes",
-    ("%d"):format(bytes or 0), "--window", options.window or 1, "--core",
-    options.pin[2], "--parent", process.pid(), "--spin", options.spin or 0,
-    "--rdma", options.worker_rdma or "",
-  } do
-    command[#command + 1] = word
+  local command = options.netns and { "ip", "netns", "exec", options.netns }
+                  or {}
+  local function add(...)
+    for _, word in ipairs { ... } do command[#command + 1] = word end
   end
-  self.worker = assert(process.spawn(command))
-  if self.worker:line() ~= "ready" then
-    error("the bench's worker did not start", 0)
+  add(unpack(process.interpreter()))
+  add(worker, "--scope", self.scope, "--folder", self.folder, "--bytes",
+      ("%d"):format(bytes or 0), "--window", options.window or 1, "--core",
+      options.pin[2], "--parent", process.pid(), "--spin",
+      options.spin or "own",
+      "--rdma", options.worker_rdma or "")
+  if options.at then add("--listen", options.at) end
+  if options.no_inbox then add "--no-inbox" end
+  if options.streams then add("--streams", options.streams) end
+  if options.dead_after then add("--dead-after", options.dead_after) end
+  if options.encrypt then add "--encrypt" end
+  return command
+end
+
+-- Starts it (again), and does not wait for it.
+function Driver:launch()
+  self.worker = assert(process.spawn(
+    command_of(self, self.path, self.bytes)))
+end
+
+-- Waits until it listens: since when, in ns.
+function Driver:ready()
+  local since, address = (self.worker:line() or ""):match "^ready (%d+) (.*)$"
+  if not since then error("the bench's worker did not start", 0) end
+  if self.options.at then
+    self.options.at, self.options.connect = address, address
   end
+  return tonumber(since)
+end
+
+-- Strangers that meet over TCP prove that they know the same secret.
+local function start_worker(self, worker, bytes)
+  if self.options.at and not os.getenv "PERIGEE_SECRET" then
+    process.setenv("PERIGEE_SECRET", ("%s-%.0f-%.17g"):format(
+      self.folder, process.now(), math.random()))
+  end
+  self.path, self.bytes = worker, bytes
+  self:launch()
+  self:ready()
 end
 
 local function start_agent(self)
@@ -48,7 +81,7 @@ local function start_agent(self)
   local options = self.options
   self.agent = assert(perigee.agent {
     name = "driver", scope = self.scope, transport = options.transport,
-    engine = { spin = options.spin, rdma = options.rdma },
+    engine = engine_options(options, options.rdma),
   })
   self.engine = self.agent.engine
   if not options.connect then

@@ -8,6 +8,7 @@ local perftest = require "perigee.bench.perftest"
 local process = require "perigee.bench.process"
 local resources = require "perigee.bench.resources"
 local rounds = require "perigee.bench.rounds"
+local tcp = require "perigee.bench.tcp"
 local wrong = require "perigee.bench.payload".wrong
 
 local now = process.now
@@ -23,6 +24,9 @@ local function floor_of(run, program, size)
     if program ~= "floor_wake" then return nil, "none for RDMA" end
     return perftest.of(run, { program = "ib_send_lat", size = size, scale = 2,
                               events = true })
+  end
+  if run.transport == "tcp" then
+    return tcp.bare(run, program == "floor_wake" and "wake" or "connect", size)
   end
   return floor.of(program, run.given, {}, size)
 end

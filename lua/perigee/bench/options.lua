@@ -45,6 +45,14 @@ local function positive(text)
   return number
 end
 
+local function not_negative(text)
+  local number = tonumber(text)
+  if not number or number < 0 then
+    return nil, ("'%s' is not a number from 0"):format(text)
+  end
+  return number
+end
+
 local function whole(text)
   local number = positive(text)
   if not number or number % 1 ~= 0 then
@@ -73,6 +81,26 @@ local function modes_of(known)
   end
 end
 
+-- What both sides of a session over TCP are told.
+local function tcp_options(parser)
+  parser:option("--streams", "Over TCP: sockets of a session for bulk.")
+    :convert(whole)
+  parser:option("--dead-after", "Over TCP: seconds until the silent are dead.")
+    :convert(positive)
+  parser:flag("--encrypt", "Over TCP: what is sent is sealed.")
+end
+
+local function tcp_places(parser)
+  parser:option("--at", "The worker listens there, and all goes through that "
+                .. "one address: unix:PATH or tcp://ADDRESS:PORT (0: any).")
+    :argname "ADDRESS"
+  parser:option("--netns", "The worker, and the floors' servers, are in that "
+                .. "network namespace (needs --at).")
+    :argname "NAME"
+  parser:option("--cable", "The network device that mode cut takes down.")
+    :argname "DEVICE"
+end
+
 -- A parser with the options that both benches have. `spec` has name,
 -- description, modes (all of them, a list), default (those run if not told).
 function M.parser(spec)
@@ -93,7 +121,8 @@ function M.parser(spec)
     :convert(cores):default(process.cores() > 1 and "0,1" or "0,0")
   parser:option("--processes", "So many pairs of driver and worker at once.")
     :convert(whole):default "1"
-  parser:option("--transport", "What carries the sessions: shm, verbs, auto.")
+  parser:option("--transport", "What carries the sessions: shm, verbs, tcp, "
+                .. "auto.")
   parser:option("--rdma", "Option `rdma` of both engines, as in "
                 .. "\"qps=4 gid=1\".")
   parser:option("--worker-rdma", "The worker's, where it has another.")
@@ -102,7 +131,9 @@ function M.parser(spec)
     :argname "ADDRESS"
   parser:option("--spin", "Seconds that a side without events polls before it "
                 .. "sleeps (0.02; where sleeping is measured Perigee's own).")
-    :convert(positive)
+    :convert(not_negative)
+  tcp_places(parser)
+  tcp_options(parser)
   parser:option("--warm-up", "Seconds without samples at the head of a turn "
                 .. "(an eighth of its time).")
     :convert(positive)
@@ -110,8 +141,10 @@ function M.parser(spec)
   parser:option("--plot", "Draw p50 and floor over size (gnuplot).")
     :argname "FILE.svg"
   parser:flag("--json", "Print one JSON document in place of the table.")
-  parser:option("--floor", "Over RDMA: compare with this program of perftest.")
-    :argname "PROGRAM"
+  parser:option("--floor", "Compare over RDMA with this program of perftest, "
+                .. "over TCP with spin, epoll, block, write, rivals, iperf3 "
+                .. "or seal.")
+    :argname "NAME"
   parser:flag("--no-floor", "Do not measure the floor.")
   parser:option("--child-of", "One mode for another bench (main.lua).")
     :hidden(true):convert(whole)
@@ -132,19 +165,23 @@ function M.parse(parser, default_sizes)
   return options
 end
 
+local function spin(text) return text == "own" and -1 or not_negative(text) end
+
 -- The command line of bench/worker.lua.
 function M.worker()
   local parser = require "argparse"("luajit bench/worker.lua",
                                     "The other side of the benches.")
   parser:option("--listen", "Serve benches with --connect ADDRESS there.")
     :argname "ADDRESS"
-  parser:option("--bytes", "Size of the region for transfers.")
+  parser:option("--bytes", "Size of the region for transfers; 0: none.")
     :convert(M.size):default "64M"
   parser:option("--window", "Most messages under way at once.")
     :convert(whole):default "1"
   parser:option("--core", "The core to run on."):convert(tonumber):default "1"
-  parser:option("--spin", "Seconds without events before it sleeps; 0: "
-                .. "Perigee's own."):convert(tonumber):default "0.02"
+  parser:option("--spin", "Seconds without events before it sleeps; own: "
+                .. "Perigee's."):convert(spin):default "0.02"
+  parser:flag("--no-inbox", "Receives no messages.")
+  tcp_options(parser)
   parser:option("--rdma", "Option `rdma` of its engines."):default ""
   parser:option("--scope"):hidden(true)
   parser:option("--folder"):hidden(true)
@@ -154,6 +191,15 @@ function M.worker()
     parser:error("--listen ADDRESS is needed")
   end
   return given
+end
+
+-- The options of a bench's engine, of either side.
+function M.engine(given, rdma)
+  return {
+    spin = given.spin, rdma = rdma ~= "" and rdma or nil,
+    streams = given.streams, dead_after = given.dead_after,
+    encrypt = given.encrypt or nil,
+  }
 end
 
 M.whole = whole

@@ -31,6 +31,7 @@ int clock_gettime(int clock, perigee_bench_time *);
 int nanosleep(const perigee_bench_time *, perigee_bench_time *);
 long sysconf(int name);
 char *mkdtemp(char *template);
+int setenv(const char *name, const char *value, int overwrite);
 ]]
 
 local C = ffi.C
@@ -62,6 +63,9 @@ function M.pin(pid, core)
   end
   return true
 end
+
+-- For this process and the children that it starts from now on.
+function M.setenv(name, value) C.setenv(name, value, 1) end
 
 function M.cores() return tonumber(C.sysconf(SC_NPROCESSORS_ONLN)) end
 
