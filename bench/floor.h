@@ -192,7 +192,7 @@ static inline void usage(const char *program) {
   fprintf(stderr,
           "usage: %s [--pin A,B] [--seconds S] [--samples] [--copies 2|3] "
           "[--window N] [--count N] [--stride N] [--how WORD] [--at ADDRESS] "
-          "[--netns NAME] [--chunk N] SIZE...\n",
+          "[--netns FILE] [--chunk N] SIZE...\n",
           program);
   exit(2);
 }

@@ -10,9 +10,9 @@
  *             has given the buffer back, too
  *   wake      an echo by a server that sleeps, when it has been quiet for 300 us
  *   connect   a connection, one byte each way
- * --at ADDRESS is where the server listens (127.0.0.1), with --netns NAME in
- * that network namespace, of those that `ip netns` makes. --chunk N sends at
- * most N bytes a call. The server answers when all of a message is there.
+ * --at ADDRESS is where the server listens (127.0.0.1), with --netns FILE in
+ * that network namespace (/run/netns/NAME, /proc/PID/ns/net). --chunk N sends
+ * at most N bytes a call. The server answers when all of a message is there.
  */
 #include "floor.h"
 
@@ -150,13 +150,11 @@ static void reap(struct end *end) {
 /* ---- The server ---------------------------------------------------------- */
 
 static void enter(const char *netns) {
-  char path[256];
   if (!netns)
     return;
-  snprintf(path, sizeof path, "/run/netns/%s", netns);
-  int space = open(path, O_RDONLY | O_CLOEXEC);
+  int space = open(netns, O_RDONLY | O_CLOEXEC);
   if (space < 0 || setns(space, CLONE_NEWNET))
-    die(path);
+    die(netns);
   close(space);
 }
 

@@ -10,6 +10,8 @@ local process = require "perigee.bench.process"
 local LONG = { timeout = 60 }
 -- Handlers that copy for milliseconds should find the other side awake.
 local SPIN = 0.02
+-- While a burst of the floor runs, neither side says anything.
+local PATIENCE = 60
 -- In these modes sides sleep as they do where nobody asks for anything else.
 local SLEEPERS = { connect = true, sleeping = true, idle = true, memory = true,
                    cut = true, restart = true }
@@ -19,7 +21,7 @@ local Driver = {}
 Driver.__index = Driver
 
 -- What the worker listens at, in the folder of the run.
-M.SOCKETS = { "transfer.sock", "idle.sock", "at.sock" }
+M.SOCKETS = { "transfer.sock", "idle.sock" }
 
 local function pin(options)
   for i = 2, 1, -1 do
@@ -30,7 +32,7 @@ end
 
 local function command_of(self, worker, bytes)
   local options = self.options
-  local command = options.netns and { "ip", "netns", "exec", options.netns }
+  local command = options.netns and { "nsenter", "--net=" .. options.netns }
                   or {}
   local function add(...)
     for _, word in ipairs { ... } do command[#command + 1] = word end
@@ -51,6 +53,7 @@ end
 
 -- Starts it (again), and does not wait for it.
 function Driver:launch()
+  for _, name in ipairs(M.SOCKETS) do os.remove(self.folder .. "/" .. name) end
   self.worker = assert(process.spawn(
     command_of(self, self.path, self.bytes)))
 end
@@ -95,7 +98,10 @@ end
 -- Worker: the path of bench/worker.lua; bytes: of its region for transfers.
 function M.start(options, worker, bytes)
   pin(options)
-  options.spin = options.spin or not SLEEPERS[options.mode[1]] and SPIN or nil
+  if not SLEEPERS[options.mode[1]] then
+    options.spin = options.spin or SPIN
+    options.dead_after = options.dead_after or PATIENCE
+  end
   local self = setmetatable({
     options = options, idle = {}, folder = process.folder(),
     scope = "bench-" .. process.pid(),

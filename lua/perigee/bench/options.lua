@@ -95,8 +95,8 @@ local function tcp_places(parser)
                 .. "one address: unix:PATH or tcp://ADDRESS:PORT (0: any).")
     :argname "ADDRESS"
   parser:option("--netns", "The worker, and the floors' servers, are in that "
-                .. "network namespace (needs --at).")
-    :argname "NAME"
+                .. "network namespace, as in /run/netns/NAME (needs --at).")
+    :argname "FILE"
   parser:option("--cable", "The network device that mode cut takes down.")
     :argname "DEVICE"
 end

@@ -121,7 +121,7 @@ end
 
 -- Both outputs in one, no longer than `seconds`, on one core.
 local function start(core, netns, command, seconds)
-  local words = netns and { "ip", "netns", "exec", netns } or {}
+  local words = netns and { "nsenter", "--net=" .. netns } or {}
   for _, list in ipairs {
     { "taskset", "-c", core, "timeout", "-s", "KILL", ("%.0f"):format(seconds),
       "sh", "-c", 'exec "$@" 2>&1', "sh" }, command,
