@@ -446,6 +446,23 @@ void turns_poll(struct perigee_engine *engine, bool all);
 void turns_leave(struct perigee_session *session);
 void turns_stir(struct perigee_session *session); /* it is hot again */
 
+/* ---- choice.c ---------------------------------------------------------- */
+/* The transports that this side can use for the session. */
+void choice_list(const struct perigee_session *session, struct hello *hello);
+/* Are there RDMA devices that may be used? Opens them, the first time. */
+bool choice_devices(struct perigee_engine *engine);
+/* Of what both have (here: own) the first in the dialer's order, so that both
+ * choose the same; NULL: nothing. */
+const struct perigee_transport *choice_of(struct perigee_session *session,
+                                          const struct hello *own);
+/* This side's half of the transport. */
+int hello_open(struct perigee_session *, struct offer *, char reason[REASON]);
+/* Does this side have a transport of that name? */
+const struct perigee_transport *transport_named(struct perigee_engine *,
+                                                const char *name);
+/* The first that can do without a socket, or NULL. */
+const struct perigee_transport *transport_alone(struct perigee_engine *);
+
 /* ---- proof.c ----------------------------------------------------------- */
 /* Fills in what a HELLO over TCP says of this side, as the last thing: 0, or
  * there was no randomness. */
@@ -463,20 +480,14 @@ struct perigee_session *proof_owner(struct perigee_engine *,
 /* ---- hello.c ----------------------------------------------------------- */
 void hello_begin(struct perigee_session *session);
 /* Its steps, for who hears the peer's hello and offer by other ways. What this
- * side says; its half of the transport; does the peer's hello fit, and its half
- * (false: the session has ended); and that all is in place. */
+ * side says; does the peer's hello fit, and its half of the transport (false:
+ * the session has ended); and that all is in place. */
 void hello_own(struct perigee_session *session, struct hello *hello);
-int hello_open(struct perigee_session *, struct offer *, char reason[REASON]);
 bool hello_fits(struct perigee_session *session, const struct hello *hello);
 bool hello_joins(struct perigee_session *session, const struct offer *offer);
 void hello_ready(struct perigee_session *session);
 int hello_frame(struct perigee_session *, const struct frame *);
 void hello_timeout(struct perigee_session *session);
-/* Does this side have a transport of that name? */
-const struct perigee_transport *transport_named(struct perigee_engine *,
-                                                const char *name);
-/* The first that can do without a socket, or NULL. */
-const struct perigee_transport *transport_alone(struct perigee_engine *);
 
 /* ---- endpoint.c -------------------------------------------------------- */
 /* Parts of sessions without a socket: of a poll, and when their timer is due. */

@@ -28,81 +28,6 @@
 
 #include "core.h"
 
-/* ---- Transports --------------------------------------------------------- */
-
-static const struct perigee_transport *const built_in[] = {
-    &transport_shm, &transport_verbs, &transport_tcp, NULL};
-
-/* Shared memory comes as descriptors, which TCP cannot bring; devices may not
- * be here, and do not seal what they carry. */
-static bool carries(const struct perigee_session *s,
-                    const struct perigee_transport *t) {
-  if (!s->tcp)
-    return true;
-  return t != &transport_shm && (t != &transport_verbs || s->devices);
-}
-
-static bool has_devices(struct perigee_engine *engine) {
-  struct fabric *fabric;
-  char reason[REASON];
-  return engine->options.encrypt != 1 &&
-         fabric_of(engine, &transport_verbs, &fabric, reason) == PERIGEE_OK;
-}
-
-static uint32_t list_names(const struct perigee_session *s,
-                           const struct perigee_transport *const *from,
-                           struct hello *hello, uint32_t count) {
-  for (; from && *from && count < TRANSPORTS_MAX; from++) {
-    if ((*s->wanted && strcmp(s->wanted, (*from)->name) != 0) ||
-        !carries(s, *from))
-      continue;
-    snprintf(hello->transport[count++], TRANSPORT_NAME, "%s", (*from)->name);
-  }
-  return count;
-}
-
-static const struct perigee_transport *
-find(const struct perigee_transport *const *from, const char *name) {
-  for (; from && *from; from++)
-    if (strcmp((*from)->name, name) == 0)
-      return *from;
-  return NULL;
-}
-
-const struct perigee_transport *transport_named(struct perigee_engine *engine,
-                                                const char *name) {
-  const struct perigee_transport *t = find(engine->options.transports, name);
-  return t ? t : find(built_in, name);
-}
-
-const struct perigee_transport *transport_alone(struct perigee_engine *engine) {
-  const struct perigee_transport *const *lists[] = {engine->options.transports,
-                                                    built_in};
-  for (size_t i = 0; i < 2; i++)
-    for (size_t k = 0; lists[i] && lists[i][k]; k++)
-      if (lists[i][k]->knock)
-        return lists[i][k];
-  return NULL;
-}
-
-static bool offers(const struct hello *hello, const char *name) {
-  for (uint32_t i = 0; i < hello->transports; i++)
-    if (strcmp(hello->transport[i], name) == 0)
-      return true;
-  return false;
-}
-
-/* The dialer's order decides, so that both sides choose the same. */
-static const struct perigee_transport *choose(struct perigee_session *s,
-                                              const struct hello *own) {
-  const struct hello *order = s->dialed ? own : &s->hello;
-  const struct hello *other = s->dialed ? &s->hello : own;
-  for (uint32_t i = 0; i < order->transports; i++)
-    if (offers(other, order->transport[i]))
-      return transport_named(s->engine, order->transport[i]);
-  return NULL;
-}
-
 /* ---- Saying hello ------------------------------------------------------- */
 
 void hello_own(struct perigee_session *s, struct hello *h) {
@@ -121,8 +46,7 @@ void hello_own(struct perigee_session *s, struct hello *h) {
     h->probe_address = (uint64_t)(uintptr_t)&s->probe;
     h->probe_value = s->probe;
   }
-  h->transports = list_names(s, o->transports, h, 0);
-  h->transports = list_names(s, built_in, h, h->transports);
+  choice_list(s, h);
 }
 
 static void say_hello(struct perigee_session *s) {
@@ -137,7 +61,7 @@ static void say_hello(struct perigee_session *s) {
 void hello_begin(struct perigee_session *s) {
   s->nonce = engine_random(s->engine);
   s->probe = engine_random(s->engine);
-  s->devices = s->tcp && s->dialed && has_devices(s->engine);
+  s->devices = s->tcp && s->dialed && choice_devices(s->engine);
   session_begun(s, s->engine->options.hello_timeout);
   if (!s->tcp || s->dialed)
     say_hello(s);
@@ -170,59 +94,6 @@ static bool same_user(struct perigee_session *s) {
   return true;
 }
 
-static void tell(struct perigee_session *s, const void *bytes,
-                 uint32_t length) {
-  struct frame f = {.type = FRAME_LANE, .lane = {.length = length}};
-  memcpy(f.lane.bytes, bytes, length);
-  if (s->state != PERIGEE_SESSION_ENDED)
-    session_send(s, &f, NULL, 0);
-}
-
-/* Faults were asked for: the new lane has them from the beginning. */
-static int befall(struct perigee_session *s, const struct offer *offer) {
-  const struct perigee_transport *t = faults_join(s->engine->faults, s->lane);
-  if (t) {
-    s->transport = t;
-    return PERIGEE_OK;
-  }
-  for (uint32_t i = 0; i < offer->fd_count; i++)
-    close(offer->fds[i]);
-  s->transport->close(s->lane);
-  s->lane = NULL;
-  return PERIGEE_NO_MEMORY;
-}
-
-int hello_open(struct perigee_session *s, struct offer *offer,
-               char reason[REASON]) {
-  const struct perigee_options *o = &s->engine->options;
-  struct lane_options lane = {.ring = o->ring,
-                              .pool = o->pool,
-                              .operations = o->operations,
-                              .pull = o->pull,
-                              .peer_pid = s->peer_pid,
-                              .peer_pidfd = s->pidfd,
-                              .probe_address = s->hello.probe_address,
-                              .probe_value = s->hello.probe_value,
-                              .key = s->nonce ^ s->hello.nonce,
-                              .alone = s->alone,
-                              .dialed = s->dialed,
-                              .streams = o->streams,
-                              .seal = s->sealed ? s->key : NULL,
-                              .aes = s->aes,
-                              .session = s,
-                              .stir = turns_stir,
-                              .watch = lane_watch,
-                              .tell = tell};
-  int status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
-  if (status == PERIGEE_OK)
-    status = s->transport->open(&lane, &s->lane, offer, reason);
-  if (status == PERIGEE_OK && s->engine->faults)
-    status = befall(s, offer);
-  if (status < 0 && !*reason)
-    snprintf(reason, REASON, "no memory for the session's rings");
-  return status;
-}
-
 static int send_offer(struct perigee_session *s) {
   struct frame f = {.type = FRAME_OFFER};
   char reason[REASON];
@@ -252,7 +123,7 @@ static int check_hello(struct perigee_session *s, const struct hello *h,
     snprintf(reason, REASON, "the rings are too small");
     return PERIGEE_UNSUPPORTED;
   }
-  s->transport = choose(s, &own);
+  s->transport = choice_of(s, &own);
   if (!s->transport)
     snprintf(reason, REASON, "the two sides have no transport in common");
   return s->transport ? PERIGEE_OK : PERIGEE_UNSUPPORTED;
@@ -287,7 +158,7 @@ static int agree(struct perigee_session *s, const struct hello *h) {
 /* Who was dialed says its own only to a peer that may stay. */
 static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
   if (!s->dialed && !wire_foreign(h))
-    s->devices = has_devices(s->engine);
+    s->devices = choice_devices(s->engine);
   if (!hello_fits(s, h))
     return PERIGEE_OK;
   if (!s->dialed)
