@@ -30,8 +30,9 @@ static void attaching_free(struct attaching *a) {
 }
 
 void attach_end(struct perigee_session *s) {
-  while (!list_empty(&s->attaching))
-    attaching_free(CONTAINER(s->attaching.next, struct attaching, node));
+  struct node *n;
+  while ((n = list_pop(&s->attaching)))
+    attaching_free(CONTAINER(n, struct attaching, node));
 }
 
 /* ---- Dialing ------------------------------------------------------------ */

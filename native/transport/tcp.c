@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <linux/sockios.h>
 #include <unistd.h>
@@ -80,30 +79,29 @@ static int stream_add(struct lane *lane, uint32_t number, int fd,
   if (!s)
     return PERIGEE_NO_MEMORY;
   lane->streams[number] = s;
-  lane->bytes_received += length;
   if (lane->stream_count <= number)
     lane->stream_count = number + 1;
-  if (!s->sealed && length <= TCP_GULP) {
+  const struct tcp_head word = {.type = TCP_WORD};
+  if (tcp_put(s, &word, NULL))
+    tcp_send(s, TCP_TURN);
+  if (s->sealed)
+    return sealed_given(s, bytes, length);
+  if (length > TCP_GULP)
+    return PERIGEE_PROTOCOL;
+  if (length > 0)
     memcpy(s->in, bytes, length);
-    s->in_end = length;
-    return PERIGEE_OK;
-  }
-  return s->sealed ? sealed_given(s, bytes, length) : PERIGEE_PROTOCOL;
+  s->in_end = length;
+  return PERIGEE_OK;
 }
 
 static int tcp_take(struct lane *lane, int fd, const uint8_t *bytes,
                     uint32_t length) {
-  /* The first word, by which the other side knows that the lane is up. */
-  const struct tcp_head word = {.type = TCP_CREDIT};
-  int status = stream_add(lane, 0, fd, bytes, length);
-  if (status == PERIGEE_OK && tcp_put(lane->streams[0], &word, NULL))
-    tcp_send(lane->streams[0], TCP_TURN);
-  return status;
+  return stream_add(lane, 0, fd, bytes, length);
 }
 
 static uint32_t tcp_wants(const struct lane *lane) {
-  bool up = lane->options.dialed && lane->bytes_received > 0;
-  return up ? lane->options.streams : 0;
+  bool up = lane->stream_count > 0 && lane->streams[0]->up;
+  return up && lane->options.dialed ? lane->options.streams : 0;
 }
 
 static int tcp_attach(struct lane *lane, uint32_t number, int fd,
@@ -168,10 +166,7 @@ static void tcp_close(struct lane *lane) {
   tcp_drafts_close(lane);
   for (int i = 0; i < RINGS; i++)
     free(lane->in[i].bytes);
-  if (lane->arena) {
-    munmap(lane->arena, lane->arena_length);
-    blocks_close(&lane->blocks);
-  }
+  tcp_loans_close(lane);
   free(lane->frames);
   free(lane->overs);
   free(lane->claims);
@@ -249,7 +244,7 @@ static void tcp_cut(struct lane *lane) {
 static void tcp_describe(const struct lane *lane, char *text, uint64_t size) {
   uint32_t streams = 0;
   for (uint32_t i = 1; i < lane->stream_count; i++)
-    streams += lane->streams[i] != NULL;
+    streams += tcp_usable(lane->streams[i]);
   snprintf(text, size, "%u socket%s for payloads beside the session's%s",
            streams, streams == 1 ? "" : "s",
            lane->options.seal ? ", sealed" : "");
@@ -308,55 +303,6 @@ static void tcp_over(struct lane *lane, uint16_t operation,
 bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation) {
   uint32_t last = lane->overs[operation];
   return last == 0 || (int32_t)(generation - last) > 0;
-}
-
-/* ---- Loans --------------------------------------------------------------- */
-
-static int arena_open(struct lane *lane) {
-  uint64_t length = 2 * lane->options.pool;
-  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
-    return PERIGEE_NO_MEMORY;
-  int status = blocks_open(&lane->blocks, length, lane->options.pool);
-  if (status < 0) {
-    munmap(p, length);
-    return status;
-  }
-  lane->arena = p;
-  lane->arena_length = length;
-  return PERIGEE_OK;
-}
-
-static int tcp_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
-                    struct source *source) {
-  int status = lane->arena ? PERIGEE_OK : arena_open(lane);
-  int64_t offset =
-      status < 0 ? status : blocks_take(&lane->blocks, length ? length : 1);
-  if (offset < 0)
-    return (int)offset;
-  *pointer = lane->arena + offset;
-  *source = (struct source){.address = (uint64_t)offset,
-                            .block = length,
-                            .count = 1,
-                            .stride = length};
-  return PERIGEE_OK;
-}
-
-static void tcp_unloan(struct lane *lane, const struct source *source) {
-  blocks_give(&lane->blocks, source->address);
-}
-
-/* A loan is exposed as all other memory is. */
-static bool tcp_loaned(struct lane *lane, const uint8_t *pointer,
-                       uint64_t length, struct source *source) {
-  (void)lane, (void)pointer, (void)length, (void)source;
-  return false;
-}
-
-static const uint8_t *tcp_view(struct lane *lane, const struct source *source) {
-  (void)lane, (void)source;
-  return NULL;
 }
 
 /* ---- One-sided: by the owner, on request ---------------------------------- */

@@ -6,8 +6,10 @@
  *   tcp_records.c   records and their credits
  *   tcp_send.c      a stream's way out
  *   tcp_receive.c   its way in: heads, and where their bodies go
+ *   tcp_landing.c   of those, fragments
  *   tcp_feed.c      payloads at their owner
  *   tcp_fetch.c     payloads at their receiver; the stash
+ *   tcp_loans.c     blocks to lend
  *   tcp_sealed.c    the same bytes, sealed
  *
  * A lane has stream 0, the session's own socket, and up to 16 more for
@@ -15,6 +17,7 @@
  * bytes, each followed by its body.
  *
  *   type      body               which    operation, generation   at
+ *   WORD                                                           the first
  *   RECORD    a record           ring
  *   CREDIT                       ring                             bytes taken
  *   BYTES     session's frames
@@ -35,6 +38,9 @@
  * ever held up for long. After each fragment comes a word: GOOD, or GIVEN_UP if
  * its operation ended while it was being sent and the rest of it is zeros. Only
  * what was good counts.
+ *
+ * A stream for payloads is used once its first word has come; one that ends
+ * before is done without. Any other end of a stream is the lane's.
  *
  * Ends. OVER tells that an operation has ended otherwise than by its reply, or
  * that its reply was taken; nothing that comes of it later is delivered. Once
@@ -66,6 +72,7 @@ enum tcp_type {
   TCP_OVER,
   TCP_CLAIM,
   TCP_FRAGMENT,
+  TCP_WORD,
   TCP_TYPES
 };
 
@@ -146,6 +153,7 @@ struct stream {
   uint32_t number;
   bool readable, full; /* as far as known: told by stirred, and tried out */
   bool ended;          /* the peer will send no more */
+  bool up;             /* the peer's first word came */
   /* Out. */
   struct bytes out;
   uint32_t body_at;          /* offset in out.at */
@@ -227,10 +235,35 @@ uint64_t tcp_send(struct stream *s, uint64_t limit);
 /* Nothing more of that exposure's memory is looked at. */
 void tcp_disown(struct lane *lane, const struct exposure *exposure);
 bool tcp_idle(const struct stream *s);
+static inline bool tcp_usable(const struct stream *s) {
+  return s && s->fd >= 0 && s->up;
+}
 
 /* ---- tcp_receive.c ----------------------------------------------------- */
 /* As much as there is, at most limit bytes. */
 uint64_t tcp_receive(struct stream *s, uint64_t limit);
+
+/* Ends the lane: false. What the rest of a body is for. Bytes of it came. */
+bool tcp_lie(struct stream *s, const char *what);
+void tcp_sink(struct stream *s, enum sink sink, uint64_t rest);
+void tcp_count(struct stream *s, uint64_t n);
+
+/* ---- tcp_landing.c ----------------------------------------------------- */
+/* Of a fragment whose head came: its sink; false: its stream waits. */
+bool tcp_place(struct stream *s);
+/* Its trailer came. */
+void tcp_trailed(struct stream *s);
+/* Into memory that no CPU touches: how many of the bytes were taken; and is all
+ * that was taken there? */
+uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n);
+bool tcp_settled(struct stream *s);
+
+/* ---- tcp_loans.c ------------------------------------------------------- */
+int tcp_loan(struct lane *, uint64_t length, uint8_t **, struct source *);
+void tcp_unloan(struct lane *, const struct source *);
+bool tcp_loaned(struct lane *, const uint8_t *, uint64_t, struct source *);
+const uint8_t *tcp_view(struct lane *, const struct source *);
+void tcp_loans_close(struct lane *);
 
 /* ---- tcp_records.c ----------------------------------------------------- */
 uint8_t *tcp_reserve(struct lane *, enum ring, uint64_t length);

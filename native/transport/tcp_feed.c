@@ -13,7 +13,7 @@ enum { SOURCE_PUSHED = 1 };
 /* ---- Exposing ------------------------------------------------------------ */
 
 static uint64_t first_part(const struct lane *lane, uint64_t total) {
-  uint64_t first = total <= TCP_MEDIUM || total < TCP_FIRST ? total : TCP_FIRST;
+  uint64_t first = total < TCP_FIRST ? total : TCP_FIRST;
   uint64_t out = lane->eager_sent - lane->eager_granted;
   return out + first <= lane->peer_window ? first : 0;
 }
@@ -69,17 +69,20 @@ static uint64_t allowed(const struct lane *lane, const struct exposure *e) {
 
 /* ---- Feeding ------------------------------------------------------------- */
 
-/* Long payloads take turns on the streams that are for them. */
+/* Long payloads take turns on the streams that are for them. NULL: all are
+ * busy. */
 static struct stream *pick(struct lane *lane, uint64_t total) {
+  bool any = false;
   if (total <= TCP_MEDIUM || lane->stream_count == 1)
     return lane->streams[0];
   for (uint32_t i = 1; i < lane->stream_count; i++) {
     uint32_t at = 1 + lane->next_stream++ % (lane->stream_count - 1);
     struct stream *s = lane->streams[at];
-    if (s && s->left == 0)
+    if (tcp_usable(s) && s->left == 0)
       return s;
+    any |= tcp_usable(s);
   }
-  return lane->streams[lane->stream_count - 1];
+  return any ? NULL : lane->streams[0];
 }
 
 static bool sending(const struct lane *lane, const struct exposure *e) {
@@ -122,8 +125,8 @@ int64_t tcp_feed(struct lane *lane, struct exposure *e) {
   if (lane->cut || lane->status < 0 || e->fed >= most || lane->may_send == 0)
     return 0;
   struct stream *s = pick(lane, e->payload->total);
-  if (!s || (s->left > 0 && (tcp_send(s, lane->may_send), s->left > 0)))
-    return 0;
+  if (!s || s->left > 0)
+    return 0; /* they go on in each poll */
   bool eager = e->fed < e->source.address;
   uint64_t length = (eager ? e->source.address : most) - e->fed;
   if (length > TCP_FRAGMENT_MOST)

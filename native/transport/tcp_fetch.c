@@ -28,10 +28,10 @@ static void stash_free(struct lane *lane, struct stashed *e) {
 }
 
 struct stashed *tcp_stash(struct lane *lane, const struct tcp_head *head) {
-  struct stashed *e = calloc(1, sizeof *e + head->length);
+  struct stashed *e = malloc(sizeof *e + head->length);
   if (!e)
     return NULL;
-  e->head = *head;
+  *e = (struct stashed){.head = *head};
   list_append(&lane->stash, &e->node);
   return e;
 }

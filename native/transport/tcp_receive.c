@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include "transport/tcp.h"
 
@@ -29,7 +30,7 @@ static uint32_t there(const struct stream *s) {
   return s->in_end - s->in_first;
 }
 
-static bool lie(struct stream *s, const char *what) {
+bool tcp_lie(struct stream *s, const char *what) {
   tcp_break(s->lane, PERIGEE_PROTOCOL,
             "the peer broke the protocol: %s that no Perigee of this version "
             "sends",
@@ -37,7 +38,7 @@ static bool lie(struct stream *s, const char *what) {
   return false;
 }
 
-static void next(struct stream *s, enum sink sink, uint64_t rest) {
+void tcp_sink(struct stream *s, enum sink sink, uint64_t rest) {
   s->sink = (uint8_t)sink;
   s->rest = rest;
 }
@@ -56,13 +57,13 @@ static bool fragment(struct stream *s) {
   struct lane *lane = s->lane;
   if (h->length == 0 || h->length > TCP_FRAGMENT_MOST ||
       h->which > (PART_MASK | PART_EAGER))
-    return lie(s, "a fragment");
+    return tcp_lie(s, "a fragment");
   if (h->which & PART_EAGER)
     lane->eager_got += h->length;
   if (lane->eager_got - lane->eager_done > TCP_WINDOW)
-    return lie(s, "more than the window");
+    return tcp_lie(s, "more than the window");
   s->patience = TCP_PATIENCE;
-  next(s, SINK_HELD, h->length);
+  tcp_sink(s, SINK_HELD, h->length);
   return true;
 }
 
@@ -70,134 +71,43 @@ static bool record(struct stream *s) {
   s->place = s->head.which < RINGS
                  ? tcp_record_room(s->lane, s->head.which, s->head.length)
                  : NULL;
-  next(s, SINK_RECORD, s->head.length);
-  return s->place || lie(s, "a record");
+  tcp_sink(s, SINK_RECORD, s->head.length);
+  return s->place || tcp_lie(s, "a record");
 }
 
 static bool begin(struct stream *s) {
   const struct tcp_head *h = &s->head;
+  s->up = true;
   if (h->type == TCP_FRAGMENT)
     return fragment(s);
+  if (h->type == TCP_WORD && h->length == 0)
+    return true;
   if (s->number > 0)
-    return lie(s, "something");
+    return tcp_lie(s, "something");
   if (h->type == TCP_RECORD)
     return record(s);
   if (h->type == TCP_BYTES) {
-    next(s, SINK_BYTES, h->length);
-    return (h->length > 0 && h->length <= TCP_FRAMES) || lie(s, "a frame");
+    tcp_sink(s, SINK_BYTES, h->length);
+    return (h->length > 0 && h->length <= TCP_FRAMES) || tcp_lie(s, "a frame");
   }
   if (h->length != 0)
-    return lie(s, "a body");
+    return tcp_lie(s, "a body");
   if (h->type == TCP_OVER) {
     over(s->lane, h);
     return true;
   }
   if (h->type == TCP_CREDIT)
-    return tcp_credited(s->lane, h->which, h->at) || lie(s, "a credit");
-  return (h->type == TCP_CLAIM && tcp_claimed(s->lane, h)) || lie(s, "a head");
-}
-
-/* ---- Fragments ----------------------------------------------------------- */
-
-/* Memory that copies on its own time takes what comes in order only: the
- * copy under way belongs to the payload itself. */
-static bool in_turn(const struct fetch *f, const struct tcp_head *h) {
-  return f->into->memory->direct ||
-         (h->at == f->into->done && f->into->ticket == 0);
-}
-
-static bool lands(struct stream *s, struct fetch *f) {
-  const struct tcp_head *h = &s->head;
-  if (h->at > f->total || h->length > f->total - h->at ||
-      h->length > f->total - f->bounced)
-    return lie(s, "a fragment");
-  if (!in_turn(f, h))
-    return false;
-  s->fetch = f;
-  s->walk = *f->into;
-  s->walk.done = h->at;
-  s->bounced = s->put = 0;
-  next(s, SINK_FETCH, h->length);
-  return true;
-}
-
-/* False: its stream waits. */
-static bool place(struct stream *s) {
-  struct lane *lane = s->lane;
-  const struct tcp_head *h = &s->head;
-  struct fetch *f = tcp_fetch_of(lane, h);
-  s->fetch = NULL;
-  if (f && !(f->careful && s->number == 0))
-    return lands(s, f);
-  if ((!f && !(h->which & PART_EAGER)) ||
-      !tcp_live(lane, h->operation, h->generation)) {
-    next(s, SINK_DROP, h->length);
-    return true;
-  }
-  if (!f && s->patience > 0 && !lane->armed)
-    return false;
-  s->stashed = tcp_stash(lane, h);
-  if (!s->stashed)
-    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
-  next(s, SINK_STASH, h->length);
-  return s->stashed != NULL;
-}
-
-static void trailed(struct stream *s) {
-  bool good = s->trailer == TCP_GOOD;
-  if (s->fetch)
-    tcp_fetch_got(s->fetch, s->head.length, good);
-  if (s->stashed)
-    s->stashed->good = good;
-  else if (s->head.which & PART_EAGER)
-    tcp_eager_done(s->lane, s->head.length);
-  s->fetch = NULL;
-  s->stashed = NULL;
-  next(s, SINK_HEAD, 0);
+    return tcp_credited(s->lane, h->which, h->at) || tcp_lie(s, "a credit");
+  return (h->type == TCP_CLAIM && tcp_claimed(s->lane, h)) ||
+         tcp_lie(s, "a head");
 }
 
 /* ---- Bodies -------------------------------------------------------------- */
 
-static void count(struct stream *s, uint64_t n) {
+void tcp_count(struct stream *s, uint64_t n) {
   s->rest -= n;
   if (s->fetch)
     s->fetch->bounced += n;
-}
-
-/* By way of the bounce block, to memory that no CPU touches; how many bytes
- * were taken from `at`. */
-static uint64_t bounce(struct stream *s, const uint8_t *at, uint64_t n) {
-  struct payload *into = s->fetch->into;
-  if (!s->bounce && !(s->bounce = malloc(TCP_BOUNCE))) {
-    tcp_break(s->lane, PERIGEE_NO_MEMORY, "no memory for a bounce block");
-    return 0;
-  }
-  if (s->put == s->bounced && s->put == TCP_BOUNCE)
-    s->put = s->bounced = 0;
-  if (n > TCP_BOUNCE - s->bounced)
-    n = TCP_BOUNCE - s->bounced;
-  memcpy(s->bounce + s->bounced, at, n);
-  s->bounced += (uint32_t)n;
-  count(s, n);
-  if (s->bounced < TCP_BOUNCE && s->rest > 0)
-    return n;
-  int64_t put = payload_put(into, s->bounce + s->put, s->bounced - s->put);
-  if (put > 0)
-    s->put += (uint32_t)put;
-  return n;
-}
-
-/* Is what it bounced all where it belongs? */
-static bool settled(struct stream *s) {
-  if (s->put == s->bounced || !s->fetch || s->fetch->into->memory->direct)
-    return true;
-  int64_t put =
-      payload_put(s->fetch->into, s->bounce + s->put, s->bounced - s->put);
-  if (put < 0)
-    s->fetch->job.status = (int)put;
-  if (put != 0)
-    s->put = put < 0 ? s->bounced : s->put + (uint32_t)put;
-  return s->put == s->bounced;
 }
 
 static uint64_t frames(struct stream *s, const uint8_t *at, uint64_t n) {
@@ -223,7 +133,7 @@ static uint64_t sunk(struct stream *s, const uint8_t *at, uint64_t n) {
     break;
   case SINK_FETCH:
     if (!s->fetch->into->memory->direct)
-      return bounce(s, at, n);
+      return tcp_bounced(s, at, n);
     payload_put(&s->walk, at, n);
     break;
   case SINK_STASH:
@@ -236,7 +146,7 @@ static uint64_t sunk(struct stream *s, const uint8_t *at, uint64_t n) {
   default:
     break;
   }
-  count(s, s->sink == SINK_TRAILER ? 0 : n);
+  tcp_count(s, s->sink == SINK_TRAILER ? 0 : n);
   if (s->sink == SINK_TRAILER)
     s->rest -= n;
   return n;
@@ -247,13 +157,13 @@ static bool complete(struct stream *s) {
   if (s->sink == SINK_RECORD)
     tcp_record_there(s->lane, s->head.which, s->head.length);
   if (s->sink == SINK_TRAILER) {
-    if (!settled(s))
+    if (!tcp_settled(s))
       return false;
-    trailed(s);
+    tcp_trailed(s);
   } else if (s->sink == SINK_RECORD || s->sink == SINK_BYTES) {
-    next(s, SINK_HEAD, 0);
+    tcp_sink(s, SINK_HEAD, 0);
   } else if (s->sink != SINK_HEAD) {
-    next(s, SINK_TRAILER, TCP_TRAILER);
+    tcp_sink(s, SINK_TRAILER, TCP_TRAILER);
   }
   return true;
 }
@@ -268,10 +178,10 @@ static bool step(struct stream *s) {
     return begin(s);
   }
   if (s->sink == SINK_HELD)
-    return place(s);
+    return tcp_place(s);
   if (s->rest == 0)
     return complete(s);
-  if (there(s) == 0 || !settled(s))
+  if (there(s) == 0 || !tcp_settled(s))
     return false;
   uint64_t n = there(s) < s->rest ? there(s) : s->rest;
   n = sunk(s, s->in + s->in_first, n);
@@ -310,12 +220,14 @@ static void straight_done(struct stream *s, uint64_t n) {
     s->place += n;
   else
     s->walk.done += n;
-  count(s, n);
+  tcp_count(s, n);
 }
 
 static int64_t read_some(struct stream *s, struct iovec *v, int n) {
   if (s->sealed)
     return sealed_read(s, v[0].iov_base, v[0].iov_len);
+  if (n == 1)
+    return recv(s->fd, v->iov_base, v->iov_len, MSG_DONTWAIT);
   struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
   return recvmsg(s->fd, &m, MSG_DONTWAIT);
 }
@@ -347,6 +259,11 @@ static int64_t fill(struct stream *s, uint64_t limit, bool *all) {
 
 static void hung_up(struct stream *s, int64_t got) {
   s->ended = true;
+  if (s->number > 0 && !s->up) { /* it was not wanted */
+    close(s->fd);
+    s->fd = -1;
+    return;
+  }
   tcp_break(s->lane, PERIGEE_PEER_LOST, "%s",
             got == 0 ? "the peer died or cut the connection" : strerror(errno));
 }

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp_landing.c - where a fragment goes: to its landing, straight or by way of
+ * a bounce block; to the stash; or nowhere.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/tcp.h"
+
+/* Memory that copies on its own time takes what comes in order only: the
+ * copy under way belongs to the payload itself. */
+static bool in_turn(const struct fetch *f, const struct tcp_head *h) {
+  return f->into->memory->direct ||
+         (h->at == f->into->done && f->into->ticket == 0);
+}
+
+static bool lands(struct stream *s, struct fetch *f) {
+  const struct tcp_head *h = &s->head;
+  if (h->at > f->total || h->length > f->total - h->at ||
+      h->length > f->total - f->bounced)
+    return tcp_lie(s, "a fragment");
+  if (!in_turn(f, h))
+    return false;
+  s->fetch = f;
+  s->walk = *f->into;
+  s->walk.done = h->at;
+  s->bounced = s->put = 0;
+  tcp_sink(s, SINK_FETCH, h->length);
+  return true;
+}
+
+/* False: its stream waits. */
+bool tcp_place(struct stream *s) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  struct fetch *f = tcp_fetch_of(lane, h);
+  s->fetch = NULL;
+  if (f && !(f->careful && s->number == 0))
+    return lands(s, f);
+  if ((!f && !(h->which & PART_EAGER)) ||
+      !tcp_live(lane, h->operation, h->generation)) {
+    tcp_sink(s, SINK_DROP, h->length);
+    return true;
+  }
+  if (!f && s->patience > 0 && !lane->armed)
+    return false;
+  s->stashed = tcp_stash(lane, h);
+  if (!s->stashed)
+    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
+  tcp_sink(s, SINK_STASH, h->length);
+  return s->stashed != NULL;
+}
+
+void tcp_trailed(struct stream *s) {
+  bool good = s->trailer == TCP_GOOD;
+  if (s->fetch)
+    tcp_fetch_got(s->fetch, s->head.length, good);
+  if (s->stashed)
+    s->stashed->good = good;
+  else if (s->head.which & PART_EAGER)
+    tcp_eager_done(s->lane, s->head.length);
+  s->fetch = NULL;
+  s->stashed = NULL;
+  tcp_sink(s, SINK_HEAD, 0);
+}
+
+/* ---- Memory that no CPU touches ------------------------------------------- */
+
+/* By way of the bounce block, to memory that no CPU touches; how many bytes
+ * were taken from `at`. */
+uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n) {
+  struct payload *into = s->fetch->into;
+  if (!s->bounce && !(s->bounce = malloc(TCP_BOUNCE))) {
+    tcp_break(s->lane, PERIGEE_NO_MEMORY, "no memory for a bounce block");
+    return 0;
+  }
+  if (s->put == s->bounced && s->put == TCP_BOUNCE)
+    s->put = s->bounced = 0;
+  if (n > TCP_BOUNCE - s->bounced)
+    n = TCP_BOUNCE - s->bounced;
+  memcpy(s->bounce + s->bounced, at, n);
+  s->bounced += (uint32_t)n;
+  tcp_count(s, n);
+  if (s->bounced < TCP_BOUNCE && s->rest > 0)
+    return n;
+  int64_t put = payload_put(into, s->bounce + s->put, s->bounced - s->put);
+  if (put > 0)
+    s->put += (uint32_t)put;
+  return n;
+}
+
+/* Is what it bounced all where it belongs? */
+bool tcp_settled(struct stream *s) {
+  if (s->put == s->bounced || !s->fetch || s->fetch->into->memory->direct)
+    return true;
+  int64_t put =
+      payload_put(s->fetch->into, s->bounce + s->put, s->bounced - s->put);
+  if (put < 0)
+    s->fetch->job.status = (int)put;
+  if (put != 0)
+    s->put = put < 0 ? s->bounced : s->put + (uint32_t)put;
+  return s->put == s->bounced;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp_loans.c - blocks that are lent to be filled, in an arena of the lane.
+ */
+#include <sys/mman.h>
+
+#include "transport/tcp.h"
+
+static int arena_open(struct lane *lane) {
+  uint64_t length = 2 * lane->options.pool;
+  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    return PERIGEE_NO_MEMORY;
+  int status = blocks_open(&lane->blocks, length, lane->options.pool);
+  if (status < 0) {
+    munmap(p, length);
+    return status;
+  }
+  lane->arena = p;
+  lane->arena_length = length;
+  return PERIGEE_OK;
+}
+
+int tcp_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
+             struct source *source) {
+  int status = lane->arena ? PERIGEE_OK : arena_open(lane);
+  int64_t offset =
+      status < 0 ? status : blocks_take(&lane->blocks, length ? length : 1);
+  if (offset < 0)
+    return (int)offset;
+  *pointer = lane->arena + offset;
+  *source = (struct source){.address = (uint64_t)offset,
+                            .block = length,
+                            .count = 1,
+                            .stride = length};
+  return PERIGEE_OK;
+}
+
+void tcp_unloan(struct lane *lane, const struct source *source) {
+  blocks_give(&lane->blocks, source->address);
+}
+
+/* A loan is exposed as all other memory is. */
+bool tcp_loaned(struct lane *lane, const uint8_t *pointer, uint64_t length,
+                struct source *source) {
+  (void)lane, (void)pointer, (void)length, (void)source;
+  return false;
+}
+
+const uint8_t *tcp_view(struct lane *lane, const struct source *source) {
+  (void)lane, (void)source;
+  return NULL;
+}
+
+void tcp_loans_close(struct lane *lane) {
+  if (!lane->arena)
+    return;
+  munmap(lane->arena, lane->arena_length);
+  blocks_close(&lane->blocks);
+}
