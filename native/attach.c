@@ -16,23 +16,22 @@
 
 /* A socket on its way to be a stream. */
 struct attaching {
-  struct node node; /* in session->attaching */
   struct perigee_session *session;
   uint32_t number;
   int fd; /* -1: it is the lane's, or nobody's */
 };
 
 static void attaching_free(struct attaching *a) {
-  list_remove(&a->node);
+  a->session->attaching[a->number - 1] = NULL;
   if (a->fd >= 0)
     close(a->fd);
   free(a);
 }
 
 void attach_end(struct perigee_session *s) {
-  struct node *n;
-  while ((n = list_pop(&s->attaching)))
-    attaching_free(CONTAINER(n, struct attaching, node));
+  for (int i = 0; i < STREAMS_MAX; i++)
+    if (s->attaching[i])
+      attaching_free(s->attaching[i]);
 }
 
 /* ---- Dialing ------------------------------------------------------------ */
@@ -69,7 +68,7 @@ static bool dial(struct perigee_session *s, uint32_t number) {
     return false;
   a->session = s;
   a->number = number;
-  list_append(&s->attaching, &a->node);
+  s->attaching[number - 1] = a;
   a->fd = socket_new(to->any.sa_family);
   int status = a->fd < 0 ? -1 : connect(a->fd, &to->any, s->peer_length);
   if (status != 0 && errno != EINPROGRESS) {
@@ -89,6 +88,8 @@ void attach_wanted(struct perigee_session *s) {
   if (wanted == 0)
     return;
   s->attached = true;
+  if (wanted > STREAMS_MAX)
+    wanted = STREAMS_MAX;
   for (uint32_t i = 1; i <= wanted && dial(s, i); i++)
     ;
 }

@@ -162,7 +162,7 @@ struct perigee_session {
   bool alone, calls; /* without a socket; the side of it that speaks first */
   bool spoken;       /* frames go through the lane */
   bool attached;     /* more sockets were dialed for it, */
-  struct node attaching;             /* and these are on their way */
+  struct attaching *attaching[STREAMS_MAX]; /* and these are on their way */
   union socket_address peer_address; /* of the socket that the lane has */
   uint32_t peer_length;
   bool same_host;       /* its end will be told by its socket */

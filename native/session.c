@@ -62,7 +62,6 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   s->id = id;
   s->fd = fd;
   s->pidfd = -1;
-  list_open(&s->attaching);
   struct node *lists[] = {&s->operations,
                           &s->recvs,
                           &s->recv_imms,
