@@ -473,6 +473,8 @@ int proof_agree(struct perigee_session *, const struct hello *,
 void proof_say(struct perigee_session *session);
 /* Is it right? Then who was dialed says its own, and the session has a key. */
 bool proof_holds(struct perigee_session *, const uint8_t proof[HANDSHAKE_MAC]);
+/* A line on how well the peer is known, and who else can read what is said. */
+const char *proof_text(const struct perigee_session *session);
 /* The session that was dialed and that a new stream belongs to, or NULL. */
 struct perigee_session *proof_owner(struct perigee_engine *,
                                     const struct attach *);

@@ -379,6 +379,7 @@ struct perigee_session_info {
   uint64_t features;
   const char *transport;
   const char *carrier;      /* a line on what carries it, or "" */
+  const char *security;     /* a line: how the peer is known, what is encrypted */
   const char *address;      /* dialed, or the listener's */
   const char *peer;         /* over TCP: the other end's, as a number; or "" */
   const char *reason;       /* why others were not chosen; why it ended */

@@ -101,3 +101,22 @@ struct perigee_session *proof_owner(struct perigee_engine *engine,
   }
   return NULL;
 }
+
+/* ---- Telling people ------------------------------------------------------ */
+
+const char *proof_text(const struct perigee_session *s) {
+  static const char *const texts[2][3] = {
+      {"not authenticated (there is no secret), not encrypted",
+       "not authenticated (there is no secret), sealed with ChaCha20-Poly1305",
+       "not authenticated (there is no secret), sealed with AES-256-GCM"},
+      {"both sides proved the secret, not encrypted",
+       "both sides proved the secret, sealed with ChaCha20-Poly1305",
+       "both sides proved the secret, sealed with AES-256-GCM"}};
+  if (s->alone)
+    return "the peer is who had the endpoint's information, not encrypted";
+  if (!s->tcp)
+    return "the same user, as the kernel tells; on one host nothing is "
+           "encrypted";
+  return texts[s->ticket || s->engine->secret.set]
+              [s->sealed + (s->sealed && s->aes)];
+}

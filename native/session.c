@@ -392,6 +392,7 @@ void perigee_session_info(const struct perigee_session *s,
       .features = s->hello.features,
       .transport = s->transport ? s->transport->name : "none",
       .carrier = s->carrier,
+      .security = s->state == PERIGEE_SESSION_OPEN ? proof_text(s) : "",
       .address = s->address,
       .peer = s->peer,
       .reason = s->reason};

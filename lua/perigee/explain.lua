@@ -39,6 +39,7 @@ function M.info(handle)
            status = info.status, pid = info.pid ~= 0 and info.pid or nil,
            version = info.version, pull = info.pull ~= 0,
            transport = text(info.transport), carrier = text(info.carrier),
+           security = text(info.security),
            address = text(info.address), from = text(info.peer),
            reason = text(info.reason),
            epoch = ("%016x"):format(info.epoch),
@@ -80,6 +81,9 @@ function Explanation:__tostring()
     "  limits: " .. limits(self.limits),
     "  counters: " .. counts(self.counters),
   }
+  if self.security ~= "" then
+    table.insert(lines, 3, "  security: " .. self.security)
+  end
   if self.carrier ~= "" then
     table.insert(lines, 3, "  over " .. self.carrier)
   end

@@ -45,9 +45,13 @@ describe("a secret", function()
 
   it("that both have lets a peer in", function()
     local listener = port { secret = WORDS }
-    assert(dial(listener, { secret = WORDS }))
+    local session = assert(dial(listener, { secret = WORDS, encrypt = true }))
     assert(listener:accept(10))
     assert.same({}, lines)
+    local told = session:explain()
+    assert.matches("both sides proved the secret, sealed with", told.security,
+                   1, true)
+    assert.matches(told.security, tostring(told), 1, true)
   end)
 
   it("that is another does not, and both hear of it", function()

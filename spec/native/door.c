@@ -21,10 +21,7 @@ void open_side(struct pair *p, int side, const char *secret,
   assert_int_equal(perigee_engine_open(&o, &p->engine[side]), 0);
 }
 
-void open_with(struct pair *p, const char *dialer, const char *listener) {
-  *p = (struct pair){.variant = &inproc};
-  open_side(p, 0, dialer, "cluster");
-  open_side(p, 1, listener, "cluster");
+void open_port(struct pair *p) {
   assert_int_equal(
       perigee_listen(p->engine[1], "tcp://127.0.0.1:0", &p->listener), 0);
   perigee_tell_refused(p->engine[1], 0);
@@ -32,8 +29,15 @@ void open_with(struct pair *p, const char *dialer, const char *listener) {
            perigee_listener_address(p->listener));
 }
 
-static int port_of(const char *address) {
-  return atoi(strrchr(address, ':') + 1);
+void open_with(struct pair *p, const char *dialer, const char *listener) {
+  *p = (struct pair){.variant = &inproc};
+  open_side(p, 0, dialer, "cluster");
+  open_side(p, 1, listener, "cluster");
+  open_port(p);
+}
+
+int port_of(const struct pair *p) {
+  return atoi(strrchr(p->address, ':') + 1);
 }
 
 struct sockaddr_in loopback(int port) {
@@ -43,7 +47,7 @@ struct sockaddr_in loopback(int port) {
 }
 
 int knock(const struct pair *p) {
-  struct sockaddr_in in = loopback(port_of(p->address));
+  struct sockaddr_in in = loopback(port_of(p));
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof in), 0);
   return fd;

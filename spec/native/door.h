@@ -16,6 +16,9 @@ enum { HEARD = 8 };
  * and has all told that it refuses. */
 void open_with(struct pair *p, const char *dialer, const char *listener);
 void open_side(struct pair *p, int side, const char *secret, const char *scope);
+/* The listener of engine 1. */
+void open_port(struct pair *p);
+int port_of(const struct pair *p);
 void poll_both(struct pair *p);
 
 struct sockaddr_in loopback(int port);

@@ -174,10 +174,7 @@ static void they_are_told_of_now_and_then(void **state) {
   variant_options(p.variant, &o);
   o.clock = slow;
   assert_int_equal(perigee_engine_open(&o, &p.engine[1]), 0);
-  assert_int_equal(
-      perigee_listen(p.engine[1], "tcp://127.0.0.1:0", &p.listener), 0);
-  snprintf(p.address, sizeof p.address, "%s",
-           perigee_listener_address(p.listener));
+  open_port(&p);
   perigee_tell_refused(p.engine[1], 10000 * MS);
   for (int i = 0; i < COMING; i++) {
     int fd = knock(&p);
