@@ -70,6 +70,9 @@ bool handshake_proven(const struct handshake *h,
                       const uint8_t proof[HANDSHAKE_MAC]) {
   uint8_t right[HANDSHAKE_MAC];
   derive(h->key, !h->dialer, of_proofs, right);
+#ifdef PERIGEE_PLANTED_BUG
+  return proof[0] == right[0];
+#endif
   return sodium_memcmp(proof, right, HANDSHAKE_MAC) == 0;
 }
 

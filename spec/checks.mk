@@ -110,7 +110,8 @@ $(1)/obj/%.o: %.c $(firstword $(MAKEFILE_LIST)) spec/checks.mk
 	$$(CLANG) $$(filter-out -Werror,$$(FLAGS)) $(FUZZ) $(2) \
 	  -c -o $$@ $$<
 
-$(1)/%_fuzz: $(1)/obj/spec/fuzz/%_fuzz.o $(CORE:%.c=$(1)/obj/%.o)
+$(1)/%_fuzz: $(1)/obj/spec/fuzz/%_fuzz.o $(1)/obj/spec/native/hand.o \
+             $(CORE:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
 	$$(CLANG) $(FUZZ) -fsanitize=fuzzer -pthread -o $$@ $$^ $(LIBS)
 endef

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fuzz.h - for fuzzers of a whole engine: input that is read piece by piece, an
+ * engine whose clock and randomness repeat, and what it has allocated.
+ */
+#ifndef FUZZ_H
+#define FUZZ_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../native/hand.h"
+
+size_t __sanitizer_get_current_allocated_bytes(void);
+
+#define require(holds) ((holds) ? (void)0 : broken(#holds, __LINE__))
+
+static inline void broken(const char *what, int line) {
+  fprintf(stderr, "line %d: not so: %s\n", line, what);
+  abort();
+}
+
+/* ---- Input --------------------------------------------------------------- */
+
+struct input {
+  const uint8_t *data;
+  size_t size;
+};
+
+/* The next bytes, as far as there are any: how many. */
+static inline size_t take(struct input *in, void *to, size_t length) {
+  size_t n = length < in->size ? length : in->size;
+  memset(to, 0, length);
+  memcpy(to, in->data, n);
+  in->data += n;
+  in->size -= n;
+  return n;
+}
+
+static inline uint8_t take8(struct input *in) {
+  uint8_t value;
+  take(in, &value, sizeof value);
+  return value;
+}
+
+static inline uint16_t take16(struct input *in) {
+  uint16_t value;
+  take(in, &value, sizeof value);
+  return value;
+}
+
+/* A number at some limit, or near it, or any short one. */
+static inline uint64_t take_edge(struct input *in) {
+  static const uint64_t edges[] = {0,
+                                   64,
+                                   512,
+                                   4096,
+                                   16 << 10,
+                                   64 << 10,
+                                   256 << 10,
+                                   512 << 10,
+                                   1 << 20,
+                                   UINT64_C(1) << 31,
+                                   UINT64_C(1) << 32,
+                                   UINT64_C(1) << 40,
+                                   UINT64_C(1) << 63,
+                                   0};
+  enum { EDGES = sizeof edges / sizeof *edges };
+  uint8_t kind = take8(in);
+  if (kind >= 16 * EDGES)
+    return take16(in);
+  return edges[kind / 16] + (uint64_t)(kind % 16) - 8;
+}
+
+/* ---- Engines ------------------------------------------------------------- */
+
+struct world {
+  int64_t now;
+  uint64_t seed;
+};
+
+static inline int64_t world_clock(void *context) {
+  return ((struct world *)context)->now;
+}
+
+static inline int world_random(void *context, void *bytes, uint64_t length) {
+  struct world *w = context;
+  uint8_t *to = bytes;
+  for (uint64_t i = 0; i < length; i++) {
+    w->seed = w->seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+    to[i] = (uint8_t)(w->seed >> 56);
+  }
+  return PERIGEE_OK;
+}
+
+static inline struct perigee_engine *
+engine_of(struct world *w, const char *secret, bool encrypt) {
+  struct perigee_engine *engine = NULL;
+  struct perigee_options o;
+  perigee_options(&o);
+  o.operations = 64;
+  o.sessions = 8;
+  o.regions = 8;
+  o.hellos = 4;
+  o.ring = 4096;
+  o.eager = 512;
+  o.pool = 1 << 20;
+  o.typed = 64 << 10;
+  o.serving = 16;
+  o.secret = secret;
+  o.faults = "";
+  o.dead_after = INT64_MAX / 4;
+  o.encrypt = encrypt;
+  o.clock = world_clock;
+  o.random = world_random;
+  o.context = w;
+  require(perigee_engine_open(&o, &engine) == PERIGEE_OK);
+  return engine;
+}
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "hand.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "transport/tcp.h"
+
+static void require(bool holds) {
+  if (!holds)
+    abort();
+}
+
+/* ---- Coming and going ---------------------------------------------------- */
+
+void hand_come(struct hand *h, struct perigee_engine *engine, bool dials) {
+  int pair[2];
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
+                     pair) == 0);
+  *h = (struct hand){.engine = engine, .fd = pair[0], .dials = dials};
+  h->session = session_new(engine, pair[1]);
+  require(h->session != NULL);
+  h->session->tcp = true;
+  h->session->dialed = !dials;
+  h->id = h->session->id;
+  snprintf(h->session->address, sizeof h->session->address, "by hand");
+  require(socket_watch(engine, pair[1], h->session, WATCH_SESSION,
+                       EPOLLIN | EPOLLRDHUP) == 0);
+  hello_begin(h->session);
+}
+
+void hand_close(struct hand *h) {
+  if (h->fd >= 0)
+    close(h->fd);
+  h->fd = -1;
+  seal_end(&h->out);
+}
+
+int hand_poll(struct hand *h, struct perigee_event *events, int capacity) {
+  h->engine->sockets_due = true;
+  int n = perigee_poll(h->engine, events, capacity);
+  h->session = session_by_id(h->engine, h->id);
+  return n;
+}
+
+/* ---- Words --------------------------------------------------------------- */
+
+size_t hand_say(struct hand *h, const void *bytes, size_t length) {
+  ssize_t n = send(h->fd, bytes, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+  return n > 0 ? (size_t)n : 0;
+}
+
+void hand_frame(struct hand *h, const struct frame *f) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  hand_say(h, bytes, wire_encode(f, bytes));
+}
+
+bool hand_hears(struct hand *h, struct frame *f) {
+  ssize_t got = recv(h->fd, h->bytes + h->length, sizeof h->bytes - h->length,
+                     MSG_DONTWAIT);
+  if (got > 0)
+    h->length += (uint32_t)got;
+  int used = wire_frame(h->bytes, h->length, f);
+  require(used >= 0);
+  h->length -= (uint32_t)used;
+  memmove(h->bytes, h->bytes + used, h->length);
+  return used > 0;
+}
+
+size_t hand_drop(struct hand *h) {
+  uint8_t bytes[16 << 10];
+  size_t sum = 0;
+  ssize_t n;
+  while ((n = recv(h->fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0)
+    sum += (size_t)n;
+  return sum;
+}
+
+/* ---- Hello --------------------------------------------------------------- */
+
+void hand_hello(struct hand *h, struct frame *f, bool secret) {
+  const struct perigee_options *o = &h->engine->options;
+  *f = (struct frame){.type = FRAME_HELLO};
+  f->hello = (struct hello){.magic = HELLO_MAGIC,
+                            .version_min = PROTOCOL_MIN,
+                            .version_max = PROTOCOL_MAX,
+                            .epoch = 1,
+                            .nonce = 2,
+                            .ring = o->ring,
+                            .eager = o->eager,
+                            .message = PAYLOAD_MAX,
+                            .typed = 1 << 20,
+                            .operations = o->operations,
+                            .transports = 1,
+                            .transport = {"tcp"},
+                            .flags = (secret ? HELLO_SECRET : 0) |
+                                     (seal_has_aes() ? HELLO_AES : 0)};
+  require(handshake_begin(&h->shake, h->dials, o->random, o->context,
+                          f->hello.challenge, f->hello.public_key) == 0);
+}
+
+void hand_says_hello(struct hand *h, const struct frame *f) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  uint32_t length = wire_encode(f, bytes);
+  handshake_said(&h->shake, bytes, length);
+  hand_say(h, bytes, length);
+}
+
+bool hand_proof(struct hand *h, const struct secret *secret, struct frame *f) {
+  struct frame hello = {.type = FRAME_HELLO, .hello = h->heard};
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  *f = (struct frame){.type = FRAME_PROOF};
+  int status = handshake_agree(&h->shake, secret, bytes,
+                               wire_encode(&hello, bytes), h->heard.public_key);
+  if (status == PERIGEE_OK)
+    handshake_prove(&h->shake, f->proof);
+  return status == PERIGEE_OK;
+}
+
+/* The engine's next frame is of this type. */
+static bool says(struct hand *h, struct frame *f, int type) {
+  struct perigee_event events[4];
+  for (int i = 0; i < 8; i++) {
+    if (hand_hears(h, f))
+      return f->type == type;
+    hand_poll(h, events, 4);
+  }
+  return false;
+}
+
+static bool proves(struct hand *h, const struct secret *secret) {
+  struct frame f, proof;
+  hand_hello(h, &f, secret->set);
+  hand_says_hello(h, &f);
+  if (!says(h, &f, FRAME_HELLO))
+    return false;
+  h->heard = f.hello;
+  h->sealed = (h->heard.flags & HELLO_ENCRYPT) != 0;
+  if (!hand_proof(h, secret, &proof))
+    return false;
+  hand_frame(h, &proof);
+  return says(h, &f, FRAME_PROOF) && handshake_proven(&h->shake, f.proof);
+}
+
+bool hand_open(struct hand *h, const struct secret *secret) {
+  struct frame f;
+  uint8_t key[SEAL_KEY];
+  if (!proves(h, secret) || !says(h, &f, FRAME_OFFER))
+    return false;
+  const struct tcp_offer offer = {h->engine->options.ring, TCP_WINDOW};
+  f = (struct frame){.type = FRAME_OFFER};
+  memcpy(f.offer.bytes, &offer, sizeof offer);
+  f.offer.length = sizeof offer;
+  hand_frame(h, &f);
+  f = (struct frame){.type = FRAME_READY};
+  hand_frame(h, &f);
+  if (!says(h, &f, FRAME_READY))
+    return false;
+  handshake_end(&h->shake, h->key);
+  handshake_seal(h->key, 0, h->dials, key);
+  seal_begin(&h->out, key, seal_has_aes());
+  return true;
+}
+
+void hand_lane(struct hand *h, const void *bytes, uint32_t length) {
+  uint8_t chunk[SEAL_CHUNK_MOST];
+  const uint8_t *from = bytes;
+  for (uint32_t n; h->sealed && length > 0; from += n, length -= n) {
+    n = length < SEAL_MOST ? length : SEAL_MOST;
+    hand_say(h, chunk, seal_close(&h->out, chunk, from, n));
+  }
+  if (length > 0)
+    hand_say(h, from, length);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hand.h - a peer over TCP that is played by hand: it says hello as it should,
+ * or not, and then whatever its player likes. Its socket is one end of a pair,
+ * whose other end an engine of this process has as if it had been accepted (or
+ * dialed).
+ */
+#ifndef HAND_H
+#define HAND_H
+
+#include "core.h"
+#include "seal.h"
+
+struct hand {
+  struct seal out;
+  struct perigee_engine *engine; /* of the other side, */
+  struct perigee_session *session;
+  uint32_t id; /* and its session, as long as that lives */
+  int fd;
+  bool dials; /* this side does */
+  struct handshake shake;
+  struct hello heard;
+  uint8_t key[HANDSHAKE_KEY];
+  bool sealed;
+  uint8_t bytes[4096]; /* heard, and not yet looked at */
+  uint32_t length;
+};
+
+/* Somebody is there; nobody has said a word. */
+void hand_come(struct hand *hand, struct perigee_engine *engine, bool dials);
+/* A poll in which the engine looks at its sockets. */
+int hand_poll(struct hand *hand, struct perigee_event *events, int capacity);
+/* Bytes, as far as the socket takes them: how many. */
+size_t hand_say(struct hand *hand, const void *bytes, size_t length);
+void hand_frame(struct hand *hand, const struct frame *frame);
+/* The next frame that the engine has said; false: there is none. */
+bool hand_hears(struct hand *hand, struct frame *frame);
+/* As it should be, with a fresh key; and said. */
+void hand_hello(struct hand *hand, struct frame *hello, bool secret);
+void hand_says_hello(struct hand *hand, const struct frame *hello);
+/* After both have: the proof. */
+bool hand_proof(struct hand *hand, const struct secret *secret,
+                struct frame *proof);
+/* All of it, as it should be, up to READY; false: it was refused. */
+bool hand_open(struct hand *hand, const struct secret *secret);
+/* Bytes of the lane's stream 0, sealed if the session is. */
+void hand_lane(struct hand *hand, const void *bytes, uint32_t length);
+/* Nobody reads what the engine sends: bytes dropped. */
+size_t hand_drop(struct hand *hand);
+/* Hangs up. */
+void hand_close(struct hand *hand);
+
+#endif
