@@ -141,6 +141,8 @@ static void socket_ready(struct perigee_session *s) {
                   "the peer sent more descriptors than there may be");
     else
       session_frames(s);
+    if (s->state == PERIGEE_SESSION_OPEN)
+      liveness_heard(s);
     if (s->state == PERIGEE_SESSION_ENDED || s->spoken)
       return;
     if (got <= 0) {
