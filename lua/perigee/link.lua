@@ -16,9 +16,9 @@
 -- However many wait, there is one attempt at a time. The first is made at once;
 -- the pauses between the next ones are 10 ms and then twice as long each time,
 -- all by up to half shorter or longer, so that those who lost the same peer do
--- not come back in step. They grow to 25 ms where asking costs next to nothing
--- (a Unix socket), elsewhere to a fiftieth of the time that the peer has been
--- away, within 25 ms and 1 s. A session that ends within a second of its making
+-- not come back in step. They grow to 20 ms where asking costs next to nothing
+-- (a Unix socket), elsewhere to a hundredth of the time that the peer has been
+-- away, within 20 ms and 1 s. A session that ends within a second of its making
 -- counts as an attempt that failed.
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -32,8 +32,8 @@ local now = loop.now
 
 local M = {}
 
-local ATTEMPT = 5                       -- seconds for one, if others may follow
-local FIRST, NEAR, LONGEST = 10e6, 25e6, 1e9
+local ATTEMPT = 3                       -- seconds for one, if others may follow
+local FIRST, NEAR, LONGEST = 10e6, 20e6, 1e9
 local SETTLED = 1e9                     -- a session that lived so long was one
 
 --- Errors, by kind, of what may be otherwise a moment later.
@@ -77,7 +77,7 @@ end
 local function pause(link, time)
   local most = NEAR
   if not link.near then
-    most = max(NEAR, min((time - link.since) / 50, LONGEST))
+    most = max(NEAR, min((time - link.since) / 100, LONGEST))
   end
   local length = min(FIRST * 2 ^ link.tries, most)
   return length * (0.5 + time % 1009 / 1009)
