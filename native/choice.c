@@ -25,9 +25,9 @@ static bool carries(const struct perigee_session *s,
 
 bool choice_devices(struct perigee_engine *engine) {
   struct fabric *fabric;
-  char reason[REASON];
   return engine->options.encrypt != 1 &&
-         fabric_of(engine, &transport_verbs, &fabric, reason) == PERIGEE_OK;
+         fabric_of(engine, &transport_verbs, &fabric, engine->no_devices) ==
+             PERIGEE_OK;
 }
 
 static uint32_t list_names(const struct perigee_session *s,
@@ -86,6 +86,56 @@ const struct perigee_transport *choice_of(struct perigee_session *s,
     if (offers(other, order->transport[i]))
       return transport_named(s->engine, order->transport[i]);
   return NULL;
+}
+
+/* ---- Why not the others -------------------------------------------------- */
+
+static const char *why_not_here(const struct perigee_session *s,
+                                const struct perigee_transport *t) {
+  if (t == &transport_shm)
+    return s->same_host ? "what it shares does not go over TCP"
+                        : "the peer is on another host";
+  if (s->engine->options.encrypt == 1)
+    return "what it carries is not encrypted, and that is asked for";
+  return *s->engine->no_devices ? s->engine->no_devices : "no device here";
+}
+
+static void why_not(const struct perigee_session *s,
+                    const struct perigee_transport *t, char why[REASON]) {
+  const char *chosen = s->transport->name;
+  if (s->alone)
+    snprintf(why, REASON, "it needs a socket");
+  else if (*s->wanted && strcmp(s->wanted, t->name) != 0)
+    snprintf(why, REASON, "%s was asked for", s->wanted);
+  else if (!carries(s, t))
+    snprintf(why, REASON, "%s", why_not_here(s, t));
+  else if (!offers(&s->hello, t->name))
+    snprintf(why, REASON, "the peer does not offer it");
+  else
+    snprintf(why, REASON, "%s comes first", chosen);
+}
+
+static size_t consider(const struct perigee_session *s,
+                       const struct perigee_transport *const *from, char *text,
+                       size_t size, size_t length) {
+  char why[REASON];
+  for (; from && *from && length < size; from++) {
+    if (strcmp((*from)->name, s->transport->name) == 0)
+      continue;
+    why_not(s, *from, why);
+    length += (size_t)snprintf(text + length, size - length, "%s%s: %s",
+                               length ? "\n" : "", (*from)->name, why);
+  }
+  return length;
+}
+
+void choice_considered(const struct perigee_session *s, char *text,
+                       size_t size) {
+  *text = 0;
+  if (!s->transport)
+    return;
+  size_t length = consider(s, s->engine->options.transports, text, size, 0);
+  consider(s, built_in, text, size, length);
 }
 
 /* ---- Opening its half ---------------------------------------------------- */

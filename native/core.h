@@ -181,8 +181,9 @@ struct perigee_session {
   struct hello hello;         /* the peer's */
   struct handshake handshake; /* until the peer has proven who it is */
   uint32_t version;
-  char carrier[REASON]; /* a line on the lane, for people */
-  uint64_t eager;       /* as both allow */
+  char carrier[REASON];        /* a line on the lane, for people; */
+  char considered[2 * REASON]; /* a line on each of the others */
+  uint64_t eager;              /* as both allow */
   uint64_t nonce, probe;
   const struct perigee_transport *transport;
   struct lane *lane;
@@ -268,7 +269,8 @@ struct perigee_engine {
     struct fabric *fabric;
   } fabrics[TRANSPORTS_MAX]; /* made when they were first needed */
   uint32_t fabric_count;
-  uint8_t *scratch; /* copies of typed heads of this poll */
+  char no_devices[REASON]; /* why verbs cannot be had, if it was asked */
+  uint8_t *scratch;        /* copies of typed heads of this poll */
   uint64_t scratch_used;
   struct secret secret;
   struct refusals refusals;
@@ -455,6 +457,9 @@ bool choice_devices(struct perigee_engine *engine);
  * choose the same; NULL: nothing. */
 const struct perigee_transport *choice_of(struct perigee_session *session,
                                           const struct hello *own);
+/* Why none of the other transports carries the session, a line each. */
+void choice_considered(const struct perigee_session *session, char *text,
+                       size_t size);
 /* This side's half of the transport. */
 int hello_open(struct perigee_session *, struct offer *, char reason[REASON]);
 /* Does this side have a transport of that name? */
@@ -517,6 +522,7 @@ int attach_asked(struct perigee_session *stranger, const struct attach *asked);
 
 /* ---- liveness.c -------------------------------------------------------- */
 void liveness_begin(struct perigee_session *session);
+bool liveness_wanted(const struct perigee_session *session);
 void liveness_heard(struct perigee_session *session); /* looks if it was */
 void liveness_tick(struct perigee_session *session);
 

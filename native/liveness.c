@@ -15,7 +15,7 @@
 
 enum { WORDS = 3 };
 
-static bool wanted(const struct perigee_session *s) {
+bool liveness_wanted(const struct perigee_session *s) {
   return s->tcp && !s->same_host;
 }
 
@@ -29,7 +29,7 @@ static void traffic(const struct perigee_session *s, uint64_t *sent,
 
 void liveness_heard(struct perigee_session *s) {
   uint64_t sent, received;
-  if (!wanted(s))
+  if (!liveness_wanted(s))
     return;
   traffic(s, &sent, &received);
   if (received == s->heard)
@@ -47,7 +47,7 @@ static void set(struct perigee_session *s) {
 }
 
 void liveness_begin(struct perigee_session *s) {
-  if (!wanted(s))
+  if (!liveness_wanted(s))
     return;
   s->heard_at = engine_clock(s->engine);
   set(s);

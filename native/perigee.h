@@ -377,9 +377,19 @@ struct perigee_session_info {
   uint32_t pull;            /* 1: payloads are read from the peer's memory */
   uint64_t ring, eager, message, typed; /* limits agreed */
   uint64_t features;
+  uint32_t dialed;          /* 1: by this side */
+  uint32_t tcp;             /* 1: over TCP, where both sides prove who they are */
+  uint32_t same_host;       /* 1: the peer has shown to be on this host */
+  uint32_t authenticated;   /* 1: over TCP, and it proved to have the secret */
+  uint32_t encrypted;       /* 1: what the transport carries is sealed, */
+  uint32_t aes;             /* 1: with AES-256-GCM; 0: ChaCha20-Poly1305 */
+  int64_t dead_after;       /* silent for so long it is lost; 0: the end of its
+                               socket tells */
   const char *transport;
   const char *carrier;      /* a line on what carries it, or "" */
   const char *security;     /* a line: how the peer is known, what is encrypted */
+  const char *considered;   /* a line for each transport that does not: "shm:
+                               the peer is on another host" */
   const char *address;      /* dialed, or the listener's */
   const char *peer;         /* over TCP: the other end's, as a number; or "" */
   const char *reason;       /* why others were not chosen; why it ended */

@@ -115,8 +115,8 @@ const char *proof_text(const struct perigee_session *s) {
   if (s->alone)
     return "the peer is who had the endpoint's information, not encrypted";
   if (!s->tcp)
-    return "the same user, as the kernel tells; on one host nothing is "
-           "encrypted";
+    return "the same user, as the kernel tells; encryption is off for shared "
+           "memory and all else on one host";
   return texts[s->ticket || s->engine->secret.set]
               [s->sealed + (s->sealed && s->aes)];
 }

@@ -376,8 +376,9 @@ uint32_t perigee_session_id(const struct perigee_session *session) {
 void perigee_session_info(const struct perigee_session *s,
                           struct perigee_session_info *info) {
   const struct perigee_options *o = &s->engine->options;
-  char *text = (char *)(uintptr_t)s->carrier;
-  *text = 0;
+  struct perigee_session *texts = (void *)(uintptr_t)s;
+  texts->carrier[0] = 0;
+  choice_considered(s, texts->considered, sizeof s->considered);
   *info = (struct perigee_session_info){
       .id = s->id,
       .state = s->state,
@@ -391,13 +392,21 @@ void perigee_session_info(const struct perigee_session *s,
       .typed = s->hello.typed,
       .features = s->hello.features,
       .transport = s->transport ? s->transport->name : "none",
+      .same_host = s->same_host || (!s->tcp && !s->alone),
+      .dialed = s->dialed,
+      .tcp = s->tcp,
+      .authenticated = s->tcp && (s->ticket || s->engine->secret.set),
+      .encrypted = s->sealed,
+      .aes = s->aes,
+      .dead_after = liveness_wanted(s) ? o->dead_after : 0,
       .carrier = s->carrier,
       .security = s->state == PERIGEE_SESSION_OPEN ? proof_text(s) : "",
+      .considered = s->considered,
       .address = s->address,
       .peer = s->peer,
       .reason = s->reason};
   if (s->lane)
     info->pull = lane_table(s->lane)->pulls(s->lane);
   if (s->lane && lane_table(s->lane)->describe)
-    lane_table(s->lane)->describe(s->lane, text, sizeof s->carrier);
+    lane_table(s->lane)->describe(s->lane, texts->carrier, sizeof s->carrier);
 }

@@ -1,5 +1,20 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- What a session is, as a table of plain values that prints as text.
+--
+--   transport      what carries it; carrier: a line on that, or ""
+--   forced         who asked for that one ("option transport" of this side,
+--                  "PERIGEE_TRANSPORT"), or false
+--   considered     why, by name, each other transport does not carry it
+--   same_host      is the peer known to be on this host?
+--   authenticated  did both sides prove to have one secret?
+--   encrypted      the cipher by which all that is carried is sealed, or false
+--   security       both in a sentence, "" once it is over
+--   dead_after     seconds of silence after which the peer is lost; false where
+--                  the end of its socket tells. liveness: that in a sentence
+--   limits         ring, eager, typed, message: bytes
+--   counters       since its start
+--   id, peer, pid, address, from, state, status, reason, version, epoch, pull,
+--   features       of the session and the other side
 local native = require "perigee.native"
 local units = require "perigee.units"
 
@@ -31,6 +46,17 @@ function M.counters(counters, of_session)
   return values
 end
 
+local function considered(lines)
+  local list = {}
+  for name, why in lines:gmatch("([^\n:]+): ([^\n]*)") do list[name] = why end
+  return list
+end
+
+local function cipher(info)
+  if info.encrypted == 0 then return false end
+  return info.aes ~= 0 and "AES-256-GCM" or "ChaCha20-Poly1305"
+end
+
 --- What the core says of a session's handle.
 function M.info(handle)
   local info = native.info_t()
@@ -42,6 +68,12 @@ function M.info(handle)
            security = text(info.security),
            address = text(info.address), from = text(info.peer),
            reason = text(info.reason),
+           considered = considered(text(info.considered)),
+           dialed = info.dialed ~= 0, tcp = info.tcp ~= 0,
+           same_host = info.same_host ~= 0,
+           authenticated = info.authenticated ~= 0, encrypted = cipher(info),
+           dead_after = info.dead_after ~= 0
+             and tonumber(info.dead_after) * 1e-9,
            epoch = ("%016x"):format(info.epoch),
            features = ("%x"):format(info.features),
            limits = { ring = tonumber(info.ring),
@@ -49,6 +81,28 @@ function M.info(handle)
                       message = tonumber(info.message),
                       typed = tonumber(info.typed) } }
 end
+
+-- ---- Sentences -------------------------------------------------------------
+
+local function liveness(told)
+  if told.dead_after then
+    return ("a peer that is silent for %g s is lost"):format(told.dead_after)
+  elseif told.address == "endpoint" then
+    return "a peer whose device stops answering is lost"
+  end
+  return "the end of the peer's socket tells, a stopped peer is alive"
+end
+
+-- In whose words a transport is wanted.
+local function by_whom(told, forced)
+  if not forced then return end
+  for name, why in pairs(told.considered) do
+    if why:find("^%S+ was asked for$") then
+      told.considered[name] = ("%s asks for %s"):format(forced, told.transport)
+    end
+  end
+end
+jit.off(by_whom)
 
 local Explanation = {}
 
@@ -70,33 +124,50 @@ local function counts(values)
   return #parts > 0 and table.concat(parts, ", ") or "none yet"
 end
 
+local function carried(told)
+  local line = ("  carried by %s, protocol version %d"):format(told.transport,
+                                                              told.version)
+  if told.forced then line = line .. ", as " .. told.forced .. " asks" end
+  if told.transport ~= "shm" then return line end
+  return line .. "; large payloads are " .. (told.pull
+    and "read from the sender's memory or copied in chunks"
+    or "copied in chunks")
+end
+
+local function others(told, lines)
+  local names = {}
+  for name in pairs(told.considered) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    lines[#lines + 1] = ("  not by %s: %s"):format(name, told.considered[name])
+  end
+end
+jit.off(others)
+
 function Explanation:__tostring()
   local lines = {
-    ("session %d with %s (pid %s) at %s: %s"):format(self.id, self.peer,
-      self.pid or "unknown", self.address, self.state),
-    ("  carried by %s, protocol version %d; large payloads are %s"):format(
-      self.transport, self.version,
-      self.pull and "read from the sender's memory or copied in chunks"
-        or "copied in chunks"),
-    "  limits: " .. limits(self.limits),
-    "  counters: " .. counts(self.counters),
-  }
-  if self.security ~= "" then
-    table.insert(lines, 3, "  security: " .. self.security)
-  end
-  if self.carrier ~= "" then
-    table.insert(lines, 3, "  over " .. self.carrier)
-  end
-  if self.reason ~= "" then
-    table.insert(lines, 3, "  why: " .. self.reason)
-  end
+    ("session %d with %s (pid %s) at %s%s: %s"):format(self.id, self.peer,
+      self.pid or "unknown", self.address,
+      self.from ~= "" and self.from ~= self.address and ", from " .. self.from
+        or "", self.state) }
+  local function line(...) lines[#lines + 1] = ("  %s%s"):format(...) end
+  if self.reason ~= "" then line("why: ", self.reason) end
+  lines[#lines + 1] = carried(self)
+  if self.carrier ~= "" then line("over ", self.carrier) end
+  others(self, lines)
+  if self.security ~= "" then line("security: ", self.security) end
+  line("liveness: ", self.liveness)
+  line("limits: ", limits(self.limits))
+  line("counters: ", counts(self.counters))
   return table.concat(lines, "\n")
 end
 
 --- The explanation of a session that has a handle.
 function M.session(session)
   local told = M.info(session.handle)
-  told.peer = session:text()
+  told.peer, told.forced = session:text(), session.forced
+  by_whom(told, told.forced)
+  told.liveness = liveness(told)
   told.counters = M.counters(C.perigee_counters(session.engine.handle,
                                                 session.handle), true)
   return setmetatable(told, Explanation)

@@ -34,7 +34,7 @@ function M.adopt(engine, id, peer)
   local session = setmetatable({
     engine = engine, handle = handle, id = id, peer = peer or false,
     address = "", from = "", lost = false, ending = false, accepted = false,
-    link = false, closed = false, last = false,
+    link = false, forced = false, closed = false, last = false,
     remotes = {}, proxies = {}, send = nil,
     scratch = native.transfers_t(1), spare = false,
   }, Session)
@@ -76,6 +76,7 @@ local function connected(future, event)
     return futures.settle(future, nil, errors.new("peer_lost",
       "connecting to " .. asked.to .. ": it hung up at once", false))
   end
+  session.forced = asked.forced or false
   if asked.link then asked.link:arrived(session) end
   futures.settle(future, session)
 end
@@ -95,29 +96,36 @@ local function instead(engine)
   return "auto"
 end
 
+-- Who asks for the transport, which may be "auto".
+local function asker(options)
+  local name = options.transport
+  if name then return name, "option transport" end
+  return os.getenv("PERIGEE_TRANSPORT") or "auto", "PERIGEE_TRANSPORT"
+end
+
 local function dial(engine, address, options)
   local timeout = check.nanoseconds(options.timeout or 30)
-  local asked = options.transport or os.getenv("PERIGEE_TRANSPORT") or "auto"
-  local operation = C.perigee_connect(engine.handle, address, asked, timeout)
+  local name, by = asker(options)
+  local operation = C.perigee_connect(engine.handle, address, name, timeout)
   if operation == C.PERIGEE_UNSUPPORTED and not options.transport
-    and asked == "verbs" then
-    operation = C.perigee_connect(engine.handle, address, instead(engine),
-                                  timeout)
+    and name == "verbs" then
+    name = instead(engine)
+    operation = C.perigee_connect(engine.handle, address, name, timeout)
   end
-  return operation
+  return operation, name ~= "auto" and by
 end
 
 --- Dials address; the future of a session. options: timeout, transport, peer (a
 -- name for the other side), link (which is told of its making and its end).
 function M.connect(engine, address, options)
   local to = options.peer or address
-  local operation = dial(engine, address, options)
+  local operation, by = dial(engine, address, options)
   if operation < 0 then
     return futures.done(nil, errors.from(operation, "connecting to " .. to,
                                          engine.handle, false, 4))
   end
-  return futures.start(engine, operation, { to = to, peer = options.peer,
-                                            link = options.link }, connected)
+  return futures.start(engine, operation, {
+    to = to, peer = options.peer, link = options.link, forced = by }, connected)
 end
 
 -- ---- Ending ----------------------------------------------------------------
@@ -226,8 +234,9 @@ end
 
 -- ---- Telling ---------------------------------------------------------------
 
---- What carries the session, what does not and why, its limits and counters: a
--- table of plain values that prints as text. Works after its end, too.
+--- What carries the session, what does not and why, who the peer has proven to
+-- be, what tells of its end, limits and counters: a table of plain values that
+-- prints as text (explain.lua lists them). Works after its end, too.
 function Session:explain()
   return self.last or explain.session(self)
 end

@@ -101,6 +101,35 @@ describe("an address", function()
     end
   end)
 
+  it("is explained: by whom it is carried, and how safely", function()
+    local _, address = serve()
+    local agent = agent_with { transport = "tcp", encrypt = true,
+                               dead_after = 5 }
+    local session = assert(agent:session(address))
+    local told = session:explain()
+    assert.equal("tcp", told.transport)
+    assert.equal("option transport", told.forced)
+    assert.equal("option transport asks for tcp", told.considered.shm)
+    assert.equal("option transport asks for tcp", told.considered.verbs)
+    assert.is_nil(told.considered.tcp)
+    assert.is_true(told.authenticated)
+    assert.equal("string", type(told.encrypted))
+    local text = tostring(told)
+    for _, part in ipairs { told.encrypted, told.security, "not by shm",
+                            "as option transport asks" } do
+      assert.matches(part, text, 1, true)
+    end
+    agent:close()
+    agent = agent_with { transport = "tcp", secret = "" }
+    session = assert(agent:session(select(2, serve(nil, ""))))
+    told = session:explain()
+    assert.is_false(told.authenticated)
+    assert.is_false(told.encrypted)
+    assert.matches("not authenticated", told.security)
+    session:close()
+    assert.equal("tcp", session:explain().transport)
+  end)
+
   it("is found again when its worker was restarted", function()
     local child, address = serve()
     local agent = agent_with {}

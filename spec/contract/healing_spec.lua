@@ -410,6 +410,7 @@ describe("ten callers", function()
     local function all_at(n)
       assert.is_true(cases.eventually(function()
         for i = 1, 10 do
+          if tasks[i]:done() then error(select(2, tasks[i]:wait())) end
           if ended[i] ~= n then return false end
         end
         return true

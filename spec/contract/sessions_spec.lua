@@ -166,6 +166,18 @@ describe("a session", function()
     assert.equal("string", type(told.transport))
     assert.is_true(#tostring(told) > 40)
     assert.matches(told.transport, tostring(told), 1, true)
+    for name, why in pairs(told.considered) do
+      assert.is_true(name ~= told.transport)
+      assert.matches(("not by %s: %s"):format(name, why), tostring(told), 1,
+                     true)
+    end
+    assert.is_truthy(next(told.considered))
+    assert.is_true(told.same_host)
+    assert.matches(told.security, tostring(told), 1, true)
+    assert.matches(told.liveness, tostring(told), 1, true)
+    if told.transport == "shm" then
+      assert.matches("off for shared memory", told.security)
+    end
     session:close()
     assert.is_true(#tostring(session:explain()) > 10)
   end)
