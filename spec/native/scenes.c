@@ -25,6 +25,7 @@ void scene_open(struct scene *s, void *state, int64_t timeout) {
   struct perigee_options o;
   variant_options(state, &o);
   o.clock = moved_clock;
+  o.dead_after = o.hello_timeout = 3600 * 1000 * MS; /* where time leaps */
   *s = (struct scene){.served = -1, .timeout = timeout};
   pair_open_with(&s->p, state, &o);
   s->bytes = pattern(4096, 99);

@@ -33,12 +33,24 @@ int descriptors(void) {
 
 /* ---- The pair ----------------------------------------------------------- */
 
+static bool over(const struct variant *v, const char *transport) {
+  return strcmp(v->transport, transport) == 0;
+}
+
+static bool over_tcp(const struct variant *v, const char *how) {
+  return over(v, "tcp") && v->how && strstr(v->how, how);
+}
+
 void variant_options(const struct variant *v, struct perigee_options *o) {
   perigee_options(o);
   o->pull = v->pull;
   o->transports = transports;
-  o->rdma = v->rdma;
+  o->rdma = over(v, "verbs") ? v->how : NULL;
   o->memories = memories;
+  o->encrypt = over_tcp(v, "sealed");
+  o->secret = o->encrypt ? "the secret of these tests" : "";
+  if (over_tcp(v, "streams"))
+    o->streams = 4;
 }
 
 /* Pointers of an event are valid until the next poll. */
@@ -136,15 +148,25 @@ const char *pair_path_next(void) {
   return path;
 }
 
+/* Who wants TCP is dialed over it, too. */
+static void pair_listen(struct pair *p) {
+  char address[80] = "tcp://127.0.0.1:0";
+  if (!over(p->variant, "tcp")) {
+    memcpy(p->path, pair_path_next(), sizeof p->path);
+    pairs++;
+    snprintf(address, sizeof address, "unix:%s", p->path);
+  }
+  assert_int_equal(perigee_listen(p->engine[1], address, &p->listener), 0);
+  snprintf(p->address, sizeof p->address, "%s",
+           perigee_listener_address(p->listener));
+}
+
 void pair_open_with(struct pair *p, void *state,
                     const struct perigee_options *options) {
   *p = (struct pair){.variant = state};
-  memcpy(p->path, pair_path_next(), sizeof p->path);
-  pairs++;
-  snprintf(p->address, sizeof p->address, "unix:%s", p->path);
   for (int i = 0; i < 2; i++)
     assert_int_equal(perigee_engine_open(options, &p->engine[i]), 0);
-  assert_int_equal(perigee_listen(p->engine[1], p->address, &p->listener), 0);
+  pair_listen(p);
   pair_dial(p, p->session);
 }
 

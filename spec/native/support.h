@@ -26,7 +26,7 @@ extern const struct perigee_memory perigee_memory_opaque;
 struct variant {
   const char *name, *transport, *memory;
   int pull;
-  const char *rdma; /* perigee_options.rdma */
+  const char *how; /* perigee_options.rdma; of tcp: "sealed", "streams" */
 };
 extern const struct variant variant_default;
 
@@ -37,8 +37,8 @@ struct pair {
   struct perigee_listener *listener;
   struct perigee_event inbox[2][INBOX]; /* not yet asked for by the test */
   int kept[2];
-  bool still[2]; /* not polled: the side is busy, or stopped */
-  char path[64], address[80];
+  bool still[2];              /* not polled: the side is busy, or stopped */
+  char path[64], address[80]; /* a path only where it is a Unix address */
 };
 
 /* Options with the plugins, as the variant wants them. */
