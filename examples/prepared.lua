@@ -5,7 +5,7 @@ local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local ffi = require "ffi"
 local perigee = require "perigee"
 
-local POSTS = 100000
+local POSTS = 20000
 local u64 = ffi.typeof("uint64_t *")
 
 local function worker()
