@@ -60,27 +60,27 @@ tests-tsan: $(STRESS:%=build/tsan/%)
 test: ## set up, build, and run all the tests
 	.ci/deps build test
 	$(MAKE) tests
-	$(RUN) native specs model rdma
+	$(RUN) native specs transports net model rdma
 
 test-jit: ## the specs with everything compiled at once
 	.ci/deps build test
 	$(MAKE) tests
-	PERIGEE_LUAJIT_FLAGS='-Ohotloop=1 -Ohotexit=1' $(RUN) specs
+	PERIGEE_LUAJIT_FLAGS='-Ohotloop=1 -Ohotexit=1' $(RUN) specs contract
 
 test-interpreter: ## the specs without the compiler
 	.ci/deps build test
 	$(MAKE) tests
-	PERIGEE_LUAJIT_FLAGS=-joff $(RUN) specs
+	PERIGEE_LUAJIT_FLAGS=-joff $(RUN) specs contract
 
 test-opaque: ## the contract's specs on memory that the CPU must not touch
 	.ci/deps build test
 	$(MAKE) tests
-	PERIGEE_TEST_MEMORY=opaque ONLY=spec/contract/$(ONLY) $(RUN) specs
+	PERIGEE_TEST_MEMORY=opaque $(RUN) contract
 
 asan: ## C tests and specs under AddressSanitizer and UBSan
 	.ci/deps build test
 	$(MAKE) tests-asan
-	PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) $(RUN) native specs
+	PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) $(RUN) native specs transports net
 
 check-rdma: ## C tests and specs over verbs, in a guest with RDMA devices
 	.ci/deps build test

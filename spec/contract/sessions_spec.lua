@@ -182,6 +182,16 @@ describe("a session", function()
     assert.is_true(#tostring(session:explain()) > 10)
   end)
 
+  it("is carried by what was asked for, and sealed if that was", function()
+    process.start(accepting):expect("ready")
+    local _, session = cases.connect()
+    local told = session:explain()
+    local asked = os.getenv("PERIGEE_TRANSPORT") or "auto"
+    if asked ~= "auto" then assert.equal(asked, told.transport) end
+    local sealed = told.transport == "tcp" and cases.sealed
+    assert.equal(sealed, told.carrier:find("sealed", 1, true) ~= nil)
+  end)
+
   it("is counted", function()
     process.start(accepting):expect("ready")
     local engine, session = cases.connect()

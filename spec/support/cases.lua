@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What varies between runs of the contract's specs, and what they share:
 -- PERIGEE_TRANSPORT names the transport, PERIGEE_TEST_MEMORY a kind of memory
--- that the CPU does not touch, PERIGEE_SPEC_SCALE how much of a long run is run
--- (1: all of it), PERIGEE_SPEC_SLOW how much slower than usual the machine is.
+-- that the CPU does not touch, PERIGEE_SPEC_ENCRYPT=1 has sockets sealed,
+-- PERIGEE_SPEC_SCALE says how much of a long run is run (1: all of it),
+-- PERIGEE_SPEC_SLOW how much slower than usual the machine is.
 -- Parent and children agree on a scope of their own.
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -14,6 +15,7 @@ local M = {
   memory = os.getenv("PERIGEE_TEST_MEMORY") or "host",
   scale = tonumber(os.getenv("PERIGEE_SPEC_SCALE")) or 0.02,
   slow = tonumber(os.getenv("PERIGEE_SPEC_SLOW")) or 1,
+  sealed = os.getenv("PERIGEE_SPEC_ENCRYPT") == "1",
   opened = {},
 }
 
@@ -72,14 +74,20 @@ local function memories()
 end
 local given = memories()
 
--- A slow machine takes its time to set up a session, too.
-local patience = M.slow > 1 and 3 * M.slow or nil
+-- Of engines. A slow machine takes its time to set up a session, too.
+local function engine_options(options)
+  local all = { memories = given,
+                hello_timeout = M.slow > 1 and 3 * M.slow or nil }
+  if M.sealed then all.encrypt, all.secret = true, "the secret of this run" end
+  for key, value in pairs(options or {}) do all[key] = value end
+  return all
+end
 
 -- An agent in this run's scope, closed by cleanup().
 function M.agent(name, options)
-  local all = { name = name, scope = scope,
-                engine = { memories = given, hello_timeout = patience } }
+  local all = { name = name, scope = scope }
   for key, value in pairs(options or {}) do all[key] = value end
+  all.engine = engine_options(all.engine)
   local agent, err = perigee.agent(all)
   return opened(agent), err
 end
@@ -91,9 +99,7 @@ function M.proxy(service, options)
 end
 
 function M.engine(options)
-  local all = { memories = given, hello_timeout = patience }
-  for key, value in pairs(options or {}) do all[key] = value end
-  return opened(assert(perigee.engine(all)))
+  return opened(assert(perigee.engine(engine_options(options))))
 end
 
 -- An engine and its session to a child that accepts.
