@@ -113,6 +113,8 @@ void call_stop(struct operation *op, int status) {
     operation_free(op);
     return;
   }
+  if (op->state == QUEUED) /* nobody has seen what it lent */
+    call_let_go(op);
   step(op, STOP);
   call_end(op, status);
 }

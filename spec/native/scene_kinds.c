@@ -144,6 +144,15 @@ static void lent_unread(struct scene *s) {
   s->p.still[1] = true;
 }
 
+static void lent_queued(struct scene *s) {
+  struct perigee_message m = {.timeout = s->timeout};
+  struct perigee_loan loan;
+  fill_ring(s);
+  assert_int_equal(perigee_call_begin(s->p.session[0], MIB, &loan), 0);
+  s->operation = perigee_call_commit(s->p.session[0], &m, MIB);
+  reach(s, "queued");
+}
+
 static void landing(struct scene *s) {
   struct perigee_message m = {.flags = PERIGEE_TYPED,
                               .head = seven,
@@ -269,6 +278,7 @@ const struct scene_kind scene_kinds[] = {
     {"fetching, pooled", fetching_pooled, false},
     {"lent", lent, false},
     {"lent, unread", lent_unread, false},
+    {"lent, queued", lent_queued, false},
     {"landing", landing, false},
     {"landing, fetching", landing_fetching, false},
     {"replied", replied, false},
