@@ -206,6 +206,22 @@ void perigee_session_close(struct perigee_session *s) {
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
 }
 
+/* Nobody will be told that what has ended is quiet: it has to be when the
+ * session is freed, with all that it holds. */
+static void settle(struct perigee_session *s) {
+  struct node *n, *next;
+  for (bool quiet = false; !quiet;) {
+    quiet = true;
+    for (n = s->operations.next; n != &s->operations; n = next) {
+      struct operation *op = CONTAINER(n, struct operation, all);
+      next = n->next;
+      quiet = quiet && !op->quiet_wait;
+      if (op->quiet_wait)
+        operation_step(op);
+    }
+  }
+}
+
 void perigee_session_free(struct perigee_session *s) {
   if (s->freed)
     return;
@@ -215,6 +231,7 @@ void perigee_session_free(struct perigee_session *s) {
   }
   s->freed = true;
   perigee_session_close(s);
+  settle(s);
   list_remove(&s->news);
   list_remove(&s->node);
   turns_leave(s);
