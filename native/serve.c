@@ -145,9 +145,14 @@ void serve_given(struct operation *op) {
   gone(op);
 }
 
+/* A copy that memory does on its own time is a short one, and has to be over
+ * before the receive's memory is for another message, or the caller's again. */
 static void receiver_freed(struct operation *op, int status) {
-  if (op->receiver)
-    message_done(op, status);
+  if (!op->receiver)
+    return;
+  while (!parts_end(op))
+    ;
+  message_done(op, status);
 }
 
 /* The session is over, or (before it was served) the call. */
