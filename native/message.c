@@ -105,6 +105,8 @@ void message_done(struct operation *served, int status) {
   recv->pending = 0;
   if (status != PERIGEE_OK) {
     list_prepend(&recv->session->recvs, &recv->queue);
+    if (recv->session->state == PERIGEE_SESSION_OPEN)
+      message_match(recv->session); /* the next one may be here already */
     return;
   }
   recv->length = served->rest.length;
