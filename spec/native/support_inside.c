@@ -4,6 +4,7 @@
  */
 #include "support_inside.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core.h"
@@ -47,4 +48,20 @@ bool serves_in(struct perigee_engine *engine, const char *state) {
 
 uint32_t session_of(struct perigee_engine *engine, int operation) {
   return engine->table[operation].session->id;
+}
+
+void look_at_clock(struct perigee_engine *engine) {
+  engine->sockets_due = true;
+}
+
+const char *what_is_left(struct perigee_engine *engine) {
+  static char text[128];
+  text[0] = 0;
+  for (uint32_t i = 0; i < engine->table_used && !text[0]; i++) {
+    const struct operation *op = &engine->table[i];
+    if (op->kind)
+      snprintf(text, sizeof text, ", operation %u of kind %u, %s", i,
+               op->kind, state_name(op));
+  }
+  return text;
 }

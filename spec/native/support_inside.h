@@ -16,6 +16,10 @@ const char *state_of(struct perigee_engine *engine, int operation);
 bool serves_in(struct perigee_engine *engine, const char *state);
 /* Timeouts count from now on, and the next poll looks at the clock. */
 void timers_begin(struct perigee_engine *engine);
+/* The next poll looks at the clock and the sockets. */
+void look_at_clock(struct perigee_engine *engine);
+/* A line on the first operation that is under way. */
+const char *what_is_left(struct perigee_engine *engine);
 /* The id of the session that a connect under way makes. */
 uint32_t session_of(struct perigee_engine *engine, int operation);
 

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * simulation_end.c - how the operations of a simulated world may end, and what
+ * has to be true then.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "simulation.h"
+
+struct link *link_of(struct side *side, uint32_t id) {
+  for (int i = 0; i < LINKS; i++)
+    if (side->links[i].session && side->links[i].id == id)
+      return &side->links[i];
+  return NULL;
+}
+
+/* ---- Letting go ---------------------------------------------------------- */
+
+/* Memory that copies on its own time may still be written by its owner after
+ * the writer has given up. */
+static void give_target(struct side *side, struct own *own, struct spot *spot,
+                        bool fine) {
+  struct side *peer = &side->world->sides[!side->index];
+  if (own->kind == OWN_READ)
+    spot_give(side, spot);
+  else if (fine || strcmp(side->world->memory, "host") == 0)
+    spot_give(peer, spot);
+  else
+    spot_retire(spot);
+}
+
+static void let_go(struct side *side, struct own *own, bool fine) {
+  spot_give(side, &own->into);
+  for (int i = 0; i < ITEMS; i++) {
+    spot_give(side, &own->from[i]);
+    if (own->to[i].ground)
+      give_target(side, own, &own->to[i], fine);
+  }
+  if (own->prepared && own->link->session)
+    perigee_prepared_free(own->prepared);
+  if (own->head)
+    memset(own->head, 0xdd, side->world->messages[own->number].head);
+  free(own->head);
+  side->world->messages[own->number].ended = true;
+  *own = (struct own){0};
+}
+
+void own_forget(struct side *side, struct own *own) {
+  let_go(side, own, false);
+}
+
+/* What was under way on it has no event any more, and its memory is ours; what
+ * the program was asked for has no answer, but calls in service. */
+void link_free(struct side *side, struct link *l) {
+  tell(side, "frees session %u", l->id);
+  perigee_session_free(l->session);
+  l->session = NULL;
+  serve_forget(side, l);
+  for (int i = 0; i < OWN; i++)
+    if (side->own[i].kind && side->own[i].link == l)
+      own_forget(side, &side->own[i]);
+  *l = (struct link){0};
+}
+
+/* ---- Statuses ------------------------------------------------------------ */
+
+static bool ended_session(const struct link *l) {
+  struct perigee_session_info info;
+  if (!l || !l->session)
+    return true;
+  perigee_session_info(l->session, &info);
+  return info.state == PERIGEE_SESSION_ENDED;
+}
+
+/* May this operation end so, and now? */
+static bool fits(const struct side *side, const struct own *own, int status) {
+  const struct world *w = side->world;
+  const struct message *m = &w->messages[own->number];
+  bool one_sided = own->kind >= OWN_READ && own->kind <= OWN_WRITE_IMM;
+  switch (status) {
+  case PERIGEE_OK:
+    return true;
+  case PERIGEE_TIMEOUT:
+    return w->now >= own->due;
+  case PERIGEE_CANCELLED: /* a message, with its receive */
+    return own->cancelled || own->kind == OWN_SEND;
+  case PERIGEE_PEER_LOST:
+    return ended_session(own->link) || w->closings || w->weather.cut > 0 ||
+           w->weather.truncate > 0;
+  case PERIGEE_CLOSED:
+    return own->link && own->link->closed;
+  case PERIGEE_PROTOCOL:
+    return w->weather.truncate > 0;
+  case PERIGEE_STALE:
+    return one_sided;
+  case PERIGEE_TOO_LARGE:
+    return own->landing || own->kind == OWN_SEND || own->kind == OWN_RECV;
+  case PERIGEE_NOT_FOUND:
+    return own->name && strcmp(own->name, "fixed") != 0;
+  case PERIGEE_DENIED:
+    return own->name && strcmp(own->name, "mine") == 0;
+  case PERIGEE_AGAIN:
+    return own->operation == -2;
+  default:
+    return own->kind == OWN_CALL && m->replied && m->reply_status == status;
+  }
+}
+
+/* ---- Ends of each kind ---------------------------------------------------- */
+
+static void call_ended(struct side *side, struct own *own,
+                       const struct perigee_event *e) {
+  struct message *m = &side->world->messages[own->number];
+  uint64_t pattern = own->number + MESSAGES;
+  HOLDS(side, m->replied && e->status == m->reply_status);
+  HOLDS(side, m->reply_typed == ((e->flags & PERIGEE_TYPED) != 0));
+  if (m->reply_typed) {
+    HOLDS(side, e->length == m->reply_head);
+    typed_expect(side, e->pointer, e->length, pattern);
+    HOLDS(side, e->slice == m->reply_slice);
+  } else if (own->landing) {
+    HOLDS(side, e->slice == m->reply_head && e->slice <= own->room);
+  } else {
+    HOLDS(side, e->length == m->reply_head);
+    pattern_expect(side, e->pointer, pattern, e->length);
+  }
+  if (e->flags & PERIGEE_POOLED) {
+    HOLDS(side, e->flags & PERIGEE_SLICE && !own->landing);
+    pattern_expect(side, e->landed, pattern, e->slice);
+  } else if (own->landing && e->slice > 0) {
+    spot_expect(side, &own->into, pattern, e->slice);
+  }
+}
+
+static void receive_ended(struct side *side, struct own *own,
+                          const struct perigee_event *e) {
+  struct world *w = side->world;
+  uint64_t number = spot_word(side, &own->into);
+  if (number == 0 || number > w->numbers || e->length > own->room)
+    wrong(side, "operation %d received %llu bytes that begin with %llx",
+          e->operation, (unsigned long long)e->length,
+          (unsigned long long)number);
+  struct message *m = &w->messages[number];
+  HOLDS(side, m->from != side->index && m->slice == e->length);
+  HOLDS(side, m->seen++ == 0);
+  spot_expect(side, &own->into, number, e->length);
+}
+
+static void immediate_ended(struct side *side, const struct perigee_event *e) {
+  struct world *w = side->world;
+  HOLDS(side, e->immediate > 0 && e->immediate <= w->numbers);
+  struct message *m = &w->messages[e->immediate];
+  HOLDS(side, m->from != side->index);
+  HOLDS(side, ++m->seen == 1 || w->weather.duplicate > 0);
+}
+
+static void transfer_ended(struct side *side, struct own *own) {
+  struct side *peer = &side->world->sides[!side->index];
+  for (uint32_t i = 0; i < own->count; i++) {
+    struct spot *to = &own->to[i];
+    if (own->kind == OWN_READ)
+      spot_expect_from(side, to, &own->items[i].remote,
+                       FIXED + (uint64_t)peer->index);
+    else if (to->life == to->ground->life)
+      spot_expect(peer, to, own->number + i, spot_length(to));
+  }
+}
+
+static void look_up_ended(struct side *side, struct own *own,
+                          const struct perigee_event *e) {
+  struct perigee_remote *remote =
+      (struct perigee_remote *)(uintptr_t)e->pointer;
+  HOLDS(side, strcmp(own->name, "none") != 0 && strcmp(own->name, "mine") != 0);
+  if (strcmp(own->name, "fixed") == 0) {
+    own->link->fixed = remote;
+  } else {
+    own->link->open = remote;
+    own->link->open_life = side->world->sides[!side->index].open.life;
+  }
+}
+
+static void connect_ended(struct side *side, const struct perigee_event *e) {
+  struct perigee_session *session = perigee_session(side->engine, e->session);
+  int i = 0;
+  HOLDS(side, session);
+  while (side->links[i].session)
+    HOLDS(side, ++i < LINKS);
+  side->links[i] =
+      (struct link){.session = session, .id = e->session, .up = true};
+  look_up_regions(side, &side->links[i]);
+}
+
+static void fine(struct side *side, struct own *own,
+                 const struct perigee_event *e) {
+  switch (own->kind) {
+  case OWN_CALL:
+    call_ended(side, own, e);
+    break;
+  case OWN_SEND: /* by now the other side has it */
+    break;
+  case OWN_RECV:
+    receive_ended(side, own, e);
+    break;
+  case OWN_RECV_IMM:
+    immediate_ended(side, e);
+    break;
+  case OWN_LOOKUP:
+    look_up_ended(side, own, e);
+    break;
+  case OWN_CONNECT:
+    break;
+  default:
+    transfer_ended(side, own);
+  }
+}
+
+void own_ended(struct side *side, const struct perigee_event *e) {
+  static const int kinds[OWN_KINDS] = {[OWN_CALL] = PERIGEE_EVENT_REPLY,
+                                       [OWN_CONNECT] = PERIGEE_EVENT_CONNECTED};
+  struct own *own = own_of(side, e->operation);
+  if (!own)
+    wrong(side, "operation %d ends (%s), which is not under way", e->operation,
+          perigee_status_name(e->status));
+  int kind = kinds[own->kind] ? kinds[own->kind] : PERIGEE_EVENT_DONE;
+  HOLDS(side, e->kind == kind || e->operation < 0);
+  bool answered = own->kind == OWN_CALL &&
+                  side->world->messages[own->number].replied &&
+                  e->status == side->world->messages[own->number].reply_status;
+  if (!answered && !fits(side, own, e->status))
+    wrong(side, "operation %d of kind %d ends in %s: %s", e->operation,
+          own->kind, perigee_status_name(e->status),
+          perigee_detail(side->engine));
+  side->world->ended[own->kind]++;
+  side->world->fine[own->kind] += e->status == PERIGEE_OK;
+  if (e->status == PERIGEE_OK || answered)
+    fine(side, own, e);
+  if (e->flags & PERIGEE_POOLED)
+    perigee_pool_free(side->engine, e->landed);
+  bool connected = own->kind == OWN_CONNECT && e->status == PERIGEE_OK;
+  let_go(side, own, e->status == PERIGEE_OK);
+  if (connected)
+    connect_ended(side, e);
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * simulation_ground.c - memory of a simulated world. A ground is full of one
+ * byte; whoever is given a spot writes a pattern into it or waits for one, and
+ * when the spot is given back it is wiped and looked at: what was written
+ * around it, or comes later, is found when the cell is taken again, or at the
+ * end.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "simulation.h"
+
+enum { CLEAN = 0xcc, STRETCHES = 4093 };
+enum { GROUND = LITTLE * CELL_LITTLE + (CELLS - LITTLE) * CELL_LARGE };
+
+/* ---- Patterns ------------------------------------------------------------ */
+
+/* All patterns are stretches of one; the first eight bytes tell which. */
+static const uint8_t *pattern_bytes(uint64_t pattern) {
+  static uint8_t bytes[GROUND + STRETCHES];
+  if (!bytes[1]) {
+    for (uint64_t i = 0; i < sizeof bytes; i++)
+      bytes[i] = (uint8_t)(i * 167 + (i >> 8) * 13 + (i >> 16) * 7);
+  }
+  return bytes + pattern * 31 % STRETCHES;
+}
+
+static uint8_t byte_at(uint64_t pattern, uint64_t at) {
+  return at < 8 ? (uint8_t)(pattern >> 8 * at) : pattern_bytes(pattern)[at];
+}
+
+void pattern_write(uint8_t *to, uint64_t pattern, uint64_t length) {
+  memcpy(to, pattern_bytes(pattern), length);
+  memcpy(to, &pattern, length < 8 ? length : 8);
+}
+
+void pattern_expect(struct side *side, const uint8_t *from, uint64_t pattern,
+                    uint64_t length) {
+  uint64_t word = length < 8 ? length : 8;
+  if (memcmp(from, &pattern, word) == 0 &&
+      memcmp(from + word, pattern_bytes(pattern) + word, length - word) == 0)
+    return;
+  for (uint64_t i = 0; i < length; i++)
+    if (from[i] != byte_at(pattern, i))
+      wrong(side, "byte %llu of the %llu of pattern %llu is not what was sent",
+            (unsigned long long)i, (unsigned long long)length,
+            (unsigned long long)pattern);
+}
+
+/* A string, as string.buffer writes it; its tag is 32 and its length. */
+static uint64_t tag_write(uint8_t *to, uint64_t length) {
+  uint64_t tag = 32 + length;
+  if (tag < 0xe0) {
+    to[0] = (uint8_t)tag;
+    return 1;
+  }
+  if (tag < 0x1fe0) {
+    to[0] = (uint8_t)(0xe0 | (tag - 0xe0) >> 8);
+    to[1] = (uint8_t)(tag - 0xe0);
+    return 2;
+  }
+  uint32_t word = (uint32_t)tag;
+  to[0] = 0xff;
+  memcpy(to + 1, &word, 4);
+  return 5;
+}
+
+uint8_t *typed_make(uint64_t pattern, uint64_t *length) {
+  uint8_t tag[5], *bytes;
+  uint64_t n = tag_write(tag, *length);
+  bytes = malloc(n + *length);
+  memcpy(bytes, tag, n);
+  pattern_write(bytes + n, pattern, *length);
+  *length += n;
+  return bytes;
+}
+
+void typed_expect(struct side *side, const uint8_t *from, uint64_t length,
+                  uint64_t pattern) {
+  uint8_t tag[5];
+  uint64_t n = from[0] < 0xe0 ? 1 : from[0] < 0xff ? 2 : 5;
+  HOLDS(side, length >= n && tag_write(tag, length - n) == n);
+  HOLDS(side, memcmp(tag, from, n) == 0);
+  pattern_expect(side, from + n, pattern, length - n);
+}
+
+/* ---- Grounds ------------------------------------------------------------- */
+
+static void cell_range(int cell, uint64_t *offset, uint64_t *length) {
+  bool little = cell < LITTLE;
+  *length = little ? CELL_LITTLE : CELL_LARGE;
+  *offset = little ? (uint64_t)cell * CELL_LITTLE
+                   : (uint64_t)LITTLE * CELL_LITTLE +
+                         (uint64_t)(cell - LITTLE) * CELL_LARGE;
+}
+
+/* Regions that the engine makes are mapped by peers; others are accessed by
+ * their owner, who is asked. */
+void ground_make(struct side *side, struct ground *ground, const char *name,
+                 int access, uint64_t pattern) {
+  struct world *w = side->world;
+  bool host = strcmp(w->memory, "host") == 0;
+  uint8_t *bytes = malloc(GROUND);
+  int status;
+  uint64_t life = ground->life + 1;
+  *ground = (struct ground){.name = name, .life = life};
+  if (host && happens(w, 0.4)) {
+    ground->foreign = malloc(GROUND);
+    status = perigee_region_register(side->engine, name, ground->foreign,
+                                     GROUND, access, NULL, &ground->region);
+  } else {
+    status = perigee_region_alloc(side->engine, name, GROUND, access, w->memory,
+                                  &ground->region);
+  }
+  HOLDS(side, status == PERIGEE_OK);
+  if (pattern)
+    pattern_write(bytes, pattern, GROUND);
+  else
+    memset(bytes, CLEAN, GROUND);
+  HOLDS(side, perigee_region_write(ground->region, 0, bytes, GROUND) == 0);
+  free(bytes);
+}
+
+static uint8_t *look(struct side *side, const struct ground *ground,
+                     uint64_t offset, uint64_t length) {
+  static uint8_t bytes[CELL_LARGE];
+  HOLDS(side, length <= sizeof bytes);
+  HOLDS(side, perigee_region_read(ground->region, offset, bytes, length) == 0);
+  return bytes;
+}
+
+static void expect_clean(struct side *side, const struct ground *ground,
+                         uint64_t offset, uint64_t length) {
+  static uint8_t clean[CELL_LARGE];
+  const uint8_t *bytes = look(side, ground, offset, length);
+  if (!clean[0])
+    memset(clean, CLEAN, sizeof clean);
+  if (memcmp(bytes, clean, length) == 0)
+    return;
+  for (uint64_t i = 0; i < length; i++)
+    if (bytes[i] != CLEAN)
+      wrong(side, "byte %llu of \"%s\" was written, which was nobody's",
+            (unsigned long long)(offset + i), ground->name);
+}
+
+void ground_end(struct side *side, struct ground *ground) {
+  for (int i = 0; ground != &side->fixed && i < CELLS; i++) {
+    uint64_t offset, length;
+    cell_range(i, &offset, &length);
+    HOLDS(side, ground->cells[i] != USED_CELL);
+    if (ground->cells[i] == FREE_CELL)
+      expect_clean(side, ground, offset, length);
+  }
+  HOLDS(side, perigee_region_close(ground->region, false) == PERIGEE_OK);
+  free(ground->foreign);
+}
+
+/* ---- Spots --------------------------------------------------------------- */
+
+uint64_t spot_length(const struct spot *spot) {
+  return spot->block * spot->count;
+}
+
+struct perigee_slice spot_slice(const struct spot *spot) {
+  return (struct perigee_slice){{spot->ground->region},
+                                spot->offset,
+                                spot->block,
+                                spot->count,
+                                spot->stride};
+}
+
+static uint64_t extent(const struct spot *spot) {
+  return spot->count ? (spot->count - 1) * spot->stride + spot->block : 0;
+}
+
+static void shape(struct world *w, struct spot *spot, uint64_t length) {
+  spot->count = happens(w, 0.3) ? 1 + below(w, 4) : 1;
+  if (length % spot->count != 0)
+    spot->count = 1;
+  spot->block = length / spot->count;
+  spot->stride = spot->block + (spot->count > 1 ? below(w, EDGE) : 0);
+}
+
+bool spot_take(struct side *side, struct ground *ground, uint64_t length,
+               struct spot *spot) {
+  struct world *w = side->world;
+  int cell = (int)below(w, LITTLE);
+  *spot = (struct spot){0};
+  if (length + 8 * EDGE > CELL_LITTLE)
+    cell = LITTLE + (int)below(w, CELLS - LITTLE);
+  if (ground->cells[cell] != FREE_CELL || ground->closing)
+    return false;
+  uint64_t offset, room;
+  cell_range(cell, &offset, &room);
+  *spot = (struct spot){.ground = ground, .life = ground->life, .cell = cell};
+  shape(w, spot, length);
+  spot->offset = offset + EDGE + below(w, EDGE);
+  tell(side, "cell %d of %c is taken", cell, *ground->name);
+  expect_clean(side, ground, offset, extent(spot) + 3 * EDGE);
+  ground->cells[cell] = USED_CELL;
+  return true;
+}
+
+void spot_write(struct side *side, const struct spot *spot, uint64_t pattern) {
+  uint64_t length = spot_length(spot);
+  uint8_t *bytes = malloc(length + 1);
+  if (pattern)
+    pattern_write(bytes, pattern, length);
+  else
+    memset(bytes, CLEAN, length);
+  for (uint64_t i = 0; i < spot->count && spot->block; i++)
+    HOLDS(side, perigee_region_write(
+                    spot->ground->region, spot->offset + i * spot->stride,
+                    bytes + i * spot->block, spot->block) == PERIGEE_OK);
+  free(bytes);
+}
+
+static uint8_t *gather(struct side *side, const struct spot *spot) {
+  uint8_t *bytes = malloc(spot_length(spot) + 1);
+  for (uint64_t i = 0; i < spot->count && spot->block; i++)
+    memcpy(
+        bytes + i * spot->block,
+        look(side, spot->ground, spot->offset + i * spot->stride, spot->block),
+        spot->block);
+  return bytes;
+}
+
+void spot_expect(struct side *side, const struct spot *spot, uint64_t pattern,
+                 uint64_t length) {
+  uint8_t *bytes = gather(side, spot);
+  pattern_expect(side, bytes, pattern, length);
+  free(bytes);
+}
+
+void spot_expect_from(struct side *side, const struct spot *spot,
+                      const struct perigee_slice *from, uint64_t pattern) {
+  uint8_t *bytes = gather(side, spot);
+  for (uint64_t i = 0; i < spot_length(spot); i++) {
+    uint64_t at = from->offset + i / from->length * from->stride;
+    if (bytes[i] != byte_at(pattern, at + i % from->length))
+      wrong(side, "byte %llu of a read is not what lies there",
+            (unsigned long long)i);
+  }
+  free(bytes);
+}
+
+uint64_t spot_word(struct side *side, const struct spot *spot) {
+  uint8_t *bytes = gather(side, spot);
+  uint64_t word = 0;
+  if (spot_length(spot) >= sizeof word)
+    memcpy(&word, bytes, sizeof word);
+  free(bytes);
+  return word;
+}
+
+void spot_give(struct side *side, struct spot *spot) {
+  struct ground *ground = spot->ground;
+  if (!ground || ground->life != spot->life) {
+    *spot = (struct spot){0}; /* its region is gone */
+    return;
+  }
+  uint64_t offset, length;
+  cell_range(spot->cell, &offset, &length);
+  tell(side, "cell %d of %c is given back", spot->cell, *ground->name);
+  spot_write(side, spot, 0);
+  expect_clean(side, ground, offset, extent(spot) + 3 * EDGE);
+  ground->cells[spot->cell] = FREE_CELL;
+  *spot = (struct spot){0};
+}
+
+void spot_retire(struct spot *spot) {
+  if (spot->ground && spot->ground->life == spot->life)
+    spot->ground->cells[spot->cell] = RETIRED_CELL;
+  *spot = (struct spot){0};
+}
