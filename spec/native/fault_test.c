@@ -224,6 +224,7 @@ static void a_payload_that_stalls_ends_with_its_caller(void **state) {
       perigee_reply(p.engine[1], e.operation,
                     &(struct perigee_message){.status = PERIGEE_REMOTE});
   }
+  settle(&p);
   region_end(from);
   pair_close(&p);
 }
@@ -245,6 +246,7 @@ static void transfers_come_through_late_and_in_splinters(void **state) {
   finish(&p, perigee_transfer(p.session[0], PERIGEE_OP_READ, &t, 1, 0, -1), 0);
   same(mine, 0, bytes, 256 * KIB);
   free(bytes);
+  settle(&p);
   region_end(mine);
   region_end(theirs);
   pair_close(&p);
