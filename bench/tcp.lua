@@ -38,10 +38,11 @@ local function add(...) FIGURES[#FIGURES + 1] = { ... } end
 
 for _, size in ipairs { "64", "64K", "1M", "16M" } do
   local name = text.size(assert(require "perigee.bench.options".size(size)))
-  local mode = "--mode inplace --sizes " .. size
-  add("inplace echo, " .. name .. " / the best rival", 1, 0.8, times, "x",
+  -- As the rivals: from the caller's memory, and back into it.
+  local mode = "--mode raw --sizes " .. size
+  add("echo, " .. name .. " / the best rival", 1, 0.8, times, "x",
       "rpc.lua", mode .. " --floor rivals" .. LONG)
-  add("inplace echo, " .. name .. " / blocking sockets", nil, nil, times, "x",
+  add("echo, " .. name .. " / blocking sockets", nil, nil, times, "x",
       "rpc.lua", mode .. " --floor block" .. SHORT)
 end
 add("inplace echo, 64 B, both asleep / epoll", 1.25, 1.1, times, "x",
