@@ -128,7 +128,8 @@ int64_t sealed_write(struct stream *s, const struct iovec *v, int count) {
 int sealed_given(struct stream *s, const uint8_t *bytes, uint32_t length) {
   if (length > ROOM)
     return PERIGEE_PROTOCOL;
-  memcpy(s->sealed->in_bytes, bytes, length);
+  if (length > 0)
+    memcpy(s->sealed->in_bytes, bytes, length);
   s->sealed->in_end = length;
   return PERIGEE_OK;
 }
