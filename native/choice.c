@@ -11,6 +11,10 @@
 
 /* ---- Choosing ----------------------------------------------------------- */
 
+/* So long nobody looks again for devices where there were none: to look costs
+ * more than a stranger may make it cost. */
+static const int64_t NO_DEVICES = 1000000000; /* ns */
+
 static const struct perigee_transport *const built_in[] = {
     &transport_shm, &transport_verbs, &transport_tcp, NULL};
 
@@ -25,9 +29,14 @@ static bool carries(const struct perigee_session *s,
 
 bool choice_devices(struct perigee_engine *engine) {
   struct fabric *fabric;
-  return engine->options.encrypt != 1 &&
-         fabric_of(engine, &transport_verbs, &fabric, engine->no_devices) ==
+  int64_t now = engine_clock(engine);
+  if (engine->options.encrypt == 1 || now < engine->no_devices_until)
+    return false;
+  bool had = fabric_of(engine, &transport_verbs, &fabric, engine->no_devices) ==
              PERIGEE_OK;
+  if (!had)
+    engine->no_devices_until = now + NO_DEVICES;
+  return had;
 }
 
 static uint32_t list_names(const struct perigee_session *s,

@@ -269,8 +269,9 @@ struct perigee_engine {
     struct fabric *fabric;
   } fabrics[TRANSPORTS_MAX]; /* made when they were first needed */
   uint32_t fabric_count;
-  char no_devices[REASON]; /* why verbs cannot be had, if it was asked */
-  uint8_t *scratch;        /* copies of typed heads of this poll */
+  char no_devices[REASON];  /* why verbs cannot be had, if it was asked; */
+  int64_t no_devices_until; /* and till when nobody asks again */
+  uint8_t *scratch;         /* copies of typed heads of this poll */
   uint64_t scratch_used;
   struct secret secret;
   struct refusals refusals;

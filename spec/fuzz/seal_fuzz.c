@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * seal_fuzz.c - any bytes as a sealed stream. Only what was sealed, as it was
+ * sealed, opens; whatever else comes is refused, and nothing is written beyond
+ * what a chunk may hold.
+ *
+ * decoder: native/seal.c
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "perigee.h"
+#include "seal.h"
+#include "secret.h"
+
+static const uint8_t key[SEAL_KEY] = {7};
+static struct seal out, in;
+static uint8_t chunk[SEAL_CHUNK_MOST], plain[SEAL_MOST];
+
+static void require(bool holds) {
+  if (!holds)
+    abort();
+}
+
+/* Whatever comes: as many bytes as it says, or fewer. */
+static void any(const uint8_t *data, size_t size) {
+  if (size < SEAL_HEAD)
+    return;
+  int length = seal_chunk(data);
+  require(length == PERIGEE_PROTOCOL ||
+          (length >= (int)SEAL_CHUNK(1) && length <= (int)SEAL_CHUNK_MOST));
+  if (length > 0 && (size_t)length <= size)
+    require(seal_open(&in, plain, data, (uint32_t)length) == PERIGEE_PROTOCOL);
+  require(seal_open(&in, plain, data, (uint32_t)size) == PERIGEE_PROTOCOL);
+}
+
+/* What was sealed, with one byte of it changed; 0 changes nothing. */
+static void changed(const uint8_t *data, size_t size) {
+  if (size < 4 || size - 3 > SEAL_MOST)
+    return;
+  uint32_t n = (uint32_t)size - 3,
+           at = (data[0] | data[1] << 8) % SEAL_CHUNK(n);
+  require(seal_close(&out, chunk, data + 3, n) == SEAL_CHUNK(n));
+  chunk[at] ^= data[2];
+  int got = seal_open(&in, plain, chunk, SEAL_CHUNK(n));
+  if (data[2]) {
+    require(got == PERIGEE_PROTOCOL);
+    return;
+  }
+  require(got == (int)n && memcmp(plain, data + 3, n) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  require(secret_library());
+  for (int aes = 0; aes <= seal_has_aes(); aes++) {
+    seal_begin(&in, key, aes);
+    any(data, size);
+    seal_begin(&in, key, aes);
+    seal_begin(&out, key, aes);
+    changed(data, size);
+  }
+  return 0;
+}
