@@ -51,8 +51,10 @@ local function ucx(test)
       return command
     end,
     parse = function(text)
-      local half = text:match "\n?%s*%d+%s+([%d.]+)%s+[%d.]+%s+[%d.]+[^\n]*%s*$"
-      return half and 2e3 * half
+      local median, all =
+        text:match "%s*%d+%s+([%d.]+)%s+%S+%s+([%d.]+)[^\n]*%s*$"
+      if not median then return nil end -- 0 is what it tells of too few
+      return 2e3 * (tonumber(median) > 0 and median or all)
     end,
   }
 end
