@@ -9,6 +9,7 @@
  *   zerocopy  the same sent with MSG_ZEROCOPY; a round ends when the kernel
  *             has given the buffer back, too
  *   wake      an echo by a server that sleeps, when it has been quiet for 300 us
+ *   asleep    the same, and the client sleeps, too, until the answer comes
  *   connect   a connection, one byte each way
  * --at ADDRESS is where the server listens (127.0.0.1), with --netns FILE in
  * that network namespace (/run/netns/NAME, /proc/PID/ns/net). --chunk N sends
@@ -28,9 +29,10 @@
 
 enum { QUIET = 300000 };
 
+/* sleeps: in epoll_wait, but the client where it looks. */
 struct how {
   const char *name;
-  bool sleeps, blocks, pinned, one_way, connects, quiet;
+  bool sleeps, looks, blocks, pinned, one_way, connects, quiet;
 };
 
 static const struct how hows[] = {
@@ -39,7 +41,8 @@ static const struct how hows[] = {
     {.name = "block", .blocks = true},
     {.name = "write", .one_way = true},
     {.name = "zerocopy", .one_way = true, .pinned = true},
-    {.name = "wake", .sleeps = true, .quiet = true},
+    {.name = "wake", .sleeps = true, .looks = true, .quiet = true},
+    {.name = "asleep", .sleeps = true, .quiet = true},
     {.name = "connect", .connects = true}};
 
 /* What a connection begins with: the length of its messages and of their
@@ -70,14 +73,13 @@ static void set(int socket, int level, int option) {
     die("setsockopt");
 }
 
-/* Of a wake only the server's end sleeps. */
 static struct end end_of(const struct tcp *tcp, int socket, bool server) {
   struct end end = {.tcp = tcp, .socket = socket, .ear = -1};
   struct epoll_event in = {.events = EPOLLIN};
   set(socket, IPPROTO_TCP, TCP_NODELAY);
   if (tcp->how->pinned)
     set(socket, SOL_SOCKET, SO_ZEROCOPY);
-  if (tcp->how->sleeps && (server || !tcp->how->quiet)) {
+  if (tcp->how->sleeps && (server || !tcp->how->looks)) {
     end.ear = epoll_create1(0);
     epoll_ctl(end.ear, EPOLL_CTL_ADD, socket, &in);
   }

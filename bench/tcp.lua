@@ -46,7 +46,10 @@ for _, size in ipairs { "64", "64K", "1M", "16M" } do
       "rpc.lua", mode .. " --floor block" .. SHORT)
 end
 add("inplace echo, 64 B, both asleep / epoll", 1.25, 1.1, times, "x",
-    "rpc.lua", "--mode inplace --sizes 64 --spin 0 --floor epoll" .. SHORT)
+    "rpc.lua", "--mode sleeping --spin 0" .. SHORT)
+add("inplace echo, 64 B, again and again with spin = 0 / epoll", nil, nil,
+    times, "x", "rpc.lua", "--mode inplace --sizes 64 --spin 0 --floor epoll"
+    .. SHORT)
 for _, streams in ipairs { 1, 2 } do
   add(("16 MiB writes, streams = %d, rate / iperf3 -P %d"):format(
         streams, streams), 0.9, 1, rates, "x", "transfer.lua",

@@ -26,7 +26,8 @@ local function floor_of(run, program, size)
                               events = true })
   end
   if run.transport == "tcp" then
-    return tcp.bare(run, program == "floor_wake" and "wake" or "connect", size)
+    local wake = run.given.spin == 0 and "asleep" or "wake"
+    return tcp.bare(run, program == "floor_wake" and wake or "connect", size)
   end
   return floor.of(program, run.given, {}, size)
 end
