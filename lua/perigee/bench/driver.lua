@@ -12,6 +12,8 @@ local LONG = { timeout = 60 }
 local SPIN = 0.02
 -- While a burst of the floor runs, neither side says anything.
 local PATIENCE = 60
+-- But here it is Perigee's own time until a silent side is dead that counts.
+local MORTALS = { idle = true, cut = true, restart = true }
 -- In these modes sides sleep as they do where nobody asks for anything else.
 local SLEEPERS = { connect = true, sleeping = true, idle = true, memory = true,
                    cut = true, restart = true }
@@ -98,10 +100,9 @@ end
 -- Worker: the path of bench/worker.lua; bytes: of its region for transfers.
 function M.start(options, worker, bytes)
   pin(options)
-  if not SLEEPERS[options.mode[1]] then
-    options.spin = options.spin or SPIN
-    options.dead_after = options.dead_after or PATIENCE
-  end
+  options.spin = options.spin or not SLEEPERS[options.mode[1]] and SPIN or nil
+  options.dead_after = options.dead_after
+                       or not MORTALS[options.mode[1]] and PATIENCE or nil
   local self = setmetatable({
     options = options, idle = {}, folder = process.folder(),
     scope = "bench-" .. process.pid(),
