@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "neighbour.h"
 
 /* ---- Choosing ----------------------------------------------------------- */
 
@@ -18,13 +19,15 @@ static const int64_t NO_DEVICES = 1000000000; /* ns */
 static const struct perigee_transport *const built_in[] = {
     &transport_shm, &transport_verbs, &transport_tcp, NULL};
 
-/* Shared memory comes as descriptors, which TCP cannot bring; devices may not
- * be here, and do not seal what they carry. */
+/* Shared memory comes as descriptors, which TCP cannot bring: it is asked for by
+ * who would move for it. Devices may not be here, and do not seal. */
 static bool carries(const struct perigee_session *s,
                     const struct perigee_transport *t) {
   if (!s->tcp)
     return true;
-  return t != &transport_shm && (t != &transport_verbs || s->devices);
+  if (t == &transport_shm)
+    return neighbour_willing(s);
+  return t != &transport_verbs || s->devices;
 }
 
 bool choice_devices(struct perigee_engine *engine) {
@@ -97,10 +100,23 @@ const struct perigee_transport *choice_of(struct perigee_session *s,
   return NULL;
 }
 
+int choice_none(const struct perigee_session *s, const struct hello *peer,
+                char reason[REASON]) {
+  const char *shm = transport_shm.name;
+  bool memory = s->dialed ? strcmp(s->wanted, shm) == 0 : offers(peer, shm);
+  snprintf(reason, REASON, "the two sides have no transport in common%s",
+           s->tcp && memory && !s->same_host
+               ? ": shared memory is for two processes on one host"
+               : "");
+  return PERIGEE_UNSUPPORTED;
+}
+
 /* ---- Why not the others -------------------------------------------------- */
 
 static const char *why_not_here(const struct perigee_session *s,
                                 const struct perigee_transport *t) {
+  if (t == &transport_shm && s->stays)
+    return "the session could not move to it";
   if (t == &transport_shm)
     return s->same_host ? "what it shares does not go over TCP"
                         : "the peer is on another host";
@@ -116,7 +132,7 @@ static void why_not(const struct perigee_session *s,
     snprintf(why, REASON, "it needs a socket");
   else if (*s->wanted && strcmp(s->wanted, t->name) != 0)
     snprintf(why, REASON, "%s was asked for", s->wanted);
-  else if (!carries(s, t))
+  else if (!carries(s, t) || (s->tcp && t == &transport_shm))
     snprintf(why, REASON, "%s", why_not_here(s, t));
   else if (!offers(&s->hello, t->name))
     snprintf(why, REASON, "the peer does not offer it");

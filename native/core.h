@@ -165,13 +165,16 @@ struct perigee_session {
   struct attaching *attaching[STREAMS_MAX]; /* and these are on their way */
   union socket_address peer_address; /* of the socket that the lane has */
   uint32_t peer_length;
-  bool same_host;       /* its end will be told by its socket */
+  bool same_host;       /* proven (neighbour.h): its socket tells its end */
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
   bool devices;      /* of verbs are here, and may be used */
+  bool ticketed;     /* its listener takes in holders of tickets only */
+  bool moves, stays; /* to another socket; and not (neighbour.h) */
+  char why[REASON];  /* it is carried by what it is, for people */
   bool waits;        /* something waits until the socket has room */
   struct dial *dial; /* dial.c: while it looks for the peer over TCP */
   char reason[256];
@@ -211,6 +214,7 @@ struct perigee_listener {
   int fd;
   bool tcp, open_to_all; /* reachable from other hosts, without a secret */
   bool file;             /* to be removed */
+  bool tickets;          /* for sessions that move (neighbour.h), no others */
   char address[ADDRESS_TEXT];
 };
 
@@ -249,6 +253,7 @@ struct perigee_engine {
   struct node moving;  /* to be stepped at each poll */
   struct node replied; /* wait for their caller's mark: at each tick */
   struct node fresh;
+  struct neighbours *neighbours; /* neighbour.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
   struct node hot, cold; /* open sessions: polled each time, and in turn */
   uint32_t cold_count;
@@ -437,6 +442,8 @@ void session_forsake(struct perigee_session *session);
 void session_wake(struct perigee_session *session);
 void session_begun(struct perigee_session *session, int64_t timer);
 void session_opened(struct perigee_session *session);
+/* Its hello is given up, to be said anew elsewhere. */
+void session_back(struct perigee_session *session);
 /* Is its lane? Then the session has ended. */
 bool session_broken(struct perigee_session *session);
 /* Why there was no memory over its transport of late, or "". */
@@ -458,6 +465,9 @@ bool choice_devices(struct perigee_engine *engine);
  * choose the same; NULL: nothing. */
 const struct perigee_transport *choice_of(struct perigee_session *session,
                                           const struct hello *own);
+/* There is nothing: a status and why. */
+int choice_none(const struct perigee_session *, const struct hello *peer,
+                char reason[REASON]);
 /* Why none of the other transports carries the session, a line each. */
 void choice_considered(const struct perigee_session *session, char *text,
                        size_t size);
@@ -534,13 +544,19 @@ void remotes_free(struct perigee_session *session);
 
 /* ---- listen.c ---------------------------------------------------------- */
 void listener_ready(struct perigee_listener *listener);
+/* As perigee_listen; tickets: only for sessions that move. */
+int listener_open(struct perigee_engine *, const char *address, bool tickets,
+                  struct perigee_listener **listener);
 
 /* ---- dial.c ------------------------------------------------------------ */
-/* Of a session in state "none": a socket of it tells something; its timer is
- * due; nobody is looked for any more. */
+/* Of a session in state "none": the connecting socket tells something, or one
+ * of the look-up; its timer is due; nobody is looked for any more. */
 void dial_ready(struct perigee_session *session);
+void dial_resolved(struct perigee_session *session);
 void dial_tick(struct perigee_session *session);
 void dial_end(struct perigee_session *session);
+/* Begins; what goes wrong ends the session. */
+void dial_to(struct perigee_session *, const struct address *);
 int socket_new(int family);
 void socket_no_delay(int fd);
 

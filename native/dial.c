@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,15 @@ void socket_no_delay(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
+void dial_end(struct perigee_session *s) {
+  if (!s->dial)
+    return;
+  if (s->dial->resolve)
+    resolve_end(s->dial->resolve);
+  free(s->dial);
+  s->dial = NULL;
+}
+
 /* ---- Unix sockets ------------------------------------------------------- */
 
 static void nobody_there(struct perigee_session *s, int error) {
@@ -48,14 +58,13 @@ static void nobody_there(struct perigee_session *s, int error) {
 }
 
 static void dial_unix(struct perigee_session *s) {
-  struct address to;
-  char reason[ADDRESS_REASON];
-  address_parse(s->address, &to, reason);
-  int status = connect(s->fd, &to.at.any, to.length);
+  const struct address *to = &s->dial->address;
+  int status = connect(s->fd, &to->at.any, to->length);
   if (status != 0 &&
       errno == EAGAIN) /* its backlog is full: at the next poll */
     return;
   operation_unqueue(s->connect);
+  dial_end(s);
   if (status == 0 && socket_watch(s->engine, s->fd, s, WATCH_SESSION,
                                   EPOLLIN | EPOLLRDHUP) == 0)
     hello_begin(s);
@@ -65,19 +74,11 @@ static void dial_unix(struct perigee_session *s) {
 
 void connect_again(struct operation *op) {
   op->engine->copying = true; /* nothing wakes us: look again soon */
-  dial_unix(op->session);
+  if (op->session->dial)
+    dial_unix(op->session);
 }
 
 /* ---- TCP ---------------------------------------------------------------- */
-
-void dial_end(struct perigee_session *s) {
-  if (!s->dial)
-    return;
-  if (s->dial->resolve)
-    resolve_end(s->dial->resolve);
-  free(s->dial);
-  s->dial = NULL;
-}
 
 static void in_time(struct perigee_session *s, int64_t after) {
   timers_remove(&s->engine->timers, &s->timer);
@@ -169,14 +170,12 @@ static void look_up(struct perigee_session *s) {
     try_next(s);
 }
 
+/* What epoll tells may be of a socket that has been closed meanwhile. */
 void dial_ready(struct perigee_session *s) {
-  if (!s->dial)
+  struct pollfd now = {.fd = s->fd, .events = POLLOUT};
+  if (!s->dial || s->dial->resolve || s->fd < 0 || poll(&now, 1, 0) != 1)
     return;
   s->engine->progress++;
-  if (s->dial->resolve) {
-    look_up(s);
-    return;
-  }
   socklen_t length = sizeof s->dial->error;
   getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &s->dial->error, &length);
   if (s->dial->error == 0 && met_itself(s->fd))
@@ -185,6 +184,13 @@ void dial_ready(struct perigee_session *s) {
     connected(s);
   else
     try_next(s);
+}
+
+void dial_resolved(struct perigee_session *s) {
+  if (!s->dial || !s->dial->resolve)
+    return;
+  s->engine->progress++;
+  look_up(s);
 }
 
 void dial_tick(struct perigee_session *s) {
@@ -197,18 +203,15 @@ void dial_tick(struct perigee_session *s) {
     try_next(s);
 }
 
-static int dial_tcp(struct perigee_session *s, const struct address *address) {
-  struct dial *d = s->dial = calloc(1, sizeof *d);
-  if (!d)
-    return PERIGEE_NO_MEMORY;
-  d->address = *address;
-  if (address->length > 0) {
-    d->to.at[0] = address->at;
+static int dial_tcp(struct perigee_session *s) {
+  struct dial *d = s->dial;
+  if (d->address.length > 0) {
+    d->to.at[0] = d->address.at;
     d->to.count = 1;
     try_next(s);
     return PERIGEE_OK;
   }
-  d->resolve = resolve_begin(s->engine, address, s);
+  d->resolve = resolve_begin(s->engine, &d->address, s);
   if (!d->resolve)
     return PERIGEE_NO_MEMORY;
   look_up(s);
@@ -243,16 +246,26 @@ static int read_address(struct perigee_engine *engine, const char *text,
   return PERIGEE_OK;
 }
 
-static int dial(struct perigee_session *s, const struct address *address) {
+static int begin(struct perigee_session *s, const struct address *address) {
+  s->dial = calloc(1, sizeof *s->dial);
+  if (!s->dial)
+    return fail(s->engine, PERIGEE_NO_MEMORY, "no memory to dial with");
+  s->dial->address = *address;
   s->tcp = address->tcp;
   if (s->tcp)
-    return dial_tcp(s, address);
+    return dial_tcp(s);
   s->fd = socket_new(AF_UNIX);
   if (s->fd < 0)
     return fail(s->engine, PERIGEE_SYSTEM, "no socket: %s", strerror(errno));
   operation_move(s->connect);
   dial_unix(s);
   return PERIGEE_OK;
+}
+
+void dial_to(struct perigee_session *s, const struct address *address) {
+  int status = begin(s, address);
+  if (status < 0)
+    session_end(s, status, perigee_detail(s->engine));
 }
 
 int perigee_connect(struct perigee_engine *engine, const char *text,
@@ -279,8 +292,6 @@ int perigee_connect(struct perigee_engine *engine, const char *text,
   }
   int index = s->connect->index;
   transfer_submit(s->connect, timeout);
-  status = dial(s, &address);
-  if (status < 0) /* told by the connect's event */
-    session_end(s, status, perigee_detail(engine));
+  dial_to(s, &address); /* the connect's event tells how it ends */
   return index;
 }

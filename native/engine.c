@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "neighbour.h"
 
 enum { PAGE = 4096 };
 
@@ -278,6 +279,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     forsake_sessions(engine);
   else
     close_sessions(engine);
+  neighbours_close(engine);
   close_parts(engine);
   blocks_close(&engine->pool);
   if (engine->pool_memory)

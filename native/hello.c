@@ -13,6 +13,7 @@
  *   met       PROOF     known     OFFER                    (who dialed)
  *   met       PROOF     known     PROOF, OFFER             (who was dialed)
  *   known     OFFER     joined    READY
+ *   known     MOVE      strange   BYE, and HELLO at another socket (neighbour.h)
  *   joined    READY               the session is open
  *   any       REFUSE, BYE         the session has ended
  *
@@ -27,6 +28,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "neighbour.h"
 
 /* ---- Saying hello ------------------------------------------------------- */
 
@@ -47,6 +49,7 @@ void hello_own(struct perigee_session *s, struct hello *h) {
     h->probe_value = s->probe;
   }
   choice_list(s, h);
+  neighbour_hello(s, h);
 }
 
 static void say_hello(struct perigee_session *s) {
@@ -123,10 +126,12 @@ static int check_hello(struct perigee_session *s, const struct hello *h,
     snprintf(reason, REASON, "the rings are too small");
     return PERIGEE_UNSUPPORTED;
   }
+  int status = neighbour_met(s, h, reason);
+  if (status < 0)
+    return status;
   s->transport = choice_of(s, &own);
-  if (!s->transport)
-    snprintf(reason, REASON, "the two sides have no transport in common");
-  return s->transport ? PERIGEE_OK : PERIGEE_UNSUPPORTED;
+  s->moves = neighbour_moves(s, s->dialed ? &own : h, s->dialed ? h : &own);
+  return s->transport || s->moves ? PERIGEE_OK : choice_none(s, h, reason);
 }
 
 bool hello_fits(struct perigee_session *s, const struct hello *h) {
@@ -142,7 +147,8 @@ bool hello_fits(struct perigee_session *s, const struct hello *h) {
 static int agree(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
   int status = proof_agree(s, h, reason);
-  if (status == PERIGEE_OK && s->sealed && !s->transport->take) {
+  if (status == PERIGEE_OK && s->sealed && s->transport &&
+      !s->transport->take) {
     snprintf(reason, REASON, "encryption is wanted, and %s cannot do that",
              s->transport->name);
     status = PERIGEE_UNSUPPORTED;
@@ -166,6 +172,18 @@ static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
   return s->state == PERIGEE_SESSION_ENDED ? PERIGEE_OK : agree(s, h);
 }
 
+/* The peer is known. Who was dialed says whether the session moves; who dialed
+ * waits for that, if it may. */
+static int offer_or_move(struct perigee_session *s) {
+  if (s->moves && (s->dialed || neighbour_call(s)))
+    return PERIGEE_OK;
+  s->moves = false;
+  if (s->transport)
+    return send_offer(s);
+  return refuse(s, PERIGEE_NO_MEMORY,
+                "too many sessions move to shared memory at once");
+}
+
 static int heard_hello(struct perigee_session *s, const struct hello *h) {
   if (s->tcp)
     return met_over_tcp(s, h);
@@ -174,7 +192,7 @@ static int heard_hello(struct perigee_session *s, const struct hello *h) {
   if (!hello_fits(s, h))
     return PERIGEE_OK;
   s->step = HELLO_KNOWN;
-  return send_offer(s);
+  return offer_or_move(s);
 }
 
 static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
@@ -185,7 +203,7 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
                       : "the proof does not fit what was said: it was changed "
                         "on the way, or the scope is another");
   s->step = HELLO_KNOWN;
-  return send_offer(s);
+  return offer_or_move(s);
 }
 
 bool hello_joins(struct perigee_session *s, const struct offer *offer) {
@@ -208,6 +226,14 @@ void hello_ready(struct perigee_session *s) {
 
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
   struct offer offer = f->offer;
+  if (s->moves) { /* it does not */
+    s->moves = false;
+    if (!s->transport)
+      return PERIGEE_PROTOCOL;
+    send_offer(s);
+    if (!s->lane)
+      return PERIGEE_OK;
+  }
   for (uint32_t i = 0; i < offer.fd_count; i++)
     if ((offer.fds[i] = wire_take_fd(&s->wire)) < 0) {
       while (i-- > 0)
@@ -227,7 +253,10 @@ static bool timely(const struct perigee_session *s, int type) {
   case FRAME_PROOF:
     return s->step == HELLO_MET;
   case FRAME_OFFER:
-    return s->step == HELLO_KNOWN && s->lane && !s->joined;
+    return s->step == HELLO_KNOWN && (s->lane || (s->moves && s->dialed)) &&
+           !s->joined;
+  case FRAME_MOVE:
+    return s->step == HELLO_KNOWN && s->moves && s->dialed;
   case FRAME_READY:
     return s->joined;
   case FRAME_WAKE:
@@ -284,6 +313,8 @@ int hello_frame(struct perigee_session *s, const struct frame *f) {
     return heard_proof(s, f->proof);
   case FRAME_OFFER:
     return heard_offer(s, f);
+  case FRAME_MOVE:
+    return neighbour_called(s, &f->move);
   case FRAME_READY:
     return heard_ready(s, f->pull);
   case FRAME_ATTACH:

@@ -100,6 +100,11 @@ static int bind_to(struct perigee_listener *l, const struct address *address) {
 
 int perigee_listen(struct perigee_engine *engine, const char *text,
                    struct perigee_listener **out) {
+  return listener_open(engine, text, false, out);
+}
+
+int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
+                  struct perigee_listener **out) {
   struct address address;
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
@@ -111,6 +116,7 @@ int perigee_listen(struct perigee_engine *engine, const char *text,
     return PERIGEE_NO_MEMORY;
   l->engine = engine;
   l->tcp = address.tcp;
+  l->tickets = tickets;
   l->open_to_all = open_to_all(engine, &address);
   snprintf(l->address, sizeof l->address, "%s", text);
   l->fd = socket_new(address.at.any.sa_family);
@@ -158,6 +164,7 @@ static void turn_away(struct perigee_listener *l, int fd) {
 static void let_in(struct perigee_listener *l, struct perigee_session *s,
                    const union socket_address *from) {
   s->tcp = l->tcp;
+  s->ticketed = l->tickets;
   snprintf(s->address, sizeof s->address, "%s", l->address);
   if (s->tcp) {
     address_text(from, s->peer);

@@ -5,7 +5,6 @@
  * that who listens never gives a stranger anything to try secrets on.
  */
 #include <stdio.h>
-#include <unistd.h>
 
 #include "core.h"
 #include "seal.h"
@@ -22,9 +21,7 @@ int proof_hello(struct perigee_session *s, struct frame *f) {
   const struct perigee_options *o = &s->engine->options;
   struct hello *h = &f->hello;
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
-  h->user = geteuid();
-  h->flags = flags_of(s->engine);
-  h->ticket = s->ticket;
+  h->flags |= flags_of(s->engine);
   int status = handshake_begin(&s->handshake, s->dialed, o->random, o->context,
                                h->challenge, h->public_key);
   handshake_said(&s->handshake, bytes, wire_encode(f, bytes));

@@ -7,6 +7,7 @@
  *   none    begin   hello    dialed or accepted; hello is sent
  *   none    end     ended    nobody listens
  *   hello   open    open     both halves of the transport are in place
+ *   hello   back    none     it moves to another socket (neighbour.h)
  *   hello   end     ended    refused, too slow, gone
  *   open    end     ended    closed here or there, lost, or it lied
  *
@@ -20,17 +21,19 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "neighbour.h"
 
-enum event { BEGIN, OPEN, END };
+enum event { BEGIN, OPEN, BACK, END };
 
 const struct machine session_machine = {
     .name = "session",
     .states = {"none", "hello", "open", "ended"},
-    .events = {"begin", "open", "end"},
+    .events = {"begin", "open", "back", "end"},
     .next = {
         [PERIGEE_SESSION_NONE] = {[BEGIN] = TO(PERIGEE_SESSION_HELLO),
                                   [END] = TO(PERIGEE_SESSION_ENDED)},
         [PERIGEE_SESSION_HELLO] = {[OPEN] = TO(PERIGEE_SESSION_OPEN),
+                                   [BACK] = TO(PERIGEE_SESSION_NONE),
                                    [END] = TO(PERIGEE_SESSION_ENDED)},
         [PERIGEE_SESSION_OPEN] = {[END] = TO(PERIGEE_SESSION_ENDED)},
     }};
@@ -100,6 +103,35 @@ void session_opened(struct perigee_session *s) {
   list_append(&s->engine->news, &s->news);
 }
 
+static void close_socket(struct perigee_session *s) {
+  if (s->fd >= 0)
+    close(s->fd);
+  s->fd = -1;
+}
+
+/* As after session_new, but for the dialed address and the operation that waits;
+ * also when no socket was found yet. */
+void session_back(struct perigee_session *s) {
+  dial_end(s);
+  timers_remove(&s->engine->timers, &s->timer);
+  close_socket(s);
+  wire_close(&s->wire);
+  handshake_forget(&s->handshake, s->key);
+  if (s->lane) {
+    lane_table(s->lane)->close(s->lane);
+    fabrics_bury(s->engine);
+  }
+  s->lane = NULL;
+  s->transport = NULL;
+  s->step = HELLO_STRANGE;
+  s->hangup = s->ready_said = s->joined = s->moves = s->waits = false;
+  s->engine->progress++;
+  if (s->state == PERIGEE_SESSION_NONE)
+    return;
+  s->engine->hellos--;
+  machine_step(&session_machine, &s->state, BACK);
+}
+
 static int lane_state(const struct perigee_session *s, const char **reason) {
   const struct perigee_transport *t = s->transport;
   return t->broken ? t->broken(s->lane, reason) : PERIGEE_OK;
@@ -148,11 +180,13 @@ static void stop_all(struct perigee_session *s, int status) {
 void session_end(struct perigee_session *s, int status, const char *reason) {
   if (s->state == PERIGEE_SESSION_ENDED)
     return;
+  if (neighbour_returns(s, status))
+    return;
   struct perigee_engine *engine = s->engine;
   bool open = s->state == PERIGEE_SESSION_OPEN;
   if (s->state == PERIGEE_SESSION_HELLO) {
     engine->hellos -= !s->alone;
-    if (!s->dialed && status != PERIGEE_CLOSED)
+    if (!s->dialed && !s->moves && status != PERIGEE_CLOSED)
       refusals_add(engine, s->peer, s->address, status, reason);
   }
   dial_end(s);
@@ -164,9 +198,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   if (reason != s->reason)
     snprintf(s->reason, sizeof s->reason, "%s", reason);
   fail(engine, status, "%s", s->reason);
-  if (s->fd >= 0)
-    close(s->fd);
-  s->fd = -1;
+  close_socket(s);
   s->connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
@@ -421,7 +453,7 @@ void perigee_session_info(const struct perigee_session *s,
       .considered = s->considered,
       .address = s->address,
       .peer = s->peer,
-      .reason = s->reason};
+      .reason = s->state == PERIGEE_SESSION_ENDED ? s->reason : s->why};
   if (s->lane)
     info->pull = lane_table(s->lane)->pulls(s->lane);
   if (s->lane && lane_table(s->lane)->describe)

@@ -143,7 +143,7 @@ static void socket_ready(struct perigee_session *s) {
       session_frames(s);
     if (s->state == PERIGEE_SESSION_OPEN)
       liveness_heard(s);
-    if (s->state == PERIGEE_SESSION_ENDED || s->spoken)
+    if (s->state == PERIGEE_SESSION_ENDED || s->spoken || s->dial)
       return;
     if (got <= 0) {
       hang_up(s);
@@ -194,7 +194,7 @@ void sockets_poll(struct perigee_engine *engine) {
       fabrics_ready(engine);
       break;
     case WATCH_RESOLVE:
-      dial_ready(pointer);
+      dial_resolved(pointer);
       break;
     case WATCH_ATTACH:
       attach_ready(pointer);

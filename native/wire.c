@@ -30,6 +30,7 @@ static const uint32_t body_length[FRAME_TYPES] = {
     [FRAME_LANE] = sizeof(((struct frame *)0)->lane),
     [FRAME_PROOF] = HANDSHAKE_MAC,
     [FRAME_ATTACH] = sizeof(struct attach),
+    [FRAME_MOVE] = sizeof(struct move),
 };
 
 static bool ends(const char *text, uint32_t room) {
@@ -55,6 +56,8 @@ static bool sound(const struct frame *f) {
     return ends(f->lookup.name, REGION_NAME + 1);
   case FRAME_ATTACH:
     return f->attach.zero == 0;
+  case FRAME_MOVE:
+    return f->move.zero == 0 && f->move.port <= 65535;
   case FRAME_LANE:
     return f->lane.length <= LANE_FRAME_MAX;
   default:

@@ -17,6 +17,7 @@
  *   LANE    from one half of the transport to the other; after OFFER
  *   ATTACH  instead of HELLO: this connection is one more stream of a session
  *   PING    nothing, so that something is heard
+ *   MOVE    instead of OFFER: dial there, with a ticket (neighbour.h)
  *
  * HELLO begins in every version with magic and versions. Where no version is
  * common to both sides, nothing else of it is looked at.
@@ -44,6 +45,7 @@ enum frame_type {
   FRAME_PROOF,
   FRAME_ATTACH,
   FRAME_PING,
+  FRAME_MOVE,
   FRAME_TYPES
 };
 
@@ -58,7 +60,7 @@ enum hello_flags {
   HELLO_ENCRYPT = 1, /* this side wants all to be sealed */
   HELLO_SECRET = 2,  /* it has a secret, */
   HELLO_AES = 4,     /* AES in hardware, */
-  HELLO_LISTENS = 8  /* and listens locally, at its `local` name */
+  HELLO_STAYS = 8    /* and wants no MOVE */
 };
 
 struct hello {
@@ -69,7 +71,7 @@ struct hello {
   uint64_t probe_address, probe_value;
   uint32_t operations, transports;
   char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
-  /* Over TCP; else zeros. */
+  /* Over TCP; else zeros, but for ticket and flags. */
   uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
   uint8_t local[HELLO_LOCAL]; /* by what it can be found if on the same host */
   uint64_t ticket;            /* whose key is the secret here; 0: none */
@@ -80,6 +82,12 @@ struct attach {
   uint64_t session; /* the nonce of the HELLO of who was dialed */
   uint32_t index, zero;
   uint8_t mac[HANDSHAKE_MAC];
+};
+
+struct move {
+  uint64_t ticket;
+  uint8_t key[SECRET_KEY]; /* what is proven there */
+  uint32_t port, zero;     /* of loopback; 0: the Unix socket of HELLO's name */
 };
 
 struct refuse {
@@ -113,6 +121,7 @@ struct frame {
     struct found found;
     uint8_t proof[HANDSHAKE_MAC];
     struct attach attach;
+    struct move move;
     struct {
       uint32_t length;
       uint8_t bytes[LANE_FRAME_MAX];

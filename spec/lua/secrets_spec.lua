@@ -32,7 +32,8 @@ describe("a secret", function()
   end
 
   local function dial(listener, options)
-    return engine(options):connect(listener.address, { timeout = 10 })
+    return engine(options):connect(listener.address,
+                                   { timeout = 10, transport = "tcp" })
   end
 
   local function said(text)

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "neighbour.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { TICKETS = 64, NAME_TEXT = 48 };
+
+struct ticket {
+  uint64_t id; /* 0: none */
+  uint8_t key[SECRET_KEY];
+  int64_t due;
+  bool tcp;       /* for loopback; else for the Unix socket */
+  int pid, pidfd; /* the peer's */
+  char address[ADDRESS_TEXT];
+};
+
+struct neighbours {
+  uint8_t name[HELLO_LOCAL];
+  int fd; /* the socket that has the name; -1: none could be had */
+  struct perigee_listener *local, *loopback;
+  struct ticket tickets[TICKETS];
+};
+
+/* ---- Names -------------------------------------------------------------- */
+
+static void name_text(const uint8_t name[HELLO_LOCAL], char text[NAME_TEXT]) {
+  int n = snprintf(text, NAME_TEXT, "@perigee-");
+  for (int i = 0; i < HELLO_LOCAL; i++)
+    n += snprintf(text + n, NAME_TEXT - (size_t)n, "%02x", name[i]);
+}
+
+static socklen_t name_address(const uint8_t name[HELLO_LOCAL],
+                              struct sockaddr_un *un) {
+  char text[NAME_TEXT];
+  name_text(name, text);
+  *un = (struct sockaddr_un){.sun_family = AF_UNIX};
+  memcpy(un->sun_path + 1, text + 1, strlen(text + 1));
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(text));
+}
+
+static int name_socket(void) {
+  return socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+}
+
+static struct neighbours *neighbours_of(struct perigee_engine *engine) {
+  const struct perigee_options *o = &engine->options;
+  struct neighbours *n = engine->neighbours;
+  struct sockaddr_un un;
+  if (n || !(n = calloc(1, sizeof *n)))
+    return n;
+  engine->neighbours = n;
+  n->fd = -1;
+  if (o->random(o->context, n->name, sizeof n->name) != 0)
+    return n;
+  socklen_t length = name_address(n->name, &un);
+  n->fd = name_socket();
+  if (n->fd >= 0 && bind(n->fd, (struct sockaddr *)&un, length) != 0) {
+    close(n->fd);
+    n->fd = -1;
+  }
+  return n;
+}
+
+void neighbours_close(struct perigee_engine *engine) {
+  struct neighbours *n = engine->neighbours;
+  engine->neighbours = NULL;
+  for (int i = 0; n && i < TICKETS; i++)
+    if (n->tickets[i].id && n->tickets[i].pidfd >= 0)
+      close(n->tickets[i].pidfd);
+  if (n && n->fd >= 0)
+    close(n->fd);
+  free(n);
+}
+
+/* Our own name, said by others, proves nothing. */
+static bool reached(struct perigee_engine *engine,
+                    const uint8_t name[HELLO_LOCAL]) {
+  static const uint8_t none[HELLO_LOCAL];
+  struct neighbours *n = neighbours_of(engine);
+  struct sockaddr_un un;
+  if (!n || memcmp(name, none, HELLO_LOCAL) == 0 ||
+      memcmp(name, n->name, HELLO_LOCAL) == 0)
+    return false;
+  socklen_t length = name_address(name, &un);
+  int fd = name_socket();
+  bool there = fd >= 0 && connect(fd, (struct sockaddr *)&un, length) == 0;
+  if (fd >= 0)
+    close(fd);
+  return there;
+}
+
+/* ---- Tickets ------------------------------------------------------------ */
+
+static void ticket_drop(struct ticket *t) {
+  if (t->id && t->pidfd >= 0)
+    close(t->pidfd);
+  explicit_bzero(t, sizeof *t);
+}
+
+static struct ticket *ticket_find(struct perigee_engine *engine, uint64_t id,
+                                  bool tcp) {
+  struct neighbours *n = engine->neighbours;
+  int64_t now = engine_clock(engine);
+  for (int i = 0; n && id != 0 && i < TICKETS; i++) {
+    struct ticket *t = &n->tickets[i];
+    if (t->id == id && t->tcp == tcp)
+      return now < t->due ? t : NULL;
+  }
+  return NULL;
+}
+
+/* In a free place, or that of one that was not used in time; NULL: there are
+ * too many. */
+static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
+  const struct perigee_options *o = &s->engine->options;
+  struct neighbours *n = s->engine->neighbours;
+  int64_t now = engine_clock(s->engine);
+  struct ticket *t = n->tickets, *end = t + TICKETS;
+  while (t < end && t->id && now < t->due)
+    t++;
+  if (t == end)
+    return NULL;
+  ticket_drop(t);
+  t->pidfd = -1;
+  if (o->random(o->context, t->key, sizeof t->key) != 0)
+    return NULL;
+  while (t->id == 0)
+    t->id = engine_random(s->engine);
+  t->due = now + o->hello_timeout;
+  t->tcp = tcp;
+  t->pid = s->peer_pid;
+  t->pidfd = s->pidfd;
+  s->pidfd = -1;
+  memcpy(t->address, s->address, sizeof t->address);
+  return t;
+}
+
+/* The session becomes what the ticket was made for. */
+static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
+  struct ticket *t = ticket_find(s->engine, id, s->tcp);
+  if (!t) {
+    snprintf(reason, REASON,
+             "this place is for sessions that were sent here, once and at "
+             "once; dial the address where they were");
+    return PERIGEE_DENIED;
+  }
+  s->ticket = id;
+  memcpy(s->ticket_key.key, t->key, sizeof t->key);
+  s->ticket_key.set = true;
+  memcpy(s->address, t->address, sizeof s->address);
+  if (s->tcp) {
+    s->peer_pid = t->pid;
+    s->pidfd = t->pidfd;
+    t->pidfd = -1;
+  }
+  ticket_drop(t);
+  return PERIGEE_OK;
+}
+
+/* ---- Hello -------------------------------------------------------------- */
+
+void neighbour_hello(struct perigee_session *s, struct hello *h) {
+  h->ticket = s->ticket;
+  h->flags |= s->stays ? HELLO_STAYS : 0;
+  if (!s->tcp)
+    return;
+  struct neighbours *n = neighbours_of(s->engine);
+  if (n && n->fd >= 0)
+    memcpy(h->local, n->name, sizeof h->local);
+  h->user = (uint32_t)geteuid();
+}
+
+bool neighbour_willing(const struct perigee_session *s) {
+  return s->dialed && !s->stays && s->ticket == 0;
+}
+
+static const char to_memory[] =
+    "both sides are on one host: moved from TCP to shared memory";
+static const char to_loopback[] =
+    "tcp was asked for: moved from the Unix socket to TCP over loopback";
+
+int neighbour_met(struct perigee_session *s, const struct hello *h,
+                  char reason[REASON]) {
+  int status = s->ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
+  if (status == PERIGEE_OK && s->ticket)
+    snprintf(s->why, sizeof s->why, "%s", s->tcp ? to_loopback : to_memory);
+  s->same_host = s->ticket || (s->tcp && reached(s->engine, h->local));
+  return status;
+}
+
+/* Shared memory comes before what both have over TCP. */
+static bool prefers_memory(const struct perigee_session *s,
+                           const struct hello *dialer) {
+  for (uint32_t i = 0; i < dialer->transports; i++) {
+    if (strcmp(dialer->transport[i], transport_shm.name) == 0)
+      return true;
+    if (s->transport && strcmp(dialer->transport[i], s->transport->name) == 0)
+      return false;
+  }
+  return false;
+}
+
+bool neighbour_moves(const struct perigee_session *s,
+                     const struct hello *dialer, const struct hello *dialed) {
+  if (s->ticket || s->alone || (dialer->flags & HELLO_STAYS))
+    return false;
+  if (!s->tcp)
+    return s->transport == &transport_tcp;
+  return s->same_host && dialer->user == dialed->user &&
+         prefers_memory(s, dialer);
+}
+
+/* ---- Moving ------------------------------------------------------------- */
+
+static struct perigee_listener *local_place(struct perigee_engine *engine) {
+  struct neighbours *n = engine->neighbours;
+  char text[NAME_TEXT + 8] = "unix:";
+  name_text(n->name, text + strlen("unix:"));
+  if (!n->local)
+    listener_open(engine, text, true, &n->local);
+  return n->local;
+}
+
+static struct perigee_listener *loopback_place(struct perigee_engine *engine) {
+  struct neighbours *n = neighbours_of(engine);
+  if (n && !n->loopback)
+    listener_open(engine, "tcp://127.0.0.1:0", true, &n->loopback);
+  return n ? n->loopback : NULL;
+}
+
+static uint32_t port_of(const struct perigee_listener *l) {
+  struct address address;
+  char reason[ADDRESS_REASON];
+  return address_parse(l->address, &address, reason) == PERIGEE_OK
+             ? address.port
+             : 0;
+}
+
+bool neighbour_call(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_MOVE};
+  struct perigee_listener *l =
+      s->tcp ? local_place(s->engine) : loopback_place(s->engine);
+  struct ticket *t = l ? ticket_new(s, !s->tcp) : NULL;
+  if (!t)
+    return false;
+  f.move.ticket = t->id;
+  f.move.port = s->tcp ? 0 : port_of(l);
+  memcpy(f.move.key, t->key, sizeof f.move.key);
+  session_send(s, &f, NULL, 0);
+  explicit_bzero(&f.move, sizeof f.move);
+  return true;
+}
+
+/* The peer's place, by what its HELLO and its MOVE said. */
+static void place(const struct perigee_session *s, const struct move *move,
+                  struct address *to) {
+  *to = (struct address){.tcp = !s->tcp};
+  if (s->tcp) {
+    to->length = name_address(s->hello.local, &to->at.un);
+    return;
+  }
+  to->at.in = (struct sockaddr_in){.sin_family = AF_INET,
+                                   .sin_port = htons((uint16_t)move->port),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  to->length = sizeof to->at.in;
+}
+
+int neighbour_called(struct perigee_session *s, const struct move *move) {
+  struct frame bye = {.type = FRAME_BYE};
+  struct address to;
+  bool waits = s->connect && s->connect->event == PERIGEE_EVENT_NONE;
+  if (!waits || move->ticket == 0 || (move->port == 0) != s->tcp)
+    return PERIGEE_PROTOCOL;
+  place(s, move, &to);
+  session_tell(s, &bye, NULL, 0);
+  session_back(s);
+  s->ticket = move->ticket;
+  memcpy(s->ticket_key.key, move->key, sizeof move->key);
+  s->ticket_key.set = true;
+  dial_to(s, &to);
+  return PERIGEE_OK;
+}
+
+bool neighbour_returns(struct perigee_session *s, int status) {
+  struct address first;
+  char reason[ADDRESS_REASON];
+  if (!s->dialed || !s->ticket || s->state == PERIGEE_SESSION_OPEN ||
+      status == PERIGEE_CLOSED || !s->connect ||
+      s->connect->event != PERIGEE_EVENT_NONE)
+    return false;
+  if (!s->tcp && *s->wanted) /* nothing but shared memory will do */
+    return false;
+  session_back(s);
+  explicit_bzero(&s->ticket_key, sizeof s->ticket_key);
+  s->ticket = 0;
+  s->stays = true;
+  snprintf(s->why, sizeof s->why,
+           "both sides are on one host, but it could not move to %s",
+           s->tcp ? "TCP over loopback" : "shared memory");
+  address_parse(s->address, &first, reason);
+  dial_to(s, &first);
+  return true;
+}

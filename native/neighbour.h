@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * neighbour.h - peers on the same host, and sessions that move.
+ *
+ * Proof. An engine that speaks TCP has a datagram socket with a random abstract
+ * name, which its HELLO tells. Who can connect to that name shares a network
+ * namespace with it. Then the end of the connection is the truth about the
+ * peer's death, and silence says nothing.
+ *
+ * Moving. A session that was called at one place may be better off at another:
+ *
+ *   called over TCP, for any transport or shared memory, by a neighbour of the
+ *   same user: to a Unix socket, and so to shared memory; after the proofs
+ *   called at a Unix socket, for "tcp": to TCP over loopback
+ *
+ * Who was called makes a ticket, good once and for hello_timeout, and says MOVE
+ * in place of OFFER. Who called hangs up, dials there and shows the ticket in
+ * its HELLO. These listeners are made when they are first needed, take in
+ * holders of tickets only, and live as long as the engine. The session keeps the
+ * address that was called. If it cannot be had where it moved to, the first
+ * address is called once more, and there it stays.
+ */
+#ifndef NEIGHBOUR_H
+#define NEIGHBOUR_H
+
+#include "core.h"
+
+/* Fills in what a HELLO says of this. */
+void neighbour_hello(struct perigee_session *session, struct hello *hello);
+/* Shared memory may be asked for over TCP, as the session would move for it. */
+bool neighbour_willing(const struct perigee_session *session);
+/* Of the peer's HELLO: may it come in here, and is it on this host? PERIGEE_OK,
+ * or a status and why. */
+int neighbour_met(struct perigee_session *, const struct hello *,
+                  char reason[REASON]);
+/* Will the session move? Both sides find the same. */
+bool neighbour_moves(const struct perigee_session *, const struct hello *dialer,
+                     const struct hello *dialed);
+/* Says MOVE; false: it cannot be done. */
+bool neighbour_call(struct perigee_session *session);
+/* The peer has said MOVE. */
+int neighbour_called(struct perigee_session *, const struct move *);
+/* A session that moved ends before it was open: true if it goes back to where
+ * it was dialed first. */
+bool neighbour_returns(struct perigee_session *session, int status);
+void neighbours_close(struct perigee_engine *engine);
+
+#endif
