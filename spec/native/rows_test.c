@@ -67,6 +67,15 @@ static void nobody_listens(void *variant) {
   scene_close(&s);
 }
 
+/* Called at a Unix socket for "tcp", it goes on over loopback. */
+static void a_session_moves(void *variant) {
+  struct variant tcp = *(struct variant *)variant;
+  struct pair p;
+  tcp.transport = "tcp";
+  pair_open(&p, &tcp);
+  pair_close(&p);
+}
+
 enum { CALLS = 40 };
 
 /* Side 0 calls and does not look at the replies, whose ring is soon full: the
@@ -107,6 +116,7 @@ static void every_step_is_taken(void **state) {
   run_out(variant, "fetching");
   run_out(variant, "immediate queued");
   nobody_listens(variant);
+  a_session_moves(variant);
   waiting_replies(variant);
   for (int i = 0; i < MACHINES; i++)
     n += missing(machine_find(machines[i]));

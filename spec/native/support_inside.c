@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core.h"
 #include "transport/shm.h"
@@ -64,4 +65,24 @@ const char *what_is_left(struct perigee_engine *engine) {
                op->kind, state_name(op));
   }
   return text;
+}
+
+struct perigee_listener *moved_to(struct perigee_engine *engine, bool tcp) {
+  struct node *n, *head = &engine->listeners;
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_listener *l = CONTAINER(n, struct perigee_listener, node);
+    if (l->tickets && l->tcp == tcp)
+      return l;
+  }
+  return NULL;
+}
+
+void deafen(struct perigee_listener *listener) {
+  int nobody = socket_new(AF_UNIX);
+  dup2(nobody, listener->fd);
+  close(nobody);
+}
+
+bool on_same_host(const struct perigee_session *session) {
+  return session->same_host;
 }

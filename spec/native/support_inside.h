@@ -22,5 +22,10 @@ void look_at_clock(struct perigee_engine *engine);
 const char *what_is_left(struct perigee_engine *engine);
 /* The id of the session that a connect under way makes. */
 uint32_t session_of(struct perigee_engine *engine, int operation);
+/* The listener that takes in moved sessions only, NULL if there is none yet. */
+struct perigee_listener *moved_to(struct perigee_engine *engine, bool tcp);
+/* Nobody hears at a listener any more, though it is there. */
+void deafen(struct perigee_listener *listener);
+bool on_same_host(const struct perigee_session *session);
 
 #endif

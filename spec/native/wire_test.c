@@ -80,6 +80,8 @@ static struct frame sample(int type) {
     memset(frame.proof, 0x5a, sizeof frame.proof);
   else if (type == FRAME_ATTACH)
     frame.attach = (struct attach){.session = 9, .index = 3, .mac = {1, 2}};
+  else if (type == FRAME_MOVE)
+    frame.move = (struct move){.ticket = 9, .key = {1, 2}, .port = 7471};
   return frame;
 }
 
@@ -180,6 +182,36 @@ static void full_sockets_and_ends_are_told(void **state) {
   assert_int_equal(wire_send(theirs, &frame, NULL, 0), PERIGEE_PEER_LOST);
 }
 
+/* Frames that a socket takes in parts, numbered, arrive whole and in order. */
+static void what_waits_goes_in_order(void **state) {
+  (void)state;
+  struct wire out = {0};
+  struct frame frame = sample(FRAME_ATTACH), arrived;
+  uint32_t said = 0, heard = 0;
+  int status;
+  for (int turn = 0; turn < 50; turn++) {
+    frame.attach.index = said;
+    while ((status = wire_post(theirs, &out, &frame)) == PERIGEE_OK)
+      frame.attach.index = ++said;
+    assert_int_equal(status, PERIGEE_AGAIN);
+    assert_true(wire_waits(&out));
+    for (int i = 0; i < 20 && wire_read(ours, &wire) > 0; i++)
+      while (wire_next(&wire, &arrived) > 0)
+        assert_int_equal(arrived.attach.index, heard++);
+    assert_int_equal(wire_flush(theirs, &out), PERIGEE_OK);
+  }
+  while (heard < said) {
+    assert_int_equal(wire_flush(theirs, &out), PERIGEE_OK);
+    assert_true(wire_read(ours, &wire) > 0);
+    while (wire_next(&wire, &arrived) > 0)
+      assert_int_equal(arrived.attach.index, heard++);
+  }
+  assert_false(wire_waits(&out));
+  close(ours);
+  assert_int_equal(wire_post(theirs, &out, &frame), PERIGEE_PEER_LOST);
+  wire_close(&out);
+}
+
 static void end_of_file_is_zero(void **state) {
   (void)state;
   shutdown(theirs, SHUT_WR);
@@ -253,6 +285,15 @@ static void attachments_have_no_spare_bytes(void **state) {
   assert_int_equal(patched(&frame, zero, 1), PERIGEE_PROTOCOL);
 }
 
+static void moves_go_to_a_port(void **state) {
+  (void)state;
+  struct frame frame = sample(FRAME_MOVE);
+  size_t port = FRAME_HEAD + offsetof(struct move, port);
+  assert_true(patched(&frame, port, 65535) > 0);
+  assert_int_equal(patched(&frame, port, 65536), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, port + 4, 1), PERIGEE_PROTOCOL);
+}
+
 static void endless_texts_are_refused(void **state) {
   (void)state;
   struct frame frame = hello();
@@ -283,10 +324,12 @@ int main(void) {
       test(descriptors_come_in_order),
       test(excess_descriptors_are_closed),
       test(full_sockets_and_ends_are_told),
+      test(what_waits_goes_in_order),
       test(end_of_file_is_zero),
       test(unsound_frames_are_refused),
       test(hellos_of_other_versions_tell_which),
       test(attachments_have_no_spare_bytes),
+      test(moves_go_to_a_port),
       test(endless_texts_are_refused),
       test(offers_are_limited),
   };

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * neighbours_test.c - two sides on one host: that they notice, where their
+ * sessions move, what is proven before, and where they stay when they cannot.
+ */
+#include "stranger.h"
+#include "support_inside.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "address.h"
+
+static const struct variant any = {"auto, host", NULL, "host", 1, NULL};
+
+static void open_engines(struct pair *p, const char *secret,
+                         const char *other) {
+  struct perigee_options o;
+  *p = (struct pair){.variant = &any};
+  perigee_options(&o);
+  o.hello_timeout = 200 * MS;
+  for (int i = 0; i < 2; i++) {
+    o.secret = i ? other : secret;
+    assert_int_equal(perigee_engine_open(&o, &p->engine[i]), 0);
+  }
+}
+
+static void listen_at(struct pair *p, const char *address) {
+  assert_int_equal(perigee_listen(p->engine[1], address, &p->listener), 0);
+  snprintf(p->address, sizeof p->address, "%s",
+           perigee_listener_address(p->listener));
+}
+
+static void open_port(struct pair *p) {
+  open_engines(p, "", "");
+  listen_at(p, "tcp://127.0.0.1:0");
+}
+
+static void open_path(struct pair *p) {
+  char address[80];
+  open_engines(p, "", "");
+  snprintf(address, sizeof address, "unix:%s", pair_path_next());
+  unlink(address + strlen("unix:"));
+  listen_at(p, address);
+}
+
+static void dial(struct pair *p, const char *transport) {
+  struct variant v = any;
+  v.transport = transport;
+  p->variant = &v;
+  pair_dial(p, p->session);
+  p->variant = &any;
+  friend_served(p);
+}
+
+/* Both sides agree on what carries the session, and on its address. */
+static void carried_by(struct pair *p, const char *transport, const char *why) {
+  for (int side = 0; side < 2; side++) {
+    struct perigee_session_info info;
+    perigee_session_info(p->session[side], &info);
+    assert_string_equal(info.transport, transport);
+    assert_string_equal(info.address, p->address);
+    if (!strstr(info.reason, why))
+      fail_msg("\"%s\" says nothing of \"%s\"", info.reason, why);
+  }
+}
+
+static void pid_known(struct pair *p, bool known) {
+  struct perigee_session_info info;
+  for (int side = 0; side < 2; side++) {
+    perigee_session_info(p->session[side], &info);
+    assert_int_equal(info.pid, known ? getpid() : 0);
+  }
+}
+
+/* ---- Moving ------------------------------------------------------------- */
+
+static void called_over_tcp_it_moves_to_shared_memory(void **state) {
+  (void)state;
+  static const char *const wishes[] = {NULL, "auto", "shm"};
+  for (int i = 0; i < 3; i++) {
+    struct pair p;
+    open_port(&p);
+    dial(&p, wishes[i]);
+    carried_by(&p, "shm", "moved from TCP to shared memory");
+    pid_known(&p, true);
+    assert_int_equal(perigee_counters(p.engine[1], NULL)->refused, 0);
+    assert_int_equal(perigee_counters(p.engine[1], NULL)->sessions, 1);
+    pair_close(&p);
+  }
+}
+
+static void asked_for_tcp_it_stays(void **state) {
+  (void)state;
+  struct pair p;
+  open_port(&p);
+  dial(&p, "tcp");
+  carried_by(&p, "tcp", "");
+  pid_known(&p, false);
+  assert_true(on_same_host(p.session[0]) && on_same_host(p.session[1]));
+  assert_null(moved_to(p.engine[1], false));
+  pair_close(&p);
+}
+
+static void called_at_a_path_for_tcp_it_moves_to_loopback(void **state) {
+  (void)state;
+  struct pair p;
+  open_path(&p);
+  dial(&p, "tcp");
+  carried_by(&p, "tcp", "TCP over loopback");
+  pid_known(&p, true);
+  assert_true(on_same_host(p.session[0]) && on_same_host(p.session[1]));
+  pair_close(&p);
+}
+
+static void many_move_at_once(void **state) {
+  (void)state;
+  enum { MANY = 40 };
+  struct pair p;
+  open_port(&p);
+  int connected = 0, accepted = 0;
+  for (int i = 0; i < MANY; i++)
+    assert_true(perigee_connect(p.engine[0], p.address, NULL, 5000 * MS) >= 0);
+  for (int64_t end = clock_now() + 5000 * MS;
+       connected + accepted < 2 * MANY && clock_now() < end;)
+    for (int side = 0; side < 2; side++) {
+      struct perigee_event e;
+      poll_side(&p, side);
+      while (taken(&p, side, &e)) {
+        assert_int_equal(e.status, 0);
+        *(side ? &accepted : &connected) += 1;
+        struct perigee_session_info info;
+        perigee_session_info(perigee_session(p.engine[side], e.session), &info);
+        assert_string_equal(info.transport, "shm");
+      }
+    }
+  assert_int_equal(connected, MANY);
+  assert_int_equal(accepted, MANY);
+  pair_close(&p);
+}
+
+/* ---- Before that -------------------------------------------------------- */
+
+static void refused(struct pair *p, const char *transport, int status) {
+  int op = perigee_connect(p->engine[0], p->address, transport, 5000 * MS);
+  ended(p, 0, op, status);
+  quiet(p, 3);
+  assert_int_equal(perigee_counters(p->engine[1], NULL)->sessions, 0);
+}
+
+static void the_secret_is_proven_first(void **state) {
+  (void)state;
+  static const char *const wishes[] = {NULL, "shm", "tcp"};
+  static const char right[] = "sixteen bytes and more";
+  for (int i = 0; i < 3; i++) {
+    struct pair p;
+    open_engines(&p, "some other secret here", right);
+    listen_at(&p, "tcp://127.0.0.1:0");
+    refused(&p, wishes[i], PERIGEE_DENIED);
+    pair_close(&p);
+    open_engines(&p, "", right);
+    listen_at(&p, "tcp://127.0.0.1:0");
+    refused(&p, wishes[i], PERIGEE_DENIED);
+    pair_close(&p);
+    open_engines(&p, right, right);
+    listen_at(&p, "tcp://127.0.0.1:0");
+    dial(&p, wishes[i]);
+    pair_close(&p);
+  }
+}
+
+/* ---- Staying ------------------------------------------------------------ */
+
+static void who_cannot_move_stays(void **state) {
+  (void)state;
+  for (int tcp = 0; tcp < 2; tcp++) {
+    struct pair p;
+    struct perigee_session *first[2];
+    tcp ? open_path(&p) : open_port(&p);
+    dial(&p, tcp ? "tcp" : NULL);
+    memcpy(first, p.session, sizeof first);
+    deafen(moved_to(p.engine[1], tcp));
+    dial(&p, tcp ? "tcp" : NULL);
+    carried_by(&p, "tcp", "");
+    assert_true(strstr(perigee_detail(p.engine[0]), "") != NULL);
+    struct perigee_session_info info;
+    perigee_session_info(p.session[0], &info);
+    assert_non_null(strstr(info.reason, "could not move"));
+    pair_close(&p);
+  }
+}
+
+static void but_not_where_only_memory_will_do(void **state) {
+  (void)state;
+  struct pair p;
+  open_port(&p);
+  dial(&p, "shm");
+  deafen(moved_to(p.engine[1], false));
+  int op = perigee_connect(p.engine[0], p.address, "shm", 5000 * MS);
+  ended(&p, 0, op, PERIGEE_NOT_FOUND);
+  friend_served(&p);
+  pair_close(&p);
+}
+
+static void an_engine_is_no_neighbour_of_itself(void **state) {
+  (void)state;
+  struct pair p;
+  open_port(&p);
+  int op = perigee_connect(p.engine[1], p.address, NULL, 5000 * MS);
+  struct perigee_event e[2];
+  for (int i = 0; i < 2; i++)
+    e[i] = until(&p, 1, i ? PERIGEE_EVENT_CONNECTED : PERIGEE_EVENT_ACCEPTED);
+  assert_int_equal(e[1].operation, op);
+  assert_int_equal(e[1].status, 0);
+  pair_drop(&p);
+}
+
+/* ---- Those who were not sent --------------------------------------------- */
+
+static int visit_place(struct perigee_listener *l) {
+  struct address to;
+  char reason[ADDRESS_REASON];
+  address_parse(perigee_listener_address(l), &to, reason);
+  int fd = socket(to.at.any.sa_family,
+                  SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  (void)!connect(fd, &to.at.any, to.length);
+  return fd;
+}
+
+static void without_a_ticket_nobody_comes_in(void **state) {
+  (void)state;
+  for (int tcp = 0; tcp < 2; tcp++) {
+    struct pair p;
+    tcp ? open_path(&p) : open_port(&p);
+    dial(&p, tcp ? "tcp" : NULL);
+    for (uint64_t ticket = 0; ticket < 3; ticket++) {
+      struct frame f = good_hello();
+      f.hello.ticket = ticket;
+      int fd = visit_place(moved_to(p.engine[1], tcp));
+      quiet(&p, 2);
+      say_frame(fd, &f, NULL, 0);
+      until_cut(&p, fd);
+    }
+    assert_int_equal(perigee_counters(p.engine[1], NULL)->refused, 3);
+    /* Nor whole engines that know the place. */
+    int op = perigee_connect(
+        p.engine[0], perigee_listener_address(moved_to(p.engine[1], tcp)), NULL,
+        5000 * MS);
+    ended(&p, 0, op, PERIGEE_DENIED);
+    friend_served(&p);
+    close_to_strangers(&p);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(called_over_tcp_it_moves_to_shared_memory),
+      cmocka_unit_test(asked_for_tcp_it_stays),
+      cmocka_unit_test(called_at_a_path_for_tcp_it_moves_to_loopback),
+      cmocka_unit_test(many_move_at_once),
+      cmocka_unit_test(the_secret_is_proven_first),
+      cmocka_unit_test(who_cannot_move_stays),
+      cmocka_unit_test(but_not_where_only_memory_will_do),
+      cmocka_unit_test(an_engine_is_no_neighbour_of_itself),
+      cmocka_unit_test(without_a_ticket_nobody_comes_in),
+  };
+  return cmocka_run_group_tests_name("neighbours", tests, NULL, NULL);
+}
