@@ -173,7 +173,8 @@ struct perigee_session {
   int status;
   bool devices;      /* of verbs are here, and may be used */
   bool ticketed;     /* its listener takes in holders of tickets only */
-  bool moves, stays; /* to another socket; and not (neighbour.h) */
+  bool moves, stays; /* to another socket; and not (neighbour.h); */
+  bool sent_on;      /* it was told to */
   char why[REASON];  /* it is carried by what it is, for people */
   bool waits;        /* something waits until the socket has room */
   struct dial *dial; /* dial.c: while it looks for the peer over TCP */

@@ -193,13 +193,18 @@ void dial_resolved(struct perigee_session *s) {
   look_up(s);
 }
 
+/* It may be this side that did nothing for a while: an answer may be there. */
 void dial_tick(struct perigee_session *s) {
   if (!s->dial)
     return;
-  s->dial->error = ETIMEDOUT;
-  if (s->dial->resolve)
+  if (s->dial->resolve) {
     look_up(s);
-  else
+    return;
+  }
+  s->dial->error = ETIMEDOUT;
+  uint32_t tried = s->dial->next;
+  dial_ready(s);
+  if (s->dial && s->dial->next == tried)
     try_next(s);
 }
 

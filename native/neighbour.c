@@ -254,6 +254,7 @@ bool neighbour_call(struct perigee_session *s) {
   memcpy(f.move.key, t->key, sizeof f.move.key);
   session_send(s, &f, NULL, 0);
   explicit_bzero(&f.move, sizeof f.move);
+  s->sent_on = true;
   return true;
 }
 

@@ -11,6 +11,14 @@
 enum { POLLS_PER_TICK = 64, STEPS_A_POLL = 32, BUDGET = 2 << 20 };
 static const int64_t SOCKETS_EVERY = 500000; /* ns */
 
+/* It may be this side that did nothing for a while: what lies unread in the
+ * socket came in time. */
+static void hello_due(struct perigee_session *s) {
+  socket_look(s);
+  if (s->state == PERIGEE_SESSION_HELLO && !s->timer.next)
+    hello_timeout(s);
+}
+
 static void session_due(struct perigee_session *s) {
   if (s->alone)
     endpoint_tick(s);
@@ -18,8 +26,8 @@ static void session_due(struct perigee_session *s) {
     dial_tick(s);
   else if (s->state == PERIGEE_SESSION_OPEN)
     liveness_tick(s);
-  else
-    hello_timeout(s);
+  else if (s->state == PERIGEE_SESSION_HELLO)
+    hello_due(s);
 }
 
 static void time_out(struct perigee_engine *engine) {

@@ -186,7 +186,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   bool open = s->state == PERIGEE_SESSION_OPEN;
   if (s->state == PERIGEE_SESSION_HELLO) {
     engine->hellos -= !s->alone;
-    if (!s->dialed && !s->moves && status != PERIGEE_CLOSED)
+    if (!s->dialed && !s->sent_on && status != PERIGEE_CLOSED)
       refusals_add(engine, s->peer, s->address, status, reason);
   }
   dial_end(s);
