@@ -70,9 +70,12 @@ static void nobody_listens(void *variant) {
 /* Called at a Unix socket for "tcp", it goes on over loopback. */
 static void a_session_moves(void *variant) {
   struct variant tcp = *(struct variant *)variant;
+  struct perigee_session *moved[2];
   struct pair p;
+  pair_open(&p, variant);
   tcp.transport = "tcp";
-  pair_open(&p, &tcp);
+  p.variant = &tcp;
+  pair_dial(&p, moved);
   pair_close(&p);
 }
 
