@@ -113,13 +113,22 @@ int choice_none(const struct perigee_session *s, const struct hello *peer,
 
 /* ---- Why not the others -------------------------------------------------- */
 
+/* Over TCP. */
+static const char *why_no_memory(const struct perigee_session *s) {
+  if (!s->same_host)
+    return "the peer is on another host";
+  if (s->stays)
+    return "the session could not move to it";
+  if (!offers(&s->hello, transport_shm.name))
+    return "the peer does not offer it";
+  return s->hello.user != geteuid() ? "the peer runs as another user"
+                                    : "the session did not move to it";
+}
+
 static const char *why_not_here(const struct perigee_session *s,
                                 const struct perigee_transport *t) {
-  if (t == &transport_shm && s->stays)
-    return "the session could not move to it";
   if (t == &transport_shm)
-    return s->same_host ? "what it shares does not go over TCP"
-                        : "the peer is on another host";
+    return why_no_memory(s);
   if (s->engine->options.encrypt == 1)
     return "what it carries is not encrypted, and that is asked for";
   return *s->engine->no_devices ? s->engine->no_devices : "no device here";
