@@ -14,11 +14,11 @@
 --   open       the session's end                  idle
 --
 -- However many wait, there is one attempt at a time. The first is made at once;
--- the pauses between the next ones are 10 ms and then twice as long each time,
--- all by up to half shorter or longer, so that those who lost the same peer do
--- not come back in step. They grow to 20 ms where asking costs next to nothing
--- (a Unix socket), elsewhere to a hundredth of the time that the peer has been
--- away, within 20 ms and 1 s. A session that ends within a second of its making
+-- the pauses between the next ones are 10 ms where asking costs next to nothing
+-- (a Unix socket). Elsewhere they grow, to twice as long each time, and up to a
+-- hundredth of the time that the peer has been away, within 20 ms and 1 s. All
+-- are by up to half shorter or longer, so that those who lost the same peer do
+-- not come back in step. A session that ends within a second of its making
 -- counts as an attempt that failed.
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -33,7 +33,7 @@ local now = loop.now
 local M = {}
 
 local ATTEMPT = 3                       -- seconds for one, if others may follow
-local FIRST, NEAR, LONGEST = 10e6, 20e6, 1e9
+local FIRST, LEAST, LONGEST = 10e6, 20e6, 1e9
 local SETTLED = 1e9                     -- a session that lived so long was one
 
 --- Errors, by kind, of what may be otherwise a moment later.
@@ -75,9 +75,9 @@ function Link:arrived(session)
 end
 
 local function pause(link, time)
-  local most = NEAR
+  local most = FIRST
   if not link.near then
-    most = max(NEAR, min((time - link.since) / 100, LONGEST))
+    most = max(LEAST, min((time - link.since) / 100, LONGEST))
   end
   local length = min(FIRST * 2 ^ link.tries, most)
   return length * (0.5 + time % 1009 / 1009)
