@@ -123,6 +123,7 @@ void session_back(struct perigee_session *s) {
   }
   s->lane = NULL;
   s->transport = NULL;
+  s->peer[0] = 0;
   s->step = HELLO_STRANGE;
   s->hangup = s->ready_said = s->joined = s->moves = s->waits = false;
   s->engine->progress++;
