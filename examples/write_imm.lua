@@ -14,13 +14,14 @@ local function worker()
   local listener = assert(engine:listen(common.address()))
   common.ready()
   local session = assert(listener:accept(10))
-  local good = 0
-  for i = 0, SLOTS - 1 do
+  local good, seen = 0, {}
+  for _ = 1, SLOTS do -- writes that are under way together have no order
     local slot = assert(session:recv_imm():wait(5))
     local bytes = region:slice(slot * SLOT, SLOT):string()
-    if slot == i and bytes == string.char(65 + slot):rep(SLOT) then
+    if not seen[slot] and bytes == string.char(65 + slot):rep(SLOT) then
       good = good + 1
     end
+    seen[slot] = true
   end
   verdict:slice(0, 1).pointer[0] = good
   assert(session:send(verdict:slice(0, 1)):wait(5))
@@ -44,7 +45,7 @@ local function driver()
   local answer = here:slice(0, 1)
   assert(session:recv(answer):wait(5))
   assert(answer.pointer[0] == SLOTS, "the worker saw a slot that was not full")
-  print("the worker got the numbers in order, and each slot was full by then")
+  print("the worker got each number once, and its slot was full by then")
   engine:close()
 end
 
