@@ -56,7 +56,7 @@ function M.new(agent, peer, address, explain)
     agent = agent, engine = agent.engine, peer = peer, address = address,
     explain = explain, near = address:sub(1, 5) == "unix:", proxies = {},
     session = false, attempt = false, retrying = false, generation = 0,
-    tries = 0, at = 0, since = 0, opened = 0, err = false,
+    tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
   }, Link)
 end
 
@@ -72,9 +72,10 @@ end
 function Link:arrived(session)
   session.link = self
   self.session, self.opened = session, now()
+  if self.pausing then signals.trigger(self.pausing) end
 end
 
-local function pause(link, time)
+local function length_of_pause(link, time)
   local most = FIRST
   if not link.near then
     most = max(LEAST, min((time - link.since) / 100, LONGEST))
@@ -87,7 +88,7 @@ end
 local function failed(link, err)
   local time = now()
   if link.tries == 0 then link.since = time end
-  link.at = time + pause(link, time)
+  link.at = time + length_of_pause(link, time)
   link.tries, link.err = link.tries + 1, err
 end
 
@@ -140,13 +141,22 @@ local function ended(link, retrying, session, err)
   futures.settle(retrying, session, err)
 end
 
+-- Waits until it is time for the next attempt, or there is a session.
+local function pause(link)
+  local signal = signals.new(1)
+  link.pausing = signal
+  loop.wait_signal(signal, link.at)
+  if link.pausing == signal then link.pausing = false end
+end
+
 -- Dials until there is a session, or nobody waits for it.
 local function keep_trying(link, retrying)
   local session, err = nil, link.err
   repeat
-    if link.at > now() then loop.wait_signal(signals.new(1), link.at) end
+    if link.at > now() then pause(link) end
     if not (retrying.waiter and link.engine.handle) then break end
-    session, err = told(link, link:dial(ATTEMPT):wait())
+    session = link:live()               -- somebody else may have dialled
+    if not session then session, err = told(link, link:dial(ATTEMPT):wait()) end
     if session then M.joined(link, session) else failed(link, err) end
   until session or not PASSING[err.kind]
   ended(link, retrying, session, err)

@@ -158,7 +158,8 @@ local function go_on(future, call, method, err)
   if loop.wait(inner, huge) then follow(future, inner) end
 end
 
---- The future of a call that could not be submitted, since err.
+--- The future of a call that could not be submitted, since err. What is wrong
+-- with its arguments is then raised by who waits for it.
 function M.later(proxy, method, err, ...)
   if not may(proxy[1], err) then return futures.done(nil, err) end
   local future = futures.new(proxy[1])
