@@ -13,7 +13,9 @@
 
 #include "core.h"
 
-enum { WORDS = 3 };
+/* Whoever said nothing between two looks says a word: so words are at most two
+ * looks apart. */
+enum { LOOKS = 6 };
 
 bool liveness_wanted(const struct perigee_session *s) {
   return s->tcp && !s->same_host;
@@ -40,7 +42,7 @@ void liveness_heard(struct perigee_session *s) {
 
 static void set(struct perigee_session *s) {
   int64_t dead_after = s->engine->options.dead_after;
-  int64_t due = s->engine->now + dead_after / WORDS;
+  int64_t due = s->engine->now + dead_after / LOOKS;
   if (due > s->heard_at + dead_after)
     due = s->heard_at + dead_after;
   timers_add(&s->engine->timers, &s->timer, due);
