@@ -12,6 +12,7 @@ local function services(perigee, agent)
     name = "x", version = 1,
     methods = {
       same = function(x) return x end,
+      sessions = function() return agent.engine:stats().sessions end,
       nap = function(seconds) perigee.sleep(seconds) return "slept" end,
       echo = { raw = true, function(request) return request end },
       get = function(length, byte)

@@ -158,10 +158,13 @@ function Process:expect(line, timeout, pump)
 end
 
 -- Sends a signal by its name: "KILL", "STOP", "CONT", "TERM", "INT".
-function Process:signal(name)
-  assert(self.pid, "this process was waited for")
+function M.signal(pid, name)
   local number = assert(signals[name], name)
-  C.spec_kill(self.pid, number)
+  C.spec_kill(pid, number)
+end
+
+function Process:signal(name)
+  M.signal(assert(self.pid, "this process was waited for"), name)
   return self
 end
 
