@@ -533,6 +533,9 @@ void attach_end(struct perigee_session *session);
 int attach_asked(struct perigee_session *stranger, const struct attach *asked);
 
 /* ---- liveness.c -------------------------------------------------------- */
+enum { DEAD_AFTER_LEAST = 10000000 }; /* ns, of the option dead_after */
+/* What a peer is told of it. */
+uint32_t liveness_told(const struct perigee_engine *engine);
 void liveness_begin(struct perigee_session *session);
 bool liveness_wanted(const struct perigee_session *session);
 void liveness_heard(struct perigee_session *session); /* looks if it was */

@@ -71,7 +71,7 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "pool (1 MiB to 1 TiB)";
   if (o->streams < 1 || o->streams > STREAMS_MAX)
     return "streams (1 to 16)";
-  if (o->dead_after < 10000000)
+  if (o->dead_after < DEAD_AFTER_LEAST)
     return "dead_after (10 ms at least)";
   if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)
     return "serving, hellos, clock and random (must be given)";

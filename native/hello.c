@@ -43,7 +43,8 @@ void hello_own(struct perigee_session *s, struct hello *h) {
                       .eager = o->eager,
                       .message = o->message,
                       .typed = o->typed,
-                      .operations = o->operations};
+                      .operations = o->operations,
+                      .dead_after = liveness_told(s->engine)};
   if (!s->tcp) { /* strangers there may be anybody */
     h->probe_address = (uint64_t)(uintptr_t)&s->probe;
     h->probe_value = s->probe;

@@ -3,7 +3,8 @@
  * liveness.c - is a peer on another host still there? On one host the end of
  * its socket tells, and a peer that is stopped is alive. From another host the
  * end may never come: so each side says something at least three times within
- * dead_after, and who hears nothing for so long has lost its peer.
+ * dead_after, its own or the peer's if that is less, and who hears nothing for
+ * its own dead_after has lost its peer.
  *
  * The session's timer looks when the next word is due, or would be too late.
  * Before a peer is given up, what lies unread in its socket is read: it may be
@@ -16,6 +17,7 @@
 /* Whoever said nothing between two looks says a word: so words are at most two
  * looks apart. */
 enum { LOOKS = 6 };
+static const int64_t MS = 1000000;
 
 bool liveness_wanted(const struct perigee_session *s) {
   return s->tcp && !s->same_host;
@@ -40,12 +42,24 @@ void liveness_heard(struct perigee_session *s) {
   s->heard_at = s->engine->now;
 }
 
+uint32_t liveness_told(const struct perigee_engine *engine) {
+  int64_t ms = engine->options.dead_after / MS;
+  return ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
+}
+
+/* Between looks: as both sides need it. */
+static int64_t pause_of(const struct perigee_session *s) {
+  int64_t own = s->engine->options.dead_after;
+  int64_t peers = s->hello.dead_after * MS;
+  if (peers < DEAD_AFTER_LEAST)
+    peers = DEAD_AFTER_LEAST;
+  return (own < peers ? own : peers) / LOOKS;
+}
+
 static void set(struct perigee_session *s) {
-  int64_t dead_after = s->engine->options.dead_after;
-  int64_t due = s->engine->now + dead_after / LOOKS;
-  if (due > s->heard_at + dead_after)
-    due = s->heard_at + dead_after;
-  timers_add(&s->engine->timers, &s->timer, due);
+  int64_t due = s->engine->now + pause_of(s);
+  int64_t limit = s->heard_at + s->engine->options.dead_after;
+  timers_add(&s->engine->timers, &s->timer, due < limit ? due : limit);
 }
 
 void liveness_begin(struct perigee_session *s) {

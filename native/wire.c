@@ -38,6 +38,8 @@ static bool ends(const char *text, uint32_t room) {
 }
 
 static bool hello_sound(const struct hello *h) {
+  if (h->zero != 0)
+    return false;
 #ifndef PERIGEE_PLANTED_BUG
   if (h->transports > TRANSPORTS_MAX)
     return false;

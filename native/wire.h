@@ -76,6 +76,7 @@ struct hello {
   uint8_t local[HELLO_LOCAL]; /* by what it can be found if on the same host */
   uint64_t ticket;            /* whose key is the secret here; 0: none */
   uint32_t user, flags;
+  uint32_t dead_after, zero; /* ms: silent for so long is lost to this side */
 };
 
 struct attach {
