@@ -123,6 +123,20 @@ describe("a peer on another host", function()
     assert.equal(3, (assert(proxy:same(3))))
   end)
 
+  it("is kept when it is idle and one side waits for shorter than the other",
+     function()
+    for _, ours in ipairs { DEAD / 2, 30 } do
+      local child = hosts.far(serving, "tcp://10.77.7.2:0", DEAD * 15 / ours)
+      local near = assert(cases.agent(nil, { secret = hosts.SECRET,
+                                             dead_after = ours }))
+      local session = assert(near:session(assert(child:read(20))))
+      perigee.sleep(2 * DEAD)
+      assert.is_false(session.lost)
+      near:close()
+      child:close()
+    end
+  end)
+
   it("is kept when it computes for long, and is not polled meanwhile",
      function()
     local child, _, session = connected(nil, 3 * DEAD)

@@ -11,7 +11,7 @@ local BOUND = 2 * DEAD + hosts.MORE -- a hello, and then silence
 local SIZE = 2 ^ 22
 
 -- Bytes that each side has said at the ends of its steps, and in their midst.
-local HELLO, PROOF, READY = 328, 368, 412
+local HELLO, PROOF, READY = 336, 376, 420
 local SETTING_UP = { 0, 1, 100, HELLO, HELLO + 20, PROOF, PROOF + 10, READY - 1,
                      READY, READY + 10 }
 local ATTACHING = { 0, 1, 30, 56, 60, 100, 5000 }
@@ -59,7 +59,7 @@ describe("at each step of the protocol", function()
     local mine, into = here:slice(0, SIZE), here:slice(SIZE, SIZE)
     list.recv = session:recv(here:slice(0, 9))
     list.recv_imm = session:recv_imm()
-    list.nap = proxy.async:nap(60)
+    list.nap = proxy:with({ timeout = BOUND / 2 }).async:nap(60)
     local remote = session:region("m", { timeout = 5 })
     if remote then
       for i = 1, 8 do
