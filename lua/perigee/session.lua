@@ -100,7 +100,8 @@ end
 local function asker(options)
   local name = options.transport
   if name then return name, "option transport" end
-  return os.getenv("PERIGEE_TRANSPORT") or "auto", "PERIGEE_TRANSPORT"
+  local named = os.getenv("PERIGEE_TRANSPORT")
+  return named ~= "" and named or "auto", "PERIGEE_TRANSPORT"
 end
 
 local function dial(engine, address, options)
