@@ -40,8 +40,12 @@ bool happens(struct world *w, double chance) {
   return (double)(dice(w) >> 11) < chance * 0x1p53;
 }
 
+/* Time stands still in a turn, but for whoever waits for it to pass. */
 static int64_t world_clock(void *context) {
-  return ((struct world *)context)->now;
+  struct world *w = context;
+  if (++w->looks > 2000)
+    w->now += MS / 10;
+  return w->now;
 }
 
 static int world_random(void *context, void *bytes, uint64_t length) {
@@ -123,7 +127,20 @@ static void choose_weather(struct world *w, struct side *side, uint64_t kind) {
   worse(&w->weather.cut, own.cut);
 }
 
-static void begin_side(struct world *w, int index, uint64_t kind, int pull) {
+/* What a seed is over: the transports, and both kinds of memory. */
+static const struct variant {
+  const char *transport, *memory;
+  int pull;
+  bool sealed;
+} variants[] = {
+    {"inproc", "host", 1, false},   {"shm", "host", 1, false},
+    {"inproc", "opaque", 1, false}, {"tcp", "host", 1, false},
+    {"inproc", "host", 1, false},   {"shm", "host", 0, false},
+    {"shm", "opaque", 0, false},    {"tcp", "opaque", 1, true},
+};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static void begin_side(struct world *w, int index, uint64_t kind) {
   static const struct perigee_transport *const transports[] = {
       &perigee_transport_inproc, NULL};
   static const struct perigee_memory *const memories[] = {
@@ -141,7 +158,10 @@ static void begin_side(struct world *w, int index, uint64_t kind, int pull) {
   o.eager = below(w, 2) ? 512 : 896;
   o.pool = 64 << 20;
   o.serving = 16;
-  o.pull = pull;
+  o.pull = w->variant->pull;
+  o.encrypt = w->variant->sealed;
+  o.secret = o.encrypt ? "the secret of a world" : "";
+  o.streams = o.encrypt ? 2 : 1;
   o.clock = world_clock;
   o.random = world_random;
   o.context = w;
@@ -156,31 +176,29 @@ static void begin_side(struct world *w, int index, uint64_t kind, int pull) {
               FIXED + (uint64_t)index);
 }
 
-/* What a seed is over: the transports, and both kinds of memory. */
-static const struct {
-  const char *transport, *memory;
-  int pull;
-} variants[] = {
-    {"inproc", "host", 1}, {"shm", "host", 1}, {"inproc", "opaque", 1},
-    {"inproc", "host", 1}, {"shm", "host", 0}, {"shm", "opaque", 0},
-};
-enum { VARIANTS = sizeof variants / sizeof *variants };
-
 static void begin(struct world *w, uint64_t seed) {
   size_t v = seed % VARIANTS;
   w->seed = seed;
   w->dice = seed * UINT64_C(0x9e3779b97f4a7c15);
   w->random = ~w->dice;
   w->now = START;
+  w->variant = &variants[v];
+  w->sealed = variants[v].sealed;
   w->transport = variants[v].transport;
   w->memory = variants[v].memory;
+  for (int i = 0; i < 2; i++)
+    begin_side(w, i, seed / VARIANTS % 8);
+  struct side *listener = &w->sides[1];
   snprintf(w->address, sizeof w->address, "unix:/tmp/perigee-world-%d",
            getpid());
-  for (int i = 0; i < 2; i++)
-    begin_side(w, i, seed / VARIANTS % 8, variants[v].pull);
-  struct side *listener = &w->sides[1];
+  if (strcmp(w->transport, "tcp") == 0)
+    strcpy(w->address, "tcp://127.0.0.1:0");
   HOLDS(listener, perigee_listen(listener->engine, w->address,
                                  &listener->listener) == PERIGEE_OK);
+  snprintf(w->address, sizeof w->address, "%s",
+           perigee_listener_address(listener->listener));
+  if (strcmp(w->transport, "tcp") == 0 && happens(w, 0.7))
+    wires_open(w);
 }
 
 /* ---- Rounds -------------------------------------------------------------- */
@@ -259,7 +277,7 @@ static void close_region(struct side *side) {
   bool force = !g->foreign && happens(side->world, 0.05);
   int status = perigee_region_close(g->region, force);
   if (status == PERIGEE_AGAIN && !force) {
-    HOLDS(side, side->world->now < g->closed_at + 6000 * MS);
+    HOLDS(side, side->world->now < g->closed_at + 10000 * MS);
     return;
   }
   HOLDS(side, status == PERIGEE_OK);
@@ -293,17 +311,20 @@ static void turn(struct side *side) {
 
 /* Mostly little time passes, sometimes much. */
 static void pass_time(struct world *w) {
+  w->looks = 0;
   static const uint64_t most[] = {2000,   2000,    50000,  50000,
                                   200000, 1000000, 300000, 10000};
   w->now += 1 + (int64_t)below(w, most[below(w, 8)]);
-  if (happens(w, w->winding_up ? 0.02 : 0.002))
+  if (happens(w, w->winding_up ? 0.02 : 0.001))
     w->now += (int64_t)below(w, 700) * MS;
 }
 
 static void round_of(struct world *w) {
   pass_time(w);
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2; i++) {
     turn(&w->sides[i]);
+    wires_turn(w);
+  }
   if (!w->winding_up && happens(w, 0.02))
     begin_connect(&w->sides[0]);
 }
@@ -370,6 +391,10 @@ static void end_side(struct side *side) {
   perigee_engine_close(side->engine);
 }
 
+bool world_is_exact(uint64_t seed) {
+  return strcmp(variants[seed % VARIANTS].transport, "tcp") != 0;
+}
+
 uint64_t simulate(uint64_t seed, bool told) {
   struct world *w = calloc(1, sizeof *w);
   w->told = told;
@@ -385,6 +410,7 @@ uint64_t simulate(uint64_t seed, bool told) {
   trace(w, w->events);
   for (int i = 0; i < 2; i++)
     end_side(&w->sides[i]);
+  wires_close(w);
   for (int i = 0; told && i < OWN_KINDS; i++)
     fprintf(stderr, "kind %d: %llu ended, %llu well\n", i,
             (unsigned long long)w->ended[i], (unsigned long long)w->fine[i]);

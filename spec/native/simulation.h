@@ -12,7 +12,8 @@
  *
  * simulation.c runs a world, simulation_ground.c has its memory,
  * simulation_begin.c begins operations, simulation_end.c checks how they end,
- * simulation_serve.c answers the peer.
+ * simulation_serve.c answers the peer, simulation_wire.c is what lies between
+ * sides that talk over TCP.
  */
 #ifndef SIMULATION_H
 #define SIMULATION_H
@@ -51,6 +52,7 @@ struct spot {
 
 struct world;
 struct side;
+struct variant;
 
 void ground_make(struct side *side, struct ground *ground, const char *name,
                  int access, uint64_t pattern);
@@ -171,11 +173,15 @@ struct weather {
 struct world {
   uint64_t seed, dice, random, trace;
   int64_t now;
+  uint64_t looks; /* at the clock, in this turn */
+  const struct variant *variant;
   const char *transport, *memory;
   char address[80];
   struct side sides[2];
   struct weather weather; /* the worse of both sides */
-  bool told;              /* say what happens */
+  bool sealed;
+  struct wires *wires; /* between them, or NULL */
+  bool told;           /* say what happens */
   bool winding_up, closings;
   uint64_t numbers, events, ended[OWN_KINDS], fine[OWN_KINDS];
   struct message messages[MESSAGES];
@@ -212,7 +218,14 @@ void serve_event(struct side *side, const struct perigee_event *event);
 void serve_due(struct side *side);
 void serve_forget(struct side *side, const struct link *link);
 
-/* Runs a world; its trace: the same for the same seed. */
+/* simulation_wire.c */
+void wires_open(struct world *world);
+void wires_turn(struct world *world);
+void wires_close(struct world *world);
+
+/* Runs a world; its trace: the same for the same seed, where it is exact: how
+ * TCP cuts up its streams is up to the kernel. */
 uint64_t simulate(uint64_t seed, bool told);
+bool world_is_exact(uint64_t seed);
 
 #endif

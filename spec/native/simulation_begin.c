@@ -27,8 +27,9 @@ static uint64_t some_length(struct world *w) {
 }
 
 static int64_t some_timeout(struct world *w) {
-  static const int64_t most[] = {1000000, 20000000, 200000000, 2000000000};
-  return (int64_t)below(w, (uint64_t)most[below(w, 4)]);
+  static const uint64_t most[] = {1000000, 20000000, 1000000000, 4000000000,
+                                  4000000000};
+  return (int64_t)below(w, most[below(w, 5)]);
 }
 
 static struct link *some_link(struct side *side) {
@@ -263,7 +264,7 @@ static void transfer(struct side *side, struct link *l, enum own_kind kind) {
 
 static void look_up(struct side *side, struct link *l, const char *name) {
   struct own *own = own_new(side, OWN_LOOKUP, l);
-  int64_t timeout = 500000000;
+  int64_t timeout = 2500000000;
   if (!own)
     return;
   own->name = name;

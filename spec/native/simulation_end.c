@@ -17,14 +17,15 @@ struct link *link_of(struct side *side, uint32_t id) {
 
 /* ---- Letting go ---------------------------------------------------------- */
 
-/* Memory that copies on its own time may still be written by its owner after
- * the writer has given up. */
+/* Its owner may still write what its writer has given up, where word of that
+ * takes time, or the memory copies on its own. */
 static void give_target(struct side *side, struct own *own, struct spot *spot,
                         bool fine) {
   struct side *peer = &side->world->sides[!side->index];
   if (own->kind == OWN_READ)
     spot_give(side, spot);
-  else if (fine || strcmp(side->world->memory, "host") == 0)
+  else if (fine || (strcmp(side->world->memory, "host") == 0 &&
+                    strcmp(side->world->transport, "tcp") != 0))
     spot_give(peer, spot);
   else
     spot_retire(spot);
@@ -77,12 +78,15 @@ static bool ended_session(const struct link *l) {
 static bool fits(const struct side *side, const struct own *own, int status) {
   const struct world *w = side->world;
   const struct message *m = &w->messages[own->number];
+  /* Whose hello was not heard to the end may be told anything. */
+  if (own->kind == OWN_CONNECT && w->wires)
+    return true;
   bool one_sided = own->kind >= OWN_READ && own->kind <= OWN_WRITE_IMM;
   switch (status) {
   case PERIGEE_OK:
     return true;
   case PERIGEE_TIMEOUT:
-    return w->now >= own->due;
+    return w->now >= own->due || own->kind == OWN_CONNECT;
   case PERIGEE_CANCELLED: /* a message, with its receive */
     return own->cancelled || own->kind == OWN_SEND;
   case PERIGEE_PEER_LOST:
