@@ -298,10 +298,13 @@ static int heard_refuse(struct perigee_session *s, const struct refuse *r) {
   return PERIGEE_OK;
 }
 
+/* Who dialed for a session that has ended here, or that this side has not heard
+ * to be ready yet, as the word of it goes by another connection, is told by the
+ * end of this one: its lane does without the stream, and reads no frames. */
 static int heard_attach(struct perigee_session *s, const struct attach *a) {
-  return attach_asked(s, a) == PERIGEE_OK
-             ? PERIGEE_OK
-             : refuse(s, PERIGEE_DENIED, "there is no session to be part of");
+  if (attach_asked(s, a) != PERIGEE_OK)
+    session_end(s, PERIGEE_DENIED, "there is no session to be part of");
+  return PERIGEE_OK;
 }
 
 int hello_frame(struct perigee_session *s, const struct frame *f) {
