@@ -41,12 +41,15 @@ static bool is_of(const struct tcp_head *h, uint16_t operation,
   return h->operation == operation && h->generation == generation;
 }
 
+/* One on its way into its landing stays until the fetch ends: memory that copies
+ * on its own time reads from it. */
 void tcp_stash_drop(struct lane *lane, int operation, uint32_t generation) {
   struct node *next;
   for (struct node *n = lane->stash.next; n != &lane->stash; n = next) {
     struct stashed *e = CONTAINER(n, struct stashed, node);
     next = n->next;
-    if (operation < 0 || is_of(&e->head, (uint16_t)operation, generation))
+    if (operation < 0 ||
+        (!e->walking && is_of(&e->head, (uint16_t)operation, generation)))
       stash_free(lane, e);
   }
 }
