@@ -38,6 +38,8 @@ void pattern_write(uint8_t *to, uint64_t pattern, uint64_t length) {
 void pattern_expect(struct side *side, const uint8_t *from, uint64_t pattern,
                     uint64_t length) {
   uint64_t word = length < 8 ? length : 8;
+  if (length == 0)
+    return;
   if (memcmp(from, &pattern, word) == 0 &&
       memcmp(from + word, pattern_bytes(pattern) + word, length - word) == 0)
     return;
