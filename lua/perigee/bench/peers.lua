@@ -121,12 +121,20 @@ end
 
 -- ---- Bursts ----------------------------------------------------------------
 
--- Both outputs in one, no longer than `seconds`, on one core.
-local function start(core, netns, command, seconds)
-  local words = netns and { "nsenter", "--net=" .. netns } or {}
+-- UCX looks for devices in /sys, which shows those of the network namespace
+-- that it was mounted in.
+local SYS = { "unshare", "-m", "sh", "-c",
+              'mount -t sysfs sysfs /sys && exec "$@"', "sh" }
+
+-- Both outputs in one, no longer than `seconds`, on one core, where the worker
+-- (far) or the driver is.
+local function start(peer, far, command, seconds)
+  local words = {}
   for _, list in ipairs {
-    { "taskset", "-c", core, "timeout", "-s", "KILL", ("%.0f"):format(seconds),
-      "sh", "-c", 'exec "$@" 2>&1', "sh" }, command,
+    far and peer.netns and { "nsenter", "--net=" .. peer.netns } or {},
+    peer.netns and SYS or {},
+    { "taskset", "-c", peer.pin[far and 2 or 1], "timeout", "-s", "KILL",
+      ("%.0f"):format(seconds), "sh", "-c", 'exec "$@" 2>&1', "sh" }, command,
   } do
     for _, word in ipairs(list) do words[#words + 1] = word end
   end
@@ -161,13 +169,11 @@ local function once(peer, program, seconds)
   local guess = peer.guess[program] or GUESS_US + peer.size / GUESS_BYTES
   local count = math.floor(math.min(
     MOST, math.max(seconds / (guess * 1e-6), FEWEST)))
-  local port, pin = next_port(), peer.pin
-  local limit = LIMIT + 4 * seconds
-  local server = start(pin[2], peer.netns, program.server(peer, port, count),
-                       limit)
+  local port, limit = next_port(), LIMIT + 4 * seconds
+  local server = start(peer, true, program.server(peer, port, count), limit)
   local ns, text
   if comes_up(server, port) then
-    local client = start(pin[1], nil,
+    local client = start(peer, false,
                          program.client(peer, port, count, seconds), limit)
     text = client:rest()
     ns = client:wait() == 0 and program.parse(text, peer)
