@@ -45,7 +45,7 @@ for _, size in ipairs { "64", "64K", "1M", "16M" } do
   add("echo, " .. name .. " / blocking sockets", nil, nil, times, "x",
       "rpc.lua", mode .. " --floor block" .. SHORT)
 end
-add("inplace echo, 64 B, both asleep / epoll", 1.25, 1.1, times, "x",
+add("inplace echo, 64 B, asleep, spin = 0 / epoll", 1.25, 1.1, times, "x",
     "rpc.lua", "--mode sleeping --spin 0" .. SHORT)
 add("inplace echo, 64 B, again and again with spin = 0 / epoll", nil, nil,
     times, "x", "rpc.lua", "--mode inplace --sizes 64 --spin 0 --floor epoll"

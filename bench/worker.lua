@@ -78,6 +78,7 @@ local service = {
     timed = { raw = true, inplace = true, timed },
     wrong = function() return wrong + missing end,
     posts = posts,
+    sleeps = function() return engines[1]:stats().sleeps end,
     nap = function(seconds) perigee.sleep(seconds) end,
     resources = require "perigee.bench.resources".used,
     perftest = function(...) return perftest.serve(given.rdma, ...) end,

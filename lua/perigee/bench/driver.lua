@@ -11,7 +11,7 @@ local LONG = { timeout = 60 }
 -- Handlers that copy for milliseconds should find the other side awake.
 local SPIN = 0.02
 -- While a burst of the floor runs, neither side says anything.
-local PATIENCE = 60
+local PATIENCE = 600
 -- But here it is Perigee's own time until a silent side is dead that counts.
 local MORTALS = { idle = true, cut = true, restart = true }
 -- In these modes sides sleep as they do where nobody asks for anything else.

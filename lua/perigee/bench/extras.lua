@@ -26,8 +26,8 @@ local function floor_of(run, program, size)
                               events = true })
   end
   if run.transport == "tcp" then
-    local wake = run.given.spin == 0 and "asleep" or "wake"
-    return tcp.bare(run, program == "floor_wake" and wake or "connect", size)
+    if program == "floor_wake" then return tcp.wake(run, size) end
+    return tcp.bare(run, "connect", size)
   end
   return floor.of(program, run.given, {}, size)
 end
@@ -53,24 +53,32 @@ function M.connect(run)
     floor_of(run, "floor_connect", CONNECT_BYTES)))
 end
 
--- sleeping: an inplace call of 64 B to a server that has gone to sleep.
+-- sleeping: an inplace call of 64 B to a server that has gone to sleep. The
+-- row tells how often each side slept for a call (each sample is of two: one is
+-- timed, the other's bytes are all compared).
 function M.sleeping(run)
   local call = calls.inplace(run.proxy, ECHO)
   local one = require "ffi".new "double[2]"
+  local asked, here, there = 0, 0, 0
   local function step(samples, capacity, until_ns)
-    local n = 0
+    local n, mine = 0, run.engine:stats().sleeps
+    local theirs = run.proxy:sleeps()
     repeat
       process.sleep(QUIET)
       call(one, 1, 0)
       samples[n] = one[0]
       n = n + 1
     until n >= capacity or now() >= until_ns
+    asked, here = asked + 2 * n, here + run.engine:stats().sleeps - mine
+    there = there + run.proxy:sleeps() - theirs
     return n
   end
   run.report:progress("sleeping", ECHO)
-  run.report:row(rounds.measure(
+  local row = rounds.measure(
     { mode = "sleeping", size = ECHO, window = 1, sessions = 1 }, run.given,
-    step, floor_of(run, "floor_wake", ECHO)))
+    step, floor_of(run, "floor_wake", ECHO))
+  row.driver_sleeps, row.worker_sleeps = here / asked, there / asked
+  run.report:row(row)
 end
 
 -- sessions: an inplace call of 64 B while 63 other sessions idle; its floor is

@@ -23,6 +23,17 @@ function M.bare(run, how, size)
   return floor.of("floor_tcp", given, words, size)
 end
 
+-- An echo by a server that sleeps. With --spin 0 the caller may sleep, too, or
+-- get by with the few polls before that: the faster one of both is the floor.
+function M.wake(run, size)
+  local wake, asleep = M.bare(run, "wake", size), M.bare(run, "asleep", size)
+  if run.given.spin ~= 0 then return wake end
+  return function(seconds)
+    return { wake = wake(seconds / 2).wake,
+             asleep = asleep(seconds / 2).asleep }
+  end
+end
+
 local function peer_of(run, size, window)
   local given = run.given
   return { size = size, depth = window, streams = given.streams or 1,
