@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "progress.h"
 
 const struct machine call_machine = {
     .name = "call",
@@ -242,8 +243,15 @@ static struct operation *take(struct perigee_session *session, int kind,
   return op;
 }
 
+BESIDE call_shared(struct perigee_session *session,
+                   const struct perigee_message *message) {
+  WITHIN(session->engine, ENTRY_STIR, perigee_call(session, message));
+}
+
 int perigee_call(struct perigee_session *session,
                  const struct perigee_message *message) {
+  if (SHARED(session->engine))
+    return call_shared(session, message);
   int status;
   struct payload into;
   if (!session_open_for(session, &status))
@@ -260,6 +268,7 @@ int perigee_call(struct perigee_session *session,
 
 int perigee_send(struct perigee_session *session,
                  const struct perigee_slice *slice, int64_t timeout) {
+  ENTER(session->engine);
   int status;
   if (!session_open_for(session, &status))
     return status;
@@ -300,8 +309,16 @@ int call_access(struct perigee_session *session, int kind,
 
 enum { LOAN_FLAGS = RECORD_CODE | RECORD_CAPACITY };
 
+BESIDE call_begin_shared(struct perigee_session *session, uint64_t capacity,
+                         struct perigee_loan *loan) {
+  WITHIN(session->engine, ENTRY_STIR,
+         perigee_call_begin(session, capacity, loan));
+}
+
 int perigee_call_begin(struct perigee_session *session, uint64_t capacity,
                        struct perigee_loan *loan) {
+  if (SHARED(session->engine))
+    return call_begin_shared(session, capacity, loan);
   int status;
   if (!session_open_for(session, &status))
     return status;
@@ -309,6 +326,7 @@ int perigee_call_begin(struct perigee_session *session, uint64_t capacity,
 }
 
 void perigee_call_abort(struct perigee_session *session) {
+  ENTER(session->engine);
   if (engine_alive(session->engine))
     loan_abort(session, RING_REQUEST);
 }
@@ -339,9 +357,18 @@ static int commit_in_ring(struct operation *op, const struct loan *loan,
   return op->index;
 }
 
+BESIDE call_commit_shared(struct perigee_session *session,
+                          const struct perigee_message *message,
+                          uint64_t length) {
+  WITHIN(session->engine, ENTRY_STIR,
+         perigee_call_commit(session, message, length));
+}
+
 int perigee_call_commit(struct perigee_session *session,
                         const struct perigee_message *message,
                         uint64_t length) {
+  if (SHARED(session->engine))
+    return call_commit_shared(session, message, length);
   struct loan *loan = &session->loans[RING_REQUEST];
   int status = PERIGEE_NO_MEMORY;
   if (!engine_alive(session->engine))

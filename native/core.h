@@ -5,7 +5,7 @@
  * Ownership. The engine owns all; a session owns its lane, its descriptors
  * and its remotes; an operation belongs to the engine's table and hangs on
  * its session's list from submission until it is free. A part belongs to its
- * operation. Nothing here is touched by two threads.
+ * operation. Nothing here is touched by two threads at once (progress.h).
  */
 #ifndef CORE_H
 #define CORE_H
@@ -152,6 +152,7 @@ struct perigee_session {
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
   bool dialed, freed, hangup;
+  bool strange; /* it has ended before the program heard of it */
   uint8_t step; /* of hello: enum hello_step */
   bool ready_said, joined;
   bool tcp; /* its socket is one: the peer has to prove who it is, */
@@ -179,6 +180,7 @@ struct perigee_session {
   bool waits;        /* something waits until the socket has room */
   struct dial *dial; /* dial.c: while it looks for the peer over TCP */
   char reason[256];
+  char told[256];             /* the same, as it was when it was asked for */
   char address[ADDRESS_TEXT]; /* dialed, or that of the listener */
   char peer[ADDRESS_TEXT];    /* of TCP: the other end */
   char wanted[TRANSPORT_NAME];
@@ -238,7 +240,10 @@ struct refusals {
 };
 
 struct perigee_engine {
-  const uint8_t *alive; /* a page that a child process finds wiped */
+  const uint8_t *alive;    /* a page that a child process finds wiped */
+  struct progress *thread; /* its own (progress.h); NULL: none */
+  bool shared;             /* with it: the program has to take it first */
+  bool aside;              /* this is the thread's turn */
   struct perigee_options options;
   struct perigee_event *out; /* of the poll under way */
   int room, filled;
@@ -313,6 +318,20 @@ void refusals_add(struct perigee_engine *, const char *peer,
 void refusals_due(struct perigee_engine *engine); /* their timer is */
 /* Is there an event of them? */
 bool refusals_give(struct perigee_engine *, struct perigee_event *);
+
+/* ---- poll.c ------------------------------------------------------------ */
+/* keep: what was handed out before stays valid. */
+int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
+                int capacity, bool keep);
+/* What a poll does, by the engine's thread: events wait for the program, and
+ * all that it was handed stays valid. Did anything happen? */
+bool engine_progress(struct perigee_engine *engine);
+
+/* ---- wait.c ------------------------------------------------------------ */
+/* Peers wake us from here on. */
+void engine_arm(struct perigee_engine *engine);
+/* How long may be slept, at most timeout? */
+int64_t engine_nap(struct perigee_engine *engine, int64_t timeout);
 
 /* ---- pool.c ------------------------------------------------------------ */
 /* Private blocks for what arrives and nobody named a place for. */

@@ -17,6 +17,7 @@
 
 #include "address.h"
 #include "core.h"
+#include "progress.h"
 #include "resolve.h"
 
 static const int64_t PATIENCE = 1000000000; /* ns */
@@ -275,6 +276,7 @@ void dial_to(struct perigee_session *s, const struct address *address) {
 
 int perigee_connect(struct perigee_engine *engine, const char *text,
                     const char *transport, int64_t timeout) {
+  ENTER(engine);
   struct address address;
   if (!engine_alive(engine))
     return PERIGEE_FORKED;

@@ -28,6 +28,7 @@
 #include <stdlib.h>
 
 #include "core.h"
+#include "progress.h"
 
 static const int64_t KNOCKS = 20 * 1000000, NUDGES = 500 * 1000000; /* ns */
 
@@ -68,6 +69,7 @@ static int prepare(struct perigee_session *s, char info[INFO_TEXT],
 
 int perigee_endpoint_open(struct perigee_engine *engine, const char *transport,
                           struct perigee_endpoint **out) {
+  ENTER(engine);
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
   const struct perigee_transport *t = find(engine, transport);
@@ -100,6 +102,7 @@ const char *perigee_endpoint_info(const struct perigee_endpoint *endpoint) {
 }
 
 void perigee_endpoint_close(struct perigee_endpoint *e) {
+  ENTER(e->engine);
   if (e->session && engine_alive(e->engine))
     perigee_session_free(e->session);
   list_remove(&e->node);
@@ -138,6 +141,7 @@ static void join(struct perigee_session *s, const struct hello *hello,
 
 int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
                              int64_t timeout) {
+  ENTER(e->engine);
   struct hello hello;
   struct offer offer;
   struct perigee_session *s = e->session;

@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core.h"
 #include "neighbour.h"
+#include "progress.h"
 
 enum { PAGE = 4096 };
 
@@ -71,6 +71,8 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "pool (1 MiB to 1 TiB)";
   if (o->streams < 1 || o->streams > STREAMS_MAX)
     return "streams (1 to 16)";
+  if (o->progress != 0 && o->progress != 1)
+    return "progress (0: none, 1: a thread)";
   if (o->dead_after < DEAD_AFTER_LEAST)
     return "dead_after (10 ms at least)";
   if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)
@@ -84,8 +86,9 @@ static _Thread_local char open_detail[256];
 
 int fail(struct perigee_engine *engine, int status, const char *format, ...) {
   va_list list;
-  char *to = engine ? engine->detail : open_detail;
-  size_t room = engine ? sizeof engine->detail : sizeof open_detail;
+  bool told = engine && !engine->aside;
+  char *to = told ? engine->detail : open_detail;
+  size_t room = told ? sizeof engine->detail : sizeof open_detail;
   va_start(list, format);
   vsnprintf(to, room, format, list);
   va_end(list);
@@ -227,6 +230,9 @@ int perigee_engine_open(const struct perigee_options *given,
     status = open_faults(engine);
   if (status == PERIGEE_OK && (status = open_all(engine)) < 0)
     fail(NULL, status, "cannot open an engine: %s", strerror(errno));
+  if (status == PERIGEE_OK && engine->options.progress &&
+      (status = progress_open(engine)) < 0)
+    fail(NULL, status, "cannot start an engine's thread: %s", strerror(errno));
   if (status < 0) {
     perigee_engine_close(engine);
     return status;
@@ -271,6 +277,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
   if (!engine)
     return;
   struct node *n;
+  progress_close(engine);
   while ((n = engine->listeners.next) != &engine->listeners)
     perigee_listener_close(CONTAINER(n, struct perigee_listener, node));
   while ((n = engine->endpoints.next) != &engine->endpoints)
@@ -314,6 +321,7 @@ void counters_add(struct perigee_counters *to,
 const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,
                  const struct perigee_session *session) {
+  LOOK(engine);
   if (session)
     return &session->counters;
   struct node *n, *head = &engine->sessions;

@@ -2,6 +2,7 @@
  *
  * landing.c - bringing a slice to the place that its receiver named.
  */
+#include "progress.h"
 #include "served.h"
 
 /* ---- Landing ------------------------------------------------------------ */
@@ -33,6 +34,7 @@ int serve_fetch(struct operation *op, const struct payload *into) {
 
 int perigee_land(struct perigee_engine *engine, int served,
                  const struct perigee_slice *slice) {
+  ENTER(engine);
   struct payload into;
   int status = PERIGEE_OK;
   struct operation *op = served_find(engine, served, &status);

@@ -14,6 +14,7 @@
 
 #include "address.h"
 #include "core.h"
+#include "progress.h"
 
 enum { BACKLOG = 256 };
 
@@ -100,6 +101,7 @@ static int bind_to(struct perigee_listener *l, const struct address *address) {
 
 int perigee_listen(struct perigee_engine *engine, const char *text,
                    struct perigee_listener **out) {
+  ENTER(engine);
   return listener_open(engine, text, false, out);
 }
 
@@ -135,6 +137,7 @@ int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
 }
 
 void perigee_listener_close(struct perigee_listener *l) {
+  ENTER(l->engine);
   if (l->file && engine_alive(l->engine))
     unlink(l->address + strlen("unix:"));
   close(l->fd);

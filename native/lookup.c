@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "progress.h"
 
 /* ---- Asking ------------------------------------------------------------- */
 
@@ -30,6 +31,7 @@ void lookup_send(struct operation *op) {
 
 int perigee_lookup(struct perigee_session *s, const char *name,
                    int64_t timeout) {
+  ENTER(s->engine);
   int status;
   if (!session_open_for(s, &status))
     return status;

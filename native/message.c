@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 
+#include "progress.h"
 #include "served.h"
 
 enum { IMMEDIATES = 1 << 16 };
@@ -119,6 +120,7 @@ void message_done(struct operation *served, int status) {
 
 int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
                  int64_t timeout) {
+  ENTER(s->engine);
   int status;
   struct payload into;
   if (!session_open_for(s, &status) ||
@@ -138,6 +140,7 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
 }
 
 int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
+  ENTER(s->engine);
   int status;
   /* What came before a session's end can still be had. */
   if (!session_open_for(s, &status) && s->imm_count == 0)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "progress.h"
 
 struct operation *operation_take(struct perigee_session *session, int kind) {
   struct perigee_engine *engine = session->engine;
@@ -79,13 +79,16 @@ void operation_free(struct operation *op) {
   operation_unhold(op);
   operation_unqueue(op);
   list_remove(&op->all);
-  if (op->block)
+  bool kept = UNLIKELY(engine->thread != NULL) && progress_keeps(op);
+  if (op->block && !kept)
     pool_give(engine, op->block);
   if (op->slice_block)
     pool_give(engine, op->slice_block);
   op->kind = 0;
-  op->session = NULL;
   engine->live--;
+  if (kept)
+    return;
+  op->session = NULL;
   list_prepend(&engine->free, &op->queue);
 }
 
@@ -97,6 +100,7 @@ struct operation *operation_find(struct perigee_engine *engine, int index) {
 }
 
 void perigee_cancel(struct perigee_engine *engine, int index) {
+  ENTER(engine);
   struct operation *op = operation_find(engine, index);
   if (op && op->kind != OP_SERVED && engine_alive(engine))
     operation_stop(op, PERIGEE_CANCELLED);

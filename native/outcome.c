@@ -22,7 +22,7 @@ static int bring(struct operation *op, const struct record *r, int place,
                        length, r->method, r->remaining, into, block);
 }
 
-static int typed_inline(struct operation *op, const struct record *r) {
+static int copied(struct operation *op, const struct record *r) {
   /* Scratch is this poll's; a slice may take several. */
   op->pointer = r->flags & RECORD_SLICE
                     ? NULL
@@ -33,6 +33,13 @@ static int typed_inline(struct operation *op, const struct record *r) {
       return PERIGEE_NO_MEMORY;
     memcpy(op->block, r->head, r->head_length);
   }
+  return 1;
+}
+
+static int typed_inline(struct operation *op, const struct record *r) {
+  int status = copied(op, r);
+  if (status < 0)
+    return status;
   return perigee_typed_scan(op->pointer, r->head_length) < 0 ? PERIGEE_PROTOCOL
                                                              : 1;
 }
@@ -54,7 +61,8 @@ static int reply_head(struct operation *op, const struct record *r) {
     return status < 0 ? status : bring(op, r, IN_HEAD, &into, NULL);
   } else if (!bulk) {
     op->pointer = r->head;
-    return 1;
+    /* A thread goes on with the ring. */
+    return op->engine->thread && r->head_length > 0 ? copied(op, r) : 1;
   } else if ((op->pointer = lane_table(lane)->view(lane, &r->head_source))) {
     op->by_reference = op->in_place = true;
     return 1;

@@ -135,8 +135,9 @@ int loan_begin(struct perigee_session *session, enum ring ring,
   if (loan->open)
     return fail(session->engine, PERIGEE_INVALID,
                 "a loan of this session is open already");
-  *loan =
-      (struct loan){.in_ring = capacity <= session->eager, .length = capacity};
+  bool held = session->engine->thread && ring == RING_REPLY;
+  *loan = (struct loan){.in_ring = capacity <= session->eager && !held,
+                        .length = capacity};
   if (loan->in_ring) {
     if (!loan_in_ring(session, ring, capacity, flags, loan))
       return PERIGEE_AGAIN;

@@ -121,6 +121,8 @@ struct perigee_options {
   int32_t encrypt;          /* 1: no session over TCP that is not sealed: 0 */
   int64_t dead_after;       /* a peer on another host that is silent for so long
                                is lost: 3 s */
+  int32_t progress;         /* 1: a thread of the engine's own serves peers
+                               while the program does something else: 0 */
   uint32_t streams;         /* connections for payloads of a session that is
                                dialed here: 1, at most 16 */
   const char *faults;       /* to try a program in bad weather: "drop=0.01

@@ -4,6 +4,7 @@
  * clock, the timers and the sockets; events that wait; records of every
  * session; steps of everything that moves; events again.
  */
+#include <limits.h>
 #include <string.h>
 
 #include "core.h"
@@ -112,6 +113,15 @@ static void give_news(struct perigee_engine *engine, struct node *list,
   }
 }
 
+/* The lane's text may change while the program reads it. */
+static const char *trouble(const struct operation *op) {
+  const char *why = lane_trouble(op->session), *copy = NULL;
+  if (op->engine->thread)
+    copy = (const char *)scratch_copy(op->engine, (const uint8_t *)why,
+                                      strlen(why) + 1);
+  return copy ? copy : why;
+}
+
 /* Why the session is lost, or memory could not be had: to whoever has no
  * other text of it. */
 static void tell_why(const struct operation *op, struct perigee_event *e) {
@@ -123,7 +133,7 @@ static void tell_why(const struct operation *op, struct perigee_event *e) {
   if (e->status == PERIGEE_PEER_LOST && s->state == PERIGEE_SESSION_ENDED)
     why = s->reason;
   else if (e->status == PERIGEE_NO_MEMORY)
-    why = lane_trouble(s);
+    why = trouble(op);
   if (!*why)
     return;
   e->flags = 0;
@@ -163,6 +173,8 @@ static void give(struct perigee_engine *engine, struct operation *op) {
 /* A session is told of before its operations, and its loss after them. */
 static void drain(struct perigee_engine *engine) {
   struct node *n;
+  if (engine->aside) /* they are the program's */
+    return;
   if (!list_empty(&engine->news))
     give_news(engine, &engine->news, PERIGEE_EVENT_ACCEPTED);
   while (engine->filled < engine->room && (n = list_pop(&engine->ready))) {
@@ -220,7 +232,6 @@ static void step_moving(struct perigee_engine *engine, bool all) {
     engine->idle = POLLS_PER_TICK; /* time has passed */
 }
 
-/* keep: what was handed out before stays valid. */
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
                 int capacity, bool keep) {
   engine->out = events;
@@ -252,4 +263,26 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
     step_some(engine, &engine->replied, all);
   drain(engine);
   return engine->filled;
+}
+
+/* Else strangers would fill the table of sessions. */
+static void bury_strangers(struct perigee_engine *engine) {
+  struct node *n, *next, *head = &engine->dead;
+  for (n = head->next; n != head; n = next) {
+    next = n->next;
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    if (s->strange)
+      session_destroy(s);
+  }
+}
+
+bool engine_progress(struct perigee_engine *engine) {
+  uint64_t before = engine->progress;
+  engine->aside = true;
+  engine->sockets_due = true;
+  engine->woken = false;
+  bury_strangers(engine);
+  engine_poll(engine, NULL, INT_MAX, true);
+  engine->aside = false;
+  return engine->progress != before;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core.h"
+#include "progress.h"
 
 enum { POOL_KEEP = 64 << 20 };
 
@@ -29,6 +29,7 @@ void pool_give(struct perigee_engine *engine, uint8_t *block) {
 }
 
 void perigee_pool_free(struct perigee_engine *engine, uint8_t *landed) {
+  LOOK(engine);
   if (landed)
     pool_give(engine, landed);
 }
@@ -37,7 +38,7 @@ uint8_t *scratch_copy(struct perigee_engine *engine, const uint8_t *bytes,
                       uint64_t length) {
   const uint64_t size = engine->options.ring;
   uint64_t need = (length + 7) & ~UINT64_C(7);
-  if (need > size - engine->scratch_used)
+  if (engine->aside || need > size - engine->scratch_used)
     return NULL;
   uint8_t *at = engine->scratch + engine->scratch_used;
   memcpy(at, bytes, length);

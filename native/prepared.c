@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "progress.h"
 #include "transfer.h"
 
 static void simplify(struct perigee_prepared *p) {
@@ -21,6 +22,7 @@ static void simplify(struct perigee_prepared *p) {
 int perigee_prepare(struct perigee_session *s, int operation,
                     const struct perigee_transfer *list, uint32_t count,
                     uint64_t immediate, struct perigee_prepared **out) {
+  ENTER(s->engine);
   int status;
   if (!session_open_for(s, &status))
     return status;
@@ -47,7 +49,13 @@ int perigee_prepare(struct perigee_session *s, int operation,
   return PERIGEE_OK;
 }
 
+BESIDE post_shared(struct perigee_prepared *p, int64_t timeout) {
+  WITHIN(p->session->engine, ENTRY_STIR, perigee_post(p, timeout));
+}
+
 int perigee_post(struct perigee_prepared *p, int64_t timeout) {
+  if (SHARED(p->session->engine))
+    return post_shared(p, timeout);
   struct perigee_session *s = p->session;
   int status;
   if (!session_open_for(s, &status))
@@ -71,6 +79,7 @@ int perigee_post(struct perigee_prepared *p, int64_t timeout) {
 }
 
 void perigee_prepared_free(struct perigee_prepared *p) {
+  LOOK(p->session->engine);
   struct perigee_prepared **at = &p->session->prepared;
   while (*at && *at != p)
     at = &(*at)->next;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "progress.h"
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
@@ -194,6 +195,7 @@ static int back(struct perigee_region *region) {
 int perigee_region_alloc(struct perigee_engine *engine, const char *name,
                          uint64_t length, int access, const char *kind,
                          struct perigee_region **out) {
+  LOOK(engine);
   struct perigee_region *region = NULL;
   int status = make(engine, name, length, access, kind, &region);
   if (!region)
@@ -212,6 +214,7 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
 int perigee_region_register(struct perigee_engine *engine, const char *name,
                             void *pointer, uint64_t length, int access,
                             const char *kind, struct perigee_region **out) {
+  LOOK(engine);
   if (!pointer)
     return fail(engine, PERIGEE_INVALID, "cannot register a NULL pointer");
   struct perigee_region *region = NULL;
@@ -265,6 +268,7 @@ static bool occupied(struct perigee_region *region) {
 }
 
 int perigee_region_close(struct perigee_region *region, bool force) {
+  ENTER(region->engine);
   struct perigee_engine *engine = region->engine;
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
@@ -314,6 +318,7 @@ void regions_close(struct perigee_engine *engine) {
 
 static int access_here(struct perigee_region *region, uint64_t offset,
                        void *host, uint64_t length, bool in) {
+  LOOK(region->engine);
   if (!engine_alive(region->engine))
     return PERIGEE_FORKED;
   if (!shape_fits(region->length, offset, length, 1, length))

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "progress.h"
 #include "served.h"
 
 /* ---- Replying ----------------------------------------------------------- */
@@ -166,8 +167,15 @@ struct operation *served_find(struct perigee_engine *engine, int index,
   return NULL;
 }
 
+BESIDE reply_shared(struct perigee_engine *engine, int served,
+                    const struct perigee_message *m) {
+  WITHIN(engine, ENTRY_STIR, perigee_reply(engine, served, m));
+}
+
 int perigee_reply(struct perigee_engine *engine, int served,
                   const struct perigee_message *m) {
+  if (SHARED(engine))
+    return reply_shared(engine, served, m);
   int status;
   struct operation *op = served_find(engine, served, &status);
   if (!op)
@@ -206,8 +214,16 @@ static void take_back(struct perigee_session *session) {
   }
 }
 
+BESIDE reply_begin_shared(struct perigee_engine *engine, int served,
+                          uint64_t capacity, struct perigee_loan *loan) {
+  WITHIN(engine, ENTRY_STIR,
+         perigee_reply_begin(engine, served, capacity, loan));
+}
+
 int perigee_reply_begin(struct perigee_engine *engine, int served,
                         uint64_t capacity, struct perigee_loan *loan) {
+  if (SHARED(engine))
+    return reply_begin_shared(engine, served, capacity, loan);
   int status;
   struct operation *op = served_find(engine, served, &status);
   if (!op)
@@ -220,13 +236,21 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
 }
 
 void perigee_reply_abort(struct perigee_engine *engine, int served) {
+  ENTER(engine);
   struct operation *op = operation_find(engine, served);
   if (op && op->session && engine_alive(engine))
     loan_abort(op->session, RING_REPLY);
 }
 
+BESIDE reply_commit_shared(struct perigee_engine *engine, int served,
+                           uint64_t length) {
+  WITHIN(engine, ENTRY_STIR, perigee_reply_commit(engine, served, length));
+}
+
 int perigee_reply_commit(struct perigee_engine *engine, int served,
                          uint64_t length) {
+  if (SHARED(engine))
+    return reply_commit_shared(engine, served, length);
   int status;
   struct operation *op = served_find(engine, served, &status);
   if (!op)

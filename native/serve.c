@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "progress.h"
 #include "served.h"
 
 const struct machine served_machine = {
@@ -95,7 +96,8 @@ static bool settle(struct operation *op) {
     operation_move(op);
     return false;
   }
-  served_unlend(op);
+  if (!op->head_lent || !progress_shown(op))
+    served_unlend(op);
   operation_unhold(op);
   return true;
 }
@@ -209,10 +211,12 @@ bool served_pulled(struct operation *op, int place) {
 }
 
 /* A typed head is looked at where the peer cannot change it, and stays for
- * as long as the slice takes. A raw one is seen in place. */
+ * as long as the slice takes. A raw one is seen in place, unless a thread goes
+ * on with the ring. */
 static int head_inline(struct operation *op, const struct record *r) {
   op->pointer = r->head;
-  if (!(op->flags & PERIGEE_TYPED) || r->head_length == 0)
+  if ((!(op->flags & PERIGEE_TYPED) && !op->engine->thread) ||
+      r->head_length == 0)
     return 1;
   op->pointer = op->rest.present
                     ? NULL
@@ -390,6 +394,7 @@ void serve_abort(struct operation *op, int status) {
 }
 
 bool perigee_served_cancelled(const struct perigee_engine *engine, int served) {
+  LOOK(engine);
   struct operation *op =
       operation_find((struct perigee_engine *)(uintptr_t)engine, served);
   return !op || op->kind != OP_SERVED || !engine_alive(engine) ||
@@ -398,6 +403,7 @@ bool perigee_served_cancelled(const struct perigee_engine *engine, int served) {
 
 int64_t perigee_served_remaining(const struct perigee_engine *engine,
                                  int served) {
+  LOOK(engine);
   struct operation *op =
       operation_find((struct perigee_engine *)(uintptr_t)engine, served);
   if (!op || op->kind != OP_SERVED)

@@ -20,8 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core.h"
 #include "neighbour.h"
+#include "progress.h"
 
 enum event { BEGIN, OPEN, BACK, END };
 
@@ -207,8 +207,10 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   stop_all(s, status);
   if (open && !s->freed && !s->news.next)
     list_append(&engine->losses, &s->news);
-  if (!open && !s->dialed) /* nobody has heard of it */
+  if (!open && !s->dialed) { /* nobody has heard of it */
+    s->strange = true;
     perigee_session_free(s);
+  }
 }
 
 /* A child process has copies of the session's descriptors, which keep the
@@ -224,6 +226,7 @@ void session_forsake(struct perigee_session *s) {
 }
 
 void perigee_session_close(struct perigee_session *s) {
+  ENTER(s->engine);
   struct frame bye = {.type = FRAME_BYE};
   if (!engine_alive(s->engine)) {
     session_forsake(s);
@@ -256,6 +259,7 @@ static void settle(struct perigee_session *s) {
 }
 
 void perigee_session_free(struct perigee_session *s) {
+  ENTER(s->engine);
   if (s->freed)
     return;
   if (!engine_alive(s->engine)) {
@@ -383,7 +387,8 @@ void session_poll(struct perigee_session *s) {
     endpoint_poll(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
-  if (!s->engine->keep && lane_table(s->lane)->release(s->lane))
+  bool over = !s->engine->keep || s->engine->thread;
+  if (over && lane_table(s->lane)->release(s->lane))
     session_wake(s);
   const struct perigee_transport *t = lane_table(s->lane);
   if (t->poll && t->poll(s->lane)) {
@@ -415,6 +420,7 @@ void session_poll(struct perigee_session *s) {
 
 struct perigee_session *perigee_session(struct perigee_engine *engine,
                                         uint32_t id) {
+  LOOK(engine);
   struct perigee_session *s = session_by_id(engine, id);
   return s && !s->freed ? s : NULL;
 }
@@ -425,10 +431,13 @@ uint32_t perigee_session_id(const struct perigee_session *session) {
 
 void perigee_session_info(const struct perigee_session *s,
                           struct perigee_session_info *info) {
+  LOOK(s->engine);
   const struct perigee_options *o = &s->engine->options;
   struct perigee_session *texts = (void *)(uintptr_t)s;
   texts->carrier[0] = 0;
   choice_considered(s, texts->considered, sizeof s->considered);
+  bool ended = s->state == PERIGEE_SESSION_ENDED;
+  snprintf(texts->told, sizeof s->told, "%s", ended ? s->reason : s->why);
   *info = (struct perigee_session_info){
       .id = s->id,
       .state = s->state,
@@ -454,7 +463,7 @@ void perigee_session_info(const struct perigee_session *s,
       .considered = s->considered,
       .address = s->address,
       .peer = s->peer,
-      .reason = s->state == PERIGEE_SESSION_ENDED ? s->reason : s->why};
+      .reason = s->told};
   if (s->lane)
     info->pull = lane_table(s->lane)->pulls(s->lane);
   if (s->lane && lane_table(s->lane)->describe)

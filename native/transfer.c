@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "progress.h"
 #include "transfer.h"
 
 enum state { FREE, MOVING, QUEUED, ENDED };
@@ -434,9 +435,18 @@ int transfer_start(struct perigee_session *s, int operation,
                (uint32_t)done);
 }
 
+BESIDE transfer_shared(struct perigee_session *s, int operation,
+                       const struct perigee_transfer *list, uint32_t count,
+                       uint64_t immediate, int64_t timeout) {
+  WITHIN(s->engine, ENTRY_STIR,
+         perigee_transfer(s, operation, list, count, immediate, timeout));
+}
+
 int perigee_transfer(struct perigee_session *s, int operation,
                      const struct perigee_transfer *list, uint32_t count,
                      uint64_t immediate, int64_t timeout) {
+  if (SHARED(s->engine))
+    return transfer_shared(s, operation, list, count, immediate, timeout);
   int status;
   if (!session_open_for(s, &status))
     return status;

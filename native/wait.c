@@ -10,13 +10,11 @@
 #include <errno.h>
 #include <poll.h>
 
-#include "core.h"
+#include "progress.h"
 #include "signals.h"
 
 enum { ENGINES = 64 };
 static const int64_t COPYING_NAP = 50000; /* ns: a copy engine wakes nobody */
-
-int engine_poll(struct perigee_engine *, struct perigee_event *, int, bool);
 
 static void disarm(struct perigee_engine *engine) {
   struct node *n, *head = &engine->sessions;
@@ -28,8 +26,15 @@ static void disarm(struct perigee_engine *engine) {
   }
 }
 
+BESIDE poll_shared(struct perigee_engine *engine, struct perigee_event *events,
+                   int capacity) {
+  WITHIN(engine, ENTRY_POLL, perigee_poll(engine, events, capacity));
+}
+
 int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
                  int capacity) {
+  if (SHARED(engine))
+    return poll_shared(engine, events, capacity);
   if (!engine_alive(engine))
     return fail(engine, PERIGEE_FORKED,
                 "this engine belongs to the parent process; make another");
@@ -50,8 +55,15 @@ static bool found(struct perigee_engine *engine) {
   return engine->stashed;
 }
 
+BESIDE await_shared(struct perigee_engine *engine, int operation,
+                    struct perigee_event *event, int64_t spin) {
+  WITHIN(engine, ENTRY_POLL, perigee_await(engine, operation, event, spin));
+}
+
 int perigee_await(struct perigee_engine *engine, int operation,
                   struct perigee_event *event, int64_t spin) {
+  if (SHARED(engine))
+    return await_shared(engine, operation, event, spin);
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
   if (engine->armed)
@@ -93,7 +105,7 @@ static bool spin(struct perigee_engine *const *engines, int count,
 }
 
 /* Due time of the nearest timer; sleeping longer would be late. */
-static int64_t nap(struct perigee_engine *engine, int64_t timeout) {
+int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
   if (engine->copying && (timeout < 0 || timeout > COPYING_NAP))
     timeout = COPYING_NAP;
   int64_t held = engine->faults ? faults_due(engine->faults, engine->now) : -1;
@@ -108,9 +120,7 @@ static int64_t nap(struct perigee_engine *engine, int64_t timeout) {
   return timeout < 0 || next < timeout ? next : timeout;
 }
 
-int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
-  if (!engine_alive(engine))
-    return PERIGEE_FORKED;
+void engine_arm(struct perigee_engine *engine) {
   struct node *n, *head = &engine->sessions;
   engine->armed = true;
   for (n = head->next; n != head; n = n->next) {
@@ -118,18 +128,32 @@ int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
     if (s->lane)
       lane_table(s->lane)->arm(s->lane);
   }
+}
+
+/* True if there is something to poll for. */
+static bool arm(struct perigee_engine *engine) {
+  engine_arm(engine);
   uint64_t before = engine->progress;
   engine->sockets_due = true; /* and with it the clock and the timers, */
   engine->woken = false;      /* which no poll may put off now */
-  if (found(engine) || engine->progress != before)
+  return found(engine) || engine->progress != before;
+}
+
+int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
+  ENTRY(engine, ENTRY_POLL);
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (arm(engine))
     return 1;
+  if (engine->thread)
+    progress_promise(engine);
   if (timeout)
-    *timeout = nap(engine, -1);
+    *timeout = engine_nap(engine, -1);
   return 0;
 }
 
 int perigee_fd(const struct perigee_engine *engine) {
-  return engine->epoll;
+  return engine->thread ? progress_fd(engine) : engine->epoll;
 }
 
 static int sleep_on(struct perigee_engine *const *engines, int count,
@@ -151,16 +175,11 @@ static int sleep_on(struct perigee_engine *const *engines, int count,
   return n > 0 || !bounded;
 }
 
-int perigee_wait(struct perigee_engine *const *engines, int count,
-                 int64_t timeout) {
-  if (count < 1 || count > ENGINES)
-    return PERIGEE_INVALID;
-  for (int i = 0; i < count; i++) {
-    if (!engine_alive(engines[i]))
-      return PERIGEE_FORKED;
+static int wait_for(struct perigee_engine *const *engines, int count,
+                    int64_t timeout) {
+  for (int i = 0; i < count; i++)
     if (engines[i]->armed)
       disarm(engines[i]);
-  }
   if (spin(engines, count, timeout))
     return 1;
   if (timeout >= 0 && timeout <= engines[0]->options.spin)
@@ -170,9 +189,30 @@ int perigee_wait(struct perigee_engine *const *engines, int count,
     least -= engines[0]->options.spin;
   int64_t mine = least;
   for (int i = 0; i < count; i++) {
-    if (perigee_arm(engines[i], NULL) != 0)
+    if (arm(engines[i]))
       return 1;
-    least = nap(engines[i], least);
+    least = engine_nap(engines[i], least);
   }
   return sleep_on(engines, count, least, least == mine && timeout >= 0);
+}
+
+/* Those with threads of their own are the program's meanwhile. */
+int perigee_wait(struct perigee_engine *const *engines, int count,
+                 int64_t timeout) {
+  if (count < 1 || count > ENGINES)
+    return PERIGEE_INVALID;
+  for (int i = 0; i < count; i++)
+    if (!engine_alive(engines[i]))
+      return PERIGEE_FORKED;
+  bool shared = false;
+  for (int i = 0; i < count; i++)
+    if (UNLIKELY(engines[i]->thread != NULL)) {
+      progress_wait(engines[i]);
+      shared = true;
+    }
+  int status = wait_for(engines, count, timeout);
+  for (int i = 0; shared && i < count; i++)
+    if (engines[i]->thread)
+      progress_back(engines[i]);
+  return status;
 }

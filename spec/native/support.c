@@ -51,6 +51,7 @@ void variant_options(const struct variant *v, struct perigee_options *o) {
   o->secret = o->encrypt ? "the secret of these tests" : "";
   if (over_tcp(v, "streams"))
     o->streams = 4;
+  o->progress = getenv("PERIGEE_TEST_PROGRESS") != NULL;
 }
 
 /* Pointers of an event are valid until the next poll. */
