@@ -5,8 +5,9 @@
  *
  * The shape of everything asynchronous: submit, get a small operation number
  * back, poll a batch of events. C never calls Lua, never blocks except in
- * perigee_wait, starts no thread and keeps no global state. An engine and all
- * that it owns belong to one thread.
+ * perigee_wait, starts no thread unless it is asked to (options.progress) and
+ * keeps no global state. An engine and all that it owns belong to one thread of
+ * the program.
  *
  * Results. A function returns 0 (or a number >= 0 where it says so), or a
  * negative perigee_status; perigee_detail(engine) then tells what was being
@@ -121,8 +122,13 @@ struct perigee_options {
   int32_t encrypt;          /* 1: no session over TCP that is not sealed: 0 */
   int64_t dead_after;       /* a peer on another host that is silent for so long
                                is lost: 3 s */
-  int32_t progress;         /* 1: a thread of the engine's own serves peers
-                               while the program does something else: 0 */
+  int32_t progress;         /* 1: for programs that compute for long: a thread
+                               of the engine's own does what a poll does while
+                               the program neither polls nor waits. It serves
+                               one-sided access and keeps sessions alive; events
+                               wait for the program. clock, random and plugins
+                               are called by it, too; counters of sessions are
+                               a moment old. 0: none */
   uint32_t streams;         /* connections for payloads of a session that is
                                dialed here: 1, at most 16 */
   const char *faults;       /* to try a program in bad weather: "drop=0.01

@@ -206,7 +206,7 @@ bool progress_keeps(struct operation *op) {
 
 static bool has_events(const struct perigee_engine *engine) {
   return !list_empty(&engine->ready) || !list_empty(&engine->news) ||
-         !list_empty(&engine->losses);
+         !list_empty(&engine->losses) || engine->refusals.due;
 }
 
 /* A turn, and another one once peers know that we sleep: did anything happen? */

@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core.h"
+#include "progress.h"
 
 void perigee_tell_refused(struct perigee_engine *engine, int64_t every) {
+  ENTER(engine);
   struct refusals *r = &engine->refusals;
   timers_remove(&engine->timers, &r->timer);
   r->every = every;

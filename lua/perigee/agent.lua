@@ -46,7 +46,8 @@ local function secret(value)
 end
 
 -- Options of the agent's engine that are the agent's, too.
-local OF_ENGINE = { "insecure", "encrypt", "dead_after", "streams" }
+local OF_ENGINE = { "insecure", "encrypt", "dead_after", "streams",
+                    "progress" }
 
 local OPTIONS = { name = check.name, scope = check.name, services = check.table,
                   transport = check.string, engine = check.table,
@@ -178,7 +179,8 @@ end
 -- itself, which both sides prove to have; or a table of such by scope; default
 -- PERIGEE_SECRET), insecure (true: listens without one where other hosts can
 -- connect), encrypt, dead_after (seconds), streams, all as perigee.engine's.
--- Proofs are good for the scope only.
+-- Proofs are good for the scope only. progress = "thread" serves one-sided
+-- access and heartbeats while methods compute, as perigee.engine's.
 --
 -- nil and an error of kind name_taken while a live agent has the name or
 -- something else the address, denied where a secret is needed. The agent serves

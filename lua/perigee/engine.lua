@@ -23,6 +23,12 @@ local function cdata(value)
   if type(value) ~= "cdata" then return "a cdata" end
 end
 
+local function progress(value)
+  if value ~= "thread" and value ~= "poll" then
+    return '"thread" or "poll"'
+  end
+end
+
 local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
                  "message", "typed", "pool", "serving", "epoch", "streams" }
 local TIMES = { "hello_timeout", "spin", "dead_after" }
@@ -31,7 +37,7 @@ local FLAGS = { "pull", "insecure", "encrypt" }
 local GIVEN = { "clock", "random", "context", "transports", "memories" }
 
 local OPTIONS = { pull = check.boolean, rdma = rdma.check,
-                  faults = check.string }
+                  faults = check.string, progress = progress }
 for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
 for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
 for _, name in ipairs(TEXTS) do OPTIONS[name] = check.string end
@@ -64,6 +70,7 @@ local function core_options(options)
   local text = options.rdma and rdma.text(options.rdma)
   if text then core.rdma = text end
   if options.faults then core.faults = options.faults end
+  if options.progress == "thread" then core.progress = 1 end
   return core, text
 end
 
@@ -83,8 +90,11 @@ end
 -- process_vm_readv); rdma (which NICs and how: perigee.rdma; a table or a text
 -- like "nics=mlx5_0,mlx5_1 qps=2"); faults (to try a program in bad weather, as
 -- PERIGEE_FAULTS: a text like "drop=0.01 delay=5ms", of seed, drop, delay,
--- duplicate, truncate, reorder and cut). For simulations and specs, as cdata:
--- clock, random, context, transports, memories.
+-- duplicate, truncate, reorder and cut); progress ("thread": for programs that
+-- compute for long, a thread of the engine's own serves reads, writes, messages
+-- and heartbeats meanwhile, and never runs Lua; default "poll", the loop does).
+-- For simulations and specs, as cdata: clock, random, context (used by that
+-- thread, too: then they are no callbacks into Lua), transports, memories.
 function M.new(options)
   options = check.options(options, OPTIONS, "perigee.engine", 2)
   local core, text = core_options(options)

@@ -2,6 +2,7 @@
 -- What varies between runs of the contract's specs, and what they share:
 -- PERIGEE_TRANSPORT names the transport, PERIGEE_TEST_MEMORY a kind of memory
 -- that the CPU does not touch, PERIGEE_SPEC_ENCRYPT=1 has sockets sealed,
+-- PERIGEE_SPEC_PROGRESS=thread gives engines a thread of their own,
 -- PERIGEE_SPEC_SCALE says how much of a long run is run (1: all of it),
 -- PERIGEE_SPEC_SLOW how much slower than usual the machine is.
 -- Parent and children agree on a scope of their own.
@@ -77,7 +78,8 @@ local given = memories()
 -- Of engines. A slow machine takes its time to set up a session, too.
 local function engine_options(options)
   local all = { memories = given,
-                hello_timeout = M.slow > 1 and 3 * M.slow or nil }
+                hello_timeout = M.slow > 1 and 3 * M.slow or nil,
+                progress = os.getenv("PERIGEE_SPEC_PROGRESS") }
   if M.sealed then all.encrypt, all.secret = true, "the secret of this run" end
   for key, value in pairs(options or {}) do all[key] = value end
   return all
