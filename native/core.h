@@ -242,12 +242,12 @@ struct refusals {
 struct perigee_engine {
   const uint8_t *alive;    /* a page that a child process finds wiped */
   struct progress *thread; /* its own (progress.h); NULL: none */
-  bool shared;             /* with it: the program has to take it first */
-  bool aside;              /* this is the thread's turn */
   struct perigee_options options;
   struct perigee_event *out; /* of the poll under way */
   int room, filled;
   struct perigee_event stash; /* found by await for somebody else */
+  bool shared; /* with a thread: the program has to take it first */
+  bool aside;  /* this is the thread's turn */
   bool stashed, armed, woken, sockets_due, keep, copying;
   uint32_t idle; /* polls since the clock was read */
   int64_t now, sockets_at;
