@@ -24,7 +24,7 @@ struct attaching {
 static void attaching_free(struct attaching *a) {
   a->session->attaching[a->number - 1] = NULL;
   if (a->fd >= 0)
-    close(a->fd);
+    socket_close(a->session->engine, a->fd);
   free(a);
 }
 

@@ -216,6 +216,7 @@ int hello_open(struct perigee_session *s, struct offer *offer,
                               .session = s,
                               .stir = turns_stir,
                               .watch = lane_watch,
+                              .close = lane_close,
                               .tell = tell};
   int status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)

@@ -594,6 +594,8 @@ enum watch {
 };
 void sockets_poll(struct perigee_engine *engine);
 /* Has epoll tell of a descriptor: to what, as which of the kinds. */
+/* Closes what may be watched. */
+void socket_close(struct perigee_engine *, int fd);
 int socket_watch(struct perigee_engine *, int fd, void *what, int tag,
                  uint32_t events);
 int socket_rewatch(struct perigee_engine *, int fd, void *what, int tag,
@@ -601,6 +603,7 @@ int socket_rewatch(struct perigee_engine *, int fd, void *what, int tag,
 /* To have readable descriptors of fabrics told to them, and changes of lanes'
  * sockets to those. */
 int fabric_watch(struct perigee_engine *engine, int fd);
+void lane_close(struct perigee_session *session, int fd);
 int lane_watch(struct perigee_session *session, int fd);
 /* Tells the peer, over the socket or, where there is none, through the lane: as
  * wire_send. */

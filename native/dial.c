@@ -89,7 +89,7 @@ static void in_time(struct perigee_session *s, int64_t after) {
 static void drop_socket(struct perigee_session *s) {
   timers_remove(&s->engine->timers, &s->timer);
   if (s->fd >= 0)
-    close(s->fd);
+    socket_close(s->engine, s->fd);
   s->fd = -1;
 }
 

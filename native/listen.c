@@ -140,7 +140,7 @@ void perigee_listener_close(struct perigee_listener *l) {
   ENTER(l->engine);
   if (l->file && engine_alive(l->engine))
     unlink(l->address + strlen("unix:"));
-  close(l->fd);
+  socket_close(l->engine, l->fd);
   list_remove(&l->node);
   free(l);
 }

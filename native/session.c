@@ -105,7 +105,7 @@ void session_opened(struct perigee_session *s) {
 
 static void close_socket(struct perigee_session *s) {
   if (s->fd >= 0)
-    close(s->fd);
+    socket_close(s->engine, s->fd);
   s->fd = -1;
 }
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "core.h"
 
@@ -26,6 +27,19 @@ int socket_watch(struct perigee_engine *engine, int fd, void *what, int tag,
 int socket_rewatch(struct perigee_engine *engine, int fd, void *what, int tag,
                    uint32_t events) {
   return control(engine, EPOLL_CTL_MOD, fd, what, tag, events);
+}
+
+/* Closing alone would not do while a child process, for as long as it has not
+ * started another program, has a copy: then epoll goes on to tell of it. The
+ * child itself must not touch what it shares with its parent. */
+void socket_close(struct perigee_engine *engine, int fd) {
+  if (engine_alive(engine))
+    epoll_ctl(engine->epoll, EPOLL_CTL_DEL, fd, NULL);
+  close(fd);
+}
+
+void lane_close(struct perigee_session *s, int fd) {
+  socket_close(s->engine, fd);
 }
 
 int fabric_watch(struct perigee_engine *engine, int fd) {

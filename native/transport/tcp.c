@@ -44,7 +44,7 @@ static void stream_free(struct stream *s) {
   if (!s)
     return;
   if (s->fd >= 0)
-    close(s->fd);
+    tcp_shut(s->lane, s->fd);
   if (s->sealed)
     sealed_close(s);
   free(s->out.at);
@@ -57,7 +57,7 @@ static struct stream *stream_make(struct lane *lane, uint32_t number, int fd) {
   const int on = 1;
   struct stream *s = calloc(1, sizeof *s);
   if (!s) {
-    close(fd);
+    tcp_shut(lane, fd);
     return NULL;
   }
   s->lane = lane;
@@ -109,7 +109,7 @@ static int tcp_attach(struct lane *lane, uint32_t number, int fd,
   if (number > 0 && number < TCP_STREAMS && !lane->streams[number] &&
       lane->stream_count > 0 && !lane->cut)
     return stream_add(lane, number, fd, bytes, length);
-  close(fd);
+  tcp_shut(lane, fd);
   return PERIGEE_PROTOCOL;
 }
 
@@ -235,7 +235,7 @@ static void tcp_cut(struct lane *lane) {
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
     if (s && s->fd >= 0)
-      close(s->fd);
+      tcp_shut(lane, s->fd);
     if (s)
       s->fd = -1;
   }

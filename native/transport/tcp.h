@@ -235,6 +235,11 @@ uint64_t tcp_send(struct stream *s, uint64_t limit);
 /* Nothing more of that exposure's memory is looked at. */
 void tcp_disown(struct lane *lane, const struct exposure *exposure);
 bool tcp_idle(const struct stream *s);
+/* Closes a socket of the lane's. */
+static inline void tcp_shut(const struct lane *lane, int fd) {
+  lane->options.close(lane->options.session, fd);
+}
+
 static inline bool tcp_usable(const struct stream *s) {
   return s && s->fd >= 0 && s->up;
 }

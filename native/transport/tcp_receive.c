@@ -260,7 +260,7 @@ static int64_t fill(struct stream *s, uint64_t limit, bool *all) {
 static void hung_up(struct stream *s, int64_t got) {
   s->ended = true;
   if (s->number > 0 && !s->up) { /* it was not wanted */
-    close(s->fd);
+    tcp_shut(s->lane, s->fd);
     s->fd = -1;
     return;
   }

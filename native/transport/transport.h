@@ -62,6 +62,8 @@ struct lane_options {
   /* From now on the engine does not sleep over a change in what can be read
    * from or written to a descriptor; stirred() tells. 0, or not. */
   int (*watch)(struct perigee_session *session, int fd);
+  /* Closes a descriptor that the engine may watch. */
+  void (*close)(struct perigee_session *session, int fd);
   void (*tell)(struct perigee_session *session, const void *bytes,
                uint32_t length);
 };
