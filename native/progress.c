@@ -70,6 +70,7 @@ struct progress {
   bool started;
   pthread_mutex_t lock; /* of the engine, and of what follows */
   bool ending;
+  bool polling;   /* the program, which ends what it was shown */
   bool waiting;   /* the program, in perigee_wait */
   bool asleep;    /* the thread, for longer than a moment */
   bool promised;  /* the program sleeps by its descriptor, */
@@ -156,7 +157,8 @@ bool progress_take(struct perigee_engine *engine, enum entry entry) {
     engine->shared = false;
   if (entry != ENTRY_LOOK && !p->waiting)
     stir(p);
-  if (entry == ENTRY_POLL)
+  p->polling = entry == ENTRY_POLL;
+  if (p->polling)
     polled(p);
   return true;
 }
@@ -192,7 +194,9 @@ int progress_fd(const struct perigee_engine *engine) {
 }
 
 bool progress_shown(const struct operation *op) {
-  return op->engine->thread && !op->engine->aside && op->kind == OP_SERVED;
+  const struct progress *p = op->engine->thread;
+  bool over = !p || p->waiting || p->polling || op->engine->aside;
+  return !over && op->kind == OP_SERVED;
 }
 
 bool progress_keeps(struct operation *op) {
