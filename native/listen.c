@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -164,6 +165,30 @@ static void turn_away(struct perigee_listener *l, int fd) {
                "hellos and sessions)");
 }
 
+/* It has not said hello, nor sent what nobody has read yet. */
+static bool silent(const struct perigee_session *s) {
+  char byte;
+  return s->state == PERIGEE_SESSION_HELLO && s->step == HELLO_STRANGE &&
+         !s->dialed && !s->alone &&
+         recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+}
+
+/* A silent crowd keeps nobody out: of those who say nothing the first that came
+ * makes room for who comes. */
+static bool is_room(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->sessions;
+  if (engine->hellos < engine->options.hellos)
+    return true;
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    if (silent(s)) {
+      session_end(s, PERIGEE_TIMEOUT, "it said nothing, and others came");
+      return true;
+    }
+  }
+  return false;
+}
+
 static void let_in(struct perigee_listener *l, struct perigee_session *s,
                    const union socket_address *from) {
   s->tcp = l->tcp;
@@ -187,9 +212,8 @@ void listener_ready(struct perigee_listener *l) {
     int fd = accept4(l->fd, &from.any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0)
       return;
-    struct perigee_session *s = engine->hellos < engine->options.hellos
-                                    ? session_new(engine, fd)
-                                    : NULL;
+    struct perigee_session *s =
+        is_room(engine) ? session_new(engine, fd) : NULL;
     if (s)
       let_in(l, s, &from);
     else

@@ -99,8 +99,10 @@ static void who_says_hello_by_something_else_hears_only_that(void **state) {
     int fd = knock(&p);
     say_frame(fd, &f, NULL, 0);
     hear(&p, fd, &h, HEARD);
-    assert_int_equal(h.count, 1);
-    assert_int_equal(h.frame[0].type, FRAME_REFUSE);
+    /* A stream is silent until it is one: its lane would not know the frame. */
+    assert_int_equal(h.count, type == FRAME_ATTACH ? 0 : 1);
+    if (h.count)
+      assert_int_equal(h.frame[0].type, FRAME_REFUSE);
     until(&p, 1, PERIGEE_EVENT_REFUSED);
     close(fd);
   }

@@ -314,6 +314,32 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
   close_to_strangers(&p);
 }
 
+/* Nobody has to wait until the silent are sent away. */
+static void a_silent_crowd_makes_room(void **state) {
+  (void)state;
+  struct pair p;
+  struct perigee_session *late[2];
+  int fds[2 * HELLOS];
+  open_port(&p);
+  for (int round = 0; round < 3; round++) {
+    for (int i = 0; i < 2 * HELLOS; i++)
+      fds[i] = knock(&p);
+    quiet(&p, 200);
+    assert_true(perigee_counters(p.engine[1], NULL)->sessions <= HELLOS + 1);
+    int64_t start = clock_now();
+    pair_dial(&p, late);
+    assert_true(clock_now() - start < 90 * MS);
+    perigee_session_free(late[0]);
+    until(&p, 1, PERIGEE_EVENT_LOST);
+    perigee_session_free(late[1]);
+    for (int i = 0; i < 2 * HELLOS; i++)
+      close(fds[i]);
+  }
+  for (int64_t end = clock_now() + 50 * MS; clock_now() < end;)
+    quiet(&p, 1);
+  close_to_strangers(&p);
+}
+
 static void lengths_that_are_no_lengths(void **state) {
   (void)state;
   static const uint32_t lengths[] = {UINT32_MAX, 1u << 31, FRAME_BODY + 1};
@@ -375,6 +401,7 @@ int main(void) {
       cmocka_unit_test(other_protocols_are_sent_away_at_once),
       cmocka_unit_test(the_silent_are_sent_away_in_time),
       cmocka_unit_test(a_crowd_does_not_keep_friends_out),
+      cmocka_unit_test(a_silent_crowd_makes_room),
       cmocka_unit_test(lengths_that_are_no_lengths),
       cmocka_unit_test(a_hello_byte_by_byte),
   };

@@ -149,6 +149,32 @@ describe("a server that strangers come to", function()
     survives("", CROWD, true)
   end)
 
+  it("lets others in while those who say nothing never cease to come",
+     function()
+    process.start(function(other, _, ffi, where)
+      local net = require "spec.net.sockets"
+      local fds, n = {}, 0
+      other.say "coming"
+      while true do
+        n = n % 1000 + 1
+        if fds[n] then net.close(fds[n]) end
+        fds[n] = net.dial(where, true)
+        ffi.C.spec_usleep(5000)
+      end
+    end, address):expect("coming")
+    perigee.sleep(0.5)
+    local fine = 0
+    for _ = 1, 10 do
+      local session = near.engine:connect(address, { timeout = 5,
+                                                     transport = "tcp" })
+      if session then
+        fine = fine + 1
+        session:close()
+      end
+    end
+    assert.is_true(fine >= 9, fine)
+  end)
+
   it("gives nobody a stream of a friend's session", function()
     local attach = "\56\0\0\0\11\0\0\0"
     for round = 1, 50 do
