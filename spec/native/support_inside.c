@@ -61,8 +61,8 @@ const char *what_is_left(struct perigee_engine *engine) {
   for (uint32_t i = 0; i < engine->table_used && !text[0]; i++) {
     const struct operation *op = &engine->table[i];
     if (op->kind)
-      snprintf(text, sizeof text, ", operation %u of kind %u, %s", i,
-               op->kind, state_name(op));
+      snprintf(text, sizeof text, ", operation %u of kind %u, %s", i, op->kind,
+               state_name(op));
   }
   return text;
 }
