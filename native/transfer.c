@@ -47,8 +47,8 @@ static void step(struct operation *op, enum event event) {
 /* ---- Checking ----------------------------------------------------------- */
 
 /* Where no CPU reaches it, a remote payload's base is an offset. */
-static uint8_t *base_of(const struct window *window) {
-  return (uint8_t *)(uintptr_t)window->pointer;
+static uint8_t *base_of(const struct window *window, uint64_t offset) {
+  return (uint8_t *)((uintptr_t)window->pointer + offset);
 }
 
 static int remote_payload(struct perigee_session *s, int operation,
@@ -69,7 +69,7 @@ static int remote_payload(struct perigee_session *s, int operation,
                 "a slice lies outside of \"%s\" (%llu bytes)", remote->name,
                 (unsigned long long)remote->window.length);
   *p = (struct payload){.memory = &memory_host,
-                        .base = base_of(&remote->window) + slice->offset,
+                        .base = base_of(&remote->window, slice->offset),
                         .block = slice->length,
                         .count = slice->count,
                         .stride = slice->stride,
