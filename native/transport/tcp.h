@@ -104,6 +104,7 @@ enum {
   TCP_MEDIUM = 128 << 10, /* payloads up to this go with the records */
   TCP_FRAGMENT_MOST = 512 << 10,
   TCP_WINDOW = 1 << 20,
+  TCP_STASHED = 16384, /* fragments that may lie in the stash */
   TCP_FIRST = 1 << 20, /* of a long payload, sent before it is claimed */
   TCP_BOUNCE = 64 << 10,
   TCP_FRAMES = 8 << 10,   /* of the session, not yet heard */
@@ -211,6 +212,8 @@ struct lane {
   uint8_t *frames; /* of the session */
   uint32_t frames_first, frames_end;
   struct node fetches, stash;
+  uint32_t stash_count;
+  uint64_t stash_late;   /* bytes in it that no window bounds */
   uint32_t *overs;       /* by the peer's operation: the last that has ended */
   uint32_t (*claims)[2]; /* by our operation and part: its generation */
   struct blocks blocks;  /* of the arena for loans, made when first needed */
@@ -296,6 +299,8 @@ bool tcp_fetch_end(struct lane *, struct fetch *);
 struct fetch *tcp_fetch_of(struct lane *, const struct tcp_head *);
 void tcp_fetch_got(struct fetch *, uint32_t length, bool good);
 struct stashed *tcp_stash(struct lane *, const struct tcp_head *);
+/* Bytes of a fetch that lie in the stash, or are on their way there. */
+uint64_t tcp_stashed(struct lane *, const struct fetch *);
 /* Of an operation of the peer, or all (operation < 0). */
 void tcp_stash_drop(struct lane *, int operation, uint32_t generation);
 

@@ -12,6 +12,9 @@ enum { SOURCE_PUSHED = 1 };
 /* ---- The stash ----------------------------------------------------------- */
 
 static void stash_free(struct lane *lane, struct stashed *e) {
+  lane->stash_count--;
+  if (!(e->head.which & PART_EAGER))
+    lane->stash_late -= e->head.length;
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
     if (!s || s->stashed != e)
@@ -33,12 +36,30 @@ struct stashed *tcp_stash(struct lane *lane, const struct tcp_head *head) {
     return NULL;
   *e = (struct stashed){.head = *head};
   list_append(&lane->stash, &e->node);
+  lane->stash_count++;
+  if (!(head->which & PART_EAGER))
+    lane->stash_late += head->length;
   return e;
 }
 
 static bool is_of(const struct tcp_head *h, uint16_t operation,
                   uint32_t generation) {
   return h->operation == operation && h->generation == generation;
+}
+
+static bool is_of_fetch(const struct tcp_head *h, const struct fetch *f) {
+  return is_of(h, f->operation, f->generation) &&
+         (h->which & PART_MASK) == f->part;
+}
+
+uint64_t tcp_stashed(struct lane *lane, const struct fetch *f) {
+  const struct node *n;
+  uint64_t sum = 0;
+  for (n = lane->stash.next; n != &lane->stash; n = n->next) {
+    const struct stashed *e = CONTAINER(n, struct stashed, node);
+    sum += is_of_fetch(&e->head, f) ? e->head.length : 0;
+  }
+  return sum;
 }
 
 /* One on its way into its landing stays until the fetch ends: memory that copies
@@ -65,10 +86,11 @@ static bool ripe(const struct lane *lane, const struct stashed *e,
 
 static bool fits(const struct stashed *e, const struct fetch *f) {
   return e->head.at <= f->total && e->head.length <= f->total - e->head.at &&
-         e->head.length <= f->total - f->bounced;
+         f->bounced <= f->total && e->head.length <= f->total - f->bounced;
 }
 
-/* Moves an entry on; it is gone when all of it is where it belongs. */
+/* Moves an entry on; it is gone when all of it is where it belongs. The zeros
+ * in one that was given up belong nowhere. */
 static void unstash(struct lane *lane, struct stashed *e, struct fetch *f) {
   struct payload *into = f->into;
   if (!e->walking && !fits(e, f)) {
@@ -83,7 +105,8 @@ static void unstash(struct lane *lane, struct stashed *e, struct fetch *f) {
   if (!e->walking)
     f->bounced += e->head.length;
   e->walking = true;
-  int64_t n = payload_put(into, e->bytes + e->put, e->got - e->put);
+  int64_t n =
+      e->good ? payload_put(into, e->bytes + e->put, e->got - e->put) : e->got;
   if (n < 0)
     f->job.status = (int)n;
   e->put += n > 0 ? (uint32_t)n : 0;
@@ -98,8 +121,7 @@ static void unstash_all(struct lane *lane, struct fetch *f) {
   for (struct node *n = lane->stash.next; n != &lane->stash; n = next) {
     struct stashed *e = CONTAINER(n, struct stashed, node);
     next = n->next;
-    if (is_of(&e->head, f->operation, f->generation) &&
-        (e->head.which & PART_MASK) == f->part && ripe(lane, e, f))
+    if (is_of_fetch(&e->head, f) && ripe(lane, e, f))
       unstash(lane, e, f);
     if (lane->status < 0)
       return;
@@ -111,8 +133,7 @@ static void unstash_all(struct lane *lane, struct fetch *f) {
 struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h) {
   for (struct node *n = lane->fetches.next; n != &lane->fetches; n = n->next) {
     struct fetch *f = CONTAINER(n, struct fetch, node);
-    if (is_of(h, f->operation, f->generation) &&
-        (h->which & PART_MASK) == f->part)
+    if (is_of_fetch(h, f))
       return f;
   }
   return NULL;
@@ -123,6 +144,8 @@ void tcp_fetch_got(struct fetch *f, uint32_t length, bool good) {
     f->done += length;
   else if (f->job.status == 0)
     f->job.status = PERIGEE_CANCELLED; /* its owner has given it up */
+  if (f->done > f->total)
+    f->job.status = PERIGEE_PROTOCOL; /* some of it came twice at once */
 }
 
 static int begin(struct lane *lane, struct fetch *f) {
@@ -135,6 +158,7 @@ static int begin(struct lane *lane, struct fetch *f) {
       s->address > f->total || f->part > PART_MASK)
     return PERIGEE_PROTOCOL;
   f->asked = 1;
+  f->stashed = tcp_stashed(lane, f);
   list_append(&lane->fetches, &f->node);
   if (s->address == f->total || !tcp_put(lane->streams[0], &claim, NULL))
     return PERIGEE_OK;
@@ -182,8 +206,7 @@ bool tcp_fetch_end(struct lane *lane, struct fetch *f) {
   for (struct node *n = lane->stash.next; n != &lane->stash; n = next) {
     struct stashed *e = CONTAINER(n, struct stashed, node);
     next = n->next;
-    if (is_of(&e->head, f->operation, f->generation) &&
-        (e->head.which & PART_MASK) == f->part)
+    if (is_of_fetch(&e->head, f))
       stash_free(lane, e);
   }
   return payload_quiet(f->into);

@@ -15,19 +15,60 @@ static bool in_turn(const struct fetch *f, const struct tcp_head *h) {
          (h->at == f->into->done && f->into->ticket == 0);
 }
 
+/* It waits for what no stream and no stash can bring: whoever sends in order
+ * does not come to that. */
+static bool is_stuck(struct stream *s) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  struct fetch *f = s->sink == SINK_HELD ? tcp_fetch_of(lane, h) : NULL;
+  return f && !in_turn(f, h) && f->into->ticket == 0 && f->job.status == 0 &&
+         tcp_live(lane, h->operation, h->generation) &&
+         tcp_stashed(lane, f) == 0;
+}
+
+static bool all_stuck(const struct lane *lane) {
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i] && lane->streams[i]->fd >= 0 &&
+        !is_stuck(lane->streams[i]))
+      return false;
+  return true;
+}
+
 static bool lands(struct stream *s, struct fetch *f) {
   const struct tcp_head *h = &s->head;
+#ifndef PERIGEE_PLANTED_BUG
   if (h->at > f->total || h->length > f->total - h->at ||
-      h->length > f->total - f->bounced)
+      f->bounced > f->total || h->length > f->total - f->bounced)
     return tcp_lie(s, "a fragment");
+#endif
   if (!in_turn(f, h))
-    return false;
+    return all_stuck(s->lane) ? tcp_lie(s, "a fragment") : false;
   s->fetch = f;
   s->walk = *f->into;
   s->walk.done = h->at;
   s->bounced = s->put = 0;
   tcp_sink(s, SINK_FETCH, h->length);
   return true;
+}
+
+/* To the stash, where what others see has to come in order, and what no window
+ * bounds waits until there is room. */
+static bool stashes(struct stream *s, struct fetch *f) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  if (f && h->at != f->stashed)
+    return tcp_lie(s, "a fragment");
+  if (lane->stash_count >= TCP_STASHED)
+    return tcp_lie(s, "more fragments before their time");
+  if (!(h->which & PART_EAGER) && lane->stash_late >= TCP_WINDOW)
+    return false;
+  s->stashed = tcp_stash(lane, h);
+  if (!s->stashed)
+    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
+  if (f)
+    f->stashed += h->length;
+  tcp_sink(s, SINK_STASH, h->length);
+  return s->stashed != NULL;
 }
 
 /* False: its stream waits. */
@@ -45,11 +86,7 @@ bool tcp_place(struct stream *s) {
   }
   if (!f && s->patience > 0 && !lane->armed)
     return false;
-  s->stashed = tcp_stash(lane, h);
-  if (!s->stashed)
-    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
-  tcp_sink(s, SINK_STASH, h->length);
-  return s->stashed != NULL;
+  return stashes(s, f);
 }
 
 void tcp_trailed(struct stream *s) {

@@ -111,6 +111,7 @@ struct fetch {
                       the mark was seen live after it was taken */
   uint8_t *bounce; /* by way of it, then; and to memory that no CPU touches */
   uint64_t bounced, put; /* bytes in it, and gone on from it */
+  uint64_t stashed;      /* bytes that were kept because they came too early */
   uint32_t marked;       /* how often the mark was asked for, behind bytes */
   /* Where a device fills the bounce block in two halves, by turns. */
   uint64_t half, ends[2];  /* bytes; of the payload, by half: where it ends */
