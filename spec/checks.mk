@@ -102,6 +102,8 @@ tsan: ## the core's stress tests under ThreadSanitizer
 FUZZ := -O1 -fsanitize=fuzzer-no-link,address,undefined \
         -fno-sanitize-recover=all -fprofile-instr-generate -fcoverage-mapping
 
+FUZZ_WITH := spec/native/hand spec/native/plugin_opaque
+
 # As "flavour" in the Makefile, with clang: $(1) the folder, $(2) more flags.
 define fuzzers
 $(1)/obj/%.o: %.c $(firstword $(MAKEFILE_LIST)) spec/checks.mk
@@ -110,7 +112,7 @@ $(1)/obj/%.o: %.c $(firstword $(MAKEFILE_LIST)) spec/checks.mk
 	$$(CLANG) $$(filter-out -Werror,$$(FLAGS)) $(FUZZ) $(2) \
 	  -c -o $$@ $$<
 
-$(1)/%_fuzz: $(1)/obj/spec/fuzz/%_fuzz.o $(1)/obj/spec/native/hand.o \
+$(1)/%_fuzz: $(1)/obj/spec/fuzz/%_fuzz.o $(FUZZ_WITH:%=$(1)/obj/%.o) \
              $(CORE:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
 	$$(CLANG) $(FUZZ) -fsanitize=fuzzer -pthread -o $$@ $$^ $(LIBS)

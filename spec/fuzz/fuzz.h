@@ -13,6 +13,7 @@
 
 #include "../native/hand.h"
 
+extern const struct perigee_memory perigee_memory_opaque;
 size_t __sanitizer_get_current_allocated_bytes(void);
 
 #define require(holds) ((holds) ? (void)0 : broken(#holds, __LINE__))
@@ -33,6 +34,8 @@ struct input {
 static inline size_t take(struct input *in, void *to, size_t length) {
   size_t n = length < in->size ? length : in->size;
   memset(to, 0, length);
+  if (n == 0)
+    return 0;
   memcpy(to, in->data, n);
   in->data += n;
   in->size -= n;
@@ -99,6 +102,8 @@ static inline struct perigee_engine *
 engine_of(struct world *w, const char *secret, bool encrypt) {
   struct perigee_engine *engine = NULL;
   struct perigee_options o;
+  static const struct perigee_memory *const memories[] = {
+      &perigee_memory_opaque, NULL};
   perigee_options(&o);
   o.operations = 64;
   o.sessions = 8;
@@ -111,6 +116,7 @@ engine_of(struct world *w, const char *secret, bool encrypt) {
   o.serving = 16;
   o.secret = secret;
   o.faults = "";
+  o.memories = memories;
   o.dead_after = INT64_MAX / 4;
   o.encrypt = encrypt;
   o.clock = world_clock;
@@ -118,6 +124,14 @@ engine_of(struct world *w, const char *secret, bool encrypt) {
   o.context = w;
   require(perigee_engine_open(&o, &engine) == PERIGEE_OK);
   return engine;
+}
+
+/* What is allocated, but for what the engine keeps to use again. */
+static inline size_t allocated_by(const struct perigee_engine *engine) {
+  size_t bytes = __sanitizer_get_current_allocated_bytes();
+  for (const struct part *p = engine->parts; p; p = p->free)
+    bytes -= sizeof *p;
+  return bytes;
 }
 
 #endif

@@ -161,7 +161,7 @@ static void speaks(struct stage *s, struct hand *h, struct input *in) {
     require(polled(h) == 0);
     hears(h, &heard);
     is_untouched(s);
-    require(__sanitizer_get_current_allocated_bytes() < s->allocated + LEAN);
+    require(allocated_by(s->engine) < s->allocated + LEAN);
   }
 }
 
@@ -195,8 +195,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stage_open(s, how & 1 ? "sixteen letters of secret" : "");
     visit(s, &none, true);
   }
-  s->allocated = __sanitizer_get_current_allocated_bytes();
+  s->allocated = allocated_by(s->engine);
   visit(s, &in, (how & 2) == 0);
-  require(__sanitizer_get_current_allocated_bytes() == s->allocated);
+  require(allocated_by(s->engine) == s->allocated);
   return 0;
 }
