@@ -169,6 +169,46 @@ static void what_the_program_was_shown_stays(void **state) {
   pair_close(&p);
 }
 
+/* The next event of the listener's side, of whatever kind. */
+static struct perigee_event any(struct pair *p) {
+  struct perigee_event e = {0};
+  for (int64_t end = clock_now() + 10000 * MS; !taken(p, 1, &e);) {
+    assert_true(clock_now() < end);
+    poll_side(p, 1);
+  }
+  return e;
+}
+
+/* Some of its calls were answered, others come only now. */
+static void a_caller_goes_in_the_midst_of_calls(void **state) {
+  struct pair p;
+  open_pair(&p, *state);
+  uint8_t *bytes = pattern(20000, 5);
+  for (int i = 0; i < 40; i++) {
+    struct perigee_message m = {
+        .head = bytes, .length = (uint64_t)i * 500, .timeout = -1};
+    assert_true(perigee_call(p.session[0], &m) >= 0);
+  }
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  perigee_engine_close(p.engine[0]);
+  p.engine[0] = NULL;
+  for (; e.kind == PERIGEE_EVENT_REQUEST; e = any(&p)) {
+    struct perigee_message r = {.head = e.pointer, .length = e.length};
+    usleep(e.length > 10000 ? 2000 : 0);
+    assert_memory_equal(e.pointer, bytes, e.length);
+    perigee_reply(p.engine[1], e.operation, &r);
+    assert_memory_equal(e.pointer, bytes, e.length);
+  }
+  perigee_session_free(p.session[1]);
+  p.session[1] = NULL;
+  usleep(5000);
+  quiet(&p, 10);
+  assert_int_equal(perigee_counters(p.engine[1], NULL)->pooled, 0);
+  assert_int_equal(operations(&p, 1), 0);
+  pair_drop(&p);
+  free(bytes);
+}
+
 static void own_operations_end_meanwhile(void **state) {
   struct pair p;
   open_pair(&p, *state);
@@ -443,6 +483,7 @@ int main(void) {
       cmocka_unit_test(messages_come_into_receives),
       cmocka_unit_test(calls_wait_for_the_program),
       cmocka_unit_test(what_the_program_was_shown_stays),
+      cmocka_unit_test(a_caller_goes_in_the_midst_of_calls),
       cmocka_unit_test(own_operations_end_meanwhile),
       cmocka_unit_test(calls_race_with_the_threads),
       cmocka_unit_test(it_is_closed_as_it_works),
