@@ -27,16 +27,17 @@ local function driver()
                                       to = counter:slice(0, 8) }
   local get = session:prepare_read { from = counter:slice(0, 8),
                                      to = here:slice(8, 8) }
-  local started = os.clock()
-  for i = 1, POSTS do
-    mine[0] = i
+  local started, posts = os.clock(), 0
+  repeat
+    posts = posts + 1
+    mine[0] = posts
     assert(put:post():wait(1))
     assert(get:post():wait(1))
-    if mine[1] ~= i then error("an old value came back") end
-  end
-  local each = (os.clock() - started) / (2 * POSTS)
+    if mine[1] ~= posts then error("an old value came back") end
+  until posts == POSTS or os.clock() - started > 1
+  local each = (os.clock() - started) / (2 * posts)
   print(("posted %d writes and reads of 8 bytes, every value checked: "
-    .. "%.3f us each"):format(2 * POSTS, each * 1e6))
+    .. "%.3f us each"):format(2 * posts, each * 1e6))
   engine:close()
 end
 
