@@ -25,7 +25,7 @@
 #include <linux/sockios.h>
 #include <unistd.h>
 
-enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
+enum { RING_MIN = 4096, RING_MAX = 16 << 20, FIRST_GENERATIONS = 64 };
 
 void tcp_break(struct lane *lane, int status, const char *format, ...) {
   va_list list;
@@ -168,8 +168,8 @@ static void tcp_close(struct lane *lane) {
     free(lane->in[i].bytes);
   tcp_loans_close(lane);
   free(lane->frames);
-  free(lane->overs);
-  free(lane->claims);
+  free(lane->overs.at);
+  free(lane->claims.at);
   free(lane);
 }
 
@@ -184,8 +184,7 @@ static int tcp_open(const struct lane_options *options, struct lane **out,
   list_open(&lane->fetches);
   list_open(&lane->stash);
   lane->frames = malloc(TCP_FRAMES);
-  lane->overs = calloc(TCP_OPERATIONS, sizeof *lane->overs);
-  if (!lane->frames || !lane->overs) {
+  if (!lane->frames) {
     tcp_close(lane);
     return PERIGEE_NO_MEMORY;
   }
@@ -285,6 +284,21 @@ static bool tcp_drained(struct lane *lane) {
 
 /* ---- Marks --------------------------------------------------------------- */
 
+uint32_t *generation_place(struct generations *g, uint32_t number) {
+  uint32_t count = g->count ? g->count : FIRST_GENERATIONS;
+  while (count <= number)
+    count *= 2;
+  if (count == g->count)
+    return &g->at[number];
+  uint32_t *more = realloc(g->at, count * sizeof *more);
+  if (!more)
+    return NULL;
+  memset(more + g->count, 0, (count - g->count) * sizeof *more);
+  g->at = more;
+  g->count = count;
+  return &g->at[number];
+}
+
 static void tcp_mark(struct lane *lane, uint16_t operation,
                      uint32_t generation) {
   (void)lane, (void)operation, (void)generation;
@@ -301,7 +315,7 @@ static void tcp_over(struct lane *lane, uint16_t operation,
 }
 
 bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation) {
-  uint32_t last = lane->overs[operation];
+  uint32_t last = generation_of(&lane->overs, operation);
   return last == 0 || (int32_t)(generation - last) > 0;
 }
 

@@ -125,6 +125,12 @@ struct bytes {
   uint32_t first, end, room;
 };
 
+/* Generations by number; as long as the highest that was ever set, since most
+ * sessions have few operations. What was never set is 0. */
+struct generations {
+  uint32_t *at, count;
+};
+
 /* A fragment that came before its landing was known. */
 struct stashed {
   struct node node; /* in lane->stash */
@@ -213,10 +219,10 @@ struct lane {
   uint32_t frames_first, frames_end;
   struct node fetches, stash;
   uint32_t stash_count;
-  uint64_t stash_late;   /* bytes in it that no window bounds */
-  uint32_t *overs;       /* by the peer's operation: the last that has ended */
-  uint32_t (*claims)[2]; /* by our operation and part: its generation */
-  struct blocks blocks;  /* of the arena for loans, made when first needed */
+  uint64_t stash_late;       /* bytes in it that no window bounds */
+  struct generations overs;  /* by the peer's operation: the last that ended */
+  struct generations claims; /* by our operation and part: the last claimed */
+  struct blocks blocks; /* of the arena for loans, made when first needed */
   uint8_t *arena;
   uint64_t arena_length;
   uint64_t bytes_sent, bytes_received;
@@ -225,6 +231,12 @@ struct lane {
 /* ---- tcp.c ------------------------------------------------------------- */
 void tcp_break(struct lane *lane, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* A generation's place, or NULL: no memory. */
+uint32_t *generation_place(struct generations *, uint32_t number);
+static inline uint32_t generation_of(const struct generations *g,
+                                     uint32_t number) {
+  return number < g->count ? g->at[number] : 0;
+}
 bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation);
 
 /* ---- tcp_send.c -------------------------------------------------------- */

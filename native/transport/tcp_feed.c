@@ -50,20 +50,19 @@ void tcp_conceal(struct lane *lane, struct exposure *e) {
 bool tcp_claimed(struct lane *lane, const struct tcp_head *h) {
   if (h->operation >= lane->options.operations || h->which > PART_MASK)
     return false;
-  if (!lane->claims)
-    lane->claims = calloc(lane->options.operations, sizeof *lane->claims);
-  if (!lane->claims) {
+  uint32_t *claim =
+      generation_place(&lane->claims, 2u * h->operation + h->which);
+  if (claim)
+    *claim = h->generation;
+  else
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for claims");
-    return true;
-  }
-  lane->claims[h->operation][h->which] = h->generation;
   return true;
 }
 
 static uint64_t allowed(const struct lane *lane, const struct exposure *e) {
   bool claimed =
-      lane->claims &&
-      lane->claims[e->operation][e->part & PART_MASK] == e->generation;
+      generation_of(&lane->claims, 2u * e->operation + (e->part & PART_MASK)) ==
+      e->generation;
   return claimed ? e->payload->total : e->source.address;
 }
 

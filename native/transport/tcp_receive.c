@@ -46,8 +46,10 @@ void tcp_sink(struct stream *s, enum sink sink, uint64_t rest) {
 /* ---- Heads -------------------------------------------------------------- */
 
 static void over(struct lane *lane, const struct tcp_head *h) {
-  uint32_t *last = &lane->overs[h->operation];
-  if ((int32_t)(h->generation - *last) > 0 || *last == 0)
+  uint32_t *last = generation_place(&lane->overs, h->operation);
+  if (!last)
+    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what has ended");
+  else if ((int32_t)(h->generation - *last) > 0 || *last == 0)
     *last = h->generation;
   tcp_stash_drop(lane, h->operation, h->generation);
 }
