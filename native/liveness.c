@@ -94,9 +94,11 @@ void liveness_tick(struct perigee_session *s) {
   struct frame ping = {.type = FRAME_PING};
   uint64_t sent, received;
   liveness_heard(s);
-  if (dead(s)) {
-    if (s->state == PERIGEE_SESSION_OPEN)
-      give_up(s);
+  bool lost = dead(s);
+  if (s->state != PERIGEE_SESSION_OPEN) /* by what was read */
+    return;
+  if (lost) {
+    give_up(s);
     return;
   }
   traffic(s, &sent, &received);
