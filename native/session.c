@@ -221,6 +221,9 @@ void session_forsake(struct perigee_session *s) {
   if (s->pidfd >= 0)
     close(s->pidfd);
   s->fd = s->pidfd = -1;
+  attach_end(s);
+  if (s->lane && s->transport->take)
+    s->transport->cut(s->lane); /* its sockets are closed, no more */
   dial_end(s);
   wire_close(&s->wire);
 }

@@ -169,6 +169,27 @@ static void the_parent_still_wakes(void **state) {
   scene_close(&s);
 }
 
+/* Sockets that a child kept would hide its parent's death from the peer. */
+static int at_first;
+
+static void nothing_is_left(struct scene *s) {
+  all_is_closed(s);
+  must(descriptors() == at_first, "a descriptor is left");
+}
+
+static void sockets_are_given_back(void **state) {
+  struct scene s;
+  at_first = descriptors();
+  scene_open(&s, *state, -1);
+  quiet(&s.p, 200); /* more sockets come */
+  in_child(&s, nothing_is_left);
+  scene_wind_up(&s);
+  scene_close(&s);
+}
+
+static const struct variant sockets = {"tcp, sealed, streams", "tcp", "host", 0,
+                                       "sealed streams"};
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(variant_default, engines_are_their_process_own),
@@ -177,6 +198,8 @@ int main(void) {
       OVER(variant_default, closing_in_a_child_harms_nobody),
       OVER(variant_default, children_have_engines_of_their_own),
       OVER(variant_default, the_parent_still_wakes),
+      OVER(variant_default, sockets_are_given_back),
+      OVER(sockets, sockets_are_given_back),
   };
   return cmocka_run_group_tests_name("forked", tests, NULL, NULL);
 }
