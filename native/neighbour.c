@@ -48,6 +48,12 @@ static int name_socket(void) {
   return socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 }
 
+static void ticket_drop(struct ticket *t) {
+  if (t->id && t->pidfd >= 0)
+    close(t->pidfd);
+  explicit_bzero(t, sizeof *t);
+}
+
 static struct neighbours *neighbours_of(struct perigee_engine *engine) {
   const struct perigee_options *o = &engine->options;
   struct neighbours *n = engine->neighbours;
@@ -71,8 +77,7 @@ void neighbours_close(struct perigee_engine *engine) {
   struct neighbours *n = engine->neighbours;
   engine->neighbours = NULL;
   for (int i = 0; n && i < TICKETS; i++)
-    if (n->tickets[i].id && n->tickets[i].pidfd >= 0)
-      close(n->tickets[i].pidfd);
+    ticket_drop(&n->tickets[i]);
   if (n && n->fd >= 0)
     close(n->fd);
   free(n);
@@ -96,12 +101,6 @@ static bool reached(struct perigee_engine *engine,
 }
 
 /* ---- Tickets ------------------------------------------------------------ */
-
-static void ticket_drop(struct ticket *t) {
-  if (t->id && t->pidfd >= 0)
-    close(t->pidfd);
-  explicit_bzero(t, sizeof *t);
-}
 
 static struct ticket *ticket_find(struct perigee_engine *engine, uint64_t id,
                                   bool tcp) {

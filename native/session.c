@@ -93,6 +93,7 @@ void session_opened(struct perigee_session *s) {
   s->engine->progress++;
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
+  secret_wipe(&s->ticket_key); /* it was good once */
   liveness_begin(s);
   if (s->connect) {
     struct operation *op = s->connect;
@@ -126,6 +127,7 @@ void session_back(struct perigee_session *s) {
   s->peer[0] = 0;
   s->step = HELLO_STRANGE;
   s->hangup = s->ready_said = s->joined = s->moves = s->waits = false;
+  s->sealed = s->aes = false;
   s->engine->progress++;
   if (s->state == PERIGEE_SESSION_NONE)
     return;
@@ -193,6 +195,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   dial_end(s);
   timers_remove(&engine->timers, &s->timer);
   handshake_forget(&s->handshake, s->key);
+  secret_wipe(&s->ticket_key);
   machine_step(&session_machine, &s->state, END);
   engine->progress++;
   s->status = status;

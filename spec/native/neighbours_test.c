@@ -94,6 +94,27 @@ static void called_over_tcp_it_moves_to_shared_memory(void **state) {
   }
 }
 
+/* What was agreed over TCP says nothing of what carries it then. */
+static void shared_memory_is_not_called_encrypted(void **state) {
+  (void)state;
+  struct perigee_options o;
+  struct pair p = {.variant = &any};
+  perigee_options(&o);
+  o.secret = "the secret of these tests";
+  o.encrypt = 1;
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(perigee_engine_open(&o, &p.engine[i]), 0);
+  listen_at(&p, "tcp://127.0.0.1:0");
+  dial(&p, NULL);
+  carried_by(&p, "shm", "moved from TCP to shared memory");
+  for (int side = 0; side < 2; side++) {
+    struct perigee_session_info info;
+    perigee_session_info(p.session[side], &info);
+    assert_false(info.encrypted || info.aes);
+  }
+  pair_close(&p);
+}
+
 static void asked_for_tcp_it_stays(void **state) {
   (void)state;
   struct pair p;
@@ -259,6 +280,7 @@ static void without_a_ticket_nobody_comes_in(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(called_over_tcp_it_moves_to_shared_memory),
+      cmocka_unit_test(shared_memory_is_not_called_encrypted),
       cmocka_unit_test(asked_for_tcp_it_stays),
       cmocka_unit_test(called_at_a_path_for_tcp_it_moves_to_loopback),
       cmocka_unit_test(many_move_at_once),
