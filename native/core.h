@@ -286,7 +286,7 @@ struct perigee_engine {
   uint64_t scratch_used;
   struct secret secret;
   struct refusals refusals;
-  int epoll, spare_fd;
+  int epoll, spare_fd;   /* the other: listen.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
   uint32_t hellos;

@@ -223,7 +223,7 @@ int perigee_engine_open(const struct perigee_options *given,
   if (!engine)
     return fail(NULL, PERIGEE_NO_MEMORY, "no memory for an engine");
   engine->options = given ? *given : options;
-  engine->epoll = -1;
+  engine->epoll = engine->spare_fd = -1;
   open_lists(engine);
   int status = open_secret(engine);
   if (status == PERIGEE_OK)
@@ -297,6 +297,8 @@ void perigee_engine_close(struct perigee_engine *engine) {
     munmap((void *)(uintptr_t)engine->alive, PAGE);
   if (engine->epoll >= 0)
     close(engine->epoll);
+  if (engine->spare_fd >= 0)
+    close(engine->spare_fd);
   faults_close(engine->faults);
   free(engine->by_id);
   free(engine->scratch);

@@ -4,6 +4,7 @@
  * who listens there for other hosts has a secret, or says that it is meant.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +107,13 @@ int perigee_listen(struct perigee_engine *engine, const char *text,
   return listener_open(engine, text, false, out);
 }
 
+/* While there are no descriptors all who come are turned away, one at a time,
+ * by one that is kept for this: else the socket would stay readable for ever. */
+static void spare_open(struct perigee_engine *engine) {
+  if (engine->spare_fd < 0)
+    engine->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
                   struct perigee_listener **out) {
   struct address address;
@@ -127,6 +135,7 @@ int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
     free(l);
     return fail(engine, PERIGEE_SYSTEM, "no socket: %s", strerror(errno));
   }
+  spare_open(engine);
   list_append(&engine->listeners, &l->node);
   status = bind_to(l, &address);
   if (status < 0) {
@@ -156,8 +165,16 @@ bool perigee_listener_insecure(const struct perigee_listener *l) {
 
 /* ---- Accepting ---------------------------------------------------------- */
 
-/* Strangers beyond the limit are turned away, and so are all while there are
- * no descriptors: else the socket would stay readable for ever. */
+static bool spare_close(struct perigee_engine *engine) {
+  bool scarce = errno == EMFILE || errno == ENFILE;
+  if (!scarce || engine->spare_fd < 0)
+    return false;
+  close(engine->spare_fd);
+  engine->spare_fd = -1;
+  return true;
+}
+
+/* Strangers beyond the limit are turned away. */
 static void turn_away(struct perigee_listener *l, int fd) {
   close(fd);
   refusals_add(l->engine, "", l->address, PERIGEE_NO_MEMORY,
@@ -204,19 +221,27 @@ static void let_in(struct perigee_listener *l, struct perigee_session *s,
     hello_begin(s);
 }
 
+static int next(struct perigee_listener *l, union socket_address *from) {
+  socklen_t length = sizeof *from;
+  return accept4(l->fd, &from->any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
+
 void listener_ready(struct perigee_listener *l) {
   struct perigee_engine *engine = l->engine;
   for (int i = 0; i < BACKLOG; i++) {
     union socket_address from = {0};
-    socklen_t length = sizeof from;
-    int fd = accept4(l->fd, &from.any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0)
-      return;
+    int fd = next(l, &from);
+    bool last = fd < 0 && spare_close(engine);
+    if (last)
+      fd = next(l, &from);
     struct perigee_session *s =
-        is_room(engine) ? session_new(engine, fd) : NULL;
+        fd >= 0 && !last && is_room(engine) ? session_new(engine, fd) : NULL;
     if (s)
       let_in(l, s, &from);
-    else
+    else if (fd >= 0)
       turn_away(l, fd);
+    spare_open(engine);
+    if (fd < 0)
+      return;
   }
 }

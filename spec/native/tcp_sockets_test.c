@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -314,6 +315,30 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
   close_to_strangers(&p);
 }
 
+/* A listener whose queue stays full would not let anybody sleep. */
+static void without_descriptors_all_are_turned_away(void **state) {
+  (void)state;
+  struct pair p;
+  struct rlimit before, none;
+  open_port(&p);
+  int fd = knock(&p), more = knock(&p);
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+  none = before;
+  none.rlim_cur = (rlim_t)(more > fd ? more : fd) + 1;
+  int held[64], count = 0;
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+  while (count < 64 && (held[count] = dup(fd)) >= 0)
+    count++;
+  until_cut(&p, fd);
+  until_cut(&p, more);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+  while (count > 0)
+    close(held[--count]);
+  assert_int_equal(perigee_counters(p.engine[1], NULL)->refused, 2);
+  friend_served(&p);
+  close_to_strangers(&p);
+}
+
 /* Nobody has to wait until the silent are sent away. */
 static void a_silent_crowd_makes_room(void **state) {
   (void)state;
@@ -401,6 +426,7 @@ int main(void) {
       cmocka_unit_test(other_protocols_are_sent_away_at_once),
       cmocka_unit_test(the_silent_are_sent_away_in_time),
       cmocka_unit_test(a_crowd_does_not_keep_friends_out),
+      cmocka_unit_test(without_descriptors_all_are_turned_away),
       cmocka_unit_test(a_silent_crowd_makes_room),
       cmocka_unit_test(lengths_that_are_no_lengths),
       cmocka_unit_test(a_hello_byte_by_byte),
