@@ -300,6 +300,7 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
     fds[i] = knock(&p);
   for (int64_t end = clock_now() + 20 * MS; clock_now() < end;)
     quiet(&p, 1);
+  quiet(&p, 200); /* those that made room are gone with the next poll */
   assert_true(perigee_counters(p.engine[1], NULL)->sessions <= HELLOS + 1);
   assert_true(perigee_counters(p.engine[1], NULL)->refused >= 3 * HELLOS);
   friend_served(&p);
