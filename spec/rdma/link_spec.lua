@@ -58,9 +58,12 @@ describe("a link", function()
     assert.is_truthy(text:find("the way to it is gone; `rdma link`", 1, true)
                      or text:find("the peer .*cut the connection"), text)
     assert.equal(0, agent.engine:stats().operations)
+    -- What is begun then dials again, by a device that has no link.
     local none, err = proxy:same(1)
     assert.is_nil(none)
-    assert.equal("peer_lost", err.kind)
+    assert.is_true(err.kind == "peer_lost" or err.kind == "unsupported",
+                   tostring(err))
+    assert.is_false(err.sent)
   end)
 
   it("that comes back carries the next session", function()
