@@ -197,10 +197,12 @@ bool tcp_fetch_end(struct lane *lane, struct fetch *f) {
     struct stream *s = lane->streams[i];
     if (!s || s->fetch != f)
       continue;
+#ifndef PERIGEE_PLANTED_BUG
     s->fetch = NULL;
     s->put = s->bounced;
     if (s->sink == SINK_FETCH)
       s->sink = SINK_DROP;
+#endif
   }
   struct node *next;
   for (struct node *n = lane->stash.next; n != &lane->stash; n = next) {

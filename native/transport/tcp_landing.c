@@ -36,11 +36,9 @@ static bool all_stuck(const struct lane *lane) {
 
 static bool lands(struct stream *s, struct fetch *f) {
   const struct tcp_head *h = &s->head;
-#ifndef PERIGEE_PLANTED_BUG
   if (h->at > f->total || h->length > f->total - h->at ||
       f->bounced > f->total || h->length > f->total - f->bounced)
     return tcp_lie(s, "a fragment");
-#endif
   if (!in_turn(f, h))
     return all_stuck(s->lane) ? tcp_lie(s, "a fragment") : false;
   s->fetch = f;

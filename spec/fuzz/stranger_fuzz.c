@@ -160,6 +160,7 @@ static void speaks(struct stage *s, struct hand *h, struct input *in) {
     }
     require(polled(h) == 0);
     hears(h, &heard);
+    hand_drop(&s->friend);
     is_untouched(s);
     require(allocated_by(s->engine) < s->allocated + LEAN);
   }

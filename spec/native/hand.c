@@ -97,6 +97,7 @@ void hand_hello(struct hand *h, struct frame *f, bool secret) {
                             .operations = o->operations,
                             .transports = 1,
                             .transport = {"tcp"},
+                            .dead_after = 60000,
                             .flags = (secret ? HELLO_SECRET : 0) |
                                      (seal_has_aes() ? HELLO_AES : 0)};
   require(handshake_begin(&h->shake, h->dials, o->random, o->context,
