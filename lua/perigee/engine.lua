@@ -97,6 +97,11 @@ end
 -- thread, too: then they are no callbacks into Lua), transports, memories.
 function M.new(options)
   options = check.options(options, OPTIONS, "perigee.engine", 2)
+  if options.secret and options.secret:find("\0", 1, true) then
+    -- the core would read it up to there only; and messages tell no secrets
+    error("option secret of perigee.engine has zero bytes in it: write it in "
+      .. "hexadecimal, or to a file", 2)
+  end
   local core, text = core_options(options)
   local out = ffi.new("struct perigee_engine *[1]")
   local status = C.perigee_engine_open(core, out)

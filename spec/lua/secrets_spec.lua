@@ -100,6 +100,13 @@ describe("a secret", function()
     assert.matches("chmod 600", tostring(err), 1, true)
   end)
 
+  it("is used whole, or not at all", function()
+    local fine, err = pcall(perigee.engine, { secret = WORDS .. "\0more" })
+    assert.is_false(fine)
+    assert.matches("zero bytes", err, 1, true)
+    assert.is_nil(err:find("horse", 1, true))
+  end)
+
   it("that is refused again and again is not logged each time", function()
     local listener = port { secret = WORDS }
     local stranger = engine { secret = OTHERS }
