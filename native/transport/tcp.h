@@ -138,6 +138,7 @@ struct stashed {
   struct payload walk; /* while it is put where it belongs */
   uint32_t got, put;
   bool good, walking;
+  bool first; /* stream 0 brought it */
   uint8_t bytes[];
 };
 
@@ -311,8 +312,9 @@ bool tcp_fetch_end(struct lane *, struct fetch *);
 struct fetch *tcp_fetch_of(struct lane *, const struct tcp_head *);
 void tcp_fetch_got(struct fetch *, uint32_t length, bool good);
 struct stashed *tcp_stash(struct lane *, const struct tcp_head *);
-/* Bytes of a fetch that lie in the stash, or are on their way there. */
-uint64_t tcp_stashed(struct lane *, const struct fetch *);
+/* Bytes of a fetch that lie in the stash, or are on their way there; or those
+ * of them that stream 0 brought. */
+uint64_t tcp_stashed(struct lane *, const struct fetch *, bool first);
 /* Of an operation of the peer, or all (operation < 0). */
 void tcp_stash_drop(struct lane *, int operation, uint32_t generation);
 

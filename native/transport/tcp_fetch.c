@@ -52,12 +52,13 @@ static bool is_of_fetch(const struct tcp_head *h, const struct fetch *f) {
          (h->which & PART_MASK) == f->part;
 }
 
-uint64_t tcp_stashed(struct lane *lane, const struct fetch *f) {
+uint64_t tcp_stashed(struct lane *lane, const struct fetch *f, bool first) {
   const struct node *n;
   uint64_t sum = 0;
   for (n = lane->stash.next; n != &lane->stash; n = n->next) {
     const struct stashed *e = CONTAINER(n, struct stashed, node);
-    sum += is_of_fetch(&e->head, f) ? e->head.length : 0;
+    if (is_of_fetch(&e->head, f) && (e->first || !first))
+      sum += e->head.length;
   }
   return sum;
 }
@@ -158,7 +159,7 @@ static int begin(struct lane *lane, struct fetch *f) {
       s->address > f->total || f->part > PART_MASK)
     return PERIGEE_PROTOCOL;
   f->asked = 1;
-  f->stashed = tcp_stashed(lane, f);
+  f->stashed = tcp_stashed(lane, f, true);
   list_append(&lane->fetches, &f->node);
   if (s->address == f->total || !tcp_put(lane->streams[0], &claim, NULL))
     return PERIGEE_OK;

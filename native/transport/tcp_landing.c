@@ -23,7 +23,7 @@ static bool is_stuck(struct stream *s) {
   struct fetch *f = s->sink == SINK_HELD ? tcp_fetch_of(lane, h) : NULL;
   return f && !in_turn(f, h) && f->into->ticket == 0 && f->job.status == 0 &&
          tcp_live(lane, h->operation, h->generation) &&
-         tcp_stashed(lane, f) == 0;
+         tcp_stashed(lane, f, false) == 0;
 }
 
 static bool all_stuck(const struct lane *lane) {
@@ -49,8 +49,9 @@ static bool lands(struct stream *s, struct fetch *f) {
   return true;
 }
 
-/* To the stash, where what others see has to come in order, and what no window
- * bounds waits until there is room. */
+/* To the stash, where what stream 0 brings of what others see has to come in
+ * order, and what no window bounds waits until there is room. Other streams may
+ * have brought later bytes before. */
 static bool stashes(struct stream *s, struct fetch *f) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
@@ -63,6 +64,8 @@ static bool stashes(struct stream *s, struct fetch *f) {
   s->stashed = tcp_stash(lane, h);
   if (!s->stashed)
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
+  else
+    s->stashed->first = s->number == 0;
   if (f)
     f->stashed += h->length;
   tcp_sink(s, SINK_STASH, h->length);

@@ -195,6 +195,26 @@ static int one_more(struct scene *s, uint32_t number, int status) {
   return pair[0];
 }
 
+/* A session's first write: its first fragment went on the session's socket, as
+ * there was no other yet, and was lost on the way once. */
+static void later_bytes_may_come_first_by_another_stream(void **state) {
+  struct scene *s = *state;
+  static const uint8_t zeros[SIZE];
+  struct tcp_head h = piece(SIZE / 2, SIZE / 2);
+  uint64_t good = TCP_GOOD;
+  int fd = one_more(s, 1, 0);
+  tell_on(fd, &h, sizeof h);
+  tell_on(fd, zeros, SIZE / 2);
+  tell_on(fd, &good, sizeof good);
+  look(s, 4096); /* longer than it waits for its landing */
+  tell_write(s, SIZE);
+  look(s, 8);
+  tell_piece(s, 0, SIZE / 2, TCP_GOOD);
+  goes_on(s);
+  assert_memory_equal(perigee_region_pointer(s->region), zeros, SIZE);
+  close(fd);
+}
+
 static void the_same_by_two_streams_at_once_is_found_out(void **state) {
   struct scene *s = *state;
   static uint8_t bytes[SIZE];
@@ -298,6 +318,7 @@ int main(void) {
       SCENE(zeros_of_a_write_that_was_given_up_land_nowhere),
       SCENE(a_write_comes_in_order_or_not_at_all),
       SCENE(what_waits_for_what_cannot_come_is_a_lie),
+      SCENE(later_bytes_may_come_first_by_another_stream),
       SCENE(the_same_by_two_streams_at_once_is_found_out),
       SCENE(crumbs_do_not_fill_the_stash),
       SCENE(more_than_the_window_is_a_lie),
