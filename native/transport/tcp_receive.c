@@ -306,7 +306,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
       hung_up(s, got);
       break;
     }
-    s->readable = !all;
+    s->readable = true; /* the edge may have told of its end, too */
     s->lane->bytes_received += (uint64_t)got;
     done += (uint64_t)got;
   }

@@ -238,6 +238,17 @@ static void the_same_by_two_streams_at_once_is_found_out(void **state) {
   close(fds[1]);
 }
 
+/* One edge tells of both. */
+static void the_end_of_a_stream_is_seen_behind_its_last_bytes(void **state) {
+  struct scene *s = *state;
+  struct tcp_head word = {.type = TCP_WORD};
+  int fd = one_more(s, 1, 0);
+  look(s, 8);
+  tell_on(fd, &word, sizeof word);
+  close(fd);
+  lost_by(s, PERIGEE_PEER_LOST);
+}
+
 /* ---- Memory --------------------------------------------------------------------- */
 
 static void crumbs_do_not_fill_the_stash(void **state) {
@@ -320,6 +331,7 @@ int main(void) {
       SCENE(what_waits_for_what_cannot_come_is_a_lie),
       SCENE(later_bytes_may_come_first_by_another_stream),
       SCENE(the_same_by_two_streams_at_once_is_found_out),
+      SCENE(the_end_of_a_stream_is_seen_behind_its_last_bytes),
       SCENE(crumbs_do_not_fill_the_stash),
       SCENE(more_than_the_window_is_a_lie),
       SCENE(a_peer_that_reads_nothing_is_given_up),
