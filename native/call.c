@@ -59,9 +59,10 @@ static void unmark(struct operation *op) {
   const struct perigee_transport *t = lane_table(session->lane);
   if (session->state != PERIGEE_SESSION_OPEN)
     return;
-  /* The peer waits for it to take back what its reply refers to, or still
-   * serves what has ended otherwise. */
-  if (t->over && (op->by_reference || op->status != PERIGEE_OK))
+  /* The peer waits for it to take back what its reply refers to, still serves
+   * what has ended otherwise, or has not looked at all that was sent. */
+  bool sent = t->pushes && op->has_parts;
+  if (t->over && (op->by_reference || op->status != PERIGEE_OK || sent))
     t->over(session->lane, op->index, op->generation);
   if (op->by_reference)
     session_wake(session);
