@@ -593,9 +593,9 @@ enum watch {
   WATCH_ATTACH
 };
 void sockets_poll(struct perigee_engine *engine);
-/* Has epoll tell of a descriptor: to what, as which of the kinds. */
 /* Closes what may be watched. */
 void socket_close(struct perigee_engine *, int fd);
+/* Has epoll tell of a descriptor: to what, as which of the kinds. */
 int socket_watch(struct perigee_engine *, int fd, void *what, int tag,
                  uint32_t events);
 int socket_rewatch(struct perigee_engine *, int fd, void *what, int tag,

@@ -147,6 +147,7 @@ static bool tcp_poll(struct lane *lane) {
   bool moved = false;
   lane->corked = lane->published > 1;
   lane->published = 0;
+  lane->dry = false;
   lane->may_send = lane->may_read = lane->brisk ? TCP_BRISK : TCP_TURN;
   lane->brisk -= lane->brisk > 0;
   for (uint32_t i = 0; i < lane->stream_count; i++)

@@ -45,7 +45,7 @@
  * Ends. OVER tells that an operation has ended otherwise than by its reply, or
  * that its reply was taken; nothing that comes of it later is delivered. Once
  * it has ended here, nothing of its memory is sent: what a socket has not taken
- * is sent as zeros.
+ * is sent as zeros (of a sealed stream, what is not sealed yet).
  *
  *   out     what a stream has still to send: bytes; in their midst, at
  *           body_at, `left` bytes of a body that lies elsewhere
@@ -108,6 +108,7 @@ enum {
   TCP_FIRST = 1 << 20, /* of a long payload, sent before it is claimed */
   TCP_BOUNCE = 64 << 10,
   TCP_FRAMES = 8 << 10,   /* of the session, not yet heard */
+  TCP_KEEP = 256 << 10,   /* of room for what waits is kept when none does */
   TCP_WAITING = 1 << 20,  /* bytes that may wait to be sent before no frame
                               more is taken, */
   TCP_OUT_MOST = 8 << 20, /* and before the peer is given up */
@@ -208,7 +209,8 @@ struct lane {
   bool joined, cut, armed;
   bool corked, pushing; /* see tcp_records.c */
   uint32_t published, brisk;
-  uint64_t may_send, may_read; /* of payloads, in this poll */
+  uint64_t may_send, may_read; /* of payloads, in this poll, */
+  bool dry;                    /* in which nothing more was found to read */
   uint64_t peer_ring, peer_window;
   struct stream *streams[TCP_STREAMS];
   uint32_t stream_count, next_stream;

@@ -138,6 +138,14 @@ static uint64_t past_bytes(struct stream *s, uint64_t sent, uint32_t end) {
   return sent - n;
 }
 
+static void empty(struct bytes *b) {
+  b->first = b->end = 0;
+  if (b->room <= TCP_KEEP)
+    return;
+  free(b->at);
+  *b = (struct bytes){0};
+}
+
 static void past(struct stream *s, uint64_t sent) {
   s->lane->bytes_sent += sent;
   if (s->left > 0) {
@@ -151,7 +159,7 @@ static void past(struct stream *s, uint64_t sent) {
   }
   past_bytes(s, sent, s->out.end);
   if (s->out.first == s->out.end && s->left == 0)
-    s->out.first = s->out.end = 0;
+    empty(&s->out);
 }
 
 static int64_t send_some(struct stream *s, uint64_t limit) {
