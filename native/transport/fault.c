@@ -305,18 +305,17 @@ static int fault_broken(const struct lane *lane, const char **reason) {
 
 static void fault_describe(const struct lane *lane, char *text, uint64_t size) {
   const struct fault_lane *f = of(lane);
-  char script[SCRIPT_TEXT];
-  text[0] = 0;
-  if (inner(lane)->describe)
-    inner(lane)->describe(lane, text, size);
-  size_t n = strlen(text);
+  char script[SCRIPT_TEXT], own[REASON] = "";
   script_text(script_of(f), script);
-  snprintf(text + n, size - n,
-           "%sfaults on purpose: %s; so far %llu dropped, %llu twice, %llu cut "
-           "short, %llu overtaken",
-           n ? "; " : "", script, (unsigned long long)f->dropped,
-           (unsigned long long)f->twice, (unsigned long long)f->cut_short,
-           (unsigned long long)f->overtaken);
+  if (inner(lane)->describe)
+    inner(lane)->describe(lane, own, sizeof own);
+  /* First, as there may not be room for all of both. */
+  snprintf(text, size,
+           "faults on purpose: %s; so far %llu dropped, %llu twice, %llu cut "
+           "short, %llu overtaken%s%s",
+           script, (unsigned long long)f->dropped, (unsigned long long)f->twice,
+           (unsigned long long)f->cut_short, (unsigned long long)f->overtaken,
+           *own ? "; " : "", own);
 }
 
 static void fault_close(struct lane *lane) {

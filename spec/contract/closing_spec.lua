@@ -269,7 +269,8 @@ describe("after a fork", function()
     local child = process.start(function(child, _, ffi_)
       ffi_.cdef "int fork(void); int waitpid(int, int *, int);"
       local agent = assert(child.cases.agent())
-      local proxy = assert(agent:proxy("worker", "x", { timeout = 1 }))
+      local proxy = assert(agent:proxy("worker", "x",
+        { timeout = child.cases.slow }))
       assert(proxy:same(1) == 1)
       local pid = ffi_.C.fork()
       if pid == 0 then

@@ -111,8 +111,11 @@ static void calls_wait_for_the_program(void **state) {
   struct perigee_region *own = region_of(&p, 1, "own", 64, RW);
   struct perigee_remote *remote = look_up(&p, "own");
   leave(&p);
+  int numbers[MANY]; /* looked at until there is room for them */
   for (int i = 0; i < MANY; i++) {
-    struct perigee_message m = {.head = &i, .length = sizeof i, .timeout = -1};
+    numbers[i] = i;
+    struct perigee_message m = {
+        .head = &numbers[i], .length = sizeof i, .timeout = -1};
     assert_true(perigee_call(p.session[0], &m) >= 0);
   }
   move(&p, PERIGEE_OP_READ, here, remote, 64);
