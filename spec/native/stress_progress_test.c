@@ -104,7 +104,7 @@ static void messages_come_into_receives(void **state) {
 
 /* Calls behind which something else waits are taken, and wait. */
 static void calls_wait_for_the_program(void **state) {
-  enum { MANY = 300 };
+  enum { MANY = 300, FEW = 24 };
   struct pair p;
   open_pair(&p, *state);
   struct perigee_region *here = region_of(&p, 0, NULL, 64, 0);
@@ -112,7 +112,9 @@ static void calls_wait_for_the_program(void **state) {
   struct perigee_remote *remote = look_up(&p, "own");
   leave(&p);
   int numbers[MANY]; /* looked at until there is room for them */
-  for (int i = 0; i < MANY; i++) {
+  /* A device has less room for replies; SENT would come for those that wait. */
+  int many = strcmp(p.variant->transport, "verbs") == 0 ? FEW : MANY;
+  for (int i = 0; i < many; i++) {
     numbers[i] = i;
     struct perigee_message m = {
         .head = &numbers[i], .length = sizeof i, .timeout = -1};
@@ -120,7 +122,7 @@ static void calls_wait_for_the_program(void **state) {
   }
   move(&p, PERIGEE_OP_READ, here, remote, 64);
   p.still[1] = false;
-  for (int i = 0; i < MANY; i++) {
+  for (int i = 0; i < many; i++) {
     struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
     struct perigee_message r = {.head = e.pointer, .length = e.length};
     assert_int_equal(e.length, sizeof i);
@@ -128,7 +130,7 @@ static void calls_wait_for_the_program(void **state) {
     assert_true(perigee_reply(p.engine[1], e.operation, &r) >= 0);
     assert_memory_equal(e.pointer, &i, sizeof i);
   }
-  for (int i = 0; i < MANY; i++) {
+  for (int i = 0; i < many; i++) {
     struct perigee_event e = until(&p, 0, PERIGEE_EVENT_REPLY);
     assert_memory_equal(e.pointer, &i, sizeof i);
   }
