@@ -109,16 +109,6 @@ local ECHOES = { ucx "tag_lat", ucx "ucp_am_lat", libfabric("tcp", "msg"),
                  libfabric("tcp;ofi_rxm", "rdm") }
 local STREAMS = { iperf3 "iperf3", iperf3("iperf3 -l 1M", "-l", "1M") }
 
-local function installed(program)
-  for folder in (os.getenv "PATH" or ""):gmatch "[^:]+" do
-    local file = io.open(folder .. "/" .. program)
-    if file then
-      file:close()
-      return true
-    end
-  end
-end
-
 -- ---- Bursts ----------------------------------------------------------------
 
 -- UCX looks for devices in /sys, which shows those of the network namespace
@@ -190,7 +180,7 @@ end
 local function present(programs)
   local there, why = {}, nil
   for _, program in ipairs(programs) do
-    if installed(program.program) then
+    if process.installed(program.program) then
       there[#there + 1] = program
     else
       why = ("%s is not there; install the package %s"):format(

@@ -59,16 +59,6 @@ end
 
 local servers, last_port = {}, nil -- by port
 
-local function installed(program)
-  for folder in (os.getenv "PATH" or ""):gmatch "[^:]+" do
-    local file = io.open(folder .. "/" .. program)
-    if file then
-      file:close()
-      return true
-    end
-  end
-end
-
 local function start(program, rdma, words, seconds)
   local device, gid, given = M.device(rdma)
   local command = { "timeout", "-s", "KILL", ("%.0f"):format(seconds), "sh",
@@ -119,7 +109,7 @@ end
 -- The TCP port and the address at which it can be found; nil and why not.
 function M.serve(rdma, program, words, seconds)
   if not PROGRAMS[program] then return nil, "there is no such floor" end
-  if not installed(program) then
+  if not process.installed(program) then
     return nil, program .. " is not there; install the package perftest"
   end
   local device, gid = M.device(rdma)
@@ -218,7 +208,7 @@ end
 -- events (true: it sleeps until they come). Nil and why, where there is none.
 function M.of(run, what)
   if run.given.no_floor then return nil end
-  if not installed(what.program) then
+  if not process.installed(what.program) then
     return nil, what.program .. " is not there; install the package perftest"
   end
   local device, why = M.device(run.given.rdma)

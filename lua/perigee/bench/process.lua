@@ -73,6 +73,17 @@ function M.pid() return C.getpid() end
 
 function M.is_terminal(fd) return C.isatty(fd) == 1 end
 
+-- Is there a program of that name to run?
+function M.installed(program)
+  for folder in (os.getenv "PATH" or ""):gmatch "[^:]+" do
+    local file = io.open(folder .. "/" .. program)
+    if file then
+      file:close()
+      return true
+    end
+  end
+end
+
 -- A new private folder for sockets.
 function M.folder()
   local parent = os.getenv "XDG_RUNTIME_DIR" or "/tmp"
