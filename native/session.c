@@ -23,19 +23,17 @@
 #include "neighbour.h"
 #include "progress.h"
 
-enum event { BEGIN, OPEN, BACK, END };
-
 const struct machine session_machine = {
     .name = "session",
     .states = {"none", "hello", "open", "ended"},
     .events = {"begin", "open", "back", "end"},
     .next = {
-        [PERIGEE_SESSION_NONE] = {[BEGIN] = TO(PERIGEE_SESSION_HELLO),
-                                  [END] = TO(PERIGEE_SESSION_ENDED)},
-        [PERIGEE_SESSION_HELLO] = {[OPEN] = TO(PERIGEE_SESSION_OPEN),
-                                   [BACK] = TO(PERIGEE_SESSION_NONE),
-                                   [END] = TO(PERIGEE_SESSION_ENDED)},
-        [PERIGEE_SESSION_OPEN] = {[END] = TO(PERIGEE_SESSION_ENDED)},
+        [PERIGEE_SESSION_NONE] = {[SESSION_BEGIN] = TO(PERIGEE_SESSION_HELLO),
+                                  [SESSION_END] = TO(PERIGEE_SESSION_ENDED)},
+        [PERIGEE_SESSION_HELLO] = {[SESSION_OPEN] = TO(PERIGEE_SESSION_OPEN),
+                                   [SESSION_BACK] = TO(PERIGEE_SESSION_NONE),
+                                   [SESSION_END] = TO(PERIGEE_SESSION_ENDED)},
+        [PERIGEE_SESSION_OPEN] = {[SESSION_END] = TO(PERIGEE_SESSION_ENDED)},
     }};
 
 enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
@@ -82,13 +80,13 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
 
 /* Strangers at the socket are counted. */
 void session_begun(struct perigee_session *s, int64_t timer) {
-  machine_step(&session_machine, &s->state, BEGIN);
+  machine_step(&session_machine, &s->state, SESSION_BEGIN);
   s->engine->hellos += !s->alone;
   timers_add(&s->engine->timers, &s->timer, engine_clock(s->engine) + timer);
 }
 
 void session_opened(struct perigee_session *s) {
-  machine_step(&session_machine, &s->state, OPEN);
+  machine_step(&session_machine, &s->state, SESSION_OPEN);
   s->engine->hellos -= !s->alone;
   s->engine->progress++;
   if (!s->alone)
@@ -102,37 +100,6 @@ void session_opened(struct perigee_session *s) {
     return;
   }
   list_append(&s->engine->news, &s->news);
-}
-
-static void close_socket(struct perigee_session *s) {
-  if (s->fd >= 0)
-    socket_close(s->engine, s->fd);
-  s->fd = -1;
-}
-
-/* As after session_new, but for the dialed address and the operation that waits;
- * also when no socket was found yet. */
-void session_back(struct perigee_session *s) {
-  dial_end(s);
-  timers_remove(&s->engine->timers, &s->timer);
-  close_socket(s);
-  wire_close(&s->wire);
-  handshake_forget(&s->handshake, s->key);
-  if (s->lane) {
-    lane_table(s->lane)->close(s->lane);
-    fabrics_bury(s->engine);
-  }
-  s->lane = NULL;
-  s->transport = NULL;
-  s->peer[0] = 0;
-  s->step = HELLO_STRANGE;
-  s->hangup = s->ready_said = s->joined = s->moves = s->waits = false;
-  s->sealed = s->aes = false;
-  s->engine->progress++;
-  if (s->state == PERIGEE_SESSION_NONE)
-    return;
-  s->engine->hellos--;
-  machine_step(&session_machine, &s->state, BACK);
 }
 
 static int lane_state(const struct perigee_session *s, const char **reason) {
@@ -164,163 +131,6 @@ bool session_open_for(struct perigee_session *s, int *status) {
   else
     *status = fail(s->engine, PERIGEE_AGAIN, "the session is not open yet");
   return false;
-}
-
-/* ---- Ending ------------------------------------------------------------- */
-
-static void stop_all(struct perigee_session *s, int status) {
-  struct node seen, *n;
-  list_open(&seen);
-  /* Stopping one may free others: each is looked up anew. */
-  while ((n = list_pop(&s->operations))) {
-    list_append(&seen, n);
-    operation_stop(CONTAINER(n, struct operation, all), status);
-  }
-  while ((n = list_pop(&seen)))
-    list_append(&s->operations, n);
-}
-
-void session_end(struct perigee_session *s, int status, const char *reason) {
-  if (s->state == PERIGEE_SESSION_ENDED)
-    return;
-  if (neighbour_returns(s, status))
-    return;
-  struct perigee_engine *engine = s->engine;
-  bool open = s->state == PERIGEE_SESSION_OPEN;
-  if (s->state == PERIGEE_SESSION_HELLO) {
-    engine->hellos -= !s->alone;
-    if (!s->dialed && !s->sent_on && status != PERIGEE_CLOSED)
-      refusals_add(engine, s->peer, s->address, status, reason);
-  }
-  dial_end(s);
-  timers_remove(&engine->timers, &s->timer);
-  handshake_forget(&s->handshake, s->key);
-  secret_wipe(&s->ticket_key);
-  machine_step(&session_machine, &s->state, END);
-  engine->progress++;
-  s->status = status;
-  if (reason != s->reason)
-    snprintf(s->reason, sizeof s->reason, "%s", reason);
-  fail(engine, status, "%s", s->reason);
-  close_socket(s);
-  s->connect = NULL;
-  attach_end(s);
-  if (s->lane && lane_table(s->lane)->cut)
-    lane_table(s->lane)->cut(s->lane);
-  stop_all(s, status);
-  if (open && !s->freed && !s->news.next)
-    list_append(&engine->losses, &s->news);
-  if (!open && !s->dialed) { /* nobody has heard of it */
-    s->strange = true;
-    perigee_session_free(s);
-  }
-}
-
-/* A child process has copies of the session's descriptors, which keep the
- * peer from noticing its parent's death, and none of its memory. */
-void session_forsake(struct perigee_session *s) {
-  if (s->fd >= 0)
-    close(s->fd);
-  if (s->pidfd >= 0)
-    close(s->pidfd);
-  s->fd = s->pidfd = -1;
-  attach_end(s);
-  if (s->lane && s->transport->take)
-    s->transport->cut(s->lane); /* its sockets are closed, no more */
-  dial_end(s);
-  wire_close(&s->wire);
-}
-
-void perigee_session_close(struct perigee_session *s) {
-  ENTER(s->engine);
-  struct frame bye = {.type = FRAME_BYE};
-  if (!engine_alive(s->engine)) {
-    session_forsake(s);
-    return;
-  }
-  if (s->state == PERIGEE_SESSION_ENDED)
-    return;
-  if (s->state == PERIGEE_SESSION_OPEN) {
-    session_tell(s, &bye, NULL, 0);
-    if (s->spoken)
-      session_drain(s);
-  }
-  session_end(s, PERIGEE_CLOSED, "the session was closed here");
-}
-
-/* Nobody will be told that what has ended is quiet: it has to be when the
- * session is freed, with all that it holds. */
-static void settle(struct perigee_session *s) {
-  struct node *n, *next;
-  for (bool quiet = false; !quiet;) {
-    quiet = true;
-    for (n = s->operations.next; n != &s->operations; n = next) {
-      struct operation *op = CONTAINER(n, struct operation, all);
-      next = n->next;
-      quiet = quiet && !op->quiet_wait;
-      if (op->quiet_wait)
-        operation_step(op);
-    }
-  }
-}
-
-void perigee_session_free(struct perigee_session *s) {
-  ENTER(s->engine);
-  if (s->freed)
-    return;
-  if (!engine_alive(s->engine)) {
-    session_forsake(s);
-    return;
-  }
-  s->freed = true;
-  perigee_session_close(s);
-  settle(s);
-  list_remove(&s->news);
-  list_remove(&s->node);
-  turns_leave(s);
-  list_append(&s->engine->dead, &s->node);
-}
-
-/* Calls in service outlive their session: the program still answers them. */
-static void drop(struct operation *op) {
-  if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
-    list_remove(&op->all);
-    op->session = NULL;
-    return;
-  }
-  while (!parts_end(op))
-    ;
-  operation_free(op);
-}
-
-static void free_prepared(struct perigee_session *s) {
-  while (s->prepared)
-    perigee_prepared_free(s->prepared);
-}
-
-void session_destroy(struct perigee_session *s) {
-  struct perigee_engine *engine = s->engine;
-  struct node *n;
-  while ((n = list_pop(&s->operations)))
-    drop(CONTAINER(n, struct operation, all));
-  list_remove(&s->node);
-  list_remove(&s->news);
-  turns_leave(s);
-  free_prepared(s);
-  remotes_free(s);
-  if (s->lane) {
-    lane_table(s->lane)->close(s->lane);
-    fabrics_bury(engine);
-  }
-  if (s->pidfd >= 0)
-    close(s->pidfd);
-  wire_close(&s->wire);
-  engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
-  engine->counters.sessions--;
-  counters_add(&engine->counters, &s->counters);
-  free(s->immediates);
-  free(s->seen);
-  free(s);
 }
 
 /* ---- Polling ------------------------------------------------------------ */

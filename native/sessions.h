@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sessions.h - what the files of sessions and of their sockets share; the
+ * second half of core.h, which includes it.
+ */
+#ifndef SESSIONS_H
+#define SESSIONS_H
+
+/* Of session_machine: session.c tells what they do. */
+enum session_event { SESSION_BEGIN, SESSION_OPEN, SESSION_BACK, SESSION_END };
+
+/* ---- session.c --------------------------------------------------------- */
+extern const struct machine session_machine;
+void session_poll(struct perigee_session *session);
+void session_wake(struct perigee_session *session);
+void session_begun(struct perigee_session *session, int64_t timer);
+void session_opened(struct perigee_session *session);
+/* Is its lane? Then the session has ended. */
+bool session_broken(struct perigee_session *session);
+/* Why there was no memory over its transport of late, or "". */
+const char *lane_trouble(const struct perigee_session *session);
+bool session_open_for(struct perigee_session *session, int *status);
+struct perigee_session *session_new(struct perigee_engine *, int fd);
+
+/* ---- session_end.c ----------------------------------------------------- */
+void session_end(struct perigee_session *session, int status,
+                 const char *reason);
+void session_destroy(struct perigee_session *session);
+void session_forsake(struct perigee_session *session);
+/* Its hello is given up, to be said anew elsewhere. */
+void session_back(struct perigee_session *session);
+
+/* ---- turns.c ----------------------------------------------------------- */
+void turns_poll(struct perigee_engine *engine, bool all);
+void turns_leave(struct perigee_session *session);
+void turns_stir(struct perigee_session *session); /* it is hot again */
+
+/* ---- choice.c ---------------------------------------------------------- */
+/* The transports that this side can use for the session. */
+void choice_list(const struct perigee_session *session, struct hello *hello);
+/* Are there RDMA devices that may be used? Opens them, the first time. */
+bool choice_devices(struct perigee_engine *engine);
+/* Of what both have (here: own) the first in the dialer's order, so that both
+ * choose the same; NULL: nothing. */
+const struct perigee_transport *choice_of(struct perigee_session *session,
+                                          const struct hello *own);
+/* There is nothing: a status and why. */
+int choice_none(const struct perigee_session *, const struct hello *peer,
+                char reason[REASON]);
+/* Why none of the other transports carries the session, a line each. */
+void choice_considered(const struct perigee_session *session, char *text,
+                       size_t size);
+/* This side's half of the transport. */
+int hello_open(struct perigee_session *, struct offer *, char reason[REASON]);
+/* Does this side have a transport of that name? */
+const struct perigee_transport *transport_named(struct perigee_engine *,
+                                                const char *name);
+/* The first that can do without a socket, or NULL. */
+const struct perigee_transport *transport_alone(struct perigee_engine *);
+
+/* ---- proof.c ----------------------------------------------------------- */
+/* Fills in what a HELLO over TCP says of this side, as the last thing: 0, or
+ * there was no randomness. */
+int proof_hello(struct perigee_session *session, struct frame *hello);
+/* With the peer's: the key that proofs are made of, or a status and why. */
+int proof_agree(struct perigee_session *, const struct hello *,
+                char reason[REASON]);
+void proof_say(struct perigee_session *session);
+/* Is it right? Then who was dialed says its own, and the session has a key. */
+bool proof_holds(struct perigee_session *, const uint8_t proof[HANDSHAKE_MAC]);
+/* A line on how well the peer is known, and who else can read what is said. */
+const char *proof_text(const struct perigee_session *session);
+/* The session that was dialed and that a new stream belongs to, or NULL. */
+struct perigee_session *proof_owner(struct perigee_engine *,
+                                    const struct attach *);
+
+/* ---- hello.c ----------------------------------------------------------- */
+void hello_begin(struct perigee_session *session);
+/* Its steps, for who hears the peer's hello and offer by other ways. What this
+ * side says; does the peer's hello fit, and its half of the transport (false:
+ * the session has ended); and that all is in place. */
+void hello_own(struct perigee_session *session, struct hello *hello);
+bool hello_fits(struct perigee_session *session, const struct hello *hello);
+bool hello_joins(struct perigee_session *session, const struct offer *offer);
+void hello_ready(struct perigee_session *session);
+int hello_frame(struct perigee_session *, const struct frame *);
+void hello_timeout(struct perigee_session *session);
+
+/* ---- endpoint.c -------------------------------------------------------- */
+/* Parts of sessions without a socket: of a poll, and when their timer is due. */
+void endpoint_poll(struct perigee_session *session);
+void endpoint_tick(struct perigee_session *session);
+
+/* ---- streams.c --------------------------------------------------------- */
+/* Gives the session's socket to its lane, if that takes it; false: the session
+ * has ended. */
+bool streams_take(struct perigee_session *session);
+/* Of sessions whose frames go through the lane: those that came, one for the
+ * peer (as wire_send), and until the last has gone. */
+void session_hear(struct perigee_session *session);
+int session_say(struct perigee_session *session, const struct frame *frame);
+void session_drain(struct perigee_session *session);
+
+/* ---- attach.c ---------------------------------------------------------- */
+/* Dials them once the lane wants any; one of them is connected, or is not; none
+ * is wanted any more. */
+void attach_wanted(struct perigee_session *session);
+void attach_ready(void *what);
+void attach_end(struct perigee_session *session);
+/* A stranger's first word: the stranger is gone, unless with a status. */
+int attach_asked(struct perigee_session *stranger, const struct attach *asked);
+
+/* ---- liveness.c -------------------------------------------------------- */
+enum { DEAD_AFTER_LEAST = 10000000 }; /* ns, of the option dead_after */
+/* What a peer is told of it. */
+uint32_t liveness_told(const struct perigee_engine *engine);
+void liveness_begin(struct perigee_session *session);
+bool liveness_wanted(const struct perigee_session *session);
+void liveness_heard(struct perigee_session *session); /* looks if it was */
+void liveness_tick(struct perigee_session *session);
+
+/* ---- lookup.c ---------------------------------------------------------- */
+int lookup_asked(struct perigee_session *, const struct lookup *);
+int lookup_found(struct perigee_session *, const struct found *);
+void remotes_free(struct perigee_session *session);
+
+/* ---- listen.c ---------------------------------------------------------- */
+void listener_ready(struct perigee_listener *listener);
+/* As perigee_listen; tickets: only for sessions that move. */
+int listener_open(struct perigee_engine *, const char *address, bool tickets,
+                  struct perigee_listener **listener);
+
+/* ---- dial.c ------------------------------------------------------------ */
+/* Of a session in state "none": the connecting socket tells something, or one
+ * of the look-up; its timer is due; nobody is looked for any more. */
+void dial_ready(struct perigee_session *session);
+void dial_resolved(struct perigee_session *session);
+void dial_tick(struct perigee_session *session);
+void dial_end(struct perigee_session *session);
+/* Begins; what goes wrong ends the session. */
+void dial_to(struct perigee_session *, const struct address *);
+int socket_new(int family);
+void socket_no_delay(int fd);
+
+/* ---- socket.c ---------------------------------------------------------- */
+enum watch {
+  WATCH_SESSION,
+  WATCH_LISTENER,
+  WATCH_FABRIC,
+  WATCH_RESOLVE,
+  WATCH_LANE,
+  WATCH_ATTACH
+};
+void sockets_poll(struct perigee_engine *engine);
+/* Closes what may be watched. */
+void socket_close(struct perigee_engine *, int fd);
+/* Has epoll tell of a descriptor: to what, as which of the kinds. */
+int socket_watch(struct perigee_engine *, int fd, void *what, int tag,
+                 uint32_t events);
+int socket_rewatch(struct perigee_engine *, int fd, void *what, int tag,
+                   uint32_t events);
+/* To have readable descriptors of fabrics told to them, and changes of lanes'
+ * sockets to those. */
+int fabric_watch(struct perigee_engine *engine, int fd);
+void lane_close(struct perigee_session *session, int fd);
+int lane_watch(struct perigee_session *session, int fd);
+/* Tells the peer, over the socket or, where there is none, through the lane: as
+ * wire_send. */
+int session_tell(struct perigee_session *, const struct frame *, const int *fds,
+                 uint32_t fd_count);
+/* Reads what there is, though no descriptor was looked at. */
+void socket_look(struct perigee_session *session);
+/* Takes the frames that have come; what is none of them ends the session. */
+void session_frames(struct perigee_session *session);
+/* Tells or ends the session; false if it was ended. */
+bool session_send(struct perigee_session *, const struct frame *,
+                  const int *fds, uint32_t fd_count);
+
+#endif
