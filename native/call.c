@@ -42,7 +42,12 @@ const struct machine call_machine = {
 
 /* ---- Ending ------------------------------------------------------------- */
 
-/* The peer sees the request's loan no more. */
+/* The peer sees the request's loan no more: it has answered, or it never did
+ * where payloads are pushed. */
+static bool unseen(const struct operation *op) {
+  return op->replied || (op->lent && lane_table(op->session->lane)->pushes);
+}
+
 void call_let_go(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->lent)
@@ -123,7 +128,7 @@ void call_stop(struct operation *op, int status) {
 
 void call_given(struct operation *op) {
   unmark(op);
-  if (op->replied)
+  if (unseen(op))
     call_let_go(op);
   if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
     step(op, LEND);
