@@ -42,12 +42,17 @@ static uint8_t *room(struct stream *s, uint64_t length) {
 }
 
 bool tcp_put(struct stream *s, const struct tcp_head *head, const void *body) {
-  uint8_t *at = s->lane->status < 0 || s->fd < 0
-                    ? NULL
-                    : room(s, (uint64_t)TCP_HEAD + head->length);
-  if (!at) {
-    tcp_break(s->lane, PERIGEE_NO_MEMORY,
+  uint64_t length = (uint64_t)TCP_HEAD + head->length;
+  if (s->lane->status < 0 || s->fd < 0)
+    return false;
+  uint8_t *at = room(s, length);
+  if (!at && s->out.end + length > TCP_OUT_MOST) {
+    tcp_break(s->lane, PERIGEE_PEER_LOST,
               "the peer does not take what it is sent");
+    return false;
+  }
+  if (!at) {
+    tcp_break(s->lane, PERIGEE_NO_MEMORY, "no memory for what is to be sent");
     return false;
   }
   memcpy(at, head, TCP_HEAD);
