@@ -143,13 +143,22 @@ static bool poll_stream(struct stream *s) {
   return moved > 0;
 }
 
+/* Only polls that moved payloads use up turns: those that wait for a reply, or
+ * for a socket with room, are many, and what gathers in the meantime would be
+ * moved at once. */
+static void turn(struct lane *lane) {
+  bool used = lane->may_send < lane->turn || lane->may_read < lane->turn;
+  lane->brisk -= used && lane->brisk > 0;
+  lane->turn = lane->brisk ? TCP_BRISK : TCP_TURN;
+  lane->may_send = lane->may_read = lane->turn;
+}
+
 static bool tcp_poll(struct lane *lane) {
   bool moved = false;
   lane->corked = lane->published > 1;
   lane->published = 0;
   lane->dry = false;
-  lane->may_send = lane->may_read = lane->brisk ? TCP_BRISK : TCP_TURN;
-  lane->brisk -= lane->brisk > 0;
+  turn(lane);
   for (uint32_t i = 0; i < lane->stream_count; i++)
     if (lane->streams[i])
       moved |= poll_stream(lane->streams[i]);

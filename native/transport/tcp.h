@@ -116,7 +116,7 @@ enum {
   TCP_RUNS = 64,
   TCP_TURN = 1 << 20,   /* bytes that a poll moves at most, each way, */
   TCP_BRISK = 64 << 10, /* and while short requests come and go, */
-  TCP_BRISK_POLLS = 64, /* which is so for a while after each */
+  TCP_BRISK_TURNS = 64, /* which is so for that many of them after each */
   TCP_OPERATIONS = 65536
 };
 
@@ -209,8 +209,9 @@ struct lane {
   bool joined, cut, armed;
   bool corked, pushing; /* see tcp_records.c */
   uint32_t published, brisk;
-  uint64_t may_send, may_read; /* of payloads, in this poll, */
-  bool dry;                    /* in which nothing more was found to read */
+  uint64_t turn;               /* bytes of payloads that this poll may move, */
+  uint64_t may_send, may_read; /* what is left of them, */
+  bool dry;                    /* and nothing more was found to read */
   uint64_t peer_ring, peer_window;
   struct stream *streams[TCP_STREAMS];
   uint32_t stream_count, next_stream;

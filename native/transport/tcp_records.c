@@ -55,7 +55,7 @@ void tcp_brisk(struct lane *lane, enum ring ring, const uint8_t *record) {
   enum { KIND = 8, FLAGS = 9, BULK = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
   if (ring == RING_REQUEST && record[KIND] != RECORD_READ &&
       !(record[FLAGS] & BULK))
-    lane->brisk = TCP_BRISK_POLLS;
+    lane->brisk = TCP_BRISK_TURNS;
 }
 
 void tcp_publish(struct lane *lane, enum ring ring, uint64_t length) {
