@@ -127,12 +127,21 @@ static void tcp_traffic(const struct lane *lane, uint64_t *sent,
   *received = lane->bytes_received;
 }
 
+static bool holds(struct stream *s) {
+  struct lane *lane = s->lane;
+  bool held = lane->held && s->number == 0;
+  lane->held &= s->number != 0;
+  return held && s->left == 0 && !lane->armed;
+}
+
 static bool poll_stream(struct stream *s) {
   struct lane *lane = s->lane;
   bool armed = lane->armed;
   uint64_t moved = 0;
-  if (!tcp_idle(s) && !(armed && s->full))
-    moved += tcp_send(s, s->left > 0 ? lane->may_send : TCP_TURN);
+  s->dry = false;
+  if (!holds(s) && !tcp_idle(s) && !(armed && s->full))
+    moved +=
+        tcp_send(s, s->left > 0 ? lane->may_send[s->number > 0] : TCP_TURN);
   if (s->sink == SINK_HELD && s->patience > 0)
     s->patience--;
   /* Streams for payloads are read while somebody waits for them. */
@@ -147,17 +156,17 @@ static bool poll_stream(struct stream *s) {
  * for a socket with room, are many, and what gathers in the meantime would be
  * moved at once. */
 static void turn(struct lane *lane) {
-  bool used = lane->may_send < lane->turn || lane->may_read < lane->turn;
+  bool used = lane->may_send[0] < lane->turn ||
+              lane->may_send[1] < lane->turn || lane->may_read < lane->turn;
   lane->brisk -= used && lane->brisk > 0;
   lane->turn = lane->brisk ? TCP_BRISK : TCP_TURN;
-  lane->may_send = lane->may_read = lane->turn;
+  lane->may_send[0] = lane->may_send[1] = lane->may_read = lane->turn;
 }
 
 static bool tcp_poll(struct lane *lane) {
   bool moved = false;
   lane->corked = lane->published > 1;
   lane->published = 0;
-  lane->dry = false;
   turn(lane);
   for (uint32_t i = 0; i < lane->stream_count; i++)
     if (lane->streams[i])
@@ -320,6 +329,7 @@ static void tcp_over(struct lane *lane, uint16_t operation,
       .type = TCP_OVER, .operation = operation, .generation = generation};
   if (lane->cut || lane->status < 0 || !lane->streams[0])
     return;
+  lane->held |= tcp_idle(lane->streams[0]); /* the next call may follow */
   tcp_put(lane->streams[0], &head, NULL);
   lane->options.stir(lane->options.session);
 }

@@ -163,6 +163,7 @@ struct stream {
   bool readable, full; /* as far as known: told by stirred, and tried out */
   bool ended;          /* the peer will send no more */
   bool up;             /* the peer's first word came */
+  bool dry;            /* in this poll nothing more was found to read */
   /* Out. */
   struct bytes out;
   uint32_t body_at;          /* offset in out.at */
@@ -208,10 +209,12 @@ struct lane {
   char reason[REASON];
   bool joined, cut, armed;
   bool corked, pushing; /* see tcp_records.c */
+  bool held;            /* what waits on stream 0 waits for one poll more: what
+                           follows it can go with it */
   uint32_t published, brisk;
-  uint64_t turn;               /* bytes of payloads that this poll may move, */
-  uint64_t may_send, may_read; /* what is left of them, */
-  bool dry;                    /* and nothing more was found to read */
+  uint64_t turn;        /* bytes of payloads that this poll may move, */
+  uint64_t may_send[2]; /* of them, by stream 0, and by the others */
+  uint64_t may_read;
   uint64_t peer_ring, peer_window;
   struct stream *streams[TCP_STREAMS];
   uint32_t stream_count, next_stream;

@@ -121,10 +121,10 @@ static int64_t next_bytes(struct lane *lane, struct exposure *e,
 
 int64_t tcp_feed(struct lane *lane, struct exposure *e) {
   uint64_t most = e->payload ? allowed(lane, e) : 0;
-  if (lane->cut || lane->status < 0 || e->fed >= most || lane->may_send == 0)
+  if (lane->cut || lane->status < 0 || e->fed >= most)
     return 0;
   struct stream *s = pick(lane, e->payload->total);
-  if (!s || s->left > 0)
+  if (!s || s->left > 0 || lane->may_send[s->number > 0] == 0)
     return 0; /* they go on in each poll */
   bool eager = e->fed < e->source.address;
   uint64_t length = (eager ? e->source.address : most) - e->fed;
@@ -141,7 +141,9 @@ int64_t tcp_feed(struct lane *lane, struct exposure *e) {
                           .generation = e->generation,
                           .at = e->fed};
   e->fed += (uint64_t)n;
+  if (s->number > 0) /* where its record may wait */
+    tcp_send(lane->streams[0], TCP_TURN);
   if (tcp_put_fragment(s, &head, &walk, e))
-    tcp_send(s, lane->may_send);
+    tcp_send(s, lane->may_send[s->number > 0]);
   return n;
 }

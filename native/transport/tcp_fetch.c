@@ -167,20 +167,17 @@ static int begin(struct lane *lane, struct fetch *f) {
   return PERIGEE_OK;
 }
 
-/* All fetches of a poll share what it may read; and when there was nothing, no
- * other asks again in that poll. */
+/* All fetches of a poll share what it may read; and where there was nothing
+ * more, none asks again in that poll. */
 static void pump(struct lane *lane) {
-  uint64_t got = 0;
-  for (uint32_t i = 0; i < lane->stream_count && !lane->dry; i++) {
+  for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
-    if (!s || (lane->armed && !s->readable))
+    if (!s || s->dry || (lane->armed && !s->readable))
       continue;
     uint64_t n = tcp_receive(s, lane->may_read);
     if (i == 0)
       lane->may_read -= n < lane->may_read ? n : lane->may_read;
-    got += n;
   }
-  lane->dry = got == 0;
 }
 
 int64_t tcp_fetch(struct lane *lane, struct fetch *f) {

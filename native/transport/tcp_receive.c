@@ -300,6 +300,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
       continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       s->readable = false;
+      s->dry = true;
       break;
     }
     if (got <= 0) {

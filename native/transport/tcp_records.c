@@ -5,8 +5,8 @@
  * The first record that is published after a poll goes out at once; more of
  * them wait for the next poll, to go together. Where it was more than one the
  * last time, none goes at once: a window of calls costs one send for each poll,
- * and a single call waits for nothing. A record that a payload follows waits
- * for that.
+ * and a single call waits for nothing. A record that a payload follows is sent
+ * together with that.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +68,7 @@ void tcp_publish(struct lane *lane, enum ring ring, uint64_t length) {
   out->sent += charge(length);
   tcp_brisk(lane, ring, out->draft);
   bool at_once = lane->published++ == 0 && !lane->corked && !lane->pushing;
+  lane->held = lane->pushing;
   lane->pushing = false;
   if (at_once)
     tcp_send(s, TCP_TURN);

@@ -196,7 +196,8 @@ uint64_t tcp_send(struct stream *s, uint64_t limit) {
     past(s, (uint64_t)sent);
     done += (uint64_t)sent;
   }
+  uint64_t *may = &s->lane->may_send[s->number > 0];
   if (payload)
-    s->lane->may_send -= done < s->lane->may_send ? done : s->lane->may_send;
+    *may -= done < *may ? done : *may;
   return done;
 }
