@@ -80,7 +80,9 @@ test-opaque: ## the contract's specs on memory that the CPU must not touch
 asan: ## C tests and specs under AddressSanitizer and UBSan
 	.ci/deps build test
 	$(MAKE) tests-asan
-	PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) $(RUN) native specs transports net
+	PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) \
+	  PERIGEE_SPEC_SLOW=$${PERIGEE_SPEC_SLOW:-3} \
+	  $(RUN) native specs transports net
 
 check-rdma: ## C tests and specs over verbs, in a guest with RDMA devices
 	.ci/deps build test

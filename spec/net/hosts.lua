@@ -19,8 +19,8 @@ local M = { NEAR = "10.77.7.1", FAR = "10.77.7.2",
             SECRET = "a secret of these specs" }
 
 -- dead_after of these specs, and what a slow machine may need beyond it.
-M.DEAD = cases.slow > 1 and 6 or 1
-M.MORE = cases.slow > 1 and 6 or 1
+M.DEAD = math.min(6, (1 + cases.slow) / 2)
+M.MORE = math.min(6, cases.slow)
 
 local function run(command)
   local pipe = io.popen(command .. " 2>&1 || echo failed: $?")
