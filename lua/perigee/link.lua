@@ -27,7 +27,7 @@ local sessions = require "perigee.session"
 local signals = require "perigee.signal"
 local tasks = require "perigee.task"
 
-local min, max = math.min, math.max
+local min, max, huge = math.min, math.max, math.huge
 local now = loop.now
 
 local M = {}
@@ -123,16 +123,34 @@ function Link:dial(timeout)
   return attempt
 end
 
---- Dials now and waits for it, timeout seconds: the session, or nil and an
--- error. An attempt that is under way is waited for first.
-function Link:open(timeout)
-  local deadline, attempt = loop.deadline(timeout), self.attempt
-  if attempt and not attempt.ended then
-    local session = attempt:wait(timeout)
-    if session then return session end
-    timeout = math.max(0, deadline - now()) * 1e-9
+-- Whose own time is over first, while an attempt of others goes on.
+local function unanswered(link, timeout)
+  local doing = "connecting to " .. link.peer
+  if loop.state.stopping then
+    return errors.new("closed", doing .. ": the loop was stopped", false)
   end
-  return told(self, self:dial(timeout):wait())
+  return errors.new("timeout", ("%s: no answer within %g s"):format(doing,
+    timeout), false)
+end
+
+--- The session within timeout seconds (default 30), or nil and an error. An
+-- attempt that others began is waited for first; its failure counts if it began
+-- later than this, and not if merely its time was shorter.
+function Link:open(timeout)
+  timeout = timeout or 30
+  local deadline, before = loop.deadline(timeout), self.attempt
+  while true do
+    local attempt = self.attempt
+    local own = not attempt or attempt.ended
+    if own then attempt = self:dial(loop.left(deadline)) end
+    if not loop.wait(attempt, own and huge or deadline) then
+      return nil, unanswered(self, timeout)
+    end
+    local session, err = futures.results(attempt)
+    if session or own or attempt ~= before and err.kind ~= "timeout" then
+      return told(self, session, err)
+    end
+  end
 end
 
 -- Tells those who wait, first come first.

@@ -35,7 +35,7 @@ local C = native.C
 local running, yield = coroutine.running, coroutine.yield
 local resume, create = coroutine.resume, coroutine.create
 local yieldable = coroutine.isyieldable
-local band, huge = bit.band, math.huge
+local band, huge, max = bit.band, math.huge, math.max
 
 local AGAIN = C.PERIGEE_AGAIN
 local REQUEST, TYPED = C.PERIGEE_EVENT_REQUEST, C.PERIGEE_TYPED
@@ -282,6 +282,11 @@ end
 function M.deadline(seconds)
   if not seconds or seconds > 9e9 then return huge end
   return now() + seconds * 1e9
+end
+
+--- The seconds that are left until then.
+function M.left(deadline)
+  return max(0, deadline - now()) * 1e-9
 end
 
 --- Waits for a future, at most until deadline; has it ended? Not if a stop

@@ -29,8 +29,8 @@ local signals = require "perigee.signal"
 local tasks = require "perigee.task"
 
 local huge = math.huge
-local min, max = math.min, math.max
-local now, settle = loop.now, futures.settle
+local min = math.min
+local now, left, settle = loop.now, loop.left, futures.settle
 
 --- The proxy's: fit(class, session, timeout) has class fit the peer's service
 -- (true, or nil and an error), unfit(class, version, session) is the error of a
@@ -49,10 +49,6 @@ local function may(binding, err)
   if not binding.link or not binding.engine.handle then return false end
   local session = binding.session
   return not session.closed and (not session.handle or err.kind == "peer_lost")
-end
-
-local function left(deadline)
-  return max(0, deadline - now()) * 1e-9
 end
 
 -- The error of a call by binding that err was the end of, since why.
