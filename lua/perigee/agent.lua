@@ -355,9 +355,10 @@ end
 -- Closing the session, the proxy or the agent on this side ends that.
 function Agent:proxy(peer, service, options)
   options = proxies.check(service, options, 2)
+  local deadline = loop.deadline(options.timeout or 30)
   local session, link = session_with(self, peer, options.timeout, 2)
   if not session then return nil, link end
-  local proxy, err = proxies.open(session, service, options, 2, link)
+  local proxy, err = proxies.open(session, service, options, 2, link, deadline)
   return proxy, err
 end
 

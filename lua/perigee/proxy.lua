@@ -17,6 +17,7 @@ local again = require "perigee.call.again"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
+local loop = require "perigee.loop"
 local native = require "perigee.native"
 local raw = require "perigee.call.raw"
 local services = require "perigee.service"
@@ -263,12 +264,13 @@ function again.no_method(class, name)
 end
 
 --- A proxy of a service of session's peer; see agent:proxy. link: by which the
--- peer is found again, nil if it is not to be. Raises misuse at level.
-function M.open(session, name, options, level, link)
+-- peer is found again, nil if it is not to be; deadline: when the time for this
+-- is over, nil for the timeout from now on. Raises misuse at level.
+function M.open(session, name, options, level, link, deadline)
   check.value(name, check.string, "a service's name", level + 1)
   options = check.options(options, OPEN, "proxy", level + 1)
   local class, err = class_of(link or session, session, name,
-                              options.timeout or 30)
+    loop.left(deadline or loop.deadline(options.timeout or 30)))
   if not class then return nil, err end
   err = check_version(class, options.version, session)
   if err then return nil, err end

@@ -1,0 +1,62 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- How long connecting takes at most, to a worker that does not answer: as long
+-- as whoever waits has said, all steps together, whatever others have said.
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+-- Listens, lets in who comes once it is told to, and says nothing of what it
+-- serves.
+local function silent(child, perigee_)
+  local agent = assert(child.cases.agent("worker"))
+  agent.engine.methods[0].handler = child.hear
+  child.say("ready")
+  child.hear()
+  perigee_.run()
+end
+
+describe("connecting to a worker that is silent", function()
+  local worker, agent
+
+  before_each(function()
+    worker = process.start(silent)
+    worker:expect("ready")
+    agent = assert(cases.agent())
+  end)
+
+  after_each(cases.cleanup)
+
+  it("ends in time while another, more patient, goes on", function()
+    local patient = perigee.spawn(function()
+      return agent:session("worker", { timeout = 60 })
+    end)
+    perigee.sleep(0.01)
+    local options = { timeout = 0.1 }
+    for _, hasty in ipairs {
+      function() return agent:session("worker", options) end,
+      function() return agent:proxy("worker", "x", options) end } do
+      local none, err = hasty()
+      assert.is_nil(none)
+      assert.equal("timeout", err.kind)
+      assert.is_false(err.sent)
+      assert.matches("connecting to worker: no answer within 0.1 s",
+                     tostring(err), 1, true)
+      assert.is_false(patient:done())
+    end
+  end)
+
+  it("and asking what it serves have one time together", function()
+    local part = cases.slow
+    local opening = perigee.spawn(function()
+      return agent:proxy("worker", "x", { timeout = 3 * part })
+    end)
+    perigee.sleep(part)
+    worker:tell("answer")
+    local none, err = opening:wait(20 * part)
+    assert.is_nil(none)
+    assert.equal("timeout", err.kind)
+    local seconds = tostring(err):match("opening service x of worker.*"
+      .. "no answer within ([%d.]+) s")
+    assert.is_true(tonumber(seconds) <= 2 * part, tostring(err))
+  end)
+end)
