@@ -12,6 +12,7 @@ local check = require "perigee.check"
 local errors = require "perigee.errors"
 local explain = require "perigee.explain"
 local futures = require "perigee.future"
+local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local regions = require "perigee.region"
@@ -86,11 +87,11 @@ M.connected = connected
 local told = false
 
 -- A transport that only the environment asked for and this machine has not is
--- done without, and that is said once.
+-- done without, and that is said once. (In its place comes what auto chooses.)
 local function instead(engine)
   if not told then
-    io.stderr:write("perigee: ", native.detail(engine.handle),
-      "; PERIGEE_TRANSPORT is ignored and shared memory used instead\n")
+    log.write("warning", native.detail(engine.handle) .. "; PERIGEE_TRANSPORT "
+      .. "is ignored and shared memory or TCP used instead")
   end
   told = true
   return "auto"
