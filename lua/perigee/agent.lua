@@ -197,7 +197,7 @@ function M.new(options, level)
     engine = engine, scope = scope, services = {}, last_id = 0,
     peers = setmetatable({}, { __mode = "v" }), -- links, by name or address
     name = options.name or unique_name(engine), transport = options.transport,
-    held = false, waiting = {}, addresses = {},
+    held = false, addresses = {},
   }, Agent)
   engine.agent = agent
   engine.methods[0] = { service = "", name = "describe", text = "describe",

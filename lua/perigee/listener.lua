@@ -37,6 +37,12 @@ function M.new(engine, address)
   return listener
 end
 
+local function forget(list, value)
+  for i, each in ipairs(list) do
+    if each == value then return table.remove(list, i) end
+  end
+end
+
 --- The next session that a peer opened, or nil and an error of kind timeout
 -- after timeout seconds (nil: waits without limit), closed if the listener is
 -- closed meanwhile. Blocks the task, or runs the loop.
@@ -55,7 +61,7 @@ function Listener:accept(timeout)
   if loop.wait(future, loop.deadline(timeout)) then
     return futures.results(future)
   end
-  futures.settle(future, nil, errors.new("cancelled", "nobody waits any more"))
+  forget(self.waiting, future)
   if loop.state.stopping then
     return nil, errors.new("closed", "accepting at " .. self.address
       .. ": the loop was stopped")
