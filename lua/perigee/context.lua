@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- What a handler can know of the call that it serves, and do beside it.
 --
---   context.peer      the caller: its agent's name, or "process PID"
+--   context.peer      the caller: its agent's name, if it has told it; else
+--                     "process PID", or over TCP the address it came from
 --   context.method    the method's name; context.service the service's
 local errors = require "perigee.errors"
 local futures = require "perigee.future"

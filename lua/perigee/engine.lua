@@ -83,8 +83,9 @@ local function warn_of_faults(text)
   log.write("warning", "faults on purpose: " .. text)
 end
 
---- perigee.engine: a new engine, or nil and an error (kind no_memory). options
--- are limits with good defaults: operations and serving (in flight at once),
+--- perigee.engine: a new engine, or nil and an error (no_memory; denied for a
+-- secret's file that other users may read, or that is theirs). options are
+-- limits with good defaults: operations and serving (in flight at once),
 -- sessions, regions, hellos; ring, eager, message, typed, pool in bytes;
 -- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
 -- process_vm_readv); rdma (which NICs and how: perigee.rdma; a table or a text
@@ -93,8 +94,18 @@ end
 -- duplicate, truncate, reorder and cut); progress ("thread": for programs that
 -- compute for long, a thread of the engine's own serves reads, writes, messages
 -- and heartbeats meanwhile, and never runs Lua; default "poll", the loop does).
--- For simulations and specs, as cdata: clock, random, context (used by that
--- thread, too: then they are no callbacks into Lua), transports, memories.
+--
+-- Of sessions over TCP: secret (what both sides prove to have: "file:PATH", or
+-- the secret itself; default PERIGEE_SECRET, "" for none); scope (proofs are
+-- good for the same one only; default ""); insecure (true: may listen without a
+-- secret where other hosts can connect); encrypt (true: no session that is not
+-- sealed); dead_after (seconds, default 3: a peer on another host that is so
+-- long silent is lost); streams (connections for the payloads of a session that
+-- is dialled here, 1 to 16, default 1).
+--
+-- For simulations and specs: epoch (a number, default random), and as cdata
+-- clock, random, context (used by that thread, too: then they are no callbacks
+-- into Lua), transports, memories.
 function M.new(options)
   options = check.options(options, OPTIONS, "perigee.engine", 2)
   if options.secret and options.secret:find("\0", 1, true) then
