@@ -57,6 +57,10 @@ function Context:cancelled()
   return C.perigee_served_cancelled(self.engine.handle, self.served)
 end
 
+local function replying(context)
+  return ("replying to %s of %s"):format(context.method, context.peer)
+end
+
 --- Waits until the caller has the reply, so that a slice in it may change
 -- again: true, or nil and an error if it never will. timeout: seconds (nil: as
 -- long as that takes). For a task that the handler spawned: the reply goes
@@ -66,7 +70,7 @@ function Context:sent(timeout)
     error("context:sent waits for the reply, which goes when the handler "
       .. "returns; wait in a task that it spawns", 2)
   end
-  self.delivered = self.delivered or futures.new()
+  self.delivered = self.delivered or futures.new(false, replying(self))
   local ended, err = self.delivered:wait(timeout)
   return ended, err
 end
@@ -86,15 +90,15 @@ function M.replied(context, delivered)
 end
 
 function M.settle(context, delivered)
-  context.delivered = context.delivered or futures.new()
+  context.delivered = context.delivered
+    or futures.new(false, replying(context))
   if delivered == true then return futures.settle(context.delivered, true) end
   futures.settle(context.delivered, nil, delivered)
 end
 
 --- The error of a reply that the caller will never have.
 function M.undelivered(context, status)
-  return errors.ended(status, ("replying to %s of %s"):format(context.method,
-                                                              context.peer))
+  return errors.ended(status, replying(context))
 end
 
 return M

@@ -4,7 +4,6 @@
 local check = require "perigee.check"
 local endpoints = require "perigee.endpoint"
 local errors = require "perigee.errors"
-local futures = require "perigee.future"
 local listeners = require "perigee.listener"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
@@ -227,6 +226,15 @@ local function end_children(engine)
 end
 jit.off(end_children)
 
+-- Each says by itself what it was.
+local function end_pending(inflight)
+  local why = "the engine was closed"
+  local event = native.event_t()
+  event.status, event.pointer, event.length = C.PERIGEE_CLOSED, why, #why
+  for _, future in pairs(inflight) do future.finish(future, event) end
+end
+jit.off(end_pending)
+
 --- Closes its listeners, sessions and regions and then itself, at once. What is
 -- pending ends in kind closed. Idempotent.
 function Engine:close()
@@ -238,10 +246,7 @@ function Engine:close()
   C.perigee_engine_close(handle)
   local inflight = self.inflight
   self.inflight = {}
-  for _, future in pairs(inflight) do
-    futures.settle(future, nil, errors.new("closed",
-      "its engine was closed while it was pending"))
-  end
+  end_pending(inflight)
   for _, landing in pairs(self.landed) do landing:abandon() end
   self.landed, self.replying, self.methods = {}, {}, {}
 end

@@ -8,6 +8,7 @@
 --              one result, or a table of them
 --   finish     function (future, event): settles it with the event's results
 --   waiter     signals to tell (loop.lua)
+--   doing      nil, or what to say of it: "running a task"
 --   again, inner  nil but for calls that go on in another session
 --              (call/again.lua): what to go on with, the future of what goes on
 --
@@ -36,11 +37,12 @@ function M.start(owner, operation, value, finish)
   return future
 end
 
---- A pending future of something else than an operation of the core.
-function M.new(owner)
+--- A pending future of something else than an operation of the core; doing is
+-- what to say of it, if others get to see it.
+function M.new(owner, doing)
   return setmetatable({ owner = owner or false, operation = false,
                         ended = false, value = false, finish = false,
-                        waiter = false }, Future)
+                        waiter = false, doing = doing }, Future)
 end
 
 --- Ends future with results; no more than once.
@@ -92,6 +94,15 @@ function M.results(future)
 end
 local results = M.results
 
+--- What is being done, and to whom.
+function M.doing(future)
+  local owner, what = future.owner, "an operation with "
+  if future.doing then return future.doing end
+  if owner and owner.session then owner, what = owner.session, "a call of " end
+  if not (owner and owner.text) then return "waiting for a future" end
+  return "waiting for " .. what .. owner:text()
+end
+
 -- What a wait gives that ended before its future did.
 function M.unfinished(what)
   if loop.state.stopping then
@@ -109,7 +120,7 @@ local function wait(future, seconds)
   local deadline = huge
   if seconds then deadline = loop.deadline(seconds) end
   if loop.wait(future, deadline) then return results(future) end
-  return M.unfinished("waiting for a future")
+  return M.unfinished(M.doing(future))
 end
 
 -- Of an operation of the core, without a limit: mostly it ends soon.
@@ -149,7 +160,8 @@ function Future:cancel()
   elseif inner then
     inner:cancel()
   else
-    M.settle(self, nil, errors.new("cancelled", "it was cancelled"))
+    M.settle(self, nil, errors.new("cancelled", M.doing(self)
+      .. ": it was cancelled"))
   end
 end
 

@@ -126,8 +126,10 @@ function M.connect(engine, address, options)
     return futures.done(nil, errors.from(operation, "connecting to " .. to,
                                          engine.handle, false, 4))
   end
-  return futures.start(engine, operation, {
+  local future = futures.start(engine, operation, {
     to = to, peer = options.peer, link = options.link, forced = by }, connected)
+  future.doing = "connecting to " .. to
+  return future
 end
 
 -- ---- Ending ----------------------------------------------------------------
@@ -231,7 +233,9 @@ function Session:region(name, options)
   if operation < 0 then
     return nil, errors.from(operation, doing, self.engine.handle, false)
   end
-  return futures.start(self, operation, name, looked_up):wait()
+  local future = futures.start(self, operation, name, looked_up)
+  future.doing = doing
+  return future:wait()
 end
 
 -- ---- Telling ---------------------------------------------------------------

@@ -47,8 +47,8 @@ local function run_job(job)
 end
 
 local function start(f, ...)
-  local job = { f = f, run = run_job, n = select("#", ...),
-                future = futures.new(), raised = nil, ... }
+  local job = { f = f, run = run_job, n = select("#", ...), raised = nil,
+                future = futures.new(false, "running a task"), ... }
   signals.enqueue(job)
   return job
 end

@@ -85,7 +85,7 @@ function M.wait(binding, operation, value, finish)
   local future = futures.start(binding, operation, value, finish)
   if loop.wait(future, huge) then return future end
   future:cancel()
-  return futures.unfinished("waiting for a reply")
+  return futures.unfinished(futures.doing(future))
 end
 
 --- Ends a future in what a function raised: waiting for it raises that.

@@ -1,0 +1,65 @@
+-- SPDX-License-Identifier: Apache-2.0
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+local sessions = require "perigee.session"
+
+-- What is said of a future that ends, or is waited for in vain, names what was
+-- being done and with whom.
+describe("the error of a future", function()
+  local worker, agent, proxy, session
+
+  before_each(function()
+    worker = assert(cases.agent("worker"))
+    worker:serve { name = "x", version = 1, methods = {
+      nap = function(seconds) perigee.sleep(seconds) end } }
+    agent = assert(cases.agent())
+    proxy = assert(agent:proxy("worker", "x", { timeout = 60 }))
+    session = assert(agent:session("worker"))
+  end)
+  after_each(cases.cleanup)
+
+  local function expect(kind, text, got, err)
+    assert.is_nil(got)
+    assert.equal(kind, err.kind, tostring(err))
+    assert.equal(text, tostring(err))
+  end
+
+  local PATIENCE = ": the time to wait is over, the operation goes on"
+
+  it("that was waited for in vain says for what", function()
+    local call, recv = proxy.async:nap(60), session:recv_imm()
+    local task = perigee.spawn(perigee.sleep, 60)
+    expect("timeout", "waiting for a call of worker" .. PATIENCE,
+           call:wait(0.01))
+    expect("timeout", "waiting for an operation with worker" .. PATIENCE,
+           recv:wait(0.01))
+    expect("timeout", "running a task" .. PATIENCE, task:wait(0.01))
+    task:cancel()
+    expect("cancelled", "running a task: it was cancelled", task:wait(0.01))
+  end)
+
+  it("whose engine was closed says what it was", function()
+    local call, recv = proxy.async:nap(60), session:recv_imm()
+    assert(cases.engine():listen(cases.address()))
+    local dialling = sessions.connect(agent.engine, cases.address(), {})
+    agent:close()
+    expect("closed", "calling x.nap of worker: the engine was closed",
+           call:wait(1))
+    expect("closed", "recv_imm with worker: the engine was closed",
+           recv:wait(1))
+    expect("closed", "connecting to " .. cases.address()
+      .. ": the engine was closed", dialling:wait(1))
+  end)
+
+  it("of a reply that has not gone yet names the caller", function()
+    local said
+    worker:serve { name = "y", version = 1, methods = {
+      slow = function()
+        local context = perigee.context()
+        local sent = perigee.spawn(function() return context:sent(0.001) end)
+        said = tostring(select(2, sent:wait(5)))
+      end } }
+    assert(agent:proxy("worker", "y")):slow()
+    assert.equal("replying to slow of " .. agent.name .. PATIENCE, said)
+  end)
+end)
