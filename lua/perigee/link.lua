@@ -194,10 +194,22 @@ local function retry(link)
   return retrying
 end
 
+-- Waits for future until deadline; not longer than for call, if that is given.
+local function wait(future, deadline, call)
+  if not call then return loop.wait(future, deadline) end
+  local signal = signals.new(1)
+  signals.attach(future, signal)
+  signals.attach(call, signal)
+  if not call.ended then loop.wait_signal(signal, deadline) end
+  signals.detach(call, signal)
+  signals.detach(future, signal)
+  return future.ended and true or false
+end
+
 -- What is under way when patience is over may still come to a good end.
-local function last_attempt(link, deadline)
+local function last_attempt(link, deadline, call)
   local attempt = link.attempt
-  if attempt and not attempt.ended then loop.wait(attempt, deadline) end
+  if attempt and not attempt.ended then wait(attempt, deadline, call) end
   local session = link:live()
   if session then return session end
   return nil, link.err
@@ -205,15 +217,16 @@ end
 
 --- The session, or one that is made now: tries until patience is over (in
 -- nanoseconds; huge: never), and lets what is under way then go on until
--- deadline. nil and an error, or nil and false if none is known. Waits.
-function Link:reach(patience, deadline)
+-- deadline. nil and an error, or nil and false if none is known. Waits; not
+-- longer than until call (a future), if that is given, has ended.
+function Link:reach(patience, deadline, call)
   while true do
     local session = self:live()
     if session then return session end
     if not self.engine.handle then return nil, closed(self) end
     local retrying = retry(self)
-    if not loop.wait(retrying, patience) then
-      return last_attempt(self, deadline)
+    if not wait(retrying, patience, call) then
+      return last_attempt(self, deadline, call)
     end
     local made, err = futures.results(retrying)
     if not made and not PASSING[err.kind] then return nil, err end

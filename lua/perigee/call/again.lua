@@ -60,16 +60,22 @@ local function failed(binding, err, why, deadline, sent)
   elseif links.PASSING[kind] then
     kind = now() < deadline and err.kind or "timeout"
   end
-  return errors.new(kind, ("%s; then, after %d attempts: %s"):format(
-    err.message, binding.link.tries, why.message), sent)
+  local tries, after = binding.link.tries, ""
+  if tries > 0 then
+    after = (", after %d attempt%s"):format(tries, tries > 1 and "s" or "")
+  end
+  return errors.new(kind, ("%s; then%s: %s"):format(err.message, after,
+                                                    why.message), sent)
 end
 
--- A session in which the peer serves what class says; or nil and an error.
-local function rejoin(binding, patience, deadline)
+-- A session in which the peer serves what class says; or nil and an error, or
+-- false if call, a future, has ended meanwhile.
+local function rejoin(binding, patience, deadline, call)
   local link, class = binding.link, binding.class
   while true do
-    local session, why = link:reach(patience, deadline)
+    local session, why = link:reach(patience, deadline, call)
     if not session then return nil, why end
+    if call and call.ended then return nil, false end
     local fine
     fine, why = M.fit(class, session, left(deadline))
     if fine then return session, M.unfit(class, binding.version, session) end
@@ -107,8 +113,9 @@ end
 
 --- What a call of method by proxy does that err was the end of: waits for the
 -- peer, and gives the function and the proxy to go on with; or nil and the
--- error to end with. began: when the call was submitted, false if it was not.
-function M.renew(proxy, method, err, began)
+-- error to end with. began: when the call was submitted, false if it was not;
+-- call: its future, if others have it.
+function M.renew(proxy, method, err, began, call)
   local binding = proxy[1]
   if not may(binding, err) then return nil, err end
   if binding.session.handle then
@@ -118,7 +125,7 @@ function M.renew(proxy, method, err, began)
   local root = binding.root or binding
   local sent = binding.sent or began and err.sent ~= false or false
   local patience, deadline = until_when(binding, method, began)
-  local session, why = rejoin(binding, patience, deadline)
+  local session, why = rejoin(binding, patience, deadline, call)
   if not root.link then return nil, outcome.gone(root, method) end
   if session and not why then
     root.session = session
@@ -144,7 +151,8 @@ end
 -- In a task: future is that of a call that err was the end of.
 local function go_on(future, call, method, err)
   local proxy, began = call.proxy, call.began
-  local on, other = M.renew(proxy, method, err, began)
+  if future.ended then return end
+  local on, other = M.renew(proxy, method, err, began, future)
   if future.ended then return end
   if not on then return settle(future, nil, other) end
   local fine, inner = pcall(other[1].class.async.__index[method.name], other,
@@ -158,7 +166,7 @@ end
 -- with its arguments is then raised by who waits for it.
 function M.later(proxy, method, err, ...)
   if not may(proxy[1], err) then return futures.done(nil, err) end
-  local future = futures.new(proxy[1])
+  local future = futures.new(proxy[1], outcome.doing(proxy[1], method))
   tasks.spawn(go_on, future, { proxy = proxy, began = false,
                                n = select("#", ...), ... }, method, err)
   return future
@@ -175,6 +183,7 @@ end
 function M.resume(future, method, told)
   local call, err = future.again, outcome.failure(future.owner, method, told)
   future.again, future.operation = nil, false
+  future.doing = outcome.doing(future.owner, method)
   if not may(future.owner, err) then return settle(future, nil, err) end
   tasks.spawn(go_on, future, call, method, err)
 end
