@@ -2,7 +2,8 @@
  *
  * death_test.c - a peer that is killed or stopped in the midst of everything:
  * long replies, pulled, staged and lent, a long request, one-sided access of
- * both kinds, a send and a receive, all at once.
+ * both kinds, a send and a receive, all at once. When it is killed is left to
+ * chance; PERIGEE_SEED=n repeats a run as far as that can be.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,9 @@
 #include "worker.h"
 
 enum { OPERATIONS = 9, ALL = WORKER_SIZE };
+/* All have ended long before, unless nothing but a timeout ends them; the rest
+ * is for machines with other things to do. */
+static const int64_t BOUND = 2000 * MS;
 
 static const uint8_t seven[] = {7, 0, 0, 0, 0, 0, 0, 28, 64};
 
@@ -147,7 +151,7 @@ static void killed_after(const struct variant *v, int64_t time) {
   int64_t start = clock_now();
   while (k.left > 0 || !k.lost) {
     work_poll(&k);
-    if (clock_now() - start > 100 * MS)
+    if (clock_now() - start > BOUND)
       fail_msg("%d of %d operations wait for the dead", k.left, before);
   }
   for (int i = 0; i < OPERATIONS; i++)
@@ -161,7 +165,10 @@ static void killed_after(const struct variant *v, int64_t time) {
 }
 
 static void all_ends_when_the_peer_is_killed(void **state) {
-  srand((unsigned)time(NULL));
+  const char *given = getenv("PERIGEE_SEED");
+  unsigned seed = given ? (unsigned)atoi(given) : (unsigned)time(NULL);
+  print_message("# PERIGEE_SEED=%u\n", seed);
+  srand(seed);
   for (int i = 0; i < 4; i++)
     killed_after(*state, (i * 12 + rand() % 12) * MS);
 }
@@ -178,7 +185,7 @@ static void all_times_out_when_the_peer_is_stopped(void **state) {
   int64_t start = clock_now();
   while (k.left > 0) {
     work_poll(&k);
-    if (clock_now() - start > 200 * MS)
+    if (clock_now() - start > BOUND)
       fail_msg("%d operations wait for the stopped", k.left);
   }
   for (int i = 0; i < OPERATIONS; i++) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "resolve.h"
 #include "transport/shm.h"
 
 uint64_t lent_bytes(const struct perigee_session *session) {
@@ -85,4 +86,20 @@ void deafen(struct perigee_listener *listener) {
 
 bool on_same_host(const struct perigee_session *session) {
   return session->same_host;
+}
+
+bool looked_up(struct perigee_engine *engine, const char *text, int family) {
+  struct address address;
+  struct addresses found = {.count = 0};
+  char reason[ADDRESS_REASON];
+  bool there = false;
+  if (address_parse(text, &address, reason) != PERIGEE_OK)
+    return false;
+  struct resolve *r = resolve_begin(engine, &address, NULL);
+  while (resolve_step(r, &found, reason) == 0)
+    usleep(1000);
+  resolve_end(r);
+  for (uint32_t i = 0; i < found.count; i++)
+    there |= found.at[i].any.sa_family == family;
+  return there;
 }

@@ -27,5 +27,7 @@ struct perigee_listener *moved_to(struct perigee_engine *engine, bool tcp);
 /* Nobody hears at a listener any more, though it is there. */
 void deafen(struct perigee_listener *listener);
 bool on_same_host(const struct perigee_session *session);
+/* Does the look-up of this address find one of the family (AF_INET)? */
+bool looked_up(struct perigee_engine *engine, const char *address, int family);
 
 #endif

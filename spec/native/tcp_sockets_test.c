@@ -5,6 +5,7 @@
  * The transport is the specs' own, so that only the sockets are in question.
  */
 #include "stranger.h"
+#include "support_inside.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,8 +15,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "address.h"
 
 static const struct variant inproc = {"inproc, host", "inproc", "host", 0,
                                       NULL};
@@ -93,29 +92,25 @@ static void sessions_over_both_families(void **state) {
   }
 }
 
-/* One of its addresses has no listener. */
+/* One of its addresses has no listener; it may have no IPv6 address at all. */
 static void all_addresses_of_a_name_are_tried(void **state) {
   (void)state;
   static const char addresses[][24] = {"tcp://127.0.0.1:0", "tcp://[::1]:0"};
+  static const int families[] = {AF_INET, AF_INET6};
   int good = 0;
   for (int i = 0; i < 2; i++) {
     struct pair p;
-    struct perigee_session *late[2];
     open_at(&p, addresses[i]);
+    bool has = looked_up(p.engine[0], "tcp://localhost:1", families[i]);
     snprintf(p.address, sizeof p.address, "tcp://localhost:%d", port_of(&p));
-    int op = perigee_connect(p.engine[0], p.address, "inproc", 5000 * MS);
-    for (int n = 0; n < 5000 && p.kept[0] == 0; n++, usleep(100))
-      for (int side = 0; side < 2; side++)
-        poll_side(&p, side);
-    struct perigee_event e = until(&p, 0, PERIGEE_EVENT_CONNECTED);
-    assert_int_equal(e.operation, op);
-    good += e.status == 0;
-    if (e.status == 0)
+    ended(&p, 0, perigee_connect(p.engine[0], p.address, "inproc", 5000 * MS),
+          has ? PERIGEE_OK : PERIGEE_NOT_FOUND);
+    if (has)
       until(&p, 1, PERIGEE_EVENT_ACCEPTED);
-    (void)late;
     pair_close(&p);
+    good += has;
   }
-  assert_true(good >= 1); /* localhost may have no IPv6 address here */
+  assert_true(good >= 1);
 }
 
 static void listening_beyond_loopback_needs_a_secret(void **state) {

@@ -126,7 +126,8 @@ void worker_start(struct worker *w, const struct variant *v) {
   assert_int_equal(perigee_engine_open(&o, &w->engine), 0);
   struct perigee_event e;
   int status = PERIGEE_NOT_FOUND; /* bound, and not yet listening */
-  for (int i = 0; i < 1000 && status != PERIGEE_OK; i++) {
+  for (int i = 0; i < 5000 && status != PERIGEE_OK; i++) {
+    usleep(i ? 1000 : 0);
     e = worker_await(w,
                      perigee_connect(w->engine, w->address, v->transport, -1));
     status = e.status;
