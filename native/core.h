@@ -175,7 +175,7 @@ struct perigee_session {
   bool devices;      /* of verbs are here, and may be used */
   bool ticketed;     /* its listener takes in holders of tickets only */
   bool moves, stays; /* to another socket; and not (neighbour.h); */
-  bool sent_on;      /* it was told to */
+  bool sent_on;      /* it was told to, and is none of engine->hellos */
   char why[REASON];  /* it is carried by what it is, for people */
   bool waits;        /* something waits until the socket has room */
   struct dial *dial; /* dial.c: while it looks for the peer over TCP */

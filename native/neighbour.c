@@ -254,6 +254,7 @@ bool neighbour_call(struct perigee_session *s) {
   session_send(s, &f, NULL, 0);
   explicit_bzero(&f.move, sizeof f.move);
   s->sent_on = true;
+  s->engine->hellos--; /* what it does here from now on is to hang up */
   return true;
 }
 
