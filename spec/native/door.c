@@ -15,7 +15,7 @@ void open_side(struct pair *p, int side, const char *secret,
                const char *scope) {
   struct perigee_options o;
   variant_options(&inproc, &o);
-  o.hello_timeout = 500 * MS;
+  o.hello_timeout = 2000 * MS;
   o.secret = secret;
   o.scope = scope;
   assert_int_equal(perigee_engine_open(&o, &p->engine[side]), 0);
@@ -60,7 +60,7 @@ void poll_both(struct pair *p) {
 
 void hear(struct pair *p, int fd, struct heard *h, int most) {
   static struct wire wire;
-  int64_t end = clock_now() + 5000 * MS;
+  int64_t end = clock_now() + 20000 * MS;
   wire.length = 0;
   *h = (struct heard){.count = 0};
   while (!h->cut && h->count < most) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stranger.h"
+#include "support_inside.h"
 
 #include <string.h>
 #include <sys/socket.h>
@@ -72,7 +73,7 @@ static bool cut(int fd) {
 }
 
 void until_cut(struct pair *p, int fd) {
-  int64_t end = clock_now() + 2000 * MS;
+  int64_t end = clock_now() + 2 * PATIENCE;
   while (!cut(fd)) {
     quiet(p, 1);
     if (clock_now() > end)
@@ -84,12 +85,28 @@ void until_cut(struct pair *p, int fd) {
 void open_for_strangers(struct pair *p) {
   struct perigee_options o;
   variant_options(&variant_default, &o);
-  o.hello_timeout = 100 * MS;
+  o.hello_timeout = PATIENCE;
   o.hellos = HELLOS;
   pair_open_with(p, (void *)(uintptr_t)&variant_default, &o);
 }
 
+void hurry(struct pair *p, bool on) {
+  set_hello_timeout(p->engine[1], on ? 100 * MS : PATIENCE);
+}
+
+void until_refused(struct pair *p, uint64_t count) {
+  int64_t end = clock_now() + 2 * PATIENCE;
+  while (perigee_counters(p->engine[1], NULL)->refused < count &&
+         clock_now() < end)
+    quiet(p, 1);
+  assert_true(perigee_counters(p->engine[1], NULL)->refused >= count);
+}
+
 void close_to_strangers(struct pair *p) {
+  int64_t end = clock_now() + AT_ONCE;
+  while (perigee_counters(p->engine[1], NULL)->sessions > 1 &&
+         clock_now() < end)
+    quiet(p, 1);
   friend_served(p);
   assert_int_equal(perigee_counters(p->engine[1], NULL)->sessions, 1);
   pair_close(p);

@@ -10,9 +10,17 @@
 
 enum { HELLOS = 16 };
 
-/* A pair whose listener has little patience, 100 ms and HELLOS strangers. */
+/* What is sent away at once is, long before PATIENCE is over: so this holds on a
+ * machine that does other things, too. */
+static const int64_t PATIENCE = 10000 * MS, AT_ONCE = 2000 * MS;
+
+/* A pair whose listener has patience, and takes in HELLOS strangers. */
 void open_for_strangers(struct pair *p);
-/* Nothing is left of any stranger. */
+/* Those who come from now on have 100 ms; or PATIENCE again. */
+void hurry(struct pair *p, bool on);
+/* Polls until so many were refused. */
+void until_refused(struct pair *p, uint64_t count);
+/* Nothing is left of any stranger, or will be in a moment. */
 void close_to_strangers(struct pair *p);
 /* The pair's own session is of use still. */
 void friend_served(struct pair *p);

@@ -84,6 +84,10 @@ void deafen(struct perigee_listener *listener) {
   close(nobody);
 }
 
+void set_hello_timeout(struct perigee_engine *engine, int64_t timeout) {
+  engine->options.hello_timeout = timeout;
+}
+
 bool on_same_host(const struct perigee_session *session) {
   return session->same_host;
 }

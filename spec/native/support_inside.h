@@ -26,6 +26,8 @@ uint32_t session_of(struct perigee_engine *engine, int operation);
 struct perigee_listener *moved_to(struct perigee_engine *engine, bool tcp);
 /* Nobody hears at a listener any more, though it is there. */
 void deafen(struct perigee_listener *listener);
+/* How long those who come from now on may take for their hello. */
+void set_hello_timeout(struct perigee_engine *engine, int64_t timeout);
 bool on_same_host(const struct perigee_session *session);
 /* Does the look-up of this address find one of the family (AF_INET)? */
 bool looked_up(struct perigee_engine *engine, const char *address, int family);

@@ -23,7 +23,7 @@ static void open_engines(struct pair *p, bool insecure) {
   struct perigee_options o;
   *p = (struct pair){.variant = &inproc};
   variant_options(&inproc, &o);
-  o.hello_timeout = 100 * MS;
+  o.hello_timeout = PATIENCE;
   o.hellos = HELLOS;
   o.secret = "";
   o.insecure = insecure;
@@ -252,8 +252,6 @@ static void a_port_scan(void **state) {
     if (i % 50 == 0)
       friend_served(&p);
   }
-  for (int64_t end = clock_now() + 50 * MS; clock_now() < end;)
-    quiet(&p, 1);
   close_to_strangers(&p);
 }
 
@@ -270,7 +268,7 @@ static void other_protocols_are_sent_away_at_once(void **state) {
     quiet(&p, 1);
     say(fd, texts[i], sizeof texts[i], NULL, 0);
     until_cut(&p, fd);
-    assert_true(clock_now() - start < 90 * MS);
+    assert_true(clock_now() - start < AT_ONCE);
   }
   close_to_strangers(&p);
 }
@@ -279,6 +277,7 @@ static void the_silent_are_sent_away_in_time(void **state) {
   (void)state;
   struct pair p;
   open_port(&p);
+  hurry(&p, true);
   int64_t start = clock_now();
   until_cut(&p, knock(&p));
   assert_true(clock_now() - start >= 90 * MS);
@@ -293,14 +292,10 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
   open_port(&p);
   for (int i = 0; i < 4 * HELLOS; i++)
     fds[i] = knock(&p);
-  for (int64_t end = clock_now() + 20 * MS; clock_now() < end;)
-    quiet(&p, 1);
+  until_refused(&p, 3 * HELLOS);
   quiet(&p, 200); /* those that made room are gone with the next poll */
   assert_true(perigee_counters(p.engine[1], NULL)->sessions <= HELLOS + 1);
-  assert_true(perigee_counters(p.engine[1], NULL)->refused >= 3 * HELLOS);
   friend_served(&p);
-  for (int64_t end = clock_now() + 150 * MS; clock_now() < end;)
-    quiet(&p, 1);
   pair_dial(&p, late);
   perigee_session_free(late[0]);
   until(&p, 1, PERIGEE_EVENT_LOST);
@@ -349,15 +344,13 @@ static void a_silent_crowd_makes_room(void **state) {
     assert_true(perigee_counters(p.engine[1], NULL)->sessions <= HELLOS + 1);
     int64_t start = clock_now();
     pair_dial(&p, late);
-    assert_true(clock_now() - start < 90 * MS);
+    assert_true(clock_now() - start < AT_ONCE);
     perigee_session_free(late[0]);
     until(&p, 1, PERIGEE_EVENT_LOST);
     perigee_session_free(late[1]);
     for (int i = 0; i < 2 * HELLOS; i++)
       close(fds[i]);
   }
-  for (int64_t end = clock_now() + 50 * MS; clock_now() < end;)
-    quiet(&p, 1);
   close_to_strangers(&p);
 }
 
@@ -373,7 +366,7 @@ static void lengths_that_are_no_lengths(void **state) {
     int fd = knock(&p);
     say(fd, head, sizeof head, NULL, 0);
     until_cut(&p, fd);
-    assert_true(clock_now() - start < 90 * MS);
+    assert_true(clock_now() - start < AT_ONCE);
   }
   close_to_strangers(&p);
 }
@@ -393,11 +386,14 @@ static void a_hello_byte_by_byte(void **state) {
     if (i % 16 == 0)
       quiet(&p, 1);
   }
-  for (int64_t end = clock_now() + 50 * MS; clock_now() < end;)
-    quiet(&p, 1);
   ssize_t n;
-  while ((n = recv(fd, heard + got, sizeof heard - got, MSG_DONTWAIT)) > 0)
-    got += (uint32_t)n;
+  int64_t end = clock_now() + AT_ONCE;
+  while ((n = recv(fd, heard + got, sizeof heard - got, MSG_DONTWAIT)) != 0 &&
+         clock_now() < end) {
+    got += n > 0 ? (uint32_t)n : 0;
+    quiet(&p, 1);
+  }
+  assert_int_equal(n, 0);
   while (at < got && f.type != FRAME_REFUSE) {
     int used = wire_frame(heard + at, got - at, &f);
     assert_true(used > 0);
