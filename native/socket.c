@@ -10,7 +10,8 @@
 
 #include "core.h"
 
-enum { READY = 32, TAGS = 7 };
+/* READS: of one socket, before others have their turn. */
+enum { READY = 32, TAGS = 7, READS = 16 };
 
 static int control(struct perigee_engine *engine, int how, int fd, void *what,
                    int tag, uint32_t events) {
@@ -145,7 +146,7 @@ static void socket_ready(struct perigee_session *s) {
   int got;
   uint32_t room;
   s->engine->progress++;
-  do {
+  for (int reads = 0; reads < READS; reads++) {
     room = (uint32_t)sizeof s->wire.bytes - s->wire.length;
     got = wire_read(s->fd, &s->wire);
     if (got == PERIGEE_AGAIN)
@@ -165,8 +166,10 @@ static void socket_ready(struct perigee_session *s) {
     }
     /* Less than there was room for: the rest, or the end, comes with the next
      * look, as epoll tells what is there for as long as it is. A hello's next
-     * frame is waited for. */
-  } while ((uint32_t)got == room || s->state == PERIGEE_SESSION_HELLO);
+     * frame is waited for; but nobody who never stops talking keeps us. */
+    if ((uint32_t)got < room && s->state != PERIGEE_SESSION_HELLO)
+      return;
+  }
 }
 
 void socket_look(struct perigee_session *s) {

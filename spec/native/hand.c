@@ -147,9 +147,8 @@ static bool proves(struct hand *h, const struct secret *secret) {
   return says(h, &f, FRAME_PROOF) && handshake_proven(&h->shake, f.proof);
 }
 
-bool hand_open(struct hand *h, const struct secret *secret) {
+bool hand_joins(struct hand *h, const struct secret *secret) {
   struct frame f;
-  uint8_t key[SEAL_KEY];
   if (!proves(h, secret) || !says(h, &f, FRAME_OFFER))
     return false;
   const struct tcp_offer offer = {h->engine->options.ring, TCP_WINDOW};
@@ -157,10 +156,17 @@ bool hand_open(struct hand *h, const struct secret *secret) {
   memcpy(f.offer.bytes, &offer, sizeof offer);
   f.offer.length = sizeof offer;
   hand_frame(h, &f);
-  f = (struct frame){.type = FRAME_READY};
-  hand_frame(h, &f);
-  if (!says(h, &f, FRAME_READY))
+  return says(h, &f, FRAME_READY);
+}
+
+bool hand_open(struct hand *h, const struct secret *secret) {
+  struct frame f = {.type = FRAME_READY};
+  struct perigee_event events[4];
+  uint8_t key[SEAL_KEY];
+  if (!hand_joins(h, secret))
     return false;
+  hand_frame(h, &f);
+  hand_poll(h, events, 4);
   handshake_end(&h->shake, h->key);
   handshake_seal(h->key, 0, h->dials, key);
   seal_begin(&h->out, key, seal_has_aes());

@@ -41,7 +41,9 @@ void hand_says_hello(struct hand *hand, const struct frame *hello);
 /* After both have: the proof. */
 bool hand_proof(struct hand *hand, const struct secret *secret,
                 struct frame *proof);
-/* All of it, as it should be, up to READY; false: it was refused. */
+/* All of it, as it should be, but for its own READY; false: it was refused. */
+bool hand_joins(struct hand *hand, const struct secret *secret);
+/* And that: the session is open. */
 bool hand_open(struct hand *hand, const struct secret *secret);
 /* Bytes of the lane's stream 0, sealed if the session is. */
 void hand_lane(struct hand *hand, const void *bytes, uint32_t length);
