@@ -289,7 +289,7 @@ struct perigee_engine {
   int epoll, spare_fd;   /* the other: listen.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
-  uint32_t hellos;
+  uint32_t hellos; /* of strangers, under way */
   char detail[512];
   struct perigee_counters counters; /* its own, and of sessions that ended */
   struct perigee_counters totals;

@@ -182,28 +182,33 @@ static void turn_away(struct perigee_listener *l, int fd) {
                "hellos and sessions)");
 }
 
-/* It has not said hello, nor sent what nobody has read yet. */
-static bool silent(const struct perigee_session *s) {
+/* Somebody who came got that far, and has sent nothing that is not read yet. */
+static bool waits_at(const struct perigee_session *s, enum hello_step step) {
   char byte;
-  return s->state == PERIGEE_SESSION_HELLO && s->step == HELLO_STRANGE &&
-         !s->dialed && !s->alone &&
-         recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+  return s->state == PERIGEE_SESSION_HELLO && s->step == step && !s->dialed &&
+         !s->alone && recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
 }
 
-/* A silent crowd keeps nobody out: of those who say nothing the first that came
- * makes room for who comes. */
-static bool is_room(struct perigee_engine *engine) {
+static bool make_room(struct perigee_engine *engine, enum hello_step step,
+                      const char *why) {
   struct node *n, *head = &engine->sessions;
-  if (engine->hellos < engine->options.hellos)
-    return true;
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (silent(s)) {
-      session_end(s, PERIGEE_TIMEOUT, "it said nothing, and others came");
+    if (waits_at(s, step)) {
+      session_end(s, PERIGEE_TIMEOUT, why);
       return true;
     }
   }
   return false;
+}
+
+/* A crowd keeps nobody out: of those who say nothing the first that came makes
+ * room for who comes, and then of those who said hello, as anybody can, and do
+ * not prove who they are. */
+static bool is_room(struct perigee_engine *engine) {
+  return engine->hellos < engine->options.hellos ||
+         make_room(engine, HELLO_STRANGE, "it said nothing, and others came") ||
+         make_room(engine, HELLO_MET, "it proved nothing, and others came");
 }
 
 static void let_in(struct perigee_listener *l, struct perigee_session *s,

@@ -76,6 +76,11 @@ struct perigee_session *proof_owner(struct perigee_engine *,
 
 /* ---- hello.c ----------------------------------------------------------- */
 void hello_begin(struct perigee_session *session);
+/* Is it one of engine->hellos, while it says hello? Who was dialed is no
+ * stranger, and who was sent on will hang up. */
+static inline bool hello_counts(const struct perigee_session *session) {
+  return !session->alone && !session->dialed && !session->sent_on;
+}
 /* Its steps, for who hears the peer's hello and offer by other ways. What this
  * side says; does the peer's hello fit, and its half of the transport (false:
  * the session has ended); and that all is in place. */

@@ -194,6 +194,65 @@ static void they_are_told_of_now_and_then(void **state) {
   pair_drop(&p);
 }
 
+/* ---- Crowds ------------------------------------------------------------- */
+
+enum { FEW = 4 };
+
+/* The listener takes in a few at a time, and its hellos last. */
+static void open_to_few(struct pair *p) {
+  struct perigee_options o;
+  open_with(p, words, words);
+  perigee_engine_close(p->engine[1]);
+  variant_options(p->variant, &o);
+  o.secret = words;
+  o.scope = "cluster";
+  o.hellos = FEW;
+  o.hello_timeout = 60000 * MS;
+  assert_int_equal(perigee_engine_open(&o, &p->engine[1]), 0);
+  open_port(p);
+}
+
+/* It takes no secret to say hello. */
+static void a_crowd_that_says_hello_keeps_nobody_out(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  struct frame f = tcp_hello();
+  int fds[FEW];
+  open_to_few(&p);
+  for (int i = 0; i < FEW; i++) {
+    fds[i] = knock(&p);
+    say_frame(fds[i], &f, NULL, 0);
+    hear(&p, fds[i], &h, 1);
+    assert_int_equal(h.frame[0].type, FRAME_HELLO);
+  }
+  perigee_tell_refused(p.engine[1], -1);
+  pair_dial(&p, p.session);
+  friend_served(&p);
+  hear(&p, fds[0], &h, HEARD); /* it came first */
+  assert_int_equal(perigee_counters(p.engine[1], NULL)->refused, 1);
+  for (int i = 0; i < FEW; i++)
+    close(fds[i]);
+  pair_drop(&p);
+}
+
+/* They are dialed, and say nothing. */
+static void those_who_are_dialed_keep_nobody_out(void **state) {
+  (void)state;
+  struct pair p;
+  struct pair silent;
+  open_to_few(&p);
+  open_with(&silent, words, words);
+  for (int i = 0; i < FEW; i++)
+    assert_true(perigee_connect(p.engine[1], silent.address, "inproc",
+                                60000 * MS) >= 0);
+  quiet(&p, 1000);
+  pair_dial(&p, p.session);
+  friend_served(&p);
+  pair_drop(&p);
+  pair_drop(&silent);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_silent_hear_nothing),
@@ -205,6 +264,8 @@ int main(void) {
       cmocka_unit_test(keys_that_agree_with_any_are_refused),
       cmocka_unit_test(no_address_is_told_to_strangers),
       cmocka_unit_test(they_are_told_of_now_and_then),
+      cmocka_unit_test(a_crowd_that_says_hello_keeps_nobody_out),
+      cmocka_unit_test(those_who_are_dialed_keep_nobody_out),
   };
   return cmocka_run_group_tests_name("intruders", tests, NULL, NULL);
 }
