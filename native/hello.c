@@ -164,10 +164,15 @@ static int agree(struct perigee_session *s, const struct hello *h) {
 
 /* Who was dialed says its own only to a peer that may stay. */
 static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
+  char reason[REASON];
+  int status;
   if (!s->dialed && !wire_foreign(h))
     s->devices = choice_devices(s->engine);
   if (!hello_fits(s, h))
     return PERIGEE_OK;
+  status = proof_wanted(s, h, reason);
+  if (status < 0)
+    return refuse(s, status, reason);
   if (!s->dialed)
     say_hello(s);
   return s->state == PERIGEE_SESSION_ENDED ? PERIGEE_OK : agree(s, h);

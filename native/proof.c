@@ -40,9 +40,8 @@ static const struct secret *secret_of(const struct perigee_session *s) {
   return s->ticket ? &s->ticket_key : &s->engine->secret;
 }
 
-/* Both have one or none: else neither could be told what is missing. */
-static int check_flags(const struct perigee_session *s, const struct hello *h,
-                       char reason[REASON]) {
+int proof_wanted(const struct perigee_session *s, const struct hello *h,
+                 char reason[REASON]) {
   bool ours = s->engine->secret.set, theirs = h->flags & HELLO_SECRET;
   if (s->ticket != h->ticket) {
     snprintf(reason, REASON,
@@ -65,13 +64,10 @@ int proof_agree(struct perigee_session *s, const struct hello *h,
   struct frame f = {.type = FRAME_HELLO, .hello = *h};
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
   uint32_t flags = flags_of(s->engine);
-  int status = check_flags(s, h, reason);
-  if (status < 0)
-    return status;
   s->sealed = (flags | h->flags) & HELLO_ENCRYPT;
   s->aes = flags & h->flags & HELLO_AES;
-  status = handshake_agree(&s->handshake, secret_of(s), bytes,
-                           wire_encode(&f, bytes), h->public_key);
+  int status = handshake_agree(&s->handshake, secret_of(s), bytes,
+                               wire_encode(&f, bytes), h->public_key);
   if (status < 0)
     snprintf(reason, REASON, "the peer's public key is none");
   return status;

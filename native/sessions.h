@@ -62,6 +62,10 @@ const struct perigee_transport *transport_alone(struct perigee_engine *);
 /* Fills in what a HELLO over TCP says of this side, as the last thing: 0, or
  * there was no randomness. */
 int proof_hello(struct perigee_session *session, struct frame *hello);
+/* Can the peer prove what this side wants, by its HELLO? Both have a secret or
+ * none (else neither could be told what is missing), and the same ticket. */
+int proof_wanted(const struct perigee_session *, const struct hello *,
+                 char reason[REASON]);
 /* With the peer's: the key that proofs are made of, or a status and why. */
 int proof_agree(struct perigee_session *, const struct hello *,
                 char reason[REASON]);

@@ -109,6 +109,24 @@ static void who_says_hello_by_something_else_hears_only_that(void **state) {
   pair_drop(&p);
 }
 
+/* Not what this engine is, nor by what it can be found on its host. */
+static void who_has_no_secret_hears_only_that(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  struct frame f = tcp_hello();
+  f.hello.flags = 0;
+  open_with(&p, words, words);
+  int fd = knock(&p);
+  say_frame(fd, &f, NULL, 0);
+  hear(&p, fd, &h, HEARD);
+  assert_int_equal(h.count, 1);
+  is_refusal(&h.frame[0], PERIGEE_DENIED, "who dials has none");
+  told(&p, PERIGEE_DENIED, "who dials has none");
+  close(fd);
+  pair_drop(&p);
+}
+
 static void a_wrong_proof_is_answered_by_no_proof(void **state) {
   (void)state;
   struct pair p;
@@ -260,6 +278,7 @@ int main(void) {
       cmocka_unit_test(other_versions_hear_which_are_known),
       cmocka_unit_test(who_skips_the_proof_hears_only_that),
       cmocka_unit_test(who_says_hello_by_something_else_hears_only_that),
+      cmocka_unit_test(who_has_no_secret_hears_only_that),
       cmocka_unit_test(a_wrong_proof_is_answered_by_no_proof),
       cmocka_unit_test(keys_that_agree_with_any_are_refused),
       cmocka_unit_test(no_address_is_told_to_strangers),
