@@ -248,11 +248,15 @@ static void close_parts(struct perigee_engine *engine) {
   }
 }
 
+/* All peers are told before any is waited for. */
 static void close_sessions(struct perigee_engine *engine) {
-  struct node *n;
-  while ((n = engine->sessions.next) != &engine->sessions) {
+  struct node *n, *head = &engine->sessions;
+  for (n = head->next; n != head; n = n->next)
+    session_part(CONTAINER(n, struct perigee_session, node));
+  sessions_drain(engine);
+  while ((n = head->next) != head) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    perigee_session_close(s);
+    session_end(s, PERIGEE_CLOSED, "its engine was closed here");
     session_destroy(s);
   }
   while ((n = engine->dead.next) != &engine->dead)

@@ -107,20 +107,23 @@ void session_forsake(struct perigee_session *s) {
   wire_close(&s->wire);
 }
 
+void session_part(struct perigee_session *s) {
+  struct frame bye = {.type = FRAME_BYE};
+  if (s->state == PERIGEE_SESSION_OPEN)
+    session_tell(s, &bye, NULL, 0);
+}
+
 void perigee_session_close(struct perigee_session *s) {
   ENTER(s->engine);
-  struct frame bye = {.type = FRAME_BYE};
   if (!engine_alive(s->engine)) {
     session_forsake(s);
     return;
   }
   if (s->state == PERIGEE_SESSION_ENDED)
     return;
-  if (s->state == PERIGEE_SESSION_OPEN) {
-    session_tell(s, &bye, NULL, 0);
-    if (s->spoken)
-      session_drain(s);
-  }
+  session_part(s);
+  if (s->spoken)
+    session_drain(s);
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
 }
 

@@ -25,6 +25,8 @@ struct perigee_session *session_new(struct perigee_engine *, int fd);
 /* ---- session_end.c ----------------------------------------------------- */
 void session_end(struct perigee_session *session, int status,
                  const char *reason);
+/* Tells the peer, of one that is open, that it will. */
+void session_part(struct perigee_session *session);
 void session_destroy(struct perigee_session *session);
 void session_forsake(struct perigee_session *session);
 /* Its hello is given up, to be said anew elsewhere. */
@@ -104,11 +106,13 @@ void endpoint_tick(struct perigee_session *session);
 /* Gives the session's socket to its lane, if that takes it; false: the session
  * has ended. */
 bool streams_take(struct perigee_session *session);
-/* Of sessions whose frames go through the lane: those that came, one for the
- * peer (as wire_send), and until the last has gone. */
+/* Of sessions whose frames go through the lane: those that came, and one for the
+ * peer (as wire_send). Until the last has gone, or a moment has passed: of one
+ * session, of all of them. */
 void session_hear(struct perigee_session *session);
 int session_say(struct perigee_session *session, const struct frame *frame);
 void session_drain(struct perigee_session *session);
+void sessions_drain(struct perigee_engine *engine);
 
 /* ---- attach.c ---------------------------------------------------------- */
 /* Dials them once the lane wants any; one of them is connected, or is not; none

@@ -53,11 +53,34 @@ int session_say(struct perigee_session *s, const struct frame *f) {
   return lane_table(s->lane)->say(s->lane, bytes, wire_encode(f, bytes));
 }
 
-/* Until the peer has been told the last. */
-void session_drain(struct perigee_session *s) {
-  int64_t end = engine_clock(s->engine) + DRAIN;
-  for (int i = 0; i < DRAIN_TURNS && !lane_table(s->lane)->drained(s->lane) &&
-                  engine_clock(s->engine) < end;
+/* ---- Until all was said ---------------------------------------------------- */
+
+static bool said(const struct perigee_session *s) {
+  return s->state != PERIGEE_SESSION_OPEN || !s->spoken ||
+         lane_table(s->lane)->drained(s->lane);
+}
+
+static bool all_said(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->sessions;
+  bool all = true;
+  for (n = head->next; n != head; n = n->next)
+    all &= said(CONTAINER(n, struct perigee_session, node));
+  return all;
+}
+
+static void drain(struct perigee_engine *engine,
+                  const struct perigee_session *only) {
+  int64_t end = engine_clock(engine) + DRAIN;
+  for (int i = 0; i < DRAIN_TURNS && !(only ? said(only) : all_said(engine)) &&
+                  engine_clock(engine) < end;
        i++)
-    fabrics_turn(s->engine);
+    fabrics_turn(engine);
+}
+
+void session_drain(struct perigee_session *s) {
+  drain(s->engine, s);
+}
+
+void sessions_drain(struct perigee_engine *engine) {
+  drain(engine, NULL);
 }

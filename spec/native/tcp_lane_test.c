@@ -320,6 +320,43 @@ static void a_stream_is_attached_once_and_to_the_living(void **state) {
     close(fds[i]);
 }
 
+/* ---- Closing --------------------------------------------------------------------- */
+
+enum { PEERS = 20 };
+
+static int64_t passed;
+
+/* Time passes by looking at the clock. */
+static int64_t looked_at(void *context) {
+  (void)context;
+  return passed += MS;
+}
+
+/* Each would take 50 ms by itself. */
+static void those_who_read_nothing_hold_up_a_close_together(void **state) {
+  (void)state;
+  struct perigee_engine *engine;
+  struct perigee_options o;
+  struct hand hands[PEERS];
+  perigee_options(&o);
+  o.secret = "sixteen letters of secret";
+  o.clock = looked_at;
+  o.hello_timeout = o.dead_after = 1000000 * MS;
+  assert_int_equal(perigee_engine_open(&o, &engine), 0);
+  for (int i = 0; i < PEERS; i++) {
+    hand_come(&hands[i], engine, true);
+    assert_true(hand_open(&hands[i], &engine->secret));
+  }
+  int64_t before = passed;
+  perigee_engine_close(engine);
+  assert_true(passed - before >= 50 * MS);
+  assert_true(passed - before < 100 * MS);
+  for (int i = 0; i < PEERS; i++) {
+    assert_true(hand_drop(&hands[i]) > 0);
+    hand_close(&hands[i]);
+  }
+}
+
 #define SCENE(test)                                                            \
   cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
 
@@ -338,6 +375,7 @@ int main(void) {
       SCENE(credit_for_what_was_never_sent_is_a_lie),
       SCENE(words_of_operations_that_are_none_mean_nothing),
       SCENE(a_stream_is_attached_once_and_to_the_living),
+      cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
