@@ -62,7 +62,7 @@ static void unmark(struct operation *op) {
   op->marked = false;
   lane_table(session->lane)->mark(session->lane, op->index, 0);
   const struct perigee_transport *t = lane_table(session->lane);
-  if (session->state != PERIGEE_SESSION_OPEN)
+  if (session->state != PERIGEE_SESSION_OPEN || op->state == QUEUED)
     return;
   /* The peer waits for it to take back what its reply refers to, still serves
    * what has ended otherwise, or has not looked at all that was sent. */
@@ -120,8 +120,10 @@ void call_stop(struct operation *op, int status) {
     operation_free(op);
     return;
   }
-  if (op->state == QUEUED) /* nobody has seen what it lent */
+  if (op->state == QUEUED) { /* the peer has not heard of it */
     call_let_go(op);
+    unmark(op);
+  }
   step(op, STOP);
   call_end(op, status);
 }

@@ -249,6 +249,40 @@ static void the_end_of_a_stream_is_seen_behind_its_last_bytes(void **state) {
   lost_by(s, PERIGEE_PEER_LOST);
 }
 
+/* ---- Ends ----------------------------------------------------------------------- */
+
+static int call_out(struct scene *s) {
+  static const uint8_t bytes[1024];
+  struct perigee_message m = {
+      .head = bytes, .length = sizeof bytes, .timeout = -1};
+  int op = perigee_call(s->hand.session, &m);
+  assert_true(op >= 0);
+  return op;
+}
+
+/* What the engine tells of an operation that is cancelled: bytes. */
+static size_t told_by_cancel(struct scene *s, int op) {
+  look(s, 8);
+  hand_drop(&s->hand);
+  perigee_cancel(s->engine, op);
+  look(s, 8);
+  return hand_drop(&s->hand);
+}
+
+/* A peer that is stopped on this host is not dead: it would be told without
+ * end of calls that time out while they wait for room in its ring. */
+static void the_peer_is_told_of_ends_of_what_it_was_sent(void **state) {
+  struct scene *s = *state;
+  const struct perigee_counters *c = perigee_counters(s->engine, NULL);
+  int first = call_out(s), last = first;
+  while (c->stalls == 0) {
+    last = call_out(s);
+    c = perigee_counters(s->engine, NULL);
+  }
+  assert_int_equal(told_by_cancel(s, first), sizeof(struct tcp_head));
+  assert_int_equal(told_by_cancel(s, last), 0);
+}
+
 /* ---- Memory --------------------------------------------------------------------- */
 
 static void crumbs_do_not_fill_the_stash(void **state) {
@@ -369,6 +403,7 @@ int main(void) {
       SCENE(later_bytes_may_come_first_by_another_stream),
       SCENE(the_same_by_two_streams_at_once_is_found_out),
       SCENE(the_end_of_a_stream_is_seen_behind_its_last_bytes),
+      SCENE(the_peer_is_told_of_ends_of_what_it_was_sent),
       SCENE(crumbs_do_not_fill_the_stash),
       SCENE(more_than_the_window_is_a_lie),
       SCENE(a_peer_that_reads_nothing_is_given_up),
