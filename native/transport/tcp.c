@@ -25,7 +25,12 @@
 #include <linux/sockios.h>
 #include <unistd.h>
 
-enum { RING_MIN = 4096, RING_MAX = 16 << 20, FIRST_GENERATIONS = 64 };
+enum {
+  RING_MIN = 4096,
+  RING_MAX = 16 << 20,
+  FIRST_GENERATIONS = 64,
+  GENERATIONS_APART = 1 << 30
+};
 
 void tcp_break(struct lane *lane, int status, const char *format, ...) {
   va_list list;
@@ -188,6 +193,7 @@ static void tcp_close(struct lane *lane) {
   tcp_loans_close(lane);
   free(lane->frames);
   free(lane->overs.at);
+  free(lane->told.at);
   free(lane->claims.at);
   free(lane);
 }
@@ -318,20 +324,29 @@ uint32_t *generation_place(struct generations *g, uint32_t number) {
   return &g->at[number];
 }
 
-static void tcp_mark(struct lane *lane, uint16_t operation,
-                     uint32_t generation) {
-  (void)lane, (void)operation, (void)generation;
-}
-
 static void tcp_over(struct lane *lane, uint16_t operation,
                      uint32_t generation) {
   struct tcp_head head = {
       .type = TCP_OVER, .operation = operation, .generation = generation};
   if (lane->cut || lane->status < 0 || !lane->streams[0])
     return;
+  uint32_t *told = generation_place(&lane->told, operation);
+  if (!told) {
+    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what has ended");
+    return;
+  }
+  *told = generation;
   lane->held |= tcp_idle(lane->streams[0]); /* the next call may follow */
   tcp_put(lane->streams[0], &head, NULL);
   lane->options.stir(lane->options.session);
+}
+
+/* Generations go round, and the peer goes by the last that it was told of. */
+static void tcp_mark(struct lane *lane, uint16_t operation,
+                     uint32_t generation) {
+  uint32_t told = generation_of(&lane->told, operation);
+  if (told != 0 && generation != 0 && generation - told > GENERATIONS_APART)
+    tcp_over(lane, operation, generation - 1);
 }
 
 bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation) {

@@ -43,7 +43,9 @@
  * before is done without. Any other end of a stream is the lane's.
  *
  * Ends. OVER tells that an operation has ended otherwise than by its reply, or
- * that its reply was taken; nothing that comes of it later is delivered. Once
+ * that its reply was taken; nothing that comes of it later is delivered, nor of
+ * the 2^31 generations before it. Where a number is used for longer than that
+ * without such an end, OVER tells of one that is long over. Once
  * it has ended here, nothing of its memory is sent: what a socket has not taken
  * is sent as zeros (of a sealed stream, what is not sealed yet).
  *
@@ -228,6 +230,7 @@ struct lane {
   uint32_t stash_count;
   uint64_t stash_late;       /* bytes in it that no window bounds */
   struct generations overs;  /* by the peer's operation: the last that ended */
+  struct generations told;   /* by our operation: the last end it was told of */
   struct generations claims; /* by our operation and part: the last claimed */
   struct blocks blocks; /* of the arena for loans, made when first needed */
   uint8_t *arena;

@@ -49,7 +49,7 @@ static void over(struct lane *lane, const struct tcp_head *h) {
   uint32_t *last = generation_place(&lane->overs, h->operation);
   if (!last)
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what has ended");
-  else if ((int32_t)(h->generation - *last) > 0 || *last == 0)
+  else /* told in the order of the ends */
     *last = h->generation;
   tcp_stash_drop(lane, h->operation, h->generation);
 }

@@ -3,6 +3,7 @@
  * calls_test.c - calls and their replies: heads of every size, loans.
  */
 #include "support.h"
+#include "support_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -172,6 +173,34 @@ static void loans_of_cancelled_calls_are_used_again(void **state) {
   pair_drop(&p);
 }
 
+/* Each engine numbers its operations, and what is told of one that has ended
+ * goes by that number and by how often it was used, which is counted by 32
+ * bits. */
+static void short_calls_for_long(struct pair *p, uint32_t calls, int times) {
+  for (int i = 0; i < times; i++) {
+    for (int side = 0; side < 2; side++)
+      operations_age(p->engine[side], calls / (uint32_t)times);
+    echo(p, 64);
+  }
+}
+
+static void numbers_of_operations_are_used_without_end(void **state) {
+  struct perigee_message m = {.timeout = -1}, r = {.head = "x", .length = 1};
+  struct pair p;
+  pair_open(&p, *state);
+  int call = perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  perigee_cancel(p.engine[0], call);
+  ended(&p, 0, call, PERIGEE_CANCELLED);
+  perigee_reply(p.engine[1], e.operation, &r);
+  settle(&p);
+  for (int times = 8; times > 0; times /= 2) {
+    short_calls_for_long(&p, 3u << 30, times);
+    echo(&p, MIB);
+  }
+  pair_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(calls_of_every_size_come_back),
@@ -179,6 +208,7 @@ int main(void) {
       cmocka_unit_test(loans_go_both_ways),
       cmocka_unit_test(loans_can_be_given_back),
       cmocka_unit_test(loans_of_cancelled_calls_are_used_again),
+      cmocka_unit_test(numbers_of_operations_are_used_without_end),
   };
   return RUN_MATRIX("calls", tests);
 }

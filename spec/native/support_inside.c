@@ -48,6 +48,12 @@ bool serves_in(struct perigee_engine *engine, const char *state) {
   return false;
 }
 
+void operations_age(struct perigee_engine *engine, uint32_t uses) {
+  for (uint32_t i = 0; i < engine->table_used; i++)
+    if (!engine->table[i].kind)
+      engine->table[i].generation += uses;
+}
+
 uint32_t session_of(struct perigee_engine *engine, int operation) {
   return engine->table[operation].session->id;
 }

@@ -14,6 +14,8 @@ uint64_t lent_bytes(const struct perigee_session *session);
 const char *state_of(struct perigee_engine *engine, int operation);
 /* Is some call or message of the peer in the state? */
 bool serves_in(struct perigee_engine *engine, const char *state);
+/* As if every free operation had been used so often since. */
+void operations_age(struct perigee_engine *engine, uint32_t uses);
 /* Timeouts count from now on, and the next poll looks at the clock. */
 void timers_begin(struct perigee_engine *engine);
 /* The next poll looks at the clock and the sockets. */
