@@ -74,10 +74,13 @@ static bool dead(struct perigee_session *s) {
   if (s->engine->now < limit)
     return false;
   const struct perigee_transport *t = lane_table(s->lane);
-  if (s->spoken && t->poll)
+  if (s->spoken && t->poll) {
+    if (t->stirred) /* no descriptor was looked at for as long */
+      t->stirred(s->lane);
     t->poll(s->lane);
-  else
+  } else {
     socket_look(s);
+  }
   liveness_heard(s);
   return s->heard_at < s->engine->now;
 }

@@ -354,7 +354,7 @@ static void a_stream_is_attached_once_and_to_the_living(void **state) {
     close(fds[i]);
 }
 
-/* ---- Closing --------------------------------------------------------------------- */
+/* ---- Time ------------------------------------------------------------------------ */
 
 enum { PEERS = 20 };
 
@@ -366,17 +366,46 @@ static int64_t looked_at(void *context) {
   return passed += MS;
 }
 
-/* Each would take 50 ms by itself. */
-static void those_who_read_nothing_hold_up_a_close_together(void **state) {
-  (void)state;
+static struct perigee_engine *engine_of_time(int64_t dead_after) {
   struct perigee_engine *engine;
   struct perigee_options o;
-  struct hand hands[PEERS];
   perigee_options(&o);
   o.secret = "sixteen letters of secret";
   o.clock = looked_at;
-  o.hello_timeout = o.dead_after = 1000000 * MS;
+  o.hello_timeout = 1000000 * MS;
+  o.dead_after = dead_after;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);
+  return engine;
+}
+
+/* As an engine's thread finds it, whose process was stopped in its sleep. */
+static void
+what_came_while_nobody_looked_shows_that_the_peer_lives(void **state) {
+  (void)state;
+  struct perigee_engine *engine = engine_of_time(3000 * MS);
+  const struct tcp_head word = {.type = TCP_WORD};
+  struct hand hand;
+  hand_come(&hand, engine, true);
+  assert_true(hand_open(&hand, &engine->secret));
+  engine_arm(engine);
+  for (int i = 0; i < 16; i++)
+    engine_progress(engine);
+  hand_lane(&hand, &word, sizeof word);
+  passed += 10000 * MS;
+  engine_progress(engine);
+  assert_int_equal(hand.session->state, PERIGEE_SESSION_OPEN);
+  passed += 10000 * MS;
+  engine_progress(engine);
+  assert_int_equal(hand.session->state, PERIGEE_SESSION_ENDED);
+  hand_close(&hand);
+  perigee_engine_close(engine);
+}
+
+/* Each would take 50 ms by itself. */
+static void those_who_read_nothing_hold_up_a_close_together(void **state) {
+  (void)state;
+  struct perigee_engine *engine = engine_of_time(1000000 * MS);
+  struct hand hands[PEERS];
   for (int i = 0; i < PEERS; i++) {
     hand_come(&hands[i], engine, true);
     assert_true(hand_open(&hands[i], &engine->secret));
@@ -410,6 +439,7 @@ int main(void) {
       SCENE(credit_for_what_was_never_sent_is_a_lie),
       SCENE(words_of_operations_that_are_none_mean_nothing),
       SCENE(a_stream_is_attached_once_and_to_the_living),
+      cmocka_unit_test(what_came_while_nobody_looked_shows_that_the_peer_lives),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
