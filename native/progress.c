@@ -254,6 +254,7 @@ static enum state turn(struct progress *p, int64_t *nap) {
   *nap = GRACE;
   if (atomic_load(&p->wanted) || pthread_mutex_trylock(&p->lock) != 0)
     return ASIDE;
+  p->asleep = false; /* or its own steps would wake it from its next sleep */
   enum state state = look(p, nap);
   p->asleep = state == RESTING || state == ARMED;
   pthread_mutex_unlock(&p->lock);
