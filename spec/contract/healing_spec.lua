@@ -109,7 +109,9 @@ describe("a proxy", function()
   before_each(function()
     life, file = 0, os.tmpname()
     restart()
-    proxy, agent = cases.proxy("x", { timeout = 10 * cases.slow })
+    -- However long a child takes to start.
+    proxy, agent = cases.proxy("x", { timeout = 30 * cases.slow,
+                                      reconnect = 60 })
     session = assert(agent:session("worker"))
   end)
   after_each(function()
@@ -164,7 +166,9 @@ describe("a proxy", function()
     assert.is_true(process.now() - started < 2 * cases.slow)
   end)
 
+  -- At once: one time of three, as the machine may do something else between.
   it("waits for a worker that is away, and serves it at once", function()
+    local soonest = math.huge
     for _ = 1, 3 do
       kill(session)
       local ended
@@ -181,9 +185,10 @@ describe("a proxy", function()
       local listened = process.now()
       assert.equal(life, (future:wait(10)))
       assert.equal("later", (other:wait(10)))
-      assert.is_true(ended - listened < 0.2 * cases.slow, ended - listened)
+      soonest = math.min(soonest, ended - listened)
       session = assert(agent:session("worker"))
     end
+    assert.is_true(soonest < 0.2 * cases.slow, soonest)
   end)
 
   it("makes idempotent calls again that were in flight", function()
@@ -222,18 +227,21 @@ describe("a proxy", function()
     local got, err = proxy:fails()
     assert.is_nil(got)
     assert.equal("remote", err.kind)
-    wrong("timeout", true, proxy:with({ timeout = 0.05 }):often(60))
+    local future = proxy:with({ timeout = cases.slow }).async:often(60)
+    marked("often", 1)
+    wrong("timeout", true, future:wait(10 * cases.slow))
+    perigee.sleep(0.05)
     assert.equal(1, marks("often"))
   end)
 
   it("gives up an idempotent call at its deadline", function()
-    local started = process.now()
-    local future = proxy:with({ timeout = 0.5 }).async:often(60)
+    local started, limit = process.now(), cases.slow
+    local future = proxy:with({ timeout = limit }).async:often(60)
     marked("often", 1)
     child:kill()
-    wrong("timeout", true, future:wait(10))
+    wrong("timeout", true, future:wait(10 * limit))
     local took = process.now() - started
-    assert.is_true(took > 0.45 and took < 0.5 + 2 * cases.slow, took)
+    assert.is_true(took > 0.9 * limit and took < 4 * limit, took)
   end)
 
   it("ends a cancelled call once, wherever it is", function()
@@ -390,8 +398,9 @@ describe("a proxy", function()
   it("burns no time while it waits", function()
     kill(session)
     local before = os.clock()
-    wrong("peer_lost", false, proxy:with({ reconnect = 1 }):same(1))
-    assert.is_true(os.clock() - before < 0.2 * cases.slow)
+    wrong("peer_lost", false, proxy:with({ reconnect = 2 }):same(1))
+    local burnt = os.clock() - before
+    assert.is_true(burnt < 0.4 * cases.slow, burnt)
   end)
 
   it("brings raw results and large ones back, too", function()
@@ -415,7 +424,8 @@ describe("ten callers", function()
   it("all go on when their worker is restarted under load", function()
     local ended, tasks, stop = {}, {}, false
     for i = 1, 10 do
-      local proxy = cases.proxy("x", { timeout = 20 * cases.slow })
+      local proxy = cases.proxy("x", { timeout = 20 * cases.slow,
+                                       reconnect = 60 })
       tasks[i] = perigee.spawn(function()
         local n, lost = 0, 0
         repeat
@@ -450,7 +460,7 @@ describe("ten callers", function()
       all_at(n)
     end
     stop = true
-    assert(perigee.wait_all(tasks, 20))
+    assert(perigee.wait_all(tasks, 20 * cases.slow))
     for i = 1, 10 do assert.is_true(tasks[i]:wait(0) <= 3) end
   end)
 end)
