@@ -126,10 +126,10 @@ local function readable(fd, seconds)
   return C.spec_poll(entry, 1, seconds * 1000) > 0
 end
 
--- The next line of the child's output; nil, why after timeout (10 s) or at its
+-- The next line of the child's output; nil, why after timeout (30 s) or at its
 -- end. pump(), if given, is called again and again meanwhile.
 function Process:read(timeout, pump)
-  local limit = M.now() + (timeout or 10)
+  local limit = M.now() + (timeout or 30)
   while not self.text:find("\n", 1, true) do
     if readable(self.from, pump and 0 or 0.05) then
       local n = tonumber(C.spec_read(self.from, chunk, 65536))
@@ -157,10 +157,27 @@ function Process:expect(line, timeout, pump)
   return self
 end
 
--- Sends a signal by its name: "KILL", "STOP", "CONT", "TERM", "INT".
+-- A line of a process's /proc file that starts with a word: what follows it.
+local function told(pid, file, word)
+  for line in io.lines(("/proc/%d/%s"):format(pid, file)) do
+    local value = line:match("^" .. word .. ":%s+(.+)")
+    if value then return value end
+  end
+end
+
+local function runs(pid)
+  return not told(pid, "status", "State"):find "^[TZ]" -- stopped, or dead
+end
+
+-- Sends a signal by its name: "KILL", "STOP", "CONT", "TERM", "INT". Who was
+-- told to stop has when this returns.
 function M.signal(pid, name)
   local number = assert(signals[name], name)
   C.spec_kill(pid, number)
+  local limit = M.now() + 10
+  while name == "STOP" and runs(pid) and M.now() < limit do
+    C.spec_usleep(100)
+  end
 end
 
 function Process:signal(name)
@@ -190,12 +207,9 @@ function Process:wait(timeout)
   return "exit", bit.band(bit.rshift(status[0], 8), 255)
 end
 
--- The lines of a child's /proc file that start with a word: its number, or nil.
+-- The number in a line of the child's /proc file, by the line's first word.
 function Process:number(file, word)
-  for line in io.lines(("/proc/%d/%s"):format(self.pid, file)) do
-    local value = line:match("^" .. word .. ":%s+(%d+)")
-    if value then return tonumber(value) end
-  end
+  return tonumber((told(self.pid, file, word) or ""):match("^%d+"))
 end
 
 function Process:close()
