@@ -51,7 +51,7 @@ describe("the operation's own timeout", function()
     local took = process.now() - started
     assert.is_nil(got)
     assert.equal("timeout", err.kind)
-    assert.is_true(took >= 0.09 and took < 1.5, took)
+    assert.is_true(took >= 0.09 and took < 2.5, took)
   end)
 
   it("drops the reply that comes too late", function()
@@ -227,7 +227,7 @@ describe("waiting for several", function()
     local took = process.now() - started
     assert.is_nil(done)
     assert.equal("timeout", err.kind)
-    assert.is_true(took >= 0.29 and took < 1)
+    assert.is_true(took >= 0.29 and took < 1.4)
     assert.is_false(futures[10]:done())
     assert.is_true(perigee.wait_all(futures, 5))
     assert.equal(10, (futures[10]:wait(0)))

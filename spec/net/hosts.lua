@@ -20,7 +20,7 @@ local M = { NEAR = "10.77.7.1", FAR = "10.77.7.2",
 
 -- dead_after of these specs, and what a slow machine may need beyond it.
 M.DEAD = math.min(6, (1 + cases.slow) / 2)
-M.MORE = math.min(6, cases.slow)
+M.MORE = math.min(6, 2 * cases.slow)
 
 local function run(command)
   local pipe = io.popen(command .. " 2>&1 || echo failed: $?")

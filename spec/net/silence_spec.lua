@@ -8,6 +8,7 @@ local process = require "spec.support.process"
 local worker = require "spec.net.worker"
 
 local DEAD, MORE = hosts.DEAD, hosts.MORE
+local KEPT = 1.5 * DEAD -- dead_after of those who are to be kept
 local LARGE = 2 ^ 24
 
 local function serving(child, perigee_, _, listen, dead, encrypt)
@@ -117,20 +118,20 @@ describe("a peer on another host", function()
   end)
 
   it("is kept when all is idle for long", function()
-    local _, proxy, session = connected(nil, DEAD / 2)
-    perigee.sleep(3 * DEAD)
+    local _, proxy, session = connected(nil, KEPT)
+    perigee.sleep(3 * KEPT)
     assert.is_false(session.lost)
     assert.equal(3, (assert(proxy:same(3))))
   end)
 
   it("is kept when it is idle and one side waits for shorter than the other",
      function()
-    for _, ours in ipairs { DEAD / 2, 30 } do
-      local child = hosts.far(serving, "tcp://10.77.7.2:0", DEAD * 15 / ours)
+    for ours, theirs in pairs { [KEPT] = 30, [30] = KEPT } do
+      local child = hosts.far(serving, "tcp://10.77.7.2:0", theirs)
       local near = assert(cases.agent(nil, { secret = hosts.SECRET,
                                              dead_after = ours }))
       local session = assert(near:session(assert(child:read(20))))
-      perigee.sleep(2 * DEAD)
+      perigee.sleep(2 * KEPT)
       assert.is_false(session.lost)
       near:close()
       child:close()
@@ -156,7 +157,7 @@ describe("a peer on another host", function()
       if load == "idle" then list.nap = proxy.async:nap(60) end
       perigee.sleep(0.05)
       hosts.cable(false)
-      perigee.sleep(dead * 0.6)
+      perigee.sleep(dead * 0.4) -- what was lost goes out again in time
       hosts.cable(true)
       perigee.sleep(dead)
       assert.is_false(session.lost)
@@ -200,7 +201,7 @@ describe("a peer on another host", function()
   end)
 
   it("is lost at once when it is killed", function()
-    local child, proxy, session, near = connected()
+    local child, proxy, session, near = connected(nil, 10 * DEAD)
     local list = waiting(proxy, session, near)
     perigee.sleep(0.05)
     child:kill()
