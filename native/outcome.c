@@ -22,9 +22,18 @@ static int bring(struct operation *op, const struct record *r, int place,
                        length, r->method, r->remaining, into, block);
 }
 
+/* May the event come in a later poll than the record? Then neither the ring nor
+ * the scratch will do: a slice may take several polls, and so may memory that is
+ * still being read on its own time for the request. */
+static bool may_wait(const struct operation *op, const struct record *r) {
+  bool waits = r->flags & RECORD_SLICE;
+  for (int i = OUT_HEAD; i <= OUT_SLICE; i++)
+    waits |= op->parts[i] && !op->parts[i]->payload.memory->direct;
+  return waits;
+}
+
 static int copied(struct operation *op, const struct record *r) {
-  /* Scratch is this poll's; a slice may take several. */
-  op->pointer = r->flags & RECORD_SLICE
+  op->pointer = may_wait(op, r)
                     ? NULL
                     : scratch_copy(op->engine, r->head, r->head_length);
   if (!op->pointer) {
@@ -62,7 +71,8 @@ static int reply_head(struct operation *op, const struct record *r) {
   } else if (!bulk) {
     op->pointer = r->head;
     /* A thread goes on with the ring. */
-    return op->engine->thread && r->head_length > 0 ? copied(op, r) : 1;
+    bool stays = !op->engine->thread && !may_wait(op, r);
+    return stays || r->head_length == 0 ? 1 : copied(op, r);
   } else if ((op->pointer = lane_table(lane)->view(lane, &r->head_source))) {
     op->by_reference = op->in_place = true;
     return 1;

@@ -90,6 +90,41 @@ static void raw_slices_come_back_into_place(void **state) {
   pair_close(&p);
 }
 
+/* ---- Answers before the request was read --------------------------------- */
+
+/* Memory that copies on its own time is still being read for the first call when
+ * its answer comes; the answer of the second comes where that was. */
+static void answered_early(struct pair *p, struct perigee_region *from) {
+  static const char *texts[] = {"the first answer", "the other answer"};
+  struct perigee_message m = {
+      .flags = PERIGEE_TYPED, .slice = all_of(from, MIB), .timeout = -1};
+  struct perigee_message other = {.timeout = -1};
+  int first = perigee_call(p->session[0], &m);
+  perigee_call(p->session[0], &other);
+  for (int i = 0; i < 2; i++) {
+    int kind = i == 0 ? PERIGEE_EVENT_LANDING : PERIGEE_EVENT_REQUEST;
+    struct perigee_event e = until(p, 1, kind);
+    struct perigee_message r = {.head = texts[i], .length = 16};
+    perigee_reply(p->engine[1], e.operation, &r);
+  }
+  for (int i = 0; i < 2; i++) {
+    struct perigee_event e = until(p, 0, PERIGEE_EVENT_REPLY);
+    assert_int_equal(e.length, 16);
+    assert_memory_equal(e.pointer, texts[e.operation != first], 16);
+  }
+}
+
+static void early_answers_stay_until_they_are_given(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_region *from = region_of(&p, 0, NULL, MIB, 0);
+  for (int i = 0; i < 50; i++)
+    answered_early(&p, from);
+  settle(&p);
+  region_end(from);
+  pair_close(&p);
+}
+
 /* ---- Loans -------------------------------------------------------------- */
 
 static void loaned(struct pair *p, uint64_t length) {
@@ -205,6 +240,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(calls_of_every_size_come_back),
       cmocka_unit_test(raw_slices_come_back_into_place),
+      cmocka_unit_test(early_answers_stay_until_they_are_given),
       cmocka_unit_test(loans_go_both_ways),
       cmocka_unit_test(loans_can_be_given_back),
       cmocka_unit_test(loans_of_cancelled_calls_are_used_again),
