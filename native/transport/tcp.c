@@ -184,13 +184,13 @@ static bool tcp_poll(struct lane *lane) {
 static void tcp_close(struct lane *lane) {
   if (!lane)
     return;
-  tcp_stash_drop(lane, -1, 0);
   for (int i = 0; i < TCP_STREAMS; i++)
     stream_free(lane->streams[i]);
   tcp_drafts_close(lane);
   for (int i = 0; i < RINGS; i++)
     free(lane->in[i].bytes);
   tcp_loans_close(lane);
+  tcp_peers_close(lane);
   free(lane->frames);
   free(lane->overs.at);
   free(lane->told.at);
@@ -206,8 +206,6 @@ static int tcp_open(const struct lane_options *options, struct lane **out,
     return PERIGEE_NO_MEMORY;
   lane->head.transport = &transport_tcp;
   lane->options = *options;
-  list_open(&lane->fetches);
-  list_open(&lane->stash);
   lane->frames = malloc(TCP_FRAMES);
   if (!lane->frames) {
     tcp_close(lane);

@@ -8,7 +8,9 @@
  *   tcp_receive.c   its way in: heads, and where their bodies go
  *   tcp_landing.c   of those, fragments
  *   tcp_feed.c      payloads at their owner
- *   tcp_fetch.c     payloads at their receiver; the stash
+ *   tcp_fetch.c     payloads at their receiver
+ *   tcp_stash.c     what came of them before their landing was known
+ *   tcp_cover.c     which of their bytes came
  *   tcp_loans.c     blocks to lend
  *   tcp_sealed.c    the same bytes, sealed
  *
@@ -106,13 +108,15 @@ enum {
   TCP_MEDIUM = 128 << 10, /* payloads up to this go with the records */
   TCP_FRAGMENT_MOST = 512 << 10,
   TCP_WINDOW = 1 << 20,
-  TCP_STASHED = 16384, /* fragments that may lie in the stash */
-  TCP_FIRST = 1 << 20, /* of a long payload, sent before it is claimed */
+  TCP_STASHED = 16384,   /* fragments that may lie in the stash, */
+  TCP_STASHED_EACH = 64, /* and of one operation */
+  TCP_AHEAD = 4096,      /* stretches of a payload that came before others */
+  TCP_FIRST = 1 << 20,   /* of a long payload, sent before it is claimed */
   TCP_BOUNCE = 64 << 10,
   TCP_FRAMES = 8 << 10,   /* of the session, not yet heard */
   TCP_KEEP = 256 << 10,   /* of room for what waits is kept when none does */
-  TCP_WAITING = 1 << 20,  /* bytes that may wait to be sent before no frame
-                              more is taken, */
+  TCP_WAITING = 1 << 20,  /* bytes that may wait to be sent before no record
+                              and no frame more is taken, */
   TCP_OUT_MOST = 8 << 20, /* and before the peer is given up */
   TCP_PATIENCE = 32,      /* polls */
   TCP_RUNS = 64,
@@ -134,9 +138,16 @@ struct generations {
   uint32_t *at, count;
 };
 
+/* What is known of an operation of the peer's. They are made when first needed
+ * and stay: who looks for one sees no other's. */
+struct tcp_peer {
+  struct node fetches, stash;
+  uint32_t stashed; /* in the stash */
+};
+
 /* A fragment that came before its landing was known. */
 struct stashed {
-  struct node node; /* in lane->stash */
+  struct node node; /* of its operation's stash */
   struct tcp_head head;
   struct payload walk; /* while it is put where it belongs */
   uint32_t got, put;
@@ -226,8 +237,8 @@ struct lane {
   uint64_t eager_got, eager_done, eager_told;
   uint8_t *frames; /* of the session */
   uint32_t frames_first, frames_end;
-  struct node fetches, stash;
-  uint32_t stash_count;
+  struct tcp_peer **peers; /* by the number of the peer's operation */
+  uint32_t peer_count, stash_count;
   uint64_t stash_late;       /* bytes in it that no window bounds */
   struct generations overs;  /* by the peer's operation: the last that ended */
   struct generations told;   /* by our operation: the last end it was told of */
@@ -309,6 +320,9 @@ void tcp_record_there(struct lane *, enum ring, uint32_t length);
 bool tcp_credited(struct lane *, uint8_t which, uint64_t at);
 void tcp_eager_done(struct lane *, uint64_t bytes);
 
+/* Where a payload comes from. */
+enum { SOURCE_PUSHED = 1 };
+
 /* ---- tcp_feed.c -------------------------------------------------------- */
 int tcp_expose(struct lane *, struct exposure *, struct payload *);
 int64_t tcp_feed(struct lane *, struct exposure *);
@@ -319,13 +333,36 @@ bool tcp_claimed(struct lane *, const struct tcp_head *);
 int64_t tcp_fetch(struct lane *, struct fetch *);
 bool tcp_fetch_end(struct lane *, struct fetch *);
 struct fetch *tcp_fetch_of(struct lane *, const struct tcp_head *);
+/* Is a fragment of these bytes one of its payload's? All of them count as come
+ * from then on; false: the peer lies, or there is no memory. */
+bool tcp_fetch_takes(struct lane *, struct fetch *, const struct tcp_head *);
 void tcp_fetch_got(struct fetch *, uint32_t length, bool good);
+
+/* ---- tcp_stash.c ------------------------------------------------------- */
+/* NULL: nothing is known of that operation. */
+struct tcp_peer *tcp_peer(const struct lane *, uint16_t operation);
+/* Makes it, or NULL: no memory. */
+struct tcp_peer *tcp_peer_new(struct lane *, uint16_t operation);
+void tcp_peers_close(struct lane *);
 struct stashed *tcp_stash(struct lane *, const struct tcp_head *);
+bool tcp_stash_full(const struct lane *, const struct tcp_head *);
 /* Bytes of a fetch that lie in the stash, or are on their way there; or those
  * of them that stream 0 brought. */
 uint64_t tcp_stashed(struct lane *, const struct fetch *, bool first);
-/* Of an operation of the peer, or all (operation < 0). */
-void tcp_stash_drop(struct lane *, int operation, uint32_t generation);
+/* Moves on what is there of a fetch. */
+void tcp_unstash(struct lane *, struct fetch *);
+/* Of a generation of an operation of the peer; of a fetch, in any case. */
+void tcp_stash_drop(struct lane *, uint16_t operation, uint32_t generation);
+void tcp_stash_forget(struct lane *, const struct fetch *);
+static inline bool tcp_is_of(const struct tcp_head *h, const struct fetch *f) {
+  return h->operation == f->operation && h->generation == f->generation &&
+         (h->which & PART_MASK) == f->part;
+}
+
+/* ---- tcp_cover.c ------------------------------------------------------- */
+/* The bytes [at, at + length) come; a status where some of them came before. */
+int cover_take(struct cover *, uint64_t at, uint64_t length);
+void cover_close(struct cover *);
 
 /* ---- tcp_sealed.c ------------------------------------------------------ */
 int sealed_open(struct stream *s);

@@ -8,14 +8,13 @@
 
 #include "transport/tcp.h"
 
-enum { SOURCE_PUSHED = 1 };
-
 /* ---- Exposing ------------------------------------------------------------ */
 
 static uint64_t first_part(const struct lane *lane, uint64_t total) {
   uint64_t first = total < TCP_FIRST ? total : TCP_FIRST;
   uint64_t out = lane->eager_sent - lane->eager_granted;
-  return out + first <= lane->peer_window ? first : 0;
+  uint64_t room = lane->peer_window > out ? lane->peer_window - out : 0;
+  return first < room ? first : room;
 }
 
 int tcp_expose(struct lane *lane, struct exposure *e, struct payload *p) {
@@ -32,8 +31,8 @@ int tcp_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   return PERIGEE_OK;
 }
 
-static void *gathered(const struct exposure *e) {
-  return (void *)(uintptr_t)e->block;
+static uint8_t *gathered(const struct exposure *e) {
+  return (uint8_t *)(uintptr_t)e->block;
 }
 
 void tcp_conceal(struct lane *lane, struct exposure *e) {
@@ -92,20 +91,27 @@ static bool sending(const struct lane *lane, const struct exposure *e) {
   return false;
 }
 
-/* The next bytes as a walk: how many, 0 if not now, or a status. */
+/* The next bytes as a walk: how many, 0 if not now, or a status. What was
+ * gathered and not yet fed lies in the block: so many short blocks go as one
+ * fragment. */
 static int64_t gather(struct lane *lane, struct exposure *e, uint64_t length,
                       struct payload *walk) {
+  struct payload *p = e->payload;
   if (!e->block)
     e->block = (uint64_t)(uintptr_t)malloc(TCP_BOUNCE);
   if (!e->block)
     return PERIGEE_NO_MEMORY;
   if (sending(lane, e))
     return 0;
-  int64_t n = payload_take(e->payload, gathered(e),
-                           length < TCP_BOUNCE ? length : TCP_BOUNCE);
-  if (n > 0)
-    payload_bytes(walk, gathered(e), (uint64_t)n);
-  return n;
+  if (length > TCP_BOUNCE)
+    length = TCP_BOUNCE;
+  for (uint64_t filled; (filled = p->done - e->fed) < length;) {
+    int64_t n = payload_take(p, gathered(e) + filled, length - filled);
+    if (n <= 0)
+      return n;
+  }
+  payload_bytes(walk, gathered(e), length);
+  return (int64_t)length;
 }
 
 static int64_t next_bytes(struct lane *lane, struct exposure *e,

@@ -36,11 +36,10 @@ static bool all_stuck(const struct lane *lane) {
 
 static bool lands(struct stream *s, struct fetch *f) {
   const struct tcp_head *h = &s->head;
-  if (h->at > f->total || h->length > f->total - h->at ||
-      f->bounced > f->total || h->length > f->total - f->bounced)
-    return tcp_lie(s, "a fragment");
   if (!in_turn(f, h))
     return all_stuck(s->lane) ? tcp_lie(s, "a fragment") : false;
+  if (!tcp_fetch_takes(s->lane, f, h))
+    return false;
   s->fetch = f;
   s->walk = *f->into;
   s->walk.done = h->at;
@@ -57,7 +56,7 @@ static bool stashes(struct stream *s, struct fetch *f) {
   const struct tcp_head *h = &s->head;
   if (f && h->at != f->stashed)
     return tcp_lie(s, "a fragment");
-  if (lane->stash_count >= TCP_STASHED)
+  if (tcp_stash_full(lane, h))
     return tcp_lie(s, "more fragments before their time");
   if (!(h->which & PART_EAGER) && lane->stash_late >= TCP_WINDOW)
     return false;

@@ -308,7 +308,8 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
       break;
     }
     s->readable = true; /* the edge may have told of its end, too */
-    s->lane->bytes_received += (uint64_t)got;
+    if (!s->sealed)
+      s->lane->bytes_received += (uint64_t)got;
     done += (uint64_t)got;
   }
   if (s->number > 0)

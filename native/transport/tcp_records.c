@@ -40,9 +40,16 @@ void tcp_drafts_close(struct lane *lane) {
       munmap(lane->out[i].draft, draft_size(lane));
 }
 
+/* What waits to be sent is bounded, however long the peer's rings are. */
+static bool is_full(const struct lane *lane) {
+  const struct bytes *out = &lane->streams[0]->out;
+  return out->end - out->first > TCP_WAITING;
+}
+
 uint8_t *tcp_reserve(struct lane *lane, enum ring ring, uint64_t length) {
   struct outbox_ring *out = &lane->out[ring];
-  if (lane->stream_count == 0 || lane->cut || length > lane->options.ring / 4 ||
+  if (lane->stream_count == 0 || lane->cut || is_full(lane) ||
+      length > lane->options.ring / 4 ||
       lane->peer_ring - (out->sent - out->consumed) < charge(length))
     return NULL;
   if (!out->draft)

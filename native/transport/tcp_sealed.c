@@ -183,8 +183,10 @@ static int64_t read_more(struct stream *s) {
   x->in_first = 0;
   int64_t got =
       recv(s->fd, x->in_bytes + x->in_end, ROOM - x->in_end, MSG_DONTWAIT);
-  if (got > 0)
+  if (got > 0) { /* a chunk that is not whole yet is a sign of life, too */
     x->in_end += (uint32_t)got;
+    s->lane->bytes_received += (uint64_t)got;
+  }
   return got;
 }
 

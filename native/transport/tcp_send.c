@@ -41,20 +41,23 @@ static uint8_t *room(struct stream *s, uint64_t length) {
   return b->at + b->end;
 }
 
-bool tcp_put(struct stream *s, const struct tcp_head *head, const void *body) {
-  uint64_t length = (uint64_t)TCP_HEAD + head->length;
+/* As room, or the lane is broken. */
+static uint8_t *room_or_end(struct stream *s, uint64_t length) {
   if (s->lane->status < 0 || s->fd < 0)
-    return false;
+    return NULL;
   uint8_t *at = room(s, length);
-  if (!at && s->out.end + length > TCP_OUT_MOST) {
+  if (!at && s->out.end + length > TCP_OUT_MOST)
     tcp_break(s->lane, PERIGEE_PEER_LOST,
               "the peer does not take what it is sent");
-    return false;
-  }
-  if (!at) {
+  else if (!at)
     tcp_break(s->lane, PERIGEE_NO_MEMORY, "no memory for what is to be sent");
+  return at;
+}
+
+bool tcp_put(struct stream *s, const struct tcp_head *head, const void *body) {
+  uint8_t *at = room_or_end(s, (uint64_t)TCP_HEAD + head->length);
+  if (!at)
     return false;
-  }
   memcpy(at, head, TCP_HEAD);
   if (head->length > 0)
     memcpy(at + TCP_HEAD, body, head->length);
@@ -65,17 +68,16 @@ bool tcp_put(struct stream *s, const struct tcp_head *head, const void *body) {
 bool tcp_put_fragment(struct stream *s, const struct tcp_head *head,
                       const struct payload *from, struct exposure *exposure) {
   const uint64_t good = TCP_GOOD;
-  struct tcp_head alone = *head;
-  alone.length = 0;
-  if (!room(s, TCP_HEAD + TCP_TRAILER) || !tcp_put(s, &alone, NULL))
+  uint8_t *at = room_or_end(s, TCP_HEAD + TCP_TRAILER);
+  if (!at)
     return false;
-  memcpy(s->out.at + s->out.end - TCP_HEAD, head, TCP_HEAD);
-  s->body_at = s->out.end;
+  memcpy(at, head, TCP_HEAD);
+  memcpy(at + TCP_HEAD, &good, TCP_TRAILER);
+  s->body_at = s->out.end + TCP_HEAD;
+  s->out.end += TCP_HEAD + TCP_TRAILER;
   s->left = head->length;
   s->body = *from;
   s->exposure = exposure;
-  memcpy(s->out.at + s->out.end, &good, TCP_TRAILER);
-  s->out.end += TCP_TRAILER;
   return true;
 }
 

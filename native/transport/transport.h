@@ -84,7 +84,7 @@ struct exposure {
   uint8_t part; /* 0: head, 1: slice */
   uint32_t generation;
   uint64_t fed;   /* bytes staged */
-  uint64_t block; /* staging block + 1, or 0 */
+  uint64_t block; /* the transport's own: a staging block, or 0 */
 };
 
 /* Copies that a device does for a part or a transfer. All zero: none. */
@@ -96,6 +96,16 @@ struct job {
   uint16_t operation;    /* of the peer, whose mark is read after the bytes, */
   uint32_t generation;   /* or 0: no mark is read */
   uint32_t marks;        /* seen, and live */
+};
+
+/* Which bytes of a payload came: all before `first`, and stretches behind it
+ * that came before others. */
+struct cover {
+  uint64_t first;
+  struct stretch {
+    uint64_t at, end;
+  } * ahead;
+  uint32_t count, room;
 };
 
 /* A payload of the peer, on its way to us. */
@@ -112,6 +122,7 @@ struct fetch {
   uint8_t *bounce; /* by way of it, then; and to memory that no CPU touches */
   uint64_t bounced, put; /* bytes in it, and gone on from it */
   uint64_t stashed;      /* bytes that were kept because they came too early */
+  struct cover cover;    /* where they come in any order */
   uint32_t marked;       /* how often the mark was asked for, behind bytes */
   /* Where a device fills the bounce block in two halves, by turns. */
   uint64_t half, ends[2];  /* bytes; of the payload, by half: where it ends */

@@ -191,6 +191,7 @@ static void begin(struct world *w, uint64_t seed) {
   struct side *listener = &w->sides[1];
   snprintf(w->address, sizeof w->address, "unix:/tmp/perigee-world-%d",
            getpid());
+  unlink(w->address + strlen("unix:")); /* left by one that was killed */
   if (strcmp(w->transport, "tcp") == 0)
     strcpy(w->address, "tcp://127.0.0.1:0");
   HOLDS(listener, perigee_listen(listener->engine, w->address,

@@ -155,6 +155,7 @@ static void pair_listen(struct pair *p) {
   if (!over(p->variant, "tcp")) {
     memcpy(p->path, pair_path_next(), sizeof p->path);
     pairs++;
+    unlink(p->path); /* of a process that was killed, and had our number */
     snprintf(address, sizeof address, "unix:%s", p->path);
   }
   assert_int_equal(perigee_listen(p->engine[1], address, &p->listener), 0);

@@ -117,6 +117,7 @@ void worker_start(struct worker *w, const struct variant *v) {
   struct perigee_options o;
   snprintf(w->address, sizeof w->address, "unix:/tmp/perigee-worker-%d-%d",
            getpid(), number++);
+  unlink(w->address + strlen("unix:")); /* left by one that was killed */
   w->pid = fork();
   if (w->pid == 0)
     run(w->address, v);
