@@ -90,6 +90,35 @@ static void raw_slices_come_back_into_place(void **state) {
   pair_close(&p);
 }
 
+/* More than a socket takes, or its transport keeps: the rest waits its turn. */
+static void bursts_wait_their_turn(void **state) {
+  enum { CALLS = 1200, EACH = 8000 };
+  static uint8_t bytes[EACH];
+  struct perigee_message m = {.head = bytes, .length = EACH, .timeout = -1};
+  struct perigee_message none = {.length = 0};
+  struct perigee_options o;
+  struct pair p;
+  variant_options(*state, &o);
+  o.ring = 16 * MIB;
+  o.operations = 2048;
+  pair_open_with(&p, *state, &o);
+  for (int i = 0; i < CALLS; i++)
+    assert_true(perigee_call(p.session[0], &m) >= 0);
+  for (int ends = 0; ends < CALLS;)
+    for (int side = 0; side < 2; side++) {
+      struct perigee_event e;
+      poll_side(&p, side);
+      if (!taken(&p, side, &e))
+        continue;
+      assert_int_equal(e.kind,
+                       side ? PERIGEE_EVENT_REQUEST : PERIGEE_EVENT_REPLY);
+      assert_int_equal(
+          side ? perigee_reply(p.engine[1], e.operation, &none) : e.status, 0);
+      ends += side == 0;
+    }
+  pair_close(&p);
+}
+
 /* ---- Answers before the request was read --------------------------------- */
 
 /* Memory that copies on its own time is still being read for the first call when
@@ -240,6 +269,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(calls_of_every_size_come_back),
       cmocka_unit_test(raw_slices_come_back_into_place),
+      cmocka_unit_test(bursts_wait_their_turn),
       cmocka_unit_test(early_answers_stay_until_they_are_given),
       cmocka_unit_test(loans_go_both_ways),
       cmocka_unit_test(loans_can_be_given_back),
