@@ -7,24 +7,25 @@ local process = require "spec.support.process"
 
 local SIZE = 2 ^ 20
 
--- Serves compute(seconds), which returns the sum of the region's bytes before
--- and after it; asynchronous calls wait for it.
-local function server(child, perigee_, ffi_, progress, address)
+-- Serves compute(), which makes the file with .begun after its name, computes
+-- until there is one with .stop, and returns the region's first and last bytes.
+local function server(child, perigee_, ffi_, progress, file)
   local size = 2 ^ 20
-  local agent = assert(child.cases.agent("worker", {
-    listen = address, insecure = true, progress = progress,
-  }))
+  local agent = assert(child.cases.agent("worker", { progress = progress }))
   local own = ffi_.new("uint8_t[?]", size)
   agent.engine:register(own, size, { name = "own", access = "rw" })
   local shared = agent.engine:alloc(size, { name = "shared", access = "rw" })
   ffi_.fill(own, size, 0x11)
   ffi_.fill(shared.pointer, size, 0x11)
   local process_ = require "spec.support.process"
-  local function compute(seconds)
-    local limit, x = process_.now() + seconds, 1
-    while process_.now() < limit do
+  local function compute()
+    local limit, x = process_.now() + 60, 1
+    assert(io.open(file .. ".begun", "w")):close()
+    repeat
       for i = 1, 1e5 do x = (x * 31 + i) % 65521 end
-    end
+      local stop = io.open(file .. ".stop")
+      if stop then stop:close() end
+    until stop or process_.now() > limit
     return own[0], own[size - 1], x
   end
   agent:serve {
@@ -34,7 +35,7 @@ local function server(child, perigee_, ffi_, progress, address)
       same = function(x) return x end,
       raw = { raw = true, function(request)
         local before = ffi_.string(request.pointer, request.length)
-        compute(0.5)
+        compute()
         assert(ffi_.string(request.pointer, request.length) == before)
         return request
       end },
@@ -52,29 +53,47 @@ local function server(child, perigee_, ffi_, progress, address)
       end,
     },
   }
-  child.say(address and agent.addresses[1] or "ready")
+  child.say("ready")
   perigee_.run()
 end
 
 describe("an engine", function()
-  local engine, session, here, proxy
+  local engine, session, here, proxy, file
 
-  after_each(cases.cleanup)
+  before_each(function() file = os.tmpname() end)
+  after_each(function()
+    cases.cleanup()
+    for _, ending in ipairs { "", ".begun", ".stop" } do
+      os.remove(file .. ending)
+    end
+  end)
 
   local function begin(progress)
-    process.start(server, progress):expect "ready"
+    process.start(server, progress, file):expect "ready"
     local agent
-    proxy, agent = cases.proxy("x", { timeout = 20 })
+    proxy, agent = cases.proxy("x", { timeout = 60 })
     engine, session = agent.engine, assert(agent:session("worker"))
     here = engine:alloc(2 * SIZE)
   end
 
-  -- Begins to compute there; true once it does.
-  local function computing(seconds)
-    local future = proxy.async:compute(seconds)
-    perigee.sleep(0.1)
-    assert.is_false(future:done())
+  -- Has it begun to compute there? It then does until stop().
+  local function begun()
+    assert.is_true(cases.eventually(function()
+      local f = io.open(file .. ".begun")
+      if f then f:close() end
+      return f ~= nil
+    end, 20))
+  end
+
+  local function computing()
+    local future = proxy.async:compute()
+    begun()
     return future
+  end
+
+  local function stop(future)
+    assert.is_false(future:done())
+    assert(io.open(file .. ".stop", "w")):close()
   end
 
   local function moved(region, value, timeout)
@@ -91,13 +110,13 @@ describe("an engine", function()
 
   it("with a thread answers reads and writes as it computes", function()
     begin "thread"
-    local future = computing(3)
+    local future = computing()
     for value, name in ipairs { "own", "shared" } do
       local region = assert(session:region(name))
       for _ = 1, 5 do assert.is_true(moved(region, value)) end
     end
-    assert.is_false(future:done())
-    local first, last = future:wait(20)
+    stop(future)
+    local first, last = future:wait(60)
     assert.same({ 1, 1 }, { first, last })
     assert.equal(5, (proxy:same(5)))
   end)
@@ -109,12 +128,12 @@ describe("an engine", function()
       pending "a device needs nobody"
       return
     end
-    local future = computing(1)
+    local future = computing()
     local done, err = moved(region, 7, 0.2)
     assert.is_nil(done)
     assert.equal("timeout", err.kind)
-    assert.is_false(future:done())
-    assert(future:wait(20))
+    stop(future)
+    assert(future:wait(60))
     assert.is_true(moved(region, 8))
   end)
 
@@ -123,22 +142,24 @@ describe("an engine", function()
     local region = assert(session:region "own")
     local text = cases.bytes(5000, 1)
     local future = proxy.async:raw(text)
+    begun()
     for _ = 1, 30 do
       assert.is_true(moved(region, 3))
     end
-    assert.is_true(future:wait(20) == text)
+    stop(future)
+    assert.is_true(future:wait(60) == text)
   end)
 
   it("takes calls that come as it computes, and answers them in order",
      function()
     begin "thread"
     local region = assert(session:region "own")
-    local future = computing(1)
+    local future = computing()
     local calls = {}
     for i = 1, 200 do calls[i] = proxy.async:same(i) end
     assert.is_true(moved(region, 4))
-    assert.is_false(future:done())
-    for i = 1, 200 do assert.equal(i, (calls[i]:wait(20))) end
+    stop(future)
+    for i = 1, 200 do assert.equal(i, (calls[i]:wait(60))) end
   end)
 
   it("takes turns with its thread", function()
@@ -197,6 +218,7 @@ describe("heartbeats between hosts", function()
   local space = "perigee-progress-" .. process.pid()
   local ends = { "pga" .. process.pid(), "pgb" .. process.pid() }
   local net = ("10.213.%d."):format(process.pid() % 250)
+  local dead = 2 * math.min(2, cases.slow)
 
   local function sh(command)
     return os.execute(("{ " .. command .. "; } >/dev/null 2>&1")
@@ -209,33 +231,35 @@ describe("heartbeats between hosts", function()
     sh "ip link del HERE; ip netns del SPACE"
   end)
 
-  local function computer(child, perigee_, _, progress, address)
+  local function computer(child, perigee_, _, progress, address, dead_)
+    dead_ = tonumber(dead_)
     local engine = assert(perigee_.engine {
-      progress = progress, dead_after = 0.5, insecure = true })
+      progress = progress, dead_after = dead_, insecure = true })
     local listener = assert(engine:listen(address))
     child.say "ready"
     local session = assert(listener:accept(10))
     child.say "accepted"
     local process_ = require "spec.support.process"
-    local limit = process_.now() + 2
+    local limit = process_.now() + 3 * dead_
     while process_.now() < limit do end
     child.say(session:explain().state)
     child.hear()
   end
 
-  -- Is the session open after the peer computed for 2 s?
+  -- Is the session open after the peer computed for thrice dead_after?
   local function survives(progress)
     local address = "tcp://" .. net .. "2:7471"
     local child = process.spawn { "ip", "netns", "exec", space, "luajit",
-                                  "spec/support/child.lua", progress, address }
+                                  "spec/support/child.lua", progress, address,
+                                  tostring(dead) }
     local code = string.dump(computer)
     child:write(#code .. "\n" .. code)
     child:expect "ready"
-    local engine = cases.engine { dead_after = 0.5 }
+    local engine = cases.engine { dead_after = dead }
     local session = assert(engine:connect(address, { transport = "tcp" }))
     child:expect("accepted", 10, function() perigee.sleep(0.001) end)
     local lost
-    child:read(20, function()
+    child:read(60, function()
       perigee.sleep(0.01)
       lost = lost or session:explain().state ~= "open"
     end)
