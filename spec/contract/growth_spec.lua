@@ -47,9 +47,8 @@ local function size(pid)
            lines(("wc -l < /proc/%d/maps"):format(pid)) }
 end
 
--- A sanitizer keeps what is freed, so that only descriptors tell then.
-local sanitized = (os.getenv("PERIGEE_PRELOAD") or "") ~= ""
-local BOUNDS = sanitized and { math.huge, 2, math.huge } or { 4096, 2, 12 }
+local BOUNDS = { 4096, 2, 12 }
+if cases.sanitized then BOUNDS = { math.huge, 2, math.huge } end
 
 local function grew(before, after, what)
   for i, bound in ipairs(BOUNDS) do

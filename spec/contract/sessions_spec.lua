@@ -151,7 +151,8 @@ describe("accept", function()
       return session
     end, 10))
     for _, fd in pairs(fds) do ffi.C.spec_close(fd) end
-    assert.is_true(child:number("status", "VmRSS") < 128 * 1024)
+    local memory = child:number("status", "VmRSS")
+    assert.is_true(memory < 128 * 1024 or cases.sanitized, memory)
   end)
 end)
 

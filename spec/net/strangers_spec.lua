@@ -9,9 +9,8 @@ local perigee = require "perigee"
 local process = require "spec.support.process"
 local sockets = require "spec.net.sockets"
 
--- KiB that a server may grow by; a sanitizer keeps what is freed.
-local sanitized = (os.getenv("PERIGEE_PRELOAD") or "") ~= ""
-local MEMORY = sanitized and math.huge or 8192
+-- KiB that a server may grow by.
+local MEMORY = cases.sanitized and math.huge or 8192
 local SOON = 2 * hosts.MORE
 local CROWD = math.max(2000, 10000 * cases.scale * 50)
 

@@ -17,6 +17,8 @@ local M = {
   scale = tonumber(os.getenv("PERIGEE_SPEC_SCALE")) or 0.02,
   slow = tonumber(os.getenv("PERIGEE_SPEC_SLOW")) or 1,
   sealed = os.getenv("PERIGEE_SPEC_ENCRYPT") == "1",
+  -- A sanitizer keeps what is freed, so that memory tells nothing then.
+  sanitized = (os.getenv("PERIGEE_PRELOAD") or "") ~= "",
   opened = {},
 }
 
