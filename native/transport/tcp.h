@@ -121,7 +121,7 @@ enum {
   TCP_PATIENCE = 32,      /* polls */
   TCP_RUNS = 64,
   TCP_TURN = 1 << 20,   /* bytes that a poll moves at most, each way, */
-  TCP_BRISK = 64 << 10, /* and while short requests come and go, */
+  TCP_BRISK = 32 << 10, /* and while short requests come and go, */
   TCP_BRISK_TURNS = 64, /* which is so for that many of them after each */
   TCP_OPERATIONS = 65536
 };
