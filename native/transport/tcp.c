@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp.c - the transport over sockets: its table, set-up, marks and ends. tcp.h
+ * tcp.c - the transport over sockets: its table, set-up and ends. tcp.h
  * tells how it works and what is where.
  *
  * Order, without atomics: one thread, and what a socket delivers in order. An
@@ -25,12 +25,7 @@
 #include <linux/sockios.h>
 #include <unistd.h>
 
-enum {
-  RING_MIN = 4096,
-  RING_MAX = 16 << 20,
-  FIRST_GENERATIONS = 64,
-  GENERATIONS_APART = 1 << 30
-};
+enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 
 void tcp_break(struct lane *lane, int status, const char *format, ...) {
   va_list list;
@@ -303,53 +298,6 @@ static bool tcp_drained(struct lane *lane) {
   tcp_send(s, TCP_TURN);
   return s->ended ||
          (tcp_idle(s) && (ioctl(s->fd, SIOCOUTQ, &unsent) != 0 || unsent == 0));
-}
-
-/* ---- Marks --------------------------------------------------------------- */
-
-uint32_t *generation_place(struct generations *g, uint32_t number) {
-  uint32_t count = g->count ? g->count : FIRST_GENERATIONS;
-  while (count <= number)
-    count *= 2;
-  if (count == g->count)
-    return &g->at[number];
-  uint32_t *more = realloc(g->at, count * sizeof *more);
-  if (!more)
-    return NULL;
-  memset(more + g->count, 0, (count - g->count) * sizeof *more);
-  g->at = more;
-  g->count = count;
-  return &g->at[number];
-}
-
-static void tcp_over(struct lane *lane, uint16_t operation,
-                     uint32_t generation) {
-  struct tcp_head head = {
-      .type = TCP_OVER, .operation = operation, .generation = generation};
-  if (lane->cut || lane->status < 0 || !lane->streams[0])
-    return;
-  uint32_t *told = generation_place(&lane->told, operation);
-  if (!told) {
-    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what has ended");
-    return;
-  }
-  *told = generation;
-  lane->held |= tcp_idle(lane->streams[0]); /* the next call may follow */
-  tcp_put(lane->streams[0], &head, NULL);
-  lane->options.stir(lane->options.session);
-}
-
-/* Generations go round, and the peer goes by the last that it was told of. */
-static void tcp_mark(struct lane *lane, uint16_t operation,
-                     uint32_t generation) {
-  uint32_t told = generation_of(&lane->told, operation);
-  if (told != 0 && generation != 0 && generation - told > GENERATIONS_APART)
-    tcp_over(lane, operation, generation - 1);
-}
-
-bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation) {
-  uint32_t last = generation_of(&lane->overs, operation);
-  return last == 0 || (int32_t)(generation - last) > 0;
 }
 
 /* ---- One-sided: by the owner, on request ---------------------------------- */

@@ -2,7 +2,8 @@
  *
  * tcp.h - what the files of the transport over sockets share.
  *
- *   tcp.c           the table, set-up, marks, breaking
+ *   tcp.c           the table, set-up, breaking
+ *   tcp_marks.c     which operations have ended
  *   tcp_records.c   records and their credits
  *   tcp_send.c      a stream's way out
  *   tcp_receive.c   its way in: heads, and where their bodies go
@@ -252,12 +253,18 @@ struct lane {
 /* ---- tcp.c ------------------------------------------------------------- */
 void tcp_break(struct lane *lane, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* ---- tcp_marks.c ------------------------------------------------------- */
 /* A generation's place, or NULL: no memory. */
 uint32_t *generation_place(struct generations *, uint32_t number);
 static inline uint32_t generation_of(const struct generations *g,
                                      uint32_t number) {
   return number < g->count ? g->at[number] : 0;
 }
+void tcp_mark(struct lane *, uint16_t operation, uint32_t generation);
+void tcp_over(struct lane *, uint16_t operation, uint32_t generation);
+/* The peer told of such an end. */
+void tcp_over_told(struct lane *, const struct tcp_head *);
 bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation);
 
 /* ---- tcp_send.c -------------------------------------------------------- */

@@ -45,15 +45,6 @@ void tcp_sink(struct stream *s, enum sink sink, uint64_t rest) {
 
 /* ---- Heads -------------------------------------------------------------- */
 
-static void over(struct lane *lane, const struct tcp_head *h) {
-  uint32_t *last = generation_place(&lane->overs, h->operation);
-  if (!last)
-    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what has ended");
-  else /* told in the order of the ends */
-    *last = h->generation;
-  tcp_stash_drop(lane, h->operation, h->generation);
-}
-
 static bool fragment(struct stream *s) {
   const struct tcp_head *h = &s->head;
   struct lane *lane = s->lane;
@@ -95,7 +86,7 @@ static bool begin(struct stream *s) {
   if (h->length != 0)
     return tcp_lie(s, "a body");
   if (h->type == TCP_OVER) {
-    over(s->lane, h);
+    tcp_over_told(s->lane, h);
     return true;
   }
   if (h->type == TCP_CREDIT)

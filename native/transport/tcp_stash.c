@@ -129,14 +129,19 @@ void tcp_stash_forget(struct lane *lane, const struct fetch *f) {
   }
 }
 
-void tcp_peers_close(struct lane *lane) {
-  for (uint32_t i = 0; i < lane->peer_count; i++) {
-    struct tcp_peer *peer = lane->peers[i];
-    struct node *n;
-    while (peer && (n = list_pop(&peer->stash)))
-      free(CONTAINER(n, struct stashed, node));
-    free(peer);
+static void peer_free(struct tcp_peer *peer) {
+  struct node *next;
+  for (struct node *n = peer->stash.next; n != &peer->stash; n = next) {
+    next = n->next;
+    free(CONTAINER(n, struct stashed, node));
   }
+  free(peer);
+}
+
+void tcp_peers_close(struct lane *lane) {
+  for (uint32_t i = 0; i < lane->peer_count; i++)
+    if (lane->peers[i])
+      peer_free(lane->peers[i]);
   free(lane->peers);
 }
 
