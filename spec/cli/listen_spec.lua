@@ -2,6 +2,7 @@
 -- perigee doctor: can a program listen there?
 local case = require "spec.support.doctor_case"
 local address = require "perigee.cli.doctor.address"
+local perigee = require "perigee"
 
 before_each(case.start)
 after_each(case.finish)
@@ -78,8 +79,37 @@ describe("the check of addresses to listen at", function()
     listen("tcp://0.0.0.0:7471", "ok", "free")
   end)
 
-  it("does not look names up", function()
-    listen("tcp://worker.example:7471", "note", "a name, looked up when")
+  it("takes no names, as no program listens at one", function()
+    case.fake:put("/proc/net/tcp", "   0: 00000000:1D2F 00000000:0000 0A 0 0")
+    listen("tcp://worker.example:7471", "problem", "a name",
+           "ip -brief address")
+    local engine = assert(perigee.engine { secret = "a secret of this spec" })
+    local fine, message = pcall(engine.listen, engine,
+                                "tcp://worker.example:7471")
+    engine:close()
+    assert.is_false(fine)
+    assert.matches("by its number, or 0.0.0.0 or [::]", message, 1, true)
+  end)
+
+  it("knows localhost, which is of IPv4", function()
+    case.fake:put("/proc/net/tcp", "   0: 0100007F:1D2F 00000000:0000 0A 0 0")
+    listen("tcp://localhost:7471", "problem", "somebody listens there")
+    listen("tcp://localhost:7472", "ok", "free")
+  end)
+
+  it("tells IPv4 from IPv6", function()
+    case.fake:put("/proc/net/tcp", "   0: 00000000:1D2F 00000000:0000 0A 0 0\n")
+    listen("tcp://[::1]:7471", "ok", "free")
+    listen("tcp://[::]:7471", "ok", "free")
+    listen("tcp://127.0.0.1:7471", "problem", "somebody listens there")
+    case.fake:put("/proc/net/tcp", "")
+    local none = ("0"):rep(32)
+    case.fake:put("/proc/net/tcp6", "   0: " .. none:sub(1, 24) .. "01000000"
+             .. ":1D2F " .. none .. ":0000 0A 0 0\n   1: " .. none .. ":1D30 "
+             .. none .. ":0000 0A 0 0")
+    listen("tcp://0.0.0.0:7471", "ok", "free")
+    listen("tcp://[::]:7471", "problem", "somebody listens there")
+    listen("tcp://0.0.0.0:7472", "problem", "somebody listens there")
   end)
 
   it("knows what is wrong with paths", function()

@@ -30,7 +30,7 @@ local function tcp(rest)
   else
     host, port = rest:match "^([%w._-]+):(%d+)$"
     if not host then return nil end
-    address.bytes = bytes_of(4, host)
+    address.bytes = bytes_of(4, host == "localhost" and "127.0.0.1" or host)
     address.family = address.bytes and 4
     if not address.bytes and host:match "^[%d.]+$" then return nil end
   end
@@ -39,8 +39,8 @@ local function tcp(rest)
 end
 
 --- "unix:PATH" or "tcp://HOST:PORT" as a table: text, kind ("unix", "tcp"), and
--- path, or host, port, family (4, 6; nil for a name) and bytes. nil and a
--- message if it is neither.
+-- path, or host, port, family (4, 6; nil for a name, other than localhost) and
+-- bytes. nil and a message if it is neither.
 function M.parse(text)
   local path, rest = text:match "^unix:(.+)$", text:match "^tcp://(.+)$"
   local address = path and { kind = "unix", path = path } or rest and tcp(rest)
@@ -54,7 +54,7 @@ end
 
 --- Is it reached from this host only?
 function M.is_local(address)
-  return address.kind == "unix" or address.host == "localhost"
+  return address.kind == "unix"
     or address.family == 4 and address.bytes:byte(1) == 127
     or address.family == 6 and address.bytes == ("\0"):rep(15) .. "\1"
 end

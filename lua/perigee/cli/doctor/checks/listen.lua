@@ -13,20 +13,31 @@ local LONGEST_PATH = 107
 
 -- ---- TCP ------------------------------------------------------------------
 
--- Does a socket listen where this address would?
-local function is_taken(machine, address)
-  local words = address.bytes and addresses.words(address):upper()
-  for _, file in ipairs { "tcp", "tcp6" } do
-    local text = machine:read("/proc/net/" .. file) or ""
-    for host, port, state in text:gmatch "%d+: (%x+):(%x+) %x+:%x+ (%x+)" do
-      if state == LISTENING and tonumber(port, 16) == address.port
-        and (host == words or not host:find "[^0]"
-             or addresses.is_any(address)) then
-        return true
-      end
+-- Does a socket of that family listen at address's port, where fits(its host)?
+local function listens(machine, family, address, fits)
+  local text = machine:read("/proc/net/" .. family) or ""
+  for host, port, state in text:gmatch "%d+: (%x+):(%x+) %x+:%x+ (%x+)" do
+    if state == LISTENING and tonumber(port, 16) == address.port
+      and fits(host) then
+      return true
     end
   end
   return false
+end
+
+local function is_any(host) return not host:find "[^0]" end
+
+-- Does a socket listen where this address would? One of all of IPv6 mostly does
+-- so for IPv4, too; those of Perigee for one family only.
+local function is_taken(machine, address)
+  if not address.bytes then return false end
+  local words = addresses.words(address):upper()
+  local function meets(host)
+    return host == words or is_any(host) or addresses.is_any(address)
+  end
+  local own = address.family == 4 and "tcp" or "tcp6"
+  return listens(machine, own, address, meets)
+    or listens(machine, "tcp6", address, is_any)
 end
 
 local function is_ipv4_here(machine, address)
@@ -107,8 +118,10 @@ local function passing(machine, address)
 end
 
 local function named(_, address)
-  if address.bytes or address.host == "localhost" then return nil end
-  return note(address.text .. ": a name, looked up when a program listens")
+  if address.bytes then return nil end
+  return problem(address.text .. ": a name, which is good for connecting only",
+    "to listen, take the number of one of this machine's addresses, or 0.0.0.0 "
+    .. "or [::] for all", "ip -brief address")
 end
 
 -- ---- Unix -----------------------------------------------------------------
