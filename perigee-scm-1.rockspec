@@ -12,7 +12,8 @@ description = {
   summary = "Remote memory and RPC for LuaJIT, with a native C core",
   detailed = [[
     Services are Lua tables, the data path is C: typed, raw and inplace calls,
-    and one-sided reads and writes, between processes through shared memory.
+    and one-sided reads and writes, between processes through shared memory,
+    over TCP and over RDMA.
   ]],
   license = "Apache-2.0",
 }
@@ -20,6 +21,7 @@ description = {
 supported_platforms = { "linux" }
 dependencies = { "lua == 5.1" } -- as LuaJIT presents itself
 external_dependencies = {
+  CARES = { header = "ares.h", library = "cares" },
   SODIUM = { header = "sodium.h", library = "sodium" },
 }
 
