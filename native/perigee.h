@@ -205,7 +205,8 @@ struct perigee_event {
   const uint8_t *pointer;   /* REQUEST, LANDING, REPLY: the head (raw bytes or
                                typed data; the text of a failure). DONE of a
                                lookup: the struct perigee_remote. LOST, and DONE
-                               that failed: the text of why, or NULL */
+                               and CONNECTED that failed: the text of why, or
+                               NULL */
   uint64_t length;          /* of it; DONE of recv and transfers: bytes */
   uint64_t slice;           /* length of the slice part that came; REPLY into
                                a named slice: bytes filled */

@@ -122,15 +122,25 @@ static const char *trouble(const struct operation *op) {
   return copy ? copy : why;
 }
 
-/* Why the session is lost, or memory could not be had: to whoever has no
- * other text of it. */
+/* Did the session's end end it? */
+static bool ended_with(const struct perigee_session *s,
+                       const struct perigee_event *e) {
+  if (s->state != PERIGEE_SESSION_ENDED)
+    return false;
+  return e->kind == PERIGEE_EVENT_CONNECTED ? e->status == s->status
+                                            : e->status == PERIGEE_PEER_LOST;
+}
+
+/* Why the session is lost, or never was, or memory could not be had: to
+ * whoever has no other text of it. */
 static void tell_why(const struct operation *op, struct perigee_event *e) {
   const struct perigee_session *s = op->session;
   const char *why = "";
-  bool own = e->kind == PERIGEE_EVENT_REPLY || e->kind == PERIGEE_EVENT_DONE;
+  bool own = e->kind == PERIGEE_EVENT_REPLY || e->kind == PERIGEE_EVENT_DONE ||
+             e->kind == PERIGEE_EVENT_CONNECTED;
   if (!own || !s || e->pointer)
     return;
-  if (e->status == PERIGEE_PEER_LOST && s->state == PERIGEE_SESSION_ENDED)
+  if (ended_with(s, e))
     why = s->reason;
   else if (e->status == PERIGEE_NO_MEMORY)
     why = trouble(op);

@@ -59,18 +59,12 @@ end
 
 -- ---- Connecting ------------------------------------------------------------
 
-local function why(engine, event)
-  if event.status == C.PERIGEE_TIMEOUT then return nil end
-  return event.length > 0 and ffi.string(event.pointer, event.length)
-    or native.detail(engine.handle)
-end
-
 -- The value of the future tells to whom, and the peer's name if it has one.
 local function connected(future, event)
   local engine, asked = future.owner, future.value
   if event.status ~= 0 then
     return futures.settle(future, nil, errors.ended(event.status,
-      "connecting to " .. asked.to, why(engine, event), false))
+      "connecting to " .. asked.to, errors.why(event), false))
   end
   local session = M.adopt(engine, event.session, asked.peer)
   if not session then

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How long connecting takes at most, to a worker that does not answer: as long
--- as whoever waits has said, all steps together, whatever others have said.
+-- Connecting in vain: to a worker that does not answer it takes as long as
+-- whoever waits has said, all steps together, whatever others have said. The
+-- error says why, and of this peer.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -58,5 +59,35 @@ describe("connecting to a worker that is silent", function()
     local seconds = tostring(err):match("opening service x of worker.*"
       .. "no answer within ([%d.]+) s")
     assert.is_true(tonumber(seconds) <= 2 * part, tostring(err))
+  end)
+end)
+
+describe("the error of connecting", function()
+  after_each(cases.cleanup)
+
+  it("is of this peer where several fail at once", function()
+    local engine, dialling, addresses = cases.engine(), {}, {}
+    for i = 1, 3 do
+      addresses[i] = cases.address("nobody" .. i)
+      dialling[i] = perigee.spawn(engine.connect, engine, addresses[i],
+                                  { timeout = 10 })
+    end
+    for i = 1, 3 do
+      local none, err = dialling[i]:wait(10)
+      assert.is_nil(none)
+      assert.equal("not_found", err.kind)
+      assert.matches("nobody listens at " .. addresses[i], tostring(err), 1,
+                     true)
+    end
+  end)
+
+  it("says what the peer did not do in time", function()
+    process.start(silent):expect("ready")
+    local agent = assert(cases.agent(nil, { engine = { hello_timeout = 0.1 } }))
+    local none, err = agent:session("worker", { timeout = 60 })
+    assert.is_nil(none)
+    assert.equal("timeout", err.kind)
+    assert.matches("connecting to worker: the peer did not finish its hello",
+                   tostring(err), 1, true)
   end)
 end)
