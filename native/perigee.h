@@ -181,8 +181,9 @@ enum perigee_kind {
                                   returned 1, or never will (status) */
   PERIGEE_EVENT_DONE = 9,      /* transfer, send, recv, recv_imm, lookup ended */
   PERIGEE_EVENT_REFUSED = 10   /* strangers were refused: code of them since the
-                                  last such event; status and pointer: of the
-                                  last, why. Only after perigee_tell_refused */
+                                  last such event; status and pointer: of one,
+                                  why (the last that did not merely hang up, if
+                                  any). Only after perigee_tell_refused */
 };
 
 enum perigee_flag {

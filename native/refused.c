@@ -2,7 +2,8 @@
  *
  * refused.c - what becomes known of strangers that were refused. They may come
  * by thousands, so the program hears of them now and then: how many there were
- * since the last time, and of the last one why.
+ * since the last time, and of one why: of the last that did more than to look
+ * whether somebody listens, if there was one.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,10 +26,12 @@ void refusals_add(struct perigee_engine *engine, const char *peer,
   engine->counters.refused++;
   if (!r->on)
     return;
-  r->count++;
-  r->status = status;
-  snprintf(r->text, sizeof r->text, "%s at %s: %s",
-           *peer ? peer : "a process of this host", address, reason);
+  if (r->count++ == 0 || status != PERIGEE_PEER_LOST ||
+      r->status == PERIGEE_PEER_LOST) {
+    r->status = status;
+    snprintf(r->text, sizeof r->text, "%s at %s: %s",
+             *peer ? peer : "a process of this host", address, reason);
+  }
   if (r->due || r->timer.next)
     return;
   if (engine_clock(engine) >= r->next)

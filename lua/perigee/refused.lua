@@ -24,10 +24,10 @@ end
 
 loop.on[C.PERIGEE_EVENT_REFUSED] = function(_, event)
   local count = tonumber(event.code)
-  local last = ffi.string(event.pointer, event.length)
-  local message = "refused " .. last
+  local one = ffi.string(event.pointer, event.length)
+  local message = "refused " .. one
   if count > 1 then
-    message = ("refused %d connections, the last %s"):format(count, last)
+    message = ("refused %d connections, among them %s"):format(count, one)
   end
   log.write(level(event.status), message)
 end
