@@ -16,7 +16,7 @@
 
 /* Sent and read by so many chunks at once: a send of 64 KiB takes twice as long
  * for each byte as one of 256 KiB. Pages that are not used are not there. */
-enum { CHUNKS = 16, ROOM = CHUNKS * SEAL_CHUNK_MOST };
+enum { CHUNKS = 32, ROOM = CHUNKS * SEAL_CHUNK_MOST };
 
 struct sealed {
   struct seal out, in;
