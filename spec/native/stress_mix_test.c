@@ -31,7 +31,7 @@ struct side {
     int operation;
     uint64_t length;
   } work[UNDER_WAY];
-  bool dials, over;
+  bool dials, through, over;
   int open, receive;
   unsigned seed;
   uint64_t done[JOBS], served, received;
@@ -39,7 +39,7 @@ struct side {
 };
 
 static atomic_bool listening;
-static atomic_int found, ready; /* sides that are as far as that */
+static atomic_int found, ready, through; /* sides that are as far as that */
 
 /* cmocka's assertions are for the main thread. */
 static void must(bool holds, const char *what, int line) {
@@ -257,8 +257,12 @@ static void *live(void *context) {
       handle(s, &e[i]);
     if (n == 0 && rand_r(&s->seed) % 16 == 0)
       perigee_wait(&s->engine, 1, 10 * MS);
-    /* The dialer stays a little for what the other still has open. */
-    if (s->dials && s->open == 0 && clock_now() > s->end + 300 * MS)
+    if (!going && s->open == 0 && !s->through) {
+      s->through = true;
+      atomic_fetch_add(&through, 1);
+    }
+    /* The dialer stays for what the other still has open. */
+    if (s->dials && atomic_load(&through) == 2)
       perigee_session_close(s->session);
   }
   perigee_engine_close(s->engine);
@@ -271,6 +275,7 @@ static void two_threads_do_everything_at_once(void **state) {
   atomic_store(&listening, false);
   atomic_store(&found, 0);
   atomic_store(&ready, 0);
+  atomic_store(&through, 0);
   for (int i = 0; i < 2; i++) {
     sides[i].variant = *state;
     sides[i].address = "";
