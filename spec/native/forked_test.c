@@ -158,13 +158,13 @@ static void the_parent_still_wakes(void **state) {
   pair_dial(&s.p, more);
   perigee_session_free(more[0]);
   int64_t start = clock_now();
-  while (s.p.kept[1] == 0 && clock_now() - start < 2000 * MS) {
-    assert_true(perigee_wait(&s.p.engine[1], 1, 1000 * MS) >= 0);
+  while (s.p.kept[1] == 0 && clock_now() - start < 20000 * MS) {
+    assert_true(perigee_wait(&s.p.engine[1], 1, 10000 * MS) >= 0);
     poll_side(&s.p, 1);
     poll_side(&s.p, 0);
   }
   until(&s.p, 1, PERIGEE_EVENT_LOST);
-  assert_true(clock_now() - start < 500 * MS);
+  assert_true(clock_now() - start < 5000 * MS);
   scene_wind_up(&s);
   scene_close(&s);
 }

@@ -48,7 +48,7 @@ static void befriend(struct victim *v, struct friend *f) {
     f->operation = -1;
     v->friends++;
   }
-  if (f->operation >= 0 && clock_now() - f->since > 3000 * MS)
+  if (f->operation >= 0 && clock_now() - f->since > 10000 * MS)
     fail_msg("the friend waits");
 }
 
@@ -78,7 +78,7 @@ static struct victim *victim_open(const struct variant *variant) {
 static void live_through(struct victim *v, pid_t child) {
   struct friend f = {.operation = -1};
   struct perigee_event e[4];
-  int64_t end = clock_now() + own_time() + 5000 * MS;
+  int64_t end = clock_now() + own_time() + 20000 * MS;
   bool over = false;
   while (!over || operations(&v->p, 1) > 0 || v->lost < v->met ||
          f.operation >= 0) {
