@@ -217,7 +217,7 @@ describe("the loop", function()
     local order, tasks = {}, {}
     for i = 1, 3 do
       tasks[i] = perigee.spawn(function()
-        perigee.sleep(0.06 - i * 0.015)
+        perigee.sleep(0.8 - i * 0.2)
         order[#order + 1] = i
         return i, nil, i * 2
       end)

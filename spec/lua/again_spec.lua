@@ -28,7 +28,8 @@ end
 describe("a call whose peer is gone", function()
   before_each(function()
     start(1)
-    proxy, agent = cases.proxy("x", { timeout = 60, version = 1 })
+    proxy, agent = cases.proxy("x", { timeout = 60, reconnect = 60,
+                                      version = 1 })
   end)
   after_each(cases.cleanup)
 
@@ -41,7 +42,7 @@ describe("a call whose peer is gone", function()
     assert.equal("cancelled", err.kind)
     assert.matches("calling x.often of worker: it was cancelled", tostring(err),
                    1, true)
-    assert.is_true(cases.eventually(function() return not link.retrying end, 2))
+    assert.is_true(cases.eventually(function() return not link.retrying end))
     assert.is_true(not link.attempt or link.attempt:done())
   end
 

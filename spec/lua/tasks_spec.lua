@@ -50,11 +50,11 @@ describe("a task", function()
     local futures = {}
     for i = 1, 5 do
       futures[i] = perigee.spawn(function()
-        perigee.sleep(0.01 * (6 - i))
+        perigee.sleep(0.1 * (6 - i))
         order[#order + 1] = i
       end)
     end
-    assert.is_true(perigee.wait_all(futures, 2))
+    assert.is_true(perigee.wait_all(futures, 10))
     assert.same({ 5, 4, 3, 2, 1 }, order)
   end)
 
@@ -114,7 +114,7 @@ describe("a wait", function()
   end)
 
   it("of several has one total time", function()
-    local function slow() return perigee.spawn(perigee.sleep, 0.5) end
+    local function slow() return perigee.spawn(perigee.sleep, 3) end
     local futures = { slow(), slow(), slow() }
     local before = os.time()
     local got, err = perigee.wait_all(futures, 0.02)
@@ -123,7 +123,7 @@ describe("a wait", function()
     got, err = perigee.wait_any(futures, 0.02)
     assert.is_nil(got)
     assert.equal("timeout", err.kind)
-    assert.is_true(os.time() - before <= 1)
+    assert.is_true(os.time() - before <= 2)
     for _, future in ipairs(futures) do future:cancel() end
     got, err = perigee.wait_all(futures, 0)
     assert.is_nil(got)
@@ -131,10 +131,10 @@ describe("a wait", function()
   end)
 
   it("for a base ends while a handler below it sleeps longer", function()
-    perigee.spawn(perigee.sleep, 0.5)
-    local before = require("perigee.loop").now()
+    local longer = perigee.spawn(perigee.sleep, 5)
     perigee.sleep(0.01)
-    assert.is_true(require("perigee.loop").now() - before < 3e8)
+    assert.is_false(longer:done())
+    longer:cancel()
   end)
 end)
 

@@ -143,9 +143,9 @@ function M.cleanup()
   os.execute("rm -rf '" .. M.folder .. "'")
 end
 
--- Waits, running the loop, until f() is true; false after timeout (5 s).
+-- Waits, running the loop, until f() is true; false after timeout (20 s).
 function M.eventually(f, timeout)
-  local limit = process.now() + (timeout or 5)
+  local limit = process.now() + (timeout or 20)
   repeat
     if f() then return true end
     perigee.sleep(0.002)
