@@ -73,10 +73,6 @@ void served_landed(struct operation *op) {
   } else {
     op->landed = false;
     operation_unhold(op);
-    if (op->flags & PERIGEE_POOLED) {
-      op->value = (uint64_t)(uintptr_t)op->slice_block;
-      op->slice_block = NULL;
-    }
     served_request(op);
   }
 }

@@ -95,11 +95,8 @@ static int reply_slice(struct operation *op, const struct record *r) {
 }
 
 static void finish(struct operation *op) {
-  if (op->slice_block) {
-    op->value = (uint64_t)(uintptr_t)op->slice_block;
+  if (op->slice_block)
     op->flags |= PERIGEE_POOLED;
-    op->slice_block = NULL;
-  }
   op->session->counters.bytes_received += op->length + op->slice;
   call_end(op, PERIGEE_OK);
 }

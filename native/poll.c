@@ -164,6 +164,10 @@ static void give(struct perigee_engine *engine, struct operation *op) {
   e->length = op->length;
   e->slice = op->slice;
   e->capacity = op->value;
+  if (op->flags & PERIGEE_POOLED) { /* the program's from now on */
+    e->landed = op->slice_block;
+    op->slice_block = NULL;
+  }
   e->code = op->code;
   op->event = PERIGEE_EVENT_NONE;
   if (!asks) {

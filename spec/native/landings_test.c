@@ -129,6 +129,24 @@ static void slices_without_a_place_are_pooled(void **state) {
   pair_close(&p);
 }
 
+/* Its slice is there, and its session is freed before the program was told. */
+static void what_is_never_told_stays_nowhere(void **state) {
+  struct perigee_slice none = {0};
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_region *from = region_of(&p, 0, NULL, 64, 0);
+  struct perigee_message m = {
+      .flags = PERIGEE_TYPED, .slice = all_of(from, 64), .timeout = -1};
+  perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_LANDING);
+  assert_int_equal(perigee_land(p.engine[1], e.operation, &none), 0);
+  perigee_session_free(p.session[1]);
+  p.session[1] = NULL;
+  assert_int_equal(perigee_poll(p.engine[1], NULL, 0), 0);
+  assert_int_equal(perigee_counters(p.engine[1], NULL)->pooled, 0);
+  pair_drop(&p);
+}
+
 /* Blocks with holes on both sides; the holes stay. */
 static void strided(struct pair *p, uint64_t block, uint64_t count) {
   struct places s;
@@ -282,6 +300,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(slices_land_where_the_receiver_says),
       cmocka_unit_test(slices_without_a_place_are_pooled),
+      cmocka_unit_test(what_is_never_told_stays_nowhere),
       cmocka_unit_test(strided_slices_land_in_strides),
       cmocka_unit_test(typed_heads_and_slices_stay_together),
   };
