@@ -42,12 +42,13 @@ const struct machine call_machine = {
 
 /* ---- Ending ------------------------------------------------------------- */
 
-/* The peer sees the request's loan no more: it has answered, or it never did
- * where payloads are pushed. */
+/* May the request's loan be given back? The peer has answered, or it never saw
+ * it, as payloads are pushed. */
 static bool unseen(const struct operation *op) {
   return op->replied || (op->lent && lane_table(op->session->lane)->pushes);
 }
 
+/* The peer sees the request's loan no more. */
 void call_let_go(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->lent)
