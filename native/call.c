@@ -44,7 +44,7 @@ const struct machine call_machine = {
 
 /* May the request's loan be given back? The peer has answered, or it never saw
  * it, as payloads are pushed. */
-static bool unseen(const struct operation *op) {
+static bool peer_is_done(const struct operation *op) {
   return op->replied || (op->lent && lane_table(op->session->lane)->pushes);
 }
 
@@ -131,7 +131,7 @@ void call_stop(struct operation *op, int status) {
 
 void call_given(struct operation *op) {
   unmark(op);
-  if (unseen(op))
+  if (peer_is_done(op))
     call_let_go(op);
   if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
     step(op, LEND);

@@ -32,6 +32,15 @@ int serve_fetch(struct operation *op, const struct payload *into) {
   return PERIGEE_OK;
 }
 
+/* There was no memory for it: another place may be named. */
+static void unpool(struct operation *op) {
+  op->flags &= ~(uint32_t)PERIGEE_POOLED;
+  if (!op->rest.bulk)
+    return;
+  pool_give(op->engine, op->slice_block);
+  op->slice_block = NULL;
+}
+
 int perigee_land(struct perigee_engine *engine, int served,
                  const struct perigee_slice *slice) {
   ENTER(engine);
@@ -56,7 +65,10 @@ int perigee_land(struct perigee_engine *engine, int served,
   } else {
     op->flags |= PERIGEE_POOLED;
   }
-  return serve_fetch(op, named ? &into : NULL);
+  status = serve_fetch(op, named ? &into : NULL);
+  if (status < 0 && !named)
+    unpool(op);
+  return status;
 }
 
 /* All bytes are where they belong. */

@@ -82,7 +82,9 @@ static bool dead(struct perigee_session *s) {
     socket_look(s);
   }
   liveness_heard(s);
-  return s->heard_at < s->engine->now;
+  /* A lane that is ending has a better reason, which the next poll tells. */
+  bool ending = s->spoken && ((const struct lane_head *)s->lane)->ending;
+  return s->heard_at < s->engine->now && !ending;
 }
 
 static void give_up(struct perigee_session *s) {

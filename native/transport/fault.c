@@ -212,14 +212,21 @@ static uint8_t *fault_reserve(struct lane *lane, enum ring ring,
 
 /* ---- Payloads and copies ------------------------------------------------- */
 
-/* A step's own time is thrown once, and again after it has moved something; but
- * a copy that is under way goes on, since what comes behind it waits for it. */
+/* Memory that copies on its own time is filled in order, and who brings what
+ * comes later waits for what comes first: once that has begun, it goes on. */
+static bool goes_on(const struct fetch *fetch) {
+  const struct payload *into = fetch->into;
+  return !into->memory->direct &&
+         (into->ticket || into->done || fetch->bounced);
+}
+
+/* A step's own time is thrown once, and again after it has moved something. */
 static int64_t fault_fetch(struct lane *lane, struct fetch *fetch) {
   struct fault_lane *f = of(lane);
   const struct script *s = script_of(f);
   if (f->cut)
     return PERIGEE_PEER_LOST;
-  if (fetch->held == 0 && fetch->into->ticket == 0) {
+  if (fetch->held == 0 && !goes_on(fetch)) {
     if (cut(lane))
       return PERIGEE_PEER_LOST;
     if (hit(f, s->truncate)) {

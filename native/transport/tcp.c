@@ -168,9 +168,12 @@ static bool tcp_poll(struct lane *lane) {
   lane->corked = lane->published > 1;
   lane->published = 0;
   turn(lane);
-  for (uint32_t i = 0; i < lane->stream_count; i++)
-    if (lane->streams[i])
-      moved |= poll_stream(lane->streams[i]);
+  lane->first++;
+  for (uint32_t i = 0; i < lane->stream_count; i++) {
+    struct stream *s = tcp_in_turn(lane, i);
+    if (s)
+      moved |= poll_stream(s);
+  }
   return moved;
 }
 
@@ -274,7 +277,7 @@ static int tcp_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
   struct stream *s = lane->streams[0];
   if (lane->status < 0 || lane->cut || !s)
     return PERIGEE_PEER_LOST;
-  if (s->out.end - s->out.first > TCP_WAITING)
+  if (s->out.end - s->out.first > 2 * TCP_WAITING)
     return PERIGEE_AGAIN;
   lane->options.stir(lane->options.session);
   return tcp_put(s, &head, bytes) ? PERIGEE_OK : PERIGEE_PEER_LOST;

@@ -117,7 +117,7 @@ enum {
   TCP_FRAMES = 8 << 10,   /* of the session, not yet heard */
   TCP_KEEP = 256 << 10,   /* of room for what waits is kept when none does */
   TCP_WAITING = 1 << 20,  /* bytes that may wait to be sent before no record
-                              and no frame more is taken, */
+                              more is taken (twice as many: no frame), */
   TCP_OUT_MOST = 8 << 20, /* and before the peer is given up */
   TCP_PATIENCE = 32,      /* polls */
   TCP_RUNS = 64,
@@ -231,7 +231,7 @@ struct lane {
   uint64_t may_read;
   uint64_t peer_ring, peer_window;
   struct stream *streams[TCP_STREAMS];
-  uint32_t stream_count, next_stream;
+  uint32_t stream_count, next_stream, first;
   struct inbox in[RINGS];
   struct outbox_ring out[RINGS];
   uint64_t eager_sent, eager_granted; /* ours to the peer */
@@ -249,6 +249,12 @@ struct lane {
   uint64_t arena_length;
   uint64_t bytes_sent, bytes_received;
 };
+
+/* The streams of a poll: 0, then the others, another one first each time. */
+static inline struct stream *tcp_in_turn(const struct lane *lane, uint32_t i) {
+  uint32_t others = lane->stream_count - 1;
+  return lane->streams[i == 0 ? 0 : 1 + (i + lane->first) % others];
+}
 
 /* ---- tcp.c ------------------------------------------------------------- */
 void tcp_break(struct lane *lane, int status, const char *format, ...)

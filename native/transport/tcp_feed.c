@@ -20,7 +20,7 @@ static uint64_t first_part(const struct lane *lane, uint64_t total) {
 int tcp_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   uint64_t first = first_part(lane, p->total);
   lane->eager_sent += first;
-  lane->pushing = first > 0;
+  lane->pushing |= first > 0;
   e->fed = e->block = 0;
   e->payload = p;
   e->source = (struct source){.kind = SOURCE_PUSHED,
@@ -147,8 +147,9 @@ int64_t tcp_feed(struct lane *lane, struct exposure *e) {
                           .generation = e->generation,
                           .at = e->fed};
   e->fed += (uint64_t)n;
-  if (s->number > 0) /* where its record may wait */
-    tcp_send(lane->streams[0], TCP_TURN);
+  struct stream *first = lane->streams[0]; /* where its record may wait */
+  if (s != first && first->left == 0 && !first->full)
+    tcp_send(first, TCP_TURN);
   if (tcp_put_fragment(s, &head, &walk, e))
     tcp_send(s, lane->may_send[s->number > 0]);
   return n;

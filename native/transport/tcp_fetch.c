@@ -62,7 +62,7 @@ static int begin(struct lane *lane, struct fetch *f) {
  * more, none asks again in that poll. */
 static void pump(struct lane *lane) {
   for (uint32_t i = 0; i < lane->stream_count; i++) {
-    struct stream *s = lane->streams[i];
+    struct stream *s = tcp_in_turn(lane, i);
     if (!s || s->dry || (lane->armed && !s->readable))
       continue;
     uint64_t n = tcp_receive(s, lane->may_read);

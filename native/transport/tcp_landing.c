@@ -34,11 +34,23 @@ static bool all_stuck(const struct lane *lane) {
   return true;
 }
 
+/* Where others see the landing: is it still wanted, as far as stream 0 tells? */
+static bool still_wanted(struct stream *s, const struct fetch *f) {
+  if (!f->careful || s->number == 0)
+    return true;
+  tcp_receive(s->lane->streams[0], TCP_TURN);
+  return tcp_live(s->lane, f->operation, f->generation);
+}
+
 static bool lands(struct stream *s, struct fetch *f) {
   const struct tcp_head *h = &s->head;
   if (!in_turn(f, h))
     return all_stuck(s->lane) ? tcp_lie(s, "a fragment") : false;
-  if (!tcp_fetch_takes(s->lane, f, h))
+  if (!still_wanted(s, f)) {
+    tcp_sink(s, SINK_DROP, h->length);
+    return true;
+  }
+  if (s->lane->status < 0 || !tcp_fetch_takes(s->lane, f, h))
     return false;
   s->fetch = f;
   s->walk = *f->into;

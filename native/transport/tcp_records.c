@@ -46,12 +46,19 @@ static bool is_full(const struct lane *lane) {
   return out->end - out->first > TCP_WAITING;
 }
 
+static bool has_room(const struct lane *lane, enum ring ring, uint64_t length) {
+  const struct outbox_ring *out = &lane->out[ring];
+  return lane->stream_count > 0 && !lane->cut && !is_full(lane) &&
+         length <= lane->options.ring / 4 &&
+         lane->peer_ring - (out->sent - out->consumed) >= charge(length);
+}
+
 uint8_t *tcp_reserve(struct lane *lane, enum ring ring, uint64_t length) {
   struct outbox_ring *out = &lane->out[ring];
-  if (lane->stream_count == 0 || lane->cut || is_full(lane) ||
-      length > lane->options.ring / 4 ||
-      lane->peer_ring - (out->sent - out->consumed) < charge(length))
+  if (!has_room(lane, ring, length)) {
+    lane->pushing = false; /* that was of a record that comes later */
     return NULL;
+  }
   if (!out->draft)
     out->draft = draft_open(lane);
   return out->draft;
