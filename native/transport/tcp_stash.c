@@ -100,10 +100,10 @@ uint64_t tcp_stashed(struct lane *lane, const struct fetch *f, bool first) {
   return sum;
 }
 
-/* One on its way into its landing stays until the fetch ends: memory that copies
- * on its own time reads from it. */
-void tcp_stash_drop(struct lane *lane, uint16_t operation,
-                    uint32_t generation) {
+/* Of a fetch all goes; of a generation what is not on its way into its landing,
+ * from which memory that copies on its own time reads until the fetch ends. */
+static void leave(struct lane *lane, uint16_t operation, uint32_t generation,
+                  const struct fetch *f) {
   struct tcp_peer *peer = tcp_peer(lane, operation);
   struct node *next;
   if (!peer || peer->stashed == 0)
@@ -111,22 +111,19 @@ void tcp_stash_drop(struct lane *lane, uint16_t operation,
   for (struct node *n = peer->stash.next; n != &peer->stash; n = next) {
     struct stashed *e = CONTAINER(n, struct stashed, node);
     next = n->next;
-    if (!e->walking && e->head.generation == generation)
+    if (f ? tcp_is_of(&e->head, f)
+          : !e->walking && e->head.generation == generation)
       stash_free(lane, e);
   }
 }
 
+void tcp_stash_drop(struct lane *lane, uint16_t operation,
+                    uint32_t generation) {
+  leave(lane, operation, generation, NULL);
+}
+
 void tcp_stash_forget(struct lane *lane, const struct fetch *f) {
-  struct tcp_peer *peer = tcp_peer(lane, f->operation);
-  struct node *next;
-  if (!peer || peer->stashed == 0)
-    return;
-  for (struct node *n = peer->stash.next; n != &peer->stash; n = next) {
-    struct stashed *e = CONTAINER(n, struct stashed, node);
-    next = n->next;
-    if (tcp_is_of(&e->head, f))
-      stash_free(lane, e);
-  }
+  leave(lane, f->operation, f->generation, f);
 }
 
 static void peer_free(struct tcp_peer *peer) {
