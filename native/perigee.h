@@ -154,7 +154,8 @@ PERIGEE_API void perigee_options(struct perigee_options *options);
 PERIGEE_API int perigee_engine_open(const struct perigee_options *options,
                                     struct perigee_engine **engine);
 /* Closes every session, listener and region, and frees the engine with all
- * handles that it gave out. NULL is allowed. */
+ * handles that it gave out. Where sessions are over sockets it waits until their
+ * peers have been sent the last word, 50 ms at most for all. NULL is allowed. */
 PERIGEE_API void perigee_engine_close(struct perigee_engine *engine);
 /* What went wrong last, as a sentence; "" if nothing did. Engine may be NULL
  * for a failed perigee_engine_open (then per thread). Valid until the next
@@ -368,8 +369,9 @@ PERIGEE_API struct perigee_session *
 perigee_session(struct perigee_engine *engine, uint32_t id);
 PERIGEE_API uint32_t perigee_session_id(const struct perigee_session *session);
 /* Ends the session in order: own operations end in "closed", the peer's in
- * "peer_lost". Idempotent; the handle lives on until perigee_session_free,
- * after which the session's remaining events are dropped. */
+ * "peer_lost". Over a socket it waits, 50 ms at most, until the peer has been
+ * sent the last word. Idempotent; the handle lives on until
+ * perigee_session_free, after which its remaining events are dropped. */
 PERIGEE_API void perigee_session_close(struct perigee_session *session);
 PERIGEE_API void perigee_session_free(struct perigee_session *session);
 

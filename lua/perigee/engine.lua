@@ -235,8 +235,9 @@ local function end_pending(inflight)
 end
 jit.off(end_pending)
 
---- Closes its listeners, sessions and regions and then itself, at once. What is
--- pending ends in kind closed. Idempotent.
+--- Closes its listeners, sessions and regions and then itself, at once: over
+-- TCP within 50 ms, until the peers' hosts have the last word. What is pending
+-- ends in kind closed. Idempotent.
 function Engine:close()
   local handle = self.handle
   if not handle then return end

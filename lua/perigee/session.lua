@@ -160,7 +160,8 @@ end
 jit.off(finish)
 
 --- Closes it: what is pending here ends in kind closed, at the peer in
--- peer_lost. Idempotent, never blocks.
+-- peer_lost. Idempotent. Waits for no answer; over TCP, for 50 ms at most,
+-- until the peer's host has the last word.
 function Session:close()
   local handle = self.handle
   self.closed = true
