@@ -190,7 +190,7 @@ struct perigee_session {
   char carrier[REASON];        /* a line on the lane, for people; */
   char considered[2 * REASON]; /* a line on each of the others */
   uint64_t eager;              /* as both allow */
-  uint64_t nonce, probe;
+  uint64_t nonce, probe[2];
   const struct perigee_transport *transport;
   struct lane *lane;
   struct node operations;

@@ -60,7 +60,6 @@ static int prepare(struct perigee_session *s, char info[INFO_TEXT],
   snprintf(s->address, sizeof s->address, "endpoint");
   snprintf(s->wanted, sizeof s->wanted, "%s", s->transport->name);
   hello_own(s, &hello);
-  hello.probe_address = hello.probe_value = 0;
   int status = hello_open(s, &offer, reason);
   if (status == PERIGEE_OK)
     info_write(&hello, &offer, info);

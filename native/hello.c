@@ -2,8 +2,8 @@
  *
  * hello.c - how two strangers become a session. Each checks the other's HELLO,
  * opens its half of the transport and OFFERs it; joins the peer's half and says
- * READY. Over a Unix socket both say HELLO at once, and the kernel tells who the
- * peer is. Over TCP who was dialed is silent until it has heard a HELLO, and
+ * READY. Over a Unix socket the kernel tells who the peer is (peer.c), and
+ * both say HELLO at once. Over TCP who was dialed is silent until it has heard a HELLO, and
  * both prove who they are (proof.c).
  *
  *   step      hears     becomes   and says
@@ -23,8 +23,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core.h"
@@ -45,10 +43,7 @@ void hello_own(struct perigee_session *s, struct hello *h) {
                       .typed = o->typed,
                       .operations = o->operations,
                       .dead_after = liveness_told(s->engine)};
-  if (!s->tcp) { /* strangers there may be anybody */
-    h->probe_address = (uint64_t)(uintptr_t)&s->probe;
-    h->probe_value = s->probe;
-  }
+  memcpy(h->probe, s->probe, sizeof h->probe);
   choice_list(s, h);
   neighbour_hello(s, h);
 }
@@ -62,19 +57,6 @@ static void say_hello(struct perigee_session *s) {
     session_send(s, &f, NULL, 0);
 }
 
-void hello_begin(struct perigee_session *s) {
-  s->nonce = engine_random(s->engine);
-  s->probe = engine_random(s->engine);
-  s->devices = s->tcp && s->dialed && choice_devices(s->engine);
-  session_begun(s, s->engine->options.hello_timeout);
-  if (!s->tcp || s->dialed)
-    say_hello(s);
-}
-
-void hello_timeout(struct perigee_session *s) {
-  session_end(s, PERIGEE_TIMEOUT, "the peer did not finish its hello in time");
-}
-
 static int refuse(struct perigee_session *s, int status, const char *reason) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {.status = status}};
   snprintf(f.refuse.text, sizeof f.refuse.text, "%s", reason);
@@ -83,20 +65,31 @@ static int refuse(struct perigee_session *s, int status, const char *reason) {
   return PERIGEE_OK;
 }
 
-/* ---- Hearing it --------------------------------------------------------- */
-
-/* Only processes of the same user: SO_PEERCRED is what the kernel knows. */
-static bool same_user(struct perigee_session *s) {
-  struct ucred peer;
-  socklen_t length = sizeof peer;
-  if (getsockopt(s->fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
-      peer.uid != geteuid())
-    return false;
-  s->peer_pid = peer.pid;
-  if (s->pidfd < 0)
-    s->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
-  return true;
+/* Over a Unix socket: the process there, and what it is to put into its memory
+ * for us to find (shm_probe). Strangers over TCP may be anywhere. */
+static int meet_process(struct perigee_session *s, char reason[REASON]) {
+  for (int i = 0; i < 2; i++)
+    s->probe[i] = engine_random(s->engine);
+  return peer_take(s, reason);
 }
+
+void hello_begin(struct perigee_session *s) {
+  char reason[REASON];
+  s->nonce = engine_random(s->engine);
+  s->devices = s->tcp && s->dialed && choice_devices(s->engine);
+  session_begun(s, s->engine->options.hello_timeout);
+  int status = s->tcp ? PERIGEE_OK : meet_process(s, reason);
+  if (status < 0)
+    refuse(s, status, reason);
+  else if (!s->tcp || s->dialed)
+    say_hello(s);
+}
+
+void hello_timeout(struct perigee_session *s) {
+  session_end(s, PERIGEE_TIMEOUT, "the peer did not finish its hello in time");
+}
+
+/* ---- Hearing it --------------------------------------------------------- */
 
 static int send_offer(struct perigee_session *s) {
   struct frame f = {.type = FRAME_OFFER};
@@ -193,8 +186,6 @@ static int offer_or_move(struct perigee_session *s) {
 static int heard_hello(struct perigee_session *s, const struct hello *h) {
   if (s->tcp)
     return met_over_tcp(s, h);
-  if (!same_user(s))
-    return refuse(s, PERIGEE_DENIED, "the peer runs as another user");
   if (!hello_fits(s, h))
     return PERIGEE_OK;
   s->step = HELLO_KNOWN;

@@ -134,8 +134,7 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   t->due = now + o->hello_timeout;
   t->tcp = tcp;
   t->pid = s->peer_pid;
-  t->pidfd = s->pidfd;
-  s->pidfd = -1;
+  t->pidfd = peer_lend(s);
   memcpy(t->address, s->address, sizeof t->address);
   return t;
 }
@@ -154,8 +153,7 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
   s->ticket_key.set = true;
   memcpy(s->address, t->address, sizeof s->address);
   if (s->tcp) {
-    s->peer_pid = t->pid;
-    s->pidfd = t->pidfd;
+    peer_keep(s, t->pid, t->pidfd);
     t->pidfd = -1;
   }
   ticket_drop(t);

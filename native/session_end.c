@@ -79,6 +79,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     snprintf(s->reason, sizeof s->reason, "%s", reason);
   fail(engine, status, "%s", s->reason);
   close_socket(s);
+  peer_unwatch(s); /* the lane may still ask it */
   s->connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
@@ -191,8 +192,7 @@ void session_destroy(struct perigee_session *s) {
     lane_table(s->lane)->close(s->lane);
     fabrics_bury(engine);
   }
-  if (s->pidfd >= 0)
-    close(s->pidfd);
+  peer_forget(s);
   wire_close(&s->wire);
   engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
   engine->counters.sessions--;

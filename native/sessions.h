@@ -97,6 +97,18 @@ void hello_ready(struct perigee_session *session);
 int hello_frame(struct perigee_session *, const struct frame *);
 void hello_timeout(struct perigee_session *session);
 
+/* ---- peer.c ------------------------------------------------------------ */
+/* Of a Unix socket that is connected: takes hold of the process at its other
+ * end. PERIGEE_OK, or a status and why: it is of another user, or has ended. */
+int peer_take(struct perigee_session *, char reason[REASON]);
+/* Its end is told no more; it is let go; another session will have it, by its
+ * pidfd (-1: none), and has it. */
+void peer_unwatch(struct perigee_session *session);
+void peer_forget(struct perigee_session *session);
+int peer_lend(struct perigee_session *session);
+void peer_keep(struct perigee_session *session, int pid, int pidfd);
+void peer_ended(struct perigee_session *session);
+
 /* ---- endpoint.c -------------------------------------------------------- */
 /* Parts of sessions without a socket: of a poll, and when their timer is due. */
 void endpoint_poll(struct perigee_session *session);
@@ -162,7 +174,8 @@ enum watch {
   WATCH_FABRIC,
   WATCH_RESOLVE,
   WATCH_LANE,
-  WATCH_ATTACH
+  WATCH_ATTACH,
+  WATCH_PEER
 };
 void sockets_poll(struct perigee_engine *engine);
 /* Closes what may be watched. */
@@ -183,6 +196,8 @@ int session_tell(struct perigee_session *, const struct frame *, const int *fds,
                  uint32_t fd_count);
 /* Reads what there is, though no descriptor was looked at. */
 void socket_look(struct perigee_session *session);
+/* Nothing more will come from the peer. */
+void session_hang_up(struct perigee_session *session);
 /* Takes the frames that have come; what is none of them ends the session. */
 void session_frames(struct perigee_session *session);
 /* Tells or ends the session; false if it was ended. */

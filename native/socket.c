@@ -118,14 +118,14 @@ static int frame(struct perigee_session *s, const struct frame *f) {
   }
 }
 
-static void hang_up(struct perigee_session *s) {
+void session_hang_up(struct perigee_session *s) {
   if (!s->hangup)
     strcpy(s->reason, "the peer died or cut the connection");
   s->hangup = true;
   if (s->state == PERIGEE_SESSION_HELLO)
     session_end(s, PERIGEE_PEER_LOST,
                 "the peer cut the connection before its hello was finished");
-  else /* its socket would stay readable for ever */
+  else if (!s->spoken) /* its socket would stay readable for ever */
     epoll_ctl(s->engine->epoll, EPOLL_CTL_DEL, s->fd, NULL);
 }
 
@@ -161,7 +161,7 @@ static void socket_ready(struct perigee_session *s) {
     if (s->state == PERIGEE_SESSION_ENDED || s->spoken || s->dial)
       return;
     if (got <= 0) {
-      hang_up(s);
+      session_hang_up(s);
       return;
     }
     /* Less than there was room for: the rest, or the end, comes with the next
@@ -218,6 +218,9 @@ void sockets_poll(struct perigee_engine *engine) {
       break;
     case WATCH_LANE:
       lane_ready(pointer);
+      break;
+    case WATCH_PEER:
+      peer_ended(pointer);
       break;
     default:
       session_ready(pointer, events[i].events);

@@ -68,7 +68,7 @@ struct hello {
   uint32_t version_min, version_max;
   uint64_t epoch, features, nonce;
   uint64_t ring, eager, message, typed;
-  uint64_t probe_address, probe_value;
+  uint64_t probe[2]; /* over Unix: to be found in the peer's memory */
   uint32_t operations, transports;
   char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
   /* Over TCP; else zeros, but for ticket and flags. */

@@ -25,9 +25,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* What an offer says; the descriptors are inbox and outbox. */
+/* What an offer says; the descriptors are inbox and outbox. At the address, in
+ * this process, stands what the peer's HELLO wanted to find there. */
 struct shm_offer {
-  uint64_t ring, outbox;
+  uint64_t ring, outbox, probed;
 };
 
 enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
@@ -139,7 +140,8 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
     goto fail;
   }
   offer->fd_count = 2;
-  struct shm_offer said = {options->ring, lane->own_length};
+  struct shm_offer said = {options->ring, lane->own_length,
+                           (uint64_t)(uintptr_t)lane->options.probed};
   memcpy(offer->bytes, &said, sizeof said);
   offer->length = sizeof said;
   wire_in(lane);
@@ -177,7 +179,7 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   if (!lane->peer_inbox || !lane->peer)
     goto done;
   wire_out(lane);
-  lane->pulls = lane->options.pull && shm_probe(&lane->options);
+  lane->pulls = lane->options.pull && shm_probe(&lane->options, said.probed);
   status = PERIGEE_OK;
 done:
   for (uint32_t i = 0; i < offer->fd_count; i++)

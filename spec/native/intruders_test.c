@@ -169,8 +169,8 @@ static void no_address_is_told_to_strangers(void **state) {
   int fd = knock(&p);
   say_frame(fd, &f, NULL, 0);
   hear(&p, fd, &h, 1);
-  assert_int_equal(h.frame[0].hello.probe_address, 0);
-  assert_int_equal(h.frame[0].hello.probe_value, 0);
+  assert_int_equal(h.frame[0].hello.probe[0], 0);
+  assert_int_equal(h.frame[0].hello.probe[1], 0);
   close(fd);
   pair_drop(&p);
 }

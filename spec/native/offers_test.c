@@ -38,7 +38,7 @@ enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 /* An offer with these descriptors; its sender is cut off. */
 static void offer(struct pair *p, uint64_t ring, uint64_t outbox,
                   const int *fds, uint32_t count, uint32_t said) {
-  uint64_t words[2] = {ring, outbox};
+  uint64_t words[3] = {ring, outbox, 0};
   struct frame hello = good_hello(), f = {.type = FRAME_OFFER};
   f.offer.length = sizeof words;
   f.offer.fd_count = said;

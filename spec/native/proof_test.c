@@ -118,11 +118,11 @@ static void ones_own_words_let_nobody_in(void **state) {
 static void who_changes_hello_is_found_out(void **state) {
   (void)state;
   static const size_t at[] = {
-      offsetof(struct hello, epoch),         offsetof(struct hello, features),
-      offsetof(struct hello, nonce),         offsetof(struct hello, challenge),
-      offsetof(struct hello, public_key),    offsetof(struct hello, local),
-      offsetof(struct hello, user),          offsetof(struct hello, flags),
-      offsetof(struct hello, probe_address), offsetof(struct hello, operations),
+      offsetof(struct hello, epoch),      offsetof(struct hello, features),
+      offsetof(struct hello, nonce),      offsetof(struct hello, challenge),
+      offsetof(struct hello, public_key), offsetof(struct hello, local),
+      offsetof(struct hello, user),       offsetof(struct hello, flags),
+      offsetof(struct hello, probe),      offsetof(struct hello, operations),
       offsetof(struct hello, message)};
   struct pair p;
   open_with(&p, words, words);
