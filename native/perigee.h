@@ -559,6 +559,9 @@ PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
  * user, no access for others. PERIGEE_DENIED otherwise. Every missing folder
  * of the path is made. */
 PERIGEE_API int perigee_folder(const char *path);
+/* What is there, and whose: PERIGEE_OK, a folder of this user's, whoever may
+ * enter it; PERIGEE_NOT_FOUND; PERIGEE_DENIED, another's or no folder. */
+PERIGEE_API int perigee_folder_look(const char *path);
 /* Holds "folder/name" for this process by a lock kept for life: a descriptor
  * (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it, PERIGEE_SYSTEM. A dead
  * owner's leftovers are taken over. Files of held names are removed at exit. */
