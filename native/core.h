@@ -17,6 +17,7 @@
 #include "machine.h"
 #include "perigee.h"
 #include "region.h"
+#include "strangers.h"
 #include "timers.h"
 #include "transport/fault.h"
 #include "transport/transport.h"
@@ -145,6 +146,10 @@ enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_KNOWN };
 
 struct perigee_session {
   struct node node; /* in engine->sessions */
+  struct node stranger;  /* in engine->strangers, and whence it came; */
+  struct origin *origin; /* NULL: it is none */
+  bool waits_turn;       /* before what has come is read on (strangers.h) */
+  uint8_t tries;         /* to be let in by a listener that is crowded */
   struct node turn; /* in engine->hot or cold */
   uint32_t quiet;   /* polls in a row that found nothing */
   bool cold;
@@ -175,7 +180,7 @@ struct perigee_session {
   bool devices;      /* of verbs are here, and may be used */
   bool ticketed;     /* its listener takes in holders of tickets only */
   bool moves, stays; /* to another socket; and not (neighbour.h); */
-  bool sent_on;      /* it was told to, and is none of engine->hellos */
+  bool sent_on;      /* it was told to, and is no stranger any more */
   char why[REASON];  /* it is carried by what it is, for people */
   bool waits;        /* something waits until the socket has room */
   struct dial *dial; /* dial.c: while it looks for the peer over TCP */
@@ -290,6 +295,8 @@ struct perigee_engine {
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
   uint32_t hellos; /* of strangers, under way */
+  struct strangers strangers;
+  int64_t worked_at; /* when a session had work last */
   char detail[512];
   struct perigee_counters counters; /* its own, and of sessions that ended */
   struct perigee_counters totals;

@@ -38,7 +38,7 @@ void perigee_options(struct perigee_options *o) {
   *o = (struct perigee_options){.operations = 16384,
                                 .sessions = 1024,
                                 .regions = 1024,
-                                .hellos = 64,
+                                .hellos = 256,
                                 .hello_timeout = 2000000000,
                                 .ring = 64 << 10,
                                 .eager = 8 << 10,
@@ -225,6 +225,7 @@ int perigee_engine_open(const struct perigee_options *given,
   engine->options = given ? *given : options;
   engine->epoll = engine->spare_fd = -1;
   open_lists(engine);
+  strangers_open(&engine->strangers);
   int status = open_secret(engine);
   if (status == PERIGEE_OK)
     status = open_faults(engine);

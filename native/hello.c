@@ -155,6 +155,12 @@ static int agree(struct perigee_session *s, const struct hello *h) {
   return PERIGEE_OK;
 }
 
+static int meet(struct perigee_session *s) {
+  if (!s->dialed)
+    say_hello(s);
+  return s->state == PERIGEE_SESSION_ENDED ? PERIGEE_OK : agree(s, &s->hello);
+}
+
 /* Who was dialed says its own only to a peer that may stay. */
 static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
@@ -166,9 +172,7 @@ static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
   status = proof_wanted(s, h, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  if (!s->dialed)
-    say_hello(s);
-  return s->state == PERIGEE_SESSION_ENDED ? PERIGEE_OK : agree(s, h);
+  return strangers_wait(s) ? PERIGEE_OK : meet(s);
 }
 
 /* The peer is known. Who was dialed says whether the session moves; who dialed
@@ -189,7 +193,16 @@ static int heard_hello(struct perigee_session *s, const struct hello *h) {
   if (!hello_fits(s, h))
     return PERIGEE_OK;
   s->step = HELLO_KNOWN;
-  return offer_or_move(s);
+  return strangers_wait(s) ? PERIGEE_OK : offer_or_move(s);
+}
+
+void hello_turn(struct perigee_session *s) {
+  s->engine->progress++;
+  int status = s->tcp ? meet(s) : offer_or_move(s);
+  if (status < 0)
+    session_end(s, PERIGEE_PROTOCOL, "the peer's hello is none");
+  else if (s->state == PERIGEE_SESSION_HELLO)
+    session_frames(s);
 }
 
 static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
@@ -200,6 +213,8 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
                       : "the proof does not fit what was said: it was changed "
                         "on the way, or the scope is another");
   s->step = HELLO_KNOWN;
+  if (s->engine->secret.set || s->ticket)
+    strangers_leave(s);
   return offer_or_move(s);
 }
 
@@ -286,6 +301,8 @@ static int heard_ready(struct perigee_session *s, uint32_t pull) {
  * or ends a line. */
 static int heard_refuse(struct perigee_session *s, const struct refuse *r) {
   char reason[REFUSE_TEXT + 32];
+  if (r->status == PERIGEE_AGAIN && dial_again(s))
+    return PERIGEE_OK;
   snprintf(reason, sizeof reason, "the peer refused: %s", r->text);
   for (char *c = reason; *c; c++)
     if (*c < ' ' || *c > '~')

@@ -249,7 +249,7 @@ bool neighbour_call(struct perigee_session *s) {
   f.move.ticket = t->id;
   f.move.port = s->tcp ? 0 : port_of(l);
   memcpy(f.move.key, t->key, sizeof f.move.key);
-  s->engine->hellos--; /* what it does here from now on is to hang up */
+  strangers_leave(s); /* what it does here from now on is to hang up */
   s->sent_on = true;
   session_send(s, &f, NULL, 0);
   explicit_bzero(&f.move, sizeof f.move);

@@ -94,9 +94,9 @@ struct perigee_options {
   uint32_t operations;      /* in flight at once, both roles: 16384, <= 65536 */
   uint32_t sessions;        /* at once: 1024 */
   uint32_t regions;         /* exported at once: 1024, at most 4096 */
-  uint32_t hellos;          /* strangers in their hello at once: 64; beyond
-                               them who says nothing, or does not prove who it
-                               is, makes room for who comes */
+  uint32_t hellos;          /* strangers in their hello at once: 256; beyond
+                               them the oldest of the address (at a path: the
+                               process) that most came from makes room */
   int64_t hello_timeout;    /* for the peer to finish hello: 2 s */
   uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session */

@@ -80,13 +80,12 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
 
 void session_begun(struct perigee_session *s, int64_t timer) {
   machine_step(&session_machine, &s->state, SESSION_BEGIN);
-  s->engine->hellos += hello_counts(s);
   timers_add(&s->engine->timers, &s->timer, engine_clock(s->engine) + timer);
 }
 
 void session_opened(struct perigee_session *s) {
   machine_step(&session_machine, &s->state, SESSION_OPEN);
-  s->engine->hellos -= hello_counts(s);
+  strangers_leave(s);
   s->engine->progress++;
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);

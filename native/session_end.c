@@ -38,7 +38,6 @@ void session_back(struct perigee_session *s) {
   s->engine->progress++;
   if (s->state == PERIGEE_SESSION_NONE)
     return;
-  s->engine->hellos -= hello_counts(s);
   machine_step(&session_machine, &s->state, SESSION_BACK);
 }
 
@@ -63,11 +62,10 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     return;
   struct perigee_engine *engine = s->engine;
   bool open = s->state == PERIGEE_SESSION_OPEN;
-  if (s->state == PERIGEE_SESSION_HELLO) {
-    engine->hellos -= hello_counts(s);
-    if (!s->dialed && !s->sent_on && status != PERIGEE_CLOSED)
-      refusals_add(engine, s->peer, s->address, status, reason);
-  }
+  if (s->state == PERIGEE_SESSION_HELLO && !s->dialed && !s->sent_on &&
+      status != PERIGEE_CLOSED)
+    refusals_add(engine, s->peer, s->address, status, reason);
+  strangers_leave(s);
   dial_end(s);
   timers_remove(&engine->timers, &s->timer);
   handshake_forget(&s->handshake, s->key);

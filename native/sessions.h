@@ -82,11 +82,8 @@ struct perigee_session *proof_owner(struct perigee_engine *,
 
 /* ---- hello.c ----------------------------------------------------------- */
 void hello_begin(struct perigee_session *session);
-/* Is it one of engine->hellos, while it says hello? Who was dialed is no
- * stranger, and who was sent on will hang up. */
-static inline bool hello_counts(const struct perigee_session *session) {
-  return !session->alone && !session->dialed && !session->sent_on;
-}
+/* It has waited for what comes now (strangers.h). */
+void hello_turn(struct perigee_session *session);
 /* Its steps, for who hears the peer's hello and offer by other ways. What this
  * side says; does the peer's hello fit, and its half of the transport (false:
  * the session has ended); and that all is in place. */
@@ -162,6 +159,8 @@ void dial_ready(struct perigee_session *session);
 void dial_resolved(struct perigee_session *session);
 void dial_tick(struct perigee_session *session);
 void dial_end(struct perigee_session *session);
+/* After a pause, as the listener is crowded; false: nobody waits for it. */
+bool dial_again(struct perigee_session *session);
 /* Begins; what goes wrong ends the session. */
 void dial_to(struct perigee_session *, const struct address *);
 int socket_new(int family);

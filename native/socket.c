@@ -132,7 +132,7 @@ void session_hang_up(struct perigee_session *s) {
 void session_frames(struct perigee_session *s) {
   struct frame f;
   int status = 1;
-  while (status > 0 && s->state != PERIGEE_SESSION_ENDED &&
+  while (status > 0 && s->state != PERIGEE_SESSION_ENDED && !s->waits_turn &&
          (status = wire_next(&s->wire, &f)) > 0)
     status = frame(s, &f) < 0 ? PERIGEE_PROTOCOL : 1;
   /* Descriptors that no frame has announced are not ours to keep. */
@@ -158,7 +158,8 @@ static void socket_ready(struct perigee_session *s) {
       session_frames(s);
     if (s->state == PERIGEE_SESSION_OPEN)
       liveness_heard(s);
-    if (s->state == PERIGEE_SESSION_ENDED || s->spoken || s->dial)
+    if (s->state == PERIGEE_SESSION_ENDED || s->spoken || s->dial ||
+        s->waits_turn)
       return;
     if (got <= 0) {
       session_hang_up(s);
@@ -173,13 +174,18 @@ static void socket_ready(struct perigee_session *s) {
 }
 
 void socket_look(struct perigee_session *s) {
-  if (s->fd >= 0)
+  if (s->fd >= 0 && !s->waits_turn)
     socket_ready(s);
 }
 
 static void session_ready(struct perigee_session *s, uint32_t events) {
   if (s->state == PERIGEE_SESSION_NONE) {
     dial_ready(s);
+    return;
+  }
+  if (s->waits_turn) { /* nobody pays for who has left */
+    if (events & (EPOLLRDHUP | EPOLLHUP))
+      session_hang_up(s);
     return;
   }
   /* What cannot go for good is noticed by the end of what comes. */
@@ -226,4 +232,5 @@ void sockets_poll(struct perigee_engine *engine) {
       session_ready(pointer, events[i].events);
     }
   }
+  strangers_turn(engine);
 }

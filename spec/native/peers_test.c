@@ -10,6 +10,7 @@
 #include "stranger.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
@@ -46,6 +47,7 @@ static pid_t child_of_pid(pid_t wanted) {
   if (pid != 0)
     return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  close_range(3, UINT_MAX, 0); /* no socket stays open for its sake */
   for (;;)
     pause();
 }
