@@ -25,7 +25,8 @@ enum { BACKLOG = 256 };
 /* True: strangers can come, and nobody asks them for a secret. */
 static bool open_to_all(const struct perigee_engine *engine,
                         const struct address *address) {
-  return address->tcp && !address_loopback(&address->at) && !engine->secret.set;
+  return address->tcp && !address_loopback(&address->at) &&
+         !engine->secret->set;
 }
 
 static int may_listen(struct perigee_engine *engine, const char *text,
