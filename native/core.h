@@ -21,6 +21,7 @@
 #include "timers.h"
 #include "transport/fault.h"
 #include "transport/transport.h"
+#include "vault.h"
 #include "wire.h"
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
@@ -142,16 +143,25 @@ struct outgoing {
 enum { POOL_CHUNK = 4 << 20 }; /* registered at once, where it has to be */
 
 /* Of a hello: what is known of the peer (hello.c). */
-enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_KNOWN };
+enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_PROVEN, HELLO_KNOWN };
+
+/* What nobody else may know of a session: in the engine's vault. */
+struct keys {
+  struct handshake handshake;     /* until the session has its key: */
+  uint8_t session[HANDSHAKE_KEY]; /* of the lane's streams (handshake.h) */
+  struct secret ticket; /* whose key is the secret where a ticket was shown */
+};
+_Static_assert(sizeof(struct keys) <= VAULT_SMALL, "a cell has room for them");
+_Static_assert(sizeof(struct seal) <= VAULT_LARGE, "and for a seal");
 
 struct perigee_session {
-  struct node node; /* in engine->sessions */
+  struct node node;      /* in engine->sessions */
   struct node stranger;  /* in engine->strangers, and whence it came; */
   struct origin *origin; /* NULL: it is none */
   bool waits_turn;       /* before what has come is read on (strangers.h) */
   uint8_t tries;         /* to be let in by a listener that is crowded */
-  struct node turn; /* in engine->hot or cold */
-  uint32_t quiet;   /* polls in a row that found nothing */
+  struct node turn;      /* in engine->hot or cold */
+  uint32_t quiet;        /* polls in a row that found nothing */
   bool cold;
   struct perigee_engine *engine;
   uint32_t id;
@@ -160,11 +170,14 @@ struct perigee_session {
   bool strange; /* it has ended before the program heard of it */
   uint8_t step; /* of hello: enum hello_step */
   bool ready_said, joined;
-  bool tcp; /* its socket is one: the peer has to prove who it is, */
-  uint8_t key[HANDSHAKE_KEY]; /* and this comes of it: to seal and attach by */
-  bool sealed, aes;           /* what it carries is sealed; by hardware's AES */
-  uint64_t ticket;            /* 0, or it was moved here: by which ticket, */
-  struct secret ticket_key;   /* whose key is the secret then */
+  bool tcp;          /* its socket is one: the peer has to prove who it is, */
+  struct keys *keys; /* and these come of it */
+  bool sealed, aes;  /* what it carries is sealed; by hardware's AES */
+  bool retried;      /* the peer asked for this cookie */
+  uint8_t cookie[COOKIE];
+  /* What its own HELLO says, to be said again. */
+  uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
+  uint64_t ticket;   /* 0, or it was moved here: by which ticket */
   bool alone, calls; /* without a socket; the side of it that speaks first */
   bool spoken;       /* frames go through the lane */
   bool attached;     /* more sockets were dialed for it, */
@@ -189,8 +202,8 @@ struct perigee_session {
   char address[ADDRESS_TEXT]; /* dialed, or that of the listener */
   char peer[ADDRESS_TEXT];    /* of TCP: the other end */
   char wanted[TRANSPORT_NAME];
-  struct hello hello;         /* the peer's */
-  struct handshake handshake; /* until the peer has proven who it is */
+  struct hello hello; /* the peer's, */
+  struct terms terms; /* once it is known */
   uint32_t version;
   char carrier[REASON];        /* a line on the lane, for people; */
   char considered[2 * REASON]; /* a line on each of the others */
@@ -289,7 +302,9 @@ struct perigee_engine {
   int64_t no_devices_until; /* and till when nobody asks again */
   uint8_t *scratch;         /* copies of typed heads of this poll */
   uint64_t scratch_used;
-  struct secret secret;
+  struct vault vault;
+  struct secret *secret; /* in it, as is the next */
+  uint8_t *cookie_key;   /* cookie.c: NULL until needed */
   struct refusals refusals;
   int epoll, spare_fd;   /* the other: listen.c */
   struct faults *faults; /* on purpose; NULL: none */

@@ -189,8 +189,11 @@ static int open_secret(struct perigee_engine *engine) {
   char reason[256];
   if (!secret_library())
     return fail(NULL, PERIGEE_SYSTEM, "libsodium finds no randomness");
+  engine->secret = vault_take(&engine->vault, sizeof *engine->secret);
+  if (!engine->secret)
+    return fail(NULL, PERIGEE_NO_MEMORY, "no memory for the secret's key");
   int status =
-      secret_load(o->secret, o->scope, &engine->secret, reason, sizeof reason);
+      secret_load(o->secret, o->scope, engine->secret, reason, sizeof reason);
   o->secret = o->scope = NULL;
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }
@@ -307,7 +310,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
   faults_close(engine->faults);
   free(engine->by_id);
   free(engine->scratch);
-  secret_wipe(&engine->secret);
+  vault_close(&engine->vault);
   free(engine);
 }
 

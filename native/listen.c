@@ -30,7 +30,8 @@ enum { BACKLOG = 4096, ACCEPTS = 16, RESERVE = 64 };
 /* True: strangers can come, and nobody asks them for a secret. */
 static bool open_to_all(const struct perigee_engine *engine,
                         const struct address *address) {
-  return address->tcp && !address_loopback(&address->at) && !engine->secret.set;
+  return address->tcp && !address_loopback(&address->at) &&
+         !engine->secret->set;
 }
 
 static int may_listen(struct perigee_engine *engine, const char *text,

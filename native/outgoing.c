@@ -19,7 +19,7 @@ static int head_payload(struct operation *op, const struct perigee_message *m,
 }
 
 static int check_limits(struct operation *op, const struct outgoing *out) {
-  const struct hello *peer = &op->session->hello;
+  const struct terms *peer = &op->session->terms;
   uint64_t head = out->record.head_length, slice = out->record.slice_length;
   bool typed = out->record.flags & RECORD_TYPED;
   uint64_t limit = typed ? peer->typed : peer->message;

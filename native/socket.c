@@ -60,7 +60,7 @@ int lane_watch(struct perigee_session *s, int fd) {
 /* While something waits to go, epoll tells when there is room. */
 static void watch_room(struct perigee_session *s) {
   bool waits = wire_waits(&s->wire);
-  if (waits == s->waits || s->hangup)
+  if (waits == s->waits || s->hangup || s->wire.corked)
     return;
   s->waits = waits;
   socket_rewatch(s->engine, s->fd, s, WATCH_SESSION,
@@ -71,6 +71,13 @@ static int post(struct perigee_session *s, const struct frame *f) {
   int status = wire_post(s->fd, &s->wire, f);
   watch_room(s);
   return status;
+}
+
+void session_uncork(struct perigee_session *s) {
+  if (s->fd < 0 || !s->wire.corked)
+    return;
+  wire_flush(s->fd, &s->wire);
+  watch_room(s);
 }
 
 int session_tell(struct perigee_session *s, const struct frame *f,

@@ -8,8 +8,8 @@
 
 /* Of the time while sessions have work, a part in SHARE; as many ns of turns may
  * follow each other without a pause; and how long after its work a session is
- * taken to have more. */
-enum { SHARE = 4, BURST = 4000000, LULL = 2000000 };
+ * taken to have more. So many strangers are a crowd. */
+enum { SHARE = 4, BURST = 4000000, LULL = 2000000, CROWD = 16 };
 
 void strangers_open(struct strangers *strangers) {
   list_open(&strangers->all);
@@ -168,6 +168,5 @@ void strangers_turn(struct perigee_engine *engine) {
 }
 
 bool strangers_crowded(const struct perigee_engine *engine) {
-  return engine->strangers.waiting > 0 ||
-         engine->hellos > engine->options.hellos / 8;
+  return engine->hellos > CROWD;
 }

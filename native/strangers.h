@@ -56,7 +56,7 @@ bool strangers_give_up(struct perigee_engine *engine);
 bool strangers_wait(struct perigee_session *session);
 /* Gives a turn, if somebody waits and it is time. */
 void strangers_turn(struct perigee_engine *engine);
-/* Do more come than can be met at once? */
+/* Are there so many that who says hello has to come back with a cookie? */
 bool strangers_crowded(const struct perigee_engine *engine);
 
 #endif

@@ -118,7 +118,7 @@ static int memory(uint64_t length, int seals) {
 
 /* As any peer would, but for the address of what it was asked to hold. */
 static void says_hello_and_offers(int fd, const void *address) {
-  struct frame hello = good_hello(), offer = {.type = FRAME_OFFER};
+  struct frame offer = {.type = FRAME_OFFER};
   uint64_t words[3] = {RING, OUTBOX, (uint64_t)(uintptr_t)address};
   int size = F_SEAL_SHRINK | F_SEAL_GROW;
   int fds[2] = {memory(2 * RING, size),
@@ -126,7 +126,7 @@ static void says_hello_and_offers(int fd, const void *address) {
   offer.offer.length = sizeof words;
   offer.offer.fd_count = 2;
   memcpy(offer.offer.bytes, words, sizeof words);
-  say_frame(fd, &hello, NULL, 0);
+  say_hello(fd);
   say_frame(fd, &offer, fds, 2);
   close(fds[0]);
   close(fds[1]);
