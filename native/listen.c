@@ -199,12 +199,25 @@ static int reserve_from(void) {
   return all - (kept < RESERVE ? kept : RESERVE);
 }
 
-/* Where there is no room for one more, a stranger makes it, now or for the next
- * who comes. */
-static struct perigee_session *begin(struct perigee_engine *engine, int fd) {
-  bool room = fd < reserve_from() || strangers_give_up(engine);
-  struct perigee_session *s = room ? session_new(engine, fd) : NULL;
-  if (room && !s)
+/* A stranger's descriptor is none of the last: he has that of one who is given
+ * up instead. -1: there is none to be had. */
+static int take_place(struct perigee_engine *engine, int fd) {
+  if (fd < reserve_from())
+    return fd;
+  int low = strangers_give_up(engine) ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+  if (low >= 0)
+    close(fd);
+  return low;
+}
+
+/* Where all sessions are in use, a stranger makes room for the next. */
+static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
+  int place = take_place(engine, *fd);
+  if (place < 0)
+    return NULL;
+  *fd = place;
+  struct perigee_session *s = session_new(engine, place);
+  if (!s)
     strangers_give_up(engine);
   return s;
 }
@@ -240,7 +253,7 @@ void listener_ready(struct perigee_listener *l) {
     bool last = fd < 0 && spare_close(engine);
     if (last)
       fd = next(l, &from);
-    struct perigee_session *s = fd >= 0 && !last ? begin(engine, fd) : NULL;
+    struct perigee_session *s = fd >= 0 && !last ? begin(engine, &fd) : NULL;
     if (s)
       let_in(l, s, &from);
     else if (fd >= 0)
