@@ -125,7 +125,7 @@ local function is_weak(text)
     kinds = kinds + (seen[letter] and 0 or 1)
     seen[letter] = true
   end
-  return kinds == 0 or #text * math.log(kinds) / math.log(2) < WEAK_BITS
+  return kinds < 8 or #text * math.log(kinds) / math.log(2) < WEAK_BITS
 end
 
 local function weak(what, path)
