@@ -118,7 +118,8 @@ struct perigee_options {
   const char *secret;       /* what both sides prove to have: "file:PATH" (owned
                                by this user, closed to others) or the secret
                                itself; NULL: the environment's PERIGEE_SECRET,
-                               else none; "": none */
+                               else none; "": none. A text of the environment is
+                               taken out of it; children have only references */
   const char *scope;        /* proofs are good for this scope only; NULL: "" */
   int32_t insecure;         /* 1: listen without a secret beyond loopback: 0 */
   int32_t encrypt;          /* 1: no session over TCP that is not sealed: 0 */
