@@ -2,10 +2,12 @@
 local codec = require "perigee.codec"
 local buffer = require "string.buffer"
 
+local bytes = buffer.new() -- outlives its values' decoding
+
 local function travel(...)
   local out = codec.acquire()
   assert(codec.pack(out, ...) == nil)
-  local bytes = buffer.new():put(out:tostring())
+  bytes:reset():put(out:tostring())
   codec.release(out)
   local pointer, length = bytes:ref()
   return codec.unpack(pointer, length)

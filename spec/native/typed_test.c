@@ -48,7 +48,7 @@ static const struct sample accepted[] = {
     SAMPLE("\x08\x08", 2),
     SAMPLE("\x0a\x02\x00\x01", 1),
     SAMPLE("\x0c\x03\x01\x01\x00", 2),
-    SAMPLE("\x09\x01\x21k\x00", 1),
+    SAMPLE("\x09\x01\x21k\x01", 1),
     SAMPLE("\x0b\x01\x01\x01\x21k\x08", 1),
     SAMPLE("\x0d\x02\x01\x01\x21k\x0c\x02\x02", 1),
     SAMPLE("\x09\x02\x08\x08\x02" NAN_NUMBER, 1),
@@ -73,6 +73,7 @@ static const struct sample refused[] = {
     REFUSED("\x0a\x02\x00"), REFUSED("\x09\x01\x02"),
     REFUSED("\x0c\x03\x00"), REFUSED("\x0d\x02\x01\x00\x02"),
     REFUSED("\x09\x01\x00\x02"),              /* keys */
+    REFUSED("\x09\x01\x21k\x00"),             /* no value */
     REFUSED("\x09\x01" NAN_NUMBER "\x02"),
     REFUSED("\x0b\x01\x01\x00\x00\x01"),
 };
