@@ -128,6 +128,11 @@ local function collect()
   came, counted = 0, collectgarbage "count"
 end
 
+local function note(length)
+  came = came + length
+  if came > DUE then collect() end
+end
+
 local inbox = buffer.new()
 local nothing = ffi.new("double[1]", -0.0)
 
@@ -141,20 +146,45 @@ local function decode()
   return value
 end
 
-local function unpack_list(a, b, c, d)
-  local values, n = { a, b, c, d }, 4
+local function decode_small()
+  local values, n = {}, 0
   while #inbox > 0 do
     n = n + 1
     values[n] = decode()
   end
-  return unpack(values, 1, n)
+  return values, n
+end
+
+-- Compiled code guesses what type comes. Where it is another, what has been
+-- decoded is thrown away and decoded again, so that it would take twice what the
+-- scanner has counted. Not here.
+local function decode_large()
+  local values, n = {}, 0
+  while #inbox > 0 do
+    n = n + 1
+    values[n] = inbox:decode()
+  end
+  return values, n
+end
+jit.off(decode_large)
+
+local LARGE = 512                       -- bytes
+
+local function decode_all(pointer, length)
+  note(length)
+  inbox:set(pointer, length)
+  if length > LARGE then return decode_large() end
+  return decode_small()
 end
 
 --- The values of length bytes at pointer, which stay the core's.
 function M.unpack(pointer, length)
+  if length > LARGE then
+    local values, n = decode_all(pointer, length)
+    return unpack(values, 1, n)
+  end
+  note(length)
   inbox:set(pointer, length)
-  came = came + length
-  if came > DUE then collect() end
   if length == 0 then return end
   local a = decode()
   if #inbox == 0 then return a end
@@ -164,25 +194,14 @@ function M.unpack(pointer, length)
   if #inbox == 0 then return a, b, c end
   local d = decode()
   if #inbox == 0 then return a, b, c, d end
-  return unpack_list(a, b, c, d)
-end
-
-local function decode_all(pointer, length)
-  local values, n = {}, 0
-  inbox:set(pointer, length)
-  came = came + tonumber(length)
-  if came > DUE then collect() end
-  while #inbox > 0 do
-    n = n + 1
-    values[n] = decode()
-  end
-  return values, n
+  local values, n = decode_small()
+  return a, b, c, d, unpack(values, 1, n)
 end
 
 --- The values of data that a slice came with, as a table with their number n
 -- and the slice's place; nil if the data names no such place. Never raises.
 function M.unpack_slice(pointer, length)
-  local fine, values, n = pcall(decode_all, pointer, length)
+  local fine, values, n = pcall(decode_all, pointer, tonumber(length))
   if not fine then return nil end
   local place = values[n]
   values[n] = nil
