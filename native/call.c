@@ -24,6 +24,7 @@
 
 #include "call.h"
 #include "progress.h"
+#include "typed.h"
 
 const struct machine call_machine = {
     .name = "call",
@@ -264,6 +265,10 @@ int perigee_call(struct perigee_session *session,
   int status;
   struct payload into;
   if (!session_open_for(session, &status))
+    return status;
+  if ((message->flags & PERIGEE_TYPED) && message->length > TYPED_CHEAP &&
+      (status =
+           incoming_typed(session->engine, message->head, message->length)) < 0)
     return status;
   if (message->into.region &&
       (status = slice_payload(session->engine, &message->into, &into)) < 0)

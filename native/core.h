@@ -420,6 +420,9 @@ int loan_begin(struct perigee_session *session, enum ring ring,
 void loan_abort(struct perigee_session *session, enum ring ring);
 
 /* ---- incoming.c: from a record to memory --------------------------------- */
+/* May a typed payload go on, to the peer or to the program? If not, a status,
+ * and engine->detail says what is too much. */
+int incoming_typed(struct perigee_engine *, const void *data, uint64_t length);
 /* Brings a head or slice to where it goes (payload NULL: a pooled block,
  * *block). 1: it is there, 0: the part at `place` is under way. */
 int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,

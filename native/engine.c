@@ -43,7 +43,7 @@ void perigee_options(struct perigee_options *o) {
                                 .ring = 64 << 10,
                                 .eager = 8 << 10,
                                 .message = PAYLOAD_MAX,
-                                .typed = 16 << 20,
+                                .typed = (1 << 20) + 4096,
                                 .pool = 1 << 30,
                                 .serving = 1024,
                                 .spin = 50000,

@@ -25,10 +25,11 @@ static int check_limits(struct operation *op, const struct outgoing *out) {
   uint64_t limit = typed ? peer->typed : peer->message;
   if (head > limit || slice > peer->message)
     return fail(op->engine, PERIGEE_TOO_LARGE,
-                "%llu bytes%s are more than the peer's limit of %llu",
+                "%llu bytes%s are more than the peer's limit of %llu%s",
                 (unsigned long long)(head > limit ? head : slice),
-                typed && head > limit ? " of typed arguments" : "",
-                (unsigned long long)(head > limit ? limit : peer->message));
+                typed && head > limit ? " of typed values" : "",
+                (unsigned long long)(head > limit ? limit : peer->message),
+                typed && head > limit ? " (its option typed)" : "");
   return PERIGEE_OK;
 }
 

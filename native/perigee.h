@@ -103,7 +103,9 @@ struct perigee_options {
   uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
                                at most ring / 4 */
   uint64_t message;         /* largest payload accepted: 2^40 */
-  uint64_t typed;           /* largest typed payload accepted: 16 MiB */
+  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB.
+                               While one is decoded nothing else is done, at
+                               most 20 ns for each byte */
   uint64_t pool;            /* bytes of pooled and loaned blocks, each: 1 GiB */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
   int64_t spin;             /* perigee_wait polls this long before it sleeps:
@@ -551,7 +553,13 @@ PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
 
 /* Walks string.buffer data without building anything: the number of values at
  * its top level, or PERIGEE_PROTOCOL if it is not one that perigee sends (bad
- * tag, depth over 64, counts beyond the bytes, pointers, dictionary tags). */
+ * tag, depth over 64, counts beyond the bytes, pointers, dictionary tags, nil
+ * in pairs). PERIGEE_TOO_LARGE if it is more than a call or a reply takes: 250
+ * values (the place of a slice is one); 8 bytes of LuaJIT's memory for each of
+ * its own and 64 KiB; or number keys that collide so that to place them 1.5
+ * others are passed for each byte and 2,048. NO_MEMORY if it has none to count
+ * them. Calls and replies are checked so before they are sent, and where they
+ * come. */
 PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
 
 /* ---- Names on one host ------------------------------------------------- */

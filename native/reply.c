@@ -10,6 +10,7 @@
 
 #include "progress.h"
 #include "served.h"
+#include "typed.h"
 
 /* ---- Replying ----------------------------------------------------------- */
 
@@ -47,6 +48,17 @@ static struct perigee_message refusal(const struct operation *op, int status) {
   return m;
 }
 
+/* The same, with what fail() has just noted. */
+static struct perigee_message refusal_told(const struct operation *op,
+                                           int status) {
+  struct perigee_message m = refusal(op, status);
+  if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
+    m.head = op->engine->detail;
+    m.length = strlen(m.head);
+  }
+  return m;
+}
+
 /* The reply, or why there is none. A caller that has given up is spared what
  * would have to be exposed; to look for short ones costs more than to send. */
 static int plan_either(struct operation *op, const struct perigee_message *m,
@@ -58,7 +70,7 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
     status = plan(op, m, out);
   if (status >= 0)
     return status;
-  struct perigee_message none = refusal(op, status);
+  struct perigee_message none = refusal_told(op, status);
   *out = (struct outgoing){0};
   parts_end(op);
   plan(op, &none, out);
@@ -167,6 +179,14 @@ struct operation *served_find(struct perigee_engine *engine, int index,
   return NULL;
 }
 
+static bool affordable(struct perigee_engine *engine,
+                       const struct perigee_message *m, int *status) {
+  *status = PERIGEE_OK;
+  if ((m->flags & PERIGEE_TYPED) && m->length > TYPED_CHEAP)
+    *status = incoming_typed(engine, m->head, m->length);
+  return *status >= 0;
+}
+
 BESIDE reply_shared(struct perigee_engine *engine, int served,
                     const struct perigee_message *m) {
   WITHIN(engine, ENTRY_STIR, perigee_reply(engine, served, m));
@@ -185,12 +205,16 @@ int perigee_reply(struct perigee_engine *engine, int served,
     served_let_on(op);
     step(op, SERVE);
   }
+  if (!affordable(engine, m, &status)) {
+    struct perigee_message none = refusal_told(op, status);
+    return served_answer(op, &none) == 1 ? 1 : status;
+  }
   operation_hold(op, m->slice.region);
   return served_answer(op, m);
 }
 
 void serve_answer(struct operation *op, int status) {
-  struct perigee_message m = refusal(op, status);
+  struct perigee_message m = refusal_told(op, status);
   served_let_on(op);
   op->unseen = true;
   if (op->state != SERVING)
