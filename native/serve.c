@@ -182,10 +182,16 @@ void served_request(struct operation *op) {
   operation_event(op, PERIGEE_EVENT_REQUEST);
 }
 
+/* Typed data that the scan lets pass; raw bytes come without a slice. */
+static bool is_sound(const struct operation *op) {
+  if (!(op->flags & PERIGEE_TYPED))
+    return !op->rest.present;
+  return op->length == 0 || perigee_typed_scan(op->pointer, op->length) >= 0;
+}
+
 /* The head is there: on to the slice, or to the program. */
 static void headed(struct operation *op) {
-  if ((op->flags & PERIGEE_TYPED) && op->length > 0 &&
-      perigee_typed_scan(op->pointer, op->length) < 0) {
+  if (!is_sound(op)) {
     serve_answer(op, PERIGEE_PROTOCOL);
   } else if (op->rest.present) {
     op->landed = true;
