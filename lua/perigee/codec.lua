@@ -4,7 +4,8 @@
 -- place, and its place (from 1) follows as one more value after the last.
 --
 -- The core has copied and scanned what arrives (PERIGEE_TYPED) before it gets
--- here. Decoding may still raise on a table that gives one key twice.
+-- here. Decoding may still raise: on a table that gives one key twice, on more
+-- values than may travel, for want of memory.
 local native = require "perigee.native"
 local slices = require "perigee.slice"
 
@@ -18,6 +19,7 @@ local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 local M = {}
 
 local KEEP, MOST = 2 ^ 16, 256          -- larger or more buffers are not kept
+local VALUES = 250                      -- at most, of a call or a reply
 local pool, pooled = {}, 0
 
 --- An empty buffer; release gives it back once the core is done with it.
@@ -33,6 +35,11 @@ function M.release(out)
   if pooled == MOST then return end
   pooled = pooled + 1
   pool[pooled] = out
+end
+
+local function encode_text(out, value)
+  if pcall(out.encode, out, value) then return nil end
+  return ("a string of %d bytes, for which there is no room"):format(#value)
 end
 
 local function encode_table(out, value)
@@ -66,6 +73,7 @@ end
 -- Appends value; what is wrong with it, or nil.
 local function encode(out, value)
   local kind = type(value)
+  if kind == "string" and #value > KEEP then return encode_text(out, value) end
   if kind == "number" or kind == "string" or kind == "boolean"
     or kind == "nil" then
     out:encode(value)
@@ -76,6 +84,9 @@ end
 
 local function pack_list(out, n, ...)
   local slice, place
+  if n > VALUES then
+    return ("one too many: %d values travel at most"):format(VALUES), VALUES + 1
+  end
   for i = 1, n do
     local value = select(i, ...)
     local why
@@ -128,6 +139,7 @@ end
 local function unpack_list(a, b, c, d)
   local values, n = { a, b, c, d }, 4
   while #inbox > 0 do
+    if n == VALUES then error("more than 250 values came", 0) end
     n = n + 1
     values[n] = decode()
   end
@@ -149,10 +161,11 @@ function M.unpack(pointer, length)
   return unpack_list(a, b, c, d)
 end
 
+-- With the place there is one more.
 local function decode_all(pointer, length)
   local values, n = {}, 0
   inbox:set(pointer, length)
-  while #inbox > 0 do
+  while #inbox > 0 and n <= VALUES + 1 do
     n = n + 1
     values[n] = decode()
   end
@@ -165,6 +178,7 @@ function M.unpack_slice(pointer, length)
   local fine, values, n = pcall(decode_all, pointer, length)
   if not fine then return nil end
   local place = values[n]
+  if n == 0 or n > VALUES + 1 then return nil end
   values[n] = nil
   n = n - 1
   if type(place) ~= "number" or place % 1 ~= 0 or place < 1 or place > n then

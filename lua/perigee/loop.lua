@@ -36,10 +36,11 @@ local running, yield = coroutine.running, coroutine.yield
 local resume, create = coroutine.resume, coroutine.create
 local yieldable = coroutine.isyieldable
 local band, huge, max = bit.band, math.huge, math.max
+local xpcall = xpcall
 
 local AGAIN = C.PERIGEE_AGAIN
 local REQUEST, TYPED = C.PERIGEE_EVENT_REQUEST, C.PERIGEE_TYPED
-local REPLY = C.PERIGEE_EVENT_REPLY
+local REPLY, LANDING = C.PERIGEE_EVENT_REPLY, C.PERIGEE_EVENT_LANDING
 local BATCH = 64
 local PARKED, IDLE = {}, {}           -- what a worker says as it yields
 
@@ -55,6 +56,11 @@ local on = M.on
 --- Called for typed requests: function (engine, event, worker). May park.
 M.serve = nil
 
+--- Called where one of these raised, which nothing that a peer sends should get
+-- them to: function (engine, the session's id, the served call's number or
+-- false, what was raised with its traceback).
+M.broken = nil
+
 local ready, pool = state.ready, {}
 
 -- ---- Turns -----------------------------------------------------------------
@@ -66,6 +72,23 @@ local function poll(engine)
     engine.n = 0
     error("perigee: polling an engine: " .. native.detail(engine.handle), 0)
   end
+end
+
+local function raised(e)
+  return debug.traceback(type(e) == "string" and e or "an error", 2)
+end
+
+-- The net below all that peers can set off: it ends the session.
+local function broken(engine, event, worker, failure)
+  state.pinned = false
+  if worker then
+    local served = worker.served
+    worker.served, worker.context = false, false
+    return M.broken(engine, worker.session, served, failure)
+  end
+  local kind = event.kind
+  local asked = kind == REQUEST or kind == LANDING
+  return M.broken(engine, event.session, asked and event.operation, failure)
 end
 
 -- Handles the rest of engine's batch; false if it has to end before: a typed
@@ -80,11 +103,13 @@ local function drain(engine, worker, target)
     if kind == REQUEST and band(event.flags, TYPED) ~= 0 then
       if not worker then return false end
       engine.i = engine.i + 1
-      M.serve(engine, event, worker)
+      local fine, failure = xpcall(M.serve, raised, engine, event, worker)
+      if not fine then broken(engine, event, worker, failure) end
       if state.leader ~= worker then return false end
     else
       engine.i = engine.i + 1
-      on[kind](engine, event)
+      local fine, failure = xpcall(on[kind], raised, engine, event)
+      if not fine then broken(engine, event, nil, failure) end
     end
     if target.ended and (engine.i == engine.n
                          or events[engine.i].kind < REPLY) then
