@@ -19,7 +19,7 @@ local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 local M = {}
 
 local KEEP, MOST = 2 ^ 16, 256          -- larger or more buffers are not kept
-local VALUES = 250                      -- at most, of a call or a reply
+local VALUES = 250                      -- at most; a slice's place is one
 local pool, pooled = {}, 0
 
 --- An empty buffer; release gives it back once the core is done with it.
@@ -84,9 +84,6 @@ end
 
 local function pack_list(out, n, ...)
   local slice, place
-  if n > VALUES then
-    return ("one too many: %d values travel at most"):format(VALUES), VALUES + 1
-  end
   for i = 1, n do
     local value = select(i, ...)
     local why
@@ -98,6 +95,10 @@ local function pack_list(out, n, ...)
       why = encode(out, value)
     end
     if why then return why, i end
+  end
+  if n + (slice and 1 or 0) > VALUES then
+    return ("one too many: %d values travel at most, with a slice among them "
+      .. "%d"):format(VALUES, VALUES - 1), n
   end
   if slice then out:encode(place) end
   return nil, slice
@@ -126,11 +127,20 @@ end
 local inbox = buffer.new()
 local nothing = ffi.new("double[1]", -0.0)
 
+-- Not by compiled code: on a table that gives one key twice the decoder raises,
+-- and what compiled code calls must not: its stack is in ruins then.
+local TABLE, TABLE_END = 8, 14          -- tags (native/typed.c)
+
+local function decode_table() return (inbox:decode()) end
+jit.off(decode_table)
+
 -- The next value. LuaJIT's compiled code reads a decoded number where it is
 -- used, from a place that the next decoding has overwritten by then (so that
 -- `p:f(1) < p:f(2)` compared 2 with 2). A sum is read at once, and kept; adding
 -- -0, which the compiler must not know to be that, changes no number.
 local function decode()
+  local tag = inbox:ref()[0]
+  if tag >= TABLE and tag < TABLE_END then return decode_table() end
   local value = inbox:decode()
   if type(value) == "number" then return value + nothing[0] end
   return value
@@ -161,11 +171,10 @@ function M.unpack(pointer, length)
   return unpack_list(a, b, c, d)
 end
 
--- With the place there is one more.
 local function decode_all(pointer, length)
   local values, n = {}, 0
   inbox:set(pointer, length)
-  while #inbox > 0 and n <= VALUES + 1 do
+  while #inbox > 0 and n <= VALUES do
     n = n + 1
     values[n] = decode()
   end
@@ -178,7 +187,7 @@ function M.unpack_slice(pointer, length)
   local fine, values, n = pcall(decode_all, pointer, length)
   if not fine then return nil end
   local place = values[n]
-  if n == 0 or n > VALUES + 1 then return nil end
+  if n == 0 or n > VALUES then return nil end
   values[n] = nil
   n = n - 1
   if type(place) ~= "number" or place % 1 ~= 0 or place < 1 or place > n then

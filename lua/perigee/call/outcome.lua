@@ -20,7 +20,7 @@ local huge = math.huge
 
 local M = {}
 
-local TYPED = C.PERIGEE_TYPED
+local TYPED, POOLED = C.PERIGEE_TYPED, C.PERIGEE_POOLED
 -- Refusals that come before a handler runs, whoever they are from.
 local NOT_RUN = { no_service = true, no_method = true, version = true,
                   denied = true }
@@ -72,6 +72,13 @@ function M.failure(binding, method, told)
   err.code = code
   err.sent = binding.sent or not (ran == false or NOT_RUN[kind])
   return err
+end
+
+--- Gives back the slice of a reply that nobody will have.
+function M.discard(binding, told)
+  if band(told.flags, POOLED) ~= 0 then
+    C.perigee_pool_free(binding.engine.handle, told.landed)
+  end
 end
 
 --- The error of a reply that is none, in what way why says.

@@ -63,6 +63,7 @@ local function results(binding, method, told)
     return nil, outcome.failure(binding, method, told)
   end
   if band(told.flags, TYPED) ~= 0 then
+    outcome.discard(binding, told)
     return nil, outcome.no_reply(binding, method, "protocol",
                                  "the reply is not raw")
   end
