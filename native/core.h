@@ -119,13 +119,14 @@ struct operation {
   };
 };
 
-/* A loan under way: begin was called, commit or abort was not. */
+/* A loan under way: begin was called, commit or abort was not (loan.h). */
 struct loan {
-  bool open, in_ring;
+  bool open, marked;
   int served;
-  uint8_t *pointer, *record;
+  uint8_t *pointer;
   uint64_t length;
-  struct source source;
+  struct stage *stage;  /* NULL: it is a block, */
+  struct source source; /* this one */
 };
 
 /* Loans from this size on are taken back at once and lent again while they lie
@@ -288,6 +289,8 @@ struct perigee_engine {
   uint32_t table_used, live;
   struct node free; /* operations */
   struct part *parts;
+  struct stage *stages; /* of loan.c, that nobody has */
+  uint8_t mark[16];     /* what lies behind loans: random */
   struct timers timers;
   struct regions regions;
   struct blocks pool;
@@ -415,9 +418,6 @@ int outgoing_plan(struct operation *op, const struct perigee_message *message,
 /* Encodes and publishes; false: no room now. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);
-int loan_begin(struct perigee_session *session, enum ring ring,
-               uint64_t capacity, uint32_t flags, struct perigee_loan *out);
-void loan_abort(struct perigee_session *session, enum ring ring);
 
 /* ---- incoming.c: from a record to memory --------------------------------- */
 /* May a typed payload go on, to the peer or to the program? If not, a status,

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "loan.h"
 #include "neighbour.h"
 #include "progress.h"
 
@@ -178,6 +179,8 @@ static int open_all(struct perigee_engine *engine) {
   if (engine->epoll < 0)
     return PERIGEE_SYSTEM;
   timers_open(&engine->timers, engine_clock(engine));
+  engine->options.random(engine->options.context, engine->mark,
+                         sizeof engine->mark);
   engine->epoch =
       engine->options.epoch ? engine->options.epoch : engine_random(engine);
   return regions_open(engine);
@@ -296,6 +299,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     close_sessions(engine);
   neighbours_close(engine);
   close_parts(engine);
+  stages_free(engine);
   blocks_close(&engine->pool);
   if (engine->pool_memory)
     munmap(engine->pool_memory, pool_bytes(engine));

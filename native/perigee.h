@@ -38,7 +38,7 @@
 #endif
 
 /* Raised when anything below changes shape; Lua refuses another core. */
-enum { PERIGEE_ABI = 4 };
+enum { PERIGEE_ABI = 5 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -525,27 +525,31 @@ PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
 PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
                                              int served);
 
-/* A loan is the destination memory itself: in the peer's ring, or a block that
- * the peer maps. One at a time for each session and direction. */
+/* A loan is memory to be filled: beyond the eager limit a block that the peer
+ * sees in place. One at a time for each session and direction. Who writes
+ * beyond its end gets PERIGEE_RANGE when it ends, or a fault, and harms nobody
+ * else: native/loan.h tells what lies there. */
 struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */
 };
-/* PERIGEE_AGAIN: no room now, poll. The loan ends with commit or abort. */
+/* TOO_LARGE, or NO_MEMORY. The loan ends with commit or abort. */
 PERIGEE_API int perigee_call_begin(struct perigee_session *session,
                                    uint64_t capacity, struct perigee_loan *loan);
 /* Sends the first length bytes as the raw head of message (whose head and slice
- * are ignored). Returns the operation. */
+ * are ignored). Returns the operation. RANGE: more was written than was lent;
+ * nothing is sent. */
 PERIGEE_API int perigee_call_commit(struct perigee_session *session,
                                     const struct perigee_message *message,
                                     uint64_t length);
-PERIGEE_API void perigee_call_abort(struct perigee_session *session);
+PERIGEE_API int perigee_call_abort(struct perigee_session *session);
 PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
                                     uint64_t capacity, struct perigee_loan *loan);
-/* 0: over; 1: SENT will follow (the loan went by reference). */
+/* 0: over; 1: SENT will follow (the loan went by reference). RANGE: more was
+ * written than was lent; the call is still to be answered. */
 PERIGEE_API int perigee_reply_commit(struct perigee_engine *engine, int served,
                                      uint64_t length);
-PERIGEE_API void perigee_reply_abort(struct perigee_engine *engine, int served);
+PERIGEE_API int perigee_reply_abort(struct perigee_engine *engine, int served);
 
 /* Gives a pooled block (event.landed) back. NULL is allowed. */
 PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "loan.h"
 #include "neighbour.h"
 #include "progress.h"
 
@@ -190,6 +191,7 @@ void session_destroy(struct perigee_session *s) {
   turns_leave(s);
   free_prepared(s);
   remotes_free(s);
+  loans_end(s);
   if (s->lane) {
     lane_table(s->lane)->close(s->lane);
     fabrics_bury(engine);
