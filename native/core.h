@@ -145,9 +145,9 @@ enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_KNOWN };
 
 struct perigee_session {
   struct node node; /* in engine->sessions */
-  struct node turn; /* in engine->hot or cold */
-  uint32_t quiet;   /* polls in a row that found nothing */
-  bool cold;
+  struct node turn; /* in engine->hot, unless it is parked (turns.c) */
+  bool parked;
+  int64_t used; /* when an operation last began, or moved a payload */
   struct perigee_engine *engine;
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
@@ -196,6 +196,7 @@ struct perigee_session {
   struct node operations;
   struct node backlog[RINGS]; /* wait for room, in order */
   struct node recvs, recv_imms, sends;
+  struct node senders;  /* in engine->senders, while there are sends */
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
   uint32_t serving;
@@ -261,8 +262,10 @@ struct perigee_engine {
   struct node fresh;
   struct neighbours *neighbours; /* neighbour.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
-  struct node hot, cold; /* open sessions: polled each time, and in turn */
-  uint32_t cold_count;
+  struct node senders; /* sessions whose messages wait for a receive */
+  struct node hot;     /* sessions to poll; others are parked (turns.c) */
+  struct node *turn;   /* of them the next, in turns_poll */
+  uint32_t hot_count, parked;
   struct node news, losses;       /* sessions with ACCEPTED, LOST to be told */
   struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
@@ -393,6 +396,8 @@ int outgoing_plan(struct operation *op, const struct perigee_message *message,
 /* Encodes and publishes; false: no room now. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);
+/* Until there is room in the ring. */
+void backlog_add(struct operation *op, enum ring ring);
 int loan_begin(struct perigee_session *session, enum ring ring,
                uint64_t capacity, uint32_t flags, struct perigee_loan *out);
 void loan_abort(struct perigee_session *session, enum ring ring);
@@ -437,7 +442,7 @@ void serve_abort(struct operation *op, int status); /* a SEND under way */
 void message_arrived(struct operation *served);
 int immediate_arrived(struct perigee_session *, uint64_t immediate);
 void message_match(struct perigee_session *session);
-void messages_sweep(struct perigee_session *session);
+void messages_sweep(struct perigee_engine *engine);
 void message_done(struct operation *served, int status);
 
 /* ---- transfer.c -------------------------------------------------------- */

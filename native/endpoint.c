@@ -132,7 +132,7 @@ static void join(struct perigee_session *s, const struct hello *hello,
                  const struct offer *offer) {
   s->calls = s->nonce < hello->nonce;
   session_begun(s, KNOCKS);
-  turns_stir(s); /* what came before was heard by nobody */
+  turns_enter(s); /* what came before was heard by nobody */
   if (!hello_fits(s, hello) || !hello_joins(s, offer))
     return;
   if (s->calls)

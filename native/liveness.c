@@ -78,6 +78,7 @@ static bool dead(struct perigee_session *s) {
     if (t->stirred) /* no descriptor was looked at for as long */
       t->stirred(s->lane);
     t->poll(s->lane);
+    turns_stir(s); /* to look at what came */
   } else {
     socket_look(s);
   }

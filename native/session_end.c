@@ -79,6 +79,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     snprintf(s->reason, sizeof s->reason, "%s", reason);
   fail(engine, status, "%s", s->reason);
   close_socket(s);
+  turns_leave(s);
   s->connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
@@ -156,7 +157,6 @@ void perigee_session_free(struct perigee_session *s) {
   settle(s);
   list_remove(&s->news);
   list_remove(&s->node);
-  turns_leave(s);
   list_append(&s->engine->dead, &s->node);
 }
 
@@ -184,7 +184,7 @@ void session_destroy(struct perigee_session *s) {
     drop(CONTAINER(n, struct operation, all));
   list_remove(&s->node);
   list_remove(&s->news);
-  turns_leave(s);
+  list_remove(&s->senders);
   free_prepared(s);
   remotes_free(s);
   if (s->lane) {

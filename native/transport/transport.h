@@ -294,6 +294,11 @@ struct perigee_transport {
   void (*arm)(struct lane *lane);
   void (*disarm)(struct lane *lane);
   bool (*wanted)(struct lane *lane);
+  /* Once armed, may the lane be left alone (no poll, peek or release) until the
+   * peer wakes us, a watched descriptor stirs, or the lane asks to be polled by
+   * stir()? Not while it has something to do that none of these tells. NULL: it
+   * may never. */
+  bool (*rests)(struct lane *lane);
 };
 
 extern const struct perigee_transport transport_shm, transport_verbs,
