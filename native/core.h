@@ -169,6 +169,7 @@ struct perigee_session {
   bool same_host;       /* proven (neighbour.h): its socket tells its end */
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
+  bool silent;          /* nothing was to be said at the last look */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
@@ -191,12 +192,14 @@ struct perigee_session {
   char considered[2 * REASON]; /* a line on each of the others */
   uint64_t eager;              /* as both allow */
   uint64_t nonce, probe;
+  struct perigee_session *next_nonce; /* in engine->by_nonce */
   const struct perigee_transport *transport;
   struct lane *lane;
   struct node operations;
   struct node backlog[RINGS]; /* wait for room, in order */
   struct node recvs, recv_imms, sends;
   struct node senders;  /* in engine->senders, while there are sends */
+  struct node granted;  /* in engine->granted, if told of a region, ever */
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
   uint32_t serving;
@@ -207,7 +210,6 @@ struct perigee_session {
   struct operation *connect;
   struct timer timer; /* of hello; without a socket all its life */
   struct wire wire;
-  uint32_t granted_count;
   uint32_t *seen; /* with faults: of each operation of the peer the last */
   struct perigee_counters counters;
 };
@@ -262,12 +264,14 @@ struct perigee_engine {
   struct node fresh;
   struct neighbours *neighbours; /* neighbour.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
+  struct node granted; /* sessions whose peer may be inside of a region */
   struct node senders; /* sessions whose messages wait for a receive */
   struct node hot;     /* sessions to poll; others are parked (turns.c) */
   struct node *turn;   /* of them the next, in turns_poll */
   uint32_t hot_count, parked;
-  struct node news, losses;       /* sessions with ACCEPTED, LOST to be told */
-  struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
+  struct node news, losses; /* sessions with ACCEPTED, LOST to be told */
+  struct perigee_session **by_nonce; /* chains of those called over TCP */
+  struct perigee_session **by_id;    /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
   struct operation *table;
   uint32_t table_used, live;

@@ -91,6 +91,7 @@ void session_opened(struct perigee_session *s) {
     timers_remove(&s->engine->timers, &s->timer);
   secret_wipe(&s->ticket_key); /* it was good once */
   turns_enter(s);
+  proof_owns(s);
   liveness_begin(s);
   if (s->connect) {
     struct operation *op = s->connect;

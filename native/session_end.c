@@ -80,6 +80,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   fail(engine, status, "%s", s->reason);
   close_socket(s);
   turns_leave(s);
+  proof_disowns(s);
   s->connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
@@ -157,6 +158,7 @@ void perigee_session_free(struct perigee_session *s) {
   settle(s);
   list_remove(&s->news);
   list_remove(&s->node);
+  list_remove(&s->granted);
   list_append(&s->engine->dead, &s->node);
 }
 
@@ -185,6 +187,7 @@ void session_destroy(struct perigee_session *s) {
   list_remove(&s->node);
   list_remove(&s->news);
   list_remove(&s->senders);
+  list_remove(&s->granted);
   free_prepared(s);
   remotes_free(s);
   if (s->lane) {

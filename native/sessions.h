@@ -90,6 +90,9 @@ void proof_say(struct perigee_session *session);
 bool proof_holds(struct perigee_session *, const uint8_t proof[HANDSHAKE_MAC]);
 /* A line on how well the peer is known, and who else can read what is said. */
 const char *proof_text(const struct perigee_session *session);
+/* Streams may be attached to the session from here on; and none any more. */
+void proof_owns(struct perigee_session *session);
+void proof_disowns(struct perigee_session *session);
 /* The session that was dialed and that a new stream belongs to, or NULL. */
 struct perigee_session *proof_owner(struct perigee_engine *,
                                     const struct attach *);
