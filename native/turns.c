@@ -82,9 +82,22 @@ static bool rests(struct perigee_session *s) {
   return t->rests && t->rests(s->lane);
 }
 
+/* Was none that is hot used later? Of those used at once one is the last that
+ * is left. */
+static bool is_last(const struct perigee_session *s) {
+  const struct node *n, *head = &s->engine->hot;
+  for (n = head->next; n != head; n = n->next) {
+    const struct perigee_session *other =
+        CONTAINER(n, struct perigee_session, turn);
+    if (other != s && other->used >= s->used)
+      return false;
+  }
+  return true;
+}
+
 static __attribute__((noinline, cold)) void park(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
-  if (engine->hot_count == 1 || !rests(s))
+  if (is_last(s) || !rests(s))
     return;
   lane_table(s->lane)->arm(s->lane);
   uint64_t before = engine->progress;
