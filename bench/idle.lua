@@ -72,7 +72,8 @@ end
 function ROLES.server()
   process.pin(0, process.cores() - 1)
   local agent = assert(perigee.agent {
-    scope = SCOPE, listen = { given.at, "unix:@perigee-idle-" .. process.pid() },
+    scope = SCOPE,
+    listen = { given.at, "unix:@perigee-idle-" .. process.pid() },
     engine = { sessions = given.count + 16, insecure = true, hellos = 256 },
     services = { { name = "bench", version = 1, methods = {
       copy = { raw = true, inplace = true, copy },
@@ -84,10 +85,10 @@ end
 
 -- Holds sessions, and does nothing.
 function ROLES.crowd()
-  local engine, held = engine_of(given.count + 16), {}
-  for i = 1, given.count do
-    held[i] = assert(engine:connect(given.at, {
-      transport = given.transport, timeout = 60 }))
+  local engine = engine_of(given.count + 16)
+  for _ = 1, given.count do
+    assert(engine:connect(given.at, { transport = given.transport,
+                                      timeout = 60 }))
   end
   tell "there"
   perigee.run()
@@ -141,7 +142,7 @@ local function start(namespace, role, options)
 end
 
 local function end_children()
-  for i = #children, 1, -1 do table.remove(children):stop() end
+  while #children > 0 do table.remove(children):stop() end
 end
 
 local function server(cable, count)
@@ -184,7 +185,7 @@ local function compare(cable, servers, busy)
   for k = 1, given.turns do
     for i = 1, 2 do turns[i][k] = turn(clients[i], given.seconds) end
   end
-  for i = 1, 2 do clients[i]:stop() end
+  for _, client in ipairs(clients) do client:stop() end
   local row = { busy = busy, size = SIZE }
   row.calls_per_s = middle(turns[2], "count") * 1e3 / given.seconds
   row.rate_ratio = middle(turns[2], "count") / middle(turns[1], "count")
@@ -230,7 +231,9 @@ local function run(cable)
           .. "   (us)")
   end
   for _, over in ipairs(given.over) do
-    for _, count in ipairs(given.idle) do measure(cable, tonumber(count), over) end
+    for _, count in ipairs(given.idle) do
+      measure(cable, tonumber(count), over)
+    end
   end
 end
 
@@ -246,7 +249,9 @@ end_children()
 if cable then cable:remove() end
 if not fine then error(message, 0) end
 if given.json then
-  print(json.document({ bench = "idle", transport = table.concat(given.over, ","),
-                        machine = machine.describe and machine.describe() or {},
+  print(json.document({ bench = "idle",
+                        transport = table.concat(given.over, ","),
+                        machine = machine.describe {
+                          pin = { 0, process.cores() - 1 } },
                         figures = TARGETS, rows = rows }, "idle"))
 end

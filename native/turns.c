@@ -97,7 +97,7 @@ static bool is_last(const struct perigee_session *s) {
 
 static __attribute__((noinline, cold)) void park(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
-  if (is_last(s) || !rests(s))
+  if (!rests(s) || is_last(s))
     return;
   lane_table(s->lane)->arm(s->lane);
   uint64_t before = engine->progress;

@@ -118,6 +118,7 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
 
 void engine_arm(struct perigee_engine *engine) {
   engine->armed = true;
+  fabrics_doze(engine);
   turns_arm(engine);
 }
 
