@@ -210,7 +210,7 @@ static int submit(struct operation *op, int64_t timeout) {
   lane_table(session->lane)->mark(session->lane, op->index, op->generation);
   int status = list_empty(backlog) ? publish(op) : 0;
   if (status == 0)
-    list_append(backlog, &op->queue);
+    backlog_add(op, RING_REQUEST);
   return status < 0 ? withdraw(op, status) : op->index;
 }
 

@@ -141,10 +141,11 @@ static uint64_t pool_bytes(const struct perigee_engine *engine) {
 
 static void open_lists(struct perigee_engine *engine) {
   struct node *lists[] = {
-      &engine->ready,     &engine->given,    &engine->moving, &engine->replied,
-      &engine->fresh,     &engine->sessions, &engine->hot,    &engine->cold,
-      &engine->listeners, &engine->dead,     &engine->news,   &engine->losses,
-      &engine->free,      &engine->endpoints};
+      &engine->ready,     &engine->given,     &engine->moving,
+      &engine->replied,   &engine->fresh,     &engine->sessions,
+      &engine->hot,       &engine->listeners, &engine->dead,
+      &engine->news,      &engine->losses,    &engine->free,
+      &engine->endpoints, &engine->senders,   &engine->granted};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }
@@ -158,9 +159,10 @@ static int open_memory(struct perigee_engine *engine) {
   while (engine->id_slots < engine->options.sessions)
     engine->id_slots *= 2;
   engine->by_id = calloc(engine->id_slots, sizeof(void *));
+  engine->by_nonce = calloc(engine->id_slots, sizeof(void *));
   engine->alive = alive;
   if (!alive || !engine->table || !engine->pool_memory || !engine->scratch ||
-      !engine->by_id)
+      !engine->by_id || !engine->by_nonce)
     return PERIGEE_NO_MEMORY;
   *alive = 1;
   madvise(alive, PAGE, MADV_WIPEONFORK);
@@ -313,6 +315,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     close(engine->spare_fd);
   faults_close(engine->faults);
   free(engine->by_id);
+  free(engine->by_nonce);
   free(engine->scratch);
   vault_close(&engine->vault);
   free(engine);

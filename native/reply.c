@@ -103,7 +103,7 @@ void served_refuse(struct operation *op, int status) {
   if (op->state != SERVING)
     step(op, SERVE);
   step(op, WAIT);
-  list_append(&op->session->backlog[RING_REPLY], &op->queue);
+  backlog_add(op, RING_REPLY);
 }
 
 static int after_reply(struct operation *op, int status) {
@@ -137,7 +137,7 @@ int served_answer(struct operation *op, const struct perigee_message *m) {
     return after_reply(op, status);
   keep_reply(op, m);
   step(op, WAIT);
-  list_append(backlog, &op->queue);
+  backlog_add(op, RING_REPLY);
   return 1;
 }
 

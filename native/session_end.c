@@ -83,6 +83,8 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   close_socket(s);
   peer_unwatch(s); /* the lane may still ask it */
   proof_forget(s);
+  turns_leave(s);
+  proof_disowns(s);
   s->connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
@@ -160,7 +162,7 @@ void perigee_session_free(struct perigee_session *s) {
   settle(s);
   list_remove(&s->news);
   list_remove(&s->node);
-  turns_leave(s);
+  list_remove(&s->granted);
   list_append(&s->engine->dead, &s->node);
 }
 
@@ -188,7 +190,8 @@ void session_destroy(struct perigee_session *s) {
     drop(CONTAINER(n, struct operation, all));
   list_remove(&s->node);
   list_remove(&s->news);
-  turns_leave(s);
+  list_remove(&s->senders);
+  list_remove(&s->granted);
   free_prepared(s);
   remotes_free(s);
   loans_end(s);

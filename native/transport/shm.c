@@ -347,6 +347,11 @@ static bool shm_wanted(struct lane *lane) {
   return true;
 }
 
+static bool shm_rests(struct lane *lane) {
+  (void)lane;
+  return true;
+}
+
 const struct perigee_transport transport_shm = {
     .name = "shm",
     .immediate = true,
@@ -377,4 +382,5 @@ const struct perigee_transport transport_shm = {
     .arm = shm_arm,
     .disarm = shm_disarm,
     .wanted = shm_wanted,
+    .rests = shm_rests,
 };
