@@ -135,6 +135,7 @@ void call_given(struct operation *op) {
     call_let_go(op);
   if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
     step(op, LEND);
+    operation_count(op); /* that the peer keeps from us */
     return;
   }
   step(op, GIVEN);
@@ -392,10 +393,19 @@ int perigee_call_commit(struct perigee_session *session,
     loan_abort(session, RING_REQUEST);
     return status;
   }
+  if (!loan->in_ring && !share_may(session->share, SHARE_EXPOSED, length)) {
+    session->share->all->refused++;
+    operation_free(op);
+    loan_abort(session, RING_REQUEST);
+    return fail(session->engine, PERIGEE_NO_MEMORY,
+                "the peer has not let go of what it was lent before (option "
+                "pool)");
+  }
   session->counters.calls++;
   loan->open = false;
   if (loan->in_ring)
     return commit_in_ring(op, loan, length);
+  operation_expose(op, length);
   bool pushes = lane_table(session->lane)->pushes;
   op->message.head = pushes ? loan->pointer : NULL;
   op->message.length = pushes ? length : 0;

@@ -141,6 +141,10 @@ int loan_begin(struct perigee_session *session, enum ring ring,
   if (loan->in_ring) {
     if (!loan_in_ring(session, ring, capacity, flags, loan))
       return PERIGEE_AGAIN;
+  } else if (ring == RING_REQUEST &&
+             !share_may(session->share, SHARE_OPERATIONS, 1)) {
+    return fail(session->engine, PERIGEE_NO_MEMORY,
+                "the peer has not let go of what it was lent before");
   } else {
     int status =
         lane_table(lane)->loan(lane, capacity, &loan->pointer, &loan->source);

@@ -54,12 +54,6 @@ static void time_out(struct perigee_engine *engine) {
   }
 }
 
-static void sweep_messages(struct perigee_engine *engine) {
-  struct node *n, *head = &engine->sessions;
-  for (n = head->next; n != head; n = n->next)
-    messages_sweep(CONTAINER(n, struct perigee_session, node));
-}
-
 /* What need not be looked at in every poll. */
 static void tick(struct perigee_engine *engine) {
   engine->idle = 0;
@@ -69,7 +63,7 @@ static void tick(struct perigee_engine *engine) {
     engine->sockets_due = false;
     engine->sockets_at = now;
     sockets_poll(engine);
-    sweep_messages(engine);
+    messages_sweep(engine);
   }
   if (!list_empty(&engine->regions.closing))
     regions_sweep(engine);
@@ -272,9 +266,10 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   turns_poll(engine, all);
   if (!list_empty(&engine->moving))
     step_moving(engine, all);
-  /* To look at a caller's mark takes its line away from it. */
+  /* To look at a caller's mark takes its line away from it. Who lets go while
+   * we sleep wakes us, so all are looked at only before that. */
   if ((engine->idle == 0 || all) && !list_empty(&engine->replied))
-    step_some(engine, &engine->replied, all);
+    step_some(engine, &engine->replied, engine->armed);
   drain(engine);
   return engine->filled;
 }

@@ -37,6 +37,9 @@ const struct machine session_machine = {
     }};
 
 enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
+/* Replies that a session has not looked at before its requests wait; and
+ * immediates that cost it nothing. */
+enum { UNTAKEN = 64, IMMEDIATES_FREE = 1024 };
 
 /* ---- Beginning ---------------------------------------------------------- */
 
@@ -144,11 +147,25 @@ void session_wake(struct perigee_session *s) {
   session_tell(s, &wake, NULL, 0);
 }
 
-static bool may_serve(const struct perigee_session *s) {
+/* Who has more than a newcomer leaves some of a table that own operations have
+ * nearly filled. */
+static bool table_room(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  return s->serving < engine->options.serving && !s->arriving &&
-         engine->live + SPARE_OPERATIONS < engine->options.operations &&
-         s->imm_count < 1 << 16;
+  const struct share *peer = s->share->parent;
+  uint32_t most = engine->options.operations, spare = SPARE_OPERATIONS;
+  if (peer->used[SHARE_OPERATIONS] >
+      engine->shares.quota[SHARE_OPERATIONS].least)
+    spare += most / 32;
+  return engine->live + spare < most;
+}
+
+/* lying: bytes of replies that are left, and that were asked for in this poll.
+ * Whoever is beyond its share waits: its requests stay in its ring. */
+static bool may_serve(const struct perigee_session *s, uint64_t lying) {
+  const struct perigee_options *o = &s->engine->options;
+  return s->serving < o->serving && !s->arriving && s->untaken < UNTAKEN &&
+         lying < o->untaken && share_may(s->share, SHARE_OPERATIONS, 1) &&
+         table_room(s) && (s->imm_count < IMMEDIATES_FREE || immediates_may(s));
 }
 
 /* One record: 1, 0 if there is none, or a status. */
@@ -174,6 +191,7 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
 
 static int poll_rings(struct perigee_session *s) {
   int replies = 1, requests = 1, budget = RECORDS_A_POLL;
+  uint64_t lying = s->untaken_bytes;
   while (budget-- > 0 && engine_room(s->engine) &&
          s->state == PERIGEE_SESSION_OPEN && (replies > 0 || requests > 0)) {
     replies = poll_ring(s, RING_REPLY);
@@ -181,7 +199,8 @@ static int poll_rings(struct perigee_session *s) {
       return replies;
     if (!engine_room(s->engine))
       return 1;
-    requests = may_serve(s) ? poll_ring(s, RING_REQUEST) : 0;
+    requests = may_serve(s, lying) ? poll_ring(s, RING_REQUEST) : 0;
+    lying += s->reply_size;
     if (requests < 0)
       return requests;
   }

@@ -30,6 +30,7 @@ void session_back(struct perigee_session *s) {
     fabrics_bury(s->engine);
   }
   s->lane = NULL;
+  shares_leave(s);
   s->transport = NULL;
   s->peer[0] = 0;
   s->step = HELLO_STRANGE;
@@ -163,6 +164,7 @@ void perigee_session_free(struct perigee_session *s) {
 /* Calls in service outlive their session: the program still answers them. */
 static void drop(struct operation *op) {
   if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
+    operation_uncount(op);
     list_remove(&op->all);
     op->session = NULL;
     return;
@@ -191,13 +193,14 @@ void session_destroy(struct perigee_session *s) {
     lane_table(s->lane)->close(s->lane);
     fabrics_bury(engine);
   }
+  immediates_free(s);
+  shares_leave(s);
   if (s->pidfd >= 0)
     close(s->pidfd);
   wire_close(&s->wire);
   engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
   engine->counters.sessions--;
   counters_add(&engine->counters, &s->counters);
-  free(s->immediates);
   free(s->seen);
   free(s);
 }

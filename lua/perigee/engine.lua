@@ -29,7 +29,8 @@ local function progress(value)
 end
 
 local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
-                 "message", "typed", "pool", "serving", "epoch", "streams" }
+                 "message", "typed", "pool", "serving", "epoch", "streams",
+                 "mapped", "descriptors", "untaken" }
 local TIMES = { "hello_timeout", "spin", "dead_after" }
 local TEXTS = { "secret", "scope" }
 local FLAGS = { "pull", "insecure", "encrypt" }
@@ -86,7 +87,11 @@ end
 -- secret's file that other users may read, or that is theirs). options are
 -- limits with good defaults: operations and serving (in flight at once),
 -- sessions, regions, hellos; ring, eager, message, typed, pool in bytes;
--- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
+-- of what peers make it hold, each has a share of those (native/shares.h) and of
+-- mapped (bytes of address space for peers' memory, default 64 TiB) and
+-- descriptors (of sessions; default seven eighths of what the process may open);
+-- untaken (bytes of replies that a session may leave lie, default 32 MiB: then
+-- its requests wait); hello_timeout and spin in seconds; pull (false: never read a peer's memory by
 -- process_vm_readv); rdma (which NICs and how: perigee.rdma; a table or a text
 -- like "nics=mlx5_0,mlx5_1 qps=2"); faults (to try a program in bad weather, as
 -- PERIGEE_FAULTS: a text like "drop=0.01 delay=5ms", of seed, drop, delay,
@@ -189,9 +194,16 @@ function Engine:endpoint(options)
   return endpoints.new(self, options)
 end
 
---- The counters of the engine since its start, as a table of numbers.
+--- The counters of the engine since its start, as a table of numbers. Those that
+-- begin with held_ tell what its peers make it hold now (operations, pooled,
+-- exposed and mapped bytes, descriptors), and held_refused how often one was
+-- refused for what it held: session:explain().shares is that of a session.
 function Engine:stats()
-  return sessions.counters(C.perigee_counters(self:use(2), nil))
+  local stats = sessions.counters(C.perigee_counters(self:use(2), nil))
+  local shares = sessions.shares(self.handle, nil)
+  stats.held_refused, shares.refused, shares.sessions = shares.refused, nil, nil
+  for name, share in pairs(shares) do stats["held_" .. name] = share.used end
+  return stats
 end
 
 --- Has the loop call f, which must not wait, about once a millisecond until it
