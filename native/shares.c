@@ -53,12 +53,12 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                                             .factor = 2};
   all->quota[SHARE_DESCRIPTORS] = (struct quota){.limit = files,
                                                  .reserve = less(64, files / 8),
-                                                 .least = 2,
+                                                 .least = 8,
                                                  .factor = ALL_BUT_RESERVE};
   all->quota[SHARE_SESSIONS] =
       (struct quota){.limit = o->sessions,
                      .reserve = less(16, o->sessions / 16),
-                     .least = 1,
+                     .least = 4,
                      .factor = ALL_BUT_RESERVE};
 }
 

@@ -87,17 +87,19 @@ end
 -- secret's file that other users may read, or that is theirs). options are
 -- limits with good defaults: operations and serving (in flight at once),
 -- sessions, regions, hellos; ring, eager, message, typed, pool in bytes;
--- of what peers make it hold, each has a share of those (native/shares.h) and of
--- mapped (bytes of address space for peers' memory, default 64 TiB) and
--- descriptors (of sessions; default seven eighths of what the process may open);
--- untaken (bytes of replies that a session may leave lie, default 32 MiB: then
--- its requests wait); hello_timeout and spin in seconds; pull (false: never read a peer's memory by
+-- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
 -- process_vm_readv); rdma (which NICs and how: perigee.rdma; a table or a text
 -- like "nics=mlx5_0,mlx5_1 qps=2"); faults (to try a program in bad weather, as
 -- PERIGEE_FAULTS: a text like "drop=0.01 delay=5ms", of seed, drop, delay,
 -- duplicate, truncate, reorder and cut); progress ("thread": for programs that
 -- compute for long, a thread of the engine's own serves reads, writes, messages
 -- and heartbeats meanwhile, and never runs Lua; default "poll", the loop does).
+--
+-- Of what peers make it hold (operations, sessions and pool, and these) each has
+-- a share, which native/shares.h explains: mapped (bytes of address space for
+-- peers' memory, default 64 TiB); descriptors (of sessions, default 7/8 of what
+-- the process may open); untaken (bytes of replies that a session may leave
+-- lie before its requests wait, default 32 MiB).
 --
 -- Of sessions over TCP: secret (what both sides prove to have: "file:PATH", or
 -- the secret itself; default PERIGEE_SECRET, "" for none); scope (proofs are
@@ -194,8 +196,8 @@ function Engine:endpoint(options)
   return endpoints.new(self, options)
 end
 
---- The counters of the engine since its start, as a table of numbers. Those that
--- begin with held_ tell what its peers make it hold now (operations, pooled,
+--- The counters of the engine since its start, as a table of numbers. Those
+-- that begin with held_ tell what its peers make it hold now (operations, pooled,
 -- exposed and mapped bytes, descriptors), and held_refused how often one was
 -- refused for what it held: session:explain().shares is that of a session.
 function Engine:stats()

@@ -12,10 +12,10 @@
 --   dead_after     seconds of silence after which the peer is lost; false where
 --                  the end of its socket tells. liveness: that in a sentence
 --   limits         ring, eager, typed, message: bytes
---   shares         what it makes us hold now, of operations, pooled, exposed and
---                  mapped bytes, descriptors, sessions: used by it, peer (by all
---                  sessions of its peer), most (that the peer may hold as
---                  things are); and refused, how often any peer was for its share
+--   shares         what it makes us hold now, of operations, pooled, exposed
+--                  and mapped bytes, descriptors, sessions: used by it, peer
+--                  (by all sessions of its peer), most (that the peer may hold
+--                  as things are); and refused: how often any peer was
 --   counters       since its start
 --   id, peer, pid, address, from, state, status, reason, version, epoch, pull,
 --   features       of the session and the other side
