@@ -76,6 +76,7 @@ struct operation {
   bool unseen;       /* the program has not heard of it as a request */
   bool head_lent;    /* a head that came lies in a block of our own arena */
   bool counted;      /* one of its peer's operations (shares.h) */
+  bool holds;        /* that, or some of what follows */
   bool untaken;      /* its reply waits for the caller to look at it: */
   uint64_t left;     /* so many bytes */
   uint64_t exposed;  /* bytes that it counts for, of that kind */
@@ -203,12 +204,11 @@ struct perigee_session {
   struct node recvs, recv_imms, sends;
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
-  struct share *share;  /* NULL until its peer is known */
-  uint64_t descriptors; /* that its share counts, but for those of its lane */
-  uint32_t serving;
-  uint32_t untaken;           /* replies that wait to be looked at, and */
-  uint64_t untaken_bytes;     /* their bytes */
-  uint64_t reply_size;        /* of late: what a request may cost */
+  struct share *share;    /* NULL until its peer is known */
+  uint64_t descriptors;   /* that its share counts, but for those of its lane */
+  uint32_t untaken;       /* replies that wait to be looked at, and */
+  uint64_t untaken_bytes; /* their bytes */
+  uint64_t reply_size;    /* of late: what a request may cost */
   struct operation *arriving; /* a request that later ones may not overtake */
   struct loan loans[RINGS];
   struct perigee_remote *remotes;

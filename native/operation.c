@@ -10,8 +10,7 @@
 /* Peers find a sixteenth of the table free, however busy this side is. */
 static bool own_room(const struct perigee_engine *engine) {
   uint32_t served = (uint32_t)engine->shares.engine.used[SHARE_OPERATIONS];
-  uint32_t most = engine->options.operations;
-  return engine->live - served < most - most / 16;
+  return engine->live - served < engine->shares.own;
 }
 
 struct operation *operation_take(struct perigee_session *session, int kind) {
@@ -82,33 +81,29 @@ void operation_unqueue(struct operation *op) {
 }
 
 void operation_count(struct operation *op) {
-  op->counted = true;
+  op->counted = op->holds = true;
   share_add(op->session->share, SHARE_OPERATIONS, 1);
 }
 
 void operation_expose(struct operation *op, uint64_t bytes) {
   op->exposed += bytes;
+  op->holds = true;
   share_add(op->session->share, SHARE_EXPOSED, bytes);
 }
 
-static void uncount_bytes(struct operation *op) {
+void operation_uncount(struct operation *op) {
   struct perigee_session *s = op->session;
+  if (!op->holds)
+    return;
+  op->holds = false;
+  if (op->counted)
+    share_give(s->share, SHARE_OPERATIONS, 1);
   if (op->exposed > 0)
     share_give(s->share, SHARE_EXPOSED, op->exposed);
   if (op->untaken) {
     s->untaken--;
     s->untaken_bytes -= op->left;
   }
-  op->untaken = false;
-  op->exposed = 0;
-}
-
-void operation_uncount(struct operation *op) {
-  if (op->counted)
-    share_give(op->session->share, SHARE_OPERATIONS, 1);
-  op->counted = false;
-  if (op->untaken || op->exposed > 0)
-    uncount_bytes(op);
 }
 
 void operation_free(struct operation *op) {

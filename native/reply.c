@@ -125,12 +125,17 @@ static int leave(struct operation *op, uint64_t length) {
   return 1;
 }
 
-/* What a request costs is learnt from the replies before. */
+/* What a request costs is learnt from the replies before; short ones cost
+ * nothing. */
 static void learn_size(struct perigee_session *s, uint64_t length) {
-  if (length > s->reply_size)
+  if (length > s->eager && length > s->reply_size)
     s->reply_size = length;
   else
-    s->reply_size -= (s->reply_size - length) / 8;
+    s->reply_size -= (s->reply_size + 7) / 8;
+}
+
+static inline bool costs(const struct perigee_session *s, uint64_t length) {
+  return UNLIKELY(length > s->eager || s->reply_size > 0);
 }
 
 /* 1: published, 0: it waits. */
@@ -161,9 +166,11 @@ static int answer_too_much(struct operation *op) {
 int served_answer(struct operation *op, const struct perigee_message *m) {
   struct perigee_session *s = op->session;
   uint64_t length = m->length;
-  learn_size(s, length);
-  if (length > s->eager && !share_may(s->share, SHARE_EXPOSED, length))
-    return answer_too_much(op);
+  if (costs(s, length)) {
+    learn_size(s, length);
+    if (length > s->eager && !share_may(s->share, SHARE_EXPOSED, length))
+      return answer_too_much(op);
+  }
   int status = publish_or_wait(op, m);
   if (status == 0 || op->state == REPLIED)
     return leave(op, length);
@@ -324,7 +331,8 @@ int perigee_reply_commit(struct perigee_engine *engine, int served,
   lane_table(lane)->publish(lane, RING_REPLY, record_size(&r));
   session->counters.bytes_sent += length;
   session_wake(session);
-  learn_size(session, length);
+  if (costs(session, length))
+    learn_size(session, length);
   step(op, ANSWER);
   return after_reply(op, 1);
 }

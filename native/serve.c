@@ -115,8 +115,6 @@ void served_let_on(struct operation *op) {
 
 static void gone(struct operation *op) {
   served_let_on(op);
-  if (op->session)
-    op->session->serving--;
   operation_free(op);
 }
 
@@ -330,7 +328,6 @@ int serve_record(struct perigee_session *session, const struct record *r) {
   struct operation *op = operation_take(session, OP_SERVED);
   if (!op)
     return PERIGEE_NO_MEMORY;
-  session->serving++;
   operation_count(op);
   op->record = r->kind;
   op->peer_operation = r->operation;

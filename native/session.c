@@ -159,13 +159,34 @@ static bool table_room(const struct perigee_session *s) {
   return engine->live + spare < most;
 }
 
-/* lying: bytes of replies that are left, and that were asked for in this poll.
- * Whoever is beyond its share waits: its requests stay in its ring. */
-static bool may_serve(const struct perigee_session *s, uint64_t lying) {
+/* Whoever is near its share of anything. */
+static __attribute__((noinline)) uint64_t
+may_serve_some(const struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
-  return s->serving < o->serving && !s->arriving && s->untaken < UNTAKEN &&
-         lying < o->untaken && share_may(s->share, SHARE_OPERATIONS, 1) &&
-         table_room(s) && (s->imm_count < IMMEDIATES_FREE || immediates_may(s));
+  uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
+  if (serving >= o->serving || s->untaken >= UNTAKEN ||
+      s->untaken_bytes >= o->untaken || !table_room(s) ||
+      !(s->imm_count < IMMEDIATES_FREE || immediates_may(s)))
+    return 0;
+  if (n > o->serving - serving)
+    n = o->serving - serving;
+  while (n > 0 && !share_may(s->share, SHARE_OPERATIONS, n))
+    n /= 2;
+  if (s->reply_size * n <= o->untaken - s->untaken_bytes)
+    return n;
+  uint64_t left = (o->untaken - s->untaken_bytes) / s->reply_size + 1;
+  return left < n ? left : n;
+}
+
+/* How many requests this poll may read. Whoever is beyond its share waits: its
+ * requests stay in its ring. */
+static uint64_t may_serve(const struct perigee_session *s) {
+  const struct perigee_engine *engine = s->engine;
+  uint64_t after = s->share->parent->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
+  uint64_t more = s->untaken | s->reply_size | s->imm_count / IMMEDIATES_FREE;
+  bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
+                  more == 0 && engine->live < engine->shares.easy;
+  return newcomer ? RECORDS_A_POLL : may_serve_some(s);
 }
 
 /* One record: 1, 0 if there is none, or a status. */
@@ -191,7 +212,7 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
 
 static int poll_rings(struct perigee_session *s) {
   int replies = 1, requests = 1, budget = RECORDS_A_POLL;
-  uint64_t lying = s->untaken_bytes;
+  uint64_t allowed = may_serve(s);
   while (budget-- > 0 && engine_room(s->engine) &&
          s->state == PERIGEE_SESSION_OPEN && (replies > 0 || requests > 0)) {
     replies = poll_ring(s, RING_REPLY);
@@ -199,8 +220,9 @@ static int poll_rings(struct perigee_session *s) {
       return replies;
     if (!engine_room(s->engine))
       return 1;
-    requests = may_serve(s, lying) ? poll_ring(s, RING_REQUEST) : 0;
-    lying += s->reply_size;
+    bool may = allowed > 0 && !s->arriving;
+    requests = may ? poll_ring(s, RING_REQUEST) : 0;
+    allowed -= may;
     if (requests < 0)
       return requests;
   }

@@ -37,10 +37,12 @@ static void fill(struct shares *all, const struct perigee_options *o) {
   enum { ALL_BUT_RESERVE = 1 << 30 };
   uint64_t served = o->operations - more(8, o->operations / 8);
   uint64_t files = descriptors(o);
+  all->own = o->operations - o->operations / 16;
+  all->easy = o->operations / 2;
   all->quota[SHARE_OPERATIONS] =
       (struct quota){.limit = served,
                      .reserve = served / 16,
-                     .least = more(4, less(128, served / 64)),
+                     .least = less(o->serving, more(4, less(128, served / 64))),
                      .factor = 1};
   all->quota[SHARE_POOLED] = all->quota[SHARE_EXPOSED] =
       (struct quota){.limit = o->pool,

@@ -60,6 +60,8 @@ enum { SHARE_BUCKETS = 256 };
 struct shares {
   struct share engine;
   struct quota quota[SHARES];
+  uint32_t own;     /* operations of this side, at most; and of all, while */
+  uint32_t easy;    /* nobody has to look closely who has how many */
   uint64_t refused; /* times that somebody was, for what it held */
   struct node peers[SHARE_BUCKETS];
   struct share **by_index; /* 0 is the engine's own */
