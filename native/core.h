@@ -208,7 +208,6 @@ struct perigee_session {
   uint64_t descriptors;   /* that its share counts, but for those of its lane */
   uint32_t untaken;       /* replies that wait to be looked at, and */
   uint64_t untaken_bytes; /* their bytes */
-  uint64_t reply_size;    /* of late: what a request may cost */
   struct operation *arriving; /* a request that later ones may not overtake */
   struct loan loans[RINGS];
   struct perigee_remote *remotes;

@@ -103,6 +103,7 @@ void operation_uncount(struct operation *op) {
   if (op->untaken) {
     s->untaken--;
     s->untaken_bytes -= op->left;
+    s->share->parent->lying -= op->left;
   }
 }
 

@@ -115,7 +115,8 @@ struct perigee_options {
   uint64_t descriptors;     /* of sessions: 0, which is seven eighths of what the
                                process may open */
   uint64_t untaken;         /* while a session has left so many bytes of replies
-                               lie, or is about to, its requests wait: 32 MiB */
+                               lie, or all of a peer four times as many, its
+                               requests wait: 32 MiB */
   int64_t spin;             /* perigee_wait polls this long before it sleeps:
                                50 us */
   uint64_t epoch;           /* 0: random */

@@ -121,6 +121,7 @@ static int leave(struct operation *op, uint64_t length) {
   op->left = length > s->eager ? length : 0;
   s->untaken++;
   s->untaken_bytes += op->left;
+  s->share->parent->lying += op->left;
   operation_expose(op, op->left);
   return 1;
 }
@@ -128,14 +129,15 @@ static int leave(struct operation *op, uint64_t length) {
 /* What a request costs is learnt from the replies before; short ones cost
  * nothing. */
 static void learn_size(struct perigee_session *s, uint64_t length) {
-  if (length > s->eager && length > s->reply_size)
-    s->reply_size = length;
+  uint64_t *size = &s->share->parent->reply_size;
+  if (length > s->eager && length > *size)
+    *size = length;
   else
-    s->reply_size -= (s->reply_size + 7) / 8;
+    *size -= (*size + 7) / 8;
 }
 
 static inline bool costs(const struct perigee_session *s, uint64_t length) {
-  return UNLIKELY(length > s->eager || s->reply_size > 0);
+  return UNLIKELY(length > s->eager || s->share->parent->reply_size > 0);
 }
 
 /* 1: published, 0: it waits. */

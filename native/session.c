@@ -163,18 +163,19 @@ static bool table_room(const struct perigee_session *s) {
 static __attribute__((noinline)) uint64_t
 may_serve_some(const struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
+  const struct share *peer = s->share->parent;
   uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
   if (serving >= o->serving || s->untaken >= UNTAKEN ||
-      s->untaken_bytes >= o->untaken || !table_room(s) ||
-      !(s->imm_count < IMMEDIATES_FREE || immediates_may(s)))
+      s->untaken_bytes >= o->untaken || peer->lying / 4 >= o->untaken ||
+      !table_room(s) || !(s->imm_count < IMMEDIATES_FREE || immediates_may(s)))
     return 0;
   if (n > o->serving - serving)
     n = o->serving - serving;
   while (n > 0 && !share_may(s->share, SHARE_OPERATIONS, n))
     n /= 2;
-  if (s->reply_size * n <= o->untaken - s->untaken_bytes)
+  if (peer->reply_size * n <= o->untaken - s->untaken_bytes)
     return n;
-  uint64_t left = (o->untaken - s->untaken_bytes) / s->reply_size + 1;
+  uint64_t left = (o->untaken - s->untaken_bytes) / peer->reply_size + 1;
   return left < n ? left : n;
 }
 
@@ -182,8 +183,10 @@ may_serve_some(const struct perigee_session *s) {
  * requests stay in its ring. */
 static uint64_t may_serve(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  uint64_t after = s->share->parent->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
-  uint64_t more = s->untaken | s->reply_size | s->imm_count / IMMEDIATES_FREE;
+  const struct share *peer = s->share->parent;
+  uint64_t after = peer->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
+  uint64_t more =
+      s->untaken | peer->reply_size | s->imm_count / IMMEDIATES_FREE;
   bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
                   more == 0 && engine->live < engine->shares.easy;
   return newcomer ? RECORDS_A_POLL : may_serve_some(s);
