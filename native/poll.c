@@ -283,9 +283,10 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
     engine->worked_at = engine->now;
   if (!list_empty(&engine->moving))
     step_moving(engine, all);
-  /* To look at a caller's mark takes its line away from it. */
+  /* To look at a caller's mark takes its line away from it. Who lets go while
+   * we sleep wakes us, so all are looked at only before that. */
   if ((engine->idle == 0 || all) && !list_empty(&engine->replied))
-    step_some(engine, &engine->replied, all);
+    step_some(engine, &engine->replied, engine->armed);
   drain(engine);
   return engine->filled;
 }

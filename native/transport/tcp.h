@@ -240,7 +240,8 @@ struct lane {
   uint32_t frames_first, frames_end;
   struct tcp_peer **peers; /* by the number of the peer's operation */
   uint32_t peer_count, stash_count;
-  uint64_t stash_late;       /* bytes in it that no window bounds */
+  uint64_t counted;    /* bytes of what is known of the peer's operations */
+  uint64_t stash_late; /* bytes in it that no window bounds */
   struct generations overs;  /* by the peer's operation: the last that ended */
   struct generations told;   /* by our operation: the last end it was told of */
   struct generations claims; /* by our operation and part: the last claimed */
@@ -352,6 +353,10 @@ struct fetch *tcp_fetch_of(struct lane *, const struct tcp_head *);
  * from then on; false: the peer lies, or there is no memory. */
 bool tcp_fetch_takes(struct lane *, struct fetch *, const struct tcp_head *);
 void tcp_fetch_got(struct fetch *, uint32_t length, bool good);
+
+/* Memory that the peer makes the lane keep until its end; false: more than its
+ * share. */
+bool tcp_count_memory(struct lane *lane, uint64_t bytes);
 
 /* ---- tcp_stash.c ------------------------------------------------------- */
 /* NULL: nothing is known of that operation. */

@@ -15,6 +15,7 @@
 #include "list.h"
 #include "memory/memory.h"
 #include "record.h"
+#include "shares.h"
 
 enum ring { RING_REQUEST = 0, RING_REPLY = 1, RINGS = 2 };
 enum { OFFER_MAX = 1024, OFFER_FDS = 4, LANE_FRAME_MAX = 256 };
@@ -56,6 +57,7 @@ struct lane_options {
   const uint8_t *seal; /* 32 bytes that only the two sides know, to seal all
                           that is sent with; NULL: it goes as it is */
   bool aes;            /* by a cipher that both have in hardware */
+  struct share *share; /* what the peer makes it hold counts there */
   /* The session, to be told: there is something to poll for; a frame for the
    * peer's half of the lane (LANE_FRAME_MAX bytes at most), in order. */
   struct perigee_session *session;
@@ -86,6 +88,7 @@ struct exposure {
   uint32_t generation;
   uint64_t fed;   /* bytes staged */
   uint64_t block; /* the transport's own: a staging block, or 0 */
+  uint64_t held;  /* bytes of memory that this takes, if any */
 };
 
 /* Copies that a device does for a part or a transfer. All zero: none. */
