@@ -1,0 +1,149 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Somebody between a client and the victim who turns one bit of what passes:
+-- at every place of the handshake by turns, and in the calls behind it. No
+-- session may open of which a bit of the handshake was turned; and where bytes
+-- are authenticated (attack.encrypt), no call may be answered otherwise than it
+-- should be.
+local ffi = require "ffi"
+local native = require "perigee.native"
+local sockets = require "spec.net.sockets"
+
+local C = native.C
+-- A session that did not open in this time will not.
+local OPENING, CALLING, CALLS = 0.25, 0.25, 6
+
+-- ---- The one between -------------------------------------------------------
+
+local Relay = {}
+Relay.__index = Relay
+
+local function relay(target)
+  local fd, port = sockets.listen "127.0.0.1"
+  return setmetatable({ at = fd, target = target, links = {},
+                        address = "tcp://127.0.0.1:" .. port }, Relay)
+end
+
+-- The next connection has this bit turned of what goes that way.
+function Relay:turn(way, place, bit_)
+  self.way, self.place, self.bit = way, place, bit_
+  self.turned = false
+  self:drop()
+end
+
+function Relay:drop()
+  for _, link in ipairs(self.links) do
+    sockets.close(link.near)
+    sockets.close(link.far)
+  end
+  self.links = {}
+end
+
+local function turned(self, link, way, text)
+  local at = self.place and self.place - link.passed[way] + 1
+  link.passed[way] = link.passed[way] + #text
+  if way ~= self.way or not at or at < 1 or at > #text then return text end
+  self.turned = true
+  local byte = bit.bxor(text:byte(at), bit.lshift(1, self.bit))
+  return text:sub(1, at - 1) .. string.char(byte) .. text:sub(at + 1)
+end
+
+local function pass(self, link, from, to, way)
+  local text = not link.over and sockets.receive(from)
+  if not text then return end
+  if text == "" or not sockets.send(to, turned(self, link, way, text)) then
+    link.over = true
+  end
+end
+
+function Relay:pump()
+  if #sockets.readable({ self.at }, 0) > 0 then
+    local near = sockets.accept(self.at)
+    local far = sockets.dial(self.target)
+    if not far then return sockets.close(near) end
+    self.links[#self.links + 1] = { near = near, far = far,
+                                    passed = { to = 0, back = 0 } }
+  end
+  for _, link in ipairs(self.links) do
+    pass(self, link, link.near, link.far, "to")
+    pass(self, link, link.far, link.near, "back")
+  end
+end
+
+-- ---- The client ------------------------------------------------------------
+
+-- Polls and passes on until f(event) is true, or the time is over.
+local function until_(peer, between, seconds, f)
+  local limit, over = native.clock() + seconds * 1e9, false
+  repeat
+    between:pump()
+    peer:poll(function(event) over = f(event) or over end)
+  until over or native.clock() > limit
+  return over
+end
+
+local function open(peer, between)
+  local operation = C.perigee_connect(peer.handle, between.address, "tcp",
+                                      OPENING * 1e9)
+  local id
+  until_(peer, between, OPENING + 0.1, function(event)
+    if event.kind ~= C.PERIGEE_EVENT_CONNECTED then return false end
+    id = event.operation == operation and event.status == 0 and event.session
+    return true
+  end)
+  return id and C.perigee_session(peer.handle, id)
+end
+
+-- One answer that is wrong, or nil.
+local function ask(attack, peer, between, session, round)
+  local text = ("%08d"):format(round):rep(64)
+  local operation = peer:call(session, { method = attack.methods.echo,
+                                         bytes = text, timeout = CALLING })
+  local wrong
+  until_(peer, between, CALLING + 0.1, function(event)
+    if event.kind == C.PERIGEE_EVENT_LOST then return true end
+    if event.operation ~= operation then return false end
+    if event.status == 0 then
+      wrong = ffi.string(event.pointer, event.length) ~= text
+    end
+    return true
+  end)
+  return wrong
+end
+
+return function(attack)
+  local peer = attack:peer { hello_timeout = OPENING * 1e9 }
+  local between = relay(attack.address)
+  -- A whole one first: how long is the handshake, each way?
+  local session = assert(open(peer, between), "nobody between, and no session")
+  local passed = between.links[1].passed
+  local long = { to = passed.to, back = passed.back }
+  assert(not ask(attack, peer, between, session, 0), "a wrong answer")
+  peer:hang_up(session)
+  local round = 0
+  while not attack:over() do
+    round = round + 1
+    local way = attack:random(2) == 0 and "to" or "back"
+    local later = attack.encrypt and attack:random(3) == 0
+    local place = later and long[way] + attack:random(3000)
+                  or attack:random(long[way])
+    between:turn(way, place, attack:random(8))
+    session = open(peer, between)
+    for i = 1, session and CALLS or 0 do
+      if ask(attack, peer, between, session, round * CALLS + i)
+        and attack.encrypt then
+        attack:found(("a call was answered wrongly with bit %d of byte %d "
+          .. "turned, %s the server"):format(between.bit, place, way))
+      end
+    end
+    if session and between.turned and place < long[way] then
+      attack:found(("a session opened with bit %d of byte %d of the %d of the "
+        .. "handshake turned, %s the server"):format(between.bit, place,
+          long[way], way))
+    end
+    if session then peer:hang_up(session) end
+    peer:poll()
+    attack:done()
+  end
+  between:drop()
+  peer:close()
+end

@@ -1,0 +1,292 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- One attack beside honest clients, and what is to be said of it. The victim,
+-- two honest clients (one calls, one connects) and the attacker are processes.
+--
+--   before     victim and clients are there; memory and descriptors are noted
+--   during     the attacker says that it is there, and then that it is done
+--   after      one second later the memory is looked at; then the clients are
+--              asked, and all that the attack took must be given back
+--
+-- A verdict is a list of sentences: what failed; empty if nothing did.
+local cases = require "spec.support.cases"
+local honest = require "spec.hostile.honest"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+local victim = require "spec.hostile.victim"
+
+local M = {}
+
+local MIB = 2 ^ 20
+local MEMORY = 16 * MIB         -- that a victim may have grown by
+local MOST = 768 * MIB          -- that it may have been more for a moment
+local LONGEST = 2               -- seconds of a call beside an attack; orders of
+                                -- magnitude over what it takes
+local PATIENCE = 30             -- for what a busy machine has to do
+local PAUSE = 0.002             -- between the calls of honest clients
+
+-- ---- Processes -------------------------------------------------------------
+
+local function serving(child, perigee_, _, encrypt)
+  require("spec.hostile.victim").serve(child, perigee_, encrypt)
+end
+
+local function being_honest(child, perigee_, _, kind, ...)
+  require("spec.hostile.honest")[kind](child, perigee_, ...)
+end
+
+local function attacking(child, _, _, ...)
+  require("spec.hostile.attacker").run(child, ...)
+end
+
+local Case = {}
+Case.__index = Case
+
+-- Its victim, and by which address clients come.
+local function start_victim(self)
+  local child = process.start(serving, tostring(self.encrypt))
+  self.victim = child
+  local line = assert(child:read(PATIENCE * cases.slow))
+  local unix, tcp = line:match "^(%S+) (%S+)$"
+  self.address = self.transport == "tcp" and tcp or unix
+  self.agent = assert(cases.agent(nil, { secret = victim.SECRET,
+                                         transport = self.transport }))
+  self.store = assert(self.agent:proxy(self.address, "store",
+                                       { timeout = PATIENCE }))
+end
+
+function Case:client(kind, pause, lure)
+  local child = process.start(being_honest, kind, self.address, self.transport,
+                              pause, lure)
+  child:expect("ready", PATIENCE * cases.slow)
+  return child
+end
+
+function Case:attacker(name, seconds, seed, more)
+  return process.start(attacking, name, self.lured and "" or self.address,
+                       self.transport, seconds, seed, self.scale, more or "")
+end
+
+-- A victim that is served as given: transport, encrypt, scale (1: long).
+function M.case(given)
+  local self = setmetatable({ transport = given.transport, scale = given.scale
+    or 0, encrypt = given.encrypt, seed = given.seed or 1, said = {} }, Case)
+  start_victim(self)
+  return self
+end
+
+-- ---- What is measured ------------------------------------------------------
+
+local function bytes_of(child, word)
+  return (child:number("status", word) or 0) * 1024
+end
+
+local function files_of(child)
+  local pipe = io.popen(("ls /proc/%d/fd 2>/dev/null | wc -l")
+    :format(child.pid))
+  local count = tonumber(pipe:read "*a")
+  pipe:close()
+  return count
+end
+
+-- Has it ended? Then how.
+local function ended(child)
+  local how, number = child:wait(0)
+  if not how then return nil end
+  local fine, line = pcall(child.read, child, 0.2)
+  local why = not fine and (": " .. tostring(line)) or ""
+  return ("by %s %d%s"):format(how, number, why:sub(1, 400))
+end
+
+function Case:fail(text, ...)
+  self.said[#self.said + 1] = text:format(...)
+end
+
+-- The victim's own counters; nil, and said, where it does not answer.
+function Case:stats()
+  if self.gone then return nil end
+  local operations, pooled, sessions, refused = self.store:stats()
+  if type(sessions) ~= "number" then
+    return nil, tostring(pooled)
+  end
+  return { operations = operations, pooled = pooled, sessions = sessions,
+           refused = refused, memory = bytes_of(self.victim, "VmRSS"),
+           files = files_of(self.victim) }
+end
+
+-- Is the victim there?
+function Case:alive()
+  if self.gone then return false end
+  local how = ended(self.victim)
+  if not how then return true end
+  self.gone = true
+  self:fail("the server died %s", how)
+  return false
+end
+
+-- What an honest client tells of the time since it told last.
+function M.report(child)
+  child:tell "report"
+  local line, why = child:read(PATIENCE * cases.slow)
+  if not line then return nil, why end
+  local made, failed, p50, p99, longest, first =
+    line:match "^(%S+) (%S+) (%S+) (%S+) (%S+) (.*)$"
+  return { made = tonumber(made), failed = tonumber(failed),
+           p50 = tonumber(p50), p99 = tonumber(p99),
+           longest = tonumber(longest), why = first }
+end
+
+-- ---- The attack ------------------------------------------------------------
+
+local function hear(self, child, limit, state)
+  while process.now() < limit do
+    local fine, line, why = pcall(child.read, child, 0.05)
+    if not fine then
+      state.crashed = line
+      return
+    elseif line == "there" then
+      state.there = true
+    elseif line and line:find "^done " then
+      state.count = tonumber(line:match "%d+")
+      return
+    elseif line and line:find "^found " then
+      self:fail("the attacker: %s", line:sub(7))
+    elseif why == "end of the child's output" then
+      state.crashed = "it ended"
+      return
+    end
+    self.peak = math.max(self.peak or 0, bytes_of(self.victim, "VmRSS"))
+    if not self:alive() then return end
+  end
+  state.late = true
+end
+
+-- One attacker after the other, each with the next seed, where they may die of
+-- what they do; else one.
+local function attack_on(self, name, seconds, options, state)
+  local ends, seed = process.now() + seconds, self.seed
+  local others = {}
+  for i = 2, options.crowd or 1 do
+    others[i - 1] = self:attacker(name, seconds, seed + 1000 * i, options.more)
+  end
+  repeat
+    state.crashed = nil
+    local left = math.max(0.2, ends - process.now())
+    local child = self:attacker(name, left, seed, options.more)
+    if options.serves then self.lure = child:read(PATIENCE * cases.slow) end
+    if options.began then options.began(self.lure) end
+    hear(self, child, ends + PATIENCE * cases.slow, state)
+    child:close()
+    seed = seed + 1
+  until not (state.crashed and options.mortal) or process.now() > ends
+    or self.gone
+  for _, other in ipairs(others) do other:close() end
+end
+
+function Case:suffer(name, seconds, options)
+  local state = {}
+  attack_on(self, name, seconds, options, state)
+  self.count = state.count
+  if self.gone then return end
+  if state.late then
+    self:fail("the attacker hangs, and the judge with it")
+  elseif state.crashed and not options.mortal then
+    self:fail("the attacker was none: %s", state.crashed)
+  elseif not state.there then
+    self:fail("there was no attack: it was done 0 times")
+  end
+end
+
+-- ---- The verdict -----------------------------------------------------------
+
+local function judge_client(self, child, what, longest)
+  local how = ended(child)
+  if how then return self:fail("the client that %s died %s", what, how) end
+  local told, why = M.report(child)
+  if not told then
+    return self:fail("the client that %s does not answer: %s", what, why)
+  end
+  self[what] = told
+  if told.failed > 0 then
+    self:fail("%d of %d times the client that %s failed: %s", told.failed,
+              told.made, what, told.why)
+  end
+  if told.longest > longest then
+    self:fail("the client that %s once waited %.1f s", what, told.longest)
+  end
+end
+
+local function judge_memory(self, before, after)
+  if cases.sanitized then return end
+  local grown = after.memory - before.memory
+  if grown > MEMORY then
+    self:fail("one second later the server has %.1f MiB more than before",
+              grown / MIB)
+  end
+  local most = (self.peak or 0) - before.memory
+  if most > MOST then
+    self:fail("meanwhile the server had %.1f MiB more than before", most / MIB)
+  end
+end
+
+local function judge_rest(self, before)
+  local now, why
+  local fine = cases.eventually(function()
+    now, why = self:stats()
+    return not now or now.files <= before.files
+      and now.operations <= before.operations and now.pooled <= before.pooled
+      and now.sessions <= before.sessions
+  end, 2 * cases.slow)
+  if not now then
+    return self:fail("the server does not answer any more: %s", why)
+  end
+  if fine then return end
+  self:fail("the server keeps %d descriptors (%d before), %d operations (%d), "
+    .. "%d pooled bytes (%d), %d sessions (%d)", now.files, before.files,
+    now.operations, before.operations, now.pooled, before.pooled, now.sessions,
+    before.sessions)
+end
+
+--- One attack in full: name, seconds, options: serves (the attacker is a server
+-- and the client that calls its prey), mortal (it may die of what it does),
+-- crowd (so many at once), more (what the attacker is told besides), lasting
+-- (seconds that a call may take beside it). The verdict.
+function Case:attack(name, seconds, options)
+  options = options or {}
+  self.lured = options.serves
+  local empty = assert(self:stats())
+  local calling = not options.serves and self:client("call", PAUSE)
+  local coming = self:client("connect", 10 * PAUSE)
+  options.began = options.serves and function(lure)
+    calling = self:client("prey", PAUSE, lure)
+  end
+  local before = assert(self:stats())
+  if calling then M.report(calling) end
+  M.report(coming)
+  self:suffer(name, seconds, options)
+  process.usleep(1)
+  if self:alive() then
+    local after, why = self:stats()
+    if after then
+      judge_memory(self, before, after)
+    else
+      self:fail("one second later the server does not answer: %s", why)
+    end
+  end
+  local longest = (options.lasting or LONGEST) * cases.slow
+  if not self.gone then
+    judge_client(self, calling, "calls", longest)
+    judge_client(self, coming, "connects", 2 * longest)
+  end
+  calling:close()
+  coming:close()
+  if self:alive() then judge_rest(self, empty) end
+  return self.said
+end
+
+function Case:close()
+  if self.agent then self.agent:close() end
+  self.victim:close()
+end
+
+M.honest, M.perigee = honest, perigee
+return M
