@@ -17,7 +17,7 @@ function M.calc()
 end
 
 -- Slices by name, each of 64 KiB, in memory that is there.
-local function store(agent, perigee)
+local function store(agent)
   local region = agent.engine:alloc(2 ^ 20)
   local function place(key)
     return region:slice((tonumber(key) or 0) % 16 * 2 ^ 16, 2 ^ 16)
@@ -35,7 +35,6 @@ local function store(agent, perigee)
         ffi.fill(reply.pointer, reply.length, 7) -- as much as is asked for
         return reply.length
       end },
-      nap = function(seconds) perigee.sleep(seconds) end,
       stats = function()
         local stats = agent.engine:stats()
         return stats.operations, stats.pooled, stats.sessions, stats.refused
@@ -52,7 +51,7 @@ function M.serve(child, perigee, encrypt)
   local agent = assert(child.cases.agent("worker", {
     listen = "tcp://127.0.0.1:0", secret = M.SECRET, encrypt = mode or nil }))
   agent:serve(M.calc())
-  agent:serve(store(agent, perigee))
+  agent:serve(store(agent))
   child.say(agent.address, agent.addresses[1])
   perigee.run()
   agent:close()

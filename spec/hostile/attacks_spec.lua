@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Every attack beside honest clients, in short, over PERIGEE_TRANSPORT. The
+-- server lives, no honest call or connect fails, no byte is wrong, and one
+-- second later the server has what it had before.
+local cases = require "spec.support.cases"
+local judge = require "spec.hostile.judge"
+local scenarios = require "spec.hostile.scenarios"
+
+local TRANSPORT = os.getenv "PERIGEE_TRANSPORT" or "shm"
+if TRANSPORT == "auto" then TRANSPORT = "shm" end
+
+describe("a server under attack", function()
+  after_each(cases.cleanup)
+
+  for _, one in ipairs(scenarios) do
+    if one.on[TRANSPORT] then
+      it("is not harmed by " .. one.about, function()
+        local case = judge.case { transport = TRANSPORT, encrypt = one.encrypt,
+                                  seed = tonumber(os.getenv "SEED") }
+        local said = case:attack(one.file, one.seconds, one.judge)
+        case:close()
+        assert(#said == 0, table.concat(said, "\n"))
+      end)
+    end
+  end
+end)
