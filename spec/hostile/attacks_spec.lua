@@ -17,7 +17,7 @@ describe("a server under attack", function()
       it("is not harmed by " .. one.about, function()
         local case = judge.case { transport = TRANSPORT, encrypt = one.encrypt,
                                   seed = tonumber(os.getenv "SEED") }
-        local said = case:attack(one.file, one.seconds, one.judge)
+        local said = case:attacks({ one }, one.seconds)
         case:close()
         assert(#said == 0, table.concat(said, "\n"))
       end)

@@ -1,6 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One attack beside honest clients, and what is to be said of it. The victim,
--- two honest clients (one calls, one connects) and the attacker are processes.
+-- Attacks beside honest clients, and what is to be said of them. The victim,
+-- two honest clients (one calls, one connects) and each attacker are processes.
+-- What a scenario tells the judge: serves (the attacker is a server, and the
+-- client that calls is lured there), mortal (it may die of what it does, and
+-- the next goes on), crowd (so many at once), more (what the attacker is told
+-- besides).
 --
 --   before     victim and clients are there; memory and descriptors are noted
 --   during     the attacker says that it is there, and then that it is done
@@ -61,9 +65,11 @@ function Case:client(kind, pause, lure)
   return child
 end
 
-function Case:attacker(name, seconds, seed, more)
-  return process.start(attacking, name, self.lured and "" or self.address,
-                       self.transport, seconds, seed, self.scale, more or "")
+function Case:attacker(one, seconds, seed)
+  local options = one.judge or {}
+  return process.start(attacking, one.file, options.serves and "" or
+                       self.address, self.transport, seconds, seed, self.scale,
+                       options.more or "")
 end
 
 -- A victim that is served as given: transport, encrypt, scale (1: long).
@@ -137,62 +143,88 @@ end
 
 -- ---- The attack ------------------------------------------------------------
 
-local function hear(self, child, limit, state)
-  while process.now() < limit do
-    local fine, line, why = pcall(child.read, child, 0.05)
-    if not fine then
-      state.crashed = line
-      return
-    elseif line == "there" then
-      state.there = true
-    elseif line and line:find "^done " then
-      state.count = tonumber(line:match "%d+")
-      return
-    elseif line and line:find "^found " then
-      self:fail("the attacker: %s", line:sub(7))
-    elseif why == "end of the child's output" then
-      state.crashed = "it ended"
-      return
+-- A scenario's attackers: the one that is listened to, and the others of its
+-- crowd.
+local function begin(self, one, left, seed)
+  local options, crowd = one.judge or {}, {}
+  for i = 1, options.crowd or 1 do
+    crowd[i] = self:attacker(one, left, seed + 1000 * i)
+  end
+  if options.serves then
+    local lure = assert(crowd[1]:read(PATIENCE * cases.slow))
+    self.calling = self.calling or self:client("prey", PAUSE, lure)
+  end
+  return crowd
+end
+
+-- What an attacker said last; true if it is over.
+local function heard(self, state, fine, line, why)
+  if not fine then
+    state.crashed = line
+  elseif line == "there" then
+    state.there = true
+  elseif line and line:find "^done " then
+    state.count = tonumber(line:match "%d+")
+    return true
+  elseif line and line:find "^found " then
+    self:fail("the attacker (%s): %s", state.one.name, line:sub(7))
+  elseif why == "end of the child's output" then
+    state.crashed = "it ended"
+  end
+  return state.crashed ~= nil
+end
+
+-- Goes on with the next seed where an attacker died of what it did and may;
+-- true if it is over for good.
+local function over(self, state, ends)
+  for _, child in ipairs(state.crowd) do child:close() end
+  local options = state.one.judge or {}
+  if not (state.crashed and options.mortal) then return true end
+  if process.now() > ends then return true end
+  state.crashed, state.seed = nil, state.seed + 1
+  state.crowd = begin(self, state.one, ends - process.now(), state.seed)
+end
+
+local function listen(self, states, ends)
+  local last = ends + PATIENCE * cases.slow
+  local left = #states
+  while left > 0 and process.now() < last and self:alive() do
+    for _, state in ipairs(states) do
+      if not state.over
+        and heard(self, state, pcall(state.crowd[1].read, state.crowd[1],
+                                     0.05 / #states))
+        and over(self, state, ends) then
+        state.over, left = true, left - 1
+      end
     end
     self.peak = math.max(self.peak or 0, bytes_of(self.victim, "VmRSS"))
-    if not self:alive() then return end
   end
-  state.late = true
 end
 
--- One attacker after the other, each with the next seed, where they may die of
--- what they do; else one.
-local function attack_on(self, name, seconds, options, state)
-  local ends, seed = process.now() + seconds, self.seed
-  local others = {}
-  for i = 2, options.crowd or 1 do
-    others[i - 1] = self:attacker(name, seconds, seed + 1000 * i, options.more)
-  end
-  repeat
-    state.crashed = nil
-    local left = math.max(0.2, ends - process.now())
-    local child = self:attacker(name, left, seed, options.more)
-    if options.serves then self.lure = child:read(PATIENCE * cases.slow) end
-    if options.began then options.began(self.lure) end
-    hear(self, child, ends + PATIENCE * cases.slow, state)
-    child:close()
-    seed = seed + 1
-  until not (state.crashed and options.mortal) or process.now() > ends
-    or self.gone
-  for _, other in ipairs(others) do other:close() end
-end
-
-function Case:suffer(name, seconds, options)
-  local state = {}
-  attack_on(self, name, seconds, options, state)
+local function judge_attacker(self, state)
+  local name, mortal = state.one.name, (state.one.judge or {}).mortal
   self.count = state.count
-  if self.gone then return end
-  if state.late then
-    self:fail("the attacker hangs, and the judge with it")
-  elseif state.crashed and not options.mortal then
-    self:fail("the attacker was none: %s", state.crashed)
+  if not state.over then
+    self:fail("the attacker (%s) hangs", name)
+  elseif state.crashed and not mortal then
+    self:fail("the attacker (%s) was none: %s", name, state.crashed)
   elseif not state.there then
-    self:fail("there was no attack: it was done 0 times")
+    self:fail("there was no attack (%s): it was done 0 times", name)
+  end
+end
+
+-- Runs the attackers of these scenarios at once, to their end.
+local function suffer(self, chosen, seconds)
+  local states, ends = {}, process.now() + seconds
+  for i, one in ipairs(chosen) do
+    local seed = self.seed + 100 * i
+    states[i] = { one = one, seed = seed,
+                  crowd = begin(self, one, seconds, seed) }
+  end
+  listen(self, states, ends)
+  for _, state in ipairs(states) do
+    for _, child in ipairs(state.crowd) do child:close() end
+    if not self.gone then judge_attacker(self, state) end
   end
 end
 
@@ -246,39 +278,46 @@ local function judge_rest(self, before)
     before.sessions)
 end
 
---- One attack in full: name, seconds, options: serves (the attacker is a server
--- and the client that calls its prey), mortal (it may die of what it does),
--- crowd (so many at once), more (what the attacker is told besides), lasting
--- (seconds that a call may take beside it). The verdict.
-function Case:attack(name, seconds, options)
-  options = options or {}
-  self.lured = options.serves
+-- Clients that are there before, and the memory of before: that of a server
+-- which had nobody, and which has them.
+local function prepare(self, chosen)
   local empty = assert(self:stats())
-  local calling = not options.serves and self:client("call", PAUSE)
-  local coming = self:client("connect", 10 * PAUSE)
-  options.began = options.serves and function(lure)
-    calling = self:client("prey", PAUSE, lure)
+  local lured = false
+  for _, one in ipairs(chosen) do
+    lured = lured or one.judge and one.judge.serves
   end
+  self.calling = not lured and self:client("call", PAUSE) or nil
+  self.coming = self:client("connect", 10 * PAUSE)
   local before = assert(self:stats())
-  if calling then M.report(calling) end
-  M.report(coming)
-  self:suffer(name, seconds, options)
+  if self.calling then M.report(self.calling) end
+  M.report(self.coming)
+  return empty, before
+end
+
+local function judge_one_second_later(self, before)
   process.usleep(1)
-  if self:alive() then
-    local after, why = self:stats()
-    if after then
-      judge_memory(self, before, after)
-    else
-      self:fail("one second later the server does not answer: %s", why)
-    end
-  end
-  local longest = (options.lasting or LONGEST) * cases.slow
+  if not self:alive() then return end
+  local after, why = self:stats()
+  if after then return judge_memory(self, before, after) end
+  self:fail("one second later the server does not answer: %s", why)
+end
+
+local function judge_clients(self)
+  local longest = LONGEST * cases.slow
   if not self.gone then
-    judge_client(self, calling, "calls", longest)
-    judge_client(self, coming, "connects", 2 * longest)
+    judge_client(self, self.calling, "calls", longest)
+    judge_client(self, self.coming, "connects", 2 * longest)
   end
-  calling:close()
-  coming:close()
+  if self.calling then self.calling:close() end
+  self.coming:close()
+end
+
+--- These scenarios at once, for so many seconds: the verdict.
+function Case:attacks(chosen, seconds)
+  local empty, before = prepare(self, chosen)
+  suffer(self, chosen, seconds)
+  judge_one_second_later(self, before)
+  judge_clients(self)
   if self:alive() then judge_rest(self, empty) end
   return self.said
 end
