@@ -30,8 +30,8 @@ local PAUSE = 0.002             -- between the calls of honest clients
 
 -- ---- Processes -------------------------------------------------------------
 
-local function serving(child, perigee_, _, encrypt)
-  require("spec.hostile.victim").serve(child, perigee_, encrypt)
+local function serving(child, perigee_, _, ...)
+  require("spec.hostile.victim").serve(child, perigee_, ...)
 end
 
 local function being_honest(child, perigee_, _, kind, ...)
@@ -47,7 +47,7 @@ Case.__index = Case
 
 -- Its victim, and by which address clients come.
 local function start_victim(self)
-  local child = process.start(serving, tostring(self.encrypt))
+  local child = process.start(serving, tostring(self.encrypt), self.scale)
   self.victim = child
   local line = assert(child:read(PATIENCE * cases.slow))
   local unix, tcp = line:match "^(%S+) (%S+)$"
@@ -72,7 +72,8 @@ function Case:attacker(one, seconds, seed)
                        options.more or "")
 end
 
--- A victim that is served as given: transport, encrypt, scale (1: long).
+-- A case with its victim, as given: transport, encrypt, scale (1: it takes
+-- thousands of sessions), seed.
 function M.case(given)
   local self = setmetatable({ transport = given.transport, scale = given.scale
     or 0, encrypt = given.encrypt, seed = given.seed or 1, said = {} }, Case)
@@ -213,8 +214,8 @@ local function judge_attacker(self, state)
   end
 end
 
--- Runs the attackers of these scenarios at once, to their end.
-local function suffer(self, chosen, seconds)
+--- Runs the attackers of these scenarios at once, to their end.
+function Case:suffer(chosen, seconds)
   local states, ends = {}, process.now() + seconds
   for i, one in ipairs(chosen) do
     local seed = self.seed + 100 * i
@@ -315,7 +316,7 @@ end
 --- These scenarios at once, for so many seconds: the verdict.
 function Case:attacks(chosen, seconds)
   local empty, before = prepare(self, chosen)
-  suffer(self, chosen, seconds)
+  self:suffer(chosen, seconds)
   judge_one_second_later(self, before)
   judge_clients(self)
   if self:alive() then judge_rest(self, empty) end

@@ -56,7 +56,7 @@ local function round(number)
   end
   local own = random(2 ^ 30)
   local case = judge.case { transport = transport, encrypt = encrypt,
-                            seed = own, scale = 1 }
+                            seed = own, scale = random(2) }
   local said = case:attacks(chosen, seconds)
   case:close()
   cases.cleanup()

@@ -43,13 +43,16 @@ local function store(agent)
   }
 end
 
--- As a child of spec/support/process.lua. encrypt: "true", "false" or a mode.
-function M.serve(child, perigee, encrypt)
-  local modes = { ["true"] = true, ["false"] = false, ["nil"] = false }
-  local mode = modes[encrypt]
+local MODES = { ["true"] = true, ["nil"] = false }
+
+-- As a child of spec/support/process.lua. encrypt: "true", "nil" or a mode;
+-- scale: from "1" on it takes more sessions than by default.
+function M.serve(child, perigee, encrypt, scale)
+  local mode = MODES[encrypt]
   if mode == nil then mode = encrypt end
   local agent = assert(child.cases.agent("worker", {
-    listen = "tcp://127.0.0.1:0", secret = M.SECRET, encrypt = mode or nil }))
+    listen = "tcp://127.0.0.1:0", secret = M.SECRET, encrypt = mode or nil,
+    engine = tonumber(scale) >= 1 and { sessions = 16384 } or nil }))
   agent:serve(M.calc())
   agent:serve(store(agent))
   child.say(agent.address, agent.addresses[1])

@@ -1,11 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Sessions that do nothing: 500, in a long run as many as descriptors allow.
-local FEW, MANY = 500, 10000
+-- Sessions that do nothing: more than a server takes by default, and where it
+-- takes more, 10,000 or as many as descriptors allow.
+local FEW, MANY = 1100, 10000
 
 return function(attack)
   local count = attack.scale < 1 and FEW or MANY
   local peer = attack:peer { sessions = 65536 }
   for _ = 1, count do
+    if attack:over() then break end
     local session = peer:dial(attack.address, attack.transport, 2)
     if not session then break end
     attack:done()
