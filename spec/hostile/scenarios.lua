@@ -23,6 +23,9 @@ any("capacities", "replies that ask for less than they get")
 any("floods", "tables whose keys all have one hash", { seconds = 0.3 })
 any("tables", "bytes that become as many tables", { seconds = 0.5 })
 any("operations", "messages that nobody receives")
+any("operations of many", "messages of many peers that nobody receives",
+    { file = "operations", seconds = 1, judge = { more = "each=peer",
+      crowd = 4 } })
 any("records", "records at random that the scanner lets pass")
 any("storms", "peers that are stopped and killed in the midst of calls",
     { seconds = 1 })
