@@ -47,11 +47,11 @@ only("tcp", "strangers", "4,000 strangers a second from another address",
 only("tcp", "strangers from here", "4,000 strangers a second from the "
      .. "clients' own address", { file = "strangers", seconds = 1,
      judge = { more = "from=" } })
-only("tcp", "flips", "turned bits of a handshake, not authenticated after it",
+only("tcp", "flips", "turned bits of a handshake in plain",
      { file = "flips" })
-only("tcp", "flips, authenticated", "turned bits of a handshake and of calls",
+only("tcp", "flips, authenticated", "turned bits of what is authenticated",
      { file = "flips", encrypt = "auth", judge = { more = "encrypt=auth" } })
-only("tcp", "flips, encrypted", "turned bits of a handshake and of calls",
+only("tcp", "flips, encrypted", "turned bits of what is encrypted",
      { file = "flips", encrypt = true, judge = { more = "encrypt=true" } })
 
 return M

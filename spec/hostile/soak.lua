@@ -54,11 +54,15 @@ local function round(number)
   if transport == "tcp" and not encrypt and random(3) == 0 then
     encrypt = true
   end
-  local own = random(2 ^ 30)
-  local case = judge.case { transport = transport, encrypt = encrypt,
-                            seed = own, scale = random(2) }
-  local said = case:attacks(chosen, seconds)
-  case:close()
+  local own, scale = random(2 ^ 30), random(2)
+  local case, said = {}, nil
+  local fine, why = pcall(function()
+    case = judge.case { transport = transport, encrypt = encrypt, seed = own,
+                        scale = scale }
+    said = case:attacks(chosen, seconds)
+    case:close()
+  end)
+  if not fine then said = { "the judge: " .. tostring(why) } end
   cases.cleanup()
   local calls = case.calls or { made = 0, p50 = 0, p99 = 0 }
   print(("%4d  %-4s %-6s %2d s  %s: %s (%d calls, p50 %.0f us, p99 %.0f us)")
