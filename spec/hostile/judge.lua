@@ -22,7 +22,7 @@ local M = {}
 
 local MIB = 2 ^ 20
 local MEMORY = 16 * MIB         -- that a victim may have grown by
-local MOST = 768 * MIB          -- that it may have been more for a moment
+local MOST = 1152 * MIB         -- for a moment: its pool, and a little
 local LONGEST = 2               -- seconds of a call beside an attack; orders of
                                 -- magnitude over what it takes
 local FOUND = 3                 -- of what an attacker found is told

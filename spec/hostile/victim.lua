@@ -3,7 +3,9 @@
 -- stand, and with landings; listening under its name and over TCP.
 local ffi = require "ffi"
 
-local M = { SECRET = "a secret of these specs" }
+-- Of 32 bytes, so that nobody has to stretch it: honest clients make an agent
+-- for each connect.
+local M = { SECRET = "c3BlYy9ob3N0aWxlJ3Mgc2VjcmV0LCAzMiBieXRlcyE=" }
 
 -- The service that the README's first script defines.
 function M.calc()

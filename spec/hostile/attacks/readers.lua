@@ -4,8 +4,8 @@
 -- in the 64 KB that a ring has.
 local values = require "spec.hostile.values"
 
-local SESSIONS, GETS, RENDERS = 4, 200, 70
-local ROOM = 2 ^ 24
+local SESSIONS, GETS, RENDERS = 4, 200, 256
+local ROOM = 2 ^ 21
 
 return function(attack)
   local peer = attack:peer()
