@@ -46,6 +46,16 @@ function M.nested(depth, slots)
   return bytes
 end
 
+-- n strings of three bytes, no two the same.
+function M.words(n)
+  local parts = {}
+  for i = 1, n do
+    parts[i] = string.char(32 + 3, i % 256, math.floor(i / 256) % 256,
+                           math.floor(i / 65536))
+  end
+  return string.char(8 + 2) .. M.number(n) .. table.concat(parts)
+end
+
 -- ---- Keys that collide -----------------------------------------------------
 
 local rol, ror, bxor, band = bit.rol, bit.ror, bit.bxor, bit.band

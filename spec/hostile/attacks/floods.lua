@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Tables whose keys have one hash, numbers and strings, as large as a typed
--- payload may be.
+-- payload may be; and many small ones of that kind.
 local values = require "spec.hostile.values"
 
 -- Of 10 bytes for each key: what the defaults let pass is 1 MiB.
@@ -10,7 +10,8 @@ return function(attack)
   local peer = attack:peer()
   local session = attack:dial(peer)
   local heads = { values.flood(KEYS), values.strings(KEYS / 10),
-                  values.flood(1000) }
+                  values.flood(1000), values.array(90, values.flood(1000)),
+                  values.array(900, values.flood(100)) }
   while not attack:over() do
     for _, head in ipairs(heads) do
       peer:call(session, { method = 0, typed = true, bytes = head })

@@ -12,6 +12,9 @@ return function(attack)
     heads[i] = values.array(size, values.EMPTY)
   end
   heads[3] = values.nested(60, 2 ^ 19)
+  -- A pair in each table, and short strings of which no two are the same.
+  heads[4] = values.array(2 ^ 17, values.pairs(1, values.TRUE:rep(2)))
+  heads[5] = values.words(2 ^ 17)
   while not attack:over() do
     for _, head in ipairs(heads) do
       peer:call(session, { method = 0, typed = true, bytes = head })
