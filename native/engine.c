@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "loan.h"
 #include "neighbour.h"
 #include "progress.h"
 
@@ -38,12 +39,12 @@ void perigee_options(struct perigee_options *o) {
   *o = (struct perigee_options){.operations = 16384,
                                 .sessions = 1024,
                                 .regions = 1024,
-                                .hellos = 64,
+                                .hellos = 256,
                                 .hello_timeout = 2000000000,
                                 .ring = 64 << 10,
                                 .eager = 8 << 10,
                                 .message = PAYLOAD_MAX,
-                                .typed = 16 << 20,
+                                .typed = (1 << 20) + 4096,
                                 .pool = 1 << 30,
                                 .serving = 1024,
                                 .spin = 50000,
@@ -178,6 +179,8 @@ static int open_all(struct perigee_engine *engine) {
   if (engine->epoll < 0)
     return PERIGEE_SYSTEM;
   timers_open(&engine->timers, engine_clock(engine));
+  engine->options.random(engine->options.context, engine->mark,
+                         sizeof engine->mark);
   engine->epoch =
       engine->options.epoch ? engine->options.epoch : engine_random(engine);
   return regions_open(engine);
@@ -189,8 +192,11 @@ static int open_secret(struct perigee_engine *engine) {
   char reason[256];
   if (!secret_library())
     return fail(NULL, PERIGEE_SYSTEM, "libsodium finds no randomness");
+  engine->secret = vault_take(&engine->vault, sizeof *engine->secret);
+  if (!engine->secret)
+    return fail(NULL, PERIGEE_NO_MEMORY, "no memory for the secret's key");
   int status =
-      secret_load(o->secret, o->scope, &engine->secret, reason, sizeof reason);
+      secret_load(o->secret, o->scope, engine->secret, reason, sizeof reason);
   o->secret = o->scope = NULL;
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }
@@ -225,6 +231,7 @@ int perigee_engine_open(const struct perigee_options *given,
   engine->options = given ? *given : options;
   engine->epoll = engine->spare_fd = -1;
   open_lists(engine);
+  strangers_open(&engine->strangers);
   int status = open_secret(engine);
   if (status == PERIGEE_OK)
     status = open_faults(engine);
@@ -292,6 +299,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     close_sessions(engine);
   neighbours_close(engine);
   close_parts(engine);
+  stages_free(engine);
   blocks_close(&engine->pool);
   if (engine->pool_memory)
     munmap(engine->pool_memory, pool_bytes(engine));
@@ -306,7 +314,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
   faults_close(engine->faults);
   free(engine->by_id);
   free(engine->scratch);
-  secret_wipe(&engine->secret);
+  vault_close(&engine->vault);
   free(engine);
 }
 

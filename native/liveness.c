@@ -50,7 +50,7 @@ uint32_t liveness_told(const struct perigee_engine *engine) {
 /* Between looks: as both sides need it. */
 static int64_t pause_of(const struct perigee_session *s) {
   int64_t own = s->engine->options.dead_after;
-  int64_t peers = s->hello.dead_after * MS;
+  int64_t peers = s->terms.dead_after * MS;
   if (peers < DEAD_AFTER_LEAST)
     peers = DEAD_AFTER_LEAST;
   return (own < peers ? own : peers) / LOOKS;

@@ -269,7 +269,10 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   if (engine->fabric_count > 0)
     fabrics_turn(engine);
   drain(engine);
+  uint64_t before = engine->progress;
   turns_poll(engine, all);
+  if (engine->progress != before)
+    engine->worked_at = engine->now;
   if (!list_empty(&engine->moving))
     step_moving(engine, all);
   /* To look at a caller's mark takes its line away from it. */

@@ -46,8 +46,9 @@ struct lane_options {
   bool pull;           /* may the peer's memory be read directly? */
   int peer_pid;
   int peer_pidfd; /* -1: unknown; the session's */
-  /* A word of the peer's memory and what it holds, to try pulling with. */
-  uint64_t probe_address, probe_value;
+  /* What the peer's memory has to hold, so that it is pulled from (zeros: it is
+   * not); and what it wants to find in ours. */
+  uint64_t probe[2], probed[2];
   uint64_t key;        /* random, shared by both sides */
   bool alone;          /* no socket: what follows as "alone" will be used */
   bool dialed;         /* this side did */

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "guarded.h"
 #include "transport/verbs.h"
 
 enum { OFFER_VERSION = 1 };
@@ -62,7 +63,7 @@ static void verbs_close(struct lane *lane) {
   ring_close(lane);
   if (lane->arena.base) {
     transport_verbs.forget(lane->fabric, &lane->arena, 0, lane->arena.length);
-    munmap(lane->arena.base, lane->arena.length);
+    guarded_unmap(lane->arena.base, lane->arena.length);
   }
   blocks_close(&lane->blocks);
   free(lane->frames);
@@ -96,11 +97,9 @@ static int open_arena(struct lane *lane) {
   uint64_t most = (uint64_t)(IDS - ID_ARENA) * CHUNK;
   if (length > most)
     length = most;
-  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
+  void *p = guarded_map(length, -1);
+  if (!p)
     return PERIGEE_NO_MEMORY;
-  madvise(p, length, MADV_DONTFORK);
   lane->arena = (struct area){
       .memory = &memory_host, .base = p, .length = length, .chunk = CHUNK};
   return blocks_open(&lane->blocks, length, lane->options.pool);
