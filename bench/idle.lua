@@ -54,6 +54,7 @@ local given = parser:parse()
 
 local function engine_of(sessions)
   return assert(perigee.engine { sessions = sessions, hellos = 256,
+                                 hello_timeout = 20,
                                  insecure = true, scope = SCOPE })
 end
 
@@ -74,7 +75,8 @@ function ROLES.server()
   local agent = assert(perigee.agent {
     scope = SCOPE,
     listen = { given.at, "unix:@perigee-idle-" .. process.pid() },
-    engine = { sessions = given.count + 16, insecure = true, hellos = 256 },
+    engine = { sessions = given.count + 16, insecure = true, hellos = 256,
+               hello_timeout = 20 },
     services = { { name = "bench", version = 1, methods = {
       copy = { raw = true, inplace = true, copy },
     } } },
