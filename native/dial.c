@@ -20,14 +20,15 @@
 #include "progress.h"
 #include "resolve.h"
 
-static const int64_t PATIENCE = 1000000000; /* ns */
+static const int64_t PATIENCE = 1000000000, PAUSE = 1000000; /* ns */
 
 struct dial {
   struct address address;
   struct resolve *resolve; /* NULL: not, or not any more */
   struct addresses to;
   uint32_t next;
-  int error; /* of the last that was tried */
+  int error;  /* of the last that was tried */
+  bool pause; /* before it begins */
 };
 
 int socket_new(int family) {
@@ -194,12 +195,22 @@ void dial_resolved(struct perigee_session *s) {
   look_up(s);
 }
 
+static void begin_anew(struct perigee_session *s) {
+  struct address to = s->dial->address;
+  dial_end(s);
+  dial_to(s, &to);
+}
+
 /* It may be this side that did nothing for a while: an answer may be there. */
 void dial_tick(struct perigee_session *s) {
   if (!s->dial)
     return;
   if (s->dial->resolve) {
     look_up(s);
+    return;
+  }
+  if (s->dial->pause) {
+    begin_anew(s);
     return;
   }
   s->dial->error = ETIMEDOUT;
@@ -272,6 +283,27 @@ void dial_to(struct perigee_session *s, const struct address *address) {
   int status = begin(s, address);
   if (status < 0)
     session_end(s, status, perigee_detail(s->engine));
+}
+
+/* Each pause may be twice as long as the one before, to 80 PAUSEs; by chance, so
+ * that not all come back at once. */
+bool dial_again(struct perigee_session *s) {
+  struct address to;
+  char reason[ADDRESS_REASON];
+  bool waits = s->connect && s->connect->event == PERIGEE_EVENT_NONE;
+  if (!waits || s->ticket ||
+      address_parse(s->address, &to, reason) != PERIGEE_OK)
+    return false;
+  struct dial *d = calloc(1, sizeof *d);
+  if (!d)
+    return false;
+  session_back(s);
+  s->dial = d;
+  *d = (struct dial){.address = to, .pause = true};
+  int64_t pause = (int64_t)(1 + engine_random(s->engine) % 4) * PAUSE;
+  in_time(s, pause << s->tries);
+  s->tries += s->tries < 4;
+  return true;
 }
 
 int perigee_connect(struct perigee_engine *engine, const char *text,

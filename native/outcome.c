@@ -113,11 +113,15 @@ static void late(struct operation *op) {
 }
 
 /* Messages and one-sided access are answered with a status, and what was read:
- * nobody would give back what came besides. */
+ * nobody would give back what came besides. Nor does a slice come with a failure
+ * or with raw bytes; and a caller that said how much it can take relies on it. */
 static bool fits(const struct operation *op, const struct record *r) {
   bool slice = r->flags & RECORD_SLICE;
+  if (op->kind == OP_CALL && r->status != PERIGEE_OK)
+    return !slice;
   if (op->kind == OP_CALL)
-    return true;
+    return (!slice || r->flags & RECORD_TYPED) &&
+           (!op->message.capacity || r->head_length <= op->message.capacity);
   if (op->kind != OP_READ || r->status != PERIGEE_OK)
     return r->head_length == 0 && !slice;
   const struct perigee_slice *into = &op->message.into;

@@ -38,7 +38,7 @@
 #endif
 
 /* Raised when anything below changes shape; Lua refuses another core. */
-enum { PERIGEE_ABI = 4 };
+enum { PERIGEE_ABI = 5 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -94,9 +94,9 @@ struct perigee_options {
   uint32_t operations;      /* in flight at once, both roles: 16384, <= 65536 */
   uint32_t sessions;        /* at once: 1024 */
   uint32_t regions;         /* exported at once: 1024, at most 4096 */
-  uint32_t hellos;          /* strangers in their hello at once: 64; beyond
-                               them who says nothing, or does not prove who it
-                               is, makes room for who comes */
+  uint32_t hellos;          /* strangers in their hello at once: 256; beyond
+                               them the oldest of the address (at a path: the
+                               process) that most came from makes room */
   int64_t hello_timeout;    /* for the peer to finish hello: 2 s */
   uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session */
@@ -120,7 +120,8 @@ struct perigee_options {
   const char *secret;       /* what both sides prove to have: "file:PATH" (owned
                                by this user, closed to others) or the secret
                                itself; NULL: the environment's PERIGEE_SECRET,
-                               else none; "": none */
+                               else none; "": none. A text of the environment is
+                               taken out of it; children have only references */
   const char *scope;        /* proofs are good for this scope only; NULL: "" */
   int32_t insecure;         /* 1: listen without a secret beyond loopback: 0 */
   int32_t encrypt;          /* 1: no session over TCP that is not sealed: 0 */
@@ -524,27 +525,31 @@ PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
 PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
                                              int served);
 
-/* A loan is the destination memory itself: in the peer's ring, or a block that
- * the peer maps. One at a time for each session and direction. */
+/* A loan is memory to be filled: beyond the eager limit a block that the peer
+ * sees in place. One at a time for each session and direction. Who writes
+ * beyond its end gets PERIGEE_RANGE when it ends, or a fault, and harms nobody
+ * else: native/loan.h tells what lies there. */
 struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */
 };
-/* PERIGEE_AGAIN: no room now, poll. The loan ends with commit or abort. */
+/* TOO_LARGE, or NO_MEMORY. The loan ends with commit or abort. */
 PERIGEE_API int perigee_call_begin(struct perigee_session *session,
                                    uint64_t capacity, struct perigee_loan *loan);
 /* Sends the first length bytes as the raw head of message (whose head and slice
- * are ignored). Returns the operation. */
+ * are ignored). Returns the operation. RANGE: more was written than was lent;
+ * nothing is sent. */
 PERIGEE_API int perigee_call_commit(struct perigee_session *session,
                                     const struct perigee_message *message,
                                     uint64_t length);
-PERIGEE_API void perigee_call_abort(struct perigee_session *session);
+PERIGEE_API int perigee_call_abort(struct perigee_session *session);
 PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
                                     uint64_t capacity, struct perigee_loan *loan);
-/* 0: over; 1: SENT will follow (the loan went by reference). */
+/* 0: over; 1: SENT will follow (the loan went by reference). RANGE: more was
+ * written than was lent; the call is still to be answered. */
 PERIGEE_API int perigee_reply_commit(struct perigee_engine *engine, int served,
                                      uint64_t length);
-PERIGEE_API void perigee_reply_abort(struct perigee_engine *engine, int served);
+PERIGEE_API int perigee_reply_abort(struct perigee_engine *engine, int served);
 
 /* Gives a pooled block (event.landed) back. NULL is allowed. */
 PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
@@ -567,6 +572,9 @@ PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
  * user, no access for others. PERIGEE_DENIED otherwise. Every missing folder
  * of the path is made. */
 PERIGEE_API int perigee_folder(const char *path);
+/* What is there, and whose: PERIGEE_OK, a folder of this user's, whoever may
+ * enter it; PERIGEE_NOT_FOUND; PERIGEE_DENIED, another's or no folder. */
+PERIGEE_API int perigee_folder_look(const char *path);
 /* Holds "folder/name" for this process by a lock kept for life: a descriptor
  * (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it, PERIGEE_SYSTEM. A dead
  * owner's leftovers are taken over. Files of held names are removed at exit. */

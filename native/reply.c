@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "loan.h"
 #include "progress.h"
 #include "served.h"
 #include "typed.h"
@@ -102,7 +103,7 @@ void served_refuse(struct operation *op, int status) {
   if (op->state != SERVING)
     step(op, SERVE);
   step(op, WAIT);
-  list_append(&op->session->backlog[RING_REPLY], &op->queue);
+  backlog_add(op, RING_REPLY);
 }
 
 static int after_reply(struct operation *op, int status) {
@@ -136,7 +137,7 @@ int served_answer(struct operation *op, const struct perigee_message *m) {
     return after_reply(op, status);
   keep_reply(op, m);
   step(op, WAIT);
-  list_append(backlog, &op->queue);
+  backlog_add(op, RING_REPLY);
   return 1;
 }
 
@@ -254,16 +255,26 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
     return status;
   if (capacity >= LOAN_WARM)
     take_back(op->session);
-  status = loan_begin(op->session, RING_REPLY, capacity, 0, loan);
+  status = loan_begin(op->session, RING_REPLY, capacity, loan);
   op->session->loans[RING_REPLY].served = served;
   return status;
 }
 
-void perigee_reply_abort(struct perigee_engine *engine, int served) {
+int perigee_reply_abort(struct perigee_engine *engine, int served) {
   ENTER(engine);
   struct operation *op = operation_find(engine, served);
-  if (op && op->session && engine_alive(engine))
-    loan_abort(op->session, RING_REPLY);
+  if (!op || !op->session || !engine_alive(engine))
+    return PERIGEE_OK;
+  return loan_abort(op->session, RING_REPLY);
+}
+
+/* The block is the operation's from here on, and the head of a reply that lies
+ * in the arena is referred to where it is. A request's head that was pulled
+ * into a block of ours has been read by now. */
+static void hand_over(struct operation *op, const struct loan *loan) {
+  served_unlend(op);
+  op->head_lent = true;
+  op->head_loan = loan->source;
 }
 
 BESIDE reply_commit_shared(struct perigee_engine *engine, int served,
@@ -281,31 +292,14 @@ int perigee_reply_commit(struct perigee_engine *engine, int served,
     return status;
   struct perigee_session *session = op->session;
   struct loan *loan = &session->loans[RING_REPLY];
-  struct lane *lane = session->lane;
-  if (!loan->open || loan->served != served || length > loan->length)
+  if (loan->open && loan->served != served)
     return fail(engine, PERIGEE_INVALID, "no such loan is open");
-  loan->open = false;
-  if (!loan->in_ring) {
-    /* The block is the operation's from here on, and the head of a reply that
-     * lies in the arena is referred to where it is. A request's head that was
-     * pulled into a block of ours has been read by now. */
-    served_unlend(op);
-    op->head_lent = true;
-    op->head_loan = loan->source;
-    struct perigee_message m = {.head = loan->pointer, .length = length};
-    return served_answer(op, &m);
-  }
-  struct record r = {.kind = RECORD_REPLY,
-                     .method = op->index,
-                     .operation = op->peer_operation,
-                     .generation = op->peer_generation,
-                     .remaining = op->generation,
-                     .head_length = length};
-  uint8_t *head;
-  record_encode(&r, loan->record, &head, NULL);
-  lane_table(lane)->publish(lane, RING_REPLY, record_size(&r));
-  session->counters.bytes_sent += length;
-  session_wake(session);
-  step(op, ANSWER);
-  return after_reply(op, 1);
+  if ((status = loan_check(session, RING_REPLY, length)) < 0)
+    return status;
+  if (!loan->stage)
+    hand_over(op, loan);
+  struct perigee_message m = {.head = loan->pointer, .length = length};
+  status = served_answer(op, &m);
+  loan_close(session, RING_REPLY);
+  return status;
 }

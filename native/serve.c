@@ -182,11 +182,18 @@ void served_request(struct operation *op) {
   operation_event(op, PERIGEE_EVENT_REQUEST);
 }
 
+/* Of a head: typed data are scanned, raw bytes come without a slice. */
+static int unsound(const struct operation *op) {
+  if (!(op->flags & PERIGEE_TYPED))
+    return op->rest.present ? PERIGEE_PROTOCOL : PERIGEE_OK;
+  return op->length == 0
+             ? PERIGEE_OK
+             : incoming_typed(op->engine, op->pointer, op->length);
+}
+
 /* The head is there: on to the slice, or to the program. */
 static void headed(struct operation *op) {
-  int status = PERIGEE_OK;
-  if ((op->flags & PERIGEE_TYPED) && op->length > 0)
-    status = incoming_typed(op->engine, op->pointer, op->length);
+  int status = unsound(op);
   if (status < 0) {
     serve_answer(op, status);
   } else if (op->rest.present) {

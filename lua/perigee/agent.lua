@@ -80,10 +80,11 @@ local function describe(agent)
     if session and session.accepted and not check.name(caller) then
       session.peer = caller
     end
-    local service = agent.services[name]
+    local service = type(name) == "string" and agent.services[name]
     if service then return services.describe(service) end
     return nil, ("there is no service %s here; there is %s"):format(
-      tostring(name), services.names(agent.services))
+      type(name) == "string" and name:sub(1, 255) or "without a name",
+      services.names(agent.services))
   end
 end
 

@@ -20,6 +20,7 @@ local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 local M = {}
 
 local KEEP, MOST = 2 ^ 16, 256          -- larger or more buffers are not kept
+local VALUES = 250                      -- at most; a slice's place is one
 local pool, pooled = {}, 0
 
 --- An empty buffer; release gives it back once the core is done with it.
@@ -35,6 +36,11 @@ function M.release(out)
   if pooled == MOST then return end
   pooled = pooled + 1
   pool[pooled] = out
+end
+
+local function encode_text(out, value)
+  if pcall(out.encode, out, value) then return nil end
+  return ("a string of %d bytes, for which there is no room"):format(#value)
 end
 
 local function encode_table(out, value)
@@ -68,6 +74,7 @@ end
 -- Appends value; what is wrong with it, or nil.
 local function encode(out, value)
   local kind = type(value)
+  if kind == "string" and #value > KEEP then return encode_text(out, value) end
   if kind == "number" or kind == "string" or kind == "boolean"
     or kind == "nil" then
     out:encode(value)
@@ -89,6 +96,10 @@ local function pack_list(out, n, ...)
       why = encode(out, value)
     end
     if why then return why, i end
+  end
+  if n + (slice and 1 or 0) > VALUES then
+    return ("one too many: %d values travel at most, with a slice among them "
+      .. "%d"):format(VALUES, VALUES - 1), n
   end
   if slice then out:encode(place) end
   return nil, slice
@@ -136,11 +147,20 @@ end
 local inbox = buffer.new()
 local nothing = ffi.new("double[1]", -0.0)
 
+-- Not by compiled code: on a table that gives one key twice the decoder raises,
+-- and what compiled code calls must not: its stack is in ruins then.
+local TABLE, TABLE_END = 8, 14          -- tags (native/typed.c)
+
+local function decode_table() return (inbox:decode()) end
+jit.off(decode_table)
+
 -- The next value. LuaJIT's compiled code reads a decoded number where it is
 -- used, from a place that the next decoding has overwritten by then (so that
 -- `p:f(1) < p:f(2)` compared 2 with 2). A sum is read at once, and kept; adding
 -- -0, which the compiler must not know to be that, changes no number.
 local function decode()
+  local tag = inbox:ref()[0]
+  if tag >= TABLE and tag < TABLE_END then return decode_table() end
   local value = inbox:decode()
   if type(value) == "number" then return value + nothing[0] end
   return value
@@ -149,6 +169,7 @@ end
 local function decode_small()
   local values, n = {}, 0
   while #inbox > 0 do
+    if n == VALUES then error("more than 250 values came", 0) end
     n = n + 1
     values[n] = decode()
   end
@@ -204,6 +225,7 @@ function M.unpack_slice(pointer, length)
   local fine, values, n = pcall(decode_all, pointer, tonumber(length))
   if not fine then return nil end
   local place = values[n]
+  if n == 0 or n > VALUES then return nil end
   values[n] = nil
   n = n - 1
   if type(place) ~= "number" or place % 1 ~= 0 or place < 1 or place > n then
