@@ -112,8 +112,8 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
   return true;
 }
 
-/* Also where it is an open loan, and not the peer, that leaves none: then only
- * polls find that there is some again, and so it is not parked meanwhile. */
+/* Where there is room already (a refusal that goes when it is polled next), no
+ * peer tells of any: so the session is not parked meanwhile. */
 void backlog_add(struct operation *op, enum ring ring) {
   list_append(&op->session->backlog[ring], &op->queue);
   turns_use(op->session);

@@ -291,34 +291,6 @@ static void what_waits_for_room_is_not_left_lying(void **state) {
   assert_int_equal(number_of(&e), 4);
 }
 
-/* The room in the ring is an open loan's, and no peer will tell of it. */
-static void a_reply_behind_a_loan_is_not_left_lying(void **state) {
-  (void)state;
-  struct perigee_event first, second;
-  struct perigee_loan loan;
-  dial(FEW);
-  call(&caller, 0, 1);
-  first = next_of(&server, PERIGEE_EVENT_REQUEST);
-  call(&caller, 0, 2);
-  second = next_of(&server, PERIGEE_EVENT_REQUEST);
-  assert_int_equal(
-      perigee_reply_begin(server.engine, first.operation, 8, &loan), 0);
-  memset(loan.pointer, 1, 8);
-  park_all_but(1);
-  struct perigee_message m = {.head = "seconds", .length = 8};
-  assert_int_equal(perigee_reply(server.engine, second.operation, &m), 1);
-  assert_int_equal(perigee_reply_commit(server.engine, first.operation, 8), 0);
-  struct perigee_event e = {0};
-  int64_t end = clock_now() + 5000 * MS;
-  for (int replies = 0; replies < 2 && clock_now() < end;) {
-    poll_once(&server); /* SENT is among it */
-    e = poll_once(&caller);
-    replies += e.kind == PERIGEE_EVENT_REPLY;
-  }
-  assert_int_equal(e.kind, PERIGEE_EVENT_REPLY);
-  assert_string_equal(e.pointer, "seconds");
-}
-
 #define TEST(function, transport)                                              \
   {                                                                            \
 #function " (" #transport ")", function, open_both, close_both,            \
@@ -334,7 +306,6 @@ int main(void) {
       BOTH(the_end_of_who_was_parked_is_told),
       BOTH(both_sides_sleep_and_wake),
       BOTH(what_waits_for_room_is_not_left_lying),
-      BOTH(a_reply_behind_a_loan_is_not_left_lying),
   };
   return cmocka_run_group_tests_name("parked", tests, NULL, NULL);
 }
