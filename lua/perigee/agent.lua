@@ -82,8 +82,10 @@ local function describe(agent)
     end
     local service = agent.services[name]
     if service then return services.describe(service) end
+    -- A peer may ask by a table: where that lies is no business of its.
     return nil, ("there is no service %s here; there is %s"):format(
-      tostring(name), services.names(agent.services))
+      type(name) == "string" and name or "named by a " .. type(name),
+      services.names(agent.services))
   end
 end
 

@@ -4,6 +4,7 @@
  * for whom, whose turn it is, and what is kept for peers. flood_test.c has them
  * by thousands.
  */
+#include "core.h"
 #include "door.h"
 #include "flood.h"
 
@@ -69,6 +70,27 @@ static void the_oldest_of_those_who_are_most_makes_room(void **state) {
     close(fds[i]);
   close(more);
   pair_drop(&p);
+}
+
+/* Whoever has one of these has as many as he likes. */
+static void addresses_of_one_ipv6_network_are_one(void **state) {
+  (void)state;
+  static const char *const from[] = {"2001:db8::1", "2001:db8::ffff:2",
+                                     "2001:db8:0:1::1"};
+  struct perigee_engine *engine;
+  struct perigee_session *s[3];
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  for (int i = 0; i < 3; i++) {
+    union socket_address at = {.in6 = {.sin6_family = AF_INET6}};
+    assert_int_equal(inet_pton(AF_INET6, from[i], &at.in6.sin6_addr), 1);
+    s[i] = session_new(engine, -1);
+    s[i]->tcp = true;
+    assert_true(strangers_join(s[i], &at));
+  }
+  assert_ptr_equal(s[0]->origin, s[1]->origin);
+  assert_ptr_not_equal(s[0]->origin, s[2]->origin);
+  assert_int_equal(s[0]->origin->here, 2);
+  perigee_engine_close(engine);
 }
 
 /* Neither first nor last of all, and so many that nobody needs a cookie. */
@@ -180,6 +202,7 @@ static void the_last_descriptors_are_for_peers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_oldest_of_those_who_are_most_makes_room),
+      cmocka_unit_test(addresses_of_one_ipv6_network_are_one),
       cmocka_unit_test(turns_go_round_by_address),
       cmocka_unit_test(who_is_told_to_try_again_does),
       cmocka_unit_test(nobody_tries_again_beyond_its_time),
