@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 static const char words[] = "correct horse battery staple";
+enum { FEW = 4 };
 static const char crowds[] = "127.0.0.2", own[] = "127.0.0.1";
 
 static int knock_from(const struct pair *p, const char *from) {
@@ -119,6 +120,27 @@ static void turns_go_round_by_address(void **state) {
   pair_drop(&p);
 }
 
+/* Turns that nobody's work paused for, however many, put off none of those that
+ * come when there is work. */
+static void what_idle_time_was_spent_on_is_no_debt(void **state) {
+  (void)state;
+  struct pair p;
+  struct frame f = tcp_hello();
+  open_to(&p, FEW);
+  p.engine[1]->strangers.paid = clock_now() + 10000 * MS;
+  int fd = knock_from(&p, own);
+  say_frame(fd, &f, NULL, 0);
+  for (int64_t end = clock_now() + AT_ONCE; !has_heard(fd);) {
+    poll_side(&p, 1);
+    assert_true(clock_now() < end);
+  }
+  assert_true(p.engine[1]->strangers.paid < clock_now() + 5000 * MS);
+  close(fd);
+  perigee_tell_refused(p.engine[1], -1);
+  quiet(&p, 200);
+  pair_drop(&p);
+}
+
 /* A listener, played by hand, that is crowded when it is dialed first. */
 static void who_is_told_to_try_again_does(void **state) {
   (void)state;
@@ -204,6 +226,7 @@ int main(void) {
       cmocka_unit_test(the_oldest_of_those_who_are_most_makes_room),
       cmocka_unit_test(addresses_of_one_ipv6_network_are_one),
       cmocka_unit_test(turns_go_round_by_address),
+      cmocka_unit_test(what_idle_time_was_spent_on_is_no_debt),
       cmocka_unit_test(who_is_told_to_try_again_does),
       cmocka_unit_test(nobody_tries_again_beyond_its_time),
       cmocka_unit_test(the_last_descriptors_are_for_peers),
