@@ -119,13 +119,14 @@ struct operation {
   };
 };
 
-/* A loan under way: begin was called, commit or abort was not. */
+/* A loan under way: begin was called, commit or abort was not (loan.h). */
 struct loan {
-  bool open, in_ring;
+  bool open, marked;
   int served;
-  uint8_t *pointer, *record;
+  uint8_t *pointer;
   uint64_t length;
-  struct source source;
+  struct stage *stage;  /* NULL: it is a block, */
+  struct source source; /* this one */
 };
 
 /* Loans from this size on are taken back at once and lent again while they lie
@@ -160,9 +161,9 @@ struct perigee_session {
   struct origin *origin; /* NULL: it is none */
   bool waits_turn;       /* before what has come is read on (strangers.h) */
   uint8_t tries;         /* to be let in by a listener that is crowded */
-  struct node turn;      /* in engine->hot or cold */
-  uint32_t quiet;        /* polls in a row that found nothing */
-  bool cold;
+  struct node turn;      /* in engine->hot, unless it is parked (turns.c) */
+  bool parked;
+  int64_t used; /* when an operation last began, or moved a payload */
   struct perigee_engine *engine;
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
@@ -190,6 +191,7 @@ struct perigee_session {
   bool same_host;       /* proven (neighbour.h): its socket tells its end */
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
+  bool silent;          /* nothing was to be said at the last look */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
@@ -213,11 +215,14 @@ struct perigee_session {
   char security[REASON];       /* and on who can read and change it */
   uint64_t eager;              /* as both allow */
   uint64_t nonce, probe[2];
+  struct perigee_session *next_nonce; /* in engine->by_nonce */
   const struct perigee_transport *transport;
   struct lane *lane;
   struct node operations;
   struct node backlog[RINGS]; /* wait for room, in order */
   struct node recvs, recv_imms, sends;
+  struct node senders;  /* in engine->senders, while there are sends */
+  struct node granted;  /* in engine->granted, if told of a region, ever */
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
   uint32_t serving;
@@ -228,7 +233,6 @@ struct perigee_session {
   struct operation *connect;
   struct timer timer; /* of hello; without a socket all its life */
   struct wire wire;
-  uint32_t granted_count;
   uint32_t *seen; /* with faults: of each operation of the peer the last */
   struct perigee_counters counters;
 };
@@ -283,15 +287,21 @@ struct perigee_engine {
   struct node fresh;
   struct neighbours *neighbours; /* neighbour.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
-  struct node hot, cold; /* open sessions: polled each time, and in turn */
-  uint32_t cold_count;
-  struct node news, losses;       /* sessions with ACCEPTED, LOST to be told */
-  struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
+  struct node granted; /* sessions whose peer may be inside of a region */
+  struct node senders; /* sessions whose messages wait for a receive */
+  struct node hot;     /* sessions to poll; others are parked (turns.c) */
+  struct node *turn;   /* of them the next, in turns_poll */
+  uint32_t hot_count, parked;
+  struct node news, losses; /* sessions with ACCEPTED, LOST to be told */
+  struct perigee_session **by_nonce; /* chains of those called over TCP */
+  struct perigee_session **by_id;    /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
   struct operation *table;
   uint32_t table_used, live;
   struct node free; /* operations */
   struct part *parts;
+  struct stage *stages; /* of loan.c, that nobody has */
+  uint8_t mark[16];     /* what lies behind loans: random */
   struct timers timers;
   struct regions regions;
   struct blocks pool;
@@ -377,6 +387,7 @@ int fabric_of(struct perigee_engine *, const struct perigee_transport *,
 void fabrics_bury(struct perigee_engine *engine);
 void fabrics_turn(struct perigee_engine *engine);
 void fabrics_ready(struct perigee_engine *engine);
+void fabrics_doze(struct perigee_engine *engine);
 /* May a range of an area go? False: a device uses it. */
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,
                     uint64_t offset, uint64_t length);
@@ -419,11 +430,13 @@ int outgoing_plan(struct operation *op, const struct perigee_message *message,
 /* Encodes and publishes; false: no room now. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);
-int loan_begin(struct perigee_session *session, enum ring ring,
-               uint64_t capacity, uint32_t flags, struct perigee_loan *out);
-void loan_abort(struct perigee_session *session, enum ring ring);
+/* Until there is room in the ring. */
+void backlog_add(struct operation *op, enum ring ring);
 
 /* ---- incoming.c: from a record to memory --------------------------------- */
+/* May a typed payload go on, to the peer or to the program? If not, a status,
+ * and engine->detail says what is too much. */
+int incoming_typed(struct perigee_engine *, const void *data, uint64_t length);
 /* Brings a head or slice to where it goes (payload NULL: a pooled block,
  * *block). 1: it is there, 0: the part at `place` is under way. */
 int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
@@ -463,7 +476,7 @@ void serve_abort(struct operation *op, int status); /* a SEND under way */
 void message_arrived(struct operation *served);
 int immediate_arrived(struct perigee_session *, uint64_t immediate);
 void message_match(struct perigee_session *session);
-void messages_sweep(struct perigee_session *session);
+void messages_sweep(struct perigee_engine *engine);
 void message_done(struct operation *served, int status);
 
 /* ---- transfer.c -------------------------------------------------------- */

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "loan.h"
 #include "neighbour.h"
 #include "progress.h"
 
@@ -43,7 +44,7 @@ void perigee_options(struct perigee_options *o) {
                                 .ring = 64 << 10,
                                 .eager = 8 << 10,
                                 .message = PAYLOAD_MAX,
-                                .typed = 16 << 20,
+                                .typed = (1 << 20) + 4096,
                                 .pool = 1 << 30,
                                 .serving = 1024,
                                 .spin = 50000,
@@ -142,10 +143,11 @@ static uint64_t pool_bytes(const struct perigee_engine *engine) {
 
 static void open_lists(struct perigee_engine *engine) {
   struct node *lists[] = {
-      &engine->ready,     &engine->given,    &engine->moving, &engine->replied,
-      &engine->fresh,     &engine->sessions, &engine->hot,    &engine->cold,
-      &engine->listeners, &engine->dead,     &engine->news,   &engine->losses,
-      &engine->free,      &engine->endpoints};
+      &engine->ready,     &engine->given,     &engine->moving,
+      &engine->replied,   &engine->fresh,     &engine->sessions,
+      &engine->hot,       &engine->listeners, &engine->dead,
+      &engine->news,      &engine->losses,    &engine->free,
+      &engine->endpoints, &engine->senders,   &engine->granted};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }
@@ -159,9 +161,10 @@ static int open_memory(struct perigee_engine *engine) {
   while (engine->id_slots < engine->options.sessions)
     engine->id_slots *= 2;
   engine->by_id = calloc(engine->id_slots, sizeof(void *));
+  engine->by_nonce = calloc(engine->id_slots, sizeof(void *));
   engine->alive = alive;
   if (!alive || !engine->table || !engine->pool_memory || !engine->scratch ||
-      !engine->by_id)
+      !engine->by_id || !engine->by_nonce)
     return PERIGEE_NO_MEMORY;
   *alive = 1;
   madvise(alive, PAGE, MADV_WIPEONFORK);
@@ -180,6 +183,8 @@ static int open_all(struct perigee_engine *engine) {
   if (engine->epoll < 0)
     return PERIGEE_SYSTEM;
   timers_open(&engine->timers, engine_clock(engine));
+  engine->options.random(engine->options.context, engine->mark,
+                         sizeof engine->mark);
   engine->epoch =
       engine->options.epoch ? engine->options.epoch : engine_random(engine);
   return regions_open(engine);
@@ -298,6 +303,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     close_sessions(engine);
   neighbours_close(engine);
   close_parts(engine);
+  stages_free(engine);
   blocks_close(&engine->pool);
   if (engine->pool_memory)
     munmap(engine->pool_memory, pool_bytes(engine));
@@ -311,6 +317,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     close(engine->spare_fd);
   faults_close(engine->faults);
   free(engine->by_id);
+  free(engine->by_nonce);
   free(engine->scratch);
   vault_close(&engine->vault);
   free(engine);

@@ -9,7 +9,7 @@
 #include "progress.h"
 #include "served.h"
 
-enum { IMMEDIATES = 1 << 16 };
+enum { IMMEDIATES = 1 << 16, SWEEP = 64 };
 
 /* ---- Immediates --------------------------------------------------------- */
 
@@ -38,6 +38,7 @@ int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
   s->immediates[(s->imm_first + s->imm_count++) & (s->imm_room - 1)] =
       immediate;
   s->counters.messages++;
+  turns_use(s);
   message_match(s);
   return PERIGEE_OK;
 }
@@ -59,17 +60,37 @@ void message_arrived(struct operation *served) {
   struct perigee_session *s = served->session;
   served->length = served->rest.length;
   list_append(&s->sends, &served->queue);
+  if (!s->senders.next)
+    list_append(&s->engine->senders, &s->senders);
   message_match(s);
 }
 
-/* Messages that their sender gave up take no place in the queue. */
-void messages_sweep(struct perigee_session *s) {
+static uint32_t sweep(struct perigee_session *s) {
   struct node *next;
-  for (struct node *n = s->sends.next; n != &s->sends; n = next) {
+  uint32_t looks = 0;
+  for (struct node *n = s->sends.next; n != &s->sends; n = next, looks++) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     next = n->next;
     if (!served_wanted(op))
       serve_lost(op);
+  }
+  return looks;
+}
+
+/* Messages that their sender gave up take no place in the queue. Each session
+ * has its turn, some of them each time. */
+void messages_sweep(struct perigee_engine *engine) {
+  struct node *n, *last = engine->senders.previous;
+  for (uint32_t looks = 0; looks < SWEEP;) {
+    n = list_pop(&engine->senders);
+    if (!n)
+      return;
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, senders);
+    looks += 1 + sweep(s);
+    if (!list_empty(&s->sends))
+      list_append(&engine->senders, n);
+    if (n == last)
+      return;
   }
 }
 

@@ -113,7 +113,9 @@ struct perigee_options {
   uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
                                at most ring / 4 */
   uint64_t message;         /* largest payload accepted: 2^40 */
-  uint64_t typed;           /* largest typed payload accepted: 16 MiB */
+  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB.
+                               While one is decoded nothing else is done, at
+                               most 20 ns for each byte */
   uint64_t pool;            /* bytes of pooled and loaned blocks, each: 1 GiB */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
   int64_t spin;             /* perigee_wait polls this long before it sleeps:
@@ -536,27 +538,31 @@ PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
 PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
                                              int served);
 
-/* A loan is the destination memory itself: in the peer's ring, or a block that
- * the peer maps. One at a time for each session and direction. */
+/* A loan is memory to be filled: beyond the eager limit a block that the peer
+ * sees in place. One at a time for each session and direction. Who writes
+ * beyond its end gets PERIGEE_RANGE when it ends, or a fault, and harms nobody
+ * else: native/loan.h tells what lies there. */
 struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */
 };
-/* PERIGEE_AGAIN: no room now, poll. The loan ends with commit or abort. */
+/* TOO_LARGE, or NO_MEMORY. The loan ends with commit or abort. */
 PERIGEE_API int perigee_call_begin(struct perigee_session *session,
                                    uint64_t capacity, struct perigee_loan *loan);
 /* Sends the first length bytes as the raw head of message (whose head and slice
- * are ignored). Returns the operation. */
+ * are ignored). Returns the operation. RANGE: more was written than was lent;
+ * nothing is sent. */
 PERIGEE_API int perigee_call_commit(struct perigee_session *session,
                                     const struct perigee_message *message,
                                     uint64_t length);
-PERIGEE_API void perigee_call_abort(struct perigee_session *session);
+PERIGEE_API int perigee_call_abort(struct perigee_session *session);
 PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
                                     uint64_t capacity, struct perigee_loan *loan);
-/* 0: over; 1: SENT will follow (the loan went by reference). */
+/* 0: over; 1: SENT will follow (the loan went by reference). RANGE: more was
+ * written than was lent; the call is still to be answered. */
 PERIGEE_API int perigee_reply_commit(struct perigee_engine *engine, int served,
                                      uint64_t length);
-PERIGEE_API void perigee_reply_abort(struct perigee_engine *engine, int served);
+PERIGEE_API int perigee_reply_abort(struct perigee_engine *engine, int served);
 
 /* Gives a pooled block (event.landed) back. NULL is allowed. */
 PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
@@ -564,7 +570,13 @@ PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
 
 /* Walks string.buffer data without building anything: the number of values at
  * its top level, or PERIGEE_PROTOCOL if it is not one that perigee sends (bad
- * tag, depth over 64, counts beyond the bytes, pointers, dictionary tags). */
+ * tag, depth over 64, counts beyond the bytes, pointers, dictionary tags, nil
+ * in pairs). PERIGEE_TOO_LARGE if it is more than a call or a reply takes: 250
+ * values (the place of a slice is one); 8 bytes of LuaJIT's memory for each of
+ * its own and 64 KiB; or number keys that collide so that to place them 1.5
+ * others are passed for each byte and 2,048. NO_MEMORY if it has none to count
+ * them. Calls and replies are checked so before they are sent, and where they
+ * come. */
 PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
 
 /* ---- Names on one host ------------------------------------------------- */

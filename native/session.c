@@ -78,7 +78,6 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
     list_open(lists[i]);
   engine->by_id[id & (engine->id_slots - 1)] = s;
   list_append(&engine->sessions, &s->node);
-  list_append(&engine->hot, &s->turn);
   engine->counters.sessions++;
   return s;
 }
@@ -95,6 +94,8 @@ void session_opened(struct perigee_session *s) {
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
   secret_wipe(&s->keys->ticket); /* it was good once */
+  turns_enter(s);
+  proof_owns(s);
   liveness_begin(s);
   if (s->connect) {
     struct operation *op = s->connect;
@@ -190,6 +191,13 @@ static int poll_rings(struct perigee_session *s) {
       return requests;
   }
   return replies > 0 || requests > 0;
+}
+
+bool session_rests(const struct perigee_session *s) {
+  bool released = !s->engine->keep || s->engine->thread;
+  return released && may_serve(s) && engine_room(s->engine) && !s->hangup &&
+         list_empty(&s->backlog[RING_REQUEST]) &&
+         list_empty(&s->backlog[RING_REPLY]);
 }
 
 /* What arrived before the lane broke has been heard. */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "loan.h"
 #include "neighbour.h"
 #include "progress.h"
 
@@ -82,6 +83,8 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   close_socket(s);
   peer_unwatch(s); /* the lane may still ask it */
   proof_forget(s);
+  turns_leave(s);
+  proof_disowns(s);
   s->connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
@@ -159,7 +162,7 @@ void perigee_session_free(struct perigee_session *s) {
   settle(s);
   list_remove(&s->news);
   list_remove(&s->node);
-  turns_leave(s);
+  list_remove(&s->granted);
   list_append(&s->engine->dead, &s->node);
 }
 
@@ -187,9 +190,11 @@ void session_destroy(struct perigee_session *s) {
     drop(CONTAINER(n, struct operation, all));
   list_remove(&s->node);
   list_remove(&s->news);
-  turns_leave(s);
+  list_remove(&s->senders);
+  list_remove(&s->granted);
   free_prepared(s);
   remotes_free(s);
+  loans_end(s);
   if (s->lane) {
     lane_table(s->lane)->close(s->lane);
     fabrics_bury(engine);

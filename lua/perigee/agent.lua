@@ -80,11 +80,12 @@ local function describe(agent)
     if session and session.accepted and not check.name(caller) then
       session.peer = caller
     end
-    local service = agent.services[name]
+    local service = type(name) == "string" and agent.services[name]
     if service then return services.describe(service) end
     -- A peer may ask by a table: where that lies is no business of its.
     return nil, ("there is no service %s here; there is %s"):format(
-      type(name) == "string" and name or "named by a " .. type(name),
+      type(name) == "string" and name:sub(1, 255)
+        or "named by a " .. type(name),
       services.names(agent.services))
   end
 end

@@ -137,7 +137,7 @@ function M.new(options)
     memory = setmetatable({}, { __mode = "k" }), pooled = 0, endpoints = {},
     pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),
     unseen = 0, chores = false, keep = { options, text },
-    methods = {}, landed = {}, replying = {}, once = false, scratch = 0,
+    methods = {}, landed = {}, replying = {}, once = false,
     spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,
   }, Engine)
   engine.engine = engine                -- an owner of futures has one

@@ -171,6 +171,33 @@ function Session:close()
     :format(self:text()), false))
 end
 
+--- Ends it, since the peer does not keep to the protocol: its own calls end in
+-- peer_lost, those to it in closed.
+function Session:refuse(why)
+  local handle = self.handle
+  if not handle then return end
+  C.perigee_session_close(handle)
+  finish(self, errors.new("protocol", ("the session with %s was ended: %s")
+    :format(self:text(), why), false))
+end
+
+local refusal = native.message_t()
+refusal.status = C.PERIGEE_PROTOCOL
+
+local function end_broken(engine, id, served)
+  if served then C.perigee_reply(engine.handle, served, refusal) end
+  local session = engine.sessions[id]
+  if session then session:refuse("what it sent could not be handled") end
+end
+
+function loop.broken(engine, id, served, failure)
+  log.write("error", ("what came by session %d could not be handled, and ends "
+    .. "it: %s"):format(id, failure))
+  if not engine.handle then return end
+  local fine, why = pcall(end_broken, engine, id, served)
+  if not fine then log.write("error", "nor could that: " .. tostring(why)) end
+end
+
 --- Forgets it without the core, which is about to close it. (The engine's.)
 function Session:forget()
   if not self.handle then self.ending = false return end

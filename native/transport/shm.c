@@ -25,6 +25,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "guarded.h"
+
 /* What an offer says; the descriptors are inbox and outbox. At the address, in
  * this process, stands what the peer's HELLO wanted to find there. */
 struct shm_offer {
@@ -51,12 +53,12 @@ static int make(const char *name, uint64_t length, void **mapped, int seals) {
     return PERIGEE_SYSTEM;
   if (ftruncate(fd, (off_t)length) != 0)
     goto fail;
-  *mapped = map(fd, length, PROT_READ | PROT_WRITE);
+  *mapped = guarded_map(length, fd);
   if (!*mapped)
     goto fail;
   if (fcntl(fd, F_ADD_SEALS, seals) == 0)
     return fd;
-  munmap(*mapped, length);
+  guarded_unmap(*mapped, length);
 fail:
   close(fd);
   *mapped = NULL;
@@ -101,11 +103,11 @@ static void shm_close(struct lane *lane) {
   if (!lane)
     return;
   if (lane->inbox)
-    munmap(lane->inbox, RINGS * lane->options.ring);
+    guarded_unmap(lane->inbox, RINGS * lane->options.ring);
   if (lane->peer_inbox)
     munmap(lane->peer_inbox, RINGS * lane->peer_ring);
   if (lane->own)
-    munmap(lane->own, lane->own_length);
+    guarded_unmap(lane->own, lane->own_length);
   if (lane->peer)
     munmap((void *)(uintptr_t)lane->peer, lane->peer_length);
   blocks_close(&lane->blocks);
@@ -345,6 +347,11 @@ static bool shm_wanted(struct lane *lane) {
   return true;
 }
 
+static bool shm_rests(struct lane *lane) {
+  (void)lane;
+  return true;
+}
+
 const struct perigee_transport transport_shm = {
     .name = "shm",
     .immediate = true,
@@ -375,4 +382,5 @@ const struct perigee_transport transport_shm = {
     .arm = shm_arm,
     .disarm = shm_disarm,
     .wanted = shm_wanted,
+    .rests = shm_rests,
 };

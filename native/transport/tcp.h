@@ -296,6 +296,8 @@ static inline bool tcp_usable(const struct stream *s) {
 /* ---- tcp_receive.c ----------------------------------------------------- */
 /* As much as there is, at most limit bytes. */
 uint64_t tcp_receive(struct stream *s, uint64_t limit);
+/* Is there something in what was read that has to wait? */
+bool tcp_waits(const struct stream *s);
 
 /* Ends the lane: false. What the rest of a body is for. Bytes of it came. */
 bool tcp_lie(struct stream *s, const char *what);

@@ -160,7 +160,8 @@ struct perigee_transport {
 
   /* The fabric of an engine, made when first needed; all NULL: there is none.
    * turn takes in what the hardware has done, at each poll, for all lanes.
-   * descriptors: at most capacity, to be watched; ready: one of them is.
+   * descriptors: at most capacity, to be watched; ready: one of them is. doze:
+   * the engine is about to sleep; what turn does not find now, they tell.
    * forget: a range of an area is going; false: it is in use by the device. */
   int (*start)(const struct fabric_options *options, struct fabric **fabric,
                char reason[REASON]);
@@ -171,6 +172,7 @@ struct perigee_transport {
   const char *(*dead)(const struct fabric *fabric, bool *used);
   int (*descriptors)(struct fabric *fabric, int *fds, int capacity);
   void (*ready)(struct fabric *fabric);
+  void (*doze)(struct fabric *fabric);
   bool (*forget)(struct fabric *fabric, struct area *area, uint64_t offset,
                  uint64_t length);
 
@@ -297,6 +299,11 @@ struct perigee_transport {
   void (*arm)(struct lane *lane);
   void (*disarm)(struct lane *lane);
   bool (*wanted)(struct lane *lane);
+  /* Once armed, may the lane be left alone (no poll, peek or release) until the
+   * peer wakes us, a watched descriptor stirs, or the lane asks to be polled by
+   * stir()? Not while it has something to do that none of these tells. NULL: it
+   * may never. */
+  bool (*rests)(struct lane *lane);
 };
 
 extern const struct perigee_transport transport_shm, transport_verbs,
