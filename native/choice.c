@@ -33,7 +33,7 @@ static bool carries(const struct perigee_session *s,
 bool choice_devices(struct perigee_engine *engine) {
   struct fabric *fabric;
   int64_t now = engine_clock(engine);
-  if (engine->options.encrypt == 1 || now < engine->no_devices_until)
+  if (proof_strict(engine) || now < engine->no_devices_until)
     return false;
   bool had = fabric_of(engine, &transport_verbs, &fabric, engine->no_devices) ==
              PERIGEE_OK;
@@ -129,8 +129,9 @@ static const char *why_not_here(const struct perigee_session *s,
                                 const struct perigee_transport *t) {
   if (t == &transport_shm)
     return why_no_memory(s);
-  if (s->engine->options.encrypt == 1)
-    return "what it carries is not encrypted, and that is asked for";
+  if (proof_strict(s->engine))
+    return "what it carries is neither encrypted nor has MACs, and that is "
+           "asked for";
   return *s->engine->no_devices ? s->engine->no_devices : "no device here";
 }
 
@@ -214,9 +215,11 @@ int hello_open(struct perigee_session *s, struct offer *offer,
                               .alone = s->alone,
                               .dialed = s->dialed,
                               .streams = o->streams,
-                              .seal = s->sealed ? s->keys->session : NULL,
+                              .seal = s->intact ? s->keys->session : NULL,
+                              .bare = !s->sealed,
                               .aes = s->aes,
                               .share = s->share,
+                              .vault = &s->engine->vault,
                               .session = s,
                               .stir = turns_stir,
                               .watch = lane_watch,

@@ -177,10 +177,13 @@ struct perigee_session {
   bool strange; /* it has ended before the program heard of it */
   uint8_t step; /* of hello: enum hello_step */
   bool ready_said, joined;
-  bool tcp;          /* its socket is one: the peer has to prove who it is, */
-  struct keys *keys; /* and these come of it */
-  bool sealed, aes;  /* what it carries is sealed; by hardware's AES */
-  bool retried;      /* the peer asked for this cookie */
+  bool tcp;           /* its socket is one: the peer has to prove who it is, */
+  struct keys *keys;  /* and these come of it */
+  bool intact;        /* what it carries cannot be changed unseen, */
+  bool sealed, aes;   /* nor seen; by hardware's AES */
+  bool beyond;        /* loopback: the default is to seal */
+  uint32_t own_flags; /* what its TERMS said of that */
+  bool retried;       /* the peer asked for this cookie */
   uint8_t cookie[COOKIE];
   /* What its own HELLO says, to be said again. */
   uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
@@ -215,6 +218,7 @@ struct perigee_session {
   uint32_t version;
   char carrier[REASON];        /* a line on the lane, for people; */
   char considered[2 * REASON]; /* a line on each of the others */
+  char security[REASON];       /* and on who can read and change it */
   uint64_t eager;              /* as both allow */
   uint64_t nonce, probe[2];
   struct perigee_session *next_nonce; /* in engine->by_nonce */

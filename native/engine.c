@@ -80,6 +80,8 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "streams (1 to 16)";
   if (o->progress != 0 && o->progress != 1)
     return "progress (0: none, 1: a thread)";
+  if (o->encrypt < PERIGEE_ENCRYPT_DEFAULT || o->encrypt > PERIGEE_ENCRYPT_OFF)
+    return "encrypt (0: by default, 1: all, 2: auth, 3: off)";
   if (o->dead_after < DEAD_AFTER_LEAST)
     return "dead_after (10 ms at least)";
   if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)

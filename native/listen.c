@@ -180,13 +180,14 @@ static bool spare_close(struct perigee_engine *engine) {
   return true;
 }
 
+/* Who was accepted, and finds no place. */
 static void turn_away(struct perigee_listener *l, int fd) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   wire_send(fd, &f, NULL, 0);
   close(fd);
   refusals_add(l->engine, "", l->address, PERIGEE_NO_MEMORY,
                "too many come at once, or all sessions are in use (options "
-               "hellos and sessions)");
+               "hellos and sessions), or descriptors (ulimit -n)");
 }
 
 /* The last descriptors are for peers. The system gives the lowest that is free:

@@ -89,6 +89,16 @@ struct perigee_prepared;
 struct perigee_transport;
 struct perigee_memory;
 
+/* What sockets carry. Of two sides that differ the stronger wins: ALL, then AUTH,
+ * then OFF. */
+enum perigee_encrypt {
+  PERIGEE_ENCRYPT_DEFAULT = 0, /* beyond loopback as ALL where it can be had (RDMA
+                                  does not seal), else as OFF */
+  PERIGEE_ENCRYPT_ALL = 1,     /* all is sealed */
+  PERIGEE_ENCRYPT_AUTH = 2,    /* all can be read, and not be changed */
+  PERIGEE_ENCRYPT_OFF = 3      /* who stands between can read and change it */
+};
+
 /* All that an engine can be told. perigee_options fills in the defaults. */
 struct perigee_options {
   uint32_t operations;      /* in flight at once, both roles: 16384, <= 65536 */
@@ -135,7 +145,8 @@ struct perigee_options {
                                taken out of it; children have only references */
   const char *scope;        /* proofs are good for this scope only; NULL: "" */
   int32_t insecure;         /* 1: listen without a secret beyond loopback: 0 */
-  int32_t encrypt;          /* 1: no session over TCP that is not sealed: 0 */
+  int32_t encrypt;          /* enum perigee_encrypt; ALL and AUTH: no session over
+                               TCP without it: 0 */
   int64_t dead_after;       /* a peer on another host that is silent for so long
                                is lost: 3 s */
   int32_t progress;         /* 1: for programs that compute for long: a thread
@@ -411,6 +422,8 @@ struct perigee_session_info {
   uint32_t authenticated;   /* 1: over TCP, and it proved to have the secret */
   uint32_t encrypted;       /* 1: what the transport carries is sealed, */
   uint32_t aes;             /* 1: with AES-256-GCM; 0: ChaCha20-Poly1305 */
+  uint32_t intact;          /* 1: nobody can change what is carried unseen: it is
+                               sealed, or each chunk has a MAC by that cipher */
   int64_t dead_after;       /* silent for so long it is lost; 0: the end of its
                                socket tells */
   const char *transport;

@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "core.h"
 
@@ -84,9 +85,26 @@ void proof_say(struct perigee_session *s) {
     session_end(s, PERIGEE_NO_MEMORY, "no memory for a session's keys");
 }
 
-void proof_flags(const struct perigee_session *s, struct terms *t) {
-  t->flags |= (s->engine->options.encrypt == 1 ? TERMS_ENCRYPT : 0) |
-              (seal_has_aes() ? TERMS_AES : 0);
+/* What goes over loopback leaves the host no more than what goes by memory. */
+static bool leaves_host(const struct perigee_session *s) {
+  union socket_address at = {0};
+  socklen_t length = sizeof at;
+  return getpeername(s->fd, &at.any, &length) == 0 &&
+         at.any.sa_family != AF_UNIX && !address_loopback(&at);
+}
+
+void proof_flags(struct perigee_session *s, struct terms *t) {
+  int32_t wish = s->engine->options.encrypt;
+  s->beyond = leaves_host(s);
+  if (wish == PERIGEE_ENCRYPT_AUTH)
+    t->flags |= TERMS_AUTH | TERMS_STRICT;
+  if (wish == PERIGEE_ENCRYPT_ALL)
+    t->flags |= TERMS_ENCRYPT | TERMS_STRICT;
+  if (wish == PERIGEE_ENCRYPT_DEFAULT && s->beyond)
+    t->flags |= TERMS_ENCRYPT;
+  if (seal_has_aes())
+    t->flags |= TERMS_AES;
+  s->own_flags = t->flags;
 }
 
 /* ---- Hearing it ---------------------------------------------------------- */
@@ -128,14 +146,19 @@ void proof_wrong(const struct perigee_session *s,
              "changed on the way");
 }
 
+/* The stronger wish of the two wins. Who did not ask for it by name does without
+ * where the lane cannot have it. */
 int proof_terms(struct perigee_session *s, char reason[REASON]) {
-  struct terms own = {.flags = 0};
-  proof_flags(s, &own);
-  s->sealed = (own.flags | s->terms.flags) & TERMS_ENCRYPT;
-  s->aes = own.flags & s->terms.flags & TERMS_AES;
-  if (!s->sealed || !s->transport || s->transport->take)
+  uint32_t flags = s->own_flags | s->terms.flags;
+  bool can = !s->transport || s->transport->take;
+  s->sealed = can && (flags & TERMS_ENCRYPT);
+  s->intact = can && (flags & (TERMS_ENCRYPT | TERMS_AUTH));
+  s->aes = s->own_flags & s->terms.flags & TERMS_AES;
+  if (can || !(flags & TERMS_STRICT))
     return PERIGEE_OK;
-  snprintf(reason, REASON, "encryption is wanted, and %s cannot do that",
+  snprintf(reason, REASON,
+           "encryption, or MACs, are wanted, and %s cannot do "
+           "that",
            s->transport->name);
   return PERIGEE_UNSUPPORTED;
 }
@@ -189,19 +212,43 @@ struct perigee_session *proof_owner(struct perigee_engine *engine,
 
 /* ---- Telling people ------------------------------------------------------ */
 
-const char *proof_text(const struct perigee_session *s) {
-  static const char *const texts[2][3] = {
-      {"not authenticated (there is no secret), not encrypted",
-       "not authenticated (there is no secret), sealed with ChaCha20-Poly1305",
-       "not authenticated (there is no secret), sealed with AES-256-GCM"},
-      {"both sides proved the secret, not encrypted",
-       "both sides proved the secret, sealed with ChaCha20-Poly1305",
-       "both sides proved the secret, sealed with AES-256-GCM"}};
+static const char *cover_of(const struct perigee_session *s) {
+  static const char *const texts[2][2] = {
+      {"not encrypted: each chunk has a MAC by ChaCha20-Poly1305",
+       "not encrypted: each chunk has a MAC by AES-256-GCM"},
+      {"sealed with ChaCha20-Poly1305", "sealed with AES-256-GCM"}};
+  return s->intact ? texts[s->sealed][s->aes]
+                   : "not encrypted: who stands between can change it";
+}
+
+/* Whose wish it is. */
+static const char *why_covered(const struct perigee_session *s) {
+  uint32_t what = s->sealed ? TERMS_ENCRYPT : TERMS_AUTH;
+  bool ours = s->own_flags & what;
+  bool asked = (ours ? s->own_flags : s->terms.flags) & TERMS_STRICT;
+  if (!s->intact)
+    return "";
+  if (!asked)
+    return " (by default, beyond loopback)";
+  return ours ? " (asked for here)" : " (asked for by the peer)";
+}
+
+void proof_text(const struct perigee_session *s, char text[REASON]) {
+  bool known = s->ticket || s->engine->secret->set;
   if (s->alone)
-    return "the peer is who had the endpoint's information, not encrypted";
-  if (!s->tcp)
-    return "the same user, as the kernel tells; encryption is off for shared "
-           "memory and all else on one host";
-  return texts[s->ticket || s->engine->secret->set]
-              [s->sealed + (s->sealed && s->aes)];
+    snprintf(text, REASON,
+             "the peer is who had the endpoint's information, "
+             "not encrypted");
+  else if (!s->tcp)
+    snprintf(text, REASON,
+             "the same user, as the kernel tells; encryption is off for shared "
+             "memory and all else on one host");
+  else
+    snprintf(text, REASON, "%s, %s%s%s",
+             known ? "both sides proved the secret"
+                   : "not authenticated (there is no secret)",
+             cover_of(s), why_covered(s),
+             s->engine->vault.refused
+                 ? ", keys in memory that could not be locked"
+                 : "");
 }

@@ -305,7 +305,9 @@ void perigee_session_info(const struct perigee_session *s,
   LOOK(s->engine);
   const struct perigee_options *o = &s->engine->options;
   struct perigee_session *texts = (void *)(uintptr_t)s;
-  texts->carrier[0] = 0;
+  texts->carrier[0] = texts->security[0] = 0;
+  if (s->state == PERIGEE_SESSION_OPEN)
+    proof_text(s, texts->security);
   choice_considered(s, texts->considered, sizeof s->considered);
   bool ended = s->state == PERIGEE_SESSION_ENDED;
   snprintf(texts->told, sizeof s->told, "%s", ended ? s->reason : s->why);
@@ -328,9 +330,10 @@ void perigee_session_info(const struct perigee_session *s,
       .authenticated = s->tcp && (s->ticket || s->engine->secret->set),
       .encrypted = s->sealed,
       .aes = s->aes,
+      .intact = s->intact,
       .dead_after = liveness_wanted(s) ? o->dead_after : 0,
       .carrier = s->carrier,
-      .security = s->state == PERIGEE_SESSION_OPEN ? proof_text(s) : "",
+      .security = texts->security,
       .considered = s->considered,
       .address = s->address,
       .peer = s->peer,

@@ -39,7 +39,7 @@ void session_back(struct perigee_session *s) {
   s->peer[0] = 0;
   s->step = HELLO_STRANGE;
   s->hangup = s->ready_said = s->joined = s->moves = s->waits = false;
-  s->sealed = s->aes = s->retried = false;
+  s->intact = s->sealed = s->aes = s->retried = false;
   memset(s->cookie, 0, sizeof s->cookie);
   s->engine->progress++;
   if (s->state == PERIGEE_SESSION_NONE)

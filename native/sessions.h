@@ -79,7 +79,7 @@ const struct perigee_transport *transport_alone(struct perigee_engine *);
  * in what its TERMS say of sealing. */
 void proof_say_hello(struct perigee_session *session);
 void proof_say(struct perigee_session *session);
-void proof_flags(const struct perigee_session *, struct terms *);
+void proof_flags(struct perigee_session *, struct terms *);
 /* What either side says, or has said, of what the session's key is made. */
 void proof_word(struct perigee_session *, bool ours, const struct frame *);
 /* After both HELLOs: what proofs are made of, or a status and why. */
@@ -98,7 +98,12 @@ void proof_end(struct perigee_session *session);
 /* Nothing is left of it. */
 void proof_forget(struct perigee_session *session);
 /* A line on how well the peer is known, and who else can read what is said. */
-const char *proof_text(const struct perigee_session *session);
+void proof_text(const struct perigee_session *, char text[REASON]);
+/* Does this side take no session over TCP that is not sealed, or has no MACs? */
+static inline bool proof_strict(const struct perigee_engine *engine) {
+  return engine->options.encrypt == PERIGEE_ENCRYPT_ALL ||
+         engine->options.encrypt == PERIGEE_ENCRYPT_AUTH;
+}
 /* Streams may be attached to the session from here on; and none any more. */
 void proof_owns(struct perigee_session *session);
 void proof_disowns(struct perigee_session *session);

@@ -144,12 +144,14 @@ static bool has_work(const struct perigee_engine *engine) {
   return engine->now - engine->worked_at < LULL;
 }
 
-/* What a turn took counts SHARE times, from at most BURST ago. */
+/* What a turn took counts SHARE times, from at most BURST ago; but turns while
+ * there was no other work are nobody's debt. */
 static void pay(struct perigee_engine *engine, int64_t begin) {
   struct strangers *all = &engine->strangers;
-  int64_t earliest = begin - BURST;
-  if (all->paid < earliest)
-    all->paid = earliest;
+  if (all->paid < begin - BURST)
+    all->paid = begin - BURST;
+  if (all->paid > begin)
+    all->paid = begin;
   all->paid += SHARE * (engine_clock(engine) - begin);
 }
 

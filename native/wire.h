@@ -76,9 +76,11 @@ struct hello {
 };
 
 enum terms_flags {
-  TERMS_ENCRYPT = 1, /* this side wants all to be sealed */
-  TERMS_AES = 2,     /* it has AES in hardware, */
-  TERMS_STAYS = 4    /* and wants no MOVE */
+  TERMS_ENCRYPT = 1, /* this side wants all to be sealed, */
+  TERMS_AUTH = 2,    /* or all to have MACs, */
+  TERMS_STRICT = 4,  /* and no session without (not by default); */
+  TERMS_AES = 8,     /* it has AES in hardware, */
+  TERMS_STAYS = 16   /* and wants no MOVE */
 };
 
 struct terms {

@@ -82,8 +82,10 @@ local function describe(agent)
     end
     local service = type(name) == "string" and agent.services[name]
     if service then return services.describe(service) end
+    -- A peer may ask by a table: where that lies is no business of its.
     return nil, ("there is no service %s here; there is %s"):format(
-      type(name) == "string" and name:sub(1, 255) or "without a name",
+      type(name) == "string" and name:sub(1, 255)
+        or "named by a " .. type(name),
       services.names(agent.services))
   end
 end

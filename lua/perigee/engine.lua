@@ -33,11 +33,19 @@ local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
                  "mapped", "descriptors", "untaken" }
 local TIMES = { "hello_timeout", "spin", "dead_after" }
 local TEXTS = { "secret", "scope" }
-local FLAGS = { "pull", "insecure", "encrypt" }
+local FLAGS = { "pull", "insecure" }
 local GIVEN = { "clock", "random", "context", "transports", "memories" }
 
+-- As enum perigee_encrypt has them.
+local ENCRYPT = { [true] = 1, auth = 2, [false] = 3 }
+
+local function encrypt(value)
+  if ENCRYPT[value] == nil then return 'true, "auth" or false' end
+end
+
 local OPTIONS = { pull = check.boolean, rdma = rdma.check,
-                  faults = check.string, progress = progress }
+                  faults = check.string, progress = progress,
+                  encrypt = encrypt }
 for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
 for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
 for _, name in ipairs(TEXTS) do OPTIONS[name] = check.string end
@@ -71,6 +79,7 @@ local function core_options(options)
   if text then core.rdma = text end
   if options.faults then core.faults = options.faults end
   if options.progress == "thread" then core.progress = 1 end
+  if options.encrypt ~= nil then core.encrypt = ENCRYPT[options.encrypt] end
   return core, text
 end
 
@@ -105,7 +114,10 @@ end
 -- the secret itself; default PERIGEE_SECRET, "" for none); scope (proofs are
 -- good for the same one only; default ""); insecure (true: may listen without a
 -- secret where other hosts can connect); encrypt (true: no session that is not
--- sealed); dead_after (seconds, default 3: a peer on another host that is so
+-- sealed; "auth": none whose bytes could be changed unseen, though others can
+-- read them; false: neither. Of two sides that differ the stronger wins. By
+-- default true beyond loopback, where the transport can do it, else false);
+-- dead_after (seconds, default 3: a peer on another host that is so
 -- long silent is lost); streams (connections for the payloads of a session that
 -- is dialled here, 1 to 16, default 1).
 --

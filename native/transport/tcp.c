@@ -268,7 +268,9 @@ static void tcp_describe(const struct lane *lane, char *text, uint64_t size) {
     streams += tcp_usable(lane->streams[i]);
   snprintf(text, size, "%u socket%s for payloads beside the session's%s",
            streams, streams == 1 ? "" : "s",
-           lane->options.seal ? ", sealed" : "");
+           !lane->options.seal  ? ""
+           : lane->options.bare ? ", each chunk with a MAC"
+                                : ", sealed");
 }
 
 /* ---- Frames of the session ------------------------------------------------ */

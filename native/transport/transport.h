@@ -58,6 +58,8 @@ struct lane_options {
                           that is sent with; NULL: it goes as it is */
   bool aes;            /* by a cipher that both have in hardware */
   struct share *share; /* what the peer makes it hold counts there */
+  bool bare;           /* not enciphered: by MACs only */
+  struct vault *vault; /* for such keys */
   /* The session, to be told: there is something to poll for; a frame for the
    * peer's half of the lane (LANE_FRAME_MAX bytes at most), in order. */
   struct perigee_session *session;

@@ -4,6 +4,7 @@
  * for whom, whose turn it is, and what is kept for peers. flood_test.c has them
  * by thousands.
  */
+#include "core.h"
 #include "door.h"
 #include "flood.h"
 
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 static const char words[] = "correct horse battery staple";
+enum { FEW = 4 };
 static const char crowds[] = "127.0.0.2", own[] = "127.0.0.1";
 
 static int knock_from(const struct pair *p, const char *from) {
@@ -71,6 +73,27 @@ static void the_oldest_of_those_who_are_most_makes_room(void **state) {
   pair_drop(&p);
 }
 
+/* Whoever has one of these has as many as he likes. */
+static void addresses_of_one_ipv6_network_are_one(void **state) {
+  (void)state;
+  static const char *const from[] = {"2001:db8::1", "2001:db8::ffff:2",
+                                     "2001:db8:0:1::1"};
+  struct perigee_engine *engine;
+  struct perigee_session *s[3];
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  for (int i = 0; i < 3; i++) {
+    union socket_address at = {.in6 = {.sin6_family = AF_INET6}};
+    assert_int_equal(inet_pton(AF_INET6, from[i], &at.in6.sin6_addr), 1);
+    s[i] = session_new(engine, -1);
+    s[i]->tcp = true;
+    assert_true(strangers_join(s[i], &at));
+  }
+  assert_ptr_equal(s[0]->origin, s[1]->origin);
+  assert_ptr_not_equal(s[0]->origin, s[2]->origin);
+  assert_int_equal(s[0]->origin->here, 2);
+  perigee_engine_close(engine);
+}
+
 /* Neither first nor last of all, and so many that nobody needs a cookie. */
 static void turns_go_round_by_address(void **state) {
   (void)state;
@@ -92,6 +115,27 @@ static void turns_go_round_by_address(void **state) {
     close(fds[i]);
   }
   assert_true(before <= 1);
+  perigee_tell_refused(p.engine[1], -1);
+  quiet(&p, 200);
+  pair_drop(&p);
+}
+
+/* Turns that nobody's work paused for, however many, put off none of those that
+ * come when there is work. */
+static void what_idle_time_was_spent_on_is_no_debt(void **state) {
+  (void)state;
+  struct pair p;
+  struct frame f = tcp_hello();
+  open_to(&p, FEW);
+  p.engine[1]->strangers.paid = clock_now() + 10000 * MS;
+  int fd = knock_from(&p, own);
+  say_frame(fd, &f, NULL, 0);
+  for (int64_t end = clock_now() + AT_ONCE; !has_heard(fd);) {
+    poll_side(&p, 1);
+    assert_true(clock_now() < end);
+  }
+  assert_true(p.engine[1]->strangers.paid < clock_now() + 5000 * MS);
+  close(fd);
   perigee_tell_refused(p.engine[1], -1);
   quiet(&p, 200);
   pair_drop(&p);
@@ -180,7 +224,9 @@ static void the_last_descriptors_are_for_peers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_oldest_of_those_who_are_most_makes_room),
+      cmocka_unit_test(addresses_of_one_ipv6_network_are_one),
       cmocka_unit_test(turns_go_round_by_address),
+      cmocka_unit_test(what_idle_time_was_spent_on_is_no_debt),
       cmocka_unit_test(who_is_told_to_try_again_does),
       cmocka_unit_test(nobody_tries_again_beyond_its_time),
       cmocka_unit_test(the_last_descriptors_are_for_peers),

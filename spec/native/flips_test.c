@@ -218,7 +218,12 @@ static void no_bit_can_be_changed_in_the_clear(void **state) {
 
 static void nor_where_all_is_sealed(void **state) {
   (void)state;
-  no_bit_can_be_changed(words, 1, 3);
+  no_bit_can_be_changed(words, PERIGEE_ENCRYPT_ALL, 3);
+}
+
+static void nor_where_it_has_macs(void **state) {
+  (void)state;
+  no_bit_can_be_changed(words, PERIGEE_ENCRYPT_AUTH, 3);
 }
 
 /* Who only changes bits is found out even then. */
@@ -390,6 +395,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_bit_can_be_changed_in_the_clear),
       cmocka_unit_test(nor_where_all_is_sealed),
+      cmocka_unit_test(nor_where_it_has_macs),
       cmocka_unit_test(nor_without_a_secret),
       cmocka_unit_test(frames_keep_their_order),
       cmocka_unit_test(nobody_is_met_by_his_own_words),

@@ -49,7 +49,9 @@ local function command_of(self, worker, bytes)
   if options.no_inbox then add "--no-inbox" end
   if options.streams then add("--streams", options.streams) end
   if options.dead_after then add("--dead-after", options.dead_after) end
-  if options.encrypt then add "--encrypt" end
+  if options.encrypt then
+    add(options.encrypt == "auth" and "--auth" or "--encrypt")
+  end
   return command
 end
 
