@@ -11,8 +11,8 @@ local BOUND = 2 * DEAD + hosts.MORE -- a hello, and then silence
 local SIZE = 2 ^ 22
 
 -- Bytes that each side has said at the ends of its steps, and in their midst.
-local HELLO, PROOF, READY = 336, 376, 420
-local SETTING_UP = { 0, 1, 100, HELLO, HELLO + 20, PROOF, PROOF + 10, READY - 1,
+local HELLO, PROOF, READY = 120, 160, 576
+local SETTING_UP = { 0, 1, 100, HELLO, HELLO + 20, PROOF, PROOF + 10, PROOF + 340, READY - 1,
                      READY, READY + 10 }
 local ATTACHING = { 0, 1, 30, 56, 60, 100, 5000 }
 local IN_BULK = { 2 ^ 16, 2 ^ 20 }
