@@ -213,8 +213,9 @@ struct perigee_session {
   char address[ADDRESS_TEXT]; /* dialed, or that of the listener */
   char peer[ADDRESS_TEXT];    /* of TCP: the other end */
   char wanted[TRANSPORT_NAME];
-  struct hello hello; /* the peer's, */
-  struct terms terms; /* once it is known */
+  char expected[TERMS_NAME]; /* the name that the peer has to go by, or "" */
+  struct hello hello;        /* the peer's, */
+  struct terms terms;        /* once it is known */
   uint32_t version;
   char carrier[REASON];        /* a line on the lane, for people; */
   char considered[2 * REASON]; /* a line on each of the others */
@@ -332,6 +333,7 @@ struct perigee_engine {
   int epoll, spare_fd;   /* the other: listen.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
+  char name[TERMS_NAME]; /* that it goes by, or "" */
   uint32_t hellos; /* of strangers, under way */
   struct strangers strangers;
   int64_t worked_at; /* when a session had work last */

@@ -306,8 +306,24 @@ bool dial_again(struct perigee_session *s) {
   return true;
 }
 
+int perigee_go_by(struct perigee_engine *engine, const char *name) {
+  ENTER(engine);
+  if (name && strlen(name) > PERIGEE_NAME_MAX)
+    return fail(engine, PERIGEE_INVALID, "a name has %d bytes at most",
+                PERIGEE_NAME_MAX);
+  memset(engine->name, 0, sizeof engine->name);
+  snprintf(engine->name, sizeof engine->name, "%s", name ? name : "");
+  return PERIGEE_OK;
+}
+
 int perigee_connect(struct perigee_engine *engine, const char *text,
                     const char *transport, int64_t timeout) {
+  return perigee_connect_to(engine, text, NULL, transport, timeout);
+}
+
+int perigee_connect_to(struct perigee_engine *engine, const char *text,
+                       const char *expected, const char *transport,
+                       int64_t timeout) {
   ENTER(engine);
   struct address address;
   if (!engine_alive(engine))
@@ -316,12 +332,16 @@ int perigee_connect(struct perigee_engine *engine, const char *text,
   bool any = !transport || strcmp(transport, "auto") == 0;
   if (status == PERIGEE_OK && !any)
     status = check_transport(engine, transport);
+  if (status == PERIGEE_OK && expected && strlen(expected) > PERIGEE_NAME_MAX)
+    status = fail(engine, PERIGEE_INVALID, "a name has %d bytes at most",
+                  PERIGEE_NAME_MAX);
   if (status < 0)
     return status;
   struct perigee_session *s = session_new(engine, -1);
   if (!s)
     return PERIGEE_NO_MEMORY;
   s->dialed = true;
+  snprintf(s->expected, sizeof s->expected, "%s", expected ? expected : "");
   snprintf(s->address, sizeof s->address, "%s", text);
   snprintf(s->wanted, sizeof s->wanted, "%s", any ? "" : transport);
   s->connect = operation_take(s, OP_CONNECT);

@@ -60,6 +60,7 @@ void terms_own(struct perigee_session *s, struct terms *t) {
   if (s->tcp)
     proof_flags(s, t);
   memcpy(t->probe, s->probe, sizeof t->probe);
+  memcpy(t->name, s->engine->name, sizeof t->name);
   choice_list(s, t);
   neighbour_terms(s, t);
 }
@@ -154,6 +155,17 @@ bool hello_common(struct perigee_session *s, const struct hello *h) {
   return false;
 }
 
+/* Who dialed said whom. The name is one of the peer's words: who stands between
+ * cannot change it, and so cannot have one worker answer for another. */
+static int check_name(const struct perigee_session *s, const struct terms *t,
+                      char reason[REASON]) {
+  if (!*s->expected || strcmp(s->expected, t->name) == 0)
+    return PERIGEE_OK;
+  snprintf(reason, REASON, "%s was dialled, and who answers %s%s", s->expected,
+           *t->name ? "is " : "goes by no name", t->name);
+  return PERIGEE_DENIED;
+}
+
 /* What does not fit: a status and why. */
 static int check_terms(struct perigee_session *s, const struct terms *t,
                        char reason[REASON]) {
@@ -164,6 +176,9 @@ static int check_terms(struct perigee_session *s, const struct terms *t,
     snprintf(reason, REASON, "the rings are too small");
     return PERIGEE_UNSUPPORTED;
   }
+  int status = check_name(s, t, reason);
+  if (status < 0)
+    return status;
   neighbour_met(s, t);
   s->transport = choice_of(s, &own);
   s->moves = neighbour_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);

@@ -352,6 +352,16 @@ perigee_listener_insecure(const struct perigee_listener *listener);
 PERIGEE_API int perigee_connect(struct perigee_engine *engine,
                                 const char *address, const char *transport,
                                 int64_t timeout);
+enum { PERIGEE_NAME_MAX = 64 };
+/* The same, and only if the peer goes by this name (1 to PERIGEE_NAME_MAX bytes;
+ * NULL: any): DENIED else. Whoever has the secret may go by any name; who has not,
+ * and only passes on what others say, cannot have one peer answer for another. */
+PERIGEE_API int perigee_connect_to(struct perigee_engine *engine,
+                                   const char *address, const char *expected,
+                                   const char *transport, int64_t timeout);
+/* The name that the engine goes by, in sessions whose hello follows. NULL: none.
+ * INVALID if it is too long. */
+PERIGEE_API int perigee_go_by(struct perigee_engine *engine, const char *name);
 
 /* Endpoints: sessions without a socket, for programs with a control plane of
  * their own. Each side opens an endpoint, carries its info to the other side by

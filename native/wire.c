@@ -40,7 +40,7 @@ static bool ends(const char *text, uint32_t room) {
 }
 
 static bool terms_sound(const struct terms *t) {
-  if (t->zero != 0)
+  if (t->zero != 0 || !ends(t->name, TERMS_NAME))
     return false;
 #ifndef PERIGEE_PLANTED_BUG
   if (t->transports > TRANSPORTS_MAX)

@@ -62,6 +62,7 @@ enum { WIRE_ROOM = SEAL_CHUNK(FRAME_HEAD + FRAME_BODY) };
 enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
 /* Bytes: of the name for peers on this host; of magic and versions. */
 enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16, COOKIE = 16 };
+enum { TERMS_NAME = 72 }; /* PERIGEE_NAME_MAX and a zero, and more */
 enum { PROTOCOL_MIN = 2, PROTOCOL_MAX = 2 };
 #define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */
 
@@ -92,6 +93,7 @@ struct terms {
   uint8_t local[HELLO_LOCAL]; /* by what it can be found if on the same host */
   uint32_t user, flags;
   uint32_t dead_after, zero; /* ms: silent for so long is lost to this side */
+  char name[TERMS_NAME];     /* that it goes by, or "" */
 };
 
 struct retry {

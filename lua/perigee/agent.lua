@@ -159,6 +159,7 @@ local function listen(agent, options)
   local held, address = registry.hold(agent.scope, agent.name)
   if not held then return nil, address end
   agent.held = held
+  C.perigee_go_by(agent.engine.handle, agent.name)
   local fine, err, misuse = listen_at(agent, address)
   if not fine then return nil, err, misuse end
   agent.address = address

@@ -178,7 +178,8 @@ function Engine:listen(address)
   return listener, err
 end
 
-local CONNECT = { timeout = check.seconds, transport = check.string }
+local CONNECT = { timeout = check.seconds, transport = check.string,
+                  expect = check.name }
 local ENDPOINT = { transport = check.string }
 
 --- Dials "unix:PATH" or "tcp://HOST:PORT", where HOST is a name or a number: a
@@ -186,8 +187,9 @@ local ENDPOINT = { transport = check.string }
 -- up the name blocks nobody, and all its addresses are tried. A peer on the
 -- same host is then talked to through shared memory, unless transport says
 -- something else. options: timeout (seconds, default 30), transport (a name
--- that must be used, default PERIGEE_TRANSPORT or "auto"). Blocks the task, or
--- runs the loop.
+-- that must be used, default PERIGEE_TRANSPORT or "auto"), expect (the name of
+-- the agent that has to answer, as "worker:0"; else kind denied. By name it is
+-- always so). Blocks the task, or runs the loop.
 function Engine:connect(address, options)
   check.value(address, check.string, "engine:connect's address")
   options = check.options(options, CONNECT, "engine:connect")

@@ -35,6 +35,7 @@ static void promised(const struct frame *frame) {
     require(frame->terms.transports <= TRANSPORTS_MAX);
     for (uint32_t i = 0; i < frame->terms.transports; i++)
       require(ends(frame->terms.transport[i], TRANSPORT_NAME));
+    require(ends(frame->terms.name, TERMS_NAME));
   } else if (frame->type == FRAME_OFFER) {
     require(frame->offer.length <= OFFER_MAX);
     require(frame->offer.fd_count <= OFFER_FDS);

@@ -311,6 +311,9 @@ static void endless_texts_are_refused(void **state) {
   struct frame frame = terms();
   memset(frame.terms.transport[1], 'x', TRANSPORT_NAME);
   assert_int_equal(patched(&frame, 4, FRAME_TERMS), PERIGEE_PROTOCOL);
+  frame = terms();
+  memset(frame.terms.name, 'x', TERMS_NAME);
+  assert_int_equal(patched(&frame, 4, FRAME_TERMS), PERIGEE_PROTOCOL);
   frame = sample(FRAME_REFUSE);
   memset(frame.refuse.text, 'x', REFUSE_TEXT);
   assert_int_equal(patched(&frame, 4, FRAME_REFUSE), PERIGEE_PROTOCOL);
