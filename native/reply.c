@@ -49,13 +49,13 @@ static struct perigee_message refusal(const struct operation *op, int status) {
   return m;
 }
 
-/* The same, with what fail() has just noted. */
+/* The same, with what fail() has just noted; as much as is copied at once. */
 static struct perigee_message refusal_told(const struct operation *op,
                                            int status) {
   struct perigee_message m = refusal(op, status);
   if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
     m.head = op->engine->detail;
-    m.length = strlen(m.head);
+    m.length = strnlen(m.head, op->session->eager);
   }
   return m;
 }

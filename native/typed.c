@@ -242,6 +242,7 @@ int typed_scan(const uint8_t *data, uint64_t length,
   scan.length = length;
   scan.depth = 0;
   scan.status = PERIGEE_PROTOCOL;
+  scan.costs.values = 0;
   scan.costs.memory = scan.costs.steps = 0;
   scan.counts = length > TYPED_FEW;
   if (scan.counts)
