@@ -154,7 +154,7 @@ describe("who is lied to", function()
 
   it("by bytes that nobody has scanned decodes none of them", function()
     local message = native.message_t()
-    local pointer = "\3\255\255\255\255\255\127\0\0"
+    local pointer = "\6\1\0\0\0"      -- an integer, as it happens
     message.head, message.length = pointer, #pointer
     protocol(answered(message, "typed"))
     protocol(answered(liar:typed(100, 1), "raw"))
