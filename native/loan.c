@@ -112,7 +112,8 @@ int loan_begin(struct perigee_session *session, enum ring ring,
   if (loan->open)
     return fail(engine, PERIGEE_INVALID,
                 "a loan of this session is open already");
-  *loan = (struct loan){.length = capacity};
+  loan->length = capacity;
+  loan->stage = NULL;
   int status = capacity <= session->eager ? lend_stage(engine, loan)
                                           : lend_block(session, loan);
   if (status < 0)
