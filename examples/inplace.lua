@@ -17,6 +17,7 @@ local function worker()
     methods = {
       -- y = 2 x + 1, from the request's memory to the reply's.
       affine = { raw = true, inplace = true, function(request, reply)
+        if request.length > reply.length then error "the reply is short" end
         local x = ffi.cast(f32, request.pointer)
         local y = ffi.cast(f32, reply.pointer)
         for i = 0, request.length / 4 - 1 do y[i] = 2 * x[i] + 1 end

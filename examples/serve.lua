@@ -22,8 +22,7 @@ local calc = {
 
     -- Inplace: from the memory of the request to the memory of the reply.
     copy = { raw = true, inplace = true, function(request, reply)
-      ffi.copy(reply.pointer, request.pointer, request.length)
-      return request.length
+      return reply:write(request)
     end },
   },
 }

@@ -202,13 +202,17 @@ static int withdraw(struct operation *op, int status) {
   return status;
 }
 
-static int submit(struct operation *op, int64_t timeout) {
-  struct perigee_session *session = op->session;
-  struct node *backlog = &session->backlog[RING_REQUEST];
+static void enter(struct operation *op, int64_t timeout) {
+  struct lane *lane = op->session->lane;
   step(op, SUBMIT);
   operation_time(op, timeout);
   op->marked = true;
-  lane_table(session->lane)->mark(session->lane, op->index, op->generation);
+  lane_table(lane)->mark(lane, op->index, op->generation);
+}
+
+static int submit(struct operation *op, int64_t timeout) {
+  struct node *backlog = &op->session->backlog[RING_REQUEST];
+  enter(op, timeout);
   int status = list_empty(backlog) ? publish(op) : 0;
   if (status == 0)
     backlog_add(op, RING_REQUEST);
@@ -354,20 +358,35 @@ int perigee_call_abort(struct perigee_session *session) {
 }
 
 /* A stage is used again at once: what waits for room is copied. */
-static int submit_stage(struct operation *op, const struct loan *loan,
-                        uint64_t length) {
-  op->message.flags = 0;
-  op->message.slice.region = NULL;
-  op->message.head = loan->pointer;
-  op->message.length = length;
-  int status = submit(op, op->message.timeout);
-  if (status < 0 || op->state != QUEUED || length == 0)
-    return status;
+static int keep_stage(struct operation *op, const uint8_t *bytes,
+                      uint64_t length) {
   op->block = pool_take(op->session, length);
   if (!op->block)
     return withdraw(op, PERIGEE_NO_MEMORY);
-  op->message.head = memcpy(op->block, loan->pointer, length);
-  return status;
+  op->message.head = memcpy(op->block, bytes, length);
+  op->message.length = length;
+  op->message.flags = 0;
+  op->message.slice.region = NULL;
+  backlog_add(op, RING_REQUEST);
+  return op->index;
+}
+
+static int submit_stage(struct operation *op, const struct loan *loan,
+                        uint64_t length) {
+  enter(op, op->message.timeout);
+  struct record r = {.kind = RECORD_REQUEST,
+                     .flags = RECORD_CODE | RECORD_CAPACITY,
+                     .method = op->message.method,
+                     .operation = op->index,
+                     .generation = op->generation,
+                     .code = op->message.code,
+                     .capacity = op->message.capacity,
+                     .remaining = remaining(op),
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REQUEST, &r, loan->pointer))
+    return keep_stage(op, loan->pointer, length);
+  step(op, PUBLISH);
+  return op->index;
 }
 
 static int submit_block(struct operation *op, const struct loan *loan,

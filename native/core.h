@@ -443,6 +443,10 @@ bool engine_room(const struct perigee_engine *engine);
 /* Fills in the parts of a record; what does not fit in it is exposed. */
 int outgoing_plan(struct operation *op, const struct perigee_message *message,
                   struct outgoing *out);
+/* A record of a raw head that travels in it; false: it has to wait for room, or
+ * for others that do. */
+bool outgoing_bytes(struct perigee_session *session, enum ring ring,
+                    const struct record *record, const uint8_t *head);
 /* Encodes and publishes; false: no room now. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);

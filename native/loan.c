@@ -116,7 +116,8 @@ int loan_begin(struct perigee_session *session, enum ring ring,
       !share_may(session->share, SHARE_OPERATIONS, 1))
     return fail(engine, PERIGEE_NO_MEMORY,
                 "the peer has not let go of what it was lent before");
-  *loan = (struct loan){.length = capacity};
+  loan->length = capacity;
+  loan->stage = NULL;
   int status = capacity <= session->eager ? lend_stage(engine, loan)
                                           : lend_block(session, loan);
   if (status < 0)

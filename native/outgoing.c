@@ -90,6 +90,26 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
   return status < 0 ? status : check_limits(op, out);
 }
 
+bool outgoing_bytes(struct perigee_session *session, enum ring ring,
+                    const struct record *r, const uint8_t *bytes) {
+  struct lane *lane = session->lane;
+  const struct perigee_transport *t = lane_table(lane);
+  uint64_t size = record_size(r);
+  uint8_t *head, *to = list_empty(&session->backlog[ring])
+                           ? t->reserve(lane, ring, size)
+                           : NULL;
+  if (!to) {
+    session->counters.stalls++;
+    return false;
+  }
+  record_encode(r, to, &head, NULL);
+  memcpy(head, bytes, r->head_length);
+  t->publish(lane, ring, size);
+  session->counters.bytes_sent += r->head_length;
+  session_wake(session);
+  return true;
+}
+
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out) {
   struct lane *lane = session->lane;

@@ -322,10 +322,30 @@ int perigee_reply_abort(struct perigee_engine *engine, int served) {
 /* The block is the operation's from here on, and the head of a reply that lies
  * in the arena is referred to where it is. A request's head that was pulled
  * into a block of ours has been read by now. */
-static void hand_over(struct operation *op, const struct loan *loan) {
+static int answer_block(struct operation *op, const struct loan *loan,
+                        uint64_t length) {
+  struct perigee_message m = {.head = loan->pointer, .length = length};
   served_unlend(op);
   op->head_lent = true;
   op->head_loan = loan->source;
+  return served_answer(op, &m);
+}
+
+static int answer_stage(struct operation *op, const uint8_t *bytes,
+                        uint64_t length) {
+  struct record r = {.kind = RECORD_REPLY,
+                     .method = op->index,
+                     .operation = op->peer_operation,
+                     .generation = op->peer_generation,
+                     .remaining = op->generation,
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REPLY, &r, bytes))
+    return served_answer(
+        op, &(struct perigee_message){.head = bytes, .length = length});
+  if (costs(op->session, length))
+    learn_size(op->session, length);
+  step(op, ANSWER);
+  return after_reply(op, 1);
 }
 
 BESIDE reply_commit_shared(struct perigee_engine *engine, int served,
@@ -347,10 +367,8 @@ int perigee_reply_commit(struct perigee_engine *engine, int served,
     return fail(engine, PERIGEE_INVALID, "no such loan is open");
   if ((status = loan_check(session, RING_REPLY, length)) < 0)
     return status;
-  if (!loan->stage)
-    hand_over(op, loan);
-  struct perigee_message m = {.head = loan->pointer, .length = length};
-  status = served_answer(op, &m);
+  status = loan->stage ? answer_stage(op, loan->pointer, length)
+                       : answer_block(op, loan, length);
   loan_close(session, RING_REPLY);
   return status;
 }

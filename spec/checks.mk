@@ -29,7 +29,8 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 .PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
-.PHONY: hostile test-opaque check-rdma rdma-shell fuzz fuzz-planted lint format check-install
+.PHONY: hostile test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
+.PHONY: format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all
@@ -154,6 +155,13 @@ fuzz: ## each decoder's fuzzer for FUZZ_SECONDS, then its coverage
 	.ci/deps build fuzz
 	$(MAKE) fuzzers
 	spec/support/fuzz build/fuzz $(FUZZ_SECONDS)
+
+fuzz-agents: ## whole agents that a liar talks to, for FUZZ_SECONDS each
+	.ci/deps build test
+	$(MAKE) all
+	PERIGEE_FUZZ_SECONDS=$(FUZZ_SECONDS) \
+	  PERIGEE_FUZZ_SEED=$${PERIGEE_FUZZ_SEED:-$$RANDOM} \
+	  LIMIT=$$((3 * $(FUZZ_SECONDS) + 600)) ONLY=lua/agents_fuzz $(RUN) specs
 
 fuzz-planted: ## each fuzzer must find the bug planted for it
 	.ci/deps build fuzz

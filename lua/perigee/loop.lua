@@ -86,7 +86,8 @@ local function drain(engine, worker, target)
     if kind == REQUEST and band(event.flags, TYPED) ~= 0 then
       if not worker then return false end
       engine.i = engine.i + 1
-      worker.serving = true
+      worker.engine, worker.served = engine, event.operation
+      worker.session, worker.serving = event.session, true
       M.serve(engine, event, worker)
       worker.serving = false
       if state.leader ~= worker then return false end
@@ -273,7 +274,7 @@ end
 local function take_worker()
   local worker = table.remove(pool)
   if not worker then
-    worker = { served = false, serving = false }
+    worker = { engine = false, served = false, session = 0, serving = false }
     worker.co = create(function() return body(worker) end)
   end
   worker.generation = state.generation

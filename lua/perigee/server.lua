@@ -71,8 +71,7 @@ function loop.serve(engine, event, worker)
   if not method or method.kind ~= "typed" then
     return refuse(engine, served, NO_METHOD, "no typed method has this id")
   end
-  worker.engine, worker.served, worker.method = engine, served, method
-  worker.session, worker.context = event.session, false
+  worker.method, worker.context = method, false
   if band(event.flags, SLICE) ~= 0 then
     return serve_slice(engine, event, served, method, worker)
   end

@@ -14,6 +14,8 @@ local SERVICE = {
   end,
 }
 
+-- capacity: of inplace methods, what a caller has to offer for the reply at
+-- least; who offers less is refused before the handler runs.
 local METHOD = {
   raw = check.boolean, inplace = check.boolean, idempotent = check.boolean,
   landing = check.callable, capacity = check.count,

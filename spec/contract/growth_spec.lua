@@ -6,7 +6,7 @@ local ffi = require "ffi"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
-local function server(child, perigee_, ffi_)
+local function server(child, perigee_)
   local agent = assert(child.cases.agent("worker"))
   agent.engine:alloc(4096, { name = "m", access = "rw" })
   agent:serve {
@@ -15,8 +15,7 @@ local function server(child, perigee_, ffi_)
       add = function(a, b) return a + b end,
       echo = { raw = true, function(request) return request end },
       copy = { raw = true, inplace = true, function(request, reply)
-        ffi_.copy(reply.pointer, request.pointer, request.length)
-        return request.length
+        return reply:write(request)
       end },
       collect = function()
         collectgarbage()

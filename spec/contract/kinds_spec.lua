@@ -27,8 +27,7 @@ local function server(child, _, ffi_)
       empty = { raw = true, function() end },
       number = { raw = true, function() return 42 end },
       copy = { raw = true, inplace = true, function(request, reply)
-        ffi_.copy(reply.pointer, request.pointer, request.length)
-        return request.length
+        return reply:write(request)
       end },
       capacity = { raw = true, inplace = true, function(_, reply)
         local text = tostring(reply.length)

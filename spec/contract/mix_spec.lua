@@ -5,7 +5,7 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
-local function server(child, perigee_, ffi_)
+local function server(child, perigee_)
   local agent = assert(child.cases.agent("worker"))
   local region = agent.engine:alloc(2 ^ 24)
   agent.engine:alloc(2 ^ 24, { name = "m", access = "rw" })
@@ -20,8 +20,7 @@ local function server(child, perigee_, ffi_)
       end,
       echo = { raw = true, function(request) return request end },
       copy = { raw = true, inplace = true, function(request, reply)
-        ffi_.copy(reply.pointer, request.pointer, request.length)
-        return request.length
+        return reply:write(request)
       end },
       slice = function(slice) return slice end,
       -- Calls back as often as it is asked to, at once.

@@ -4,7 +4,7 @@ local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local process = require "spec.support.process"
 
-local function server(child, perigee, ffi_)
+local function server(child, perigee)
   local calls = 0
   child.serve {
     name = "results", version = 1,
@@ -15,8 +15,7 @@ local function server(child, perigee, ffi_)
       end },
       copy = { raw = true, inplace = true, function(request, reply)
         calls = calls + 1
-        ffi_.copy(reply.pointer, request.pointer, request.length)
-        return request.length
+        return reply:write(request)
       end },
       add = function(a, b) return a + b end,
       compare = function(a, b) return b - a == 1 and a < b end,

@@ -4,8 +4,8 @@
 -- each batch an honest call has to be answered; nothing may raise out of the
 -- loop, and the net below the dispatch of events must not have caught anything.
 --
--- PERIGEE_FUZZ_SEED, PERIGEE_FUZZ_SECONDS: where it begins, and how long it goes
--- on (make fuzz-agents). What failed is had again by the seed that is told.
+-- PERIGEE_FUZZ_SEED, PERIGEE_FUZZ_SECONDS: where it begins, and how long it
+-- goes on (make fuzz-agents). What failed is told with its seed.
 local cases = require "spec.support.cases"
 local liars = require "spec.support.liar"
 local native = require "perigee.native"
@@ -69,7 +69,8 @@ describe("agents that a liar talks to", function()
 
   local function all_is_well(seed)
     local future = perigee.spawn(function()
-      return assert(client:proxy("server", "victim", { timeout = 10 })):add(1, 2)
+      local victim = assert(client:proxy("server", "victim", { timeout = 10 }))
+      return victim:add(1, 2)
     end)
     assert.is_true(liar:until_true(function() return future:done() end, 20),
                    "no answer after seed " .. seed)
@@ -85,13 +86,13 @@ describe("agents that a liar talks to", function()
     repeat
       meets(seed)
       local fine, why = pcall(run, seed)
-      if not fine then error(("seed %d: %s"):format(seed, tostring(why)), 0) end
+      if not fine then error("seed " .. seed .. ": " .. tostring(why), 0) end
       all_is_well(seed)
       lies, seed = lies + liar.lies, seed + 1
     until seed >= SEED + BATCHES and native.clock() >= finish
     assert.is_true(lies > BATCHES * BATCH / 4)
     if SECONDS > 0 then
-      io.stderr:write(("%d lies, seeds %d to %d\n"):format(lies, SEED, seed - 1))
+      io.stderr:write(("%d lies, by seeds up to %d\n"):format(lies, seed - 1))
     end
   end
 
@@ -177,6 +178,9 @@ describe("agents that a liar talks to", function()
           if proxy then
             proxy.async:add("x")
             proxy:close()
+            local _, err = proxy:add("x")
+            assert(err.kind == "closed" or err.kind == "no_method",
+                   tostring(err))
           end
         end
         return true

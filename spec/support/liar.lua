@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A peer that lies: an engine of the core without the Lua that is above it, so
--- that it can say whatever the core's scan lets pass. It is in the same process
--- as the honest agents, and polled by turns with their loop. All that it says
--- comes from a seed.
+-- that it can say whatever the core's scan lets pass. It is in one process with
+-- the honest agents, and polled by turns with their loop. All that it says is
+-- told by a seed.
 --
 -- It dials (liar:dial) and floods with calls (liar:call), and it listens and
--- answers what it is asked (liar.listening); answers to what is not method 0, or
--- to all (liar.describes false), are lies.
+-- answers what it is asked: by liar.answer, if that is set, else with lies, but
+-- that it describes a service truly if liar.describes is set.
 local perigee = require "perigee"
 local native = require "perigee.native"
 
@@ -99,8 +99,8 @@ function value(chance, depth)
   return a_table(chance, depth)
 end
 
-local COUNTS = { 0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 8, 249, 250,
-                 250 }
+local COUNTS = { 0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 8, 249, 250, 251, 252, 8000,
+                 10000 }
 
 -- Typed data; mostly such as the scan lets pass.
 local function typed(chance, out)
@@ -111,12 +111,12 @@ local function typed(chance, out)
   else
     for _ = 1, n do out:encode(value(chance, 0)) end
   end
-  if false then out:put(TWICE) end
+  if chance.one_in(5) then out:put(TWICE) end
   if chance.one_in(3) then out:encode(chance.next(4)) end -- a slice's place
   if chance.one_in(30) then
-    local bytes, at = out:tostring(), nil
+    local bytes = out:tostring()
     if #bytes > 0 then
-      at = chance.next(#bytes)
+      local at = chance.next(#bytes)
       out:reset():put(bytes:sub(1, at - 1), string.char(chance.next(256) - 1),
                       bytes:sub(at + 1))
     end
@@ -193,6 +193,7 @@ on[C.PERIGEE_EVENT_REQUEST] = function(liar, event)
   if event.method == 0 and liar.describes then
     return describe(liar, event.operation)
   end
+  if liar.answer then return liar:answer(event.operation) end
   if not liar.chance.one_in(50) then lie(liar, event.operation) end
 end
 
@@ -203,6 +204,9 @@ on[C.PERIGEE_EVENT_LANDING] = function(liar, event)
 end
 
 on[C.PERIGEE_EVENT_REPLY] = function(liar, event)
+  local f = liar.waiting[event.operation]
+  liar.waiting[event.operation] = nil
+  if f then f(event) end
   give_back(liar, event)
   liar.ended = liar.ended + 1
 end
@@ -277,20 +281,45 @@ function Liar:call(methods)
   end
 end
 
+--- A message of typed values; with a slice, if one is given its length.
+function Liar:typed(length, ...)
+  local m, out = native.message_t(), buffer.new()
+  for i = 1, select("#", ...) do out:encode((select(i, ...))) end
+  self.turn = self.turn % 4096 + 1
+  self.buffers[self.turn] = out
+  m.head, m.length = out:ref()
+  m.flags, m.timeout = C.PERIGEE_TYPED, 5e9
+  if length then
+    m.slice.region, m.slice.length = self.region, length
+    m.slice.count, m.slice.stride = 1, length
+  end
+  return m
+end
+
+--- Sends a message as a call; on_reply is called with the event of its end.
+function Liar:send(message, on_reply)
+  local operation = C.perigee_call(self.session, message)
+  assert(operation >= 0)
+  self.begun = self.begun + 1
+  self.waiting[operation] = on_reply
+end
+
 function Liar:close()
   if self.handle then C.perigee_engine_close(self.handle) end
   self.handle = false
 end
 
---- A liar that listens at address and lies by seed.
-function M.new(address, seed)
+--- A liar that listens at address and lies by seed. pool: of its engine.
+function M.new(address, seed, pool)
   local options, out = native.options_t(), ffi.new "struct perigee_engine *[1]"
   C.perigee_options(options)
+  options.pool = pool or options.pool
   assert(C.perigee_engine_open(options, out) == 0)
   local liar = setmetatable({
     handle = out[0], events = native.events_t(64), chance = M.chance(seed),
     bytes = native.bytes_t(2 ^ 17), buffers = {}, turn = 0, session = nil,
-    lies = 0, begun = 0, ended = 0, describes = true,
+    lies = 0, begun = 0, ended = 0, describes = true, answer = false,
+    waiting = {},
   }, Liar)
   local region = ffi.new "struct perigee_region *[1]"
   assert(C.perigee_region_alloc(liar.handle, nil, REGION, 0, nil, region) == 0)

@@ -1,0 +1,258 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What hostile peers sent, one by one, that used to raise out of the loop or to
+-- take what is not theirs. (agents_fuzz_spec.lua looks for more of it.)
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local liars = require "spec.support.liar"
+local native = require "perigee.native"
+local perigee = require "perigee"
+
+local C = native.C
+
+describe("who is lied to", function()
+  local before, errors, liar, server, client
+
+  before_each(function()
+    before, errors = perigee.log, {}
+    perigee.log = function(level, message)
+      if level == "error" then errors[#errors + 1] = message end
+    end
+    server, client = assert(cases.agent "server"), assert(cases.agent "client")
+    server:serve { name = "honest", version = 1, methods = {
+      add = function(a, b) return a + b end,
+      copy = { raw = true, inplace = true, function(request, reply)
+        return reply:write(request)
+      end },
+      put = { landing = function(length)
+                return server.engine:alloc(4096):slice(0, length)
+              end, function(slice) return slice.length end },
+      many = function(n)
+        local list = {}
+        for i = 1, n do list[i] = i end
+        return unpack(list)
+      end,
+    } }
+    liar = liars.new(cases.address "liar", 1)
+  end)
+  after_each(function()
+    perigee.log = before
+    liar:close()
+    cases.cleanup()
+  end)
+
+  -- The results of f, which runs in a task while the liar is polled.
+  local function during(f)
+    local future = perigee.spawn(f)
+    assert.is_true(liar:until_true(function() return future:done() end))
+    return future:wait()
+  end
+
+  local function honest()
+    return assert(client:proxy("server", "honest", { timeout = 10 }))
+  end
+
+  local function goes_on()
+    assert.equal(3, during(function() return honest():add(1, 2) end))
+    assert.same({}, errors)
+  end
+
+  -- The status that the server answers a message with.
+  local function status_of(message, method)
+    local status
+    assert.is_truthy(liar:dial(server.address))
+    message.method = method
+    liar:send(message, function(event) status = event.status end)
+    assert.is_true(liar:until_true(function() return status end))
+    return status
+  end
+
+  local function values(n)
+    local list = {}
+    for i = 1, n do list[i] = i end
+    return unpack(list, 1, n)
+  end
+
+  it("by a slice and 7,000 values goes on serving", function()
+    for _, method in ipairs { 0, 1, 4 } do -- describe, add, put
+      assert.is_true(status_of(liar:typed(100, values(7000)), method) < 0)
+      assert.is_true(status_of(liar:typed(nil, values(7000)), method) < 0)
+    end
+    goes_on()
+  end)
+
+  it("by a key given twice, again and again, says so and goes on", function()
+    local twice = "\9\2\33k\1\33k\2"
+    for i = 1, 3000 do
+      local m = native.message_t()
+      m.head, m.length, m.flags = twice, #twice, C.PERIGEE_TYPED
+      m.timeout = 5e9
+      local status = status_of(m, 1)
+      if status ~= C.PERIGEE_PROTOCOL then
+        error(("call %d: status %d"):format(i, status))
+      end
+    end
+    goes_on()
+  end)
+
+  it("about its capacity refuses it", function()
+    for _, capacity in ipairs { 2 ^ 41, 2 ^ 53, 2 ^ 63, -1LL } do
+      local m = native.message_t()
+      m.head, m.length, m.timeout = liar.bytes, 10000, 5e9
+      m.capacity = capacity
+      assert.equal(C.PERIGEE_TOO_LARGE, status_of(m, 2))
+    end
+    goes_on()
+  end)
+
+  it("about the name of a service tells no address of its own", function()
+    local text
+    assert.is_truthy(liar:dial(server.address))
+    liar:send(liar:typed(nil, {}), function(event)
+      text = ffi.string(event.pointer, event.length)
+    end)
+    assert.is_true(liar:until_true(function() return text end))
+    assert.matches("there is no service", text)
+    assert.is_nil(text:find("0x", 1, true))
+  end)
+
+  -- What a call of the liar's service gives, which answers with message.
+  local function answered(message, name, options)
+    liar.answer = function(_, served)
+      C.perigee_reply(liar.handle, served, message)
+    end
+    return during(function()
+      local proxy = assert(client:proxy(cases.address "liar", "liars"))
+      if options then proxy = proxy:with(options) end
+      return proxy[name](proxy, "x")
+    end)
+  end
+
+  local function protocol(got, err)
+    assert.is_nil(got)
+    assert.equal("protocol", err.kind)
+    assert.equal("string", type(tostring(err)))
+  end
+
+  it("about why a call failed has an error all the same", function()
+    for _, told in ipairs { { {}, {}, {}, {} }, { 1, 2, 3LL, 4 },
+                            { "no", {}, "E", true }, { false, "trace" } } do
+      local message = liar:typed(nil, unpack(told, 1, 4))
+      message.status = C.PERIGEE_REMOTE
+      local got, err = answered(message, "typed")
+      assert.is_nil(got)
+      assert.equal("remote", err.kind)
+      assert.equal("string", type(tostring(err)))
+    end
+    goes_on()
+  end)
+
+  it("by a slice with 7,000 results has an error", function()
+    protocol(answered(liar:typed(100, values(7000)), "typed"))
+    protocol(answered(liar:typed(nil, values(7000)), "typed"))
+    goes_on()
+  end)
+
+  it("by bytes that nobody has scanned decodes none of them", function()
+    local message = native.message_t()
+    local pointer = "\6\1\0\0\0"      -- an integer, as it happens
+    message.head, message.length = pointer, #pointer
+    protocol(answered(message, "typed"))
+    protocol(answered(liar:typed(100, 1), "raw"))
+    protocol(answered(liar:typed(100, 1), "inplace", {
+      into = client.engine:alloc(4096):slice() }))
+    goes_on()
+    collectgarbage()
+    assert.equal(0, client.engine:stats().pooled)
+  end)
+
+  it("by more than it said that it can take gets none of it", function()
+    local message = native.message_t()
+    message.head, message.length = liar.bytes, 65
+    local read = 0
+    protocol(answered(message, "inplace", {
+      capacity = 64, reader = function() read = read + 1 end }))
+    assert.equal(0, read)
+    message.length = 64
+    assert.equal(64, #answered(message, "inplace", { capacity = 64 }))
+  end)
+
+  it("by a loan that claims 4 GiB is told that it is too large", function()
+    liar:close()
+    os.remove((cases.address("liar"):sub(6)))
+    liar = liars.new(cases.address "liar", 1, 2 ^ 34)
+    liar.answer = function(_, served)
+      local loan = native.loan_t()
+      assert.equal(0, C.perigee_reply_begin(liar.handle, served, 2 ^ 32, loan))
+      C.perigee_reply_commit(liar.handle, served, 2 ^ 32)
+    end
+    local got, err = during(function()
+      local proxy = assert(client:proxy(cases.address "liar", "liars",
+                                        { transport = nil }))
+      return proxy:raw("x")
+    end)
+    assert.is_nil(got)
+    assert.equal("too_large", err.kind)
+    goes_on()
+  end)
+
+  it("about what a service is opens none", function()
+    local methods = {}
+    for i = 1, 3 do methods[i] = { id = 1, kind = "typed" } end
+    for _, told in ipairs {
+      { version = 1, methods = methods },
+      { version = 1, methods = { close = { id = 1, kind = "typed" } } },
+      { version = 1, methods = { with = { id = 1, kind = "typed" } } },
+      { version = 1, methods = { async = { id = 1, kind = "typed" } } },
+      { version = 1, methods = { [""] = { id = 1, kind = "typed" } } },
+      { version = 1, methods = { [("n"):rep(256)] = { id = 1 } } },
+      { version = 0 / 0, methods = {} }, { version = "1", methods = {} },
+      { version = 1, methods = { a = { id = 2 ^ 16, kind = "typed" } } },
+    } do
+      liar.describes = false
+      local message = liar:typed(nil, told)
+      liar.answer = function(_, served)
+        C.perigee_reply(liar.handle, served, message)
+      end
+      protocol(during(function()
+        return client:proxy(cases.address "liar", "some")
+      end))
+    end
+    goes_on()
+  end)
+
+  it("by more values than may travel is told whose fault it is", function()
+    during(function()
+      local proxy = honest()
+      assert.equal(250, select("#", proxy:many(250)))
+      local got, err = proxy:many(251)
+      assert.is_nil(got)
+      assert.equal("remote", err.kind)
+      local fine, message = pcall(proxy.add, proxy, values(251))
+      assert.is_false(fine)
+      assert.matches("250", message)
+      assert.equal(3, proxy:add(1, 2, values(248)))
+    end)
+    goes_on()
+  end)
+
+  it("where the library itself fails loses the session, not the loop",
+     function()
+    assert.is_truthy(liar:dial(server.address))
+    local methods = server.engine.methods
+    for _, flags in ipairs { C.PERIGEE_TYPED, 0 } do
+      server.engine.methods = setmetatable({}, { __index = function()
+        error "a fault in the library"
+      end })
+      local m = native.message_t()
+      m.flags, m.timeout, m.method = flags, 5e9, 1
+      assert.is_truthy(liar:dial(server.address))
+      liar:send(m)
+      assert.is_true(liar:until_true(function() return not liar.session end))
+      assert.equal(1, #errors)
+      assert.matches("a fault in the library", errors[1])
+      errors = {}
+      server.engine.methods = methods
+      goes_on()
+    end
+  end)
+end)

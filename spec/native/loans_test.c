@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * loans_test.c - what lies behind the memory that is lent to be filled, and
+ * what becomes of programs that write there.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support.h"
+
+enum { EAGER = 8 * KIB };
+
+static const uint64_t capacities[] = {0, 1, 63, 100, EAGER, EAGER + 1, 100000};
+enum { CAPACITIES = sizeof capacities / sizeof *capacities };
+
+static void overrun(const struct perigee_loan *loan, uint64_t capacity) {
+  memset(loan->pointer, 0x77, capacity + 12);
+}
+
+static void a_request_beyond_its_loan_is_not_sent(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  for (int i = 0; i < CAPACITIES; i++) {
+    struct perigee_message m = {.timeout = -1};
+    struct perigee_loan loan;
+    assert_int_equal(perigee_call_begin(p.session[0], capacities[i], &loan), 0);
+    overrun(&loan, capacities[i]);
+    assert_int_equal(perigee_call_commit(p.session[0], &m, capacities[i]),
+                     PERIGEE_RANGE);
+    assert_int_equal(perigee_call_begin(p.session[0], capacities[i], &loan), 0);
+    overrun(&loan, capacities[i]);
+    assert_int_equal(perigee_call_abort(p.session[0]), PERIGEE_RANGE);
+    assert_int_equal(perigee_call_abort(p.session[0]), PERIGEE_OK);
+  }
+  pair_close(&p);
+}
+
+static void a_reply_beyond_its_loan_is_still_to_be_made(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  for (int i = 0; i < CAPACITIES; i++) {
+    struct perigee_message m = {.timeout = -1}, r = {.head = "x", .length = 1};
+    struct perigee_loan loan;
+    int call = perigee_call(p.session[0], &m);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_int_equal(
+        perigee_reply_begin(p.engine[1], e.operation, capacities[i], &loan), 0);
+    overrun(&loan, capacities[i]);
+    assert_int_equal(
+        perigee_reply_commit(p.engine[1], e.operation, capacities[i]),
+        PERIGEE_RANGE);
+    assert_int_equal(perigee_reply(p.engine[1], e.operation, &r), 0);
+    assert_int_equal(ended(&p, 0, call, 0).length, 1);
+  }
+  pair_close(&p);
+}
+
+/* Nothing of an engine's lies behind what it lends: in a child, which may die
+ * of it, all that is written there up to a fault changes no other loan. */
+static void far_beyond_a_loan_is_nothing(void **state) {
+  struct pair p;
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    struct perigee_loan loan, other;
+    pair_open(&p, *state);
+    perigee_call_begin(p.session[1], 64, &other);
+    memset(other.pointer, 1, 64);
+    perigee_call_begin(p.session[0], 64, &loan);
+    memset(loan.pointer, 0x77, 1 << 20);
+    for (int i = 0; i < 64; i++)
+      if (other.pointer[i] != 1)
+        _exit(1);
+    if (perigee_call_abort(p.session[0]) != PERIGEE_RANGE ||
+        perigee_call_abort(p.session[1]) != PERIGEE_OK)
+      _exit(2);
+    signal(SIGSEGV, SIG_DFL);
+    perigee_call_begin(p.session[0], 64, &loan);
+    memset(loan.pointer, 0x77, 4 << 20);
+    _exit(3); /* the fault did not come */
+  }
+  int how;
+  waitpid(child, &how, 0);
+  assert_true(WIFSIGNALED(how));
+  assert_int_equal(WTERMSIG(how), SIGSEGV);
+}
+
+/* What was lent as a stage, and waits for room, was copied. */
+static void stages_are_lent_again_while_requests_wait(void **state) {
+  enum { CALLS = 400, LENGTH = 1000 };
+  struct pair p;
+  struct perigee_loan loan;
+  pair_open(&p, *state);
+  for (int i = 0; i < CALLS; i++) {
+    struct perigee_message m = {.timeout = -1};
+    assert_int_equal(perigee_call_begin(p.session[0], LENGTH, &loan), 0);
+    memset(loan.pointer, i & 255, LENGTH);
+    assert_true(perigee_call_commit(p.session[0], &m, LENGTH) >= 0);
+  }
+  for (int seen = 0, ends = 0; ends < CALLS;)
+    for (int side = 0; side < 2; side++) {
+      struct perigee_event e;
+      poll_side(&p, side);
+      if (!taken(&p, side, &e))
+        continue;
+      ends += side == 0;
+      if (side == 0)
+        continue;
+      assert_int_equal(e.length, LENGTH);
+      assert_int_equal(e.pointer[0], seen & 255);
+      assert_int_equal(e.pointer[LENGTH - 1], seen++ & 255);
+      assert_int_equal(
+          perigee_reply_begin(p.engine[1], e.operation, LENGTH, &loan), 0);
+      memset(loan.pointer, 7, LENGTH);
+      assert_true(perigee_reply_commit(p.engine[1], e.operation, LENGTH) >= 0);
+    }
+  settle(&p);
+  assert_int_equal(perigee_counters(p.engine[0], NULL)->pooled, 0);
+  pair_close(&p);
+}
+
+static void huge_capacities_are_refused(void **state) {
+  struct pair p;
+  struct perigee_loan loan;
+  const uint64_t huge[] = {UINT64_C(1) << 41, UINT64_C(1) << 63, UINT64_MAX};
+  pair_open(&p, *state);
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(perigee_call_begin(p.session[0], huge[i], &loan),
+                     PERIGEE_TOO_LARGE);
+  pair_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_request_beyond_its_loan_is_not_sent),
+      cmocka_unit_test(a_reply_beyond_its_loan_is_still_to_be_made),
+      cmocka_unit_test(far_beyond_a_loan_is_nothing),
+      cmocka_unit_test(stages_are_lent_again_while_requests_wait),
+      cmocka_unit_test(huge_capacities_are_refused),
+  };
+  return RUN_MATRIX("loans", tests);
+}
