@@ -101,7 +101,8 @@ enum perigee_encrypt {
 
 /* All that an engine can be told. perigee_options fills in the defaults. */
 struct perigee_options {
-  uint32_t operations;      /* in flight at once, both roles: 16384, <= 65536 */
+  uint32_t operations;      /* in flight at once: 16384, <= 65536; own ones at
+                               most 15/16 of it, those of peers 7/8 */
   uint32_t sessions;        /* at once: 1024 */
   uint32_t regions;         /* exported at once: 1024, at most 4096 */
   uint32_t hellos;          /* strangers in their hello at once: 256; beyond

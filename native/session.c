@@ -178,6 +178,8 @@ may_serve_some(const struct perigee_session *s) {
     n = o->serving - serving;
   while (n > 0 && !share_may(s->share, SHARE_OPERATIONS, n))
     n /= 2;
+  if (n == 0 && serving == 0 && share_spare(s->share, SHARE_OPERATIONS))
+    n = 1; /* its peer's other sessions do not silence it */
   if (peer->reply_size * n <= o->untaken - s->untaken_bytes)
     return n;
   uint64_t left = (o->untaken - s->untaken_bytes) / peer->reply_size + 1;

@@ -84,6 +84,12 @@ static inline bool share_may(const struct share *s, enum share_kind kind,
   return rest > q->reserve && own <= q->factor * (rest - q->reserve);
 }
 
+/* Is there any, beside what is kept for newcomers? */
+static inline bool share_spare(const struct share *s, enum share_kind kind) {
+  const struct quota *q = &s->all->quota[kind];
+  return s->all->engine.used[kind] + q->reserve < q->limit;
+}
+
 static inline void share_add(struct share *s, enum share_kind kind,
                              uint64_t n) {
   s->used[kind] += n;
