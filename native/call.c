@@ -137,6 +137,7 @@ void call_given(struct operation *op) {
     call_let_go(op);
   if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
     step(op, LEND);
+    operation_count(op); /* that the peer keeps from us */
     return;
   }
   step(op, GIVEN);
@@ -210,7 +211,7 @@ static int submit(struct operation *op, int64_t timeout) {
   lane_table(session->lane)->mark(session->lane, op->index, op->generation);
   int status = list_empty(backlog) ? publish(op) : 0;
   if (status == 0)
-    list_append(backlog, &op->queue);
+    backlog_add(op, RING_REQUEST);
   return status < 0 ? withdraw(op, status) : op->index;
 }
 
@@ -362,7 +363,7 @@ static int submit_stage(struct operation *op, const struct loan *loan,
   int status = submit(op, op->message.timeout);
   if (status < 0 || op->state != QUEUED || length == 0)
     return status;
-  op->block = pool_take(op->engine, length);
+  op->block = pool_take(op->session, length);
   if (!op->block)
     return withdraw(op, PERIGEE_NO_MEMORY);
   op->message.head = memcpy(op->block, loan->pointer, length);
@@ -372,6 +373,7 @@ static int submit_stage(struct operation *op, const struct loan *loan,
 static int submit_block(struct operation *op, const struct loan *loan,
                         uint64_t length) {
   bool pushes = lane_table(op->session->lane)->pushes;
+  operation_expose(op, length);
   op->message.head = pushes ? loan->pointer : NULL;
   op->message.length = pushes ? length : 0;
   op->message.slice.region = NULL;
@@ -405,6 +407,14 @@ int perigee_call_commit(struct perigee_session *session,
       !(op = take(session, OP_CALL, RECORD_REQUEST, message))) {
     loan_abort(session, RING_REQUEST);
     return status;
+  }
+  if (!loan->stage && !share_may(session->share, SHARE_EXPOSED, length)) {
+    session->share->all->refused++;
+    operation_free(op);
+    loan_abort(session, RING_REQUEST);
+    return fail(session->engine, PERIGEE_NO_MEMORY,
+                "the peer has not let go of what it was lent before (option "
+                "pool)");
   }
   session->counters.calls++;
   status = loan->stage ? submit_stage(op, loan, length)

@@ -199,6 +199,9 @@ static int befall(struct perigee_session *s, const struct offer *offer) {
 int hello_open(struct perigee_session *s, struct offer *offer,
                char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
+  int status = shares_join(s, reason, REASON);
+  if (status < 0)
+    return status;
   struct lane_options lane = {.ring = o->ring,
                               .pool = o->pool,
                               .operations = o->operations,
@@ -213,12 +216,13 @@ int hello_open(struct perigee_session *s, struct offer *offer,
                               .streams = o->streams,
                               .seal = s->sealed ? s->keys->session : NULL,
                               .aes = s->aes,
+                              .share = s->share,
                               .session = s,
                               .stir = turns_stir,
                               .watch = lane_watch,
                               .close = lane_close,
                               .tell = tell};
-  int status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
+  status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)
     status = s->transport->open(&lane, &s->lane, offer, reason);
   if (status == PERIGEE_OK && s->engine->faults)

@@ -17,6 +17,7 @@
 #include "machine.h"
 #include "perigee.h"
 #include "region.h"
+#include "shares.h"
 #include "strangers.h"
 #include "timers.h"
 #include "transport/fault.h"
@@ -76,6 +77,11 @@ struct operation {
   bool landed;       /* a landing was asked for */
   bool unseen;       /* the program has not heard of it as a request */
   bool head_lent;    /* a head that came lies in a block of our own arena */
+  bool counted;      /* one of its peer's operations (shares.h) */
+  bool holds;        /* that, or some of what follows */
+  bool untaken;      /* its reply waits for the caller to look at it: */
+  uint64_t left;     /* so many bytes */
+  uint64_t exposed;  /* bytes that it counts for, of that kind */
   struct source head_loan;
   int status;
   struct part *parts[PARTS];
@@ -161,9 +167,9 @@ struct perigee_session {
   struct origin *origin; /* NULL: it is none */
   bool waits_turn;       /* before what has come is read on (strangers.h) */
   uint8_t tries;         /* to be let in by a listener that is crowded */
-  struct node turn;      /* in engine->hot or cold */
-  uint32_t quiet;        /* polls in a row that found nothing */
-  bool cold;
+  struct node turn;      /* in engine->hot, unless it is parked (turns.c) */
+  bool parked;
+  int64_t used; /* when an operation last began, or moved a payload */
   struct perigee_engine *engine;
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
@@ -188,6 +194,7 @@ struct perigee_session {
   bool same_host;       /* proven (neighbour.h): its socket tells its end */
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
+  bool silent;          /* nothing was to be said at the last look */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
@@ -210,14 +217,19 @@ struct perigee_session {
   char considered[2 * REASON]; /* a line on each of the others */
   uint64_t eager;              /* as both allow */
   uint64_t nonce, probe[2];
+  struct perigee_session *next_nonce; /* in engine->by_nonce */
   const struct perigee_transport *transport;
   struct lane *lane;
   struct node operations;
   struct node backlog[RINGS]; /* wait for room, in order */
   struct node recvs, recv_imms, sends;
+  struct node granted;  /* in engine->granted, if told of a region, ever */
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
-  uint32_t serving;
+  struct share *share;    /* NULL until its peer is known */
+  uint64_t descriptors;   /* that its share counts, but for those of its lane */
+  uint32_t untaken;       /* replies that wait to be looked at, and */
+  uint64_t untaken_bytes; /* their bytes */
   struct operation *arriving; /* a request that later ones may not overtake */
   struct loan loans[RINGS];
   struct perigee_remote *remotes;
@@ -225,7 +237,6 @@ struct perigee_session {
   struct operation *connect;
   struct timer timer; /* of hello; without a socket all its life */
   struct wire wire;
-  uint32_t granted_count;
   uint32_t *seen; /* with faults: of each operation of the peer the last */
   struct perigee_counters counters;
 };
@@ -280,19 +291,24 @@ struct perigee_engine {
   struct node fresh;
   struct neighbours *neighbours; /* neighbour.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
-  struct node hot, cold; /* open sessions: polled each time, and in turn */
-  uint32_t cold_count;
-  struct node news, losses;       /* sessions with ACCEPTED, LOST to be told */
-  struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
+  struct node granted; /* sessions whose peer may be inside of a region */
+  struct node hot;     /* sessions to poll; others are parked (turns.c) */
+  struct node *turn;   /* of them the next, in turns_poll */
+  uint32_t hot_count, parked;
+  struct node news, losses; /* sessions with ACCEPTED, LOST to be told */
+  struct perigee_session **by_nonce; /* chains of those called over TCP */
+  struct perigee_session **by_id;    /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
   struct operation *table;
   uint32_t table_used, live;
+  uint32_t swept;   /* of the table, by messages_sweep */
   struct node free; /* operations */
   struct part *parts;
   struct stage *stages; /* of loan.c, that nobody has */
   uint8_t mark[16];     /* what lies behind loans: random */
   struct timers timers;
   struct regions regions;
+  struct shares shares;
   struct blocks pool;
   uint8_t *pool_memory;
   struct area pool_area; /* of all of it, for devices */
@@ -360,7 +376,7 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout);
 
 /* ---- pool.c ------------------------------------------------------------ */
 /* Private blocks for what arrives and nobody named a place for. */
-uint8_t *pool_take(struct perigee_engine *engine, uint64_t length);
+uint8_t *pool_take(struct perigee_session *session, uint64_t length);
 void pool_give(struct perigee_engine *engine, uint8_t *block);
 /* Copies into memory that stays until the next poll, or NULL. */
 uint8_t *scratch_copy(struct perigee_engine *, const uint8_t *, uint64_t);
@@ -376,6 +392,7 @@ int fabric_of(struct perigee_engine *, const struct perigee_transport *,
 void fabrics_bury(struct perigee_engine *engine);
 void fabrics_turn(struct perigee_engine *engine);
 void fabrics_ready(struct perigee_engine *engine);
+void fabrics_doze(struct perigee_engine *engine);
 /* May a range of an area go? False: a device uses it. */
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,
                     uint64_t offset, uint64_t length);
@@ -391,6 +408,11 @@ void operation_move(struct operation *op); /* to be stepped */
 /* Out of whatever list it waits in; an event not yet given is withdrawn. */
 void operation_unqueue(struct operation *op);
 void operation_free(struct operation *op);
+/* It counts as its peer's: one of its operations, so many exposed bytes; until
+ * it is free or its session is. */
+void operation_count(struct operation *op);
+void operation_expose(struct operation *op, uint64_t bytes);
+void operation_uncount(struct operation *op);
 /* Ends an own operation, whatever its kind and state: timeout, cancel, lost. */
 void operation_stop(struct operation *op, int status);
 struct operation *operation_find(struct perigee_engine *, int index);
@@ -418,6 +440,8 @@ int outgoing_plan(struct operation *op, const struct perigee_message *message,
 /* Encodes and publishes; false: no room now. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);
+/* Until there is room in the ring. */
+void backlog_add(struct operation *op, enum ring ring);
 
 /* ---- incoming.c: from a record to memory --------------------------------- */
 /* May a typed payload go on, to the peer or to the program? If not, a status,
@@ -462,7 +486,11 @@ void serve_abort(struct operation *op, int status); /* a SEND under way */
 void message_arrived(struct operation *served);
 int immediate_arrived(struct perigee_session *, uint64_t immediate);
 void message_match(struct perigee_session *session);
-void messages_sweep(struct perigee_session *session);
+/* Some of those that wait: that their senders gave up. */
+void messages_sweep(struct perigee_engine *engine);
+/* May one more immediate come? */
+bool immediates_may(const struct perigee_session *session);
+void immediates_free(struct perigee_session *session);
 void message_done(struct operation *served, int status);
 
 /* ---- transfer.c -------------------------------------------------------- */

@@ -47,6 +47,8 @@ void perigee_options(struct perigee_options *o) {
                                 .typed = (1 << 20) + 4096,
                                 .pool = 1 << 30,
                                 .serving = 1024,
+                                .mapped = UINT64_C(1) << 46,
+                                .untaken = 32 << 20,
                                 .spin = 50000,
                                 .pull = 1,
                                 .dead_after = INT64_C(3000000000),
@@ -70,6 +72,10 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "message (1 to 2^40)";
   if (o->pool < 1 << 20 || o->pool > UINT64_C(1) << 40)
     return "pool (1 MiB to 1 TiB)";
+  if (o->mapped < 1 << 30 || o->mapped > UINT64_C(1) << 47)
+    return "mapped (1 GiB to 128 TiB)";
+  if (o->untaken < 1)
+    return "untaken (at least 1)";
   if (o->streams < 1 || o->streams > STREAMS_MAX)
     return "streams (1 to 16)";
   if (o->progress != 0 && o->progress != 1)
@@ -136,15 +142,16 @@ static uint64_t table_bytes(const struct perigee_engine *engine) {
 }
 
 static uint64_t pool_bytes(const struct perigee_engine *engine) {
-  return 2 * engine->options.pool;
+  return 4 * engine->options.pool;
 }
 
 static void open_lists(struct perigee_engine *engine) {
   struct node *lists[] = {
-      &engine->ready,     &engine->given,    &engine->moving, &engine->replied,
-      &engine->fresh,     &engine->sessions, &engine->hot,    &engine->cold,
-      &engine->listeners, &engine->dead,     &engine->news,   &engine->losses,
-      &engine->free,      &engine->endpoints};
+      &engine->ready,     &engine->given,     &engine->moving,
+      &engine->replied,   &engine->fresh,     &engine->sessions,
+      &engine->hot,       &engine->listeners, &engine->dead,
+      &engine->news,      &engine->losses,    &engine->free,
+      &engine->endpoints, &engine->granted};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }
@@ -158,9 +165,10 @@ static int open_memory(struct perigee_engine *engine) {
   while (engine->id_slots < engine->options.sessions)
     engine->id_slots *= 2;
   engine->by_id = calloc(engine->id_slots, sizeof(void *));
+  engine->by_nonce = calloc(engine->id_slots, sizeof(void *));
   engine->alive = alive;
   if (!alive || !engine->table || !engine->pool_memory || !engine->scratch ||
-      !engine->by_id)
+      !engine->by_id || !engine->by_nonce)
     return PERIGEE_NO_MEMORY;
   *alive = 1;
   madvise(alive, PAGE, MADV_WIPEONFORK);
@@ -168,11 +176,15 @@ static int open_memory(struct perigee_engine *engine) {
                                     .base = engine->pool_memory,
                                     .length = pool_bytes(engine),
                                     .chunk = POOL_CHUNK};
-  return blocks_open(&engine->pool, pool_bytes(engine), engine->options.pool);
+  /* What counts are the bytes asked for, less than those of their blocks. */
+  return blocks_open(&engine->pool, pool_bytes(engine),
+                     2 * engine->options.pool);
 }
 
 static int open_all(struct perigee_engine *engine) {
-  int status = open_memory(engine);
+  int status = shares_open(engine);
+  if (status == PERIGEE_OK)
+    status = open_memory(engine);
   if (status < 0)
     return status;
   engine->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -301,6 +313,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
   close_parts(engine);
   stages_free(engine);
   blocks_close(&engine->pool);
+  shares_close(engine);
   if (engine->pool_memory)
     munmap(engine->pool_memory, pool_bytes(engine));
   if (engine->table)
@@ -313,6 +326,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     close(engine->spare_fd);
   faults_close(engine->faults);
   free(engine->by_id);
+  free(engine->by_nonce);
   free(engine->scratch);
   vault_close(&engine->vault);
   free(engine);

@@ -49,10 +49,10 @@ static int destination(struct operation *op, uint64_t length,
     *out = *into;
     return PERIGEE_OK;
   }
-  *block = pool_take(op->engine, length);
+  *block = pool_take(op->session, length);
   if (!*block)
     return fail(op->engine, PERIGEE_NO_MEMORY,
-                "no pooled block of %llu bytes (option pool)",
+                "no pooled block of %llu bytes for this peer (option pool)",
                 (unsigned long long)length);
   payload_bytes(out, *block, length);
   out->area = &op->engine->pool_area;
@@ -65,7 +65,7 @@ static int put_later(struct operation *op, int place, const uint8_t *bytes,
   struct part *part = part_take(op->engine);
   if (!part)
     return PERIGEE_NO_MEMORY;
-  uint8_t *copy = pool_take(op->engine, length);
+  uint8_t *copy = pool_take(op->session, length);
   if (!copy) {
     part_give(op->engine, part);
     return PERIGEE_NO_MEMORY;

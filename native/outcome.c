@@ -37,7 +37,7 @@ static int copied(struct operation *op, const struct record *r) {
                     ? NULL
                     : scratch_copy(op->engine, r->head, r->head_length);
   if (!op->pointer) {
-    op->pointer = op->block = pool_take(op->engine, r->head_length);
+    op->pointer = op->block = pool_take(op->session, r->head_length);
     if (!op->block)
       return PERIGEE_NO_MEMORY;
     memcpy(op->block, r->head, r->head_length);

@@ -111,3 +111,10 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
   session_wake(session);
   return true;
 }
+
+/* Also where it is an open loan, and not the peer, that leaves none: then only
+ * polls find that there is some again, and so it is not parked meanwhile. */
+void backlog_add(struct operation *op, enum ring ring) {
+  list_append(&op->session->backlog[ring], &op->queue);
+  turns_use(op->session);
+}

@@ -106,8 +106,19 @@ struct perigee_options {
   uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB.
                                While one is decoded nothing else is done, at
                                most 20 ns for each byte */
-  uint64_t pool;            /* bytes of pooled and loaned blocks, each: 1 GiB */
+  uint64_t pool;            /* bytes of pooled blocks, and of those that are kept
+                               until peers have looked at them, each: 1 GiB */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
+  /* Of what peers make the engine hold each has a share that depends on what
+   * the others leave: native/shares.h. Operations, sessions and pool have their
+   * limits above. */
+  uint64_t mapped;          /* bytes of address space for memory of peers on this
+                               host: 64 TiB */
+  uint64_t descriptors;     /* of sessions: 0, which is seven eighths of what the
+                               process may open */
+  uint64_t untaken;         /* while a session has left so many bytes of replies
+                               lie, or all of a peer four times as many, its
+                               requests wait: 32 MiB */
   int64_t spin;             /* perigee_wait polls this long before it sleeps:
                                50 us */
   uint64_t epoch;           /* 0: random */
@@ -440,6 +451,26 @@ struct perigee_counters {
 PERIGEE_API const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,
                  const struct perigee_session *session);
+
+/* What peers make the engine hold now, of each kind: used by this session, by all
+ * sessions of its peer, and the most that the peer may hold as things are. For
+ * session NULL: by all, and the limit. */
+struct perigee_share {
+  uint64_t used, peer, most;
+};
+struct perigee_shares {
+  struct perigee_share operations;  /* calls in service, messages that wait */
+  struct perigee_share pooled;      /* bytes of blocks for what arrives */
+  struct perigee_share exposed;     /* bytes of replies and loans that the peer
+                                       has not let go of */
+  struct perigee_share mapped;      /* bytes of its memory, mapped here */
+  struct perigee_share descriptors; /* of its sessions */
+  struct perigee_share sessions;
+  uint64_t refused;                 /* times that any peer was, for its share */
+};
+PERIGEE_API void perigee_shares(struct perigee_engine *engine,
+                                const struct perigee_session *session,
+                                struct perigee_shares *shares);
 
 /* Finds the peer's region by name: DONE with event.pointer, a handle that lives
  * as long as the session; NOT_FOUND or DENIED otherwise. The same name gives

@@ -158,16 +158,33 @@ void proof_forget(struct perigee_session *s) {
   explicit_bzero(s->keys->session, HANDSHAKE_KEY);
 }
 
+static struct perigee_session **by_nonce(struct perigee_engine *engine,
+                                         uint64_t nonce) {
+  return &engine->by_nonce[nonce & (engine->id_slots - 1)];
+}
+
+void proof_owns(struct perigee_session *s) {
+  struct perigee_session **chain = by_nonce(s->engine, s->nonce);
+  if (!s->tcp || s->dialed)
+    return;
+  s->next_nonce = *chain;
+  *chain = s;
+}
+
+void proof_disowns(struct perigee_session *s) {
+  struct perigee_session **at = by_nonce(s->engine, s->nonce);
+  while (*at && *at != s)
+    at = &(*at)->next_nonce;
+  if (*at)
+    *at = s->next_nonce;
+}
+
 struct perigee_session *proof_owner(struct perigee_engine *engine,
                                     const struct attach *a) {
-  struct node *n, *head = &engine->sessions;
-  for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (s->tcp && !s->dialed && s->state == PERIGEE_SESSION_OPEN &&
-        s->nonce == a->session)
-      return handshake_attached(s->keys->session, a->index, a->mac) ? s : NULL;
-  }
-  return NULL;
+  struct perigee_session *s = *by_nonce(engine, a->session);
+  while (s && s->nonce != a->session)
+    s = s->next_nonce;
+  return s && handshake_attached(s->keys->session, a->index, a->mac) ? s : NULL;
 }
 
 /* ---- Telling people ------------------------------------------------------ */

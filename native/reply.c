@@ -103,13 +103,10 @@ void served_refuse(struct operation *op, int status) {
   if (op->state != SERVING)
     step(op, SERVE);
   step(op, WAIT);
-  list_append(&op->session->backlog[RING_REPLY], &op->queue);
+  backlog_add(op, RING_REPLY);
 }
 
 static int after_reply(struct operation *op, int status) {
-  bool refer = op->state == REPLIED;
-  if (refer)
-    return 1;
   served_tell(op); /* over, unless a copy out of it is still under way */
   return status < 0 ? status : 0;
 }
@@ -119,7 +116,7 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply = *m;
   if (m->length == 0 || m->length > op->session->eager)
     return;
-  uint8_t *copy = pool_take(op->engine, m->length);
+  uint8_t *copy = pool_take(op->session, m->length);
   if (!copy) {
     op->reply = refusal(op, PERIGEE_NO_MEMORY);
     return;
@@ -129,16 +126,70 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply.head = op->block = copy;
 }
 
-/* 1: SENT will follow, 0: over. */
-int served_answer(struct operation *op, const struct perigee_message *m) {
+/* It lies until the caller has looked at it, and what is long is kept for that:
+ * the more of it there is, the longer the caller's requests wait. */
+static int leave(struct operation *op, uint64_t length) {
+  struct perigee_session *s = op->session;
+  op->untaken = true;
+  op->left = length > s->eager ? length : 0;
+  s->untaken++;
+  s->untaken_bytes += op->left;
+  s->share->parent->lying += op->left;
+  operation_expose(op, op->left);
+  return 1;
+}
+
+/* What a request costs is learnt from the replies before; short ones cost
+ * nothing. */
+static void learn_size(struct perigee_session *s, uint64_t length) {
+  uint64_t *size = &s->share->parent->reply_size;
+  if (length > s->eager && length > *size)
+    *size = length;
+  else
+    *size -= (*size + 7) / 8;
+}
+
+static inline bool costs(const struct perigee_session *s, uint64_t length) {
+  return UNLIKELY(length > s->eager || s->share->parent->reply_size > 0);
+}
+
+/* 1: published, 0: it waits. */
+static int publish_or_wait(struct operation *op,
+                           const struct perigee_message *m) {
   struct node *backlog = &op->session->backlog[RING_REPLY];
   int status = list_empty(backlog) ? publish(op, m) : 0;
   if (status != 0)
-    return after_reply(op, status);
+    return status;
   keep_reply(op, m);
   step(op, WAIT);
-  list_append(backlog, &op->queue);
-  return 1;
+  backlog_add(op, RING_REPLY);
+  return 0;
+}
+
+/* More than the caller's share of what may lie: it is told so instead. */
+static int answer_too_much(struct operation *op) {
+  struct perigee_message none = refusal(op, PERIGEE_NO_MEMORY);
+  op->session->share->all->refused++;
+  if (publish_or_wait(op, &none) == 0)
+    return leave(op, 0);
+  after_reply(op, 1);
+  return fail(op->engine, PERIGEE_NO_MEMORY,
+              "the caller has left too many replies lie (option pool)");
+}
+
+/* 1: SENT will follow, 0: over. */
+int served_answer(struct operation *op, const struct perigee_message *m) {
+  struct perigee_session *s = op->session;
+  uint64_t length = m->length;
+  if (costs(s, length)) {
+    learn_size(s, length);
+    if (length > s->eager && !share_may(s->share, SHARE_EXPOSED, length))
+      return answer_too_much(op);
+  }
+  int status = publish_or_wait(op, m);
+  if (status == 0 || op->state == REPLIED)
+    return leave(op, length);
+  return after_reply(op, status);
 }
 
 void serve_flush(struct perigee_session *session) {

@@ -115,8 +115,6 @@ void served_let_on(struct operation *op) {
 
 static void gone(struct operation *op) {
   served_let_on(op);
-  if (op->session)
-    op->session->serving--;
   operation_free(op);
 }
 
@@ -186,9 +184,8 @@ void served_request(struct operation *op) {
 static int unsound(const struct operation *op) {
   if (!(op->flags & PERIGEE_TYPED))
     return op->rest.present ? PERIGEE_PROTOCOL : PERIGEE_OK;
-  return op->length == 0
-             ? PERIGEE_OK
-             : incoming_typed(op->engine, op->pointer, op->length);
+  return op->length == 0 ? PERIGEE_OK
+                         : incoming_typed(op->engine, op->pointer, op->length);
 }
 
 /* The head is there: on to the slice, or to the program. */
@@ -232,7 +229,7 @@ static int head_inline(struct operation *op, const struct record *r) {
                     : scratch_copy(op->engine, r->head, r->head_length);
   if (op->pointer)
     return 1;
-  op->pointer = op->block = pool_take(op->engine, r->head_length);
+  op->pointer = op->block = pool_take(op->session, r->head_length);
   if (!op->block)
     return PERIGEE_NO_MEMORY;
   memcpy(op->block, r->head, r->head_length);
@@ -248,11 +245,14 @@ static int pull_head(struct operation *op, const struct record *r) {
   if (!typed) {
     if ((op->pointer = lane_table(lane)->view(lane, &r->head_source)))
       return 1;
-    int status =
-        lane_table(lane)->loan(lane, r->head_length, &block, &op->head_loan);
+    int status = PERIGEE_NO_MEMORY;
+    if (share_may(op->session->share, SHARE_EXPOSED, r->head_length))
+      status =
+          lane_table(lane)->loan(lane, r->head_length, &block, &op->head_loan);
     if (status < 0)
       return fail(op->engine, status, "no block for a request of %llu bytes",
                   (unsigned long long)r->head_length);
+    operation_expose(op, r->head_length);
     op->head_lent = true;
     op->pointer = block;
     payload_bytes(&into, block, r->head_length);
@@ -309,7 +309,7 @@ static int keep_slice(struct operation *op, const struct record *r) {
                                   .present = r->flags & RECORD_SLICE};
   if (!op->rest.present || op->rest.bulk || r->slice_length == 0)
     return PERIGEE_OK;
-  op->slice_block = pool_take(op->engine, r->slice_length);
+  op->slice_block = pool_take(op->session, r->slice_length);
   if (!op->slice_block)
     return PERIGEE_NO_MEMORY;
   memcpy(op->slice_block, r->slice, r->slice_length);
@@ -348,7 +348,7 @@ int serve_record(struct perigee_session *session, const struct record *r) {
   struct operation *op = operation_take(session, OP_SERVED);
   if (!op)
     return PERIGEE_NO_MEMORY;
-  session->serving++;
+  operation_count(op);
   op->record = r->kind;
   op->peer_operation = r->operation;
   op->peer_generation = r->generation;

@@ -37,6 +37,9 @@ const struct machine session_machine = {
     }};
 
 enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
+/* Replies that a session has not looked at before its requests wait; and
+ * immediates that cost it nothing. */
+enum { UNTAKEN = 64, IMMEDIATES_FREE = 1024 };
 
 /* ---- Beginning ---------------------------------------------------------- */
 
@@ -78,7 +81,6 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
     list_open(lists[i]);
   engine->by_id[id & (engine->id_slots - 1)] = s;
   list_append(&engine->sessions, &s->node);
-  list_append(&engine->hot, &s->turn);
   engine->counters.sessions++;
   return s;
 }
@@ -95,6 +97,8 @@ void session_opened(struct perigee_session *s) {
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
   secret_wipe(&s->keys->ticket); /* it was good once */
+  turns_enter(s);
+  proof_owns(s);
   liveness_begin(s);
   if (s->connect) {
     struct operation *op = s->connect;
@@ -148,11 +152,49 @@ void session_wake(struct perigee_session *s) {
   session_tell(s, &wake, NULL, 0);
 }
 
-static bool may_serve(const struct perigee_session *s) {
+/* Who has more than a newcomer leaves some of a table that own operations have
+ * nearly filled. */
+static bool table_room(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  return s->serving < engine->options.serving && !s->arriving &&
-         engine->live + SPARE_OPERATIONS < engine->options.operations &&
-         s->imm_count < 1 << 16;
+  const struct share *peer = s->share->parent;
+  uint32_t most = engine->options.operations, spare = SPARE_OPERATIONS;
+  if (peer->used[SHARE_OPERATIONS] >
+      engine->shares.quota[SHARE_OPERATIONS].least)
+    spare += most / 32;
+  return engine->live + spare < most;
+}
+
+/* Whoever is near its share of anything. */
+static __attribute__((noinline)) uint64_t
+may_serve_some(const struct perigee_session *s) {
+  const struct perigee_options *o = &s->engine->options;
+  const struct share *peer = s->share->parent;
+  uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
+  if (serving >= o->serving || s->untaken >= UNTAKEN ||
+      s->untaken_bytes >= o->untaken || peer->lying / 4 >= o->untaken ||
+      !table_room(s) || !(s->imm_count < IMMEDIATES_FREE || immediates_may(s)))
+    return 0;
+  if (n > o->serving - serving)
+    n = o->serving - serving;
+  while (n > 0 && !share_may(s->share, SHARE_OPERATIONS, n))
+    n /= 2;
+  if (peer->reply_size * n <= o->untaken - s->untaken_bytes)
+    return n;
+  uint64_t left = (o->untaken - s->untaken_bytes) / peer->reply_size + 1;
+  return left < n ? left : n;
+}
+
+/* How many requests this poll may read. Whoever is beyond its share waits: its
+ * requests stay in its ring. */
+static uint64_t may_serve(const struct perigee_session *s) {
+  const struct perigee_engine *engine = s->engine;
+  const struct share *peer = s->share->parent;
+  uint64_t after = peer->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
+  uint64_t more =
+      s->untaken | peer->reply_size | s->imm_count / IMMEDIATES_FREE;
+  bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
+                  more == 0 && engine->live < engine->shares.easy;
+  return newcomer ? RECORDS_A_POLL : may_serve_some(s);
 }
 
 /* One record: 1, 0 if there is none, or a status. */
@@ -178,6 +220,7 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
 
 static int poll_rings(struct perigee_session *s) {
   int replies = 1, requests = 1, budget = RECORDS_A_POLL;
+  uint64_t allowed = may_serve(s);
   while (budget-- > 0 && engine_room(s->engine) &&
          s->state == PERIGEE_SESSION_OPEN && (replies > 0 || requests > 0)) {
     replies = poll_ring(s, RING_REPLY);
@@ -185,11 +228,20 @@ static int poll_rings(struct perigee_session *s) {
       return replies;
     if (!engine_room(s->engine))
       return 1;
-    requests = may_serve(s) ? poll_ring(s, RING_REQUEST) : 0;
+    bool may = allowed > 0 && !s->arriving;
+    requests = may ? poll_ring(s, RING_REQUEST) : 0;
+    allowed -= may;
     if (requests < 0)
       return requests;
   }
   return replies > 0 || requests > 0;
+}
+
+bool session_rests(const struct perigee_session *s) {
+  bool released = !s->engine->keep || s->engine->thread;
+  return released && may_serve(s) && engine_room(s->engine) && !s->hangup &&
+         list_empty(&s->backlog[RING_REQUEST]) &&
+         list_empty(&s->backlog[RING_REPLY]);
 }
 
 /* What arrived before the lane broke has been heard. */

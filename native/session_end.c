@@ -34,6 +34,7 @@ void session_back(struct perigee_session *s) {
     fabrics_bury(s->engine);
   }
   s->lane = NULL;
+  shares_leave(s);
   s->transport = NULL;
   s->peer[0] = 0;
   s->step = HELLO_STRANGE;
@@ -83,6 +84,8 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   close_socket(s);
   peer_unwatch(s); /* the lane may still ask it */
   proof_forget(s);
+  turns_leave(s);
+  proof_disowns(s);
   s->connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
@@ -160,13 +163,14 @@ void perigee_session_free(struct perigee_session *s) {
   settle(s);
   list_remove(&s->news);
   list_remove(&s->node);
-  turns_leave(s);
+  list_remove(&s->granted);
   list_append(&s->engine->dead, &s->node);
 }
 
 /* Calls in service outlive their session: the program still answers them. */
 static void drop(struct operation *op) {
   if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
+    operation_uncount(op);
     list_remove(&op->all);
     op->session = NULL;
     return;
@@ -188,7 +192,7 @@ void session_destroy(struct perigee_session *s) {
     drop(CONTAINER(n, struct operation, all));
   list_remove(&s->node);
   list_remove(&s->news);
-  turns_leave(s);
+  list_remove(&s->granted);
   free_prepared(s);
   remotes_free(s);
   loans_end(s);
@@ -196,12 +200,13 @@ void session_destroy(struct perigee_session *s) {
     lane_table(s->lane)->close(s->lane);
     fabrics_bury(engine);
   }
+  immediates_free(s);
+  shares_leave(s);
   peer_forget(s);
   wire_close(&s->wire);
   engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
   engine->counters.sessions--;
   counters_add(&engine->counters, &s->counters);
-  free(s->immediates);
   free(s->seen);
   proof_forget(s);
   vault_give(&engine->vault, s->keys, sizeof *s->keys);

@@ -12,6 +12,9 @@ enum session_event { SESSION_BEGIN, SESSION_OPEN, SESSION_BACK, SESSION_END };
 /* ---- session.c --------------------------------------------------------- */
 extern const struct machine session_machine;
 void session_poll(struct perigee_session *session);
+/* Would a poll of it look at all that there may be, and does nothing wait here
+ * for the peer to make room? */
+bool session_rests(const struct perigee_session *session);
 void session_wake(struct perigee_session *session);
 void session_begun(struct perigee_session *session, int64_t timer);
 void session_opened(struct perigee_session *session);
@@ -33,9 +36,20 @@ void session_forsake(struct perigee_session *session);
 void session_back(struct perigee_session *session);
 
 /* ---- turns.c ----------------------------------------------------------- */
-void turns_poll(struct perigee_engine *engine, bool all);
+void turns_poll(struct perigee_engine *engine);
+void turns_enter(struct perigee_session *session);
 void turns_leave(struct perigee_session *session);
-void turns_stir(struct perigee_session *session); /* it is hot again */
+/* It may have something to poll for: it is hot, if it was parked. */
+void turns_stir(struct perigee_session *session);
+/* The lanes of all that are not parked, which are armed already. */
+void turns_arm(struct perigee_engine *engine);
+void turns_disarm(struct perigee_engine *engine);
+/* It is in use. */
+static inline void turns_use(struct perigee_session *session) {
+  session->used = session->engine->now;
+  if (session->parked)
+    turns_stir(session);
+}
 
 /* ---- choice.c ---------------------------------------------------------- */
 /* The transports that this side can use for the session. */
@@ -85,6 +99,9 @@ void proof_end(struct perigee_session *session);
 void proof_forget(struct perigee_session *session);
 /* A line on how well the peer is known, and who else can read what is said. */
 const char *proof_text(const struct perigee_session *session);
+/* Streams may be attached to the session from here on; and none any more. */
+void proof_owns(struct perigee_session *session);
+void proof_disowns(struct perigee_session *session);
 /* The session that was dialed and that a new stream belongs to, or NULL. */
 struct perigee_session *proof_owner(struct perigee_engine *,
                                     const struct attach *);

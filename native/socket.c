@@ -153,6 +153,7 @@ static void socket_ready(struct perigee_session *s) {
   int got;
   uint32_t room;
   s->engine->progress++;
+  turns_stir(s);
   for (int reads = 0; reads < READS; reads++) {
     room = (uint32_t)sizeof s->wire.bytes - s->wire.length;
     got = wire_read(s->fd, &s->wire);

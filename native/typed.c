@@ -52,6 +52,9 @@ struct scan {
   struct strings strings;
 };
 
+/* Kept out of the way of the few numbers and texts of a small call. */
+#define SELDOM __attribute__((noinline))
+
 static bool fails(struct scan *scan, int status) {
   scan->status = status;
   return false;
@@ -96,7 +99,7 @@ static bool count(struct scan *scan, bool present, uint32_t *value) {
   return !present || (number(scan, value) && *value > 0 && *value <= COUNT);
 }
 
-static bool table(struct scan *scan, uint32_t shape) {
+static SELDOM bool table(struct scan *scan, uint32_t shape) {
   uint32_t slots, pairs;
   if (scan->depth == DEPTH || !count(scan, shape >= 2, &slots) ||
       !count(scan, shape & 1, &pairs))
@@ -121,7 +124,7 @@ static bool text(struct scan *scan, uint32_t length) {
 }
 
 /* A number as a key of the innermost table; NaN cannot be one. */
-static bool number_key(struct scan *scan, double value) {
+static SELDOM bool number_key(struct scan *scan, double value) {
   struct level *level = &scan->levels[scan->depth - 1];
   if (value != value)
     return false;
@@ -196,7 +199,7 @@ static enum role next(struct scan *scan) {
   return role;
 }
 
-static void leave(struct scan *scan) {
+static SELDOM void leave(struct scan *scan) {
   struct chains *chains = &scan->levels[--scan->depth].chains;
   if (!chains->keys)
     return;
@@ -222,6 +225,8 @@ static int walk(struct scan *scan) {
 
 static bool affordable(const struct scan *scan) {
   const struct typed_costs *costs = &scan->costs;
+  if (scan->length <= TYPED_CHEAP)
+    return true;
   return costs->values <= TYPED_VALUES &&
          costs->memory <= typed_memory(scan->length) &&
          costs->steps <= typed_steps(scan->length);
@@ -237,7 +242,7 @@ int typed_scan(const uint8_t *data, uint64_t length,
   scan.length = length;
   scan.depth = 0;
   scan.status = PERIGEE_PROTOCOL;
-  scan.costs = (struct typed_costs){0};
+  scan.costs.memory = scan.costs.steps = 0;
   scan.counts = length > TYPED_FEW;
   if (scan.counts)
     memset(&scan.strings, 0, sizeof scan.strings);

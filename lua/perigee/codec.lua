@@ -177,8 +177,8 @@ local function decode_small()
 end
 
 -- Compiled code guesses what type comes. Where it is another, what has been
--- decoded is thrown away and decoded again, so that it would take twice what
--- the scanner has counted. Not here.
+-- decoded is thrown away and decoded again: that would take twice what the
+-- scanner has counted. So this is not compiled.
 local function decode_large()
   local values, n = {}, 0
   while #inbox > 0 do

@@ -29,7 +29,8 @@ local function progress(value)
 end
 
 local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
-                 "message", "typed", "pool", "serving", "epoch", "streams" }
+                 "message", "typed", "pool", "serving", "epoch", "streams",
+                 "mapped", "descriptors", "untaken" }
 local TIMES = { "hello_timeout", "spin", "dead_after" }
 local TEXTS = { "secret", "scope" }
 local FLAGS = { "pull", "insecure", "encrypt" }
@@ -93,6 +94,12 @@ end
 -- duplicate, truncate, reorder and cut); progress ("thread": for programs that
 -- compute for long, a thread of the engine's own serves reads, writes, messages
 -- and heartbeats meanwhile, and never runs Lua; default "poll", the loop does).
+--
+-- Of what peers make it hold (operations, sessions and pool, and these) each has
+-- a share, which native/shares.h explains: mapped (bytes of address space for
+-- peers' memory, default 64 TiB); descriptors (of sessions, default 7/8 of what
+-- the process may open); untaken (bytes of replies that a session may leave
+-- lie before its requests wait, default 32 MiB).
 --
 -- Of sessions over TCP: secret (what both sides prove to have: "file:PATH", or
 -- the secret itself; default PERIGEE_SECRET, "" for none); scope (proofs are
@@ -189,9 +196,16 @@ function Engine:endpoint(options)
   return endpoints.new(self, options)
 end
 
---- The counters of the engine since its start, as a table of numbers.
+--- The counters of the engine since its start, as a table of numbers. Those
+-- that begin with held_ tell what its peers make it hold now (operations, pooled,
+-- exposed and mapped bytes, descriptors), and held_refused how often one was
+-- refused for what it held: session:explain().shares is that of a session.
 function Engine:stats()
-  return sessions.counters(C.perigee_counters(self:use(2), nil))
+  local stats = sessions.counters(C.perigee_counters(self:use(2), nil))
+  local shares = sessions.shares(self.handle, nil)
+  stats.held_refused, shares.refused, shares.sessions = shares.refused, nil, nil
+  for name, share in pairs(shares) do stats["held_" .. name] = share.used end
+  return stats
 end
 
 --- Has the loop call f, which must not wait, about once a millisecond until it

@@ -12,6 +12,10 @@
 --   dead_after     seconds of silence after which the peer is lost; false where
 --                  the end of its socket tells. liveness: that in a sentence
 --   limits         ring, eager, typed, message: bytes
+--   shares         what it makes us hold now, of operations, pooled, exposed
+--                  and mapped bytes, descriptors, sessions: used by it, peer
+--                  (by all sessions of its peer), most (that the peer may hold
+--                  as things are); and refused: how often any peer was
 --   counters       since its start
 --   id, peer, pid, address, from, state, status, reason, version, epoch, pull,
 --   features       of the session and the other side
@@ -44,6 +48,22 @@ function M.counters(counters, of_session)
     end
   end
   return values
+end
+
+local KINDS = { "operations", "pooled", "exposed", "mapped", "descriptors",
+                "sessions" }
+
+--- The shares of a session's handle, or of the engine's.
+function M.shares(engine, handle)
+  local shares = native.shares_t()
+  C.perigee_shares(engine, handle, shares)
+  local told = { refused = tonumber(shares.refused) }
+  for _, name in ipairs(KINDS) do
+    local share = shares[name]
+    told[name] = { used = tonumber(share.used), peer = tonumber(share.peer),
+                   most = tonumber(share.most) }
+  end
+  return told
 end
 
 local function considered(lines)
@@ -114,6 +134,20 @@ local function limits(values)
   return table.concat(parts, ", ")
 end
 
+local function held(shares)
+  local parts = {}
+  for _, name in ipairs(KINDS) do
+    local share = shares[name]
+    if share.used > 0 then
+      local unit = (name == "pooled" or name == "exposed" or name == "mapped")
+        and units.format_size or tostring
+      parts[#parts + 1] = ("%s %s of %s"):format(name, unit(share.used),
+                                                 unit(share.most))
+    end
+  end
+  return #parts > 0 and table.concat(parts, ", ") or "nothing"
+end
+
 local function counts(values)
   local parts = {}
   for _, name in ipairs(COUNTERS) do
@@ -158,6 +192,7 @@ function Explanation:__tostring()
   if self.security ~= "" then line("security: ", self.security) end
   line("liveness: ", self.liveness)
   line("limits: ", limits(self.limits))
+  line("holds here: ", held(self.shares))
   line("counters: ", counts(self.counters))
   return table.concat(lines, "\n")
 end
@@ -168,6 +203,7 @@ function M.session(session)
   told.peer, told.forced = session:text(), session.forced
   by_whom(told, told.forced)
   told.liveness = liveness(told)
+  told.shares = M.shares(session.engine.handle, session.handle)
   told.counters = M.counters(C.perigee_counters(session.engine.handle,
                                                 session.handle), true)
   return setmetatable(told, Explanation)

@@ -26,6 +26,7 @@ local Session = {}
 Session.__index = Session
 M.Session = Session
 M.counters = explain.counters
+M.shares = explain.shares
 
 --- The session object of an id that an event named; nil if it is gone already.
 -- peer is its name, if known.

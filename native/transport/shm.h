@@ -50,6 +50,7 @@ struct lane {
   uint8_t *inbox, *peer_inbox;
   uint64_t own_length, peer_length; /* of the outboxes, mapped */
   uint64_t peer_arena;              /* bytes */
+  uint64_t mapped;                  /* of the peer's, as its share counts */
   uint64_t peer_ring;
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
