@@ -11,7 +11,7 @@ local victim = require "spec.hostile.victim"
 
 local M = {}
 
-local TIMEOUT, WARM = 20, 100
+local TIMEOUT, WARM = 20, 20
 
 -- ---- What is counted -------------------------------------------------------
 

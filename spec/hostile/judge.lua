@@ -23,8 +23,8 @@ local M = {}
 local MIB = 2 ^ 20
 local MEMORY = 16 * MIB         -- that a victim may have grown by
 local MOST = 1152 * MIB         -- for a moment: its pool, and a little
-local LONGEST = 2               -- seconds of a call beside an attack; orders of
-                                -- magnitude over what it takes
+local LONGEST = 2               -- seconds of a call or a connect meanwhile;
+                                -- orders of magnitude over what it takes
 local FOUND = 3                 -- of what an attacker found is told
 local PATIENCE = 30             -- for what a busy machine has to do
 local PAUSE = 0.002             -- between the calls of honest clients
@@ -60,10 +60,13 @@ local function start_victim(self)
 end
 
 function Case:client(kind, pause, lure)
-  local child = process.start(being_honest, kind, self.address, self.transport,
-                              pause, lure)
-  child:expect("ready", PATIENCE * cases.slow)
-  return child
+  return process.start(being_honest, kind, self.address, self.transport, pause,
+                       lure)
+end
+
+--- Waits until a client has made its first calls.
+function M.is_ready(child)
+  if child then child:expect("ready", PATIENCE * cases.slow) end
 end
 
 function Case:attacker(one, seconds, seed)
@@ -84,8 +87,13 @@ end
 
 -- ---- What is measured ------------------------------------------------------
 
+-- Of what /proc tells in KiB; 0 of a process that is gone.
 local function bytes_of(child, word)
-  return (child:number("status", word) or 0) * 1024
+  local file = io.open(("/proc/%d/status"):format(child.pid))
+  if not file then return 0 end
+  local text = file:read "*a" or ""
+  file:close() -- or who is started next has it, too
+  return tonumber(text:match(word .. ":%s+(%d+)") or 0) * 1024
 end
 
 local function files_of(child)
@@ -154,7 +162,10 @@ local function begin(self, one, left, seed)
   end
   if options.serves then
     local lure = assert(crowd[1]:read(PATIENCE * cases.slow))
-    self.calling = self.calling or self:client("prey", PAUSE, lure)
+    if not self.calling then
+      self.calling = self:client("prey", PAUSE, lure)
+      M.is_ready(self.calling)
+    end
   end
   return crowd
 end
@@ -292,6 +303,8 @@ local function prepare(self, chosen)
   end
   self.calling = not lured and self:client("call", PAUSE) or nil
   self.coming = self:client("connect", 10 * PAUSE)
+  M.is_ready(self.calling)
+  M.is_ready(self.coming)
   local before = assert(self:stats())
   if self.calling then M.report(self.calling) end
   M.report(self.coming)
@@ -310,7 +323,7 @@ local function judge_clients(self)
   local longest = LONGEST * cases.slow
   if not self.gone then
     judge_client(self, self.calling, "calls", longest)
-    judge_client(self, self.coming, "connects", 2 * longest)
+    judge_client(self, self.coming, "connects", longest)
   end
   if self.calling then self.calling:close() end
   self.coming:close()

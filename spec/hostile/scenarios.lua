@@ -38,7 +38,7 @@ any("storms", "peers that are stopped and killed in the midst of calls",
 any("pools", "slices that are announced and never come")
 any("readers", "peers that read no reply")
 any("churn", "a peer that comes and goes without end")
-any("idlers", "sessions that do nothing")
+any("idlers", "sessions that do nothing", { seconds = 3 })
 only("shm", "outboxes", "sparse memory, as long as it may be announced",
      { seconds = 1, judge = { crowd = 3 } })
 only("shm", "scribbles", "random bytes over all shared memory",

@@ -87,7 +87,8 @@ return function(attack)
     if attack:random(3) > 0 then one = descriptions[1] end
     return peer:reply(event.operation, typed(one))
   end
-  while not attack:over() do
+  -- Its time begins when somebody has called.
+  while attack.count == 0 or not attack:over() do
     peer:attend(0.05, function(event)
       if event.kind == C.PERIGEE_EVENT_LANDING then
         C.perigee_land(peer.handle, event.operation, native.slice_t())
