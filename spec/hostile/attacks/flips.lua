@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Somebody between a client and the victim who turns one bit of what passes:
--- at any place of the handshake, and in the calls behind it. No session of which
--- a bit of the handshake was turned may answer a call, or stay open: a dialer
--- that has said its last word may believe in one, until it hears what became
--- of it. Where bytes are authenticated (attack.encrypt) no call may be answered
--- otherwise than it should be.
+-- at any place of the handshake, and in the calls behind it. No session of
+-- which a bit of the handshake was turned may answer a call, or stay open: a
+-- dialer that has said its last word may believe in one, until it hears what
+-- became of it. Where bytes are authenticated (attack.encrypt) no call may be
+-- answered otherwise than it should be.
 local ffi = require "ffi"
 local native = require "perigee.native"
 local sockets = require "spec.net.sockets"
