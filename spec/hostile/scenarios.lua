@@ -55,10 +55,12 @@ only("tcp", "strangers from here", "4,000 strangers a second from the "
      .. "clients' own address", { file = "strangers", seconds = 1,
      judge = { more = "from=" } })
 only("tcp", "flips", "turned bits of a handshake in plain",
-     { file = "flips" })
+     { file = "flips", seconds = 1 })
 only("tcp", "flips, authenticated", "turned bits of what is authenticated",
-     { file = "flips", encrypt = "auth", judge = { more = "encrypt=auth" } })
+     { file = "flips", seconds = 1, encrypt = "auth",
+       judge = { more = "encrypt=auth" } })
 only("tcp", "flips, encrypted", "turned bits of what is encrypted",
-     { file = "flips", encrypt = true, judge = { more = "encrypt=true" } })
+     { file = "flips", seconds = 1, encrypt = true,
+       judge = { more = "encrypt=true" } })
 
 return M

@@ -1,17 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Somebody between a client and the victim who turns one bit of what passes: at
--- any place of the handshake, and in the calls behind it. In plain no session
--- may open of which a bit of the handshake was turned. Where bytes are
--- authenticated (attack.encrypt) none may open in which a call is answered, as
--- what comes behind the handshake ends the session only when it is looked at;
--- and no call may be answered otherwise than it should be.
+-- Somebody between a client and the victim who turns one bit of what passes:
+-- at any place of the handshake, and in the calls behind it. No session of
+-- which a bit of the handshake was turned may answer a call, or stay open: a
+-- dialer that has said its last word may believe in one, until it hears what
+-- became of it. Where bytes are authenticated (attack.encrypt) no call may be
+-- answered otherwise than it should be.
 local ffi = require "ffi"
 local native = require "perigee.native"
 local sockets = require "spec.net.sockets"
 
 local C = native.C
 -- A session that did not open in this time will not.
-local OPENING, CALLING, CALLS = 0.25, 0.25, 6
+local OPENING, CALLING, CALLS = 0.1, 0.2, 6
 -- In plain the first head of a lane follows at once, each way (tcp.h): that is
 -- no part of the handshake.
 local HEAD = 24
@@ -34,11 +34,15 @@ function Relay:turn(way, place, bit_)
   self:drop()
 end
 
+local function hang_up(link)
+  if link.over then return end
+  link.over = true
+  sockets.close(link.near)
+  sockets.close(link.far)
+end
+
 function Relay:drop()
-  for _, link in ipairs(self.links) do
-    sockets.close(link.near)
-    sockets.close(link.far)
-  end
+  for _, link in ipairs(self.links) do hang_up(link) end
   self.links = {}
 end
 
@@ -55,7 +59,7 @@ local function pass(self, link, from, to, way)
   local text = not link.over and sockets.receive(from)
   if not text then return end
   if text == "" or not sockets.send(to, turned(self, link, way, text)) then
-    link.over = true
+    hang_up(link)
   end
 end
 
@@ -164,9 +168,9 @@ return function(attack)
     local session = open(peer, between)
     local early = between.turned and place < long[way]
     local answered = session and use(attack, peer, between, session, round)
-    if session and early and (answered > 0 or not attack.encrypt) then
-      attack:found(("a session opened with bit %d of byte %d of the %d of the "
-        .. "handshake turned, %s the server"):format(between.bit, place,
+    if session and early and (answered > 0 or peer:is_open(session)) then
+      attack:found(("a session was open with bit %d of byte %d of the %d of "
+        .. "the handshake turned, %s the server"):format(between.bit, place,
           long[way], way))
     end
     if session then peer:hang_up(session) end
