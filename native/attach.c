@@ -48,7 +48,7 @@ static void connected(struct attaching *a) {
   struct perigee_session *s = a->session;
   struct frame f = {.type = FRAME_ATTACH,
                     .attach = {.session = s->hello.nonce, .index = a->number}};
-  handshake_attach(s->key, a->number, f.attach.mac);
+  handshake_attach(s->keys->session, a->number, f.attach.mac);
   if (wire_send(a->fd, &f, NULL, 0) == PERIGEE_OK) {
     int fd = a->fd;
     a->fd = -1;

@@ -23,7 +23,9 @@
 #include <string.h>
 
 #include "call.h"
+#include "loan.h"
 #include "progress.h"
+#include "typed.h"
 
 const struct machine call_machine = {
     .name = "call",
@@ -189,6 +191,17 @@ static int publish(struct operation *op) {
   return 1;
 }
 
+/* Of what the peer has not heard of, nor the program. */
+static int withdraw(struct operation *op, int status) {
+  unmark(op);
+  call_let_go(op);
+  parts_end(op);
+  step(op, STOP);
+  step(op, GIVEN);
+  operation_free(op);
+  return status;
+}
+
 static int submit(struct operation *op, int64_t timeout) {
   struct perigee_session *session = op->session;
   struct node *backlog = &session->backlog[RING_REQUEST];
@@ -198,16 +211,8 @@ static int submit(struct operation *op, int64_t timeout) {
   lane_table(session->lane)->mark(session->lane, op->index, op->generation);
   int status = list_empty(backlog) ? publish(op) : 0;
   if (status == 0)
-    list_append(backlog, &op->queue);
-  if (status >= 0)
-    return op->index;
-  unmark(op);
-  call_let_go(op);
-  parts_end(op);
-  step(op, STOP);
-  step(op, GIVEN);
-  operation_free(op);
-  return status;
+    backlog_add(op, RING_REQUEST);
+  return status < 0 ? withdraw(op, status) : op->index;
 }
 
 void call_flush(struct perigee_session *session) {
@@ -223,9 +228,13 @@ void call_flush(struct perigee_session *session) {
       return;
     }
     session->engine->progress++;
-    if (op->kind == OP_TRANSFER)
+    if (op->kind == OP_TRANSFER) {
       transfer_published(op);
-    else if (status < 0)
+      continue;
+    }
+    pool_give(op->engine, op->block); /* that of a stage, while it waited */
+    op->block = NULL;
+    if (status < 0)
       call_stop(op, status);
   }
 }
@@ -265,6 +274,10 @@ int perigee_call(struct perigee_session *session,
   int status;
   struct payload into;
   if (!session_open_for(session, &status))
+    return status;
+  if ((message->flags & PERIGEE_TYPED) && message->length > TYPED_CHEAP &&
+      (status =
+           incoming_typed(session->engine, message->head, message->length)) < 0)
     return status;
   if (message->into.region &&
       (status = slice_payload(session->engine, &message->into, &into)) < 0)
@@ -317,8 +330,6 @@ int call_access(struct perigee_session *session, int kind,
 
 /* ---- Loans -------------------------------------------------------------- */
 
-enum { LOAN_FLAGS = RECORD_CODE | RECORD_CAPACITY };
-
 BESIDE call_begin_shared(struct perigee_session *session, uint64_t capacity,
                          struct perigee_loan *loan) {
   WITHIN(session->engine, ENTRY_STIR,
@@ -332,39 +343,44 @@ int perigee_call_begin(struct perigee_session *session, uint64_t capacity,
   int status;
   if (!session_open_for(session, &status))
     return status;
-  return loan_begin(session, RING_REQUEST, capacity, LOAN_FLAGS, loan);
+  return loan_begin(session, RING_REQUEST, capacity, loan);
 }
 
-void perigee_call_abort(struct perigee_session *session) {
+int perigee_call_abort(struct perigee_session *session) {
   ENTER(session->engine);
-  if (engine_alive(session->engine))
-    loan_abort(session, RING_REQUEST);
+  if (!engine_alive(session->engine))
+    return PERIGEE_OK;
+  return loan_abort(session, RING_REQUEST);
 }
 
-static int commit_in_ring(struct operation *op, const struct loan *loan,
-                          uint64_t length) {
-  struct perigee_session *session = op->session;
-  struct lane *lane = session->lane;
-  struct record r = {.kind = RECORD_REQUEST,
-                     .flags = LOAN_FLAGS,
-                     .method = op->message.method,
-                     .operation = op->index,
-                     .generation = op->generation,
-                     .code = op->message.code,
-                     .capacity = op->message.capacity,
-                     .head_length = length};
-  uint8_t *head;
-  step(op, SUBMIT);
-  operation_time(op, op->message.timeout);
-  op->marked = true;
-  lane_table(lane)->mark(lane, op->index, op->generation);
-  r.remaining = remaining(op);
-  record_encode(&r, loan->record, &head, NULL);
-  lane_table(lane)->publish(lane, RING_REQUEST, record_size(&r));
-  session->counters.bytes_sent += length;
-  session_wake(session);
-  step(op, PUBLISH);
-  return op->index;
+/* A stage is used again at once: what waits for room is copied. */
+static int submit_stage(struct operation *op, const struct loan *loan,
+                        uint64_t length) {
+  op->message.flags = 0;
+  op->message.slice.region = NULL;
+  op->message.head = loan->pointer;
+  op->message.length = length;
+  int status = submit(op, op->message.timeout);
+  if (status < 0 || op->state != QUEUED || length == 0)
+    return status;
+  op->block = pool_take(op->session, length);
+  if (!op->block)
+    return withdraw(op, PERIGEE_NO_MEMORY);
+  op->message.head = memcpy(op->block, loan->pointer, length);
+  return status;
+}
+
+static int submit_block(struct operation *op, const struct loan *loan,
+                        uint64_t length) {
+  bool pushes = lane_table(op->session->lane)->pushes;
+  operation_expose(op, length);
+  op->message.head = pushes ? loan->pointer : NULL;
+  op->message.length = pushes ? length : 0;
+  op->message.slice.region = NULL;
+  op->loan = loan->source;
+  op->loan.block = op->loan.stride = length;
+  op->lent = true;
+  return submit(op, op->message.timeout);
 }
 
 BESIDE call_commit_shared(struct perigee_session *session,
@@ -380,20 +396,19 @@ int perigee_call_commit(struct perigee_session *session,
   if (SHARED(session->engine))
     return call_commit_shared(session, message, length);
   struct loan *loan = &session->loans[RING_REQUEST];
-  int status = PERIGEE_NO_MEMORY;
+  int status;
   if (!engine_alive(session->engine))
     return PERIGEE_FORKED;
-  if (!loan->open || length > loan->length)
-    return fail(session->engine, PERIGEE_INVALID,
-                "no loan is open, or it is shorter than %llu bytes",
-                (unsigned long long)length);
+  if ((status = loan_check(session, RING_REQUEST, length)) < 0)
+    return status;
   struct operation *op = NULL;
+  status = PERIGEE_NO_MEMORY;
   if (!session_open_for(session, &status) ||
       !(op = take(session, OP_CALL, RECORD_REQUEST, message))) {
     loan_abort(session, RING_REQUEST);
     return status;
   }
-  if (!loan->in_ring && !share_may(session->share, SHARE_EXPOSED, length)) {
+  if (!loan->stage && !share_may(session->share, SHARE_EXPOSED, length)) {
     session->share->all->refused++;
     operation_free(op);
     loan_abort(session, RING_REQUEST);
@@ -402,16 +417,8 @@ int perigee_call_commit(struct perigee_session *session,
                 "pool)");
   }
   session->counters.calls++;
-  loan->open = false;
-  if (loan->in_ring)
-    return commit_in_ring(op, loan, length);
-  operation_expose(op, length);
-  bool pushes = lane_table(session->lane)->pushes;
-  op->message.head = pushes ? loan->pointer : NULL;
-  op->message.length = pushes ? length : 0;
-  op->message.slice.region = NULL;
-  op->loan = loan->source;
-  op->loan.block = op->loan.stride = length;
-  op->lent = true;
-  return submit(op, message->timeout);
+  status = loan->stage ? submit_stage(op, loan, length)
+                       : submit_block(op, loan, length);
+  loan_close(session, RING_REQUEST);
+  return status;
 }

@@ -18,9 +18,11 @@
 #include "perigee.h"
 #include "region.h"
 #include "shares.h"
+#include "strangers.h"
 #include "timers.h"
 #include "transport/fault.h"
 #include "transport/transport.h"
+#include "vault.h"
 #include "wire.h"
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
@@ -123,13 +125,14 @@ struct operation {
   };
 };
 
-/* A loan under way: begin was called, commit or abort was not. */
+/* A loan under way: begin was called, commit or abort was not (loan.h). */
 struct loan {
-  bool open, in_ring;
+  bool open, marked;
   int served;
-  uint8_t *pointer, *record;
+  uint8_t *pointer;
   uint64_t length;
-  struct source source;
+  struct stage *stage;  /* NULL: it is a block, */
+  struct source source; /* this one */
 };
 
 /* Loans from this size on are taken back at once and lent again while they lie
@@ -147,13 +150,26 @@ struct outgoing {
 enum { POOL_CHUNK = 4 << 20 }; /* registered at once, where it has to be */
 
 /* Of a hello: what is known of the peer (hello.c). */
-enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_KNOWN };
+enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_PROVEN, HELLO_KNOWN };
+
+/* What nobody else may know of a session: in the engine's vault. */
+struct keys {
+  struct handshake handshake;     /* until the session has its key: */
+  uint8_t session[HANDSHAKE_KEY]; /* of the lane's streams (handshake.h) */
+  struct secret ticket; /* whose key is the secret where a ticket was shown */
+};
+_Static_assert(sizeof(struct keys) <= VAULT_SMALL, "a cell has room for them");
+_Static_assert(sizeof(struct seal) <= VAULT_LARGE, "and for a seal");
 
 struct perigee_session {
-  struct node node; /* in engine->sessions */
-  struct node turn; /* in engine->hot or cold */
-  uint32_t quiet;   /* polls in a row that found nothing */
-  bool cold;
+  struct node node;      /* in engine->sessions */
+  struct node stranger;  /* in engine->strangers, and whence it came; */
+  struct origin *origin; /* NULL: it is none */
+  bool waits_turn;       /* before what has come is read on (strangers.h) */
+  uint8_t tries;         /* to be let in by a listener that is crowded */
+  struct node turn;      /* in engine->hot, unless it is parked (turns.c) */
+  bool parked;
+  int64_t used; /* when an operation last began, or moved a payload */
   struct perigee_engine *engine;
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
@@ -161,11 +177,17 @@ struct perigee_session {
   bool strange; /* it has ended before the program heard of it */
   uint8_t step; /* of hello: enum hello_step */
   bool ready_said, joined;
-  bool tcp; /* its socket is one: the peer has to prove who it is, */
-  uint8_t key[HANDSHAKE_KEY]; /* and this comes of it: to seal and attach by */
-  bool sealed, aes;           /* what it carries is sealed; by hardware's AES */
-  uint64_t ticket;            /* 0, or it was moved here: by which ticket, */
-  struct secret ticket_key;   /* whose key is the secret then */
+  bool tcp;           /* its socket is one: the peer has to prove who it is, */
+  struct keys *keys;  /* and these come of it */
+  bool intact;        /* what it carries cannot be changed unseen, */
+  bool sealed, aes;   /* nor seen; by hardware's AES */
+  bool beyond;        /* loopback: the default is to seal */
+  uint32_t own_flags; /* what its TERMS said of that */
+  bool retried;       /* the peer asked for this cookie */
+  uint8_t cookie[COOKIE];
+  /* What its own HELLO says, to be said again. */
+  uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
+  uint64_t ticket;   /* 0, or it was moved here: by which ticket */
   bool alone, calls; /* without a socket; the side of it that speaks first */
   bool spoken;       /* frames go through the lane */
   bool attached;     /* more sockets were dialed for it, */
@@ -175,13 +197,14 @@ struct perigee_session {
   bool same_host;       /* proven (neighbour.h): its socket tells its end */
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
+  bool silent;          /* nothing was to be said at the last look */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
   bool devices;      /* of verbs are here, and may be used */
   bool ticketed;     /* its listener takes in holders of tickets only */
   bool moves, stays; /* to another socket; and not (neighbour.h); */
-  bool sent_on;      /* it was told to, and is none of engine->hellos */
+  bool sent_on;      /* it was told to, and is no stranger any more */
   char why[REASON];  /* it is carried by what it is, for people */
   bool waits;        /* something waits until the socket has room */
   struct dial *dial; /* dial.c: while it looks for the peer over TCP */
@@ -190,18 +213,22 @@ struct perigee_session {
   char address[ADDRESS_TEXT]; /* dialed, or that of the listener */
   char peer[ADDRESS_TEXT];    /* of TCP: the other end */
   char wanted[TRANSPORT_NAME];
-  struct hello hello;         /* the peer's */
-  struct handshake handshake; /* until the peer has proven who it is */
+  char expected[TERMS_NAME]; /* the name that the peer has to go by, or "" */
+  struct hello hello;        /* the peer's, */
+  struct terms terms;        /* once it is known */
   uint32_t version;
   char carrier[REASON];        /* a line on the lane, for people; */
   char considered[2 * REASON]; /* a line on each of the others */
+  char security[REASON];       /* and on who can read and change it */
   uint64_t eager;              /* as both allow */
-  uint64_t nonce, probe;
+  uint64_t nonce, probe[2];
+  struct perigee_session *next_nonce; /* in engine->by_nonce */
   const struct perigee_transport *transport;
   struct lane *lane;
   struct node operations;
   struct node backlog[RINGS]; /* wait for room, in order */
   struct node recvs, recv_imms, sends;
+  struct node granted;  /* in engine->granted, if told of a region, ever */
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
   struct share *share;    /* NULL until its peer is known */
@@ -215,7 +242,6 @@ struct perigee_session {
   struct operation *connect;
   struct timer timer; /* of hello; without a socket all its life */
   struct wire wire;
-  uint32_t granted_count;
   uint32_t *seen; /* with faults: of each operation of the peer the last */
   struct perigee_counters counters;
 };
@@ -270,16 +296,21 @@ struct perigee_engine {
   struct node fresh;
   struct neighbours *neighbours; /* neighbour.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
-  struct node hot, cold; /* open sessions: polled each time, and in turn */
-  uint32_t cold_count;
-  struct node news, losses;       /* sessions with ACCEPTED, LOST to be told */
-  struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
+  struct node granted; /* sessions whose peer may be inside of a region */
+  struct node hot;     /* sessions to poll; others are parked (turns.c) */
+  struct node *turn;   /* of them the next, in turns_poll */
+  uint32_t hot_count, parked;
+  struct node news, losses; /* sessions with ACCEPTED, LOST to be told */
+  struct perigee_session **by_nonce; /* chains of those called over TCP */
+  struct perigee_session **by_id;    /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
   struct operation *table;
   uint32_t table_used, live;
   uint32_t swept;   /* of the table, by messages_sweep */
   struct node free; /* operations */
   struct part *parts;
+  struct stage *stages; /* of loan.c, that nobody has */
+  uint8_t mark[16];     /* what lies behind loans: random */
   struct timers timers;
   struct regions regions;
   struct shares shares;
@@ -295,12 +326,17 @@ struct perigee_engine {
   int64_t no_devices_until; /* and till when nobody asks again */
   uint8_t *scratch;         /* copies of typed heads of this poll */
   uint64_t scratch_used;
-  struct secret secret;
+  struct vault vault;
+  struct secret *secret; /* in it, as is the next */
+  uint8_t *cookie_key;   /* cookie.c: NULL until needed */
   struct refusals refusals;
   int epoll, spare_fd;   /* the other: listen.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
+  char name[TERMS_NAME]; /* that it goes by, or "" */
   uint32_t hellos; /* of strangers, under way */
+  struct strangers strangers;
+  int64_t worked_at; /* when a session had work last */
   char detail[512];
   struct perigee_counters counters; /* its own, and of sessions that ended */
   struct perigee_counters totals;
@@ -362,6 +398,7 @@ int fabric_of(struct perigee_engine *, const struct perigee_transport *,
 void fabrics_bury(struct perigee_engine *engine);
 void fabrics_turn(struct perigee_engine *engine);
 void fabrics_ready(struct perigee_engine *engine);
+void fabrics_doze(struct perigee_engine *engine);
 /* May a range of an area go? False: a device uses it. */
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,
                     uint64_t offset, uint64_t length);
@@ -409,11 +446,13 @@ int outgoing_plan(struct operation *op, const struct perigee_message *message,
 /* Encodes and publishes; false: no room now. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);
-int loan_begin(struct perigee_session *session, enum ring ring,
-               uint64_t capacity, uint32_t flags, struct perigee_loan *out);
-void loan_abort(struct perigee_session *session, enum ring ring);
+/* Until there is room in the ring. */
+void backlog_add(struct operation *op, enum ring ring);
 
 /* ---- incoming.c: from a record to memory --------------------------------- */
+/* May a typed payload go on, to the peer or to the program? If not, a status,
+ * and engine->detail says what is too much. */
+int incoming_typed(struct perigee_engine *, const void *data, uint64_t length);
 /* Brings a head or slice to where it goes (payload NULL: a pooled block,
  * *block). 1: it is there, 0: the part at `place` is under way. */
 int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,

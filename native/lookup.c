@@ -73,6 +73,8 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
     found->length = region->length;
     found->access = (uint32_t)region->access;
     region->granted++;
+    if (!s->granted.next)
+      list_append(&s->engine->granted, &s->granted);
     const struct perigee_transport *t = lane_table(s->lane);
     const struct grant grant = {region->slot, region->generation, &region->area,
                                 region->access};

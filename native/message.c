@@ -52,6 +52,7 @@ int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
   s->immediates[(s->imm_first + s->imm_count++) & (s->imm_room - 1)] =
       immediate;
   s->counters.messages++;
+  turns_use(s);
   message_match(s);
   return PERIGEE_OK;
 }

@@ -40,6 +40,7 @@ struct operation *operation_take(struct perigee_session *session, int kind) {
   op->timeout = -1;
   op->session = session;
   list_append(&session->operations, &op->all);
+  turns_use(session);
   engine->live++;
   return op;
 }
@@ -274,6 +275,8 @@ int part_step(struct operation *op, int place) {
     }
   }
   engine->progress += moved;
+  if (moved > 0)
+    turns_use(op->session);
   if (part && part->payload.ticket)
     engine->copying = true;
   if (n < 0)

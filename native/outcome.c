@@ -49,8 +49,8 @@ static int typed_inline(struct operation *op, const struct record *r) {
   int status = copied(op, r);
   if (status < 0)
     return status;
-  return perigee_typed_scan(op->pointer, r->head_length) < 0 ? PERIGEE_PROTOCOL
-                                                             : 1;
+  status = incoming_typed(op->engine, op->pointer, r->head_length);
+  return status < 0 ? status : 1;
 }
 
 static int reply_head(struct operation *op, const struct record *r) {
@@ -113,11 +113,15 @@ static void late(struct operation *op) {
 }
 
 /* Messages and one-sided access are answered with a status, and what was read:
- * nobody would give back what came besides. */
+ * nobody would give back what came besides. Nor does a slice come with a failure
+ * or with raw bytes; and a caller that said how much it can take relies on it. */
 static bool fits(const struct operation *op, const struct record *r) {
   bool slice = r->flags & RECORD_SLICE;
+  if (op->kind == OP_CALL && r->status != PERIGEE_OK)
+    return !slice;
   if (op->kind == OP_CALL)
-    return true;
+    return (!slice || r->flags & RECORD_TYPED) &&
+           (!op->message.capacity || r->head_length <= op->message.capacity);
   if (op->kind != OP_READ || r->status != PERIGEE_OK)
     return r->head_length == 0 && !slice;
   const struct perigee_slice *into = &op->message.into;
@@ -172,8 +176,10 @@ static void fetch(struct operation *op) {
   if (status == 0)
     return;
   if (status > 0 && (op->flags & PERIGEE_TYPED) && op->block &&
-      op->parts[IN_HEAD] && perigee_typed_scan(op->block, op->length) < 0)
-    status = PERIGEE_PROTOCOL;
+      op->parts[IN_HEAD]) {
+    int fine = incoming_typed(op->engine, op->block, op->length);
+    status = fine < 0 ? fine : status;
+  }
   if (status < 0) {
     call_stop(op, status);
     return;

@@ -19,16 +19,17 @@ static int head_payload(struct operation *op, const struct perigee_message *m,
 }
 
 static int check_limits(struct operation *op, const struct outgoing *out) {
-  const struct hello *peer = &op->session->hello;
+  const struct terms *peer = &op->session->terms;
   uint64_t head = out->record.head_length, slice = out->record.slice_length;
   bool typed = out->record.flags & RECORD_TYPED;
   uint64_t limit = typed ? peer->typed : peer->message;
   if (head > limit || slice > peer->message)
     return fail(op->engine, PERIGEE_TOO_LARGE,
-                "%llu bytes%s are more than the peer's limit of %llu",
+                "%llu bytes%s are more than the peer's limit of %llu%s",
                 (unsigned long long)(head > limit ? head : slice),
-                typed && head > limit ? " of typed arguments" : "",
-                (unsigned long long)(head > limit ? limit : peer->message));
+                typed && head > limit ? " of typed values" : "",
+                (unsigned long long)(head > limit ? limit : peer->message),
+                typed && head > limit ? " (its option typed)" : "");
   return PERIGEE_OK;
 }
 
@@ -93,8 +94,6 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out) {
   struct lane *lane = session->lane;
   const struct perigee_transport *t = lane_table(lane);
-  if (session->loans[ring].open && session->loans[ring].in_ring)
-    return false;
   uint64_t size = record_size(&out->record);
   uint8_t *bytes = t->reserve(lane, ring, size), *head, *slice;
   if (!bytes) {
@@ -113,54 +112,9 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
   return true;
 }
 
-/* ---- Loans -------------------------------------------------------------- */
-
-static bool loan_in_ring(struct perigee_session *session, enum ring ring,
-                         uint64_t capacity, uint32_t flags, struct loan *loan) {
-  struct lane *lane = session->lane;
-  if (!list_empty(&session->backlog[ring]))
-    return false;
-  uint64_t before = record_before(flags);
-  loan->record = lane_table(lane)->reserve(lane, ring, before + capacity + 7);
-  if (!loan->record)
-    return false;
-  loan->pointer = loan->record + before;
-  return true;
-}
-
-int loan_begin(struct perigee_session *session, enum ring ring,
-               uint64_t capacity, uint32_t flags, struct perigee_loan *out) {
-  struct loan *loan = &session->loans[ring];
-  struct lane *lane = session->lane;
-  if (loan->open)
-    return fail(session->engine, PERIGEE_INVALID,
-                "a loan of this session is open already");
-  bool held = session->engine->thread && ring == RING_REPLY;
-  *loan = (struct loan){.in_ring = capacity <= session->eager && !held,
-                        .length = capacity};
-  if (loan->in_ring) {
-    if (!loan_in_ring(session, ring, capacity, flags, loan))
-      return PERIGEE_AGAIN;
-  } else if (ring == RING_REQUEST &&
-             !share_may(session->share, SHARE_OPERATIONS, 1)) {
-    return fail(session->engine, PERIGEE_NO_MEMORY,
-                "the peer has not let go of what it was lent before");
-  } else {
-    int status =
-        lane_table(lane)->loan(lane, capacity, &loan->pointer, &loan->source);
-    if (status < 0)
-      return fail(session->engine, status,
-                  "no block of %llu bytes to lend (option pool)",
-                  (unsigned long long)capacity);
-  }
-  loan->open = true;
-  *out = (struct perigee_loan){loan->pointer, capacity};
-  return PERIGEE_OK;
-}
-
-void loan_abort(struct perigee_session *session, enum ring ring) {
-  struct loan *loan = &session->loans[ring];
-  if (loan->open && !loan->in_ring && session->lane)
-    lane_table(session->lane)->unloan(session->lane, &loan->source);
-  loan->open = false;
+/* Where there is room already (a refusal that goes when it is polled next), no
+ * peer tells of any: so the session is not parked meanwhile. */
+void backlog_add(struct operation *op, enum ring ring) {
+  list_append(&op->session->backlog[ring], &op->queue);
+  turns_use(op->session);
 }

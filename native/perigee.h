@@ -89,22 +89,34 @@ struct perigee_prepared;
 struct perigee_transport;
 struct perigee_memory;
 
+/* What sockets carry. Of two sides that differ the stronger wins: ALL, then AUTH,
+ * then OFF. */
+enum perigee_encrypt {
+  PERIGEE_ENCRYPT_DEFAULT = 0, /* beyond loopback as ALL where it can be had (RDMA
+                                  does not seal), else as OFF */
+  PERIGEE_ENCRYPT_ALL = 1,     /* all is sealed */
+  PERIGEE_ENCRYPT_AUTH = 2,    /* all can be read, and not be changed */
+  PERIGEE_ENCRYPT_OFF = 3      /* who stands between can read and change it */
+};
+
 /* All that an engine can be told. perigee_options fills in the defaults. */
 struct perigee_options {
   uint32_t operations;      /* in flight at once: 16384, <= 65536; own ones at
                                most 15/16 of it, those of peers 7/8 */
   uint32_t sessions;        /* at once: 1024 */
   uint32_t regions;         /* exported at once: 1024, at most 4096 */
-  uint32_t hellos;          /* strangers in their hello at once: 64; beyond
-                               them who says nothing, or does not prove who it
-                               is, makes room for who comes */
+  uint32_t hellos;          /* strangers in their hello at once: 256; beyond
+                               them the oldest of the address (at a path: the
+                               process) that most came from makes room */
   int64_t hello_timeout;    /* for the peer to finish hello: 2 s */
   uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session */
   uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
                                at most ring / 4 */
   uint64_t message;         /* largest payload accepted: 2^40 */
-  uint64_t typed;           /* largest typed payload accepted: 16 MiB */
+  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB.
+                               While one is decoded nothing else is done, at
+                               most 20 ns for each byte */
   uint64_t pool;            /* bytes of pooled blocks, and of those that are kept
                                until peers have looked at them, each: 1 GiB */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
@@ -130,10 +142,12 @@ struct perigee_options {
   const char *secret;       /* what both sides prove to have: "file:PATH" (owned
                                by this user, closed to others) or the secret
                                itself; NULL: the environment's PERIGEE_SECRET,
-                               else none; "": none */
+                               else none; "": none. A text of the environment is
+                               taken out of it; children have only references */
   const char *scope;        /* proofs are good for this scope only; NULL: "" */
   int32_t insecure;         /* 1: listen without a secret beyond loopback: 0 */
-  int32_t encrypt;          /* 1: no session over TCP that is not sealed: 0 */
+  int32_t encrypt;          /* enum perigee_encrypt; ALL and AUTH: no session over
+                               TCP without it: 0 */
   int64_t dead_after;       /* a peer on another host that is silent for so long
                                is lost: 3 s */
   int32_t progress;         /* 1: for programs that compute for long: a thread
@@ -339,6 +353,16 @@ perigee_listener_insecure(const struct perigee_listener *listener);
 PERIGEE_API int perigee_connect(struct perigee_engine *engine,
                                 const char *address, const char *transport,
                                 int64_t timeout);
+enum { PERIGEE_NAME_MAX = 64 };
+/* The same, and only if the peer goes by this name (1 to PERIGEE_NAME_MAX bytes;
+ * NULL: any): DENIED else. Whoever has the secret may go by any name; who has not,
+ * and only passes on what others say, cannot have one peer answer for another. */
+PERIGEE_API int perigee_connect_to(struct perigee_engine *engine,
+                                   const char *address, const char *expected,
+                                   const char *transport, int64_t timeout);
+/* The name that the engine goes by, in sessions whose hello follows. NULL: none.
+ * INVALID if it is too long. */
+PERIGEE_API int perigee_go_by(struct perigee_engine *engine, const char *name);
 
 /* Endpoints: sessions without a socket, for programs with a control plane of
  * their own. Each side opens an endpoint, carries its info to the other side by
@@ -409,6 +433,8 @@ struct perigee_session_info {
   uint32_t authenticated;   /* 1: over TCP, and it proved to have the secret */
   uint32_t encrypted;       /* 1: what the transport carries is sealed, */
   uint32_t aes;             /* 1: with AES-256-GCM; 0: ChaCha20-Poly1305 */
+  uint32_t intact;          /* 1: nobody can change what is carried unseen: it is
+                               sealed, or each chunk has a MAC by that cipher */
   int64_t dead_after;       /* silent for so long it is lost; 0: the end of its
                                socket tells */
   const char *transport;
@@ -554,27 +580,31 @@ PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
 PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
                                              int served);
 
-/* A loan is the destination memory itself: in the peer's ring, or a block that
- * the peer maps. One at a time for each session and direction. */
+/* A loan is memory to be filled: beyond the eager limit a block that the peer
+ * sees in place. One at a time for each session and direction. Who writes
+ * beyond its end gets PERIGEE_RANGE when it ends, or a fault, and harms nobody
+ * else: native/loan.h tells what lies there. */
 struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */
 };
-/* PERIGEE_AGAIN: no room now, poll. The loan ends with commit or abort. */
+/* TOO_LARGE, or NO_MEMORY. The loan ends with commit or abort. */
 PERIGEE_API int perigee_call_begin(struct perigee_session *session,
                                    uint64_t capacity, struct perigee_loan *loan);
 /* Sends the first length bytes as the raw head of message (whose head and slice
- * are ignored). Returns the operation. */
+ * are ignored). Returns the operation. RANGE: more was written than was lent;
+ * nothing is sent. */
 PERIGEE_API int perigee_call_commit(struct perigee_session *session,
                                     const struct perigee_message *message,
                                     uint64_t length);
-PERIGEE_API void perigee_call_abort(struct perigee_session *session);
+PERIGEE_API int perigee_call_abort(struct perigee_session *session);
 PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
                                     uint64_t capacity, struct perigee_loan *loan);
-/* 0: over; 1: SENT will follow (the loan went by reference). */
+/* 0: over; 1: SENT will follow (the loan went by reference). RANGE: more was
+ * written than was lent; the call is still to be answered. */
 PERIGEE_API int perigee_reply_commit(struct perigee_engine *engine, int served,
                                      uint64_t length);
-PERIGEE_API void perigee_reply_abort(struct perigee_engine *engine, int served);
+PERIGEE_API int perigee_reply_abort(struct perigee_engine *engine, int served);
 
 /* Gives a pooled block (event.landed) back. NULL is allowed. */
 PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
@@ -582,7 +612,13 @@ PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
 
 /* Walks string.buffer data without building anything: the number of values at
  * its top level, or PERIGEE_PROTOCOL if it is not one that perigee sends (bad
- * tag, depth over 64, counts beyond the bytes, pointers, dictionary tags). */
+ * tag, depth over 64, counts beyond the bytes, pointers, dictionary tags, nil
+ * in pairs). PERIGEE_TOO_LARGE if it is more than a call or a reply takes: 250
+ * values (the place of a slice is one); 8 bytes of LuaJIT's memory for each of
+ * its own and 64 KiB; or number keys that collide so that to place them 1.5
+ * others are passed for each byte and 2,048. NO_MEMORY if it has none to count
+ * them. Calls and replies are checked so before they are sent, and where they
+ * come. */
 PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
 
 /* ---- Names on one host ------------------------------------------------- */
@@ -591,6 +627,9 @@ PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
  * user, no access for others. PERIGEE_DENIED otherwise. Every missing folder
  * of the path is made. */
 PERIGEE_API int perigee_folder(const char *path);
+/* What is there, and whose: PERIGEE_OK, a folder of this user's, whoever may
+ * enter it; PERIGEE_NOT_FOUND; PERIGEE_DENIED, another's or no folder. */
+PERIGEE_API int perigee_folder_look(const char *path);
 /* Holds "folder/name" for this process by a lock kept for life: a descriptor
  * (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it, PERIGEE_SYSTEM. A dead
  * owner's leftovers are taken over. Files of held names are removed at exit. */

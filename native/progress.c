@@ -33,7 +33,6 @@
  *                      can be read on and their room given back meanwhile
  *   scratch            is the program's polls'; the thread uses pooled blocks
  *   pooled blocks      of calls that were answered are kept (`late`)
- *   a reply's loan     is never in a ring here, which it would hold up
  *   operations given,  are freed by the program's polls; the thread buries
  *   sessions freed     strangers only, of whom the program never heard
  *   detail             of what goes wrong in the thread is the thread's

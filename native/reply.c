@@ -8,8 +8,10 @@
  */
 #include <string.h>
 
+#include "loan.h"
 #include "progress.h"
 #include "served.h"
+#include "typed.h"
 
 /* ---- Replying ----------------------------------------------------------- */
 
@@ -47,6 +49,17 @@ static struct perigee_message refusal(const struct operation *op, int status) {
   return m;
 }
 
+/* The same, with what fail() has just noted; as much as is copied at once. */
+static struct perigee_message refusal_told(const struct operation *op,
+                                           int status) {
+  struct perigee_message m = refusal(op, status);
+  if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
+    m.head = op->engine->detail;
+    m.length = strnlen(m.head, op->session->eager);
+  }
+  return m;
+}
+
 /* The reply, or why there is none. A caller that has given up is spared what
  * would have to be exposed; to look for short ones costs more than to send. */
 static int plan_either(struct operation *op, const struct perigee_message *m,
@@ -58,7 +71,7 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
     status = plan(op, m, out);
   if (status >= 0)
     return status;
-  struct perigee_message none = refusal(op, status);
+  struct perigee_message none = refusal_told(op, status);
   *out = (struct outgoing){0};
   parts_end(op);
   plan(op, &none, out);
@@ -90,7 +103,7 @@ void served_refuse(struct operation *op, int status) {
   if (op->state != SERVING)
     step(op, SERVE);
   step(op, WAIT);
-  list_append(&op->session->backlog[RING_REPLY], &op->queue);
+  backlog_add(op, RING_REPLY);
 }
 
 static int after_reply(struct operation *op, int status) {
@@ -149,7 +162,7 @@ static int publish_or_wait(struct operation *op,
     return status;
   keep_reply(op, m);
   step(op, WAIT);
-  list_append(backlog, &op->queue);
+  backlog_add(op, RING_REPLY);
   return 0;
 }
 
@@ -218,6 +231,14 @@ struct operation *served_find(struct perigee_engine *engine, int index,
   return NULL;
 }
 
+static bool affordable(struct perigee_engine *engine,
+                       const struct perigee_message *m, int *status) {
+  *status = PERIGEE_OK;
+  if ((m->flags & PERIGEE_TYPED) && m->length > TYPED_CHEAP)
+    *status = incoming_typed(engine, m->head, m->length);
+  return *status >= 0;
+}
+
 BESIDE reply_shared(struct perigee_engine *engine, int served,
                     const struct perigee_message *m) {
   WITHIN(engine, ENTRY_STIR, perigee_reply(engine, served, m));
@@ -236,12 +257,16 @@ int perigee_reply(struct perigee_engine *engine, int served,
     served_let_on(op);
     step(op, SERVE);
   }
+  if (!affordable(engine, m, &status)) {
+    struct perigee_message none = refusal_told(op, status);
+    return served_answer(op, &none) == 1 ? 1 : status;
+  }
   operation_hold(op, m->slice.region);
   return served_answer(op, m);
 }
 
 void serve_answer(struct operation *op, int status) {
-  struct perigee_message m = refusal(op, status);
+  struct perigee_message m = refusal_told(op, status);
   served_let_on(op);
   op->unseen = true;
   if (op->state != SERVING)
@@ -281,16 +306,26 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
     return status;
   if (capacity >= LOAN_WARM)
     take_back(op->session);
-  status = loan_begin(op->session, RING_REPLY, capacity, 0, loan);
+  status = loan_begin(op->session, RING_REPLY, capacity, loan);
   op->session->loans[RING_REPLY].served = served;
   return status;
 }
 
-void perigee_reply_abort(struct perigee_engine *engine, int served) {
+int perigee_reply_abort(struct perigee_engine *engine, int served) {
   ENTER(engine);
   struct operation *op = operation_find(engine, served);
-  if (op && op->session && engine_alive(engine))
-    loan_abort(op->session, RING_REPLY);
+  if (!op || !op->session || !engine_alive(engine))
+    return PERIGEE_OK;
+  return loan_abort(op->session, RING_REPLY);
+}
+
+/* The block is the operation's from here on, and the head of a reply that lies
+ * in the arena is referred to where it is. A request's head that was pulled
+ * into a block of ours has been read by now. */
+static void hand_over(struct operation *op, const struct loan *loan) {
+  served_unlend(op);
+  op->head_lent = true;
+  op->head_loan = loan->source;
 }
 
 BESIDE reply_commit_shared(struct perigee_engine *engine, int served,
@@ -308,33 +343,14 @@ int perigee_reply_commit(struct perigee_engine *engine, int served,
     return status;
   struct perigee_session *session = op->session;
   struct loan *loan = &session->loans[RING_REPLY];
-  struct lane *lane = session->lane;
-  if (!loan->open || loan->served != served || length > loan->length)
+  if (loan->open && loan->served != served)
     return fail(engine, PERIGEE_INVALID, "no such loan is open");
-  loan->open = false;
-  if (!loan->in_ring) {
-    /* The block is the operation's from here on, and the head of a reply that
-     * lies in the arena is referred to where it is. A request's head that was
-     * pulled into a block of ours has been read by now. */
-    served_unlend(op);
-    op->head_lent = true;
-    op->head_loan = loan->source;
-    struct perigee_message m = {.head = loan->pointer, .length = length};
-    return served_answer(op, &m);
-  }
-  struct record r = {.kind = RECORD_REPLY,
-                     .method = op->index,
-                     .operation = op->peer_operation,
-                     .generation = op->peer_generation,
-                     .remaining = op->generation,
-                     .head_length = length};
-  uint8_t *head;
-  record_encode(&r, loan->record, &head, NULL);
-  lane_table(lane)->publish(lane, RING_REPLY, record_size(&r));
-  session->counters.bytes_sent += length;
-  session_wake(session);
-  if (costs(session, length))
-    learn_size(session, length);
-  step(op, ANSWER);
-  return after_reply(op, 1);
+  if ((status = loan_check(session, RING_REPLY, length)) < 0)
+    return status;
+  if (!loan->stage)
+    hand_over(op, loan);
+  struct perigee_message m = {.head = loan->pointer, .length = length};
+  status = served_answer(op, &m);
+  loan_close(session, RING_REPLY);
+  return status;
 }

@@ -180,11 +180,19 @@ void served_request(struct operation *op) {
   operation_event(op, PERIGEE_EVENT_REQUEST);
 }
 
+/* Of a head: typed data are scanned, raw bytes come without a slice. */
+static int unsound(const struct operation *op) {
+  if (!(op->flags & PERIGEE_TYPED))
+    return op->rest.present ? PERIGEE_PROTOCOL : PERIGEE_OK;
+  return op->length == 0 ? PERIGEE_OK
+                         : incoming_typed(op->engine, op->pointer, op->length);
+}
+
 /* The head is there: on to the slice, or to the program. */
 static void headed(struct operation *op) {
-  if ((op->flags & PERIGEE_TYPED) && op->length > 0 &&
-      perigee_typed_scan(op->pointer, op->length) < 0) {
-    serve_answer(op, PERIGEE_PROTOCOL);
+  int status = unsound(op);
+  if (status < 0) {
+    serve_answer(op, status);
   } else if (op->rest.present) {
     op->landed = true;
     served_hold_back(op);
@@ -234,8 +242,6 @@ static int pull_head(struct operation *op, const struct record *r) {
   struct payload into;
   uint8_t *block;
   bool typed = op->flags & PERIGEE_TYPED;
-  if (typed && r->head_length > op->engine->options.typed)
-    return PERIGEE_TOO_LARGE;
   if (!typed) {
     if ((op->pointer = lane_table(lane)->view(lane, &r->head_source)))
       return 1;
@@ -244,7 +250,8 @@ static int pull_head(struct operation *op, const struct record *r) {
       status =
           lane_table(lane)->loan(lane, r->head_length, &block, &op->head_loan);
     if (status < 0)
-      return status;
+      return fail(op->engine, status, "no block for a request of %llu bytes",
+                  (unsigned long long)r->head_length);
     operation_expose(op, r->head_length);
     op->head_lent = true;
     op->pointer = block;
@@ -258,6 +265,21 @@ static int pull_head(struct operation *op, const struct record *r) {
   return status;
 }
 
+/* Is it within our limits? */
+static int check_request(struct operation *op, const struct record *r) {
+  const struct perigee_options *o = &op->engine->options;
+  bool typed = r->flags & RECORD_TYPED;
+  uint64_t limit = typed && o->typed < o->message ? o->typed : o->message;
+  if (r->head_length > limit || r->slice_length > o->message)
+    return fail(op->engine, PERIGEE_TOO_LARGE,
+                "a request of %llu bytes and a slice of %llu: the limits are "
+                "%llu (option %s) and %llu",
+                (unsigned long long)r->head_length,
+                (unsigned long long)r->slice_length, (unsigned long long)limit,
+                typed ? "typed" : "message", (unsigned long long)o->message);
+  return 1;
+}
+
 static void serve_request(struct operation *op, const struct record *r) {
   bool bulk = r->flags & RECORD_HEAD_BULK;
   op->length = r->head_length;
@@ -265,11 +287,9 @@ static void serve_request(struct operation *op, const struct record *r) {
               (r->flags & RECORD_SLICE ? PERIGEE_SLICE : 0);
   op->slice = r->slice_length;
   op->value = r->capacity;
-  int status = r->head_length > op->engine->options.message ||
-                       r->slice_length > op->engine->options.message
-                   ? PERIGEE_TOO_LARGE
-               : bulk ? pull_head(op, r)
-                      : head_inline(op, r);
+  int status = check_request(op, r);
+  if (status == 1)
+    status = bulk ? pull_head(op, r) : head_inline(op, r);
   if (status < 0) {
     serve_answer(op, status);
   } else if (status == 1) {

@@ -55,6 +55,11 @@ static uint32_t new_id(struct perigee_engine *engine) {
 struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   uint32_t id = new_id(engine);
   struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
+  if (s && !(s->keys = vault_take(&engine->vault, sizeof *s->keys))) {
+    free(s);
+    fail(engine, PERIGEE_NO_MEMORY, "no memory for a session's keys");
+    return NULL;
+  }
   if (!s) {
     fail(engine, PERIGEE_NO_MEMORY,
          "all %u sessions are in use (option "
@@ -76,24 +81,24 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
     list_open(lists[i]);
   engine->by_id[id & (engine->id_slots - 1)] = s;
   list_append(&engine->sessions, &s->node);
-  list_append(&engine->hot, &s->turn);
   engine->counters.sessions++;
   return s;
 }
 
 void session_begun(struct perigee_session *s, int64_t timer) {
   machine_step(&session_machine, &s->state, SESSION_BEGIN);
-  s->engine->hellos += hello_counts(s);
   timers_add(&s->engine->timers, &s->timer, engine_clock(s->engine) + timer);
 }
 
 void session_opened(struct perigee_session *s) {
   machine_step(&session_machine, &s->state, SESSION_OPEN);
-  s->engine->hellos -= hello_counts(s);
+  strangers_leave(s);
   s->engine->progress++;
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
-  secret_wipe(&s->ticket_key); /* it was good once */
+  secret_wipe(&s->keys->ticket); /* it was good once */
+  turns_enter(s);
+  proof_owns(s);
   liveness_begin(s);
   if (s->connect) {
     struct operation *op = s->connect;
@@ -234,6 +239,13 @@ static int poll_rings(struct perigee_session *s) {
   return replies > 0 || requests > 0;
 }
 
+bool session_rests(const struct perigee_session *s) {
+  bool released = !s->engine->keep || s->engine->thread;
+  return released && may_serve(s) && engine_room(s->engine) && !s->hangup &&
+         list_empty(&s->backlog[RING_REQUEST]) &&
+         list_empty(&s->backlog[RING_REPLY]);
+}
+
 /* What arrived before the lane broke has been heard. */
 bool session_broken(struct perigee_session *s) {
   const char *reason;
@@ -295,7 +307,9 @@ void perigee_session_info(const struct perigee_session *s,
   LOOK(s->engine);
   const struct perigee_options *o = &s->engine->options;
   struct perigee_session *texts = (void *)(uintptr_t)s;
-  texts->carrier[0] = 0;
+  texts->carrier[0] = texts->security[0] = 0;
+  if (s->state == PERIGEE_SESSION_OPEN)
+    proof_text(s, texts->security);
   choice_considered(s, texts->considered, sizeof s->considered);
   bool ended = s->state == PERIGEE_SESSION_ENDED;
   snprintf(texts->told, sizeof s->told, "%s", ended ? s->reason : s->why);
@@ -304,23 +318,24 @@ void perigee_session_info(const struct perigee_session *s,
       .state = s->state,
       .status = s->status,
       .pid = s->peer_pid,
-      .epoch = s->hello.epoch,
+      .epoch = s->terms.epoch,
       .version = s->version,
       .ring = o->ring,
       .eager = s->eager,
-      .message = s->hello.message,
-      .typed = s->hello.typed,
-      .features = s->hello.features,
+      .message = s->terms.message,
+      .typed = s->terms.typed,
+      .features = s->terms.features,
       .transport = s->transport ? s->transport->name : "none",
       .same_host = s->same_host || (!s->tcp && !s->alone),
       .dialed = s->dialed,
       .tcp = s->tcp,
-      .authenticated = s->tcp && (s->ticket || s->engine->secret.set),
+      .authenticated = s->tcp && (s->ticket || s->engine->secret->set),
       .encrypted = s->sealed,
       .aes = s->aes,
+      .intact = s->intact,
       .dead_after = liveness_wanted(s) ? o->dead_after : 0,
       .carrier = s->carrier,
-      .security = s->state == PERIGEE_SESSION_OPEN ? proof_text(s) : "",
+      .security = texts->security,
       .considered = s->considered,
       .address = s->address,
       .peer = s->peer,

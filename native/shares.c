@@ -105,7 +105,7 @@ static void identify(const struct perigee_session *s, uint64_t key[4]) {
     bool here = of_this_host(s, &at);
     key[0] = here ? AGENT : HOST;
     address_words(&at, &key[1]);
-    key[3] = here ? s->hello.epoch : 0;
+    key[3] = here ? s->terms.epoch : 0;
   }
 }
 

@@ -33,11 +33,19 @@ local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
                  "mapped", "descriptors", "untaken" }
 local TIMES = { "hello_timeout", "spin", "dead_after" }
 local TEXTS = { "secret", "scope" }
-local FLAGS = { "pull", "insecure", "encrypt" }
+local FLAGS = { "pull", "insecure" }
 local GIVEN = { "clock", "random", "context", "transports", "memories" }
 
+-- As enum perigee_encrypt has them.
+local ENCRYPT = { [true] = 1, auth = 2, [false] = 3 }
+
+local function encrypt(value)
+  if ENCRYPT[value] == nil then return 'true, "auth" or false' end
+end
+
 local OPTIONS = { pull = check.boolean, rdma = rdma.check,
-                  faults = check.string, progress = progress }
+                  faults = check.string, progress = progress,
+                  encrypt = encrypt }
 for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
 for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
 for _, name in ipairs(TEXTS) do OPTIONS[name] = check.string end
@@ -71,6 +79,7 @@ local function core_options(options)
   if text then core.rdma = text end
   if options.faults then core.faults = options.faults end
   if options.progress == "thread" then core.progress = 1 end
+  if options.encrypt ~= nil then core.encrypt = ENCRYPT[options.encrypt] end
   return core, text
 end
 
@@ -105,7 +114,10 @@ end
 -- the secret itself; default PERIGEE_SECRET, "" for none); scope (proofs are
 -- good for the same one only; default ""); insecure (true: may listen without a
 -- secret where other hosts can connect); encrypt (true: no session that is not
--- sealed); dead_after (seconds, default 3: a peer on another host that is so
+-- sealed; "auth": none whose bytes could be changed unseen, though others can
+-- read them; false: neither. Of two sides that differ the stronger wins. By
+-- default true beyond loopback, where the transport can do it, else false);
+-- dead_after (seconds, default 3: a peer on another host that is so
 -- long silent is lost); streams (connections for the payloads of a session that
 -- is dialled here, 1 to 16, default 1).
 --
@@ -132,7 +144,7 @@ function M.new(options)
     memory = setmetatable({}, { __mode = "k" }), pooled = 0, endpoints = {},
     pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),
     unseen = 0, chores = false, keep = { options, text },
-    methods = {}, landed = {}, replying = {}, once = false, scratch = 0,
+    methods = {}, landed = {}, replying = {}, once = false,
     spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,
   }, Engine)
   engine.engine = engine                -- an owner of futures has one
@@ -166,7 +178,8 @@ function Engine:listen(address)
   return listener, err
 end
 
-local CONNECT = { timeout = check.seconds, transport = check.string }
+local CONNECT = { timeout = check.seconds, transport = check.string,
+                  expect = check.name }
 local ENDPOINT = { transport = check.string }
 
 --- Dials "unix:PATH" or "tcp://HOST:PORT", where HOST is a name or a number: a
@@ -174,8 +187,9 @@ local ENDPOINT = { transport = check.string }
 -- up the name blocks nobody, and all its addresses are tried. A peer on the
 -- same host is then talked to through shared memory, unless transport says
 -- something else. options: timeout (seconds, default 30), transport (a name
--- that must be used, default PERIGEE_TRANSPORT or "auto"). Blocks the task, or
--- runs the loop.
+-- that must be used, default PERIGEE_TRANSPORT or "auto"), expect (the name of
+-- the agent that has to answer, as "worker:0"; else kind denied. By name it is
+-- always so). Blocks the task, or runs the loop.
 function Engine:connect(address, options)
   check.value(address, check.string, "engine:connect's address")
   options = check.options(options, CONNECT, "engine:connect")

@@ -47,6 +47,15 @@ function M.is_error(x)
   return getmetatable(x) == Error
 end
 
+local LONGEST = 2 ^ 16                  -- bytes of text about what failed
+
+--- x, which anybody may have made, as text of at most 64 KiB. Never raises.
+function M.shown(x)
+  local fine, text = pcall(tostring, x)
+  if not fine or type(text) ~= "string" then return "what cannot be shown" end
+  return #text > LONGEST and text:sub(1, LONGEST) .. "..." or text
+end
+
 --- The kind of a status of the core, the status of a kind, the core's sentence
 -- for a status.
 function M.kind(status) return kind_of[status] or "protocol" end
@@ -66,10 +75,10 @@ function M.from(status, doing, engine, sent, level)
   return M.new(M.kind(status), doing .. ": " .. why, sent)
 end
 
---- What the core says of an event's failure, or nil.
+--- The text of an event's failure, or nil.
 function M.why(event)
   if event.pointer == nil or event.length == 0 then return nil end
-  return ffi.string(event.pointer, event.length)
+  return ffi.string(event.pointer, math.min(tonumber(event.length), LONGEST))
 end
 
 --- An error of an operation that the core ended with status; text may add what

@@ -8,6 +8,7 @@
 --   same_host      is the peer known to be on this host?
 --   authenticated  did both sides prove to have one secret?
 --   encrypted      the cipher by which all that is carried is sealed, or false
+--   intact         the cipher without which nobody can change it, or false
 --   security       both in a sentence, "" once it is over
 --   dead_after     seconds of silence after which the peer is lost; false where
 --                  the end of its socket tells. liveness: that in a sentence
@@ -72,8 +73,8 @@ local function considered(lines)
   return list
 end
 
-local function cipher(info)
-  if info.encrypted == 0 then return false end
+local function cipher(info, has)
+  if has == 0 then return false end
   return info.aes ~= 0 and "AES-256-GCM" or "ChaCha20-Poly1305"
 end
 
@@ -91,7 +92,9 @@ function M.info(handle)
            considered = considered(text(info.considered)),
            dialed = info.dialed ~= 0, tcp = info.tcp ~= 0,
            same_host = info.same_host ~= 0,
-           authenticated = info.authenticated ~= 0, encrypted = cipher(info),
+           authenticated = info.authenticated ~= 0,
+           encrypted = cipher(info, info.encrypted),
+           intact = cipher(info, info.intact),
            dead_after = info.dead_after ~= 0
              and tonumber(info.dead_after) * 1e-9,
            epoch = ("%016x"):format(info.epoch),

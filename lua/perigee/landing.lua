@@ -3,6 +3,7 @@
 -- served call's number, what a landing gave until its handler has it.
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
+local errors = require "perigee.errors"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -16,7 +17,7 @@ local state, raw = loop.state, contexts.raw
 
 local M = {}
 
-local POOLED = C.PERIGEE_POOLED
+local POOLED, TYPED = C.PERIGEE_POOLED, C.PERIGEE_TYPED
 local TOO_LARGE, DENIED = C.PERIGEE_TOO_LARGE, C.PERIGEE_DENIED
 local target = native.slice_t()
 
@@ -34,7 +35,7 @@ function Landing:abandon()
   state.pinned = false
   if not fine then
     log.write("error", ("%s: its abandoned failed: %s")
-      :format(self.method.text, failure.traceback))
+      :format(self.method.text, errors.shown(failure.traceback or failure)))
   end
 end
 
@@ -90,7 +91,8 @@ loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)
   end
   if not method.landing then return pooled(engine, served) end
   local length = tonumber(event.slice)
-  local values = codec.unpack_slice(event.pointer, event.length)
+  local values = band(event.flags, TYPED) ~= 0 -- else nobody has scanned it
+    and codec.unpack_slice(event.pointer, event.length)
   if not values then
     return reply.refuse(engine, served, C.PERIGEE_PROTOCOL,
                         "a slice came without its place")
@@ -100,7 +102,7 @@ loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)
   if not fine then return reply.failed(engine, served, raw, slice, true) end
   if slice == nil then
     return reply.refuse(engine, served, DENIED,
-                        tostring(reason or "the landing gave nothing"))
+                        errors.shown(reason or "the landing gave nothing"))
   end
   return land(engine, served, method, values, slice, length)
 end

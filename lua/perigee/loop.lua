@@ -36,10 +36,11 @@ local running, yield = coroutine.running, coroutine.yield
 local resume, create = coroutine.resume, coroutine.create
 local yieldable = coroutine.isyieldable
 local band, huge, max = bit.band, math.huge, math.max
+local xpcall = xpcall
 
 local AGAIN = C.PERIGEE_AGAIN
 local REQUEST, TYPED = C.PERIGEE_EVENT_REQUEST, C.PERIGEE_TYPED
-local REPLY = C.PERIGEE_EVENT_REPLY
+local REPLY, LANDING = C.PERIGEE_EVENT_REPLY, C.PERIGEE_EVENT_LANDING
 local BATCH = 64
 local PARKED, IDLE = {}, {}           -- what a worker says as it yields
 
@@ -54,6 +55,11 @@ local on = M.on
 
 --- Called for typed requests: function (engine, event, worker). May park.
 M.serve = nil
+
+--- Called where one of these raised, which nothing that a peer sends should get
+-- them to: function (engine, the session's id, the served call's number or
+-- false, what was raised with its traceback).
+M.broken = nil
 
 local ready, pool = state.ready, {}
 
@@ -80,11 +86,15 @@ local function drain(engine, worker, target)
     if kind == REQUEST and band(event.flags, TYPED) ~= 0 then
       if not worker then return false end
       engine.i = engine.i + 1
+      worker.serving = true
       M.serve(engine, event, worker)
+      worker.serving = false
       if state.leader ~= worker then return false end
     else
       engine.i = engine.i + 1
+      state.telling = engine
       on[kind](engine, event)
+      state.telling = false
     end
     if target.ended and (engine.i == engine.n
                          or events[engine.i].kind < REPLY) then
@@ -166,11 +176,46 @@ local function pump(target, deadline)
   return true
 end
 
+-- ---- The net ---------------------------------------------------------------
+
+-- Nothing that a peer sends should raise where its events are told. If it does,
+-- that ends the peer's session, and the loop goes on: raises what was raised if
+-- it was no such event's. There is no pcall for each event, which compiled code
+-- could not return through: workers are coroutines, and pump has one for all.
+local function broken(worker, failure)
+  local engine, id, served = state.telling, 0, false
+  if worker and worker.serving then
+    engine, id, served = worker.engine, worker.session, worker.served
+  elseif engine then
+    local event = engine.events[engine.i - 1]
+    local kind = event.kind
+    id = event.session
+    served = (kind == REQUEST or kind == LANDING) and event.operation
+  else
+    error(failure, 0)
+  end
+  state.telling, state.pinned = false, false
+  M.broken(engine, id, served, failure)
+end
+
+local function raised(e)
+  return state.telling and debug.traceback(tostring(e), 2) or e
+end
+
+-- Pump, in the net.
+local function run(target, deadline)
+  while true do
+    local fine, ended = xpcall(pump, raised, target, deadline)
+    if fine then return ended end
+    broken(nil, ended)
+  end
+end
+
 -- ---- Workers ---------------------------------------------------------------
 
 local function returned(worker, fine, what)
   if not fine then
-    error(debug.traceback(worker.co, tostring(what)), 0)
+    return broken(worker, debug.traceback(worker.co, tostring(what)))
   end
   if what == IDLE then
     pool[#pool + 1] = worker
@@ -228,7 +273,7 @@ end
 local function take_worker()
   local worker = table.remove(pool)
   if not worker then
-    worker = { served = false }
+    worker = { served = false, serving = false }
     worker.co = create(function() return body(worker) end)
   end
   worker.generation = state.generation
@@ -242,11 +287,10 @@ local function base(signal)
   repeat
     worker = take_worker()
     state.leader, state.current = worker, worker
-    fine, what = resume(worker.co)
-    if fine then returned(worker, fine, what) end
+    fine, what = pcall(returned, worker, resume(worker.co))
   until not fine or signal.ended or state.stopping
   state.current, state.leader, state.target = current, leader, target
-  if not fine then returned(worker, fine, what) end
+  if not fine then error(what, 0) end
 end
 
 -- ---- Waiting ---------------------------------------------------------------
@@ -293,7 +337,7 @@ end
 -- came.
 function M.wait(future, deadline)
   if state.pinned then refuse(3) end
-  local ended = pump(future, deadline)
+  local ended = run(future, deadline)
   if ended ~= nil then return ended end
   local signal = signals.new(1)
   signals.attach(future, signal)
@@ -305,7 +349,7 @@ end
 --- The same for a signal that is attached to what it waits for.
 function M.wait_signal(signal, deadline)
   if state.pinned then refuse(3) end
-  local ended = pump(signal, deadline)
+  local ended = run(signal, deadline)
   if ended == nil then M.block(signal, deadline) end
 end
 

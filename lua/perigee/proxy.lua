@@ -131,10 +131,11 @@ local function with_of(class)
   end
 end
 
--- methods: kinds by name; known: all methods there ever were, by name.
+-- methods: kinds by name; known: all methods there ever were whose functions
+-- somebody may still hold, by name.
 local function make_class(name)
-  local class = { name = name, version = 0, methods = {}, known = {},
-                  session = false }
+  local class = { name = name, version = 0, methods = {}, session = false,
+                  known = setmetatable({}, { __mode = "v" }) }
   local function text(self)
     return ("proxy of %s of %s"):format(name, self[1].session:text())
   end
@@ -185,14 +186,17 @@ jit.off(fit)
 local describe = typed.call { id = 0, name = "describe", service = "",
                               text = "the description" }
 
+-- A peer may say anything; what services are, services.new says.
 local function is_description(told)
   if type(told) ~= "table" or type(told.methods) ~= "table"
     or not check.is_count(told.version) then
     return false
   end
+  local count = 0
   for name, each in pairs(told.methods) do
-    if type(name) ~= "string" or type(each) ~= "table"
-      or not check.is_count(each.id) or each.id > 65535 then
+    count = count + 1
+    if services.wrong_name(name) or type(each) ~= "table" or count > NOWHERE
+      or not check.is_count(each.id) or each.id > NOWHERE then
       return false
     end
   end
@@ -251,7 +255,9 @@ end
 --- Has all that is known of services by link fit what session's peer serves.
 -- (For links. Whom this fails ask for themselves.)
 function M.joined(link, session)
-  for _, class in pairs(link.proxies) do fit_to(class, session, ASKING) end
+  local classes = {}                    -- more may come while it waits
+  for _, class in pairs(link.proxies) do classes[#classes + 1] = class end
+  for _, class in ipairs(classes) do fit_to(class, session, ASKING) end
 end
 jit.off(M.joined)
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Replies: what a handler returned, or how it failed, on its way to the
 -- caller. What the core only refers to is kept in engine.replying until SENT:
--- { value, buffer, scratch, context }.
+-- { value, buffer, context }.
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"
@@ -17,6 +17,7 @@ local state = loop.state
 local M = {}
 
 local TYPED, REMOTE = C.PERIGEE_TYPED, C.PERIGEE_REMOTE
+local TOO_LARGE = C.PERIGEE_TOO_LARGE
 local message = native.message_t()      -- of every reply; the core copies it
 local out = acquire()                   -- of typed heads; replaced when kept
 
@@ -29,8 +30,11 @@ local function describe(e)
       message_text = rawget(e, "message") or tostring(e)
     end
   end
-  return { message = tostring(message_text),
-           traceback = (debug.traceback("", 4):gsub("^\n", "")),
+  if type(code) ~= "number" and type(code) ~= "string" and code ~= nil then
+    code = tostring(code)
+  end
+  return { message = errors.shown(message_text),
+           traceback = errors.shown((debug.traceback("", 4):gsub("^\n", ""))),
            code = code }
 end
 
@@ -39,6 +43,12 @@ function M.caught(e)
   local fine, described = pcall(describe, e)
   if fine then return described end
   return { message = "an error that cannot be shown", traceback = "" }
+end
+
+-- For want of memory or stack LuaJIT gives a plain text in its place.
+local function failure_of(given)
+  if type(given) == "table" then return given end
+  return { message = errors.shown(given), traceback = "" }
 end
 
 -- The call is over for its record (a worker's, or that of raw handlers); kept
@@ -61,14 +71,12 @@ local function over(engine, record, served, status, kept)
 end
 
 -- Sends the message that has been filled in; what says what it refers to.
-local function send(engine, served, record, value, buffer, scratch)
+local function send(engine, served, record, value, buffer)
   local status = C.perigee_reply(engine.handle, served, message)
   local kept
   if status == 1 then
-    kept = { value = value, buffer = buffer, scratch = scratch,
-             context = false }
+    kept = { value = value, buffer = buffer, context = false }
     if buffer == out then out = acquire() end
-    if scratch then engine.scratch = engine.scratch + scratch end
   end
   if kept or record.context or engine.once then
     over(engine, record, served, status, kept)
@@ -88,15 +96,11 @@ local NOBODY = { served = false, context = false, method = { service = "" } }
 -- A reply of kind status with text, for an error there.
 local function fail(engine, served, record, status, failure, ran)
   out:reset()
-  local code = failure.code
-  if type(code) ~= "number" and type(code) ~= "string" and code ~= nil then
-    code = tostring(code)
-  end
-  pack(out, failure.message, failure.traceback or "", code)
+  pack(out, failure.message, failure.traceback or "", failure.code)
   out:encode(ran)
   local pointer, length = out:ref()
   plain(status, TYPED, pointer, length)
-  send(engine, served, record, nil, out, nil)
+  send(engine, served, record, nil, out)
 end
 
 --- Refuses a call whose handler did not run.
@@ -111,7 +115,14 @@ end
 --- Replies that the handler failed; or, if it did not run, its landing.
 function M.failed(engine, served, record, failure, before)
   if not engine.handle then return end
-  fail(engine, served, record, REMOTE, failure, not before)
+  fail(engine, served, record, REMOTE, failure_of(failure), not before)
+end
+
+--- Replies that what the handler wrote did not fit into the reply.
+function M.too_large(engine, served, record, capacity)
+  fail(engine, served, record, TOO_LARGE, { message = ("%s: what it replies "
+    .. "does not fit into the caller's capacity of %d bytes"):format(
+    record.method.text, capacity) }, true)
 end
 
 local function bad_result(engine, served, record, text)
@@ -135,7 +146,7 @@ function M.answer(engine, served, worker, fine, ...)
     why = slices.store_local(message.slice, slice, engine)
     if why then return bad_result(engine, served, worker, why) end
   end
-  send(engine, served, worker, slice, out, nil)
+  send(engine, served, worker, slice, out)
 end
 
 --- Replies with bytes that the core can refer to as long as it has to: the
@@ -143,7 +154,7 @@ end
 function M.bytes(engine, served, record, pointer, length)
   if not engine.handle then return end
   plain(0, 0, pointer, length)
-  send(engine, served, record, nil, nil, nil)
+  send(engine, served, record, nil, nil)
 end
 
 --- Replies with what a raw handler returned, other than its request.
@@ -164,13 +175,7 @@ function M.raw(engine, served, record, result)
     return bad_result(engine, served, record, "a " .. type(result)
       .. "; a raw handler returns a string, its request, a slice or nothing")
   end
-  send(engine, served, record, result, nil, nil)
-end
-
---- Replies with n of the bytes in memory of our own of that capacity.
-function M.scratch(engine, served, record, bytes, n, capacity)
-  plain(0, 0, bytes, n)
-  send(engine, served, record, bytes, nil, capacity)
+  send(engine, served, record, result, nil)
 end
 
 --- Takes note of a reply that was committed in place with status.

@@ -9,12 +9,11 @@
 --   REQUEST     decoded, the handler called, the reply committed
 --   ABANDONED   the method's abandoned is called, once (landing.lua)
 --   SENT        what the reply referred to is let go
---
--- An inplace reply that finds no room in the peer's memory is made in memory of
--- our own, and waits in the core as any other reply.
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
+local errors = require "perigee.errors"
 local landings = require "perigee.landing"
+local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local reply = require "perigee.reply"
@@ -25,11 +24,11 @@ local band, tonumber, xpcall = bit.band, tonumber, xpcall
 local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local state, raw = loop.state, contexts.raw
 local is_view, open, close = views.is_view, views.open, views.close
+local lend, take_back = views.lend, views.take_back
 
 local TYPED, SLICE = C.PERIGEE_TYPED, C.PERIGEE_SLICE
 local NO_METHOD, PROTOCOL = C.PERIGEE_NO_METHOD, C.PERIGEE_PROTOCOL
-local NO_MEMORY, AGAIN = C.PERIGEE_NO_MEMORY, C.PERIGEE_AGAIN
-local SCRATCH = 2 ^ 28                  -- at most, for replies without room
+local TOO_LARGE, RANGE = C.PERIGEE_TOO_LARGE, C.PERIGEE_RANGE
 
 local caught = reply.caught
 local refuse, answer = reply.refuse, reply.answer
@@ -48,9 +47,23 @@ local function serve_slice(engine, event, served, method, worker)
                 xpcall(method.handler, caught, unpack(values, 1, values.n)))
 end
 
+local function call(worker, ...)
+  worker.decoded = true
+  return worker.method.handler(...)
+end
+
 -- Under xpcall, as decoding can fail on what no scan sees (a key given twice).
-local function decode_and_call(handler, pointer, length)
-  return handler(unpack_values(pointer, length))
+local function decode_and_call(worker, pointer, length)
+  return call(worker, unpack_values(pointer, length))
+end
+
+local function answer_decoded(engine, served, worker, fine, ...)
+  if fine or worker.decoded or not engine.handle then
+    return answer(engine, served, worker, fine, ...)
+  end
+  local failure = ...
+  return refuse(engine, served, PROTOCOL, "the arguments cannot be decoded: "
+    .. errors.shown(failure.message or failure))
 end
 
 function loop.serve(engine, event, worker)
@@ -63,9 +76,10 @@ function loop.serve(engine, event, worker)
   if band(event.flags, SLICE) ~= 0 then
     return serve_slice(engine, event, served, method, worker)
   end
-  return answer(engine, served, worker,
-                xpcall(decode_and_call, caught, method.handler,
-                       event.pointer, tonumber(event.length)))
+  worker.decoded = false
+  return answer_decoded(engine, served, worker,
+                        xpcall(decode_and_call, caught, worker, event.pointer,
+                               tonumber(event.length)))
 end
 
 -- ---- Raw -------------------------------------------------------------------
@@ -105,52 +119,62 @@ end
 local function not_filled(method, n, capacity)
   return { message = ("%s: an inplace handler returns how many bytes it "
     .. "filled, an integer of 0 to %d, not %s"):format(method.text, capacity,
-                                                      tostring(n)) }
+                                                      errors.shown(n)) }
 end
 
-local function run_inplace(engine, event, served, method, to, capacity)
+local function beyond(method, capacity)
+  local text = ("%s wrote more than the %d bytes of its reply; reply:write "
+    .. "does not"):format(method.text, capacity)
+  log.write("error", text)
+  return { message = text }
+end
+
+-- As xpcall; and did a write not fit into the reply?
+local function run_inplace(engine, event, served, method, capacity)
   local request = open(event.pointer, tonumber(event.length))
-  local room = open(to, capacity)
+  local room = lend(loan.pointer, capacity)
   pin(engine, event, served, method, "an inplace handler")
   local fine, n = xpcall(method.handler, caught, request, room)
   unpin()
   close(request)
-  close(room)
   if fine and not filled(n, capacity) then
-    return false, not_filled(method, n, capacity)
+    return false, not_filled(method, n, capacity), take_back(room)
   end
-  return fine, n
+  return fine, n, take_back(room)
 end
 
--- Without room at the peer: into memory of our own, as a plain reply.
-local function serve_scratch(engine, event, served, method, capacity)
-  if engine.scratch + capacity > SCRATCH then
-    return refuse(engine, served, NO_MEMORY, "too many replies wait already")
+-- Of a handler that failed, or wrote what it must not.
+local function undo(engine, served, method, capacity, failure, short)
+  local status = C.perigee_reply_abort(engine.handle, served)
+  if status == RANGE then failure = beyond(method, capacity) end
+  if short and status ~= RANGE then
+    return reply.too_large(engine, served, raw, capacity)
   end
-  local bytes = native.bytes_t(capacity)
-  local fine, n = run_inplace(engine, event, served, method, bytes, capacity)
-  if not engine.handle then return end
-  if not fine then return reply.failed(engine, served, raw, n) end
-  return reply.scratch(engine, served, raw, bytes, n, capacity)
+  return reply.failed(engine, served, raw, failure)
 end
 
 local function serve_inplace(engine, event, served, method)
   local capacity = tonumber(event.capacity)
-  local status = C.perigee_reply_begin(engine.handle, served, capacity, loan)
-  if status == AGAIN then
-    return serve_scratch(engine, event, served, method, capacity)
-  elseif status < 0 then
+  if capacity < method.capacity then
+    return refuse(engine, served, TOO_LARGE, ("%s needs a capacity of %d bytes "
+      .. "at least, and is offered %d"):format(method.text, method.capacity,
+                                               capacity))
+  end
+  local status = C.perigee_reply_begin(engine.handle, served, event.capacity,
+                                       loan)
+  if status < 0 then
     return refuse(engine, served, status, native.detail(engine.handle))
   end
-  local fine, n = run_inplace(engine, event, served, method, loan.pointer,
-                              capacity)
+  local fine, n, short = run_inplace(engine, event, served, method, capacity)
   if not engine.handle then return end
-  if not fine then
-    C.perigee_reply_abort(engine.handle, served)
-    return reply.failed(engine, served, raw, n)
+  if not fine or short then
+    return undo(engine, served, method, capacity, n, short)
   end
-  return reply.commit(engine, served, raw,
-                      C.perigee_reply_commit(engine.handle, served, n))
+  status = C.perigee_reply_commit(engine.handle, served, n)
+  if status == RANGE then
+    return reply.failed(engine, served, raw, beyond(method, capacity))
+  end
+  return reply.commit(engine, served, raw, status)
 end
 
 -- ---- Events ----------------------------------------------------------------
@@ -171,7 +195,6 @@ loop.on[C.PERIGEE_EVENT_SENT] = function(engine, event)
   local sending = engine.replying[served]
   if not sending then return end
   engine.replying[served] = nil
-  if sending.scratch then engine.scratch = engine.scratch - sending.scratch end
   if sending.buffer then codec.release(sending.buffer) end
   local context = sending.context
   if not context then return end

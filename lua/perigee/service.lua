@@ -16,7 +16,7 @@ local SERVICE = {
 
 local METHOD = {
   raw = check.boolean, inplace = check.boolean, idempotent = check.boolean,
-  landing = check.callable,
+  landing = check.callable, capacity = check.count,
   abandoned = check.callable, [1] = check.callable,
 }
 
@@ -37,16 +37,24 @@ local function check_method(what, definition, level)
   if definition.abandoned and not definition.landing then
     error(what .. " has abandoned but no landing", level + 1)
   end
+  if definition.capacity and not definition.inplace then
+    error(what .. " has a capacity, and only inplace methods have", level + 1)
+  end
+end
+
+--- What is wrong with a method's name, or nil.
+function M.wrong_name(name)
+  if type(name) ~= "string" or name == "" or #name > 255 then
+    return "a method's name must be a string of 1 to 255 bytes"
+  elseif REFUSED[name] then
+    return ("a method cannot be called %q, which every proxy has"):format(name)
+  end
 end
 
 local function method_of(service, name, definition, level)
-  if type(name) ~= "string" or name == "" or #name > 255 then
-    error(("service %s: a method's name must be a string of 1 to 255 bytes")
-      :format(service.name), level + 1)
-  end
-  if REFUSED[name] then
-    error(("service %s: a method cannot be called %q, which every proxy has")
-      :format(service.name, name), level + 1)
+  local wrong = M.wrong_name(name)
+  if wrong then
+    error(("service %s: %s"):format(service.name, wrong), level + 1)
   end
   local what = ("method %s.%s"):format(service.name, name)
   if type(definition) == "function" then definition = { definition } end
@@ -54,6 +62,7 @@ local function method_of(service, name, definition, level)
   return { service = service.name, name = name, kind = kind_of(definition),
            text = service.name .. "." .. name, handler = definition[1],
            landing = definition.landing or false,
+           capacity = definition.capacity or 0,
            abandoned = definition.abandoned or false,
            idempotent = definition.idempotent or false }
 end

@@ -103,17 +103,20 @@ end
 local function dial(engine, address, options)
   local timeout = check.nanoseconds(options.timeout or 30)
   local name, by = asker(options)
-  local operation = C.perigee_connect(engine.handle, address, name, timeout)
+  local operation = C.perigee_connect_to(engine.handle, address,
+                                         options.expect, name, timeout)
   if operation == C.PERIGEE_UNSUPPORTED and not options.transport
     and name == "verbs" then
     name = instead(engine)
-    operation = C.perigee_connect(engine.handle, address, name, timeout)
+    operation = C.perigee_connect_to(engine.handle, address, options.expect,
+                                     name, timeout)
   end
   return operation, name ~= "auto" and by
 end
 
---- Dials address; the future of a session. options: timeout, transport, peer (a
--- name for the other side), link (which is told of its making and its end).
+--- Dials address; the future of a session. options: timeout, transport, expect
+-- (the name that the other side has to go by), peer (a name for it), link (which
+-- is told of its making and its end).
 function M.connect(engine, address, options)
   local to = options.peer or address
   local operation, by = dial(engine, address, options)
@@ -170,6 +173,33 @@ function Session:close()
   C.perigee_session_close(handle)
   finish(self, errors.new("closed", ("the session with %s was closed")
     :format(self:text()), false))
+end
+
+--- Ends it, since the peer does not keep to the protocol: its own calls end in
+-- peer_lost, those to it in closed.
+function Session:refuse(why)
+  local handle = self.handle
+  if not handle then return end
+  C.perigee_session_close(handle)
+  finish(self, errors.new("protocol", ("the session with %s was ended: %s")
+    :format(self:text(), why), false))
+end
+
+local refusal = native.message_t()
+refusal.status = C.PERIGEE_PROTOCOL
+
+local function end_broken(engine, id, served)
+  if served then C.perigee_reply(engine.handle, served, refusal) end
+  local session = engine.sessions[id]
+  if session then session:refuse("what it sent could not be handled") end
+end
+
+function loop.broken(engine, id, served, failure)
+  log.write("error", ("what came by session %d could not be handled, and ends "
+    .. "it: %s"):format(id, failure))
+  if not engine.handle then return end
+  local fine, why = pcall(end_broken, engine, id, served)
+  if not fine then log.write("error", "nor could that: " .. tostring(why)) end
 end
 
 --- Forgets it without the core, which is about to close it. (The engine's.)

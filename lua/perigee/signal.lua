@@ -22,6 +22,7 @@ M.state = {
   leader = false,                     -- the worker that leads
   target = { ended = false },         -- what the innermost base waits for
   pinned = false,
+  telling = false,                    -- the engine one of whose events is told
   ready = {}, first = 1, last = 0,    -- the ready queue
   stopping = false,                   -- a stop is on its way to run()
   watching = false,                   -- signals are ours

@@ -123,14 +123,15 @@ end
 
 -- ---- For users -------------------------------------------------------------
 
-local function own(slice, what)
+local function own(slice, what, level)
   local owner = slice.owner
+  level = (level or 2) + 1
   if owner.session then
     error(("%s: %s is a peer's memory; read or write it with a transfer")
-      :format(what, owner:text()), 3)
+      :format(what, owner:text()), level)
   end
   if not owner.base then
-    error(("%s: %s has been closed"):format(what, owner:text()), 3)
+    error(("%s: %s has been closed"):format(what, owner:text()), level)
   end
   return owner
 end
@@ -152,17 +153,26 @@ local function copy_in(owner, offset, from, length)
   end
 end
 
+--- Copies its length bytes, its blocks one after the other, to memory that has
+-- room for them. Raises at level where it has none of its own. (Inner use.)
+function M.copy_to(slice, to, level)
+  local owner, left = own(slice, "copying a slice", level + 1), slice.length
+  for i = 0, slice.count - 1 do
+    local length = math.min(slice.block, left)
+    copy_out(owner, slice.offset + i * slice.stride, to + i * slice.block,
+             length)
+    left = left - length
+  end
+end
+
 --- Its bytes as a Lua string, its blocks one after the other. A copy.
 function methods.string(slice)
   local owner = own(slice, "slice:string")
   if slice.count == 1 and not owner.memory then
     return ffi.string(owner.base + slice.offset, slice.length)
   end
-  local bytes = native.bytes_t(slice.block * slice.count)
-  for i = 0, slice.count - 1 do
-    copy_out(owner, slice.offset + i * slice.stride,
-             bytes + i * slice.block, slice.block)
-  end
+  local bytes = native.bytes_t(slice.length)
+  M.copy_to(slice, bytes + 0, 2)
   return ffi.string(bytes, slice.length)
 end
 

@@ -3,41 +3,95 @@
 -- time of one handler, writer or reader, which is given one and may not keep
 -- it.
 --
---   view.pointer    uint8_t *
+--   view.pointer    uint8_t *; who uses it looks at view.length first
 --   view.length     bytes, a number; of a loan its capacity
 --   view:string()   the bytes as a Lua string
+--   loan:write(source [, offset])   of loans: copies a view, a slice or a
+--                   string into it, from offset (default 0) on; returns offset
+--                   and the source's length together. What does not fit ends
+--                   the call in too_large, and so raises.
 --
 -- Using one after the function that it was given to has ended raises. Views are
 -- used again, so that calls allocate nothing; they come round in turns, so that
 -- one which was kept by mistake stays dead for many calls.
+local check = require "perigee.check"
 local native = require "perigee.native"
+local slices = require "perigee.slice"
 
 local ffi = require "ffi"
 
-local M = {}
+--- The longest text that Lua can have.
+local M = { LONGEST = 0x7fffff00 }
 
 local TURNS = 64
-local cast, pointer_t = ffi.cast, native.pointer_t
+local cast, copy, pointer_t = ffi.cast, ffi.copy, native.pointer_t
+local istype, type = ffi.istype, type
+local is_count, is_slice = check.is_count, slices.is_slice
 
-local view_t = ffi.typeof
-  [[struct { uint8_t *at; double size; int32_t live; }]]
+-- lent: is it a loan? missed: did something not fit into it?
+local view_t = ffi.typeof [[
+  struct { uint8_t *at; double size; int32_t live; bool lent, missed; }
+]]
+
+local function ended(level)
+  error("this view is used after the function that was given it ended",
+        level + 1)
+end
 
 local function text(view)
-  if view.live == 0 then
-    error("this view is used after the function that was given it ended", 2)
+  if view.live == 0 then ended(2) end
+  if view.size > M.LONGEST then
+    error(("a view of %.0f bytes is longer than a Lua string can be"):format(
+      view.size), 2)
   end
   return ffi.string(view.at, view.size)
 end
 
+local function length_of(source)
+  if type(source) == "string" then return #source end
+  if is_slice(source) then return source.length end
+  if not istype(view_t, source) then
+    error("write takes a view, a slice or a string, not a " .. type(source), 3)
+  end
+  if source.live == 0 then ended(3) end
+  return source.size
+end
+
+local function too_short(view, length, offset)
+  view.missed = true
+  error(("%.0f bytes at %.0f do not fit into the %.0f bytes that were lent")
+    :format(length, offset, view.size), 3)
+end
+
+local function write(view, source, offset)
+  if not istype(view_t, view) or not view.lent then
+    error("write is called as loan:write(source)", 2)
+  end
+  if view.live == 0 then ended(2) end
+  offset = offset or 0
+  if not is_count(offset) then
+    error("write's offset is an integer of at least 0", 2)
+  end
+  local length = length_of(source)
+  if offset + length > view.size then too_short(view, length, offset) end
+  if type(source) == "string" then
+    copy(view.at + offset, source, length)
+  elseif is_slice(source) then
+    slices.copy_to(source, view.at + offset, 2)
+  else
+    copy(view.at + offset, source.at, length)
+  end
+  return offset + length
+end
+
 ffi.metatype(view_t, {
   __index = function(view, key)
-    if view.live == 0 then
-      error("this view is used after the function that was given it ended", 2)
-    end
+    if view.live == 0 then ended(2) end
     if key == "pointer" then return view.at end
     if key == "length" then return view.size end
     if key == "string" then return text end
-    error(("a view has pointer, length and string(), no %s")
+    if key == "write" and view.lent then return write end
+    error(("a view has pointer, length and string(), and a loan write(); no %s")
       :format(tostring(key)), 2)
   end,
   __newindex = function()
@@ -58,12 +112,25 @@ function M.open(pointer, length)
   turn = (turn + 1) % TURNS
   local view = views[turn]
   view.at, view.size, view.live = cast(pointer_t, pointer), length, 1
+  view.lent, view.missed = false, false
   return view
 end
 
 --- Ends view.
 function M.close(view)
   view.live = 0
+end
+
+--- The same for a loan. take_back tells whether something did not fit into it.
+function M.lend(pointer, length)
+  local view = M.open(pointer, length)
+  view.lent = true
+  return view
+end
+
+function M.take_back(view)
+  view.live = 0
+  return view.missed
 end
 
 --- Is x a view?

@@ -26,9 +26,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* What an offer says; the descriptors are inbox and outbox. */
+#include "guarded.h"
+
+/* What an offer says; the descriptors are inbox and outbox. At the address, in
+ * this process, stands what the peer's HELLO wanted to find there. */
 struct shm_offer {
-  uint64_t ring, outbox;
+  uint64_t ring, outbox, probed;
 };
 
 enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
@@ -51,12 +54,12 @@ static int make(const char *name, uint64_t length, void **mapped, int seals) {
     return PERIGEE_SYSTEM;
   if (ftruncate(fd, (off_t)length) != 0)
     goto fail;
-  *mapped = map(fd, length, PROT_READ | PROT_WRITE);
+  *mapped = guarded_map(length, fd);
   if (!*mapped)
     goto fail;
   if (fcntl(fd, F_ADD_SEALS, seals) == 0)
     return fd;
-  munmap(*mapped, length);
+  guarded_unmap(*mapped, length);
 fail:
   close(fd);
   *mapped = NULL;
@@ -101,11 +104,11 @@ static void shm_close(struct lane *lane) {
   if (!lane)
     return;
   if (lane->inbox)
-    munmap(lane->inbox, RINGS * lane->options.ring);
+    guarded_unmap(lane->inbox, RINGS * lane->options.ring);
   if (lane->peer_inbox)
     munmap(lane->peer_inbox, RINGS * lane->peer_ring);
   if (lane->own)
-    munmap(lane->own, lane->own_length);
+    guarded_unmap(lane->own, lane->own_length);
   if (lane->peer)
     munmap((void *)(uintptr_t)lane->peer, lane->peer_length);
   share_back(lane->options.share, SHARE_MAPPED, lane->mapped);
@@ -141,7 +144,8 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
     goto fail;
   }
   offer->fd_count = 2;
-  struct shm_offer said = {options->ring, lane->own_length};
+  struct shm_offer said = {options->ring, lane->own_length,
+                           (uint64_t)(uintptr_t)lane->options.probed};
   memcpy(offer->bytes, &said, sizeof said);
   offer->length = sizeof said;
   wire_in(lane);
@@ -195,7 +199,7 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   if (!lane->peer_inbox || !lane->peer)
     goto done;
   wire_out(lane);
-  lane->pulls = lane->options.pull && shm_probe(&lane->options);
+  lane->pulls = lane->options.pull && shm_probe(&lane->options, said.probed);
   status = PERIGEE_OK;
 done:
   for (uint32_t i = 0; i < offer->fd_count; i++)
@@ -361,6 +365,11 @@ static bool shm_wanted(struct lane *lane) {
   return true;
 }
 
+static bool shm_rests(struct lane *lane) {
+  (void)lane;
+  return true;
+}
+
 const struct perigee_transport transport_shm = {
     .name = "shm",
     .immediate = true,
@@ -391,4 +400,5 @@ const struct perigee_transport transport_shm = {
     .arm = shm_arm,
     .disarm = shm_disarm,
     .wanted = shm_wanted,
+    .rests = shm_rests,
 };

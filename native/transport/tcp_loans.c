@@ -2,19 +2,17 @@
  *
  * tcp_loans.c - blocks that are lent to be filled, in an arena of the lane.
  */
-#include <sys/mman.h>
-
+#include "guarded.h"
 #include "transport/tcp.h"
 
 static int arena_open(struct lane *lane) {
   uint64_t length = 2 * lane->options.pool;
-  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
+  void *p = guarded_map(length, -1);
+  if (!p)
     return PERIGEE_NO_MEMORY;
   int status = blocks_open(&lane->blocks, length, lane->options.pool);
   if (status < 0) {
-    munmap(p, length);
+    guarded_unmap(p, length);
     return status;
   }
   lane->arena = p;
@@ -56,6 +54,6 @@ const uint8_t *tcp_view(struct lane *lane, const struct source *source) {
 void tcp_loans_close(struct lane *lane) {
   if (!lane->arena)
     return;
-  munmap(lane->arena, lane->arena_length);
+  guarded_unmap(lane->arena, lane->arena_length);
   blocks_close(&lane->blocks);
 }

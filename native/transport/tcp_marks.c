@@ -37,7 +37,6 @@ void tcp_over(struct lane *lane, uint16_t operation, uint32_t generation) {
   *told = generation;
   lane->held |= tcp_idle(lane->streams[0]); /* the next call may follow */
   tcp_put(lane->streams[0], &head, NULL);
-  lane->options.stir(lane->options.session);
 }
 
 /* Generations go round, and the peer goes by the last that it was told of. */

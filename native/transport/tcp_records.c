@@ -14,7 +14,7 @@
 
 #include "transport/tcp.h"
 
-enum { UNIT = 64, WORD = 8, ASTRAY = 1 << 20 };
+enum { UNIT = 64, WORD = 8 };
 
 static uint32_t charge(uint64_t length) {
   return (uint32_t)((length + UNIT - 1) & ~(uint64_t)(UNIT - 1));
@@ -22,10 +22,8 @@ static uint32_t charge(uint64_t length) {
 
 /* ---- Out ---------------------------------------------------------------- */
 
-/* Behind it nothing lies for a while: it is lent to programs, and one that
- * writes beyond its loan should harm itself only. */
 static uint64_t draft_size(const struct lane *lane) {
-  return lane->options.ring / 4 + ASTRAY;
+  return lane->options.ring / 4;
 }
 
 static uint8_t *draft_open(const struct lane *lane) {
@@ -86,7 +84,6 @@ void tcp_publish(struct lane *lane, enum ring ring, uint64_t length) {
   lane->pushing = false;
   if (at_once)
     tcp_send(s, TCP_TURN);
-  lane->options.stir(lane->options.session);
 }
 
 bool tcp_credited(struct lane *lane, uint8_t which, uint64_t at) {

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "guarded.h"
 #include "transport/verbs.h"
 
 enum { OFFER_VERSION = 1 };
@@ -62,7 +63,7 @@ static void verbs_close(struct lane *lane) {
   ring_close(lane);
   if (lane->arena.base) {
     transport_verbs.forget(lane->fabric, &lane->arena, 0, lane->arena.length);
-    munmap(lane->arena.base, lane->arena.length);
+    guarded_unmap(lane->arena.base, lane->arena.length);
   }
   blocks_close(&lane->blocks);
   free(lane->frames);
@@ -96,11 +97,9 @@ static int open_arena(struct lane *lane) {
   uint64_t most = (uint64_t)(IDS - ID_ARENA) * CHUNK;
   if (length > most)
     length = most;
-  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
+  void *p = guarded_map(length, -1);
+  if (!p)
     return PERIGEE_NO_MEMORY;
-  madvise(p, length, MADV_DONTFORK);
   lane->arena = (struct area){
       .memory = &memory_host, .base = p, .length = length, .chunk = CHUNK};
   return blocks_open(&lane->blocks, length, lane->options.pool);
@@ -303,12 +302,18 @@ static void verbs_describe(const struct lane *lane, char *text, uint64_t size) {
       (unsigned long long)lane->resets);
 }
 
+/* The fabric is, for all lanes, before a sleep. */
 static void verbs_arm(struct lane *lane) {
-  rails_arm(lane->fabric);
+  (void)lane;
 }
 
 static void verbs_disarm(struct lane *lane) {
   (void)lane;
+}
+
+/* What arrives stirs the lane, and so does what it breaks by. */
+static bool verbs_rests(struct lane *lane) {
+  return lane->status == 0 && ring_rests(lane);
 }
 
 /* A completion wakes the peer by itself. */
@@ -325,6 +330,7 @@ const struct perigee_transport transport_verbs = {
     .dead = rails_dead,
     .descriptors = rails_descriptors,
     .ready = rails_ready,
+    .doze = rails_arm,
     .forget = verbs_forget,
     .open = verbs_open,
     .join = verbs_join,
@@ -368,4 +374,5 @@ const struct perigee_transport transport_verbs = {
     .arm = verbs_arm,
     .disarm = verbs_disarm,
     .wanted = verbs_wanted,
+    .rests = verbs_rests,
 };

@@ -14,14 +14,13 @@ local loop = require "perigee.loop"
 local native = require "perigee.native"
 local signals = require "perigee.signal"
 
-local ffi = require "ffi"
 local C = native.C
 local band = bit.band
 local huge = math.huge
 
 local M = {}
 
-local TYPED = C.PERIGEE_TYPED
+local TYPED, POOLED = C.PERIGEE_TYPED, C.PERIGEE_POOLED
 -- Refusals that come before a handler runs, whoever they are from.
 local NOT_RUN = { no_service = true, no_method = true, version = true,
                   denied = true }
@@ -34,16 +33,24 @@ function M.doing(binding, method)
   return ("calling %s of %s"):format(method.text, binding.session:text())
 end
 
-local function pcalled(fine, text, ...)
-  if fine then return text and tostring(text), ... end
+-- What a peer gives as text or as a code: one that is neither is not looked at.
+local function plain(value)
+  local kind = type(value)
+  if kind == "string" or kind == "number" then return value end
+end
+
+local function text_of(value)
+  return type(value) == "string" and errors.shown(value) or nil
+end
+
+local function told_by_peer(fine, text, traceback, code, ran)
+  if fine then return text_of(text), text_of(traceback), plain(code), ran end
 end
 
 local function failure_text(told)
   if told.length == 0 or told.pointer == nil then return nil end
-  if band(told.flags, TYPED) == 0 then
-    return ffi.string(told.pointer, told.length)
-  end
-  return pcalled(pcall(codec.unpack, told.pointer, tonumber(told.length)))
+  if band(told.flags, TYPED) == 0 then return errors.why(told) end
+  return told_by_peer(pcall(codec.unpack, told.pointer, tonumber(told.length)))
 end
 
 local function limit(binding)
@@ -65,6 +72,19 @@ function M.failure(binding, method, told)
   err.code = code
   err.sent = binding.sent or not (ran == false or NOT_RUN[kind])
   return err
+end
+
+--- Gives back the slice of a reply that nobody will have.
+function M.discard(binding, told)
+  if band(told.flags, POOLED) ~= 0 then
+    C.perigee_pool_free(binding.engine.handle, told.landed)
+  end
+end
+
+--- The error of a reply that is none, in what way why says.
+function M.no_reply(binding, method, kind, why)
+  return errors.new(kind, ("%s: %s"):format(M.doing(binding, method), why),
+                    true)
 end
 
 --- The error of a call that could not be submitted; the caller's mistakes raise

@@ -4,6 +4,7 @@
 -- many bytes it filled. The reply is a Lua string, the filled part of `into`,
 -- or what `reader` makes of it in place.
 local again = require "perigee.call.again"
+local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -14,14 +15,16 @@ local views = require "perigee.view"
 local ffi = require "ffi"
 local C = native.C
 local await, event, settle = outcome.await, outcome.event, futures.settle
-local open, close, state = views.open, views.close, loop.state
+local band, open, close, state = bit.band, views.open, views.close, loop.state
 local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
 local now = loop.now
 
 local M = {}
 
-local AGAIN, PEER_LOST = C.PERIGEE_AGAIN, C.PERIGEE_PEER_LOST
+local PEER_LOST, RANGE = C.PERIGEE_PEER_LOST, C.PERIGEE_RANGE
+local TYPED = C.PERIGEE_TYPED
 local SMALL = 8192                      -- least capacity nobody asked for
+local LONG = 2 ^ 20                     -- strings that memory may lack for
 local loan = native.loan_t()
 
 local function misuse(method, problem, level)
@@ -45,13 +48,30 @@ local function read(reader, told)
   return leave(view, before, pcall(reader, view))
 end
 
+local function long_text(binding, method, told, length)
+  if length <= views.LONGEST then
+    local fine, text = pcall(string, told.pointer, length)
+    if fine then return text end
+  end
+  return nil, outcome.no_reply(binding, method, "too_large",
+    ("the reply has %.0f bytes, more than there is room for in a Lua string; "
+      .. "into and reader take it"):format(length))
+end
+
 local function results(binding, method, told)
   if told.status ~= 0 then
     return nil, outcome.failure(binding, method, told)
   end
+  if band(told.flags, TYPED) ~= 0 then
+    outcome.discard(binding, told)
+    return nil, outcome.no_reply(binding, method, "protocol",
+                                 "the reply is not raw")
+  end
   if binding.reader then return read(binding.reader, told) end
   if binding.into then return binding.into:slice(0, tonumber(told.slice)) end
-  return string(told.pointer, tonumber(told.length))
+  local length = tonumber(told.length)
+  if length < LONG then return string(told.pointer, length) end
+  return long_text(binding, method, told, length)
 end
 
 -- ---- Payloads --------------------------------------------------------------
@@ -73,9 +93,8 @@ local function prepare(binding, method, length)
   message.method, message.flags = method.id, 0
   message.slice.region = nil
   if binding.into then fill_into(binding, method, 4) end
-  if method.inplace then
-    message.capacity = binding.capacity or default_capacity(binding, length)
-  end
+  message.capacity = method.inplace
+    and (binding.capacity or default_capacity(binding, length)) or 0
   return message
 end
 
@@ -103,14 +122,14 @@ end
 
 -- ---- Writers ---------------------------------------------------------------
 
+-- Besides what pcall gives: did a write not fit into the loan?
 local function write(writer, pointer, length)
-  local view = open(pointer, length)
+  local view = views.lend(pointer, length)
   local before = state.pinned
   state.pinned = "a writer"
   local fine, n = pcall(writer, view)
-  close(view)
   state.pinned = before
-  return fine, n
+  return fine, n, views.take_back(view)
 end
 
 local function bad_count(method, n, length)
@@ -118,42 +137,42 @@ local function bad_count(method, n, length)
     .. "to %d, not %s"):format(length, tostring(n)), 4)
 end
 
+local function beyond(method, length)
+  misuse(method, ("a writer wrote more than the %d bytes of its loan"):format(
+    length), 4)
+end
+
+local function does_not_fit(binding, method, length)
+  return nil, errors.new("too_large", ("%s: what its writer writes does not "
+    .. "fit into the %d bytes of its loan (option request_capacity)"):format(
+    outcome.doing(binding, method), length), false)
+end
+
 local function is_filled(n, length)
   return type(n) == "number" and n >= 0 and n <= length and n % 1 == 0
 end
 
--- Without room at the peer: from memory of our own, as any other payload.
-local function write_scratch(binding, method, handle, writer, length)
-  local bytes = native.bytes_t(length)
-  local fine, n = write(writer, bytes, length)
-  if not fine then error(n, 0) end
-  if not is_filled(n, length) then bad_count(method, n, length) end
-  if not binding.session.handle then
-    return nil, outcome.gone(binding, method)
-  end
-  return submit_bytes(binding, method, handle, bytes, n)
-end
-
 local function submit_writer(binding, method, handle, writer)
   local length = binding.request or binding.capacity or SMALL
+  if binding.into then fill_into(binding, method, 3) end
   local status = C.perigee_call_begin(handle, length, loan)
-  if status == AGAIN then
-    return write_scratch(binding, method, handle, writer, length)
-  elseif status < 0 then
+  if status < 0 then
     return nil, outcome.refused(binding, method, status, 4)
   end
-  local fine, n = write(writer, loan.pointer, length)
+  local fine, n, short = write(writer, loan.pointer, length)
   if binding.session.handle ~= handle then
     return nil, outcome.gone(binding, method)
   end
-  if not fine or not is_filled(n, length) then
-    C.perigee_call_abort(handle)
+  if not fine or short or not is_filled(n, length) then
+    if C.perigee_call_abort(handle) == RANGE then beyond(method, length) end
+    if short then return does_not_fit(binding, method, length) end
     if not fine then error(n, 0) end
     bad_count(method, n, length)
   end
   local message = prepare(binding, method, n)
   local operation = C.perigee_call_commit(handle, message, n)
   if operation < 0 then
+    if operation == RANGE then beyond(method, length) end
     return nil, outcome.refused(binding, method, operation, 4)
   end
   return operation, false

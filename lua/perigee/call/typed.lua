@@ -26,8 +26,8 @@ local POOLED, PEER_LOST = C.PERIGEE_POOLED, C.PERIGEE_PEER_LOST
 
 local function decoded(binding, method, fine, ...)
   if fine then return ... end
-  return nil, errors.new("protocol", outcome.doing(binding, method)
-    .. ": the reply cannot be decoded: " .. tostring((...)), true)
+  return nil, outcome.no_reply(binding, method, "protocol",
+    "the reply cannot be decoded: " .. errors.shown((...)))
 end
 
 -- The results of a reply that a slice came with.
@@ -52,6 +52,9 @@ end
 local function results(binding, method, told)
   if told.status ~= 0 then
     return nil, outcome.failure(binding, method, told)
+  end
+  if band(told.flags, TYPED) == 0 then -- nobody has scanned it
+    return decoded(binding, method, false, "it is not typed")
   end
   if band(told.flags, SLICE) ~= 0 then
     return with_slice(binding, method, told)

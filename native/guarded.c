@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "guarded.h"
+
+#include <stddef.h>
+#include <sys/mman.h>
+
+/* Long copies run ahead of themselves by some pages. */
+enum { PAGE = 4096, GUARD = 1 << 20 };
+
+static uint64_t whole(uint64_t length) {
+  return ((length + PAGE - 1) & ~(uint64_t)(PAGE - 1)) + GUARD;
+}
+
+void *guarded_map(uint64_t length, int fd) {
+  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void *p = mmap(NULL, whole(length), PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    return NULL;
+  if (mmap(p, length, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE | MAP_FIXED,
+           fd, 0) == MAP_FAILED) {
+    munmap(p, whole(length));
+    return NULL;
+  }
+  madvise(p, whole(length), MADV_DONTFORK);
+  return p;
+}
+
+void guarded_unmap(void *mapped, uint64_t length) {
+  if (mapped)
+    munmap(mapped, whole(length));
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "loan.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "guarded.h"
+
+enum { STRAY = 1 << 20, MARK = 16 };
+
+/* Kept by the engine, one for each loan that was ever open at once. */
+struct stage {
+  struct stage *next;
+  uint8_t *bytes;
+};
+
+/* ---- Stages ------------------------------------------------------------- */
+
+static uint64_t stage_size(const struct perigee_engine *engine) {
+  return engine->options.eager + MARK + STRAY;
+}
+
+static struct stage *stage_make(struct perigee_engine *engine) {
+  struct stage *stage = malloc(sizeof *stage);
+  if (!stage)
+    return NULL;
+  stage->bytes = guarded_map(stage_size(engine), -1);
+  if (stage->bytes)
+    return stage;
+  free(stage);
+  return NULL;
+}
+
+static struct stage *stage_take(struct perigee_engine *engine) {
+  struct stage *stage = engine->stages;
+  if (!stage)
+    return stage_make(engine);
+  engine->stages = stage->next;
+  return stage;
+}
+
+static void stage_give(struct perigee_engine *engine, struct stage *stage) {
+  stage->next = engine->stages;
+  engine->stages = stage;
+}
+
+void stages_free(struct perigee_engine *engine) {
+  bool here = engine->alive && engine_alive(engine); /* not in a child */
+  for (struct stage *s = engine->stages, *next; s; s = next) {
+    next = s->next;
+    if (here)
+      guarded_unmap(s->bytes, stage_size(engine));
+    free(s);
+  }
+}
+
+/* ---- Marks -------------------------------------------------------------- */
+
+static void mark(const struct perigee_engine *engine, const struct loan *loan) {
+  memcpy(loan->pointer + loan->length, engine->mark, MARK);
+}
+
+static bool is_whole(struct perigee_engine *engine, const struct loan *loan) {
+  if (!loan->marked ||
+      memcmp(loan->pointer + loan->length, engine->mark, MARK) == 0)
+    return true;
+  if (loan->stage) /* what it strayed over is not kept */
+    madvise(loan->stage->bytes, stage_size(engine), MADV_DONTNEED);
+  return false;
+}
+
+/* Blocks are of powers of two, from BLOCKS_SHIFT on. */
+static bool has_room_behind(uint64_t length) {
+  uint64_t size = UINT64_C(1) << BLOCKS_SHIFT;
+  while (size < length)
+    size *= 2;
+  return size - length >= MARK;
+}
+
+/* ---- Lending ------------------------------------------------------------ */
+
+static int lend_stage(struct perigee_engine *engine, struct loan *loan) {
+  loan->stage = stage_take(engine);
+  if (!loan->stage)
+    return fail(engine, PERIGEE_NO_MEMORY, "no memory to lend");
+  loan->pointer = loan->stage->bytes;
+  loan->marked = true;
+  return PERIGEE_OK;
+}
+
+static int lend_block(struct perigee_session *session, struct loan *loan) {
+  struct lane *lane = session->lane;
+  uint64_t capacity = loan->length;
+  int status = PERIGEE_TOO_LARGE;
+  loan->marked = capacity <= PAYLOAD_MAX && has_room_behind(capacity);
+  if (capacity <= PAYLOAD_MAX)
+    status = lane_table(lane)->loan(lane, capacity + (loan->marked ? MARK : 0),
+                                    &loan->pointer, &loan->source);
+  if (status < 0)
+    return fail(session->engine, status,
+                "no block of %llu bytes to lend (option pool)",
+                (unsigned long long)capacity);
+  loan->source.block = loan->source.stride = capacity;
+  return PERIGEE_OK;
+}
+
+int loan_begin(struct perigee_session *session, enum ring ring,
+               uint64_t capacity, struct perigee_loan *out) {
+  struct perigee_engine *engine = session->engine;
+  struct loan *loan = &session->loans[ring];
+  if (loan->open)
+    return fail(engine, PERIGEE_INVALID,
+                "a loan of this session is open already");
+  if (capacity > session->eager && ring == RING_REQUEST &&
+      !share_may(session->share, SHARE_OPERATIONS, 1))
+    return fail(engine, PERIGEE_NO_MEMORY,
+                "the peer has not let go of what it was lent before");
+  *loan = (struct loan){.length = capacity};
+  int status = capacity <= session->eager ? lend_stage(engine, loan)
+                                          : lend_block(session, loan);
+  if (status < 0)
+    return status;
+  loan->open = true;
+  if (loan->marked)
+    mark(engine, loan);
+  *out = (struct perigee_loan){loan->pointer, capacity};
+  return PERIGEE_OK;
+}
+
+int loan_check(struct perigee_session *session, enum ring ring,
+               uint64_t length) {
+  struct loan *loan = &session->loans[ring];
+  if (!loan->open || length > loan->length)
+    return fail(session->engine, PERIGEE_INVALID,
+                "no loan is open, or it is shorter than %llu bytes",
+                (unsigned long long)length);
+  return is_whole(session->engine, loan) ? PERIGEE_OK
+                                         : loan_abort(session, ring);
+}
+
+void loan_close(struct perigee_session *session, enum ring ring) {
+  struct loan *loan = &session->loans[ring];
+  if (loan->stage)
+    stage_give(session->engine, loan->stage);
+  loan->stage = NULL;
+  loan->open = false;
+}
+
+int loan_abort(struct perigee_session *session, enum ring ring) {
+  struct loan *loan = &session->loans[ring];
+  if (!loan->open)
+    return PERIGEE_OK;
+  bool whole = is_whole(session->engine, loan);
+  if (!loan->stage && session->lane)
+    lane_table(session->lane)->unloan(session->lane, &loan->source);
+  loan_close(session, ring);
+  return whole ? PERIGEE_OK
+               : fail(session->engine, PERIGEE_RANGE,
+                      "more was written than the %llu bytes that were lent",
+                      (unsigned long long)loan->length);
+}
+
+void loans_end(struct perigee_session *session) {
+  for (int ring = 0; ring < RINGS; ring++)
+    loan_close(session, ring);
+}

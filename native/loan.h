@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * loan.h - memory that is lent to the program, to be filled with a request or
+ * a reply (the state of a loan under way is struct loan in core.h).
+ *
+ *   up to the eager limit   a stage: private memory of the engine's, of which
+ *                           commit copies what was filled into the ring
+ *   beyond                  a block of the lane's, which the peer sees in place
+ *
+ * A program that fills more than it was lent harms nobody else. Right behind a
+ * loan lies a mark, which is looked at when the loan ends (PERIGEE_RANGE); only
+ * blocks that are full to the last byte have no room for one. Behind a stage
+ * lie 1 MiB that belong to nothing, behind a block others of the same session,
+ * and behind these and those pages that fault (guarded.h).
+ */
+#ifndef LOAN_H
+#define LOAN_H
+
+#include "core.h"
+
+/* Lends capacity bytes: 0, TOO_LARGE, NO_MEMORY, INVALID (one is open). */
+int loan_begin(struct perigee_session *session, enum ring ring,
+               uint64_t capacity, struct perigee_loan *out);
+/* Is one open of which length bytes may be sent? 0, INVALID; or RANGE, then it
+ * was given back. */
+int loan_check(struct perigee_session *session, enum ring ring,
+               uint64_t length);
+/* What it was filled with has been taken over, or copied. */
+void loan_close(struct perigee_session *session, enum ring ring);
+/* Gives it back, if one is open: 0 or RANGE. */
+int loan_abort(struct perigee_session *session, enum ring ring);
+/* Of a session that goes. */
+void loans_end(struct perigee_session *session);
+/* Of an engine that goes. */
+void stages_free(struct perigee_engine *engine);
+
+#endif
