@@ -17,6 +17,7 @@ static const struct {
     ENTRY(perigee_counters), ENTRY(perigee_transfer),
     ENTRY(perigee_message),  ENTRY(perigee_loan),
     ENTRY(perigee_device),   ENTRY(perigee_gid),
+    ENTRY(perigee_share),    ENTRY(perigee_shares),
 };
 
 int perigee_abi(void) {

@@ -34,17 +34,25 @@ void attach_end(struct perigee_session *s) {
       attaching_free(s->attaching[i]);
 }
 
+/* One more descriptor of the session's, if the lane has it. */
+static void count(struct perigee_session *s, int status) {
+  if (status < 0)
+    return;
+  s->descriptors++;
+  share_add(s->share, SHARE_DESCRIPTORS, 1);
+}
+
 /* ---- Dialing ------------------------------------------------------------ */
 
 static void connected(struct attaching *a) {
   struct perigee_session *s = a->session;
   struct frame f = {.type = FRAME_ATTACH,
                     .attach = {.session = s->hello.nonce, .index = a->number}};
-  handshake_attach(s->key, a->number, f.attach.mac);
+  handshake_attach(s->keys->session, a->number, f.attach.mac);
   if (wire_send(a->fd, &f, NULL, 0) == PERIGEE_OK) {
     int fd = a->fd;
     a->fd = -1;
-    lane_table(s->lane)->attach(s->lane, a->number, fd, NULL, 0);
+    count(s, lane_table(s->lane)->attach(s->lane, a->number, fd, NULL, 0));
   }
   attaching_free(a);
 }
@@ -102,9 +110,14 @@ int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
   int fd = stranger->fd;
   if (!s || !s->spoken || !lane_table(s->lane)->attach)
     return PERIGEE_DENIED;
+  if (!share_may(s->share, SHARE_DESCRIPTORS, 1)) {
+    s->share->all->refused++;
+    return PERIGEE_NO_MEMORY;
+  }
   stranger->fd = -1;
-  lane_table(s->lane)->attach(s->lane, asked->index, fd, stranger->wire.bytes,
-                              stranger->wire.length);
+  count(s, lane_table(s->lane)->attach(s->lane, asked->index, fd,
+                                       stranger->wire.bytes,
+                                       stranger->wire.length));
   stranger->wire.length = 0;
   turns_stir(s);
   session_end(stranger, PERIGEE_CLOSED, "its socket is part of a session");

@@ -9,7 +9,7 @@ enum state { NONE = 0, LIVE, WARM, COLD };
 
 /* Of the smallest block that it begins with; NONE inside of a block. */
 struct block {
-  uint32_t next, previous; /* index + 1; 0: none */
+  uint32_t next, previous; /* index + 1; 0: none; of a live one: its note */
   uint8_t order;
   uint8_t state;
 };
@@ -199,6 +199,7 @@ int64_t blocks_take(struct blocks *blocks, uint64_t length) {
     return PERIGEE_NO_MEMORY;
   block->order = (uint8_t)order;
   block->state = LIVE;
+  block->next = block->previous = 0;
   blocks->live += size;
   return (int64_t)block_offset(blocks, block);
 }
@@ -208,6 +209,20 @@ uint64_t blocks_size(const struct blocks *blocks, uint64_t offset) {
     return 0;
   const struct block *block = block_at(blocks, offset);
   return block->state == LIVE ? order_size(block->order) : 0;
+}
+
+void blocks_note(struct blocks *blocks, uint64_t offset,
+                 struct blocks_note note) {
+  struct block *block = block_at(blocks, offset);
+  block->next = note.owner;
+  block->previous = note.pages;
+}
+
+struct blocks_note blocks_noted(const struct blocks *blocks, uint64_t offset) {
+  if (blocks_size(blocks, offset) == 0)
+    return (struct blocks_note){0};
+  const struct block *block = block_at(blocks, offset);
+  return (struct blocks_note){block->next, block->previous};
 }
 
 int blocks_give(struct blocks *blocks, uint64_t offset) {

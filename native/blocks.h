@@ -51,6 +51,16 @@ int blocks_give(struct blocks *blocks, uint64_t offset);
 /* Of the live block that begins there; 0: none does. */
 uint64_t blocks_size(const struct blocks *blocks, uint64_t offset);
 
+/* What its owner notes of a live block, in place of the links that it has when
+ * it is free. */
+struct blocks_note {
+  uint32_t owner, pages;
+};
+void blocks_note(struct blocks *blocks, uint64_t offset,
+                 struct blocks_note note);
+/* Zeros where no live block begins. */
+struct blocks_note blocks_noted(const struct blocks *blocks, uint64_t offset);
+
 /* While more than keep bytes are warm: makes one free block cold and returns
  * its size and offset, for its pages to be punched out. 0: none. */
 uint64_t blocks_idle(struct blocks *blocks, uint64_t keep, uint64_t *offset);

@@ -25,6 +25,7 @@
 #include "call.h"
 #include "loan.h"
 #include "progress.h"
+#include "typed.h"
 
 const struct machine call_machine = {
     .name = "call",
@@ -136,6 +137,7 @@ void call_given(struct operation *op) {
     call_let_go(op);
   if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
     step(op, LEND);
+    operation_count(op); /* that the peer keeps from us */
     return;
   }
   step(op, GIVEN);
@@ -213,7 +215,7 @@ static int submit(struct operation *op, int64_t timeout) {
   enter(op, timeout);
   int status = list_empty(backlog) ? publish(op) : 0;
   if (status == 0)
-    list_append(backlog, &op->queue);
+    backlog_add(op, RING_REQUEST);
   return status < 0 ? withdraw(op, status) : op->index;
 }
 
@@ -276,6 +278,10 @@ int perigee_call(struct perigee_session *session,
   int status;
   struct payload into;
   if (!session_open_for(session, &status))
+    return status;
+  if ((message->flags & PERIGEE_TYPED) && message->length > TYPED_CHEAP &&
+      (status =
+           incoming_typed(session->engine, message->head, message->length)) < 0)
     return status;
   if (message->into.region &&
       (status = slice_payload(session->engine, &message->into, &into)) < 0)
@@ -354,14 +360,14 @@ int perigee_call_abort(struct perigee_session *session) {
 /* A stage is used again at once: what waits for room is copied. */
 static int keep_stage(struct operation *op, const uint8_t *bytes,
                       uint64_t length) {
-  op->block = pool_take(op->engine, length);
+  op->block = pool_take(op->session, length);
   if (!op->block)
     return withdraw(op, PERIGEE_NO_MEMORY);
   op->message.head = memcpy(op->block, bytes, length);
   op->message.length = length;
   op->message.flags = 0;
   op->message.slice.region = NULL;
-  list_append(&op->session->backlog[RING_REQUEST], &op->queue);
+  backlog_add(op, RING_REQUEST);
   return op->index;
 }
 
@@ -386,6 +392,7 @@ static int submit_stage(struct operation *op, const struct loan *loan,
 static int submit_block(struct operation *op, const struct loan *loan,
                         uint64_t length) {
   bool pushes = lane_table(op->session->lane)->pushes;
+  operation_expose(op, length);
   op->message.head = pushes ? loan->pointer : NULL;
   op->message.length = pushes ? length : 0;
   op->message.slice.region = NULL;
@@ -419,6 +426,14 @@ int perigee_call_commit(struct perigee_session *session,
       !(op = take(session, OP_CALL, RECORD_REQUEST, message))) {
     loan_abort(session, RING_REQUEST);
     return status;
+  }
+  if (!loan->stage && !share_may(session->share, SHARE_EXPOSED, length)) {
+    session->share->all->refused++;
+    operation_free(op);
+    loan_abort(session, RING_REQUEST);
+    return fail(session->engine, PERIGEE_NO_MEMORY,
+                "the peer has not let go of what it was lent before (option "
+                "pool)");
   }
   session->counters.calls++;
   status = loan->stage ? submit_stage(op, loan, length)

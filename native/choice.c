@@ -33,7 +33,7 @@ static bool carries(const struct perigee_session *s,
 bool choice_devices(struct perigee_engine *engine) {
   struct fabric *fabric;
   int64_t now = engine_clock(engine);
-  if (engine->options.encrypt == 1 || now < engine->no_devices_until)
+  if (proof_strict(engine) || now < engine->no_devices_until)
     return false;
   bool had = fabric_of(engine, &transport_verbs, &fabric, engine->no_devices) ==
              PERIGEE_OK;
@@ -44,19 +44,19 @@ bool choice_devices(struct perigee_engine *engine) {
 
 static uint32_t list_names(const struct perigee_session *s,
                            const struct perigee_transport *const *from,
-                           struct hello *hello, uint32_t count) {
+                           struct terms *terms, uint32_t count) {
   for (; from && *from && count < TRANSPORTS_MAX; from++) {
     if ((*s->wanted && strcmp(s->wanted, (*from)->name) != 0) ||
         !carries(s, *from))
       continue;
-    snprintf(hello->transport[count++], TRANSPORT_NAME, "%s", (*from)->name);
+    snprintf(terms->transport[count++], TRANSPORT_NAME, "%s", (*from)->name);
   }
   return count;
 }
 
-void choice_list(const struct perigee_session *s, struct hello *hello) {
-  hello->transports = list_names(s, s->engine->options.transports, hello, 0);
-  hello->transports = list_names(s, built_in, hello, hello->transports);
+void choice_list(const struct perigee_session *s, struct terms *terms) {
+  terms->transports = list_names(s, s->engine->options.transports, terms, 0);
+  terms->transports = list_names(s, built_in, terms, terms->transports);
 }
 
 static const struct perigee_transport *
@@ -83,24 +83,24 @@ const struct perigee_transport *transport_alone(struct perigee_engine *engine) {
   return NULL;
 }
 
-static bool offers(const struct hello *hello, const char *name) {
-  for (uint32_t i = 0; i < hello->transports; i++)
-    if (strcmp(hello->transport[i], name) == 0)
+static bool offers(const struct terms *terms, const char *name) {
+  for (uint32_t i = 0; i < terms->transports; i++)
+    if (strcmp(terms->transport[i], name) == 0)
       return true;
   return false;
 }
 
 const struct perigee_transport *choice_of(struct perigee_session *s,
-                                          const struct hello *own) {
-  const struct hello *order = s->dialed ? own : &s->hello;
-  const struct hello *other = s->dialed ? &s->hello : own;
+                                          const struct terms *own) {
+  const struct terms *order = s->dialed ? own : &s->terms;
+  const struct terms *other = s->dialed ? &s->terms : own;
   for (uint32_t i = 0; i < order->transports; i++)
     if (offers(other, order->transport[i]))
       return transport_named(s->engine, order->transport[i]);
   return NULL;
 }
 
-int choice_none(const struct perigee_session *s, const struct hello *peer,
+int choice_none(const struct perigee_session *s, const struct terms *peer,
                 char reason[REASON]) {
   const char *shm = transport_shm.name;
   bool memory = s->dialed ? strcmp(s->wanted, shm) == 0 : offers(peer, shm);
@@ -119,9 +119,9 @@ static const char *why_no_memory(const struct perigee_session *s) {
     return "the peer is on another host";
   if (s->stays)
     return "the session could not move to it";
-  if (!offers(&s->hello, transport_shm.name))
+  if (!offers(&s->terms, transport_shm.name))
     return "the peer does not offer it";
-  return s->hello.user != geteuid() ? "the peer runs as another user"
+  return s->terms.user != geteuid() ? "the peer runs as another user"
                                     : "the session did not move to it";
 }
 
@@ -129,8 +129,9 @@ static const char *why_not_here(const struct perigee_session *s,
                                 const struct perigee_transport *t) {
   if (t == &transport_shm)
     return why_no_memory(s);
-  if (s->engine->options.encrypt == 1)
-    return "what it carries is not encrypted, and that is asked for";
+  if (proof_strict(s->engine))
+    return "what it carries is neither encrypted nor has MACs, and that is "
+           "asked for";
   return *s->engine->no_devices ? s->engine->no_devices : "no device here";
 }
 
@@ -143,7 +144,7 @@ static void why_not(const struct perigee_session *s,
     snprintf(why, REASON, "%s was asked for", s->wanted);
   else if (!carries(s, t) || (s->tcp && t == &transport_shm))
     snprintf(why, REASON, "%s", why_not_here(s, t));
-  else if (!offers(&s->hello, t->name))
+  else if (!offers(&s->terms, t->name))
     snprintf(why, REASON, "the peer does not offer it");
   else
     snprintf(why, REASON, "%s comes first", chosen);
@@ -199,26 +200,32 @@ static int befall(struct perigee_session *s, const struct offer *offer) {
 int hello_open(struct perigee_session *s, struct offer *offer,
                char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
+  int status = shares_join(s, reason, REASON);
+  if (status < 0)
+    return status;
   struct lane_options lane = {.ring = o->ring,
                               .pool = o->pool,
                               .operations = o->operations,
                               .pull = o->pull,
                               .peer_pid = s->peer_pid,
                               .peer_pidfd = s->pidfd,
-                              .probe_address = s->hello.probe_address,
-                              .probe_value = s->hello.probe_value,
+                              .probe = {s->probe[0], s->probe[1]},
+                              .probed = {s->terms.probe[0], s->terms.probe[1]},
                               .key = s->nonce ^ s->hello.nonce,
                               .alone = s->alone,
                               .dialed = s->dialed,
                               .streams = o->streams,
-                              .seal = s->sealed ? s->key : NULL,
+                              .seal = s->intact ? s->keys->session : NULL,
+                              .bare = !s->sealed,
                               .aes = s->aes,
+                              .share = s->share,
+                              .vault = &s->engine->vault,
                               .session = s,
                               .stir = turns_stir,
                               .watch = lane_watch,
                               .close = lane_close,
                               .tell = tell};
-  int status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
+  status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)
     status = s->transport->open(&lane, &s->lane, offer, reason);
   if (status == PERIGEE_OK && s->engine->faults)

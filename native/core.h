@@ -17,9 +17,12 @@
 #include "machine.h"
 #include "perigee.h"
 #include "region.h"
+#include "shares.h"
+#include "strangers.h"
 #include "timers.h"
 #include "transport/fault.h"
 #include "transport/transport.h"
+#include "vault.h"
 #include "wire.h"
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
@@ -74,6 +77,11 @@ struct operation {
   bool landed;       /* a landing was asked for */
   bool unseen;       /* the program has not heard of it as a request */
   bool head_lent;    /* a head that came lies in a block of our own arena */
+  bool counted;      /* one of its peer's operations (shares.h) */
+  bool holds;        /* that, or some of what follows */
+  bool untaken;      /* its reply waits for the caller to look at it: */
+  uint64_t left;     /* so many bytes */
+  uint64_t exposed;  /* bytes that it counts for, of that kind */
   struct source head_loan;
   int status;
   struct part *parts[PARTS];
@@ -142,13 +150,26 @@ struct outgoing {
 enum { POOL_CHUNK = 4 << 20 }; /* registered at once, where it has to be */
 
 /* Of a hello: what is known of the peer (hello.c). */
-enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_KNOWN };
+enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_PROVEN, HELLO_KNOWN };
+
+/* What nobody else may know of a session: in the engine's vault. */
+struct keys {
+  struct handshake handshake;     /* until the session has its key: */
+  uint8_t session[HANDSHAKE_KEY]; /* of the lane's streams (handshake.h) */
+  struct secret ticket; /* whose key is the secret where a ticket was shown */
+};
+_Static_assert(sizeof(struct keys) <= VAULT_SMALL, "a cell has room for them");
+_Static_assert(sizeof(struct seal) <= VAULT_LARGE, "and for a seal");
 
 struct perigee_session {
-  struct node node; /* in engine->sessions */
-  struct node turn; /* in engine->hot or cold */
-  uint32_t quiet;   /* polls in a row that found nothing */
-  bool cold;
+  struct node node;      /* in engine->sessions */
+  struct node stranger;  /* in engine->strangers, and whence it came; */
+  struct origin *origin; /* NULL: it is none */
+  bool waits_turn;       /* before what has come is read on (strangers.h) */
+  uint8_t tries;         /* to be let in by a listener that is crowded */
+  struct node turn;      /* in engine->hot, unless it is parked (turns.c) */
+  bool parked;
+  int64_t used; /* when an operation last began, or moved a payload */
   struct perigee_engine *engine;
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
@@ -156,11 +177,17 @@ struct perigee_session {
   bool strange; /* it has ended before the program heard of it */
   uint8_t step; /* of hello: enum hello_step */
   bool ready_said, joined;
-  bool tcp; /* its socket is one: the peer has to prove who it is, */
-  uint8_t key[HANDSHAKE_KEY]; /* and this comes of it: to seal and attach by */
-  bool sealed, aes;           /* what it carries is sealed; by hardware's AES */
-  uint64_t ticket;            /* 0, or it was moved here: by which ticket, */
-  struct secret ticket_key;   /* whose key is the secret then */
+  bool tcp;           /* its socket is one: the peer has to prove who it is, */
+  struct keys *keys;  /* and these come of it */
+  bool intact;        /* what it carries cannot be changed unseen, */
+  bool sealed, aes;   /* nor seen; by hardware's AES */
+  bool beyond;        /* loopback: the default is to seal */
+  uint32_t own_flags; /* what its TERMS said of that */
+  bool retried;       /* the peer asked for this cookie */
+  uint8_t cookie[COOKIE];
+  /* What its own HELLO says, to be said again. */
+  uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
+  uint64_t ticket;   /* 0, or it was moved here: by which ticket */
   bool alone, calls; /* without a socket; the side of it that speaks first */
   bool spoken;       /* frames go through the lane */
   bool attached;     /* more sockets were dialed for it, */
@@ -170,13 +197,14 @@ struct perigee_session {
   bool same_host;       /* proven (neighbour.h): its socket tells its end */
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
+  bool silent;          /* nothing was to be said at the last look */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   int status;
   bool devices;      /* of verbs are here, and may be used */
   bool ticketed;     /* its listener takes in holders of tickets only */
   bool moves, stays; /* to another socket; and not (neighbour.h); */
-  bool sent_on;      /* it was told to, and is none of engine->hellos */
+  bool sent_on;      /* it was told to, and is no stranger any more */
   char why[REASON];  /* it is carried by what it is, for people */
   bool waits;        /* something waits until the socket has room */
   struct dial *dial; /* dial.c: while it looks for the peer over TCP */
@@ -185,21 +213,28 @@ struct perigee_session {
   char address[ADDRESS_TEXT]; /* dialed, or that of the listener */
   char peer[ADDRESS_TEXT];    /* of TCP: the other end */
   char wanted[TRANSPORT_NAME];
-  struct hello hello;         /* the peer's */
-  struct handshake handshake; /* until the peer has proven who it is */
+  char expected[TERMS_NAME]; /* the name that the peer has to go by, or "" */
+  struct hello hello;        /* the peer's, */
+  struct terms terms;        /* once it is known */
   uint32_t version;
   char carrier[REASON];        /* a line on the lane, for people; */
   char considered[2 * REASON]; /* a line on each of the others */
+  char security[REASON];       /* and on who can read and change it */
   uint64_t eager;              /* as both allow */
-  uint64_t nonce, probe;
+  uint64_t nonce, probe[2];
+  struct perigee_session *next_nonce; /* in engine->by_nonce */
   const struct perigee_transport *transport;
   struct lane *lane;
   struct node operations;
   struct node backlog[RINGS]; /* wait for room, in order */
   struct node recvs, recv_imms, sends;
+  struct node granted;  /* in engine->granted, if told of a region, ever */
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
-  uint32_t serving;
+  struct share *share;    /* NULL until its peer is known */
+  uint64_t descriptors;   /* that its share counts, but for those of its lane */
+  uint32_t untaken;       /* replies that wait to be looked at, and */
+  uint64_t untaken_bytes; /* their bytes */
   struct operation *arriving; /* a request that later ones may not overtake */
   struct loan loans[RINGS];
   struct perigee_remote *remotes;
@@ -207,7 +242,6 @@ struct perigee_session {
   struct operation *connect;
   struct timer timer; /* of hello; without a socket all its life */
   struct wire wire;
-  uint32_t granted_count;
   uint32_t *seen; /* with faults: of each operation of the peer the last */
   struct perigee_counters counters;
 };
@@ -262,19 +296,24 @@ struct perigee_engine {
   struct node fresh;
   struct neighbours *neighbours; /* neighbour.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
-  struct node hot, cold; /* open sessions: polled each time, and in turn */
-  uint32_t cold_count;
-  struct node news, losses;       /* sessions with ACCEPTED, LOST to be told */
-  struct perigee_session **by_id; /* by id modulo id_slots, a power of two */
+  struct node granted; /* sessions whose peer may be inside of a region */
+  struct node hot;     /* sessions to poll; others are parked (turns.c) */
+  struct node *turn;   /* of them the next, in turns_poll */
+  uint32_t hot_count, parked;
+  struct node news, losses; /* sessions with ACCEPTED, LOST to be told */
+  struct perigee_session **by_nonce; /* chains of those called over TCP */
+  struct perigee_session **by_id;    /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
   struct operation *table;
   uint32_t table_used, live;
+  uint32_t swept;   /* of the table, by messages_sweep */
   struct node free; /* operations */
   struct part *parts;
   struct stage *stages; /* of loan.c, that nobody has */
   uint8_t mark[16];     /* what lies behind loans: random */
   struct timers timers;
   struct regions regions;
+  struct shares shares;
   struct blocks pool;
   uint8_t *pool_memory;
   struct area pool_area; /* of all of it, for devices */
@@ -287,12 +326,17 @@ struct perigee_engine {
   int64_t no_devices_until; /* and till when nobody asks again */
   uint8_t *scratch;         /* copies of typed heads of this poll */
   uint64_t scratch_used;
-  struct secret secret;
+  struct vault vault;
+  struct secret *secret; /* in it, as is the next */
+  uint8_t *cookie_key;   /* cookie.c: NULL until needed */
   struct refusals refusals;
   int epoll, spare_fd;   /* the other: listen.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
+  char name[TERMS_NAME]; /* that it goes by, or "" */
   uint32_t hellos; /* of strangers, under way */
+  struct strangers strangers;
+  int64_t worked_at; /* when a session had work last */
   char detail[512];
   struct perigee_counters counters; /* its own, and of sessions that ended */
   struct perigee_counters totals;
@@ -338,7 +382,7 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout);
 
 /* ---- pool.c ------------------------------------------------------------ */
 /* Private blocks for what arrives and nobody named a place for. */
-uint8_t *pool_take(struct perigee_engine *engine, uint64_t length);
+uint8_t *pool_take(struct perigee_session *session, uint64_t length);
 void pool_give(struct perigee_engine *engine, uint8_t *block);
 /* Copies into memory that stays until the next poll, or NULL. */
 uint8_t *scratch_copy(struct perigee_engine *, const uint8_t *, uint64_t);
@@ -354,6 +398,7 @@ int fabric_of(struct perigee_engine *, const struct perigee_transport *,
 void fabrics_bury(struct perigee_engine *engine);
 void fabrics_turn(struct perigee_engine *engine);
 void fabrics_ready(struct perigee_engine *engine);
+void fabrics_doze(struct perigee_engine *engine);
 /* May a range of an area go? False: a device uses it. */
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,
                     uint64_t offset, uint64_t length);
@@ -369,6 +414,11 @@ void operation_move(struct operation *op); /* to be stepped */
 /* Out of whatever list it waits in; an event not yet given is withdrawn. */
 void operation_unqueue(struct operation *op);
 void operation_free(struct operation *op);
+/* It counts as its peer's: one of its operations, so many exposed bytes; until
+ * it is free or its session is. */
+void operation_count(struct operation *op);
+void operation_expose(struct operation *op, uint64_t bytes);
+void operation_uncount(struct operation *op);
 /* Ends an own operation, whatever its kind and state: timeout, cancel, lost. */
 void operation_stop(struct operation *op, int status);
 struct operation *operation_find(struct perigee_engine *, int index);
@@ -400,8 +450,13 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
 /* Encodes and publishes; false: no room now. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);
+/* Until there is room in the ring. */
+void backlog_add(struct operation *op, enum ring ring);
 
 /* ---- incoming.c: from a record to memory --------------------------------- */
+/* May a typed payload go on, to the peer or to the program? If not, a status,
+ * and engine->detail says what is too much. */
+int incoming_typed(struct perigee_engine *, const void *data, uint64_t length);
 /* Brings a head or slice to where it goes (payload NULL: a pooled block,
  * *block). 1: it is there, 0: the part at `place` is under way. */
 int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
@@ -441,7 +496,11 @@ void serve_abort(struct operation *op, int status); /* a SEND under way */
 void message_arrived(struct operation *served);
 int immediate_arrived(struct perigee_session *, uint64_t immediate);
 void message_match(struct perigee_session *session);
-void messages_sweep(struct perigee_session *session);
+/* Some of those that wait: that their senders gave up. */
+void messages_sweep(struct perigee_engine *engine);
+/* May one more immediate come? */
+bool immediates_may(const struct perigee_session *session);
+void immediates_free(struct perigee_session *session);
 void message_done(struct operation *served, int status);
 
 /* ---- transfer.c -------------------------------------------------------- */

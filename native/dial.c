@@ -20,14 +20,15 @@
 #include "progress.h"
 #include "resolve.h"
 
-static const int64_t PATIENCE = 1000000000; /* ns */
+static const int64_t PATIENCE = 1000000000, PAUSE = 1000000; /* ns */
 
 struct dial {
   struct address address;
   struct resolve *resolve; /* NULL: not, or not any more */
   struct addresses to;
   uint32_t next;
-  int error; /* of the last that was tried */
+  int error;  /* of the last that was tried */
+  bool pause; /* before it begins */
 };
 
 int socket_new(int family) {
@@ -194,12 +195,22 @@ void dial_resolved(struct perigee_session *s) {
   look_up(s);
 }
 
+static void begin_anew(struct perigee_session *s) {
+  struct address to = s->dial->address;
+  dial_end(s);
+  dial_to(s, &to);
+}
+
 /* It may be this side that did nothing for a while: an answer may be there. */
 void dial_tick(struct perigee_session *s) {
   if (!s->dial)
     return;
   if (s->dial->resolve) {
     look_up(s);
+    return;
+  }
+  if (s->dial->pause) {
+    begin_anew(s);
     return;
   }
   s->dial->error = ETIMEDOUT;
@@ -274,8 +285,45 @@ void dial_to(struct perigee_session *s, const struct address *address) {
     session_end(s, status, perigee_detail(s->engine));
 }
 
+/* Each pause may be twice as long as the one before, to 80 PAUSEs; by chance, so
+ * that not all come back at once. */
+bool dial_again(struct perigee_session *s) {
+  struct address to;
+  char reason[ADDRESS_REASON];
+  bool waits = s->connect && s->connect->event == PERIGEE_EVENT_NONE;
+  if (!waits || s->ticket ||
+      address_parse(s->address, &to, reason) != PERIGEE_OK)
+    return false;
+  struct dial *d = calloc(1, sizeof *d);
+  if (!d)
+    return false;
+  session_back(s);
+  s->dial = d;
+  *d = (struct dial){.address = to, .pause = true};
+  int64_t pause = (int64_t)(1 + engine_random(s->engine) % 4) * PAUSE;
+  in_time(s, pause << s->tries);
+  s->tries += s->tries < 4;
+  return true;
+}
+
+int perigee_go_by(struct perigee_engine *engine, const char *name) {
+  ENTER(engine);
+  if (name && strlen(name) > PERIGEE_NAME_MAX)
+    return fail(engine, PERIGEE_INVALID, "a name has %d bytes at most",
+                PERIGEE_NAME_MAX);
+  memset(engine->name, 0, sizeof engine->name);
+  snprintf(engine->name, sizeof engine->name, "%s", name ? name : "");
+  return PERIGEE_OK;
+}
+
 int perigee_connect(struct perigee_engine *engine, const char *text,
                     const char *transport, int64_t timeout) {
+  return perigee_connect_to(engine, text, NULL, transport, timeout);
+}
+
+int perigee_connect_to(struct perigee_engine *engine, const char *text,
+                       const char *expected, const char *transport,
+                       int64_t timeout) {
   ENTER(engine);
   struct address address;
   if (!engine_alive(engine))
@@ -284,12 +332,16 @@ int perigee_connect(struct perigee_engine *engine, const char *text,
   bool any = !transport || strcmp(transport, "auto") == 0;
   if (status == PERIGEE_OK && !any)
     status = check_transport(engine, transport);
+  if (status == PERIGEE_OK && expected && strlen(expected) > PERIGEE_NAME_MAX)
+    status = fail(engine, PERIGEE_INVALID, "a name has %d bytes at most",
+                  PERIGEE_NAME_MAX);
   if (status < 0)
     return status;
   struct perigee_session *s = session_new(engine, -1);
   if (!s)
     return PERIGEE_NO_MEMORY;
   s->dialed = true;
+  snprintf(s->expected, sizeof s->expected, "%s", expected ? expected : "");
   snprintf(s->address, sizeof s->address, "%s", text);
   snprintf(s->wanted, sizeof s->wanted, "%s", any ? "" : transport);
   s->connect = operation_take(s, OP_CONNECT);

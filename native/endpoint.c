@@ -54,16 +54,17 @@ static const struct perigee_transport *find(struct perigee_engine *engine,
 static int prepare(struct perigee_session *s, char info[INFO_TEXT],
                    char reason[REASON]) {
   struct hello hello;
+  struct terms terms;
   struct offer offer;
   s->alone = s->spoken = s->dialed = true;
   s->nonce = engine_random(s->engine);
   snprintf(s->address, sizeof s->address, "endpoint");
   snprintf(s->wanted, sizeof s->wanted, "%s", s->transport->name);
   hello_own(s, &hello);
-  hello.probe_address = hello.probe_value = 0;
+  terms_own(s, &terms);
   int status = hello_open(s, &offer, reason);
   if (status == PERIGEE_OK)
-    info_write(&hello, &offer, info);
+    info_write(&hello, &terms, &offer, info);
   return status;
 }
 
@@ -112,8 +113,9 @@ void perigee_endpoint_close(struct perigee_endpoint *e) {
 /* ---- Connecting --------------------------------------------------------- */
 
 static int read_info(const struct perigee_endpoint *e, const char *info,
-                     struct hello *hello, struct offer *offer) {
-  int status = info_read(info, hello, offer);
+                     struct hello *hello, struct terms *terms,
+                     struct offer *offer) {
+  int status = info_read(info, hello, terms, offer);
   if (status == PERIGEE_VERSION)
     return fail(e->engine, status,
                 "the endpoint's information is of another version of Perigee");
@@ -129,11 +131,12 @@ static int read_info(const struct perigee_endpoint *e, const char *info,
 
 /* What goes wrong from here on is told by the connect's event. */
 static void join(struct perigee_session *s, const struct hello *hello,
-                 const struct offer *offer) {
+                 const struct terms *terms, const struct offer *offer) {
   s->calls = s->nonce < hello->nonce;
   session_begun(s, KNOCKS);
-  turns_stir(s); /* what came before was heard by nobody */
-  if (!hello_fits(s, hello) || !hello_joins(s, offer))
+  turns_enter(s); /* what came before was heard by nobody */
+  if (!hello_common(s, hello) || !hello_fits(s, terms) ||
+      !hello_joins(s, offer))
     return;
   if (s->calls)
     s->transport->knock(s->lane);
@@ -143,6 +146,7 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
                              int64_t timeout) {
   ENTER(e->engine);
   struct hello hello;
+  struct terms terms;
   struct offer offer;
   struct perigee_session *s = e->session;
   if (!engine_alive(e->engine))
@@ -150,7 +154,7 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
   if (!s)
     return fail(e->engine, PERIGEE_INVALID,
                 "the endpoint was connected before: each is for one session");
-  int status = read_info(e, info, &hello, &offer);
+  int status = read_info(e, info, &hello, &terms, &offer);
   if (status < 0)
     return status;
   s->connect = operation_take(s, OP_CONNECT);
@@ -159,7 +163,7 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
   int index = s->connect->index;
   e->session = NULL; /* the connect's event gives it out, or ends it */
   transfer_submit(s->connect, timeout);
-  join(s, &hello, &offer);
+  join(s, &hello, &terms, &offer);
   return index;
 }
 

@@ -39,14 +39,16 @@ void perigee_options(struct perigee_options *o) {
   *o = (struct perigee_options){.operations = 16384,
                                 .sessions = 1024,
                                 .regions = 1024,
-                                .hellos = 64,
+                                .hellos = 256,
                                 .hello_timeout = 2000000000,
                                 .ring = 64 << 10,
                                 .eager = 8 << 10,
                                 .message = PAYLOAD_MAX,
-                                .typed = 16 << 20,
+                                .typed = (1 << 20) + 4096,
                                 .pool = 1 << 30,
                                 .serving = 1024,
+                                .mapped = UINT64_C(1) << 46,
+                                .untaken = 32 << 20,
                                 .spin = 50000,
                                 .pull = 1,
                                 .dead_after = INT64_C(3000000000),
@@ -70,10 +72,16 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "message (1 to 2^40)";
   if (o->pool < 1 << 20 || o->pool > UINT64_C(1) << 40)
     return "pool (1 MiB to 1 TiB)";
+  if (o->mapped < 1 << 30 || o->mapped > UINT64_C(1) << 47)
+    return "mapped (1 GiB to 128 TiB)";
+  if (o->untaken < 1)
+    return "untaken (at least 1)";
   if (o->streams < 1 || o->streams > STREAMS_MAX)
     return "streams (1 to 16)";
   if (o->progress != 0 && o->progress != 1)
     return "progress (0: none, 1: a thread)";
+  if (o->encrypt < PERIGEE_ENCRYPT_DEFAULT || o->encrypt > PERIGEE_ENCRYPT_OFF)
+    return "encrypt (0: by default, 1: all, 2: auth, 3: off)";
   if (o->dead_after < DEAD_AFTER_LEAST)
     return "dead_after (10 ms at least)";
   if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)
@@ -136,15 +144,16 @@ static uint64_t table_bytes(const struct perigee_engine *engine) {
 }
 
 static uint64_t pool_bytes(const struct perigee_engine *engine) {
-  return 2 * engine->options.pool;
+  return 4 * engine->options.pool;
 }
 
 static void open_lists(struct perigee_engine *engine) {
   struct node *lists[] = {
-      &engine->ready,     &engine->given,    &engine->moving, &engine->replied,
-      &engine->fresh,     &engine->sessions, &engine->hot,    &engine->cold,
-      &engine->listeners, &engine->dead,     &engine->news,   &engine->losses,
-      &engine->free,      &engine->endpoints};
+      &engine->ready,     &engine->given,     &engine->moving,
+      &engine->replied,   &engine->fresh,     &engine->sessions,
+      &engine->hot,       &engine->listeners, &engine->dead,
+      &engine->news,      &engine->losses,    &engine->free,
+      &engine->endpoints, &engine->granted};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }
@@ -158,9 +167,10 @@ static int open_memory(struct perigee_engine *engine) {
   while (engine->id_slots < engine->options.sessions)
     engine->id_slots *= 2;
   engine->by_id = calloc(engine->id_slots, sizeof(void *));
+  engine->by_nonce = calloc(engine->id_slots, sizeof(void *));
   engine->alive = alive;
   if (!alive || !engine->table || !engine->pool_memory || !engine->scratch ||
-      !engine->by_id)
+      !engine->by_id || !engine->by_nonce)
     return PERIGEE_NO_MEMORY;
   *alive = 1;
   madvise(alive, PAGE, MADV_WIPEONFORK);
@@ -168,11 +178,15 @@ static int open_memory(struct perigee_engine *engine) {
                                     .base = engine->pool_memory,
                                     .length = pool_bytes(engine),
                                     .chunk = POOL_CHUNK};
-  return blocks_open(&engine->pool, pool_bytes(engine), engine->options.pool);
+  /* What counts are the bytes asked for, less than those of their blocks. */
+  return blocks_open(&engine->pool, pool_bytes(engine),
+                     2 * engine->options.pool);
 }
 
 static int open_all(struct perigee_engine *engine) {
-  int status = open_memory(engine);
+  int status = shares_open(engine);
+  if (status == PERIGEE_OK)
+    status = open_memory(engine);
   if (status < 0)
     return status;
   engine->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -192,8 +206,11 @@ static int open_secret(struct perigee_engine *engine) {
   char reason[256];
   if (!secret_library())
     return fail(NULL, PERIGEE_SYSTEM, "libsodium finds no randomness");
+  engine->secret = vault_take(&engine->vault, sizeof *engine->secret);
+  if (!engine->secret)
+    return fail(NULL, PERIGEE_NO_MEMORY, "no memory for the secret's key");
   int status =
-      secret_load(o->secret, o->scope, &engine->secret, reason, sizeof reason);
+      secret_load(o->secret, o->scope, engine->secret, reason, sizeof reason);
   o->secret = o->scope = NULL;
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }
@@ -228,6 +245,7 @@ int perigee_engine_open(const struct perigee_options *given,
   engine->options = given ? *given : options;
   engine->epoll = engine->spare_fd = -1;
   open_lists(engine);
+  strangers_open(&engine->strangers);
   int status = open_secret(engine);
   if (status == PERIGEE_OK)
     status = open_faults(engine);
@@ -297,6 +315,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
   close_parts(engine);
   stages_free(engine);
   blocks_close(&engine->pool);
+  shares_close(engine);
   if (engine->pool_memory)
     munmap(engine->pool_memory, pool_bytes(engine));
   if (engine->table)
@@ -309,8 +328,9 @@ void perigee_engine_close(struct perigee_engine *engine) {
     close(engine->spare_fd);
   faults_close(engine->faults);
   free(engine->by_id);
+  free(engine->by_nonce);
   free(engine->scratch);
-  secret_wipe(&engine->secret);
+  vault_close(&engine->vault);
   free(engine);
 }
 

@@ -82,6 +82,12 @@ void fabrics_turn(struct perigee_engine *engine) {
       engine->progress++;
 }
 
+void fabrics_doze(struct perigee_engine *engine) {
+  for (uint32_t i = 0; i < engine->fabric_count; i++)
+    if (engine->fabrics[i].transport->doze)
+      engine->fabrics[i].transport->doze(engine->fabrics[i].fabric);
+}
+
 void fabrics_ready(struct perigee_engine *engine) {
   for (uint32_t i = 0; i < engine->fabric_count; i++)
     engine->fabrics[i].transport->ready(engine->fabrics[i].fabric);

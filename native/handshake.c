@@ -15,19 +15,16 @@ ONE_LENGTH(HANDSHAKE_MAC);
 
 /* What a derived key is for, and whose it is. */
 static const char of_proofs[crypto_kdf_CONTEXTBYTES] = "pgproof";
-static const char of_session[crypto_kdf_CONTEXTBYTES] = "pgsessn";
+static const char of_words[crypto_kdf_CONTEXTBYTES] = "pgwords";
 static const char of_streams[crypto_kdf_CONTEXTBYTES] = "pgattac";
+static const char of_further[crypto_kdf_CONTEXTBYTES] = "pgfurth";
+static const char of_tickets[crypto_kdf_CONTEXTBYTES] = "pgticke";
 static const char of_seals[crypto_kdf_CONTEXTBYTES] = "pgseals";
 
 static void derive(const uint8_t key[HANDSHAKE_KEY], uint64_t number,
                    const char use[crypto_kdf_CONTEXTBYTES],
                    uint8_t out[HANDSHAKE_KEY]) {
   crypto_kdf_derive_from_key(out, HANDSHAKE_KEY, number, use, key);
-}
-
-static void hash(const void *bytes, uint32_t length,
-                 uint8_t out[HANDSHAKE_KEY]) {
-  crypto_generichash(out, HANDSHAKE_KEY, bytes, length, NULL, 0);
 }
 
 int handshake_begin(struct handshake *h, bool dialer,
@@ -42,48 +39,105 @@ int handshake_begin(struct handshake *h, bool dialer,
   return PERIGEE_OK;
 }
 
-void handshake_said(struct handshake *h, const void *hello, uint32_t length) {
-  hash(hello, length, h->own);
+/* ---- What was said ------------------------------------------------------- */
+
+static uint8_t *words_of(struct handshake *h, bool by_dialer) {
+  return h->words[by_dialer ? 0 : 1];
+}
+
+void handshake_word(struct handshake *h, bool by_dialer, const void *frame,
+                    uint32_t length) {
+  crypto_generichash_state state;
+  uint8_t *words = words_of(h, by_dialer);
+  crypto_generichash_init(&state, NULL, 0, HANDSHAKE_KEY);
+  crypto_generichash_update(&state, words, HANDSHAKE_KEY);
+  crypto_generichash_update(&state, frame, length);
+  crypto_generichash_final(&state, words, HANDSHAKE_KEY);
+}
+
+void handshake_hello(struct handshake *h, bool by_dialer, const void *frame,
+                     uint32_t length) {
+  memset(words_of(h, by_dialer), 0, HANDSHAKE_KEY);
+  handshake_word(h, by_dialer, frame, length);
+}
+
+/* ---- The root ------------------------------------------------------------ */
+
+static void root_of(const struct handshake *h, const uint8_t key[SECRET_KEY],
+                    uint8_t root[HANDSHAKE_KEY]) {
+  crypto_generichash(root, HANDSHAKE_KEY, h->mixed, HANDSHAKE_KEY, key,
+                     SECRET_KEY);
 }
 
 int handshake_agree(struct handshake *h, const struct secret *secret,
-                    const void *hello, uint32_t length,
                     const uint8_t public_key[HANDSHAKE_KEY]) {
-  static const uint8_t use[HANDSHAKE_KEY] = "perigee handshake 1";
+  static const uint8_t use[HANDSHAKE_KEY] = "perigee handshake 2";
   uint8_t parts[4][HANDSHAKE_KEY];
   memcpy(parts[0], use, sizeof use);
   int bad = crypto_scalarmult(parts[1], h->private_key, public_key);
-  memcpy(parts[h->dialer ? 2 : 3], h->own, HANDSHAKE_KEY);
-  hash(hello, length, parts[h->dialer ? 3 : 2]);
-  crypto_generichash(h->key, HANDSHAKE_KEY, parts[0], sizeof parts, secret->key,
-                     SECRET_KEY);
+  memcpy(parts[2], h->words, sizeof h->words);
+  crypto_generichash(h->mixed, HANDSHAKE_KEY, parts[0], sizeof parts, NULL, 0);
+  root_of(h, secret->key, h->root);
   sodium_memzero(parts, sizeof parts);
   sodium_memzero(h->private_key, HANDSHAKE_KEY);
   return bad ? PERIGEE_PROTOCOL : PERIGEE_OK;
 }
 
 void handshake_prove(const struct handshake *h, uint8_t proof[HANDSHAKE_MAC]) {
-  derive(h->key, h->dialer, of_proofs, proof);
+  derive(h->root, h->dialer, of_proofs, proof);
 }
 
-bool handshake_proven(const struct handshake *h,
-                      const uint8_t proof[HANDSHAKE_MAC]) {
+static bool is_proof(const struct handshake *h,
+                     const uint8_t root[HANDSHAKE_KEY],
+                     const uint8_t proof[HANDSHAKE_MAC]) {
   uint8_t right[HANDSHAKE_MAC];
-  derive(h->key, !h->dialer, of_proofs, right);
+  derive(root, !h->dialer, of_proofs, right);
 #ifdef PERIGEE_PLANTED_BUG
   return proof[0] == right[0];
 #endif
   return sodium_memcmp(proof, right, HANDSHAKE_MAC) == 0;
 }
 
+bool handshake_proven(const struct handshake *h,
+                      const uint8_t proof[HANDSHAKE_MAC]) {
+  return is_proof(h, h->root, proof);
+}
+
+bool handshake_bare(const struct handshake *h,
+                    const uint8_t proof[HANDSHAKE_MAC]) {
+  static const uint8_t none[SECRET_KEY];
+  uint8_t root[HANDSHAKE_KEY];
+  root_of(h, none, root);
+  return is_proof(h, root, proof);
+}
+
+void handshake_seal_words(const struct handshake *h, bool by_dialer,
+                          uint8_t seal[HANDSHAKE_KEY]) {
+  derive(h->root, by_dialer, of_words, seal);
+}
+
+/* ---- The session --------------------------------------------------------- */
+
 void handshake_end(struct handshake *h, uint8_t key[HANDSHAKE_KEY]) {
-  derive(h->key, 0, of_session, key);
+  crypto_generichash(key, HANDSHAKE_KEY, h->words[0], sizeof h->words, h->root,
+                     HANDSHAKE_KEY);
+  handshake_forget(h);
+}
+
+void handshake_forget(struct handshake *h) {
   sodium_memzero(h, sizeof *h);
 }
 
-void handshake_forget(struct handshake *h, uint8_t key[HANDSHAKE_KEY]) {
-  sodium_memzero(h, sizeof *h);
-  sodium_memzero(key, HANDSHAKE_KEY);
+void handshake_ticket(const uint8_t key[HANDSHAKE_KEY], uint64_t ticket,
+                      uint8_t of_ticket[HANDSHAKE_KEY]) {
+  derive(key, ticket, of_tickets, of_ticket);
+}
+
+void handshake_further(uint8_t key[HANDSHAKE_KEY]) {
+  uint8_t next[HANDSHAKE_KEY];
+  derive(key, 0, of_further, next);
+  memcpy(key, next, HANDSHAKE_KEY);
+  sodium_memzero(next, sizeof next);
 }
 
 void handshake_attach(const uint8_t key[HANDSHAKE_KEY], uint32_t index,

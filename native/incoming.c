@@ -5,6 +5,37 @@
 #include <string.h>
 
 #include "core.h"
+#include "typed.h"
+
+/* What is too much, in the words of whoever may be told of it. */
+static int too_much(struct perigee_engine *engine, uint64_t length,
+                    const struct typed_costs *costs) {
+  if (costs->values > TYPED_VALUES)
+    return fail(engine, PERIGEE_TOO_LARGE,
+                "%d values are more than the %d that a call or a reply takes",
+                costs->values, TYPED_VALUES);
+  if (costs->memory > typed_memory(length))
+    return fail(engine, PERIGEE_TOO_LARGE,
+                "%llu bytes of typed values would take %llu bytes of memory, "
+                "more than %d times as much and %d",
+                (unsigned long long)length, (unsigned long long)costs->memory,
+                TYPED_FACTOR, TYPED_SLACK);
+  return fail(engine, PERIGEE_TOO_LARGE,
+              "number keys of a table that collide: LuaJIT would pass %llu "
+              "others to place them, more than 1.5 for each of %llu bytes and "
+              "%d",
+              (unsigned long long)costs->steps, (unsigned long long)length,
+              TYPED_STEPS);
+}
+
+int incoming_typed(struct perigee_engine *engine, const void *data,
+                   uint64_t length) {
+  struct typed_costs costs;
+  int status = typed_scan(data, length, &costs);
+  if (status == PERIGEE_TOO_LARGE)
+    return too_much(engine, length, &costs);
+  return status < 0 ? status : PERIGEE_OK;
+}
 
 /* The payload that was named, or that of a new pooled block. */
 static int destination(struct operation *op, uint64_t length,
@@ -12,14 +43,16 @@ static int destination(struct operation *op, uint64_t length,
                        struct payload *out) {
   if (into) {
     if (into->total < length)
-      return PERIGEE_TOO_LARGE;
+      return fail(op->engine, PERIGEE_TOO_LARGE,
+                  "%llu bytes came for a place of %llu",
+                  (unsigned long long)length, (unsigned long long)into->total);
     *out = *into;
     return PERIGEE_OK;
   }
-  *block = pool_take(op->engine, length);
+  *block = pool_take(op->session, length);
   if (!*block)
     return fail(op->engine, PERIGEE_NO_MEMORY,
-                "no pooled block of %llu bytes (option pool)",
+                "no pooled block of %llu bytes for this peer (option pool)",
                 (unsigned long long)length);
   payload_bytes(out, *block, length);
   out->area = &op->engine->pool_area;
@@ -32,7 +65,7 @@ static int put_later(struct operation *op, int place, const uint8_t *bytes,
   struct part *part = part_take(op->engine);
   if (!part)
     return PERIGEE_NO_MEMORY;
-  uint8_t *copy = pool_take(op->engine, length);
+  uint8_t *copy = pool_take(op->session, length);
   if (!copy) {
     part_give(op->engine, part);
     return PERIGEE_NO_MEMORY;

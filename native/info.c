@@ -30,15 +30,16 @@ void info_text(const uint8_t *bytes, uint32_t length, char text[INFO_TEXT]) {
   *hex(&sum, sizeof sum, text) = 0;
 }
 
-void info_write(const struct hello *hello, const struct offer *offer,
-                char text[INFO_TEXT]) {
+void info_write(const struct hello *hello, const struct terms *terms,
+                const struct offer *offer, char text[INFO_TEXT]) {
   uint8_t bytes[INFO_BYTES];
-  struct frame f = {.type = FRAME_HELLO, .hello = *hello};
+  const struct frame frames[] = {{.type = FRAME_HELLO, .hello = *hello},
+                                 {.type = FRAME_TERMS, .terms = *terms},
+                                 {.type = FRAME_OFFER, .offer = *offer}};
   uint32_t version = INFO_VERSION, length = sizeof version;
   memcpy(bytes, &version, sizeof version);
-  length += wire_encode(&f, bytes + length);
-  f = (struct frame){.type = FRAME_OFFER, .offer = *offer};
-  length += wire_encode(&f, bytes + length);
+  for (size_t i = 0; i < sizeof frames / sizeof *frames; i++)
+    length += wire_encode(&frames[i], bytes + length);
   info_text(bytes, length, text);
 }
 
@@ -70,7 +71,16 @@ static uint32_t checked(const char *text, uint8_t bytes[INFO_BYTES + 8]) {
   return sum == sum_of(bytes, length) ? length : 0;
 }
 
-int info_read(const char *text, struct hello *hello, struct offer *offer) {
+/* The frame at *at, if it is of that type; *at is behind it then. */
+static bool next(const uint8_t *bytes, uint32_t length, uint32_t *at, int type,
+                 struct frame *f) {
+  int used = wire_frame(bytes + *at, length - *at, f);
+  *at += used > 0 ? (uint32_t)used : 0;
+  return used > 0 && f->type == type;
+}
+
+int info_read(const char *text, struct hello *hello, struct terms *terms,
+              struct offer *offer) {
   uint8_t bytes[INFO_BYTES + 8];
   struct frame f;
   uint32_t version, length = checked(text, bytes), at = sizeof version;
@@ -79,14 +89,14 @@ int info_read(const char *text, struct hello *hello, struct offer *offer) {
   memcpy(&version, bytes, sizeof version);
   if (version != INFO_VERSION)
     return PERIGEE_VERSION;
-  int used = wire_frame(bytes + at, length - at, &f);
-  if (used <= 0 || f.type != FRAME_HELLO)
+  if (!next(bytes, length, &at, FRAME_HELLO, &f))
     return PERIGEE_PROTOCOL;
   *hello = f.hello;
-  at += (uint32_t)used;
-  used = wire_frame(bytes + at, length - at, &f);
-  if (used <= 0 || f.type != FRAME_OFFER || f.offer.fd_count != 0 ||
-      at + (uint32_t)used != length)
+  if (!next(bytes, length, &at, FRAME_TERMS, &f))
+    return PERIGEE_PROTOCOL;
+  *terms = f.terms;
+  if (!next(bytes, length, &at, FRAME_OFFER, &f) || f.offer.fd_count != 0 ||
+      at != length)
     return PERIGEE_PROTOCOL;
   *offer = f.offer;
   return PERIGEE_OK;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * info.h - what an endpoint tells its peer, as a text that any channel carries:
- * "perigee-endpoint:" and, in hexadecimal, u32 version, the frames HELLO and
- * OFFER as wire.h has them, and a check sum of it all. Blanks and line ends
+ * "perigee-endpoint:" and, in hexadecimal, u32 version, the frames HELLO,
+ * TERMS and OFFER as wire.h has them, and a check sum of it all. Blanks and line ends
  * around it do no harm.
  */
 #ifndef INFO_H
@@ -11,18 +11,21 @@
 #include "wire.h"
 
 #define INFO_PREFIX "perigee-endpoint:"
-enum { INFO_VERSION = 1 };
+enum { INFO_VERSION = 2 };
 /* Bytes that one holds at most, and its text with the last 0. */
-enum { INFO_BYTES = 4 + 2 * FRAME_HEAD + sizeof(struct hello) + 8 + OFFER_MAX };
+enum {
+  INFO_BYTES = 4 + 3 * FRAME_HEAD + sizeof(struct hello) +
+               sizeof(struct terms) + 8 + OFFER_MAX
+};
 enum { INFO_TEXT = sizeof INFO_PREFIX + 2 * (INFO_BYTES + 8) };
 _Static_assert(INFO_TEXT <= 4096, "as perigee.h promises");
 
 /* A text of any bytes, with their check sum. */
 void info_text(const uint8_t *bytes, uint32_t length, char text[INFO_TEXT]);
-void info_write(const struct hello *hello, const struct offer *offer,
-                char text[INFO_TEXT]);
+void info_write(const struct hello *, const struct terms *,
+                const struct offer *, char text[INFO_TEXT]);
 /* PERIGEE_OK, PERIGEE_VERSION, or PERIGEE_PROTOCOL if it is none, is not all
  * there, or was changed. An offer that was read has no descriptors. */
-int info_read(const char *text, struct hello *hello, struct offer *offer);
+int info_read(const char *text, struct hello *, struct terms *, struct offer *);
 
 #endif

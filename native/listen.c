@@ -5,11 +5,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,14 +20,18 @@
 #include "core.h"
 #include "progress.h"
 
-enum { BACKLOG = 256 };
+/* BACKLOG: what the system allows. ACCEPTS: of one listener, before others have
+ * their turn. RESERVE: descriptors that strangers leave to peers, or an eighth
+ * of all. */
+enum { BACKLOG = 4096, ACCEPTS = 16, RESERVE = 64 };
 
 /* ---- Opening ------------------------------------------------------------ */
 
 /* True: strangers can come, and nobody asks them for a secret. */
 static bool open_to_all(const struct perigee_engine *engine,
                         const struct address *address) {
-  return address->tcp && !address_loopback(&address->at) && !engine->secret.set;
+  return address->tcp && !address_loopback(&address->at) &&
+         !engine->secret->set;
 }
 
 static int may_listen(struct perigee_engine *engine, const char *text,
@@ -174,41 +180,47 @@ static bool spare_close(struct perigee_engine *engine) {
   return true;
 }
 
-/* Strangers beyond the limit are turned away. */
+/* Who was accepted, and finds no place. */
 static void turn_away(struct perigee_listener *l, int fd) {
+  struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
+  wire_send(fd, &f, NULL, 0);
   close(fd);
   refusals_add(l->engine, "", l->address, PERIGEE_NO_MEMORY,
                "too many come at once, or all sessions are in use (options "
-               "hellos and sessions)");
+               "hellos and sessions), or descriptors (ulimit -n)");
 }
 
-/* Somebody who came got that far, and has sent nothing that is not read yet. */
-static bool waits_at(const struct perigee_session *s, enum hello_step step) {
-  char byte;
-  return s->state == PERIGEE_SESSION_HELLO && s->step == step && !s->dialed &&
-         !s->alone && recv(s->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+/* The last descriptors are for peers. The system gives the lowest that is free:
+ * so many are in use as its number says. */
+static int reserve_from(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > INT_MAX)
+    return INT_MAX;
+  int all = (int)limit.rlim_cur, kept = all / 8;
+  return all - (kept < RESERVE ? kept : RESERVE);
 }
 
-static bool make_room(struct perigee_engine *engine, enum hello_step step,
-                      const char *why) {
-  struct node *n, *head = &engine->sessions;
-  for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (waits_at(s, step)) {
-      session_end(s, PERIGEE_TIMEOUT, why);
-      return true;
-    }
-  }
-  return false;
+/* A stranger's descriptor is none of the last: he has that of one who is given
+ * up instead. -1: there is none to be had. */
+static int take_place(struct perigee_engine *engine, int fd) {
+  if (fd < reserve_from())
+    return fd;
+  int low = strangers_give_up(engine) ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+  if (low >= 0)
+    close(fd);
+  return low;
 }
 
-/* A crowd keeps nobody out: of those who say nothing the first that came makes
- * room for who comes, and then of those who said hello, as anybody can, and do
- * not prove who they are. */
-static bool is_room(struct perigee_engine *engine) {
-  return engine->hellos < engine->options.hellos ||
-         make_room(engine, HELLO_STRANGE, "it said nothing, and others came") ||
-         make_room(engine, HELLO_MET, "it proved nothing, and others came");
+/* Where all sessions are in use, a stranger makes room for the next. */
+static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
+  int place = take_place(engine, *fd);
+  if (place < 0)
+    return NULL;
+  *fd = place;
+  struct perigee_session *s = session_new(engine, place);
+  if (!s)
+    strangers_give_up(engine);
+  return s;
 }
 
 static void let_in(struct perigee_listener *l, struct perigee_session *s,
@@ -220,10 +232,13 @@ static void let_in(struct perigee_listener *l, struct perigee_session *s,
     address_text(from, s->peer);
     socket_no_delay(s->fd);
   }
-  if (socket_watch(l->engine, s->fd, s, WATCH_SESSION, EPOLLIN | EPOLLRDHUP))
+  if (socket_watch(l->engine, s->fd, s, WATCH_SESSION, EPOLLIN | EPOLLRDHUP)) {
     session_end(s, PERIGEE_SYSTEM, "epoll failed");
-  else
-    hello_begin(s);
+    return;
+  }
+  hello_begin(s);
+  if (s->state == PERIGEE_SESSION_HELLO && !strangers_join(s, from))
+    session_end(s, PERIGEE_NO_MEMORY, "no memory for one more");
 }
 
 static int next(struct perigee_listener *l, union socket_address *from) {
@@ -233,14 +248,13 @@ static int next(struct perigee_listener *l, union socket_address *from) {
 
 void listener_ready(struct perigee_listener *l) {
   struct perigee_engine *engine = l->engine;
-  for (int i = 0; i < BACKLOG; i++) {
+  for (int i = 0; i < ACCEPTS; i++) {
     union socket_address from = {0};
     int fd = next(l, &from);
     bool last = fd < 0 && spare_close(engine);
     if (last)
       fd = next(l, &from);
-    struct perigee_session *s =
-        fd >= 0 && !last && is_room(engine) ? session_new(engine, fd) : NULL;
+    struct perigee_session *s = fd >= 0 && !last ? begin(engine, &fd) : NULL;
     if (s)
       let_in(l, s, &from);
     else if (fd >= 0)

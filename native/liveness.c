@@ -14,9 +14,10 @@
 
 #include "core.h"
 
-/* Whoever said nothing between two looks says a word: so words are at most two
- * looks apart. */
-enum { LOOKS = 6 };
+/* Words are at most two looks apart: who said nothing between two looks says
+ * one, and looks again after the time of two, as long as nothing else is said;
+ * who looks after so long says one in any case. */
+enum { LOOKS = 7 };
 static const int64_t MS = 1000000;
 
 bool liveness_wanted(const struct perigee_session *s) {
@@ -50,14 +51,14 @@ uint32_t liveness_told(const struct perigee_engine *engine) {
 /* Between looks: as both sides need it. */
 static int64_t pause_of(const struct perigee_session *s) {
   int64_t own = s->engine->options.dead_after;
-  int64_t peers = s->hello.dead_after * MS;
+  int64_t peers = s->terms.dead_after * MS;
   if (peers < DEAD_AFTER_LEAST)
     peers = DEAD_AFTER_LEAST;
   return (own < peers ? own : peers) / LOOKS;
 }
 
 static void set(struct perigee_session *s) {
-  int64_t due = s->engine->now + pause_of(s);
+  int64_t due = s->engine->now + (s->silent ? 2 : 1) * pause_of(s);
   int64_t limit = s->heard_at + s->engine->options.dead_after;
   timers_add(&s->engine->timers, &s->timer, due < limit ? due : limit);
 }
@@ -78,6 +79,7 @@ static bool dead(struct perigee_session *s) {
     if (t->stirred) /* no descriptor was looked at for as long */
       t->stirred(s->lane);
     t->poll(s->lane);
+    turns_stir(s); /* to look at what came */
   } else {
     socket_look(s);
   }
@@ -107,7 +109,9 @@ void liveness_tick(struct perigee_session *s) {
     return;
   }
   traffic(s, &sent, &received);
-  if (sent == s->said)
+  bool before = s->silent;
+  s->silent = sent == s->said;
+  if (s->silent || before)
     session_tell(s, &ping, NULL, 0);
   traffic(s, &s->said, &received);
   set(s);

@@ -112,6 +112,10 @@ int loan_begin(struct perigee_session *session, enum ring ring,
   if (loan->open)
     return fail(engine, PERIGEE_INVALID,
                 "a loan of this session is open already");
+  if (capacity > session->eager && ring == RING_REQUEST &&
+      !share_may(session->share, SHARE_OPERATIONS, 1))
+    return fail(engine, PERIGEE_NO_MEMORY,
+                "the peer has not let go of what it was lent before");
   loan->length = capacity;
   loan->stage = NULL;
   int status = capacity <= session->eager ? lend_stage(engine, loan)

@@ -42,7 +42,7 @@ int perigee_lookup(struct perigee_session *s, const char *name,
   struct operation *op = operation_take(s, OP_LOOKUP);
   if (!op)
     return PERIGEE_NO_MEMORY;
-  op->block = pool_take(s->engine, REGION_NAME + 1);
+  op->block = pool_take(s, REGION_NAME + 1);
   if (!op->block) {
     operation_free(op);
     return fail(s->engine, PERIGEE_NO_MEMORY, "the pool is used up");
@@ -73,6 +73,8 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
     found->length = region->length;
     found->access = (uint32_t)region->access;
     region->granted++;
+    if (!s->granted.next)
+      list_append(&s->engine->granted, &s->granted);
     const struct perigee_transport *t = lane_table(s->lane);
     const struct grant grant = {region->slot, region->generation, &region->area,
                                 region->access};
@@ -97,10 +99,14 @@ static int map_window(struct perigee_remote *r, int fd) {
       (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS)
     return PERIGEE_PROTOCOL;
   int protection = PROT_READ | (r->access & PERIGEE_WRITE ? PROT_WRITE : 0);
+  if (!share_take(r->session->share, SHARE_MAPPED, (uint64_t)st.st_size))
+    return PERIGEE_NO_MEMORY;
   r->mapped = (uint64_t)st.st_size;
   void *p = mmap(NULL, r->mapped, protection, MAP_SHARED, fd, 0);
-  if (p == MAP_FAILED)
+  if (p == MAP_FAILED) {
+    share_give(r->session->share, SHARE_MAPPED, r->mapped);
     return PERIGEE_NO_MEMORY;
+  }
   madvise(p, r->mapped, MADV_DONTFORK);
   r->window.pointer = p;
   return PERIGEE_OK;
@@ -167,8 +173,10 @@ void remotes_free(struct perigee_session *s) {
   struct perigee_remote *r, *next;
   for (r = s->remotes; r; r = next) {
     next = r->next;
-    if (r->window.pointer)
+    if (r->window.pointer) {
       munmap(r->window.pointer, r->mapped);
+      share_give(s->share, SHARE_MAPPED, r->mapped);
+    }
     free(r);
   }
   s->remotes = NULL;

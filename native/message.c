@@ -9,7 +9,7 @@
 #include "progress.h"
 #include "served.h"
 
-enum { IMMEDIATES = 1 << 16 };
+enum { IMMEDIATES = 1 << 16, SWEPT_AT_ONCE = 64 };
 
 /* ---- Immediates --------------------------------------------------------- */
 
@@ -22,11 +22,25 @@ static int grow(struct perigee_session *s) {
     return PERIGEE_NO_MEMORY;
   for (uint32_t i = 0; i < s->imm_count; i++)
     values[i] = s->immediates[(s->imm_first + i) & (s->imm_room - 1)];
-  free(s->immediates);
+  immediates_free(s);
+  share_add(s->share, SHARE_POOLED, room * sizeof *values);
   s->immediates = values;
   s->imm_room = room;
   s->imm_first = 0;
   return PERIGEE_OK;
+}
+
+void immediates_free(struct perigee_session *s) {
+  share_back(s->share, SHARE_POOLED, s->imm_room * sizeof *s->immediates);
+  free(s->immediates);
+  s->immediates = NULL;
+  s->imm_room = 0;
+}
+
+bool immediates_may(const struct perigee_session *s) {
+  uint64_t more = s->imm_room * sizeof *s->immediates;
+  return s->imm_count < s->imm_room ||
+         (s->imm_room < IMMEDIATES && share_may(s->share, SHARE_POOLED, more));
 }
 
 int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
@@ -38,6 +52,7 @@ int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
   s->immediates[(s->imm_first + s->imm_count++) & (s->imm_room - 1)] =
       immediate;
   s->counters.messages++;
+  turns_use(s);
   message_match(s);
   return PERIGEE_OK;
 }
@@ -62,13 +77,22 @@ void message_arrived(struct operation *served) {
   message_match(s);
 }
 
-/* Messages that their sender gave up take no place in the queue. */
-void messages_sweep(struct perigee_session *s) {
-  struct node *next;
-  for (struct node *n = s->sends.next; n != &s->sends; n = next) {
-    struct operation *op = CONTAINER(n, struct operation, queue);
-    next = n->next;
-    if (!served_wanted(op))
+static bool waits(const struct operation *op) {
+  return op->kind == OP_SERVED && op->record == RECORD_SEND &&
+         op->state == ARRIVED && op->session;
+}
+
+/* Messages that their sender gave up take no place. Thousands may wait whose
+ * receives nobody posts: each look passes a few entries of the table. */
+void messages_sweep(struct perigee_engine *engine) {
+  uint32_t count = engine->table_used;
+  if (count > SWEPT_AT_ONCE)
+    count = SWEPT_AT_ONCE;
+  for (; count > 0; count--) {
+    if (engine->swept >= engine->table_used)
+      engine->swept = 0;
+    struct operation *op = &engine->table[engine->swept++];
+    if (waits(op) && !served_wanted(op))
       serve_lost(op);
   }
 }
@@ -93,9 +117,13 @@ static void pair(struct operation *recv, struct operation *send) {
 
 void message_match(struct perigee_session *s) {
   match_immediates(s);
-  while (!list_empty(&s->recvs) && !list_empty(&s->sends))
-    pair(CONTAINER(s->recvs.next, struct operation, queue),
-         CONTAINER(s->sends.next, struct operation, queue));
+  while (!list_empty(&s->recvs) && !list_empty(&s->sends)) {
+    struct operation *send = CONTAINER(s->sends.next, struct operation, queue);
+    if (served_wanted(send))
+      pair(CONTAINER(s->recvs.next, struct operation, queue), send);
+    else
+      serve_lost(send);
+  }
 }
 
 /* The message has come, or it never will: then the receive waits on, first in

@@ -82,6 +82,14 @@ int perigee_folder(const char *path) {
   return PERIGEE_OK;
 }
 
+int perigee_folder_look(const char *path) {
+  struct stat entry;
+  if (lstat(path, &entry) != 0)
+    return errno == ENOENT ? PERIGEE_NOT_FOUND : PERIGEE_DENIED;
+  bool own = S_ISDIR(entry.st_mode) && entry.st_uid == geteuid();
+  return own ? PERIGEE_OK : PERIGEE_DENIED;
+}
+
 /* ---- Held names --------------------------------------------------------- */
 
 struct held {

@@ -13,7 +13,6 @@ enum { TICKETS = 64, NAME_TEXT = 48 };
 
 struct ticket {
   uint64_t id; /* 0: none */
-  uint8_t key[SECRET_KEY];
   int64_t due;
   bool tcp;       /* for loopback; else for the Unix socket */
   int pid, pidfd; /* the peer's */
@@ -24,6 +23,8 @@ struct neighbours {
   uint8_t name[HELLO_LOCAL];
   int fd; /* the socket that has the name; -1: none could be had */
   struct perigee_listener *local, *loopback;
+  uint8_t *key; /* of which those of tickets are made; in the vault, */
+  bool keyed;   /* and there is one */
   struct ticket tickets[TICKETS];
 };
 
@@ -51,7 +52,7 @@ static int name_socket(void) {
 static void ticket_drop(struct ticket *t) {
   if (t->id && t->pidfd >= 0)
     close(t->pidfd);
-  explicit_bzero(t, sizeof *t);
+  *t = (struct ticket){.id = 0};
 }
 
 static struct neighbours *neighbours_of(struct perigee_engine *engine) {
@@ -62,6 +63,8 @@ static struct neighbours *neighbours_of(struct perigee_engine *engine) {
     return n;
   engine->neighbours = n;
   n->fd = -1;
+  n->key = vault_take(&engine->vault, SECRET_KEY);
+  n->keyed = n->key && o->random(o->context, n->key, SECRET_KEY) == 0;
   if (o->random(o->context, n->name, sizeof n->name) != 0)
     return n;
   socklen_t length = name_address(n->name, &un);
@@ -80,6 +83,8 @@ void neighbours_close(struct perigee_engine *engine) {
     ticket_drop(&n->tickets[i]);
   if (n && n->fd >= 0)
     close(n->fd);
+  if (n)
+    vault_give(&engine->vault, n->key, SECRET_KEY);
   free(n);
 }
 
@@ -117,7 +122,6 @@ static struct ticket *ticket_find(struct perigee_engine *engine, uint64_t id,
 /* In a free place, or that of one that was not used in time; NULL: there are
  * too many. */
 static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
-  const struct perigee_options *o = &s->engine->options;
   struct neighbours *n = s->engine->neighbours;
   int64_t now = engine_clock(s->engine);
   struct ticket *t = n->tickets, *end = t + TICKETS;
@@ -126,16 +130,12 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   if (t == end)
     return NULL;
   ticket_drop(t);
-  t->pidfd = -1;
-  if (o->random(o->context, t->key, sizeof t->key) != 0)
-    return NULL;
   while (t->id == 0)
     t->id = engine_random(s->engine);
-  t->due = now + o->hello_timeout;
+  t->due = now + s->engine->options.hello_timeout;
   t->tcp = tcp;
   t->pid = s->peer_pid;
-  t->pidfd = s->pidfd;
-  s->pidfd = -1;
+  t->pidfd = peer_lend(s);
   memcpy(t->address, s->address, sizeof t->address);
   return t;
 }
@@ -150,12 +150,11 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
     return PERIGEE_DENIED;
   }
   s->ticket = id;
-  memcpy(s->ticket_key.key, t->key, sizeof t->key);
-  s->ticket_key.set = true;
+  handshake_ticket(s->engine->neighbours->key, id, s->keys->ticket.key);
+  s->keys->ticket.set = true;
   memcpy(s->address, t->address, sizeof s->address);
   if (s->tcp) {
-    s->peer_pid = t->pid;
-    s->pidfd = t->pidfd;
+    peer_keep(s, t->pid, t->pidfd);
     t->pidfd = -1;
   }
   ticket_drop(t);
@@ -164,15 +163,18 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
 
 /* ---- Hello -------------------------------------------------------------- */
 
-void neighbour_hello(struct perigee_session *s, struct hello *h) {
+void neighbour_hello(const struct perigee_session *s, struct hello *h) {
   h->ticket = s->ticket;
-  h->flags |= s->stays ? HELLO_STAYS : 0;
+}
+
+void neighbour_terms(struct perigee_session *s, struct terms *t) {
+  t->flags |= s->stays ? TERMS_STAYS : 0;
   if (!s->tcp)
     return;
   struct neighbours *n = neighbours_of(s->engine);
   if (n && n->fd >= 0)
-    memcpy(h->local, n->name, sizeof h->local);
-  h->user = (uint32_t)geteuid();
+    memcpy(t->local, n->name, sizeof t->local);
+  t->user = (uint32_t)geteuid();
 }
 
 bool neighbour_willing(const struct perigee_session *s) {
@@ -184,18 +186,26 @@ static const char to_memory[] =
 static const char to_loopback[] =
     "tcp was asked for: moved from the Unix socket to TCP over loopback";
 
-int neighbour_met(struct perigee_session *s, const struct hello *h,
-                  char reason[REASON]) {
+int neighbour_admits(struct perigee_session *s, const struct hello *h,
+                     char reason[REASON]) {
   int status = s->ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
   if (status == PERIGEE_OK && s->ticket)
     snprintf(s->why, sizeof s->why, "%s", s->tcp ? to_loopback : to_memory);
-  s->same_host = s->ticket || (s->tcp && reached(s->engine, h->local));
-  return status;
+  if (status < 0 || s->ticket == h->ticket || !s->tcp)
+    return status;
+  snprintf(reason, REASON,
+           "this is for one connection that was told of, and that was another, "
+           "or it came too late");
+  return PERIGEE_DENIED;
+}
+
+void neighbour_met(struct perigee_session *s, const struct terms *t) {
+  s->same_host = s->ticket || (s->tcp && reached(s->engine, t->local));
 }
 
 /* Shared memory comes before what both have over TCP. */
 static bool prefers_memory(const struct perigee_session *s,
-                           const struct hello *dialer) {
+                           const struct terms *dialer) {
   for (uint32_t i = 0; i < dialer->transports; i++) {
     if (strcmp(dialer->transport[i], transport_shm.name) == 0)
       return true;
@@ -206,8 +216,8 @@ static bool prefers_memory(const struct perigee_session *s,
 }
 
 bool neighbour_moves(const struct perigee_session *s,
-                     const struct hello *dialer, const struct hello *dialed) {
-  if (s->ticket || s->alone || (dialer->flags & HELLO_STAYS))
+                     const struct terms *dialer, const struct terms *dialed) {
+  if (s->ticket || s->alone || (dialer->flags & TERMS_STAYS))
     return false;
   if (!s->tcp)
     return s->transport == &transport_tcp;
@@ -245,25 +255,26 @@ bool neighbour_call(struct perigee_session *s) {
   struct frame f = {.type = FRAME_MOVE};
   struct perigee_listener *l =
       s->tcp ? local_place(s->engine) : loopback_place(s->engine);
-  struct ticket *t = l ? ticket_new(s, !s->tcp) : NULL;
+  bool keyed = l && s->engine->neighbours->keyed;
+  struct ticket *t = keyed ? ticket_new(s, !s->tcp) : NULL;
   if (!t)
     return false;
   f.move.ticket = t->id;
   f.move.port = s->tcp ? 0 : port_of(l);
-  memcpy(f.move.key, t->key, sizeof f.move.key);
-  s->engine->hellos--; /* what it does here from now on is to hang up */
+  handshake_ticket(s->engine->neighbours->key, t->id, f.move.key);
+  strangers_leave(s); /* what it does here from now on is to hang up */
   s->sent_on = true;
   session_send(s, &f, NULL, 0);
   explicit_bzero(&f.move, sizeof f.move);
   return true;
 }
 
-/* The peer's place, by what its HELLO and its MOVE said. */
+/* The peer's place, by what its TERMS and its MOVE said. */
 static void place(const struct perigee_session *s, const struct move *move,
                   struct address *to) {
   *to = (struct address){.tcp = !s->tcp};
   if (s->tcp) {
-    to->length = name_address(s->hello.local, &to->at.un);
+    to->length = name_address(s->terms.local, &to->at.un);
     return;
   }
   to->at.in = (struct sockaddr_in){.sin_family = AF_INET,
@@ -282,8 +293,8 @@ int neighbour_called(struct perigee_session *s, const struct move *move) {
   session_tell(s, &bye, NULL, 0);
   session_back(s);
   s->ticket = move->ticket;
-  memcpy(s->ticket_key.key, move->key, sizeof move->key);
-  s->ticket_key.set = true;
+  memcpy(s->keys->ticket.key, move->key, sizeof move->key);
+  s->keys->ticket.set = true;
   dial_to(s, &to);
   return PERIGEE_OK;
 }
@@ -298,7 +309,7 @@ bool neighbour_returns(struct perigee_session *s, int status) {
   if (!s->tcp && *s->wanted) /* nothing but shared memory will do */
     return false;
   session_back(s);
-  explicit_bzero(&s->ticket_key, sizeof s->ticket_key);
+  secret_wipe(&s->keys->ticket);
   s->ticket = 0;
   s->stays = true;
   snprintf(s->why, sizeof s->why,

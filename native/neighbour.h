@@ -3,7 +3,7 @@
  * neighbour.h - peers on the same host, and sessions that move.
  *
  * Proof. An engine that speaks TCP has a datagram socket with a random abstract
- * name, which its HELLO tells. Who can connect to that name shares a network
+ * name, which its TERMS tell. Who can connect to that name shares a network
  * namespace with it. Then the end of the connection is the truth about the
  * peer's death, and silence says nothing.
  *
@@ -25,17 +25,19 @@
 
 #include "core.h"
 
-/* Fills in what a HELLO says of this. */
-void neighbour_hello(struct perigee_session *session, struct hello *hello);
+/* Fills in what HELLO and TERMS say of this. */
+void neighbour_hello(const struct perigee_session *, struct hello *);
+void neighbour_terms(struct perigee_session *, struct terms *);
 /* Shared memory may be asked for over TCP, as the session would move for it. */
 bool neighbour_willing(const struct perigee_session *session);
-/* Of the peer's HELLO: may it come in here, and is it on this host? PERIGEE_OK,
- * or a status and why. */
-int neighbour_met(struct perigee_session *, const struct hello *,
-                  char reason[REASON]);
+/* Of the peer's HELLO: may it come in here? PERIGEE_OK, or a status and why. */
+int neighbour_admits(struct perigee_session *, const struct hello *,
+                     char reason[REASON]);
+/* Of its TERMS: is it on this host? */
+void neighbour_met(struct perigee_session *, const struct terms *);
 /* Will the session move? Both sides find the same. */
-bool neighbour_moves(const struct perigee_session *, const struct hello *dialer,
-                     const struct hello *dialed);
+bool neighbour_moves(const struct perigee_session *, const struct terms *dialer,
+                     const struct terms *dialed);
 /* Says MOVE; false: it cannot be done. */
 bool neighbour_call(struct perigee_session *session);
 /* The peer has said MOVE. */

@@ -7,13 +7,20 @@
 
 #include "progress.h"
 
+/* Peers find a sixteenth of the table free, however busy this side is. */
+static bool own_room(const struct perigee_engine *engine) {
+  uint32_t served = (uint32_t)engine->shares.engine.used[SHARE_OPERATIONS];
+  return engine->live - served < engine->shares.own;
+}
+
 struct operation *operation_take(struct perigee_session *session, int kind) {
   struct perigee_engine *engine = session->engine;
-  struct node *n = list_pop(&engine->free);
+  bool may = kind == OP_SERVED || own_room(engine);
+  struct node *n = may ? list_pop(&engine->free) : NULL;
   struct operation *op;
   if (n) {
     op = CONTAINER(n, struct operation, queue);
-  } else if (engine->table_used < engine->options.operations) {
+  } else if (may && engine->table_used < engine->options.operations) {
     op = &engine->table[engine->table_used];
     op->index = (uint16_t)engine->table_used++;
     op->engine = engine;
@@ -33,6 +40,7 @@ struct operation *operation_take(struct perigee_session *session, int kind) {
   op->timeout = -1;
   op->session = session;
   list_append(&session->operations, &op->all);
+  turns_use(session);
   engine->live++;
   return op;
 }
@@ -73,8 +81,36 @@ void operation_unqueue(struct operation *op) {
   list_remove(&op->queue);
 }
 
+void operation_count(struct operation *op) {
+  op->counted = op->holds = true;
+  share_add(op->session->share, SHARE_OPERATIONS, 1);
+}
+
+void operation_expose(struct operation *op, uint64_t bytes) {
+  op->exposed += bytes;
+  op->holds = true;
+  share_add(op->session->share, SHARE_EXPOSED, bytes);
+}
+
+void operation_uncount(struct operation *op) {
+  struct perigee_session *s = op->session;
+  if (!op->holds)
+    return;
+  op->holds = false;
+  if (op->counted)
+    share_give(s->share, SHARE_OPERATIONS, 1);
+  if (op->exposed > 0)
+    share_give(s->share, SHARE_EXPOSED, op->exposed);
+  if (op->untaken) {
+    s->untaken--;
+    s->untaken_bytes -= op->left;
+    s->share->parent->lying -= op->left;
+  }
+}
+
 void operation_free(struct operation *op) {
   struct perigee_engine *engine = op->engine;
+  operation_uncount(op);
   untime(op);
   operation_unhold(op);
   operation_unqueue(op);
@@ -171,6 +207,8 @@ int part_expose(struct operation *op, int place, const struct payload *from,
                : status;
   }
   *source = part->exposure.source;
+  if (part->exposure.held > 0)
+    operation_expose(op, part->exposure.held);
   part_put(op, place, part);
   return PERIGEE_OK;
 }
@@ -237,6 +275,8 @@ int part_step(struct operation *op, int place) {
     }
   }
   engine->progress += moved;
+  if (moved > 0)
+    turns_use(op->session);
   if (part && part->payload.ticket)
     engine->copying = true;
   if (n < 0)

@@ -37,7 +37,7 @@ static int copied(struct operation *op, const struct record *r) {
                     ? NULL
                     : scratch_copy(op->engine, r->head, r->head_length);
   if (!op->pointer) {
-    op->pointer = op->block = pool_take(op->engine, r->head_length);
+    op->pointer = op->block = pool_take(op->session, r->head_length);
     if (!op->block)
       return PERIGEE_NO_MEMORY;
     memcpy(op->block, r->head, r->head_length);
@@ -49,8 +49,8 @@ static int typed_inline(struct operation *op, const struct record *r) {
   int status = copied(op, r);
   if (status < 0)
     return status;
-  return perigee_typed_scan(op->pointer, r->head_length) < 0 ? PERIGEE_PROTOCOL
-                                                             : 1;
+  status = incoming_typed(op->engine, op->pointer, r->head_length);
+  return status < 0 ? status : 1;
 }
 
 static int reply_head(struct operation *op, const struct record *r) {
@@ -176,8 +176,10 @@ static void fetch(struct operation *op) {
   if (status == 0)
     return;
   if (status > 0 && (op->flags & PERIGEE_TYPED) && op->block &&
-      op->parts[IN_HEAD] && perigee_typed_scan(op->block, op->length) < 0)
-    status = PERIGEE_PROTOCOL;
+      op->parts[IN_HEAD]) {
+    int fine = incoming_typed(op->engine, op->block, op->length);
+    status = fine < 0 ? fine : status;
+  }
   if (status < 0) {
     call_stop(op, status);
     return;

@@ -19,16 +19,17 @@ static int head_payload(struct operation *op, const struct perigee_message *m,
 }
 
 static int check_limits(struct operation *op, const struct outgoing *out) {
-  const struct hello *peer = &op->session->hello;
+  const struct terms *peer = &op->session->terms;
   uint64_t head = out->record.head_length, slice = out->record.slice_length;
   bool typed = out->record.flags & RECORD_TYPED;
   uint64_t limit = typed ? peer->typed : peer->message;
   if (head > limit || slice > peer->message)
     return fail(op->engine, PERIGEE_TOO_LARGE,
-                "%llu bytes%s are more than the peer's limit of %llu",
+                "%llu bytes%s are more than the peer's limit of %llu%s",
                 (unsigned long long)(head > limit ? head : slice),
-                typed && head > limit ? " of typed arguments" : "",
-                (unsigned long long)(head > limit ? limit : peer->message));
+                typed && head > limit ? " of typed values" : "",
+                (unsigned long long)(head > limit ? limit : peer->message),
+                typed && head > limit ? " (its option typed)" : "");
   return PERIGEE_OK;
 }
 
@@ -129,4 +130,11 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
       out->record.head_length + out->record.slice_length;
   session_wake(session);
   return true;
+}
+
+/* Where there is room already (a refusal that goes when it is polled next), no
+ * peer tells of any: so the session is not parked meanwhile. */
+void backlog_add(struct operation *op, enum ring ring) {
+  list_append(&op->session->backlog[ring], &op->queue);
+  turns_use(op->session);
 }

@@ -89,23 +89,46 @@ struct perigee_prepared;
 struct perigee_transport;
 struct perigee_memory;
 
+/* What sockets carry. Of two sides that differ the stronger wins: ALL, then AUTH,
+ * then OFF. */
+enum perigee_encrypt {
+  PERIGEE_ENCRYPT_DEFAULT = 0, /* beyond loopback as ALL where it can be had (RDMA
+                                  does not seal), else as OFF */
+  PERIGEE_ENCRYPT_ALL = 1,     /* all is sealed */
+  PERIGEE_ENCRYPT_AUTH = 2,    /* all can be read, and not be changed */
+  PERIGEE_ENCRYPT_OFF = 3      /* who stands between can read and change it */
+};
+
 /* All that an engine can be told. perigee_options fills in the defaults. */
 struct perigee_options {
   uint32_t operations;      /* in flight at once, both roles: 16384, <= 65536 */
   uint32_t sessions;        /* at once: 1024 */
   uint32_t regions;         /* exported at once: 1024, at most 4096 */
-  uint32_t hellos;          /* strangers in their hello at once: 64; beyond
-                               them who says nothing, or does not prove who it
-                               is, makes room for who comes */
+  uint32_t hellos;          /* strangers in their hello at once: 256; beyond
+                               them the oldest of the address (at a path: the
+                               process) that most came from makes room */
   int64_t hello_timeout;    /* for the peer to finish hello: 2 s */
   uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session */
   uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
                                at most ring / 4 */
   uint64_t message;         /* largest payload accepted: 2^40 */
-  uint64_t typed;           /* largest typed payload accepted: 16 MiB */
-  uint64_t pool;            /* bytes of pooled and loaned blocks, each: 1 GiB */
+  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB.
+                               While one is decoded nothing else is done, at
+                               most 20 ns for each byte */
+  uint64_t pool;            /* bytes of pooled blocks, and of those that are kept
+                               until peers have looked at them, each: 1 GiB */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
+  /* Of what peers make the engine hold each has a share that depends on what
+   * the others leave: native/shares.h. Operations, sessions and pool have their
+   * limits above. */
+  uint64_t mapped;          /* bytes of address space for memory of peers on this
+                               host: 64 TiB */
+  uint64_t descriptors;     /* of sessions: 0, which is seven eighths of what the
+                               process may open */
+  uint64_t untaken;         /* while a session has left so many bytes of replies
+                               lie, or all of a peer four times as many, its
+                               requests wait: 32 MiB */
   int64_t spin;             /* perigee_wait polls this long before it sleeps:
                                50 us */
   uint64_t epoch;           /* 0: random */
@@ -118,10 +141,12 @@ struct perigee_options {
   const char *secret;       /* what both sides prove to have: "file:PATH" (owned
                                by this user, closed to others) or the secret
                                itself; NULL: the environment's PERIGEE_SECRET,
-                               else none; "": none */
+                               else none; "": none. A text of the environment is
+                               taken out of it; children have only references */
   const char *scope;        /* proofs are good for this scope only; NULL: "" */
   int32_t insecure;         /* 1: listen without a secret beyond loopback: 0 */
-  int32_t encrypt;          /* 1: no session over TCP that is not sealed: 0 */
+  int32_t encrypt;          /* enum perigee_encrypt; ALL and AUTH: no session over
+                               TCP without it: 0 */
   int64_t dead_after;       /* a peer on another host that is silent for so long
                                is lost: 3 s */
   int32_t progress;         /* 1: for programs that compute for long: a thread
@@ -327,6 +352,16 @@ perigee_listener_insecure(const struct perigee_listener *listener);
 PERIGEE_API int perigee_connect(struct perigee_engine *engine,
                                 const char *address, const char *transport,
                                 int64_t timeout);
+enum { PERIGEE_NAME_MAX = 64 };
+/* The same, and only if the peer goes by this name (1 to PERIGEE_NAME_MAX bytes;
+ * NULL: any): DENIED else. Whoever has the secret may go by any name; who has not,
+ * and only passes on what others say, cannot have one peer answer for another. */
+PERIGEE_API int perigee_connect_to(struct perigee_engine *engine,
+                                   const char *address, const char *expected,
+                                   const char *transport, int64_t timeout);
+/* The name that the engine goes by, in sessions whose hello follows. NULL: none.
+ * INVALID if it is too long. */
+PERIGEE_API int perigee_go_by(struct perigee_engine *engine, const char *name);
 
 /* Endpoints: sessions without a socket, for programs with a control plane of
  * their own. Each side opens an endpoint, carries its info to the other side by
@@ -397,6 +432,8 @@ struct perigee_session_info {
   uint32_t authenticated;   /* 1: over TCP, and it proved to have the secret */
   uint32_t encrypted;       /* 1: what the transport carries is sealed, */
   uint32_t aes;             /* 1: with AES-256-GCM; 0: ChaCha20-Poly1305 */
+  uint32_t intact;          /* 1: nobody can change what is carried unseen: it is
+                               sealed, or each chunk has a MAC by that cipher */
   int64_t dead_after;       /* silent for so long it is lost; 0: the end of its
                                socket tells */
   const char *transport;
@@ -437,6 +474,26 @@ struct perigee_counters {
 PERIGEE_API const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,
                  const struct perigee_session *session);
+
+/* What peers make the engine hold now, of each kind: used by this session, by all
+ * sessions of its peer, and the most that the peer may hold as things are. For
+ * session NULL: by all, and the limit. */
+struct perigee_share {
+  uint64_t used, peer, most;
+};
+struct perigee_shares {
+  struct perigee_share operations;  /* calls in service, messages that wait */
+  struct perigee_share pooled;      /* bytes of blocks for what arrives */
+  struct perigee_share exposed;     /* bytes of replies and loans that the peer
+                                       has not let go of */
+  struct perigee_share mapped;      /* bytes of its memory, mapped here */
+  struct perigee_share descriptors; /* of its sessions */
+  struct perigee_share sessions;
+  uint64_t refused;                 /* times that any peer was, for its share */
+};
+PERIGEE_API void perigee_shares(struct perigee_engine *engine,
+                                const struct perigee_session *session,
+                                struct perigee_shares *shares);
 
 /* Finds the peer's region by name: DONE with event.pointer, a handle that lives
  * as long as the session; NOT_FOUND or DENIED otherwise. The same name gives
@@ -554,7 +611,13 @@ PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
 
 /* Walks string.buffer data without building anything: the number of values at
  * its top level, or PERIGEE_PROTOCOL if it is not one that perigee sends (bad
- * tag, depth over 64, counts beyond the bytes, pointers, dictionary tags). */
+ * tag, depth over 64, counts beyond the bytes, pointers, dictionary tags, nil
+ * in pairs). PERIGEE_TOO_LARGE if it is more than a call or a reply takes: 250
+ * values (the place of a slice is one); 8 bytes of LuaJIT's memory for each of
+ * its own and 64 KiB; or number keys that collide so that to place them 1.5
+ * others are passed for each byte and 2,048. NO_MEMORY if it has none to count
+ * them. Calls and replies are checked so before they are sent, and where they
+ * come. */
 PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
 
 /* ---- Names on one host ------------------------------------------------- */
@@ -563,6 +626,9 @@ PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
  * user, no access for others. PERIGEE_DENIED otherwise. Every missing folder
  * of the path is made. */
 PERIGEE_API int perigee_folder(const char *path);
+/* What is there, and whose: PERIGEE_OK, a folder of this user's, whoever may
+ * enter it; PERIGEE_NOT_FOUND; PERIGEE_DENIED, another's or no folder. */
+PERIGEE_API int perigee_folder_look(const char *path);
 /* Holds "folder/name" for this process by a lock kept for life: a descriptor
  * (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it, PERIGEE_SYSTEM. A dead
  * owner's leftovers are taken over. Files of held names are removed at exit. */

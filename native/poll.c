@@ -9,8 +9,12 @@
 
 #include "core.h"
 
-enum { POLLS_PER_TICK = 64, STEPS_A_POLL = 32, BUDGET = 2 << 20 };
-static const int64_t SOCKETS_EVERY = 500000; /* ns */
+enum { STEPS_A_POLL = 32, BUDGET = 2 << 20 };
+/* The clock is read every 64 polls of one session, sooner where they are many;
+ * time has passed, too, where a poll moved much. */
+enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31, TIME_HAS_PASSED = 1 << 20 };
+/* ns. Of sessions that are parked only the sockets tell. */
+static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000;
 
 /* It may be this side that did nothing for a while: what lies unread in the
  * socket came in time. */
@@ -54,22 +58,21 @@ static void time_out(struct perigee_engine *engine) {
   }
 }
 
-static void sweep_messages(struct perigee_engine *engine) {
-  struct node *n, *head = &engine->sessions;
-  for (n = head->next; n != head; n = n->next)
-    messages_sweep(CONTAINER(n, struct perigee_session, node));
+static bool sockets_are_due(const struct perigee_engine *engine) {
+  int64_t every = engine->parked ? SOCKETS_PARKED : SOCKETS_EVERY;
+  return engine->sockets_due || engine->now - engine->sockets_at >= every;
 }
 
 /* What need not be looked at in every poll. */
 static void tick(struct perigee_engine *engine) {
   engine->idle = 0;
-  int64_t now = engine_clock(engine);
+  engine_clock(engine);
   time_out(engine);
-  if (engine->sockets_due || now - engine->sockets_at >= SOCKETS_EVERY) {
+  if (sockets_are_due(engine)) {
     engine->sockets_due = false;
-    engine->sockets_at = now;
+    engine->sockets_at = engine->now;
     sockets_poll(engine);
-    sweep_messages(engine);
+    messages_sweep(engine);
   }
   if (!list_empty(&engine->regions.closing))
     regions_sweep(engine);
@@ -243,7 +246,12 @@ static void step_some(struct perigee_engine *engine, struct node *head,
 static void step_moving(struct perigee_engine *engine, bool all) {
   step_some(engine, &engine->moving, all);
   if (engine->budget < BUDGET)
-    engine->idle = POLLS_PER_TICK; /* time has passed */
+    engine->idle = TIME_HAS_PASSED;
+}
+
+static bool tick_is_due(struct perigee_engine *engine) {
+  uint64_t looks = LOOKS_A_POLL + engine->hot_count;
+  return ++engine->idle * looks >= LOOKS_PER_TICK || engine->sockets_due;
 }
 
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
@@ -263,18 +271,22 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
    * wake frame costs to read is left to the next poll. */
   if (engine->woken)
     engine->sockets_due = true;
-  else if (++engine->idle >= POLLS_PER_TICK || engine->sockets_due)
+  else if (tick_is_due(engine))
     tick(engine);
   engine->woken = false;
   if (engine->fabric_count > 0)
     fabrics_turn(engine);
   drain(engine);
-  turns_poll(engine, all);
+  uint64_t before = engine->progress;
+  turns_poll(engine);
+  if (engine->progress != before)
+    engine->worked_at = engine->now;
   if (!list_empty(&engine->moving))
     step_moving(engine, all);
-  /* To look at a caller's mark takes its line away from it. */
+  /* To look at a caller's mark takes its line away from it. Who lets go while
+   * we sleep wakes us, so all are looked at only before that. */
   if ((engine->idle == 0 || all) && !list_empty(&engine->replied))
-    step_some(engine, &engine->replied, all);
+    step_some(engine, &engine->replied, engine->armed);
   drain(engine);
   return engine->filled;
 }

@@ -11,21 +11,45 @@
 
 enum { POOL_KEEP = 64 << 20 };
 
-uint8_t *pool_take(struct perigee_engine *engine, uint64_t length) {
-  int64_t offset = blocks_take(&engine->pool, length ? length : 1);
-  engine->counters.pooled = engine->pool.live;
-  return offset < 0 ? NULL : engine->pool_memory + offset;
+/* A block counts, from when it is promised, by the pages that it can fill: what
+ * lies behind them up to a power of two is address space, which there is enough
+ * of, and is never touched. */
+static uint64_t pages(uint64_t length) {
+  const uint64_t page = UINT64_C(1) << BLOCKS_SHIFT;
+  return length <= page ? 1 : (length + page - 1) >> BLOCKS_SHIFT;
+}
+
+uint8_t *pool_take(struct perigee_session *session, uint64_t length) {
+  struct perigee_engine *engine = session->engine;
+  uint64_t count = pages(length), bytes = count << BLOCKS_SHIFT;
+  if (length > engine->options.pool ||
+      !share_take(session->share, SHARE_POOLED, bytes))
+    return NULL;
+  int64_t offset = blocks_take(&engine->pool, bytes);
+  if (offset < 0) {
+    share_give(session->share, SHARE_POOLED, bytes);
+    return NULL;
+  }
+  blocks_note(&engine->pool, (uint64_t)offset,
+              (struct blocks_note){session->share->index, (uint32_t)count});
+  engine->counters.pooled += bytes;
+  return engine->pool_memory + offset;
 }
 
 void pool_give(struct perigee_engine *engine, uint8_t *block) {
   if (!block)
     return;
   uint64_t idle, size;
-  blocks_give(&engine->pool, (uint64_t)(block - engine->pool_memory));
+  uint64_t offset = (uint64_t)(block - engine->pool_memory);
+  struct blocks_note note = blocks_noted(&engine->pool, offset);
+  if (blocks_give(&engine->pool, offset) < 0)
+    return;
+  uint64_t bytes = (uint64_t)note.pages << BLOCKS_SHIFT;
+  shares_unpool(engine, note.owner, bytes);
+  engine->counters.pooled -= bytes;
   while ((size = blocks_idle(&engine->pool, POOL_KEEP, &idle)) > 0)
     if (fabrics_forget(engine, &engine->pool_area, idle, size))
       madvise(engine->pool_memory + idle, size, MADV_DONTNEED);
-  engine->counters.pooled = engine->pool.live;
 }
 
 void perigee_pool_free(struct perigee_engine *engine, uint8_t *landed) {

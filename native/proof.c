@@ -1,73 +1,121 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * proof.c - over TCP anybody can come. What each side says of itself in HELLO,
- * and how it proves that it has the secret (handshake.h): who dialed first, so
- * that who listens never gives a stranger anything to try secrets on.
+ * proof.c - over TCP anybody can come. How each side proves that it has the
+ * secret (handshake.h), who was dialed first: a place that others only pretend
+ * to be gets nothing to try secrets on. Who dials a listener does; that is why
+ * a secret that somebody may have chosen is stretched (secret.h).
  */
 #include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
 
 #include "core.h"
-#include "seal.h"
+
+static struct handshake *handshake_of(const struct perigee_session *s) {
+  return &s->keys->handshake;
+}
+
+static const struct secret *secret_of(const struct perigee_session *s) {
+  return s->ticket ? &s->keys->ticket : s->engine->secret;
+}
+
+/* ---- Words ---------------------------------------------------------------- */
+
+static bool is_word(int type) {
+  return type == FRAME_HELLO || type == FRAME_PROOF || type == FRAME_TERMS ||
+         type == FRAME_OFFER || type == FRAME_READY;
+}
+
+void proof_word(struct perigee_session *s, bool ours, const struct frame *f) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  if (!s->tcp || !is_word(f->type))
+    return;
+  uint32_t length = wire_encode(f, bytes);
+  if (f->type == FRAME_HELLO)
+    handshake_hello(handshake_of(s), ours == s->dialed, bytes, length);
+  else
+    handshake_word(handshake_of(s), ours == s->dialed, bytes, length);
+}
+
+/* From here on a side's frames are sealed: by a cipher that every machine has,
+ * as it is not known yet what the peer's can do. */
+static bool seal_words(struct perigee_session *s, bool by_dialer,
+                       struct seal **seal) {
+  uint8_t key[HANDSHAKE_KEY];
+  *seal = vault_take(&s->engine->vault, sizeof **seal);
+  if (!*seal)
+    return false;
+  handshake_seal_words(handshake_of(s), by_dialer, key);
+  seal_begin(*seal, key, false);
+  explicit_bzero(key, sizeof key);
+  return true;
+}
+
+static void unseal(struct perigee_session *s) {
+  struct seal **seals[] = {&s->wire.seal_in, &s->wire.seal_out};
+  for (int i = 0; i < 2; i++) {
+    vault_give(&s->engine->vault, *seals[i], sizeof(struct seal));
+    *seals[i] = NULL;
+  }
+}
 
 /* ---- Saying it ----------------------------------------------------------- */
 
-static uint32_t flags_of(const struct perigee_engine *engine) {
-  return (engine->options.encrypt == 1 ? HELLO_ENCRYPT : 0) |
-         (engine->secret.set ? HELLO_SECRET : 0) |
-         (seal_has_aes() ? HELLO_AES : 0);
-}
-
-int proof_hello(struct perigee_session *s, struct frame *f) {
+/* Again after RETRY, with the same keys. */
+void proof_say_hello(struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
-  struct hello *h = &f->hello;
-  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
-  h->flags |= flags_of(s->engine);
-  int status = handshake_begin(&s->handshake, s->dialed, o->random, o->context,
-                               h->challenge, h->public_key);
-  handshake_said(&s->handshake, bytes, wire_encode(f, bytes));
-  return status;
+  struct frame f = {.type = FRAME_HELLO};
+  if (!s->retried &&
+      handshake_begin(handshake_of(s), s->dialed, o->random, o->context,
+                      s->challenge, s->public_key) < 0) {
+    session_end(s, PERIGEE_SYSTEM, "there is no randomness to be had");
+    return;
+  }
+  hello_own(s, &f.hello);
+  proof_word(s, true, &f);
+  session_send(s, &f, NULL, 0);
 }
 
 void proof_say(struct perigee_session *s) {
   struct frame f = {.type = FRAME_PROOF};
-  handshake_prove(&s->handshake, f.proof);
+  handshake_prove(handshake_of(s), f.proof);
+  proof_word(s, true, &f);
   session_send(s, &f, NULL, 0);
+  if (!seal_words(s, s->dialed, &s->wire.seal_out))
+    session_end(s, PERIGEE_NO_MEMORY, "no memory for a session's keys");
+}
+
+/* What goes over loopback leaves the host no more than what goes by memory. */
+static bool leaves_host(const struct perigee_session *s) {
+  union socket_address at = {0};
+  socklen_t length = sizeof at;
+  return getpeername(s->fd, &at.any, &length) == 0 &&
+         at.any.sa_family != AF_UNIX && !address_loopback(&at);
+}
+
+void proof_flags(struct perigee_session *s, struct terms *t) {
+  int32_t wish = s->engine->options.encrypt;
+  s->beyond = leaves_host(s);
+  if (wish == PERIGEE_ENCRYPT_AUTH)
+    t->flags |= TERMS_AUTH | TERMS_STRICT;
+  if (wish == PERIGEE_ENCRYPT_ALL)
+    t->flags |= TERMS_ENCRYPT | TERMS_STRICT;
+  if (wish == PERIGEE_ENCRYPT_DEFAULT && s->beyond)
+    t->flags |= TERMS_ENCRYPT;
+  if (seal_has_aes())
+    t->flags |= TERMS_AES;
+  s->own_flags = t->flags;
 }
 
 /* ---- Hearing it ---------------------------------------------------------- */
 
-static const struct secret *secret_of(const struct perigee_session *s) {
-  return s->ticket ? &s->ticket_key : &s->engine->secret;
-}
-
-int proof_wanted(const struct perigee_session *s, const struct hello *h,
-                 char reason[REASON]) {
-  bool ours = s->engine->secret.set, theirs = h->flags & HELLO_SECRET;
-  if (s->ticket != h->ticket) {
-    snprintf(reason, REASON,
-             "this is for one connection that was told of, "
-             "and that was another, or it came too late");
+int proof_agree(struct perigee_session *s, char reason[REASON]) {
+  if (s->hello.nonce == s->nonce) {
+    snprintf(reason, REASON, "what this side said came back to it");
     return PERIGEE_DENIED;
   }
-  if (s->ticket || ours == theirs)
-    return PERIGEE_OK;
-  snprintf(reason, REASON,
-           "who %s has a secret and who %s has none: give it the same one, by "
-           "option secret or the environment's PERIGEE_SECRET",
-           s->dialed == ours ? "dials" : "listens",
-           s->dialed == ours ? "listens" : "dials");
-  return PERIGEE_DENIED;
-}
-
-int proof_agree(struct perigee_session *s, const struct hello *h,
-                char reason[REASON]) {
-  struct frame f = {.type = FRAME_HELLO, .hello = *h};
-  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
-  uint32_t flags = flags_of(s->engine);
-  s->sealed = (flags | h->flags) & HELLO_ENCRYPT;
-  s->aes = flags & h->flags & HELLO_AES;
-  int status = handshake_agree(&s->handshake, secret_of(s), bytes,
-                               wire_encode(&f, bytes), h->public_key);
+  int status =
+      handshake_agree(handshake_of(s), secret_of(s), s->hello.public_key);
   if (status < 0)
     snprintf(reason, REASON, "the peer's public key is none");
   return status;
@@ -75,41 +123,132 @@ int proof_agree(struct perigee_session *s, const struct hello *h,
 
 bool proof_holds(struct perigee_session *s,
                  const uint8_t proof[HANDSHAKE_MAC]) {
-  if (!handshake_proven(&s->handshake, proof))
-    return false;
-  if (!s->dialed)
-    proof_say(s);
-  handshake_end(&s->handshake, s->key);
-  return true;
+  return handshake_proven(handshake_of(s), proof) &&
+         seal_words(s, !s->dialed, &s->wire.seal_in);
+}
+
+static const char how[] = "give it the same one, by option secret or the "
+                          "environment's PERIGEE_SECRET";
+
+/* It is said before the other side is known, who learns no more than that it
+ * does not have the secret either. */
+void proof_wrong(const struct perigee_session *s,
+                 const uint8_t proof[HANDSHAKE_MAC], char reason[REASON]) {
+  bool ours = s->engine->secret->set;
+  bool theirs = !handshake_bare(handshake_of(s), proof);
+  if (!s->ticket && ours != theirs)
+    snprintf(reason, REASON, "who %s has a secret and who %s has none: %s",
+             s->dialed == ours ? "dials" : "listens",
+             s->dialed == ours ? "listens" : "dials", how);
+  else
+    snprintf(reason, REASON, "%s",
+             "the secret, or the scope, is another, or what was said was "
+             "changed on the way");
+}
+
+/* The stronger wish of the two wins. Who did not ask for it by name does without
+ * where the lane cannot have it. */
+int proof_terms(struct perigee_session *s, char reason[REASON]) {
+  uint32_t flags = s->own_flags | s->terms.flags;
+  bool can = !s->transport || s->transport->take;
+  s->sealed = can && (flags & TERMS_ENCRYPT);
+  s->intact = can && (flags & (TERMS_ENCRYPT | TERMS_AUTH));
+  s->aes = s->own_flags & s->terms.flags & TERMS_AES;
+  if (can || !(flags & TERMS_STRICT))
+    return PERIGEE_OK;
+  snprintf(reason, REASON,
+           "encryption, or MACs, are wanted, and %s cannot do "
+           "that",
+           s->transport->name);
+  return PERIGEE_UNSUPPORTED;
+}
+
+/* ---- What comes of it ---------------------------------------------------- */
+
+/* A lane that does not take the socket has keys of its own, or none, and the
+ * session's frames stay sealed. */
+void proof_end(struct perigee_session *s) {
+  handshake_end(handshake_of(s), s->keys->session);
+  if (s->transport->take)
+    unseal(s);
+  else
+    explicit_bzero(s->keys->session, HANDSHAKE_KEY);
+}
+
+void proof_forget(struct perigee_session *s) {
+  unseal(s);
+  handshake_forget(handshake_of(s));
+  explicit_bzero(s->keys->session, HANDSHAKE_KEY);
+}
+
+static struct perigee_session **by_nonce(struct perigee_engine *engine,
+                                         uint64_t nonce) {
+  return &engine->by_nonce[nonce & (engine->id_slots - 1)];
+}
+
+void proof_owns(struct perigee_session *s) {
+  struct perigee_session **chain = by_nonce(s->engine, s->nonce);
+  if (!s->tcp || s->dialed)
+    return;
+  s->next_nonce = *chain;
+  *chain = s;
+}
+
+void proof_disowns(struct perigee_session *s) {
+  struct perigee_session **at = by_nonce(s->engine, s->nonce);
+  while (*at && *at != s)
+    at = &(*at)->next_nonce;
+  if (*at)
+    *at = s->next_nonce;
 }
 
 struct perigee_session *proof_owner(struct perigee_engine *engine,
                                     const struct attach *a) {
-  struct node *n, *head = &engine->sessions;
-  for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (s->tcp && !s->dialed && s->state == PERIGEE_SESSION_OPEN &&
-        s->nonce == a->session)
-      return handshake_attached(s->key, a->index, a->mac) ? s : NULL;
-  }
-  return NULL;
+  struct perigee_session *s = *by_nonce(engine, a->session);
+  while (s && s->nonce != a->session)
+    s = s->next_nonce;
+  return s && handshake_attached(s->keys->session, a->index, a->mac) ? s : NULL;
 }
 
 /* ---- Telling people ------------------------------------------------------ */
 
-const char *proof_text(const struct perigee_session *s) {
-  static const char *const texts[2][3] = {
-      {"not authenticated (there is no secret), not encrypted",
-       "not authenticated (there is no secret), sealed with ChaCha20-Poly1305",
-       "not authenticated (there is no secret), sealed with AES-256-GCM"},
-      {"both sides proved the secret, not encrypted",
-       "both sides proved the secret, sealed with ChaCha20-Poly1305",
-       "both sides proved the secret, sealed with AES-256-GCM"}};
+static const char *cover_of(const struct perigee_session *s) {
+  static const char *const texts[2][2] = {
+      {"not encrypted: each chunk has a MAC by ChaCha20-Poly1305",
+       "not encrypted: each chunk has a MAC by AES-256-GCM"},
+      {"sealed with ChaCha20-Poly1305", "sealed with AES-256-GCM"}};
+  return s->intact ? texts[s->sealed][s->aes]
+                   : "not encrypted: who stands between can change it";
+}
+
+/* Whose wish it is. */
+static const char *why_covered(const struct perigee_session *s) {
+  uint32_t what = s->sealed ? TERMS_ENCRYPT : TERMS_AUTH;
+  bool ours = s->own_flags & what;
+  bool asked = (ours ? s->own_flags : s->terms.flags) & TERMS_STRICT;
+  if (!s->intact)
+    return "";
+  if (!asked)
+    return " (by default, beyond loopback)";
+  return ours ? " (asked for here)" : " (asked for by the peer)";
+}
+
+void proof_text(const struct perigee_session *s, char text[REASON]) {
+  bool known = s->ticket || s->engine->secret->set;
   if (s->alone)
-    return "the peer is who had the endpoint's information, not encrypted";
-  if (!s->tcp)
-    return "the same user, as the kernel tells; encryption is off for shared "
-           "memory and all else on one host";
-  return texts[s->ticket || s->engine->secret.set]
-              [s->sealed + (s->sealed && s->aes)];
+    snprintf(text, REASON,
+             "the peer is who had the endpoint's information, "
+             "not encrypted");
+  else if (!s->tcp)
+    snprintf(text, REASON,
+             "the same user, as the kernel tells; encryption is off for shared "
+             "memory and all else on one host");
+  else
+    snprintf(text, REASON, "%s, %s%s%s",
+             known ? "both sides proved the secret"
+                   : "not authenticated (there is no secret)",
+             cover_of(s), why_covered(s),
+             s->engine->vault.refused
+                 ? ", keys in memory that could not be locked"
+                 : "");
 }

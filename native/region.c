@@ -244,9 +244,9 @@ static void withdraw(struct perigee_region *region) {
   region->name[0] = 0;
   if (!region->granted)
     return;
-  struct node *n, *head = &region->engine->sessions;
+  struct node *n, *head = &region->engine->granted;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
     if (s->lane)
       lane_table(s->lane)->revoke(s->lane, region->slot);
   }
@@ -257,9 +257,9 @@ static bool occupied(struct perigee_region *region) {
     return true;
   if (!region->granted)
     return false;
-  struct node *n, *head = &region->engine->sessions;
+  struct node *n, *head = &region->engine->granted;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
     if (s->lane && s->state == PERIGEE_SESSION_OPEN &&
         lane_table(s->lane)->inside(s->lane, region->slot))
       return true;

@@ -11,6 +11,7 @@
 #include "loan.h"
 #include "progress.h"
 #include "served.h"
+#include "typed.h"
 
 /* ---- Replying ----------------------------------------------------------- */
 
@@ -48,6 +49,17 @@ static struct perigee_message refusal(const struct operation *op, int status) {
   return m;
 }
 
+/* The same, with what fail() has just noted; as much as is copied at once. */
+static struct perigee_message refusal_told(const struct operation *op,
+                                           int status) {
+  struct perigee_message m = refusal(op, status);
+  if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
+    m.head = op->engine->detail;
+    m.length = strnlen(m.head, op->session->eager);
+  }
+  return m;
+}
+
 /* The reply, or why there is none. A caller that has given up is spared what
  * would have to be exposed; to look for short ones costs more than to send. */
 static int plan_either(struct operation *op, const struct perigee_message *m,
@@ -59,7 +71,7 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
     status = plan(op, m, out);
   if (status >= 0)
     return status;
-  struct perigee_message none = refusal(op, status);
+  struct perigee_message none = refusal_told(op, status);
   *out = (struct outgoing){0};
   parts_end(op);
   plan(op, &none, out);
@@ -91,13 +103,10 @@ void served_refuse(struct operation *op, int status) {
   if (op->state != SERVING)
     step(op, SERVE);
   step(op, WAIT);
-  list_append(&op->session->backlog[RING_REPLY], &op->queue);
+  backlog_add(op, RING_REPLY);
 }
 
 static int after_reply(struct operation *op, int status) {
-  bool refer = op->state == REPLIED;
-  if (refer)
-    return 1;
   served_tell(op); /* over, unless a copy out of it is still under way */
   return status < 0 ? status : 0;
 }
@@ -107,7 +116,7 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply = *m;
   if (m->length == 0 || m->length > op->session->eager)
     return;
-  uint8_t *copy = pool_take(op->engine, m->length);
+  uint8_t *copy = pool_take(op->session, m->length);
   if (!copy) {
     op->reply = refusal(op, PERIGEE_NO_MEMORY);
     return;
@@ -117,16 +126,70 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply.head = op->block = copy;
 }
 
-/* 1: SENT will follow, 0: over. */
-int served_answer(struct operation *op, const struct perigee_message *m) {
+/* It lies until the caller has looked at it, and what is long is kept for that:
+ * the more of it there is, the longer the caller's requests wait. */
+static int leave(struct operation *op, uint64_t length) {
+  struct perigee_session *s = op->session;
+  op->untaken = true;
+  op->left = length > s->eager ? length : 0;
+  s->untaken++;
+  s->untaken_bytes += op->left;
+  s->share->parent->lying += op->left;
+  operation_expose(op, op->left);
+  return 1;
+}
+
+/* What a request costs is learnt from the replies before; short ones cost
+ * nothing. */
+static void learn_size(struct perigee_session *s, uint64_t length) {
+  uint64_t *size = &s->share->parent->reply_size;
+  if (length > s->eager && length > *size)
+    *size = length;
+  else
+    *size -= (*size + 7) / 8;
+}
+
+static inline bool costs(const struct perigee_session *s, uint64_t length) {
+  return UNLIKELY(length > s->eager || s->share->parent->reply_size > 0);
+}
+
+/* 1: published, 0: it waits. */
+static int publish_or_wait(struct operation *op,
+                           const struct perigee_message *m) {
   struct node *backlog = &op->session->backlog[RING_REPLY];
   int status = list_empty(backlog) ? publish(op, m) : 0;
   if (status != 0)
-    return after_reply(op, status);
+    return status;
   keep_reply(op, m);
   step(op, WAIT);
-  list_append(backlog, &op->queue);
-  return 1;
+  backlog_add(op, RING_REPLY);
+  return 0;
+}
+
+/* More than the caller's share of what may lie: it is told so instead. */
+static int answer_too_much(struct operation *op) {
+  struct perigee_message none = refusal(op, PERIGEE_NO_MEMORY);
+  op->session->share->all->refused++;
+  if (publish_or_wait(op, &none) == 0)
+    return leave(op, 0);
+  after_reply(op, 1);
+  return fail(op->engine, PERIGEE_NO_MEMORY,
+              "the caller has left too many replies lie (option pool)");
+}
+
+/* 1: SENT will follow, 0: over. */
+int served_answer(struct operation *op, const struct perigee_message *m) {
+  struct perigee_session *s = op->session;
+  uint64_t length = m->length;
+  if (costs(s, length)) {
+    learn_size(s, length);
+    if (length > s->eager && !share_may(s->share, SHARE_EXPOSED, length))
+      return answer_too_much(op);
+  }
+  int status = publish_or_wait(op, m);
+  if (status == 0 || op->state == REPLIED)
+    return leave(op, length);
+  return after_reply(op, status);
 }
 
 void serve_flush(struct perigee_session *session) {
@@ -168,6 +231,14 @@ struct operation *served_find(struct perigee_engine *engine, int index,
   return NULL;
 }
 
+static bool affordable(struct perigee_engine *engine,
+                       const struct perigee_message *m, int *status) {
+  *status = PERIGEE_OK;
+  if ((m->flags & PERIGEE_TYPED) && m->length > TYPED_CHEAP)
+    *status = incoming_typed(engine, m->head, m->length);
+  return *status >= 0;
+}
+
 BESIDE reply_shared(struct perigee_engine *engine, int served,
                     const struct perigee_message *m) {
   WITHIN(engine, ENTRY_STIR, perigee_reply(engine, served, m));
@@ -186,12 +257,16 @@ int perigee_reply(struct perigee_engine *engine, int served,
     served_let_on(op);
     step(op, SERVE);
   }
+  if (!affordable(engine, m, &status)) {
+    struct perigee_message none = refusal_told(op, status);
+    return served_answer(op, &none) == 1 ? 1 : status;
+  }
   operation_hold(op, m->slice.region);
   return served_answer(op, m);
 }
 
 void serve_answer(struct operation *op, int status) {
-  struct perigee_message m = refusal(op, status);
+  struct perigee_message m = refusal_told(op, status);
   served_let_on(op);
   op->unseen = true;
   if (op->state != SERVING)

@@ -26,9 +26,11 @@ static void next(struct seal *s, uint8_t nonce[NONCE]) {
     uint64_t counter = s->counter;
     uint8_t key[SEAL_KEY];
     crypto_kdf_derive_from_key(key, sizeof key, counter, "pgrekey", s->key);
+    bool bare = s->bare;
     seal_begin(s, key, s->aes);
     sodium_memzero(key, sizeof key);
     s->counter = counter;
+    s->bare = bare;
   }
   memset(nonce, 0, NONCE);
   memcpy(nonce, &s->counter, sizeof s->counter);
@@ -47,11 +49,61 @@ void seal_begin(struct seal *s, const uint8_t key[SEAL_KEY], bool aes) {
     AES(beforenm)((void *)s->expanded, key);
 }
 
+void seal_bare(struct seal *s) {
+  s->bare = true;
+}
+
+/* ---- Bare: all of a chunk is what the tag vouches for ----------------------- */
+
+static void mark(struct seal *s, uint8_t *chunk, uint32_t length,
+                 const uint8_t nonce[NONCE]) {
+  uint8_t none, *tag = chunk + SEAL_HEAD + length;
+  uint32_t all = SEAL_HEAD + length;
+  if (s->aes)
+    AES(encrypt_detached_afternm)
+  (&none, tag, NULL, &none, 0, chunk, all, NULL, nonce, (void *)s->expanded);
+  else CHACHA(encrypt_detached)(&none, tag, NULL, &none, 0, chunk, all, NULL,
+                                nonce, s->key);
+}
+
+static int is_marked(struct seal *s, const uint8_t *chunk, uint32_t length,
+                     const uint8_t nonce[NONCE]) {
+  uint8_t none = 0;
+  const uint8_t *tag = chunk + SEAL_HEAD + length;
+  uint32_t all = SEAL_HEAD + length;
+  return s->aes
+             ? AES(decrypt_detached_afternm)(&none, NULL, &none, 0, tag, chunk,
+                                             all, nonce, (void *)s->expanded)
+             : CHACHA(decrypt_detached)(&none, NULL, &none, 0, tag, chunk, all,
+                                        nonce, s->key);
+}
+
+static uint32_t close_bare(struct seal *s, uint8_t *chunk, const uint8_t *plain,
+                           uint32_t length, const uint8_t nonce[NONCE]) {
+  if (plain != chunk + SEAL_HEAD)
+    memcpy(chunk + SEAL_HEAD, plain, length);
+  mark(s, chunk, length, nonce);
+  return SEAL_CHUNK(length);
+}
+
+static int open_bare(struct seal *s, uint8_t *plain, const uint8_t *chunk,
+                     uint32_t length, const uint8_t nonce[NONCE]) {
+  if (is_marked(s, chunk, length, nonce) != 0)
+    return PERIGEE_PROTOCOL;
+  if (plain != chunk + SEAL_HEAD)
+    memcpy(plain, chunk + SEAL_HEAD, length);
+  return (int)length;
+}
+
+/* ---- Chunks ------------------------------------------------------------------ */
+
 uint32_t seal_close(struct seal *s, uint8_t *chunk, const uint8_t *plain,
                     uint32_t length) {
   uint8_t nonce[NONCE];
   next(s, nonce);
   memcpy(chunk, &length, SEAL_HEAD);
+  if (s->bare)
+    return close_bare(s, chunk, plain, length, nonce);
   if (s->aes)
     AES(encrypt_afternm)
   (chunk + SEAL_HEAD, NULL, plain, length, chunk, SEAL_HEAD, NULL, nonce,
@@ -77,6 +129,8 @@ int seal_open(struct seal *s, uint8_t *plain, const uint8_t *chunk,
   if (length < SEAL_CHUNK(1) || seal_chunk(chunk) != (int)length)
     return PERIGEE_PROTOCOL;
   next(s, nonce);
+  if (s->bare)
+    return open_bare(s, plain, chunk, length - SEAL_CHUNK(0), nonce);
   const uint8_t *sealed = chunk + SEAL_HEAD;
   int bad =
       s->aes

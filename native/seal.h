@@ -16,6 +16,10 @@
  *   ChaCha20     seal    329 ns     1.14    1.41    1.48    1.51
  *                open    308 ns     1.13    1.42    1.48    1.50
  *
+ * Bare, of an Intel Xeon (AVX-512) in ns and GB/s: AES 44 ns, 4.54, 5.12, 5.17,
+ * 5.28; ChaCha20-Poly1305 255 ns, 1.89, 2.83, 3.12, 3.26; keyed BLAKE2b at most
+ * 0.84. There AES enciphers at 1.8 to 1.94.
+ *
  * Nothing is gained beyond 16 KiB, which is the most that a chunk holds: the
  * receiver can begin sooner, and both work within the first cache.
  */
@@ -37,13 +41,16 @@ struct seal {
   _Alignas(16) uint8_t expanded[512]; /* AES: the key's schedule */
   uint8_t key[SEAL_KEY];
   uint64_t counter; /* chunks so far */
-  bool aes;
+  bool aes, bare;
 };
 
 /* Has this machine AES in hardware? */
 bool seal_has_aes(void);
 /* A key is good for one direction of one stream, once. */
 void seal_begin(struct seal *seal, const uint8_t key[SEAL_KEY], bool aes);
+/* Its chunks are not enciphered: what is in them goes as it is, and the tag is a
+ * MAC of all of it. By another key than any that enciphers. */
+void seal_bare(struct seal *seal);
 /* Seals 1 to SEAL_MOST bytes: the bytes of the chunk. plain may be chunk +
  * SEAL_HEAD (in place), else the two do not overlap. */
 uint32_t seal_close(struct seal *seal, uint8_t *chunk, const uint8_t *plain,

@@ -5,12 +5,12 @@
 #include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "perigee.h"
+#include "stretch.h"
 
 _Static_assert(SECRET_KEY == crypto_generichash_BYTES, "a hash is a key");
 _Static_assert(SECRET_KEY == crypto_kdf_KEYBYTES, "of which others are made");
@@ -18,6 +18,7 @@ _Static_assert(SECRET_KEY == crypto_kdf_KEYBYTES, "of which others are made");
 struct text {
   char bytes[SECRET_MOST + 2]; /* with a line's end, and one byte too many */
   size_t length;
+  bool from_file;
 };
 
 struct complaint {
@@ -80,6 +81,7 @@ static int read_file(const char *path, struct text *text,
                      const struct complaint *c) {
   int fd =
       open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  text->from_file = true;
   if (fd < 0)
     return cannot_open(path, c);
   int status = check_file(fd, path, c);
@@ -100,45 +102,98 @@ static int read_text(const char *given, struct text *text,
   return PERIGEE_OK;
 }
 
+/* The environment's, if there is any; a path there is read. */
+static int read_environment(struct text *text, const struct complaint *c) {
+  char path[sizeof text->bytes];
+  int64_t length = stretch_environment(text->bytes, sizeof text->bytes - 1);
+  if (length == PERIGEE_DENIED)
+    snprintf(c->reason, c->room,
+             "PERIGEE_SECRET was cleared by the process that read it, this "
+             "one's parent: children have it by PERIGEE_SECRET=file:PATH");
+  else if (length < 0)
+    snprintf(c->reason, c->room, "no memory to keep PERIGEE_SECRET in");
+  if (length < 0)
+    return (int)length;
+  text->bytes[length] = 0;
+  text->length = (size_t)length;
+  if (strncmp(text->bytes, "file:", 5) != 0)
+    return PERIGEE_OK;
+  memcpy(path, text->bytes + 5, text->length - 4);
+  text->length = 0;
+  return read_file(path, text, c);
+}
+
 /* The scope comes first and is as long as it says: no two pairs of scope and
  * secret are the same bytes. */
-static void make_key(const struct text *text, const char *scope,
+static void make_key(const char *bytes, size_t count, const char *scope,
                      struct secret *secret) {
   static const uint8_t salt[crypto_generichash_blake2b_SALTBYTES],
-      use[crypto_generichash_blake2b_PERSONALBYTES] = "perigee secret 1";
+      use[crypto_generichash_blake2b_PERSONALBYTES] = "perigee secret 2";
   crypto_generichash_blake2b_state state;
   uint64_t length = strlen(scope);
   crypto_generichash_blake2b_init_salt_personal(&state, NULL, 0, SECRET_KEY,
                                                 salt, use);
   crypto_generichash_blake2b_update(&state, (uint8_t *)&length, sizeof length);
   crypto_generichash_blake2b_update(&state, (const uint8_t *)scope, length);
-  crypto_generichash_blake2b_update(&state, (const uint8_t *)text->bytes,
-                                    text->length);
+  crypto_generichash_blake2b_update(&state, (const uint8_t *)bytes, count);
   crypto_generichash_blake2b_final(&state, secret->key, SECRET_KEY);
   sodium_memzero(&state, sizeof state);
   secret->set = true;
 }
 
+/* In the place of the text comes what is made of it. */
+static int stretched(struct text *text, const char *scope,
+                     const struct complaint *c) {
+  uint8_t key[STRETCH_KEY];
+  if (stretch_random(text->bytes, text->length))
+    return PERIGEE_OK;
+  int status = stretch(text->bytes, text->length, scope, key);
+  if (status < 0)
+    snprintf(c->reason, c->room,
+             "no memory to stretch the secret, which takes 64 MiB for a moment "
+             "(not where it is 32 random bytes, in base64)");
+  sodium_memzero(text->bytes, text->length);
+  memcpy(text->bytes, key, sizeof key);
+  text->length = sizeof key;
+  sodium_memzero(key, sizeof key);
+  return status;
+}
+
+static int check_length(size_t length, const struct complaint *c) {
+  if (length >= SECRET_LEAST && length <= SECRET_MOST)
+    return PERIGEE_OK;
+  snprintf(c->reason, c->room, "a secret has %d to %d bytes, this one has %s",
+           SECRET_LEAST, SECRET_MOST, length > SECRET_MOST ? "more" : "fewer");
+  return PERIGEE_INVALID;
+}
+
+static int load(const char *given, const char *scope, struct text *text,
+                struct secret *secret, const struct complaint *c) {
+  int status = given ? read_text(given, text, c) : read_environment(text, c);
+  if (status < 0 || (!given && text->length == 0 && !text->from_file))
+    return status;
+  status = check_length(text->length, c);
+  if (status == PERIGEE_OK)
+    status = stretched(text, scope, c);
+  if (status == PERIGEE_OK)
+    make_key(text->bytes, text->length, scope, secret);
+  return status;
+}
+
 int secret_load(const char *given, const char *scope, struct secret *secret,
                 char *reason, size_t room) {
-  struct text text = {.length = 0};
-  struct complaint c = {reason, room};
+  const struct complaint c = {reason, room};
   *secret = (struct secret){.set = false};
-  if (!given)
-    given = getenv("PERIGEE_SECRET");
-  if (!given || !*given)
+  if (given && !*given)
     return PERIGEE_OK;
-  int status = read_text(given, &text, &c);
-  if (status == PERIGEE_OK &&
-      (text.length < SECRET_LEAST || text.length > SECRET_MOST)) {
-    snprintf(reason, room, "a secret has %d to %d bytes, this one has %s",
-             SECRET_LEAST, SECRET_MOST,
-             text.length > SECRET_MOST ? "more" : "fewer");
-    status = PERIGEE_INVALID;
+  struct text *text = sodium_malloc(sizeof *text);
+  if (!text) {
+    snprintf(reason, room, "no memory to read the secret to");
+    return PERIGEE_NO_MEMORY;
   }
-  if (status == PERIGEE_OK)
-    make_key(&text, scope ? scope : "", secret);
-  sodium_memzero(&text, sizeof text);
+  *text = (struct text){.length = 0};
+  int status = load(given, scope ? scope : "", text, secret, &c);
+  sodium_free(text); /* and wiped */
   return status;
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * secret.h - what both sides of a session over TCP prove to have. The text is
- * read once and forgotten; a key made of it and of the scope is kept as long
- * as the engine. Neither is ever sent, nor part of a message to people.
+ * read once, stretched if somebody may have chosen it (stretch.h), and
+ * forgotten, but for the environment's; a key made of it and of the scope is
+ * kept as long as the engine. Neither is ever sent, nor part of a message to
+ * people.
  */
 #ifndef SECRET_H
 #define SECRET_H

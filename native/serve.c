@@ -115,8 +115,6 @@ void served_let_on(struct operation *op) {
 
 static void gone(struct operation *op) {
   served_let_on(op);
-  if (op->session)
-    op->session->serving--;
   operation_free(op);
 }
 
@@ -182,17 +180,19 @@ void served_request(struct operation *op) {
   operation_event(op, PERIGEE_EVENT_REQUEST);
 }
 
-/* Typed data that the scan lets pass; raw bytes come without a slice. */
-static bool is_sound(const struct operation *op) {
+/* Of a head: typed data are scanned, raw bytes come without a slice. */
+static int unsound(const struct operation *op) {
   if (!(op->flags & PERIGEE_TYPED))
-    return !op->rest.present;
-  return op->length == 0 || perigee_typed_scan(op->pointer, op->length) >= 0;
+    return op->rest.present ? PERIGEE_PROTOCOL : PERIGEE_OK;
+  return op->length == 0 ? PERIGEE_OK
+                         : incoming_typed(op->engine, op->pointer, op->length);
 }
 
 /* The head is there: on to the slice, or to the program. */
 static void headed(struct operation *op) {
-  if (!is_sound(op)) {
-    serve_answer(op, PERIGEE_PROTOCOL);
+  int status = unsound(op);
+  if (status < 0) {
+    serve_answer(op, status);
   } else if (op->rest.present) {
     op->landed = true;
     served_hold_back(op);
@@ -229,7 +229,7 @@ static int head_inline(struct operation *op, const struct record *r) {
                     : scratch_copy(op->engine, r->head, r->head_length);
   if (op->pointer)
     return 1;
-  op->pointer = op->block = pool_take(op->engine, r->head_length);
+  op->pointer = op->block = pool_take(op->session, r->head_length);
   if (!op->block)
     return PERIGEE_NO_MEMORY;
   memcpy(op->block, r->head, r->head_length);
@@ -242,15 +242,17 @@ static int pull_head(struct operation *op, const struct record *r) {
   struct payload into;
   uint8_t *block;
   bool typed = op->flags & PERIGEE_TYPED;
-  if (typed && r->head_length > op->engine->options.typed)
-    return PERIGEE_TOO_LARGE;
   if (!typed) {
     if ((op->pointer = lane_table(lane)->view(lane, &r->head_source)))
       return 1;
-    int status =
-        lane_table(lane)->loan(lane, r->head_length, &block, &op->head_loan);
+    int status = PERIGEE_NO_MEMORY;
+    if (share_may(op->session->share, SHARE_EXPOSED, r->head_length))
+      status =
+          lane_table(lane)->loan(lane, r->head_length, &block, &op->head_loan);
     if (status < 0)
-      return status;
+      return fail(op->engine, status, "no block for a request of %llu bytes",
+                  (unsigned long long)r->head_length);
+    operation_expose(op, r->head_length);
     op->head_lent = true;
     op->pointer = block;
     payload_bytes(&into, block, r->head_length);
@@ -263,6 +265,21 @@ static int pull_head(struct operation *op, const struct record *r) {
   return status;
 }
 
+/* Is it within our limits? */
+static int check_request(struct operation *op, const struct record *r) {
+  const struct perigee_options *o = &op->engine->options;
+  bool typed = r->flags & RECORD_TYPED;
+  uint64_t limit = typed && o->typed < o->message ? o->typed : o->message;
+  if (r->head_length > limit || r->slice_length > o->message)
+    return fail(op->engine, PERIGEE_TOO_LARGE,
+                "a request of %llu bytes and a slice of %llu: the limits are "
+                "%llu (option %s) and %llu",
+                (unsigned long long)r->head_length,
+                (unsigned long long)r->slice_length, (unsigned long long)limit,
+                typed ? "typed" : "message", (unsigned long long)o->message);
+  return 1;
+}
+
 static void serve_request(struct operation *op, const struct record *r) {
   bool bulk = r->flags & RECORD_HEAD_BULK;
   op->length = r->head_length;
@@ -270,11 +287,9 @@ static void serve_request(struct operation *op, const struct record *r) {
               (r->flags & RECORD_SLICE ? PERIGEE_SLICE : 0);
   op->slice = r->slice_length;
   op->value = r->capacity;
-  int status = r->head_length > op->engine->options.message ||
-                       r->slice_length > op->engine->options.message
-                   ? PERIGEE_TOO_LARGE
-               : bulk ? pull_head(op, r)
-                      : head_inline(op, r);
+  int status = check_request(op, r);
+  if (status == 1)
+    status = bulk ? pull_head(op, r) : head_inline(op, r);
   if (status < 0) {
     serve_answer(op, status);
   } else if (status == 1) {
@@ -294,7 +309,7 @@ static int keep_slice(struct operation *op, const struct record *r) {
                                   .present = r->flags & RECORD_SLICE};
   if (!op->rest.present || op->rest.bulk || r->slice_length == 0)
     return PERIGEE_OK;
-  op->slice_block = pool_take(op->engine, r->slice_length);
+  op->slice_block = pool_take(op->session, r->slice_length);
   if (!op->slice_block)
     return PERIGEE_NO_MEMORY;
   memcpy(op->slice_block, r->slice, r->slice_length);
@@ -333,7 +348,7 @@ int serve_record(struct perigee_session *session, const struct record *r) {
   struct operation *op = operation_take(session, OP_SERVED);
   if (!op)
     return PERIGEE_NO_MEMORY;
-  session->serving++;
+  operation_count(op);
   op->record = r->kind;
   op->peer_operation = r->operation;
   op->peer_generation = r->generation;

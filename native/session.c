@@ -37,6 +37,9 @@ const struct machine session_machine = {
     }};
 
 enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
+/* Replies that a session has not looked at before its requests wait; and
+ * immediates that cost it nothing. */
+enum { UNTAKEN = 64, IMMEDIATES_FREE = 1024 };
 
 /* ---- Beginning ---------------------------------------------------------- */
 
@@ -52,6 +55,11 @@ static uint32_t new_id(struct perigee_engine *engine) {
 struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   uint32_t id = new_id(engine);
   struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
+  if (s && !(s->keys = vault_take(&engine->vault, sizeof *s->keys))) {
+    free(s);
+    fail(engine, PERIGEE_NO_MEMORY, "no memory for a session's keys");
+    return NULL;
+  }
   if (!s) {
     fail(engine, PERIGEE_NO_MEMORY,
          "all %u sessions are in use (option "
@@ -73,24 +81,24 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
     list_open(lists[i]);
   engine->by_id[id & (engine->id_slots - 1)] = s;
   list_append(&engine->sessions, &s->node);
-  list_append(&engine->hot, &s->turn);
   engine->counters.sessions++;
   return s;
 }
 
 void session_begun(struct perigee_session *s, int64_t timer) {
   machine_step(&session_machine, &s->state, SESSION_BEGIN);
-  s->engine->hellos += hello_counts(s);
   timers_add(&s->engine->timers, &s->timer, engine_clock(s->engine) + timer);
 }
 
 void session_opened(struct perigee_session *s) {
   machine_step(&session_machine, &s->state, SESSION_OPEN);
-  s->engine->hellos -= hello_counts(s);
+  strangers_leave(s);
   s->engine->progress++;
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
-  secret_wipe(&s->ticket_key); /* it was good once */
+  secret_wipe(&s->keys->ticket); /* it was good once */
+  turns_enter(s);
+  proof_owns(s);
   liveness_begin(s);
   if (s->connect) {
     struct operation *op = s->connect;
@@ -144,11 +152,49 @@ void session_wake(struct perigee_session *s) {
   session_tell(s, &wake, NULL, 0);
 }
 
-static bool may_serve(const struct perigee_session *s) {
+/* Who has more than a newcomer leaves some of a table that own operations have
+ * nearly filled. */
+static bool table_room(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  return s->serving < engine->options.serving && !s->arriving &&
-         engine->live + SPARE_OPERATIONS < engine->options.operations &&
-         s->imm_count < 1 << 16;
+  const struct share *peer = s->share->parent;
+  uint32_t most = engine->options.operations, spare = SPARE_OPERATIONS;
+  if (peer->used[SHARE_OPERATIONS] >
+      engine->shares.quota[SHARE_OPERATIONS].least)
+    spare += most / 32;
+  return engine->live + spare < most;
+}
+
+/* Whoever is near its share of anything. */
+static __attribute__((noinline)) uint64_t
+may_serve_some(const struct perigee_session *s) {
+  const struct perigee_options *o = &s->engine->options;
+  const struct share *peer = s->share->parent;
+  uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
+  if (serving >= o->serving || s->untaken >= UNTAKEN ||
+      s->untaken_bytes >= o->untaken || peer->lying / 4 >= o->untaken ||
+      !table_room(s) || !(s->imm_count < IMMEDIATES_FREE || immediates_may(s)))
+    return 0;
+  if (n > o->serving - serving)
+    n = o->serving - serving;
+  while (n > 0 && !share_may(s->share, SHARE_OPERATIONS, n))
+    n /= 2;
+  if (peer->reply_size * n <= o->untaken - s->untaken_bytes)
+    return n;
+  uint64_t left = (o->untaken - s->untaken_bytes) / peer->reply_size + 1;
+  return left < n ? left : n;
+}
+
+/* How many requests this poll may read. Whoever is beyond its share waits: its
+ * requests stay in its ring. */
+static uint64_t may_serve(const struct perigee_session *s) {
+  const struct perigee_engine *engine = s->engine;
+  const struct share *peer = s->share->parent;
+  uint64_t after = peer->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
+  uint64_t more =
+      s->untaken | peer->reply_size | s->imm_count / IMMEDIATES_FREE;
+  bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
+                  more == 0 && engine->live < engine->shares.easy;
+  return newcomer ? RECORDS_A_POLL : may_serve_some(s);
 }
 
 /* One record: 1, 0 if there is none, or a status. */
@@ -174,6 +220,7 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
 
 static int poll_rings(struct perigee_session *s) {
   int replies = 1, requests = 1, budget = RECORDS_A_POLL;
+  uint64_t allowed = may_serve(s);
   while (budget-- > 0 && engine_room(s->engine) &&
          s->state == PERIGEE_SESSION_OPEN && (replies > 0 || requests > 0)) {
     replies = poll_ring(s, RING_REPLY);
@@ -181,11 +228,20 @@ static int poll_rings(struct perigee_session *s) {
       return replies;
     if (!engine_room(s->engine))
       return 1;
-    requests = may_serve(s) ? poll_ring(s, RING_REQUEST) : 0;
+    bool may = allowed > 0 && !s->arriving;
+    requests = may ? poll_ring(s, RING_REQUEST) : 0;
+    allowed -= may;
     if (requests < 0)
       return requests;
   }
   return replies > 0 || requests > 0;
+}
+
+bool session_rests(const struct perigee_session *s) {
+  bool released = !s->engine->keep || s->engine->thread;
+  return released && may_serve(s) && engine_room(s->engine) && !s->hangup &&
+         list_empty(&s->backlog[RING_REQUEST]) &&
+         list_empty(&s->backlog[RING_REPLY]);
 }
 
 /* What arrived before the lane broke has been heard. */
@@ -249,7 +305,9 @@ void perigee_session_info(const struct perigee_session *s,
   LOOK(s->engine);
   const struct perigee_options *o = &s->engine->options;
   struct perigee_session *texts = (void *)(uintptr_t)s;
-  texts->carrier[0] = 0;
+  texts->carrier[0] = texts->security[0] = 0;
+  if (s->state == PERIGEE_SESSION_OPEN)
+    proof_text(s, texts->security);
   choice_considered(s, texts->considered, sizeof s->considered);
   bool ended = s->state == PERIGEE_SESSION_ENDED;
   snprintf(texts->told, sizeof s->told, "%s", ended ? s->reason : s->why);
@@ -258,23 +316,24 @@ void perigee_session_info(const struct perigee_session *s,
       .state = s->state,
       .status = s->status,
       .pid = s->peer_pid,
-      .epoch = s->hello.epoch,
+      .epoch = s->terms.epoch,
       .version = s->version,
       .ring = o->ring,
       .eager = s->eager,
-      .message = s->hello.message,
-      .typed = s->hello.typed,
-      .features = s->hello.features,
+      .message = s->terms.message,
+      .typed = s->terms.typed,
+      .features = s->terms.features,
       .transport = s->transport ? s->transport->name : "none",
       .same_host = s->same_host || (!s->tcp && !s->alone),
       .dialed = s->dialed,
       .tcp = s->tcp,
-      .authenticated = s->tcp && (s->ticket || s->engine->secret.set),
+      .authenticated = s->tcp && (s->ticket || s->engine->secret->set),
       .encrypted = s->sealed,
       .aes = s->aes,
+      .intact = s->intact,
       .dead_after = liveness_wanted(s) ? o->dead_after : 0,
       .carrier = s->carrier,
-      .security = s->state == PERIGEE_SESSION_OPEN ? proof_text(s) : "",
+      .security = texts->security,
       .considered = s->considered,
       .address = s->address,
       .peer = s->peer,

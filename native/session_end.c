@@ -12,7 +12,10 @@
 #include "neighbour.h"
 #include "progress.h"
 
+/* What was said goes first. */
 static void close_socket(struct perigee_session *s) {
+  if (s->fd >= 0)
+    wire_flush(s->fd, &s->wire);
   if (s->fd >= 0)
     socket_close(s->engine, s->fd);
   s->fd = -1;
@@ -25,21 +28,22 @@ void session_back(struct perigee_session *s) {
   timers_remove(&s->engine->timers, &s->timer);
   close_socket(s);
   wire_close(&s->wire);
-  handshake_forget(&s->handshake, s->key);
+  proof_forget(s);
   if (s->lane) {
     lane_table(s->lane)->close(s->lane);
     fabrics_bury(s->engine);
   }
   s->lane = NULL;
+  shares_leave(s);
   s->transport = NULL;
   s->peer[0] = 0;
   s->step = HELLO_STRANGE;
   s->hangup = s->ready_said = s->joined = s->moves = s->waits = false;
-  s->sealed = s->aes = false;
+  s->intact = s->sealed = s->aes = s->retried = false;
+  memset(s->cookie, 0, sizeof s->cookie);
   s->engine->progress++;
   if (s->state == PERIGEE_SESSION_NONE)
     return;
-  s->engine->hellos -= hello_counts(s);
   machine_step(&session_machine, &s->state, SESSION_BACK);
 }
 
@@ -64,15 +68,13 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     return;
   struct perigee_engine *engine = s->engine;
   bool open = s->state == PERIGEE_SESSION_OPEN;
-  if (s->state == PERIGEE_SESSION_HELLO) {
-    engine->hellos -= hello_counts(s);
-    if (!s->dialed && !s->sent_on && status != PERIGEE_CLOSED)
-      refusals_add(engine, s->peer, s->address, status, reason);
-  }
+  if (s->state == PERIGEE_SESSION_HELLO && !s->dialed && !s->sent_on &&
+      status != PERIGEE_CLOSED)
+    refusals_add(engine, s->peer, s->address, status, reason);
+  strangers_leave(s);
   dial_end(s);
   timers_remove(&engine->timers, &s->timer);
-  handshake_forget(&s->handshake, s->key);
-  secret_wipe(&s->ticket_key);
+  secret_wipe(&s->keys->ticket);
   machine_step(&session_machine, &s->state, SESSION_END);
   engine->progress++;
   s->status = status;
@@ -80,6 +82,10 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     snprintf(s->reason, sizeof s->reason, "%s", reason);
   fail(engine, status, "%s", s->reason);
   close_socket(s);
+  peer_unwatch(s); /* the lane may still ask it */
+  proof_forget(s);
+  turns_leave(s);
+  proof_disowns(s);
   s->connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
@@ -157,13 +163,14 @@ void perigee_session_free(struct perigee_session *s) {
   settle(s);
   list_remove(&s->news);
   list_remove(&s->node);
-  turns_leave(s);
+  list_remove(&s->granted);
   list_append(&s->engine->dead, &s->node);
 }
 
 /* Calls in service outlive their session: the program still answers them. */
 static void drop(struct operation *op) {
   if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
+    operation_uncount(op);
     list_remove(&op->all);
     op->session = NULL;
     return;
@@ -185,7 +192,7 @@ void session_destroy(struct perigee_session *s) {
     drop(CONTAINER(n, struct operation, all));
   list_remove(&s->node);
   list_remove(&s->news);
-  turns_leave(s);
+  list_remove(&s->granted);
   free_prepared(s);
   remotes_free(s);
   loans_end(s);
@@ -193,13 +200,15 @@ void session_destroy(struct perigee_session *s) {
     lane_table(s->lane)->close(s->lane);
     fabrics_bury(engine);
   }
-  if (s->pidfd >= 0)
-    close(s->pidfd);
+  immediates_free(s);
+  shares_leave(s);
+  peer_forget(s);
   wire_close(&s->wire);
   engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
   engine->counters.sessions--;
   counters_add(&engine->counters, &s->counters);
-  free(s->immediates);
   free(s->seen);
+  proof_forget(s);
+  vault_give(&engine->vault, s->keys, sizeof *s->keys);
   free(s);
 }

@@ -12,6 +12,9 @@ enum session_event { SESSION_BEGIN, SESSION_OPEN, SESSION_BACK, SESSION_END };
 /* ---- session.c --------------------------------------------------------- */
 extern const struct machine session_machine;
 void session_poll(struct perigee_session *session);
+/* Would a poll of it look at all that there may be, and does nothing wait here
+ * for the peer to make room? */
+bool session_rests(const struct perigee_session *session);
 void session_wake(struct perigee_session *session);
 void session_begun(struct perigee_session *session, int64_t timer);
 void session_opened(struct perigee_session *session);
@@ -33,21 +36,32 @@ void session_forsake(struct perigee_session *session);
 void session_back(struct perigee_session *session);
 
 /* ---- turns.c ----------------------------------------------------------- */
-void turns_poll(struct perigee_engine *engine, bool all);
+void turns_poll(struct perigee_engine *engine);
+void turns_enter(struct perigee_session *session);
 void turns_leave(struct perigee_session *session);
-void turns_stir(struct perigee_session *session); /* it is hot again */
+/* It may have something to poll for: it is hot, if it was parked. */
+void turns_stir(struct perigee_session *session);
+/* The lanes of all that are not parked, which are armed already. */
+void turns_arm(struct perigee_engine *engine);
+void turns_disarm(struct perigee_engine *engine);
+/* It is in use. */
+static inline void turns_use(struct perigee_session *session) {
+  session->used = session->engine->now;
+  if (session->parked)
+    turns_stir(session);
+}
 
 /* ---- choice.c ---------------------------------------------------------- */
 /* The transports that this side can use for the session. */
-void choice_list(const struct perigee_session *session, struct hello *hello);
+void choice_list(const struct perigee_session *session, struct terms *terms);
 /* Are there RDMA devices that may be used? Opens them, the first time. */
 bool choice_devices(struct perigee_engine *engine);
 /* Of what both have (here: own) the first in the dialer's order, so that both
  * choose the same; NULL: nothing. */
 const struct perigee_transport *choice_of(struct perigee_session *session,
-                                          const struct hello *own);
+                                          const struct terms *own);
 /* There is nothing: a status and why. */
-int choice_none(const struct perigee_session *, const struct hello *peer,
+int choice_none(const struct perigee_session *, const struct terms *peer,
                 char reason[REASON]);
 /* Why none of the other transports carries the session, a line each. */
 void choice_considered(const struct perigee_session *session, char *text,
@@ -61,41 +75,75 @@ const struct perigee_transport *transport_named(struct perigee_engine *,
 const struct perigee_transport *transport_alone(struct perigee_engine *);
 
 /* ---- proof.c ----------------------------------------------------------- */
-/* Fills in what a HELLO over TCP says of this side, as the last thing: 0, or
- * there was no randomness. */
-int proof_hello(struct perigee_session *session, struct frame *hello);
-/* Can the peer prove what this side wants, by its HELLO? Both have a secret or
- * none (else neither could be told what is missing), and the same ticket. */
-int proof_wanted(const struct perigee_session *, const struct hello *,
-                 char reason[REASON]);
-/* With the peer's: the key that proofs are made of, or a status and why. */
-int proof_agree(struct perigee_session *, const struct hello *,
-                char reason[REASON]);
+/* Says HELLO, over TCP; PROOF, after which what this side says is sealed. Fills
+ * in what its TERMS say of sealing. */
+void proof_say_hello(struct perigee_session *session);
 void proof_say(struct perigee_session *session);
-/* Is it right? Then who was dialed says its own, and the session has a key. */
+void proof_flags(struct perigee_session *, struct terms *);
+/* What either side says, or has said, of what the session's key is made. */
+void proof_word(struct perigee_session *, bool ours, const struct frame *);
+/* After both HELLOs: what proofs are made of, or a status and why. */
+int proof_agree(struct perigee_session *, char reason[REASON]);
+/* Is it right? Then what the peer says is sealed from here on. */
 bool proof_holds(struct perigee_session *, const uint8_t proof[HANDSHAKE_MAC]);
+/* Why it may not be. */
+void proof_wrong(const struct perigee_session *,
+                 const uint8_t proof[HANDSHAKE_MAC], char reason[REASON]);
+/* By the peer's terms and ours: is all to be sealed? A status and why if it
+ * cannot be. */
+int proof_terms(struct perigee_session *, char reason[REASON]);
+/* All was said: the session has its key, and frames are sealed no more if the
+ * lane seals them. */
+void proof_end(struct perigee_session *session);
+/* Nothing is left of it. */
+void proof_forget(struct perigee_session *session);
 /* A line on how well the peer is known, and who else can read what is said. */
-const char *proof_text(const struct perigee_session *session);
+void proof_text(const struct perigee_session *, char text[REASON]);
+/* Does this side take no session over TCP that is not sealed, or has no MACs? */
+static inline bool proof_strict(const struct perigee_engine *engine) {
+  return engine->options.encrypt == PERIGEE_ENCRYPT_ALL ||
+         engine->options.encrypt == PERIGEE_ENCRYPT_AUTH;
+}
+/* Streams may be attached to the session from here on; and none any more. */
+void proof_owns(struct perigee_session *session);
+void proof_disowns(struct perigee_session *session);
 /* The session that was dialed and that a new stream belongs to, or NULL. */
 struct perigee_session *proof_owner(struct perigee_engine *,
                                     const struct attach *);
 
+/* ---- cookie.c ---------------------------------------------------------- */
+/* That of a HELLO of the session's peer; has it shown the right one? */
+bool cookie_make(struct perigee_session *, const struct hello *,
+                 uint8_t cookie[COOKIE]);
+bool cookie_shown(struct perigee_session *, const struct hello *);
+
 /* ---- hello.c ----------------------------------------------------------- */
 void hello_begin(struct perigee_session *session);
-/* Is it one of engine->hellos, while it says hello? Who was dialed is no
- * stranger, and who was sent on will hang up. */
-static inline bool hello_counts(const struct perigee_session *session) {
-  return !session->alone && !session->dialed && !session->sent_on;
-}
+/* It has waited for what comes now (strangers.h). */
+void hello_turn(struct perigee_session *session);
 /* Its steps, for who hears the peer's hello and offer by other ways. What this
  * side says; does the peer's hello fit, and its half of the transport (false:
  * the session has ended); and that all is in place. */
 void hello_own(struct perigee_session *session, struct hello *hello);
-bool hello_fits(struct perigee_session *session, const struct hello *hello);
+void terms_own(struct perigee_session *session, struct terms *terms);
+bool hello_common(struct perigee_session *, const struct hello *);
+bool hello_fits(struct perigee_session *session, const struct terms *terms);
 bool hello_joins(struct perigee_session *session, const struct offer *offer);
 void hello_ready(struct perigee_session *session);
 int hello_frame(struct perigee_session *, const struct frame *);
 void hello_timeout(struct perigee_session *session);
+
+/* ---- peer.c ------------------------------------------------------------ */
+/* Of a Unix socket that is connected: takes hold of the process at its other
+ * end. PERIGEE_OK, or a status and why: it is of another user, or has ended. */
+int peer_take(struct perigee_session *, char reason[REASON]);
+/* Its end is told no more; it is let go; another session will have it, by its
+ * pidfd (-1: none), and has it. */
+void peer_unwatch(struct perigee_session *session);
+void peer_forget(struct perigee_session *session);
+int peer_lend(struct perigee_session *session);
+void peer_keep(struct perigee_session *session, int pid, int pidfd);
+void peer_ended(struct perigee_session *session);
 
 /* ---- endpoint.c -------------------------------------------------------- */
 /* Parts of sessions without a socket: of a poll, and when their timer is due. */
@@ -150,6 +198,8 @@ void dial_ready(struct perigee_session *session);
 void dial_resolved(struct perigee_session *session);
 void dial_tick(struct perigee_session *session);
 void dial_end(struct perigee_session *session);
+/* After a pause, as the listener is crowded; false: nobody waits for it. */
+bool dial_again(struct perigee_session *session);
 /* Begins; what goes wrong ends the session. */
 void dial_to(struct perigee_session *, const struct address *);
 int socket_new(int family);
@@ -162,7 +212,8 @@ enum watch {
   WATCH_FABRIC,
   WATCH_RESOLVE,
   WATCH_LANE,
-  WATCH_ATTACH
+  WATCH_ATTACH,
+  WATCH_PEER
 };
 void sockets_poll(struct perigee_engine *engine);
 /* Closes what may be watched. */
@@ -181,8 +232,12 @@ int lane_watch(struct perigee_session *session, int fd);
  * wire_send. */
 int session_tell(struct perigee_session *, const struct frame *, const int *fds,
                  uint32_t fd_count);
+/* What was posted while the wire was corked goes. */
+void session_uncork(struct perigee_session *session);
 /* Reads what there is, though no descriptor was looked at. */
 void socket_look(struct perigee_session *session);
+/* Nothing more will come from the peer. */
+void session_hang_up(struct perigee_session *session);
 /* Takes the frames that have come; what is none of them ends the session. */
 void session_frames(struct perigee_session *session);
 /* Tells or ends the session; false if it was ended. */

@@ -60,7 +60,7 @@ int lane_watch(struct perigee_session *s, int fd) {
 /* While something waits to go, epoll tells when there is room. */
 static void watch_room(struct perigee_session *s) {
   bool waits = wire_waits(&s->wire);
-  if (waits == s->waits || s->hangup)
+  if (waits == s->waits || s->hangup || s->wire.corked)
     return;
   s->waits = waits;
   socket_rewatch(s->engine, s->fd, s, WATCH_SESSION,
@@ -71,6 +71,13 @@ static int post(struct perigee_session *s, const struct frame *f) {
   int status = wire_post(s->fd, &s->wire, f);
   watch_room(s);
   return status;
+}
+
+void session_uncork(struct perigee_session *s) {
+  if (s->fd < 0 || !s->wire.corked)
+    return;
+  wire_flush(s->fd, &s->wire);
+  watch_room(s);
 }
 
 int session_tell(struct perigee_session *s, const struct frame *f,
@@ -118,21 +125,21 @@ static int frame(struct perigee_session *s, const struct frame *f) {
   }
 }
 
-static void hang_up(struct perigee_session *s) {
+void session_hang_up(struct perigee_session *s) {
   if (!s->hangup)
     strcpy(s->reason, "the peer died or cut the connection");
   s->hangup = true;
   if (s->state == PERIGEE_SESSION_HELLO)
     session_end(s, PERIGEE_PEER_LOST,
                 "the peer cut the connection before its hello was finished");
-  else /* its socket would stay readable for ever */
+  else if (!s->spoken) /* its socket would stay readable for ever */
     epoll_ctl(s->engine->epoll, EPOLL_CTL_DEL, s->fd, NULL);
 }
 
 void session_frames(struct perigee_session *s) {
   struct frame f;
   int status = 1;
-  while (status > 0 && s->state != PERIGEE_SESSION_ENDED &&
+  while (status > 0 && s->state != PERIGEE_SESSION_ENDED && !s->waits_turn &&
          (status = wire_next(&s->wire, &f)) > 0)
     status = frame(s, &f) < 0 ? PERIGEE_PROTOCOL : 1;
   /* Descriptors that no frame has announced are not ours to keep. */
@@ -146,6 +153,7 @@ static void socket_ready(struct perigee_session *s) {
   int got;
   uint32_t room;
   s->engine->progress++;
+  turns_stir(s);
   for (int reads = 0; reads < READS; reads++) {
     room = (uint32_t)sizeof s->wire.bytes - s->wire.length;
     got = wire_read(s->fd, &s->wire);
@@ -158,10 +166,11 @@ static void socket_ready(struct perigee_session *s) {
       session_frames(s);
     if (s->state == PERIGEE_SESSION_OPEN)
       liveness_heard(s);
-    if (s->state == PERIGEE_SESSION_ENDED || s->spoken || s->dial)
+    if (s->state == PERIGEE_SESSION_ENDED || s->spoken || s->dial ||
+        s->waits_turn)
       return;
     if (got <= 0) {
-      hang_up(s);
+      session_hang_up(s);
       return;
     }
     /* Less than there was room for: the rest, or the end, comes with the next
@@ -173,13 +182,18 @@ static void socket_ready(struct perigee_session *s) {
 }
 
 void socket_look(struct perigee_session *s) {
-  if (s->fd >= 0)
+  if (s->fd >= 0 && !s->waits_turn)
     socket_ready(s);
 }
 
 static void session_ready(struct perigee_session *s, uint32_t events) {
   if (s->state == PERIGEE_SESSION_NONE) {
     dial_ready(s);
+    return;
+  }
+  if (s->waits_turn) { /* nobody pays for who has left */
+    if (events & (EPOLLRDHUP | EPOLLHUP))
+      session_hang_up(s);
     return;
   }
   /* What cannot go for good is noticed by the end of what comes. */
@@ -219,8 +233,12 @@ void sockets_poll(struct perigee_engine *engine) {
     case WATCH_LANE:
       lane_ready(pointer);
       break;
+    case WATCH_PEER:
+      peer_ended(pointer);
+      break;
     default:
       session_ready(pointer, events[i].events);
     }
   }
+  strangers_turn(engine);
 }

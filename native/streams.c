@@ -15,8 +15,11 @@ enum { DRAIN_TURNS = 1 << 20 }; /* where the clock is a simulation's */
 bool streams_take(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
   int fd = s->fd;
+  if (s->tcp)
+    proof_end(s);
   if (!t->take || s->alone)
     return true;
+  session_uncork(s);
   if (wire_waits(&s->wire)) {
     session_end(s, PERIGEE_PEER_LOST, "the peer does not take what it is told");
     return false;
@@ -27,6 +30,7 @@ bool streams_take(struct perigee_session *s) {
   s->spoken = true;
   s->attached = !(s->dialed && s->tcp);
   int status = t->take(s->lane, fd, s->wire.bytes, s->wire.length);
+  handshake_further(s->keys->session);
   s->wire.length = 0;
   if (status < 0)
     session_end(s, status, "the session's socket could not be taken over");

@@ -227,7 +227,7 @@ static void data_done(struct operation *op) {
   }
   step(op, QUEUE);
   operation_unqueue(op);
-  list_append(&s->backlog[RING_REQUEST], &op->queue);
+  backlog_add(op, RING_REQUEST);
 }
 
 void transfer_child(struct operation *op, int status) {

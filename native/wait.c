@@ -3,9 +3,10 @@
  * wait.c - polling for one operation, and sleeping.
  *
  * Sleep: arm every session (a fenced store that peers read after whatever they
- * do for us), poll once more, and only if that finds nothing sleep on the
- * epoll descriptor, which the peer's wake frame makes readable. What poll finds
- * on the way is kept in the engine's stash for the next perigee_poll.
+ * do for us) but those that are parked, and so armed already (turns.c); poll
+ * once more, and only if that finds nothing sleep on the epoll descriptor, which
+ * the peer's wake frame makes readable. What poll finds on the way is kept in
+ * the engine's stash for the next perigee_poll.
  */
 #include <errno.h>
 #include <poll.h>
@@ -17,13 +18,8 @@ enum { ENGINES = 64 };
 static const int64_t COPYING_NAP = 50000; /* ns: a copy engine wakes nobody */
 
 static void disarm(struct perigee_engine *engine) {
-  struct node *n, *head = &engine->sessions;
   engine->armed = false;
-  for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (s->lane)
-      lane_table(s->lane)->disarm(s->lane);
-  }
+  turns_disarm(engine);
 }
 
 BESIDE poll_shared(struct perigee_engine *engine, struct perigee_event *events,
@@ -121,13 +117,9 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
 }
 
 void engine_arm(struct perigee_engine *engine) {
-  struct node *n, *head = &engine->sessions;
   engine->armed = true;
-  for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (s->lane)
-      lane_table(s->lane)->arm(s->lane);
-  }
+  fabrics_doze(engine);
+  turns_arm(engine);
 }
 
 /* True if there is something to poll for. */

@@ -13,9 +13,9 @@ struct frame_head {
   uint16_t type, zero;
 };
 _Static_assert(sizeof(struct frame_head) == FRAME_HEAD, "as documented");
-_Static_assert(offsetof(struct hello, epoch) == HELLO_VERSIONS &&
-                   sizeof(struct hello) <= FRAME_BODY,
-               "a hello begins as all do, and fits in a frame");
+_Static_assert(offsetof(struct hello, nonce) == HELLO_VERSIONS,
+               "a hello begins as all do");
+_Static_assert(sizeof(struct terms) <= FRAME_BODY, "terms fit in a frame");
 _Static_assert(sizeof(struct offer) - sizeof(int) * (OFFER_FDS + 2) <=
                    FRAME_BODY,
                "an offer fits in a frame");
@@ -31,21 +31,23 @@ static const uint32_t body_length[FRAME_TYPES] = {
     [FRAME_PROOF] = HANDSHAKE_MAC,
     [FRAME_ATTACH] = sizeof(struct attach),
     [FRAME_MOVE] = sizeof(struct move),
+    [FRAME_TERMS] = sizeof(struct terms),
+    [FRAME_RETRY] = sizeof(struct retry),
 };
 
 static bool ends(const char *text, uint32_t room) {
   return memchr(text, 0, room) != NULL;
 }
 
-static bool hello_sound(const struct hello *h) {
-  if (h->zero != 0)
+static bool terms_sound(const struct terms *t) {
+  if (t->zero != 0 || !ends(t->name, TERMS_NAME))
     return false;
 #ifndef PERIGEE_PLANTED_BUG
-  if (h->transports > TRANSPORTS_MAX)
+  if (t->transports > TRANSPORTS_MAX)
     return false;
 #endif
-  for (uint32_t i = 0; i < h->transports; i++)
-    if (!ends(h->transport[i], TRANSPORT_NAME))
+  for (uint32_t i = 0; i < t->transports; i++)
+    if (!ends(t->transport[i], TRANSPORT_NAME))
       return false;
   return true;
 }
@@ -62,6 +64,8 @@ static bool sound(const struct frame *f) {
     return f->move.zero == 0 && f->move.port <= 65535;
   case FRAME_LANE:
     return f->lane.length <= LANE_FRAME_MAX;
+  case FRAME_TERMS:
+    return terms_sound(&f->terms);
   default:
     return true;
   }
@@ -85,18 +89,24 @@ static bool decode_hello(const uint8_t *body, uint32_t length,
   if (length != sizeof *h)
     return false;
   memcpy(h, body, length);
-  return hello_sound(h);
+  return true;
+}
+
+static bool decode_offer(const uint8_t *body, uint32_t length,
+                         struct offer *offer) {
+  uint32_t prefix[2];
+  if (length < sizeof prefix || length - sizeof prefix > OFFER_MAX)
+    return false;
+  memcpy(prefix, body, sizeof prefix);
+  offer->fd_count = prefix[0];
+  offer->length = length - (uint32_t)sizeof prefix;
+  memcpy(offer->bytes, body + sizeof prefix, offer->length);
+  return offer->fd_count <= OFFER_FDS && prefix[1] == 0;
 }
 
 static bool decode_body(const uint8_t *body, uint32_t length, struct frame *f) {
-  if (f->type == FRAME_OFFER) {
-    if (length < 8 || length - 8 > OFFER_MAX)
-      return false;
-    memcpy(&f->offer.fd_count, body, 4);
-    f->offer.length = length - 8;
-    memcpy(f->offer.bytes, body + 8, length - 8);
-    return f->offer.fd_count <= OFFER_FDS;
-  }
+  if (f->type == FRAME_OFFER)
+    return decode_offer(body, length, &f->offer);
   if (f->type == FRAME_HELLO)
     return decode_hello(body, length, &f->hello);
   if (length != body_length[f->type])
@@ -181,6 +191,7 @@ static void out_drop(struct wire *w) {
 }
 
 int wire_flush(int socket, struct wire *w) {
+  w->corked = false;
   while (w->out) {
     ssize_t sent = send(socket, w->out + w->out_from, w->out_end - w->out_from,
                         MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -209,11 +220,20 @@ static int out_append(struct wire *w, const uint8_t *bytes, uint32_t length) {
   return PERIGEE_OK;
 }
 
+/* As it goes: in the clear, or as a chunk. */
+static uint32_t encode(struct wire *w, const struct frame *f,
+                       uint8_t bytes[WIRE_ROOM]) {
+  if (!w->seal_out)
+    return wire_encode(f, bytes);
+  uint32_t length = wire_encode(f, bytes + SEAL_HEAD);
+  return seal_close(w->seal_out, bytes, bytes + SEAL_HEAD, length);
+}
+
 int wire_post(int socket, struct wire *w, const struct frame *frame) {
-  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
-  uint32_t length = wire_encode(frame, bytes);
+  uint8_t bytes[WIRE_ROOM];
+  uint32_t length = encode(w, frame, bytes);
   ssize_t sent = 0;
-  if (!w->out)
+  if (!w->out && !w->corked)
     do
       sent = send(socket, bytes, length, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
@@ -267,8 +287,25 @@ int wire_read(int socket, struct wire *w) {
   return excess ? PERIGEE_PROTOCOL : (int)got;
 }
 
+/* A chunk is one frame, whole, and nothing else. */
+static int open_chunk(struct wire *w, struct frame *frame) {
+  if (w->length < SEAL_HEAD)
+    return 0;
+  int length = seal_chunk(w->bytes);
+  if (length < 0 || length > WIRE_ROOM)
+    return PERIGEE_PROTOCOL;
+  if ((uint32_t)length > w->length)
+    return 0;
+  uint8_t *plain = w->bytes + SEAL_HEAD;
+  int got = seal_open(w->seal_in, plain, w->bytes, (uint32_t)length);
+  if (got <= 0 || wire_frame(plain, (uint32_t)got, frame) != got)
+    return PERIGEE_PROTOCOL;
+  return length;
+}
+
 int wire_next(struct wire *w, struct frame *frame) {
-  int used = wire_frame(w->bytes, w->length, frame);
+  int used = w->seal_in ? open_chunk(w, frame)
+                        : wire_frame(w->bytes, w->length, frame);
   if (used <= 0)
     return used;
   w->length -= (uint32_t)used;
@@ -290,5 +327,6 @@ void wire_close(struct wire *w) {
   while ((fd = wire_take_fd(w)) >= 0)
     close(fd);
   w->length = 0;
+  w->corked = false;
   out_drop(w);
 }

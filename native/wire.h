@@ -4,10 +4,12 @@
  * zero, body. Little-endian, fixed layouts; descriptors travel with the first
  * byte of the frame that announces them.
  *
- *   HELLO   both sides; over TCP who dialed first. The only frame, with ATTACH,
- *           that a stranger may send
- *   PROOF   over TCP, after both HELLOs: of the secret; who dialed first
- *   OFFER   the transport's half (descriptors); after the peer's HELLO
+ *   HELLO   versions, nonces and keys, to anybody; over TCP who dialed first.
+ *           The only frame, with ATTACH, that a stranger may send
+ *   RETRY   over TCP, instead of HELLO: say yours again, with this cookie
+ *   PROOF   over TCP, after both HELLOs: of the secret; who was dialed first
+ *   TERMS   what a side is and wants, to a peer that is known
+ *   OFFER   the transport's half (descriptors); after the peer's TERMS
  *   READY   the peer's half is in place; u32 pull follows
  *   REFUSE  status and reason; the session ends
  *   WAKE    the peer sleeps and there is something for it
@@ -21,6 +23,9 @@
  *
  * HELLO begins in every version with magic and versions. Where no version is
  * common to both sides, nothing else of it is looked at.
+ *
+ * Over TCP every frame that a side says after its PROOF is one chunk (seal.h),
+ * in every mode, until the lane takes the socket; where it takes none, always.
  */
 #ifndef WIRE_H
 #define WIRE_H
@@ -30,6 +35,7 @@
 
 #include "handshake.h"
 #include "region.h"
+#include "seal.h"
 #include "transport/transport.h"
 
 enum frame_type {
@@ -46,37 +52,52 @@ enum frame_type {
   FRAME_ATTACH,
   FRAME_PING,
   FRAME_MOVE,
+  FRAME_TERMS,
+  FRAME_RETRY,
   FRAME_TYPES
 };
 
 enum { FRAME_HEAD = 8, FRAME_BODY = 1280, WIRE_FDS = 4, WIRE_OUT = 64 << 10 };
+enum { WIRE_ROOM = SEAL_CHUNK(FRAME_HEAD + FRAME_BODY) };
 enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
 /* Bytes: of the name for peers on this host; of magic and versions. */
-enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16 };
-enum { PROTOCOL_MIN = 1, PROTOCOL_MAX = 1 };
+enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16, COOKIE = 16 };
+enum { TERMS_NAME = 72 }; /* PERIGEE_NAME_MAX and a zero, and more */
+enum { PROTOCOL_MIN = 2, PROTOCOL_MAX = 2 };
 #define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */
-
-enum hello_flags {
-  HELLO_ENCRYPT = 1, /* this side wants all to be sealed */
-  HELLO_SECRET = 2,  /* it has a secret, */
-  HELLO_AES = 4,     /* AES in hardware, */
-  HELLO_STAYS = 8    /* and wants no MOVE */
-};
 
 struct hello {
   uint64_t magic;
   uint32_t version_min, version_max;
-  uint64_t epoch, features, nonce;
+  uint64_t nonce;
+  uint64_t ticket; /* whose key is the secret here; 0: none */
+  /* Over TCP; else zeros. */
+  uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
+  uint8_t cookie[COOKIE]; /* of RETRY, if there was one (cookie.c) */
+};
+
+enum terms_flags {
+  TERMS_ENCRYPT = 1, /* this side wants all to be sealed, */
+  TERMS_AUTH = 2,    /* or all to have MACs, */
+  TERMS_STRICT = 4,  /* and no session without (not by default); */
+  TERMS_AES = 8,     /* it has AES in hardware, */
+  TERMS_STAYS = 16   /* and wants no MOVE */
+};
+
+struct terms {
+  uint64_t epoch, features;
   uint64_t ring, eager, message, typed;
-  uint64_t probe_address, probe_value;
+  uint64_t probe[2]; /* over Unix: to be found in the peer's memory */
   uint32_t operations, transports;
   char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
-  /* Over TCP; else zeros, but for ticket and flags. */
-  uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
   uint8_t local[HELLO_LOCAL]; /* by what it can be found if on the same host */
-  uint64_t ticket;            /* whose key is the secret here; 0: none */
   uint32_t user, flags;
   uint32_t dead_after, zero; /* ms: silent for so long is lost to this side */
+  char name[TERMS_NAME];     /* that it goes by, or "" */
+};
+
+struct retry {
+  uint8_t cookie[COOKIE];
 };
 
 struct attach {
@@ -115,6 +136,8 @@ struct frame {
   uint16_t type;
   union {
     struct hello hello;
+    struct terms terms;
+    struct retry retry;
     struct offer offer; /* without its descriptors */
     uint32_t pull;
     struct refuse refuse;
@@ -132,12 +155,15 @@ struct frame {
 
 /* What has come and was not decoded yet. */
 struct wire {
-  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  uint8_t bytes[WIRE_ROOM];
   uint32_t length;
   int fds[WIRE_FDS];
   uint32_t fd_count;
   uint8_t *out; /* what waits to go: WIRE_OUT bytes, or NULL while none does */
   uint32_t out_from, out_end;
+  bool corked; /* what is posted waits, to go at once */
+  struct seal *seal_in,
+      *seal_out;           /* somebody else's; NULL: frames as they are */
   uint64_t sent, received; /* bytes that were posted, and read, so far */
 };
 
@@ -159,7 +185,8 @@ int wire_send(int socket, const struct frame *frame, const int *fds,
 /* The same, without descriptors, where a socket (TCP) may take a part: what it
  * does not take waits in the wire, in order. PERIGEE_AGAIN: too much does. */
 int wire_post(int socket, struct wire *wire, const struct frame *frame);
-/* Sends on what waits: 0, also if some still does, or PERIGEE_PEER_LOST. */
+/* Sends on what waits: 0, also if some still does, or PERIGEE_PEER_LOST; corked
+ * no more. */
 int wire_flush(int socket, struct wire *wire);
 static inline bool wire_waits(const struct wire *wire) {
   return wire->out != NULL;

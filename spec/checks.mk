@@ -3,17 +3,23 @@
 # The checks and the demo. Each target installs what it lacks, builds what it
 # needs and hands over to a script that can be run alone. Variables:
 # ONLY=text runs the files with text in their path, V=1 shows all output,
-# FUZZ_SECONDS=n is the time of each fuzzer, RDMA=all|few|none how much of
+# FUZZ_SECONDS=n is the time of each fuzzer, MINUTES=n that of "make hostile"
+# (SEED=n repeats one), RDMA=all|few|none how much of
 # what needs an RDMA device is run by "make test", in a guest that has one.
 
 FUZZ_SECONDS ?= 60
 # At most: each ends when it has found its bug.
 PLANTED_SECONDS ?= 300
+# Of "make hostile".
+MINUTES ?= 10
+SEED ?=
 ONLY ?=
 RDMA ?= all
 export ONLY V RDMA
 
 TESTS := $(patsubst %.c,%,$(wildcard spec/native/*_test.c))
+# The lying peer of the C tests as a program, for attacks on whole agents.
+LIAR := spec/hostile/liar
 STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c))
 PLUGINS := $(patsubst spec/native/%.c,spec/%.so, \
              $(wildcard spec/native/plugin_*.c))
@@ -23,8 +29,8 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 .PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
-.PHONY: test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
-.PHONY: format check-install
+.PHONY: hostile test-opaque check-rdma rdma-shell fuzz fuzz-agents
+.PHONY: fuzz-planted lint format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all
@@ -52,17 +58,28 @@ bench: ## sweep sizes of calls and transfers (figures, no verdict)
 
 # ---- Tests -----------------------------------------------------------------
 
+# $(1): the flavour's folder.
+define liar
+$(1)/$(LIAR): $(1)/obj/$(LIAR).o $(1)/obj/spec/native/liar.o $(1)/libperigee.a
+	$$(call say,LINK)
+	mkdir -p $$(@D)
+	$$(CC) $(2) -pthread -o $$@ $$^ $(LIBS)
+endef
+
+$(eval $(call liar,build,$(RELEASE)))
+$(eval $(call liar,build/asan,$(ASAN)))
+
 # Specs run on the core that is installed; C tests on one with its checks on.
 .PHONY: tests tests-asan tests-tsan
-tests: all $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%)
+tests: all $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR)
 tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
-  $(PLUGINS:%=build/asan/%)
+  $(PLUGINS:%=build/asan/%) build/asan/$(LIAR)
 tests-tsan: $(STRESS:%=build/tsan/%)
 
 test: ## set up, build, and run all the tests
 	.ci/deps build test
 	$(MAKE) tests
-	$(RUN) native specs transports net model rdma
+	$(RUN) native specs transports net hostile model rdma
 
 test-jit: ## the specs with everything compiled at once
 	.ci/deps build test
@@ -74,6 +91,11 @@ test-interpreter: ## the specs without the compiler
 	$(MAKE) tests
 	PERIGEE_LUAJIT_FLAGS=-joff $(RUN) specs contract
 
+hostile: ## random mixes of attacks for MINUTES=10 (SEED= repeats a run)
+	.ci/deps build test
+	$(MAKE) tests
+	spec/support/with luajit spec/hostile/soak.lua $(MINUTES) $(SEED)
+
 test-opaque: ## the contract's specs on memory that the CPU must not touch
 	.ci/deps build test
 	$(MAKE) tests
@@ -84,7 +106,7 @@ asan: ## C tests and specs under AddressSanitizer and UBSan
 	$(MAKE) tests-asan
 	PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) \
 	  PERIGEE_SPEC_SLOW=$${PERIGEE_SPEC_SLOW:-3} \
-	  $(RUN) native specs transports net
+	  $(RUN) native specs transports net hostile
 
 check-rdma: ## C tests and specs over verbs, in a guest with RDMA devices
 	.ci/deps build test
@@ -150,7 +172,7 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 
 # perigee.h is a manual: the columns of its comments are set by hand.
 C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] spec/native/*.[ch] \
-             spec/fuzz/*.[ch] bench/*.[ch])
+             spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch])
 FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
 TIDIED := $(filter %.c,$(C_FILES))
 TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -DPERIGEE_DEBUG

@@ -82,8 +82,10 @@ local function describe(agent)
     end
     local service = type(name) == "string" and agent.services[name]
     if service then return services.describe(service) end
+    -- A peer may ask by a table: where that lies is no business of its.
     return nil, ("there is no service %s here; there is %s"):format(
-      type(name) == "string" and name:sub(1, 255) or "without a name",
+      type(name) == "string" and name:sub(1, 255)
+        or "named by a " .. type(name),
       services.names(agent.services))
   end
 end
@@ -157,6 +159,7 @@ local function listen(agent, options)
   local held, address = registry.hold(agent.scope, agent.name)
   if not held then return nil, address end
   agent.held = held
+  C.perigee_go_by(agent.engine.handle, agent.name)
   local fine, err, misuse = listen_at(agent, address)
   if not fine then return nil, err, misuse end
   agent.address = address

@@ -29,14 +29,23 @@ local function progress(value)
 end
 
 local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
-                 "message", "typed", "pool", "serving", "epoch", "streams" }
+                 "message", "typed", "pool", "serving", "epoch", "streams",
+                 "mapped", "descriptors", "untaken" }
 local TIMES = { "hello_timeout", "spin", "dead_after" }
 local TEXTS = { "secret", "scope" }
-local FLAGS = { "pull", "insecure", "encrypt" }
+local FLAGS = { "pull", "insecure" }
 local GIVEN = { "clock", "random", "context", "transports", "memories" }
 
+-- As enum perigee_encrypt has them.
+local ENCRYPT = { [true] = 1, auth = 2, [false] = 3 }
+
+local function encrypt(value)
+  if ENCRYPT[value] == nil then return 'true, "auth" or false' end
+end
+
 local OPTIONS = { pull = check.boolean, rdma = rdma.check,
-                  faults = check.string, progress = progress }
+                  faults = check.string, progress = progress,
+                  encrypt = encrypt }
 for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
 for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
 for _, name in ipairs(TEXTS) do OPTIONS[name] = check.string end
@@ -70,6 +79,7 @@ local function core_options(options)
   if text then core.rdma = text end
   if options.faults then core.faults = options.faults end
   if options.progress == "thread" then core.progress = 1 end
+  if options.encrypt ~= nil then core.encrypt = ENCRYPT[options.encrypt] end
   return core, text
 end
 
@@ -94,11 +104,20 @@ end
 -- compute for long, a thread of the engine's own serves reads, writes, messages
 -- and heartbeats meanwhile, and never runs Lua; default "poll", the loop does).
 --
+-- Of what peers make it hold (operations, sessions and pool, and these) each has
+-- a share, which native/shares.h explains: mapped (bytes of address space for
+-- peers' memory, default 64 TiB); descriptors (of sessions, default 7/8 of what
+-- the process may open); untaken (bytes of replies that a session may leave
+-- lie before its requests wait, default 32 MiB).
+--
 -- Of sessions over TCP: secret (what both sides prove to have: "file:PATH", or
 -- the secret itself; default PERIGEE_SECRET, "" for none); scope (proofs are
 -- good for the same one only; default ""); insecure (true: may listen without a
 -- secret where other hosts can connect); encrypt (true: no session that is not
--- sealed); dead_after (seconds, default 3: a peer on another host that is so
+-- sealed; "auth": none whose bytes could be changed unseen, though others can
+-- read them; false: neither. Of two sides that differ the stronger wins. By
+-- default true beyond loopback, where the transport can do it, else false);
+-- dead_after (seconds, default 3: a peer on another host that is so
 -- long silent is lost); streams (connections for the payloads of a session that
 -- is dialled here, 1 to 16, default 1).
 --
@@ -159,7 +178,8 @@ function Engine:listen(address)
   return listener, err
 end
 
-local CONNECT = { timeout = check.seconds, transport = check.string }
+local CONNECT = { timeout = check.seconds, transport = check.string,
+                  expect = check.name }
 local ENDPOINT = { transport = check.string }
 
 --- Dials "unix:PATH" or "tcp://HOST:PORT", where HOST is a name or a number: a
@@ -167,8 +187,9 @@ local ENDPOINT = { transport = check.string }
 -- up the name blocks nobody, and all its addresses are tried. A peer on the
 -- same host is then talked to through shared memory, unless transport says
 -- something else. options: timeout (seconds, default 30), transport (a name
--- that must be used, default PERIGEE_TRANSPORT or "auto"). Blocks the task, or
--- runs the loop.
+-- that must be used, default PERIGEE_TRANSPORT or "auto"), expect (the name of
+-- the agent that has to answer, as "worker:0"; else kind denied. By name it is
+-- always so). Blocks the task, or runs the loop.
 function Engine:connect(address, options)
   check.value(address, check.string, "engine:connect's address")
   options = check.options(options, CONNECT, "engine:connect")
@@ -189,9 +210,16 @@ function Engine:endpoint(options)
   return endpoints.new(self, options)
 end
 
---- The counters of the engine since its start, as a table of numbers.
+--- The counters of the engine since its start, as a table of numbers. Those
+-- that begin with held_ tell what its peers make it hold now (operations, pooled,
+-- exposed and mapped bytes, descriptors), and held_refused how often one was
+-- refused for what it held: session:explain().shares is that of a session.
 function Engine:stats()
-  return sessions.counters(C.perigee_counters(self:use(2), nil))
+  local stats = sessions.counters(C.perigee_counters(self:use(2), nil))
+  local shares = sessions.shares(self.handle, nil)
+  stats.held_refused, shares.refused, shares.sessions = shares.refused, nil, nil
+  for name, share in pairs(shares) do stats["held_" .. name] = share.used end
+  return stats
 end
 
 --- Has the loop call f, which must not wait, about once a millisecond until it

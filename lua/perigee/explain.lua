@@ -8,10 +8,15 @@
 --   same_host      is the peer known to be on this host?
 --   authenticated  did both sides prove to have one secret?
 --   encrypted      the cipher by which all that is carried is sealed, or false
+--   intact         the cipher without which nobody can change it, or false
 --   security       both in a sentence, "" once it is over
 --   dead_after     seconds of silence after which the peer is lost; false where
 --                  the end of its socket tells. liveness: that in a sentence
 --   limits         ring, eager, typed, message: bytes
+--   shares         what it makes us hold now, of operations, pooled, exposed
+--                  and mapped bytes, descriptors, sessions: used by it, peer
+--                  (by all sessions of its peer), most (that the peer may hold
+--                  as things are); and refused: how often any peer was
 --   counters       since its start
 --   id, peer, pid, address, from, state, status, reason, version, epoch, pull,
 --   features       of the session and the other side
@@ -46,14 +51,30 @@ function M.counters(counters, of_session)
   return values
 end
 
+local KINDS = { "operations", "pooled", "exposed", "mapped", "descriptors",
+                "sessions" }
+
+--- The shares of a session's handle, or of the engine's.
+function M.shares(engine, handle)
+  local shares = native.shares_t()
+  C.perigee_shares(engine, handle, shares)
+  local told = { refused = tonumber(shares.refused) }
+  for _, name in ipairs(KINDS) do
+    local share = shares[name]
+    told[name] = { used = tonumber(share.used), peer = tonumber(share.peer),
+                   most = tonumber(share.most) }
+  end
+  return told
+end
+
 local function considered(lines)
   local list = {}
   for name, why in lines:gmatch("([^\n:]+): ([^\n]*)") do list[name] = why end
   return list
 end
 
-local function cipher(info)
-  if info.encrypted == 0 then return false end
+local function cipher(info, has)
+  if has == 0 then return false end
   return info.aes ~= 0 and "AES-256-GCM" or "ChaCha20-Poly1305"
 end
 
@@ -71,7 +92,9 @@ function M.info(handle)
            considered = considered(text(info.considered)),
            dialed = info.dialed ~= 0, tcp = info.tcp ~= 0,
            same_host = info.same_host ~= 0,
-           authenticated = info.authenticated ~= 0, encrypted = cipher(info),
+           authenticated = info.authenticated ~= 0,
+           encrypted = cipher(info, info.encrypted),
+           intact = cipher(info, info.intact),
            dead_after = info.dead_after ~= 0
              and tonumber(info.dead_after) * 1e-9,
            epoch = ("%016x"):format(info.epoch),
@@ -112,6 +135,20 @@ local function limits(values)
     parts[#parts + 1] = name .. " " .. units.format_size(values[name])
   end
   return table.concat(parts, ", ")
+end
+
+local function held(shares)
+  local parts = {}
+  for _, name in ipairs(KINDS) do
+    local share = shares[name]
+    if share.used > 0 then
+      local unit = (name == "pooled" or name == "exposed" or name == "mapped")
+        and units.format_size or tostring
+      parts[#parts + 1] = ("%s %s of %s"):format(name, unit(share.used),
+                                                 unit(share.most))
+    end
+  end
+  return #parts > 0 and table.concat(parts, ", ") or "nothing"
 end
 
 local function counts(values)
@@ -158,6 +195,7 @@ function Explanation:__tostring()
   if self.security ~= "" then line("security: ", self.security) end
   line("liveness: ", self.liveness)
   line("limits: ", limits(self.limits))
+  line("holds here: ", held(self.shares))
   line("counters: ", counts(self.counters))
   return table.concat(lines, "\n")
 end
@@ -168,6 +206,7 @@ function M.session(session)
   told.peer, told.forced = session:text(), session.forced
   by_whom(told, told.forced)
   told.liveness = liveness(told)
+  told.shares = M.shares(session.engine.handle, session.handle)
   told.counters = M.counters(C.perigee_counters(session.engine.handle,
                                                 session.handle), true)
   return setmetatable(told, Explanation)

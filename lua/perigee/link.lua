@@ -118,7 +118,7 @@ function Link:dial(timeout)
   if attempt and not attempt.ended then return attempt end
   attempt = sessions.connect(self.engine, self.address, {
     timeout = timeout, transport = self.agent.transport, peer = self.peer,
-    link = self })
+    expect = self.peer ~= self.address and self.peer or nil, link = self })
   self.attempt = attempt
   return attempt
 end

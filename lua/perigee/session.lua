@@ -26,6 +26,7 @@ local Session = {}
 Session.__index = Session
 M.Session = Session
 M.counters = explain.counters
+M.shares = explain.shares
 
 --- The session object of an id that an event named; nil if it is gone already.
 -- peer is its name, if known.
@@ -102,17 +103,20 @@ end
 local function dial(engine, address, options)
   local timeout = check.nanoseconds(options.timeout or 30)
   local name, by = asker(options)
-  local operation = C.perigee_connect(engine.handle, address, name, timeout)
+  local operation = C.perigee_connect_to(engine.handle, address,
+                                         options.expect, name, timeout)
   if operation == C.PERIGEE_UNSUPPORTED and not options.transport
     and name == "verbs" then
     name = instead(engine)
-    operation = C.perigee_connect(engine.handle, address, name, timeout)
+    operation = C.perigee_connect_to(engine.handle, address, options.expect,
+                                     name, timeout)
   end
   return operation, name ~= "auto" and by
 end
 
---- Dials address; the future of a session. options: timeout, transport, peer (a
--- name for the other side), link (which is told of its making and its end).
+--- Dials address; the future of a session. options: timeout, transport, expect
+-- (the name that the other side has to go by), peer (a name for it), link (which
+-- is told of its making and its end).
 function M.connect(engine, address, options)
   local to = options.peer or address
   local operation, by = dial(engine, address, options)

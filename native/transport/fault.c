@@ -363,6 +363,7 @@ void faults_close(struct faults *faults) {
  * still none. */
 static void befall(struct perigee_transport *t) {
   t->immediate = false;
+  t->rests = NULL; /* what is held back comes by time */
   t->peek = fault_peek;
   t->release = fault_release;
   t->reserve = fault_reserve;

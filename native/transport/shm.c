@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,9 +28,10 @@
 
 #include "guarded.h"
 
-/* What an offer says; the descriptors are inbox and outbox. */
+/* What an offer says; the descriptors are inbox and outbox. At the address, in
+ * this process, stands what the peer's HELLO wanted to find there. */
 struct shm_offer {
-  uint64_t ring, outbox;
+  uint64_t ring, outbox, probed;
 };
 
 enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
@@ -109,6 +111,7 @@ static void shm_close(struct lane *lane) {
     guarded_unmap(lane->own, lane->own_length);
   if (lane->peer)
     munmap((void *)(uintptr_t)lane->peer, lane->peer_length);
+  share_back(lane->options.share, SHARE_MAPPED, lane->mapped);
   blocks_close(&lane->blocks);
   free(lane->spare);
   free(lane);
@@ -141,7 +144,8 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
     goto fail;
   }
   offer->fd_count = 2;
-  struct shm_offer said = {options->ring, lane->own_length};
+  struct shm_offer said = {options->ring, lane->own_length,
+                           (uint64_t)(uintptr_t)lane->options.probed};
   memcpy(offer->bytes, &said, sizeof said);
   offer->length = sizeof said;
   wire_in(lane);
@@ -159,9 +163,21 @@ static bool plausible(const struct shm_offer *said) {
          said->outbox <= sizeof(struct outbox) + 4 * PAYLOAD_MAX;
 }
 
+/* Address space is all that a sparse file costs its maker, and costs us. */
+static bool may_map(struct lane *lane, uint64_t bytes, char reason[REASON]) {
+  if (!share_take(lane->options.share, SHARE_MAPPED, bytes)) {
+    snprintf(reason, REASON,
+             "%llu bytes of address space are more than is left for this peer "
+             "(option mapped)",
+             (unsigned long long)bytes);
+    return false;
+  }
+  lane->mapped = bytes;
+  return true;
+}
+
 static int shm_join(struct lane *lane, const struct offer *offer,
                     char reason[REASON]) {
-  (void)reason;
   struct shm_offer said;
   int status = PERIGEE_PROTOCOL;
   if (offer->length != sizeof said || offer->fd_count != 2)
@@ -172,6 +188,10 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   lane->peer_ring = said.ring;
   lane->peer_length = said.outbox;
   lane->peer_arena = said.outbox - sizeof(struct outbox);
+  if (!may_map(lane, RINGS * said.ring + said.outbox, reason)) {
+    status = PERIGEE_NO_MEMORY;
+    goto done;
+  }
   lane->peer_inbox = adopt(offer->fds[0], RINGS * said.ring, SIZE_SEALS,
                            PROT_READ | PROT_WRITE);
   lane->peer = adopt(offer->fds[1], said.outbox,
@@ -179,7 +199,7 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   if (!lane->peer_inbox || !lane->peer)
     goto done;
   wire_out(lane);
-  lane->pulls = lane->options.pull && shm_probe(&lane->options);
+  lane->pulls = lane->options.pull && shm_probe(&lane->options, said.probed);
   status = PERIGEE_OK;
 done:
   for (uint32_t i = 0; i < offer->fd_count; i++)
@@ -345,6 +365,11 @@ static bool shm_wanted(struct lane *lane) {
   return true;
 }
 
+static bool shm_rests(struct lane *lane) {
+  (void)lane;
+  return true;
+}
+
 const struct perigee_transport transport_shm = {
     .name = "shm",
     .immediate = true,
@@ -375,4 +400,5 @@ const struct perigee_transport transport_shm = {
     .arm = shm_arm,
     .disarm = shm_disarm,
     .wanted = shm_wanted,
+    .rests = shm_rests,
 };

@@ -50,6 +50,7 @@ struct lane {
   uint8_t *inbox, *peer_inbox;
   uint64_t own_length, peer_length; /* of the outboxes, mapped */
   uint64_t peer_arena;              /* bytes */
+  uint64_t mapped;                  /* of the peer's, as its share counts */
   uint64_t peer_ring;
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
@@ -65,7 +66,8 @@ int64_t shm_feed(struct lane *, struct exposure *);
 void shm_conceal(struct lane *, struct exposure *);
 int64_t shm_fetch(struct lane *, struct fetch *);
 bool shm_fetch_end(struct lane *, struct fetch *);
-bool shm_probe(const struct lane_options *options);
+/* May the peer's memory be read, and is it the peer's? */
+bool shm_probe(const struct lane_options *options, uint64_t address);
 /* The peer's arena bytes, or NULL if they are not all inside of it. */
 const uint8_t *shm_peer_arena(const struct lane *, uint64_t offset,
                               uint64_t length);

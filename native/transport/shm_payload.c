@@ -32,13 +32,24 @@ static uint64_t ack_tag(uint32_t generation) {
   return (uint64_t)generation << ACK_SHIFT;
 }
 
-bool shm_probe(const struct lane_options *o) {
-  uint64_t seen = 0;
-  struct iovec to = {&seen, sizeof seen};
-  struct iovec from = {(void *)(uintptr_t)o->probe_address, sizeof seen};
-  return o->peer_pidfd >= 0 &&
+/* A pid is only as good as the process that had it: what was read counts if
+ * that process still runs afterwards. */
+static bool alive(const struct lane_options *o) {
+  struct pollfd p = {.fd = o->peer_pidfd, .events = POLLIN};
+  return poll(&p, 1, 0) == 0;
+}
+
+/* What is looked for is random and ours, told to the peer alone: no memory but
+ * its own has it, by chance or by its choice. So a pid that is somebody else's
+ * by now, or never was the peer's, is not read from again. */
+bool shm_probe(const struct lane_options *o, uint64_t address) {
+  uint64_t seen[2] = {0, 0};
+  struct iovec to = {seen, sizeof seen};
+  struct iovec from = {(void *)(uintptr_t)address, sizeof seen};
+  bool asked = o->probe[0] | o->probe[1];
+  return asked && o->peer_pidfd >= 0 && alive(o) &&
          process_vm_readv(o->peer_pid, &to, 1, &from, 1, 0) == sizeof seen &&
-         seen == o->probe_value;
+         alive(o) && memcmp(seen, o->probe, sizeof seen) == 0;
 }
 
 /* ---- The owner's side -------------------------------------------------- */
@@ -50,6 +61,7 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   e->block = (uint64_t)offset + 1;
   e->payload = p;
   e->fed = 0;
+  e->held = SHM_STAGE_HEAD + SHM_STAGE;
   atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->own->arena + offset),
                         0, memory_order_release);
   e->source = (struct source){.kind = SOURCE_STAGED,
@@ -190,13 +202,6 @@ static int local_vectors(struct payload *into, uint64_t limit, struct iovec *v,
   return n;
 }
 
-/* A pid is only as good as the process that had it: what was read counts if
- * that process still runs afterwards. */
-static bool alive(const struct lane *lane) {
-  struct pollfd p = {.fd = lane->options.peer_pidfd, .events = POLLIN};
-  return poll(&p, 1, 0) == 0;
-}
-
 static int64_t pull(struct lane *lane, struct fetch *f, struct payload *into,
                     uint64_t limit) {
   struct iovec to[VECTORS], from[VECTORS];
@@ -207,7 +212,7 @@ static int64_t pull(struct lane *lane, struct fetch *f, struct payload *into,
                                  (unsigned)n, 0);
   if (got <= 0)
     return got < 0 && errno == ESRCH ? PERIGEE_PEER_LOST : PERIGEE_PROTOCOL;
-  if (!alive(lane))
+  if (!alive(&lane->options))
     return PERIGEE_PEER_LOST;
   into->done += (uint64_t)got;
   return got;

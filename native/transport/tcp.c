@@ -36,6 +36,7 @@ void tcp_break(struct lane *lane, int status, const char *format, ...) {
   va_start(list, format);
   vsnprintf(lane->reason, sizeof lane->reason, format, list);
   va_end(list);
+  lane->options.stir(lane->options.session); /* somebody has to see it */
 }
 
 /* ---- Streams ------------------------------------------------------------- */
@@ -267,7 +268,9 @@ static void tcp_describe(const struct lane *lane, char *text, uint64_t size) {
     streams += tcp_usable(lane->streams[i]);
   snprintf(text, size, "%u socket%s for payloads beside the session's%s",
            streams, streams == 1 ? "" : "s",
-           lane->options.seal ? ", sealed" : "");
+           !lane->options.seal  ? ""
+           : lane->options.bare ? ", each chunk with a MAC"
+                                : ", sealed");
 }
 
 /* ---- Frames of the session ------------------------------------------------ */
@@ -279,7 +282,6 @@ static int tcp_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
     return PERIGEE_PEER_LOST;
   if (s->out.end - s->out.first > 2 * TCP_WAITING)
     return PERIGEE_AGAIN;
-  lane->options.stir(lane->options.session);
   return tcp_put(s, &head, bytes) ? PERIGEE_OK : PERIGEE_PEER_LOST;
 }
 
@@ -334,6 +336,20 @@ static bool tcp_wanted(struct lane *lane) {
   return false; /* a socket wakes by itself */
 }
 
+/* What comes, and room for what waits to go, is told by an edge. */
+static bool stream_rests(const struct stream *s) {
+  bool own_time = s->fetch && !s->fetch->into->memory->direct;
+  return s->fd < 0 || (!s->readable && (s->full || tcp_idle(s)) &&
+                       !tcp_waits(s) && !own_time);
+}
+
+static bool tcp_rests(struct lane *lane) {
+  bool rests = lane->status == 0 && lane->frames_first == lane->frames_end;
+  for (uint32_t i = 0; rests && i < lane->stream_count; i++)
+    rests = !lane->streams[i] || stream_rests(lane->streams[i]);
+  return rests;
+}
+
 const struct perigee_transport transport_tcp = {
     .name = "tcp",
     .pushes = true,
@@ -376,4 +392,5 @@ const struct perigee_transport transport_tcp = {
     .arm = tcp_arm,
     .disarm = tcp_disarm,
     .wanted = tcp_wanted,
+    .rests = tcp_rests,
 };

@@ -240,7 +240,8 @@ struct lane {
   uint32_t frames_first, frames_end;
   struct tcp_peer **peers; /* by the number of the peer's operation */
   uint32_t peer_count, stash_count;
-  uint64_t stash_late;       /* bytes in it that no window bounds */
+  uint64_t counted;    /* bytes of what is known of the peer's operations */
+  uint64_t stash_late; /* bytes in it that no window bounds */
   struct generations overs;  /* by the peer's operation: the last that ended */
   struct generations told;   /* by our operation: the last end it was told of */
   struct generations claims; /* by our operation and part: the last claimed */
@@ -296,6 +297,8 @@ static inline bool tcp_usable(const struct stream *s) {
 /* ---- tcp_receive.c ----------------------------------------------------- */
 /* As much as there is, at most limit bytes. */
 uint64_t tcp_receive(struct stream *s, uint64_t limit);
+/* Is there something in what was read that has to wait? */
+bool tcp_waits(const struct stream *s);
 
 /* Ends the lane: false. What the rest of a body is for. Bytes of it came. */
 bool tcp_lie(struct stream *s, const char *what);
@@ -350,6 +353,10 @@ struct fetch *tcp_fetch_of(struct lane *, const struct tcp_head *);
  * from then on; false: the peer lies, or there is no memory. */
 bool tcp_fetch_takes(struct lane *, struct fetch *, const struct tcp_head *);
 void tcp_fetch_got(struct fetch *, uint32_t length, bool good);
+
+/* Memory that the peer makes the lane keep until its end; false: more than its
+ * share. */
+bool tcp_count_memory(struct lane *lane, uint64_t bytes);
 
 /* ---- tcp_stash.c ------------------------------------------------------- */
 /* NULL: nothing is known of that operation. */

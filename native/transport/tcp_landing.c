@@ -70,7 +70,10 @@ static bool stashes(struct stream *s, struct fetch *f) {
     return tcp_lie(s, "a fragment");
   if (tcp_stash_full(lane, h))
     return tcp_lie(s, "more fragments before their time");
-  if (!(h->which & PART_EAGER) && lane->stash_late >= TCP_WINDOW)
+  if (!(h->which & PART_EAGER) &&
+      (lane->stash_late >= TCP_WINDOW ||
+       (lane->options.share &&
+        !share_may(lane->options.share, SHARE_POOLED, h->length))))
     return false;
   s->stashed = tcp_stash(lane, h);
   if (!s->stashed)

@@ -37,7 +37,6 @@ void tcp_over(struct lane *lane, uint16_t operation, uint32_t generation) {
   *told = generation;
   lane->held |= tcp_idle(lane->streams[0]); /* the next call may follow */
   tcp_put(lane->streams[0], &head, NULL);
-  lane->options.stir(lane->options.session);
 }
 
 /* Generations go round, and the peer goes by the last that it was told of. */
@@ -47,8 +46,16 @@ void tcp_mark(struct lane *lane, uint16_t operation, uint32_t generation) {
     tcp_over(lane, operation, generation - 1);
 }
 
+/* The peer makes them grow, by the numbers that it says. */
+static uint32_t *overs_place(struct lane *lane, uint32_t number) {
+  uint32_t before = lane->overs.count;
+  uint32_t *place = generation_place(&lane->overs, number);
+  uint64_t more = (lane->overs.count - before) * sizeof *place;
+  return more == 0 || tcp_count_memory(lane, more) ? place : NULL;
+}
+
 void tcp_over_told(struct lane *lane, const struct tcp_head *h) {
-  uint32_t *last = generation_place(&lane->overs, h->operation);
+  uint32_t *last = overs_place(lane, h->operation);
   if (!last)
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what has ended");
   else /* told in the order of the ends */

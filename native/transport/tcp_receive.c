@@ -261,7 +261,7 @@ static void hung_up(struct stream *s, int64_t got) {
             got == 0 ? "the peer died or cut the connection" : strerror(errno));
 }
 
-static bool waits(const struct stream *s) {
+bool tcp_waits(const struct stream *s) {
   return s->sink == SINK_HELD || (there(s) > 0 && s->rest > 0) ||
          there(s) >= TCP_HEAD;
 }
@@ -284,7 +284,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
   while (s->lane->status == 0 && s->fd >= 0) {
     while (step(s))
       ;
-    if (s->lane->status < 0 || waits(s) || done >= limit || all)
+    if (s->lane->status < 0 || tcp_waits(s) || done >= limit || all)
       break;
     int64_t got = fill(s, limit - done, &all);
     if (got < 0 && errno == EINTR)

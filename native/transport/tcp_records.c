@@ -84,7 +84,6 @@ void tcp_publish(struct lane *lane, enum ring ring, uint64_t length) {
   lane->pushing = false;
   if (at_once)
     tcp_send(s, TCP_TURN);
-  lane->options.stir(lane->options.session);
 }
 
 bool tcp_credited(struct lane *lane, uint8_t which, uint64_t at) {

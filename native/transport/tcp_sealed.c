@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_sealed.c - a stream whose bytes are sealed, in chunks of up to 16 KiB,
- * by a key for each stream and direction (seal.h). What lies in one piece is
+ * tcp_sealed.c - a stream whose bytes are sealed, or have MACs, in chunks of up to
+ * 16 KiB, by a key for each stream and direction (seal.h). What lies in one piece is
  * sealed from where it lies, and opened to where it belongs.
  */
 #include <errno.h>
@@ -13,13 +13,14 @@
 #include "handshake.h"
 #include "seal.h"
 #include "transport/tcp.h"
+#include "vault.h"
 
 /* Sent and read by so many chunks at once: a send of 64 KiB takes twice as long
  * for each byte as one of 256 KiB. Pages that are not used are not there. */
 enum { CHUNKS = 32, ROOM = CHUNKS * SEAL_CHUNK_MOST };
 
 struct sealed {
-  struct seal out, in;
+  struct seal *out, *in;         /* in the engine's vault */
   uint32_t out_first, out_end;   /* sealed, and not yet sent */
   uint32_t in_first, in_end;     /* read, and not yet opened */
   uint32_t open_first, open_end; /* opened in in_bytes, and not yet given */
@@ -27,12 +28,18 @@ struct sealed {
   uint8_t out_bytes[ROOM], in_bytes[ROOM];
 };
 
-static void begin(struct seal *seal, const struct stream *s, bool by_dialer) {
+static struct seal *begin(const struct stream *s, bool by_dialer) {
   const struct lane_options *o = &s->lane->options;
   uint8_t key[HANDSHAKE_KEY];
+  struct seal *seal = vault_take(o->vault, sizeof *seal);
+  if (!seal)
+    return NULL;
   handshake_seal(o->seal, s->number, by_dialer, key);
   seal_begin(seal, key, o->aes);
+  if (o->bare)
+    seal_bare(seal);
   explicit_bzero(key, sizeof key);
+  return seal;
 }
 
 int sealed_open(struct stream *s) {
@@ -42,14 +49,14 @@ int sealed_open(struct stream *s) {
   s->sealed->out_first = s->sealed->out_end = 0;
   s->sealed->in_first = s->sealed->in_end = 0;
   s->sealed->open_first = s->sealed->open_end = 0;
-  begin(&s->sealed->out, s, s->lane->options.dialed);
-  begin(&s->sealed->in, s, !s->lane->options.dialed);
-  return PERIGEE_OK;
+  s->sealed->out = begin(s, s->lane->options.dialed);
+  s->sealed->in = begin(s, !s->lane->options.dialed);
+  return s->sealed->out && s->sealed->in ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
 
 void sealed_close(struct stream *s) {
-  seal_end(&s->sealed->out);
-  seal_end(&s->sealed->in);
+  vault_give(s->lane->options.vault, s->sealed->out, sizeof(struct seal));
+  vault_give(s->lane->options.vault, s->sealed->in, sizeof(struct seal));
   explicit_bzero(s->sealed->gathered, sizeof s->sealed->gathered);
   explicit_bzero(s->sealed->in_bytes, sizeof s->sealed->in_bytes);
   free(s->sealed);
@@ -115,7 +122,7 @@ int64_t sealed_write(struct stream *s, const struct iovec *v, int count) {
   if (sealed_flush(s) < 0)
     return -1;
   for (int i = 0; i < CHUNKS && (n = next_plain(x, &w, &plain)) > 0; i++) {
-    x->out_end += seal_close(&x->out, x->out_bytes + x->out_end, plain, n);
+    x->out_end += seal_close(x->out, x->out_bytes + x->out_end, plain, n);
     taken += n;
   }
   /* What cannot go now is told by the next try. */
@@ -163,7 +170,7 @@ static int64_t open_chunk(struct stream *s, uint8_t *to, uint64_t room) {
   if ((uint32_t)length > there)
     return 0;
   bool straight = room >= (uint64_t)length - SEAL_HEAD - SEAL_TAG;
-  int plain = seal_open(&x->in, straight ? to : chunk + SEAL_HEAD, chunk,
+  int plain = seal_open(x->in, straight ? to : chunk + SEAL_HEAD, chunk,
                         (uint32_t)length);
   if (plain < 0)
     return forged(s);

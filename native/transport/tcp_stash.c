@@ -21,6 +21,8 @@ static bool room_for(struct lane *lane, uint16_t operation) {
     count *= 2;
   if (count == lane->peer_count)
     return true;
+  if (!tcp_count_memory(lane, (count - lane->peer_count) * sizeof *lane->peers))
+    return false;
   struct tcp_peer **more = realloc(lane->peers, count * sizeof *more);
   if (!more)
     return false;
@@ -35,7 +37,7 @@ struct tcp_peer *tcp_peer_new(struct lane *lane, uint16_t operation) {
   struct tcp_peer *peer = tcp_peer(lane, operation);
   if (peer || !room_for(lane, operation))
     return peer;
-  peer = calloc(1, sizeof *peer);
+  peer = tcp_count_memory(lane, sizeof *peer) ? calloc(1, sizeof *peer) : NULL;
   if (!peer)
     return NULL;
   list_open(&peer->fetches);
@@ -44,11 +46,23 @@ struct tcp_peer *tcp_peer_new(struct lane *lane, uint16_t operation) {
   return peer;
 }
 
+bool tcp_count_memory(struct lane *lane, uint64_t bytes) {
+  if (!share_take(lane->options.share, SHARE_POOLED, bytes))
+    return false;
+  lane->counted += bytes;
+  return true;
+}
+
 /* ---- In and out ----------------------------------------------------------- */
+
+static uint64_t stash_bytes(const struct tcp_head *h) {
+  return sizeof(struct stashed) + h->length;
+}
 
 static void stash_free(struct lane *lane, struct stashed *e) {
   tcp_peer(lane, e->head.operation)->stashed--;
   lane->stash_count--;
+  share_back(lane->options.share, SHARE_POOLED, stash_bytes(&e->head));
   if (!(e->head.which & PART_EAGER))
     lane->stash_late -= e->head.length;
   for (uint32_t i = 0; i < lane->stream_count; i++) {
@@ -74,9 +88,14 @@ bool tcp_stash_full(const struct lane *lane, const struct tcp_head *h) {
 
 struct stashed *tcp_stash(struct lane *lane, const struct tcp_head *head) {
   struct tcp_peer *peer = tcp_peer_new(lane, head->operation);
-  struct stashed *e = peer ? malloc(sizeof *e + head->length) : NULL;
-  if (!e)
+  uint64_t bytes = stash_bytes(head);
+  if (!peer || !share_take(lane->options.share, SHARE_POOLED, bytes))
     return NULL;
+  struct stashed *e = malloc(bytes);
+  if (!e) {
+    share_back(lane->options.share, SHARE_POOLED, bytes);
+    return NULL;
+  }
   *e = (struct stashed){.head = *head};
   list_append(&peer->stash, &e->node);
   peer->stashed++;
@@ -126,11 +145,13 @@ void tcp_stash_forget(struct lane *lane, const struct fetch *f) {
   leave(lane, f->operation, f->generation, f);
 }
 
-static void peer_free(struct tcp_peer *peer) {
+static void peer_free(struct lane *lane, struct tcp_peer *peer) {
   struct node *next;
   for (struct node *n = peer->stash.next; n != &peer->stash; n = next) {
     next = n->next;
-    free(CONTAINER(n, struct stashed, node));
+    struct stashed *e = CONTAINER(n, struct stashed, node);
+    share_back(lane->options.share, SHARE_POOLED, stash_bytes(&e->head));
+    free(e);
   }
   free(peer);
 }
@@ -138,8 +159,9 @@ static void peer_free(struct tcp_peer *peer) {
 void tcp_peers_close(struct lane *lane) {
   for (uint32_t i = 0; i < lane->peer_count; i++)
     if (lane->peers[i])
-      peer_free(lane->peers[i]);
+      peer_free(lane, lane->peers[i]);
   free(lane->peers);
+  share_back(lane->options.share, SHARE_POOLED, lane->counted);
 }
 
 /* ---- To where they belong -------------------------------------------------- */

@@ -15,6 +15,7 @@
 #include "list.h"
 #include "memory/memory.h"
 #include "record.h"
+#include "shares.h"
 
 enum ring { RING_REQUEST = 0, RING_REPLY = 1, RINGS = 2 };
 enum { OFFER_MAX = 1024, OFFER_FDS = 4, LANE_FRAME_MAX = 256 };
@@ -46,8 +47,9 @@ struct lane_options {
   bool pull;           /* may the peer's memory be read directly? */
   int peer_pid;
   int peer_pidfd; /* -1: unknown; the session's */
-  /* A word of the peer's memory and what it holds, to try pulling with. */
-  uint64_t probe_address, probe_value;
+  /* What the peer's memory has to hold, so that it is pulled from (zeros: it is
+   * not); and what it wants to find in ours. */
+  uint64_t probe[2], probed[2];
   uint64_t key;        /* random, shared by both sides */
   bool alone;          /* no socket: what follows as "alone" will be used */
   bool dialed;         /* this side did */
@@ -55,6 +57,9 @@ struct lane_options {
   const uint8_t *seal; /* 32 bytes that only the two sides know, to seal all
                           that is sent with; NULL: it goes as it is */
   bool aes;            /* by a cipher that both have in hardware */
+  struct share *share; /* what the peer makes it hold counts there */
+  bool bare;           /* not enciphered: by MACs only */
+  struct vault *vault; /* for such keys */
   /* The session, to be told: there is something to poll for; a frame for the
    * peer's half of the lane (LANE_FRAME_MAX bytes at most), in order. */
   struct perigee_session *session;
@@ -85,6 +90,7 @@ struct exposure {
   uint32_t generation;
   uint64_t fed;   /* bytes staged */
   uint64_t block; /* the transport's own: a staging block, or 0 */
+  uint64_t held;  /* bytes of memory that this takes, if any */
 };
 
 /* Copies that a device does for a part or a transfer. All zero: none. */
@@ -157,7 +163,8 @@ struct perigee_transport {
 
   /* The fabric of an engine, made when first needed; all NULL: there is none.
    * turn takes in what the hardware has done, at each poll, for all lanes.
-   * descriptors: at most capacity, to be watched; ready: one of them is.
+   * descriptors: at most capacity, to be watched; ready: one of them is. doze:
+   * the engine is about to sleep; what turn does not find now, they tell.
    * forget: a range of an area is going; false: it is in use by the device. */
   int (*start)(const struct fabric_options *options, struct fabric **fabric,
                char reason[REASON]);
@@ -168,6 +175,7 @@ struct perigee_transport {
   const char *(*dead)(const struct fabric *fabric, bool *used);
   int (*descriptors)(struct fabric *fabric, int *fds, int capacity);
   void (*ready)(struct fabric *fabric);
+  void (*doze)(struct fabric *fabric);
   bool (*forget)(struct fabric *fabric, struct area *area, uint64_t offset,
                  uint64_t length);
 
@@ -294,6 +302,11 @@ struct perigee_transport {
   void (*arm)(struct lane *lane);
   void (*disarm)(struct lane *lane);
   bool (*wanted)(struct lane *lane);
+  /* Once armed, may the lane be left alone (no poll, peek or release) until the
+   * peer wakes us, a watched descriptor stirs, or the lane asks to be polled by
+   * stir()? Not while it has something to do that none of these tells. NULL: it
+   * may never. */
+  bool (*rests)(struct lane *lane);
 };
 
 extern const struct perigee_transport transport_shm, transport_verbs,

@@ -302,12 +302,18 @@ static void verbs_describe(const struct lane *lane, char *text, uint64_t size) {
       (unsigned long long)lane->resets);
 }
 
+/* The fabric is, for all lanes, before a sleep. */
 static void verbs_arm(struct lane *lane) {
-  rails_arm(lane->fabric);
+  (void)lane;
 }
 
 static void verbs_disarm(struct lane *lane) {
   (void)lane;
+}
+
+/* What arrives stirs the lane, and so does what it breaks by. */
+static bool verbs_rests(struct lane *lane) {
+  return lane->status == 0 && ring_rests(lane);
 }
 
 /* A completion wakes the peer by itself. */
@@ -324,6 +330,7 @@ const struct perigee_transport transport_verbs = {
     .dead = rails_dead,
     .descriptors = rails_descriptors,
     .ready = rails_ready,
+    .doze = rails_arm,
     .forget = verbs_forget,
     .open = verbs_open,
     .join = verbs_join,
@@ -367,4 +374,5 @@ const struct perigee_transport transport_verbs = {
     .arm = verbs_arm,
     .disarm = verbs_disarm,
     .wanted = verbs_wanted,
+    .rests = verbs_rests,
 };

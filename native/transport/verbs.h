@@ -418,6 +418,8 @@ void note_bytes(struct lane *lane, enum note_kind kind, uint32_t operation,
                 uint8_t part, uint32_t generation, uint64_t bytes);
 /* Sends those that wait, as far as there is room: false if some still wait. */
 bool notes_flush(struct lane *lane);
+/* Does nothing wait to be told to the peer? */
+bool ring_rests(const struct lane *lane);
 /* What was told of bytes staged or taken, if it is of that generation. */
 static inline uint64_t tagged(uint32_t generation, uint64_t bytes) {
   return (uint64_t)generation << 40 | (bytes & ((UINT64_C(1) << 40) - 1));

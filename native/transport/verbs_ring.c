@@ -245,6 +245,7 @@ static void keep(struct lane *lane, const struct note *note) {
     lane->waiting_room = room;
   }
   lane->waiting[lane->waiting_count++] = *note;
+  lane->options.stir(lane->options.session); /* polls send it */
 }
 
 bool notes_flush(struct lane *lane) {
@@ -354,6 +355,10 @@ int verbs_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
   *length = (uint64_t)(units & (SKIP - 1)) * UNIT;
   in->tail += *length;
   return 1;
+}
+
+bool ring_rests(const struct lane *lane) {
+  return lane->waiting_count == 0 && !credits_due(lane);
 }
 
 bool verbs_release(struct lane *lane) {

@@ -31,6 +31,20 @@ describe("the check of the registry", function()
     case.expect("one host", "registry", "problem", "is no folder but a file")
   end)
 
+  it("tells that names are at home, as another has made theirs", function()
+    local first = "/x/perigee-" .. case.fake.machine.uid
+    case.fake:set("TMPDIR", "/x"):set("HOME", "/home/me")
+    case.fake:put("/home/me/", nil, "755"):put(first, "")
+    case.fake:put("/proc/sys/kernel/hostname", "node7.example.org")
+    case.expect("one host", "registry", "note",
+      "/home/me/.cache/perigee/node7/default, 0 names, as " .. first,
+      "export XDG_RUNTIME_DIR=/run/user/" .. case.fake.machine.uid)
+    case.fake:put("/home/me/.cache/perigee/node7/default/a.sock", "")
+    case.expect("one host", "registry", "note", "default, 1 names")
+    os.remove(case.fake.root .. first)
+    case.expect("one host", "registry", "note", "default, 1 names")
+  end)
+
   it("tells where none can be made", function()
     case.fake:set("XDG_RUNTIME_DIR", "/run/user/7"):put "/run/"
     case.fake.forbidden["/run"] = "w"

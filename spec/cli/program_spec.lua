@@ -90,7 +90,7 @@ end)
 
 describe("the check of the secret", function()
   local function file(mode, content)
-    case.fake:put("/secret", content or "long and quite random", mode)
+    case.fake:put("/secret", content or "long and quite random words", mode)
     case.fake:set("PERIGEE_SECRET", "file:/secret")
   end
 
@@ -137,8 +137,21 @@ describe("the check of the secret", function()
     case.expect("settings", "secret", "problem", "8 bytes in the environment")
   end)
 
+  it("warns of one that can be guessed", function()
+    for _, text in ipairs { "password12345678", ("ab"):rep(40),
+                            "secret secret secret" } do
+      file("600", text)
+      case.expect("settings", "secret", "warning", "/secret can be guessed",
+        "(umask 077; head -c 32 /dev/urandom | base64 > /secret)")
+      case.fake:set("PERIGEE_SECRET", text)
+      case.expect("settings", "secret", "warning", "can be guessed")
+    end
+    file("600", "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=")
+    case.expect("settings", "secret", "ok", "closed to others")
+  end)
+
   it("would rather have a file", function()
-    case.fake:set("PERIGEE_SECRET", "written in the open")
+    case.fake:set("PERIGEE_SECRET", "written in the open, and quite long")
     case.expect("settings", "secret", "note", "in the environment itself")
   end)
 end)

@@ -101,6 +101,23 @@ describe("an address", function()
     end
   end)
 
+  it("answers to the name that is expected, and to no other", function()
+    local _, address = serve()
+    local agent = agent_with { transport = "tcp" }
+    local none, err = agent.engine:connect(address, { timeout = 10,
+                                                      expect = "another:0" })
+    assert.is_nil(none)
+    assert.equal("denied", err.kind)
+    local name = tostring(err):match(
+      "another:0 was dialled, and who answers is ([%w-]+)")
+    local session = assert(agent.engine:connect(address, { timeout = 10,
+                                                           expect = name }))
+    session:close()
+    assert.has_error(function()
+      agent.engine:connect(address, { expect = "no name/at all" })
+    end)
+  end)
+
   it("is explained: by whom it is carried, and how safely", function()
     local _, address = serve()
     local agent = agent_with { transport = "tcp", encrypt = true,

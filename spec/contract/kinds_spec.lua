@@ -14,6 +14,7 @@ local function server(child, _, ffi_)
       nils = function(n)
         if n == 1 then return nil end
         if n == 2 then return nil, nil end
+        if n > 4 then return unpack({}, 1, n) end
         return 1, nil, 3, nil
       end,
       echo = { raw = true, function(request) return request end },
@@ -94,6 +95,36 @@ describe("a method", function()
       local large = {}
       for i = 1, 20000 do large[i] = { i, tostring(i) } end
       assert.same(large, (calc:same(large)))
+    end)
+
+    it("takes and gives 250 values, and no more", function()
+      assert.equal(250, calc:count(unpack({}, 1, 250)))
+      assert.equal(250, select("#", calc:nils(250)))
+      local fine, message = pcall(function()
+        calc:count(unpack({}, 1, 251))
+      end)
+      assert.is_false(fine)
+      assert.matches("kinds_spec.lua:.*250 values", message)
+      local got, err = calc:nils(251)
+      assert.is_nil(got)
+      assert.equal("remote", err.kind)
+      assert.matches("250 values", err.message)
+    end)
+
+    it("says what is too much of its values", function()
+      local empty, colliding = {}, {}
+      for i = 1, 20000 do empty[i] = {} end
+      for i = 1, 5000 do colliding[1.7e12 + i] = true end
+      local _, err = calc:same(empty)
+      assert.equal("too_large", err.kind)
+      assert.matches("of memory, more than 8 times", err.message)
+      _, err = calc:same(colliding)
+      assert.equal("too_large", err.kind)
+      assert.matches("collide", err.message)
+      _, err = calc:same(("x"):rep(2 ^ 20 + 4096))
+      assert.equal("too_large", err.kind)
+      assert.matches("option typed", err.message)
+      assert.equal(7, calc:same(7))
     end)
 
     it("refuses what cannot travel, and blames the caller", function()

@@ -216,6 +216,81 @@ describe("the registry's folder", function()
     child:expect("closed")
   end)
 
+  -- A process that has no folder of its own but what it makes in these.
+  local function person(home)
+    return process.start(function(child, perigee_, ffi_, temporary, home_)
+      ffi_.cdef "int unsetenv(const char *); int setenv(const char *, const char *, int);" -- luacheck: ignore 631
+      ffi_.C.unsetenv("XDG_RUNTIME_DIR")
+      ffi_.C.setenv("TMPDIR", temporary, 1)
+      if home_ == "" then
+        ffi_.C.unsetenv("HOME")
+      else
+        ffi_.C.setenv("HOME", home_, 1)
+      end
+      local agent, err = perigee_.agent { name = child.hear(),
+                                          scope = child.cases.scope }
+      child.say(agent and "made" or err.kind)
+      if not agent then return end
+      agent:serve { name = "x", version = 1, methods = {
+        same = function(x) return x end } }
+      for name in child.attend do
+        local proxy = agent:proxy(name, "x", { timeout = 5 })
+        child.say(proxy and proxy:same("found") or "not found")
+      end
+      agent:close()
+    end, cases.folder .. "/tmp", home or "")
+  end
+
+  local OTHER = "setpriv --reuid=65534 --regid=65534 --clear-groups "
+
+  -- Another user has made this one's folder first.
+  local function squat()
+    shell("mkdir -m 755 FOLDER; mkdir -m 1777 FOLDER/tmp; mkdir FOLDER/home;"
+      .. OTHER .. "mkdir FOLDER/tmp/perigee-0")
+    assert.equal("700 0", owned())
+    assert.equal("755 65534", mode(cases.folder .. "/tmp/perigee-0"))
+  end
+
+  local function is_root()
+    if owned() == "700 0" then return true end
+    pending "another user wants root"
+  end
+
+  it("that another user made first is left for one at home", function()
+    if not is_root() then return end
+    local home = cases.folder .. "/home"
+    squat()
+    local one, two = person(home), person(home)
+    one:tell("one")
+    one:expect("made")
+    two:tell("two")
+    two:expect("made")
+    -- Who comes when the other's is gone finds those who came before.
+    shell("rmdir FOLDER/tmp/perigee-0")
+    local three, four = person(home), person(home)
+    three:tell("one")
+    three:expect("name_taken")
+    four:tell("four")
+    four:expect("made")
+    four:tell("one")
+    four:expect("found")
+    two:tell("four")
+    two:expect("found")
+    assert.equal("", mode(cases.folder .. "/tmp/perigee-0") or "")
+    assert.equal(owned(), mode(home .. "/.cache/perigee"))
+  end)
+
+  it("that another user made first is refused where there is no home",
+     function()
+    if not is_root() then return end
+    squat()
+    local one, two = person(), person(cases.folder .. "/tmp/perigee-0")
+    one:tell("one")
+    one:expect("denied")
+    two:tell("two")
+    two:expect("denied")
+  end)
+
   it("has its scope from PERIGEE_SCOPE where none is given", function()
     local owner = process.start(function(child, perigee_, ffi_)
       ffi_.cdef "int setenv(const char *, const char *, int);"

@@ -379,7 +379,7 @@ static void act(struct talk *t) {
 static void begins(struct talk *t, uint8_t how) {
   struct scene *s = t->scene;
   hand_come(&s->hand, s->engine, (how & 2) == 0);
-  require(hand_open(&s->hand, &s->engine->secret));
+  require(hand_open(&s->hand, s->engine->secret));
   for (int i = 0; i < 4; i++)
     lives(s);
   t->fds[0] = s->hand.fd;

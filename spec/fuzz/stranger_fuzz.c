@@ -2,8 +2,8 @@
  *
  * stranger_fuzz.c - somebody who has not proven to have the secret, at an
  * engine that was dialed by him or has dialed him. Whatever he says, and in
- * whatever pieces: he hears a HELLO, a refusal, and (dialed) the proof that the
- * engine owes; no session opens, no region is looked up, no friend's session
+ * whatever pieces: he hears a HELLO, a refusal, and (as he dials) the proof that
+ * the engine owes; no session opens, no region is looked up, no friend's session
  * gets a stream, and when he has gone nothing is left of him.
  *
  * decoders: native/hello.c native/proof.c native/handshake.c native/attach.c
@@ -38,7 +38,7 @@ static void stage_open(struct stage *s, const char *secret) {
   require(perigee_region_alloc(s->engine, "region", 4096, 3, NULL,
                                &s->region) == PERIGEE_OK);
   hand_come(&s->friend, s->engine, true);
-  require(hand_open(&s->friend, &s->engine->secret));
+  require(hand_open(&s->friend, s->engine->secret));
   for (int i = 0; i < 8; i++)
     polled(&s->friend);
   hand_drop(&s->friend);
@@ -56,12 +56,13 @@ static void is_untouched(struct stage *s) {
 /* ---- What he hears -------------------------------------------------------- */
 
 struct heard {
-  int hellos, proofs, refusals;
+  int hellos, proofs, refusals, retries;
 };
 
+/* What comes after the engine's proof is sealed, from him. */
 static void hears(struct hand *h, struct heard *heard) {
   struct frame f;
-  while (hand_hears(h, &f)) {
+  while (heard->proofs == 0 && hand_hears(h, &f)) {
     require(heard->refusals == 0);
     if (f.type == FRAME_HELLO) {
       h->heard = f.hello;
@@ -73,7 +74,7 @@ static void hears(struct hand *h, struct heard *heard) {
       heard->refusals++;
     }
   }
-  require(heard->hellos <= 1 && heard->proofs <= !h->dials);
+  require(heard->hellos <= 1 + heard->retries && heard->proofs <= h->dials);
 }
 
 /* ---- What he says --------------------------------------------------------- */
@@ -86,8 +87,7 @@ static void says_bytes(struct hand *h, struct input *in) {
 static void says_hello(struct hand *h, struct input *in) {
   struct frame f;
   uint8_t patches = take8(in) % 4;
-  hand_hello(h, &f, take8(in) % 8 != 0);
-  f.hello.flags ^= take8(in) & HELLO_ENCRYPT;
+  hand_hello(h, &f);
   for (; patches > 0; patches--) {
     size_t at = take16(in) % sizeof f.hello;
     ((uint8_t *)&f.hello)[at] = take8(in);
@@ -112,11 +112,13 @@ static void says_attach(struct hand *h, struct input *in,
   hand_frame(h, &f);
 }
 
-static void says_frame(struct hand *h, struct input *in) {
+/* RETRY has the engine say its HELLO once more. */
+static void says_frame(struct hand *h, struct input *in, struct heard *heard) {
   struct frame f = {.type = (uint16_t)(1 + take8(in) % FRAME_TYPES)};
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
   if (f.type >= FRAME_TYPES)
     return;
+  heard->retries += f.type == FRAME_RETRY && !h->dials;
   if (f.type == FRAME_OFFER)
     f.offer.length = take8(in);
   else
@@ -150,7 +152,7 @@ static void speaks(struct stage *s, struct hand *h, struct input *in) {
       says_attach(h, in, s);
       break;
     case 4:
-      says_frame(h, in);
+      says_frame(h, in, &heard);
       break;
     case 5:
       says_after(h, &heard);

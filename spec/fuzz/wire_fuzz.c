@@ -31,9 +31,11 @@ static void promised(const struct frame *frame) {
   require(wire_fds(frame) <= WIRE_FDS);
   if (frame->type == FRAME_HELLO) {
     require(frame->hello.magic == HELLO_MAGIC);
-    require(frame->hello.transports <= TRANSPORTS_MAX);
-    for (uint32_t i = 0; i < frame->hello.transports; i++)
-      require(ends(frame->hello.transport[i], TRANSPORT_NAME));
+  } else if (frame->type == FRAME_TERMS) {
+    require(frame->terms.transports <= TRANSPORTS_MAX);
+    for (uint32_t i = 0; i < frame->terms.transports; i++)
+      require(ends(frame->terms.transport[i], TRANSPORT_NAME));
+    require(ends(frame->terms.name, TERMS_NAME));
   } else if (frame->type == FRAME_OFFER) {
     require(frame->offer.length <= OFFER_MAX);
     require(frame->offer.fd_count <= OFFER_FDS);
@@ -106,15 +108,18 @@ static uint32_t frames_of_socket(const uint8_t *data, size_t size) {
 static void reads(const char *text) {
   static char once[INFO_TEXT], twice[INFO_TEXT];
   static struct frame hello = {.type = FRAME_HELLO},
+                      terms = {.type = FRAME_TERMS},
                       offer = {.type = FRAME_OFFER};
-  if (info_read(text, &hello.hello, &offer.offer) != PERIGEE_OK)
+  if (info_read(text, &hello.hello, &terms.terms, &offer.offer) != PERIGEE_OK)
     return;
   promised(&hello);
+  promised(&terms);
   promised(&offer);
   require(offer.offer.fd_count == 0);
-  info_write(&hello.hello, &offer.offer, once);
-  require(info_read(once, &hello.hello, &offer.offer) == PERIGEE_OK);
-  info_write(&hello.hello, &offer.offer, twice);
+  info_write(&hello.hello, &terms.terms, &offer.offer, once);
+  require(info_read(once, &hello.hello, &terms.terms, &offer.offer) ==
+          PERIGEE_OK);
+  info_write(&hello.hello, &terms.terms, &offer.offer, twice);
   require(strcmp(once, twice) == 0);
 }
 

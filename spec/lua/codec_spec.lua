@@ -2,10 +2,12 @@
 local codec = require "perigee.codec"
 local buffer = require "string.buffer"
 
+local bytes = buffer.new() -- outlives its values' decoding
+
 local function travel(...)
   local out = codec.acquire()
   assert(codec.pack(out, ...) == nil)
-  local bytes = buffer.new():put(out:tostring())
+  bytes:reset():put(out:tostring())
   codec.release(out)
   local pointer, length = bytes:ref()
   return codec.unpack(pointer, length)
@@ -61,6 +63,38 @@ describe("typed values", function()
         assert.equal(place, at)
       end
     end
+  end)
+
+  -- As payloads: texts that make compiled code expect one, then a table.
+  local function surprise()
+    local text, list = buffer.encode(("x"):rep(600)), {}
+    for i = 1, 2000 do list[i] = { i } end
+    return text, buffer.encode(list)
+  end
+
+  it("are decoded once, whatever came before", function()
+    local text, list = surprise()
+    local function unpacked(payload)
+      local pointer, length = bytes:reset():put(payload):ref()
+      return (codec.unpack(pointer, length))
+    end
+    for _ = 1, 300 do unpacked(text) end
+    for _ = 1, 3 do
+      collectgarbage()
+      collectgarbage "stop"
+      local before = collectgarbage "count"
+      unpacked(list)
+      local spent = (collectgarbage "count" - before) * 1024
+      collectgarbage "restart"
+      assert.is_true(spent < 8 * #list + 65536, spent)
+    end
+  end)
+
+  it("do not pile up where a peer sends many of them", function()
+    local list = select(2, surprise())
+    local pointer, length = bytes:reset():put(list):ref()
+    for _ = 1, 1000 do codec.unpack(pointer, length) end
+    assert.is_true(collectgarbage "count" < 2 ^ 14)
   end)
 
   it("of a slice's message name its place or are refused", function()

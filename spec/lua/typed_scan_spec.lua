@@ -8,8 +8,7 @@ local ffi = require "ffi"
 local native = require "perigee.native"
 
 local ROUNDS = 1500
--- An empty table costs most: one byte on the wire, 72 in memory.
-local BYTES_PER_BYTE, SLACK = 128, 65536
+local BYTES_PER_BYTE, SLACK = 8, 65536
 
 local random = math.random
 

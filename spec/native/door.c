@@ -93,8 +93,6 @@ void told(struct pair *p, int status, const char *word) {
 
 struct frame tcp_hello(void) {
   struct frame f = good_hello();
-  memcpy(f.hello.transport[0], "inproc", sizeof "inproc");
-  f.hello.flags = HELLO_SECRET;
   memset(f.hello.public_key, 9, HANDSHAKE_KEY);
   return f;
 }

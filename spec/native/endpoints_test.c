@@ -30,8 +30,10 @@ static struct perigee_endpoint *endpoint(struct pair *p, int side) {
 
 static uint64_t nonce(const struct perigee_endpoint *e) {
   struct hello hello;
+  struct terms terms;
   struct offer offer;
-  assert_int_equal(info_read(perigee_endpoint_info(e), &hello, &offer), 0);
+  assert_int_equal(info_read(perigee_endpoint_info(e), &hello, &terms, &offer),
+                   0);
   return hello.nonce;
 }
 
@@ -237,17 +239,18 @@ static void hellos_that_do_not_fit_end_the_endpoint(void **state) {
   two_engines(&p);
   for (int i = 0; i < 3; i++) {
     struct hello hello;
+    struct terms terms;
     struct offer offer;
     struct perigee_endpoint *e[2];
     ends_of(&p, true, e);
-    info_read(perigee_endpoint_info(e[1]), &hello, &offer);
+    info_read(perigee_endpoint_info(e[1]), &hello, &terms, &offer);
     if (i == 0)
       hello.version_min = hello.version_max = PROTOCOL_MAX + 1;
     else if (i == 1)
-      memcpy(hello.transport[0], "pigeon", 7);
+      memcpy(terms.transport[0], "pigeon", 7);
     else
-      hello.ring = 64;
-    info_write(&hello, &offer, text);
+      terms.ring = 64;
+    info_write(&hello, &terms, &offer, text);
     int op = perigee_endpoint_connect(e[0], text, -1);
     assert_true(op >= 0);
     ended(&p, 0, op, status[i]);

@@ -37,6 +37,7 @@ void hand_close(struct hand *h) {
   if (h->fd >= 0)
     close(h->fd);
   h->fd = -1;
+  wire_close(&h->wire);
   seal_end(&h->out);
 }
 
@@ -55,20 +56,29 @@ size_t hand_say(struct hand *h, const void *bytes, size_t length) {
 }
 
 void hand_frame(struct hand *h, const struct frame *f) {
+  wire_post(h->fd, &h->wire, f);
+}
+
+static void word(struct hand *h, bool ours, const struct frame *f) {
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
-  hand_say(h, bytes, wire_encode(f, bytes));
+  uint32_t length = wire_encode(f, bytes);
+  if (f->type == FRAME_HELLO)
+    handshake_hello(&h->shake, ours == h->dials, bytes, length);
+  else
+    handshake_word(&h->shake, ours == h->dials, bytes, length);
+}
+
+void hand_word(struct hand *h, const struct frame *f) {
+  word(h, true, f);
+  hand_frame(h, f);
 }
 
 bool hand_hears(struct hand *h, struct frame *f) {
-  ssize_t got = recv(h->fd, h->bytes + h->length, sizeof h->bytes - h->length,
-                     MSG_DONTWAIT);
-  if (got > 0)
-    h->length += (uint32_t)got;
-  int used = wire_frame(h->bytes, h->length, f);
-  require(used >= 0);
-  h->length -= (uint32_t)used;
-  memmove(h->bytes, h->bytes + used, h->length);
-  return used > 0;
+  if (h->wire.length < sizeof h->wire.bytes)
+    wire_read(h->fd, &h->wire);
+  int status = wire_next(&h->wire, f);
+  require(status >= 0);
+  return status > 0;
 }
 
 size_t hand_drop(struct hand *h) {
@@ -82,14 +92,14 @@ size_t hand_drop(struct hand *h) {
 
 /* ---- Hello --------------------------------------------------------------- */
 
-void hand_hello(struct hand *h, struct frame *f, bool secret) {
+void hand_hello(struct hand *h, struct frame *f) {
   const struct perigee_options *o = &h->engine->options;
   *f = (struct frame){.type = FRAME_HELLO};
   f->hello = (struct hello){.magic = HELLO_MAGIC,
                             .version_min = PROTOCOL_MIN,
                             .version_max = PROTOCOL_MAX,
-                            .epoch = 1,
-                            .nonce = 2,
+                            .nonce = 2};
+  h->wants = (struct terms){.epoch = 1,
                             .ring = o->ring,
                             .eager = o->eager,
                             .message = PAYLOAD_MAX,
@@ -98,25 +108,18 @@ void hand_hello(struct hand *h, struct frame *f, bool secret) {
                             .transports = 1,
                             .transport = {"tcp"},
                             .dead_after = 60000,
-                            .flags = (secret ? HELLO_SECRET : 0) |
-                                     (seal_has_aes() ? HELLO_AES : 0)};
+                            .flags = seal_has_aes() ? TERMS_AES : 0};
   require(handshake_begin(&h->shake, h->dials, o->random, o->context,
                           f->hello.challenge, f->hello.public_key) == 0);
 }
 
 void hand_says_hello(struct hand *h, const struct frame *f) {
-  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
-  uint32_t length = wire_encode(f, bytes);
-  handshake_said(&h->shake, bytes, length);
-  hand_say(h, bytes, length);
+  hand_word(h, f);
 }
 
 bool hand_proof(struct hand *h, const struct secret *secret, struct frame *f) {
-  struct frame hello = {.type = FRAME_HELLO, .hello = h->heard};
-  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
   *f = (struct frame){.type = FRAME_PROOF};
-  int status = handshake_agree(&h->shake, secret, bytes,
-                               wire_encode(&hello, bytes), h->heard.public_key);
+  int status = handshake_agree(&h->shake, secret, h->heard.public_key);
   if (status == PERIGEE_OK)
     handshake_prove(&h->shake, f->proof);
   return status == PERIGEE_OK;
@@ -126,36 +129,76 @@ bool hand_proof(struct hand *h, const struct secret *secret, struct frame *f) {
 static bool says(struct hand *h, struct frame *f, int type) {
   struct perigee_event events[4];
   for (int i = 0; i < 8; i++) {
-    if (hand_hears(h, f))
+    if (hand_hears(h, f)) {
+      if (f->type == type)
+        word(h, false, f);
       return f->type == type;
+    }
     hand_poll(h, events, 4);
   }
   return false;
 }
 
-static bool proves(struct hand *h, const struct secret *secret) {
-  struct frame f, proof;
-  hand_hello(h, &f, secret->set);
-  hand_says_hello(h, &f);
-  if (!says(h, &f, FRAME_HELLO))
+static void seals(struct hand *h, bool ours) {
+  uint8_t key[SEAL_KEY];
+  struct seal *seal = &h->words[ours];
+  handshake_seal_words(&h->shake, ours == h->dials, key);
+  seal_begin(seal, key, false);
+  *(ours ? &h->wire.seal_out : &h->wire.seal_in) = seal;
+}
+
+static void says_proof(struct hand *h) {
+  struct frame f = {.type = FRAME_PROOF};
+  handshake_prove(&h->shake, f.proof);
+  hand_word(h, &f);
+  seals(h, true);
+}
+
+static bool is_proven(struct hand *h) {
+  struct frame f;
+  if (!says(h, &f, FRAME_PROOF) || !handshake_proven(&h->shake, f.proof))
     return false;
-  h->heard = f.hello;
-  h->sealed = (h->heard.flags & HELLO_ENCRYPT) != 0;
-  if (!hand_proof(h, secret, &proof))
+  seals(h, false);
+  return true;
+}
+
+bool hand_proves(struct hand *h, const struct secret *secret) {
+  struct frame f, heard;
+  hand_hello(h, &f);
+  if (h->dials)
+    hand_says_hello(h, &f);
+  if (!says(h, &heard, FRAME_HELLO))
     return false;
-  hand_frame(h, &proof);
-  return says(h, &f, FRAME_PROOF) && handshake_proven(&h->shake, f.proof);
+  h->heard = heard.hello;
+  if (!h->dials)
+    hand_says_hello(h, &f);
+  if (handshake_agree(&h->shake, secret, h->heard.public_key) < 0)
+    return false;
+  if (!h->dials)
+    says_proof(h);
+  if (!is_proven(h))
+    return false;
+  if (h->dials)
+    says_proof(h);
+  return true;
 }
 
 bool hand_joins(struct hand *h, const struct secret *secret) {
-  struct frame f;
-  if (!proves(h, secret) || !says(h, &f, FRAME_OFFER))
+  struct frame f = {.type = FRAME_TERMS};
+  if (!hand_proves(h, secret))
+    return false;
+  f.terms = h->wants;
+  hand_word(h, &f);
+  if (!says(h, &f, FRAME_TERMS))
+    return false;
+  h->sealed = (f.terms.flags & TERMS_ENCRYPT) != 0;
+  if (!says(h, &f, FRAME_OFFER))
     return false;
   const struct tcp_offer offer = {h->engine->options.ring, TCP_WINDOW};
   f = (struct frame){.type = FRAME_OFFER};
   memcpy(f.offer.bytes, &offer, sizeof offer);
   f.offer.length = sizeof offer;
-  hand_frame(h, &f);
+  hand_word(h, &f);
   return says(h, &f, FRAME_READY);
 }
 
@@ -165,11 +208,13 @@ bool hand_open(struct hand *h, const struct secret *secret) {
   uint8_t key[SEAL_KEY];
   if (!hand_joins(h, secret))
     return false;
-  hand_frame(h, &f);
+  hand_word(h, &f);
   hand_poll(h, events, 4);
+  h->wire.seal_in = h->wire.seal_out = NULL;
   handshake_end(&h->shake, h->key);
   handshake_seal(h->key, 0, h->dials, key);
   seal_begin(&h->out, key, seal_has_aes());
+  handshake_further(h->key);
   return true;
 }
 

@@ -12,7 +12,8 @@
 #include "seal.h"
 
 struct hand {
-  struct seal out;
+  struct seal out;               /* of the lane's stream 0 */
+  struct seal words[2];          /* of frames after the proofs: in, out */
   struct perigee_engine *engine; /* of the other side, */
   struct perigee_session *session;
   uint32_t id; /* and its session, as long as that lives */
@@ -20,10 +21,10 @@ struct hand {
   bool dials; /* this side does */
   struct handshake shake;
   struct hello heard;
-  uint8_t key[HANDSHAKE_KEY];
+  struct terms wants;         /* what it says in its TERMS */
+  uint8_t key[HANDSHAKE_KEY]; /* of the lane's further streams */
   bool sealed;
-  uint8_t bytes[4096]; /* heard, and not yet looked at */
-  uint32_t length;
+  struct wire wire;
 };
 
 /* Somebody is there; nobody has said a word. */
@@ -33,14 +34,18 @@ int hand_poll(struct hand *hand, struct perigee_event *events, int capacity);
 /* Bytes, as far as the socket takes them: how many. */
 size_t hand_say(struct hand *hand, const void *bytes, size_t length);
 void hand_frame(struct hand *hand, const struct frame *frame);
+/* The same, and it is part of the session's key. */
+void hand_word(struct hand *hand, const struct frame *frame);
 /* The next frame that the engine has said; false: there is none. */
 bool hand_hears(struct hand *hand, struct frame *frame);
 /* As it should be, with a fresh key; and said. */
-void hand_hello(struct hand *hand, struct frame *hello, bool secret);
+void hand_hello(struct hand *hand, struct frame *hello);
 void hand_says_hello(struct hand *hand, const struct frame *hello);
-/* After both have: the proof. */
+/* After both have: the proof, as somebody with that secret would make it. */
 bool hand_proof(struct hand *hand, const struct secret *secret,
                 struct frame *proof);
+/* Up to both proofs; false: it was refused. */
+bool hand_proves(struct hand *hand, const struct secret *secret);
 /* All of it, as it should be, but for its own READY; false: it was refused. */
 bool hand_joins(struct hand *hand, const struct secret *secret);
 /* And that: the session is open. */

@@ -15,7 +15,7 @@
 #include "handshake.h"
 #include "perigee.h"
 
-enum { DIALER, ACCEPTOR };
+enum { DIALER, ACCEPTOR }; /* side[0] dials */
 
 /* What travels: as much of a HELLO as is needed here. */
 struct words {
@@ -63,13 +63,13 @@ static void begin(struct side side[2], const char *one, const char *other) {
     assert_int_equal(handshake_begin(&s->handshake, i == DIALER, dream, NULL,
                                      s->words.challenge, s->words.public_key),
                      PERIGEE_OK);
-    handshake_said(&s->handshake, &s->words, sizeof s->words);
+    handshake_hello(&s->handshake, i == DIALER, &s->words, sizeof s->words);
   }
 }
 
 static int agree(struct side *s, const struct words *heard) {
-  int status = handshake_agree(&s->handshake, &s->secret, heard, sizeof *heard,
-                               heard->public_key);
+  handshake_hello(&s->handshake, !s->handshake.dialer, heard, sizeof *heard);
+  int status = handshake_agree(&s->handshake, &s->secret, heard->public_key);
   handshake_prove(&s->handshake, s->proof);
   return status;
 }
@@ -237,7 +237,7 @@ static void nothing_is_kept_for_longer_than_needed(void **state) {
   assert_true(blank(side[0].handshake.private_key, HANDSHAKE_KEY));
   handshake_end(&side[0].handshake, side[0].key);
   assert_true(blank(&side[0].handshake, sizeof side[0].handshake));
-  handshake_forget(&side[1].handshake, side[1].key);
+  handshake_forget(&side[1].handshake);
   assert_true(blank(&side[1].handshake, sizeof side[1].handshake));
 }
 
@@ -247,6 +247,107 @@ static void nothing_is_said_without_randomness(void **state) {
   assert_int_equal(handshake_begin(&side.handshake, true, no_dream, NULL,
                                    side.words.challenge, side.words.public_key),
                    PERIGEE_SYSTEM);
+}
+
+/* ---- What follows the proofs ---------------------------------------------- */
+
+static void say_to(struct side *s, bool by_dialer, const char *word) {
+  handshake_word(&s->handshake, by_dialer, word, (uint32_t)strlen(word));
+}
+
+/* Have both the same key, after these words of the dialer's were heard? */
+static bool agree_on(const char *said, const char *heard) {
+  struct side side[2];
+  begin(side, one, one);
+  meet(side);
+  for (int i = 0; i < 2; i++)
+    say_to(&side[i], false, "an offer");
+  say_to(&side[DIALER], true, said);
+  say_to(&side[ACCEPTOR], true, heard);
+  for (int i = 0; i < 2; i++)
+    handshake_end(&side[i].handshake, side[i].key);
+  return memcmp(side[0].key, side[1].key, HANDSHAKE_KEY) == 0;
+}
+
+static void every_word_is_in_the_sessions_key(void **state) {
+  (void)state;
+  assert_true(agree_on("ring 65536", "ring 65536"));
+  assert_false(agree_on("ring 65536", "ring 65537"));
+  assert_false(agree_on("ring 65536", ""));
+}
+
+static void as_is_who_said_them_and_when(void **state) {
+  (void)state;
+  struct side a[2], b[2];
+  dice = 1;
+  begin(a, one, one);
+  dice = 1;
+  begin(b, one, one);
+  meet(a);
+  meet(b);
+  say_to(&a[0], true, "one"), say_to(&a[0], true, "two");
+  say_to(&b[0], true, "two"), say_to(&b[0], true, "one");
+  say_to(&a[1], true, "one");
+  say_to(&b[1], false, "one");
+  for (int i = 0; i < 2; i++) {
+    handshake_end(&a[i].handshake, a[i].key);
+    handshake_end(&b[i].handshake, b[i].key);
+    assert_memory_not_equal(a[i].key, b[i].key, HANDSHAKE_KEY);
+  }
+}
+
+static void a_hello_that_is_said_again_takes_the_firsts_place(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, one, one);
+  side[DIALER].words.rest = 8; /* a cookie */
+  handshake_hello(&side[DIALER].handshake, true, &side[DIALER].words,
+                  sizeof side[DIALER].words);
+  meet(side);
+  assert_int_equal(trusts(side), 2);
+}
+
+static void each_side_seals_its_words_by_a_key_of_its_own(void **state) {
+  (void)state;
+  struct side side[2];
+  uint8_t key[2][2][HANDSHAKE_KEY];
+  begin(side, one, one);
+  meet(side);
+  for (int i = 0; i < 2; i++)
+    for (int by = 0; by < 2; by++)
+      handshake_seal_words(&side[i].handshake, by, key[i][by]);
+  assert_memory_equal(key[0], key[1], sizeof key[0]);
+  assert_memory_not_equal(key[0][0], key[0][1], HANDSHAKE_KEY);
+}
+
+/* Who dials a listener without a secret can say so. */
+static void who_has_no_secret_is_told_from_who_has_another(void **state) {
+  (void)state;
+  struct side side[2];
+  begin(side, one, "");
+  meet(side);
+  assert_true(handshake_bare(&side[0].handshake, side[1].proof));
+  begin(side, one, other);
+  meet(side);
+  assert_false(handshake_bare(&side[0].handshake, side[1].proof));
+}
+
+/* Nor do keys of further streams tell that of the first, nor back. */
+static void further_streams_have_another_key(void **state) {
+  (void)state;
+  uint8_t key[HANDSHAKE_KEY] = {1}, first[HANDSHAKE_KEY], now[HANDSHAKE_KEY];
+  handshake_seal(key, 0, true, first);
+  handshake_further(key);
+  handshake_seal(key, 0, true, now);
+  assert_memory_not_equal(first, now, HANDSHAKE_KEY);
+}
+
+static void tickets_have_keys_of_their_own(void **state) {
+  (void)state;
+  uint8_t key[HANDSHAKE_KEY] = {1}, a[HANDSHAKE_KEY], b[HANDSHAKE_KEY];
+  handshake_ticket(key, 7, a);
+  handshake_ticket(key, 8, b);
+  assert_memory_not_equal(a, b, HANDSHAKE_KEY);
 }
 
 static void streams_are_attached_by_number(void **state) {
@@ -295,6 +396,13 @@ int main(void) {
       cmocka_unit_test(sessions_have_keys_of_their_own),
       cmocka_unit_test(nothing_is_kept_for_longer_than_needed),
       cmocka_unit_test(nothing_is_said_without_randomness),
+      cmocka_unit_test(every_word_is_in_the_sessions_key),
+      cmocka_unit_test(as_is_who_said_them_and_when),
+      cmocka_unit_test(a_hello_that_is_said_again_takes_the_firsts_place),
+      cmocka_unit_test(each_side_seals_its_words_by_a_key_of_its_own),
+      cmocka_unit_test(who_has_no_secret_is_told_from_who_has_another),
+      cmocka_unit_test(further_streams_have_another_key),
+      cmocka_unit_test(tickets_have_keys_of_their_own),
       cmocka_unit_test(streams_are_attached_by_number),
       cmocka_unit_test(each_stream_and_direction_is_sealed_by_its_own),
   };

@@ -4,6 +4,7 @@
  * protocol or version, without a proof or with a wrong one. Each hears a
  * refusal at most and nothing else, and the listener's program is told.
  */
+#include "core.h"
 #include "door.h"
 
 #include <stdio.h>
@@ -55,18 +56,28 @@ static void other_versions_hear_which_are_known(void **state) {
   say(fd, bytes, FRAME_HEAD + body, NULL, 0);
   hear(&p, fd, &h, HEARD);
   assert_int_equal(h.count, 1);
-  is_refusal(&h.frame[0], PERIGEE_VERSION, "1 to 1 here, 7 to 9 there");
+  is_refusal(&h.frame[0], PERIGEE_VERSION, "2 to 2 here, 7 to 9 there");
   told(&p, PERIGEE_VERSION, "no common protocol version");
   close(fd);
   pair_drop(&p);
 }
 
+/* As far as anybody can follow: the refusal that comes after the listener's
+ * proof is sealed, by a key that only who has the secret knows. */
+static void heard_no_more(const struct heard *h) {
+  assert_int_equal(h->count, 2);
+  assert_int_equal(h->frame[0].type, FRAME_HELLO);
+  assert_int_equal(h->frame[1].type, FRAME_PROOF);
+  assert_true(h->cut);
+}
+
 /* What a stranger may not say before it has proven who it is. */
 static void who_skips_the_proof_hears_only_that(void **state) {
   (void)state;
-  static const int types[] = {FRAME_OFFER, FRAME_READY,  FRAME_WAKE,
-                              FRAME_HELLO, FRAME_LOOKUP, FRAME_FOUND,
-                              FRAME_LANE,  FRAME_PING,   FRAME_ATTACH};
+  static const int types[] = {FRAME_OFFER,  FRAME_READY, FRAME_WAKE,
+                              FRAME_HELLO,  FRAME_TERMS, FRAME_LOOKUP,
+                              FRAME_FOUND,  FRAME_LANE,  FRAME_PING,
+                              FRAME_ATTACH, FRAME_RETRY, FRAME_MOVE};
   struct pair p;
   struct heard h;
   open_with(&p, words, words);
@@ -78,9 +89,7 @@ static void who_skips_the_proof_hears_only_that(void **state) {
     say_frame(fd, &f, NULL, 0);
     say_frame(fd, &g, NULL, 0);
     hear(&p, fd, &h, HEARD);
-    assert_int_equal(h.count, 2);
-    assert_int_equal(h.frame[0].type, FRAME_HELLO);
-    is_refusal(&h.frame[1], PERIGEE_PROTOCOL, "before it was known");
+    heard_no_more(&h);
     told(&p, PERIGEE_PROTOCOL, "before it was known");
     close(fd);
   }
@@ -109,25 +118,7 @@ static void who_says_hello_by_something_else_hears_only_that(void **state) {
   pair_drop(&p);
 }
 
-/* Not what this engine is, nor by what it can be found on its host. */
-static void who_has_no_secret_hears_only_that(void **state) {
-  (void)state;
-  struct pair p;
-  struct heard h;
-  struct frame f = tcp_hello();
-  f.hello.flags = 0;
-  open_with(&p, words, words);
-  int fd = knock(&p);
-  say_frame(fd, &f, NULL, 0);
-  hear(&p, fd, &h, HEARD);
-  assert_int_equal(h.count, 1);
-  is_refusal(&h.frame[0], PERIGEE_DENIED, "who dials has none");
-  told(&p, PERIGEE_DENIED, "who dials has none");
-  close(fd);
-  pair_drop(&p);
-}
-
-static void a_wrong_proof_is_answered_by_no_proof(void **state) {
+static void a_wrong_proof_is_answered_by_nothing(void **state) {
   (void)state;
   struct pair p;
   struct heard h;
@@ -137,8 +128,7 @@ static void a_wrong_proof_is_answered_by_no_proof(void **state) {
   say_frame(fd, &f, NULL, 0);
   say_frame(fd, &proof, NULL, 0);
   hear(&p, fd, &h, HEARD);
-  assert_int_equal(h.count, 2);
-  is_refusal(&h.frame[1], PERIGEE_DENIED, "the secret, or the scope");
+  heard_no_more(&h);
   told(&p, PERIGEE_DENIED, "the secret, or the scope");
   close(fd);
   pair_drop(&p);
@@ -160,7 +150,9 @@ static void keys_that_agree_with_any_are_refused(void **state) {
   pair_drop(&p);
 }
 
-static void no_address_is_told_to_strangers(void **state) {
+/* A stranger who says all the right things hears versions, a nonce and what is
+ * drawn anew for each: nothing of what the engine is, or by what it is found. */
+static void strangers_are_told_nothing_else(void **state) {
   (void)state;
   struct pair p;
   struct heard h;
@@ -168,10 +160,49 @@ static void no_address_is_told_to_strangers(void **state) {
   open_with(&p, words, words);
   int fd = knock(&p);
   say_frame(fd, &f, NULL, 0);
-  hear(&p, fd, &h, 1);
-  assert_int_equal(h.frame[0].hello.probe_address, 0);
-  assert_int_equal(h.frame[0].hello.probe_value, 0);
+  hear(&p, fd, &h, 2);
+  assert_int_equal(h.frame[0].type, FRAME_HELLO);
+  assert_int_equal(h.frame[1].type, FRAME_PROOF);
+  const struct hello only = {.magic = HELLO_MAGIC,
+                             .version_min = PROTOCOL_MIN,
+                             .version_max = PROTOCOL_MAX};
+  struct hello heard = h.frame[0].hello;
+  assert_int_not_equal(heard.nonce, perigee_epoch(p.engine[1]));
+  heard.nonce = 0;
+  memset(heard.challenge, 0, sizeof heard.challenge);
+  memset(heard.public_key, 0, sizeof heard.public_key);
+  assert_memory_equal(&heard, &only, sizeof only);
   close(fd);
+  pair_drop(&p);
+}
+
+/* As are those who listen where another did: what the dialer says there is no
+ * proof, so there is nothing to try secrets on. */
+static void nor_are_those_who_only_listen(void **state) {
+  (void)state;
+  struct pair p;
+  struct heard h;
+  struct sockaddr_in in = loopback(0);
+  socklen_t length = sizeof in;
+  struct frame f = tcp_hello(), proof = {.type = FRAME_PROOF};
+  open_with(&p, words, words);
+  int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(door, (struct sockaddr *)&in, sizeof in), 0);
+  assert_int_equal(listen(door, 1), 0);
+  getsockname(door, (struct sockaddr *)&in, &length);
+  snprintf(p.address, sizeof p.address, "tcp://127.0.0.1:%d",
+           ntohs(in.sin_port));
+  int op = perigee_connect(p.engine[0], p.address, NULL, 5000 * MS);
+  int fd = accept(door, NULL, NULL);
+  say_frame(fd, &f, NULL, 0);
+  say_frame(fd, &proof, NULL, 0);
+  hear(&p, fd, &h, HEARD);
+  assert_int_equal(h.frame[0].type, FRAME_HELLO);
+  assert_int_equal(h.count, 2);
+  is_refusal(&h.frame[1], PERIGEE_DENIED, "the secret, or the scope");
+  ended(&p, 0, op, PERIGEE_DENIED);
+  close(fd);
+  close(door);
   pair_drop(&p);
 }
 
@@ -241,7 +272,7 @@ static void a_crowd_that_says_hello_keeps_nobody_out(void **state) {
   for (int i = 0; i < FEW; i++) {
     fds[i] = knock(&p);
     say_frame(fds[i], &f, NULL, 0);
-    hear(&p, fds[i], &h, 1);
+    hear(&p, fds[i], &h, 2);
     assert_int_equal(h.frame[0].type, FRAME_HELLO);
   }
   perigee_tell_refused(p.engine[1], -1);
@@ -250,6 +281,40 @@ static void a_crowd_that_says_hello_keeps_nobody_out(void **state) {
   hear(&p, fds[0], &h, HEARD); /* it came first */
   assert_int_equal(perigee_counters(p.engine[1], NULL)->refused, 1);
   for (int i = 0; i < FEW; i++)
+    close(fds[i]);
+  pair_drop(&p);
+}
+
+/* Where hellos crowd, the next has to be said twice, with what the listener
+ * said to the first, and from the same place. */
+static void a_crowd_has_to_come_back_with_a_cookie(void **state) {
+  (void)state;
+  enum { CROWD = 20 };
+  struct pair p;
+  struct heard h;
+  struct frame f = tcp_hello();
+  int fds[CROWD];
+  open_with(&p, words, words);
+  for (int i = 0; i < CROWD; i++)
+    fds[i] = knock(&p);
+  quiet(&p, 1000);
+  for (int again = 0; again < 2; again++) { /* the same word is no cookie */
+    say_frame(fds[0], &f, NULL, 0);
+    hear(&p, fds[0], &h, 1);
+    assert_int_equal(h.frame[0].type, FRAME_RETRY);
+  }
+  memcpy(f.hello.cookie, h.frame[0].retry.cookie, COOKIE);
+  say_frame(fds[1], &f, NULL, 0); /* somebody else's */
+  hear(&p, fds[1], &h, 1);
+  assert_int_equal(h.frame[0].type, FRAME_RETRY);
+  say_frame(fds[0], &f, NULL, 0);
+  hear(&p, fds[0], &h, 2);
+  assert_int_equal(h.frame[0].type, FRAME_HELLO);
+  perigee_tell_refused(p.engine[1], -1);
+  pair_dial(&p, p.session); /* and friends do */
+  friend_served(&p);
+  assert_true(p.session[0]->retried);
+  for (int i = 0; i < CROWD; i++)
     close(fds[i]);
   pair_drop(&p);
 }
@@ -278,10 +343,11 @@ int main(void) {
       cmocka_unit_test(other_versions_hear_which_are_known),
       cmocka_unit_test(who_skips_the_proof_hears_only_that),
       cmocka_unit_test(who_says_hello_by_something_else_hears_only_that),
-      cmocka_unit_test(who_has_no_secret_hears_only_that),
-      cmocka_unit_test(a_wrong_proof_is_answered_by_no_proof),
+      cmocka_unit_test(a_wrong_proof_is_answered_by_nothing),
       cmocka_unit_test(keys_that_agree_with_any_are_refused),
-      cmocka_unit_test(no_address_is_told_to_strangers),
+      cmocka_unit_test(strangers_are_told_nothing_else),
+      cmocka_unit_test(nor_are_those_who_only_listen),
+      cmocka_unit_test(a_crowd_has_to_come_back_with_a_cookie),
       cmocka_unit_test(they_are_told_of_now_and_then),
       cmocka_unit_test(a_crowd_that_says_hello_keeps_nobody_out),
       cmocka_unit_test(those_who_are_dialed_keep_nobody_out),

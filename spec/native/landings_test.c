@@ -279,7 +279,10 @@ static void many_end(struct many *m) {
 
 static void typed_heads_and_slices_stay_together(void **state) {
   struct many m = {.bytes = pattern(MANY * ROW, 11)};
-  pair_open(&m.p, *state);
+  struct perigee_options options;
+  variant_options(*state, &options);
+  options.typed = 16 * MIB;
+  pair_open_with(&m.p, *state, &options);
   places_open(&m.p, &m.s, MANY * ROW, m.bytes);
   for (int i = 0; i < MANY; i++)
     many_call(&m, i);

@@ -94,6 +94,24 @@ static void folders_of_others_are_denied(void **state) {
   assert_int_equal(perigee_folder(path("mine/inside")), PERIGEE_OK);
 }
 
+static void a_look_tells_whose_a_folder_is(void **state) {
+  (void)state;
+  assert_int_equal(perigee_folder_look(path("nothing")), PERIGEE_NOT_FOUND);
+  assert_int_equal(perigee_folder_look(path("nothing/in/it")),
+                   PERIGEE_NOT_FOUND);
+  assert_int_equal(mkdir(path("whose"), 0755), 0);
+  assert_int_equal(perigee_folder_look(path("whose")), PERIGEE_OK);
+  touch("no-folder");
+  assert_int_equal(perigee_folder_look(path("no-folder")), PERIGEE_DENIED);
+  assert_int_equal(symlink("whose", path("a-link")), 0);
+  assert_int_equal(perigee_folder_look(path("a-link")), PERIGEE_DENIED);
+  assert_int_equal(perigee_folder_look(path("a-link/.")), PERIGEE_OK);
+  if (geteuid() != 0)
+    return;
+  assert_int_equal(chown(path("whose"), 12345, 0), 0);
+  assert_int_equal(perigee_folder_look(path("whose")), PERIGEE_DENIED);
+}
+
 static void wrong_arguments_are_invalid(void **state) {
   (void)state;
   const char *const names[] = {"", ".", ".hidden", "a/b", "..", "a b", "\xc3"};
@@ -258,6 +276,7 @@ int main(int argc, char **argv) {
       test(folders_are_made_private),
       test(other_folders_are_denied),
       test(folders_of_others_are_denied),
+      test(a_look_tells_whose_a_folder_is),
       test(wrong_arguments_are_invalid),
       test(one_holder_at_a_time),
       test(links_are_not_followed),

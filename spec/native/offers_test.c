@@ -38,13 +38,13 @@ enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 /* An offer with these descriptors; its sender is cut off. */
 static void offer(struct pair *p, uint64_t ring, uint64_t outbox,
                   const int *fds, uint32_t count, uint32_t said) {
-  uint64_t words[2] = {ring, outbox};
-  struct frame hello = good_hello(), f = {.type = FRAME_OFFER};
+  uint64_t words[3] = {ring, outbox, 0};
+  struct frame f = {.type = FRAME_OFFER};
   f.offer.length = sizeof words;
   f.offer.fd_count = said;
   memcpy(f.offer.bytes, words, sizeof words);
   int fd = visit(p);
-  say_frame(fd, &hello, NULL, 0);
+  say_hello(fd);
   say_frame(fd, &f, fds, count);
   f.type = FRAME_READY;
   f.pull = 1;
@@ -113,14 +113,14 @@ static void frames_out_of_turn(void **state) {
     nulls[i] = null;
   for (int type = 1; type < FRAME_TYPES; type++)
     for (int turn = 0; turn < 3; turn++) {
-      struct frame hello = good_hello(), f = {.type = (uint16_t)type};
+      struct frame f = {.type = (uint16_t)type};
       if (type == FRAME_HELLO)
-        f = hello;
+        f = good_hello();
       if (type == FRAME_REFUSE)
         f.refuse.status = -1000;
       int fd = visit(&p);
       if (turn > 0)
-        say_frame(fd, &hello, NULL, 0);
+        say_hello(fd);
       say_frame(fd, &f, nulls, turn == 2 ? 4 : 0);
       say_frame(fd, &f, NULL, 0);
       until_cut(&p, fd);

@@ -19,9 +19,12 @@ enum { BULK = 3 * MIB };
 
 static struct between b;
 
-static void open_sides(struct pair *p, const char *secret, bool one, bool other,
+enum { ALL = PERIGEE_ENCRYPT_ALL, AUTH = PERIGEE_ENCRYPT_AUTH };
+enum { OFF = PERIGEE_ENCRYPT_OFF, DEFAULT = PERIGEE_ENCRYPT_DEFAULT };
+
+static void open_sides(struct pair *p, const char *secret, int one, int other,
                        uint32_t streams) {
-  bool encrypt[2] = {one, other};
+  int encrypt[2] = {one, other};
   *p = (struct pair){.variant = &tcp};
   for (int i = 0; i < 2; i++) {
     struct perigee_options o;
@@ -100,7 +103,7 @@ static void what_is_sealed_is_not_overheard(void **state) {
   (void)state;
   struct pair p;
   for (uint32_t streams = 1; streams <= 3; streams += 2) {
-    open_sides(&p, words, true, true, streams);
+    open_sides(&p, words, ALL, ALL, streams);
     call_and_answer(&p);
     read_and_write(&p);
     call_and_answer(&p);
@@ -115,7 +118,7 @@ static void what_is_sealed_is_not_overheard(void **state) {
 static void what_is_not_sealed_is_overheard(void **state) {
   (void)state;
   struct pair p;
-  open_sides(&p, words, false, false, 1);
+  open_sides(&p, words, OFF, OFF, 1);
   call_and_answer(&p);
   read_and_write(&p);
   settle(&p);
@@ -130,7 +133,7 @@ static void the_wish_of_one_side_is_enough(void **state) {
   struct pair p;
   const char *cipher = seal_has_aes() ? "AES-256-GCM" : "ChaCha20-Poly1305";
   for (int i = 0; i < 2; i++) {
-    open_sides(&p, words, i == 0, i == 1, 1);
+    open_sides(&p, words, i ? OFF : ALL, i ? ALL : AUTH, 1);
     call_and_answer(&p);
     settle(&p);
     assert_false(overheard());
@@ -143,11 +146,45 @@ static void the_wish_of_one_side_is_enough(void **state) {
   }
 }
 
+/* With MACs all is seen, and is what the peer said; of one side's wish, too. */
+static void what_has_macs_is_overheard_and_whole(void **state) {
+  (void)state;
+  struct pair p;
+  for (int i = 0; i < 2; i++) {
+    open_sides(&p, words, i ? OFF : AUTH, i ? AUTH : DEFAULT, 3);
+    call_and_answer(&p);
+    read_and_write(&p);
+    settle(&p);
+    assert_true(between_heard(&b, 0, asked, sizeof asked - 1));
+    for (int side = 0; side < 2; side++) {
+      struct perigee_session_info info;
+      perigee_session_info(p.session[side], &info);
+      assert_true(info.intact && !info.encrypted);
+      assert_non_null(strstr(info.security, "each chunk has a MAC"));
+      assert_non_null(
+          strstr(info.security, side == i ? "asked for here" : "by the peer"));
+    }
+    close_sides(&p);
+  }
+}
+
+/* Over loopback; beyond it that is spec/net's. */
+static void by_default_nothing_is_sealed_over_loopback(void **state) {
+  (void)state;
+  struct pair p;
+  open_sides(&p, words, DEFAULT, DEFAULT, 1);
+  call_and_answer(&p);
+  settle(&p);
+  assert_true(overheard());
+  assert_non_null(strstr(security(&p, 0), "not encrypted"));
+  close_sides(&p);
+}
+
 /* Then who only listens learns nothing; who it is, is not known. */
 static void without_a_secret_it_is_sealed_all_the_same(void **state) {
   (void)state;
   struct pair p;
-  open_sides(&p, "", true, false, 1);
+  open_sides(&p, "", ALL, OFF, 1);
   call_and_answer(&p);
   settle(&p);
   assert_false(overheard());
@@ -159,10 +196,10 @@ static void without_a_secret_it_is_sealed_all_the_same(void **state) {
 /* ---- What is changed ---------------------------------------------------- */
 
 /* The session ends, and not a byte more is taken for the peer's. */
-static void harmed(int harm, int side) {
+static void harmed(int harm, int side, int encrypt) {
   struct pair p;
   struct perigee_event e;
-  open_sides(&p, words, true, true, 1);
+  open_sides(&p, words, encrypt, OFF, 1);
   call_and_answer(&p);
   settle(&p);
   struct perigee_message m = {
@@ -198,19 +235,19 @@ static void harmed(int harm, int side) {
 static void what_is_changed_ends_the_session(void **state) {
   (void)state;
   for (int side = 0; side < 2; side++)
-    harmed(HARM_FLIP, side);
+    harmed(HARM_FLIP, side, ALL), harmed(HARM_FLIP, side, AUTH);
 }
 
 static void what_is_repeated_ends_the_session(void **state) {
   (void)state;
   for (int side = 0; side < 2; side++)
-    harmed(HARM_REPEAT, side);
+    harmed(HARM_REPEAT, side, ALL), harmed(HARM_REPEAT, side, AUTH);
 }
 
 static void what_is_left_out_ends_the_session(void **state) {
   (void)state;
   for (int side = 0; side < 2; side++)
-    harmed(HARM_DROP, side);
+    harmed(HARM_DROP, side, ALL), harmed(HARM_DROP, side, AUTH);
 }
 
 int main(void) {
@@ -218,6 +255,8 @@ int main(void) {
       cmocka_unit_test(what_is_sealed_is_not_overheard),
       cmocka_unit_test(what_is_not_sealed_is_overheard),
       cmocka_unit_test(the_wish_of_one_side_is_enough),
+      cmocka_unit_test(what_has_macs_is_overheard_and_whole),
+      cmocka_unit_test(by_default_nothing_is_sealed_over_loopback),
       cmocka_unit_test(without_a_secret_it_is_sealed_all_the_same),
       cmocka_unit_test(what_is_changed_ends_the_session),
       cmocka_unit_test(what_is_repeated_ends_the_session),

@@ -12,13 +12,18 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "perigee.h"
 #include "secret.h"
+#include "stretch.h"
+#include "vault.h"
 
 static const char words[] = "correct horse battery staple";
 static char folder[] = "/tmp/perigee-secret-XXXXXX";
@@ -173,6 +178,178 @@ static void what_is_no_file_is_refused(void **state) {
   unlink(link);
 }
 
+/* ---- Stretched, or not ------------------------------------------------------ */
+
+static void bytes_that_nobody_chose_are_told_by_their_form(void **state) {
+  (void)state;
+  static const char *const drawn[] = {
+      "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+      "9F86D081884C7D659A2FEAA0C55AD015A3BF4F1B2B0B822CD15D6C15B0F00A08",
+      "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
+      "n4bQgYhMfWWaL-qgxVrQFaO_TxsrC4Is0V1sFbDwCgg",
+      "\x9f\x86\xd0\x81\x88\x4c\x7d\x65\x9a\x2f\xea\xa0\xc5\x5a\xd0\x15"
+      "\xa3\xbf\x4f\x1b\x2b\x0b\x82\x2c\xd1\x5d\x6c\x15\xb0\xf0\x0a\x08"};
+  for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
+    assert_true(stretch_random(drawn[i], strlen(drawn[i])));
+}
+
+static void what_somebody_may_have_chosen_is_not_of_it(void **state) {
+  (void)state;
+  static const char *const chosen[] = {
+      words,
+      "0000000000000000000000000000000000000000000000000000000000000001",
+      "1234567890123456789012345678901234567890123", /* of base64's length, */
+      "correcthorsebatterystaplecorrecthorsebatter",
+      "Correcthorsebatterystaplecorrecthorsebatter=",
+      "abababababababababababababababA1abababababab",
+      "thirty-two letters and no random", /* and of 32 bytes */
+      "\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6"
+      "\xc3\xbc\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4\xc3\xb6\xc3\xbc\xc3\xa4"};
+  for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++)
+    assert_false(stretch_random(chosen[i], strlen(chosen[i])));
+}
+
+static int64_t worked(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Milliseconds against microseconds. */
+static void a_guess_costs_and_the_second_time_nothing(void **state) {
+  (void)state;
+  static const char drawn[] = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=";
+  int64_t start = worked();
+  struct secret first = loaded("chosen by somebody", "once");
+  int64_t stretched = worked() - start;
+  assert_true(stretched > 10000000);
+  start = worked();
+  assert_true(equal(loaded("chosen by somebody", "once"), first));
+  assert_true(worked() - start < stretched / 10);
+  start = worked();
+  assert_true(loaded(drawn, "once").set);
+  assert_true(worked() - start < stretched / 10);
+}
+
+static void what_is_remembered_is_of_one_text_and_scope(void **state) {
+  (void)state;
+  char text[32];
+  struct secret first = loaded(words, "a");
+  for (int i = 0; i < 20; i++) { /* more than are remembered */
+    snprintf(text, sizeof text, "secret number %06d", i);
+    assert_false(equal(loaded(text, "a"), first));
+  }
+  assert_true(equal(loaded(words, "a"), first));
+}
+
+/* ---- The environment ---------------------------------------------------------- */
+
+static void the_environments_text_is_taken_out(void **state) {
+  (void)state;
+  setenv("PERIGEE_SECRET", words, 1);
+  const char *value = getenv("PERIGEE_SECRET");
+  struct secret secret = loaded(NULL, "a");
+  assert_string_equal(getenv("PERIGEE_SECRET"), STRETCH_TAKEN);
+  for (size_t i = 1; i < sizeof words; i++)
+    assert_int_equal(value[i], 0);
+  assert_true(equal(loaded(NULL, "a"), secret)); /* for other engines, */
+  assert_true(equal(loaded(NULL, "b"), loaded(words, "b"))); /* of any scope */
+  setenv("PERIGEE_SECRET", "another one, set by the program", 1);
+  assert_false(equal(loaded(NULL, "a"), secret));
+  setenv("PERIGEE_SECRET", "", 1);
+  assert_false(loaded(NULL, "a").set);
+}
+
+static void a_reference_stays(void **state) {
+  (void)state;
+  written(words, sizeof words - 1, 0600);
+  setenv("PERIGEE_SECRET", option, 1);
+  assert_true(loaded(NULL, NULL).set);
+  assert_string_equal(getenv("PERIGEE_SECRET"), option);
+}
+
+/* It is none of its own, and no secret is not what its parent had. */
+static void a_child_is_told_that_it_was_taken(void **state) {
+  (void)state;
+  setenv("PERIGEE_SECRET", STRETCH_TAKEN, 1);
+  refused(NULL, PERIGEE_DENIED, "file:PATH");
+}
+
+/* Of this program, run once more with a secret in its first environment. */
+static int runs_with_a_secret(void) {
+  static char bytes[1 << 16];
+  struct secret secret;
+  if (!secret_library() ||
+      secret_load(NULL, NULL, &secret, reason, sizeof reason) < 0 ||
+      !secret.set)
+    return 1;
+  int fd = open("/proc/self/environ", O_RDONLY | O_CLOEXEC);
+  ssize_t length = read(fd, bytes, sizeof bytes);
+  close(fd);
+  if (length <= 0 || memmem(bytes, (size_t)length, words, 8))
+    return 2;
+  return memmem(bytes, (size_t)length, "PERIGEE_SECRET=*", 16) ? 0 : 3;
+}
+
+static void the_system_shows_it_no_more(void **state) {
+  (void)state;
+  setenv("PERIGEE_SECRET", words, 1);
+  pid_t child = fork();
+  if (child == 0) {
+    execl("/proc/self/exe", "secret_test", "again", NULL);
+    _exit(9);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+}
+
+/* ---- Locked memory ------------------------------------------------------------ */
+
+static void cells_are_blank_and_used_again(void **state) {
+  (void)state;
+  static const uint8_t blank[VAULT_LARGE];
+  struct vault vault = {.chunks = NULL};
+  size_t lengths[] = {1, VAULT_SMALL, VAULT_SMALL + 1, VAULT_LARGE};
+  for (size_t i = 0; i < 4; i++) {
+    uint8_t *cell = vault_take(&vault, lengths[i]);
+    assert_int_equal((uintptr_t)cell % 16, 0);
+    assert_memory_equal(cell, blank, lengths[i]);
+    memset(cell, 0xff, lengths[i]);
+    vault_give(&vault, cell, lengths[i]);
+    assert_ptr_equal(vault_take(&vault, lengths[i]), cell);
+    assert_memory_equal(cell, blank, lengths[i]);
+    vault_give(&vault, cell, lengths[i]);
+  }
+  assert_null(vault_take(&vault, VAULT_LARGE + 1));
+  vault_close(&vault);
+}
+
+/* As many as sessions may be: beyond what may be locked they are had all the
+ * same, and it is told. */
+static void keys_beyond_what_may_be_locked_are_had(void **state) {
+  (void)state;
+  enum { SESSIONS = 10000 };
+  struct rlimit before, none = {0, 0};
+  struct vault vault = {.chunks = NULL};
+  uint8_t **cells = calloc(SESSIONS, sizeof *cells);
+  getrlimit(RLIMIT_MEMLOCK, &before);
+  none.rlim_max = before.rlim_max;
+  for (int i = 0; i < SESSIONS; i++) {
+    if (i == SESSIONS / 2)
+      setrlimit(RLIMIT_MEMLOCK, &none);
+    assert_non_null(cells[i] = vault_take(&vault, VAULT_SMALL));
+    memset(cells[i], i, VAULT_SMALL);
+  }
+  setrlimit(RLIMIT_MEMLOCK, &before);
+  for (int i = 0; i < SESSIONS; i++)
+    assert_int_equal(cells[i][VAULT_SMALL - 1], (uint8_t)i);
+  if (geteuid() != 0) /* who may lock all it likes */
+    assert_true(vault.refused);
+  vault_close(&vault);
+  free(cells);
+}
+
 static void engines_tell_what_is_wrong_with_theirs(void **state) {
   (void)state;
   struct perigee_options o;
@@ -191,7 +368,10 @@ static void engines_tell_what_is_wrong_with_theirs(void **state) {
   perigee_engine_close(engine);
 }
 
-int main(void) {
+int main(int count, char **arguments) {
+  (void)arguments;
+  if (count > 1)
+    return runs_with_a_secret();
 #define test(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
   const struct CMUnitTest tests[] = {
       test(none_is_none),
@@ -202,6 +382,16 @@ int main(void) {
       test(files_that_others_may_open_are_denied),
       test(files_of_other_users_are_denied),
       test(what_is_no_file_is_refused),
+      test(bytes_that_nobody_chose_are_told_by_their_form),
+      test(what_somebody_may_have_chosen_is_not_of_it),
+      test(a_guess_costs_and_the_second_time_nothing),
+      test(what_is_remembered_is_of_one_text_and_scope),
+      test(the_environments_text_is_taken_out),
+      test(a_reference_stays),
+      test(a_child_is_told_that_it_was_taken),
+      test(the_system_shows_it_no_more),
+      test(cells_are_blank_and_used_again),
+      test(keys_beyond_what_may_be_locked_are_had),
       test(engines_tell_what_is_wrong_with_theirs),
   };
   return cmocka_run_group_tests_name("secret", tests, NULL, NULL);

@@ -43,8 +43,13 @@ struct frame good_hello(void) {
   f.hello = (struct hello){.magic = HELLO_MAGIC,
                            .version_min = PROTOCOL_MIN,
                            .version_max = PROTOCOL_MAX,
-                           .epoch = 1,
-                           .nonce = 2,
+                           .nonce = 2};
+  return f;
+}
+
+struct frame good_terms(void) {
+  struct frame f = {.type = FRAME_TERMS};
+  f.terms = (struct terms){.epoch = 1,
                            .ring = 65536,
                            .eager = 8192,
                            .message = PAYLOAD_MAX,
@@ -53,6 +58,12 @@ struct frame good_hello(void) {
                            .transports = 1,
                            .transport = {"shm"}};
   return f;
+}
+
+void say_hello(int fd) {
+  struct frame hello = good_hello(), terms = good_terms();
+  say_frame(fd, &hello, NULL, 0);
+  say_frame(fd, &terms, NULL, 0);
 }
 
 void friend_served(struct pair *p) {

@@ -31,6 +31,9 @@ void say(int fd, const void *bytes, size_t length, const int *fds,
          uint32_t count);
 void say_frame(int fd, const struct frame *f, const int *fds, uint32_t count);
 struct frame good_hello(void);
+struct frame good_terms(void);
+/* Both, as a peer over a Unix socket says them. */
+void say_hello(int fd);
 /* Polls until the listener has cut the connection; closes it here too. */
 void until_cut(struct pair *p, int fd);
 

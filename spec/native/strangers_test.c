@@ -100,18 +100,17 @@ static void hellos_that_do_not_fit_are_refused(void **state) {
   struct pair p;
   open_for_strangers(&p);
   for (int i = 0; i < 9; i++) {
-    struct frame f = good_hello();
-    struct hello *h = &f.hello;
+    struct frame hello = good_hello(), f = good_terms();
+    struct terms *h = &f.terms;
     switch (i) {
     case 0:
-      h->magic++;
+      hello.hello.magic++;
       break;
     case 1:
-      h->version_min = h->version_max = PROTOCOL_MAX + 1;
+      hello.hello.version_min = hello.hello.version_max = PROTOCOL_MAX + 1;
       break;
     case 2:
-      h->version_min = 0;
-      h->version_max = 0;
+      hello.hello.version_min = hello.hello.version_max = 0;
       break;
     case 3:
       h->ring = 0;
@@ -135,6 +134,7 @@ static void hellos_that_do_not_fit_are_refused(void **state) {
     if (i == 4)
       h->transports = 0;
     int fd = visit(&p);
+    say_frame(fd, &hello, NULL, 0);
     say_frame(fd, &f, NULL, 0);
     until_cut(&p, fd);
   }
@@ -151,11 +151,10 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
   open_for_strangers(&p);
   hurry(&p, true);
   int before = descriptors();
-  struct frame hello = good_hello();
   for (int i = 0; i < STRANGERS; i++) {
     fds[i] = visit(&p);
     if (i % 3 == 0)
-      say_frame(fds[i], &hello, NULL, 0);
+      say_hello(fds[i]);
     if (i % 3 == 1)
       say(fds[i], "GET / HTTP/1.0\r\n\r\n", 18, NULL, 0);
     if (i % 50 == 0)

@@ -49,7 +49,7 @@ static int open_scene(void **state) {
       perigee_region_alloc(s->engine, "region", SIZE, 3, NULL, &s->region), 0);
   memset(perigee_region_pointer(s->region), BEFORE, SIZE);
   hand_come(&s->hand, s->engine, true);
-  assert_true(hand_open(&s->hand, &s->engine->secret));
+  assert_true(hand_open(&s->hand, s->engine->secret));
   look(s, 8);
   hand_drop(&s->hand);
   return 0;
@@ -409,7 +409,7 @@ what_came_while_nobody_looked_shows_that_the_peer_lives(void **state) {
   const struct tcp_head word = {.type = TCP_WORD};
   struct hand hand;
   hand_come(&hand, engine, true);
-  assert_true(hand_open(&hand, &engine->secret));
+  assert_true(hand_open(&hand, engine->secret));
   engine_arm(engine);
   for (int i = 0; i < 16; i++)
     engine_progress(engine);
@@ -431,7 +431,7 @@ static void those_who_read_nothing_hold_up_a_close_together(void **state) {
   struct hand hands[PEERS];
   for (int i = 0; i < PEERS; i++) {
     hand_come(&hands[i], engine, true);
-    assert_true(hand_open(&hands[i], &engine->secret));
+    assert_true(hand_open(&hands[i], engine->secret));
   }
   int64_t before = passed;
   perigee_engine_close(engine);

@@ -48,7 +48,7 @@ static const struct sample accepted[] = {
     SAMPLE("\x08\x08", 2),
     SAMPLE("\x0a\x02\x00\x01", 1),
     SAMPLE("\x0c\x03\x01\x01\x00", 2),
-    SAMPLE("\x09\x01\x21k\x00", 1),
+    SAMPLE("\x09\x01\x21k\x01", 1),
     SAMPLE("\x0b\x01\x01\x01\x21k\x08", 1),
     SAMPLE("\x0d\x02\x01\x01\x21k\x0c\x02\x02", 1),
     SAMPLE("\x09\x02\x08\x08\x02" NAN_NUMBER, 1),
@@ -73,6 +73,7 @@ static const struct sample refused[] = {
     REFUSED("\x0a\x02\x00"), REFUSED("\x09\x01\x02"),
     REFUSED("\x0c\x03\x00"), REFUSED("\x0d\x02\x01\x00\x02"),
     REFUSED("\x09\x01\x00\x02"),              /* keys */
+    REFUSED("\x09\x01\x21k\x00"),             /* no value */
     REFUSED("\x09\x01" NAN_NUMBER "\x02"),
     REFUSED("\x0b\x01\x01\x00\x00\x01"),
 };
@@ -99,29 +100,6 @@ static void all_else_is_refused(void **state) {
                    PERIGEE_PROTOCOL);
 }
 
-static void strings_of_every_width(void **state) {
-  (void)state;
-  static uint8_t bytes[100016];
-  const size_t lengths[] = {0, 191, 192, 8127, 8128, 100000};
-  for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-    uint32_t tag = (uint32_t)lengths[i] + 32;
-    size_t at = 0;
-    if (tag < 0xe0) {
-      bytes[at++] = (uint8_t)tag;
-    } else if (tag < 0x1fe0) {
-      bytes[at++] = (uint8_t)(0xe0 | (tag - 0xe0) >> 8);
-      bytes[at++] = (uint8_t)(tag - 0xe0);
-    } else {
-      bytes[at++] = 0xff;
-      memcpy(bytes + at, &tag, 4);
-      at += 4;
-    }
-    assert_int_equal(scan(bytes, at + lengths[i]), 1);
-    if (lengths[i] > 0)
-      assert_int_equal(scan(bytes, at + lengths[i] - 1), PERIGEE_PROTOCOL);
-  }
-}
-
 static void depth_ends_at_64(void **state) {
   (void)state;
   uint8_t bytes[2 * 65];
@@ -134,12 +112,147 @@ static void depth_ends_at_64(void **state) {
   assert_int_equal(scan(bytes, 129), PERIGEE_PROTOCOL);
 }
 
+/* ---- Payloads that are made ----------------------------------------------- */
+
+static struct {
+  uint8_t bytes[1 << 20];
+  size_t length;
+} made;
+
+static void put(const void *bytes, size_t length) {
+  memcpy(made.bytes + made.length, bytes, length);
+  made.length += length;
+}
+
+static void put_number(uint32_t value) {
+  uint8_t two[] = {(uint8_t)(0xe0 | (value - 0xe0) >> 8),
+                   (uint8_t)(value - 0xe0)};
+  if (value < 0xe0) {
+    put(&(uint8_t){(uint8_t)value}, 1);
+  } else if (value < 0x1fe0) {
+    put(two, 2);
+  } else {
+    put("\xff", 1);
+    put(&value, 4);
+  }
+}
+
+static void put_table(const char *tag, uint32_t count) {
+  made.length = 0;
+  put(tag, 1);
+  put_number(count);
+}
+
+static int scanned(void) {
+  return perigee_typed_scan(made.bytes, made.length);
+}
+
+static void strings_of_every_width(void **state) {
+  (void)state;
+  const uint32_t lengths[] = {0, 191, 192, 8127, 8128, 100000};
+  for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    made.length = 0;
+    put_number(lengths[i] + 32);
+    made.length += lengths[i];
+    assert_int_equal(scan(made.bytes, made.length), 1);
+    if (lengths[i] > 0)
+      assert_int_equal(scan(made.bytes, made.length - 1), PERIGEE_PROTOCOL);
+  }
+}
+
+/* ---- What values cost ---------------------------------------------------- */
+
+static void values_end_at_250(void **state) {
+  (void)state;
+  const uint8_t nils[251] = {0};
+  assert_int_equal(scan(nils, 250), 250);
+  assert_int_equal(scan(nils, 251), PERIGEE_TOO_LARGE);
+}
+
+static int list(uint32_t count, const char *item, size_t length) {
+  put_table("\x0a", count);
+  for (uint32_t i = 0; i < count; i++)
+    put(item, length);
+  return scanned();
+}
+
+static void memory_ends_at_eight_times(void **state) {
+  (void)state;
+  enum { COUNT = 0x1fe0 }; /* the least that has five bytes */
+  assert_int_equal(list(COUNT, "\x08", 1), PERIGEE_TOO_LARGE);
+  assert_int_equal(list(COUNT, "\x00", 1), 1);
+  assert_int_equal(list(100000, "\x00", 1), 1);
+  assert_int_equal(list(100000,
+                        "\x21"
+                        "a",
+                        2),
+                   1); /* one string */
+  assert_int_equal(list(100000, NUMBER("\xf0", "\x3f"), 9), 1);
+  assert_int_equal(list(COUNT, "\x09\x01\x21k\x01", 5), PERIGEE_TOO_LARGE);
+  assert_int_equal(list(COUNT, "\x0c\x02" NUMBER("\xf0", "\x3f"), 11), 1);
+}
+
+static void many_short_strings_are_too_much(void **state) {
+  (void)state;
+  put_table("\x0a", 20000);
+  for (uint32_t i = 0; i < 20000; i++) {
+    put("\x23", 1);
+    put(&i, 3);
+  }
+  assert_int_equal(scanned(), PERIGEE_TOO_LARGE);
+}
+
+static uint32_t turned(uint32_t value, int bits) {
+  return value << bits | value >> (32 - bits);
+}
+
+/* lj_tab.c: where a number has its place. */
+static uint32_t place(double key) {
+  uint64_t bits;
+  memcpy(&bits, &key, 8);
+  uint32_t b = (uint32_t)(bits >> 32) << 1, a = (uint32_t)bits ^ b;
+  b = turned(b, 14);
+  a -= b;
+  b = turned(b, 5) ^ a;
+  return b - turned(a, 13);
+}
+
+/* A table of count pairs, whose keys all have one of the first places. */
+static int pairs(uint32_t count, uint32_t places) {
+  uint32_t nodes = 1;
+  while (nodes < count)
+    nodes *= 2;
+  put_table("\x09", count);
+  for (int32_t key = 1; count > 0; key++) {
+    double number = key;
+    if ((place(number) & (nodes - 1)) >= places)
+      continue;
+    put("\x07", 1);
+    put(&number, 8);
+    put("\x02", 1);
+    count--;
+  }
+  return scanned();
+}
+
+static void colliding_numbers_are_too_much(void **state) {
+  (void)state;
+  assert_int_equal(pairs(0x1fe0, UINT32_MAX), 1);
+  assert_int_equal(pairs(0x1fe0, 64), PERIGEE_TOO_LARGE);
+  assert_int_equal(pairs(200, 1), PERIGEE_TOO_LARGE);
+  assert_int_equal(pairs(60, 1), 1); /* few may be as they like */
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_sent_is_accepted),
       cmocka_unit_test(all_else_is_refused),
       cmocka_unit_test(strings_of_every_width),
       cmocka_unit_test(depth_ends_at_64),
+      cmocka_unit_test(values_end_at_250),
+      cmocka_unit_test(memory_ends_at_eight_times),
+      cmocka_unit_test(many_short_strings_are_too_much),
+      cmocka_unit_test(colliding_numbers_are_too_much),
   };
   return cmocka_run_group_tests_name("typed", tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@ local O_CLOEXEC = 0x80000
 local DEVICE = "cable" -- the name of either end
 
 local M = { NEAR = "10.77.7.1", FAR = "10.77.7.2",
-            SECRET = "a secret of these specs" }
+            SECRET = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=" }
 
 -- dead_after of these specs, and what a slow machine may need beyond it.
 M.DEAD = math.min(6, (1 + cases.slow) / 2)

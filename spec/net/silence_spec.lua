@@ -13,7 +13,7 @@ local LARGE = 2 ^ 24
 
 local function serving(child, perigee_, _, listen, dead, encrypt)
   require("spec.net.worker").serve(child, perigee_, {
-    listen = listen, secret = "a secret of these specs",
+    listen = listen, secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
     encrypt = encrypt == "true", dead_after = tonumber(dead) })
 end
 

@@ -11,16 +11,17 @@ local BOUND = 2 * DEAD + hosts.MORE -- a hello, and then silence
 local SIZE = 2 ^ 22
 
 -- Bytes that each side has said at the ends of its steps, and in their midst.
-local HELLO, PROOF, READY = 336, 376, 420
-local SETTING_UP = { 0, 1, 100, HELLO, HELLO + 20, PROOF, PROOF + 10, READY - 1,
-                     READY, READY + 10 }
+local HELLO, PROOF, READY = 120, 160, 576
+local SETTING_UP = { 0, 1, 100, HELLO, HELLO + 20, PROOF, PROOF + 10,
+                     PROOF + 340, READY - 1, READY, READY + 10 }
 local ATTACHING = { 0, 1, 30, 56, 60, 100, 5000 }
 local IN_BULK = { 2 ^ 16, 2 ^ 20 }
 
 local function serving(child, perigee_, _, dead)
   local w = require "spec.net.worker"
   w.serve(child, perigee_, { listen = "tcp://10.77.7.2:0",
-    secret = "a secret of these specs", dead_after = tonumber(dead),
+    secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
+      dead_after = tonumber(dead),
     engine = { hello_timeout = tonumber(dead) } })
 end
 
@@ -34,7 +35,8 @@ end
 -- Dials what it is told, and is at it until it is ended.
 local function dialing(child, perigee_, _, dead)
   local agent = assert(child.cases.agent(nil, {
-    secret = "a secret of these specs", dead_after = tonumber(dead),
+    secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
+      dead_after = tonumber(dead),
     streams = 2 }))
   child.say("ready")
   local proxy = agent:proxy(child.hear(), "x", { timeout = 5 })

@@ -25,7 +25,9 @@ local CROWD = crowd_of(math.max(2000, 10000 * cases.scale * 50))
 
 local function serving(child, perigee_)
   require("spec.net.worker").serve(child, perigee_, {
-    listen = "tcp://127.0.0.1:0", secret = "a secret of these specs" })
+    listen = "tcp://127.0.0.1:0",
+      secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="
+      })
 end
 
 -- Connects count times, says text, and stays or leaves.
@@ -205,7 +207,8 @@ describe("a server that strangers come to", function()
     for i = 1, 4 do
       others[i] = process.start(function(other, perigee_, _, where)
         local own = assert(other.cases.agent(nil, {
-          secret = "a secret of these specs", transport = "tcp" }))
+          secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
+            transport = "tcp" }))
         local proxy = assert(own:proxy(where, "x", { timeout = 60 }))
         for _ = 1, 200 do proxy.async:echo(("z"):rep(8000)) end
         for _ = 1, 20 do proxy.async:get(2 ^ 24, 1) end

@@ -38,6 +38,7 @@ describe("between two hosts", function()
   } do
     it(name .. " cross the cable", function()
       local address = start(hosts.SECRET)
+      options.encrypt = options.encrypt or false -- by default it would be
       local near = agent(options)
       local proxy = assert(near:proxy(address, "x", { timeout = 30 }))
       local session = assert(near:session(address))
@@ -52,9 +53,18 @@ describe("between two hosts", function()
     end)
   end
 
+  it("all is sealed if nobody says otherwise", function()
+    local address = start(hosts.SECRET)
+    local near = agent {}
+    assert.equal(5, (assert(near:proxy(address, "x")):same(5)))
+    local told = assert(near:session(address)):explain()
+    assert.matches("sealed", told.carrier, 1, true)
+    assert.matches("by default, beyond loopback", told.security, 1, true)
+  end)
+
   it("the wish of one side to seal is enough", function()
     local address = start(hosts.SECRET, true)
-    local near = agent {}
+    local near = agent { encrypt = false }
     assert.equal(5, (assert(near:proxy(address, "x")):same(5)))
     local told = assert(near:session(address)):explain()
     assert.matches("sealed", told.carrier, 1, true)

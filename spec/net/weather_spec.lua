@@ -12,7 +12,9 @@ local BOUND = 30 * hosts.MORE
 
 local function serving(child, perigee_)
   require("spec.net.worker").serve(child, perigee_, {
-    listen = "tcp://10.77.7.2:0", secret = "a secret of these specs" })
+    listen = "tcp://10.77.7.2:0",
+      secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="
+      })
 end
 
 -- True, or nil and why there is no bad weather here.

@@ -140,7 +140,7 @@ describe("endpoints", function()
       local a, b = endpoints.pair(near, far)
       local bytes = endpoints.unpack(b:info())
       assert.equal(b:info(), endpoints.pack(bytes))
-      refused("version", a, endpoints.pack("\2" .. bytes:sub(2)))
+      refused("version", a, endpoints.pack("\9" .. bytes:sub(2)))
       local function with(at, text)
         return endpoints.pack(bytes:sub(1, at) .. text
           .. bytes:sub(at + #text + 1))

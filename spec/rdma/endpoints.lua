@@ -34,8 +34,8 @@ function M.pack(bytes)
 end
 
 -- Where the fields of its hello are: after a version and a frame's head, behind
--- the magic number, two versions, epoch and features.
-M.HELLO_VERSION_MIN, M.NONCE, M.OFFER_VERSION = 20, 44, 356
+-- the magic number and two versions; that of the offer is behind the terms.
+M.HELLO_VERSION_MIN, M.NONCE, M.OFFER_VERSION = 20, 28, 452
 
 local function nonce(endpoint)
   local at = M.unpack(endpoint:info()):sub(M.NONCE + 1, M.NONCE + 8)

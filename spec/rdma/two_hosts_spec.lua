@@ -9,7 +9,8 @@ local worker = require "spec.net.worker"
 
 local function serving(child, perigee_, _, rdma, encrypt)
   require("spec.net.worker").serve(child, perigee_, {
-    listen = "tcp://10.77.7.2:0", secret = "a secret of these specs",
+    listen = "tcp://10.77.7.2:0",
+      secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
     dead_after = 6, encrypt = encrypt == "true",
     engine = { rdma = rdma, hello_timeout = 15 } })
 end

@@ -49,7 +49,9 @@ local function command_of(self, worker, bytes)
   if options.no_inbox then add "--no-inbox" end
   if options.streams then add("--streams", options.streams) end
   if options.dead_after then add("--dead-after", options.dead_after) end
-  if options.encrypt then add "--encrypt" end
+  if options.encrypt then
+    add(options.encrypt == "auth" and "--auth" or "--encrypt")
+  end
   return command
 end
 
@@ -70,12 +72,25 @@ function Driver:ready()
   return tonumber(since)
 end
 
--- Strangers that meet over TCP prove that they know the same secret.
-local function start_worker(self, worker, bytes)
-  if self.options.at and not os.getenv "PERIGEE_SECRET" then
-    process.setenv("PERIGEE_SECRET", ("%s-%.0f-%.17g"):format(
-      self.folder, process.now(), math.random()))
+-- Strangers that meet over TCP prove that they know the same secret. It is in a
+-- file, as an engine takes a text out of the environment, and workers are
+-- started again later.
+local function share_secret(self)
+  local text = os.getenv "PERIGEE_SECRET"
+  if text and text:match "^file:" or not (text or self.options.at) then
+    return
   end
+  local path = self.folder .. "/secret"
+  assert(os.execute(("umask 077; : > '%s'"):format(path)) == 0)
+  local file = assert(io.open(path, "w"))
+  file:write(text or ("%s-%.0f-%.17g"):format(self.folder, process.now(),
+                                              math.random()))
+  file:close()
+  process.setenv("PERIGEE_SECRET", "file:" .. path)
+end
+
+local function start_worker(self, worker, bytes)
+  share_secret(self)
   self.path, self.bytes = worker, bytes
   self:launch()
   self:ready()
@@ -145,6 +160,7 @@ end
 function Driver:stop()
   if self.agent then self.agent:close() end
   if self.worker then self.worker:stop() end
+  os.remove(self.folder .. "/secret")
   process.remove_folder(self.folder, M.SOCKETS)
 end
 

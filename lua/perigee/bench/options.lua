@@ -88,6 +88,7 @@ local function tcp_options(parser)
   parser:option("--dead-after", "Over TCP: seconds until the silent are dead.")
     :convert(positive)
   parser:flag("--encrypt", "Over TCP: what is sent is sealed.")
+  parser:flag("--auth", "Over TCP: what is sent has MACs, and is not sealed.")
 end
 
 local function tcp_places(parser)
@@ -198,7 +199,7 @@ function M.engine(given, rdma)
   return {
     spin = given.spin, rdma = rdma ~= "" and rdma or nil,
     streams = given.streams, dead_after = given.dead_after,
-    encrypt = given.encrypt or nil,
+    encrypt = given.auth and "auth" or given.encrypt or false,
   }
 end
 

@@ -3,8 +3,22 @@
 -- for each live name a lock, held for life, and a socket.
 --
 --   $XDG_RUNTIME_DIR/perigee/SCOPE/, or without that variable
---   $TMPDIR or /tmp, then perigee-UID/SCOPE/
+--   $TMPDIR or /tmp, then perigee-UID/SCOPE/, or where that is another's
+--   $HOME/.cache/perigee/HOST/SCOPE/
+--
+-- Anybody can write where temporary files are, and may make our folder there
+-- first; nobody else can at home, which other hosts may share. All processes of
+-- a user choose alike, whenever they look:
+--
+--   the temporary one   and home's    is chosen
+--   is this user's      as it may be  the temporary one
+--   is missing          is missing    the temporary one, to be made
+--   is missing          is there      home's
+--   is another's        as it may be  home's
+--
+-- So once home's is there, to take the other's folder away calls nobody back.
 local errors = require "perigee.errors"
+local log = require "perigee.log"
 local native = require "perigee.native"
 
 local C = native.C
@@ -12,78 +26,171 @@ local C = native.C
 local M = {}
 
 -- Somebody who gives the last name back may remove the folder between our
--- making it and our taking a name in it.
+-- making it and our taking a name in it; others may make theirs meanwhile.
 local ATTEMPTS = 10
 
---- The folder of all scopes of a user (nil: this one) in an environment.
-function M.base(getenv, uid)
-  local runtime = getenv("XDG_RUNTIME_DIR")
-  if runtime and runtime:sub(1, 1) == "/" then return runtime .. "/perigee" end
-  local temporary = getenv("TMPDIR")
-  if not temporary or temporary:sub(1, 1) ~= "/" then temporary = "/tmp" end
-  return ("%s/perigee-%d"):format((temporary:gsub("/+$", "")),
-                                  uid or native.uid())
+-- ---- Choosing ---------------------------------------------------------------
+
+local LOOKS = { [C.PERIGEE_OK] = "own", [C.PERIGEE_NOT_FOUND] = "missing",
+                [C.PERIGEE_DENIED] = "other" }
+
+local function host()
+  local file = io.open "/proc/sys/kernel/hostname"
+  local name = file and file:read "*l" or ""
+  if file then file:close() end
+  return name
 end
+
+--- What a choice is made by: getenv(name), uid, host() and look(path), which is
+-- "own" (a folder of this user's), "missing" or "other".
+M.system = {
+  getenv = os.getenv, uid = native.uid(), host = host,
+  look = function(path) return LOOKS[C.perigee_folder_look(path)] end,
+}
+
+local function absolute(world, name)
+  local path = world.getenv(name)
+  return path and path:sub(1, 1) == "/" and path or nil
+end
+
+local function temporary(world)
+  local path = absolute(world, "TMPDIR") or "/tmp"
+  return ("%s/perigee-%d"):format((path:gsub("/+$", "")), world.uid)
+end
+
+-- nil: there is no home, or it is another's.
+local function at_home(world)
+  local home = absolute(world, "HOME")
+  if not home or world.look(home .. "/.") ~= "own" then return nil end
+  local name = world.host():match "^[^.]*":gsub("[^%w_-]", "_")
+  return ("%s/.cache/perigee/%s"):format(home:gsub("/+$", ""), name)
+end
+
+--- The folder of all scopes in a world (nil: this one), and, if it is not there
+-- that it would be, but for another's: where.
+function M.base(world)
+  world = world or M.system
+  local runtime = absolute(world, "XDG_RUNTIME_DIR")
+  if runtime then return runtime .. "/perigee" end
+  local first = temporary(world)
+  local there = world.look(first)
+  if there == "own" then return first end
+  local home = at_home(world)
+  if not home or there == "missing" and world.look(home) ~= "own" then
+    return first
+  end
+  return home, first
+end
+
+-- ---- Folders ----------------------------------------------------------------
 
 --- The folder of a scope, whether it is there or not.
 function M.path(scope)
-  return M.base(os.getenv) .. "/" .. scope
+  return M.base() .. "/" .. scope
+end
+
+local function socket(path, name)
+  return "unix:" .. path .. "/" .. name .. ".sock"
 end
 
 --- Where the agent of that name listens.
 function M.address(scope, name)
-  return "unix:" .. M.path(scope) .. "/" .. name .. ".sock"
+  return socket(M.path(scope), name)
 end
 
 local function folder(path)
   local status = C.perigee_folder(path)
   if status >= 0 then return true end
   local why = status == C.PERIGEE_DENIED
-    and "it must be a folder of this user's, with no access for others"
+    and "it must be a folder of this user's, with no access for others (or "
+      .. "name another, by XDG_RUNTIME_DIR)"
     or status == C.PERIGEE_SYSTEM and "it cannot be made or looked at"
     or errors.text(status)
   return nil, errors.new(errors.kind(status),
     ("the registry's folder %s: %s"):format(path, why), false)
 end
 
---- Makes or checks the scope's folder: true, or nil and an error (kind denied).
-function M.prepare(scope)
-  local fine, err = folder(M.base(os.getenv))
+local warned
+
+local function warn(base, instead_of)
+  if not instead_of or warned then return end
+  warned = true
+  log.write("warning", ("%s is another user's, or was: names of agents are in "
+    .. "%s"):format(instead_of, base))
+end
+
+-- Who has just made the temporary folder while somebody went home goes there,
+-- too. In between others may have made theirs: then once more.
+local function made()
+  local base, instead_of, fine, err
+  for _ = 1, ATTEMPTS do
+    base, instead_of = M.base()
+    local home = not instead_of and M.system.look(base) == "missing"
+      and base == temporary(M.system) and at_home(M.system)
+    fine, err = folder(base)
+    if fine and home and M.system.look(home) == "own" then os.remove(base) end
+    if base == M.base() then break end
+  end
   if not fine then return nil, err end
-  return folder(M.path(scope))
+  warn(base, instead_of)
+  return base
+end
+
+--- Makes or checks the scope's folder: its path, or nil and an error (kind
+-- denied).
+function M.prepare(scope)
+  local base, err = made()
+  if not base then return nil, err end
+  local path = base .. "/" .. scope
+  local fine, why = folder(path)
+  if not fine then return nil, why end
+  return path
+end
+
+-- ---- Names ------------------------------------------------------------------
+
+local held = {}                         -- by descriptor: the folder
+
+local function hold(scope, name)
+  local path, err = M.prepare(scope)
+  if not path then return nil, err end
+  local address = socket(path, name)
+  local length = #address - #"unix:"
+  if length > C.PERIGEE_ADDRESS_MAX then
+    return nil, errors.new("too_large", ("the path of its socket has %d bytes, "
+      .. "more than %d: %s"):format(length, tonumber(C.PERIGEE_ADDRESS_MAX),
+        address), false)
+  end
+  local descriptor = C.perigee_name_hold(path, name)
+  if descriptor >= 0 then held[descriptor] = path end
+  return descriptor, address
 end
 
 --- Takes name in scope for this process: what release takes and the address to
 -- listen at; or nil and an error (kind name_taken while a live owner has it,
 -- too_large if the address is).
 function M.hold(scope, name)
-  local address = M.address(scope, name)
-  local doing = ("taking the name %s in scope %s"):format(name, scope)
-  local length = #address - #"unix:"
-  if length > C.PERIGEE_ADDRESS_MAX then
-    return nil, errors.new("too_large", ("%s: the path of its socket has %d "
-      .. "bytes, more than %d: %s"):format(doing, length,
-        tonumber(C.PERIGEE_ADDRESS_MAX), address), false)
-  end
-  local descriptor
+  local doing = ("taking the name %s in scope %s: "):format(name, scope)
+  local descriptor, address
   for _ = 1, ATTEMPTS do
-    local fine, err = M.prepare(scope)
-    if not fine then return nil, err end
-    descriptor = C.perigee_name_hold(M.path(scope), name)
+    descriptor, address = hold(scope, name)
     if descriptor ~= C.PERIGEE_SYSTEM then break end
   end
-  if descriptor < 0 then
+  if not descriptor then
+    return nil, errors.new(address.kind, doing .. address.message, false)
+  elseif descriptor < 0 then
     local why = descriptor == C.PERIGEE_NAME_TAKEN
       and "a live process holds it" or errors.text(descriptor)
-    return nil, errors.new(errors.kind(descriptor), doing .. ": " .. why, false)
+    return nil, errors.new(errors.kind(descriptor), doing .. why, false)
   end
   return descriptor, address
 end
 
 --- Gives a name back; its files go, and the scope's folder with its last name.
-function M.release(scope, descriptor)
+function M.release(_, descriptor)
   C.perigee_name_release(descriptor)
-  os.remove(M.path(scope))              -- a folder goes only if it is empty
+  os.remove(held[descriptor])           -- a folder goes only if it is empty
+  held[descriptor] = nil
 end
 
 return M

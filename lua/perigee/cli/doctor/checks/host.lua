@@ -10,11 +10,22 @@ local GROUP_AND_OTHERS = 0x3f
 
 -- ---- The registry's folder ------------------------------------------------
 
+-- Also instead of which other, if it is; or nil and why.
 local function registry_folder(machine)
   local registry, why = machine:module "perigee.registry.folder"
   if not registry then return nil, why:match "^[^\n]*" end
-  return registry.base(function(name) return machine:getenv(name) end,
-                       machine.uid)
+  return registry.base {
+    getenv = function(name) return machine:getenv(name) end,
+    uid = machine.uid,
+    host = function()
+      return machine:read "/proc/sys/kernel/hostname" or ""
+    end,
+    look = function(path)
+      local entry = machine:stat(path)
+      local own = entry and entry.kind == "folder" and entry.uid == machine.uid
+      return own and "own" or entry and "other" or "missing"
+    end,
+  }
 end
 
 -- What is wrong with a folder that is there; nil if nothing is.
@@ -48,14 +59,19 @@ local function missing(machine, path)
 end
 
 local function registry(machine)
-  local path, why = registry_folder(machine)
-  if not path then return verdict.unknown(why) end
+  local path, other = registry_folder(machine)
+  if not path then return verdict.unknown(other) end
   local scope = path .. "/" .. (machine:getenv "PERIGEE_SCOPE" or "default")
   local names = machine:glob(scope .. "/*.sock")
   for _, folder in ipairs { path, scope } do
     local entry = machine:stat(folder)
     local wrong = entry and entry_verdict(machine, folder, entry)
     if wrong then return wrong end
+  end
+  if other then
+    return note(("%s, %d names, as %s is another user's, or was"):format(scope,
+      #names, other), "name a folder that nobody else can make, for all agents",
+      "export XDG_RUNTIME_DIR=/run/user/" .. machine.uid)
   end
   if not machine:stat(path) then return missing(machine, path) end
   return ok(("%s, %d names"):format(scope, #names))

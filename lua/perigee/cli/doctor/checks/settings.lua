@@ -6,6 +6,7 @@ local ok, note, warning, problem =
   verdict.ok, verdict.note, verdict.warning, verdict.problem
 
 local SECRET_LEAST, SECRET_MOST = 16, 4096
+local WEAK_BITS = 80
 
 local TRANSPORTS = { auto = true, shm = true, verbs = true, tcp = true }
 
@@ -115,6 +116,24 @@ end
 
 -- ---- The secret -----------------------------------------------------------
 
+-- Who dials a listener can try secrets at home, at some ten a second for each
+-- core, as the library stretches them. As many bits as so many letters of so
+-- few kinds can have at most.
+local function is_weak(text)
+  local seen, kinds = {}, 0
+  for letter in text:gmatch "." do
+    kinds = kinds + (seen[letter] and 0 or 1)
+    seen[letter] = true
+  end
+  return kinds < 8 or #text * math.log(kinds) / math.log(2) < WEAK_BITS
+end
+
+local function weak(what, path)
+  return warning(what .. ": it is short, or of few different letters",
+    "take 32 random bytes", ("(umask 077; head -c 32 /dev/urandom | base64 > "
+    .. "%s)"):format(path))
+end
+
 local function secret_file(machine, path)
   local entry = machine:stat(path)
   if not entry then
@@ -144,6 +163,9 @@ local function secret_file(machine, path)
       SECRET_LEAST, SECRET_MOST), "write another one to it",
       "head -c 32 /dev/urandom | base64 > " .. path)
   end
+  if is_weak(machine:read(path) or "") then
+    return weak(path .. " can be guessed", path)
+  end
   return ok(path .. ", closed to others")
 end
 
@@ -158,6 +180,10 @@ local function secret(machine)
     return problem(("%d bytes in the environment, not %d to %d"):format(#value,
       SECRET_LEAST, SECRET_MOST), "take another one, and put it into a file",
       "(umask 077; head -c 32 /dev/urandom | base64 > ~/.perigee-secret)")
+  end
+  if is_weak(value) then
+    return weak("in the environment itself, and can be guessed",
+                "~/.perigee-secret")
   end
   return note("in the environment itself",
     "put it into a file that only its user can read, and set PERIGEE_SECRET to "

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shares.h - who holds how much of what an engine has: the accounts of each
+ * session, of all sessions of one peer, and of the engine, in a tree of three
+ * levels. What is held is counted in one place, where it is taken, and taken
+ * off in one, where it is given back.
+ *
+ * A peer may hold `least` of a thing as long as there is any, and beyond that
+ * `factor` times what nobody holds, less a reserve. So one that is alone has
+ * factor / (factor + 1) of nearly everything, each that comes finds something
+ * free, and what none but newcomers may touch stays theirs: the thresholds by
+ * which switches share one memory among their ports.
+ *
+ * Who is one peer, of those that are known:
+ *   over a Unix socket   a process, by the kernel's word. All who may come are
+ *                        of one user there, honest or not, so the user would be
+ *                        one peer with those that it is to be kept from.
+ *   over TCP             an address (of IPv6: its network of 64 bits);
+ *   from this host       the agent (its epoch), as all here have one address.
+ *                        It is the peer's word: who changes it is a newcomer
+ *                        each time, and such share what others have left.
+ *   without a socket     each session.
+ */
+#ifndef SHARES_H
+#define SHARES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "list.h"
+
+enum share_kind {
+  SHARE_OPERATIONS,  /* of the engine's table, that peers make us hold */
+  SHARE_POOLED,      /* bytes for what arrives */
+  SHARE_EXPOSED,     /* bytes kept until the peer has looked at them */
+  SHARE_MAPPED,      /* bytes of address space, of the peer's memory */
+  SHARE_DESCRIPTORS, /* sockets and the like, of sessions */
+  SHARE_SESSIONS,
+  SHARES
+};
+
+struct quota {
+  uint64_t limit, reserve, least, factor;
+};
+
+struct shares;
+struct share {
+  uint64_t used[SHARES];
+  struct share *parent; /* a session's: its peer's; that one's: the engine's */
+  struct shares *all;
+  struct node node;    /* of a peer's: among others with its hash */
+  uint64_t key[4];     /* of a peer's: who it is */
+  uint32_t index;      /* of a session's: by which pooled blocks name it */
+  uint64_t lying;      /* of a peer's: bytes of replies that it left lie, */
+  uint64_t reply_size; /* and of one of late: what a request may cost */
+  uint32_t members; /* of a peer's: sessions; of a session's: 1, or it is over
+                       and lives on for blocks that the program still has */
+};
+
+enum { SHARE_BUCKETS = 256 };
+
+struct shares {
+  struct share engine;
+  struct quota quota[SHARES];
+  uint32_t own;     /* operations of this side, at most; and of all, while */
+  uint32_t easy;    /* nobody has to look closely who has how many */
+  uint64_t refused; /* times that somebody was, for what it held */
+  struct node peers[SHARE_BUCKETS];
+  struct share **by_index; /* 0 is the engine's own */
+  uint32_t *spare, spares, count, room;
+};
+
+/* May a session hold n more? */
+static inline bool share_may(const struct share *s, enum share_kind kind,
+                             uint64_t n) {
+  const struct shares *all = s->all;
+  const struct quota *q = &all->quota[kind];
+  uint64_t held = all->engine.used[kind] + n, own = s->parent->used[kind] + n;
+  if (held > q->limit || held < n)
+    return false;
+  if (own <= q->least)
+    return true;
+  uint64_t rest = q->limit - held;
+  return rest > q->reserve && own <= q->factor * (rest - q->reserve);
+}
+
+static inline void share_add(struct share *s, enum share_kind kind,
+                             uint64_t n) {
+  s->used[kind] += n;
+  s->parent->used[kind] += n;
+  s->all->engine.used[kind] += n;
+}
+
+static inline void share_give(struct share *s, enum share_kind kind,
+                              uint64_t n) {
+  s->used[kind] -= n;
+  s->parent->used[kind] -= n;
+  s->all->engine.used[kind] -= n;
+}
+
+/* Takes them, if it may. NULL: nobody counts. */
+static inline bool share_take(struct share *s, enum share_kind kind,
+                              uint64_t n) {
+  if (!s)
+    return true;
+  if (!share_may(s, kind, n)) {
+    s->all->refused++;
+    return false;
+  }
+  share_add(s, kind, n);
+  return true;
+}
+
+static inline void share_back(struct share *s, enum share_kind kind,
+                              uint64_t n) {
+  if (s)
+    share_give(s, kind, n);
+}
+
+struct perigee_engine;
+struct perigee_session;
+
+/* Fills in the quotas by the engine's options. */
+int shares_open(struct perigee_engine *engine);
+void shares_close(struct perigee_engine *engine);
+/* The session's peer is known: it has a share of its own, and of its peer's,
+ * from here until shares_leave. PERIGEE_NO_MEMORY and why: the peer has too many
+ * sessions, or there is no memory. */
+int shares_join(struct perigee_session *session, char *reason, uint64_t size);
+void shares_leave(struct perigee_session *session);
+/* Of a block that names it: gives n bytes of the pool back. */
+void shares_unpool(struct perigee_engine *, uint32_t index, uint64_t n);
+/* What a session may hold at most now, as things are. */
+uint64_t share_most(const struct share *session, enum share_kind kind);
+
+#endif

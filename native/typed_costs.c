@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * typed_costs.c - what values take in LuaJIT 2.1 (GC64): sizes are those of
+ * lj_obj.h, hashes those of lj_tab.c. typed_scan_spec.lua holds both against
+ * the LuaJIT that is there.
+ */
+#include "typed_costs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "perigee.h"
+
+/* INTERNED is for the table of all strings, which is the state's: it has room,
+ * or doubles, then a new string's share is 8 to 16. To count that in full would
+ * refuse lists of pairs of a number and a short text, which are usual. */
+enum { TABLE = 64, SLOT = 8, NODE = 24, TEXT = 24, INTERNED = 6 };
+enum { SHORT = 32 }; /* of strings that are remembered */
+
+/* ---- Memory ------------------------------------------------------------- */
+
+/* The nodes of a table that is made for so many pairs: a power of two. */
+static uint64_t nodes(uint32_t pairs) {
+  return pairs < 2 ? 2 * pairs : UINT64_C(2) << (31 - __builtin_clz(pairs - 1));
+}
+
+uint64_t table_memory(uint64_t slots, uint32_t pairs) {
+  return TABLE + slots * SLOT + nodes(pairs) * NODE;
+}
+
+static uint32_t four(const uint8_t *at) {
+  uint32_t value;
+  memcpy(&value, at, 4);
+  return value;
+}
+
+/* Any will do: who makes strings meet pays for each anew. */
+static uint32_t place_of(const uint8_t *at, uint64_t length) {
+  uint32_t first = at[0], last = at[length - 1];
+  if (length >= 4) {
+    first = four(at);
+    last = four(at + length - 4);
+  }
+  uint32_t mixed = first * 0x9e3779b1 ^ (last + (uint32_t)length) * 0x85ebca77;
+  return (mixed >> 16) % STRINGS;
+}
+
+uint64_t string_memory(struct strings *strings, const uint8_t *at,
+                       uint64_t length) {
+  uint64_t memory = TEXT + ((length + 4) & ~UINT64_C(3)) + INTERNED;
+  if (length == 0)
+    return 0;
+  if (length > SHORT)
+    return memory;
+  uint32_t i = place_of(at, length);
+  const uint8_t *seen = strings->seen[i].at;
+  if (seen && strings->seen[i].length == length && !memcmp(seen, at, length))
+    return 0;
+  strings->seen[i].at = at;
+  strings->seen[i].length = length;
+  return memory;
+}
+
+/* ---- Chains ------------------------------------------------------------- */
+
+static uint32_t rotated(uint32_t value, int bits) {
+  return value << bits | value >> (32 - bits);
+}
+
+/* lj_tab.c: hashnum. */
+static uint32_t hash(double key) {
+  uint64_t bits;
+  key += 0.0; /* no -0 */
+  memcpy(&bits, &key, 8);
+  uint32_t low = (uint32_t)bits, high = (uint32_t)(bits >> 32) << 1;
+  low ^= high;
+  high = rotated(high, 14);
+  low -= high;
+  high = rotated(high, 5);
+  high ^= low;
+  return high - rotated(low, 13);
+}
+
+int chains_begin(struct chains *chains, uint32_t pairs) {
+  *chains = (struct chains){.mask = (uint32_t)nodes(pairs) - 1};
+  chains->keys = calloc(nodes(pairs), sizeof *chains->keys);
+  return chains->keys ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+}
+
+bool chains_add(struct chains *chains, double key) {
+  uint16_t *keys = &chains->keys[hash(key) & chains->mask];
+  if (*keys == UINT16_MAX)
+    return false;
+  chains->places += *keys == 0;
+  chains->steps += *keys;
+  if (++*keys > chains->longest)
+    chains->longest = *keys;
+  return true;
+}
+
+uint64_t chains_steps(const struct chains *chains) {
+  uint64_t steps = chains->steps;
+#ifndef PERIGEE_PLANTED_BUG
+  steps += chains->places * (chains->longest - 1);
+#endif
+  return steps;
+}
+
+void chains_end(struct chains *chains) {
+  free(chains->keys);
+  chains->keys = NULL;
+}

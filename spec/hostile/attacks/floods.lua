@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Tables whose keys have one hash, numbers and strings, as large as a typed
+-- payload may be; and many small ones of that kind.
+local values = require "spec.hostile.values"
+
+-- Of 10 bytes for each key: what the defaults let pass is 1 MiB.
+local KEYS = 90000
+
+return function(attack)
+  local peer = attack:peer()
+  local session = attack:dial(peer)
+  local heads = { values.flood(KEYS), values.strings(KEYS / 10),
+                  values.flood(1000), values.array(90, values.flood(1000)),
+                  values.array(900, values.flood(100)) }
+  while not attack:over() do
+    for _, head in ipairs(heads) do
+      peer:call(session, { method = 0, typed = true, bytes = head })
+      peer:attend(0.02)
+      attack:done()
+    end
+    if not peer:is_open(session) then
+      session = attack:dial(peer) or session
+    end
+  end
+  peer:close()
+end

@@ -1,0 +1,25 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Operation hogs: sessions full of messages that nobody receives. attack.each
+-- says what each session is of: nothing (all of one peer), or "peer" (each of a
+-- peer of its own, as far as anybody can tell).
+local SESSIONS, SENDS = 16, 1024
+
+return function(attack)
+  local peers, slice = {}, nil
+  for i = 1, SESSIONS do
+    if i == 1 or attack.each == "peer" then
+      peers[#peers + 1] = attack:peer()
+      slice = peers[#peers]:memory(100)
+    end
+    local peer = peers[#peers]
+    local session = attack:dial(peer, 1)
+    for _ = 1, session and SENDS or 0 do peer:send(session, slice) end
+    if session then attack:done() end
+    peer:attend(0.005)
+  end
+  while not attack:over() do
+    for _, peer in ipairs(peers) do peer:poll() end
+    attack:nap(0.01)
+  end
+  for _, peer in ipairs(peers) do peer:close() end
+end

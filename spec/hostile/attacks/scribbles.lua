@@ -1,0 +1,53 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A peer that scribbles over all shared memory that it has: its own half, and
+-- what of the victim's it may write to. It may well be its own first victim.
+local ffi = require "ffi"
+local native = require "perigee.native"
+
+local FEW = 2 ^ 20 -- bytes of a mapping that are written to, at most
+
+-- What this process may write to and shares: start and length.
+local function shared()
+  local list = {}
+  for line in io.lines "/proc/self/maps" do
+    local from, to = line:match "^(%x+)%-(%x+) rw%-s .*memfd:"
+    if from then
+      local start = tonumber(from, 16)
+      list[#list + 1] = { ffi.cast("volatile uint8_t *", start),
+                          math.min(tonumber(to, 16) - start, FEW) }
+    end
+  end
+  return list
+end
+
+local function some_call(attack, peer, session)
+  local names = { "echo", "copy", "add" }
+  local name = names[attack:random(3) + 1]
+  peer:call(session, { method = attack.methods[name], timeout = 1,
+                       bytes = ("s"):rep(attack:random(60000)),
+                       capacity = name == "copy" and 60000 or nil })
+end
+
+local function scribble(attack, list)
+  local one = list[attack:random(#list) + 1]
+  local at = attack:random(one[2])
+  -- Words at the head of a mapping count, and those of rings.
+  if attack:random(2) == 0 then at = attack:random(math.min(one[2], 16384)) end
+  local n = attack:random(2) == 0 and 8 or attack:random(300)
+  for i = at, math.min(at + n, one[2]) - 1 do one[1][i] = attack:random(256) end
+end
+
+return function(attack)
+  while not attack:over() do
+    local peer = attack:peer { pool = 2 ^ 24, hello_timeout = 1e9 }
+    local session = attack:dial(peer, 1)
+    local list = shared()
+    for _ = 1, session and 60 or 0 do
+      some_call(attack, peer, session)
+      for _ = 1, attack:random(20) do scribble(attack, list) end
+      peer:poll()
+    end
+    attack:done()
+    if native.C.perigee_now(peer.handle) > 0 then peer:close() end
+  end
+end

@@ -1,0 +1,335 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Attacks beside honest clients, and what is to be said of them. The victim,
+-- two honest clients (one calls, one connects) and each attacker are processes.
+-- What a scenario tells the judge: serves (the attacker is a server, and the
+-- client that calls is lured there), mortal (it may die of what it does, and
+-- the next goes on), crowd (so many at once), more (what the attacker is told
+-- besides).
+--
+--   before     victim and clients are there; memory and descriptors are noted
+--   during     the attacker says that it is there, and then that it is done
+--   after      one second later the memory is looked at; then the clients are
+--              asked, and all that the attack took must be given back
+--
+-- A verdict is a list of sentences: what failed; empty if nothing did.
+local cases = require "spec.support.cases"
+local honest = require "spec.hostile.honest"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+local victim = require "spec.hostile.victim"
+
+local M = {}
+
+local MIB = 2 ^ 20
+local MEMORY = 16 * MIB         -- that a victim may have grown by
+local MOST = 1152 * MIB         -- for a moment: its pool, and a little
+local LONGEST = 2               -- seconds of a call beside an attack; orders of
+                                -- magnitude over what it takes
+local FOUND = 3                 -- of what an attacker found is told
+local PATIENCE = 30             -- for what a busy machine has to do
+local PAUSE = 0.002             -- between the calls of honest clients
+
+-- ---- Processes -------------------------------------------------------------
+
+local function serving(child, perigee_, _, ...)
+  require("spec.hostile.victim").serve(child, perigee_, ...)
+end
+
+local function being_honest(child, perigee_, _, kind, ...)
+  require("spec.hostile.honest")[kind](child, perigee_, ...)
+end
+
+local function attacking(child, _, _, ...)
+  require("spec.hostile.attacker").run(child, ...)
+end
+
+local Case = {}
+Case.__index = Case
+
+-- Its victim, and by which address clients come.
+local function start_victim(self)
+  local child = process.start(serving, tostring(self.encrypt), self.scale)
+  self.victim = child
+  local line = assert(child:read(PATIENCE * cases.slow))
+  local unix, tcp = line:match "^(%S+) (%S+)$"
+  self.address = self.transport == "tcp" and tcp or unix
+  self.agent = assert(cases.agent(nil, { secret = victim.SECRET,
+                                         transport = self.transport }))
+  self.store = assert(self.agent:proxy(self.address, "store",
+                                       { timeout = PATIENCE }))
+end
+
+function Case:client(kind, pause, lure)
+  local child = process.start(being_honest, kind, self.address, self.transport,
+                              pause, lure)
+  child:expect("ready", PATIENCE * cases.slow)
+  return child
+end
+
+function Case:attacker(one, seconds, seed)
+  local options = one.judge or {}
+  return process.start(attacking, one.file, options.serves and "" or
+                       self.address, self.transport, seconds, seed, self.scale,
+                       options.more or "")
+end
+
+-- A case with its victim, as given: transport, encrypt, scale (1: it takes
+-- thousands of sessions), seed.
+function M.case(given)
+  local self = setmetatable({ transport = given.transport, scale = given.scale
+    or 0, encrypt = given.encrypt, seed = given.seed or 1, said = {} }, Case)
+  start_victim(self)
+  return self
+end
+
+-- ---- What is measured ------------------------------------------------------
+
+local function bytes_of(child, word)
+  return (child:number("status", word) or 0) * 1024
+end
+
+local function files_of(child)
+  local pipe = io.popen(("ls /proc/%d/fd 2>/dev/null | wc -l")
+    :format(child.pid))
+  local count = tonumber(pipe:read "*a")
+  pipe:close()
+  return count
+end
+
+-- Has it ended? Then how.
+local function ended(child)
+  local how, number = child:wait(0)
+  if not how then return nil end
+  local fine, line = pcall(child.read, child, 0.2)
+  local why = not fine and (": " .. tostring(line)) or ""
+  return ("by %s %d%s"):format(how, number, why:sub(1, 400))
+end
+
+function Case:fail(text, ...)
+  self.said[#self.said + 1] = text:format(...)
+end
+
+-- The victim's own counters; nil, and said, where it does not answer.
+function Case:stats()
+  if self.gone then return nil end
+  local operations, pooled, sessions, refused = self.store:stats()
+  if type(sessions) ~= "number" then
+    return nil, tostring(pooled)
+  end
+  return { operations = operations, pooled = pooled, sessions = sessions,
+           refused = refused, memory = bytes_of(self.victim, "VmRSS"),
+           files = files_of(self.victim) }
+end
+
+-- Is the victim there?
+function Case:alive()
+  if self.gone then return false end
+  local how = ended(self.victim)
+  if not how then return true end
+  self.gone = true
+  self:fail("the server died %s", how)
+  return false
+end
+
+-- What an honest client tells of the time since it told last.
+function M.report(child)
+  child:tell "report"
+  local line, why = child:read(PATIENCE * cases.slow)
+  if not line then return nil, why end
+  local made, failed, p50, p99, longest, first =
+    line:match "^(%S+) (%S+) (%S+) (%S+) (%S+) (.*)$"
+  return { made = tonumber(made), failed = tonumber(failed),
+           p50 = tonumber(p50), p99 = tonumber(p99),
+           longest = tonumber(longest), why = first }
+end
+
+-- ---- The attack ------------------------------------------------------------
+
+-- A scenario's attackers: the one that is listened to, and the others of its
+-- crowd.
+local function begin(self, one, left, seed)
+  local options, crowd = one.judge or {}, {}
+  for i = 1, options.crowd or 1 do
+    crowd[i] = self:attacker(one, left, seed + 1000 * i)
+  end
+  if options.serves then
+    local lure = assert(crowd[1]:read(PATIENCE * cases.slow))
+    self.calling = self.calling or self:client("prey", PAUSE, lure)
+  end
+  return crowd
+end
+
+-- What an attacker said last; true if it is over.
+local function heard(self, state, fine, line, why)
+  if not fine then
+    state.crashed = line
+  elseif line == "there" then
+    state.there = true
+  elseif line and line:find "^done " then
+    state.count = tonumber(line:match "%d+")
+    return true
+  elseif line and line:find "^found " then
+    state.found = (state.found or 0) + 1
+    if state.found > FOUND then return end
+    self:fail("the attacker (%s): %s", state.one.name, line:sub(7))
+  elseif why == "end of the child's output" then
+    state.crashed = "it ended"
+  end
+  return state.crashed ~= nil
+end
+
+-- Goes on with the next seed where an attacker died of what it did and may;
+-- true if it is over for good.
+local function over(self, state, ends)
+  for _, child in ipairs(state.crowd) do child:close() end
+  local options = state.one.judge or {}
+  if not (state.crashed and options.mortal) then return true end
+  if process.now() > ends then return true end
+  state.crashed, state.seed = nil, state.seed + 1
+  state.crowd = begin(self, state.one, ends - process.now(), state.seed)
+end
+
+local function listen(self, states, ends)
+  local last = ends + PATIENCE * cases.slow
+  local left = #states
+  while left > 0 and process.now() < last and self:alive() do
+    for _, state in ipairs(states) do
+      if not state.over
+        and heard(self, state, pcall(state.crowd[1].read, state.crowd[1],
+                                     0.05 / #states))
+        and over(self, state, ends) then
+        state.over, left = true, left - 1
+      end
+    end
+    self.peak = math.max(self.peak or 0, bytes_of(self.victim, "VmRSS"))
+  end
+end
+
+local function judge_attacker(self, state)
+  local name, mortal = state.one.name, (state.one.judge or {}).mortal
+  self.count = state.count
+  if not state.over then
+    self:fail("the attacker (%s) hangs", name)
+  elseif state.crashed and not mortal then
+    self:fail("the attacker (%s) was none: %s", name, state.crashed)
+  elseif not state.there then
+    self:fail("there was no attack (%s): it was done 0 times", name)
+  end
+end
+
+--- Runs the attackers of these scenarios at once, to their end.
+function Case:suffer(chosen, seconds)
+  local states, ends = {}, process.now() + seconds
+  for i, one in ipairs(chosen) do
+    local seed = self.seed + 100 * i
+    states[i] = { one = one, seed = seed,
+                  crowd = begin(self, one, seconds, seed) }
+  end
+  listen(self, states, ends)
+  for _, state in ipairs(states) do
+    for _, child in ipairs(state.crowd) do child:close() end
+    if not self.gone then judge_attacker(self, state) end
+  end
+end
+
+-- ---- The verdict -----------------------------------------------------------
+
+local function judge_client(self, child, what, longest)
+  local how = ended(child)
+  if how then return self:fail("the client that %s died %s", what, how) end
+  local told, why = M.report(child)
+  if not told then
+    return self:fail("the client that %s does not answer: %s", what, why)
+  end
+  self[what] = told
+  if told.failed > 0 then
+    self:fail("%d of %d times the client that %s failed: %s", told.failed,
+              told.made, what, told.why)
+  end
+  if told.longest > longest then
+    self:fail("the client that %s once waited %.1f s", what, told.longest)
+  end
+end
+
+local function judge_memory(self, before, after)
+  if cases.sanitized then return end
+  local grown = after.memory - before.memory
+  if grown > MEMORY then
+    self:fail("one second later the server has %.1f MiB more than before",
+              grown / MIB)
+  end
+  local most = (self.peak or 0) - before.memory
+  if most > MOST then
+    self:fail("meanwhile the server had %.1f MiB more than before", most / MIB)
+  end
+end
+
+local function judge_rest(self, before)
+  local now, why
+  local fine = cases.eventually(function()
+    now, why = self:stats()
+    return not now or now.files <= before.files
+      and now.operations <= before.operations and now.pooled <= before.pooled
+      and now.sessions <= before.sessions
+  end, 2 * cases.slow)
+  if not now then
+    return self:fail("the server does not answer any more: %s", why)
+  end
+  if fine then return end
+  self:fail("the server keeps %d descriptors (%d before), %d operations (%d), "
+    .. "%d pooled bytes (%d), %d sessions (%d)", now.files, before.files,
+    now.operations, before.operations, now.pooled, before.pooled, now.sessions,
+    before.sessions)
+end
+
+-- Clients that are there before, and the memory of before: that of a server
+-- which had nobody, and which has them.
+local function prepare(self, chosen)
+  local empty = assert(self:stats())
+  local lured = false
+  for _, one in ipairs(chosen) do
+    lured = lured or one.judge and one.judge.serves
+  end
+  self.calling = not lured and self:client("call", PAUSE) or nil
+  self.coming = self:client("connect", 10 * PAUSE)
+  local before = assert(self:stats())
+  if self.calling then M.report(self.calling) end
+  M.report(self.coming)
+  return empty, before
+end
+
+local function judge_one_second_later(self, before)
+  process.usleep(1)
+  if not self:alive() then return end
+  local after, why = self:stats()
+  if after then return judge_memory(self, before, after) end
+  self:fail("one second later the server does not answer: %s", why)
+end
+
+local function judge_clients(self)
+  local longest = LONGEST * cases.slow
+  if not self.gone then
+    judge_client(self, self.calling, "calls", longest)
+    judge_client(self, self.coming, "connects", 2 * longest)
+  end
+  if self.calling then self.calling:close() end
+  self.coming:close()
+end
+
+--- These scenarios at once, for so many seconds: the verdict.
+function Case:attacks(chosen, seconds)
+  local empty, before = prepare(self, chosen)
+  self:suffer(chosen, seconds)
+  judge_one_second_later(self, before)
+  judge_clients(self)
+  if self:alive() then judge_rest(self, empty) end
+  return self.said
+end
+
+function Case:close()
+  if self.agent then self.agent:close() end
+  self.victim:close()
+end
+
+M.honest, M.perigee = honest, perigee
+return M

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * park.pml - a session that leaves the list of those that are polled (turns.c):
+ * is a record ever left lying? As in wakeup.pml, which tells what the buffers
+ * are; but here the consumer does not sleep. It parks the session (arms, looks
+ * once more, leaves) and from then on sees nothing of it but its socket, at
+ * looks that it also does at any other time.
+ *
+ * A record that is left lying is a consumer that waits for the socket for ever:
+ * an invalid end state. Take out any one of these, and there is one:
+ *   -DNO_PRODUCER_FENCE  -DNO_CONSUMER_FENCE  -DNO_RECHECK
+ *   -DNO_NEW_NUMBER  it parks under the number of the last time, for which a kick
+ *                    was sent already
+ *   -DNO_ORDER       a look at the socket between the last poll and the leaving,
+ *                    which finds the session in the list, as it seems to it
+ *   -DNO_ROOM        the last poll counts though it took no request, for want
+ *                    of room
+ */
+#define RECORDS 3
+#define ROOMLESS 4
+
+byte ring;  /* records whose words are in memory */
+byte armed; /* the number of the parking, 0 while polled */
+
+chan ring_buffer = [RECORDS] of { byte };
+chan armed_buffer = [2] of { byte };
+chan socket = [1] of { bit };
+
+#define fence(buffer) empty(buffer)
+
+active proctype memory() {
+end:
+  do
+  :: ring_buffer ? ring
+  :: armed_buffer ? armed
+  od
+}
+
+active proctype producer() {
+  byte published, seen, kicked;
+  do
+  :: published == RECORDS -> break
+  :: published < RECORDS ->
+    published++;
+    ring_buffer ! published;
+#ifndef NO_PRODUCER_FENCE
+    fence(ring_buffer);
+#endif
+    seen = armed;
+    if
+    :: seen != 0 && seen != kicked ->
+      kicked = seen;
+      if
+      :: socket ! 1
+      :: full(socket) /* it is readable all the same */
+      fi
+    :: else
+    fi
+  od
+}
+
+active proctype consumer() {
+  byte taken, number;
+  bool room;
+  do
+  :: taken == RECORDS -> break
+  :: taken < RECORDS && ring > taken -> taken++ /* a poll */
+  :: taken < RECORDS && nempty(socket) -> socket ? _ /* it is hot anyway */
+  :: taken < RECORDS && ring == taken -> /* it was quiet for a while: park */
+    if
+    :: room = true
+    :: number < ROOMLESS -> room = false
+    fi;
+#ifdef NO_NEW_NUMBER
+    number = 1;
+#else
+    number++;
+#endif
+    armed_buffer ! number;
+#ifndef NO_CONSUMER_FENCE
+    fence(armed_buffer);
+#endif
+#ifndef NO_RECHECK
+    if
+    :: room && ring != taken -> goto hot
+    :: room && ring == taken
+#ifdef NO_ROOM
+    :: !room
+#else
+    :: !room -> goto hot
+#endif
+    fi;
+#endif
+#ifdef NO_ORDER
+    do
+    :: socket ? _
+    :: empty(socket) -> break
+    od;
+#endif
+    socket ? _; /* parked */
+hot:
+    armed_buffer ! 0
+  od
+}

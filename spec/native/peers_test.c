@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * peers_test.c - which process is at the other end of a Unix socket: one that
+ * has ended, whose pid is another's by now, that gave its socket away, or whose
+ * child keeps it open. Nobody's memory is read but the peer's own.
+ *
+ * The liar is this process. It lets a child connect its socket, so that the
+ * kernel names the child, and speaks for it.
+ */
+#include "stranger.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, RING = 65536, OUTBOX = 8 << 20 };
+
+/* ---- Processes ------------------------------------------------------------- */
+
+static void wait_for(pid_t pid) {
+  assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static void end(pid_t pid) {
+  kill(pid, SIGKILL);
+  wait_for(pid);
+}
+
+/* A child that sleeps until it is killed; -1: there can be none of that pid. */
+static pid_t child_of_pid(pid_t wanted) {
+  struct clone_args args = {.exit_signal = SIGCHLD,
+                            .set_tid = (uint64_t)(uintptr_t)&wanted,
+                            .set_tid_size = wanted > 0};
+  pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof args);
+  if (pid != 0)
+    return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  close_range(3, UINT_MAX, 0); /* no socket stays open for its sake */
+  for (;;)
+    pause();
+}
+
+/* A child connects this socket; it lives on, or ends at once. */
+static pid_t connected_by_child(const struct pair *p, int fd, bool lives) {
+  struct sockaddr_un un = {.sun_family = AF_UNIX};
+  memcpy(un.sun_path, p->path, sizeof p->path);
+  int told[2];
+  char word = 0;
+  assert_int_equal(pipe(told), 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    word = connect(fd, (struct sockaddr *)&un, sizeof un) == 0;
+    if (write(told[1], &word, 1) != 1 || !lives)
+      _exit(0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;)
+      pause();
+  }
+  assert_int_equal(read(told[0], &word, 1), 1);
+  assert_int_equal(word, 1);
+  close(told[0]);
+  close(told[1]);
+  if (!lives)
+    wait_for(pid);
+  return pid;
+}
+
+/* Who has the pid of one that has ended: an innocent. */
+static pid_t innocent(pid_t of) {
+  pid_t pid = child_of_pid(of);
+  if (pid < 0)
+    print_message("# no pid can be chosen here\n");
+  return pid;
+}
+
+/* ---- Memory that nobody has touched ---------------------------------------- */
+
+static uint8_t *untouched(void) {
+  uint8_t *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(page, MAP_FAILED);
+  return page;
+}
+
+/* Was it, in that process? To read it makes it be there. */
+static bool touched(pid_t pid, const uint8_t *page) {
+  char path[64];
+  uint64_t entry = 0;
+  snprintf(path, sizeof path, "/proc/%d/pagemap", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  assert_true(fd >= 0);
+  off_t at = (off_t)((uintptr_t)page / PAGE * sizeof entry);
+  assert_int_equal(pread(fd, &entry, sizeof entry, at), sizeof entry);
+  close(fd);
+  return entry >> 63;
+}
+
+/* ---- The liar ---------------------------------------------------------------*/
+
+static int memory(uint64_t length, int seals) {
+  int fd = memfd_create("liar", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_int_equal(ftruncate(fd, (off_t)length), 0);
+  assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+/* As any peer would, but for the address of what it was asked to hold. */
+static void says_hello_and_offers(int fd, const void *address) {
+  struct frame offer = {.type = FRAME_OFFER};
+  uint64_t words[3] = {RING, OUTBOX, (uint64_t)(uintptr_t)address};
+  int size = F_SEAL_SHRINK | F_SEAL_GROW;
+  int fds[2] = {memory(2 * RING, size),
+                memory(OUTBOX, size | F_SEAL_FUTURE_WRITE)};
+  offer.offer.length = sizeof words;
+  offer.offer.fd_count = 2;
+  memcpy(offer.offer.bytes, words, sizeof words);
+  say_hello(fd);
+  say_frame(fd, &offer, fds, 2);
+  close(fds[0]);
+  close(fds[1]);
+}
+
+/* Does the listener say that it will pull? -1: it hung up first. */
+static int pulls(struct pair *p, int fd) {
+  static struct wire wire;
+  struct frame f;
+  int64_t end = clock_now() + PATIENCE;
+  int got, said = -1;
+  wire.length = 0;
+  do {
+    quiet(p, 1);
+    got = wire_read(fd, &wire);
+    while (said < 0 && wire_next(&wire, &f) > 0)
+      if (f.type == FRAME_READY)
+        said = f.pull != 0;
+    assert_true(clock_now() < end);
+  } while (said < 0 && (got > 0 || got == PERIGEE_AGAIN));
+  wire_close(&wire);
+  return said;
+}
+
+static int socket_of_liar(void) {
+  return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+}
+
+static void refused_as(struct pair *p, int status) {
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REFUSED);
+  if (e.status != status)
+    fail_msg("%s", (const char *)e.pointer);
+}
+
+/* Before Linux 6.5 a pid is looked up when the socket is accepted: an innocent
+ * that has it by then may be asked for what it does not have. */
+static bool kernel_keeps_peers(void) {
+  int pair[2], pidfd = -1;
+  socklen_t length = sizeof pidfd;
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  int status = getsockopt(pair[0], SOL_SOCKET, 77, &pidfd, &length);
+  close(pidfd);
+  close(pair[0]);
+  close(pair[1]);
+  return status == 0;
+}
+
+/* ---- Recycled pids ----------------------------------------------------------*/
+
+static void who_ended_before_it_was_accepted_is_nobody(void **state) {
+  (void)state;
+  struct pair p;
+  open_for_strangers(&p);
+  perigee_tell_refused(p.engine[1], 0);
+  uint8_t *page = untouched();
+  int fd = socket_of_liar();
+  pid_t other = innocent(connected_by_child(&p, fd, false));
+  if (other > 0) {
+    says_hello_and_offers(fd, page);
+    if (kernel_keeps_peers()) {
+      refused_as(&p, PERIGEE_PEER_LOST);
+      assert_false(touched(other, page));
+    } else {
+      assert_int_not_equal(pulls(&p, fd), 1);
+    }
+    end(other);
+  }
+  close(fd);
+  munmap(page, PAGE);
+  quiet(&p, 1);
+  close_to_strangers(&p);
+}
+
+/* All that it will ever say lies there when the listener looks. */
+static void a_pid_that_is_anothers_by_now_is_not_read(void **state) {
+  (void)state;
+  struct pair p;
+  open_for_strangers(&p);
+  uint8_t *page = untouched();
+  int fd = socket_of_liar();
+  pid_t first = connected_by_child(&p, fd, true);
+  while (perigee_counters(p.engine[1], NULL)->sessions < 2)
+    quiet(&p, 1);
+  end(first);
+  pid_t other = innocent(first);
+  if (other > 0) {
+    says_hello_and_offers(fd, page);
+    assert_int_not_equal(pulls(&p, fd), 1);
+    until_refused(&p, 1);
+    assert_false(touched(other, page));
+    end(other);
+  }
+  close(fd);
+  munmap(page, PAGE);
+  quiet(&p, 1);
+  close_to_strangers(&p);
+}
+
+/* Its memory is what it was when it connected, and what is looked for came
+ * later: nothing there can be named that has it. */
+static void who_speaks_for_another_cannot_have_it_read(void **state) {
+  (void)state;
+  static const uint64_t known[2] = {UINT64_C(0x0123456789abcdef), 42};
+  static const uint64_t none[2];
+  const void *names[] = {known, none, NULL, (const void *)state};
+  struct pair p;
+  open_for_strangers(&p);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    int fd = socket_of_liar();
+    pid_t other = connected_by_child(&p, fd, true);
+    says_hello_and_offers(fd, names[i]);
+    assert_int_equal(pulls(&p, fd), 0);
+    close(fd);
+    end(other);
+  }
+  close_to_strangers(&p);
+}
+
+/* So that the above would notice. */
+static void who_speaks_for_itself_is_pulled_from(void **state) {
+  (void)state;
+  struct pair p;
+  struct perigee_session_info info;
+  open_for_strangers(&p);
+  for (int side = 0; side < 2; side++) {
+    perigee_session_info(p.session[side], &info);
+    assert_true(info.pull);
+  }
+  close_to_strangers(&p);
+}
+
+/* ---- Other users -------------------------------------------------------------*/
+
+static const char abstract[] = "perigee-peers-test";
+
+/* The first thing that nobody hears there: the type of a frame. */
+static int heard_by_nobody(void) {
+  static struct wire wire;
+  struct sockaddr_un un = {.sun_family = AF_UNIX};
+  struct frame f = {.type = 0};
+  int fd = socket_of_liar();
+  int length = snprintf(un.sun_path + 1, sizeof un.sun_path - 1, "%s-%d",
+                        abstract, getppid());
+  socklen_t size =
+      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+  if (setresuid(65534, 65534, 65534) != 0 ||
+      connect(fd, (struct sockaddr *)&un, size) != 0)
+    return 255;
+  struct pollfd p = {.fd = fd, .events = POLLIN};
+  poll(&p, 1, (int)(PATIENCE / MS));
+  wire_read(fd, &wire);
+  return wire_next(&wire, &f) > 0 ? f.type : 0;
+}
+
+static void other_users_hear_nothing_of_this_process(void **state) {
+  (void)state;
+  struct pair p;
+  struct perigee_listener *listener;
+  char address[80];
+  int status = 0;
+  if (geteuid() != 0)
+    skip();
+  open_for_strangers(&p);
+  snprintf(address, sizeof address, "unix:@%s-%d", abstract, getpid());
+  assert_int_equal(perigee_listen(p.engine[1], address, &listener), 0);
+  pid_t pid = fork();
+  if (pid == 0)
+    _exit(heard_by_nobody());
+  until_refused(&p, 1);
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_int_equal(WEXITSTATUS(status), FRAME_REFUSE);
+  perigee_listener_close(listener);
+  close_to_strangers(&p);
+}
+
+/* ---- Children that live on --------------------------------------------------*/
+
+/* A peer that has one, by plain fork; it is killed, and its child is not. */
+struct family {
+  pid_t parent;
+  int until; /* closed: the child ends */
+};
+
+static _Noreturn void be_parent(const char *address, bool listens, int said,
+                                int until_closed) {
+  struct perigee_engine *engine;
+  struct perigee_listener *listener;
+  struct perigee_event e;
+  char byte;
+  if (perigee_engine_open(NULL, &engine) != 0)
+    _exit(1);
+  if (listens && (perigee_listen(engine, address, &listener) != 0 ||
+                  write(said, "l", 1) != 1))
+    _exit(1);
+  if (!listens && perigee_connect(engine, address, NULL, 5000 * MS) < 0)
+    _exit(1);
+  while (perigee_poll(engine, &e, 1) == 0)
+    ;
+  if (fork() == 0) {
+    while (read(until_closed, &byte, 1) > 0)
+      ;
+    _exit(0);
+  }
+  if (write(said, "f", 1) != 1)
+    _exit(1);
+  for (;;)
+    pause();
+}
+
+static void hears(int from, char word) {
+  char got = 0;
+  assert_int_equal(read(from, &got, 1), 1);
+  assert_int_equal(got, word);
+}
+
+static void death_is_told(bool parent_listens) {
+  struct perigee_engine *engine;
+  struct perigee_listener *listener;
+  struct perigee_event e = {0};
+  char address[80];
+  int said[2], until_closed[2];
+  snprintf(address, sizeof address, "unix:%s-family", pair_path_next());
+  unlink(address + strlen("unix:"));
+  assert_int_equal(pipe(said), 0);
+  assert_int_equal(pipe(until_closed), 0);
+  if (!parent_listens) { /* it is to be there first */
+    assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+    assert_int_equal(perigee_listen(engine, address, &listener), 0);
+  }
+  pid_t parent = fork();
+  if (parent == 0) {
+    close(until_closed[1]);
+    be_parent(address, parent_listens, said[1], until_closed[0]);
+  }
+  if (parent_listens) {
+    hears(said[0], 'l');
+    assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+    assert_true(perigee_connect(engine, address, NULL, 5000 * MS) >= 0);
+  }
+  while (perigee_poll(engine, &e, 1) == 0)
+    ;
+  assert_int_equal(e.status, 0);
+  hears(said[0], 'f');
+  end(parent);
+  int64_t start = clock_now();
+  while (perigee_poll(engine, &e, 1) == 0)
+    assert_true(clock_now() - start < AT_ONCE);
+  assert_int_equal(e.kind, PERIGEE_EVENT_LOST);
+  assert_int_equal(e.status, PERIGEE_PEER_LOST);
+  perigee_engine_close(engine);
+  close(until_closed[1]);
+  close(until_closed[0]);
+  close(said[0]);
+  close(said[1]);
+  unlink(address + strlen("unix:"));
+}
+
+static void a_child_does_not_hide_the_death_of_who_dialed(void **state) {
+  (void)state;
+  death_is_told(false);
+}
+
+static void a_child_does_not_hide_the_death_of_who_listens(void **state) {
+  (void)state;
+  death_is_told(true);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(who_ended_before_it_was_accepted_is_nobody),
+      cmocka_unit_test(a_pid_that_is_anothers_by_now_is_not_read),
+      cmocka_unit_test(who_speaks_for_another_cannot_have_it_read),
+      cmocka_unit_test(who_speaks_for_itself_is_pulled_from),
+      cmocka_unit_test(other_users_hear_nothing_of_this_process),
+      cmocka_unit_test(a_child_does_not_hide_the_death_of_who_dialed),
+      cmocka_unit_test(a_child_does_not_hide_the_death_of_who_listens),
+  };
+  return cmocka_run_group_tests_name("peers", tests, NULL, NULL);
+}
