@@ -29,8 +29,8 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 .PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
-.PHONY: hostile test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
-.PHONY: format check-install
+.PHONY: hostile test-opaque check-rdma rdma-shell fuzz fuzz-agents
+.PHONY: fuzz-planted lint format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all

@@ -296,10 +296,11 @@ function Liar:typed(length, ...)
   return m
 end
 
---- Sends a message as a call; on_reply is called with the event of its end.
+--- Sends a message as a call; on_reply is called with the event of its end. A
+-- status, if its own core refuses it already.
 function Liar:send(message, on_reply)
   local operation = C.perigee_call(self.session, message)
-  assert(operation >= 0)
+  if operation < 0 then return operation end
   self.begun = self.begun + 1
   self.waiting[operation] = on_reply
 end
