@@ -334,7 +334,7 @@ struct perigee_engine {
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
   char name[TERMS_NAME]; /* that it goes by, or "" */
-  uint32_t hellos; /* of strangers, under way */
+  uint32_t hellos;       /* of strangers, under way */
   struct strangers strangers;
   int64_t worked_at; /* when a session had work last */
   char detail[512];

@@ -104,8 +104,8 @@ end
 -- compute for long, a thread of the engine's own serves reads, writes, messages
 -- and heartbeats meanwhile, and never runs Lua; default "poll", the loop does).
 --
--- Of what peers make it hold (operations, sessions and pool, and these) each has
--- a share, which native/shares.h explains: mapped (bytes of address space for
+-- Of what peers make it hold (operations, sessions and pool, and these) each
+-- has a share (native/shares.h): mapped (bytes of address space for
 -- peers' memory, default 64 TiB); descriptors (of sessions, default 7/8 of what
 -- the process may open); untaken (bytes of replies that a session may leave
 -- lie before its requests wait, default 32 MiB).
@@ -211,9 +211,9 @@ function Engine:endpoint(options)
 end
 
 --- The counters of the engine since its start, as a table of numbers. Those
--- that begin with held_ tell what its peers make it hold now (operations, pooled,
--- exposed and mapped bytes, descriptors), and held_refused how often one was
--- refused for what it held: session:explain().shares is that of a session.
+-- that begin with held_ tell what its peers make it hold now (operations,
+-- pooled, exposed and mapped bytes, descriptors), and held_refused how often one
+-- was refused for what it held: session:explain().shares is that of a session.
 function Engine:stats()
   local stats = sessions.counters(C.perigee_counters(self:use(2), nil))
   local shares = sessions.shares(self.handle, nil)

@@ -115,8 +115,8 @@ local function dial(engine, address, options)
 end
 
 --- Dials address; the future of a session. options: timeout, transport, expect
--- (the name that the other side has to go by), peer (a name for it), link (which
--- is told of its making and its end).
+-- (the name that the other side has to go by), peer (a name for it), link
+-- (which is told of its making and its end).
 function M.connect(engine, address, options)
   local to = options.peer or address
   local operation, by = dial(engine, address, options)
