@@ -212,8 +212,8 @@ end
 
 --- The counters of the engine since its start, as a table of numbers. Those
 -- that begin with held_ tell what its peers make it hold now (operations,
--- pooled, exposed and mapped bytes, descriptors), and held_refused how often one
--- was refused for what it held: session:explain().shares is that of a session.
+-- pooled, exposed and mapped bytes, descriptors), and held_refused how often
+-- one was refused for what it held: session:explain().shares is a session's.
 function Engine:stats()
   local stats = sessions.counters(C.perigee_counters(self:use(2), nil))
   local shares = sessions.shares(self.handle, nil)
