@@ -220,6 +220,12 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
   return status < 0 ? status : 1;
 }
 
+/* Is a request read now? There has to be room for it, and the one before it is
+ * no longer on its way (served_hold_back). */
+static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
+  return allowed > 0 && !s->arriving;
+}
+
 static int poll_rings(struct perigee_session *s) {
   int replies = 1, requests = 1, budget = RECORDS_A_POLL;
   uint64_t allowed = may_serve(s);
@@ -230,7 +236,7 @@ static int poll_rings(struct perigee_session *s) {
       return replies;
     if (!engine_room(s->engine))
       return 1;
-    bool may = allowed > 0 && !s->arriving;
+    bool may = reads_on(s, allowed);
     requests = may ? poll_ring(s, RING_REQUEST) : 0;
     allowed -= may;
     if (requests < 0)
@@ -241,8 +247,8 @@ static int poll_rings(struct perigee_session *s) {
 
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;
-  return released && may_serve(s) && engine_room(s->engine) && !s->hangup &&
-         list_empty(&s->backlog[RING_REQUEST]) &&
+  return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
+         !s->hangup && list_empty(&s->backlog[RING_REQUEST]) &&
          list_empty(&s->backlog[RING_REPLY]);
 }
 

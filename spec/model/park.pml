@@ -14,7 +14,7 @@
  *   -DNO_ORDER       a look at the socket between the last poll and the leaving,
  *                    which finds the session in the list, as it seems to it
  *   -DNO_ROOM        the last poll counts though it took no request, for want
- *                    of room
+ *                    of room, or since one before it was still to land
  */
 #define RECORDS 3
 #define ROOMLESS 4

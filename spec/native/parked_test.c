@@ -154,6 +154,15 @@ static struct perigee_event next_of(struct side *side, int kind) {
   return (struct perigee_event){0};
 }
 
+/* Of what is there already, the other side still. */
+static struct perigee_event found_by(struct side *side) {
+  struct perigee_event e = {0};
+  for (int i = 0; i < POLLS && e.kind == PERIGEE_EVENT_NONE; i++)
+    e = poll_once(side);
+  assert_int_equal(e.kind, PERIGEE_EVENT_REQUEST);
+  return e;
+}
+
 static int call(struct side *side, int i, uint64_t number) {
   struct perigee_message m = {
       .head = &number, .length = sizeof number, .timeout = -1};
@@ -291,6 +300,36 @@ static void what_waits_for_room_is_not_left_lying(void **state) {
   assert_int_equal(number_of(&e), 4);
 }
 
+/* Nor is one that may not overtake another, whose slice has no place yet. */
+static void what_waits_for_a_landing_is_not_left_lying(void **state) {
+  (void)state;
+  struct perigee_region *region;
+  struct perigee_message refused = {.status = PERIGEE_REMOTE};
+  dial(FEW);
+  assert_int_equal(
+      perigee_region_alloc(caller.engine, NULL, 64, 0, "host", &region), 0);
+  for (int i = 0; i < 2; i++) {
+    struct perigee_message m = {
+        .flags = PERIGEE_TYPED, .slice = all_of(region, 64), .timeout = -1};
+    assert_true(perigee_call(caller.session[0], &m) >= 0);
+    struct perigee_event e = next_of(&server, PERIGEE_EVENT_LANDING);
+    call(&caller, 0, 5); /* behind it */
+    park_all_but(1);
+    if (i == 0) {
+      assert_int_equal(perigee_land(server.engine, e.operation, NULL), 0);
+      e = found_by(&server);
+      perigee_pool_free(server.engine, e.landed);
+    }
+    assert_int_equal(perigee_reply(server.engine, e.operation, &refused), 0);
+    e = found_by(&server);
+    assert_int_equal(number_of(&e), 5);
+    answer(&server, &e);
+    for (int k = 0; k < 2; k++)
+      next_of(&caller, PERIGEE_EVENT_REPLY);
+  }
+  assert_int_equal(perigee_region_close(region, false), 0);
+}
+
 #define TEST(function, transport)                                              \
   {                                                                            \
 #function " (" #transport ")", function, open_both, close_both,            \
@@ -306,6 +345,7 @@ int main(void) {
       BOTH(the_end_of_who_was_parked_is_told),
       BOTH(both_sides_sleep_and_wake),
       BOTH(what_waits_for_room_is_not_left_lying),
+      BOTH(what_waits_for_a_landing_is_not_left_lying),
   };
   return cmocka_run_group_tests_name("parked", tests, NULL, NULL);
 }
