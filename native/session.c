@@ -126,12 +126,13 @@ bool session_open_for(struct perigee_session *s, int *status) {
   const char *reason = "";
   if (open && alive && !((const struct lane_head *)s->lane)->ending)
     return true;
+  if (open && alive) /* before it is told */
+    *status = lane_state(s, &reason);
   if (!alive)
     *status = fail(s->engine, PERIGEE_FORKED,
                    "this session belongs to the parent process");
   else if (open)
-    *status = fail(s->engine, lane_state(s, &reason),
-                   "the session is ending: %s", reason);
+    fail(s->engine, *status, "the session is ending: %s", reason);
   else if (s->state == PERIGEE_SESSION_ENDED)
     *status =
         fail(s->engine, s->status, "the session has ended: %s", s->reason);

@@ -68,8 +68,21 @@ static bool record(struct stream *s) {
   return s->place || tcp_lie(s, "a record");
 }
 
+/* The session does without it. */
+static bool not_wanted(struct stream *s) {
+  tcp_shut(s->lane, s->fd);
+  s->fd = -1;
+  return false;
+}
+
+/* A stream for payloads says a word first. Where another thing comes, there was
+ * no place for it: a crowded listener refuses it by a frame, as any stranger,
+ * and closes it. (To a sealed one that is a chunk of which the end never comes.)
+ */
 static bool begin(struct stream *s) {
   const struct tcp_head *h = &s->head;
+  if (s->number > 0 && !s->up && (h->type != TCP_WORD || h->length != 0))
+    return not_wanted(s);
   s->up = true;
   if (h->type == TCP_FRAGMENT)
     return fragment(s);
@@ -252,9 +265,8 @@ static int64_t fill(struct stream *s, uint64_t limit, bool *all) {
 
 static void hung_up(struct stream *s, int64_t got) {
   s->ended = true;
-  if (s->number > 0 && !s->up) { /* it was not wanted */
-    tcp_shut(s->lane, s->fd);
-    s->fd = -1;
+  if (s->number > 0 && !s->up) {
+    not_wanted(s);
     return;
   }
   tcp_break(s->lane, PERIGEE_PEER_LOST, "%s",
@@ -284,7 +296,8 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
   while (s->lane->status == 0 && s->fd >= 0) {
     while (step(s))
       ;
-    if (s->lane->status < 0 || tcp_waits(s) || done >= limit || all)
+    if (s->lane->status < 0 || s->fd < 0 || tcp_waits(s) || done >= limit ||
+        all)
       break;
     int64_t got = fill(s, limit - done, &all);
     if (got < 0 && errno == EINTR)

@@ -185,7 +185,8 @@ static void tell_on(int fd, const void *bytes, uint32_t length) {
   assert_int_equal(send(fd, bytes, length, MSG_NOSIGNAL), length);
 }
 
-static int one_more(struct scene *s, uint32_t number, int status) {
+/* A stream that has said nothing yet. */
+static int silent_one(struct scene *s, uint32_t number, int status) {
   struct lane *lane = s->hand.session->lane;
   int pair[2];
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair),
@@ -193,6 +194,14 @@ static int one_more(struct scene *s, uint32_t number, int status) {
   assert_int_equal(lane_table(lane)->attach(lane, number, pair[1], NULL, 0),
                    status);
   return pair[0];
+}
+
+static int one_more(struct scene *s, uint32_t number, int status) {
+  const struct tcp_head word = {.type = TCP_WORD};
+  int fd = silent_one(s, number, status);
+  if (status == 0)
+    tell_on(fd, &word, sizeof word);
+  return fd;
 }
 
 /* A session's first write: its first fragment went on the session's socket, as
@@ -377,6 +386,26 @@ static void a_stream_is_attached_once_and_to_the_living(void **state) {
     close(fds[i]);
 }
 
+/* A listener that has no place refuses the socket by a frame, in plain, as it
+ * knows nothing of whose it is. */
+static void a_stream_that_finds_no_place_is_done_without(void **state) {
+  struct scene *s = *state;
+  struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY], byte;
+  uint32_t length = wire_encode(&f, bytes);
+  int fd = silent_one(s, 1, 0);
+  tell_on(fd, bytes, length);
+  goes_on(s);
+  while (recv(fd, &byte, 1, 0) == 1)
+    ;
+  assert_int_equal(recv(fd, &byte, 1, 0), 0); /* it was closed there */
+  tell_write(s, SIZE);
+  tell_piece(s, 0, SIZE, TCP_GOOD);
+  goes_on(s);
+  assert_int_equal(*(uint8_t *)perigee_region_pointer(s->region), 0);
+  close(fd);
+}
+
 /* ---- Time ------------------------------------------------------------------------ */
 
 enum { PEERS = 20 };
@@ -464,6 +493,7 @@ int main(void) {
       SCENE(credit_for_what_was_never_sent_is_a_lie),
       SCENE(words_of_operations_that_are_none_mean_nothing),
       SCENE(a_stream_is_attached_once_and_to_the_living),
+      SCENE(a_stream_that_finds_no_place_is_done_without),
       cmocka_unit_test(what_came_while_nobody_looked_shows_that_the_peer_lives),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),
   };
