@@ -5,7 +5,8 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
-local SECRET = "a secret of this spec, and long enough"
+-- Of a form that is not stretched, as each child would.
+local SECRET = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="
 
 -- Serves "x" at the addresses that are given, and says where that is.
 local function server(child, perigee_, _, listen, secret, scope)

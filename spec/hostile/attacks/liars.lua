@@ -7,6 +7,8 @@ local values = require "spec.hostile.values"
 
 local C = native.C
 local HUGE = 4 * 2 ^ 30
+-- A device wants all of it to be there.
+local PINNED = 64 * 2 ^ 20
 
 local function methods()
   return { add = { id = 1, kind = "typed" }, echo = { id = 2, kind = "raw" },
@@ -66,8 +68,9 @@ end
 
 return function(attack)
   local peer = attack:peer { pool = 2 ^ 34, sessions = 4096 }
+  local huge = attack.transport == "verbs" and PINNED or HUGE
   local slice = peer:memory(3000)
-  local large = peer:memory(HUGE)
+  local large = peer:memory(huge)
   local lies = all_lies(slice)
   attack:listen(peer)
   local said, described = 0, {}
@@ -76,7 +79,7 @@ return function(attack)
     if attack:random(30) == 0 then
       return peer:reply(event.operation, { bytes = "", slice = large })
     elseif attack:random(15) == 0 then
-      local status = peer:reply_loan(event.operation, HUGE)
+      local status = peer:reply_loan(event.operation, huge)
       if status >= 0 then return status end
     end
     return peer:reply(event.operation, lies[said % #lies + 1])
