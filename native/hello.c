@@ -135,6 +135,8 @@ static int send_offer(struct perigee_session *s) {
   int status = hello_open(s, &f.offer, reason);
   if (status < 0)
     return refuse(s, status, reason);
+  if (s->tcp && (s->engine->secret->set || s->ticket))
+    strangers_leave(s); /* its share counts it from here on */
   proof_word(s, true, &f);
   session_send(s, &f, f.offer.fds, f.offer.fd_count);
   for (uint32_t i = 0; i < f.offer.fd_count; i++)
@@ -272,8 +274,6 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
     return refuse(s, PERIGEE_DENIED, reason);
   }
   s->step = HELLO_PROVEN;
-  if (s->engine->secret->set || s->ticket)
-    strangers_leave(s);
   if (!s->dialed)
     return PERIGEE_OK;
   proof_say(s);

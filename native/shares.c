@@ -84,10 +84,26 @@ static void address_words(const union socket_address *at, uint64_t words[2]) {
     memcpy(words, &at->in6.sin6_addr, sizeof words[0]);
 }
 
+/* The address that was dialed here, too? */
+static bool own_address(const struct perigee_session *s,
+                        const union socket_address *at) {
+  union socket_address own = {0};
+  socklen_t length = sizeof own;
+  if (getsockname(s->fd, &own.any, &length) != 0 ||
+      own.any.sa_family != at->any.sa_family)
+    return false;
+  return at->any.sa_family == AF_INET
+             ? own.in.sin_addr.s_addr == at->in.sin_addr.s_addr
+             : memcmp(&own.in6.sin6_addr, &at->in6.sin6_addr,
+                      sizeof own.in6.sin6_addr) == 0;
+}
+
+/* That a peer knows a name of this host (same_host) is no proof: all who were
+ * ever told it do. */
 static bool of_this_host(const struct perigee_session *s,
                          const union socket_address *at) {
   bool inet = at->any.sa_family == AF_INET || at->any.sa_family == AF_INET6;
-  return s->same_host || !inet || address_loopback(at);
+  return !inet || address_loopback(at) || own_address(s, at);
 }
 
 static void identify(const struct perigee_session *s, uint64_t key[4]) {

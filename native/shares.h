@@ -16,7 +16,8 @@
  *                        of one user there, honest or not, so the user would be
  *                        one peer with those that it is to be kept from.
  *   over TCP             an address (of IPv6: its network of 64 bits);
- *   from this host       the agent (its epoch), as all here have one address.
+ *   from this host       the agent (its epoch), as all here have one address:
+ *                        loopback's, or the one that was dialed.
  *                        It is the peer's word: who changes it is a newcomer
  *                        each time, and such share what others have left.
  *   without a socket     each session.

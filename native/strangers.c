@@ -83,7 +83,8 @@ static void give_up(struct perigee_session *s) {
   session_tell(s, &f, NULL, 0);
   session_end(s, PERIGEE_TIMEOUT,
               s->step == HELLO_STRANGE ? "it said nothing, and others came"
-                                       : "it proved nothing, and others came");
+              : s->step == HELLO_MET   ? "it proved nothing, and others came"
+                                       : "it said no more, and others came");
 }
 
 bool strangers_give_up(struct perigee_engine *engine) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * strangers.h - who is let in, when, and in what share: strangers, from being
- * accepted until they have proven who they are. Anybody can come, by thousands.
+ * accepted until they have proven who they are, and a share counts what they
+ * hold (shares.h). Anybody can come, by thousands.
  *
  * Places. At most options.hellos strangers are here at once. When there are
  * more, the oldest of the origin that has most is given up, told to try again:

@@ -7,6 +7,7 @@
 #include "core.h"
 #include "door.h"
 #include "flood.h"
+#include "hand.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -221,6 +222,29 @@ static void the_last_descriptors_are_for_peers(void **state) {
   pair_drop(&p);
 }
 
+/* Who has the secret, and stops before anything is counted as its own. */
+static void who_proves_itself_and_no_more_is_a_stranger_still(void **state) {
+  (void)state;
+  enum { SESSIONS = 16 };
+  const union socket_address at = {.in = loopback(0)};
+  struct hand hands[SESSIONS];
+  struct pair p;
+  open_to(&p, FEW);
+  for (int i = 0; i < SESSIONS; i++) {
+    hand_come(&hands[i], p.engine[1], true);
+    assert_true(strangers_join(hands[i].session, &at));
+    assert_true(hand_proves(&hands[i], p.engine[1]->secret));
+    quiet(&p, 10); /* it is heard */
+  }
+  assert_true(p.engine[1]->counters.sessions <= FEW + 1);
+  perigee_tell_refused(p.engine[1], -1);
+  pair_dial(&p, p.session);
+  friend_served(&p);
+  for (int i = 0; i < SESSIONS; i++)
+    hand_close(&hands[i]);
+  pair_drop(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_oldest_of_those_who_are_most_makes_room),
@@ -230,6 +254,7 @@ int main(void) {
       cmocka_unit_test(who_is_told_to_try_again_does),
       cmocka_unit_test(nobody_tries_again_beyond_its_time),
       cmocka_unit_test(the_last_descriptors_are_for_peers),
+      cmocka_unit_test(who_proves_itself_and_no_more_is_a_stranger_still),
   };
   return cmocka_run_group_tests_name("crowds", tests, NULL, NULL);
 }
