@@ -6,7 +6,7 @@
  *   the pool       half of the free blocks that nobody took since the last look
  *   operations     the end of their table, where none is in use: low ones are
  *                  handed out first (operation.c)
- *   malloc's       what it keeps of sessions, once no more of them end
+ *   malloc's       what it keeps of sessions, once few more of them end
  *
  * So what is in use by turns stays, and a second after a flood little is left.
  */
@@ -16,8 +16,8 @@
 #include "core.h"
 
 /* Blocks and operations of a step; ended sessions that are worth a look at all
- * that malloc has. */
-enum { BLOCKS = 512, OPERATIONS = 4096, MANY = 16, PAGE = 4096 };
+ * that malloc has, and so many between two looks that it had better wait. */
+enum { BLOCKS = 512, OPERATIONS = 4096, MANY = 64, RUSH = 32, PAGE = 4096 };
 static const int64_t EVERY = 200 * 1000000, SOON = 10 * 1000000; /* ns */
 
 static bool pool_ebbs(struct perigee_engine *engine) {
@@ -54,7 +54,7 @@ static bool table_ebbs(struct perigee_engine *engine) {
 
 static void heap_ebbs(struct perigee_engine *engine) {
   struct ebb *e = &engine->ebb;
-  if (e->ended >= MANY && e->ended == e->seen) {
+  if (e->ended >= MANY && e->ended - e->seen < RUSH) {
     malloc_trim(0);
     e->ended = 0;
   }
