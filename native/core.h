@@ -395,8 +395,8 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout);
 /* Private blocks for what arrives and nobody named a place for. */
 uint8_t *pool_take(struct perigee_session *session, uint64_t length);
 void pool_give(struct perigee_engine *engine, uint8_t *block);
-/* Gives free blocks back to the system while more than keep bytes are warm; true:
- * more are, and most of them were given. */
+/* Gives free blocks back to the system, at most so many, while more than keep
+ * bytes are warm; true: more are. */
 bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most);
 /* ---- ebb.c: memory that nobody uses any more ---------------------------- */
 void ebb_begin(struct perigee_engine *engine); /* there is some, perhaps */
