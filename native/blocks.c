@@ -83,6 +83,8 @@ static void unlink_block(struct blocks *blocks, struct block *block) {
     blocks->filled[cold] &= ~(UINT32_C(1) << block->order);
   if (!cold)
     blocks->warm -= order_size(block->order);
+  if (blocks->low > blocks->warm)
+    blocks->low = blocks->warm;
   block->state = NONE;
 }
 

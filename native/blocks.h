@@ -33,6 +33,7 @@ struct blocks {
   uint64_t limit;      /* of bytes live */
   uint64_t live;       /* bytes */
   uint64_t warm;       /* bytes free that have been used */
+  uint64_t low;        /* of those the least since its owner set it to that */
   uint64_t bump;       /* offset of the space never handed out */
   uint32_t lists[2][BLOCKS_ORDERS]; /* warm, cold: index + 1 of the first */
   uint32_t filled[2];               /* bit for each order that has any */

@@ -274,6 +274,15 @@ struct refusals {
   char text[2 * ADDRESS_TEXT + REASON], told[2 * ADDRESS_TEXT + REASON];
 };
 
+/* Of memory that goes back to the system (ebb.c). */
+struct ebb {
+  struct timer timer;
+  uint32_t ended, seen; /* sessions since malloc was asked; at the last look */
+};
+
+/* Operations that are handed out first, and free bytes of the pool that stay. */
+enum { OPERATIONS_LOW = 1024, POOL_LOW = 1 << 20 };
+
 struct perigee_engine {
   const uint8_t *alive;    /* a page that a child process finds wiped */
   struct progress *thread; /* its own (progress.h); NULL: none */
@@ -305,6 +314,7 @@ struct perigee_engine {
   struct perigee_session **by_id;    /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
   struct operation *table;
+  uint32_t *generations; /* of those beyond table_used, what they had */
   uint32_t table_used, live;
   uint32_t swept;   /* of the table, by messages_sweep */
   struct node free; /* operations */
@@ -330,6 +340,7 @@ struct perigee_engine {
   struct secret *secret; /* in it, as is the next */
   uint8_t *cookie_key;   /* cookie.c: NULL until needed */
   struct refusals refusals;
+  struct ebb ebb;
   int epoll, spare_fd;   /* the other: listen.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
@@ -384,6 +395,13 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout);
 /* Private blocks for what arrives and nobody named a place for. */
 uint8_t *pool_take(struct perigee_session *session, uint64_t length);
 void pool_give(struct perigee_engine *engine, uint8_t *block);
+/* Gives free blocks back to the system, at most so many, while more than keep
+ * bytes are warm; true: more are. */
+bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most);
+/* ---- ebb.c: memory that nobody uses any more ---------------------------- */
+void ebb_begin(struct perigee_engine *engine); /* there is some, perhaps */
+void ebb_ended(struct perigee_engine *engine); /* of a session */
+void ebb_due(struct perigee_engine *engine);   /* its timer is */
 /* Copies into memory that stays until the next poll, or NULL. */
 uint8_t *scratch_copy(struct perigee_engine *, const uint8_t *, uint64_t);
 struct part *part_take(struct perigee_engine *engine);
@@ -414,6 +432,7 @@ void operation_move(struct operation *op); /* to be stepped */
 /* Out of whatever list it waits in; an event not yet given is withdrawn. */
 void operation_unqueue(struct operation *op);
 void operation_free(struct operation *op);
+void operation_spare(struct operation *op); /* it is nobody's: to be taken */
 /* It counts as its peer's: one of its operations, so many exposed bytes; until
  * it is free or its session is. */
 void operation_count(struct operation *op);

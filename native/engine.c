@@ -167,10 +167,12 @@ static int open_memory(struct perigee_engine *engine) {
   while (engine->id_slots < engine->options.sessions)
     engine->id_slots *= 2;
   engine->by_id = calloc(engine->id_slots, sizeof(void *));
+  engine->generations =
+      calloc(engine->options.operations, sizeof *engine->generations);
   engine->by_nonce = calloc(engine->id_slots, sizeof(void *));
   engine->alive = alive;
   if (!alive || !engine->table || !engine->pool_memory || !engine->scratch ||
-      !engine->by_id || !engine->by_nonce)
+      !engine->by_id || !engine->by_nonce || !engine->generations)
     return PERIGEE_NO_MEMORY;
   *alive = 1;
   madvise(alive, PAGE, MADV_WIPEONFORK);
@@ -329,6 +331,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
   faults_close(engine->faults);
   free(engine->by_id);
   free(engine->by_nonce);
+  free(engine->generations);
   free(engine->scratch);
   vault_close(&engine->vault);
   free(engine);

@@ -22,8 +22,11 @@ struct operation *operation_take(struct perigee_session *session, int kind) {
     op = CONTAINER(n, struct operation, queue);
   } else if (may && engine->table_used < engine->options.operations) {
     op = &engine->table[engine->table_used];
+    op->generation = engine->generations[engine->table_used];
     op->index = (uint16_t)engine->table_used++;
     op->engine = engine;
+    if (engine->table_used > OPERATIONS_LOW)
+      ebb_begin(engine);
   } else {
     fail(engine, PERIGEE_NO_MEMORY,
          "all %u operations are in flight; wait for some, or raise the "
@@ -108,6 +111,16 @@ void operation_uncount(struct operation *op) {
   }
 }
 
+/* So that the end of the table is free again after a flood. */
+void operation_spare(struct operation *op) {
+  struct node *free = &op->engine->free;
+  op->session = NULL;
+  if (op->index < OPERATIONS_LOW)
+    list_prepend(free, &op->queue);
+  else
+    list_append(free, &op->queue);
+}
+
 void operation_free(struct operation *op) {
   struct perigee_engine *engine = op->engine;
   operation_uncount(op);
@@ -124,8 +137,7 @@ void operation_free(struct operation *op) {
   engine->live--;
   if (kept)
     return;
-  op->session = NULL;
-  list_prepend(&engine->free, &op->queue);
+  operation_spare(op);
 }
 
 struct operation *operation_find(struct perigee_engine *engine, int index) {

@@ -52,6 +52,8 @@ static void time_out(struct perigee_engine *engine) {
       operation_stop(op, PERIGEE_TIMEOUT);
     } else if (t == &engine->refusals.timer) {
       refusals_due(engine);
+    } else if (t == &engine->ebb.timer) {
+      ebb_due(engine);
     } else {
       session_due(CONTAINER(t, struct perigee_session, timer));
     }

@@ -3,6 +3,7 @@
  * pool.c - an engine's private memory for what arrives: blocks of the pool,
  * scratch for typed heads of one poll, and parts.
  */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,10 +37,19 @@ uint8_t *pool_take(struct perigee_session *session, uint64_t length) {
   return engine->pool_memory + offset;
 }
 
+bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most) {
+  uint64_t idle, size = 1;
+  for (; most > 0 && size > 0; most--) {
+    size = blocks_idle(&engine->pool, keep, &idle);
+    if (size > 0 && fabrics_forget(engine, &engine->pool_area, idle, size))
+      madvise(engine->pool_memory + idle, size, MADV_DONTNEED);
+  }
+  return size > 0;
+}
+
 void pool_give(struct perigee_engine *engine, uint8_t *block) {
   if (!block)
     return;
-  uint64_t idle, size;
   uint64_t offset = (uint64_t)(block - engine->pool_memory);
   struct blocks_note note = blocks_noted(&engine->pool, offset);
   if (blocks_give(&engine->pool, offset) < 0)
@@ -47,9 +57,9 @@ void pool_give(struct perigee_engine *engine, uint8_t *block) {
   uint64_t bytes = (uint64_t)note.pages << BLOCKS_SHIFT;
   shares_unpool(engine, note.owner, bytes);
   engine->counters.pooled -= bytes;
-  while ((size = blocks_idle(&engine->pool, POOL_KEEP, &idle)) > 0)
-    if (fabrics_forget(engine, &engine->pool_area, idle, size))
-      madvise(engine->pool_memory + idle, size, MADV_DONTNEED);
+  pool_shrink(engine, POOL_KEEP, INT_MAX);
+  if (engine->pool.warm > POOL_LOW)
+    ebb_begin(engine);
 }
 
 void perigee_pool_free(struct perigee_engine *engine, uint8_t *landed) {

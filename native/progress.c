@@ -140,8 +140,7 @@ static void polled(struct progress *p) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     served_unlend(op);
     pool_give(p->engine, op->block);
-    op->session = NULL;
-    list_prepend(&p->engine->free, n);
+    operation_spare(op);
   }
 }
 

@@ -211,4 +211,5 @@ void session_destroy(struct perigee_session *s) {
   proof_forget(s);
   vault_give(&engine->vault, s->keys, sizeof *s->keys);
   free(s);
+  ebb_ended(engine);
 }

@@ -72,6 +72,9 @@ end
 
 -- ---- Describing ------------------------------------------------------------
 
+-- Its bytes would lie in the pool until Lua collects them.
+local function no_slice() return nil, "describe takes no slice" end
+
 -- The built-in method 0: what a service is; nil and a text if there is none.
 local function describe(agent)
   return function(name, caller)
@@ -205,7 +208,8 @@ function M.new(options, level)
   }, Agent)
   engine.agent = agent
   engine.methods[0] = { service = "", name = "describe", text = "describe",
-                        kind = "typed", handler = describe(agent) }
+                        kind = "typed", handler = describe(agent),
+                        landing = no_slice, abandoned = false }
   local fine, misuse
   fine, err, misuse = listen(agent, options)
   if fine then return agent end

@@ -142,6 +142,7 @@ function M.new(options)
     handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,
     inflight = {}, sessions = {}, listeners = {}, regions = {},
     memory = setmetatable({}, { __mode = "k" }), pooled = 0, endpoints = {},
+    behind = false, pressure = regions.PRESSURE,
     pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),
     unseen = 0, chores = false, keep = { options, text },
     methods = {}, landed = {}, replying = {}, once = false,

@@ -16,6 +16,9 @@ local M = {}
 local ACCESS = { [""] = 0, r = C.PERIGEE_READ, w = C.PERIGEE_WRITE,
                  rw = C.PERIGEE_READ + C.PERIGEE_WRITE }
 local LARGEST, UNSEEN = 2 ^ 40, 2 ^ 31
+-- Bytes of pooled blocks that the collector may be behind; KiB of a step.
+local PRESSURE, STEP = 8 * 2 ^ 20, 64
+M.PRESSURE = PRESSURE
 local region_out = ffi.typeof("struct perigee_region *[1]")
 
 local function access(value)
@@ -251,10 +254,24 @@ function Block:release()
   end
 end
 
--- Lua's collector does not see how large blocks are; before they fill the pool
--- it is told to look.
+-- A step of the collector, about once a millisecond while it is behind; true
+-- once it has seen everything.
+local function step(engine)
+  if not collectgarbage("step", STEP) then return false end
+  engine.behind = false
+  engine.pressure = math.max(PRESSURE, 2 * engine.pooled)
+  return true
+end
+jit.off(step)
+
+-- Lua's collector does not see how large blocks are. Those that handlers leave
+-- to it are looked for in steps; before they fill the pool, at once.
 local function collect(engine, length)
   engine.pooled = engine.pooled + length
+  if engine.pooled > engine.pressure and not engine.behind then
+    engine.behind = true
+    engine:later(function() return step(engine) end)
+  end
   if engine.pooled > engine.pooled_limit then
     collectgarbage()
     local twice = math.min(2 * engine.pooled, 0.9 * engine.pool)
