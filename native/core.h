@@ -517,8 +517,8 @@ int immediate_arrived(struct perigee_session *, uint64_t immediate);
 void message_match(struct perigee_session *session);
 /* Some of those that wait: that their senders gave up. */
 void messages_sweep(struct perigee_engine *engine);
-/* May one more immediate come? */
-bool immediates_may(const struct perigee_session *session);
+/* How many more may come, of a session that keeps some? */
+uint64_t immediates_room(const struct perigee_session *session);
 void immediates_free(struct perigee_session *session);
 void message_done(struct operation *served, int status);
 

@@ -37,10 +37,12 @@ void immediates_free(struct perigee_session *s) {
   s->imm_room = 0;
 }
 
-bool immediates_may(const struct perigee_session *s) {
+/* To grow doubles the room. */
+uint64_t immediates_room(const struct perigee_session *s) {
   uint64_t more = s->imm_room * sizeof *s->immediates;
-  return s->imm_count < s->imm_room ||
-         (s->imm_room < IMMEDIATES && share_may(s->share, SHARE_POOLED, more));
+  bool grows =
+      s->imm_room < IMMEDIATES && share_may(s->share, SHARE_POOLED, more);
+  return (grows ? 2 : 1) * s->imm_room - s->imm_count;
 }
 
 int immediate_arrived(struct perigee_session *s, uint64_t immediate) {

@@ -173,7 +173,7 @@ may_serve_some(const struct perigee_session *s) {
   uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
   if (serving >= o->serving || s->untaken >= UNTAKEN ||
       s->untaken_bytes >= o->untaken || peer->lying / 4 >= o->untaken ||
-      !table_room(s) || !(s->imm_count < IMMEDIATES_FREE || immediates_may(s)))
+      !table_room(s))
     return 0;
   if (n > o->serving - serving)
     n = o->serving - serving;
@@ -181,6 +181,8 @@ may_serve_some(const struct perigee_session *s) {
     n /= 2;
   if (n == 0 && serving == 0 && share_spare(s->share, SHARE_OPERATIONS))
     n = 1; /* its peer's other sessions do not silence it */
+  if (s->imm_count >= IMMEDIATES_FREE && immediates_room(s) < n)
+    n = immediates_room(s); /* each may be one */
   if (peer->reply_size * n <= o->untaken - s->untaken_bytes)
     return n;
   uint64_t left = (o->untaken - s->untaken_bytes) / peer->reply_size + 1;

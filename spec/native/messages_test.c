@@ -140,6 +140,46 @@ static void immediates_come_in_order(void **state) {
   two_close(&t);
 }
 
+/* More than a session keeps, of which nobody has asked for any: the rest waits
+ * where it was sent. */
+static void immediates_that_nobody_asks_for_wait(void **state) {
+  enum { IMMEDIATES = (1 << 16) + 300, BURST = 37 };
+  struct two t;
+  struct perigee_event e;
+  two_open(&t, *state);
+  struct perigee_region *there =
+      region_of(&t.p, 1, "there", 64, PERIGEE_READ | PERIGEE_WRITE);
+  struct perigee_remote *remote = look_up(&t.p, "there");
+  struct perigee_transfer none = {.local = all_of(t.from, 0),
+                                  .remote = {{.remote = remote}, 0, 0, 1, 0}};
+  int waiting = 0;
+  for (int i = 0; i < IMMEDIATES; i++) {
+    int op = perigee_transfer(t.p.session[0], PERIGEE_OP_WRITE_IMM, &none, 1,
+                              (uint64_t)i + 1, -1);
+    assert_true(op >= 0);
+    waiting += op != PERIGEE_INLINE;
+    for (int polls = i % BURST ? 0 : 6 * BURST; polls > 0; polls--) {
+      perigee_poll(t.p.engine[1], &e, 1);
+      waiting -= perigee_poll(t.p.engine[0], &e, 1);
+    }
+  }
+  struct perigee_session_info info;
+  perigee_session_info(t.p.session[1], &info);
+  assert_int_equal(info.state, PERIGEE_SESSION_OPEN);
+  for (int i = 0; i < IMMEDIATES; i++) {
+    int r = perigee_recv_imm(t.p.session[1], -1);
+    while (perigee_poll(t.p.engine[1], &e, 1) == 0)
+      waiting -= perigee_poll(t.p.engine[0], &e, 1);
+    assert_int_equal(e.operation, r);
+    assert_int_equal(e.immediate, i + 1);
+  }
+  for (; waiting > 0; waiting--)
+    assert_int_equal(until(&t.p, 0, PERIGEE_EVENT_DONE).status, 0);
+  settle(&t.p);
+  region_end(there);
+  two_close(&t);
+}
+
 /* ---- Everything at once ------------------------------------------------- */
 
 enum { SLOTS = 32, LONGEST = 200000 };
@@ -270,6 +310,7 @@ int main(void) {
       cmocka_unit_test(messages_meet_receives_in_order),
       cmocka_unit_test(a_message_that_is_too_long_ends_both),
       cmocka_unit_test(immediates_come_in_order),
+      cmocka_unit_test(immediates_that_nobody_asks_for_wait),
       cmocka_unit_test(calls_both_ways_at_once),
       cmocka_unit_test(a_message_given_up_leaves_the_next_alone),
   };
