@@ -177,32 +177,34 @@ int stretch(const char *bytes, size_t length, const char *scope,
 
 /* ---- The environment -------------------------------------------------------- */
 
-static int64_t take_out(struct kept *k, char *value) {
+static void take_out(struct kept *k, char *value) {
   k->length = strnlen(value, sizeof k->text);
   memcpy(k->text, value, k->length);
   k->place = value;
   sodium_memzero(value, strlen(value));
   *value = *STRETCH_TAKEN;
-  return (int64_t)k->length;
+}
+
+static int64_t copy_out(const char *from, size_t length, char *text,
+                        size_t room) {
+  size_t fits = length < room ? length : room;
+  memcpy(text, from, fits);
+  return (int64_t)fits;
 }
 
 static int64_t look(char *value, char *text, size_t room) {
   if (!value || !*value)
     return 0;
-  bool file = strncmp(value, "file:", 5) == 0;
-  bool taken = strcmp(value, STRETCH_TAKEN) == 0;
-  struct kept *k = file ? NULL : keep();
-  if (!file && !k)
+  if (strncmp(value, "file:", 5) == 0)
+    return copy_out(value, strlen(value), text, room);
+  struct kept *k = keep();
+  if (!k)
     return PERIGEE_NO_MEMORY;
-  if (taken && k->place != value)
+  if (strcmp(value, STRETCH_TAKEN) != 0)
+    take_out(k, value);
+  else if (k->place != value)
     return PERIGEE_DENIED;
-  int64_t length = file    ? (int64_t)strnlen(value, room)
-                   : taken ? (int64_t)k->length
-                           : take_out(k, value);
-  if ((size_t)length > room)
-    length = (int64_t)room;
-  memcpy(text, file ? value : k->text, (size_t)length);
-  return length;
+  return copy_out(k->text, k->length, text, room);
 }
 
 int64_t stretch_environment(char *text, size_t room) {

@@ -115,14 +115,14 @@ static int call_at(const struct server *s, const char *from) {
                   SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (!from) {
     snprintf(un.sun_path, sizeof un.sun_path, "%s", s->path + 5);
-    connect(fd, (struct sockaddr *)&un, sizeof un);
+    (void)!connect(fd, (struct sockaddr *)&un, sizeof un); /* or in time */
     return fd;
   }
   inet_pton(AF_INET, from, &own.sin_addr);
   inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
   to.sin_port = htons((uint16_t)atoi(strrchr(s->tcp, ':') + 1));
-  bind(fd, (struct sockaddr *)&own, sizeof own);
-  connect(fd, (struct sockaddr *)&to, sizeof to);
+  (void)!bind(fd, (struct sockaddr *)&own, sizeof own);
+  (void)!connect(fd, (struct sockaddr *)&to, sizeof to);
   return fd;
 }
 

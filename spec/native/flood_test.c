@@ -57,9 +57,9 @@ static struct perigee_session *honest(struct perigee_engine *engine,
 
 static void summary(const char *what, int count, int failed) {
   qsort(times, (size_t)count, sizeof *times, by_size);
+  int64_t median = times[count / 2], late = times[count * 99 / 100];
   print_message("# %s: %d, %d failed, p50 %.1f us, p99 %.1f us, most %.1f us\n",
-                what, count, failed, (double)times[count / 2] / 1e3,
-                (double)times[count * 99 / 100] / 1e3,
+                what, count, failed, (double)median / 1e3, (double)late / 1e3,
                 (double)times[count - 1] / 1e3);
 }
 
