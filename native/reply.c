@@ -261,6 +261,8 @@ int perigee_reply(struct perigee_engine *engine, int served,
     struct perigee_message none = refusal_told(op, status);
     return served_answer(op, &none) == 1 ? 1 : status;
   }
+  if (UNLIKELY(op->flags & PERIGEE_HELD))
+    served_let_on(op);
   operation_hold(op, m->slice.region);
   return served_answer(op, m);
 }

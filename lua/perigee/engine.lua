@@ -8,6 +8,7 @@ local listeners = require "perigee.listener"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
+local portions = require "perigee.portions"
 local rdma = require "perigee.rdma"
 local refused = require "perigee.refused"
 local regions = require "perigee.region"
@@ -60,6 +61,7 @@ M.Engine = Engine
 local function core_options(options)
   local core = native.options_t()
   C.perigee_options(core)
+  core.hold = portions.LARGE
   for _, name in ipairs(COUNTS) do
     if options[name] then core[name] = options[name] end
   end
