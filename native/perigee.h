@@ -114,11 +114,10 @@ struct perigee_options {
   uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
                                at most ring / 4 */
   uint64_t message;         /* largest payload accepted: 2^40 */
-  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB.
-                               To decode one takes at most 20 ns for each
-                               byte */
-  uint64_t hold;            /* requests with longer typed heads are HELD: 2^64 - 1,
-                               then none is */
+  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB;
+                               to decode takes at most 20 ns for each byte */
+  uint64_t hold;            /* requests with longer typed heads are HELD:
+                               2^64 - 1, so none */
   uint64_t pool;            /* bytes of pooled blocks, and of those that are kept
                                until peers have looked at them, each: 1 GiB */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
@@ -221,11 +220,12 @@ enum perigee_flag {
   PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
   PERIGEE_POOLED = 4,       /* .landed is a pooled block, now the caller's:
                                give it back with perigee_pool_free */
-  PERIGEE_HELD = 8          /* REQUEST, LANDING: typed, and longer than options.hold. The
-                               head stays where it is until the reply, and later
-                               requests of its session wait in its ring until
-                               perigee_started or the reply: so it may be decoded
-                               in portions, and none overtakes it */
+  PERIGEE_HELD = 8          /* REQUEST, LANDING: typed data that is longer than
+                               options.hold. It stays where it is until the
+                               reply, and what comes after it on its session
+                               waits there until perigee_started or the reply:
+                               it can be decoded in portions, and no request
+                               overtakes it */
 };
 
 /* 64 bytes. Fields not named for a kind are 0. */

@@ -241,8 +241,8 @@ static int poll_rings(struct perigee_session *s) {
 
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;
-  return released && may_serve(s) && engine_room(s->engine) && !s->hangup &&
-         list_empty(&s->backlog[RING_REQUEST]) &&
+  return released && may_serve(s) && !s->arriving && engine_room(s->engine) &&
+         !s->hangup && list_empty(&s->backlog[RING_REQUEST]) &&
          list_empty(&s->backlog[RING_REPLY]);
 }
 

@@ -5,7 +5,8 @@
 --
 -- The core has copied and scanned what arrives (PERIGEE_TYPED) before it gets
 -- here: its memory and its time are bounded by its bytes (native/typed.h).
--- Decoding may still raise on a table that gives one key twice.
+-- Decoding may still raise on a table that gives one key twice. Large calls are
+-- decoded elsewhere (portions.lua), but for what replies and landings get.
 local native = require "perigee.native"
 local slices = require "perigee.slice"
 

@@ -8,7 +8,6 @@ local listeners = require "perigee.listener"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
-local portions = require "perigee.portions"
 local rdma = require "perigee.rdma"
 local refused = require "perigee.refused"
 local regions = require "perigee.region"
@@ -58,10 +57,14 @@ local Engine = {}
 Engine.__index = Engine
 M.Engine = Engine
 
+-- Longer typed heads are decoded in portions (portions.lua): each byte may take
+-- 20 ns.
+local HOLD = 2 ^ 14
+
 local function core_options(options)
   local core = native.options_t()
   C.perigee_options(core)
-  core.hold = portions.LARGE
+  core.hold = HOLD
   for _, name in ipairs(COUNTS) do
     if options[name] then core[name] = options[name] end
   end

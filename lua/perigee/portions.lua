@@ -24,10 +24,6 @@ local enqueue, step = signals.enqueue, decoder.step
 
 local M = {}
 
---- Heads longer than this are decoded so, as to decode them otherwise takes up
--- to 20 ns for each byte.
-M.LARGE = 2 ^ 14
-
 local PORTION = 2e5                     -- nanoseconds,
 local ITEMS = 64                        -- and between two looks at the clock
 

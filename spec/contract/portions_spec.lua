@@ -79,11 +79,13 @@ describe("while a large payload is decoded", function()
 
   it("others' calls go on", function()
     local future = mine.async:large(1, list)
+    local later = mine.async:note(2)
     repeat assert.equal("x", other:echo("x")) until future.ended
     local count, meanwhile = future:wait()
     assert.equal(MANY, count)
     assert.is_true(meanwhile > 2)
-    assert.same({ 1 }, other:seen())
+    assert.is_nil(select(2, later:wait()))
+    assert.same({ 1, 2 }, other:seen())
   end)
 
   it("later calls of its session wait for its handler", function()
