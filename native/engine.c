@@ -45,6 +45,7 @@ void perigee_options(struct perigee_options *o) {
                                 .eager = 8 << 10,
                                 .message = PAYLOAD_MAX,
                                 .typed = (1 << 20) + 4096,
+                                .hold = UINT64_MAX,
                                 .pool = 1 << 30,
                                 .serving = 1024,
                                 .mapped = UINT64_C(1) << 46,

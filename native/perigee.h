@@ -21,7 +21,7 @@
  * event follows.
  *
  * Pointers in events are valid until the next perigee_poll, perigee_await or
- * perigee_wait on the same engine.
+ * perigee_wait on the same engine (of requests that are HELD: until the reply).
  *
  * Times are nanoseconds (int64_t, negative: no limit), sizes are bytes.
  */
@@ -38,7 +38,7 @@
 #endif
 
 /* Raised when anything below changes shape; Lua refuses another core. */
-enum { PERIGEE_ABI = 5 };
+enum { PERIGEE_ABI = 6 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -114,9 +114,10 @@ struct perigee_options {
   uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
                                at most ring / 4 */
   uint64_t message;         /* largest payload accepted: 2^40 */
-  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB.
-                               While one is decoded nothing else is done, at
-                               most 20 ns for each byte */
+  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB;
+                               to decode takes at most 20 ns for each byte */
+  uint64_t hold;            /* requests with longer typed heads are HELD:
+                               2^64 - 1, so none */
   uint64_t pool;            /* bytes of pooled blocks, and of those that are kept
                                until peers have looked at them, each: 1 GiB */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
@@ -217,8 +218,14 @@ enum perigee_flag {
   PERIGEE_TYPED = 1,        /* the head is string.buffer data: for received
                                heads, copied to private memory and scanned */
   PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
-  PERIGEE_POOLED = 4        /* .landed is a pooled block, now the caller's:
+  PERIGEE_POOLED = 4,       /* .landed is a pooled block, now the caller's:
                                give it back with perigee_pool_free */
+  PERIGEE_HELD = 8          /* REQUEST, LANDING: typed data that is longer than
+                               options.hold. It stays where it is until the
+                               reply, and what comes after it on its session
+                               waits there until perigee_started or the reply:
+                               it can be decoded in portions, and no request
+                               overtakes it */
 };
 
 /* 64 bytes. Fields not named for a kind are 0. */
@@ -573,6 +580,9 @@ PERIGEE_API int perigee_reply(struct perigee_engine *engine, int served,
  * TOO_LARGE if it is shorter than the slice that comes (not refused yet). */
 PERIGEE_API int perigee_land(struct perigee_engine *engine, int served,
                              const struct perigee_slice *slice);
+/* What a HELD request asks for has begun: later requests of its session come
+ * on. No-op for others, and for one that is over. */
+PERIGEE_API void perigee_started(struct perigee_engine *engine, int served);
 /* Has the caller given up (or is it gone)? */
 PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
                                           int served);

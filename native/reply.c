@@ -257,6 +257,8 @@ int perigee_reply(struct perigee_engine *engine, int served,
     served_let_on(op);
     step(op, SERVE);
   }
+  if (UNLIKELY(op->flags & PERIGEE_HELD))
+    served_let_on(op);
   if (!affordable(engine, m, &status)) {
     struct perigee_message none = refusal_told(op, status);
     return served_answer(op, &none) == 1 ? 1 : status;

@@ -27,6 +27,9 @@
  *
  * A reply is always sent, even to a call that has ended: it lets go of what
  * the request lent.
+ *
+ * A request that is HELD may be decoded for long once the program has it: till
+ * it has been started the ring behind it is not read, as while it arrives.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -174,7 +177,10 @@ void serve_lost(struct operation *op) {
 /* ---- Arriving ----------------------------------------------------------- */
 
 void served_request(struct operation *op) {
-  served_let_on(op);
+  if (UNLIKELY(op->flags & PERIGEE_HELD))
+    served_hold_back(op);
+  else
+    served_let_on(op);
   op->session->counters.served++;
   op->session->counters.bytes_received += op->length + op->slice;
   operation_event(op, PERIGEE_EVENT_REQUEST);
@@ -216,15 +222,15 @@ bool served_pulled(struct operation *op, int place) {
   return false;
 }
 
-/* A typed head is looked at where the peer cannot change it, and stays for
- * as long as the slice takes. A raw one is seen in place, unless a thread goes
- * on with the ring. */
+/* A typed head is looked at where the peer cannot change it, and stays for as
+ * long as the slice takes, or decoding it. A raw one is seen in place, unless a
+ * thread goes on with the ring. */
 static int head_inline(struct operation *op, const struct record *r) {
   op->pointer = r->head;
   if ((!(op->flags & PERIGEE_TYPED) && !op->engine->thread) ||
       r->head_length == 0)
     return 1;
-  op->pointer = op->rest.present
+  op->pointer = op->rest.present || op->flags & PERIGEE_HELD
                     ? NULL
                     : scratch_copy(op->engine, r->head, r->head_length);
   if (op->pointer)
@@ -285,6 +291,9 @@ static void serve_request(struct operation *op, const struct record *r) {
   op->length = r->head_length;
   op->flags = (r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0) |
               (r->flags & RECORD_SLICE ? PERIGEE_SLICE : 0);
+  if (UNLIKELY(op->length > op->engine->options.hold) &&
+      r->flags & RECORD_TYPED)
+    op->flags |= PERIGEE_HELD;
   op->slice = r->slice_length;
   op->value = r->capacity;
   int status = check_request(op, r);
@@ -412,6 +421,13 @@ void serve_abort(struct operation *op, int status) {
   step(op, PULLED);
   parts_end(op);
   serve_answer(op, status);
+}
+
+void perigee_started(struct perigee_engine *engine, int served) {
+  ENTER(engine);
+  struct operation *op = operation_find(engine, served);
+  if (op && op->kind == OP_SERVED && op->state == SERVING)
+    served_let_on(op);
 }
 
 bool perigee_served_cancelled(const struct perigee_engine *engine, int served) {

@@ -26,8 +26,8 @@
  * the leaving, and whatever is read from a session's socket makes it hot. It
  * sends one frame for each arming, so the lane is armed anew each time. The
  * poll counts only if it looked at all there may be: a session whose requests
- * nobody takes now, for want of room or since one before them has no place yet
- * to land, stays hot. spec/model/park.pml has this.
+ * nobody takes now, for want of room or since one before them has not landed or
+ * not started yet, stays hot. spec/model/park.pml has this.
  *
  * Frames alone (a heartbeat, a late wake-up) are no use of a session: it is
  * parked again by the next poll that finds nothing. And the last that was in

@@ -5,7 +5,8 @@
 --
 -- The core has copied and scanned what arrives (PERIGEE_TYPED) before it gets
 -- here: its memory and its time are bounded by its bytes (native/typed.h).
--- Decoding may still raise on a table that gives one key twice.
+-- Decoding may still raise on a table that gives one key twice. Large calls are
+-- decoded elsewhere (portions.lua), but for what replies and landings get.
 local native = require "perigee.native"
 local slices = require "perigee.slice"
 
@@ -139,10 +140,12 @@ local function collect()
   came, counted = 0, collectgarbage "count"
 end
 
-local function note(length)
+--- Takes note of so many bytes that are decoded.
+function M.note(length)
   came = came + length
   if came > DUE then collect() end
 end
+local note = M.note
 
 local inbox = buffer.new()
 local nothing = ffi.new("double[1]", -0.0)
@@ -219,11 +222,9 @@ function M.unpack(pointer, length)
   return a, b, c, d, unpack(values, 1, n)
 end
 
---- The values of data that a slice came with, as a table with their number n
--- and the slice's place; nil if the data names no such place. Never raises.
-function M.unpack_slice(pointer, length)
-  local fine, values, n = pcall(decode_all, pointer, tonumber(length))
-  if not fine then return nil end
+--- Of n values that a slice came with the last is its place: takes that out and
+-- makes fields of it and of their number, place and n. nil if it is no place.
+function M.placed(values, n)
   local place = values[n]
   if n == 0 or n > VALUES then return nil end
   values[n] = nil
@@ -233,6 +234,14 @@ function M.unpack_slice(pointer, length)
   end
   values.n, values.place = n, place
   return values
+end
+
+--- The values of data that a slice came with, as M.placed gives them; nil if it
+-- names no place for the slice. Never raises.
+function M.unpack_slice(pointer, length)
+  local fine, values, n = pcall(decode_all, pointer, tonumber(length))
+  if not fine then return nil end
+  return M.placed(values, n)
 end
 
 return M

@@ -57,9 +57,14 @@ local Engine = {}
 Engine.__index = Engine
 M.Engine = Engine
 
+-- Longer typed heads are decoded in portions (portions.lua): each byte may take
+-- 20 ns.
+local HOLD = 2 ^ 14
+
 local function core_options(options)
   local core = native.options_t()
   C.perigee_options(core)
+  core.hold = HOLD
   for _, name in ipairs(COUNTS) do
     if options[name] then core[name] = options[name] end
   end

@@ -61,6 +61,9 @@ M.serve = nil
 -- false, what was raised with its traceback).
 M.broken = nil
 
+--- Called when all tasks have been forgotten.
+function M.dropped() end
+
 local ready, pool = state.ready, {}
 
 -- ---- Turns -----------------------------------------------------------------
@@ -323,6 +326,13 @@ function M.block(signal, deadline)
   timers.remove(signal)
 end
 
+--- Parks the worker that runs, until it is queued as ready again.
+function M.park()
+  local worker = state.current
+  if state.leader == worker then state.leader = false end
+  yield(PARKED)
+end
+
 --- The time at which a wait of seconds (nil: without limit) ends.
 function M.deadline(seconds)
   if not seconds or seconds > 9e9 then return huge end
@@ -394,6 +404,7 @@ function M.drop_tasks()
   state.generation = state.generation + 1
   for i = state.first, state.last do ready[i] = nil end
   state.first, state.last = 1, 0
+  M.dropped()
 end
 
 -- ---- Engines ---------------------------------------------------------------

@@ -16,6 +16,7 @@ local landings = require "perigee.landing"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
+local portions = require "perigee.portions"
 local reply = require "perigee.reply"
 local views = require "perigee.view"
 
@@ -29,19 +30,22 @@ local lend, take_back = views.lend, views.take_back
 local TYPED, SLICE = C.PERIGEE_TYPED, C.PERIGEE_SLICE
 local NO_METHOD, PROTOCOL = C.PERIGEE_NO_METHOD, C.PERIGEE_PROTOCOL
 local TOO_LARGE, RANGE = C.PERIGEE_TOO_LARGE, C.PERIGEE_RANGE
+local CANCELLED, HELD = C.PERIGEE_CANCELLED, C.PERIGEE_HELD
 
 local caught = reply.caught
 local refuse, answer = reply.refuse, reply.answer
 
 -- ---- Typed -----------------------------------------------------------------
 
+local function no_place(engine, served, slice)
+  landings.give_up(slice)
+  return refuse(engine, served, PROTOCOL, "a slice came without its place")
+end
+
 local function serve_slice(engine, event, served, method, worker)
   local values = unpack_slice(event.pointer, event.length)
   local slice = landings.take(engine, event, served)
-  if not values then
-    landings.give_up(slice)
-    return refuse(engine, served, PROTOCOL, "a slice came without its place")
-  end
+  if not values then return no_place(engine, served, slice) end
   values[values.place] = slice
   return answer(engine, served, worker,
                 xpcall(method.handler, caught, unpack(values, 1, values.n)))
@@ -66,12 +70,46 @@ local function answer_decoded(engine, served, worker, fine, ...)
     .. errors.shown(failure.message or failure))
 end
 
+-- Of a large call whose arguments there are none of, for whatever reason.
+local function undecoded(engine, served, worker, why)
+  if not engine.handle then
+    worker.served = false
+  elseif why then
+    refuse(engine, served, PROTOCOL, "the arguments cannot be decoded: " .. why)
+  else
+    refuse(engine, served, CANCELLED, "the caller has given up")
+  end
+end
+
+-- A large call: the loop goes on while it is decoded, and the event is over.
+local function serve_held(engine, event, served, method, worker)
+  local slice = band(event.flags, SLICE) ~= 0
+    and landings.take(engine, event, served)
+  local values, n = portions.decode(engine, served, event.pointer,
+                                    tonumber(event.length))
+  if not values then
+    if slice then landings.give_up(slice) end
+    return undecoded(engine, served, worker, n)
+  end
+  C.perigee_started(engine.handle, served)
+  if slice then
+    values = codec.placed(values, n)
+    if not values then return no_place(engine, served, slice) end
+    values[values.place], n = slice, values.n
+  end
+  return answer(engine, served, worker,
+                xpcall(method.handler, caught, unpack(values, 1, n)))
+end
+
 function loop.serve(engine, event, worker)
   local method, served = engine.methods[event.method], event.operation
   if not method or method.kind ~= "typed" then
     return refuse(engine, served, NO_METHOD, "no typed method has this id")
   end
   worker.method, worker.context = method, false
+  if band(event.flags, HELD) ~= 0 then
+    return serve_held(engine, event, served, method, worker)
+  end
   if band(event.flags, SLICE) ~= 0 then
     return serve_slice(engine, event, served, method, worker)
   end

@@ -94,6 +94,18 @@ describe("who is lied to", function()
     goes_on()
   end)
 
+  it("by a key given twice in a large table says so and goes on", function()
+    local twice = "\10\240\0" .. ("\40eight..."):rep(0x10e0 - 1)
+      .. "\9\2\33k\1\33k\2"
+    for _ = 1, 3 do
+      local m = native.message_t()
+      m.head, m.length, m.flags = twice, #twice, C.PERIGEE_TYPED
+      m.timeout = 5e9
+      assert.equal(C.PERIGEE_PROTOCOL, status_of(m, 1))
+    end
+    goes_on()
+  end)
+
   it("about its capacity refuses it", function()
     for _, capacity in ipairs { 2 ^ 41, 2 ^ 53, 2 ^ 63, -1LL } do
       local m = native.message_t()

@@ -1,0 +1,163 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- A decoder of string.buffer data that can stop after any item and go on
+-- later, for what is too large to be decoded at one go (portions.lua). It gives
+-- what LuaJIT's own gives, and raises, as that does, on a key given twice.
+--
+-- native/typed.c has the format. Its scan has let the bytes pass: they are
+-- whole, no deeper than 64 tables, and bounded in what their values take. Were
+-- they not, decoding would raise a few bytes beyond their end at the latest.
+local new_table = require "table.new"
+local ffi = require "ffi"
+
+local band = bit.band
+local bytes_t = ffi.typeof "const uint8_t *"
+local int32_t = ffi.typeof "const int32_t *"
+local uint32_t = ffi.typeof "const uint32_t *"
+local double_t = ffi.typeof "const double *"
+local int64_t = ffi.typeof "const int64_t *"
+local uint64_t = ffi.typeof "const uint64_t *"
+local cast, text = ffi.cast, ffi.string
+
+local M = {}
+
+local FALSE, TRUE, INT, NUM, TAB, TAB_END = 1, 2, 6, 7, 8, 14
+local INT64, UINT64, STRING = 16, 17, 32
+local EXPONENT, FRACTION = 0x7ff00000, 0xfffff
+local NAN = 0 / 0
+
+--- A decoder of length bytes at pointer, which have to stay until it is done.
+-- Its values come into d.values, d.n of them.
+--
+-- Of the table that is filled: its next slot, items (slots, then keys and
+-- values in turn) that are still to come, of which the last are pairs; and the
+-- key whose value comes next. Those of the tables around it lie in stacks.
+function M.new(pointer, length)
+  local values = {}
+  return {
+    pointer = cast(bytes_t, pointer), at = 0, length = length,
+    values = values, n = 0, depth = 0,
+    tables = { [0] = values }, slots = { [0] = 1 }, left = { [0] = 2 ^ 52 },
+    pairs = { [0] = 0 }, keys = {},
+  }
+end
+
+-- Numbers of two or five bytes, of which the first is given: and where the next
+-- item is.
+local function long(p, at, first)
+  if first < 0xff then
+    return (first - 0xe0) * 256 + p[at] + 0xe0, at + 1
+  end
+  return tonumber(cast(uint32_t, p + at)[0]), at + 4
+end
+
+local function number(p, at)
+  local first = p[at]
+  if first < 0xe0 then return first, at + 1 end
+  return long(p, at + 1, first)
+end
+
+-- Not every NaN that can travel may be in a variable: others are taken for
+-- pointers.
+local function real(p)
+  local high = cast(int32_t, p)[1]
+  if band(high, EXPONENT) == EXPONENT
+    and (cast(int32_t, p)[0] ~= 0 or band(high, FRACTION) ~= 0) then
+    return NAN
+  end
+  return cast(double_t, p)[0]
+end
+
+-- What of fixed length follows a tag, and where the next item is.
+local function scalar(p, at, tag)
+  if tag == INT then return cast(int32_t, p + at)[0], at + 4 end
+  if tag == NUM then return real(p + at), at + 8 end
+  if tag == TRUE then return true, at end
+  if tag == FALSE then return false, at end
+  if tag == INT64 then return cast(int64_t, p + at)[0], at + 8 end
+  if tag == UINT64 then return cast(uint64_t, p + at)[0], at + 8 end
+  return nil, at
+end
+
+-- Puts a value where it belongs in the table on top.
+local function place(d, value)
+  local depth = d.depth
+  local t, left = d.tables[depth], d.left[depth]
+  d.left[depth] = left - 1
+  if left > d.pairs[depth] then
+    local slot = d.slots[depth]
+    t[slot] = value
+    d.slots[depth] = slot + 1
+  elseif left % 2 == 0 then
+    if t[value] ~= nil then error("a table gives one key twice", 0) end
+    d.keys[depth] = value
+  else
+    t[d.keys[depth]] = value
+  end
+end
+
+-- A table begins behind its tag: it is placed, and filled from now on; where
+-- its first item is.
+local function enter(d, at, shape)
+  local p, slots, pairs = d.pointer, 0, 0
+  if shape >= 2 then slots, at = number(p, at) end
+  if shape % 2 == 1 then pairs, at = number(p, at) end
+  local room = slots                  -- with slot 0, which new_table adds
+  if room > 1 then room = room - 1 end
+  local t, first = new_table(room, pairs), shape >= 4 and 1 or 0
+  place(d, t)
+  local depth = d.depth + 1
+  d.depth = depth
+  d.tables[depth], d.slots[depth] = t, first
+  d.pairs[depth] = 2 * pairs
+  d.left[depth] = 2 * pairs + slots - (slots > 0 and first or 0)
+  return at
+end
+
+local function leave(d)
+  local depth, left = d.depth, d.left
+  while depth > 0 and left[depth] == 0 do
+    d.tables[depth], d.keys[depth] = nil, nil
+    depth = depth - 1
+  end
+  d.depth = depth
+end
+
+local function check(d, at)
+  if at > d.length then error("typed bytes end too early", 0) end
+end
+
+-- One item, at a place within the bytes.
+local function item(d)
+  local p = d.pointer
+  local tag, at = number(p, d.at)
+  if tag >= STRING then
+    local length = tag - STRING
+    check(d, at + length)
+    place(d, text(p + at, length))
+    at = at + length
+  elseif tag >= TAB and tag < TAB_END then
+    at = enter(d, at, tag - TAB)
+  else
+    local value
+    value, at = scalar(p, at, tag)
+    place(d, value)
+  end
+  check(d, at)
+  d.at = at
+  if d.left[d.depth] == 0 then leave(d) end
+end
+
+--- Decodes up to n items: true while there are more.
+function M.step(d, n)
+  local length = d.length
+  for _ = 1, n do
+    if d.at >= length then
+      d.n = d.slots[0] - 1
+      return false
+    end
+    item(d)
+  end
+  return true
+end
+
+return M
