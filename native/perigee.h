@@ -115,7 +115,7 @@ struct perigee_options {
                                at most ring / 4 */
   uint64_t message;         /* largest payload accepted: 2^40 */
   uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB;
-                               to decode takes at most 20 ns for each byte */
+                               to decode takes some 20 ns for each byte at most */
   uint64_t hold;            /* requests with longer typed heads are HELD:
                                2^64 - 1, so none */
   uint64_t pool;            /* bytes of pooled blocks, and of those that are kept
