@@ -188,7 +188,7 @@ static struct perigee_session **by_nonce(struct perigee_engine *engine,
 
 void proof_owns(struct perigee_session *s) {
   struct perigee_session **chain = by_nonce(s->engine, s->nonce);
-  if (!s->tcp || s->dialed)
+  if (!s->tcp || s->dialed || !s->spoken) /* else its key is wiped by now */
     return;
   s->next_nonce = *chain;
   *chain = s;
