@@ -58,6 +58,11 @@ function Attack:dial(peer, seconds)
   return session
 end
 
+-- That session, or where the victim has ended it a new one, if there is any.
+function Attack:keep(peer, session)
+  return peer:is_open(session) and session or self:dial(peer) or session
+end
+
 -- Another peer, or nil where this process has no room for one any more.
 function Attack:try_peer(options)
   local fine, peer = pcall(self.peer, self, options)

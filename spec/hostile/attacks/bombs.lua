@@ -19,9 +19,7 @@ return function(attack)
       peer:attend(0.02)
     end
     attack:done()
-    if not peer:is_open(session) then
-      session = attack:dial(peer) or session
-    end
+    session = attack:keep(peer, session)
   end
   peer:close()
 end

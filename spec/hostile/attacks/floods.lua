@@ -18,9 +18,7 @@ return function(attack)
       peer:attend(0.02)
       attack:done()
     end
-    if not peer:is_open(session) then
-      session = attack:dial(peer) or session
-    end
+    session = attack:keep(peer, session)
   end
   peer:close()
 end

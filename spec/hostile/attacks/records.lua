@@ -65,9 +65,7 @@ return function(attack)
     end
     peer:attend(0.005)
     attack:done()
-    if not peer:is_open(session) then
-      session = attack:dial(peer) or session
-    end
+    session = attack:keep(peer, session)
   end
   peer:close()
 end

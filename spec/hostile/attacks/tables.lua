@@ -20,9 +20,7 @@ return function(attack)
       peer:call(session, { method = 0, typed = true, bytes = head })
       peer:attend(0.3, function() return true end)
       attack:done()
-      if not peer:is_open(session) then
-      session = attack:dial(peer) or session
-    end
+      session = attack:keep(peer, session)
     end
   end
   peer:close()
