@@ -145,6 +145,7 @@ enum { LOAN_WARM = 4 << 20 };
 struct outgoing {
   struct record record;
   struct payload head, slice;
+  bool access; /* of a one-sided transfer: counted where that began */
 };
 
 enum { POOL_CHUNK = 4 << 20 }; /* registered at once, where it has to be */

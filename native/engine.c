@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "devices.h"
 #include "loan.h"
 #include "neighbour.h"
 #include "progress.h"
@@ -235,6 +236,14 @@ static int open_faults(struct perigee_engine *engine) {
   return status < 0 ? fail(NULL, status, "no memory for faults") : PERIGEE_OK;
 }
 
+/* A device may be opened much later, or never: what is wrong is told at once. */
+static int check_rdma(const char *text) {
+  struct rdma_options ignored;
+  char reason[REASON];
+  int status = rdma_options_parse(text, &ignored, reason, sizeof reason);
+  return status < 0 ? fail(NULL, status, "rdma: %s", reason) : PERIGEE_OK;
+}
+
 int perigee_engine_open(const struct perigee_options *given,
                         struct perigee_engine **out) {
   struct perigee_options options;
@@ -252,6 +261,8 @@ int perigee_engine_open(const struct perigee_options *given,
   int status = open_secret(engine);
   if (status == PERIGEE_OK)
     status = open_faults(engine);
+  if (status == PERIGEE_OK)
+    status = check_rdma(engine->options.rdma);
   if (status == PERIGEE_OK && (status = open_all(engine)) < 0)
     fail(NULL, status, "cannot open an engine: %s", strerror(errno));
   if (status == PERIGEE_OK && engine->options.progress &&

@@ -97,7 +97,8 @@ static int reply_slice(struct operation *op, const struct record *r) {
 static void finish(struct operation *op) {
   if (op->slice_block)
     op->flags |= PERIGEE_POOLED;
-  op->session->counters.bytes_received += op->length + op->slice;
+  if (op->kind == OP_CALL)
+    op->session->counters.bytes_received += op->length + op->slice;
   call_end(op, PERIGEE_OK);
 }
 

@@ -73,6 +73,8 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
   if (status < 0)
     return status;
   r->head_length = out->head.total;
+  out->access = r->kind == RECORD_READ || r->kind == RECORD_WRITE ||
+                (r->kind == RECORD_REPLY && op->record != RECORD_REQUEST);
   if (m->flags & PERIGEE_TYPED)
     r->flags |= RECORD_TYPED;
   if (m->code) {
@@ -126,8 +128,9 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
   if ((out->record.flags & (RECORD_SLICE | RECORD_SLICE_BULK)) == RECORD_SLICE)
     payload_take(&out->slice, slice, out->slice.total);
   t->publish(lane, ring, size);
-  session->counters.bytes_sent +=
-      out->record.head_length + out->record.slice_length;
+  if (!out->access)
+    session->counters.bytes_sent +=
+        out->record.head_length + out->record.slice_length;
   session_wake(session);
   return true;
 }

@@ -467,8 +467,8 @@ struct perigee_counters {
   uint64_t timeouts;
   uint64_t transfers;       /* one-sided, own */
   uint64_t messages;        /* sends, receives and immediates */
-  uint64_t bytes_sent;      /* payload */
-  uint64_t bytes_received;
+  uint64_t bytes_sent;      /* payload of calls and messages, and of own writes */
+  uint64_t bytes_received;  /* the same, and of own reads */
   uint64_t wakes;           /* sent to a sleeping peer */
   uint64_t sleeps;          /* own */
   uint64_t stalls;          /* submitted while the peer's ring was full */

@@ -66,7 +66,7 @@ int perigee_post(struct perigee_prepared *p, int64_t timeout) {
     struct payload remote = p->remote, local = p->local;
     int64_t n = transfer_copy(s, &p->list[0], &remote, &local, local.total,
                               p->operation);
-    s->counters.transfers++;
+    transfer_count(s, p->operation, p->list, n < 0 ? 0 : 1);
     return n < 0 ? (int)n : PERIGEE_INLINE;
   }
   if (p->posted >= 0)

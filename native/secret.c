@@ -41,7 +41,7 @@ static int complain(const struct complaint *c, int status, const char *path,
 static int check_file(int fd, const char *path, const struct complaint *c) {
   struct stat st;
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-    return complain(c, PERIGEE_INVALID, path, "is not a regular file");
+    return complain(c, PERIGEE_DENIED, path, "is not a regular file");
   if (st.st_uid != geteuid() && st.st_uid != 0)
     return complain(c, PERIGEE_DENIED, path,
                     "belongs to another user; make a copy of your own");
@@ -53,7 +53,9 @@ static int check_file(int fd, const char *path, const struct complaint *c) {
 
 static int cannot_open(const char *path, const struct complaint *c) {
   char what[128];
-  int status = errno == EACCES ? PERIGEE_DENIED : PERIGEE_INVALID;
+  int status = errno == ENOENT   ? PERIGEE_NOT_FOUND
+               : errno == EACCES ? PERIGEE_DENIED
+                                 : PERIGEE_SYSTEM;
   if (errno == ELOOP)
     return complain(c, PERIGEE_DENIED, path,
                     "is a symbolic link; name the file itself");
@@ -159,12 +161,14 @@ static int stretched(struct text *text, const char *scope,
   return status;
 }
 
-static int check_length(size_t length, const struct complaint *c) {
+/* What a file holds is no mistake of the program's. */
+static int check_length(size_t length, bool from_file,
+                        const struct complaint *c) {
   if (length >= SECRET_LEAST && length <= SECRET_MOST)
     return PERIGEE_OK;
   snprintf(c->reason, c->room, "a secret has %d to %d bytes, this one has %s",
            SECRET_LEAST, SECRET_MOST, length > SECRET_MOST ? "more" : "fewer");
-  return PERIGEE_INVALID;
+  return from_file ? PERIGEE_DENIED : PERIGEE_INVALID;
 }
 
 static int load(const char *given, const char *scope, struct text *text,
@@ -172,7 +176,7 @@ static int load(const char *given, const char *scope, struct text *text,
   int status = given ? read_text(given, text, c) : read_environment(text, c);
   if (status < 0 || (!given && text->length == 0 && !text->from_file))
     return status;
-  status = check_length(text->length, c);
+  status = check_length(text->length, text->from_file, c);
   if (status == PERIGEE_OK)
     status = stretched(text, scope, c);
   if (status == PERIGEE_OK)

@@ -113,11 +113,21 @@ static void hold_all(struct operation *op, int by) {
     op->list[i].local.region->users += (uint32_t)by;
 }
 
+void transfer_count(struct perigee_session *s, int operation,
+                    const struct perigee_transfer *list, uint32_t count) {
+  uint64_t *bytes = operation == PERIGEE_OP_READ ? &s->counters.bytes_received
+                                                 : &s->counters.bytes_sent;
+  s->counters.transfers++;
+  for (uint32_t i = 0; i < count; i++)
+    *bytes += list[i].local.length * list[i].local.count;
+}
+
 static void tell(struct operation *op) {
   op->quiet_wait = false;
   if (op->kind == OP_TRANSFER) {
     hold_all(op, -1);
-    op->session->counters.transfers++;
+    transfer_count(op->session, op->operation, op->list,
+                   op->status == PERIGEE_OK ? op->count : 0);
   }
   operation_unhold(op);
   op->session->counters.failures += op->status != PERIGEE_OK;
@@ -428,7 +438,7 @@ int transfer_start(struct perigee_session *s, int operation,
     return (int)done;
   bool imm = operation == PERIGEE_OP_WRITE_IMM;
   if (done == count && (!imm || immediate_out(s, immediate))) {
-    s->counters.transfers++;
+    transfer_count(s, operation, list, count);
     return PERIGEE_INLINE;
   }
   return later(s, operation, list, count, immediate, timeout, prepared,

@@ -39,6 +39,9 @@ int64_t transfer_copy(struct perigee_session *s,
                       const struct perigee_transfer *item,
                       struct payload *remote, struct payload *local,
                       uint64_t limit, int operation);
+/* Of a transfer that has ended: its bytes, if they arrived, are the list's. */
+void transfer_count(struct perigee_session *s, int operation,
+                    const struct perigee_transfer *list, uint32_t count);
 int transfer_start(struct perigee_session *s, int operation,
                    const struct perigee_transfer *list, uint32_t count,
                    uint64_t immediate, int64_t timeout,

@@ -28,8 +28,8 @@ function M.new(engine, options)
   local out = ffi.new("struct perigee_endpoint *[1]")
   local status = C.perigee_endpoint_open(engine.handle, options.transport, out)
   if status < 0 then
-    return nil, errors.from(status, "making an endpoint", engine.handle, false,
-                            3)
+    return nil, errors.from(status, "making an endpoint", engine.handle,
+                            false)
   end
   local endpoint = setmetatable({ engine = engine, handle = out[0],
                                   connecting = false }, Endpoint)
@@ -71,7 +71,7 @@ function Endpoint:connect(info, options)
     check.nanoseconds(options.timeout or 30))
   if operation < 0 then
     return nil, errors.from(operation, "connecting to " .. PEER, engine.handle,
-                            false, 2)
+                            false)
   end
   self.connecting = futures.start(engine, operation, { to = PEER, peer = PEER },
                                   sessions.connected)

@@ -140,7 +140,7 @@ function M.new(options)
   local out = ffi.new("struct perigee_engine *[1]")
   local status = C.perigee_engine_open(core, out)
   if status < 0 then
-    return nil, errors.from(status, "making an engine", nil, nil, 2)
+    return nil, errors.from(status, "making an engine", nil)
   end
   warn_of_faults(options.faults or os.getenv "PERIGEE_FAULTS")
   local engine = setmetatable({

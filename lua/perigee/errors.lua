@@ -62,15 +62,32 @@ function M.kind(status) return kind_of[status] or "protocol" end
 function M.status(kind) return status_of[kind] end
 function M.text(status) return ffi.string(C.perigee_status_text(status)) end
 
+local LIBRARY = debug.getinfo(1, "S").source:match "^(@.*/)errors%.lua$"
+
+-- The level, for error() in the function that asks, of who called the library:
+-- however deep it is when the core finds a mistake, the line told is theirs.
+local function outside()
+  local level = 2
+  while LIBRARY do
+    local at = debug.getinfo(level + 1, "S")
+    if not at then break end
+    if at.what ~= "C" and at.source:sub(1, #LIBRARY) ~= LIBRARY then
+      return level
+    end
+    level = level + 1
+  end
+  return 2
+end
+
 --- An error from a status that a function of the core returned. doing says
 -- what was being done and to whom; engine is its handle or nil. The caller's
--- own mistakes raise at level.
-function M.from(status, doing, engine, sent, level)
+-- own mistakes raise at the line outside of Perigee from which it came here.
+function M.from(status, doing, engine, sent)
   local detail = native.detail(engine)
   local why = detail ~= "" and detail or M.text(status)
   if status == C.PERIGEE_INVALID or status == C.PERIGEE_FORKED then
     if status == C.PERIGEE_FORKED then why = M.text(status) end
-    error(doing .. ": " .. why, (level or 2) + 1)
+    error(doing .. ": " .. why, outside())
   end
   return M.new(M.kind(status), doing .. ": " .. why, sent)
 end

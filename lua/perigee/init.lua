@@ -6,13 +6,18 @@
 --   perigee.serve, perigee.agent        services and calls
 --   perigee.engine                      the layer below: memory, sessions
 --   perigee.run, spawn, sleep, stop     tasks (task.lua)
---   perigee.wait_all, wait_any          several futures
+--   perigee.wait_all, wait_any          several futures; as_completed, for loops
 --   perigee.context                     in a handler: the call that it serves
 --   perigee.is_error                    tells an error from a value
 --   perigee.log                         function (level, message); replace it
 --   perigee.devices                     RDMA devices and their ports
 --   perigee.RnrMonitor                  their counters of receiver-not-ready
 --   perigee.units                       sizes and times as people write them
+if not jit then
+  error(("Perigee is for LuaJIT 2.1, and this is %s: run the script with luajit")
+    :format(_VERSION), 0)
+end
+
 local agents = require "perigee.agent"
 local contexts = require "perigee.context"
 local engines = require "perigee.engine"
@@ -35,6 +40,7 @@ local M = {
   sleep = tasks.sleep,
   wait_all = tasks.wait_all,
   wait_any = tasks.wait_any,
+  as_completed = tasks.as_completed,
   context = contexts.current,
   is_error = errors.is_error,
   log = log.default,

@@ -21,8 +21,7 @@ function M.new(engine, address)
   local out = ffi.new("struct perigee_listener *[1]")
   local status = C.perigee_listen(engine:use(3), address, out)
   if status < 0 then
-    return nil, errors.from(status, "listening at " .. address, engine.handle,
-                            nil, 3)
+    return nil, errors.from(status, "listening at " .. address, engine.handle)
   end
   address = ffi.string(C.perigee_listener_address(out[0]))
   local listener = setmetatable({ engine = engine, handle = out[0],

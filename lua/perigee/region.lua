@@ -100,7 +100,7 @@ function M.alloc(engine, length, options)
   end
   if status < 0 then
     return nil, errors.from(status, ("allocating a region of %d bytes")
-      :format(length), engine.handle, nil, 2)
+      :format(length), engine.handle)
   end
   return adopt(engine, out[0], options)
 end
@@ -120,7 +120,7 @@ function M.register(engine, pointer, length, options)
     options.kind, out)
   if status < 0 then
     return nil, errors.from(status, ("registering a region of %d bytes")
-      :format(length), engine.handle, nil, 2)
+      :format(length), engine.handle)
   end
   return adopt(engine, out[0], options, pointer)
 end

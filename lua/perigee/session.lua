@@ -122,7 +122,7 @@ function M.connect(engine, address, options)
   local operation, by = dial(engine, address, options)
   if operation < 0 then
     return futures.done(nil, errors.from(operation, "connecting to " .. to,
-                                         engine.handle, false, 4))
+                                         engine.handle, false))
   end
   local future = futures.start(engine, operation, {
     to = to, peer = options.peer, link = options.link, forced = by }, connected)

@@ -24,7 +24,8 @@ end
 
 local function as_error(raised)
   if errors.is_error(raised.value) then return raised.value end
-  local err = errors.new("remote", "a task failed: " .. raised.traceback)
+  local err = errors.new("remote", "a task failed: "
+    .. errors.shown(raised.value))
   err.traceback = raised.traceback
   if type(raised.value) == "table" then err.code = raised.value.code end
   return err
@@ -54,8 +55,8 @@ local function start(f, ...)
 end
 
 --- Runs f(...) in a task, soon; returns the future of its results at once. If f
--- raises, waiting gives nil and an error of kind remote with message and
--- traceback (or the error itself where f raised one of Perigee's); an error
+-- raises, waiting gives nil and an error of kind remote with its message, and
+-- its traceback as err.traceback (or the error itself where f raised one of Perigee's); an error
 -- that nobody waits for when it happens goes to the log.
 function M.spawn(f, ...)
   check.value(f, check.callable, "what spawn runs")
@@ -134,6 +135,52 @@ function M.wait_any(list, timeout)
     if list[i].ended then return i, list[i] end
   end
   return futures.unfinished("waiting for any of " .. #list .. " futures")
+end
+
+-- Moves the indices of futures that have ended from pending to ended.
+local function sort_out(list, pending, ended)
+  local kept = 0
+  for k = 1, #pending do
+    local i = pending[k]
+    pending[k] = nil
+    if list[i].ended then
+      ended[#ended + 1] = i
+    else
+      kept = kept + 1
+      pending[kept] = i
+    end
+  end
+end
+
+-- Its one signal stays attached to what is pending, and is as new before each
+-- wait: an iteration that is left early has one that has ended, or tells nobody.
+local function each_ended(given, deadline)
+  local signal, list, pending, ended, told = signals.new(1), {}, {}, {}, 0
+  for i = 1, #given do
+    list[i], pending[i] = given[i], i
+    if not list[i].ended then signals.attach(list[i], signal) end
+  end
+  return function()
+    if told == #ended then sort_out(list, pending, ended) end
+    if told == #ended and #pending > 0 then
+      signal.ended, signal.remaining = false, 1
+      loop.wait_signal(signal, deadline)
+      sort_out(list, pending, ended)
+    end
+    if told == #ended then return nil end
+    told = told + 1
+    return ended[told], list[ended[told]]
+  end
+end
+
+--- For loops: for i, future in as_completed(list, timeout) do ... end runs once
+-- for each future of the list, as they end (i is its place in the list, its
+-- wait() gives the results), and waits in between as wait_any does. timeout
+-- (nil: none) bounds the whole loop: it ends when that is over and all that has
+-- ended was told; what is pending goes on.
+function M.as_completed(list, timeout)
+  check_futures(list, timeout, "as_completed")
+  return each_ended(list, loop.deadline(timeout))
 end
 
 -- ---- Run -------------------------------------------------------------------

@@ -34,7 +34,7 @@ end
 
 local function refused(session, what, status)
   return futures.done(nil, errors.from(status, doing(session, what),
-                                       session.engine.handle, false, 4))
+                                       session.engine.handle, false))
 end
 
 -- ---- One-sided -------------------------------------------------------------

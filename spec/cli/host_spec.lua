@@ -16,6 +16,21 @@ describe("the check of the registry", function()
     case.expect("one host", "registry", "ok", "perigee/mine, 0 names")
   end)
 
+  it("counts the names that nobody holds any more", function()
+    case.fake:put("/run/user/1/", nil, "700"):set("XDG_RUNTIME_DIR",
+      "/run/user/1")
+    local folder = "/run/user/1/perigee/default/"
+    for _, name in ipairs { "dead", "live" } do
+      case.fake:put(folder .. name .. ".sock", "")
+      case.fake:put(folder .. name .. ".lock", "")
+    end
+    local inode = case.fake.machine:stat(folder .. "live.lock").inode
+    case.fake:put("/proc/locks", ("1: FLOCK  ADVISORY  WRITE 7 00:1b:%d 0 EOF")
+      :format(inode))
+    case.expect("one host", "registry", "ok",
+      "2 names, 1 of them left over by processes that died")
+  end)
+
   it("tells one that is open to others, or somebody else's", function()
     case.fake:set("XDG_RUNTIME_DIR", "/x"):put("/x/perigee/default/", nil,
       "755")

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- perigee doctor: Perigee itself, its environment, its secret.
+local Machine = require "perigee.cli.doctor.machine"
 local case = require "spec.support.doctor_case"
 
 before_each(case.start)
@@ -63,12 +64,17 @@ describe("the check of the environment", function()
   end)
 
   it("tells values that are none", function()
+    case.fake.machine.try = Machine.try
     case.fake:set("PERIGEE_TRANSPORT", "udp"):set("PERIGEE_SCOPE", ".x y")
+      :set("PERIGEE_FAULTS", "drop=often")
       :set("PERIGEE_RDMA", "qps=2 speed=9"):set("PERIGEE_NICS", "mlx5_9")
     case.expect("settings", "environment", "problem",
            'PERIGEE_TRANSPORT: "udp" is none of', "unset PERIGEE_TRANSPORT")
     case.expect("settings", "environment", "problem", '".x y" is no scope')
-    case.expect("settings", "environment", "problem", "no such key as speed")
+    case.expect("settings", "environment", "problem",
+      'PERIGEE_RDMA: rdma: there is no "speed"', "unset PERIGEE_RDMA")
+    case.expect("settings", "environment", "problem",
+      'PERIGEE_FAULTS: faults: "drop=often": a probability')
     case.expect("settings", "environment", "problem",
       "names mlx5_9, which is not")
   end)

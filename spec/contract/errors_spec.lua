@@ -72,7 +72,8 @@ describe("an error", function()
       got, err = proxy[method](proxy, "deep")
       assert.is_nil(got)
       assert.matches("from within", tostring(err))
-      assert.matches("traceback", err.traceback or err.message)
+      assert.matches("traceback", err.traceback)
+      assert.not_matches("traceback", tostring(err))
     end
   end)
 
@@ -174,6 +175,37 @@ describe("misuse", function()
     blamed(function() perigee.context() end)
   end)
 
+  it("that the core finds is raised at the caller's line", function()
+    local agent = cases.agent("found")
+    local function faulty()
+      local engine = { faults = "drop=often" }
+      blamed(function() local made = perigee.engine(engine) return made end)
+      blamed(function() perigee.agent { engine = engine } end)
+      blamed(function() perigee.serve { engine = engine } end)
+      blamed(function() perigee.agent { engine = { rdma = "qps=many" } } end)
+      blamed(function() perigee.agent { secret = "short" } end)
+    end
+    faulty()
+    perigee.run(faulty)
+    blamed(function() agent:proxy("tcp://127.0.0.1", "one") end)
+    blamed(function() agent:session("tcp://127.0.0.1") end)
+    blamed(function() agent.engine:connect("tcp://127.0.0.1") end)
+    blamed(function() agent.engine:listen("tcp://127.0.0.1") end)
+    blamed(function() perigee.agent { listen = "tcp://127.0.0.1" } end)
+  end)
+
+  it("of a secret's file is none, but the world's doing", function()
+    for path, kind in pairs { ["/nowhere/at/all"] = "not_found",
+                              ["/tmp"] = "denied" } do
+      for _, make in ipairs { perigee.engine, perigee.agent } do
+        local made, err = make { secret = "file:" .. path }
+        assert.is_nil(made)
+        assert.equal(kind, err.kind)
+        assert.matches(path, tostring(err))
+      end
+    end
+  end)
+
   it("of engines and regions is raised at the caller's line", function()
     local engine = cases.engine()
     blamed(function() engine:alloc() end)
@@ -218,6 +250,18 @@ describe("misuse", function()
     blamed(function() agent:proxy("misused", "one", { tiemout = 1 }) end)
     blamed(function() agent:proxy("misused", "one", { timeout = -1 }) end)
     blamed(function() agent:session(7) end)
+    agent:serve { name = "dotted", methods = {
+      typed = function() end, raw = { raw = true, function() end } } }
+    local proxy = assert(agent:proxy("misused", "dotted"))
+    for _, value in ipairs { 7, "text", {} } do
+      for _, name in ipairs { "typed", "raw" } do
+        local call, start = proxy[name], proxy.async[name]
+        blamed(function() call(value) end)
+        blamed(function() start(value) end)
+        assert.matches("dotted%." .. name .. " is called with a colon",
+          select(2, pcall(call, value)))
+      end
+    end
     blamed(function() perigee.spawn(os.time):wait("long") end)
     agent:close()
     blamed(function() agent:proxy("misused", "one") end)

@@ -59,7 +59,36 @@ describe("a region", function()
   end
 
   for _, prefix in ipairs { "", "own_" } do
-    it("is written and read at every size: " .. prefix .. "rw", function()
+    it("counts the bytes of own transfers alike, whatever carries them", function()
+    local remote = assert(session:region("rw"))
+    local function counted(expected, moved, length)
+      local before = session:explain().counters
+      local operation = moved()
+      if operation.post then operation = operation:post() end
+      assert(operation:wait(10))
+      local after = session:explain().counters
+      assert.equal(length, after[expected] - before[expected], expected)
+      local other = expected == "bytes_sent" and "bytes_received"
+        or "bytes_sent"
+      assert.equal(before[other], after[other], other)
+      assert.equal(before.transfers + 1, after.transfers)
+    end
+    for _, length in ipairs { 1, 100, 2 ^ 20 + 3 } do
+      local own, theirs = here:slice(0, length), remote:slice(0, length)
+      local read, write = { from = theirs, to = own },
+                          { from = own, to = theirs }
+      for _, prepared in ipairs { "", "prepare_" } do
+        counted("bytes_received", function()
+          return session[prepared .. "read"](session, read)
+        end, length)
+        counted("bytes_sent", function()
+          return session[prepared .. "write"](session, { write, write })
+        end, 2 * length)
+      end
+    end
+  end)
+
+  it("is written and read at every size: " .. prefix .. "rw", function()
       local remote = assert(session:region(prefix .. "rw"))
       local sizes = { unpack(cases.sizes) }
       sizes[#sizes + 1] = LENGTH / 2 - 8192

@@ -130,6 +130,52 @@ describe("a wait", function()
     assert.equal("cancelled", err.kind)
   end)
 
+  it("of each as it ends follows their ends, in and out of tasks", function()
+    local function slept(seconds)
+      return perigee.spawn(function() perigee.sleep(seconds) return seconds end)
+    end
+    local function order()
+      local list, seen = { slept(0.15), slept(0), slept(0.06) }, {}
+      for i, future in perigee.as_completed(list, 5) do
+        assert.equal(list[i], future)
+        assert.is_true(future:done())
+        seen[#seen + 1] = i
+      end
+      return seen
+    end
+    assert.same({ 2, 3, 1 }, order())
+    assert.same({ 2, 3, 1 }, perigee.run(order))
+    for _ in perigee.as_completed {} do error "there is none" end
+  end)
+
+  it("of each as it ends stops at its time, or when it is left", function()
+    local late, early = perigee.spawn(perigee.sleep, 3), perigee.spawn(error, 7)
+    local seen = {}
+    for i in perigee.as_completed({ late, early }, 0.05) do seen[#seen + 1] = i end
+    assert.same({ 2 }, seen)
+    assert.is_false(late:done())
+    perigee.run(function()
+      local second = perigee.spawn(perigee.sleep, 0.02)
+      for _ in perigee.as_completed { perigee.spawn(perigee.sleep, 0), second } do
+        break
+      end
+      perigee.sleep(0.1)                -- nothing wakes it before its time
+      assert.is_true(second:done())
+    end)
+    late:cancel()
+    assert.has_error(function() perigee.as_completed { 7 } end)
+  end)
+
+  it("of a thousand futures gives each once", function()
+    local list, seen, count = {}, {}, 0
+    for i = 1, 1000 do list[i] = perigee.spawn(perigee.sleep, i % 7 * 1e-3) end
+    for i in perigee.as_completed(list, 30) do
+      assert.is_nil(seen[i])
+      seen[i], count = true, count + 1
+    end
+    assert.equal(1000, count)
+  end)
+
   it("for a base ends while a handler below it sleeps longer", function()
     local longer = perigee.spawn(perigee.sleep, 5)
     perigee.sleep(0.01)

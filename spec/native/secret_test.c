@@ -134,11 +134,11 @@ static void lengths_are_limited(void **state) {
   written(text, SECRET_MOST, 0600);
   assert_true(loaded(option, NULL).set);
   written(text, SECRET_MOST + 1, 0600);
-  refused(option, PERIGEE_INVALID, "more");
+  refused(option, PERIGEE_DENIED, "more");
   written("\n", 1, 0600);
-  refused(option, PERIGEE_INVALID, "fewer");
+  refused(option, PERIGEE_DENIED, "fewer");
   written("", 0, 0600);
-  refused(option, PERIGEE_INVALID, "fewer");
+  refused(option, PERIGEE_DENIED, "fewer");
 }
 
 static void files_that_others_may_open_are_denied(void **state) {
@@ -162,13 +162,13 @@ static void files_of_other_users_are_denied(void **state) {
 static void what_is_no_file_is_refused(void **state) {
   (void)state;
   char link[80];
-  refused(option, PERIGEE_INVALID, "cannot be read");
-  refused("file:", PERIGEE_INVALID, "cannot be read");
+  refused(option, PERIGEE_NOT_FOUND, "cannot be read");
+  refused("file:", PERIGEE_NOT_FOUND, "cannot be read");
   assert_int_equal(mkdir(path, 0700), 0);
-  refused(option, PERIGEE_INVALID, "regular");
+  refused(option, PERIGEE_DENIED, "regular");
   rmdir(path);
   assert_int_equal(mkfifo(path, 0600), 0); /* would not end */
-  refused(option, PERIGEE_INVALID, "regular");
+  refused(option, PERIGEE_DENIED, "regular");
   unlink(path);
   written(words, sizeof words, 0600);
   snprintf(link, sizeof link, "%s-link", path);

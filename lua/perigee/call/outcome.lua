@@ -28,6 +28,16 @@ local NOT_RUN = { no_service = true, no_method = true, version = true,
 --- The short way of a wait, and its event.
 M.await, M.event = loop.await, loop.event
 
+--- The binding of what a proxy's method was called on.
+function M.binding(proxy, method)
+  local binding = type(proxy) == "table" and proxy[1]
+  if type(binding) ~= "table" then
+    error(("%s is called with a colon, as in proxy:%s(...)"):format(
+      method.text, method.name), 3)
+  end
+  return binding
+end
+
 --- "calling calc.add of worker:0".
 function M.doing(binding, method)
   return ("calling %s of %s"):format(method.text, binding.session:text())
@@ -65,10 +75,7 @@ function M.failure(binding, method, told)
   local text, traceback, code, ran = failure_text(told)
   if kind == "timeout" and not text then text = limit(binding) end
   local err = errors.ended(told.status, M.doing(binding, method), text)
-  if kind == "remote" and traceback and traceback ~= "" then
-    err.message = err.message .. "\n" .. traceback
-    err.traceback = traceback
-  end
+  if kind == "remote" and traceback ~= "" then err.traceback = traceback end
   err.code = code
   err.sent = binding.sent or not (ran == false or NOT_RUN[kind])
   return err
@@ -88,11 +95,10 @@ function M.no_reply(binding, method, kind, why)
 end
 
 --- The error of a call that could not be submitted; the caller's mistakes raise
--- at level.
-function M.refused(binding, method, status, level)
+-- at their line.
+function M.refused(binding, method, status)
   return errors.from(status, M.doing(binding, method),
-                     binding.engine.handle or nil, binding.sent or false,
-                     (level or 2) + 1)
+                     binding.engine.handle or nil, binding.sent or false)
 end
 
 --- The error of a call on a session that is over.

@@ -15,6 +15,7 @@ local views = require "perigee.view"
 local ffi = require "ffi"
 local C = native.C
 local await, event, settle = outcome.await, outcome.event, futures.settle
+local binding_of = outcome.binding
 local band, open, close, state = bit.band, views.open, views.close, loop.state
 local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
 local now = loop.now
@@ -220,7 +221,7 @@ end
 function M.call(method)
   local finish = finish_by(method)
   return function(self, payload)
-    local binding = self[1]
+    local binding = binding_of(self, method)
     if state.pinned then loop.check_wait(2) end
     local began = method.idempotent and now()
     local operation, kept = submit(binding, method, payload)
@@ -249,7 +250,7 @@ end
 function M.start(method)
   local finish = finish_by(method)
   return function(self, payload)
-    local binding = self[1]
+    local binding = binding_of(self, method)
     local operation, kept = submit(binding, method, payload)
     if not operation then return again.later(self, method, kept, payload) end
     local future = futures.start(binding, operation, kept, finish)

@@ -16,6 +16,7 @@ local band, tonumber = bit.band, tonumber
 local acquire, release, pack = codec.acquire, codec.release, codec.pack
 local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local await, event, settle = outcome.await, outcome.event, futures.settle
+local binding_of = outcome.binding
 local store_local, state = slices.store_local, loop.state
 local now = loop.now
 
@@ -125,7 +126,7 @@ end
 function M.call(method)
   local finish = finish_by(method)
   return function(self, ...)
-    local binding = self[1]
+    local binding = binding_of(self, method)
     if state.pinned then loop.check_wait(2) end
     local began = method.idempotent and now()
     local operation, out, slice = submit(binding, method, ...)
@@ -156,7 +157,7 @@ end
 function M.start(method)
   local finish = finish_by(method)
   return function(self, ...)
-    local binding = self[1]
+    local binding = binding_of(self, method)
     local operation, out, slice = submit(binding, method, ...)
     if not operation then return again.later(self, method, out, ...) end
     local future = futures.start(binding, operation,

@@ -37,7 +37,7 @@ local function not_posted(self, status)
     error("transfer:post: it is still posted; wait for it first", 3)
   end
   settle(self, nil, errors.from(status, doing(self.owner, "posting a transfer"),
-                                self.owner.engine.handle, false, 3))
+                                self.owner.engine.handle, false))
   return self
 end
 
@@ -101,7 +101,7 @@ local function prepare(session, kind, spec, immediate)
                                    out)
   if status < 0 then
     return nil, errors.from(status, doing(session, "preparing a transfer"),
-                            session.engine.handle, false, 3)
+                            session.engine.handle, false)
   end
   return setmetatable({
     owner = session, operation = false, ended = 1, value = true,

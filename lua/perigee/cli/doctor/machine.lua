@@ -92,7 +92,7 @@ function Machine:chosen(path)
   return (self:read(path) or ""):match "%[([^%]]+)%]"
 end
 
---- { kind, mode, uid, size } of what is there, links not followed.
+--- { kind, mode, uid, size, inode } of what is there, links not followed.
 function Machine:stat(path)
   local entry = ffi.new "struct perigee_cli_statx"
   if C.perigee_cli_statx(AT_FDCWD, self.root .. path, AT_SYMLINK_NOFOLLOW,
@@ -101,7 +101,7 @@ function Machine:stat(path)
   end
   return { kind = KINDS[bit.rshift(entry.mode, 12)] or "other",
            mode = bit.band(entry.mode, 0xfff), uid = entry.uid,
-           size = tonumber(entry.size) }
+           size = tonumber(entry.size), inode = tonumber(entry.inode) }
 end
 
 --- May this process do all of "rwx" with it? "" asks whether it is there.
@@ -199,13 +199,21 @@ function Machine:module(name)
   return nil, tostring(module)
 end
 
---- Opens an engine and allocates what peers could map: true; nil and why.
-function Machine:try()
+local function open(engine, options)
+  local made, err = engine(options)     -- no tail call: misuse names this line
+  return made, err
+end
+
+--- Opens an engine of those options and allocates what peers could map: true;
+-- nil and why.
+function Machine:try(options)
   local perigee, why = self:module "perigee"
   if not perigee then return nil, why end
   perigee.log = function() end          -- what it says is said by checks
-  local fine, engine, err = pcall(perigee.engine)
-  if not fine or not engine then return nil, tostring(err or engine) end
+  local fine, engine, err = pcall(open, perigee.engine, options)
+  if not fine or not engine then
+    return nil, (tostring(err or engine):gsub("^.-making an engine: ", ""))
+  end
   fine, why = pcall(function()
     assert(engine:alloc(4096, { access = "r" }))
   end)

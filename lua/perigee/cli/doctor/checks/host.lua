@@ -58,23 +58,45 @@ local function missing(machine, path)
     "unset XDG_RUNTIME_DIR")
 end
 
+-- A name is held by a lock on its file (native/name.c), and is left over when
+-- its owner died without giving it back. /proc/locks shows who holds one, and
+-- trying would make the owner-to-be fail. nil: nothing can be said.
+local function left_over(machine, sockets)
+  local locks = machine:read "/proc/locks"
+  if not locks then return nil end
+  local locked, count = {}, 0
+  for inode in locks:gmatch ":(%d+) %d+ %w+" do locked[tonumber(inode)] = true end
+  for _, socket in ipairs(sockets) do
+    local entry = machine:stat((socket:gsub("%.sock$", ".lock")))
+    if not (entry and locked[entry.inode]) then count = count + 1 end
+  end
+  return count
+end
+
+-- "3 names, 1 of them left over"
+local function names_in(machine, scope)
+  local sockets = machine:glob(scope .. "/*.sock")
+  local count = left_over(machine, sockets)
+  return ("%s, %d names%s"):format(scope, #sockets, count and count > 0
+    and (", %d of them left over by processes that died"):format(count) or "")
+end
+
 local function registry(machine)
   local path, other = registry_folder(machine)
   if not path then return verdict.unknown(other) end
   local scope = path .. "/" .. (machine:getenv "PERIGEE_SCOPE" or "default")
-  local names = machine:glob(scope .. "/*.sock")
   for _, folder in ipairs { path, scope } do
     local entry = machine:stat(folder)
     local wrong = entry and entry_verdict(machine, folder, entry)
     if wrong then return wrong end
   end
   if other then
-    return note(("%s, %d names, as %s is another user's, or was"):format(scope,
-      #names, other), "name a folder that nobody else can make, for all agents",
+    return note(("%s, as %s is another user's, or was"):format(
+      names_in(machine, scope), other), "name a folder that nobody else can make, for all agents",
       "export XDG_RUNTIME_DIR=/run/user/" .. machine.uid)
   end
   if not machine:stat(path) then return missing(machine, path) end
-  return ok(("%s, %d names"):format(scope, #names))
+  return ok(names_in(machine, scope))
 end
 
 local function path_length(machine)

@@ -35,15 +35,19 @@ local function check_scope(_, value)
   end
 end
 
-local function check_rdma(_, value)
-  local rdma = require "perigee.rdma"
-  for key in value:gmatch "([^%s,=]+)%s*=" do
-    local wrong = rdma.check { [key] = 1 }
-    if wrong then
-      return ("%q has no such key as %s: it is %s"):format(value, key,
-        wrong:gsub("a text or a table of ", ""))
-    end
-  end
+-- What the core says of options, apart from all else that the environment
+-- asks for.
+local function refused(machine, rdma, faults)
+  local fine, why = machine:try { rdma = rdma, faults = faults, secret = "" }
+  if not fine then return why end
+end
+
+local function check_rdma(machine, value)
+  return refused(machine, value, "")
+end
+
+local function check_faults(machine, value)
+  return refused(machine, "", value)
 end
 
 -- All that are named hide the others, so a name that is wrong hides all.
@@ -62,7 +66,7 @@ end
 
 local CHECKS = { TRANSPORT = check_transport, SCOPE = check_scope,
                  RDMA = check_rdma, NICS = check_nics,
-                 FAULTS = function() end, SECRET = function() end }
+                 FAULTS = check_faults, SECRET = function() end }
 
 local function is_internal(name)
   for _, prefix in ipairs(INTERNAL_PREFIXES) do
