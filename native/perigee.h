@@ -36,6 +36,9 @@
 #include <stdint.h>
 #define PERIGEE_API __attribute__((visibility("default")))
 #endif
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* Raised when anything below changes shape; Lua refuses another core. */
 enum { PERIGEE_ABI = 6 };
@@ -698,5 +701,9 @@ PERIGEE_API int perigee_device_gids(const char *sysfs, const char *name,
 
 /* ---- For the specs: sizes as C sees them ------------------------------- */
 PERIGEE_API uint64_t perigee_sizeof(const char *structure);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -6,7 +6,7 @@
 --   perigee.serve, perigee.agent        services and calls
 --   perigee.engine                      the layer below: memory, sessions
 --   perigee.run, spawn, sleep, stop     tasks (task.lua)
---   perigee.wait_all, wait_any          several futures; as_completed, for loops
+--   perigee.wait_all, wait_any          several futures; as_completed: a loop
 --   perigee.context                     in a handler: the call that it serves
 --   perigee.is_error                    tells an error from a value
 --   perigee.log                         function (level, message); replace it
@@ -14,8 +14,8 @@
 --   perigee.RnrMonitor                  their counters of receiver-not-ready
 --   perigee.units                       sizes and times as people write them
 if not jit then
-  error(("Perigee is for LuaJIT 2.1, and this is %s: run the script with luajit")
-    :format(_VERSION), 0)
+  error(("Perigee is for LuaJIT 2.1, and this is %s: run the script with "
+    .. "luajit"):format(_VERSION), 0)
 end
 
 local agents = require "perigee.agent"

@@ -56,8 +56,8 @@ end
 
 --- Runs f(...) in a task, soon; returns the future of its results at once. If f
 -- raises, waiting gives nil and an error of kind remote with its message, and
--- its traceback as err.traceback (or the error itself where f raised one of Perigee's); an error
--- that nobody waits for when it happens goes to the log.
+-- its traceback as err.traceback (or the error itself where f raised one of
+-- Perigee's); an error that nobody waits for when it happens goes to the log.
 function M.spawn(f, ...)
   check.value(f, check.callable, "what spawn runs")
   return start(f, ...).future
@@ -137,39 +137,39 @@ function M.wait_any(list, timeout)
   return futures.unfinished("waiting for any of " .. #list .. " futures")
 end
 
--- Moves the indices of futures that have ended from pending to ended.
-local function sort_out(list, pending, ended)
+-- Moves the indices of futures that have ended from open to over.
+local function sort_out(list, open, over)
   local kept = 0
-  for k = 1, #pending do
-    local i = pending[k]
-    pending[k] = nil
+  for k = 1, #open do
+    local i = open[k]
+    open[k] = nil
     if list[i].ended then
-      ended[#ended + 1] = i
+      over[#over + 1] = i
     else
       kept = kept + 1
-      pending[kept] = i
+      open[kept] = i
     end
   end
 end
 
 -- Its one signal stays attached to what is pending, and is as new before each
--- wait: an iteration that is left early has one that has ended, or tells nobody.
+-- wait: an iteration that is left early has one that has ended or tells nobody.
 local function each_ended(given, deadline)
-  local signal, list, pending, ended, told = signals.new(1), {}, {}, {}, 0
+  local signal, list, open, over, told = signals.new(1), {}, {}, {}, 0
   for i = 1, #given do
-    list[i], pending[i] = given[i], i
+    list[i], open[i] = given[i], i
     if not list[i].ended then signals.attach(list[i], signal) end
   end
   return function()
-    if told == #ended then sort_out(list, pending, ended) end
-    if told == #ended and #pending > 0 then
+    if told == #over then sort_out(list, open, over) end
+    if told == #over and #open > 0 then
       signal.ended, signal.remaining = false, 1
       loop.wait_signal(signal, deadline)
-      sort_out(list, pending, ended)
+      sort_out(list, open, over)
     end
-    if told == #ended then return nil end
+    if told == #over then return nil end
     told = told + 1
-    return ended[told], list[ended[told]]
+    return over[told], list[over[told]]
   end
 end
 

@@ -59,7 +59,7 @@ describe("a region", function()
   end
 
   for _, prefix in ipairs { "", "own_" } do
-    it("counts the bytes of own transfers alike, whatever carries them", function()
+    it("counts the bytes of own transfers on any transport", function()
     local remote = assert(session:region("rw"))
     local function counted(expected, moved, length)
       local before = session:explain().counters

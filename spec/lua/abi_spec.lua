@@ -2,6 +2,7 @@
 -- What C and LuaJIT think of the public header is the same: sizes of every
 -- structure, offsets of fields that scripts depend on, values of constants.
 local ffi = require "ffi"
+local cases = require "spec.support.cases"
 local cdef = require "perigee.cdef"
 local native = require "perigee.native"
 
@@ -86,5 +87,46 @@ describe("the C core and its declarations", function()
       assert.is_nil(sentence:match "%.$")
     end
     assert.are.equal("unknown", ffi.string(C.perigee_status_name(-99)))
+  end)
+end)
+
+describe("what is not LuaJIT", function()
+  -- The status and the output of a shell's command.
+  local function shell(command)
+    local pipe = io.popen("{ " .. command .. "; } 2>&1; echo $?")
+    local output = pipe:read "*a"
+    pipe:close()
+    local text, status = output:match "^(.-)(%d+)\n$"
+    return tonumber(status), text
+  end
+
+  it("may be C++, which compiles and links with the header", function()
+    local path = os.tmpname()
+    local file = assert(io.open(path .. ".cc", "w"))
+    file:write [[
+      #include "perigee.h"
+      int main() {
+        struct perigee_options options;
+        perigee_engine *engine = nullptr;
+        perigee_options(&options);
+        if (perigee_engine_open(&options, &engine) != PERIGEE_OK) return 1;
+        perigee_engine_close(engine);
+        return perigee_abi() == PERIGEE_ABI ? 0 : 2;
+      }
+    ]]
+    file:close()
+    local compile = ("g++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -Inative "
+      .. "%s.cc "):format(path)
+    -- What links to a sanitized core has to be sanitized itself.
+    local status, text = shell(cases.sanitized and compile .. "-fsyntax-only"
+      or ("%s %s -o %s && %s"):format(compile, native.path, path, path))
+    os.remove(path)
+    os.remove(path .. ".cc")
+    assert.are.equal(0, status, text)
+  end)
+
+  it("is told in a sentence what to run instead", function()
+    local _, text = shell "LUA_INIT= lua5.1 -e 'require \"perigee\"'"
+    assert.matches("Perigee is for LuaJIT 2.1, and this is Lua 5.1", text)
   end)
 end)

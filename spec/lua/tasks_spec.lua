@@ -151,14 +151,16 @@ describe("a wait", function()
   it("of each as it ends stops at its time, or when it is left", function()
     local late, early = perigee.spawn(perigee.sleep, 3), perigee.spawn(error, 7)
     local seen = {}
-    for i in perigee.as_completed({ late, early }, 0.05) do seen[#seen + 1] = i end
+    for i in perigee.as_completed({ late, early }, 0.05) do
+      seen[#seen + 1] = i
+    end
     assert.same({ 2 }, seen)
     assert.is_false(late:done())
     perigee.run(function()
       local second = perigee.spawn(perigee.sleep, 0.02)
-      for _ in perigee.as_completed { perigee.spawn(perigee.sleep, 0), second } do
-        break
-      end
+      local each = perigee.as_completed {
+        perigee.spawn(perigee.sleep, 0), second }
+      assert.equal(1, (each()))
       perigee.sleep(0.1)                -- nothing wakes it before its time
       assert.is_true(second:done())
     end)

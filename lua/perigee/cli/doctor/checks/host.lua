@@ -65,7 +65,9 @@ local function left_over(machine, sockets)
   local locks = machine:read "/proc/locks"
   if not locks then return nil end
   local locked, count = {}, 0
-  for inode in locks:gmatch ":(%d+) %d+ %w+" do locked[tonumber(inode)] = true end
+  for inode in locks:gmatch ":(%d+) %d+ %w+" do
+    locked[tonumber(inode)] = true
+  end
   for _, socket in ipairs(sockets) do
     local entry = machine:stat((socket:gsub("%.sock$", ".lock")))
     if not (entry and locked[entry.inode]) then count = count + 1 end
@@ -92,7 +94,8 @@ local function registry(machine)
   end
   if other then
     return note(("%s, as %s is another user's, or was"):format(
-      names_in(machine, scope), other), "name a folder that nobody else can make, for all agents",
+      names_in(machine, scope), other),
+      "name a folder that nobody else can make, for all agents",
       "export XDG_RUNTIME_DIR=/run/user/" .. machine.uid)
   end
   if not machine:stat(path) then return missing(machine, path) end
