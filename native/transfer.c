@@ -289,10 +289,12 @@ static int move_item(struct operation *op) {
   const struct perigee_transfer *item = &op->list[op->next];
   struct perigee_engine *engine = op->engine;
   if (op->phase == 0) {
+    int64_t held = op->local.held;
     int status = transfer_check(op->session, op->operation, item, &op->remote,
                                 &op->local);
     if (status < 0)
       return status;
+    op->local.held = held; /* one wire for all of a batch */
     if (!transfer_reaches(op->session, item, &op->local)) {
       if (op->pending >= CHILDREN)
         return 0;
@@ -378,6 +380,7 @@ static int later(struct perigee_session *s, int operation,
   op->pending = 0;
   op->operation = (uint8_t)operation;
   op->phase = 0;
+  op->local.held = 0;
   op->immediate = immediate;
   op->prepared = prepared;
   op->job = (struct job){0};

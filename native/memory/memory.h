@@ -60,6 +60,7 @@ struct payload {
   uint64_t done;    /* bytes walked */
   uint64_t ticket;  /* a copy under way */
   uint64_t pending; /* its length */
+  int64_t held;     /* by faults: until when */
 };
 
 void payload_bytes(struct payload *payload, const void *bytes, uint64_t length);

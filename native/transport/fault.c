@@ -46,7 +46,7 @@ struct fault_lane {
   int64_t last[RINGS];       /* when the last in order is to be seen */
   struct held *given[RINGS]; /* until release */
   uint64_t bytes;            /* held in all */
-  int64_t copies, words;     /* when copies, and frames, go on */
+  int64_t words;             /* when frames go on */
   uint64_t dropped, twice, cut_short, overtaken;
 };
 
@@ -220,20 +220,23 @@ static bool goes_on(const struct fetch *fetch) {
          (into->ticket || into->done || fetch->bounced);
 }
 
-/* A step's own time is thrown once, and again after it has moved something. */
+enum { BEGUN = -1 }; /* held back no more, but what else may befall a step is */
+
+/* What is under way side by side is held back side by side, as by a long wire,
+ * and once: before the first step. */
 static int64_t fault_fetch(struct lane *lane, struct fetch *fetch) {
   struct fault_lane *f = of(lane);
   const struct script *s = script_of(f);
   if (f->cut)
     return PERIGEE_PEER_LOST;
-  if (fetch->held == 0 && !goes_on(fetch)) {
+  if (fetch->held <= 0 && !goes_on(fetch)) {
     if (cut(lane))
       return PERIGEE_PEER_LOST;
     if (hit(f, s->truncate)) {
       f->cut_short++;
       return PERIGEE_PROTOCOL;
     }
-    fetch->held = now(f) + some_time(f, 0);
+    fetch->held = fetch->held == 0 ? now(f) + some_time(f, 0) : now(f);
     if (hit(f, s->drop)) {
       f->dropped++;
       fetch->held = INT64_MAX;
@@ -243,20 +246,21 @@ static int64_t fault_fetch(struct lane *lane, struct fetch *fetch) {
     return 0;
   int64_t moved = inner(lane)->fetch(lane, fetch);
   if (moved != 0)
-    fetch->held = 0;
+    fetch->held = BEGUN;
   return moved;
 }
 
 /* 1: go on, 0: not now, or a status. */
-static int copy_goes_on(struct lane *lane) {
+static int copy_goes_on(struct lane *lane, struct payload *local) {
   struct fault_lane *f = of(lane);
   if (f->cut)
     return PERIGEE_PEER_LOST;
-  if (waits(f, f->copies))
+  if (local->held == 0)
+    local->held = now(f) + some_time(f, 0);
+  if (waits(f, local->held))
     return 0;
   if (cut(lane))
     return PERIGEE_PEER_LOST;
-  f->copies = script_of(f)->delay ? now(f) + some_time(f, 0) : 0;
   if (!hit(f, script_of(f)->truncate))
     return 1;
   f->cut_short++;
@@ -268,7 +272,7 @@ static int64_t fault_copy(struct lane *lane, const struct window *window,
                           uint64_t limit, bool write) {
   struct fault_lane *f = of(lane);
   bool under_way = remote->ticket || local->ticket;
-  int go = under_way ? 1 : copy_goes_on(lane);
+  int go = under_way ? 1 : copy_goes_on(lane, local);
   if (go <= 0)
     return go;
   if (!under_way && limit > 1 && hit(f, script_of(f)->reorder))
@@ -279,7 +283,7 @@ static int64_t fault_copy(struct lane *lane, const struct window *window,
 static int fault_post(struct lane *lane, struct job *job,
                       const struct window *window, struct payload *remote,
                       struct payload *local, bool write) {
-  int go = copy_goes_on(lane);
+  int go = copy_goes_on(lane, local);
   return go <= 0 ? go
                  : inner(lane)->post(lane, job, window, remote, local, write);
 }

@@ -10,9 +10,11 @@
  *   seed=N       where the dice begin (0 to 2^63); without it random, and told
  *                by explain()
  *   drop=P       a record never arrives; a payload under way stops for good
- *   delay=TIME   each record, and each step of a payload, of a copy or of the
- *                session's frames, is held back for 0 to TIME ("5ms", "200us",
- *                "1s"; at most 60 s), behind what was held back before
+ *   delay=TIME   each record, payload and one-sided transfer is held back for
+ *                0 to TIME ("5ms", "200us", "1s"; at most 60 s) before its
+ *                first byte comes, as by a long wire: what is under way side by
+ *                side waits side by side, and records keep their order. Each
+ *                step of the session's frames waits behind the one before
  *   duplicate=P  a record arrives once more, later
  *   truncate=P   a record arrives without its end; a payload or a copy ends in
  *                "protocol"

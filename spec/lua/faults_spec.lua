@@ -56,4 +56,30 @@ describe("faults on purpose", function()
     driver:close()
     worker:close()
   end)
+
+  -- One after another these would take 40 s, and end in timeouts of 30 s.
+  for _, transport in ipairs { "shm", "tcp" } do
+    it("delay what is under way side by side side by side, over " .. transport,
+       function()
+      local COUNT, LENGTH = 200, 2 ^ 16
+      local owner = assert(perigee.engine {})
+      local listener = assert(owner:listen "tcp://127.0.0.1:0")
+      local lent = assert(owner:alloc(LENGTH, { name = "kv", access = "rw" }))
+      lent:slice():fill(7)
+      local engine = assert(perigee.engine { faults = "seed=3 delay=400ms" })
+      local session = assert(engine:connect(listener.address,
+                                            { transport = transport }))
+      local from = assert(session:region "kv"):slice()
+      local own, reads, batch = assert(engine:alloc(LENGTH)):slice(), {}, {}
+      for i = 1, COUNT do
+        reads[i] = session:read { from = from, to = own }
+        batch[i] = { from = from:slice(i, 1), to = own:slice(i, 1) }
+      end
+      if transport == "shm" then reads[COUNT + 1] = session:read(batch) end
+      assert(perigee.wait_all(reads))
+      assert.equal(("\7"):rep(64), own:slice(LENGTH - 64, 64):string())
+      engine:close()
+      owner:close()
+    end)
+  end
 end)
