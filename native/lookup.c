@@ -186,6 +186,10 @@ uint64_t perigee_remote_length(const struct perigee_remote *remote) {
   return remote->window.length;
 }
 
+uint64_t perigee_remote_identity(const struct perigee_remote *remote) {
+  return remote->window.generation;
+}
+
 int perigee_remote_access(const struct perigee_remote *remote) {
   return remote->access;
 }

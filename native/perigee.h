@@ -513,6 +513,10 @@ PERIGEE_API int perigee_lookup(struct perigee_session *session,
                                const char *name, int64_t timeout);
 PERIGEE_API uint64_t perigee_remote_length(const struct perigee_remote *remote);
 PERIGEE_API int perigee_remote_access(const struct perigee_remote *remote);
+/* The same for all handles of one region, in any session, and another for any
+ * other region of its name: random 48 bits where an engine begins. */
+PERIGEE_API uint64_t
+perigee_remote_identity(const struct perigee_remote *remote);
 
 /* ---- One-sided and two-sided operations -------------------------------- */
 

@@ -6,6 +6,7 @@ local contexts = require "perigee.context"
 local engines = require "perigee.engine"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
+local kept = require "perigee.kept"
 local links = require "perigee.link"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -336,15 +337,23 @@ local function session_with(self, peer, timeout, level)
   return session, link
 end
 
+local SESSION = { timeout = check.seconds, keep = check.boolean,
+                  reconnect = check.seconds }
+
 --- The session with a peer: the one there is, or a new one; nil and an error
--- (kind not_found, timeout, denied, ...). peer: the name of an agent in this
--- agent's scope, or an address ("tcp://HOST:PORT", "unix:/PATH"). options:
--- timeout (seconds, default 30). Blocks the task, or runs the loop.
+-- (kind not_found, timeout, denied, ...). By it the peer's regions are found,
+-- read and written (session:region), and explain() tells what carries it. peer:
+-- the name of an agent in this agent's scope, or an address ("tcp://HOST:PORT",
+-- "unix:/PATH"). options: timeout (seconds, default 30); keep (true: a kept
+-- session, kept.lua, which connects again when the peer was lost) and with it
+-- reconnect (seconds that transfers wait for a peer that is away, default 3).
+-- Blocks the task, or runs the loop.
 function Agent:session(peer, options)
-  options = check.options(options, { timeout = check.seconds }, "session")
-  local session, err = session_with(self, peer, options.timeout, 2)
-  if not session then return nil, err end
-  return session
+  options = check.options(options, SESSION, "session")
+  local session, link = session_with(self, peer, options.timeout, 2)
+  if not session then return nil, link end
+  if not options.keep then return session end
+  return kept.new(link, session, options.reconnect)
 end
 
 --- A proxy of a service of a peer, which is named as for agent:session; nil and

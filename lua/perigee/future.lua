@@ -75,6 +75,19 @@ function M.finish(engine, event)
   end
 end
 
+--- Ends it in what a function raised: waiting for it raises that.
+function M.raise(future, raised)
+  if future.ended then return end
+  future.value, future.ended, future.operation = raised, -1, false
+  if future.waiter then signals.wake(future) end
+end
+
+--- Ends it as other has ended.
+function M.follow(future, other)
+  if other.ended == -1 then return M.raise(future, other.value) end
+  M.settle(future, M.results(other))
+end
+
 --- How it failed, or nil: an error, not a handler's own `nil, x`. Raises what
 -- waiting for it would raise.
 function M.failure(future)

@@ -8,6 +8,7 @@
 --   perigee.run, spawn, sleep, stop     tasks (task.lua)
 --   perigee.wait_all, wait_any          several futures; as_completed: a loop
 --   perigee.context                     in a handler: the call that it serves
+--   perigee.session                     by which a proxy's calls go
 --   perigee.is_error                    tells an error from a value
 --   perigee.log                         function (level, message); replace it
 --   perigee.devices                     RDMA devices and their ports
@@ -43,6 +44,7 @@ local M = {
   as_completed = tasks.as_completed,
   context = contexts.current,
   is_error = errors.is_error,
+  session = require "perigee.proxy".session,
   log = log.default,
   units = require "perigee.units",
   devices = require "perigee.devices".list,

@@ -4,7 +4,11 @@
 --
 --   proxy:method(...)         calls and waits: the results, or nil and an error
 --   proxy.async:method(...)   the future of that, at once
---   proxy:with{...}           the same service with other options of calls
+--   proxy:with{...}           the same service with other options of calls:
+--                             timeout, into, reader, capacity,
+--                             request_capacity, reconnect, and epoch (a
+--                             session's: calls end in stale rather than reach
+--                             the peer in another life)
 --   proxy:close()             ends this object; the session stays
 --
 -- A proxy holds nothing but its binding (call/outcome.lua) at [1], so that no
@@ -42,7 +46,7 @@ end
 
 local WITH = { timeout = check.seconds, into = slice, reader = check.callable,
                capacity = check.count, request_capacity = check.count,
-               reconnect = check.seconds }
+               reconnect = check.seconds, epoch = check.string }
 local OPEN = { version = version }
 for name, each in pairs(WITH) do OPEN[name] = each end
 
@@ -51,6 +55,18 @@ for name, each in pairs(WITH) do OPEN[name] = each end
 local RECONNECT = 3                     -- seconds that a call waits by default
 local ASKING = 5                        -- for descriptions nobody yet waits for
 local NOWHERE = 65535                   -- an id that no method has
+
+-- In place of a session, for a proxy that is to reach none any more.
+local function nowhere(session, kind, why)
+  local text = session:text()
+  return {
+    handle = false, engine = session.engine, closed = true,
+    epoch = session.epoch, text = function() return text end,
+    gone = function(_, doing)
+      return errors.new(kind, ("%s: %s"):format(doing, why:format(text)), false)
+    end,
+  }
+end
 
 local function bind(session, options, before, level)
   local timeout = options.timeout or before.timeout or 30
@@ -62,11 +78,16 @@ local function bind(session, options, before, level)
     reader = options.reader or before.reader,
     capacity = options.capacity or before.capacity,
     request = options.request_capacity or before.request, sliced = false,
+    epoch = options.epoch or before.epoch or false,
   }
   if options.into then binding.reader = options.reader or false end
   if options.reader then binding.into = options.into or false end
   if binding.into and binding.reader then
     error("a reply goes into a slice or to a reader, not to both", level + 1)
+  end
+  if binding.epoch and binding.epoch ~= session.epoch then
+    binding.link = false
+    binding.session = nowhere(session, "stale", again.RESTARTED)
   end
   binding.sliced = binding.into
   binding.message.timeout = check.nanoseconds(timeout)
@@ -87,15 +108,9 @@ end
 -- Every way to end is the same: calls on it give nil, closed.
 local function close(self)
   local binding = self[1]
-  local text = binding.session:text()
   binding.link = false
-  binding.session = {
-    handle = false, engine = binding.engine, text = function() return text end,
-    gone = function(_, doing)
-      return errors.new("closed", ("%s: the proxy of %s was closed")
-        :format(doing, text), false)
-    end,
-  }
+  binding.session = nowhere(binding.session, "closed",
+                            "the proxy of %s was closed")
 end
 
 local function unknown(class, name)
@@ -284,6 +299,16 @@ function M.open(session, name, options, level, link, deadline)
                    request = false, class = class, link = link or false,
                    version = options.version or false }
   return open(class, bind(session, options, before, level + 1))
+end
+
+--- perigee.session: the session that a proxy's calls go by now, which may be
+-- over. Raises for what is no proxy.
+function M.session(proxy)
+  local binding = type(proxy) == "table" and rawget(proxy, 1)
+  if type(binding) ~= "table" or not binding.class then
+    error("perigee.session takes a proxy, not a " .. type(proxy), 2)
+  end
+  return binding.session
 end
 
 --- The checks of proxy options alone, before anything is dialled.

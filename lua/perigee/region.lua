@@ -182,6 +182,7 @@ Remote.__index = Remote
 --- A peer's region, as session:region found it. It lives as long as the
 -- session.
 --   remote.length, remote.access, remote.name, remote:slice(...)
+--   remote.identity    a number that no other region of that name has
 function M.remote(session, name, handle)
   local granted = C.perigee_remote_access(handle)
   local letters = (granted % 2 == 1 and "r" or "")
@@ -189,7 +190,14 @@ function M.remote(session, name, handle)
   return setmetatable({
     session = session, engine = session.engine, name = name, handle = handle,
     length = tonumber(C.perigee_remote_length(handle)), access = letters,
+    identity = tonumber(C.perigee_remote_identity(handle)),
   }, Remote)
+end
+
+--- Is from now on what other, of the same region, is in a later session.
+function Remote:move_to(other)
+  self.session, self.engine, self.handle = other.session, other.engine,
+                                           other.handle
 end
 
 --- As region:slice.

@@ -43,10 +43,14 @@ function M.adopt(engine, id, peer)
   local info = explain.info(handle)
   session.address = info.address
   session.pid = info.pid
+  session.epoch = info.epoch
   session.from = info.from
   engine.sessions[id] = session
   return session
 end
+
+-- session.epoch is a text that names the life of the peer's engine: it is the
+-- same in each session with it, and another after a restart.
 
 --- Who the peer is, for messages.
 function Session:text()

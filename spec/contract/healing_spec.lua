@@ -332,6 +332,25 @@ describe("a proxy", function()
     assert.equal(3, (proxy:life()))
   end)
 
+  it("that asked for an epoch reaches no other life", function()
+    local epoch = session.epoch
+    local first = proxy:with { epoch = epoch }
+    assert.equal(1, (first:life()))
+    assert.equal(session, perigee.session(first))
+    kill(session)
+    restart()
+    for _ = 1, 3 do
+      wrong("stale", false, first:life())
+      wrong("stale", false, first:echo("bytes"))
+      wrong("stale", false, first.async:often(0):wait(5))
+      assert.equal(2, (proxy:life()))
+      wrong("stale", false, proxy:with({ epoch = epoch }):life())
+    end
+    local second = proxy:with { epoch = perigee.session(proxy).epoch }
+    assert.equal(2, (second:with({ timeout = 5 }):life()))
+    assert.has_error(function() perigee.session(agent) end)
+  end)
+
   it("is not brought back by what closed it", function()
     local other = assert(agent:proxy("worker", "x", { timeout = 5 }))
     other:close()

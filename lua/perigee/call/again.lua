@@ -37,6 +37,8 @@ local now, left, settle = loop.now, loop.left, futures.settle
 -- version that is not wanted, no_method(class, name) of a missing method.
 local M = { fit = false, unfit = false, no_method = false }
 
+M.RESTARTED = "%s is in another life than the epoch that was asked for"
+
 local PAUSE = 25e6                      -- before a service is asked for again
 -- What a worker that is starting may say.
 local STARTING = { peer_lost = true, no_service = true }
@@ -127,6 +129,9 @@ function M.renew(proxy, method, err, began, call)
   local patience, deadline = until_when(binding, method, began)
   local session, why = rejoin(binding, patience, deadline, call)
   if not root.link then return nil, outcome.gone(root, method) end
+  if session and root.epoch and root.epoch ~= session.epoch then
+    why = errors.new("stale", M.RESTARTED:format(session:text()), sent)
+  end
   if session and not why then
     root.session = session
     if not root.class.methods[method.name] then
@@ -142,12 +147,6 @@ end
 
 -- ---- Futures ---------------------------------------------------------------
 
--- Ends future as other has ended.
-local function follow(future, other)
-  if other.ended == -1 then return outcome.raise(future, other.value) end
-  settle(future, futures.results(other))
-end
-
 -- In a task: future is that of a call that err was the end of.
 local function go_on(future, call, method, err)
   local proxy, began = call.proxy, call.began
@@ -157,9 +156,9 @@ local function go_on(future, call, method, err)
   if not on then return settle(future, nil, other) end
   local fine, inner = pcall(other[1].class.async.__index[method.name], other,
                             unpack(call, 1, call.n))
-  if not fine then return outcome.raise(future, inner) end
+  if not fine then return futures.raise(future, inner) end
   future.inner = inner
-  if loop.wait(inner, huge) then follow(future, inner) end
+  if loop.wait(inner, huge) then futures.follow(future, inner) end
 end
 
 --- The future of a call that could not be submitted, since err. What is wrong

@@ -12,7 +12,6 @@ local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
-local signals = require "perigee.signal"
 
 local C = native.C
 local band = bit.band
@@ -112,12 +111,6 @@ function M.wait(binding, operation, value, finish)
   if loop.wait(future, huge) then return future end
   future:cancel()
   return futures.unfinished(futures.doing(future))
-end
-
---- Ends a future in what a function raised: waiting for it raises that.
-function M.raise(future, raised)
-  future.value, future.ended, future.operation = raised, -1, false
-  if future.waiter then signals.wake(future) end
 end
 
 return M

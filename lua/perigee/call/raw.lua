@@ -214,7 +214,7 @@ end
 --- Settles a future with what a reader gave; what it raised, waiting raises.
 function M.settle_read(future, fine, ...)
   if fine then return settle(future, ...) end
-  outcome.raise(future, (...))
+  futures.raise(future, (...))
 end
 
 --- The function of a proxy for a method: calls and waits.
