@@ -194,7 +194,8 @@ struct perigee_session {
   struct attaching *attaching[STREAMS_MAX]; /* and these are on their way */
   union socket_address peer_address; /* of the socket that the lane has */
   uint32_t peer_length;
-  bool same_host;       /* proven (neighbour.h): its socket tells its end */
+  bool here;            /* its address is of this host (shares.h), */
+  bool same_host;       /* and more (neighbour.h): its socket tells its end */
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
   bool silent;          /* nothing was to be said at the last look */

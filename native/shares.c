@@ -74,65 +74,46 @@ uint64_t share_most(const struct share *s, enum share_kind kind) {
 
 /* ---- Who is who --------------------------------------------------------- */
 
-enum identity { PROCESS = 1, AGENT, HOST, SESSION };
+enum identity { PROCESS = 1, AGENT, SESSION, HOST };
 
-/* Two words of an address that the peer cannot choose. */
-static void address_words(const union socket_address *at, uint64_t words[2]) {
-  if (at->any.sa_family == AF_INET)
-    memcpy(words, &at->in.sin_addr, sizeof at->in.sin_addr);
-  else if (at->any.sa_family == AF_INET6)
-    memcpy(words, &at->in6.sin6_addr, sizeof words[0]);
-}
-
-/* The address that was dialed here, too? */
-static bool own_address(const struct perigee_session *s,
-                        const union socket_address *at) {
-  union socket_address own = {0};
-  socklen_t length = sizeof own;
-  if (getsockname(s->fd, &own.any, &length) != 0 ||
-      own.any.sa_family != at->any.sa_family)
-    return false;
-  return at->any.sa_family == AF_INET
-             ? own.in.sin_addr.s_addr == at->in.sin_addr.s_addr
-             : memcmp(&own.in6.sin6_addr, &at->in6.sin6_addr,
-                      sizeof own.in6.sin6_addr) == 0;
-}
-
-/* That a peer knows a name of this host (same_host) is no proof: all who were
- * ever told it do. */
-static bool of_this_host(const struct perigee_session *s,
-                         const union socket_address *at) {
-  bool inet = at->any.sa_family == AF_INET || at->any.sa_family == AF_INET6;
-  return !inet || address_loopback(at) || own_address(s, at);
-}
-
-static void identify(const struct perigee_session *s, uint64_t key[4]) {
+/* Of its address what the peer cannot choose. */
+static void host_of(const struct perigee_session *s, uint64_t key[2]) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
-  memset(key, 0, 4 * sizeof key[0]);
+  getpeername(s->fd, &at.any, &length);
+  address_plain(&at);
+  key[0] = HOST + (uint64_t)at.any.sa_family;
+  if (at.any.sa_family == AF_INET)
+    key[1] = at.in.sin_addr.s_addr;
+  else
+    memcpy(&key[1], &at.in6.sin6_addr, sizeof key[1]);
+}
+
+/* A process is known by the kernel's word also after its session moved from a
+ * Unix socket to loopback (neighbour.h). */
+void shares_who(const struct perigee_session *s, uint64_t key[2]) {
   if (s->alone) {
     key[0] = SESSION;
-    key[3] = s->id;
-  } else if (!s->tcp) {
+    key[1] = s->id;
+  } else if (!s->tcp || s->peer_pid) {
     key[0] = PROCESS;
-    key[3] = (uint64_t)s->peer_pid;
+    key[1] = (uint64_t)s->peer_pid;
+  } else if (s->here) {
+    key[0] = AGENT;
+    key[1] = s->terms.epoch;
   } else {
-    getpeername(s->fd, &at.any, &length);
-    bool here = of_this_host(s, &at);
-    key[0] = here ? AGENT : HOST;
-    address_words(&at, &key[1]);
-    key[3] = here ? s->terms.epoch : 0;
+    host_of(s, key);
   }
 }
 
-static struct node *bucket(struct shares *all, const uint64_t key[4]) {
+static struct node *bucket(struct shares *all, const uint64_t key[2]) {
   uint64_t hash = 0;
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 2; i++)
     hash = (hash ^ key[i]) * UINT64_C(0x9e3779b97f4a7c15);
   return &all->peers[hash >> 56];
 }
 
-static struct share *peer_of(struct shares *all, const uint64_t key[4]) {
+static struct share *peer_of(struct shares *all, const uint64_t key[2]) {
   struct node *head = bucket(all, key);
   for (struct node *n = head->next; n != head; n = n->next) {
     struct share *peer = CONTAINER(n, struct share, node);
@@ -211,9 +192,9 @@ static bool may_join(const struct perigee_session *s, const struct share *own) {
 
 int shares_join(struct perigee_session *s, char *reason, uint64_t size) {
   struct shares *all = &s->engine->shares;
-  uint64_t key[4];
+  uint64_t key[2];
   shares_leave(s);
-  identify(s, key);
+  shares_who(s, key);
   struct share *peer = peer_of(all, key);
   s->share = peer ? share_new(all, peer) : NULL;
   if (!s->share) {

@@ -12,13 +12,13 @@
  * which switches share one memory among their ports.
  *
  * Who is one peer, of those that are known:
- *   over a Unix socket   a process, by the kernel's word. All who may come are
+ *   over a Unix socket   a process, by the kernel's word, also once its session
+ *                        has moved to loopback. All who may come are
  *                        of one user there, honest or not, so the user would be
  *                        one peer with those that it is to be kept from.
  *   over TCP             an address (of IPv6: its network of 64 bits);
- *   from this host       the agent (its epoch), as all here have one address:
- *                        loopback's, or the one that was dialed.
- *                        It is the peer's word: who changes it is a newcomer
+ *   from this host       the agent (its epoch), as all here have the same
+ *                        addresses, and take whichever they like. It is the peer's word: who changes it is a newcomer
  *                        each time, and such share what others have left.
  *   without a socket     each session.
  */
@@ -50,7 +50,7 @@ struct share {
   struct share *parent; /* a session's: its peer's; that one's: the engine's */
   struct shares *all;
   struct node node;    /* of a peer's: among others with its hash */
-  uint64_t key[4];     /* of a peer's: who it is */
+  uint64_t key[2];     /* of a peer's: who it is */
   uint32_t index;      /* of a session's: by which pooled blocks name it */
   uint64_t lying;      /* of a peer's: bytes of replies that it left lie, */
   uint64_t reply_size; /* and of one of late: what a request may cost */
@@ -135,6 +135,8 @@ void shares_close(struct perigee_engine *engine);
  * sessions, or there is no memory. */
 int shares_join(struct perigee_session *session, char *reason, uint64_t size);
 void shares_leave(struct perigee_session *session);
+/* Who its peer is: the same for all sessions of one peer. */
+void shares_who(const struct perigee_session *session, uint64_t key[2]);
 /* Of a block that names it: gives n bytes of the pool back. */
 void shares_unpool(struct perigee_engine *, uint32_t index, uint64_t n);
 /* What a session may hold at most now, as things are. */
