@@ -37,31 +37,38 @@ static void fill(struct shares *all, const struct perigee_options *o) {
   enum { ALL_BUT_RESERVE = 1 << 30 };
   uint64_t served = o->operations - more(8, o->operations / 8);
   uint64_t files = descriptors(o);
-  all->own = o->operations - o->operations / 16;
+  all->own = o->operations - (uint32_t)more(9, o->operations / 16);
   all->easy = o->operations / 2;
   all->quota[SHARE_OPERATIONS] =
       (struct quota){.limit = served,
                      .reserve = served / 16,
                      .least = less(o->serving, more(4, less(128, served / 64))),
-                     .factor = 1};
+                     .factor = 1,
+                     .part = 5};
+  all->quota[SHARE_KEPT] = all->quota[SHARE_OPERATIONS];
+  all->quota[SHARE_KEPT].limit = o->operations / 2;
   all->quota[SHARE_POOLED] = all->quota[SHARE_EXPOSED] =
       (struct quota){.limit = o->pool,
                      .reserve = o->pool / 16,
                      .least = o->pool / 64,
-                     .factor = 4};
+                     .factor = 4,
+                     .part = 5};
   all->quota[SHARE_MAPPED] = (struct quota){.limit = o->mapped,
                                             .reserve = o->mapped / 16,
                                             .least = o->mapped / 1024,
-                                            .factor = 2};
+                                            .factor = 2,
+                                            .part = 5};
   all->quota[SHARE_DESCRIPTORS] = (struct quota){.limit = files,
                                                  .reserve = less(64, files / 8),
                                                  .least = 8,
-                                                 .factor = ALL_BUT_RESERVE};
+                                                 .factor = ALL_BUT_RESERVE,
+                                                 .part = 3};
   all->quota[SHARE_SESSIONS] =
       (struct quota){.limit = o->sessions,
                      .reserve = less(16, o->sessions / 16),
                      .least = 4,
-                     .factor = ALL_BUT_RESERVE};
+                     .factor = ALL_BUT_RESERVE,
+                     .part = 3};
 }
 
 uint64_t share_most(const struct share *s, enum share_kind kind) {
@@ -69,7 +76,10 @@ uint64_t share_most(const struct share *s, enum share_kind kind) {
   uint64_t others = s->all->engine.used[kind] - s->parent->used[kind];
   uint64_t rest = q->limit > others ? q->limit - others : 0;
   uint64_t spare = rest > q->reserve ? rest - q->reserve : 0;
-  return less(rest, more(q->least, spare - spare / (q->factor + 1)));
+  uint64_t part = UINT64_C(1) << q->part;
+  uint64_t least = less(q->least, (rest + part) / (part + 1));
+  spare -= (spare + q->factor) / (q->factor + 1);
+  return less(rest, more(least, spare));
 }
 
 /* ---- Who is who --------------------------------------------------------- */
@@ -305,7 +315,9 @@ void perigee_shares(struct perigee_engine *engine,
   const struct shares *all = &engine->shares;
   const struct share *s = session ? session->share : NULL;
   const struct share *whose = session ? s : &all->engine;
+  struct perigee_share kept = {0};
   struct perigee_share *to[SHARES] = {[SHARE_OPERATIONS] = &out->operations,
+                                      [SHARE_KEPT] = &kept,
                                       [SHARE_POOLED] = &out->pooled,
                                       [SHARE_EXPOSED] = &out->exposed,
                                       [SHARE_MAPPED] = &out->mapped,
@@ -317,4 +329,6 @@ void perigee_shares(struct perigee_engine *engine,
         .used = whose->used[i],
         .peer = s ? s->parent->used[i] : whose->used[i],
         .most = s ? share_most(s, i) : all->quota[i].limit};
+  out->operations.used += kept.used;
+  out->operations.peer += kept.peer;
 }

@@ -5,11 +5,12 @@
  * levels. What is held is counted in one place, where it is taken, and taken
  * off in one, where it is given back.
  *
- * A peer may hold `least` of a thing as long as there is any, and beyond that
- * `factor` times what nobody holds, less a reserve. So one that is alone has
- * factor / (factor + 1) of nearly everything, each that comes finds something
- * free, and what none but newcomers may touch stays theirs: the thresholds by
- * which switches share one memory among their ports.
+ * A peer may hold `factor` times what nobody holds, less a reserve: so one that
+ * is alone has factor / (factor + 1) of nearly everything, and each that comes
+ * finds something free: the thresholds by which switches share one memory among
+ * their ports. Or it may hold `least`; but of the reserve nobody takes more than
+ * a part of what is left, so that however many peers there are, who comes next
+ * finds some.
  *
  * Who is one peer, of those that are known:
  *   over a Unix socket   a process, by the kernel's word, also once its session
@@ -31,7 +32,8 @@
 #include "list.h"
 
 enum share_kind {
-  SHARE_OPERATIONS,  /* of the engine's table, that peers make us hold */
+  SHARE_OPERATIONS,  /* of the engine's table: what peers ask of us, */
+  SHARE_KEPT,        /* and own ones that are over, but for their loans */
   SHARE_POOLED,      /* bytes for what arrives */
   SHARE_EXPOSED,     /* bytes kept until the peer has looked at them */
   SHARE_MAPPED,      /* bytes of address space, of the peer's memory */
@@ -42,6 +44,7 @@ enum share_kind {
 
 struct quota {
   uint64_t limit, reserve, least, factor;
+  uint8_t part; /* `least` is no more than what is left >> part, and one */
 };
 
 struct shares;
@@ -79,9 +82,9 @@ static inline bool share_may(const struct share *s, enum share_kind kind,
   uint64_t held = all->engine.used[kind] + n, own = s->parent->used[kind] + n;
   if (held > q->limit || held < n)
     return false;
-  if (own <= q->least)
-    return true;
   uint64_t rest = q->limit - held;
+  if (own <= q->least && own <= (rest >> q->part) + 1)
+    return true;
   return rest > q->reserve && own <= q->factor * (rest - q->reserve);
 }
 
