@@ -269,10 +269,9 @@ static int heard_hello(struct perigee_session *s, const struct hello *h) {
 
 static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
   char reason[REASON];
-  if (!proof_holds(s, proof)) {
-    proof_wrong(s, proof, reason);
-    return refuse(s, PERIGEE_DENIED, reason);
-  }
+  int status = proof_heard(s, proof, reason);
+  if (status < 0)
+    return refuse(s, status, reason);
   s->step = HELLO_PROVEN;
   if (!s->dialed)
     return PERIGEE_OK;
