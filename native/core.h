@@ -201,6 +201,9 @@ struct perigee_session {
   bool silent;          /* nothing was to be said at the last look */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
+  bool
+      by_number; /* its pidfd is only of who has the pid now: it is the peer's */
+  uint64_t before; /* if that says anything after these bytes (peer.c) */
   int status;
   bool devices;      /* of verbs are here, and may be used */
   bool ticketed;     /* its listener takes in holders of tickets only */

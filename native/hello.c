@@ -316,6 +316,7 @@ void hello_ready(struct perigee_session *s) {
 
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
   struct offer offer = f->offer;
+  offer.vouched = peer_vouches(s);
   if (s->moves) { /* it does not */
     s->moves = false;
     if (!s->transport)

@@ -143,6 +143,8 @@ void peer_forget(struct perigee_session *session);
 int peer_lend(struct perigee_session *session);
 void peer_keep(struct perigee_session *session, int pid, int pidfd);
 void peer_ended(struct perigee_session *session);
+/* Did the very process that is held on to say what was read last? */
+bool peer_vouches(const struct perigee_session *session);
 
 /* ---- endpoint.c -------------------------------------------------------- */
 /* Parts of sessions without a socket: of a poll, and when their timer is due. */
