@@ -198,3 +198,12 @@ bool address_loopback(const union socket_address *at) {
   return IN6_IS_ADDR_LOOPBACK(in6) ||
          (IN6_IS_ADDR_V4MAPPED(in6) && in6->s6_addr[12] == 127);
 }
+
+void address_plain(union socket_address *at) {
+  const struct sockaddr_in6 in6 = at->in6;
+  if (in6.sin6_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr))
+    return;
+  at->in = (struct sockaddr_in){.sin_family = AF_INET,
+                                .sin_port = in6.sin6_port,
+                                .sin_addr.s_addr = in6.sin6_addr.s6_addr32[3]};
+}

@@ -41,6 +41,10 @@ int address_parse(const char *text, struct address *out,
 void address_text(const union socket_address *at, char text[ADDRESS_TEXT]);
 /* Is it one that only processes of this host can reach? */
 bool address_loopback(const union socket_address *at);
+/* Is it one of this host's? The kernel tells (here.c). */
+bool address_here(const union socket_address *at);
+/* One of IPv4 that is written as one of IPv6 becomes what it is. */
+void address_plain(union socket_address *at);
 socklen_t address_length(const union socket_address *at);
 
 #endif

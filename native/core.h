@@ -195,12 +195,16 @@ struct perigee_session {
   struct attaching *attaching[STREAMS_MAX]; /* and these are on their way */
   union socket_address peer_address; /* of the socket that the lane has */
   uint32_t peer_length;
-  bool same_host;       /* proven (neighbour.h): its socket tells its end */
+  bool here;            /* its address is of this host (shares.h), */
+  bool same_host;       /* and more (neighbour.h): its socket tells its end */
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
   bool silent;          /* nothing was to be said at the last look */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
+  bool
+      by_number; /* its pidfd is only of who has the pid now: it is the peer's */
+  uint64_t before; /* if that says anything after these bytes (peer.c) */
   int status;
   bool devices;      /* of verbs are here, and may be used */
   bool ticketed;     /* its listener takes in holders of tickets only */

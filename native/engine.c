@@ -212,7 +212,7 @@ static int open_secret(struct perigee_engine *engine) {
     return fail(NULL, PERIGEE_SYSTEM, "libsodium finds no randomness");
   engine->secret = vault_take(&engine->vault, sizeof *engine->secret);
   if (!engine->secret)
-    return fail(NULL, PERIGEE_NO_MEMORY, "no memory for the secret's key");
+    return fail(NULL, PERIGEE_NO_MEMORY, "%s", VAULT_FULL);
   int status =
       secret_load(o->secret, o->scope, engine->secret, reason, sizeof reason);
   o->secret = o->scope = NULL;

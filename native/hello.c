@@ -269,10 +269,9 @@ static int heard_hello(struct perigee_session *s, const struct hello *h) {
 
 static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
   char reason[REASON];
-  if (!proof_holds(s, proof)) {
-    proof_wrong(s, proof, reason);
-    return refuse(s, PERIGEE_DENIED, reason);
-  }
+  int status = proof_heard(s, proof, reason);
+  if (status < 0)
+    return refuse(s, status, reason);
   s->step = HELLO_PROVEN;
   if (!s->dialed)
     return PERIGEE_OK;
@@ -317,6 +316,7 @@ void hello_ready(struct perigee_session *s) {
 
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
   struct offer offer = f->offer;
+  offer.vouched = peer_vouches(s);
   if (s->moves) { /* it does not */
     s->moves = false;
     if (!s->transport)

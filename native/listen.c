@@ -187,7 +187,8 @@ static void turn_away(struct perigee_listener *l, int fd) {
   close(fd);
   refusals_add(l->engine, "", l->address, PERIGEE_NO_MEMORY,
                "too many come at once, or all sessions are in use (options "
-               "hellos and sessions), or descriptors (ulimit -n)");
+               "hellos and sessions), or descriptors (ulimit -n), or memory "
+               "for keys (ulimit -l)");
 }
 
 /* The last descriptors are for peers. The system gives the lowest that is free:

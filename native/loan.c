@@ -113,7 +113,7 @@ int loan_begin(struct perigee_session *session, enum ring ring,
     return fail(engine, PERIGEE_INVALID,
                 "a loan of this session is open already");
   if (capacity > session->eager && ring == RING_REQUEST &&
-      !share_may(session->share, SHARE_OPERATIONS, 1))
+      !share_may(session->share, SHARE_KEPT, 1))
     return fail(engine, PERIGEE_NO_MEMORY,
                 "the peer has not let go of what it was lent before");
   loan->length = capacity;

@@ -12,7 +12,8 @@
 enum { TICKETS = 64, NAME_TEXT = 48 };
 
 struct ticket {
-  uint64_t id; /* 0: none */
+  uint64_t id;        /* 0: none */
+  uint64_t holder[2]; /* the peer that has it (shares.h) */
   int64_t due;
   bool tcp;       /* for loopback; else for the Unix socket */
   int pid, pidfd; /* the peer's */
@@ -119,19 +120,54 @@ static struct ticket *ticket_find(struct perigee_engine *engine, uint64_t id,
   return NULL;
 }
 
-/* In a free place, or that of one that was not used in time; NULL: there are
- * too many. */
+static bool same_holder(const struct ticket *a, const uint64_t holder[2]) {
+  return memcmp(a->holder, holder, sizeof a->holder) == 0;
+}
+
+static int held_by(const struct neighbours *n, const uint64_t holder[2]) {
+  int count = 0;
+  for (int i = 0; i < TICKETS; i++)
+    count += n->tickets[i].id && same_holder(&n->tickets[i], holder);
+  return count;
+}
+
+/* The oldest of the peer that has most, and more than this one; NULL: nobody
+ * has. */
+static struct ticket *ticket_of_most(struct neighbours *n,
+                                     const uint64_t holder[2]) {
+  int most = held_by(n, holder);
+  struct ticket *found = NULL;
+  for (struct ticket *t = n->tickets; t < n->tickets + TICKETS; t++) {
+    int count = held_by(n, t->holder);
+    if (count > most || (found && count == most && t->due < found->due)) {
+      found = t;
+      most = count;
+    }
+  }
+  return found;
+}
+
+/* A free place, or that of a ticket that was not used in time. */
+static struct ticket *ticket_free(struct neighbours *n, int64_t now) {
+  for (struct ticket *t = n->tickets; t < n->tickets + TICKETS; t++)
+    if (!t->id || now >= t->due)
+      return t;
+  return NULL;
+}
+
+/* Where there is no place, peers have equal shares; NULL: it has its own. */
 static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   struct neighbours *n = s->engine->neighbours;
   int64_t now = engine_clock(s->engine);
-  struct ticket *t = n->tickets, *end = t + TICKETS;
-  while (t < end && t->id && now < t->due)
-    t++;
-  if (t == end)
+  uint64_t holder[2];
+  shares_who(s, holder);
+  struct ticket *t = ticket_free(n, now);
+  if (!t && !(t = ticket_of_most(n, holder)))
     return NULL;
   ticket_drop(t);
   while (t->id == 0)
     t->id = engine_random(s->engine);
+  memcpy(t->holder, holder, sizeof t->holder);
   t->due = now + s->engine->options.hello_timeout;
   t->tcp = tcp;
   t->pid = s->peer_pid;
@@ -200,7 +236,11 @@ int neighbour_admits(struct perigee_session *s, const struct hello *h,
 }
 
 void neighbour_met(struct perigee_session *s, const struct terms *t) {
-  s->same_host = s->ticket || (s->tcp && reached(s->engine, t->local));
+  union socket_address at = {0};
+  socklen_t length = sizeof at;
+  s->here =
+      s->tcp && getpeername(s->fd, &at.any, &length) == 0 && address_here(&at);
+  s->same_host = s->ticket || (s->here && reached(s->engine, t->local));
 }
 
 /* Shared memory comes before what both have over TCP. */

@@ -2,9 +2,12 @@
  *
  * neighbour.h - peers on the same host, and sessions that move.
  *
- * Proof. An engine that speaks TCP has a datagram socket with a random abstract
- * name, which its TERMS tell. Who can connect to that name shares a network
- * namespace with it. Then the end of the connection is the truth about the
+ * Proof. A peer whose address leads back to this host (here.c) comes from a
+ * process here, if only from one that passes on what others say. An engine that
+ * speaks TCP has, too, a datagram socket with a random abstract name, which its
+ * TERMS tell: who can connect to that name shares a network namespace with it.
+ * The name alone would prove nothing, as all know it who were ever told. Then
+ * the end of the connection is the truth about the
  * peer's death, and silence says nothing.
  *
  * Moving. A session that was called at one place may be better off at another:
@@ -14,7 +17,8 @@
  *   called at a Unix socket, for "tcp": to TCP over loopback
  *
  * Who was called makes a ticket, good once and for hello_timeout, and says MOVE
- * in place of OFFER. Who called hangs up, dials there and shows the ticket in
+ * in place of OFFER. There are so many; when none is free, who has fewest takes
+ * one of who has most. Who called hangs up, dials there and shows the ticket in
  * its HELLO. These listeners are made when they are first needed, take in
  * holders of tickets only, and live as long as the engine. The session keeps the
  * address that was called. If it cannot be had where it moved to, the first

@@ -84,9 +84,15 @@ void operation_unqueue(struct operation *op) {
   list_remove(&op->queue);
 }
 
+/* What the peer asks for is not put off for what it keeps: two sides that keep
+ * much of each other would wait for ever. */
+static enum share_kind counts_as(const struct operation *op) {
+  return op->kind == OP_SERVED ? SHARE_OPERATIONS : SHARE_KEPT;
+}
+
 void operation_count(struct operation *op) {
   op->counted = op->holds = true;
-  share_add(op->session->share, SHARE_OPERATIONS, 1);
+  share_add(op->session->share, counts_as(op), 1);
 }
 
 void operation_expose(struct operation *op, uint64_t bytes) {
@@ -101,7 +107,7 @@ void operation_uncount(struct operation *op) {
     return;
   op->holds = false;
   if (op->counted)
-    share_give(s->share, SHARE_OPERATIONS, 1);
+    share_give(s->share, counts_as(op), 1);
   if (op->exposed > 0)
     share_give(s->share, SHARE_EXPOSED, op->exposed);
   if (op->untaken) {

@@ -6,17 +6,21 @@
  * there, and no word is exchanged with one that has ended by then.
  *
  * SO_PEERPIDFD (Linux 6.5) gives the very process that the socket keeps. Before
- * that the number is looked up, and may be of somebody else if the connector
- * died while another process kept its socket open: such a holder is of the same
- * user, and its memory never holds what we would look for there (shm_probe).
+ * that the number is looked up, and may be of somebody else by now if the
+ * connector died while another process kept its socket open. So there the kernel
+ * is asked who sends what comes: whoever sends by that number something that was
+ * not there yet when its pidfd was taken has it, and no other process is read
+ * from (shm_probe).
  *
  * The pidfd is watched while the session lasts: a child made by plain fork keeps
  * its parent's socket open, so that its end says nothing.
  */
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -44,22 +48,34 @@ static bool plausible(int socket, const struct ucred *peer) {
          !tells(socket, POLLRDHUP);
 }
 
-static int by_number(int socket, const struct ucred *peer) {
+static int by_number(struct perigee_session *s, const struct ucred *peer) {
   int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
-  if (pidfd < 0 || plausible(socket, peer))
+  int on = 1, there = INT_MAX; /* that cannot be told: all that ever comes */
+  if (pidfd < 0 || plausible(s->fd, peer)) {
+    setsockopt(s->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+    ioctl(s->fd, FIONREAD, &there);
+    s->by_number = true;
+    s->before = s->wire.received + (uint64_t)there;
     return pidfd;
+  }
   close(pidfd);
   errno = ESRCH;
   return -1;
 }
 
 /* A descriptor, or -1 and why in errno. */
-static int hold(int socket, const struct ucred *peer) {
+static int hold(struct perigee_session *s, const struct ucred *peer) {
   int pidfd;
   socklen_t length = sizeof pidfd;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
+  if (getsockopt(s->fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
     return pidfd;
-  return errno == ENOPROTOOPT ? by_number(socket, peer) : -1;
+  return errno == ENOPROTOOPT ? by_number(s, peer) : -1;
+}
+
+/* A frame ends with the last byte that was read of it. */
+bool peer_vouches(const struct perigee_session *s) {
+  return !s->by_number || (s->wire.sender == s->peer_pid &&
+                           s->wire.received - s->wire.length > s->before);
 }
 
 static bool watch(struct perigee_session *s) {
@@ -76,8 +92,9 @@ int peer_take(struct perigee_session *s, char reason[REASON]) {
     return PERIGEE_DENIED;
   }
   peer_forget(s);
+  s->by_number = false;
   s->peer_pid = peer.pid;
-  s->pidfd = hold(s->fd, &peer);
+  s->pidfd = hold(s, &peer);
   bool ended = s->pidfd < 0 ? errno == ESRCH : tells(s->pidfd, POLLIN);
   if (!ended && watch(s))
     return PERIGEE_OK;

@@ -39,16 +39,16 @@ void proof_word(struct perigee_session *s, bool ours, const struct frame *f) {
 
 /* From here on a side's frames are sealed: by a cipher that every machine has,
  * as it is not known yet what the peer's can do. */
-static bool seal_words(struct perigee_session *s, bool by_dialer,
-                       struct seal **seal) {
+static int seal_words(struct perigee_session *s, bool by_dialer,
+                      struct seal **seal) {
   uint8_t key[HANDSHAKE_KEY];
   *seal = vault_take(&s->engine->vault, sizeof **seal);
   if (!*seal)
-    return false;
+    return PERIGEE_NO_MEMORY;
   handshake_seal_words(handshake_of(s), by_dialer, key);
   seal_begin(*seal, key, false);
   explicit_bzero(key, sizeof key);
-  return true;
+  return PERIGEE_OK;
 }
 
 static void unseal(struct perigee_session *s) {
@@ -81,8 +81,8 @@ void proof_say(struct perigee_session *s) {
   handshake_prove(handshake_of(s), f.proof);
   proof_word(s, true, &f);
   session_send(s, &f, NULL, 0);
-  if (!seal_words(s, s->dialed, &s->wire.seal_out))
-    session_end(s, PERIGEE_NO_MEMORY, "no memory for a session's keys");
+  if (seal_words(s, s->dialed, &s->wire.seal_out) < 0)
+    session_end(s, PERIGEE_NO_MEMORY, VAULT_FULL);
 }
 
 /* What goes over loopback leaves the host no more than what goes by memory. */
@@ -121,19 +121,14 @@ int proof_agree(struct perigee_session *s, char reason[REASON]) {
   return status;
 }
 
-bool proof_holds(struct perigee_session *s,
-                 const uint8_t proof[HANDSHAKE_MAC]) {
-  return handshake_proven(handshake_of(s), proof) &&
-         seal_words(s, !s->dialed, &s->wire.seal_in);
-}
-
 static const char how[] = "give it the same one, by option secret or the "
                           "environment's PERIGEE_SECRET";
 
 /* It is said before the other side is known, who learns no more than that it
  * does not have the secret either. */
-void proof_wrong(const struct perigee_session *s,
-                 const uint8_t proof[HANDSHAKE_MAC], char reason[REASON]) {
+static void proof_wrong(const struct perigee_session *s,
+                        const uint8_t proof[HANDSHAKE_MAC],
+                        char reason[REASON]) {
   bool ours = s->engine->secret->set;
   bool theirs = !handshake_bare(handshake_of(s), proof);
   if (!s->ticket && ours != theirs)
@@ -144,6 +139,18 @@ void proof_wrong(const struct perigee_session *s,
     snprintf(reason, REASON, "%s",
              "the secret, or the scope, is another, or what was said was "
              "changed on the way");
+}
+
+int proof_heard(struct perigee_session *s, const uint8_t proof[HANDSHAKE_MAC],
+                char reason[REASON]) {
+  if (!handshake_proven(handshake_of(s), proof)) {
+    proof_wrong(s, proof, reason);
+    return PERIGEE_DENIED;
+  }
+  int status = seal_words(s, !s->dialed, &s->wire.seal_in);
+  if (status < 0)
+    snprintf(reason, REASON, "%s", VAULT_FULL);
+  return status;
 }
 
 /* The stronger wish of the two wins. Who did not ask for it by name does without

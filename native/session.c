@@ -57,7 +57,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
   if (s && !(s->keys = vault_take(&engine->vault, sizeof *s->keys))) {
     free(s);
-    fail(engine, PERIGEE_NO_MEMORY, "no memory for a session's keys");
+    fail(engine, PERIGEE_NO_MEMORY, "%s", VAULT_FULL);
     return NULL;
   }
   if (!s) {

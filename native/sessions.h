@@ -84,11 +84,10 @@ void proof_flags(struct perigee_session *, struct terms *);
 void proof_word(struct perigee_session *, bool ours, const struct frame *);
 /* After both HELLOs: what proofs are made of, or a status and why. */
 int proof_agree(struct perigee_session *, char reason[REASON]);
-/* Is it right? Then what the peer says is sealed from here on. */
-bool proof_holds(struct perigee_session *, const uint8_t proof[HANDSHAKE_MAC]);
-/* Why it may not be. */
-void proof_wrong(const struct perigee_session *,
-                 const uint8_t proof[HANDSHAKE_MAC], char reason[REASON]);
+/* Is it right? Then what the peer says is sealed from here on; else a status and
+ * why. */
+int proof_heard(struct perigee_session *, const uint8_t proof[HANDSHAKE_MAC],
+                char reason[REASON]);
 /* By the peer's terms and ours: is all to be sealed? A status and why if it
  * cannot be. */
 int proof_terms(struct perigee_session *, char reason[REASON]);
@@ -144,6 +143,8 @@ void peer_forget(struct perigee_session *session);
 int peer_lend(struct perigee_session *session);
 void peer_keep(struct perigee_session *session, int pid, int pidfd);
 void peer_ended(struct perigee_session *session);
+/* Did the very process that is held on to say what was read last? */
+bool peer_vouches(const struct perigee_session *session);
 
 /* ---- endpoint.c -------------------------------------------------------- */
 /* Parts of sessions without a socket: of a poll, and when their timer is due. */

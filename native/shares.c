@@ -37,31 +37,38 @@ static void fill(struct shares *all, const struct perigee_options *o) {
   enum { ALL_BUT_RESERVE = 1 << 30 };
   uint64_t served = o->operations - more(8, o->operations / 8);
   uint64_t files = descriptors(o);
-  all->own = o->operations - o->operations / 16;
+  all->own = o->operations - (uint32_t)more(9, o->operations / 16);
   all->easy = o->operations / 2;
   all->quota[SHARE_OPERATIONS] =
       (struct quota){.limit = served,
                      .reserve = served / 16,
                      .least = less(o->serving, more(4, less(128, served / 64))),
-                     .factor = 1};
+                     .factor = 1,
+                     .part = 5};
+  all->quota[SHARE_KEPT] = all->quota[SHARE_OPERATIONS];
+  all->quota[SHARE_KEPT].limit = o->operations / 2;
   all->quota[SHARE_POOLED] = all->quota[SHARE_EXPOSED] =
       (struct quota){.limit = o->pool,
                      .reserve = o->pool / 16,
                      .least = o->pool / 64,
-                     .factor = 4};
+                     .factor = 4,
+                     .part = 5};
   all->quota[SHARE_MAPPED] = (struct quota){.limit = o->mapped,
                                             .reserve = o->mapped / 16,
                                             .least = o->mapped / 1024,
-                                            .factor = 2};
+                                            .factor = 2,
+                                            .part = 5};
   all->quota[SHARE_DESCRIPTORS] = (struct quota){.limit = files,
                                                  .reserve = less(64, files / 8),
                                                  .least = 8,
-                                                 .factor = ALL_BUT_RESERVE};
+                                                 .factor = ALL_BUT_RESERVE,
+                                                 .part = 3};
   all->quota[SHARE_SESSIONS] =
       (struct quota){.limit = o->sessions,
                      .reserve = less(16, o->sessions / 16),
                      .least = 4,
-                     .factor = ALL_BUT_RESERVE};
+                     .factor = ALL_BUT_RESERVE,
+                     .part = 3};
 }
 
 uint64_t share_most(const struct share *s, enum share_kind kind) {
@@ -69,70 +76,54 @@ uint64_t share_most(const struct share *s, enum share_kind kind) {
   uint64_t others = s->all->engine.used[kind] - s->parent->used[kind];
   uint64_t rest = q->limit > others ? q->limit - others : 0;
   uint64_t spare = rest > q->reserve ? rest - q->reserve : 0;
-  return less(rest, more(q->least, spare - spare / (q->factor + 1)));
+  uint64_t part = UINT64_C(1) << q->part;
+  uint64_t least = less(q->least, (rest + part) / (part + 1));
+  spare -= (spare + q->factor) / (q->factor + 1);
+  return less(rest, more(least, spare));
 }
 
 /* ---- Who is who --------------------------------------------------------- */
 
-enum identity { PROCESS = 1, AGENT, HOST, SESSION };
+enum identity { PROCESS = 1, AGENT, SESSION, HOST };
 
-/* Two words of an address that the peer cannot choose. */
-static void address_words(const union socket_address *at, uint64_t words[2]) {
-  if (at->any.sa_family == AF_INET)
-    memcpy(words, &at->in.sin_addr, sizeof at->in.sin_addr);
-  else if (at->any.sa_family == AF_INET6)
-    memcpy(words, &at->in6.sin6_addr, sizeof words[0]);
-}
-
-/* The address that was dialed here, too? */
-static bool own_address(const struct perigee_session *s,
-                        const union socket_address *at) {
-  union socket_address own = {0};
-  socklen_t length = sizeof own;
-  if (getsockname(s->fd, &own.any, &length) != 0 ||
-      own.any.sa_family != at->any.sa_family)
-    return false;
-  return at->any.sa_family == AF_INET
-             ? own.in.sin_addr.s_addr == at->in.sin_addr.s_addr
-             : memcmp(&own.in6.sin6_addr, &at->in6.sin6_addr,
-                      sizeof own.in6.sin6_addr) == 0;
-}
-
-/* That a peer knows a name of this host (same_host) is no proof: all who were
- * ever told it do. */
-static bool of_this_host(const struct perigee_session *s,
-                         const union socket_address *at) {
-  bool inet = at->any.sa_family == AF_INET || at->any.sa_family == AF_INET6;
-  return !inet || address_loopback(at) || own_address(s, at);
-}
-
-static void identify(const struct perigee_session *s, uint64_t key[4]) {
+/* Of its address what the peer cannot choose. */
+static void host_of(const struct perigee_session *s, uint64_t key[2]) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
-  memset(key, 0, 4 * sizeof key[0]);
+  getpeername(s->fd, &at.any, &length);
+  address_plain(&at);
+  key[0] = HOST + (uint64_t)at.any.sa_family;
+  if (at.any.sa_family == AF_INET)
+    key[1] = at.in.sin_addr.s_addr;
+  else
+    memcpy(&key[1], &at.in6.sin6_addr, sizeof key[1]);
+}
+
+/* A process is known by the kernel's word also after its session moved from a
+ * Unix socket to loopback (neighbour.h). */
+void shares_who(const struct perigee_session *s, uint64_t key[2]) {
   if (s->alone) {
     key[0] = SESSION;
-    key[3] = s->id;
-  } else if (!s->tcp) {
+    key[1] = s->id;
+  } else if (!s->tcp || s->peer_pid) {
     key[0] = PROCESS;
-    key[3] = (uint64_t)s->peer_pid;
+    key[1] = (uint64_t)s->peer_pid;
+  } else if (s->here) {
+    key[0] = AGENT;
+    key[1] = s->terms.epoch;
   } else {
-    getpeername(s->fd, &at.any, &length);
-    bool here = of_this_host(s, &at);
-    key[0] = here ? AGENT : HOST;
-    address_words(&at, &key[1]);
-    key[3] = here ? s->terms.epoch : 0;
+    host_of(s, key);
   }
 }
 
-static struct node *bucket(struct shares *all, const uint64_t key[4]) {
+static struct node *bucket(struct shares *all, const uint64_t key[2]) {
   uint64_t hash = 0;
-  for (int i = 0; i < 4; i++)
+  for (int i = 0; i < 2; i++)
     hash = (hash ^ key[i]) * UINT64_C(0x9e3779b97f4a7c15);
   return &all->peers[hash >> 56];
 }
 
-static struct share *peer_of(struct shares *all, const uint64_t key[4]) {
+static struct share *peer_of(struct shares *all, const uint64_t key[2]) {
   struct node *head = bucket(all, key);
   for (struct node *n = head->next; n != head; n = n->next) {
     struct share *peer = CONTAINER(n, struct share, node);
@@ -211,9 +202,9 @@ static bool may_join(const struct perigee_session *s, const struct share *own) {
 
 int shares_join(struct perigee_session *s, char *reason, uint64_t size) {
   struct shares *all = &s->engine->shares;
-  uint64_t key[4];
+  uint64_t key[2];
   shares_leave(s);
-  identify(s, key);
+  shares_who(s, key);
   struct share *peer = peer_of(all, key);
   s->share = peer ? share_new(all, peer) : NULL;
   if (!s->share) {
@@ -324,7 +315,9 @@ void perigee_shares(struct perigee_engine *engine,
   const struct shares *all = &engine->shares;
   const struct share *s = session ? session->share : NULL;
   const struct share *whose = session ? s : &all->engine;
+  struct perigee_share kept = {0};
   struct perigee_share *to[SHARES] = {[SHARE_OPERATIONS] = &out->operations,
+                                      [SHARE_KEPT] = &kept,
                                       [SHARE_POOLED] = &out->pooled,
                                       [SHARE_EXPOSED] = &out->exposed,
                                       [SHARE_MAPPED] = &out->mapped,
@@ -336,4 +329,6 @@ void perigee_shares(struct perigee_engine *engine,
         .used = whose->used[i],
         .peer = s ? s->parent->used[i] : whose->used[i],
         .most = s ? share_most(s, i) : all->quota[i].limit};
+  out->operations.used += kept.used;
+  out->operations.peer += kept.peer;
 }

@@ -5,20 +5,21 @@
  * levels. What is held is counted in one place, where it is taken, and taken
  * off in one, where it is given back.
  *
- * A peer may hold `least` of a thing as long as there is any, and beyond that
- * `factor` times what nobody holds, less a reserve. So one that is alone has
- * factor / (factor + 1) of nearly everything, each that comes finds something
- * free, and what none but newcomers may touch stays theirs: the thresholds by
- * which switches share one memory among their ports.
+ * A peer may hold `factor` times what nobody holds, less a reserve: so one that
+ * is alone has factor / (factor + 1) of nearly everything, and each that comes
+ * finds something free: the thresholds by which switches share one memory among
+ * their ports. Or it may hold `least`; but of the reserve nobody takes more than
+ * a part of what is left, so that however many peers there are, who comes next
+ * finds some.
  *
  * Who is one peer, of those that are known:
- *   over a Unix socket   a process, by the kernel's word. All who may come are
+ *   over a Unix socket   a process, by the kernel's word, also once its session
+ *                        has moved to loopback. All who may come are
  *                        of one user there, honest or not, so the user would be
  *                        one peer with those that it is to be kept from.
  *   over TCP             an address (of IPv6: its network of 64 bits);
- *   from this host       the agent (its epoch), as all here have one address:
- *                        loopback's, or the one that was dialed.
- *                        It is the peer's word: who changes it is a newcomer
+ *   from this host       the agent (its epoch), as all here have the same
+ *                        addresses, and take whichever they like. It is the peer's word: who changes it is a newcomer
  *                        each time, and such share what others have left.
  *   without a socket     each session.
  */
@@ -31,7 +32,8 @@
 #include "list.h"
 
 enum share_kind {
-  SHARE_OPERATIONS,  /* of the engine's table, that peers make us hold */
+  SHARE_OPERATIONS,  /* of the engine's table: what peers ask of us, */
+  SHARE_KEPT,        /* and own ones that are over, but for their loans */
   SHARE_POOLED,      /* bytes for what arrives */
   SHARE_EXPOSED,     /* bytes kept until the peer has looked at them */
   SHARE_MAPPED,      /* bytes of address space, of the peer's memory */
@@ -42,6 +44,7 @@ enum share_kind {
 
 struct quota {
   uint64_t limit, reserve, least, factor;
+  uint8_t part; /* `least` is no more than what is left >> part, and one */
 };
 
 struct shares;
@@ -50,7 +53,7 @@ struct share {
   struct share *parent; /* a session's: its peer's; that one's: the engine's */
   struct shares *all;
   struct node node;    /* of a peer's: among others with its hash */
-  uint64_t key[4];     /* of a peer's: who it is */
+  uint64_t key[2];     /* of a peer's: who it is */
   uint32_t index;      /* of a session's: by which pooled blocks name it */
   uint64_t lying;      /* of a peer's: bytes of replies that it left lie, */
   uint64_t reply_size; /* and of one of late: what a request may cost */
@@ -79,9 +82,9 @@ static inline bool share_may(const struct share *s, enum share_kind kind,
   uint64_t held = all->engine.used[kind] + n, own = s->parent->used[kind] + n;
   if (held > q->limit || held < n)
     return false;
-  if (own <= q->least)
-    return true;
   uint64_t rest = q->limit - held;
+  if (own <= q->least && own <= (rest >> q->part) + 1)
+    return true;
   return rest > q->reserve && own <= q->factor * (rest - q->reserve);
 }
 
@@ -135,6 +138,8 @@ void shares_close(struct perigee_engine *engine);
  * sessions, or there is no memory. */
 int shares_join(struct perigee_session *session, char *reason, uint64_t size);
 void shares_leave(struct perigee_session *session);
+/* Who its peer is: the same for all sessions of one peer. */
+void shares_who(const struct perigee_session *session, uint64_t key[2]);
 /* Of a block that names it: gives n bytes of the pool back. */
 void shares_unpool(struct perigee_engine *, uint32_t index, uint64_t n);
 /* What a session may hold at most now, as things are. */

@@ -33,7 +33,10 @@ bool streams_take(struct perigee_session *s) {
   handshake_further(s->keys->session);
   s->wire.length = 0;
   if (status < 0)
-    session_end(s, status, "the session's socket could not be taken over");
+    session_end(s, status,
+                status == PERIGEE_NO_MEMORY && s->intact
+                    ? VAULT_FULL
+                    : "the session's socket could not be taken over");
   return status == PERIGEE_OK;
 }
 

@@ -6,7 +6,8 @@
  * little (RLIMIT_MEMLOCK): so cells of two sizes are cut from chunks.
  *
  * Where the system locks no more, keys lie in the same memory, unlocked; refused
- * tells so. A vault belongs to one engine, and so to one thread.
+ * tells so. A process that has all of its memory locked (mlockall) gets none
+ * beyond that limit, and is told of it. A vault belongs to one engine, and so to one thread.
  */
 #ifndef VAULT_H
 #define VAULT_H
@@ -15,6 +16,11 @@
 #include <stddef.h>
 
 enum { VAULT_SMALL = 256, VAULT_LARGE = 640, VAULT_CLASSES = 2 };
+
+/* Why there is none. */
+#define VAULT_FULL                                                             \
+  "no memory for keys, which is locked: raise RLIMIT_MEMLOCK (ulimit -l, "     \
+  "LimitMEMLOCK=)"
 
 struct vault {
   struct vault_chunk *chunks;

@@ -245,8 +245,17 @@ int wire_post(int socket, struct wire *w, const struct frame *frame) {
                        : PERIGEE_OK;
 }
 
+static void keep_sender(struct wire *w, struct cmsghdr *c) {
+  struct ucred sender;
+  if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_CREDENTIALS)
+    return;
+  memcpy(&sender, CMSG_DATA(c), sizeof sender);
+  w->sender = sender.pid;
+}
+
 static void keep_fds(struct wire *w, struct msghdr *m, bool *excess) {
   for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+    keep_sender(w, c);
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
       continue;
     size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -266,7 +275,8 @@ static void keep_fds(struct wire *w, struct msghdr *m, bool *excess) {
 int wire_read(int socket, struct wire *w) {
   union {
     struct cmsghdr head;
-    char room[CMSG_SPACE(sizeof(int) * WIRE_FDS)];
+    char room[CMSG_SPACE(sizeof(int) * WIRE_FDS) +
+              CMSG_SPACE(sizeof(struct ucred))];
   } control;
   struct iovec v = {w->bytes + w->length, sizeof w->bytes - w->length};
   struct msghdr m = {.msg_iov = &v,
@@ -280,6 +290,7 @@ int wire_read(int socket, struct wire *w) {
   if (got < 0)
     return errno == EAGAIN || errno == EWOULDBLOCK ? PERIGEE_AGAIN
                                                    : PERIGEE_PEER_LOST;
+  w->sender = 0;
   bool excess = m.msg_flags & MSG_CTRUNC;
   keep_fds(w, &m, &excess);
   w->length += (uint32_t)got;

@@ -163,7 +163,8 @@ struct wire {
   uint32_t out_from, out_end;
   bool corked; /* what is posted waits, to go at once */
   struct seal *seal_in,
-      *seal_out;           /* somebody else's; NULL: frames as they are */
+      *seal_out; /* somebody else's; NULL: frames as they are */
+  int sender; /* pid of who sent what was read last; 0: it was not asked for */
   uint64_t sent, received; /* bytes that were posted, and read, so far */
 };
 

@@ -199,7 +199,8 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   if (!lane->peer_inbox || !lane->peer)
     goto done;
   wire_out(lane);
-  lane->pulls = lane->options.pull && shm_probe(&lane->options, said.probed);
+  lane->pulls = lane->options.pull && offer->vouched &&
+                shm_probe(&lane->options, said.probed);
   status = PERIGEE_OK;
 done:
   for (uint32_t i = 0; i < offer->fd_count; i++)

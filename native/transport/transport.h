@@ -79,6 +79,7 @@ struct offer {
   uint32_t length;
   int fds[OFFER_FDS]; /* of a received offer: owned by whoever holds it */
   uint32_t fd_count;
+  bool vouched; /* of a received one: the peer's process said it (peer.c) */
 };
 
 /* A payload made reachable for the peer under one operation of ours. */

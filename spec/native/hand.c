@@ -183,6 +183,19 @@ bool hand_proves(struct hand *h, const struct secret *secret) {
   return true;
 }
 
+bool hand_moves(struct hand *h, const struct secret *secret,
+                const uint8_t name[HELLO_LOCAL]) {
+  struct frame f = {.type = FRAME_TERMS};
+  if (!hand_proves(h, secret))
+    return false;
+  f.terms = h->wants;
+  memcpy(f.terms.local, name, HELLO_LOCAL);
+  f.terms.user = (uint32_t)geteuid();
+  strcpy(f.terms.transport[0], "shm");
+  hand_word(h, &f);
+  return says(h, &f, FRAME_TERMS) && says(h, &f, FRAME_MOVE);
+}
+
 bool hand_joins(struct hand *h, const struct secret *secret) {
   struct frame f = {.type = FRAME_TERMS};
   if (!hand_proves(h, secret))

@@ -1,104 +1,231 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * identity_test.c - who is one peer, of those that come from other hosts and
- * from this one (shares.h). Both kinds of addresses are had in a network of the
- * test's own, where the system lets it have one.
+ * identity_test.c - who is one peer, and who is on this host, of those that come
+ * from other hosts and from this one by each of its addresses (shares.h,
+ * neighbour.h). The hosts are two networks of the test's own with a cable
+ * between them, where the system lets it have such.
  */
 #include "core.h"
+#include "neighbour.h"
 #include "support.h"
 
 #include <arpa/inet.h>
-#include <net/if.h>
+#include <fcntl.h>
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { FINE, DIFFERS, NOT_TO_BE_HAD };
-static const char own[] = "10.7.0.1", another[] = "10.7.0.2";
+/* second: of the same device. Who dials it comes from own, as the system has
+ * it, unless he says otherwise. */
+static const char own[] = "10.7.0.1", second[] = "10.7.0.9",
+                  far_away[] = "10.7.0.2";
 
-static struct sockaddr_in at(const char *text) {
-  struct sockaddr_in in = {.sin_family = AF_INET};
-  inet_pton(AF_INET, text, &in.sin_addr);
-  return in;
-}
+/* ---- Two hosts ----------------------------------------------------------- */
 
-/* On its loopback device all of 10.0.0.0/8 is there. */
-static bool own_network(void) {
-  struct ifreq wish = {.ifr_name = "lo", .ifr_flags = IFF_UP};
-  struct sockaddr_in in = at(own);
+static int near_fd, far_fd;
+
+static bool be_root(void) {
+  char map[32];
+  int length = snprintf(map, sizeof map, "0 %d 1", geteuid());
   if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
     return false;
-  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  bool up = ioctl(fd, SIOCSIFFLAGS, &wish) == 0;
-  memcpy(&wish.ifr_addr, &in, sizeof in);
-  up = up && ioctl(fd, SIOCSIFADDR, &wish) == 0;
+  int fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+  bool written = write(fd, map, (size_t)length) == length;
   close(fd);
-  return up;
+  return written;
 }
 
-/* A session that was accepted at `own`, from there, and whose peer proved to be
- * on this host by a name that others have, too. */
-static const struct share *peer_of(struct perigee_engine *engine,
-                                   const char *from, uint64_t epoch) {
-  struct sockaddr_in to = at(own), in = at(from);
-  socklen_t length = sizeof to;
+static int this_network(void) {
+  return open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+}
+
+static bool shell(const char *format, ...)
+    __attribute__((format(printf, 1, 2)));
+static bool shell(const char *format, ...) {
+  char text[512];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  return system(text) == 0;
+}
+
+/* This process is on the near one. */
+static bool two_hosts(void) {
+  if (!be_root())
+    return false;
+  near_fd = this_network();
+  if (unshare(CLONE_NEWNET) != 0)
+    return false;
+  far_fd = this_network();
+  return shell("exec 2>/dev/null; ip link add cable type veth peer name cable "
+               "netns /proc/%d/fd/%d && ip address add %s/24 dev cable && "
+               "ip link set cable up",
+               getpid(), near_fd, far_away) &&
+         setns(near_fd, CLONE_NEWNET) == 0 &&
+         shell("exec 2>/dev/null; ip link set lo up && "
+               "ip address add %s/24 dev cable && "
+               "ip address add %s/24 dev cable && ip link set cable up",
+               own, second);
+}
+
+/* Of the host that the address is on. */
+static int socket_on(const char *from, int family) {
+  bool away = strcmp(from, far_away) == 0;
+  if (away)
+    setns(far_fd, CLONE_NEWNET);
+  int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (away)
+    setns(near_fd, CLONE_NEWNET);
+  return fd;
+}
+
+/* ---- Who comes ----------------------------------------------------------- */
+
+static union socket_address at(const char *text) {
+  union socket_address a = {.in = {.sin_family = AF_INET}};
+  if (inet_pton(AF_INET, text, &a.in.sin_addr) == 1)
+    return a;
+  a.in6 = (struct sockaddr_in6){.sin6_family = AF_INET6};
+  inet_pton(AF_INET6, text, &a.in6.sin6_addr);
+  return a;
+}
+
+/* Accepted at one address from another; the other end lives as long as the
+ * test. -1: no. */
+static int accepted(const char *to, const char *from) {
+  union socket_address there = at(to), here = at(from);
+  socklen_t length = address_length(&there);
+  int door = socket_on(to, there.any.sa_family);
+  int fd = socket_on(from, here.any.sa_family);
+  if (bind(door, &there.any, length) != 0 || listen(door, 1) != 0 ||
+      getsockname(door, &there.any, &length) != 0 ||
+      bind(fd, &here.any, length) != 0 || connect(fd, &there.any, length) != 0)
+    return -1;
+  int got = accept(door, NULL, NULL);
+  close(door);
+  return got;
+}
+
+/* A session whose peer says that it is this agent, with this name; NULL: no. */
+static struct perigee_session *met(struct perigee_engine *engine, int fd,
+                                   uint64_t epoch, const uint8_t *name) {
   char reason[REASON];
-  int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (bind(door, (struct sockaddr *)&to, sizeof to) != 0 ||
-      listen(door, 1) != 0 ||
-      getsockname(door, (struct sockaddr *)&to, &length) != 0 ||
-      bind(fd, (struct sockaddr *)&in, sizeof in) != 0 ||
-      connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
+  struct perigee_session *s = fd < 0 ? NULL : session_new(engine, fd);
+  if (!s)
     return NULL;
-  struct perigee_session *s = session_new(engine, accept(door, NULL, NULL));
-  s->tcp = s->same_host = true;
+  s->tcp = true;
   s->terms.epoch = epoch;
-  close(door); /* the other end lives as long as the test */
-  return shares_join(s, reason, sizeof reason) < 0 ? NULL : s->share->parent;
+  if (name)
+    memcpy(s->terms.local, name, sizeof s->terms.local);
+  neighbour_met(s, &s->terms);
+  return shares_join(s, reason, sizeof reason) < 0 ? NULL : s;
 }
 
-static int differs(struct perigee_engine *engine, const char *from,
-                   bool one_peer) {
-  const struct share *first = peer_of(engine, from, 1);
-  const struct share *second = peer_of(engine, from, 2);
-  bool one = first == second;
-  return first && second && one == one_peer ? FINE : DIFFERS;
+static bool one_peer(const struct perigee_session *a,
+                     const struct perigee_session *b) {
+  return a->share->parent == b->share->parent;
 }
 
-static int in_own_network(const char *from, bool one_peer) {
+/* ---- Tests ---------------------------------------------------------------- */
+
+static struct perigee_engine *engine_new(void) {
   struct perigee_engine *engine;
+  if (perigee_engine_open(NULL, &engine) < 0)
+    _exit(DIFFERS);
+  return engine;
+}
+
+static void in_two_hosts(bool (*test)(struct perigee_engine *)) {
   int status;
   pid_t pid = fork();
   if (pid == 0)
-    _exit(!own_network() ? NOT_TO_BE_HAD
-          : perigee_engine_open(NULL, &engine) < 0
-              ? DIFFERS
-              : differs(engine, from, one_peer));
+    _exit(!two_hosts() ? NOT_TO_BE_HAD : test(engine_new()) ? FINE : DIFFERS);
   assert_int_equal(waitpid(pid, &status, 0), pid);
   assert_true(WIFEXITED(status));
   if (WEXITSTATUS(status) == NOT_TO_BE_HAD)
     skip();
-  return WEXITSTATUS(status);
+  assert_int_equal(WEXITSTATUS(status), FINE);
+}
+
+static bool far_is_one(struct perigee_engine *e) {
+  struct perigee_session *a = met(e, accepted(own, far_away), 1, NULL);
+  struct perigee_session *b = met(e, accepted(second, far_away), 2, NULL);
+  return a && b && one_peer(a, b) && !a->here;
 }
 
 /* Whatever it says of itself: it cannot choose its address. */
-static void who_comes_from_another_address_is_that(void **state) {
+static void who_comes_from_another_host_is_that(void **state) {
   (void)state;
-  assert_int_equal(in_own_network(another, true), FINE);
+  in_two_hosts(far_is_one);
+}
+
+static bool near_are_two(struct perigee_engine *e) {
+  static const char *const from[] = {own, second};
+  for (int i = 0; i < 2; i++)
+    for (int k = 0; k < 2; k++) {
+      struct perigee_session *a = met(e, accepted(from[i], from[k]), 1, NULL);
+      struct perigee_session *b = met(e, accepted(from[i], from[k]), 2, NULL);
+      if (!a || !b || one_peer(a, b) || !a->here)
+        return false;
+    }
+  return true;
 }
 
 static void agents_of_this_host_are_told_apart(void **state) {
   (void)state;
-  assert_int_equal(in_own_network(own, false), FINE);
+  in_two_hosts(near_are_two);
+}
+
+static bool near_is_one(struct perigee_engine *e) {
+  static const char *const from[] = {own,         second, "127.0.0.1",
+                                     "127.3.2.1", "::1",  NULL};
+  struct perigee_session *first = met(e, accepted(own, own), 7, NULL);
+  for (int i = 0; first && from[i]; i++) {
+    const char *to = strchr(from[i], ':') ? from[i] : "127.0.0.1";
+    struct perigee_session *s = met(e, accepted(to, from[i]), 7, NULL);
+    if (!s || !s->here || !one_peer(first, s))
+      return false;
+  }
+  return first;
+}
+
+static void an_agent_is_one_by_each_of_its_addresses(void **state) {
+  (void)state;
+  in_two_hosts(near_is_one);
+}
+
+static bool liars_are_no_neighbours(struct perigee_engine *e) {
+  struct terms other = {0};
+  struct perigee_session *others =
+      met(engine_new(), accepted(own, own), 1, NULL);
+  if (!others)
+    return false;
+  neighbour_terms(others, &other);
+  struct perigee_session *away =
+      met(e, accepted(own, far_away), 2, other.local);
+  struct perigee_session *here = met(e, accepted(own, own), 2, other.local);
+  struct perigee_session *also = met(e, accepted(second, own), 2, other.local);
+  return away && here && also && !away->same_host && liveness_wanted(away) &&
+         here->same_host && also->same_host;
+}
+
+/* Who was told a name of this host knows it on any other, too. */
+static void a_name_of_this_host_makes_nobody_its_neighbour(void **state) {
+  (void)state;
+  in_two_hosts(liars_are_no_neighbours);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(who_comes_from_another_address_is_that),
+      cmocka_unit_test(who_comes_from_another_host_is_that),
       cmocka_unit_test(agents_of_this_host_are_told_apart),
+      cmocka_unit_test(an_agent_is_one_by_each_of_its_addresses),
+      cmocka_unit_test(a_name_of_this_host_makes_nobody_its_neighbour),
   };
   return cmocka_run_group_tests_name("identity", tests, NULL, NULL);
 }

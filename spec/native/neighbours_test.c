@@ -3,6 +3,8 @@
  * neighbours_test.c - two sides on one host: that they notice, where their
  * sessions move, what is proven before, and where they stay when they cannot.
  */
+#include "hand.h"
+#include "neighbour.h"
 #include "stranger.h"
 #include "support_inside.h"
 
@@ -12,8 +14,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "address.h"
 
 static const struct variant any = {"auto, host", NULL, "host", 1, NULL};
 
@@ -203,6 +203,43 @@ static void who_was_sent_on_takes_no_place(void **state) {
   pair_drop(&p);
 }
 
+/* The name of an engine that lives as long as the test. */
+static struct perigee_engine *named(uint8_t name[HELLO_LOCAL]) {
+  struct perigee_engine *engine;
+  struct terms terms = {0};
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  struct perigee_session *s = session_new(engine, -1);
+  s->tcp = true;
+  neighbour_terms(s, &terms);
+  memcpy(name, terms.local, HELLO_LOCAL);
+  return engine;
+}
+
+/* It lets itself be sent on, again and again, and never goes there. */
+static void who_takes_all_tickets_leaves_some_to_others(void **state) {
+  (void)state;
+  enum { TICKETS = 64, MORE = 8 };
+  struct pair p;
+  struct hand hands[TICKETS + MORE];
+  uint8_t name[HELLO_LOCAL];
+  open_port(&p);
+  struct perigee_engine *other = named(name);
+  for (int i = 0; i < TICKETS + MORE; i++) {
+    hand_come(&hands[i], p.engine[1], true);
+    assert_int_equal(hand_moves(&hands[i], p.engine[1]->secret, name),
+                     i < TICKETS);
+  }
+  for (int i = 0; i < MORE; i++) {
+    dial(&p, NULL);
+    carried_by(&p, "shm", "moved from TCP to shared memory");
+  }
+  for (int i = 0; i < TICKETS + MORE; i++)
+    hand_close(&hands[i]);
+  perigee_engine_close(other);
+  quiet(&p, 200);
+  pair_drop(&p);
+}
+
 /* ---- Before that -------------------------------------------------------- */
 
 static void refused(struct pair *p, const char *transport, int status) {
@@ -325,6 +362,7 @@ int main(void) {
       cmocka_unit_test(called_at_a_path_for_tcp_it_moves_to_loopback),
       cmocka_unit_test(many_move_at_once),
       cmocka_unit_test(who_was_sent_on_takes_no_place),
+      cmocka_unit_test(who_takes_all_tickets_leaves_some_to_others),
       cmocka_unit_test(the_secret_is_proven_first),
       cmocka_unit_test(who_cannot_move_stays),
       cmocka_unit_test(but_not_where_only_memory_will_do),

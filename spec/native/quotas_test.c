@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * quotas_test.c - what is left for others (shares.h): however many peers take
+ * all that they may, who comes next finds some; and two sides that each keep
+ * much of the other still serve each other.
+ */
+#include "core.h"
+#include "support.h"
+
+#include <string.h>
+
+/* ---- Newcomers ------------------------------------------------------------- */
+
+static struct perigee_session *newcomer(struct perigee_engine *engine) {
+  char reason[REASON];
+  struct perigee_session *s = session_new(engine, -1);
+  s->alone = true; /* each is a peer of its own */
+  assert_int_equal(shares_join(s, reason, sizeof reason), PERIGEE_OK);
+  return s;
+}
+
+/* As much as it may have, in ever smaller pieces. */
+static void takes_all(struct share *s, enum share_kind kind) {
+  for (uint64_t n = UINT64_C(1) << 40; n > 0; n /= 2)
+    while (share_take(s, kind, n))
+      ;
+}
+
+static void gives_all(struct share *s, enum share_kind kind) {
+  share_give(s, kind, s->used[kind]);
+}
+
+static struct perigee_engine *engine_of(uint32_t sessions) {
+  struct perigee_options o;
+  struct perigee_engine *engine;
+  perigee_options(&o);
+  o.sessions = sessions;
+  assert_int_equal(perigee_engine_open(&o, &engine), 0);
+  return engine;
+}
+
+static void who_comes_next_finds_some(void **state) {
+  (void)state;
+  enum { PEERS = 128 };
+  static const enum share_kind kinds[] = {
+      SHARE_OPERATIONS, SHARE_KEPT, SHARE_POOLED, SHARE_EXPOSED, SHARE_MAPPED};
+  static const uint64_t wanted[SHARES] = {[SHARE_OPERATIONS] = 1,
+                                          [SHARE_KEPT] = 1,
+                                          [SHARE_POOLED] = 16 * KIB,
+                                          [SHARE_EXPOSED] = 16 * KIB,
+                                          [SHARE_MAPPED] = 16 * MIB};
+  struct perigee_engine *engine = engine_of(1024);
+  struct share *peers[PEERS];
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    for (int i = 0; i < PEERS; i++) {
+      peers[i] = newcomer(engine)->share;
+      if (!share_may(peers[i], kinds[k], wanted[kinds[k]]))
+        fail_msg("of kind %d nothing is left for peer %d", kinds[k], i);
+      takes_all(peers[i], kinds[k]);
+    }
+    for (int i = 0; i < PEERS; i++)
+      gives_all(peers[i], kinds[k]);
+  }
+  perigee_engine_close(engine);
+}
+
+/* What a program is told is what can be had. */
+static void the_most_is_what_can_be_had(void **state) {
+  (void)state;
+  struct perigee_engine *engine = engine_of(1024);
+  struct share *peers[8];
+  for (int i = 0; i < 8; i++) {
+    peers[i] = newcomer(engine)->share;
+    uint64_t most = share_most(peers[i], SHARE_POOLED);
+    takes_all(peers[i], SHARE_POOLED);
+    assert_int_equal(peers[i]->used[SHARE_POOLED], most);
+    assert_int_equal(share_most(peers[i], SHARE_POOLED), most);
+  }
+  for (int i = 0; i < 8; i++)
+    gives_all(peers[i], SHARE_POOLED);
+  perigee_engine_close(engine);
+}
+
+/* ---- Two that keep much of each other -------------------------------------- */
+
+enum { SERVING = 4, CALLS = 2 * SERVING, LONG = 64 * KIB };
+
+/* A loan, as they come; nobody will wait for it. */
+static void calls(struct perigee_session *s) {
+  struct perigee_message m = {.method = 1, .timeout = MS};
+  struct perigee_loan loan;
+  for (int i = 0; i < CALLS; i++) {
+    assert_int_equal(perigee_call_begin(s, LONG, &loan), 0);
+    memset(loan.pointer, i, LONG);
+    assert_true(perigee_call_commit(s, &m, LONG) >= 0);
+  }
+}
+
+/* Of both sides: requests are kept until all calls are over. */
+static void are_given_up(struct pair *p, int requests[2][CALLS], int count[2]) {
+  int over = 0;
+  for (int64_t end = clock_now() + 10000 * MS; over < 2 * CALLS;)
+    for (int side = 0; side < 2; side++) {
+      struct perigee_event e;
+      p->engine[side]->sockets_due = true;
+      if (perigee_poll(p->engine[side], &e, 1) == 0)
+        continue;
+      over += e.kind == PERIGEE_EVENT_REPLY;
+      if (e.kind == PERIGEE_EVENT_REQUEST)
+        requests[side][count[side]++] = e.operation;
+      assert_true(clock_now() < end);
+    }
+}
+
+static void answers(struct pair *p, int side, int request) {
+  struct perigee_message m = {.status = PERIGEE_OK};
+  perigee_reply(p->engine[side], request, &m);
+}
+
+static void two_that_keep_much_of_each_other_go_on(void **state) {
+  struct perigee_options o;
+  struct pair p;
+  int requests[2][CALLS], count[2] = {0, 0};
+  variant_options(*state, &o);
+  o.serving = SERVING;
+  o.operations = 64;
+  pair_open_with(&p, *state, &o);
+  for (int side = 0; side < 2; side++)
+    calls(p.session[side]);
+  are_given_up(&p, requests, count);
+  for (int side = 0; side < 2; side++) {
+    assert_int_equal(count[side], SERVING);
+    assert_true(p.engine[side]->shares.engine.used[SHARE_KEPT] > 0);
+    for (int i = 0; i < SERVING; i++)
+      answers(&p, side, requests[side][i]);
+  }
+  for (int64_t end = clock_now() + 10000 * MS;
+       operations(&p, 0) + operations(&p, 1) > 0;) {
+    struct perigee_event e;
+    for (int side = 0; side < 2; side++)
+      if (perigee_poll(p.engine[side], &e, 1) == 1 &&
+          e.kind == PERIGEE_EVENT_REQUEST)
+        answers(&p, side, e.operation);
+    if (clock_now() > end)
+      fail_msg("neither side serves any more");
+  }
+  pair_close(&p);
+}
+
+/* A table that is full of own calls, on both sides, of whatever size it is. */
+static void two_that_ask_all_they_can_are_served(void **state) {
+  static const uint32_t sizes[] = {16, 64, 128, 256};
+  for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+    struct perigee_options o;
+    struct pair p;
+    struct perigee_message m = {.method = 1, .timeout = -1};
+    variant_options(*state, &o);
+    o.operations = sizes[k];
+    o.serving = o.serving < sizes[k] ? o.serving : sizes[k];
+    pair_open_with(&p, *state, &o);
+    for (int side = 0; side < 2; side++)
+      while (perigee_call(p.session[side], &m) >= 0)
+        ;
+    for (int64_t end = clock_now() + 10000 * MS;
+         operations(&p, 0) + operations(&p, 1) > 0;) {
+      struct perigee_event e;
+      for (int side = 0; side < 2; side++)
+        if (perigee_poll(p.engine[side], &e, 1) == 1 &&
+            e.kind == PERIGEE_EVENT_REQUEST)
+          answers(&p, side, e.operation);
+      if (clock_now() > end)
+        fail_msg("with %u operations neither side serves", sizes[k]);
+    }
+    pair_close(&p);
+  }
+}
+
+static const struct variant shm = {"shm", "shm", "host", 1, NULL},
+                            tcp = {"tcp", "tcp", "host", 1, NULL};
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(who_comes_next_finds_some),
+      cmocka_unit_test(the_most_is_what_can_be_had),
+      OVER(shm, two_that_keep_much_of_each_other_go_on),
+      OVER(shm, two_that_ask_all_they_can_are_served),
+      OVER(tcp, two_that_ask_all_they_can_are_served),
+  };
+  return cmocka_run_group_tests_name("quotas", tests, NULL, NULL);
+}
