@@ -79,6 +79,7 @@ struct operation {
   bool head_lent;    /* a head that came lies in a block of our own arena */
   bool counted;      /* one of its peer's operations (shares.h) */
   bool holds;        /* that, or some of what follows */
+  bool scanned;      /* its typed head was looked at */
   bool untaken;      /* its reply waits for the caller to look at it: */
   uint64_t left;     /* so many bytes */
   uint64_t exposed;  /* bytes that it counts for, of that kind */
@@ -89,8 +90,9 @@ struct operation {
   /* What the event will say. */
   const uint8_t *pointer;
   uint64_t length, slice, value, code;
-  uint8_t *block;       /* pooled, for the head; freed with the operation */
-  uint8_t *slice_block; /* pooled, for the slice; POOLED hands it over */
+  struct typed_scan *scan; /* of a long head, in block, that is looked at */
+  uint8_t *block;          /* pooled, for the head; freed with the operation */
+  uint8_t *slice_block;    /* pooled, for the slice; POOLED hands it over */
   union {
     struct { /* own */
       struct perigee_message message;
@@ -481,6 +483,12 @@ void backlog_add(struct operation *op, enum ring ring);
 /* May a typed payload go on, to the peer or to the program? If not, a status,
  * and engine->detail says what is too much. */
 int incoming_typed(struct perigee_engine *, const void *data, uint64_t length);
+/* The same of an operation's typed head that has come. What is long has to lie
+ * in the operation's block, and is looked at in portions, one a call: 1: it may
+ * go on, 0: it is not through yet. */
+enum { SCANNED_AT_ONCE = 16 << 10 };
+int incoming_scan(struct operation *op);
+void incoming_scan_end(struct operation *op);
 /* Brings a head or slice to where it goes (payload NULL: a pooled block,
  * *block). 1: it is there, 0: the part at `place` is under way. */
 int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,

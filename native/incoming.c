@@ -28,13 +28,56 @@ static int too_much(struct perigee_engine *engine, uint64_t length,
               TYPED_STEPS);
 }
 
+static int verdict(struct perigee_engine *engine, uint64_t length, int status,
+                   const struct typed_costs *costs) {
+  if (status == PERIGEE_TOO_LARGE)
+    return too_much(engine, length, costs);
+  return status < 0 ? status : PERIGEE_OK;
+}
+
 int incoming_typed(struct perigee_engine *engine, const void *data,
                    uint64_t length) {
   struct typed_costs costs;
   int status = typed_scan(data, length, &costs);
-  if (status == PERIGEE_TOO_LARGE)
-    return too_much(engine, length, &costs);
-  return status < 0 ? status : PERIGEE_OK;
+  return verdict(engine, length, status, &costs);
+}
+
+/* A byte takes up to 10 ns, which is as much as copying SCAN_WEIGHT of them. */
+static void scan_some(struct operation *op) {
+  enum { SCAN_WEIGHT = 64 };
+  struct perigee_engine *engine = op->engine;
+  uint64_t n = typed_scan_step(op->scan, engine->budget / SCAN_WEIGHT);
+  uint64_t cost = n * SCAN_WEIGHT;
+  engine->budget -= cost < engine->budget ? cost : engine->budget;
+  engine->progress += n;
+}
+
+int incoming_scan(struct operation *op) {
+  if (op->scanned || op->length == 0)
+    return 1;
+  if (op->length <= SCANNED_AT_ONCE) {
+    op->scanned = true;
+    int status = incoming_typed(op->engine, op->pointer, op->length);
+    return status < 0 ? status : 1;
+  }
+  if (!op->scan && !(op->scan = typed_scan_begin(op->pointer, op->length)))
+    return PERIGEE_NO_MEMORY;
+  turns_use(op->session);
+  scan_some(op);
+  if (!typed_scan_over(op->scan))
+    return 0;
+  struct typed_costs costs;
+  int status = typed_scan_end(op->scan, &costs);
+  op->scan = NULL;
+  op->scanned = true;
+  status = verdict(op->engine, op->length, status, &costs);
+  return status < 0 ? status : 1;
+}
+
+void incoming_scan_end(struct operation *op) {
+  if (op->scan)
+    typed_scan_end(op->scan, NULL);
+  op->scan = NULL;
 }
 
 /* The payload that was named, or that of a new pooled block. */

@@ -135,8 +135,11 @@ void operation_free(struct operation *op) {
   operation_unqueue(op);
   list_remove(&op->all);
   bool kept = UNLIKELY(engine->thread != NULL) && progress_keeps(op);
-  if (op->block && !kept)
-    pool_give(engine, op->block);
+  if (op->block) {
+    incoming_scan_end(op);
+    if (!kept)
+      pool_give(engine, op->block);
+  }
   if (op->slice_block)
     pool_give(engine, op->slice_block);
   op->kind = 0;

@@ -23,10 +23,11 @@ static int bring(struct operation *op, const struct record *r, int place,
 }
 
 /* May the event come in a later poll than the record? Then neither the ring nor
- * the scratch will do: a slice may take several polls, and so may memory that is
- * still being read on its own time for the request. */
+ * the scratch will do: a slice may take several polls, and so may a scan, and
+ * memory that is still being read on its own time for the request. */
 static bool may_wait(const struct operation *op, const struct record *r) {
-  bool waits = r->flags & RECORD_SLICE;
+  bool waits = r->flags & RECORD_SLICE ||
+               (r->flags & RECORD_TYPED && r->head_length > SCANNED_AT_ONCE);
   for (int i = OUT_HEAD; i <= OUT_SLICE; i++)
     waits |= op->parts[i] && !op->parts[i]->payload.memory->direct;
   return waits;
@@ -47,10 +48,7 @@ static int copied(struct operation *op, const struct record *r) {
 
 static int typed_inline(struct operation *op, const struct record *r) {
   int status = copied(op, r);
-  if (status < 0)
-    return status;
-  status = incoming_typed(op->engine, op->pointer, r->head_length);
-  return status < 0 ? status : 1;
+  return status < 0 ? status : incoming_scan(op);
 }
 
 static int reply_head(struct operation *op, const struct record *r) {
@@ -167,6 +165,8 @@ static bool still_offered(struct operation *op, int place) {
 
 static void fetch(struct operation *op) {
   int head = part_step(op, IN_HEAD);
+  if (head == 1 && op->flags & PERIGEE_TYPED)
+    head = incoming_scan(op);
   int slice = head == 1 ? part_step(op, IN_SLICE) : head;
   int status = head < 0 ? head : slice;
   /* Or a device found that it is not. */
@@ -176,11 +176,6 @@ static void fetch(struct operation *op) {
     status = PERIGEE_PEER_LOST;
   if (status == 0)
     return;
-  if (status > 0 && (op->flags & PERIGEE_TYPED) && op->block &&
-      op->parts[IN_HEAD]) {
-    int fine = incoming_typed(op->engine, op->block, op->length);
-    status = fine < 0 ? fine : status;
-  }
   if (status < 0) {
     call_stop(op, status);
     return;

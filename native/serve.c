@@ -5,8 +5,9 @@
  *
  *   state      event     becomes
  *   free       arrive    arrived    a record, decoded
- *   arrived    pull      heading    the head has to be pulled
- *   heading    pulled    arrived    it is there, or never will be
+ *   arrived    pull      heading    the head has to be pulled, or is long and
+ *                                   typed: it is looked at in portions
+ *   heading    pulled    arrived    it is there and sound, or never will be
  *   arrived    serve     serving    REQUEST is given (or the core works)
  *   arrived    ask       landing    LANDING is given
  *   landing    land      fetching   a place was named
@@ -186,17 +187,17 @@ void served_request(struct operation *op) {
   operation_event(op, PERIGEE_EVENT_REQUEST);
 }
 
-/* Of a head: typed data are scanned, raw bytes come without a slice. */
-static int unsound(const struct operation *op) {
+/* Of a head: typed data are scanned, raw bytes come without a slice. 1, 0 (in
+ * a later poll) or a status. */
+static int sound(struct operation *op) {
   if (!(op->flags & PERIGEE_TYPED))
-    return op->rest.present ? PERIGEE_PROTOCOL : PERIGEE_OK;
-  return op->length == 0 ? PERIGEE_OK
-                         : incoming_typed(op->engine, op->pointer, op->length);
+    return op->rest.present ? PERIGEE_PROTOCOL : 1;
+  return incoming_scan(op);
 }
 
-/* The head is there: on to the slice, or to the program. */
-static void headed(struct operation *op) {
-  int status = unsound(op);
+/* The head is there, and sound if status is not negative: on to the slice, or to
+ * the program. */
+static void headed(struct operation *op, int status) {
   if (status < 0) {
     serve_answer(op, status);
   } else if (op->rest.present) {
@@ -223,14 +224,15 @@ bool served_pulled(struct operation *op, int place) {
 }
 
 /* A typed head is looked at where the peer cannot change it, and stays for as
- * long as the slice takes, or decoding it. A raw one is seen in place, unless a
- * thread goes on with the ring. */
+ * long as the slice takes, or to look at it, or to decode it. A raw one is seen
+ * in place, unless a thread goes on with the ring. */
 static int head_inline(struct operation *op, const struct record *r) {
   op->pointer = r->head;
   if ((!(op->flags & PERIGEE_TYPED) && !op->engine->thread) ||
       r->head_length == 0)
     return 1;
-  op->pointer = op->rest.present || op->flags & PERIGEE_HELD
+  op->pointer = op->rest.present || op->flags & PERIGEE_HELD ||
+                        r->head_length > SCANNED_AT_ONCE
                     ? NULL
                     : scratch_copy(op->engine, r->head, r->head_length);
   if (op->pointer)
@@ -299,10 +301,10 @@ static void serve_request(struct operation *op, const struct record *r) {
   int status = check_request(op, r);
   if (status == 1)
     status = bulk ? pull_head(op, r) : head_inline(op, r);
-  if (status < 0) {
-    serve_answer(op, status);
-  } else if (status == 1) {
-    headed(op);
+  if (status == 1)
+    status = sound(op);
+  if (status != 0) {
+    headed(op, status);
   } else {
     served_hold_back(op);
     step(op, PULL);
@@ -401,12 +403,13 @@ void serve_step(struct operation *op) {
     list_remove(&op->queue);
     served_tell(op);
   } else if (op->state == HEADING) {
-    if (!served_pulled(op, IN_HEAD))
+    int status = served_pulled(op, IN_HEAD) ? sound(op) : 0;
+    if (status == 0)
       return;
     step(op, PULLED);
     list_remove(&op->queue);
     parts_end(op);
-    headed(op);
+    headed(op, status);
   } else if (op->state == FETCHING) {
     if (served_pulled(op, IN_SLICE))
       served_landed(op);

@@ -6,7 +6,8 @@
  * of what it finds; what passes here holds every item that its counts promise.
  * Nor does it look at what comes of them: a table of one byte takes 72, and
  * number keys can be chosen to be all in one chain. So what passes takes memory
- * and time in proportion to its bytes (typed.h).
+ * and time in proportion to its bytes (typed.h). The walk can stop after any
+ * item and go on later.
  *
  *   tag          what follows
  *   0 1 2        nothing: nil, false, true
@@ -22,6 +23,7 @@
  */
 #include "typed.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "typed_costs.h"
@@ -40,13 +42,16 @@ struct level {
   struct chains chains;
 };
 
-struct scan {
+struct typed_scan {
   const uint8_t *data;
   uint64_t at, length;
+  uint64_t stop; /* it rests once it is there */
   uint64_t owed; /* items that counts have promised */
   uint32_t depth;
-  int status;  /* why it failed */
+  int status;  /* why it failed, or will have */
+  int values;  /* so far */
   bool counts; /* memory */
+  bool over;   /* nothing is left to be walked over */
   struct typed_costs costs;
   struct level levels[DEPTH];
   struct strings strings;
@@ -55,16 +60,16 @@ struct scan {
 /* Kept out of the way of the few numbers and texts of a small call. */
 #define SELDOM __attribute__((noinline))
 
-static bool fails(struct scan *scan, int status) {
+static bool fails(struct typed_scan *scan, int status) {
   scan->status = status;
   return false;
 }
 
-static bool has(const struct scan *scan, uint64_t bytes) {
+static bool has(const struct typed_scan *scan, uint64_t bytes) {
   return bytes <= scan->length - scan->at;
 }
 
-static bool skip(struct scan *scan, uint64_t bytes) {
+static bool skip(struct typed_scan *scan, uint64_t bytes) {
   if (!has(scan, bytes))
     return false;
   scan->at += bytes;
@@ -72,7 +77,7 @@ static bool skip(struct scan *scan, uint64_t bytes) {
 }
 
 /* 0 to 0xdf; two bytes from 0xe0; 0xff and four bytes from 0x1fe0. */
-static bool number(struct scan *scan, uint32_t *value) {
+static bool number(struct typed_scan *scan, uint32_t *value) {
   if (!skip(scan, 1))
     return false;
   const uint8_t *bytes = scan->data + scan->at;
@@ -94,12 +99,12 @@ static bool number(struct scan *scan, uint32_t *value) {
   return *value >= 0x1fe0;
 }
 
-static bool count(struct scan *scan, bool present, uint32_t *value) {
+static bool count(struct typed_scan *scan, bool present, uint32_t *value) {
   *value = 0;
   return !present || (number(scan, value) && *value > 0 && *value <= COUNT);
 }
 
-static SELDOM bool table(struct scan *scan, uint32_t shape) {
+static SELDOM bool table(struct typed_scan *scan, uint32_t shape) {
   uint32_t slots, pairs;
   if (scan->depth == DEPTH || !count(scan, shape >= 2, &slots) ||
       !count(scan, shape & 1, &pairs))
@@ -114,7 +119,7 @@ static SELDOM bool table(struct scan *scan, uint32_t shape) {
   return has(scan, scan->owed);
 }
 
-static bool text(struct scan *scan, uint32_t length) {
+static bool text(struct typed_scan *scan, uint32_t length) {
   const uint8_t *at = scan->data + scan->at;
   if (!skip(scan, length))
     return false;
@@ -124,7 +129,7 @@ static bool text(struct scan *scan, uint32_t length) {
 }
 
 /* A number as a key of the innermost table; NaN cannot be one. */
-static SELDOM bool number_key(struct scan *scan, double value) {
+static SELDOM bool number_key(struct typed_scan *scan, double value) {
   struct level *level = &scan->levels[scan->depth - 1];
   if (value != value)
     return false;
@@ -136,7 +141,7 @@ static SELDOM bool number_key(struct scan *scan, double value) {
   return chains_add(&level->chains, value) || fails(scan, PERIGEE_TOO_LARGE);
 }
 
-static bool real(struct scan *scan, bool key) {
+static bool real(struct typed_scan *scan, bool key) {
   double value;
   if (!has(scan, 8))
     return false;
@@ -144,7 +149,7 @@ static bool real(struct scan *scan, bool key) {
   return (!key || number_key(scan, value)) && skip(scan, 8);
 }
 
-static bool whole(struct scan *scan, bool key) {
+static bool whole(struct typed_scan *scan, bool key) {
   int32_t value;
   if (!has(scan, 4))
     return false;
@@ -152,15 +157,33 @@ static bool whole(struct scan *scan, bool key) {
   return (!key || number_key(scan, value)) && skip(scan, 4);
 }
 
-static bool boxed(struct scan *scan) {
+static bool boxed(struct typed_scan *scan) {
   if (scan->counts)
     scan->costs.memory += INT64_MEMORY;
   return skip(scan, 8);
 }
 
+/* Those behind one of them in a list: there is nothing that a byte brings more
+ * of. */
+static bool flags(struct typed_scan *scan) {
+  if (scan->depth == 0)
+    return true;
+  struct level *level = &scan->levels[scan->depth - 1];
+  uint64_t most = level->left - level->pairs, n = 0;
+  const uint8_t *at = scan->data + scan->at;
+  if (most > scan->stop - scan->at)
+    most = scan->stop - scan->at;
+  while (n < most && at[n] <= TRUE)
+    n++;
+  scan->at += n;
+  scan->owed -= n;
+  level->left -= n;
+  return true;
+}
+
 /* No nil in pairs: as a key it cannot be, as a value nobody sends it, and its
  * node would be taken by a key of another chain, which joins the two. */
-static bool item(struct scan *scan, enum role role) {
+static bool item(struct typed_scan *scan, enum role role) {
   uint32_t tag;
   if (!number(scan, &tag))
     return false;
@@ -170,10 +193,9 @@ static bool item(struct scan *scan, enum role role) {
     return table(scan, tag - TAB);
   switch (tag) {
   case NIL:
-    return role == ELEMENT;
   case FALSE:
   case TRUE:
-    return true;
+    return role == ELEMENT ? flags(scan) : tag != NIL;
   case INT:
     return whole(scan, role == KEY);
   case NUM:
@@ -187,7 +209,7 @@ static bool item(struct scan *scan, enum role role) {
 }
 
 /* Counts the next item as come, and tells what it is. */
-static enum role next(struct scan *scan) {
+static enum role next(struct typed_scan *scan) {
   if (scan->depth == 0)
     return ELEMENT;
   struct level *level = &scan->levels[scan->depth - 1];
@@ -199,7 +221,7 @@ static enum role next(struct scan *scan) {
   return role;
 }
 
-static SELDOM void leave(struct scan *scan) {
+static SELDOM void leave(struct typed_scan *scan) {
   struct chains *chains = &scan->levels[--scan->depth].chains;
   if (!chains->keys)
     return;
@@ -207,23 +229,23 @@ static SELDOM void leave(struct scan *scan) {
   chains_end(chains);
 }
 
-/* All of it: how many values. */
-static int walk(struct scan *scan) {
-  int values = 0;
+/* Up to where it rests: true if that is the end. */
+static bool walk(struct typed_scan *scan) {
   while (scan->at < scan->length || scan->depth > 0) {
-    values += scan->depth == 0;
-    if (!item(scan, next(scan)))
-      return scan->status;
+    if (scan->at >= scan->stop && scan->at < scan->length)
+      return false;
+    scan->values += scan->depth == 0;
+    if (!item(scan, next(scan))) {
+      scan->values = scan->status;
+      return true;
+    }
     while (scan->depth > 0 && scan->levels[scan->depth - 1].left == 0)
       leave(scan);
   }
-  scan->costs.values = values;
-  if (scan->counts)
-    scan->costs.memory += (uint64_t)values * RESULT_MEMORY;
-  return values;
+  return true;
 }
 
-static bool affordable(const struct scan *scan) {
+static bool affordable(const struct typed_scan *scan) {
   const struct typed_costs *costs = &scan->costs;
   if (scan->length <= TYPED_CHEAP)
     return true;
@@ -232,27 +254,75 @@ static bool affordable(const struct scan *scan) {
          costs->steps <= typed_steps(scan->length);
 }
 
+/* ---- At once, and in portions ------------------------------------------- */
+
+static void begin(struct typed_scan *scan, const uint8_t *data,
+                  uint64_t length) {
+  scan->data = data;
+  scan->at = scan->owed = 0;
+  scan->length = scan->stop = length;
+  scan->depth = 0;
+  scan->status = PERIGEE_PROTOCOL;
+  scan->values = 0;
+  scan->costs.memory = scan->costs.steps = 0;
+  scan->counts = length > TYPED_FEW;
+  if (scan->counts)
+    memset(&scan->strings, 0, sizeof scan->strings);
+}
+
+static void forget(struct typed_scan *scan) {
+  while (scan->depth > 0)
+    leave(scan);
+}
+
+static int verdict(struct typed_scan *scan, struct typed_costs *costs) {
+  forget(scan);
+  scan->costs.values = scan->values;
+  if (scan->counts && scan->values > 0)
+    scan->costs.memory += (uint64_t)scan->values * RESULT_MEMORY;
+  if (costs)
+    *costs = scan->costs;
+  if (scan->values < 0 || affordable(scan))
+    return scan->values;
+  return PERIGEE_TOO_LARGE;
+}
+
 int typed_scan(const uint8_t *data, uint64_t length,
                struct typed_costs *costs) {
-  struct scan scan;
+  struct typed_scan scan;
   if (length > INT32_MAX)
     return PERIGEE_PROTOCOL;
-  scan.data = data;
-  scan.at = scan.owed = 0;
-  scan.length = length;
-  scan.depth = 0;
-  scan.status = PERIGEE_PROTOCOL;
-  scan.costs.values = 0;
-  scan.costs.memory = scan.costs.steps = 0;
-  scan.counts = length > TYPED_FEW;
-  if (scan.counts)
-    memset(&scan.strings, 0, sizeof scan.strings);
-  int values = walk(&scan);
-  while (scan.depth > 0)
-    leave(&scan);
-  if (costs)
-    *costs = scan.costs;
-  return values < 0 || affordable(&scan) ? values : PERIGEE_TOO_LARGE;
+  begin(&scan, data, length);
+  walk(&scan);
+  return verdict(&scan, costs);
+}
+
+struct typed_scan *typed_scan_begin(const uint8_t *data, uint64_t length) {
+  struct typed_scan *scan = malloc(sizeof *scan);
+  if (!scan)
+    return NULL;
+  begin(scan, data, length);
+  scan->stop = 0;
+  if (length > INT32_MAX) /* nothing to be walked over */
+    scan->length = 0, scan->values = PERIGEE_PROTOCOL;
+  return scan;
+}
+
+uint64_t typed_scan_step(struct typed_scan *scan, uint64_t bytes) {
+  uint64_t before = scan->at, left = scan->length - scan->at;
+  scan->stop = before + (bytes < left ? bytes : left);
+  scan->over = walk(scan);
+  return scan->at - before;
+}
+
+bool typed_scan_over(const struct typed_scan *scan) {
+  return scan->over;
+}
+
+int typed_scan_end(struct typed_scan *scan, struct typed_costs *costs) {
+  int status = verdict(scan, costs);
+  free(scan);
+  return status;
 }
 
 int perigee_typed_scan(const uint8_t *data, uint64_t length) {

@@ -5,6 +5,7 @@
 #ifndef PERIGEE_TYPED_H
 #define PERIGEE_TYPED_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "perigee.h"
@@ -41,5 +42,14 @@ enum { TYPED_CHEAP = TYPED_VALUES };
 /* As perigee_typed_scan, and costs (may be NULL), which are complete only if
  * that is not negative. */
 int typed_scan(const uint8_t *data, uint64_t length, struct typed_costs *costs);
+
+/* The same in portions, for what is long: bytes have to stay until the end.
+ * NULL: no memory. A step goes on for about so many bytes, and tells how many it
+ * were; an end before it is over gives up. */
+struct typed_scan;
+struct typed_scan *typed_scan_begin(const uint8_t *data, uint64_t length);
+uint64_t typed_scan_step(struct typed_scan *, uint64_t bytes);
+bool typed_scan_over(const struct typed_scan *);
+int typed_scan_end(struct typed_scan *, struct typed_costs *costs);
 
 #endif
