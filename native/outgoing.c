@@ -97,15 +97,14 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
   struct lane *lane = session->lane;
   const struct perigee_transport *t = lane_table(lane);
   uint64_t size = record_size(r);
-  uint8_t *head, *to = list_empty(&session->backlog[ring])
-                           ? t->reserve(lane, ring, size)
-                           : NULL;
+  uint8_t *to =
+      list_empty(&session->backlog[ring]) ? t->reserve(lane, ring, size) : NULL;
   if (!to) {
     session->counters.stalls++;
     return false;
   }
-  record_encode(r, to, &head, NULL);
-  memcpy(head, bytes, r->head_length);
+  memcpy(record_head(r, to), bytes, r->head_length);
+  record_encode(r, to);
   t->publish(lane, ring, size);
   session->counters.bytes_sent += r->head_length;
   session_wake(session);
@@ -116,21 +115,22 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out) {
   struct lane *lane = session->lane;
   const struct perigee_transport *t = lane_table(lane);
-  uint64_t size = record_size(&out->record);
-  uint8_t *bytes = t->reserve(lane, ring, size), *head, *slice;
+  const struct record *r = &out->record;
+  uint64_t size = record_size(r);
+  uint8_t *bytes = t->reserve(lane, ring, size);
   if (!bytes) {
     session->counters.stalls++;
     return false;
   }
-  record_encode(&out->record, bytes, &head, &slice);
-  if (!(out->record.flags & RECORD_HEAD_BULK))
-    payload_take(&out->head, head, out->head.total);
-  if ((out->record.flags & (RECORD_SLICE | RECORD_SLICE_BULK)) == RECORD_SLICE)
+  uint8_t *head = record_head(r, bytes), *slice = record_slice(r, bytes);
+  if (slice)
     payload_take(&out->slice, slice, out->slice.total);
+  if (head)
+    payload_take(&out->head, head, out->head.total);
+  record_encode(r, bytes);
   t->publish(lane, ring, size);
   if (!out->access)
-    session->counters.bytes_sent +=
-        out->record.head_length + out->record.slice_length;
+    session->counters.bytes_sent += r->head_length + r->slice_length;
   session_wake(session);
   return true;
 }

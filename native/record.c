@@ -6,16 +6,6 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "records are little-endian and written as they lie");
 
-struct header {
-  uint64_t word;
-  uint8_t kind, flags;
-  uint16_t method, status, operation;
-  uint32_t generation, head, remaining;
-  uint8_t codec, extension;
-  uint16_t zero;
-};
-_Static_assert(sizeof(struct header) == RECORD_HEADER, "as documented");
-
 static uint64_t padded(uint64_t n) {
   return (n + 7) & ~UINT64_C(7);
 }
@@ -27,52 +17,70 @@ uint64_t shape_total(uint64_t block, uint64_t count) {
   return total;
 }
 
+uint8_t *record_head(const struct record *r, uint8_t *bytes) {
+  return (r->flags & RECORD_HEAD_BULK) ? NULL : bytes + record_before(r->flags);
+}
+
+static uint64_t head_room(const struct record *r) {
+  return (r->flags & RECORD_HEAD_BULK) ? RECORD_SOURCE : padded(r->head_length);
+}
+
 uint64_t record_size(const struct record *r) {
-  uint64_t n = record_before(r->flags);
-  n += (r->flags & RECORD_HEAD_BULK) ? RECORD_SOURCE : padded(r->head_length);
+  uint64_t n = record_before(r->flags) + head_room(r);
   if (r->flags & RECORD_SLICE)
     n += (r->flags & RECORD_SLICE_BULK) ? RECORD_SOURCE
                                         : 8 + padded(r->slice_length);
   return n;
 }
 
-static uint8_t *put(uint8_t *at, const void *bytes, uint64_t length) {
-  memcpy(at, bytes, length);
-  return at + length;
+/* Its length or its source. */
+static uint8_t *slice_part(const struct record *r, uint8_t *bytes) {
+  return bytes + record_before(r->flags) + head_room(r);
 }
 
-void record_encode(const struct record *r, uint8_t *bytes, uint8_t **head,
-                   uint8_t **slice) {
-  bool bulk = r->flags & RECORD_HEAD_BULK;
-  struct header h = {.kind = r->kind,
-                     .flags = r->flags,
-                     .method = r->method,
-                     .status = (uint16_t)-r->status,
-                     .operation = r->operation,
-                     .generation = r->generation,
-                     .head = bulk ? 0 : (uint32_t)r->head_length,
-                     .remaining = r->remaining,
-                     .codec = r->codec};
-  /* The word is the transport's: it is written last, by publish. */
-  uint8_t *at = bytes + 8;
-  at = put(at, (uint8_t *)&h + 8, sizeof h - 8);
-  if (r->flags & RECORD_CODE)
-    at = put(at, &r->code, 8);
+uint8_t *record_slice(const struct record *r, uint8_t *bytes) {
+  bool here = (r->flags & (RECORD_SLICE | RECORD_SLICE_BULK)) == RECORD_SLICE;
+  return here ? slice_part(r, bytes) + sizeof r->slice_length : NULL;
+}
+
+/* Words are made in registers and written whole: a header that is put together
+ * in memory is read again before its narrow stores can be, behind all those to
+ * the ring. */
+static void put_word(uint8_t *at, uint64_t word) {
+  memcpy(at, &word, sizeof word);
+}
+
+static uint64_t head_length(const struct record *r) {
+  return (r->flags & RECORD_HEAD_BULK) ? 0 : r->head_length;
+}
+
+static void put_header(const struct record *r, uint8_t *bytes) {
+  put_word(bytes + 24, r->remaining | (uint64_t)r->codec << 32);
+  put_word(bytes + 16, r->generation | head_length(r) << 32);
+  put_word(bytes + 8, r->kind | (uint64_t)r->flags << 8 |
+                          (uint64_t)r->method << 16 |
+                          (uint64_t)(uint16_t)-r->status << 32 |
+                          (uint64_t)r->operation << 48);
+}
+
+static void put_slice(const struct record *r, uint8_t *at) {
+  if (r->flags & RECORD_SLICE_BULK)
+    memcpy(at, &r->slice_source, RECORD_SOURCE);
+  else
+    put_word(at, r->slice_length);
+}
+
+void record_encode(const struct record *r, uint8_t *bytes) {
+  uint8_t *at = bytes + record_before(r->flags);
+  if (r->flags & RECORD_SLICE)
+    put_slice(r, slice_part(r, bytes));
+  if (r->flags & RECORD_HEAD_BULK)
+    memcpy(at, &r->head_source, RECORD_SOURCE);
   if (r->flags & RECORD_CAPACITY)
-    at = put(at, &r->capacity, 8);
-  if (bulk) {
-    at = put(at, &r->head_source, RECORD_SOURCE);
-  } else {
-    *head = at;
-    at += padded(r->head_length);
-  }
-  if (!(r->flags & RECORD_SLICE))
-    return;
-  if (r->flags & RECORD_SLICE_BULK) {
-    put(at, &r->slice_source, RECORD_SOURCE);
-  } else {
-    *slice = put(at, &r->slice_length, 8);
-  }
+    put_word(at -= 8, r->capacity);
+  if (r->flags & RECORD_CODE)
+    put_word(at - 8, r->code);
+  put_header(r, bytes);
 }
 
 /* The peer may write while we read: what is checked must be what is used, so
@@ -80,6 +88,13 @@ void record_encode(const struct record *r, uint8_t *bytes, uint8_t **head,
 static void copy_once(void *to, const uint8_t *from, uint64_t length) {
   memcpy(to, from, length);
   __asm__ volatile("" ::: "memory");
+}
+
+static uint64_t word_once(const uint8_t *at) {
+  uint64_t word;
+  memcpy(&word, at, sizeof word);
+  __asm__ volatile("" : "+r"(word)); /* in a register, and nowhere else */
+  return word;
 }
 
 /* The bytes not yet decoded. */
@@ -100,7 +115,7 @@ static const uint8_t *take(struct rest *rest, uint64_t length) {
 static bool take_word(struct rest *rest, uint64_t *word) {
   const uint8_t *at = take(rest, 8);
   if (at)
-    copy_once(word, at, 8);
+    *word = word_once(at);
   return at != NULL;
 }
 
@@ -139,34 +154,39 @@ static bool take_slice(struct rest *rest, struct record *r) {
   return r->slice != NULL;
 }
 
-int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
-  struct header h;
-  struct rest rest = {bytes, length};
-  if (!take(&rest, sizeof h))
-    return PERIGEE_PROTOCOL;
-  copy_once(&h, bytes, sizeof h);
-  if ((h.flags & ~RECORD_FLAGS) || h.kind == 0 || h.kind >= RECORD_KINDS)
-    return PERIGEE_UNSUPPORTED;
-  /* Field by field: to zero the sources of each record would cost more than
-   * all the rest. They are set, or not looked at. */
-  r->kind = h.kind;
-  r->flags = h.flags;
-  r->codec = h.codec;
-  r->method = h.method;
-  r->operation = h.operation;
-  r->status = -(int)h.status;
-  r->generation = h.generation;
-  r->remaining = h.remaining;
+/* Field by field: to zero the sources of each record would cost more than all
+ * the rest. They are set, or not looked at. */
+static void take_header(struct record *r, const uint64_t word[3]) {
+  r->kind = (uint8_t)word[0];
+  r->flags = (uint8_t)(word[0] >> 8);
+  r->method = (uint16_t)(word[0] >> 16);
+  r->status = -(int)(uint16_t)(word[0] >> 32);
+  r->operation = (uint16_t)(word[0] >> 48);
+  r->generation = (uint32_t)word[1];
+  r->remaining = (uint32_t)word[2];
+  r->codec = (uint8_t)(word[2] >> 32);
   r->code = r->capacity = 0;
   r->head = r->slice = NULL;
   r->head_length = r->slice_length = 0;
-  if ((h.flags & RECORD_CODE) && !take_word(&rest, &r->code))
+}
+
+int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
+  struct rest rest = {bytes, length};
+  if (!take(&rest, RECORD_HEADER))
     return PERIGEE_PROTOCOL;
-  if ((h.flags & RECORD_CAPACITY) && !take_word(&rest, &r->capacity))
+  uint64_t word[3] = {word_once(bytes + 8), word_once(bytes + 16),
+                      word_once(bytes + 24)};
+  take_header(r, word);
+  if ((r->flags & ~RECORD_FLAGS) || r->kind == 0 || r->kind >= RECORD_KINDS)
+    return PERIGEE_UNSUPPORTED;
+  if ((r->flags & RECORD_CODE) && !take_word(&rest, &r->code))
     return PERIGEE_PROTOCOL;
-  if (!take(&rest, 8 * (uint64_t)h.extension))
+  if ((r->flags & RECORD_CAPACITY) && !take_word(&rest, &r->capacity))
     return PERIGEE_PROTOCOL;
-  if (!take_head(&rest, h.head, r) || !take_slice(&rest, r))
+  uint64_t extension = word[2] >> 40 & 0xff;
+  if (!take(&rest, 8 * extension))
+    return PERIGEE_PROTOCOL;
+  if (!take_head(&rest, (uint32_t)(word[1] >> 32), r) || !take_slice(&rest, r))
     return PERIGEE_PROTOCOL;
   return PERIGEE_OK;
 }

@@ -78,10 +78,14 @@ static inline uint64_t record_before(uint32_t flags) {
 }
 /* Bytes that the record will take; lengths of bulk parts do not count. */
 uint64_t record_size(const struct record *record);
-/* Writes all but inline bytes of head and slice, for which there is room at
- * *head and *slice (NULL allowed where there is none). */
-void record_encode(const struct record *record, uint8_t *bytes, uint8_t **head,
-                   uint8_t **slice);
+/* Where the inline head and the inline slice of a record at bytes belong; NULL:
+ * it has none. */
+uint8_t *record_head(const struct record *record, uint8_t *bytes);
+uint8_t *record_slice(const struct record *record, uint8_t *bytes);
+/* Writes all but these and the transport's word. It is to be written last: from
+ * its end on, so that the line that the peer looks at, whose word follows, is
+ * written in one go and moves between the two processors once. */
+void record_encode(const struct record *record, uint8_t *bytes);
 /* Copies the header once, then checks it: 0, PERIGEE_PROTOCOL, or
  * PERIGEE_UNSUPPORTED for a flag or kind of a later version. */
 int record_decode(const uint8_t *bytes, uint64_t length, struct record *record);

@@ -216,7 +216,7 @@ static void tells(struct talk *t, const struct record *r, uint8_t part,
 
 static void says_record(struct talk *t) {
   struct record r = {.kind = 1 + take8(t->in) % RECORD_KINDS};
-  uint8_t bytes[1024] = {0}, *head = NULL, *slice = NULL, spoil;
+  uint8_t bytes[1024] = {0}, *head, spoil;
   struct access a;
   aim(t, &r);
   describe(t, &r);
@@ -230,7 +230,8 @@ static void says_record(struct talk *t) {
                        .length = (uint32_t)record_size(&r)};
   if (h.length > sizeof bytes)
     return;
-  record_encode(&r, bytes, &head, &slice);
+  record_encode(&r, bytes);
+  head = record_head(&r, bytes);
   if (head && r.head_length == sizeof a)
     memcpy(head, &a, sizeof a);
   tells(t, &r, 0, r.head_length);

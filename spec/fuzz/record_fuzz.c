@@ -62,10 +62,12 @@ static bool same(const struct record *a, const struct record *b) {
 
 static void encodes(const struct record *record) {
   uint64_t size = record_size(record);
-  uint8_t *bytes = calloc(1, size), *head = NULL, *slice = NULL;
+  uint8_t *bytes = calloc(1, size);
   struct record again;
   require(bytes != NULL);
-  record_encode(record, bytes, &head, &slice);
+  uint8_t *head = record_head(record, bytes);
+  uint8_t *slice = record_slice(record, bytes);
+  record_encode(record, bytes);
   if (head)
     memcpy(head, record->head, record->head_length);
   if (slice)

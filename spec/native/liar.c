@@ -226,7 +226,7 @@ static bool lie_record(struct liar *l, bool reply) {
                      .head_source = lying_source(l),
                      .slice_length = below(4) ? below(100) : below(4000),
                      .slice_source = lying_source(l)};
-  uint8_t *head = NULL, *slice = NULL, *bytes;
+  uint8_t *head, *slice, *bytes;
   if (r.kind == RECORD_READ || r.kind == RECORD_WRITE)
     r.head_length = sizeof(struct access);
   aim(l, &r, reply);
@@ -235,7 +235,9 @@ static bool lie_record(struct liar *l, bool reply) {
   bytes = lane_table(lane)->reserve(lane, ring, size);
   if (!bytes)
     return false;
-  record_encode(&r, bytes, &head, &slice);
+  record_encode(&r, bytes);
+  head = record_head(&r, bytes);
+  slice = record_slice(&r, bytes);
   if (head && r.head_length == sizeof(struct access))
     lying_access(l, head);
   else if (head && below(2))

@@ -34,8 +34,10 @@ static struct record full(void) {
 
 /* Of the exact length, so that a sanitizer sees one byte more. */
 static uint8_t *encode(const struct record *record) {
-  uint8_t *bytes = calloc(1, record_size(record)), *head = NULL, *slice = NULL;
-  record_encode(record, bytes, &head, &slice);
+  uint8_t *bytes = calloc(1, record_size(record));
+  uint8_t *head = record_head(record, bytes);
+  uint8_t *slice = record_slice(record, bytes);
+  record_encode(record, bytes);
   if (head)
     memcpy(head, "hello", record->head_length);
   if (slice)

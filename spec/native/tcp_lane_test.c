@@ -79,15 +79,15 @@ static void goes_on(struct scene *s) {
 
 static void tell_record(struct scene *s, struct record *r,
                         const struct access *a) {
-  uint8_t bytes[256] = {0}, *head = NULL, *slice = NULL;
+  uint8_t bytes[256] = {0};
   r->remaining = RECORD_NO_LIMIT;
   r->flags |= RECORD_SLICE | RECORD_SLICE_BULK;
   r->slice_source =
       (struct source){1, r->slice_length, r->slice_length, 1, r->slice_length};
   struct tcp_head h = {.type = TCP_RECORD, .length = (uint32_t)record_size(r)};
-  record_encode(r, bytes, &head, &slice);
+  record_encode(r, bytes);
   if (a)
-    memcpy(head, a, sizeof *a);
+    memcpy(record_head(r, bytes), a, sizeof *a);
   hand_lane(&s->hand, &h, sizeof h);
   hand_lane(&s->hand, bytes, h.length);
 }
