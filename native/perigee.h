@@ -264,7 +264,8 @@ PERIGEE_API int perigee_poll(struct perigee_engine *engine,
 PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin);
 /* Returns as soon as perigee_poll may have an event on one of the engines: 1,
- * after at most timeout ns: 0, or when a signal came: PERIGEE_AGAIN. Spins
+ * after at most timeout ns and one poll of each (long copies go on meanwhile):
+ * 0, or when a signal came: PERIGEE_AGAIN. Spins
  * first for the first engine's options.spin, then arms, checks again and
  * sleeps in poll(2); a sleeping process uses no CPU. */
 PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,

@@ -9,10 +9,10 @@
 
 #include "core.h"
 
-enum { STEPS_A_POLL = 32, BUDGET = 2 << 20 };
+enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };
 /* The clock is read every 64 polls of one session, sooner where they are many;
- * time has passed, too, where a poll moved much. */
-enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31, TIME_HAS_PASSED = 1 << 20 };
+ * time has passed, too, where the poll before moved something. */
+enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31 };
 /* ns. Of sessions that are parked only the sockets tell. */
 static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000;
 
@@ -68,6 +68,7 @@ static bool sockets_are_due(const struct perigee_engine *engine) {
 /* What need not be looked at in every poll. */
 static void tick(struct perigee_engine *engine) {
   engine->idle = 0;
+  engine->moved = false;
   engine_clock(engine);
   time_out(engine);
   if (sockets_are_due(engine)) {
@@ -248,12 +249,13 @@ static void step_some(struct perigee_engine *engine, struct node *head,
 static void step_moving(struct perigee_engine *engine, bool all) {
   step_some(engine, &engine->moving, all);
   if (engine->budget < BUDGET)
-    engine->idle = TIME_HAS_PASSED;
+    engine->moved = true;
 }
 
 static bool tick_is_due(struct perigee_engine *engine) {
   uint64_t looks = LOOKS_A_POLL + engine->hot_count;
-  return ++engine->idle * looks >= LOOKS_PER_TICK || engine->sockets_due;
+  return ++engine->idle * looks >= LOOKS_PER_TICK || engine->sockets_due ||
+         engine->moved;
 }
 
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
