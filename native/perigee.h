@@ -599,7 +599,8 @@ struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */
 };
-/* TOO_LARGE, or NO_MEMORY. The loan ends with commit or abort. */
+/* TOO_LARGE, or NO_MEMORY: no block is free, or may be this peer's; poll, and
+ * try again. The loan ends with commit or abort. */
 PERIGEE_API int perigee_call_begin(struct perigee_session *session,
                                    uint64_t capacity, struct perigee_loan *loan);
 /* Sends the first length bytes as the raw head of message (whose head and slice
@@ -609,6 +610,10 @@ PERIGEE_API int perigee_call_commit(struct perigee_session *session,
                                     const struct perigee_message *message,
                                     uint64_t length);
 PERIGEE_API int perigee_call_abort(struct perigee_session *session);
+/* Of a raw request whose caller told a capacity beyond the eager limit the block
+ * for its reply was taken before REQUEST was given: requests for whose replies
+ * there is none wait, until an eighth of their time is left (NO_MEMORY to the
+ * caller). */
 PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
                                     uint64_t capacity, struct perigee_loan *loan);
 /* 0: over; 1: SENT will follow (the loan went by reference). RANGE: more was

@@ -35,6 +35,16 @@ static void session_due(struct perigee_session *s) {
     hello_due(s);
 }
 
+static void operation_due(struct operation *op) {
+  if (op->kind == OP_SERVED) {
+    serve_late(op);
+    return;
+  }
+  op->engine->counters.timeouts++;
+  op->session->counters.timeouts++;
+  operation_stop(op, PERIGEE_TIMEOUT);
+}
+
 static void time_out(struct perigee_engine *engine) {
   struct node *n;
   while ((n = list_pop(&engine->fresh))) {
@@ -46,10 +56,7 @@ static void time_out(struct perigee_engine *engine) {
     /* Operations and sessions share the wheel; sessions are few. */
     if ((void *)t >= (void *)engine->table &&
         (void *)t < (void *)(engine->table + engine->options.operations)) {
-      struct operation *op = CONTAINER(t, struct operation, timer);
-      engine->counters.timeouts++;
-      op->session->counters.timeouts++;
-      operation_stop(op, PERIGEE_TIMEOUT);
+      operation_due(CONTAINER(t, struct operation, timer));
     } else if (t == &engine->refusals.timer) {
       refusals_due(engine);
     } else if (t == &engine->ebb.timer) {
@@ -229,11 +236,10 @@ static void end_given(struct perigee_engine *engine) {
     session_destroy(CONTAINER(n, struct perigee_session, node));
 }
 
-/* Each steps in its turn, some of them in each poll, so that a thousand
- * replies that nobody takes cost the others little. */
-static void step_some(struct perigee_engine *engine, struct node *head,
-                      bool all) {
-  struct node *last = head->previous;
+/* Each steps in its turn, some of them in each poll, so that a thousand that
+ * nobody feeds cost the others little. */
+static void step_moving(struct perigee_engine *engine, bool all) {
+  struct node *head = &engine->moving, *last = head->previous;
   uint32_t turns = all ? engine->live : STEPS_A_POLL;
   for (; turns > 0 && engine->budget > 0; turns--) {
     struct node *n = list_pop(head);
@@ -244,10 +250,6 @@ static void step_some(struct perigee_engine *engine, struct node *head,
     if (n == last)
       break;
   }
-}
-
-static void step_moving(struct perigee_engine *engine, bool all) {
-  step_some(engine, &engine->moving, all);
   if (engine->budget < BUDGET)
     engine->moved = true;
 }
@@ -289,8 +291,8 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
     step_moving(engine, all);
   /* To look at a caller's mark takes its line away from it. Who lets go while
    * we sleep wakes us, so all are looked at only before that. */
-  if ((engine->idle == 0 || all) && !list_empty(&engine->replied))
-    step_some(engine, &engine->replied, engine->armed);
+  if ((engine->idle == 0 || all) && !list_empty(&engine->lenders))
+    room_sweep(engine, engine->armed);
   drain(engine);
   return engine->filled;
 }
