@@ -195,10 +195,10 @@ int64_t blocks_take(struct blocks *blocks, uint64_t length) {
   if (size > blocks->limit || size > blocks->space)
     return PERIGEE_TOO_LARGE;
   if (size > blocks->limit - blocks->live)
-    return PERIGEE_NO_MEMORY;
+    return PERIGEE_AGAIN;
   struct block *block = obtain(blocks, order);
   if (!block)
-    return PERIGEE_NO_MEMORY;
+    return PERIGEE_AGAIN;
   block->order = (uint8_t)order;
   block->state = LIVE;
   block->next = block->previous = 0;

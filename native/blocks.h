@@ -45,7 +45,7 @@ int blocks_open(struct blocks *blocks, uint64_t space, uint64_t limit);
 void blocks_close(struct blocks *blocks);
 
 /* An offset; PERIGEE_TOO_LARGE if it is more than there could ever be,
- * PERIGEE_NO_MEMORY if there is not as much now. */
+ * PERIGEE_AGAIN if there is not as much now. */
 int64_t blocks_take(struct blocks *blocks, uint64_t length);
 /* PERIGEE_INVALID, and nothing is changed, if no live block begins there. */
 int blocks_give(struct blocks *blocks, uint64_t offset);

@@ -165,7 +165,7 @@ static void lent_head(struct operation *op, struct outgoing *out) {
   r->head_length = op->loan.block;
 }
 
-/* 1: published, 0: no room, or a status. */
+/* 1: published, 0: no room in the ring, or no block, or a status. */
 static int publish(struct operation *op) {
   struct outgoing out = {.record = {.kind = op->record,
                                     .method = op->message.method,
@@ -175,7 +175,7 @@ static int publish(struct operation *op) {
   struct record *r = &out.record;
   int status = outgoing_plan(op, &op->message, &out);
   if (status < 0)
-    return status;
+    return status == PERIGEE_AGAIN ? 0 : status;
   if (op->lent && !lane_table(op->session->lane)->pushes)
     lent_head(op, &out);
   if (op->message.capacity) {

@@ -40,6 +40,13 @@ struct part {
   };
 };
 
+/* A block of the lane's, to be lent. */
+struct room {
+  uint8_t *pointer;
+  struct source source;
+  bool marked; /* there is some behind it for a mark */
+};
+
 enum operation_kind {
   OP_CALL = 1,
   OP_READ,
@@ -80,6 +87,9 @@ struct operation {
   bool counted;      /* one of its peer's operations (shares.h) */
   bool holds;        /* that, or some of what follows */
   bool scanned;      /* its typed head was looked at */
+  bool bulky;        /* its head is not in the ring, but at head_loan */
+  bool roomy;        /* room was taken for its reply; it, and a head that was */
+  uint64_t reserved; /* pulled, count for so many bytes until the answer */
   bool untaken;      /* its reply waits for the caller to look at it: */
   uint64_t left;     /* so many bytes */
   uint64_t exposed;  /* bytes that it counts for, of that kind */
@@ -111,6 +121,7 @@ struct operation {
         uint64_t length;
         bool bulk, present;
       } rest;                        /* the slice that is still to come */
+      struct room room;              /* if roomy: for the reply */
       struct perigee_region *region; /* of a READ or WRITE */
       struct perigee_message reply;  /* while it waits for room */
       struct operation *receiver;    /* of a SEND */
@@ -235,6 +246,8 @@ struct perigee_session {
   struct node operations;
   struct node backlog[RINGS]; /* wait for room, in order */
   struct node recvs, recv_imms, sends;
+  struct node replied;  /* replies that wait for their caller's mark, */
+  struct node lender;   /* then in engine->lenders */
   struct node granted;  /* in engine->granted, if told of a region, ever */
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
@@ -300,6 +313,7 @@ struct perigee_engine {
   bool shared; /* with a thread: the program has to take it first */
   bool aside;  /* this is the thread's turn */
   bool stashed, armed, woken, sockets_due, keep, copying;
+  bool moved;    /* payload, since the clock was read: time has passed */
   uint32_t idle; /* polls since the clock was read */
   int64_t now, sockets_at;
   uint64_t budget;   /* bytes that this poll may still copy */
@@ -308,7 +322,7 @@ struct perigee_engine {
   uint32_t ready_count;
   struct node given;   /* those whose event was given: over at next poll */
   struct node moving;  /* to be stepped at each poll */
-  struct node replied; /* wait for their caller's mark: at each tick */
+  struct node lenders; /* sessions with replies that lie (room.c) */
   struct node fresh;
   struct neighbours *neighbours; /* neighbour.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
@@ -444,6 +458,7 @@ void operation_spare(struct operation *op); /* it is nobody's: to be taken */
  * it is free or its session is. */
 void operation_count(struct operation *op);
 void operation_expose(struct operation *op, uint64_t bytes);
+void operation_unexpose(struct operation *op, uint64_t bytes);
 void operation_uncount(struct operation *op);
 /* Ends an own operation, whatever its kind and state: timeout, cancel, lost. */
 void operation_stop(struct operation *op, int status);
@@ -464,6 +479,14 @@ int slice_payload(struct perigee_engine *, const struct perigee_slice *,
                   struct payload *);
 /* Is there room for one more event of this poll? */
 bool engine_room(const struct perigee_engine *engine);
+
+/* ---- room.c: blocks that peers look into --------------------------------- */
+/* As a lane's loan; what callers have let go of is taken back where it has to
+ * be. PERIGEE_AGAIN: there is no block now. */
+int room_lend(struct perigee_session *session, uint64_t length,
+              uint8_t **pointer, struct source *source);
+/* At each tick: some of those that lie are looked at; or all. */
+void room_sweep(struct perigee_engine *engine, bool all);
 
 /* ---- outgoing.c: from a message to a record in a ring ------------------- */
 /* Fills in the parts of a record; what does not fit in it is exposed. */
@@ -523,6 +546,7 @@ int serve_fetch(struct operation *op, const struct payload *into);
 /* Is it a call that the program still has to answer? */
 bool serve_survives(const struct operation *op);
 void serve_abort(struct operation *op, int status); /* a SEND under way */
+void serve_late(struct operation *op); /* there was no room in time */
 
 /* ---- message.c --------------------------------------------------------- */
 void message_arrived(struct operation *served);

@@ -152,7 +152,7 @@ static uint64_t pool_bytes(const struct perigee_engine *engine) {
 static void open_lists(struct perigee_engine *engine) {
   struct node *lists[] = {
       &engine->ready,     &engine->given,     &engine->moving,
-      &engine->replied,   &engine->fresh,     &engine->sessions,
+      &engine->lenders,   &engine->fresh,     &engine->sessions,
       &engine->hot,       &engine->listeners, &engine->dead,
       &engine->news,      &engine->losses,    &engine->free,
       &engine->endpoints, &engine->granted};

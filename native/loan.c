@@ -89,19 +89,40 @@ static int lend_stage(struct perigee_engine *engine, struct loan *loan) {
   return PERIGEE_OK;
 }
 
+int loan_room(struct perigee_session *session, uint64_t capacity,
+              struct room *room) {
+  if (capacity > PAYLOAD_MAX)
+    return PERIGEE_TOO_LARGE;
+  room->marked = has_room_behind(capacity);
+  return room_lend(session, capacity + (room->marked ? MARK : 0),
+                   &room->pointer, &room->source);
+}
+
+static void fill_in(struct loan *loan, const struct room *room) {
+  loan->pointer = room->pointer;
+  loan->source = room->source;
+  loan->source.block = loan->source.stride = loan->length;
+}
+
 static int lend_block(struct perigee_session *session, struct loan *loan) {
-  struct lane *lane = session->lane;
-  uint64_t capacity = loan->length;
-  int status = PERIGEE_TOO_LARGE;
-  loan->marked = capacity <= PAYLOAD_MAX && has_room_behind(capacity);
-  if (capacity <= PAYLOAD_MAX)
-    status = lane_table(lane)->loan(lane, capacity + (loan->marked ? MARK : 0),
-                                    &loan->pointer, &loan->source);
+  struct room room;
+  int status = loan_room(session, loan->length, &room);
   if (status < 0)
-    return fail(session->engine, status,
+    return fail(session->engine,
+                status == PERIGEE_AGAIN ? PERIGEE_NO_MEMORY : status,
                 "no block of %llu bytes to lend (option pool)",
-                (unsigned long long)capacity);
-  loan->source.block = loan->source.stride = capacity;
+                (unsigned long long)loan->length);
+  fill_in(loan, &room);
+  loan->marked = room.marked;
+  return PERIGEE_OK;
+}
+
+static int opened(struct perigee_engine *engine, struct loan *loan,
+                  struct perigee_loan *out) {
+  loan->open = true;
+  if (loan->marked)
+    mark(engine, loan);
+  *out = (struct perigee_loan){loan->pointer, loan->length};
   return PERIGEE_OK;
 }
 
@@ -120,13 +141,20 @@ int loan_begin(struct perigee_session *session, enum ring ring,
   loan->stage = NULL;
   int status = capacity <= session->eager ? lend_stage(engine, loan)
                                           : lend_block(session, loan);
-  if (status < 0)
-    return status;
-  loan->open = true;
-  if (loan->marked)
-    mark(engine, loan);
-  *out = (struct perigee_loan){loan->pointer, capacity};
-  return PERIGEE_OK;
+  return status < 0 ? status : opened(engine, loan, out);
+}
+
+int loan_begin_in(struct perigee_session *session, uint64_t capacity,
+                  const struct room *room, struct perigee_loan *out) {
+  struct loan *loan = &session->loans[RING_REPLY];
+  if (loan->open)
+    return fail(session->engine, PERIGEE_INVALID,
+                "a loan of this session is open already");
+  loan->length = capacity;
+  loan->stage = NULL;
+  fill_in(loan, room);
+  loan->marked = capacity + MARK <= room->source.block;
+  return opened(session->engine, loan, out);
 }
 
 int loan_check(struct perigee_session *session, enum ring ring,

@@ -21,6 +21,13 @@
 /* Lends capacity bytes: 0, TOO_LARGE, NO_MEMORY, INVALID (one is open). */
 int loan_begin(struct perigee_session *session, enum ring ring,
                uint64_t capacity, struct perigee_loan *out);
+/* The same for a reply, in room that was taken for it, which is the loan's from
+ * here on: 0, INVALID. */
+int loan_begin_in(struct perigee_session *session, uint64_t capacity,
+                  const struct room *room, struct perigee_loan *out);
+/* Such room, by room_lend. */
+int loan_room(struct perigee_session *session, uint64_t capacity,
+              struct room *room);
 /* Is one open of which length bytes may be sent? 0, INVALID; or RANGE, then it
  * was given back. */
 int loan_check(struct perigee_session *session, enum ring ring,

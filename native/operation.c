@@ -101,6 +101,13 @@ void operation_expose(struct operation *op, uint64_t bytes) {
   share_add(op->session->share, SHARE_EXPOSED, bytes);
 }
 
+void operation_unexpose(struct operation *op, uint64_t bytes) {
+  if (!op->holds || bytes == 0)
+    return;
+  op->exposed -= bytes;
+  share_give(op->session->share, SHARE_EXPOSED, bytes);
+}
+
 void operation_uncount(struct operation *op) {
   struct perigee_session *s = op->session;
   if (!op->holds)

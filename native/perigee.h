@@ -267,7 +267,8 @@ PERIGEE_API int perigee_poll(struct perigee_engine *engine,
 PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin);
 /* Returns as soon as perigee_poll may have an event on one of the engines: 1,
- * after at most timeout ns: 0, or when a signal came: PERIGEE_AGAIN. Spins
+ * after at most timeout ns and one poll of each (long copies go on meanwhile):
+ * 0, or when a signal came: PERIGEE_AGAIN. Spins
  * first for the first engine's options.spin, then arms, checks again and
  * sleeps in poll(2); a sleeping process uses no CPU. */
 PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
@@ -605,7 +606,8 @@ struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */
 };
-/* TOO_LARGE, or NO_MEMORY. The loan ends with commit or abort. */
+/* TOO_LARGE, or NO_MEMORY: no block is free, or may be this peer's; poll, and
+ * try again. The loan ends with commit or abort. */
 PERIGEE_API int perigee_call_begin(struct perigee_session *session,
                                    uint64_t capacity, struct perigee_loan *loan);
 /* Sends the first length bytes as the raw head of message (whose head and slice
@@ -615,6 +617,10 @@ PERIGEE_API int perigee_call_commit(struct perigee_session *session,
                                     const struct perigee_message *message,
                                     uint64_t length);
 PERIGEE_API int perigee_call_abort(struct perigee_session *session);
+/* Of a raw request whose caller told a capacity beyond the eager limit the block
+ * for its reply was taken before REQUEST was given: requests for whose replies
+ * there is none wait, until an eighth of their time is left (NO_MEMORY to the
+ * caller). */
 PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
                                     uint64_t capacity, struct perigee_loan *loan);
 /* 0: over; 1: SENT will follow (the loan went by reference). RANGE: more was

@@ -9,10 +9,10 @@
 
 #include "core.h"
 
-enum { STEPS_A_POLL = 32, BUDGET = 2 << 20 };
+enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };
 /* The clock is read every 64 polls of one session, sooner where they are many;
- * time has passed, too, where a poll moved much. */
-enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31, TIME_HAS_PASSED = 1 << 20 };
+ * time has passed, too, where the poll before moved something. */
+enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31 };
 /* ns. Of sessions that are parked only the sockets tell. */
 static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000;
 
@@ -35,6 +35,16 @@ static void session_due(struct perigee_session *s) {
     hello_due(s);
 }
 
+static void operation_due(struct operation *op) {
+  if (op->kind == OP_SERVED) {
+    serve_late(op);
+    return;
+  }
+  op->engine->counters.timeouts++;
+  op->session->counters.timeouts++;
+  operation_stop(op, PERIGEE_TIMEOUT);
+}
+
 static void time_out(struct perigee_engine *engine) {
   struct node *n;
   while ((n = list_pop(&engine->fresh))) {
@@ -46,10 +56,7 @@ static void time_out(struct perigee_engine *engine) {
     /* Operations and sessions share the wheel; sessions are few. */
     if ((void *)t >= (void *)engine->table &&
         (void *)t < (void *)(engine->table + engine->options.operations)) {
-      struct operation *op = CONTAINER(t, struct operation, timer);
-      engine->counters.timeouts++;
-      op->session->counters.timeouts++;
-      operation_stop(op, PERIGEE_TIMEOUT);
+      operation_due(CONTAINER(t, struct operation, timer));
     } else if (t == &engine->refusals.timer) {
       refusals_due(engine);
     } else if (t == &engine->ebb.timer) {
@@ -68,6 +75,7 @@ static bool sockets_are_due(const struct perigee_engine *engine) {
 /* What need not be looked at in every poll. */
 static void tick(struct perigee_engine *engine) {
   engine->idle = 0;
+  engine->moved = false;
   engine_clock(engine);
   time_out(engine);
   if (sockets_are_due(engine)) {
@@ -228,11 +236,10 @@ static void end_given(struct perigee_engine *engine) {
     session_destroy(CONTAINER(n, struct perigee_session, node));
 }
 
-/* Each steps in its turn, some of them in each poll, so that a thousand
- * replies that nobody takes cost the others little. */
-static void step_some(struct perigee_engine *engine, struct node *head,
-                      bool all) {
-  struct node *last = head->previous;
+/* Each steps in its turn, some of them in each poll, so that a thousand that
+ * nobody feeds cost the others little. */
+static void step_moving(struct perigee_engine *engine, bool all) {
+  struct node *head = &engine->moving, *last = head->previous;
   uint32_t turns = all ? engine->live : STEPS_A_POLL;
   for (; turns > 0 && engine->budget > 0; turns--) {
     struct node *n = list_pop(head);
@@ -243,17 +250,14 @@ static void step_some(struct perigee_engine *engine, struct node *head,
     if (n == last)
       break;
   }
-}
-
-static void step_moving(struct perigee_engine *engine, bool all) {
-  step_some(engine, &engine->moving, all);
   if (engine->budget < BUDGET)
-    engine->idle = TIME_HAS_PASSED;
+    engine->moved = true;
 }
 
 static bool tick_is_due(struct perigee_engine *engine) {
   uint64_t looks = LOOKS_A_POLL + engine->hot_count;
-  return ++engine->idle * looks >= LOOKS_PER_TICK || engine->sockets_due;
+  return ++engine->idle * looks >= LOOKS_PER_TICK || engine->sockets_due ||
+         engine->moved;
 }
 
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
@@ -287,8 +291,8 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
     step_moving(engine, all);
   /* To look at a caller's mark takes its line away from it. Who lets go while
    * we sleep wakes us, so all are looked at only before that. */
-  if ((engine->idle == 0 || all) && !list_empty(&engine->replied))
-    step_some(engine, &engine->replied, engine->armed);
+  if ((engine->idle == 0 || all) && !list_empty(&engine->lenders))
+    room_sweep(engine, engine->armed);
   drain(engine);
   return engine->filled;
 }

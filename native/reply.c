@@ -24,7 +24,7 @@ static void take_event(struct operation *op, enum served_event event) {
   if (event == REFER && op->has_parts)
     operation_move(op);
   else if (event == REFER)
-    list_append(&op->engine->replied, &op->queue);
+    room_lies(op);
 }
 
 static int plan(struct operation *op, const struct perigee_message *m,
@@ -43,7 +43,8 @@ static int plan(struct operation *op, const struct perigee_message *m,
 static struct perigee_message refusal(const struct operation *op, int status) {
   struct perigee_message m = {.status = status};
   if (op->record == RECORD_REQUEST && status == PERIGEE_NO_MEMORY) {
-    m.head = lane_trouble(op->session);
+    const char *why = lane_trouble(op->session);
+    m.head = *why ? why : "the peer has no room for it now (option pool)";
     m.length = strlen(m.head);
   }
   return m;
@@ -69,7 +70,7 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
   int status = PERIGEE_CANCELLED;
   if (!large || served_wanted(op))
     status = plan(op, m, out);
-  if (status >= 0)
+  if (status >= 0 || status == PERIGEE_AGAIN)
     return status;
   struct perigee_message none = refusal_told(op, status);
   *out = (struct outgoing){0};
@@ -78,12 +79,14 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
   return status;
 }
 
-/* 1: published, 0: no room, or a status. The reply's own memory is marked
+/* 1: published, 0: no room, or no block, or a status. The reply's own memory is marked
  * live before the caller can see that it is referred to. */
 static int publish(struct operation *op, const struct perigee_message *m) {
   struct outgoing out = {0};
   int status = plan_either(op, m, &out);
   struct lane *lane = op->session->lane;
+  if (status == PERIGEE_AGAIN)
+    return 0;
   if (refers(&out)) {
     op->marked = true;
     lane_table(lane)->mark(lane, op->index, op->generation);
@@ -126,6 +129,12 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply.head = op->block = copy;
 }
 
+/* Of a reply: it may be all of the block that the request was pulled into. */
+static uint64_t lies(const struct operation *op, uint64_t length) {
+  bool block = op->head_lent && op->head_loan.block > length;
+  return block ? op->head_loan.block : length;
+}
+
 /* It lies until the caller has looked at it, and what is long is kept for that:
  * the more of it there is, the longer the caller's requests wait. */
 static int leave(struct operation *op, uint64_t length) {
@@ -135,7 +144,8 @@ static int leave(struct operation *op, uint64_t length) {
   s->untaken++;
   s->untaken_bytes += op->left;
   s->share->parent->lying += op->left;
-  operation_expose(op, op->left);
+  operation_expose(op, lies(op, op->left));
+  room_look(s);
   return 1;
 }
 
@@ -181,9 +191,12 @@ static int answer_too_much(struct operation *op) {
 int served_answer(struct operation *op, const struct perigee_message *m) {
   struct perigee_session *s = op->session;
   uint64_t length = m->length;
+  if (UNLIKELY(op->reserved > 0))
+    room_give(op);
   if (costs(s, length)) {
     learn_size(s, length);
-    if (length > s->eager && !share_may(s->share, SHARE_EXPOSED, length))
+    if (length > s->eager &&
+        !share_may(s->share, SHARE_EXPOSED, lies(op, length)))
       return answer_too_much(op);
   }
   int status = publish_or_wait(op, m);
@@ -281,17 +294,6 @@ void serve_answer(struct operation *op, int status) {
   served_tell(op);
 }
 
-/* Looks which callers have let go of what was lent to them. */
-static void take_back(struct perigee_session *session) {
-  struct node *head = &session->engine->replied, *next;
-  for (struct node *n = head->next; n != head; n = next) {
-    next = n->next;
-    struct operation *op = CONTAINER(n, struct operation, queue);
-    if (op->session == session)
-      serve_step(op);
-  }
-}
-
 BESIDE reply_begin_shared(struct perigee_engine *engine, int served,
                           uint64_t capacity, struct perigee_loan *loan) {
   WITHIN(engine, ENTRY_STIR,
@@ -306,9 +308,12 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
   struct operation *op = served_find(engine, served, &status);
   if (!op)
     return status;
-  if (capacity >= LOAN_WARM)
-    take_back(op->session);
-  status = loan_begin(op->session, RING_REPLY, capacity, loan);
+  if (op->roomy && capacity > op->session->eager && capacity <= op->value) {
+    status = loan_begin_in(op->session, capacity, &op->room, loan);
+    op->roomy = status < 0;
+  } else {
+    status = loan_begin(op->session, RING_REPLY, capacity, loan);
+  }
   op->session->loans[RING_REPLY].served = served;
   return status;
 }

@@ -5,6 +5,8 @@
  *
  *   state      event     becomes
  *   free       arrive    arrived    a record, decoded
+ *   arrived    stall     stalled    there is no block for it, or its reply, now
+ *   stalled    pulled    arrived    there is one, or never will be
  *   arrived    pull      heading    the head has to be pulled, or is long and
  *                                   typed: it is looked at in portions
  *   heading    pulled    arrived    it is there and sound, or never will be
@@ -21,7 +23,8 @@
  *   replied    released  told       the caller's mark is gone
  *   told       given     free       SENT was polled
  *   landing    serve     serving    refused: only the answer is left
- *   heading, arrived, landing, fetching  lost   gone   ABANDONED, if asked
+ *   heading, arrived, stalled, landing, fetching
+ *              lost      gone       ABANDONED, if asked
  *   gone       given     free
  *   waiting, replied     lost       told       SENT with a status
  *   serving    lost      serving    the program still has to answer
@@ -40,17 +43,19 @@
 
 const struct machine served_machine = {
     .name = "served",
-    .states = {"free", "arrived", "heading", "landing", "fetching", "serving",
-               "waiting", "replied", "told", "gone"},
-    .events = {"arrive", "pull", "pulled", "serve", "ask", "land", "answer",
-               "wait", "refer", "released", "given", "lost"},
+    .states = {"free", "arrived", "stalled", "heading", "landing", "fetching",
+               "serving", "waiting", "replied", "told", "gone"},
+    .events = {"arrive", "stall", "pull", "pulled", "serve", "ask", "land",
+               "answer", "wait", "refer", "released", "given", "lost"},
     .next = {
         [FREE] = {[ARRIVE] = TO(ARRIVED)},
-        [ARRIVED] = {[PULL] = TO(HEADING),
+        [ARRIVED] = {[STALL] = TO(STALLED),
+                     [PULL] = TO(HEADING),
                      [SERVE] = TO(SERVING),
                      [ASK] = TO(LANDING),
                      [LAND] = TO(FETCHING),
                      [LOST] = TO(GONE)},
+        [STALLED] = {[PULLED] = TO(ARRIVED), [LOST] = TO(GONE)},
         [HEADING] = {[PULLED] = TO(ARRIVED), [LOST] = TO(GONE)},
         [LANDING] =
             {[LAND] = TO(FETCHING), [SERVE] = TO(SERVING), [LOST] = TO(GONE)},
@@ -102,6 +107,8 @@ static bool settle(struct operation *op) {
   }
   if (!op->head_lent || !progress_shown(op))
     served_unlend(op);
+  if (UNLIKELY(op->reserved > 0))
+    room_give(op);
   operation_unhold(op);
   return true;
 }
@@ -245,29 +252,29 @@ static int head_inline(struct operation *op, const struct record *r) {
 }
 
 /* A raw head is pulled into a block that the reply may refer to. */
-static int pull_head(struct operation *op, const struct record *r) {
+static int pull_head(struct operation *op, struct source source) {
   struct lane *lane = op->session->lane;
   struct payload into;
   uint8_t *block;
   bool typed = op->flags & PERIGEE_TYPED;
   if (!typed) {
-    if ((op->pointer = lane_table(lane)->view(lane, &r->head_source)))
+    if ((op->pointer = lane_table(lane)->view(lane, &source)))
       return 1;
-    int status = PERIGEE_NO_MEMORY;
-    if (share_may(op->session->share, SHARE_EXPOSED, r->head_length))
-      status =
-          lane_table(lane)->loan(lane, r->head_length, &block, &op->head_loan);
+    int status = room_exposes(op, op->length);
+    if (status == PERIGEE_OK)
+      status = room_lend(op->session, op->length, &block, &op->head_loan);
     if (status < 0)
       return fail(op->engine, status, "no block for a request of %llu bytes",
-                  (unsigned long long)r->head_length);
-    operation_expose(op, r->head_length);
+                  (unsigned long long)op->length);
+    op->reserved += op->length;
+    operation_expose(op, op->length);
     op->head_lent = true;
     op->pointer = block;
-    payload_bytes(&into, block, r->head_length);
+    payload_bytes(&into, block, op->length);
   }
   int status =
-      incoming_bulk(op, IN_HEAD, &r->head_source, r->head_length, r->operation,
-                    r->generation, typed ? NULL : &into, &op->block);
+      incoming_bulk(op, IN_HEAD, &source, op->length, op->peer_operation,
+                    op->peer_generation, typed ? NULL : &into, &op->block);
   if (typed)
     op->pointer = op->block;
   return status;
@@ -288,19 +295,8 @@ static int check_request(struct operation *op, const struct record *r) {
   return 1;
 }
 
-static void serve_request(struct operation *op, const struct record *r) {
-  bool bulk = r->flags & RECORD_HEAD_BULK;
-  op->length = r->head_length;
-  op->flags = (r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0) |
-              (r->flags & RECORD_SLICE ? PERIGEE_SLICE : 0);
-  if (UNLIKELY(op->length > op->engine->options.hold) &&
-      r->flags & RECORD_TYPED)
-    op->flags |= PERIGEE_HELD;
-  op->slice = r->slice_length;
-  op->value = r->capacity;
-  int status = check_request(op, r);
-  if (status == 1)
-    status = bulk ? pull_head(op, r) : head_inline(op, r);
+/* The head is there (1), is pulled (0), or there is none. */
+static void take_in(struct operation *op, int status) {
   if (status == 1)
     status = sound(op);
   if (status != 0) {
@@ -310,6 +306,38 @@ static void serve_request(struct operation *op, const struct record *r) {
     step(op, PULL);
     operation_move(op);
   }
+}
+
+/* An inline head leaves the ring while it waits for room. */
+static int stall(struct operation *op, const struct record *r) {
+  if (op->bulky) {
+    op->head_loan = r->head_source;
+  } else if (r->head_length > 0) {
+    op->pointer = op->block = pool_take(op->session, r->head_length);
+    if (!op->block)
+      return PERIGEE_NO_MEMORY;
+    memcpy(op->block, r->head, r->head_length);
+  }
+  room_await(op);
+  return PERIGEE_OK;
+}
+
+static void serve_request(struct operation *op, const struct record *r) {
+  op->bulky = r->flags & RECORD_HEAD_BULK;
+  op->length = r->head_length;
+  op->flags = (r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0) |
+              (r->flags & RECORD_SLICE ? PERIGEE_SLICE : 0);
+  if (UNLIKELY(op->length > op->engine->options.hold) &&
+      r->flags & RECORD_TYPED)
+    op->flags |= PERIGEE_HELD;
+  op->slice = r->slice_length;
+  op->value = r->capacity;
+  int status = check_request(op, r);
+  if (status == 1 && (status = room_take(op)) == PERIGEE_OK)
+    status = op->bulky ? pull_head(op, r->head_source) : head_inline(op, r);
+  if (status == PERIGEE_AGAIN && (status = stall(op, r)) == PERIGEE_OK)
+    return;
+  take_in(op, status);
 }
 
 /* An inline slice leaves the ring before anybody has said where it goes. */
@@ -397,11 +425,42 @@ static void step_replied(struct operation *op) {
   served_tell(op);
 }
 
+static void unstall(struct operation *op, int status) {
+  room_waited(op);
+  list_remove(&op->queue);
+  step(op, PULLED);
+  take_in(op, status);
+}
+
+static void step_stalled(struct operation *op) {
+  if (!served_wanted(op)) {
+    room_waited(op);
+    op->unseen = true;
+    served_refuse(op, PERIGEE_CANCELLED);
+    return;
+  }
+  int status = room_take(op);
+  if (status == PERIGEE_OK)
+    status = op->bulky ? pull_head(op, op->head_loan) : 1;
+  if (status == PERIGEE_AGAIN)
+    return;
+  op->engine->progress++;
+  unstall(op, status);
+}
+
+void serve_late(struct operation *op) {
+  fail(op->engine, PERIGEE_NO_MEMORY,
+       "there was no block for a call in time (option pool)");
+  unstall(op, PERIGEE_NO_MEMORY);
+}
+
 void serve_step(struct operation *op) {
   if (op->quiet_wait) {
     op->engine->copying = true;
     list_remove(&op->queue);
     served_tell(op);
+  } else if (op->state == STALLED) {
+    step_stalled(op);
   } else if (op->state == HEADING) {
     int status = served_pulled(op, IN_HEAD) ? sound(op) : 0;
     if (status == 0)

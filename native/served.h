@@ -11,6 +11,7 @@
 enum served_state {
   FREE,
   ARRIVED,
+  STALLED,
   HEADING,
   LANDING,
   FETCHING,
@@ -22,6 +23,7 @@ enum served_state {
 };
 enum served_event {
   ARRIVE,
+  STALL,
   PULL,
   PULLED,
   SERVE,
@@ -68,5 +70,20 @@ void served_refuse(struct operation *op, int status);
 void served_access(struct operation *op, const struct record *record);
 /* The block that a raw head was pulled into, or that a reply fills. */
 void served_unlend(struct operation *op);
+
+/* ---- room.c -------------------------------------------------------------- */
+/* Its reply refers to memory of ours, until the caller has let go of it. */
+void room_lies(struct operation *op);
+/* A reply has just gone: what others have let go of comes back. */
+void room_look(struct perigee_session *session);
+/* Room for its reply, if it may fill a block; given back unless it was used: 0,
+ * or PERIGEE_AGAIN. */
+int room_take(struct operation *op);
+void room_give(struct operation *op);
+/* May it have so many bytes lie? 0, PERIGEE_AGAIN, PERIGEE_NO_MEMORY. */
+int room_exposes(struct operation *op, uint64_t length);
+/* It waits until there is room; it does no more. */
+void room_await(struct operation *op);
+void room_waited(struct operation *op);
 
 #endif

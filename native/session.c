@@ -75,6 +75,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
                           &s->recvs,
                           &s->recv_imms,
                           &s->sends,
+                          &s->replied,
                           &s->backlog[RING_REQUEST],
                           &s->backlog[RING_REPLY]};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)

@@ -193,6 +193,7 @@ void session_destroy(struct perigee_session *s) {
   list_remove(&s->node);
   list_remove(&s->news);
   list_remove(&s->granted);
+  list_remove(&s->lender);
   free_prepared(s);
   remotes_free(s);
   loans_end(s);

@@ -37,6 +37,12 @@ function M.start(owner, operation, value, finish)
   return future
 end
 
+--- Makes a pending future that was none yet that of a started operation.
+function M.begin(future, operation, value, finish)
+  future.operation, future.value, future.finish = operation, value, finish
+  future.owner.engine.inflight[operation] = future
+end
+
 --- A pending future of something else than an operation of the core; doing is
 -- what to say of it, if others get to see it.
 function M.new(owner, doing)

@@ -172,10 +172,10 @@ local function pump(target, deadline)
     local quiet = pass(nil, target)
     if quiet == nil then return nil end
     if expire() or state.first <= state.last then quiet = false end
-    if quiet and not state.stopping then
-      if deadline < huge and now() >= deadline then return false end
-      sleep(deadline)
+    if deadline < huge and not target.ended and now() >= deadline then
+      return false
     end
+    if quiet and not state.stopping then sleep(deadline) end
   end
   return true
 end
@@ -390,11 +390,17 @@ function M.await(engine, operation)
   return C.perigee_await(engine.handle, operation, M.event, engine.spin) == 1
 end
 
+-- Where there is always something more to tell, it waits for the next wait.
+local REFRESHES = 64
+
 --- Has whatever is known to have happened on engine told, without waiting.
 function M.refresh(engine)
-  M.wait_signal(signals.new(1), 0)
-  if engine.i == engine.n and C.perigee_arm(engine.handle, nil) == 1 then
+  for _ = 1, REFRESHES do
     M.wait_signal(signals.new(1), 0)
+    if not engine.handle or engine.i == engine.n
+      and C.perigee_arm(engine.handle, nil) ~= 1 then
+      return
+    end
   end
 end
 

@@ -251,7 +251,8 @@ struct perigee_transport {
   void (*over)(struct lane *lane, uint16_t operation, uint32_t generation);
   bool (*live)(struct lane *lane, uint16_t operation, uint32_t generation);
 
-  /* Loans: blocks that the peer sees in place. */
+  /* Loans: blocks that the peer sees in place. PERIGEE_AGAIN: there is none
+   * now, as others are lent or exposed; of expose, too. */
   int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
               struct source *source);
   void (*unloan)(struct lane *lane, const struct source *source);

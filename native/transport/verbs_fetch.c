@@ -158,12 +158,12 @@ static void tell_taken(struct lane *lane, const struct fetch *f,
 static int take_bounce(struct lane *lane, struct fetch *f) {
   uint64_t size = f->total <= BOUNCE ? f->total : 2 * BOUNCE;
   int64_t offset = blocks_take(&lane->blocks, size);
-  while (offset == PERIGEE_NO_MEMORY && size > BOUNCE_LEAST) {
+  while (offset == PERIGEE_AGAIN && size > BOUNCE_LEAST) {
     size /= 4;
     offset = blocks_take(&lane->blocks, size);
   }
   if (offset < 0)
-    return (int)offset;
+    return PERIGEE_NO_MEMORY;
   f->bounce = lane->arena.base + offset;
   f->half = size >= f->total ? size : size / 2;
   f->put = 0;

@@ -80,7 +80,7 @@ static void limits_are_typed(void **state) {
   assert_int_equal(blocks_take(&small, UINT64_MAX), PERIGEE_TOO_LARGE);
   int64_t offset = blocks_take(&small, 2 * PAGE);
   assert_true(offset >= 0);
-  assert_int_equal(blocks_take(&small, 2 * PAGE), PERIGEE_NO_MEMORY);
+  assert_int_equal(blocks_take(&small, 2 * PAGE), PERIGEE_AGAIN);
   assert_true(blocks_take(&small, PAGE) >= 0);
   assert_int_equal(blocks_give(&small, (uint64_t)offset), PERIGEE_OK);
   assert_true(blocks_take(&small, 2 * PAGE) >= 0);
@@ -108,7 +108,7 @@ static void used_up_space_is_split_and_joined(void **state) {
   blocks_give(&blocks, 0);
   for (int i = 0; i < PAGES; i++)
     assert_true((pages[i] = blocks_take(&blocks, PAGE)) >= 0);
-  assert_int_equal(blocks_take(&blocks, PAGE), PERIGEE_NO_MEMORY);
+  assert_int_equal(blocks_take(&blocks, PAGE), PERIGEE_AGAIN);
   for (int i = 0; i < PAGES; i++)
     blocks_give(&blocks, (uint64_t)pages[(i * 7) % PAGES]);
   assert_int_equal(blocks_take(&blocks, SPACE), 0);

@@ -111,6 +111,34 @@ static void waiting_replies(void *variant) {
   }
 }
 
+/* The reply to the first call may fill more than half of what there is. */
+static void requests_stall(struct scene *s) {
+  struct perigee_message m = {.head = "?",
+                              .length = 1,
+                              .capacity = 512 * UINT64_C(1048576),
+                              .timeout = -1};
+  assert_true(perigee_call(s->p.session[0], &m) >= 0);
+  assert_true(perigee_call(s->p.session[0], &m) >= 0);
+  s->served = until(&s->p, 1, PERIGEE_EVENT_REQUEST).operation;
+  quiet(&s->p, 50);
+}
+
+static void stalled_requests(void *variant) {
+  for (int lost = 0; lost < 2; lost++) {
+    struct perigee_message r = {.head = "!", .length = 1};
+    struct scene s;
+    scene_open(&s, variant, -1);
+    requests_stall(&s);
+    if (lost)
+      perigee_session_close(s.p.session[1]);
+    else
+      assert_int_equal(perigee_reply(s.p.engine[1], s.served, &r), 0);
+    s.served = lost ? s.served : -1;
+    scene_wind_up(&s);
+    scene_close(&s);
+  }
+}
+
 static void every_step_is_taken(void **state) {
   (void)state;
   void *variant = (void *)(uintptr_t)&variant_default;
@@ -121,6 +149,7 @@ static void every_step_is_taken(void **state) {
   nobody_listens(variant);
   a_session_moves(variant);
   waiting_replies(variant);
+  stalled_requests(variant);
   for (int i = 0; i < MACHINES; i++)
     n += missing(machine_find(machines[i]));
   assert_int_equal(n, 0);

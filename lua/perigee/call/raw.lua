@@ -9,7 +9,9 @@ local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
+local signals = require "perigee.signal"
 local slices = require "perigee.slice"
+local tasks = require "perigee.task"
 local views = require "perigee.view"
 
 local ffi = require "ffi"
@@ -18,7 +20,7 @@ local await, event, settle = outcome.await, outcome.event, futures.settle
 local binding_of = outcome.binding
 local band, open, close, state = bit.band, views.open, views.close, loop.state
 local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
-local now = loop.now
+local min, now = math.min, loop.now
 
 local M = {}
 
@@ -196,6 +198,50 @@ local function submit(binding, method, payload)
     .. "or nothing, not a %s"):format(kind), 3)
 end
 
+-- ---- Room ------------------------------------------------------------------
+
+local PAUSE = 1e6
+
+-- A writer's loan that there is no block for now: the peer has not let go of
+-- what it was lent before. Waits for one, while the call's time lasts.
+local function submit_in_time(self, method, payload)
+  local binding = self[1]
+  local deadline = loop.deadline(binding.timeout)
+  local operation, kept
+  repeat
+    loop.wait_signal(signals.new(1), min(now() + PAUSE, deadline))
+    operation, kept = submit(binding, method, payload)
+  until operation or kept.kind ~= "no_memory" or now() >= deadline
+    or state.stopping
+  return operation, kept
+end
+
+local function waits(payload, operation, err)
+  return not operation and err.kind == "no_memory"
+    and type(payload) == "function"
+end
+
+-- In a task, for the future of who did not wait.
+local function go_on(future, self, method, payload)
+  local fine, operation, kept = pcall(submit_in_time, self, method, payload)
+  if future.ended then
+    if fine and operation then
+      C.perigee_cancel(self[1].engine.handle, operation)
+    end
+    return
+  end
+  if not fine then return outcome.raise(future, operation) end
+  if not operation then return settle(future, nil, kept) end
+  futures.begin(future, operation, kept, M.finish(method))
+end
+
+local function later(self, method, payload)
+  local binding = self[1]
+  local future = futures.new(binding, outcome.doing(binding, method))
+  tasks.spawn(go_on, future, self, method, payload)
+  return future
+end
+
 -- ---- Calls -----------------------------------------------------------------
 
 local function finish_by(method)
@@ -210,6 +256,8 @@ local function finish_by(method)
     settle(future, results(binding, method, told))
   end
 end
+
+M.finish = finish_by
 
 --- Settles a future with what a reader gave; what it raised, waiting raises.
 function M.settle_read(future, fine, ...)
@@ -226,6 +274,9 @@ function M.call(method)
     local began = method.idempotent and now()
     local operation, kept = submit(binding, method, payload)
     local err
+    if waits(payload, operation, kept) then
+      operation, kept = submit_in_time(self, method, payload)
+    end
     if not operation then
       err = kept
     elseif await(binding.engine, operation) then
@@ -252,6 +303,9 @@ function M.start(method)
   return function(self, payload)
     local binding = binding_of(self, method)
     local operation, kept = submit(binding, method, payload)
+    if waits(payload, operation, kept) then
+      return later(self, method, payload)
+    end
     if not operation then return again.later(self, method, kept, payload) end
     local future = futures.start(binding, operation, kept, finish)
     if method.idempotent then again.guard(future, self, payload) end

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * room.c - blocks of the lane that a caller looks into: who has let go of his,
+ * and who waits for one.
+ *
+ * A reply that was lent lies until its caller's mark is gone. To look at a mark
+ * takes its line away from the caller, so it is done
+ *
+ *   behind a reply   when more than a little lies: the oldest first, till a few
+ *                    were found that are still looked into
+ *   for a block      when there is none: at all of the session's
+ *   at each tick     at some of each session's, and before a sleep at all
+ *
+ * so what lies is what callers have under way, and a few more.
+ *
+ * A request that would need a block while there is none is not refused: it waits,
+ * and with it the session's later ones, until its caller's time is nearly over.
+ */
+#include "loan.h"
+#include "served.h"
+
+enum { MISSES = 2, LOOKS_A_TICK = 32, LITTLE = 256 << 10, ALL = 1 << 30 };
+
+/* ---- Replies that lie --------------------------------------------------- */
+
+void room_lies(struct operation *op) {
+  struct perigee_session *s = op->session;
+  list_append(&s->replied, &op->queue);
+  if (!s->lender.next)
+    list_append(&s->engine->lenders, &s->lender);
+}
+
+/* Each once at most, until so many misses or looks: how many looks were left.
+ * Who still looks comes last. */
+static int look(struct perigee_session *s, int misses, int looks) {
+  struct node *n, *head = &s->replied, *last = head->previous;
+  while (misses > 0 && looks > 0 && (n = list_pop(head))) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    list_append(head, n);
+    serve_step(op);
+    misses -= op->state == REPLIED;
+    looks--;
+    if (n == last)
+      break;
+  }
+  return looks;
+}
+
+void room_look(struct perigee_session *s) {
+  if (s->untaken_bytes > LITTLE)
+    look(s, MISSES, ALL);
+}
+
+void room_sweep(struct perigee_engine *engine, bool all) {
+  struct node *n, *head = &engine->lenders, *last = head->previous;
+  for (int looks = all ? ALL : LOOKS_A_TICK; looks > 0;) {
+    if (!(n = list_pop(head)))
+      return;
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, lender);
+    looks = look(s, ALL, looks);
+    if (!list_empty(&s->replied))
+      list_append(head, n);
+    if (n == last)
+      return;
+  }
+}
+
+int room_lend(struct perigee_session *s, uint64_t length, uint8_t **pointer,
+              struct source *source) {
+  struct lane *lane = s->lane;
+  int status = lane_table(lane)->loan(lane, length, pointer, source);
+  if (status != PERIGEE_AGAIN || list_empty(&s->replied))
+    return status;
+  look(s, ALL, ALL);
+  return lane_table(lane)->loan(lane, length, pointer, source);
+}
+
+/* ---- Room for a reply, taken ahead --------------------------------------- */
+
+int room_exposes(struct operation *op, uint64_t length) {
+  struct perigee_session *s = op->session;
+  if (share_may(s->share, SHARE_EXPOSED, length))
+    return PERIGEE_OK;
+  look(s, ALL, ALL);
+  if (share_may(s->share, SHARE_EXPOSED, length))
+    return PERIGEE_OK;
+  return length <= share_most(s->share, SHARE_EXPOSED) ? PERIGEE_AGAIN
+                                                       : PERIGEE_NO_MEMORY;
+}
+
+/* What could never be had is for the program to find out, if it asks. */
+int room_take(struct operation *op) {
+  uint64_t capacity = op->value;
+  if (op->flags & PERIGEE_TYPED || capacity <= op->session->eager || op->roomy)
+    return PERIGEE_OK;
+  int status = room_exposes(op, capacity);
+  if (status == PERIGEE_OK)
+    status = loan_room(op->session, capacity, &op->room);
+  if (status < 0)
+    return status == PERIGEE_AGAIN ? status : PERIGEE_OK;
+  op->roomy = true;
+  op->reserved += capacity;
+  operation_expose(op, capacity);
+  return PERIGEE_OK;
+}
+
+/* What it counted for until its answer; the answer counts by itself. */
+void room_give(struct operation *op) {
+  struct lane *lane = op->session ? op->session->lane : NULL;
+  if (op->roomy && lane)
+    lane_table(lane)->unloan(lane, &op->room.source);
+  op->roomy = false;
+  operation_unexpose(op, op->reserved);
+  op->reserved = 0;
+}
+
+/* ---- Waiting for it ------------------------------------------------------ */
+
+/* An eighth of its time is left to say that there was none. */
+void room_await(struct operation *op) {
+  int64_t now = op->engine->now;
+  if (op->deadline >= 0)
+    timers_add(&op->engine->timers, &op->timer,
+               op->deadline - (op->deadline - now) / 8);
+  served_hold_back(op);
+  step(op, STALL);
+  operation_move(op);
+}
+
+void room_waited(struct operation *op) {
+  timers_remove(&op->engine->timers, &op->timer);
+}

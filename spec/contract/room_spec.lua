@@ -1,0 +1,116 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Where the pool is full calls wait for room, within their time: more under way
+-- than there is room for is no error, and nothing is left of it.
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local MIB, POOL = 2 ^ 20, 12 * 2 ^ 20
+
+local function server(child, _, _, pool)
+  local options = { engine = { pool = tonumber(pool) } }
+  local agent = assert(child.cases.agent("worker", options))
+  agent:serve {
+    name = "bytes", version = 1,
+    methods = {
+      echo = { raw = true, function(request) return request end },
+      copy = { raw = true, inplace = true, function(request, reply)
+        return reply:write(request)
+      end },
+      fill = { raw = true, inplace = true, function(_, reply)
+        require("ffi").fill(reply.pointer, reply.length, 7)
+        return reply.length
+      end },
+      nap = function(seconds) require("perigee").sleep(seconds) end,
+    },
+  }
+  child.say("ready")
+  require("perigee").run()
+  agent:close()
+end
+
+describe("more calls under way than there is room for", function()
+  local proxy, agent
+
+  setup(function()
+    process.start(server, POOL):expect("ready")
+    proxy, agent = cases.proxy("bytes", { timeout = 20 * cases.slow })
+  end)
+  teardown(cases.cleanup)
+
+  -- count calls of start, 24 of them at once, of which each has to end well.
+  local function all_end_well(count, start, check)
+    local futures = {}
+    for i = 1, count do
+      futures[i] = start(i)
+      if i > 24 then check(i - 24, futures[i - 24]:wait()) end
+    end
+    for i = count - 23, count do check(i, futures[i]:wait()) end
+    assert.equal(0, agent.engine:stats().held_exposed)
+  end
+
+  local function payload(i) return cases.bytes(MIB, i % 7) end
+
+  local function is_payload(i, got, err)
+    assert.is_nil(err)
+    assert.is_true(got == payload(i))
+  end
+
+  it("is no error of raw ones", function()
+    all_end_well(100, function(i)
+      return proxy.async:echo(payload(i))
+    end, is_payload)
+  end)
+
+  it("is no error of inplace ones", function()
+    local sized = proxy:with { capacity = MIB }
+    all_end_well(100, function(i)
+      return sized.async:copy(payload(i))
+    end, is_payload)
+  end)
+
+  it("is no error of short ones with a long reply", function()
+    local function length(reply) return reply.length end
+    local sized = proxy:with { capacity = MIB, reader = length }
+    all_end_well(100, function() return sized.async:fill("short") end,
+                 function(_, got, err)
+                   assert.is_nil(err)
+                   assert.equal(MIB, got)
+                 end)
+  end)
+end)
+
+describe("more writers at once than their engine has room for", function()
+  local proxy, agent
+
+  setup(function()
+    process.start(server, 2 ^ 30):expect("ready")
+    agent = assert(cases.agent(nil, { engine = { pool = 8 * MIB } }))
+    proxy = assert(agent:proxy("worker", "bytes",
+                               { timeout = 20 * cases.slow }))
+  end)
+  teardown(cases.cleanup)
+
+  local function writer(loan)
+    loan.pointer[0] = 7
+    return MIB
+  end
+
+  local function length(reply) return reply.length end
+
+  it("wait, of calls that nobody waits for yet", function()
+    local sized = proxy:with { capacity = MIB, reader = length }
+    local futures = {}
+    for i = 1, 24 do futures[i] = sized.async:copy(writer) end
+    for i = 1, 24 do assert.equal(MIB, (assert(futures[i]:wait()))) end
+  end)
+
+  it("wait, in tasks", function()
+    local sized = proxy:with { capacity = MIB, reader = length }
+    local futures = {}
+    for i = 1, 24 do
+      futures[i] = perigee.spawn(function() return sized:copy(writer) end)
+    end
+    for i = 1, 24 do assert.equal(MIB, (assert(futures[i]:wait()))) end
+  end)
+end)

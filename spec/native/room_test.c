@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * room_test.c - requests that need a block while there is none: they wait for
+ * it, behind them what was submitted later, and their caller's time decides.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "support.h"
+
+enum { POOL = 4 * MIB, LARGE = MIB, SMALL = 100, CALLS = 12 };
+
+static void open(struct pair *p, void **state) {
+  struct perigee_options o;
+  variant_options(*state, &o);
+  o.pool = POOL;
+  pair_open_with(p, *state, &o);
+}
+
+static int seed(uint64_t capacity) {
+  return (int)(capacity >> 16) + 1;
+}
+
+/* The next event of a side, but for those that tell of replies. */
+static bool next(struct pair *p, int side, struct perigee_event *e) {
+  bool any;
+  poll_side(p, 1 - side);
+  poll_side(p, side);
+  while ((any = taken(p, side, e)) && e->kind == PERIGEE_EVENT_SENT)
+    ;
+  return any;
+}
+
+static void nothing(struct pair *p) {
+  struct perigee_event e;
+  for (int i = 0; i < 100; i++)
+    for (int side = 0; side < 2; side++)
+      assert_false(next(p, side, &e));
+}
+
+static void drain(struct pair *p) {
+  struct perigee_event e;
+  while (operations(p, 0) + operations(p, 1) > 0)
+    for (int side = 0; side < 2; side++)
+      assert_false(next(p, side, &e));
+  nothing(p);
+}
+
+static int call(struct pair *p, uint64_t capacity, int64_t timeout) {
+  uint8_t bytes[SMALL];
+  struct perigee_message m = {
+      .head = bytes, .length = SMALL, .capacity = capacity, .timeout = timeout};
+  memset(bytes, seed(capacity), SMALL);
+  int op = perigee_call(p->session[0], &m);
+  assert_true(op >= 0);
+  return op;
+}
+
+static struct perigee_event request(struct pair *p) {
+  struct perigee_event e;
+  while (!next(p, 1, &e))
+    ;
+  assert_int_equal(e.kind, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, SMALL);
+  assert_int_equal(e.pointer[0], seed(e.capacity));
+  assert_int_equal(e.pointer[SMALL - 1], seed(e.capacity));
+  return e;
+}
+
+static void answer(struct pair *p, const struct perigee_event *e) {
+  struct perigee_loan loan;
+  assert_int_equal(
+      perigee_reply_begin(p->engine[1], e->operation, e->capacity, &loan), 0);
+  memset(loan.pointer, 7, e->capacity);
+  assert_true(perigee_reply_commit(p->engine[1], e->operation, e->capacity) >=
+              0);
+}
+
+/* What is given to the program has room for its reply, however many come. */
+static void replies_beyond_the_pool_wait_for_room(void **state) {
+  struct pair p;
+  open(&p, state);
+  /* What has to be copied to the caller takes its pool, too. */
+  bool copied = strcmp(p.variant->transport, "tcp") == 0;
+  const uint64_t length = copied ? POOL / CALLS / 2 : LARGE;
+  for (int i = 0; i < CALLS; i++)
+    call(&p, length, -1);
+  for (int served = 0, ended = 0; ended < CALLS;)
+    for (int side = 0; side < 2; side++) {
+      struct perigee_event e;
+      if (!next(&p, side, &e))
+        continue;
+      if (side == 1 && e.kind == PERIGEE_EVENT_REQUEST) {
+        answer(&p, &e);
+        served++;
+      } else if (side == 0) {
+        assert_int_equal(e.status, PERIGEE_OK);
+        assert_int_equal(e.length, length);
+        assert_int_equal(e.pointer[0], 7);
+        assert_int_equal(e.pointer[length - 1], 7);
+        assert_true(++ended <= served);
+      }
+    }
+  drain(&p);
+  pair_close(&p);
+}
+
+/* Unanswered calls, for whose replies all the room was taken. */
+static int fill_up(struct pair *p, struct perigee_event served[CALLS]) {
+  int n = 0, op[CALLS];
+  for (int i = 0; i < CALLS; i++)
+    op[i] = call(p, LARGE, -1);
+  for (int i = 0; i < 200; i++)
+    n += next(p, 1, &served[n]);
+  assert_true(n > 0 && n < CALLS);
+  for (int i = n; i < CALLS; i++) {
+    perigee_cancel(p->engine[0], op[i]);
+    ended(p, 0, op[i], PERIGEE_CANCELLED);
+  }
+  nothing(p);
+  return n;
+}
+
+static void empty(struct pair *p, const struct perigee_event *served, int n) {
+  struct perigee_event e;
+  for (int i = 0; i < n; i++) {
+    answer(p, &served[i]);
+    while (!next(p, 0, &e))
+      ;
+  }
+  drain(p);
+}
+
+static void it_is_no_memory_when_the_time_is_nearly_over(void **state) {
+  struct perigee_event served[CALLS];
+  struct pair p;
+  open(&p, state);
+  int n = fill_up(&p, served);
+  int64_t began = clock_now();
+  int op = call(&p, LARGE, 1000 * MS);
+  struct perigee_event e = until(&p, 0, PERIGEE_EVENT_REPLY);
+  assert_int_equal(e.operation, op);
+  assert_int_equal(e.status, PERIGEE_NO_MEMORY);
+  assert_true(e.length > 0);
+  assert_true(clock_now() - began > 500 * MS);
+  empty(&p, served, n);
+  pair_close(&p);
+}
+
+/* Nor does one that needs no room stay behind one that has given up. */
+static void who_gives_up_makes_way(void **state) {
+  struct perigee_event served[CALLS];
+  struct pair p;
+  open(&p, state);
+  int n = fill_up(&p, served);
+  int large = call(&p, LARGE, -1), small = call(&p, 0, -1);
+  nothing(&p);
+  perigee_cancel(p.engine[0], large);
+  ended(&p, 0, large, PERIGEE_CANCELLED);
+  struct perigee_event e = request(&p);
+  struct perigee_message r = {.head = "x", .length = 1};
+  perigee_reply(p.engine[1], e.operation, &r);
+  ended(&p, 0, small, PERIGEE_OK);
+  empty(&p, served, n);
+  pair_close(&p);
+}
+
+/* The first to have room again is who waits, with all that it said. */
+static void room_that_comes_back_is_theirs(void **state) {
+  struct perigee_event served[CALLS];
+  struct pair p;
+  open(&p, state);
+  int n = fill_up(&p, served);
+  int waits = call(&p, LARGE, -1);
+  nothing(&p);
+  answer(&p, &served[0]);
+  until(&p, 0, PERIGEE_EVENT_REPLY);
+  struct perigee_event e = request(&p);
+  answer(&p, &e);
+  assert_int_equal(until(&p, 0, PERIGEE_EVENT_REPLY).operation, waits);
+  empty(&p, served + 1, n - 1);
+  pair_close(&p);
+}
+
+/* A program may answer in other ways; and what is asked for beyond all that
+ * there is it finds out. */
+static void room_that_is_not_used_is_given_back(void **state) {
+  struct perigee_message r = {.head = "x", .length = 1};
+  struct perigee_loan loan;
+  struct pair p;
+  open(&p, state);
+  for (int i = 0; i < 4 * CALLS; i++) {
+    int op = call(&p, LARGE, -1);
+    struct perigee_event e = request(&p);
+    if (i % 2) {
+      assert_int_equal(
+          perigee_reply_begin(p.engine[1], e.operation, LARGE, &loan), 0);
+      assert_int_equal(perigee_reply_abort(p.engine[1], e.operation), 0);
+    }
+    assert_int_equal(perigee_reply(p.engine[1], e.operation, &r), 0);
+    assert_int_equal(ended(&p, 0, op, PERIGEE_OK).length, 1);
+  }
+  int op = call(&p, 2 * POOL, -1);
+  struct perigee_event e = request(&p);
+  if (strcmp(p.variant->transport, "inproc") != 0) /* it has no limit */
+    assert_true(perigee_reply_begin(p.engine[1], e.operation, 2 * POOL, &loan) <
+                0);
+  else
+    perigee_reply_abort(p.engine[1], e.operation);
+  perigee_reply(p.engine[1], e.operation, &r);
+  ended(&p, 0, op, PERIGEE_OK);
+  drain(&p);
+  struct perigee_shares shares;
+  perigee_shares(p.engine[1], NULL, &shares);
+  assert_int_equal(shares.exposed.used, 0);
+  pair_close(&p);
+}
+
+/* What callers have let go of comes back behind the next reply: what lies is
+ * what they have under way, however busy the server is. */
+static void replies_that_were_taken_do_not_pile_up(void **state) {
+  struct perigee_shares shares;
+  struct perigee_event e;
+  struct pair p;
+  uint64_t most = 0;
+  pair_open(&p, *state);
+  for (int i = 0; i < 100; i++) {
+    call(&p, LARGE, -1);
+    e = request(&p);
+    answer(&p, &e);
+    perigee_shares(p.engine[1], p.session[1], &shares);
+    most = shares.exposed.used > most ? shares.exposed.used : most;
+    until(&p, 0, PERIGEE_EVENT_REPLY);
+    poll_side(&p, 0);
+  }
+  assert_true(most <= 4 * LARGE);
+  drain(&p);
+  pair_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(replies_beyond_the_pool_wait_for_room),
+      cmocka_unit_test(it_is_no_memory_when_the_time_is_nearly_over),
+      cmocka_unit_test(who_gives_up_makes_way),
+      cmocka_unit_test(room_that_comes_back_is_theirs),
+      cmocka_unit_test(room_that_is_not_used_is_given_back),
+      cmocka_unit_test(replies_that_were_taken_do_not_pile_up),
+  };
+  return RUN_MATRIX("room", tests);
+}
