@@ -165,6 +165,8 @@ static bool still_offered(struct operation *op, int place) {
 
 static void fetch(struct operation *op) {
   int head = part_step(op, IN_HEAD);
+  if (head == 1 && !still_offered(op, IN_HEAD))
+    head = PERIGEE_PEER_LOST; /* what was pulled is no reply: not looked at */
   if (head == 1 && op->flags & PERIGEE_TYPED)
     head = incoming_scan(op);
   int slice = head == 1 ? part_step(op, IN_SLICE) : head;
