@@ -213,6 +213,7 @@ struct perigee_session {
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
   bool silent;          /* nothing was to be said at the last look */
+  bool bereft;          /* its process has ended: these are its last words */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   int fd, pidfd, peer_pid;
   bool

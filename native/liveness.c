@@ -9,6 +9,9 @@
  * The session's timer looks when the next word is due, or would be too late.
  * Before a peer is given up, what lies unread in its socket is read: it may be
  * this side that did nothing for a while.
+ *
+ * On one host the peer's process is watched, too (peer.c): a child made by plain
+ * fork keeps its socket open. Once it has ended only its last words are heard.
  */
 #include <stdio.h>
 
@@ -19,9 +22,16 @@
  * who looks after so long says one in any case. */
 enum { LOOKS = 7 };
 static const int64_t MS = 1000000;
+/* How long nothing is heard of a process that has ended, before nothing will
+ * be: what it said may be on its way. */
+static const int64_t LAST_WORDS = 100000000; /* ns */
 
 bool liveness_wanted(const struct perigee_session *s) {
-  return s->tcp && !s->same_host;
+  return s->tcp && (!s->same_host || s->bereft);
+}
+
+static int64_t patience(const struct perigee_session *s) {
+  return s->bereft ? LAST_WORDS : s->engine->options.dead_after;
 }
 
 static void traffic(const struct perigee_session *s, uint64_t *sent,
@@ -59,7 +69,7 @@ static int64_t pause_of(const struct perigee_session *s) {
 
 static void set(struct perigee_session *s) {
   int64_t due = s->engine->now + (s->silent ? 2 : 1) * pause_of(s);
-  int64_t limit = s->heard_at + s->engine->options.dead_after;
+  int64_t limit = s->heard_at + patience(s);
   timers_add(&s->engine->timers, &s->timer, due < limit ? due : limit);
 }
 
@@ -70,8 +80,13 @@ void liveness_begin(struct perigee_session *s) {
   set(s);
 }
 
+void liveness_bereft(struct perigee_session *s) {
+  s->bereft = true;
+  liveness_begin(s);
+}
+
 static bool dead(struct perigee_session *s) {
-  int64_t limit = s->heard_at + s->engine->options.dead_after;
+  int64_t limit = s->heard_at + patience(s);
   if (s->engine->now < limit)
     return false;
   const struct perigee_transport *t = lane_table(s->lane);
@@ -91,9 +106,13 @@ static bool dead(struct perigee_session *s) {
 
 static void give_up(struct perigee_session *s) {
   char reason[96];
-  snprintf(reason, sizeof reason,
-           "nothing was heard of the peer for %.1f s (option dead_after)",
-           (double)(s->engine->now - s->heard_at) / 1e9);
+  if (s->bereft)
+    snprintf(reason, sizeof reason,
+             "the peer's process has ended, and another keeps its socket open");
+  else
+    snprintf(reason, sizeof reason,
+             "nothing was heard of the peer for %.1f s (option dead_after)",
+             (double)(s->engine->now - s->heard_at) / 1e9);
   session_end(s, PERIGEE_PEER_LOST, reason);
 }
 

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "neighbour.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { TICKETS = 64, NAME_TEXT = 48 };
+/* KNOCKS: that wait, and are heard before others have their turn. */
+enum { TICKETS = 64, NAME_TEXT = 48, KNOCKS = 64 };
 
 struct ticket {
   uint64_t id;        /* 0: none */
@@ -46,8 +49,9 @@ static socklen_t name_address(const uint8_t name[HELLO_LOCAL],
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(text));
 }
 
+/* Of a kind of its own: sessions that move come by streams. */
 static int name_socket(void) {
-  return socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 }
 
 static void ticket_drop(struct ticket *t) {
@@ -70,7 +74,10 @@ static struct neighbours *neighbours_of(struct perigee_engine *engine) {
     return n;
   socklen_t length = name_address(n->name, &un);
   n->fd = name_socket();
-  if (n->fd >= 0 && bind(n->fd, (struct sockaddr *)&un, length) != 0) {
+  if (n->fd >= 0 &&
+      (bind(n->fd, (struct sockaddr *)&un, length) != 0 ||
+       listen(n->fd, KNOCKS) != 0 ||
+       socket_watch(engine, n->fd, NULL, WATCH_NAME, EPOLLIN) != 0)) {
     close(n->fd);
     n->fd = -1;
   }
@@ -83,24 +90,38 @@ void neighbours_close(struct perigee_engine *engine) {
   for (int i = 0; n && i < TICKETS; i++)
     ticket_drop(&n->tickets[i]);
   if (n && n->fd >= 0)
-    close(n->fd);
+    socket_close(engine, n->fd);
   if (n)
     vault_give(&engine->vault, n->key, SECRET_KEY);
   free(n);
 }
 
-/* Our own name, said by others, proves nothing. */
-static bool reached(struct perigee_engine *engine,
+/* They have seen that it is there, and whose it is. */
+void neighbours_knocked(struct perigee_engine *engine) {
+  int fd;
+  for (int i = 0; i < KNOCKS; i++)
+    if ((fd = accept(engine->neighbours->fd, NULL, NULL)) >= 0)
+      close(fd);
+    else
+      return;
+}
+
+/* Our own name, said by others, proves nothing. Where too many knock it is seen
+ * all the same that there is somebody. */
+static bool reached(struct perigee_session *s,
                     const uint8_t name[HELLO_LOCAL]) {
   static const uint8_t none[HELLO_LOCAL];
-  struct neighbours *n = neighbours_of(engine);
+  struct neighbours *n = neighbours_of(s->engine);
   struct sockaddr_un un;
   if (!n || memcmp(name, none, HELLO_LOCAL) == 0 ||
       memcmp(name, n->name, HELLO_LOCAL) == 0)
     return false;
   socklen_t length = name_address(name, &un);
   int fd = name_socket();
-  bool there = fd >= 0 && connect(fd, (struct sockaddr *)&un, length) == 0;
+  bool met = fd >= 0 && connect(fd, (struct sockaddr *)&un, length) == 0;
+  bool there = met || (fd >= 0 && errno == EAGAIN);
+  if (met)
+    peer_named(s, fd);
   if (fd >= 0)
     close(fd);
   return there;
@@ -171,7 +192,7 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   t->due = now + s->engine->options.hello_timeout;
   t->tcp = tcp;
   t->pid = s->peer_pid;
-  t->pidfd = peer_lend(s);
+  t->pidfd = tcp ? peer_lend(s) : -1; /* else the kernel tells there */
   memcpy(t->address, s->address, sizeof t->address);
   return t;
 }
@@ -240,7 +261,7 @@ void neighbour_met(struct perigee_session *s, const struct terms *t) {
   socklen_t length = sizeof at;
   s->here =
       s->tcp && getpeername(s->fd, &at.any, &length) == 0 && address_here(&at);
-  s->same_host = s->ticket || (s->here && reached(s->engine, t->local));
+  s->same_host = s->ticket || (s->here && reached(s, t->local));
 }
 
 /* Shared memory comes before what both have over TCP. */

@@ -4,9 +4,10 @@
  *
  * Proof. A peer whose address leads back to this host (here.c) comes from a
  * process here, if only from one that passes on what others say. An engine that
- * speaks TCP has, too, a datagram socket with a random abstract name, which its
+ * speaks TCP has, too, a socket with a random abstract name, which its
  * TERMS tell: who can connect to that name shares a network namespace with it.
- * The name alone would prove nothing, as all know it who were ever told. Then
+ * The name alone would prove nothing, as all know it who were ever told. Whose
+ * it is the kernel tells: that process is watched, for its end (peer.c). Then
  * the end of the connection is the truth about the
  * peer's death, and silence says nothing.
  *
@@ -49,6 +50,8 @@ int neighbour_called(struct perigee_session *, const struct move *);
 /* A session that moved ends before it was open: true if it goes back to where
  * it was dialed first. */
 bool neighbour_returns(struct perigee_session *session, int status);
+/* Somebody looks whether this engine is here. */
+void neighbours_knocked(struct perigee_engine *engine);
 void neighbours_close(struct perigee_engine *engine);
 
 #endif

@@ -12,7 +12,7 @@
  * not there yet when its pidfd was taken has it, and no other process is read
  * from (shm_probe).
  *
- * The pidfd is watched while the session lasts: a child made by plain fork keeps
+ * The pidfd is watched while the session lasts, over TCP on one host, too: a child made by plain fork keeps
  * its parent's socket open, so that its end says nothing.
  */
 #include <errno.h>
@@ -125,6 +125,20 @@ int peer_lend(struct perigee_session *s) {
   return pidfd;
 }
 
+void peer_named(struct perigee_session *s, int socket) {
+  struct ucred peer;
+  int pidfd;
+  socklen_t size = sizeof peer, length = sizeof pidfd;
+  if (s->pidfd >= 0)
+    return;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
+    s->pidfd = pidfd;
+  else if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+           peer.pid > 0)
+    s->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+  watch(s);
+}
+
 void peer_keep(struct perigee_session *s, int pid, int pidfd) {
   peer_forget(s);
   s->peer_pid = pid;
@@ -140,6 +154,10 @@ void peer_ended(struct perigee_session *s) {
   peer_unwatch(s);
   if (s->state == PERIGEE_SESSION_ENDED || s->state == PERIGEE_SESSION_NONE)
     return;
+  if (s->tcp && s->state == PERIGEE_SESSION_OPEN) {
+    liveness_bereft(s);
+    return;
+  }
   if (!s->spoken)
     socket_look(s);
   if (s->state != PERIGEE_SESSION_ENDED && !s->hangup)

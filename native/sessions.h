@@ -143,6 +143,9 @@ void peer_forget(struct perigee_session *session);
 int peer_lend(struct perigee_session *session);
 void peer_keep(struct perigee_session *session, int pid, int pidfd);
 void peer_ended(struct perigee_session *session);
+/* Of one over TCP: who listens at that Unix socket is its peer, as that says. Its
+ * end is the peer's, and it is good for nothing else. */
+void peer_named(struct perigee_session *session, int socket);
 /* Did the very process that is held on to say what was read last? */
 bool peer_vouches(const struct perigee_session *session);
 
@@ -177,6 +180,8 @@ enum { DEAD_AFTER_LEAST = 10000000 }; /* ns, of the option dead_after */
 /* What a peer is told of it. */
 uint32_t liveness_told(const struct perigee_engine *engine);
 void liveness_begin(struct perigee_session *session);
+/* The peer's process has ended, and somebody has its socket still. */
+void liveness_bereft(struct perigee_session *session);
 bool liveness_wanted(const struct perigee_session *session);
 void liveness_heard(struct perigee_session *session); /* looks if it was */
 void liveness_tick(struct perigee_session *session);
@@ -214,7 +219,8 @@ enum watch {
   WATCH_RESOLVE,
   WATCH_LANE,
   WATCH_ATTACH,
-  WATCH_PEER
+  WATCH_PEER,
+  WATCH_NAME
 };
 void sockets_poll(struct perigee_engine *engine);
 /* Closes what may be watched. */

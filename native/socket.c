@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core.h"
+#include "neighbour.h"
 
 /* READS: of one socket, before others have their turn. */
 enum { READY = 32, TAGS = 7, READS = 16 };
@@ -235,6 +236,9 @@ void sockets_poll(struct perigee_engine *engine) {
       break;
     case WATCH_PEER:
       peer_ended(pointer);
+      break;
+    case WATCH_NAME:
+      neighbours_knocked(engine);
       break;
     default:
       session_ready(pointer, events[i].events);

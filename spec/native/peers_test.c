@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/sched.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -355,6 +356,11 @@ struct family {
   int until; /* closed: the child ends */
 };
 
+/* What is dialed over TCP stays there. */
+static const char *transport_of(const char *address) {
+  return strncmp(address, "tcp:", 4) == 0 ? "tcp" : NULL;
+}
+
 static _Noreturn void be_parent(const char *address, bool listens, int said,
                                 int until_closed) {
   struct perigee_engine *engine;
@@ -366,7 +372,8 @@ static _Noreturn void be_parent(const char *address, bool listens, int said,
   if (listens && (perigee_listen(engine, address, &listener) != 0 ||
                   write(said, "l", 1) != 1))
     _exit(1);
-  if (!listens && perigee_connect(engine, address, NULL, 5000 * MS) < 0)
+  if (!listens &&
+      perigee_connect(engine, address, transport_of(address), 5000 * MS) < 0)
     _exit(1);
   while (perigee_poll(engine, &e, 1) == 0)
     ;
@@ -387,7 +394,18 @@ static void hears(int from, char word) {
   assert_int_equal(got, word);
 }
 
-static void death_is_told(bool parent_listens) {
+static int free_port(void) {
+  struct sockaddr_in in = {.sin_family = AF_INET,
+                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t length = sizeof in;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)&in, length), 0);
+  getsockname(fd, (struct sockaddr *)&in, &length);
+  close(fd);
+  return ntohs(in.sin_port);
+}
+
+static void death_is_told(bool parent_listens, bool tcp) {
   struct perigee_engine *engine;
   struct perigee_listener *listener;
   struct perigee_event e = {0};
@@ -395,6 +413,8 @@ static void death_is_told(bool parent_listens) {
   int said[2], until_closed[2];
   snprintf(address, sizeof address, "unix:%s-family", pair_path_next());
   unlink(address + strlen("unix:"));
+  if (tcp)
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", free_port());
   assert_int_equal(pipe(said), 0);
   assert_int_equal(pipe(until_closed), 0);
   if (!parent_listens) { /* it is to be there first */
@@ -409,7 +429,8 @@ static void death_is_told(bool parent_listens) {
   if (parent_listens) {
     hears(said[0], 'l');
     assert_int_equal(perigee_engine_open(NULL, &engine), 0);
-    assert_true(perigee_connect(engine, address, NULL, 5000 * MS) >= 0);
+    assert_true(perigee_connect(engine, address, transport_of(address),
+                                5000 * MS) >= 0);
   }
   while (perigee_poll(engine, &e, 1) == 0)
     ;
@@ -426,17 +447,24 @@ static void death_is_told(bool parent_listens) {
   close(until_closed[0]);
   close(said[0]);
   close(said[1]);
-  unlink(address + strlen("unix:"));
+  if (!tcp)
+    unlink(address + strlen("unix:"));
 }
 
 static void a_child_does_not_hide_the_death_of_who_dialed(void **state) {
   (void)state;
-  death_is_told(false);
+  death_is_told(false, false);
 }
 
 static void a_child_does_not_hide_the_death_of_who_listens(void **state) {
   (void)state;
-  death_is_told(true);
+  death_is_told(true, false);
+}
+
+static void over_tcp_a_child_does_not_hide_it_either(void **state) {
+  (void)state;
+  death_is_told(false, true);
+  death_is_told(true, true);
 }
 
 /* As it is here, and as it was before Linux 6.5. */
@@ -455,6 +483,7 @@ int main(void) {
       cmocka_unit_test(other_users_hear_nothing_of_this_process),
       ON_BOTH(a_child_does_not_hide_the_death_of_who_dialed),
       ON_BOTH(a_child_does_not_hide_the_death_of_who_listens),
+      ON_BOTH(over_tcp_a_child_does_not_hide_it_either),
   };
   return cmocka_run_group_tests_name("peers", tests, NULL, NULL);
 }
