@@ -22,19 +22,25 @@ static int bring(struct operation *op, const struct record *r, int place,
                        length, r->method, r->remaining, into, block);
 }
 
+/* Is its head to stay for longer than the next poll? A long one is scanned in
+ * portions, and may be decoded so. */
+static bool stays(const struct operation *op, const struct record *r) {
+  return r->flags & RECORD_TYPED &&
+         (r->head_length > SCANNED_AT_ONCE || op->flags & PERIGEE_HELD);
+}
+
 /* May the event come in a later poll than the record? Then neither the ring nor
- * the scratch will do: a slice may take several polls, and so may a scan, and
- * memory that is still being read on its own time for the request. */
+ * the scratch will do: a slice may take several polls, and so may memory that is
+ * still being read on its own time for the request. */
 static bool may_wait(const struct operation *op, const struct record *r) {
-  bool waits = r->flags & RECORD_SLICE ||
-               (r->flags & RECORD_TYPED && r->head_length > SCANNED_AT_ONCE);
+  bool waits = r->flags & RECORD_SLICE;
   for (int i = OUT_HEAD; i <= OUT_SLICE; i++)
     waits |= op->parts[i] && !op->parts[i]->payload.memory->direct;
   return waits;
 }
 
 static int copied(struct operation *op, const struct record *r) {
-  op->pointer = may_wait(op, r)
+  op->pointer = may_wait(op, r) || stays(op, r)
                     ? NULL
                     : scratch_copy(op->engine, r->head, r->head_length);
   if (!op->pointer) {
@@ -59,6 +65,8 @@ static int reply_head(struct operation *op, const struct record *r) {
     op->flags |= PERIGEE_TYPED;
     if (r->head_length > op->engine->options.typed)
       return PERIGEE_TOO_LARGE;
+    if (r->head_length > op->engine->options.hold)
+      op->flags |= PERIGEE_HELD;
     if (!bulk)
       return typed_inline(op, r);
   } else if (op->message.into.region && op->kind == OP_CALL) {
@@ -69,8 +77,8 @@ static int reply_head(struct operation *op, const struct record *r) {
   } else if (!bulk) {
     op->pointer = r->head;
     /* A thread goes on with the ring. */
-    bool stays = !op->engine->thread && !may_wait(op, r);
-    return stays || r->head_length == 0 ? 1 : copied(op, r);
+    bool there = !op->engine->thread && !may_wait(op, r);
+    return there || r->head_length == 0 ? 1 : copied(op, r);
   } else if ((op->pointer = lane_table(lane)->view(lane, &r->head_source))) {
     op->by_reference = op->in_place = true;
     return 1;
@@ -92,9 +100,18 @@ static int reply_slice(struct operation *op, const struct record *r) {
   return status < 0 ? status : bring(op, r, IN_SLICE, &into, NULL);
 }
 
+/* When it will be over by itself; negative: never. */
+static int64_t due(const struct operation *op) {
+  if (op->timeout < 0)
+    return -1;
+  return op->fresh.next ? op->engine->now + op->timeout : op->timer.due;
+}
+
 static void finish(struct operation *op) {
   if (op->slice_block)
     op->flags |= PERIGEE_POOLED;
+  if (op->flags & PERIGEE_HELD)
+    op->value = (uint64_t)due(op);
   if (op->kind == OP_CALL)
     op->session->counters.bytes_received += op->length + op->slice;
   call_end(op, PERIGEE_OK);

@@ -119,8 +119,8 @@ struct perigee_options {
   uint64_t message;         /* largest payload accepted: 2^40 */
   uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB;
                                to decode takes some 20 ns for each byte at most */
-  uint64_t hold;            /* requests with longer typed heads are HELD:
-                               2^64 - 1, so none */
+  uint64_t hold;            /* requests and replies with longer typed heads are
+                               HELD: 2^64 - 1, so none */
   uint64_t pool;            /* bytes of pooled blocks, and of those that are kept
                                until peers have looked at them, each: 1 GiB */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
@@ -228,7 +228,9 @@ enum perigee_flag {
                                reply, and what comes after it on its session
                                waits there until perigee_started or the reply:
                                it can be decoded in portions, and no request
-                               overtakes it */
+                               overtakes it. REPLY: .pointer is a pooled block
+                               that is now the caller's (perigee_pool_free), and
+                               .remaining tells what is left of the call's time */
 };
 
 /* 64 bytes. Fields not named for a kind are 0. */
@@ -253,7 +255,8 @@ struct perigee_event {
     uint64_t immediate;     /* DONE of recv_imm */
     uint8_t *landed;        /* where a pooled slice part is (PERIGEE_POOLED) */
   };
-  int64_t remaining;        /* REQUEST, LANDING: time left; negative: no limit */
+  int64_t remaining;        /* REQUEST, LANDING, HELD REPLY: time left; negative:
+                               no limit */
   uint64_t code;            /* REPLY, REQUEST: an application's 64 bits */
 };
 

@@ -164,6 +164,20 @@ static void tell_why(const struct operation *op, struct perigee_event *e) {
   e->length = strlen(why);
 }
 
+/* What is the program's from now on: a slice, the head of a long reply. */
+static void hand_over(struct operation *op, struct perigee_event *e) {
+  if (op->kind == OP_CALL && op->flags & PERIGEE_HELD) {
+    int64_t due = (int64_t)op->value, now = op->engine->now;
+    e->remaining = due < 0 ? -1 : due > now ? due - now : 0;
+    e->capacity = 0;
+    op->block = NULL;
+  }
+  if (op->flags & PERIGEE_POOLED) {
+    e->landed = op->slice_block;
+    op->slice_block = NULL;
+  }
+}
+
 static void give(struct perigee_engine *engine, struct operation *op) {
   struct perigee_event *e = next_event(engine);
   bool asks =
@@ -177,10 +191,8 @@ static void give(struct perigee_engine *engine, struct operation *op) {
   e->length = op->length;
   e->slice = op->slice;
   e->capacity = op->value;
-  if (op->flags & PERIGEE_POOLED) { /* the program's from now on */
-    e->landed = op->slice_block;
-    op->slice_block = NULL;
-  }
+  if (op->flags & (PERIGEE_POOLED | PERIGEE_HELD))
+    hand_over(op, e);
   e->code = op->code;
   op->event = PERIGEE_EVENT_NONE;
   if (!asks) {

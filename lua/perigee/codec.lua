@@ -5,8 +5,9 @@
 --
 -- The core has copied and scanned what arrives (PERIGEE_TYPED) before it gets
 -- here: its memory and its time are bounded by its bytes (native/typed.h).
--- Decoding may still raise on a table that gives one key twice. Large calls are
--- decoded elsewhere (portions.lua), but for what replies and landings get.
+-- Decoding may still raise on a table that gives one key twice. What is large
+-- is decoded elsewhere (portions.lua).
+local collector = require "perigee.collector"
 local native = require "perigee.native"
 local slices = require "perigee.slice"
 
@@ -15,7 +16,7 @@ local ffi = require "ffi"
 
 local C = native.C
 local PROTOCOL = C.PERIGEE_PROTOCOL
-local is_slice = slices.is_slice
+local is_slice, note = slices.is_slice, collector.note
 local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 
 local M = {}
@@ -125,27 +126,6 @@ function M.pack(out, ...)
   why = encode(out, c)
   if why then return why, 3 end
 end
-
--- The collector does one step for each value that is decoded, however large
--- that is: heaps of 300 MB came of calls of 1 MB. So for every so many bytes
--- that came, it is made to work off what was allocated since, which costs 0 to
--- 10 ns for each byte, and mostly saves as much: the next values lie where
--- others were.
-local DUE = 2 ^ 14                      -- bytes
-local came, counted = 0, 0
-
-local function collect()
-  local grown = collectgarbage "count" - counted
-  if grown > 0 then collectgarbage("step", grown) end
-  came, counted = 0, collectgarbage "count"
-end
-
---- Takes note of so many bytes that are decoded.
-function M.note(length)
-  came = came + length
-  if came > DUE then collect() end
-end
-local note = M.note
 
 local inbox = buffer.new()
 local nothing = ffi.new("double[1]", -0.0)

@@ -9,7 +9,7 @@
 local new_table = require "table.new"
 local ffi = require "ffi"
 
-local band = bit.band
+local band, min = bit.band, math.min
 local bytes_t = ffi.typeof "const uint8_t *"
 local int32_t = ffi.typeof "const int32_t *"
 local uint32_t = ffi.typeof "const uint32_t *"
@@ -20,10 +20,13 @@ local cast, text = ffi.cast, ffi.string
 
 local M = {}
 
-local FALSE, TRUE, INT, NUM, TAB, TAB_END = 1, 2, 6, 7, 8, 14
+local NIL, FALSE, TRUE, INT, NUM, TAB, TAB_END = 0, 1, 2, 6, 7, 8, 14
 local INT64, UINT64, STRING = 16, 17, 32
 local EXPONENT, FRACTION = 0x7ff00000, 0xfffff
 local NAN = 0 / 0
+local RUN = 64                          -- flags that are one item
+local SLOT, NODE = 8, 24                -- bytes of LuaJIT's tables
+local LARGE = 2 ^ 17                    -- of which a new one is a whole step
 
 --- A decoder of length bytes at pointer, which have to stay until it is done.
 -- Its values come into d.values, d.n of them.
@@ -37,7 +40,7 @@ function M.new(pointer, length)
     pointer = cast(bytes_t, pointer), at = 0, length = length,
     values = values, n = 0, depth = 0,
     tables = { [0] = values }, slots = { [0] = 1 }, left = { [0] = 2 ^ 52 },
-    pairs = { [0] = 0 }, keys = {},
+    pairs = { [0] = 0 }, keys = {}, alone = false,
   }
 end
 
@@ -95,12 +98,19 @@ local function place(d, value)
   end
 end
 
+-- LuaJIT makes a large table at one go. That is to be all that a step does.
+local function comes_too_late(d, slots, pairs)
+  d.alone = not d.alone and slots * SLOT + pairs * NODE > LARGE
+  return d.alone
+end
+
 -- A table begins behind its tag: it is placed, and filled from now on; where
--- its first item is.
+-- its first item is. Nothing, if that is for the next step to do.
 local function enter(d, at, shape)
   local p, slots, pairs = d.pointer, 0, 0
   if shape >= 2 then slots, at = number(p, at) end
   if shape % 2 == 1 then pairs, at = number(p, at) end
+  if comes_too_late(d, slots, pairs) then return nil end
   local room = slots                  -- with slot 0, which new_table adds
   if room > 1 then room = room - 1 end
   local t, first = new_table(room, pairs), shape >= 4 and 1 or 0
@@ -126,7 +136,26 @@ local function check(d, at)
   if at > d.length then error("typed bytes end too early", 0) end
 end
 
--- One item, at a place within the bytes.
+-- Nils, falses and trues of a list, the first of which is at `at`: there is
+-- nothing that a byte brings more of. Where the next item is.
+local function flags(d, at)
+  local depth = d.depth
+  local t, slot, p = d.tables[depth], d.slots[depth], d.pointer + at
+  local most = min(RUN, d.left[depth] - d.pairs[depth], d.length - at)
+  local n = 0
+  while n < most do
+    local tag = p[n]
+    if tag > TRUE then break end
+    if tag ~= NIL then t[slot + n] = tag == TRUE end
+    n = n + 1
+  end
+  d.slots[depth] = slot + n
+  d.left[depth] = d.left[depth] - n
+  return at + n
+end
+
+-- One item, at a place within the bytes, or some flags; false if that is for
+-- the next step to do.
 local function item(d)
   local p = d.pointer
   local tag, at = number(p, d.at)
@@ -137,6 +166,9 @@ local function item(d)
     at = at + length
   elseif tag >= TAB and tag < TAB_END then
     at = enter(d, at, tag - TAB)
+    if not at then return false end
+  elseif tag <= TRUE and d.left[d.depth] > d.pairs[d.depth] then
+    at = flags(d, d.at)
   else
     local value
     value, at = scalar(p, at, tag)
@@ -145,19 +177,21 @@ local function item(d)
   check(d, at)
   d.at = at
   if d.left[d.depth] == 0 then leave(d) end
+  return true
 end
 
---- Decodes up to n items: true while there are more.
+--- Decodes up to n items: is there more? And is a step that takes long by
+-- itself next, so that others should have their turn before?
 function M.step(d, n)
   local length = d.length
   for _ = 1, n do
     if d.at >= length then
       d.n = d.slots[0] - 1
-      return false
+      return false, false
     end
-    item(d)
+    if not item(d) then return true, true end
   end
-  return true
+  return true, false
 end
 
 return M

@@ -7,6 +7,7 @@ local errors = require "perigee.errors"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
+local portions = require "perigee.portions"
 local regions = require "perigee.region"
 local reply = require "perigee.reply"
 local slices = require "perigee.slice"
@@ -17,7 +18,7 @@ local state, raw = loop.state, contexts.raw
 
 local M = {}
 
-local POOLED, TYPED = C.PERIGEE_POOLED, C.PERIGEE_TYPED
+local POOLED, TYPED, HELD = C.PERIGEE_POOLED, C.PERIGEE_TYPED, C.PERIGEE_HELD
 local TOO_LARGE, DENIED = C.PERIGEE_TOO_LARGE, C.PERIGEE_DENIED
 local target = native.slice_t()
 
@@ -83,16 +84,10 @@ local function land(engine, served, method, values, slice, length)
   end
 end
 
-loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)
-  local method, served = engine.methods[event.method], event.operation
-  if not method or method.kind ~= "typed" then
-    return reply.refuse(engine, served, C.PERIGEE_NO_METHOD,
-                        "no typed method has this id")
-  end
-  if not method.landing then return pooled(engine, served) end
-  local length = tonumber(event.slice)
-  local values = band(event.flags, TYPED) ~= 0 -- else nobody has scanned it
-    and codec.unpack_slice(event.pointer, event.length)
+-- A call's arguments are there, as codec.placed has them, or nil: asks where
+-- its slice goes.
+local function arrive(engine, event, method, values)
+  local served = event.operation
   if not values then
     return reply.refuse(engine, served, C.PERIGEE_PROTOCOL,
                         "a slice came without its place")
@@ -104,7 +99,53 @@ loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)
     return reply.refuse(engine, served, DENIED,
                         errors.shown(reason or "the landing gave nothing"))
   end
-  return land(engine, served, method, values, slice, length)
+  return land(engine, served, method, values, slice, tonumber(event.slice))
+end
+
+-- Large arguments are decoded in portions; until then this stands in
+-- engine.landed, and for the event.
+local Coming = {}
+Coming.__index = Coming
+
+function Coming:abandon() self.gone = true end
+
+function Coming:wanted()
+  local handle = self.engine.handle
+  return handle and not self.gone
+    and not C.perigee_served_cancelled(handle, self.served)
+end
+
+function Coming:done(values, n)
+  local engine, served = self.engine, self.served
+  if self.gone or not engine.handle then return end
+  engine.landed[served] = nil
+  if not values and not n then
+    return reply.refuse(engine, served, C.PERIGEE_CANCELLED,
+                        "the caller has given up")
+  end
+  return arrive(engine, self, self.method,
+                values and codec.placed(values, n))
+end
+
+local function decode(engine, event, method)
+  local coming = setmetatable({
+    engine = engine, session = event.session, served = event.operation,
+    operation = event.operation, slice = event.slice, method = method,
+    gone = false }, Coming)
+  engine.landed[event.operation] = coming
+  portions.start(event.pointer, tonumber(event.length), coming)
+end
+
+loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)
+  local method, served = engine.methods[event.method], event.operation
+  if not method or method.kind ~= "typed" then
+    return reply.refuse(engine, served, C.PERIGEE_NO_METHOD,
+                        "no typed method has this id")
+  end
+  if not method.landing then return pooled(engine, served) end
+  if band(event.flags, HELD) ~= 0 then return decode(engine, event, method) end
+  return arrive(engine, event, method, band(event.flags, TYPED) ~= 0
+    and codec.unpack_slice(event.pointer, event.length)) -- else not scanned
 end
 
 loop.on[C.PERIGEE_EVENT_ABANDONED] = function(engine, event)

@@ -118,6 +118,7 @@ local function pass(worker, target)
       if engine.i == engine.n then poll(engine) end
       if engine.n > 0 then
         quiet = false
+        state.told = state.told + 1
         if not drain(engine, worker, target) then return nil end
       end
       if engine.chores then engine:tidy() end

@@ -58,15 +58,20 @@ M.bytes_t = ffi.typeof("uint8_t[?]")
 M.pointer_t = ffi.typeof("uint8_t *")
 M.engines_t = ffi.typeof("struct perigee_engine *[?]")
 
-local CLOCK_MONOTONIC = 1
+local CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID = 1, 3
 local time = ffi.new("int64_t[2]")
+
+local function read(clock)
+  ffi.C.perigee_clock(clock, time)
+  return tonumber(time[0]) * 1e9 + tonumber(time[1])
+end
 
 --- Monotonic nanoseconds of the system; for times at which no engine, and so
 -- no engine's clock, is there.
-function M.clock()
-  ffi.C.perigee_clock(CLOCK_MONOTONIC, time)
-  return tonumber(time[0]) * 1e9 + tonumber(time[1])
-end
+function M.clock() return read(CLOCK_MONOTONIC) end
+
+--- Nanoseconds of processor time that this thread has used.
+function M.burnt() return read(CLOCK_THREAD_CPUTIME_ID) end
 
 --- Sleeps for nanoseconds, 0.1 s at most, where no engine is there to wait on;
 -- PERIGEE_AGAIN, as if a signal had come.

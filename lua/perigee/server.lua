@@ -85,8 +85,7 @@ end
 local function serve_held(engine, event, served, method, worker)
   local slice = band(event.flags, SLICE) ~= 0
     and landings.take(engine, event, served)
-  local values, n = portions.decode(engine, served, event.pointer,
-                                    tonumber(event.length))
+  local values, n = portions.decode(engine, event)
   if not values then
     if slice then landings.give_up(slice) end
     return undecoded(engine, served, worker, n)

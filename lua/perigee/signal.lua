@@ -27,6 +27,7 @@ M.state = {
   stopping = false,                   -- a stop is on its way to run()
   watching = false,                   -- signals are ours
   generation = 0,                     -- workers of an older one are dropped
+  told = 0,                           -- polls that had events
 }
 local state = M.state
 local ready = state.ready

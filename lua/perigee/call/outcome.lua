@@ -13,6 +13,7 @@ local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 
+local ffi = require "ffi"
 local C = native.C
 local band = bit.band
 local huge = math.huge
@@ -68,23 +69,39 @@ local function limit(binding)
     or "no answer"
 end
 
---- The error of a call that ended as event tells.
-function M.failure(binding, method, told)
-  local kind = errors.kind(told.status)
-  local text, traceback, code, ran = failure_text(told)
+local function error_of(binding, method, status, text, traceback, code, ran)
+  local kind = errors.kind(status)
   if kind == "timeout" and not text then text = limit(binding) end
-  local err = errors.ended(told.status, M.doing(binding, method), text)
+  local err = errors.ended(status, M.doing(binding, method), text)
   if kind == "remote" and traceback ~= "" then err.traceback = traceback end
   err.code = code
   err.sent = binding.sent or not (ran == false or NOT_RUN[kind])
   return err
 end
 
+--- The error of a call that ended as event tells.
+function M.failure(binding, method, told)
+  return error_of(binding, method, told.status, failure_text(told))
+end
+
+--- The error of a call that ended in status, of which the peer told these
+-- values.
+function M.failed(binding, method, status, ...)
+  return error_of(binding, method, status, told_by_peer(true, ...))
+end
+
 --- Gives back the slice of a reply that nobody will have.
 function M.discard(binding, told)
-  if band(told.flags, POOLED) ~= 0 then
-    C.perigee_pool_free(binding.engine.handle, told.landed)
+  local handle = binding.engine.handle
+  if handle and band(told.flags, POOLED) ~= 0 then
+    C.perigee_pool_free(handle, told.landed)
   end
+end
+
+--- Gives back a reply that is held, as nobody decodes it.
+function M.release(binding, told)
+  C.perigee_pool_free(binding.engine.handle,
+                      ffi.cast(native.pointer_t, told.pointer))
 end
 
 --- The error of a reply that is none, in what way why says.

@@ -6,6 +6,7 @@
 local again = require "perigee.call.again"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
+local large = require "perigee.call.large"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
@@ -25,7 +26,7 @@ local min, now = math.min, loop.now
 local M = {}
 
 local PEER_LOST, RANGE = C.PERIGEE_PEER_LOST, C.PERIGEE_RANGE
-local TYPED = C.PERIGEE_TYPED
+local TYPED, HELD = C.PERIGEE_TYPED, C.PERIGEE_HELD
 local SMALL = 8192                      -- least capacity nobody asked for
 local LONG = 2 ^ 20                     -- strings that memory may lack for
 local loan = native.loan_t()
@@ -67,6 +68,7 @@ local function results(binding, method, told)
   end
   if band(told.flags, TYPED) ~= 0 then
     outcome.discard(binding, told)
+    if band(told.flags, HELD) ~= 0 then outcome.release(binding, told) end
     return nil, outcome.no_reply(binding, method, "protocol",
                                  "the reply is not raw")
   end
@@ -244,12 +246,18 @@ end
 
 -- ---- Calls -----------------------------------------------------------------
 
+-- Does it tell of a failure at such length that it is decoded in portions?
+local function told_at_length(told)
+  return told.status ~= 0 and band(told.flags, HELD) ~= 0
+end
+
 local function finish_by(method)
   return function(future, told)
     local binding = future.owner
     if future.again and told.status == PEER_LOST then
       return again.resume(future, method, told)
     end
+    if told_at_length(told) then return large.start(future, method, told) end
     if binding.reader and told.status == 0 then
       return M.settle_read(future, pcall(results, binding, method, told))
     end
@@ -280,7 +288,9 @@ function M.call(method)
     if not operation then
       err = kept
     elseif await(binding.engine, operation) then
-      if not began or event.status ~= PEER_LOST then
+      if told_at_length(event) then
+        return large.wait(binding, method, event)
+      elseif not began or event.status ~= PEER_LOST then
         return results(binding, method, event)
       end
       err = outcome.failure(binding, method, event)

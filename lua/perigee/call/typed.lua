@@ -5,6 +5,7 @@ local again = require "perigee.call.again"
 local codec = require "perigee.codec"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
+local large = require "perigee.call.large"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
@@ -22,7 +23,7 @@ local now = loop.now
 
 local M = {}
 
-local TYPED, SLICE = C.PERIGEE_TYPED, C.PERIGEE_SLICE
+local TYPED, SLICE, HELD = C.PERIGEE_TYPED, C.PERIGEE_SLICE, C.PERIGEE_HELD
 local POOLED, PEER_LOST = C.PERIGEE_POOLED, C.PERIGEE_PEER_LOST
 
 local function decoded(binding, method, fine, ...)
@@ -31,10 +32,10 @@ local function decoded(binding, method, fine, ...)
     "the reply cannot be decoded: " .. errors.shown((...)))
 end
 
--- The results of a reply that a slice came with.
-local function with_slice(binding, method, told)
+-- The results of a reply that a slice came with; values as codec.placed has
+-- them, or nil.
+local function with_slice(binding, method, told, values)
   local length = tonumber(told.slice)
-  local values = unpack_slice(told.pointer, told.length)
   local slice
   if binding.into then
     slice = binding.into:slice(0, length)
@@ -58,10 +59,20 @@ local function results(binding, method, told)
     return decoded(binding, method, false, "it is not typed")
   end
   if band(told.flags, SLICE) ~= 0 then
-    return with_slice(binding, method, told)
+    return with_slice(binding, method, told,
+                      unpack_slice(told.pointer, told.length))
   end
   return decoded(binding, method,
                  pcall(unpack_values, told.pointer, tonumber(told.length)))
+end
+
+-- The same of a large reply.
+local function large_results(binding, method, told, values, n)
+  if band(told.flags, SLICE) ~= 0 then
+    return with_slice(binding, method, told, values and codec.placed(values, n))
+  end
+  if not values then return decoded(binding, method, false, n) end
+  return unpack(values, 1, n)
 end
 
 local function misuse(method, problem, level)
@@ -118,6 +129,9 @@ local function finish_by(method)
     if future.again and told.status == PEER_LOST then
       return again.resume(future, method, told)
     end
+    if band(told.flags, HELD) ~= 0 then
+      return large.start(future, method, told, large_results)
+    end
     settle(future, results(binding, method, told))
   end
 end
@@ -135,7 +149,9 @@ function M.call(method)
       err = out
     elseif await(binding.engine, operation) then
       release(out)
-      if not began or event.status ~= PEER_LOST then
+      if band(event.flags, HELD) ~= 0 then
+        return large.wait(binding, method, event, large_results)
+      elseif not began or event.status ~= PEER_LOST then
         return results(binding, method, event)
       end
       err = outcome.failure(binding, method, event)
