@@ -167,11 +167,12 @@ static void lent_head(struct operation *op, struct outgoing *out) {
 
 /* 1: published, 0: no room in the ring, or no block, or a status. */
 static int publish(struct operation *op) {
-  struct outgoing out = {.record = {.kind = op->record,
-                                    .method = op->message.method,
-                                    .operation = op->index,
-                                    .generation = op->generation,
-                                    .remaining = remaining(op)}};
+  struct outgoing out;
+  out.record = (struct record){.kind = op->record,
+                               .method = op->message.method,
+                               .operation = op->index,
+                               .generation = op->generation,
+                               .remaining = remaining(op)};
   struct record *r = &out.record;
   int status = outgoing_plan(op, &op->message, &out);
   if (status < 0)

@@ -67,10 +67,15 @@ struct operation {
   struct node fresh; /* its timer is still to be started, in engine->fresh */
   int64_t timeout;
   struct perigee_engine *engine;
-  struct perigee_session *session; /* NULL once it was freed */
+  struct perigee_session *session;   /* NULL once it was freed */
+  struct perigee_region *held[HELD]; /* regions that it may be inside of */
+  struct source head_loan;           /* if head_lent */
+  uint64_t left;                     /* if untaken: bytes */
   uint32_t generation;
   uint16_t index;
-  uint8_t kind, state;
+  /* What follows, up to the unions, is zero when it is taken. */
+  _Alignas(8) uint8_t kind;
+  uint8_t state;
   uint8_t event;  /* enum perigee_kind that waits in ready */
   uint8_t flags;  /* of the event */
   uint8_t record; /* enum record_kind */
@@ -88,15 +93,12 @@ struct operation {
   bool holds;        /* that, or some of what follows */
   bool scanned;      /* its typed head was looked at */
   bool bulky;        /* its head is not in the ring, but at head_loan */
+  bool untaken;      /* its reply waits for the caller to look at it */
   bool roomy;        /* room was taken for its reply; it, and a head that was */
   uint64_t reserved; /* pulled, count for so many bytes until the answer */
-  bool untaken;      /* its reply waits for the caller to look at it: */
-  uint64_t left;     /* so many bytes */
   uint64_t exposed;  /* bytes that it counts for, of that kind */
-  struct source head_loan;
   int status;
   struct part *parts[PARTS];
-  struct perigee_region *held[HELD]; /* regions that it may be inside of */
   /* What the event will say. */
   const uint8_t *pointer;
   uint64_t length, slice, value, code;
@@ -154,7 +156,8 @@ struct loan {
  * (measured: two blocks in turn win by half at 1 MiB, one at 16 MiB). */
 enum { LOAN_WARM = 4 << 20 };
 
-/* What a message becomes: a record, and the bytes that go into it. */
+/* What a message becomes: a record, and the bytes that go into it. These are set
+ * where they are looked at: to zero them all would cost more than to send. */
 struct outgoing {
   struct record record;
   struct payload head, slice;

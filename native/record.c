@@ -112,13 +112,6 @@ static const uint8_t *take(struct rest *rest, uint64_t length) {
   return at;
 }
 
-static bool take_word(struct rest *rest, uint64_t *word) {
-  const uint8_t *at = take(rest, 8);
-  if (at)
-    *word = word_once(at);
-  return at != NULL;
-}
-
 static bool take_source(struct rest *rest, struct source *s, uint64_t *total) {
   const uint8_t *at = take(rest, RECORD_SOURCE);
   if (!at)
@@ -144,11 +137,14 @@ static bool take_head(struct rest *rest, uint32_t inline_length,
 }
 
 static bool take_slice(struct rest *rest, struct record *r) {
-  if (!(r->flags & RECORD_SLICE))
-    return !(r->flags & RECORD_SLICE_BULK);
   if (r->flags & RECORD_SLICE_BULK)
-    return take_source(rest, &r->slice_source, &r->slice_length);
-  if (!take_word(rest, &r->slice_length) || r->slice_length > rest->length)
+    return r->flags & RECORD_SLICE &&
+           take_source(rest, &r->slice_source, &r->slice_length);
+  const uint8_t *at = take(rest, 8);
+  if (!at)
+    return false;
+  r->slice_length = word_once(at);
+  if (r->slice_length > rest->length)
     return false;
   r->slice = take(rest, padded(r->slice_length));
   return r->slice != NULL;
@@ -167,26 +163,29 @@ static void take_header(struct record *r, const uint64_t word[3]) {
   r->codec = (uint8_t)(word[2] >> 32);
   r->code = r->capacity = 0;
   r->head = r->slice = NULL;
-  r->head_length = r->slice_length = 0;
+  r->slice_length = 0;
 }
 
 int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
-  struct rest rest = {bytes, length};
-  if (!take(&rest, RECORD_HEADER))
+  if (length < RECORD_HEADER)
     return PERIGEE_PROTOCOL;
   uint64_t word[3] = {word_once(bytes + 8), word_once(bytes + 16),
                       word_once(bytes + 24)};
   take_header(r, word);
-  if ((r->flags & ~RECORD_FLAGS) || r->kind == 0 || r->kind >= RECORD_KINDS)
+  uint32_t flags = r->flags;
+  if ((flags & ~RECORD_FLAGS) || r->kind == 0 || r->kind >= RECORD_KINDS)
     return PERIGEE_UNSUPPORTED;
-  if ((r->flags & RECORD_CODE) && !take_word(&rest, &r->code))
+  struct rest rest = {bytes, length};
+  uint64_t words = record_before(flags);
+  if (!take(&rest, words + 8 * (word[2] >> 40 & 0xff)))
     return PERIGEE_PROTOCOL;
-  if ((r->flags & RECORD_CAPACITY) && !take_word(&rest, &r->capacity))
+  if (flags & RECORD_CODE)
+    r->code = word_once(bytes + RECORD_HEADER);
+  if (flags & RECORD_CAPACITY)
+    r->capacity = word_once(bytes + words - 8);
+  if (!take_head(&rest, (uint32_t)(word[1] >> 32), r))
     return PERIGEE_PROTOCOL;
-  uint64_t extension = word[2] >> 40 & 0xff;
-  if (!take(&rest, 8 * extension))
-    return PERIGEE_PROTOCOL;
-  if (!take_head(&rest, (uint32_t)(word[1] >> 32), r) || !take_slice(&rest, r))
+  if ((flags & (RECORD_SLICE | RECORD_SLICE_BULK)) && !take_slice(&rest, r))
     return PERIGEE_PROTOCOL;
   return PERIGEE_OK;
 }

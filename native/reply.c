@@ -73,7 +73,6 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
   if (status >= 0 || status == PERIGEE_AGAIN)
     return status;
   struct perigee_message none = refusal_told(op, status);
-  *out = (struct outgoing){0};
   parts_end(op);
   plan(op, &none, out);
   return status;
@@ -82,7 +81,7 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
 /* 1: published, 0: no room, or no block, or a status. The reply's own memory is marked
  * live before the caller can see that it is referred to. */
 static int publish(struct operation *op, const struct perigee_message *m) {
-  struct outgoing out = {0};
+  struct outgoing out;
   int status = plan_either(op, m, &out);
   struct lane *lane = op->session->lane;
   if (status == PERIGEE_AGAIN)

@@ -65,8 +65,9 @@ static inline uint64_t ring_word(uint64_t key, uint64_t position,
 uint8_t *ring_reserve(struct ring_out *ring, uint64_t length);
 /* The others of the record's lines. */
 static inline void ring_fetch(const uint8_t *record, uint64_t units) {
-  for (uint64_t i = 1; i < units && i < RING_AHEAD; i++)
-    __builtin_prefetch(record + i * RING_UNIT);
+  uint64_t count = units < RING_AHEAD ? units : RING_AHEAD;
+  while (--count > 0)
+    __builtin_prefetch(record += RING_UNIT);
 }
 
 /* GCC takes a prefetch for writing only where it is told of the processor; those
@@ -79,9 +80,12 @@ static inline void line_own(const uint8_t *line) {
 #endif
 }
 
+/* At the ring's end some that lie behind it: then the record will go elsewhere. */
 static inline void ring_own(const struct ring_out *ring, uint64_t units) {
-  for (uint64_t i = 0; i < units && i < RING_AHEAD; i++)
-    line_own(ring->bytes + ((ring->head + i * RING_UNIT) & (ring->size - 1)));
+  const uint8_t *line = ring->bytes + (ring->head & (ring->size - 1));
+  uint64_t count = units < RING_AHEAD ? units : RING_AHEAD;
+  for (; count > 0; count--, line += RING_UNIT)
+    line_own(line);
 }
 
 /* Publishes what was reserved last; length is at most what was reserved. */
