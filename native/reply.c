@@ -78,8 +78,8 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
   return status;
 }
 
-/* 1: published, 0: no room, or no block, or a status. The reply's own memory is marked
- * live before the caller can see that it is referred to. */
+/* 1: published, 0: no room, or no block, or a status. The reply's own memory is
+ * marked live before the caller can see that it is referred to. */
 static int publish(struct operation *op, const struct perigee_message *m) {
   struct outgoing out;
   int status = plan_either(op, m, &out);
