@@ -62,6 +62,8 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                      .reserve = less(16, o->sessions / 16),
                      .least = 4,
                      .factor = ALL_BUT_RESERVE};
+  for (int i = 0; i < SHARES; i++)
+    all->quota[i].steep = all->quota[i].reserve / more(1, all->quota[i].least);
 }
 
 uint64_t share_most(const struct share *s, enum share_kind kind) {
@@ -146,6 +148,7 @@ static struct share *peer_of(struct shares *all, const uint64_t key[4]) {
   peer->parent = &all->engine;
   peer->all = all;
   list_append(head, &peer->node);
+  all->peer_count++;
   return peer;
 }
 
@@ -153,6 +156,7 @@ static void peer_leave(struct share *peer) {
   if (peer->members > 0)
     return;
   list_remove(&peer->node);
+  peer->all->peer_count--;
   free(peer);
 }
 

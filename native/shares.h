@@ -5,11 +5,14 @@
  * levels. What is held is counted in one place, where it is taken, and taken
  * off in one, where it is given back.
  *
- * A peer may hold `least` of a thing as long as there is any, and beyond that
- * `factor` times what nobody holds, less a reserve. So one that is alone has
- * factor / (factor + 1) of nearly everything, each that comes finds something
+ * A peer may hold `least` of a thing as long as there is a reserve, and beyond
+ * that `factor` times what nobody holds, less the reserve. So one that is alone
+ * has factor / (factor + 1) of nearly everything, each that comes finds something
  * free, and what none but newcomers may touch stays theirs: the thresholds by
- * which switches share one memory among their ports.
+ * which switches share one memory among their ports. Of the reserve itself a
+ * peer may have the less the less of it is left, so that no number of peers that
+ * are modest takes all of it; and who has much gives back what can be taken from
+ * it (messages_sweep).
  *
  * Who is one peer, of those that are known:
  *   over a Unix socket   a process, by the kernel's word. All who may come are
@@ -42,6 +45,7 @@ enum share_kind {
 
 struct quota {
   uint64_t limit, reserve, least, factor;
+  uint64_t steep; /* the reserve for each that may hold `least` */
 };
 
 struct shares;
@@ -66,6 +70,7 @@ struct shares {
   uint32_t own;     /* operations of this side, at most; and of all, while */
   uint32_t easy;    /* nobody has to look closely who has how many */
   uint64_t refused; /* times that somebody was, for what it held */
+  uint32_t peer_count;
   struct node peers[SHARE_BUCKETS];
   struct share **by_index; /* 0 is the engine's own */
   uint32_t *spare, spares, count, room;
@@ -79,9 +84,9 @@ static inline bool share_may(const struct share *s, enum share_kind kind,
   uint64_t held = all->engine.used[kind] + n, own = s->parent->used[kind] + n;
   if (held > q->limit || held < n)
     return false;
-  if (own <= q->least)
-    return true;
   uint64_t rest = q->limit - held;
+  if (own <= q->least)
+    return own == 0 || (own - 1) * q->steep <= rest;
   return rest > q->reserve && own <= q->factor * (rest - q->reserve);
 }
 
@@ -89,6 +94,21 @@ static inline bool share_may(const struct share *s, enum share_kind kind,
 static inline bool share_spare(const struct share *s, enum share_kind kind) {
   const struct quota *q = &s->all->quota[kind];
   return s->all->engine.used[kind] + q->reserve < q->limit;
+}
+
+/* Have others than newcomers taken of the reserve, so that half is gone? */
+static inline bool shares_short(const struct shares *all,
+                                enum share_kind kind) {
+  const struct quota *q = &all->quota[kind];
+  return all->engine.used[kind] + q->reserve / 2 > q->limit;
+}
+
+/* Does a peer hold as much as half of what peers do on average? At least half of
+ * all that is held is held by such. */
+static inline bool share_is_usual(const struct share *peer,
+                                  enum share_kind kind) {
+  const struct shares *all = peer->all;
+  return 2 * peer->used[kind] * all->peer_count >= all->engine.used[kind];
 }
 
 static inline void share_add(struct share *s, enum share_kind kind,
