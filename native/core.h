@@ -293,6 +293,7 @@ struct perigee_engine {
   bool shared; /* with a thread: the program has to take it first */
   bool aside;  /* this is the thread's turn */
   bool stashed, armed, woken, sockets_due, keep, copying;
+  bool more_ready; /* than the last look at the sockets took note of */
   uint32_t idle; /* polls since the clock was read */
   int64_t now, sockets_at;
   uint64_t budget;   /* bytes that this poll may still copy */

@@ -78,6 +78,15 @@ local function cipher(info, has)
   return info.aes ~= 0 and "AES-256-GCM" or "ChaCha20-Poly1305"
 end
 
+local who = native.info_t()
+
+--- Of a session's handle, cheaply: the address, whence it came over TCP, and
+-- its process.
+function M.peer(handle)
+  C.perigee_session_info(handle, who)
+  return text(who.address), text(who.peer), who.pid ~= 0 and who.pid or nil
+end
+
 --- What the core says of a session's handle.
 function M.info(handle)
   local info = native.info_t()
