@@ -317,8 +317,9 @@ struct perigee_engine {
   bool shared; /* with a thread: the program has to take it first */
   bool aside;  /* this is the thread's turn */
   bool stashed, armed, woken, sockets_due, keep, copying;
-  bool moved;    /* payload, since the clock was read: time has passed */
-  uint32_t idle; /* polls since the clock was read */
+  bool moved;      /* payload, since the clock was read: time has passed */
+  bool more_ready; /* than the last look at the sockets took note of */
+  uint32_t idle;   /* polls since the clock was read */
   int64_t now, sockets_at;
   uint64_t budget;   /* bytes that this poll may still copy */
   uint64_t progress; /* anything at all that happened, counted */

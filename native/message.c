@@ -84,8 +84,29 @@ static bool waits(const struct operation *op) {
          op->state == ARRIVED && op->session;
 }
 
-/* Messages that their sender gave up take no place. Thousands may wait whose
- * receives nobody posts: each look passes a few entries of the table. */
+/* What it held is for others: its sender is told so, or loses the session, if it
+ * takes no answers either. */
+static void give_way(struct operation *op) {
+  struct perigee_session *s = op->session;
+  s->engine->shares.refused++;
+  operation_unqueue(op);
+  serve_answer(op, PERIGEE_NO_MEMORY);
+  if (op->state == WAITING)
+    session_end(s, PERIGEE_NO_MEMORY,
+                "its messages, which nobody receives, keep others from being "
+                "served, and it does not take the answers");
+}
+
+/* Many peers together may hold the whole table by messages, and keep them as
+ * long as they like. */
+static bool has_to_give_way(const struct operation *op) {
+  return shares_short(&op->engine->shares, SHARE_OPERATIONS) &&
+         share_is_usual(op->session->share->parent, SHARE_OPERATIONS);
+}
+
+/* Messages that their sender gave up take no place, nor do those of who has many
+ * where newcomers find none. Thousands may wait whose receives nobody posts:
+ * each look passes a few entries of the table. */
 void messages_sweep(struct perigee_engine *engine) {
   uint32_t count = engine->table_used;
   if (count > SWEPT_AT_ONCE)
@@ -96,6 +117,8 @@ void messages_sweep(struct perigee_engine *engine) {
     struct operation *op = &engine->table[engine->swept++];
     if (waits(op) && !served_wanted(op))
       serve_lost(op);
+    else if (waits(op) && UNLIKELY(has_to_give_way(op)))
+      give_way(op);
   }
 }
 

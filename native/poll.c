@@ -69,7 +69,8 @@ static void time_out(struct perigee_engine *engine) {
 
 static bool sockets_are_due(const struct perigee_engine *engine) {
   int64_t every = engine->parked ? SOCKETS_PARKED : SOCKETS_EVERY;
-  return engine->sockets_due || engine->now - engine->sockets_at >= every;
+  return engine->sockets_due || engine->more_ready ||
+         engine->now - engine->sockets_at >= every;
 }
 
 /* What need not be looked at in every poll. */
@@ -269,7 +270,7 @@ static void step_moving(struct perigee_engine *engine, bool all) {
 static bool tick_is_due(struct perigee_engine *engine) {
   uint64_t looks = LOOKS_A_POLL + engine->hot_count;
   return ++engine->idle * looks >= LOOKS_PER_TICK || engine->sockets_due ||
-         engine->moved;
+         engine->more_ready || engine->moved;
 }
 
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,

@@ -137,6 +137,7 @@ static struct share *peer_of(struct shares *all, const uint64_t key[2]) {
   peer->parent = &all->engine;
   peer->all = all;
   list_append(head, &peer->node);
+  all->peer_count++;
   return peer;
 }
 
@@ -144,6 +145,7 @@ static void peer_leave(struct share *peer) {
   if (peer->members > 0)
     return;
   list_remove(&peer->node);
+  peer->all->peer_count--;
   free(peer);
 }
 

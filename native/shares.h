@@ -10,7 +10,7 @@
  * finds something free: the thresholds by which switches share one memory among
  * their ports. Or it may hold `least`; but of the reserve nobody takes more than
  * a part of what is left, so that however many peers there are, who comes next
- * finds some.
+ * finds some. Who has much gives back what can be taken from it (messages_sweep).
  *
  * Who is one peer, of those that are known:
  *   over a Unix socket   a process, by the kernel's word, also once its session
@@ -69,6 +69,7 @@ struct shares {
   uint32_t own;     /* operations of this side, at most; and of all, while */
   uint32_t easy;    /* nobody has to look closely who has how many */
   uint64_t refused; /* times that somebody was, for what it held */
+  uint32_t peer_count;
   struct node peers[SHARE_BUCKETS];
   struct share **by_index; /* 0 is the engine's own */
   uint32_t *spare, spares, count, room;
@@ -92,6 +93,21 @@ static inline bool share_may(const struct share *s, enum share_kind kind,
 static inline bool share_spare(const struct share *s, enum share_kind kind) {
   const struct quota *q = &s->all->quota[kind];
   return s->all->engine.used[kind] + q->reserve < q->limit;
+}
+
+/* Have others than newcomers taken of the reserve, so that half is gone? */
+static inline bool shares_short(const struct shares *all,
+                                enum share_kind kind) {
+  const struct quota *q = &all->quota[kind];
+  return all->engine.used[kind] + q->reserve / 2 > q->limit;
+}
+
+/* Does a peer hold as much as half of what peers do on average? At least half of
+ * all that is held is held by such. */
+static inline bool share_is_usual(const struct share *peer,
+                                  enum share_kind kind) {
+  const struct shares *all = peer->all;
+  return 2 * peer->used[kind] * all->peer_count >= all->engine.used[kind];
 }
 
 static inline void share_add(struct share *s, enum share_kind kind,

@@ -31,6 +31,7 @@ function M.current()
   end
   if record.context then return record.context end
   local session = record.engine.sessions[record.session]
+  if session then session.known = true end
   local method = record.method
   local context = setmetatable({
     engine = record.engine, served = record.served, session = session or false,

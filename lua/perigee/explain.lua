@@ -78,6 +78,18 @@ local function cipher(info, has)
   return info.aes ~= 0 and "AES-256-GCM" or "ChaCha20-Poly1305"
 end
 
+local who = native.info_t()
+
+local function epoch(info) return ("%016x"):format(info.epoch) end
+
+--- Of a session's handle, cheaply: the address, whence it came over TCP, its
+-- process and its epoch.
+function M.peer(handle)
+  C.perigee_session_info(handle, who)
+  return text(who.address), text(who.peer), who.pid ~= 0 and who.pid or nil,
+    epoch(who)
+end
+
 --- What the core says of a session's handle.
 function M.info(handle)
   local info = native.info_t()
@@ -97,7 +109,7 @@ function M.info(handle)
            intact = cipher(info, info.intact),
            dead_after = info.dead_after ~= 0
              and tonumber(info.dead_after) * 1e-9,
-           epoch = ("%016x"):format(info.epoch),
+           epoch = epoch(info),
            features = ("%x"):format(info.features),
            limits = { ring = tonumber(info.ring),
                       eager = tonumber(info.eager),

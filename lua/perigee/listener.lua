@@ -104,7 +104,9 @@ loop.on[C.PERIGEE_EVENT_ACCEPTED] = function(engine, event)
   if not session then return end
   session.accepted = true
   local listener = find(engine, session.address)
-  if listener and not listener.agent then give(listener, session) end
+  if not listener or listener.agent then return end
+  session.known = true
+  give(listener, session)
 end
 
 return M

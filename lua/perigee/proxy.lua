@@ -248,10 +248,12 @@ end
 
 -- The class of a service, asked for once in a session; owner keeps it.
 local function class_of(owner, session, name, timeout)
-  local class = owner.proxies[name] or make_class(name)
+  local classes = owner.proxies or {}
+  owner.proxies = classes
+  local class = classes[name] or make_class(name)
   local fine, err = fit_to(class, session, timeout)
   if not fine then return nil, err end
-  owner.proxies[name] = class
+  classes[name] = class
   return class
 end
 

@@ -9,6 +9,7 @@
 -- A session that is over keeps its explanation, and says why to whoever still
 -- uses it.
 local check = require "perigee.check"
+local ebb = require "perigee.ebb"
 local errors = require "perigee.errors"
 local explain = require "perigee.explain"
 local futures = require "perigee.future"
@@ -28,23 +29,23 @@ M.Session = Session
 M.counters = explain.counters
 M.shares = explain.shares
 
+-- What most of thousands that idle never have; each has its own once it needs
+-- one. known: may a program have it? Then it is asked what it was.
+Session.peer, Session.lost, Session.ending = false, false, false
+Session.link, Session.forced, Session.closed = false, false, false
+Session.last, Session.known, Session.spare = false, false, false
+Session.remotes, Session.proxies, Session.scratch = false, false, false
+
 --- The session object of an id that an event named; nil if it is gone already.
 -- peer is its name, if known.
 function M.adopt(engine, id, peer)
   local handle = C.perigee_session(engine.handle, id)
   if handle == nil then return nil end
+  local address, from, pid, epoch = explain.peer(handle)
   local session = setmetatable({
-    engine = engine, handle = handle, id = id, peer = peer or false,
-    address = "", from = "", lost = false, ending = false, accepted = false,
-    link = false, forced = false, closed = false, last = false,
-    remotes = {}, proxies = {}, send = nil,
-    scratch = native.transfers_t(1), spare = false,
-  }, Session)
-  local info = explain.info(handle)
-  session.address = info.address
-  session.pid = info.pid
-  session.epoch = info.epoch
-  session.from = info.from
+    engine = engine, handle = handle, id = id, accepted = false,
+    address = address, from = from, pid = pid, epoch = epoch }, Session)
+  if peer then session.peer = peer end
   engine.sessions[id] = session
   return session
 end
@@ -77,6 +78,7 @@ local function connected(future, event)
       "connecting to " .. asked.to .. ": it hung up at once", false))
   end
   session.forced = asked.forced or false
+  session.known = true
   if asked.link then asked.link:arrived(session) end
   futures.settle(future, session)
 end
@@ -157,13 +159,14 @@ local function free(session)
 end
 
 local function finish(session, err)
-  session.last = explain.session(session)
+  if session.known then session.last = explain.session(session) end
   session.lost = err
   session.ending, session.handle = session.handle, false
-  for _, remote in pairs(session.remotes) do remote:close() end
-  session.remotes, session.proxies = {}, {}
+  for _, remote in pairs(session.remotes or {}) do remote:close() end
+  session.remotes, session.proxies = false, false
   if session.link then session.link:left(session) end
   session.engine:later(function() return free(session) end)
+  ebb.note(session.engine)
 end
 jit.off(finish)
 
@@ -240,10 +243,11 @@ local function looked_up(future, event)
       errors.why(event)))
   end
   local handle = ffi.cast("struct perigee_remote *", event.pointer)
-  local known = session.remotes[name]
+  local remotes = session.remotes or {}
+  local known = remotes[name]
   if not (known and known.handle == handle) then
     known = regions.remote(session, name, handle)
-    session.remotes[name] = known
+    session.remotes, remotes[name] = remotes, known
   end
   futures.settle(future, known)
 end

@@ -70,7 +70,8 @@ local function transfer(session, kind, spec, immediate)
     return submit(session, kind, list, n, immediate, timeout, kept)
   end
   if strange(spec) then misuse(kind, explain(spec), 3) end
-  local list = session.scratch
+  local list = session.scratch or native.transfers_t(1)
+  session.scratch = list
   local why = fill(list[0], session, kind, from, to)
   if why then
     local err = batch.stale(session, kind, from, to)
