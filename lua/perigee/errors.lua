@@ -49,8 +49,8 @@ end
 
 local LONGEST = 2 ^ 16                  -- bytes of text about what failed
 
---- x, which anybody may have made, as text of at most 64 KiB. Never raises. What
---- is no text tells its type, not where it lies: peers may hear it.
+--- x, which anybody may have made, as text of at most 64 KiB. Never raises.
+--- What is no text tells its type, not where it lies: peers may hear it.
 function M.shown(x)
   local fine, text = pcall(tostring, x)
   if not fine or type(text) ~= "string" then return "what cannot be shown" end
