@@ -11,6 +11,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "adopted.h"
+
 /* KNOCKS: that wait, and are heard before others have their turn. */
 enum { TICKETS = 64, NAME_TEXT = 48, KNOCKS = 64 };
 
@@ -49,9 +51,12 @@ static socklen_t name_address(const uint8_t name[HELLO_LOCAL],
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(text));
 }
 
-/* Of a kind of its own: sessions that move come by streams. */
-static int name_socket(void) {
-  return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+/* Where others look whether it is there; sessions that move come to the name. */
+static socklen_t door_address(const uint8_t name[HELLO_LOCAL],
+                              struct sockaddr_un *un) {
+  socklen_t length = name_address(name, un);
+  *((char *)un + length) = '?';
+  return length + 1;
 }
 
 static void ticket_drop(struct ticket *t) {
@@ -72,8 +77,8 @@ static struct neighbours *neighbours_of(struct perigee_engine *engine) {
   n->keyed = n->key && o->random(o->context, n->key, SECRET_KEY) == 0;
   if (o->random(o->context, n->name, sizeof n->name) != 0)
     return n;
-  socklen_t length = name_address(n->name, &un);
-  n->fd = name_socket();
+  socklen_t length = door_address(n->name, &un);
+  n->fd = socket_new(AF_UNIX);
   if (n->fd >= 0 &&
       (bind(n->fd, (struct sockaddr *)&un, length) != 0 ||
        listen(n->fd, KNOCKS) != 0 ||
@@ -100,10 +105,12 @@ void neighbours_close(struct perigee_engine *engine) {
 void neighbours_knocked(struct perigee_engine *engine) {
   int fd;
   for (int i = 0; i < KNOCKS; i++)
-    if ((fd = accept(engine->neighbours->fd, NULL, NULL)) >= 0)
+    if ((fd = accept(engine->neighbours->fd, NULL, NULL)) >= 0) {
+      adopted_drain(fd);
       close(fd);
-    else
+    } else {
       return;
+    }
 }
 
 /* Our own name, said by others, proves nothing. Where too many knock it is seen
@@ -116,8 +123,8 @@ static bool reached(struct perigee_session *s,
   if (!n || memcmp(name, none, HELLO_LOCAL) == 0 ||
       memcmp(name, n->name, HELLO_LOCAL) == 0)
     return false;
-  socklen_t length = name_address(name, &un);
-  int fd = name_socket();
+  socklen_t length = door_address(name, &un);
+  int fd = socket_new(AF_UNIX);
   bool met = fd >= 0 && connect(fd, (struct sockaddr *)&un, length) == 0;
   bool there = met || (fd >= 0 && errno == EAGAIN);
   if (met)

@@ -20,7 +20,7 @@ struct hand {
   int fd;
   bool dials; /* this side does */
   struct handshake shake;
-  struct hello heard; /* of the other side, last */
+  struct hello heard;
   struct terms wants;         /* what it says in its TERMS */
   uint8_t key[HANDSHAKE_KEY]; /* of the lane's further streams */
   bool sealed;
