@@ -215,9 +215,7 @@ static int reserve_from(void) {
   return all - (kept < RESERVE ? kept : RESERVE);
 }
 
-/* A stranger's descriptor is none of the last: he has that of one who is given
- * up instead. -1: there is none to be had. */
-static int take_place(struct perigee_engine *engine, int fd) {
+int stranger_place(struct perigee_engine *engine, int fd) {
   if (fd < reserve_from())
     return fd;
   int low = strangers_give_up(engine) ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
@@ -228,7 +226,7 @@ static int take_place(struct perigee_engine *engine, int fd) {
 
 /* Where all sessions are in use, a stranger makes room for the next. */
 static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
-  int place = take_place(engine, *fd);
+  int place = stranger_place(engine, *fd);
   if (place < 0)
     return NULL;
   *fd = place;

@@ -19,6 +19,7 @@ enum { TICKETS = 64, NAME_TEXT = 48, KNOCKS = 64 };
 struct ticket {
   uint64_t id;        /* 0: none */
   uint64_t holder[2]; /* the peer that has it (shares.h) */
+  uint32_t session;   /* that is sent on by it */
   int64_t due;
   bool tcp;       /* for loopback; else for the Unix socket */
   int pid, pidfd; /* the peer's */
@@ -59,10 +60,19 @@ static socklen_t door_address(const uint8_t name[HELLO_LOCAL],
   return length + 1;
 }
 
-static void ticket_drop(struct ticket *t) {
+static void ticket_clear(struct ticket *t) {
   if (t->id && t->pidfd >= 0)
     close(t->pidfd);
   *t = (struct ticket){.id = 0};
+}
+
+/* Who was sent on by it has no more to do where it was: nobody keeps more of
+ * such sessions than there are tickets. */
+static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
+  struct perigee_session *s = t->id ? session_by_id(engine, t->session) : NULL;
+  ticket_clear(t);
+  if (s && s->sent_on && s->state == PERIGEE_SESSION_HELLO)
+    session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
 static struct neighbours *neighbours_of(struct perigee_engine *engine) {
@@ -93,7 +103,7 @@ void neighbours_close(struct perigee_engine *engine) {
   struct neighbours *n = engine->neighbours;
   engine->neighbours = NULL;
   for (int i = 0; n && i < TICKETS; i++)
-    ticket_drop(&n->tickets[i]);
+    ticket_clear(&n->tickets[i]);
   if (n && n->fd >= 0)
     socket_close(engine, n->fd);
   if (n)
@@ -192,10 +202,11 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   struct ticket *t = ticket_free(n, now);
   if (!t && !(t = ticket_of_most(n, holder)))
     return NULL;
-  ticket_drop(t);
+  ticket_drop(s->engine, t);
   while (t->id == 0)
     t->id = engine_random(s->engine);
   memcpy(t->holder, holder, sizeof t->holder);
+  t->session = s->id;
   t->due = now + s->engine->options.hello_timeout;
   t->tcp = tcp;
   t->pid = s->peer_pid;
@@ -221,7 +232,7 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
     peer_keep(s, t->pid, t->pidfd);
     t->pidfd = -1;
   }
-  ticket_drop(t);
+  ticket_drop(s->engine, t);
   return PERIGEE_OK;
 }
 

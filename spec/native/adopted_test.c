@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -171,6 +172,36 @@ static void descriptors_in_bulk_are_not_kept(void **state) {
   goes_on_beside(floods);
 }
 
+/* Each has begun a frame, and sent as many as may be. */
+static void the_last_descriptors_are_no_strangers(void **state) {
+  (void)state;
+  enum { CAME = HELLOS, LEFT = 50, EACH = 4 };
+  struct pair p;
+  struct rlimit all, few;
+  struct perigee_session *late[2];
+  int came[CAME], null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const int nulls[EACH] = {null, null, null, null};
+  const struct frame f = good_hello();
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  uint32_t length = wire_encode(&f, bytes);
+  open_for_strangers(&p);
+  getrlimit(RLIMIT_NOFILE, &all);
+  few = (struct rlimit){(rlim_t)descriptors() + CAME + LEFT, all.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+  for (int i = 0; i < CAME; i++) {
+    came[i] = visit(&p);
+    say(came[i], bytes, length / 2, nulls, EACH);
+    quiet(&p, 300); /* it is heard */
+  }
+  pair_dial(&p, late);
+  for (int i = 0; i < CAME; i++)
+    close(came[i]);
+  setrlimit(RLIMIT_NOFILE, &all);
+  close(null);
+  quiet(&p, 200);
+  pair_drop(&p);
+}
+
 /* ---- What is memory ------------------------------------------------------------ */
 
 static void only_sealed_memory_is_that(void **state) {
@@ -199,6 +230,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(who_gets_sockets_that_linger_does_not_wait),
       cmocka_unit_test(descriptors_in_bulk_are_not_kept),
+      cmocka_unit_test(the_last_descriptors_are_no_strangers),
       cmocka_unit_test(only_sealed_memory_is_that),
   };
   return cmocka_run_group_tests_name("adopted", tests, NULL, NULL);
