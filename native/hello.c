@@ -32,6 +32,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "adopted.h"
 #include "core.h"
 #include "neighbour.h"
 
@@ -328,7 +329,7 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
   for (uint32_t i = 0; i < offer.fd_count; i++)
     if ((offer.fds[i] = wire_take_fd(&s->wire)) < 0) {
       while (i-- > 0)
-        close(offer.fds[i]);
+        adopted_close(offer.fds[i]);
       return PERIGEE_PROTOCOL;
     }
   if (hello_joins(s, &offer))

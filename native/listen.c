@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "address.h"
+#include "adopted.h"
 #include "core.h"
 #include "progress.h"
 
@@ -152,8 +153,19 @@ int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
   return PERIGEE_OK;
 }
 
+/* Who waits to be accepted at a Unix socket may have sent descriptors. */
+static void send_away(struct perigee_listener *l) {
+  int fd;
+  while (!l->tcp && (fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+    adopted_drain(fd);
+    close(fd);
+  }
+}
+
 void perigee_listener_close(struct perigee_listener *l) {
   ENTER(l->engine);
+  if (engine_alive(l->engine))
+    send_away(l);
   if (l->file && engine_alive(l->engine))
     unlink(l->address + strlen("unix:"));
   socket_close(l->engine, l->fd);
@@ -184,6 +196,8 @@ static bool spare_close(struct perigee_engine *engine) {
 static void turn_away(struct perigee_listener *l, int fd) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   wire_send(fd, &f, NULL, 0);
+  if (!l->tcp)
+    adopted_drain(fd);
   close(fd);
   refusals_add(l->engine, "", l->address, PERIGEE_NO_MEMORY,
                "too many come at once, or all sessions are in use (options "
@@ -201,9 +215,7 @@ static int reserve_from(void) {
   return all - (kept < RESERVE ? kept : RESERVE);
 }
 
-/* A stranger's descriptor is none of the last: he has that of one who is given
- * up instead. -1: there is none to be had. */
-static int take_place(struct perigee_engine *engine, int fd) {
+int stranger_place(struct perigee_engine *engine, int fd) {
   if (fd < reserve_from())
     return fd;
   int low = strangers_give_up(engine) ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
@@ -214,7 +226,7 @@ static int take_place(struct perigee_engine *engine, int fd) {
 
 /* Where all sessions are in use, a stranger makes room for the next. */
 static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
-  int place = take_place(engine, *fd);
+  int place = stranger_place(engine, *fd);
   if (place < 0)
     return NULL;
   *fd = place;

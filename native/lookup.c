@@ -4,14 +4,12 @@
  * socket a descriptor may come with it.
  */
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
+#include "adopted.h"
 #include "core.h"
 #include "progress.h"
 
@@ -91,17 +89,13 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
 /* Mapped only if it is memory that cannot shrink under us. */
 static int map_window(struct perigee_remote *r, int fd) {
   enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
-  struct stat st;
-  struct statfs fs;
-  if (fstat(fd, &st) != 0 || fstatfs(fd, &fs) != 0 ||
-      fs.f_type != TMPFS_MAGIC || st.st_size < 0 ||
-      (uint64_t)st.st_size < r->window.length ||
-      (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS)
+  uint64_t length;
+  if (!adopted_memory(fd, SEALS, &length) || length < r->window.length)
     return PERIGEE_PROTOCOL;
   int protection = PROT_READ | (r->access & PERIGEE_WRITE ? PROT_WRITE : 0);
-  if (!share_take(r->session->share, SHARE_MAPPED, (uint64_t)st.st_size))
+  if (!share_take(r->session->share, SHARE_MAPPED, length))
     return PERIGEE_NO_MEMORY;
-  r->mapped = (uint64_t)st.st_size;
+  r->mapped = length;
   void *p = mmap(NULL, r->mapped, protection, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) {
     share_give(r->session->share, SHARE_MAPPED, r->mapped);
@@ -165,7 +159,7 @@ int lookup_found(struct perigee_session *s, const struct found *found) {
     transfer_stop(op, status);
   }
   if (fd >= 0)
-    close(fd);
+    adopted_close(fd);
   return PERIGEE_OK;
 }
 

@@ -11,12 +11,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "adopted.h"
+
 /* KNOCKS: that wait, and are heard before others have their turn. */
 enum { TICKETS = 64, NAME_TEXT = 48, KNOCKS = 64 };
 
 struct ticket {
   uint64_t id;        /* 0: none */
   uint64_t holder[2]; /* the peer that has it (shares.h) */
+  uint32_t session;   /* that is sent on by it */
   int64_t due;
   bool tcp;       /* for loopback; else for the Unix socket */
   int pid, pidfd; /* the peer's */
@@ -49,15 +52,27 @@ static socklen_t name_address(const uint8_t name[HELLO_LOCAL],
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(text));
 }
 
-/* Of a kind of its own: sessions that move come by streams. */
-static int name_socket(void) {
-  return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+/* Where others look whether it is there; sessions that move come to the name. */
+static socklen_t door_address(const uint8_t name[HELLO_LOCAL],
+                              struct sockaddr_un *un) {
+  socklen_t length = name_address(name, un);
+  *((char *)un + length) = '?';
+  return length + 1;
 }
 
-static void ticket_drop(struct ticket *t) {
+static void ticket_clear(struct ticket *t) {
   if (t->id && t->pidfd >= 0)
     close(t->pidfd);
   *t = (struct ticket){.id = 0};
+}
+
+/* Who was sent on by it has no more to do where it was: nobody keeps more of
+ * such sessions than there are tickets. */
+static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
+  struct perigee_session *s = t->id ? session_by_id(engine, t->session) : NULL;
+  ticket_clear(t);
+  if (s && s->sent_on && s->state == PERIGEE_SESSION_HELLO)
+    session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
 static struct neighbours *neighbours_of(struct perigee_engine *engine) {
@@ -72,8 +87,8 @@ static struct neighbours *neighbours_of(struct perigee_engine *engine) {
   n->keyed = n->key && o->random(o->context, n->key, SECRET_KEY) == 0;
   if (o->random(o->context, n->name, sizeof n->name) != 0)
     return n;
-  socklen_t length = name_address(n->name, &un);
-  n->fd = name_socket();
+  socklen_t length = door_address(n->name, &un);
+  n->fd = socket_new(AF_UNIX);
   if (n->fd >= 0 &&
       (bind(n->fd, (struct sockaddr *)&un, length) != 0 ||
        listen(n->fd, KNOCKS) != 0 ||
@@ -88,7 +103,7 @@ void neighbours_close(struct perigee_engine *engine) {
   struct neighbours *n = engine->neighbours;
   engine->neighbours = NULL;
   for (int i = 0; n && i < TICKETS; i++)
-    ticket_drop(&n->tickets[i]);
+    ticket_clear(&n->tickets[i]);
   if (n && n->fd >= 0)
     socket_close(engine, n->fd);
   if (n)
@@ -100,10 +115,12 @@ void neighbours_close(struct perigee_engine *engine) {
 void neighbours_knocked(struct perigee_engine *engine) {
   int fd;
   for (int i = 0; i < KNOCKS; i++)
-    if ((fd = accept(engine->neighbours->fd, NULL, NULL)) >= 0)
+    if ((fd = accept(engine->neighbours->fd, NULL, NULL)) >= 0) {
+      adopted_drain(fd);
       close(fd);
-    else
+    } else {
       return;
+    }
 }
 
 /* Our own name, said by others, proves nothing. Where too many knock it is seen
@@ -116,8 +133,8 @@ static bool reached(struct perigee_session *s,
   if (!n || memcmp(name, none, HELLO_LOCAL) == 0 ||
       memcmp(name, n->name, HELLO_LOCAL) == 0)
     return false;
-  socklen_t length = name_address(name, &un);
-  int fd = name_socket();
+  socklen_t length = door_address(name, &un);
+  int fd = socket_new(AF_UNIX);
   bool met = fd >= 0 && connect(fd, (struct sockaddr *)&un, length) == 0;
   bool there = met || (fd >= 0 && errno == EAGAIN);
   if (met)
@@ -185,10 +202,11 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   struct ticket *t = ticket_free(n, now);
   if (!t && !(t = ticket_of_most(n, holder)))
     return NULL;
-  ticket_drop(t);
+  ticket_drop(s->engine, t);
   while (t->id == 0)
     t->id = engine_random(s->engine);
   memcpy(t->holder, holder, sizeof t->holder);
+  t->session = s->id;
   t->due = now + s->engine->options.hello_timeout;
   t->tcp = tcp;
   t->pid = s->peer_pid;
@@ -214,7 +232,7 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
     peer_keep(s, t->pid, t->pidfd);
     t->pidfd = -1;
   }
-  ticket_drop(t);
+  ticket_drop(s->engine, t);
   return PERIGEE_OK;
 }
 

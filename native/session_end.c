@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "adopted.h"
 #include "loan.h"
 #include "neighbour.h"
 #include "progress.h"
@@ -16,6 +17,8 @@
 static void close_socket(struct perigee_session *s) {
   if (s->fd >= 0)
     wire_flush(s->fd, &s->wire);
+  if (s->fd >= 0 && !s->tcp)
+    adopted_drain(s->fd);
   if (s->fd >= 0)
     socket_close(s->engine, s->fd);
   s->fd = -1;

@@ -192,6 +192,9 @@ int lookup_found(struct perigee_session *, const struct found *);
 void remotes_free(struct perigee_session *session);
 
 /* ---- listen.c ---------------------------------------------------------- */
+/* A stranger's descriptor is none of the last: he has that of one who is given
+ * up instead. -1: there is none to be had. */
+int stranger_place(struct perigee_engine *engine, int fd);
 void listener_ready(struct perigee_listener *listener);
 /* As perigee_listen; tickets: only for sessions that move. */
 int listener_open(struct perigee_engine *, const char *address, bool tickets,

@@ -153,6 +153,18 @@ void session_frames(struct perigee_session *s) {
                 "the peer sent something that is no Perigee frame");
 }
 
+/* Those that it sends are a stranger's, too. */
+static bool fds_have_place(struct perigee_session *s) {
+  struct wire *w = &s->wire;
+  for (uint32_t i = 0; s->origin && i < w->fd_count; i++) {
+    int fd = stranger_place(s->engine, w->fds[i]);
+    if (fd < 0)
+      return false;
+    w->fds[i] = fd;
+  }
+  return true;
+}
+
 static void socket_ready(struct perigee_session *s) {
   int got;
   uint32_t room;
@@ -166,6 +178,9 @@ static void socket_ready(struct perigee_session *s) {
     if (got == PERIGEE_PROTOCOL)
       session_end(s, PERIGEE_PROTOCOL,
                   "the peer sent more descriptors than there may be");
+    else if (!fds_have_place(s))
+      session_end(s, PERIGEE_NO_MEMORY,
+                  "there are too few descriptors left (ulimit -n)");
     else
       session_frames(s);
     if (s->state == PERIGEE_SESSION_OPEN)

@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "adopted.h"
+
 struct frame_head {
   uint32_t length;
   uint16_t type, zero;
@@ -265,7 +267,7 @@ static void keep_fds(struct wire *w, struct msghdr *m, bool *excess) {
       if (w->fd_count < WIRE_FDS) {
         w->fds[w->fd_count++] = fd;
       } else {
-        close(fd);
+        adopted_close(fd);
         *excess = true;
       }
     }
@@ -273,11 +275,7 @@ static void keep_fds(struct wire *w, struct msghdr *m, bool *excess) {
 }
 
 int wire_read(int socket, struct wire *w) {
-  union {
-    struct cmsghdr head;
-    char room[CMSG_SPACE(sizeof(int) * WIRE_FDS) +
-              CMSG_SPACE(sizeof(struct ucred))];
-  } control;
+  union adopted_control control;
   struct iovec v = {w->bytes + w->length, sizeof w->bytes - w->length};
   struct msghdr m = {.msg_iov = &v,
                      .msg_iovlen = 1,
@@ -336,7 +334,7 @@ int wire_take_fd(struct wire *w) {
 void wire_close(struct wire *w) {
   int fd;
   while ((fd = wire_take_fd(w)) >= 0)
-    close(fd);
+    adopted_close(fd);
   w->length = 0;
   w->corked = false;
   out_drop(w);

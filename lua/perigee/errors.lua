@@ -50,10 +50,17 @@ end
 local LONGEST = 2 ^ 16                  -- bytes of text about what failed
 
 --- x, which anybody may have made, as text of at most 64 KiB. Never raises.
+--- What is no text tells its type, not where it lies: peers may hear it.
 function M.shown(x)
   local fine, text = pcall(tostring, x)
   if not fine or type(text) ~= "string" then return "what cannot be shown" end
+  if type(x) ~= "string" then text = text:gsub(": 0x%x+$", "") end
   return #text > LONGEST and text:sub(1, LONGEST) .. "..." or text
+end
+
+--- A traceback without the addresses of functions in C.
+function M.trace(traceback)
+  return M.shown((traceback:gsub("%[C%]: at 0x%x+", "[C]")))
 end
 
 --- The kind of a status of the core, the status of a kind, the core's sentence

@@ -27,14 +27,14 @@ local function describe(e)
   if type(e) == "table" then
     code = rawget(e, "code")
     if not errors.is_error(e) and not (getmetatable(e) or {}).__tostring then
-      message_text = rawget(e, "message") or tostring(e)
+      message_text = rawget(e, "message") or errors.shown(e)
     end
   end
   if type(code) ~= "number" and type(code) ~= "string" and code ~= nil then
-    code = tostring(code)
+    code = errors.shown(code)
   end
   return { message = errors.shown(message_text),
-           traceback = errors.shown((debug.traceback("", 4):gsub("^\n", ""))),
+           traceback = errors.trace((debug.traceback("", 4):gsub("^\n", ""))),
            code = code }
 end
 

@@ -17,15 +17,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
+#include "adopted.h"
 #include "guarded.h"
 
 /* What an offer says; the descriptors are inbox and outbox. At the address, in
@@ -68,15 +67,10 @@ fail:
 
 /* A peer's memfd is mapped only if it is what was announced. */
 static void *adopt(int fd, uint64_t length, int seals, int protection) {
-  struct stat st;
-  struct statfs fs;
-  if (fstat(fd, &st) != 0 || st.st_size < 0 || (uint64_t)st.st_size != length ||
-      fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)
-    return NULL;
-  int have = fcntl(fd, F_GET_SEALS);
-  if (have < 0 || (have & seals) != seals)
-    return NULL;
-  return map(fd, length, protection);
+  uint64_t is;
+  return adopted_memory(fd, seals, &is) && is == length
+             ? map(fd, length, protection)
+             : NULL;
 }
 
 static void wire_in(struct lane *lane) {
@@ -204,7 +198,7 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   status = PERIGEE_OK;
 done:
   for (uint32_t i = 0; i < offer->fd_count; i++)
-    close(offer->fds[i]);
+    adopted_close(offer->fds[i]);
   return status;
 }
 

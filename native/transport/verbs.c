@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "adopted.h"
 #include "guarded.h"
 #include "transport/verbs.h"
 
@@ -235,7 +236,7 @@ static int verbs_join(struct lane *lane, const struct offer *offer,
                       char reason[REASON]) {
   struct lane_offer said;
   for (uint32_t i = 0; i < offer->fd_count; i++)
-    close(offer->fds[i]);
+    adopted_close(offer->fds[i]);
   if (offer->length != sizeof said || offer->fd_count != 0)
     return PERIGEE_PROTOCOL;
   memcpy(&said, offer->bytes, sizeof said);

@@ -116,15 +116,47 @@ describe("who is lied to", function()
     goes_on()
   end)
 
-  it("about the name of a service tells no address of its own", function()
+  -- All that the server says to a message.
+  local function said_to(message, method)
     local text
     assert.is_truthy(liar:dial(server.address))
-    liar:send(liar:typed(nil, {}), function(event)
+    message.method = method
+    liar:send(message, function(event)
       text = ffi.string(event.pointer, event.length)
     end)
     assert.is_true(liar:until_true(function() return text end))
-    assert.matches("there is no service", text)
-    assert.is_nil(text:find("0x", 1, true))
+    return text
+  end
+
+  it("about the name of a service tells no address of its own", function()
+    for _, name in ipairs { {}, { {} }, 3LL, 2.5, true, "x\0" } do
+      local text = said_to(liar:typed(nil, name), 0)
+      assert.matches("there is no service", text)
+      assert.is_nil(text:find("0x", 1, true), text)
+    end
+    assert.matches("there is no service", said_to(liar:typed(nil), 0))
+  end)
+
+  it("that a handler raises tells no address of its own", function()
+    server:serve { name = "raising", version = 1, methods = {
+      again = function(x) error(x) end,
+      coded = function(x) error { message = x, code = x } end,
+      deep = function(x) string.gsub("a", "a", function() error(x) end) end,
+      made = function(x) error(x and function() end or print) end,
+    } }
+    local proxy = during(function()
+      return client:proxy("server", "raising", { timeout = 10 })
+    end)
+    for _, name in ipairs { "again", "coded", "deep", "made" } do
+      for _, x in ipairs { {}, 3LL, false } do
+        local got, err = during(function() return proxy[name](proxy, x) end)
+        assert.is_nil(got)
+        assert.equal("remote", err.kind)
+        local all = tostring(err) .. tostring(err.code)
+          .. tostring(err.traceback)
+        assert.is_nil(all:find("0x", 1, true), all)
+      end
+    end
   end)
 
   -- What a call of the liar's service gives, which answers with message.

@@ -231,6 +231,48 @@ static void nor_without_a_secret(void **state) {
   no_bit_can_be_changed("", 0);
 }
 
+/* ---- Keys ------------------------------------------------------------------ */
+
+/* Of a HELLO what has to be fresh, so that nothing that was recorded, and no key
+ * that is found later, is good for another session. */
+struct fresh {
+  uint64_t nonce;
+  uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
+};
+
+static struct fresh fresh_of(const struct side *side) {
+  struct frame f;
+  assert_true(wire_frame(side->said, side->length, &f) > 0);
+  assert_int_equal(f.type, FRAME_HELLO);
+  struct fresh fresh = {.nonce = f.hello.nonce};
+  memcpy(fresh.challenge, f.hello.challenge, sizeof fresh.challenge);
+  memcpy(fresh.public_key, f.hello.public_key, sizeof fresh.public_key);
+  return fresh;
+}
+
+static void each_handshake_has_keys_of_its_own(void **state) {
+  (void)state;
+  enum { MEETINGS = 32, ALL = 2 * MEETINGS };
+  struct fresh all[ALL];
+  struct scene s;
+  scene_open(&s, words, 0);
+  for (int i = 0; i < ALL; i += 2) {
+    meet(&s, flipped, &(struct flip){.side = -1});
+    all[i] = fresh_of(&s.side[0]);
+    all[i + 1] = fresh_of(&s.side[1]);
+    part(&s);
+  }
+  for (int i = 0; i < ALL; i++)
+    for (int k = 0; k < i; k++) {
+      assert_int_not_equal(all[i].nonce, all[k].nonce);
+      assert_memory_not_equal(all[i].challenge, all[k].challenge,
+                              HANDSHAKE_CHALLENGE);
+      assert_memory_not_equal(all[i].public_key, all[k].public_key,
+                              HANDSHAKE_KEY);
+    }
+  scene_close(&s);
+}
+
 /* ---- Frames ---------------------------------------------------------------- */
 
 /* The units of one side as they go on; UNITS: the end. Of the other side's
@@ -396,6 +438,7 @@ int main(void) {
       cmocka_unit_test(nor_where_all_is_sealed),
       cmocka_unit_test(nor_where_it_has_macs),
       cmocka_unit_test(nor_without_a_secret),
+      cmocka_unit_test(each_handshake_has_keys_of_its_own),
       cmocka_unit_test(frames_keep_their_order),
       cmocka_unit_test(nobody_is_met_by_his_own_words),
       cmocka_unit_test(nor_by_those_of_another_time),

@@ -47,7 +47,7 @@ bool hand_proof(struct hand *hand, const struct secret *secret,
 /* As somebody of this host with that name, who wants shared memory: up to the
  * place that it is sent on to; false: it was not. */
 bool hand_moves(struct hand *hand, const struct secret *secret,
-                const uint8_t name[HELLO_LOCAL]);
+                const uint8_t name[HELLO_LOCAL], uint64_t epoch);
 /* Up to both proofs; false: it was refused. */
 bool hand_proves(struct hand *hand, const struct secret *secret);
 /* All of it, as it should be, but for its own READY; false: it was refused. */

@@ -226,7 +226,7 @@ static void who_takes_all_tickets_leaves_some_to_others(void **state) {
   struct perigee_engine *other = named(name);
   for (int i = 0; i < TICKETS + MORE; i++) {
     hand_come(&hands[i], p.engine[1], true);
-    assert_int_equal(hand_moves(&hands[i], p.engine[1]->secret, name),
+    assert_int_equal(hand_moves(&hands[i], p.engine[1]->secret, name, 1),
                      i < TICKETS);
   }
   for (int i = 0; i < MORE; i++) {
@@ -234,6 +234,31 @@ static void who_takes_all_tickets_leaves_some_to_others(void **state) {
     carried_by(&p, "shm", "moved from TCP to shared memory");
   }
   for (int i = 0; i < TICKETS + MORE; i++)
+    hand_close(&hands[i]);
+  perigee_engine_close(other);
+  quiet(&p, 200);
+  pair_drop(&p);
+}
+
+/* Each time another, as it says, it takes the tickets of the others. */
+static void nobody_is_sent_on_more_often_than_there_are_tickets(void **state) {
+  (void)state;
+  enum { TICKETS = 64, CAME = 3 * TICKETS };
+  struct pair p;
+  struct hand hands[CAME];
+  uint8_t name[HELLO_LOCAL];
+  open_port(&p);
+  struct perigee_engine *other = named(name);
+  for (int i = 0; i < CAME; i++) {
+    hand_come(&hands[i], p.engine[1], true);
+    assert_true(
+        hand_moves(&hands[i], p.engine[1]->secret, name, (uint64_t)i + 1));
+  }
+  quiet(&p, 3);
+  assert_int_equal(perigee_counters(p.engine[1], NULL)->sessions, TICKETS);
+  dial(&p, NULL);
+  carried_by(&p, "shm", "moved from TCP to shared memory");
+  for (int i = 0; i < CAME; i++)
     hand_close(&hands[i]);
   perigee_engine_close(other);
   quiet(&p, 200);
@@ -363,6 +388,7 @@ int main(void) {
       cmocka_unit_test(many_move_at_once),
       cmocka_unit_test(who_was_sent_on_takes_no_place),
       cmocka_unit_test(who_takes_all_tickets_leaves_some_to_others),
+      cmocka_unit_test(nobody_is_sent_on_more_often_than_there_are_tickets),
       cmocka_unit_test(the_secret_is_proven_first),
       cmocka_unit_test(who_cannot_move_stays),
       cmocka_unit_test(but_not_where_only_memory_will_do),

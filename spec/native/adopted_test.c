@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * adopted_test.c - descriptors that nobody asked for, in bulk, and sockets that
+ * linger: to close the last of one waits, as a rule, until all was sent that
+ * nobody will ever read. Whoever gets such from a peer serves the others on.
+ */
+#include "door.h"
+#include "stranger.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "adopted.h"
+
+enum { LINGERS = 30, FLOOD = 200, MESSAGES = 40, PAGE = 4096 };
+
+/* ---- Sockets that linger ---------------------------------------------------- */
+
+/* It has sent what its other end never reads. */
+static int lingering(void) {
+  static const uint8_t bytes[64 << 10];
+  const struct linger long_time = {.l_onoff = 1, .l_linger = LINGERS};
+  struct sockaddr_in in = loopback(0);
+  socklen_t length = sizeof in;
+  int door = socket(AF_INET, SOCK_STREAM, 0);
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (bind(door, (struct sockaddr *)&in, length) != 0 || listen(door, 1) != 0 ||
+      getsockname(door, (struct sockaddr *)&in, &length) != 0 ||
+      connect(fd, (struct sockaddr *)&in, length) != 0 ||
+      accept(door, NULL, NULL) < 0)
+    _exit(1);
+  while (send(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+    ;
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time);
+  return fd;
+}
+
+static void passes(int to, const char *bytes, size_t length, int fd) {
+  say(to, bytes, length, &fd, 1);
+  close(fd);
+}
+
+/* What a child says at a Unix socket, of which it has sent all. */
+typedef void attack(int to);
+
+static pid_t attacked_by(attack *says, const struct sockaddr_un *at,
+                         socklen_t length) {
+  int told[2];
+  char word;
+  assert_int_equal(pipe(told), 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int to = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (connect(to, (const struct sockaddr *)at, length) != 0)
+      _exit(1);
+    says(to);
+    if (write(told[1], "x", 1) != 1)
+      _exit(1);
+    for (;;)
+      pause();
+  }
+  close(told[1]);
+  assert_int_equal(read(told[0], &word, 1), 1);
+  close(told[0]);
+  return pid;
+}
+
+static void part(pid_t pid) {
+  kill(pid, SIGKILL);
+  waitpid(pid, NULL, 0);
+}
+
+/* A listener that is attacked serves its friend all the while. */
+static void goes_on_beside(attack *says) {
+  struct pair p;
+  struct sockaddr_un un = {.sun_family = AF_UNIX};
+  open_for_strangers(&p);
+  memcpy(un.sun_path, p.path, sizeof p.path);
+  pid_t pid = attacked_by(says, &un, sizeof un);
+  int64_t begin = clock_now();
+  int before = descriptors();
+  until_refused(&p, 1);
+  friend_served(&p);
+  assert_true(clock_now() - begin < LINGERS * 1000 * MS / 2);
+  assert_true(descriptors() <= before);
+  part(pid);
+  close_to_strangers(&p);
+}
+
+static void unasked(int to) {
+  passes(to, "what is this?", 13, lingering());
+}
+
+static void part_of_a_frame(int to) {
+  passes(to, "x", 1, lingering());
+  shutdown(to, SHUT_WR);
+}
+
+/* The first ends the session; the others lie there. */
+static void behind_the_end(int to) {
+  unasked(to);
+  for (int i = 0; i < 8; i++)
+    unasked(to);
+}
+
+static void many_at_once(int to) {
+  int fds[16];
+  for (int i = 0; i < 16; i++)
+    fds[i] = lingering();
+  say(to, "what is this?", 13, fds, 16);
+  for (int i = 0; i < 16; i++)
+    close(fds[i]);
+}
+
+static void offered(int to) {
+  struct frame offer = {.type = FRAME_OFFER};
+  int fds[2] = {lingering(), lingering()};
+  uint64_t words[3] = {65536, 8 << 20, 0};
+  offer.offer.length = sizeof words;
+  offer.offer.fd_count = 2;
+  memcpy(offer.offer.bytes, words, sizeof words);
+  say_hello(to);
+  say_frame(to, &offer, fds, 2);
+  close(fds[0]);
+  close(fds[1]);
+}
+
+static void who_gets_sockets_that_linger_does_not_wait(void **state) {
+  static attack *const attacks[] = {unasked, part_of_a_frame, behind_the_end,
+                                    many_at_once, offered};
+  (void)state;
+  for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
+    goes_on_beside(attacks[i]);
+}
+
+/* ---- In bulk ----------------------------------------------------------------- */
+
+static void floods(int to) {
+  int fds[FLOOD];
+  char control[CMSG_SPACE(sizeof fds)] = {0};
+  struct iovec v = {(void *)(uintptr_t) "what?", 5};
+  struct msghdr m = {.msg_iov = &v,
+                     .msg_iovlen = 1,
+                     .msg_control = control,
+                     .msg_controllen = sizeof control};
+  struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+  *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+                        .cmsg_type = SCM_RIGHTS,
+                        .cmsg_len = CMSG_LEN(sizeof fds)};
+  int null = open("/dev/null", O_RDONLY);
+  for (int i = 0; i < FLOOD; i++)
+    fds[i] = null;
+  memcpy(CMSG_DATA(c), fds, sizeof fds);
+  for (int i = 0; i < MESSAGES; i++)
+    sendmsg(to, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void descriptors_in_bulk_are_not_kept(void **state) {
+  (void)state;
+  goes_on_beside(floods);
+}
+
+/* Each has begun a frame, and sent as many as may be. */
+static void the_last_descriptors_are_no_strangers(void **state) {
+  (void)state;
+  enum { CAME = HELLOS, LEFT = 50, EACH = 4 };
+  struct pair p;
+  struct rlimit all, few;
+  struct perigee_session *late[2];
+  int came[CAME], null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const int nulls[EACH] = {null, null, null, null};
+  const struct frame f = good_hello();
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  uint32_t length = wire_encode(&f, bytes);
+  open_for_strangers(&p);
+  getrlimit(RLIMIT_NOFILE, &all);
+  few = (struct rlimit){(rlim_t)descriptors() + CAME + LEFT, all.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+  for (int i = 0; i < CAME; i++) {
+    came[i] = visit(&p);
+    say(came[i], bytes, length / 2, nulls, EACH);
+    quiet(&p, 300); /* it is heard */
+  }
+  pair_dial(&p, late);
+  for (int i = 0; i < CAME; i++)
+    close(came[i]);
+  setrlimit(RLIMIT_NOFILE, &all);
+  close(null);
+  quiet(&p, 200);
+  pair_drop(&p);
+}
+
+/* ---- What is memory ------------------------------------------------------------ */
+
+static void only_sealed_memory_is_that(void **state) {
+  (void)state;
+  uint64_t length = 0;
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW, pipes[2];
+  int memory = memfd_create("spec", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_int_equal(ftruncate(memory, PAGE), 0);
+  assert_false(adopted_memory(memory, seals, &length));
+  assert_int_equal(fcntl(memory, F_ADD_SEALS, seals), 0);
+  assert_true(adopted_memory(memory, seals, &length));
+  assert_int_equal(length, PAGE);
+  assert_int_equal(pipe(pipes), 0);
+  int others[] = {open("/dev/shm", O_RDONLY | O_DIRECTORY), /* tmpfs, too */
+                  open("/dev/null", O_RDONLY), open("/dev/shm", O_PATH),
+                  pipes[0], socket(AF_UNIX, SOCK_STREAM, 0)};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    assert_false(adopted_memory(others[i], seals, &length));
+    close(others[i]);
+  }
+  close(pipes[1]);
+  close(memory);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(who_gets_sockets_that_linger_does_not_wait),
+      cmocka_unit_test(descriptors_in_bulk_are_not_kept),
+      cmocka_unit_test(the_last_descriptors_are_no_strangers),
+      cmocka_unit_test(only_sealed_memory_is_that),
+  };
+  return cmocka_run_group_tests_name("adopted", tests, NULL, NULL);
+}
