@@ -2,46 +2,35 @@
 --- Making LuaJIT's collector keep up with what decoding allocates.
 --
 -- Of itself it does one step for each value that is decoded, however large that
--- is: heaps of 300 MB came of calls of 1 MB. So whoever decodes notes down how
--- many bytes came, and what was allocated since is owed: for each KiB one step,
--- which costs 0 to 10 ns for each byte, and mostly saves as much, as the next
--- values lie where others were. What is owed is paid by and by, as long as the
--- time lasts that there is for it.
+-- is: heaps of 300 MB came of calls of 1 MB. So who decodes says so, and what
+-- was allocated since is owed: for each KiB one step, which costs 0 to 10 ns for
+-- each byte that came, and mostly saves as much, as the next values lie where
+-- others were. It is paid by and by, so that it holds nobody up for long.
 local native = require "perigee.native"
 
-local clock, count = native.clock, collectgarbage
+local clock, collect = native.clock, collectgarbage
 local M = {}
 
-local DUE = 2 ^ 14                      -- bytes that are noted down
+local DUE = 2 ^ 14                      -- bytes that came
 local WHILE = 1e5                       -- nanoseconds that paying takes, about
--- A step sweeps 40 objects for each 10 of this: at LuaJIT's 200 it can take a
--- third of a millisecond. So while we pay, steps are shorter, and more.
-local SHORT, USUAL = 40, 200
-local STEPS = USUAL / SHORT             -- for each KiB
 
-local came, counted, owed = 0, count "count", 0
+local came, counted, owed = 0, collect "count", 0
 
 local function owe()
-  local now = count "count"
-  if now > counted then owed = owed + (now - counted) * STEPS end
-  came, counted = 0, now
-end
-
-local function pay()
-  local enough = clock() + WHILE
-  repeat
-    owed = owed - 1
-    if count("step", 0) then owed = 0 end -- that was a whole cycle
-  until owed <= 0 or clock() >= enough
-  counted = count "count"
+  local count = collect "count"
+  if count > counted then owed = owed + count - counted end
+  came, counted = 0, count
 end
 
 --- Pays some of what is owed: true if there is more.
 function M.pay()
   if owed <= 0 then return false end
-  local usual = count("setstepmul", SHORT)
-  pay()
-  count("setstepmul", usual)
+  local enough = clock() + WHILE
+  repeat
+    owed = owed - 1
+    if collect("step", 0) then owed = 0 end -- that was a whole cycle
+  until owed <= 0 or clock() >= enough
+  counted = collect "count"
   return owed > 0
 end
 
@@ -53,5 +42,8 @@ function M.note(length)
     M.pay()
   end
 end
+
+--- Takes note of a portion, after which pay is called by and by.
+M.owe = owe
 
 return M

@@ -85,9 +85,8 @@ end
 
 -- True while there is more; or false, or nil and why it cannot be decoded.
 local function portion(d)
-  local before = d.at
   local fine, more = pcall(run, d, now() + PORTION)
-  collector.note(d.at - before)
+  collector.owe()
   if fine then return more end
   return nil, errors.shown(more)
 end
