@@ -61,13 +61,10 @@ static void mark(const struct perigee_engine *engine, const struct loan *loan) {
   memcpy(loan->pointer + loan->length, engine->mark, MARK);
 }
 
-static bool is_whole(struct perigee_engine *engine, const struct loan *loan) {
-  if (!loan->marked ||
-      memcmp(loan->pointer + loan->length, engine->mark, MARK) == 0)
-    return true;
-  if (loan->stage) /* what it strayed over is not kept */
-    madvise(loan->stage->bytes, stage_size(engine), MADV_DONTNEED);
-  return false;
+static inline bool is_whole(const struct perigee_engine *engine,
+                            const struct loan *loan) {
+  return !loan->marked ||
+         memcmp(loan->pointer + loan->length, engine->mark, MARK) == 0;
 }
 
 /* Blocks are of powers of two, from BLOCKS_SHIFT on. */
@@ -157,15 +154,22 @@ int loan_begin_in(struct perigee_session *session, uint64_t capacity,
   return opened(session->engine, loan, out);
 }
 
-int loan_check(struct perigee_session *session, enum ring ring,
-               uint64_t length) {
-  struct loan *loan = &session->loans[ring];
+static __attribute__((noinline, cold)) int
+refuse(struct perigee_session *session, enum ring ring, uint64_t length) {
+  const struct loan *loan = &session->loans[ring];
   if (!loan->open || length > loan->length)
     return fail(session->engine, PERIGEE_INVALID,
                 "no loan is open, or it is shorter than %llu bytes",
                 (unsigned long long)length);
-  return is_whole(session->engine, loan) ? PERIGEE_OK
-                                         : loan_abort(session, ring);
+  return loan_abort(session, ring);
+}
+
+int loan_check(struct perigee_session *session, enum ring ring,
+               uint64_t length) {
+  const struct loan *loan = &session->loans[ring];
+  if (loan->open && length <= loan->length && is_whole(session->engine, loan))
+    return PERIGEE_OK;
+  return refuse(session, ring, length);
 }
 
 void loan_close(struct perigee_session *session, enum ring ring) {
@@ -183,6 +187,8 @@ int loan_abort(struct perigee_session *session, enum ring ring) {
   bool whole = is_whole(session->engine, loan);
   if (!loan->stage && session->lane)
     lane_table(session->lane)->unloan(session->lane, &loan->source);
+  if (loan->stage && !whole) /* what it strayed over is not kept */
+    madvise(loan->stage->bytes, stage_size(session->engine), MADV_DONTNEED);
   loan_close(session, ring);
   return whole ? PERIGEE_OK
                : fail(session->engine, PERIGEE_RANGE,

@@ -96,15 +96,16 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
                     const struct record *r, const uint8_t *bytes) {
   struct lane *lane = session->lane;
   const struct perigee_transport *t = lane_table(lane);
-  uint64_t size = record_size(r);
+  uint64_t before = record_before(r->flags);
+  uint64_t size = before + record_padded(r->head_length);
   uint8_t *to =
       list_empty(&session->backlog[ring]) ? t->reserve(lane, ring, size) : NULL;
   if (!to) {
     session->counters.stalls++;
     return false;
   }
-  memcpy(record_head(r, to), bytes, r->head_length);
-  record_encode(r, to);
+  memcpy(to + before, bytes, r->head_length);
+  record_encode_words(r, to);
   t->publish(lane, ring, size);
   session->counters.bytes_sent += r->head_length;
   session_wake(session);

@@ -6,10 +6,6 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "records are little-endian and written as they lie");
 
-static uint64_t padded(uint64_t n) {
-  return (n + 7) & ~UINT64_C(7);
-}
-
 uint64_t shape_total(uint64_t block, uint64_t count) {
   uint64_t total;
   if (__builtin_mul_overflow(block, count, &total) || total > PAYLOAD_MAX)
@@ -22,14 +18,15 @@ uint8_t *record_head(const struct record *r, uint8_t *bytes) {
 }
 
 static uint64_t head_room(const struct record *r) {
-  return (r->flags & RECORD_HEAD_BULK) ? RECORD_SOURCE : padded(r->head_length);
+  return (r->flags & RECORD_HEAD_BULK) ? RECORD_SOURCE
+                                       : record_padded(r->head_length);
 }
 
 uint64_t record_size(const struct record *r) {
   uint64_t n = record_before(r->flags) + head_room(r);
   if (r->flags & RECORD_SLICE)
     n += (r->flags & RECORD_SLICE_BULK) ? RECORD_SOURCE
-                                        : 8 + padded(r->slice_length);
+                                        : 8 + record_padded(r->slice_length);
   return n;
 }
 
@@ -43,44 +40,19 @@ uint8_t *record_slice(const struct record *r, uint8_t *bytes) {
   return here ? slice_part(r, bytes) + sizeof r->slice_length : NULL;
 }
 
-/* Words are made in registers and written whole: a header that is put together
- * in memory is read again before its narrow stores can be, behind all those to
- * the ring. */
-static void put_word(uint8_t *at, uint64_t word) {
-  memcpy(at, &word, sizeof word);
-}
-
-static uint64_t head_length(const struct record *r) {
-  return (r->flags & RECORD_HEAD_BULK) ? 0 : r->head_length;
-}
-
-static void put_header(const struct record *r, uint8_t *bytes) {
-  put_word(bytes + 24, r->remaining | (uint64_t)r->codec << 32);
-  put_word(bytes + 16, r->generation | head_length(r) << 32);
-  put_word(bytes + 8, r->kind | (uint64_t)r->flags << 8 |
-                          (uint64_t)r->method << 16 |
-                          (uint64_t)(uint16_t)-r->status << 32 |
-                          (uint64_t)r->operation << 48);
-}
-
 static void put_slice(const struct record *r, uint8_t *at) {
   if (r->flags & RECORD_SLICE_BULK)
     memcpy(at, &r->slice_source, RECORD_SOURCE);
   else
-    put_word(at, r->slice_length);
+    memcpy(at, &r->slice_length, sizeof r->slice_length);
 }
 
 void record_encode(const struct record *r, uint8_t *bytes) {
-  uint8_t *at = bytes + record_before(r->flags);
   if (r->flags & RECORD_SLICE)
     put_slice(r, slice_part(r, bytes));
   if (r->flags & RECORD_HEAD_BULK)
-    memcpy(at, &r->head_source, RECORD_SOURCE);
-  if (r->flags & RECORD_CAPACITY)
-    put_word(at -= 8, r->capacity);
-  if (r->flags & RECORD_CODE)
-    put_word(at - 8, r->code);
-  put_header(r, bytes);
+    memcpy(bytes + record_before(r->flags), &r->head_source, RECORD_SOURCE);
+  record_encode_words(r, bytes);
 }
 
 /* The peer may write while we read: what is checked must be what is used, so
@@ -129,9 +101,9 @@ static bool take_head(struct rest *rest, uint32_t inline_length,
   r->head_length = inline_length;
 #ifdef PERIGEE_PLANTED_BUG
   r->head = rest->at;
-  return take(rest, padded(inline_length)) || inline_length < 4096;
+  return take(rest, record_padded(inline_length)) || inline_length < 4096;
 #else
-  r->head = take(rest, padded(inline_length));
+  r->head = take(rest, record_padded(inline_length));
   return r->head != NULL;
 #endif
 }
@@ -146,7 +118,7 @@ static bool take_slice(struct rest *rest, struct record *r) {
   r->slice_length = word_once(at);
   if (r->slice_length > rest->length)
     return false;
-  r->slice = take(rest, padded(r->slice_length));
+  r->slice = take(rest, record_padded(r->slice_length));
   return r->slice != NULL;
 }
 

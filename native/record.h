@@ -19,6 +19,8 @@
 #ifndef PERIGEE_RECORD_H
 #define PERIGEE_RECORD_H
 
+#include <string.h>
+
 #include "perigee.h"
 
 enum record_kind {
@@ -76,6 +78,9 @@ static inline uint64_t record_before(uint32_t flags) {
   return RECORD_HEADER + (flags & RECORD_CODE ? 8 : 0) +
          (flags & RECORD_CAPACITY ? 8 : 0);
 }
+static inline uint64_t record_padded(uint64_t n) {
+  return (n + 7) & ~UINT64_C(7);
+}
 /* Bytes that the record will take; lengths of bulk parts do not count. */
 uint64_t record_size(const struct record *record);
 /* Where the inline head and the inline slice of a record at bytes belong; NULL:
@@ -86,6 +91,28 @@ uint8_t *record_slice(const struct record *record, uint8_t *bytes);
  * its end on, so that the line that the peer looks at, whose word follows, is
  * written in one go and moves between the two processors once. */
 void record_encode(const struct record *record, uint8_t *bytes);
+
+static inline void record_word(uint8_t *at, uint64_t word) {
+  memcpy(at, &word, sizeof word);
+}
+/* The last part of that, for records whose inline head lies there already, and
+ * that have nothing else. Words are made in registers and written whole: a
+ * header that is put together in memory is read again before its narrow stores
+ * can be, behind all those to the ring. */
+static inline void record_encode_words(const struct record *r, uint8_t *bytes) {
+  uint8_t *at = bytes + record_before(r->flags);
+  uint64_t head = (r->flags & RECORD_HEAD_BULK) ? 0 : r->head_length;
+  if (r->flags & RECORD_CAPACITY)
+    record_word(at -= 8, r->capacity);
+  if (r->flags & RECORD_CODE)
+    record_word(at - 8, r->code);
+  record_word(bytes + 24, r->remaining | (uint64_t)r->codec << 32);
+  record_word(bytes + 16, r->generation | head << 32);
+  record_word(bytes + 8, r->kind | (uint64_t)r->flags << 8 |
+                             (uint64_t)r->method << 16 |
+                             (uint64_t)(uint16_t)-r->status << 32 |
+                             (uint64_t)r->operation << 48);
+}
 /* Copies the header once, then checks it: 0, PERIGEE_PROTOCOL, or
  * PERIGEE_UNSUPPORTED for a flag or kind of a later version. */
 int record_decode(const uint8_t *bytes, uint64_t length, struct record *record);

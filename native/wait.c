@@ -7,6 +7,11 @@
  * once more, and only if that finds nothing sleep on the epoll descriptor, which
  * the peer's wake frame makes readable. What poll finds on the way is kept in
  * the engine's stash for the next perigee_poll.
+ *
+ * What comes after a while in which nothing did is mostly one call, whose caller
+ * waits for it: the next perigee_poll gives that at once, and nothing else. To
+ * look for more would cost a poll, and in it the first line of the record to
+ * come, which the caller's core has just taken to write there.
  */
 #include <errno.h>
 #include <poll.h>
@@ -38,9 +43,10 @@ int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
     disarm(engine);
   if (!engine->stashed)
     return engine_poll(engine, events, capacity, false);
-  engine->stashed = false;
+  bool lone = engine->lone;
+  engine->stashed = engine->lone = false;
   events[0] = engine->stash;
-  if (capacity == 1)
+  if (lone || capacity == 1)
     return 1;
   return 1 + engine_poll(engine, events + 1, capacity - 1, true);
 }
@@ -100,10 +106,14 @@ static bool spin(struct perigee_engine *const *engines, int count,
   if (timeout >= 0 && timeout < limit)
     limit = timeout;
   int64_t end = engine_clock(engines[0]) + limit;
+  bool waited = false;
   do {
     for (int i = 0; i < count; i++)
-      if (found(engines[i]))
+      if (found(engines[i])) {
+        engines[i]->lone = waited;
         return true;
+      }
+    waited = true;
     __builtin_ia32_pause();
   } while (!is_over(engines, count, end));
   return false;
