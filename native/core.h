@@ -323,6 +323,7 @@ struct perigee_engine {
   uint32_t idle;   /* polls since the clock was read */
   int64_t now, sockets_at;
   uint64_t budget;   /* bytes that this poll may still copy */
+  uint64_t asked;    /* by requests that it has read: of long replies */
   uint64_t progress; /* anything at all that happened, counted */
   struct node ready; /* operations with an event */
   uint32_t ready_count;

@@ -279,6 +279,7 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   engine->room = capacity;
   engine->filled = 0;
   engine->budget = BUDGET;
+  engine->asked = 0;
   engine->keep = keep;
   engine->copying = false;
   engine->counters.polls++;

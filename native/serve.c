@@ -332,6 +332,8 @@ static void serve_request(struct operation *op, const struct record *r) {
     op->flags |= PERIGEE_HELD;
   op->slice = r->slice_length;
   op->value = r->capacity;
+  if (UNLIKELY(r->capacity > op->session->eager))
+    op->engine->asked += r->capacity;
   int status = check_request(op, r);
   if (status == 1 && (status = room_take(op)) == PERIGEE_OK)
     status = op->bulky ? pull_head(op, r->head_source) : head_inline(op, r);

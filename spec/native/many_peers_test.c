@@ -12,8 +12,7 @@
 enum { PEERS = 64, EACH = 64, TABLE = 1024 };
 static const int64_t PATIENCE = 10000; /* ms */
 
-static const struct variant tcp = {"tcp", "tcp", "host", 1, NULL},
-                            shm = {"shm", "shm", "host", 1, NULL};
+static const struct variant tcp = {"tcp", "tcp", "host", 1, NULL};
 
 struct crowd {
   struct pair p; /* 0: who is honest, 1: the server */
@@ -226,27 +225,6 @@ static void the_modest_give_nothing(void **state) {
   crowd_close(&c);
 }
 
-/* What each end brings on takes time, for which others wait. */
-static void a_poll_tells_of_few_ends(void **state) {
-  enum { SESSIONS = 40, FEW = 8 };
-  struct pair p;
-  struct perigee_session *session[2];
-  struct perigee_event e[SESSIONS];
-  int lost = 0;
-  pair_open(&p, *state);
-  for (int i = 1; i < SESSIONS; i++)
-    pair_dial(&p, session);
-  perigee_engine_close(p.engine[0]);
-  int64_t end = clock_now() + PATIENCE * MS;
-  while (lost < SESSIONS && clock_now() < end) {
-    int n = perigee_poll(p.engine[1], e, SESSIONS);
-    assert_in_range(n, 0, FEW);
-    lost += n;
-  }
-  assert_int_equal(lost, SESSIONS);
-  perigee_engine_close(p.engine[1]);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(who_was_there_is_served),
@@ -255,7 +233,6 @@ int main(void) {
       cmocka_unit_test(who_gives_way_is_told),
       cmocka_unit_test(who_hears_no_refusal_loses_the_session),
       cmocka_unit_test(the_modest_give_nothing),
-      OVER(shm, a_poll_tells_of_few_ends),
   };
   return cmocka_run_group_tests_name("many_peers", tests, NULL, NULL);
 }
