@@ -113,3 +113,17 @@ bool looked_up(struct perigee_engine *engine, const char *text, int family) {
     there |= found.at[i].any.sa_family == family;
   return there;
 }
+
+bool say_segment(struct perigee_session *session, uint32_t segment,
+                 uint32_t there, int fd) {
+  const uint32_t word[] = {segment, there};
+  return session->lane->options.hand(session, word, sizeof word, fd);
+}
+
+uint32_t segments_said(const struct perigee_session *session) {
+  return session->lane->said;
+}
+
+uint64_t segment_bytes(const struct perigee_session *session) {
+  return session->lane->segment;
+}
