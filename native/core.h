@@ -297,6 +297,7 @@ struct ebb {
   struct node keepers;  /* sessions whose lanes keep memory for blocks */
   uint32_t count;       /* of them */
   uint32_t ended, seen; /* sessions since malloc was asked; at the last look */
+  bool trim;            /* it is to be */
 };
 
 /* Operations that are handed out first, and free bytes of the pool that stay. */
@@ -420,9 +421,10 @@ void pool_give(struct perigee_engine *engine, uint8_t *block);
 bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most,
                  uint64_t bytes);
 /* ---- ebb.c: memory that nobody uses any more ---------------------------- */
-void ebb_begin(struct perigee_engine *engine); /* there is some, perhaps */
-void ebb_ended(struct perigee_engine *engine); /* of a session */
-void ebb_due(struct perigee_engine *engine);   /* its timer is */
+void ebb_begin(struct perigee_engine *engine);  /* there is some, perhaps */
+void ebb_ended(struct perigee_engine *engine);  /* of a session */
+void ebb_sleeps(struct perigee_engine *engine); /* it is about to */
+void ebb_due(struct perigee_engine *engine);    /* its timer is */
 /* The session's lane keeps some for blocks; it is no more, or another. */
 void ebb_keeps(struct perigee_session *session);
 void ebb_forget(struct perigee_session *session);

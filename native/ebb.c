@@ -9,7 +9,9 @@
  *   lanes          what they keep for blocks, if none was used between two looks
  *   operations     the end of their table, where none is in use: low ones are
  *                  handed out first (operation.c)
- *   malloc's       what it keeps of sessions, once few more of them end
+ *   malloc's       what it keeps of sessions, once few more of them end. That is
+ *                  one call, however long it takes: so it is made before a
+ *                  sleep, when nobody waits, or, if there is none, one look later
  *
  * So what is in use by turns stays, and a second after a flood little is left.
  */
@@ -72,13 +74,25 @@ static bool table_ebbs(struct perigee_engine *engine) {
   return n == OPERATIONS;
 }
 
+static void trim(struct ebb *e) {
+  malloc_trim(0);
+  e->ended = 0;
+  e->trim = false;
+}
+
 static void heap_ebbs(struct perigee_engine *engine) {
   struct ebb *e = &engine->ebb;
-  if (e->ended >= MANY && e->ended - e->seen < RUSH) {
-    malloc_trim(0);
-    e->ended = 0;
-  }
+  bool calm = e->ended >= MANY && e->ended - e->seen < RUSH;
+  if (e->trim)
+    trim(e);
+  else
+    e->trim = calm;
   e->seen = e->ended;
+}
+
+void ebb_sleeps(struct perigee_engine *engine) {
+  if (engine->ebb.trim)
+    trim(&engine->ebb);
 }
 
 static void set(struct perigee_engine *engine, int64_t pause) {
