@@ -248,3 +248,27 @@ uint64_t blocks_idle(struct blocks *blocks, uint64_t keep, uint64_t *offset) {
   *offset = block_offset(blocks, block);
   return order_size(order);
 }
+
+void blocks_cool(struct blocks *blocks, uint64_t from, uint64_t to) {
+  const uint64_t least = order_size(0);
+  for (; from < to && from < blocks->bump; from += least) {
+    struct block *block = block_at(blocks, from);
+    if (block->state != WARM)
+      continue;
+    unsigned order = block->order;
+    unlink_block(blocks, block);
+    push(blocks, block, order, COLD);
+  }
+}
+
+uint64_t blocks_keep(struct blocks *blocks, uint32_t look) {
+  if (blocks->look == look)
+    return blocks->keep;
+  uint64_t idle = blocks->low < blocks->before ? blocks->low : blocks->before;
+  uint64_t spare = blocks->low / 2 > idle ? blocks->low / 2 : idle;
+  blocks->keep = blocks->warm - spare;
+  blocks->before = blocks->low;
+  blocks->low = blocks->warm;
+  blocks->look = look;
+  return blocks->keep;
+}

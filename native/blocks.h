@@ -33,8 +33,11 @@ struct blocks {
   uint64_t limit;      /* of bytes live */
   uint64_t live;       /* bytes */
   uint64_t warm;       /* bytes free that have been used */
-  uint64_t low;        /* of those the least since its owner set it to that */
-  uint64_t bump;       /* offset of the space never handed out */
+  uint64_t low;        /* of those the least since the last look, */
+  uint64_t before;     /* and between the two before it */
+  uint64_t keep;       /* bytes, since then */
+  uint32_t look;
+  uint64_t bump;                    /* offset of the space never handed out */
   uint32_t lists[2][BLOCKS_ORDERS]; /* warm, cold: index + 1 of the first */
   uint32_t filled[2];               /* bit for each order that has any */
   bool joined;                      /* since the last give: nothing to join */
@@ -61,6 +64,15 @@ void blocks_note(struct blocks *blocks, uint64_t offset,
                  struct blocks_note note);
 /* Zeros where no live block begins. */
 struct blocks_note blocks_noted(const struct blocks *blocks, uint64_t offset);
+
+/* Free blocks that begin there are cold: the caller has given back their pages.
+ */
+void blocks_cool(struct blocks *blocks, uint64_t from, uint64_t to);
+
+/* Warm bytes that are worth keeping: all but those that nobody took between the
+ * last looks, which are numbered. Half of them at the first, the rest at the
+ * second. */
+uint64_t blocks_keep(struct blocks *blocks, uint32_t look);
 
 /* While more than keep bytes are warm: makes one free block cold and returns
  * its size and offset, for its pages to be punched out. 0: none. */

@@ -177,10 +177,19 @@ void choice_considered(const struct perigee_session *s, char *text,
 
 static void tell(struct perigee_session *s, const void *bytes,
                  uint32_t length) {
-  struct frame f = {.type = FRAME_LANE, .lane = {.length = length}};
+  struct frame f = {.type = FRAME_LANE, .lane = {.length = (uint16_t)length}};
   memcpy(f.lane.bytes, bytes, length);
   if (s->state != PERIGEE_SESSION_ENDED)
     session_send(s, &f, NULL, 0);
+}
+
+static bool hand(struct perigee_session *s, const void *bytes, uint32_t length,
+                 int fd) {
+  struct frame f = {.type = FRAME_LANE,
+                    .lane = {.length = (uint16_t)length, .fds = fd >= 0}};
+  memcpy(f.lane.bytes, bytes, length);
+  return s->state != PERIGEE_SESSION_ENDED &&
+         session_tell(s, &f, &fd, f.lane.fds) == PERIGEE_OK;
 }
 
 /* Faults were asked for: the new lane has them from the beginning. */
@@ -224,7 +233,10 @@ int hello_open(struct perigee_session *s, struct offer *offer,
                               .stir = turns_stir,
                               .watch = lane_watch,
                               .close = lane_close,
-                              .tell = tell};
+                              .tell = tell,
+                              .hand = hand,
+                              .keeps = ebb_keeps,
+                              .look = &s->engine->ebb.look};
   status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)
     status = s->transport->open(&lane, &s->lane, offer, reason);

@@ -252,6 +252,7 @@ struct perigee_session {
   struct node recvs, recv_imms, sends;
   struct node replied;  /* replies that wait for their caller's mark, */
   struct node lender;   /* then in engine->lenders */
+  struct node keeper;   /* in engine->ebb.keepers */
   struct node granted;  /* in engine->granted, if told of a region, ever */
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
@@ -301,7 +302,13 @@ struct refusals {
 /* Of memory that goes back to the system (ebb.c). */
 struct ebb {
   struct timer timer;
+  bool soon;            /* it is due for more of the last look, */
+  uint32_t look;        /* by its number, */
+  uint32_t left;        /* which so many keepers did not have yet */
+  struct node keepers;  /* sessions whose lanes keep memory for blocks */
+  uint32_t count;       /* of them */
   uint32_t ended, seen; /* sessions since malloc was asked; at the last look */
+  bool trim;            /* it is to be */
 };
 
 /* Operations that are handed out first, and free bytes of the pool that stay. */
@@ -423,13 +430,18 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout);
 /* Private blocks for what arrives and nobody named a place for. */
 uint8_t *pool_take(struct perigee_session *session, uint64_t length);
 void pool_give(struct perigee_engine *engine, uint8_t *block);
-/* Gives free blocks back to the system, at most so many, while more than keep
- * bytes are warm; true: more are. */
-bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most);
+/* Gives free blocks back to the system, while more than keep bytes are warm; at
+ * most so many, and so many bytes and one block more. True: more are. */
+bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most,
+                 uint64_t bytes);
 /* ---- ebb.c: memory that nobody uses any more ---------------------------- */
-void ebb_begin(struct perigee_engine *engine); /* there is some, perhaps */
-void ebb_ended(struct perigee_engine *engine); /* of a session */
-void ebb_due(struct perigee_engine *engine);   /* its timer is */
+void ebb_begin(struct perigee_engine *engine);  /* there is some, perhaps */
+void ebb_ended(struct perigee_engine *engine);  /* of a session */
+void ebb_sleeps(struct perigee_engine *engine); /* it is about to */
+void ebb_due(struct perigee_engine *engine);    /* its timer is */
+/* The session's lane keeps some for blocks; it is no more, or another. */
+void ebb_keeps(struct perigee_session *session);
+void ebb_forget(struct perigee_session *session);
 /* Copies into memory that stays until the next poll, or NULL. */
 uint8_t *scratch_copy(struct perigee_engine *, const uint8_t *, uint64_t);
 struct part *part_take(struct perigee_engine *engine);

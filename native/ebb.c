@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ebb.c - what a flood leaves behind goes back to the system, in small steps on
- * a timer that runs only while there is something to look at:
+ * ebb.c - what a flood leaves behind goes back to the system, by looks on a timer
+ * that runs only while there is something to look at, and in steps that are
+ * short (some milliseconds at most), SOON one after the other:
  *
- *   the pool       half of the free blocks that nobody took since the last look
+ *   the pool       free blocks that nobody took between two looks, and half of
+ *                  those that nobody took since the last
+ *   lanes          what they keep for blocks, if none was used between two looks
  *   operations     the end of their table, where none is in use: low ones are
  *                  handed out first (operation.c)
- *   malloc's       what it keeps of sessions, once few more of them end
+ *   malloc's       what it keeps of sessions, once few more of them end. That is
+ *                  one call, however long it takes: so it is made before a
+ *                  sleep, when nobody waits, or, if there is none, one look later
  *
  * So what is in use by turns stays, and a second after a flood little is left.
  */
@@ -15,17 +20,34 @@
 
 #include "core.h"
 
-/* Blocks and operations of a step; ended sessions that are worth a look at all
- * that malloc has, and so many between two looks that it had better wait. */
-enum { BLOCKS = 512, OPERATIONS = 4096, MANY = 64, RUSH = 32, PAGE = 4096 };
-static const int64_t EVERY = 200 * 1000000, SOON = 10 * 1000000; /* ns */
+/* Of a step: blocks, operations, lanes. Ended sessions that are worth a look at
+ * all that malloc has, and so many between two looks that it had better wait. */
+enum { BLOCKS = 512, OPERATIONS = 4096, LANES = 256, MANY = 64, RUSH = 32 };
+enum { PAGE = 4096, BYTES = 8 << 20 };
+static const int64_t EVERY = 250 * 1000000, SOON = 5 * 1000000; /* ns */
 
 static bool pool_ebbs(struct perigee_engine *engine) {
   struct blocks *pool = &engine->pool;
-  uint64_t keep = pool->warm - pool->low / 2;
-  bool more = pool->low > POOL_LOW && pool_shrink(engine, keep, BLOCKS);
-  pool->low = pool->warm;
-  return more;
+  uint64_t keep = blocks_keep(pool, engine->ebb.look);
+  return pool->warm > POOL_LOW && pool_shrink(engine, keep, BLOCKS, BYTES);
+}
+
+/* Each has each look once, in several steps if it has to be. */
+static bool lanes_ebb(struct perigee_engine *engine) {
+  struct ebb *e = &engine->ebb;
+  for (int n = 0; n < LANES && e->left > 0 && e->count > 0; n++, e->left--) {
+    struct perigee_session *s =
+        CONTAINER(e->keepers.next, struct perigee_session, keeper);
+    bool open = s->state == PERIGEE_SESSION_OPEN;
+    enum ebb_left left = open ? lane_table(s->lane)->ebb(s->lane) : EBB_NOTHING;
+    if (left == EBB_MORE)
+      return true;
+    list_remove(&s->keeper);
+    list_append(&e->keepers, &s->keeper);
+    if (left == EBB_NOTHING)
+      ebb_forget(s);
+  }
+  return e->left > 0 && e->count > 0;
 }
 
 /* Its number starts again where it was: no reply to an older one fits it. */
@@ -52,13 +74,25 @@ static bool table_ebbs(struct perigee_engine *engine) {
   return n == OPERATIONS;
 }
 
+static void trim(struct ebb *e) {
+  malloc_trim(0);
+  e->ended = 0;
+  e->trim = false;
+}
+
 static void heap_ebbs(struct perigee_engine *engine) {
   struct ebb *e = &engine->ebb;
-  if (e->ended >= MANY && e->ended - e->seen < RUSH) {
-    malloc_trim(0);
-    e->ended = 0;
-  }
+  bool calm = e->ended >= MANY && e->ended - e->seen < RUSH;
+  if (e->trim)
+    trim(e);
+  else
+    e->trim = calm;
   e->seen = e->ended;
+}
+
+void ebb_sleeps(struct perigee_engine *engine) {
+  if (engine->ebb.trim)
+    trim(&engine->ebb);
 }
 
 static void set(struct perigee_engine *engine, int64_t pause) {
@@ -69,7 +103,24 @@ void ebb_begin(struct perigee_engine *engine) {
   if (engine->ebb.timer.next)
     return;
   engine->pool.low = engine->pool.warm;
+  engine->ebb.soon = false;
   set(engine, EVERY);
+}
+
+void ebb_keeps(struct perigee_session *s) {
+  struct ebb *e = &s->engine->ebb;
+  if (s->keeper.next)
+    return;
+  list_append(&e->keepers, &s->keeper);
+  e->count++;
+  ebb_begin(s->engine);
+}
+
+void ebb_forget(struct perigee_session *s) {
+  if (!s->keeper.next)
+    return;
+  list_remove(&s->keeper);
+  s->engine->ebb.count--;
 }
 
 void ebb_ended(struct perigee_engine *engine) {
@@ -77,13 +128,22 @@ void ebb_ended(struct perigee_engine *engine) {
     ebb_begin(engine);
 }
 
-void ebb_due(struct perigee_engine *engine) {
-  bool more = pool_ebbs(engine);
-  more |= table_ebbs(engine);
+static void look(struct perigee_engine *engine) {
+  engine->ebb.look++;
+  engine->ebb.left = engine->ebb.count;
   heap_ebbs(engine);
-  if (more)
+}
+
+void ebb_due(struct perigee_engine *engine) {
+  struct ebb *e = &engine->ebb;
+  if (!e->soon)
+    look(engine);
+  e->soon = pool_ebbs(engine);
+  e->soon |= table_ebbs(engine);
+  e->soon |= lanes_ebb(engine);
+  if (e->soon)
     set(engine, SOON);
-  else if (engine->pool.warm > POOL_LOW || engine->ebb.ended >= MANY ||
+  else if (engine->pool.warm > POOL_LOW || e->ended >= MANY || e->count > 0 ||
            engine->table_used > OPERATIONS_LOW)
     set(engine, EVERY);
 }

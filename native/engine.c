@@ -155,7 +155,7 @@ static void open_lists(struct perigee_engine *engine) {
       &engine->lenders,   &engine->fresh,     &engine->sessions,
       &engine->hot,       &engine->listeners, &engine->dead,
       &engine->news,      &engine->losses,    &engine->free,
-      &engine->endpoints, &engine->granted};
+      &engine->endpoints, &engine->granted,   &engine->ebb.keepers};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }
@@ -363,19 +363,28 @@ void counters_add(struct perigee_counters *to,
     t[i] += f[i];
 }
 
+static const struct perigee_counters *counters_of(struct perigee_session *s) {
+  bool open = s->state == PERIGEE_SESSION_OPEN;
+  s->counters.kept =
+      open && s->transport->kept ? s->transport->kept(s->lane) : 0;
+  return &s->counters;
+}
+
 const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,
                  const struct perigee_session *session) {
   LOOK(engine);
   if (session)
-    return &session->counters;
+    return counters_of((struct perigee_session *)(uintptr_t)session);
   struct node *n, *head = &engine->sessions;
   engine->totals = engine->counters;
   engine->totals.operations = engine->live;
+  engine->totals.kept = engine->pool.warm;
   for (n = engine->given.next; n != &engine->given; n = n->next)
     engine->totals.operations--; /* ended for everybody but us */
-  for (n = head->next; n != head; n = n->next)
-    counters_add(&engine->totals,
-                 &CONTAINER(n, struct perigee_session, node)->counters);
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    counters_add(&engine->totals, counters_of(s));
+  }
   return &engine->totals;
 }

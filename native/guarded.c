@@ -11,11 +11,16 @@ static uint64_t whole(uint64_t length) {
   return ((length + PAGE - 1) & ~(uint64_t)(PAGE - 1)) + GUARD;
 }
 
-void *guarded_map(uint64_t length, int fd) {
-  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+void *guarded_reserve(uint64_t length) {
   void *p = mmap(NULL, whole(length), PROT_NONE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
+  return p == MAP_FAILED ? NULL : p;
+}
+
+void *guarded_map(uint64_t length, int fd) {
+  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void *p = guarded_reserve(length);
+  if (!p)
     return NULL;
   if (mmap(p, length, PROT_READ | PROT_WRITE, flags | MAP_NORESERVE | MAP_FIXED,
            fd, 0) == MAP_FAILED) {

@@ -12,6 +12,8 @@
 /* length bytes to read and write: of fd, shared; or (-1) private and zeroed.
  * NULL if there are none. A child process after fork has none of it. */
 void *guarded_map(uint64_t length, int fd);
+/* The same of address space, to be mapped over. */
+void *guarded_reserve(uint64_t length);
 void guarded_unmap(void *mapped, uint64_t length);
 
 #endif

@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* Raised when anything below changes shape; Lua refuses another core. */
-enum { PERIGEE_ABI = 6 };
+enum { PERIGEE_ABI = 7 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -485,6 +485,9 @@ struct perigee_counters {
   uint64_t pooled;          /* bytes of pooled blocks now (engine) */
   uint64_t refused;         /* hellos refused (engine) */
   uint64_t polls;           /* (engine) */
+  uint64_t kept;            /* bytes of blocks that nobody has now, kept for what
+                               comes next; what was not used for half a second
+                               goes back to the system */
 };
 PERIGEE_API const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,

@@ -37,9 +37,10 @@ uint8_t *pool_take(struct perigee_session *session, uint64_t length) {
   return engine->pool_memory + offset;
 }
 
-bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most) {
-  uint64_t idle, size = 1;
-  for (; most > 0 && size > 0; most--) {
+bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most,
+                 uint64_t bytes) {
+  uint64_t idle, size = 1, done = 0;
+  for (; most > 0 && size > 0 && done < bytes; most--, done += size) {
     size = blocks_idle(&engine->pool, keep, &idle);
     if (size > 0 && fabrics_forget(engine, &engine->pool_area, idle, size))
       madvise(engine->pool_memory + idle, size, MADV_DONTNEED);
@@ -57,7 +58,7 @@ void pool_give(struct perigee_engine *engine, uint8_t *block) {
   uint64_t bytes = (uint64_t)note.pages << BLOCKS_SHIFT;
   shares_unpool(engine, note.owner, bytes);
   engine->counters.pooled -= bytes;
-  pool_shrink(engine, POOL_KEEP, INT_MAX);
+  pool_shrink(engine, POOL_KEEP, INT_MAX, UINT64_MAX);
   if (engine->pool.warm > POOL_LOW)
     ebb_begin(engine);
 }

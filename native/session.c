@@ -206,6 +206,27 @@ static uint64_t may_serve(const struct perigee_session *s) {
   return newcomer ? RECORDS_A_POLL : may_serve_some(s);
 }
 
+/* Of what its payloads lie in. */
+static bool knows_all(struct perigee_session *s, const struct record *r) {
+  const struct perigee_transport *t = lane_table(s->lane);
+  bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
+  return !(head | slice) || !t->knows ||
+         ((!head || t->knows(s->lane, &r->head_source)) &&
+          (!slice || t->knows(s->lane, &r->slice_source)));
+}
+
+/* The word of it came before the record did, and lies in the socket; false: the
+ * session has ended. Who gives no word lies, and gives zeros. */
+static bool hear_of(struct perigee_session *s, const struct record *r) {
+  uint64_t before;
+  do {
+    before = s->wire.received;
+    socket_look(s);
+  } while (s->state == PERIGEE_SESSION_OPEN && s->wire.received != before &&
+           !knows_all(s, r));
+  return s->state == PERIGEE_SESSION_OPEN;
+}
+
 /* One record: 1, 0 if there is none, or a status. */
 static int poll_ring(struct perigee_session *s, enum ring ring) {
   const uint8_t *bytes;
@@ -217,6 +238,8 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
   status = record_decode(bytes, length, &record);
   if (status < 0)
     return status;
+  if (UNLIKELY(!knows_all(s, &record)) && !hear_of(s, &record))
+    return 0;
   s->engine->progress++;
   if (ring == RING_REQUEST)
     status = serve_record(s, &record);

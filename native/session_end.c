@@ -32,6 +32,7 @@ void session_back(struct perigee_session *s) {
   close_socket(s);
   wire_close(&s->wire);
   proof_forget(s);
+  ebb_forget(s);
   if (s->lane) {
     lane_table(s->lane)->close(s->lane);
     fabrics_bury(s->engine);
@@ -197,6 +198,7 @@ void session_destroy(struct perigee_session *s) {
   list_remove(&s->news);
   list_remove(&s->granted);
   list_remove(&s->lender);
+  ebb_forget(s);
   free_prepared(s);
   remotes_free(s);
   loans_end(s);
@@ -210,6 +212,7 @@ void session_destroy(struct perigee_session *s) {
   wire_close(&s->wire);
   engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
   engine->counters.sessions--;
+  s->counters.kept = 0;
   counters_add(&engine->counters, &s->counters);
   free(s->seen);
   proof_forget(s);

@@ -104,6 +104,16 @@ bool session_send(struct perigee_session *s, const struct frame *f,
 
 /* ---- What comes --------------------------------------------------------- */
 
+static int lane_frame(struct perigee_session *s, const struct frame *f) {
+  const struct perigee_transport *t = lane_table(s->lane);
+  int fd = f->lane.fds > 0 ? wire_take_fd(&s->wire) : -1;
+  if (t->heard && (fd >= 0) == (f->lane.fds > 0))
+    return t->heard(s->lane, f->lane.bytes, f->lane.length, fd);
+  if (fd >= 0)
+    close(fd);
+  return PERIGEE_PROTOCOL;
+}
+
 static int frame(struct perigee_session *s, const struct frame *f) {
   if (s->state == PERIGEE_SESSION_HELLO)
     return hello_frame(s, f);
@@ -116,10 +126,7 @@ static int frame(struct perigee_session *s, const struct frame *f) {
   case FRAME_FOUND:
     return lookup_found(s, &f->found);
   case FRAME_LANE:
-    return lane_table(s->lane)->heard
-               ? lane_table(s->lane)->heard(s->lane, f->lane.bytes,
-                                            f->lane.length)
-               : PERIGEE_PROTOCOL;
+    return lane_frame(s, f);
   case FRAME_BYE:
     s->hangup = true;
     strcpy(s->reason, "the peer closed the session");

@@ -173,6 +173,7 @@ static int sleep_on(struct perigee_engine *const *engines, int count,
   for (int i = 0; i < count; i++) {
     fds[i] = (struct pollfd){.fd = engines[i]->epoll, .events = POLLIN};
     engines[i]->counters.sleeps++;
+    ebb_sleeps(engines[i]);
   }
   struct timespec t = {timeout / 1000000000, timeout % 1000000000};
   int n = signals_poll(fds, (nfds_t)count, timeout < 0 ? NULL : &t);

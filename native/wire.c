@@ -65,7 +65,7 @@ static bool sound(const struct frame *f) {
   case FRAME_MOVE:
     return f->move.zero == 0 && f->move.port <= 65535;
   case FRAME_LANE:
-    return f->lane.length <= LANE_FRAME_MAX;
+    return f->lane.length <= LANE_FRAME_MAX && f->lane.fds <= 1;
   case FRAME_TERMS:
     return terms_sound(&f->terms);
   default:
@@ -151,6 +151,8 @@ uint32_t wire_encode(const struct frame *f, uint8_t *bytes) {
 uint32_t wire_fds(const struct frame *f) {
   if (f->type == FRAME_OFFER)
     return f->offer.fd_count;
+  if (f->type == FRAME_LANE)
+    return f->lane.fds;
   return f->type == FRAME_FOUND && f->found.mapped ? 1 : 0;
 }
 

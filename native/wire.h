@@ -16,7 +16,8 @@
  *   LOOKUP  which region has this name?
  *   FOUND   that one (a descriptor if it may be mapped)
  *   BYE     closed in order
- *   LANE    from one half of the transport to the other; after OFFER
+ *   LANE    from one half of the transport to the other, with a descriptor or
+ *           none; after OFFER
  *   ATTACH  instead of HELLO: this connection is one more stream of a session
  *   PING    nothing, so that something is heard
  *   MOVE    instead of OFFER: dial there, with a ticket (neighbour.h)
@@ -63,7 +64,7 @@ enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
 /* Bytes: of the name for peers on this host; of magic and versions. */
 enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16, COOKIE = 16 };
 enum { TERMS_NAME = 72 }; /* PERIGEE_NAME_MAX and a zero, and more */
-enum { PROTOCOL_MIN = 2, PROTOCOL_MAX = 2 };
+enum { PROTOCOL_MIN = 3, PROTOCOL_MAX = 3 };
 #define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */
 
 struct hello {
@@ -147,7 +148,7 @@ struct frame {
     struct attach attach;
     struct move move;
     struct {
-      uint32_t length;
+      uint16_t length, fds;
       uint8_t bytes[LANE_FRAME_MAX];
     } lane;
   };

@@ -216,7 +216,9 @@ function Engine:endpoint(options)
   return endpoints.new(self, options)
 end
 
---- The counters of the engine since its start, as a table of numbers. Those
+--- The counters of the engine since its start, as a table of numbers. kept is
+-- how many bytes it keeps for what comes next, of blocks that nobody has now;
+-- what was not used for half a second goes back to the system. Those
 -- that begin with held_ tell what its peers make it hold now (operations,
 -- pooled, exposed and mapped bytes, descriptors), and held_refused how often
 -- one was refused for what it held: session:explain().shares is a session's.

@@ -32,7 +32,7 @@ local STATES = { [0] = "none", "hello", "open", "ended" }
 local COUNTERS = { "calls", "served", "replies", "failures", "timeouts",
                    "transfers", "messages", "bytes_sent", "bytes_received",
                    "wakes", "sleeps", "stalls", "sessions", "regions",
-                   "operations", "pooled", "refused", "polls" }
+                   "operations", "pooled", "refused", "polls", "kept" }
 local OF_ENGINE = { sessions = true, regions = true, operations = true,
                     pooled = true, refused = true, polls = true }
 

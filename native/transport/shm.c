@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * shm.c - the shared-memory transport: set-up, rings, words, loans and
- * one-sided copies. shm_payload.c has the rest. shm.h has the layout.
+ * one-sided copies. shm_payload.c and shm_arena.c have the rest, shm.h the
+ * layout.
  *
  * Wake-ups. The sleeper stores `armed`, fences, and polls once more before it
  * sleeps; the other side publishes, fences, and loads `armed`. With both
@@ -15,13 +16,10 @@
  */
 #include "transport/shm.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "adopted.h"
@@ -30,10 +28,9 @@
 /* What an offer says; the descriptors are inbox and outbox. At the address, in
  * this process, stands what the peer's HELLO wanted to find there. */
 struct shm_offer {
-  uint64_t ring, outbox, probed;
+  uint64_t ring, arena, probed;
 };
 
-enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 
 /* ---- Set-up ------------------------------------------------------------ */
@@ -67,10 +64,7 @@ fail:
 
 /* A peer's memfd is mapped only if it is what was announced. */
 static void *adopt(int fd, uint64_t length, int seals, int protection) {
-  uint64_t is;
-  return adopted_memory(fd, seals, &is) && is == length
-             ? map(fd, length, protection)
-             : NULL;
+  return shm_sound(fd, length, seals) ? map(fd, length, protection) : NULL;
 }
 
 static void wire_in(struct lane *lane) {
@@ -102,11 +96,12 @@ static void shm_close(struct lane *lane) {
   if (lane->peer_inbox)
     munmap(lane->peer_inbox, RINGS * lane->peer_ring);
   if (lane->own)
-    guarded_unmap(lane->own, lane->own_length);
+    guarded_unmap(lane->own, sizeof *lane->own);
   if (lane->peer)
-    munmap((void *)(uintptr_t)lane->peer, lane->peer_length);
+    munmap((void *)(uintptr_t)lane->peer, sizeof *lane->peer);
+  arena_part(lane);
   share_back(lane->options.share, SHARE_MAPPED, lane->mapped);
-  blocks_close(&lane->blocks);
+  arena_close(lane);
   free(lane->spare);
   free(lane);
 }
@@ -121,24 +116,23 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
   lane->options = *options;
   /* Twice the limit as space, so that blocks of all sizes find room. */
   uint64_t arena = 2 * options->pool;
-  lane->own_length = sizeof(struct outbox) + arena;
-  int status = blocks_open(&lane->blocks, arena, options->pool);
+  int status = arena_open(lane, arena);
   if (status < 0)
     goto fail;
   status = offer->fds[0] =
       make("perigee-inbox", RINGS * options->ring, (void **)&lane->inbox,
-           SIZE_SEALS | F_SEAL_SEAL);
+           SHM_SIZE_SEALS | F_SEAL_SEAL);
   if (status < 0)
     goto fail;
   status = offer->fds[1] =
-      make("perigee-outbox", lane->own_length, (void **)&lane->own,
-           SIZE_SEALS | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+      make("perigee-outbox", sizeof *lane->own, (void **)&lane->own,
+           SHM_ARENA_SEALS | F_SEAL_SEAL);
   if (status < 0) {
     close(offer->fds[0]);
     goto fail;
   }
   offer->fd_count = 2;
-  struct shm_offer said = {options->ring, lane->own_length,
+  struct shm_offer said = {options->ring, arena,
                            (uint64_t)(uintptr_t)lane->options.probed};
   memcpy(offer->bytes, &said, sizeof said);
   offer->length = sizeof said;
@@ -152,9 +146,8 @@ fail:
 
 static bool plausible(const struct shm_offer *said) {
   return said->ring >= RING_MIN && said->ring <= RING_MAX &&
-         (said->ring & (said->ring - 1)) == 0 &&
-         said->outbox >= sizeof(struct outbox) &&
-         said->outbox <= sizeof(struct outbox) + 4 * PAYLOAD_MAX;
+         (said->ring & (said->ring - 1)) == 0 && said->arena > 0 &&
+         said->arena <= 4 * PAYLOAD_MAX;
 }
 
 /* Address space is all that a sparse file costs its maker, and costs us. */
@@ -180,18 +173,21 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   if (!plausible(&said))
     goto done;
   lane->peer_ring = said.ring;
-  lane->peer_length = said.outbox;
-  lane->peer_arena = said.outbox - sizeof(struct outbox);
-  if (!may_map(lane, RINGS * said.ring + said.outbox, reason)) {
+  if (!may_map(lane, RINGS * said.ring + sizeof *lane->peer + said.arena,
+               reason)) {
     status = PERIGEE_NO_MEMORY;
     goto done;
   }
-  lane->peer_inbox = adopt(offer->fds[0], RINGS * said.ring, SIZE_SEALS,
+  lane->peer_inbox = adopt(offer->fds[0], RINGS * said.ring, SHM_SIZE_SEALS,
                            PROT_READ | PROT_WRITE);
-  lane->peer = adopt(offer->fds[1], said.outbox,
-                     SIZE_SEALS | F_SEAL_FUTURE_WRITE, PROT_READ);
+  lane->peer =
+      adopt(offer->fds[1], sizeof *lane->peer, SHM_ARENA_SEALS, PROT_READ);
   if (!lane->peer_inbox || !lane->peer)
     goto done;
+  if (arena_join(lane, said.arena) < 0) {
+    status = PERIGEE_NO_MEMORY;
+    goto done;
+  }
   wire_out(lane);
   lane->pulls = lane->options.pull && offer->vouched &&
                 shm_probe(&lane->options, said.probed);
@@ -253,47 +249,34 @@ static bool shm_live(struct lane *lane, uint16_t operation,
 
 static int shm_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
                     struct source *source) {
-  int64_t offset = blocks_take(&lane->blocks, length ? length : 1);
+  int64_t offset = arena_take(lane, length ? length : 1);
   if (offset < 0)
     return (int)offset;
-  *pointer = lane->own->arena + offset;
+  *pointer = lane->arena + offset;
   *source = (struct source){.kind = SOURCE_LOAN,
-                            .address = (uint64_t)offset,
+                            .address = arena_address(lane, (uint64_t)offset),
                             .block = length,
                             .count = 1,
                             .stride = length};
   return PERIGEE_OK;
 }
 
-void shm_unblock(struct lane *lane, uint64_t offset) {
-  /* The pages stay until the session ends: the seal that keeps the peer from
-   * writing also keeps us from punching holes. The pool's limit bounds them. */
-  blocks_give(&lane->blocks, offset);
-}
-
 static void shm_unloan(struct lane *lane, const struct source *source) {
-  shm_unblock(lane, source->address);
+  arena_give(lane, source->address);
 }
 
 static bool shm_loaned(struct lane *lane, const uint8_t *pointer,
                        uint64_t length, struct source *source) {
-  const uint8_t *arena = lane->own->arena;
-  uint64_t arena_length = lane->own_length - sizeof(struct outbox);
-  if (pointer < arena || pointer >= arena + arena_length)
+  const uint8_t *arena = lane->arena;
+  if (pointer < arena || pointer >= arena + lane->arena_length)
     return false;
-  *source = (struct source){.kind = SOURCE_LOAN,
-                            .address = (uint64_t)(pointer - arena),
-                            .block = length,
-                            .count = 1,
-                            .stride = length};
+  *source = (struct source){
+      .kind = SOURCE_LOAN,
+      .address = arena_address(lane, (uint64_t)(pointer - arena)),
+      .block = length,
+      .count = 1,
+      .stride = length};
   return true;
-}
-
-const uint8_t *shm_peer_arena(const struct lane *lane, uint64_t offset,
-                              uint64_t length) {
-  if (offset > lane->peer_arena || length > lane->peer_arena - offset)
-    return NULL;
-  return lane->peer->arena + offset;
 }
 
 static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
@@ -383,6 +366,10 @@ const struct perigee_transport transport_shm = {
     .unloan = shm_unloan,
     .loaned = shm_loaned,
     .view = shm_view,
+    .knows = arena_knows,
+    .heard = arena_heard,
+    .ebb = arena_ebb,
+    .kept = arena_kept,
     .expose = shm_expose,
     .feed = shm_feed,
     .conceal = shm_conceal,

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm.h - what the two files of the shared-memory transport share.
+ * shm.h - what the files of the shared-memory transport share.
  *
  * Each side makes two memfds. Its inbox holds the two rings that it receives
  * and is mapped read-write by the peer. Its outbox is mapped read-only by the
  * peer (sealed against writing once its owner has mapped it) and holds words
- * and blocks that the owner publishes. Sizes are sealed.
+ * that the owner publishes; so are blocks, in memfds of their own (shm_arena.c).
+ * Sizes are sealed.
  */
 #ifndef SHM_H
 #define SHM_H
 
+#include <fcntl.h>
 #include <stdatomic.h>
 
 #include "blocks.h"
@@ -33,13 +35,30 @@ struct outbox {
   _Atomic uint32_t marks[SHM_OPERATIONS];   /* generation of live operations */
   _Atomic uint64_t acks[SHM_OPERATIONS][2]; /* by the peer's operation and
                   part: bytes of its staged payload that were taken, tagged */
-  _Alignas(4096) uint8_t arena[];
+};
+
+enum { SHM_SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
+enum { SHM_ARENA_SEALS = SHM_SIZE_SEALS | F_SEAL_FUTURE_WRITE };
+enum { SHM_SEGMENTS = 256 };
+
+/* Of the own arena. */
+struct shm_segment {
+  uint32_t live; /* blocks in it */
+  uint32_t used; /* the last look before it was */
+  bool there;
+};
+
+/* The peer's. */
+struct shm_arena {
+  const uint8_t *bytes;
+  uint64_t length, segment;
+  uint16_t heard; /* words of segments that are there */
 };
 
 enum source_kind {
-  SOURCE_LOAN = 1,    /* address: offset in the owner's arena */
+  SOURCE_LOAN = 1,    /* address: arena_address in the owner's arena */
   SOURCE_PRIVATE = 2, /* address: in the owner's process */
-  SOURCE_STAGED = 3   /* address: offset of a staging block in the arena */
+  SOURCE_STAGED = 3   /* address: that of a staging block */
 };
 
 struct lane {
@@ -48,9 +67,12 @@ struct lane {
   struct outbox *own;        /* read-write */
   const struct outbox *peer; /* read-only */
   uint8_t *inbox, *peer_inbox;
-  uint64_t own_length, peer_length; /* of the outboxes, mapped */
-  uint64_t peer_arena;              /* bytes */
-  uint64_t mapped;                  /* of the peer's, as its share counts */
+  uint64_t mapped; /* bytes of the peer's, as its share counts */
+  uint8_t *arena;  /* the own one's address space */
+  uint64_t arena_length, segment;
+  struct shm_segment *segments;
+  uint16_t said; /* words of segments that are there */
+  struct shm_arena peer_arena;
   uint64_t peer_ring;
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
@@ -71,6 +93,25 @@ bool shm_probe(const struct lane_options *options, uint64_t address);
 /* The peer's arena bytes, or NULL if they are not all inside of it. */
 const uint8_t *shm_peer_arena(const struct lane *, uint64_t offset,
                               uint64_t length);
-void shm_unblock(struct lane *, uint64_t offset);
+/* Is it a memfd of that length, with these seals at least? */
+bool shm_sound(int fd, uint64_t length, int seals);
+
+/* ---- shm_arena.c -------------------------------------------------------- */
+int arena_open(struct lane *, uint64_t length);
+void arena_close(struct lane *);
+/* Bytes of a segment of such an arena. */
+uint64_t arena_segment(uint64_t length);
+/* The offset of a block that the peer has been told of, or a status. */
+int64_t arena_take(struct lane *, uint64_t length);
+void arena_give(struct lane *, uint64_t address);
+/* As sources have it. */
+uint64_t arena_address(const struct lane *, uint64_t offset);
+enum ebb_left arena_ebb(struct lane *);
+uint64_t arena_kept(const struct lane *);
+/* Of the peer's. */
+int arena_join(struct lane *, uint64_t length);
+void arena_part(struct lane *);
+int arena_heard(struct lane *, const void *bytes, uint32_t length, int fd);
+bool arena_knows(struct lane *, const struct source *);
 
 #endif

@@ -55,17 +55,17 @@ bool shm_probe(const struct lane_options *o, uint64_t address) {
 /* ---- The owner's side -------------------------------------------------- */
 
 static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
-  int64_t offset = blocks_take(&lane->blocks, SHM_STAGE_HEAD + SHM_STAGE);
+  int64_t offset = arena_take(lane, SHM_STAGE_HEAD + SHM_STAGE);
   if (offset < 0)
     return (int)offset;
   e->block = (uint64_t)offset + 1;
   e->payload = p;
   e->fed = 0;
   e->held = SHM_STAGE_HEAD + SHM_STAGE;
-  atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->own->arena + offset),
-                        0, memory_order_release);
+  atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->arena + offset), 0,
+                        memory_order_release);
   e->source = (struct source){.kind = SOURCE_STAGED,
-                              .address = (uint64_t)offset,
+                              .address = arena_address(lane, (uint64_t)offset),
                               .block = p->total,
                               .count = 1,
                               .stride = p->total};
@@ -107,7 +107,7 @@ int64_t shm_feed(struct lane *lane, struct exposure *e) {
     n = p->total - e->fed;
   if (room < n)
     return 0;
-  uint8_t *block = lane->own->arena + e->block - 1;
+  uint8_t *block = lane->arena + e->block - 1;
   int64_t moved =
       payload_take(p, block + SHM_STAGE_HEAD + e->fed % SHM_STAGE, n);
   if (moved <= 0)
@@ -120,7 +120,7 @@ int64_t shm_feed(struct lane *lane, struct exposure *e) {
 
 void shm_conceal(struct lane *lane, struct exposure *e) {
   if (e->block)
-    shm_unblock(lane, e->block - 1);
+    arena_give(lane, e->block - 1);
   e->block = 0;
   e->payload = NULL;
 }

@@ -320,6 +320,8 @@ int tcp_loan(struct lane *, uint64_t length, uint8_t **, struct source *);
 void tcp_unloan(struct lane *, const struct source *);
 bool tcp_loaned(struct lane *, const uint8_t *, uint64_t, struct source *);
 const uint8_t *tcp_view(struct lane *, const struct source *);
+enum ebb_left tcp_ebb(struct lane *);
+uint64_t tcp_kept(const struct lane *);
 void tcp_loans_close(struct lane *);
 
 /* ---- tcp_records.c ----------------------------------------------------- */

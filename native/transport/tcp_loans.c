@@ -2,6 +2,8 @@
  *
  * tcp_loans.c - blocks that are lent to be filled, in an arena of the lane.
  */
+#include <sys/mman.h>
+
 #include "guarded.h"
 #include "transport/tcp.h"
 
@@ -27,12 +29,38 @@ int tcp_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
       status < 0 ? status : blocks_take(&lane->blocks, length ? length : 1);
   if (offset < 0)
     return (int)offset;
+  lane->options.keeps(lane->options.session);
   *pointer = lane->arena + offset;
   *source = (struct source){.address = (uint64_t)offset,
                             .block = length,
                             .count = 1,
                             .stride = length};
   return PERIGEE_OK;
+}
+
+/* Blocks of a step, and bytes. */
+enum { STEP_BLOCKS = 256, STEP_BYTES = 4 << 20 };
+
+/* A block goes back: its size, or 0 if no more are to. */
+static uint64_t give_back(struct lane *lane, uint64_t keep) {
+  uint64_t offset, size = blocks_idle(&lane->blocks, keep, &offset);
+  if (size > 0)
+    madvise(lane->arena + offset, size, MADV_DONTNEED);
+  return size;
+}
+
+enum ebb_left tcp_ebb(struct lane *lane) {
+  uint64_t keep = blocks_keep(&lane->blocks, *lane->options.look);
+  uint64_t size = 1, done = 0;
+  for (int n = 0; n < STEP_BLOCKS && size > 0 && done < STEP_BYTES; n++)
+    done += size = give_back(lane, keep);
+  if (size > 0)
+    return EBB_MORE;
+  return lane->blocks.warm + lane->blocks.live > 0 ? EBB_SOME : EBB_NOTHING;
+}
+
+uint64_t tcp_kept(const struct lane *lane) {
+  return lane->blocks.warm;
 }
 
 void tcp_unloan(struct lane *lane, const struct source *source) {

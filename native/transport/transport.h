@@ -71,7 +71,17 @@ struct lane_options {
   void (*close)(struct perigee_session *session, int fd);
   void (*tell)(struct perigee_session *session, const void *bytes,
                uint32_t length);
+  /* The same with a descriptor, or -1, of what may be said later: did it go? */
+  bool (*hand)(struct perigee_session *session, const void *bytes,
+               uint32_t length, int fd);
+  /* Of blocks that are lent: the lane keeps memory that ebb may give back. Looks
+   * are numbered, and a quarter of a second apart. */
+  void (*keeps)(struct perigee_session *session);
+  const uint32_t *look;
 };
+
+/* What ebb has left to do: nothing, something later, some more at once. */
+enum ebb_left { EBB_NOTHING, EBB_SOME, EBB_MORE };
 
 /* What a side tells the other while a session is set up. */
 struct offer {
@@ -187,8 +197,9 @@ struct perigee_transport {
               struct offer *offer, char reason[REASON]);
   int (*join)(struct lane *lane, const struct offer *offer,
               char reason[REASON]);
-  /* A frame of the peer's half. NULL: it sends none. */
-  int (*heard)(struct lane *lane, const void *bytes, uint32_t length);
+  /* A frame of the peer's half; the descriptor, or -1, is the lane's. NULL: it
+   * sends none. */
+  int (*heard)(struct lane *lane, const void *bytes, uint32_t length, int fd);
   /* Alone: a session without a socket. All NULL: there has to be one.
    * say: a frame's bytes go to the peer, in order; 0, PERIGEE_AGAIN or
    * PERIGEE_PEER_LOST. hear: what came of such bytes, at most room. drained:
@@ -261,6 +272,15 @@ struct perigee_transport {
                  struct source *source);
   /* Where a peer's loan is seen in place; NULL: it has to be fetched. */
   const uint8_t *(*view)(struct lane *lane, const struct source *source);
+
+  /* Does it know of what such a source lies in, or has it still to hear a frame
+   * of the peer's half? NULL: it knows. */
+  bool (*knows)(struct lane *lane, const struct source *source);
+  /* Gives back to the system some of what is kept for blocks and was not used
+   * between the last two looks, in a step that is short. NULL: all is kept. */
+  enum ebb_left (*ebb)(struct lane *lane);
+  /* Bytes that are kept for blocks, and nobody has. NULL: unknown. */
+  uint64_t (*kept)(const struct lane *lane);
 
   int (*expose)(struct lane *lane, struct exposure *exposure,
                 struct payload *payload);

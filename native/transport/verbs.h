@@ -389,7 +389,7 @@ void pair_settle(struct pair *pair, uint32_t at, int status);
 /* Fence: from the return on nothing of the pair touches memory. The slots of
  * `but` are dropped, all others are posted again. */
 void pair_reset(struct pair *pair, const struct job *but);
-int pair_heard(struct lane *lane, const void *bytes, uint32_t length);
+int pair_heard(struct lane *lane, const void *bytes, uint32_t length, int fd);
 /* For good; every job on it ends with the status. */
 void pair_down(struct pair *pair, int status);
 /* Connects a pair anew to the same peer, with the first sequence numbers of

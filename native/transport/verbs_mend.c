@@ -18,6 +18,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "transport/verbs.h"
 
@@ -109,9 +110,11 @@ bool pair_renew(struct pair *p) {
   return pair_reconnect(p);
 }
 
-int pair_heard(struct lane *lane, const void *bytes, uint32_t length) {
+int pair_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
   struct half half;
-  if (length != sizeof half)
+  if (fd >= 0)
+    close(fd);
+  if (fd >= 0 || length != sizeof half)
     return PERIGEE_PROTOCOL;
   memcpy(&half, bytes, sizeof half);
   if (half.pair == 0 || half.pair >= lane->pair_count || half.psn > 0xffffff)

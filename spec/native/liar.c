@@ -141,7 +141,9 @@ static void scribble_all(struct liar *l) {
   scribble(lane->own->regions, sizeof lane->own->regions);
   scribble(lane->own->marks, 1024);
   scribble(lane->own->acks, 1024);
-  scribble(lane->own->arena, 1 << (12 + below(10)));
+  for (uint32_t i = 0; i < SHM_SEGMENTS; i++)
+    if (lane->segments[i].there)
+      scribble(lane->arena + i * lane->segment, 1 << (12 + below(10)));
   scribble(l->bait->pointer, l->bait->length);
 }
 
@@ -166,8 +168,10 @@ static void jump_words(struct liar *l) {
     atomic_store(&own->inside, below(8));
     break;
   default:
-    atomic_store((_Atomic uint64_t *)(void *)(own->arena + 4096 * below(512)),
-                 edge());
+    if (l->session->lane->segments[0].there)
+      atomic_store((_Atomic uint64_t *)(void *)(l->session->lane->arena +
+                                                4096 * below(512)),
+                   edge());
     atomic_store(&own->armed, (uint32_t)edge());
   }
 }

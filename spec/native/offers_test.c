@@ -5,6 +5,7 @@
  * frames out of their turn.
  */
 #include "stranger.h"
+#include "transport/shm.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -32,13 +33,13 @@ static int plain_file(uint64_t length) {
   return fd;
 }
 
-enum { RING = 65536, OUTBOX = 8 << 20 };
+enum { RING = 65536, OUTBOX = sizeof(struct outbox), ARENA = 8 << 20 };
 enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
 /* An offer with these descriptors; its sender is cut off. */
-static void offer(struct pair *p, uint64_t ring, uint64_t outbox,
-                  const int *fds, uint32_t count, uint32_t said) {
-  uint64_t words[3] = {ring, outbox, 0};
+static void offer(struct pair *p, uint64_t ring, uint64_t arena, const int *fds,
+                  uint32_t count, uint32_t said) {
+  uint64_t words[3] = {ring, arena, 0};
   struct frame f = {.type = FRAME_OFFER};
   f.offer.length = sizeof words;
   f.offer.fd_count = said;
@@ -61,6 +62,7 @@ static void memory_that_is_not_as_said_is_refused(void **state) {
   int unsealed = memory(2 * RING, 0, 0), half = memory(RING, 0, SIZE_SEALS);
   int writable = memory(OUTBOX, 0, SIZE_SEALS);
   int growable = memory(OUTBOX, 0, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE);
+  int small = memory(OUTBOX - 4096, 0, all), large = memory(ARENA, 0, all);
   int file = plain_file(2 * RING), file_out = plain_file(OUTBOX);
   int huge = memory(2 << 20, MFD_HUGETLB, SIZE_SEALS);
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -69,36 +71,36 @@ static void memory_that_is_not_as_said_is_refused(void **state) {
   const int wrong[][2] = {{unsealed, out}, {half, out}, {in, writable},
                           {in, growable},  {file, out}, {in, file_out},
                           {null, out},     {in, null},  {pipes[0], pipes[1]},
-                          {out, in},       {in, in}};
+                          {out, in},       {in, in},    {in, small},
+                          {in, large}};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-    offer(&p, RING, OUTBOX, wrong[i], 2, 2);
+    offer(&p, RING, ARENA, wrong[i], 2, 2);
   const int good[2] = {in, out}, many[6] = {in, out, in, out, in, out};
-  static const uint64_t sizes[][2] = {
-      {0, OUTBOX},          {RING, 0},
-      {RING + 64, OUTBOX},  {4096, OUTBOX},
-      {UINT64_MAX, OUTBOX}, {RING, UINT64_MAX},
-      {1ull << 63, OUTBOX}, {RING, OUTBOX - 4096}};
+  static const uint64_t sizes[][2] = {{0, ARENA},          {RING, 0},
+                                      {RING + 64, ARENA},  {4096, ARENA},
+                                      {UINT64_MAX, ARENA}, {RING, UINT64_MAX},
+                                      {1ull << 63, ARENA}, {RING, 1ull << 62}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
     offer(&p, sizes[i][0], sizes[i][1], good, 2, 2);
-  offer(&p, RING, OUTBOX, good, 0, 2);
-  offer(&p, RING, OUTBOX, good, 1, 2);
-  offer(&p, RING, OUTBOX, good, 1, 1);
-  offer(&p, RING, OUTBOX, good, 2, 0);
-  offer(&p, RING, OUTBOX, many, 3, 2);
-  offer(&p, RING, OUTBOX, many, 6, 2);
-  offer(&p, RING, OUTBOX, many, 6, 4);
-  offer(&p, RING, OUTBOX, many, 4, UINT32_MAX);
+  offer(&p, RING, ARENA, good, 0, 2);
+  offer(&p, RING, ARENA, good, 1, 2);
+  offer(&p, RING, ARENA, good, 1, 1);
+  offer(&p, RING, ARENA, good, 2, 0);
+  offer(&p, RING, ARENA, many, 3, 2);
+  offer(&p, RING, ARENA, many, 6, 2);
+  offer(&p, RING, ARENA, many, 6, 4);
+  offer(&p, RING, ARENA, many, 4, UINT32_MAX);
   if (huge >= 0) {
     const int pair[2] = {huge, out};
-    offer(&p, 1 << 20, OUTBOX, pair, 2, 2);
+    offer(&p, 1 << 20, ARENA, pair, 2, 2);
     close(huge);
   }
   close(pipes[0]);
   close(pipes[1]);
   quiet(&p, 3); /* what has ended is buried */
   assert_int_equal(descriptors() + (huge >= 0), before);
-  const int done[] = {in,       out,  unsealed, half, writable,
-                      growable, file, file_out, null};
+  const int done[] = {in,   out,      unsealed, half,  writable, growable,
+                      file, file_out, null,     small, large};
   for (size_t i = 0; i < sizeof done / sizeof *done; i++)
     close(done[i]);
   close_to_strangers(&p);

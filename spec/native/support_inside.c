@@ -113,3 +113,35 @@ bool looked_up(struct perigee_engine *engine, const char *text, int family) {
     there |= found.at[i].any.sa_family == family;
   return there;
 }
+
+bool say_segment(struct perigee_session *session, uint32_t segment,
+                 uint32_t there, int fd) {
+  const uint32_t word[] = {segment, there};
+  return session->lane->options.hand(session, word, sizeof word, fd);
+}
+
+uint32_t segments_said(const struct perigee_session *session) {
+  return session->lane->said;
+}
+
+uint64_t segment_bytes(const struct perigee_session *session) {
+  return session->lane->segment;
+}
+
+uint32_t table_touched(const struct perigee_engine *engine) {
+  return engine->table_used;
+}
+
+uint32_t generation_at(const struct perigee_engine *engine, uint32_t index) {
+  return index < engine->table_used ? engine->table[index].generation
+                                    : engine->generations[index];
+}
+
+void sessions_ended(struct perigee_engine *engine, int count) {
+  while (count-- > 0)
+    ebb_ended(engine);
+}
+
+bool heap_waits(const struct perigee_engine *engine) {
+  return engine->ebb.ended > 0;
+}

@@ -34,4 +34,19 @@ bool on_same_host(const struct perigee_session *session);
 /* Does the look-up of this address find one of the family (AF_INET)? */
 bool looked_up(struct perigee_engine *engine, const char *address, int family);
 
+/* Of the table of operations: how many of it are touched, and the generation that
+ * one had last. */
+uint32_t table_touched(const struct perigee_engine *engine);
+uint32_t generation_at(const struct perigee_engine *engine, uint32_t index);
+/* As if so many sessions had ended; is malloc still to be asked for memory? */
+void sessions_ended(struct perigee_engine *engine, int count);
+bool heap_waits(const struct perigee_engine *engine);
+/* Of shared memory: has a word of a segment of our arena gone to the peer, true
+ * or not; how many were said of segments that are there. */
+bool say_segment(struct perigee_session *, uint32_t segment, uint32_t there,
+                 int fd);
+uint32_t segments_said(const struct perigee_session *session);
+/* Bytes of one. */
+uint64_t segment_bytes(const struct perigee_session *session);
+
 #endif

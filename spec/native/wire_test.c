@@ -56,7 +56,7 @@ static struct frame hello(void) {
   struct frame frame = {.type = FRAME_HELLO};
   frame.hello = (struct hello){.magic = HELLO_MAGIC,
                                .version_min = 1,
-                               .version_max = 2,
+                               .version_max = PROTOCOL_MAX,
                                .nonce = 0x1122334455667788,
                                .public_key = {9}};
   return frame;

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shm_arena.c - the blocks that a side lends: an arena of address space in
+ * segments, each a memfd that the peer maps read-only.
+ *
+ * The seal that keeps the peer from writing keeps us from punching holes, and a
+ * file that could shrink under it would kill it. So what nobody uses any more
+ * goes back to the system by whole segments, whose files both sides let go of.
+ *
+ *   segment   event                                         becomes
+ *   none      a block in it is to be lent                   there: made, told
+ *   there     no block in it was live since the last look
+ *             but one                                       none: told, unmapped
+ *
+ * The word of a segment goes by the session's socket, before any record that
+ * tells of a block in it. A block's address says how many such words it came
+ * after: who has heard fewer looks at its socket first (knows). The peer maps
+ * zeros where a segment was, so that who lies about one that is still looked
+ * into gives zeros and no fault.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "adopted.h"
+#include "guarded.h"
+#include "transport/shm.h"
+
+/* Behind a block's address in the arena: how many words came before it. */
+enum { WORDS_SHIFT = 48 };
+static const uint64_t OFFSETS = (UINT64_C(1) << WORDS_SHIFT) - 1;
+static const uint64_t LEAST = 4 << 20; /* bytes of a segment */
+
+/* As it goes to the peer: with a descriptor if it is there. */
+struct shm_word {
+  uint32_t segment, there;
+};
+
+uint64_t arena_segment(uint64_t length) {
+  uint64_t size = LEAST;
+  while (size * SHM_SEGMENTS < length)
+    size *= 2;
+  return size;
+}
+
+/* Whole segments. */
+static uint64_t space(uint64_t length) {
+  uint64_t size = arena_segment(length);
+  return (length + size - 1) / size * size;
+}
+
+/* ---- The owner's side --------------------------------------------------- */
+
+int arena_open(struct lane *lane, uint64_t length) {
+  lane->arena_length = space(length);
+  lane->segment = arena_segment(length);
+  lane->segments = calloc(SHM_SEGMENTS, sizeof *lane->segments);
+  lane->arena = guarded_reserve(lane->arena_length);
+  if (!lane->segments || !lane->arena)
+    return PERIGEE_NO_MEMORY;
+  return blocks_open(&lane->blocks, length, lane->options.pool);
+}
+
+void arena_close(struct lane *lane) {
+  guarded_unmap(lane->arena, lane->arena_length);
+  blocks_close(&lane->blocks);
+  free(lane->segments);
+}
+
+static int file(uint64_t length, void *at) {
+  int fd = memfd_create("perigee-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0)
+    return PERIGEE_NO_MEMORY;
+  if (ftruncate(fd, (off_t)length) == 0 &&
+      mmap(at, length, PROT_READ | PROT_WRITE,
+           MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) != MAP_FAILED &&
+      madvise(at, length, MADV_DONTFORK) == 0 &&
+      fcntl(fd, F_ADD_SEALS, SHM_ARENA_SEALS | F_SEAL_SEAL) == 0)
+    return fd;
+  close(fd);
+  return PERIGEE_NO_MEMORY;
+}
+
+static void unmap(struct lane *lane, uint32_t i) {
+  mmap(lane->arena + i * lane->segment, lane->segment, PROT_NONE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+static bool say(struct lane *lane, uint32_t i, int fd) {
+  struct shm_word word = {i, fd >= 0};
+  return lane->options.hand(lane->options.session, &word, sizeof word, fd);
+}
+
+static int make(struct lane *lane, uint32_t i) {
+  int fd = file(lane->segment, lane->arena + i * lane->segment);
+  bool told = fd >= 0 && say(lane, i, fd);
+  if (fd >= 0)
+    close(fd);
+  if (!told) {
+    unmap(lane, i);
+    return fd < 0 ? fd : PERIGEE_AGAIN;
+  }
+  lane->segments[i].there = true;
+  lane->said++;
+  lane->options.keeps(lane->options.session);
+  return PERIGEE_OK;
+}
+
+static void leave(struct lane *lane, uint64_t first, uint64_t end) {
+  for (uint64_t i = first; i < end; i++) {
+    lane->segments[i].live--;
+    lane->segments[i].used = *lane->options.look;
+  }
+}
+
+static int enter(struct lane *lane, uint64_t first, uint64_t end) {
+  for (uint64_t i = first; i < end; i++) {
+    struct shm_segment *s = &lane->segments[i];
+    int status = s->there ? PERIGEE_OK : make(lane, (uint32_t)i);
+    if (status < 0) {
+      leave(lane, first, i);
+      return status;
+    }
+    s->live++;
+  }
+  return PERIGEE_OK;
+}
+
+static uint64_t end_of(const struct lane *lane, uint64_t offset) {
+  return (offset + blocks_size(&lane->blocks, offset) - 1) / lane->segment + 1;
+}
+
+int64_t arena_take(struct lane *lane, uint64_t length) {
+  int64_t taken = blocks_take(&lane->blocks, length);
+  if (taken < 0)
+    return taken;
+  uint64_t offset = (uint64_t)taken;
+  int status = enter(lane, offset / lane->segment, end_of(lane, offset));
+  if (status < 0)
+    blocks_give(&lane->blocks, offset);
+  return status < 0 ? status : taken;
+}
+
+void arena_give(struct lane *lane, uint64_t address) {
+  uint64_t offset = address & OFFSETS;
+  if (blocks_size(&lane->blocks, offset) == 0)
+    return;
+  leave(lane, offset / lane->segment, end_of(lane, offset));
+  blocks_give(&lane->blocks, offset);
+}
+
+uint64_t arena_address(const struct lane *lane, uint64_t offset) {
+  return offset | (uint64_t)lane->said << WORDS_SHIFT;
+}
+
+/* What the peer does not take now is said at the next look. */
+static bool drop(struct lane *lane, uint32_t i) {
+  if (!say(lane, i, -1))
+    return false;
+  unmap(lane, i);
+  blocks_cool(&lane->blocks, i * lane->segment, (i + 1) * lane->segment);
+  lane->segments[i].there = false;
+  return true;
+}
+
+enum ebb_left arena_ebb(struct lane *lane) {
+  enum ebb_left left = EBB_NOTHING;
+  for (uint32_t i = 0; i < SHM_SEGMENTS; i++) {
+    const struct shm_segment *s = &lane->segments[i];
+    if (!s->there)
+      continue;
+    bool idle = s->live == 0 && *lane->options.look - s->used > 1;
+    if (idle && drop(lane, i))
+      return EBB_MORE;
+    left = EBB_SOME;
+  }
+  return left;
+}
+
+uint64_t arena_kept(const struct lane *lane) {
+  return lane->blocks.warm;
+}
+
+/* ---- The peer's --------------------------------------------------------- */
+
+static const struct shm_arena none = {0};
+
+int arena_join(struct lane *lane, uint64_t length) {
+  struct shm_arena *a = &lane->peer_arena;
+  *a = none;
+  a->length = space(length);
+  a->segment = arena_segment(length);
+  a->bytes = mmap(NULL, a->length, PROT_READ,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (a->bytes != MAP_FAILED) {
+    madvise((void *)a->bytes, a->length, MADV_DONTFORK);
+    return PERIGEE_OK;
+  }
+  *a = none;
+  return PERIGEE_NO_MEMORY;
+}
+
+void arena_part(struct lane *lane) {
+  if (lane->peer_arena.bytes)
+    munmap((void *)lane->peer_arena.bytes, lane->peer_arena.length);
+}
+
+bool shm_sound(int fd, uint64_t length, int seals) {
+  uint64_t is;
+  return adopted_memory(fd, seals, &is) && is == length;
+}
+
+/* fd -1: none, zeros. */
+static bool show(struct shm_arena *a, uint32_t i, int fd) {
+  uint8_t *at = (uint8_t *)(uintptr_t)a->bytes + i * a->segment;
+  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  return mmap(at, a->segment, PROT_READ, flags | MAP_NORESERVE | MAP_FIXED, fd,
+              0) != MAP_FAILED &&
+         madvise(at, a->segment, MADV_DONTFORK) == 0;
+}
+
+static bool hear(struct shm_arena *a, const struct shm_word *w, int fd) {
+  if (w->there != (fd >= 0) || !a->bytes ||
+      w->segment >= a->length / a->segment)
+    return false;
+  if (fd >= 0 && !shm_sound(fd, a->segment, SHM_ARENA_SEALS))
+    return false;
+  a->heard = (uint16_t)(a->heard + w->there);
+  return show(a, w->segment, fd);
+}
+
+int arena_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
+  struct shm_word word;
+  bool fine = length == sizeof word;
+  if (fine) {
+    memcpy(&word, bytes, sizeof word);
+    fine = hear(&lane->peer_arena, &word, fd);
+  }
+  if (fd >= 0)
+    adopted_close(fd);
+  return fine ? PERIGEE_OK : PERIGEE_PROTOCOL;
+}
+
+/* In 16 bits, as more words than half of that are never on their way. */
+bool arena_knows(struct lane *lane, const struct source *source) {
+  uint16_t said = (uint16_t)(source->address >> WORDS_SHIFT);
+  bool block = source->kind == SOURCE_LOAN || source->kind == SOURCE_STAGED;
+  return !block || (int16_t)(lane->peer_arena.heard - said) >= 0;
+}
+
+const uint8_t *shm_peer_arena(const struct lane *lane, uint64_t address,
+                              uint64_t length) {
+  const struct shm_arena *a = &lane->peer_arena;
+  uint64_t offset = address & OFFSETS;
+  if (offset > a->length || length > a->length - offset)
+    return NULL;
+  return a->bytes + offset;
+}

@@ -1,0 +1,118 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What a load takes: 10,000 calls of 1 MiB by four drivers, ten under way by
+-- each. While it lasts server and drivers take at most three times what is
+-- under way and 8 MiB, beyond what they had; one second after it 8 MiB.
+local cases = require "spec.support.cases"
+local process = require "spec.support.process"
+
+local DRIVERS, UNDER_WAY = 4, 10
+local MIB, SLACK = 2 ^ 20, 8
+
+local function server(child)
+  child.serve {
+    name = "bytes", version = 1,
+    methods = {
+      echo = { raw = true, function(request) return request end },
+      copy = { raw = true, inplace = true, function(request, reply)
+        return reply:write(request)
+      end },
+    },
+  }
+end
+
+local function driver(child, perigee, ffi, method, calls, under_way, size)
+  calls, under_way, size = tonumber(calls), tonumber(under_way), tonumber(size)
+  local agent = assert(child.cases.agent())
+  local bytes = assert(agent:proxy("worker", "bytes", { timeout = 60 }))
+  local region = agent.engine:alloc(size)
+  local slice = region:slice(0, size)
+  ffi.fill(slice.pointer, size, 7)
+  local function reader(reply)
+    return reply.length == size and reply.pointer[0] == 7
+      and reply.pointer[size - 1] == 7
+  end
+  local sized = bytes:with { capacity = size, reader = reader }.async
+  local futures = {}
+  local function ended(i)
+    local fine, err = futures[i]:wait()
+    assert(fine == true, tostring(err))
+    futures[i] = nil
+  end
+  local function run(count)
+    for i = 1, count do
+      futures[i] = sized[method](sized, slice)
+      if i > under_way then ended(i - under_way) end
+    end
+    for i = math.max(1, count - under_way + 1), count do ended(i) end
+  end
+  run(1)
+  child.say("ready")
+  child.attend()
+  run(calls)
+  child.say("done")
+  child.attend()
+  perigee.sleep(0)
+end
+
+-- MiB that a process has touched: its own and shared ones.
+local function resident(of) return of:number("status", "VmRSS") / 1024 end
+
+describe("memory under load", function()
+  if cases.sanitized then return pending("a sanitizer keeps what is freed") end
+
+  local worker, drivers
+
+  before_each(function()
+    worker = process.start(server):expect("ready")
+    drivers = {}
+  end)
+  after_each(cases.cleanup)
+
+  local function start(method, calls)
+    for i = 1, DRIVERS do
+      drivers[i] = process.start(driver, method, calls / DRIVERS, UNDER_WAY,
+                                 MIB)
+    end
+    for i = 1, DRIVERS do drivers[i]:expect("ready", 30) end
+  end
+
+  -- Each process, what it has now, and how much it may take under load.
+  local function everybody()
+    local all = { { of = worker, name = "the server",
+                    under_way = DRIVERS * UNDER_WAY } }
+    for i, one in ipairs(drivers) do
+      all[i + 1] = { of = one, name = "driver " .. i, under_way = UNDER_WAY }
+    end
+    for _, one in ipairs(all) do one.before, one.most = resident(one.of), 0 end
+    return all
+  end
+
+  local function watch(all)
+    for _, one in ipairs(all) do
+      one.most = math.max(one.most, resident(one.of))
+    end
+    process.usleep(0.005)
+  end
+
+  local function check(method, calls)
+    start(method, calls)
+    local all = everybody()
+    for _, one in ipairs(drivers) do one:tell("go on") end
+    for _, one in ipairs(drivers) do
+      one:expect("done", 60 * cases.slow, function() watch(all) end)
+    end
+    process.usleep(1 * cases.slow)
+    for _, one in ipairs(all) do
+      local took, stays = one.most - one.before, resident(one.of) - one.before
+      assert.is_true(took <= 3 * one.under_way + SLACK,
+                     ("%s took %.1f MiB"):format(one.name, took))
+      assert.is_true(stays <= SLACK,
+                     ("%s has %.1f MiB more"):format(one.name, stays))
+    end
+  end
+
+  it("is what is under way, of raw calls", function() check("echo", 10000) end)
+  it("is what is under way, of inplace calls", function()
+    check("copy", 2000)
+  end)
+end)

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * arena_test.c - memory of blocks that are lent over shared memory: it comes
+ * when it is needed, what nobody uses goes back to the system, and peers that
+ * lie about theirs harm themselves.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "support.h"
+#include "support_inside.h"
+
+enum { LENGTH = MIB, CALLS = 24 };
+
+/* MiB of shared memory that this process has touched, in all its mappings. */
+static long shared(void) {
+  char line[128];
+  long kib = -1;
+  FILE *f = fopen("/proc/self/status", "r");
+  while (f && fgets(line, sizeof line, f))
+    sscanf(line, "RssShmem: %ld", &kib);
+  if (f)
+    fclose(f);
+  return kib >> 10;
+}
+
+static uint64_t kept(struct pair *p) {
+  return perigee_counters(p->engine[0], NULL)->kept +
+         perigee_counters(p->engine[1], NULL)->kept;
+}
+
+static void lend(struct pair *p, int byte) {
+  struct perigee_message m = {.timeout = -1, .capacity = LENGTH};
+  struct perigee_loan loan;
+  assert_int_equal(perigee_call_begin(p->session[0], LENGTH, &loan), 0);
+  memset(loan.pointer, byte, LENGTH);
+  assert_true(perigee_call_commit(p->session[0], &m, LENGTH) >= 0);
+}
+
+static void check(const struct perigee_event *e, int byte) {
+  assert_int_equal(e->status, PERIGEE_OK);
+  assert_int_equal(e->length, LENGTH);
+  assert_int_equal(e->pointer[0], byte);
+  assert_int_equal(e->pointer[LENGTH - 1], byte);
+}
+
+static void answer(struct pair *p, const struct perigee_event *e, int byte) {
+  struct perigee_loan loan;
+  check(e, byte);
+  assert_int_equal(
+      perigee_reply_begin(p->engine[1], e->operation, LENGTH, &loan), 0);
+  memset(loan.pointer, byte + 1, LENGTH);
+  assert_true(perigee_reply_commit(p->engine[1], e->operation, LENGTH) >= 0);
+}
+
+static bool next(struct pair *p, int side, struct perigee_event *e) {
+  bool any;
+  poll_side(p, side);
+  while ((any = taken(p, side, e)) && e->kind == PERIGEE_EVENT_SENT)
+    ;
+  return any;
+}
+
+/* So many at once, with bytes of their own, each way. */
+static void echo(struct pair *p, int count, int first) {
+  struct perigee_event e;
+  for (int i = 0; i < count; i++)
+    lend(p, first + i);
+  for (int served = 0, ended = 0; ended < count;) {
+    if (next(p, 1, &e))
+      answer(p, &e, first + served++);
+    if (next(p, 0, &e))
+      check(&e, first + 1 + ended++);
+  }
+}
+
+static void rest(struct pair *p, int64_t time) {
+  struct perigee_event e;
+  for (int64_t end = clock_now() + time; clock_now() < end; usleep(1000))
+    for (int side = 0; side < 2; side++)
+      assert_false(next(p, side, &e));
+}
+
+static void what_nobody_uses_goes_back(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  long before = shared();
+  for (int round = 0; round < 3; round++) {
+    echo(&p, CALLS, 10 * round);
+    assert_true(kept(&p) > 0);
+    assert_true(shared() - before > CALLS);
+    for (int i = 0; i < 30 && kept(&p) > 0; i++)
+      rest(&p, 100 * MS);
+    assert_int_equal(kept(&p), 0);
+    assert_true(shared() - before < 2);
+  }
+  pair_close(&p);
+}
+
+static void what_is_used_stays(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  for (int i = 0; i < 60; i++) {
+    echo(&p, 1, i);
+    rest(&p, 20 * MS);
+    assert_true(kept(&p) > 0);
+  }
+  for (int side = 0; side < 2; side++)
+    assert_int_equal(segments_said(p.session[side]), 1);
+  rest(&p, 300 * MS);
+  pair_close(&p);
+}
+
+/* A long block lies in several. */
+static void long_blocks_come_and_go(void **state) {
+  const uint64_t length = 37 * MIB;
+  struct perigee_event e;
+  struct perigee_loan loan;
+  struct pair p;
+  pair_open(&p, *state);
+  long before = shared();
+  for (int round = 0; round < 2; round++) {
+    struct perigee_message m = {.timeout = -1};
+    assert_int_equal(perigee_call_begin(p.session[0], length, &loan), 0);
+    for (uint64_t at = 0; at < length; at += 4096)
+      loan.pointer[at] = (uint8_t)(at >> 16);
+    int op = perigee_call_commit(p.session[0], &m, length);
+    while (!next(&p, 1, &e))
+      poll_side(&p, 0);
+    assert_int_equal(e.length, length);
+    for (uint64_t at = 0; at < length; at += 4096)
+      assert_int_equal(e.pointer[at], (uint8_t)(at >> 16));
+    struct perigee_message r = {.head = "x", .length = 1};
+    perigee_reply(p.engine[1], e.operation, &r);
+    ended(&p, 0, op, PERIGEE_OK);
+    for (int i = 0; i < 30 && shared() - before >= 2; i++)
+      rest(&p, 100 * MS);
+    assert_true(shared() - before < 2);
+  }
+  pair_close(&p);
+}
+
+/* ---- Peers that lie ------------------------------------------------------ */
+
+static int memory(uint64_t length, int seals) {
+  int fd = memfd_create("lie", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_true(fd >= 0);
+  assert_int_equal(ftruncate(fd, (off_t)length), 0);
+  assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+static void ends_the_session(void *state, uint32_t segment, uint32_t there,
+                             int fd) {
+  struct pair p;
+  struct perigee_event e;
+  pair_open(&p, state);
+  assert_true(say_segment(p.session[0], segment, there, fd));
+  if (fd >= 0)
+    close(fd);
+  while (!next(&p, 1, &e))
+    ;
+  assert_int_equal(e.kind, PERIGEE_EVENT_LOST);
+  assert_int_equal(e.status, PERIGEE_PROTOCOL);
+  pair_drop(&p);
+}
+
+static void words_that_are_wrong_end_the_session(void **state) {
+  enum { SIZE = F_SEAL_SHRINK | F_SEAL_GROW, ALL = SIZE | F_SEAL_FUTURE_WRITE };
+  struct pair p;
+  pair_open(&p, *state);
+  uint64_t size = segment_bytes(p.session[0]);
+  pair_close(&p);
+  ends_the_session(*state, 0, 1, -1);
+  ends_the_session(*state, 0, 0, memory(size, ALL));
+  ends_the_session(*state, 0, 2, -1);
+  ends_the_session(*state, 256, 1, memory(size, ALL));
+  ends_the_session(*state, UINT32_MAX, 1, memory(size, ALL));
+  ends_the_session(*state, UINT32_MAX, 0, -1);
+  ends_the_session(*state, 0, 1, memory(size, SIZE));
+  ends_the_session(*state, 0, 1, memory(size, F_SEAL_SHRINK));
+  ends_the_session(*state, 0, 1, memory(size - 4096, ALL));
+  ends_the_session(*state, 0, 1, memory(2 * size, ALL));
+  ends_the_session(*state, 0, 1, open("/dev/null", O_RDWR | O_CLOEXEC));
+}
+
+/* What is looked into becomes zeros, and is no fault. */
+static void memory_that_goes_too_early_is_zeros(void **state) {
+  struct perigee_message r = {.head = "x", .length = 1};
+  struct perigee_event e;
+  struct pair p;
+  pair_open(&p, *state);
+  lend(&p, 7);
+  while (!next(&p, 1, &e))
+    ;
+  check(&e, 7);
+  assert_true(say_segment(p.session[0], 0, 0, -1));
+  look_at_clock(p.engine[1]);
+  quiet(&p, 1);
+  check(&e, 0);
+  perigee_reply(p.engine[1], e.operation, &r);
+  until(&p, 0, PERIGEE_EVENT_REPLY);
+  rest(&p, 300 * MS);
+  pair_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      OVER(variant_default, what_nobody_uses_goes_back),
+      OVER(variant_default, what_is_used_stays),
+      OVER(variant_default, long_blocks_come_and_go),
+      OVER(variant_default, words_that_are_wrong_end_the_session),
+      OVER(variant_default, memory_that_goes_too_early_is_zeros),
+  };
+  return cmocka_run_group_tests_name("arena", tests, NULL, NULL);
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ebb_test.c - what a flood took goes back to the system, and only that: the
+ * end of the table of operations, blocks of the pool, what malloc keeps.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "support.h"
+#include "support_inside.h"
+
+static const struct variant tcp = {.name = "tcp", .transport = "tcp"};
+
+enum { LOW = 1024, MANY = 3000, LENGTH = MIB, CALLS = 24 };
+
+static bool next(struct pair *p, int side, struct perigee_event *e) {
+  bool any;
+  poll_side(p, side);
+  while ((any = taken(p, side, e)) && e->kind == PERIGEE_EVENT_SENT)
+    ;
+  return any;
+}
+
+static void rest(struct pair *p, int64_t time) {
+  struct perigee_event e;
+  for (int64_t end = clock_now() + time; clock_now() < end; usleep(1000))
+    for (int side = 0; side < 2; side++)
+      assert_false(next(p, side, &e));
+}
+
+/* ---- Operations ---------------------------------------------------------- */
+
+/* So many receives, which nothing comes for, at once: one after the other in
+ * their table from `first` on. */
+static void fill_table(struct pair *p, int op[MANY]) {
+  for (int i = 0; i < MANY; i++) {
+    op[i] = perigee_recv_imm(p->session[0], -1);
+    assert_true(op[i] >= 0);
+  }
+}
+
+static void empty_table(struct pair *p, const int op[MANY]) {
+  for (int i = 0; i < MANY; i++)
+    perigee_cancel(p->engine[0], op[i]);
+  for (int i = 0; i < MANY; i++)
+    assert_int_equal(until(p, 0, PERIGEE_EVENT_DONE).status, PERIGEE_CANCELLED);
+}
+
+static void until_low(struct pair *p) {
+  for (int i = 0; i < 30 && table_touched(p->engine[0]) > LOW; i++)
+    rest(p, 100 * MS);
+  assert_true(table_touched(p->engine[0]) <= LOW);
+}
+
+/* Nor is any number given out twice in one generation: a late reply to what had
+ * it before would be taken for that of who has it now. */
+static void generations_go_on_where_the_table_was_given_back(void **state) {
+  static int op[MANY];
+  static uint32_t seen[MANY];
+  struct pair p;
+  pair_open(&p, *state);
+  for (int round = 0; round < 3; round++) {
+    fill_table(&p, op);
+    assert_true(table_touched(p.engine[0]) >= MANY);
+    for (uint32_t i = 0; i < MANY; i++) {
+      assert_true(generation_at(p.engine[0], i) > seen[i]);
+      seen[i] = generation_at(p.engine[0], i);
+    }
+    empty_table(&p, op);
+    until_low(&p);
+    for (uint32_t i = 0; i < MANY; i++)
+      assert_true(generation_at(p.engine[0], i) >= seen[i]);
+  }
+  pair_close(&p);
+}
+
+/* So that the end of the table gets free. */
+static void low_numbers_are_given_first(void **state) {
+  static int op[MANY];
+  struct pair p;
+  pair_open(&p, *state);
+  fill_table(&p, op);
+  empty_table(&p, op);
+  quiet(&p, 3);
+  for (int i = 0; i < LOW / 2; i++) {
+    op[i] = perigee_recv_imm(p.session[0], -1);
+    assert_true(op[i] >= 0 && op[i] < LOW);
+  }
+  until_low(&p);
+  for (int i = 0; i < LOW / 2; i++)
+    perigee_cancel(p.engine[0], op[i]);
+  for (int i = 0; i < LOW / 2; i++)
+    until(&p, 0, PERIGEE_EVENT_DONE);
+  pair_close(&p);
+}
+
+/* The end that is still in use stays, and with it all before. */
+static void what_is_in_use_is_not_given_back(void **state) {
+  static int op[MANY];
+  struct pair p;
+  pair_open(&p, *state);
+  fill_table(&p, op);
+  for (int i = 0; i < MANY - 1; i++)
+    perigee_cancel(p.engine[0], op[i]);
+  for (int i = 0; i < MANY - 1; i++)
+    until(&p, 0, PERIGEE_EVENT_DONE);
+  rest(&p, 700 * MS);
+  assert_true(table_touched(p.engine[0]) >= MANY);
+  perigee_cancel(p.engine[0], op[MANY - 1]);
+  ended(&p, 0, op[MANY - 1], PERIGEE_CANCELLED);
+  until_low(&p);
+  pair_close(&p);
+}
+
+/* ---- The pool ------------------------------------------------------------ */
+
+static uint64_t kept(struct pair *p) {
+  return perigee_counters(p->engine[0], NULL)->kept;
+}
+
+/* So many replies at once, which come into pooled blocks. */
+static void replies(struct pair *p, const uint8_t *bytes, int count) {
+  struct perigee_message m = {.head = "?", .length = 1, .timeout = -1};
+  struct perigee_message r = {.head = bytes, .length = LENGTH};
+  struct perigee_event e;
+  for (int i = 0; i < count; i++)
+    assert_true(perigee_call(p->session[0], &m) >= 0);
+  for (int ended = 0; ended < count;) {
+    if (next(p, 1, &e))
+      assert_true(perigee_reply(p->engine[1], e.operation, &r) >= 0);
+    if (next(p, 0, &e)) {
+      assert_int_equal(e.status, PERIGEE_OK);
+      ended++;
+    }
+  }
+}
+
+static void blocks_that_nobody_takes_go_back(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  pair_open(&p, *state);
+  for (int round = 0; round < 2; round++) {
+    replies(&p, bytes, CALLS);
+    rest(&p, 10 * MS);
+    assert_true(kept(&p) > 4 * LENGTH);
+    for (int i = 0; i < 30 && kept(&p) > MIB; i++)
+      rest(&p, 100 * MS);
+    assert_true(kept(&p) <= MIB);
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
+static void blocks_that_are_taken_by_turns_stay(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  pair_open(&p, *state);
+  replies(&p, bytes, CALLS);
+  rest(&p, 10 * MS);
+  uint64_t had = kept(&p);
+  for (int64_t end = clock_now() + 1000 * MS; clock_now() < end;) {
+    replies(&p, bytes, CALLS);
+    rest(&p, 10 * MS);
+    assert_true(kept(&p) >= had / 2);
+  }
+  rest(&p, 300 * MS);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* ---- Malloc -------------------------------------------------------------- */
+
+/* At once when the engine sleeps. */
+static void the_heap_is_asked_before_a_sleep(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  sessions_ended(p.engine[0], 1000);
+  assert_true(heap_waits(p.engine[0]));
+  for (int i = 0; i < 100 && heap_waits(p.engine[0]); i++)
+    perigee_wait(&p.engine[0], 1, 20 * MS);
+  assert_false(heap_waits(p.engine[0]));
+  pair_close(&p);
+}
+
+/* And of one that never does, soon. */
+static void the_heap_is_asked_of_who_never_sleeps(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  sessions_ended(p.engine[0], 1000);
+  int64_t end = clock_now() + 20000 * MS;
+  while (heap_waits(p.engine[0]) && clock_now() < end)
+    quiet(&p, 1);
+  assert_false(heap_waits(p.engine[0]));
+  pair_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      OVER(variant_default, generations_go_on_where_the_table_was_given_back),
+      OVER(variant_default, low_numbers_are_given_first),
+      OVER(variant_default, what_is_in_use_is_not_given_back),
+      OVER(tcp, blocks_that_nobody_takes_go_back),
+      OVER(tcp, blocks_that_are_taken_by_turns_stay),
+      OVER(variant_default, the_heap_is_asked_before_a_sleep),
+      OVER(variant_default, the_heap_is_asked_of_who_never_sleeps),
+  };
+  return cmocka_run_group_tests_name("ebb", tests, NULL, NULL);
+}
