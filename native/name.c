@@ -15,6 +15,7 @@
  */
 #include "perigee.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -199,6 +200,52 @@ int perigee_name_hold(const char *folder, const char *name) {
 fail:
   free(held);
   return result;
+}
+
+/* ---- What the dead left -------------------------------------------------- */
+
+/* Its lock can be had, so its owner is gone. Who is just taking it finds it
+ * taken, for a moment. */
+static bool sweep(const char *folder, const char *name) {
+  char path[PATH_MAX], socket[PATH_MAX];
+  if (!is_path(path, folder, name, ".lock") ||
+      !is_path(socket, folder, name, ".sock"))
+    return false;
+  int descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  bool dead = descriptor >= 0 && flock(descriptor, LOCK_EX | LOCK_NB) == 0 &&
+              is_current(descriptor, path);
+  if (dead) {
+    unlink(socket);
+    unlink(path);
+  }
+  if (descriptor >= 0)
+    close(descriptor);
+  return dead;
+}
+
+/* "PREFIX...lock": without its end, as a name. */
+static bool is_lock(char *name, const char *prefix) {
+  size_t length = strlen(name), end = strlen(".lock");
+  if (strncmp(name, prefix, strlen(prefix)) != 0 || length <= end ||
+      strcmp(name + length - end, ".lock") != 0)
+    return false;
+  name[length - end] = 0;
+  return is_name(name);
+}
+
+int perigee_names_sweep(const char *folder, const char *prefix) {
+  enum { LOOKS = 256 };
+  DIR *all = folder && prefix ? opendir(folder) : NULL;
+  struct dirent *entry;
+  int swept = 0, looks = 0;
+  while (all && looks < LOOKS && (entry = readdir(all)))
+    if (is_lock(entry->d_name, prefix)) {
+      looks++;
+      swept += sweep(folder, entry->d_name);
+    }
+  if (all)
+    closedir(all);
+  return swept;
 }
 
 void perigee_name_release(int descriptor) {

@@ -288,12 +288,17 @@ PERIGEE_API int perigee_arm(struct perigee_engine *engine, int64_t *timeout);
 enum perigee_access {
   PERIGEE_LOCAL = 0,        /* peers get nothing ("denied") */
   PERIGEE_READ = 1,         /* peers may read */
-  PERIGEE_WRITE = 2         /* peers may write */
+  PERIGEE_WRITE = 2,        /* peers may write */
+  PERIGEE_POPULATE = 4      /* of perigee_region_alloc: all of it is there when
+                               that returns, or it is NO_MEMORY */
 };
 
 /* Memory made by the engine: page aligned, zeroed, memfd-backed where kind is
  * NULL or "host" (huge pages where they can be had); kind names a memory of
- * options.memories. name: NULL or 1 to 255 bytes, unique in the engine
+ * options.memories. NO_MEMORY if it is more than the machine, or the process's
+ * control group, could have; else pages are there from their first use on, and a
+ * system that has given out more than there is ends whoever touches them then:
+ * PERIGEE_POPULATE finds out at once, and takes its time. name: NULL or 1 to 255 bytes, unique in the engine
  * (PERIGEE_NAME_TAKEN); by it peers find the region until it is closed. */
 PERIGEE_API int perigee_region_alloc(struct perigee_engine *engine,
                                      const char *name, uint64_t length,
@@ -664,6 +669,10 @@ PERIGEE_API int perigee_folder_look(const char *path);
  * owner's leftovers are taken over. Files of held names are removed at exit. */
 PERIGEE_API int perigee_name_hold(const char *folder, const char *name);
 PERIGEE_API void perigee_name_release(int descriptor);
+/* Removes what dead owners of names with that prefix have left in the folder, of
+ * 256 that it looks at: how many. Who is taking such a name meanwhile may find it
+ * taken, for a moment. */
+PERIGEE_API int perigee_names_sweep(const char *folder, const char *prefix);
 
 /* ---- Signals ----------------------------------------------------------- */
 

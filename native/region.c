@@ -73,7 +73,7 @@ static int check(struct perigee_engine *engine, const char *name,
     return fail(engine, PERIGEE_INVALID,
                 "a region has 1 to 2^40 bytes, not %llu",
                 (unsigned long long)length);
-  if (access & ~(PERIGEE_READ | PERIGEE_WRITE))
+  if (access & ~(PERIGEE_READ | PERIGEE_WRITE | PERIGEE_POPULATE))
     return fail(engine, PERIGEE_INVALID, "unknown access rights %d", access);
   if (!name)
     return PERIGEE_OK;
@@ -108,7 +108,7 @@ static int make(struct perigee_engine *engine, const char *name,
   *region = (struct perigee_region){.engine = engine,
                                     .slot = slot,
                                     .length = length,
-                                    .access = access,
+                                    .access = access & ~PERIGEE_POPULATE,
                                     .memory = memory,
                                     .fd = -1,
                                     .generation = r->generation++};
@@ -192,6 +192,23 @@ static int back(struct perigee_region *region) {
   return status;
 }
 
+/* Of memory that was made, as it was asked for. */
+static int populate(struct perigee_region *region) {
+  if (!region->memory->direct)
+    return PERIGEE_UNSUPPORTED;
+  errno = ENOMEM;
+  return backing_populate(region->pointer, pages(region->length))
+             ? PERIGEE_OK
+             : PERIGEE_NO_MEMORY;
+}
+
+static int too_much(struct perigee_engine *engine, uint64_t length) {
+  return fail(engine, PERIGEE_NO_MEMORY,
+              "a region of %llu bytes is more than the %llu that this machine, "
+              "or this process's control group, has",
+              (unsigned long long)length, (unsigned long long)backing_most());
+}
+
 int perigee_region_alloc(struct perigee_engine *engine, const char *name,
                          uint64_t length, int access, const char *kind,
                          struct perigee_region **out) {
@@ -200,7 +217,13 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
   int status = make(engine, name, length, access, kind, &region);
   if (!region)
     return status;
+  if (region->memory == &memory_host && !backing_possible(length)) {
+    region_free(region);
+    return too_much(engine, length);
+  }
   status = back(region);
+  if (status == PERIGEE_OK && access & PERIGEE_POPULATE)
+    status = populate(region);
   if (status < 0) {
     region_free(region);
     return fail(engine, status, "cannot allocate a region of %llu bytes: %s",

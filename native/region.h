@@ -64,4 +64,12 @@ struct perigee_region *region_by_slot(struct perigee_engine *engine,
 bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
                 uint64_t count, uint64_t stride);
 
+/* ---- backing.c: what memory there could be -------------------------------- */
+/* Bytes, of the machine and of our control group. */
+uint64_t backing_most(void);
+/* Could there be so much? */
+bool backing_possible(uint64_t length);
+/* Has it all there now; false: there is not as much. */
+bool backing_populate(uint8_t *memory, uint64_t length);
+
 #endif

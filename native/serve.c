@@ -335,7 +335,10 @@ static void serve_request(struct operation *op, const struct record *r) {
   if (UNLIKELY(r->capacity > op->session->eager))
     op->engine->asked += r->capacity;
   int status = check_request(op, r);
-  if (status == 1 && (status = room_take(op)) == PERIGEE_OK)
+  if (UNLIKELY(op->value > op->session->eager) && status == 1 &&
+      room_take(op) < 0)
+    status = PERIGEE_AGAIN;
+  if (status == 1)
     status = op->bulky ? pull_head(op, r->head_source) : head_inline(op, r);
   if (status == PERIGEE_AGAIN && (status = stall(op, r)) == PERIGEE_OK)
     return;

@@ -36,6 +36,7 @@ const struct machine session_machine = {
         [PERIGEE_SESSION_OPEN] = {[SESSION_END] = TO(PERIGEE_SESSION_ENDED)},
     }};
 
+enum { BULKS = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
 enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
 /* Replies that a session has not looked at before its requests wait; and
  * immediates that cost it nothing. */
@@ -207,12 +208,12 @@ static uint64_t may_serve(const struct perigee_session *s) {
 }
 
 /* Of what its payloads lie in. */
-static bool knows_all(struct perigee_session *s, const struct record *r) {
+static __attribute__((noinline)) bool knows_all(struct perigee_session *s,
+                                                const struct record *r) {
   const struct perigee_transport *t = lane_table(s->lane);
   bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
-  return !(head | slice) || !t->knows ||
-         ((!head || t->knows(s->lane, &r->head_source)) &&
-          (!slice || t->knows(s->lane, &r->slice_source)));
+  return !t->knows || ((!head || t->knows(s->lane, &r->head_source)) &&
+                       (!slice || t->knows(s->lane, &r->slice_source)));
 }
 
 /* The word of it came before the record did, and lies in the socket; false: the
@@ -238,7 +239,8 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
   status = record_decode(bytes, length, &record);
   if (status < 0)
     return status;
-  if (UNLIKELY(!knows_all(s, &record)) && !hear_of(s, &record))
+  if (UNLIKELY(record.flags & BULKS) && !knows_all(s, &record) &&
+      !hear_of(s, &record))
     return 0;
   s->engine->progress++;
   if (ring == RING_REQUEST)

@@ -58,9 +58,11 @@ for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
 local made = 0
 
 -- For agents that nobody has to find by name.
+local ATTEMPTS = 10
+
 local function unique_name(engine)
   made = made + 1
-  return ("anonymous-%d-%d-%08x"):format(native.pid(), made,
+  return ("%s%d-%d-%08x"):format(registry.ANONYMOUS, native.pid(), made,
     tonumber(C.perigee_epoch(engine.handle) % 2 ^ 32))
 end
 
@@ -159,8 +161,20 @@ local function listen_everywhere(agent, list)
   return true
 end
 
+-- Another agent that looks whether a new name is a dead one's holds it for a
+-- moment; then it is another.
+local function hold(agent, options)
+  local held, address
+  for _ = 1, ATTEMPTS do
+    held, address = registry.hold(agent.scope, agent.name)
+    if held or options.name or address.kind ~= "name_taken" then break end
+    agent.name = unique_name(agent.engine)
+  end
+  return held, address
+end
+
 local function listen(agent, options)
-  local held, address = registry.hold(agent.scope, agent.name)
+  local held, address = hold(agent, options)
   if not held then return nil, address end
   agent.held = held
   C.perigee_go_by(agent.engine.handle, agent.name)

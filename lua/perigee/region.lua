@@ -15,6 +15,7 @@ local M = {}
 
 local ACCESS = { [""] = 0, r = C.PERIGEE_READ, w = C.PERIGEE_WRITE,
                  rw = C.PERIGEE_READ + C.PERIGEE_WRITE }
+local POPULATE = C.PERIGEE_POPULATE
 local LARGEST, UNSEEN = 2 ^ 40, 2 ^ 31
 -- Bytes of pooled blocks that the collector may be behind; KiB of a step.
 local PRESSURE, STEP = 8 * 2 ^ 20, 64
@@ -33,6 +34,8 @@ local function region_name(value)
 end
 
 local OPTIONS = { name = region_name, access = access, kind = check.string }
+local ALLOC = { name = region_name, access = access, kind = check.string,
+                populate = check.boolean }
 
 -- ---- Regions ---------------------------------------------------------------
 
@@ -74,18 +77,24 @@ end
 
 local function core_alloc(engine, length, options, out)
   return C.perigee_region_alloc(engine.handle, options.name, length,
-    ACCESS[options.access or ""], options.kind, out)
+    ACCESS[options.access or ""] + (options.populate and POPULATE or 0),
+    options.kind, out)
 end
 
 --- engine:alloc: length bytes of page-aligned zeroed memory that peers on this
 -- host can map. options: name (peers find it by that until it is closed),
 -- access ("" default, "r", "w", "rw": what peers may do), kind (of memory:
--- "host", the default, or one that the engine was given). nil and an error of
--- kind name_taken or no_memory. The region is the caller's: it lives until
--- close(), or, unnamed, while it, a slice of it or an operation refers to it.
+-- "host", the default, or one that the engine was given), populate (true: all
+-- of it is there when this returns, which takes its time; by default a page is
+-- there from its first use on, and a system that has given out more memory than
+-- it has may end the program then). nil and an error of kind name_taken, or
+-- no_memory: it is more than the machine or the process's control group has,
+-- or, to populate, than is there now. The region is the caller's: it lives
+-- until close(), or, unnamed, while it, a slice of it or an operation refers to
+-- it.
 function M.alloc(engine, length, options)
   check.value(length, check.count, "a region's length", 2)
-  options = check.options(options, OPTIONS, "engine:alloc", 2)
+  options = check.options(options, ALLOC, "engine:alloc", 2)
   if length > LARGEST then
     return nil, errors.new("too_large", ("allocating a region of %d bytes: a "
       .. "region has at most 2^40"):format(length))

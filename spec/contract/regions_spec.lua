@@ -213,6 +213,38 @@ describe("a region", function()
     assert.is_true(err.kind == "no_memory" or err.kind == "too_large")
   end)
 
+  it("is refused where it is more than the machine has", function()
+    local none, err = engine:alloc(2 ^ 40)
+    assert.is_nil(none)
+    assert.equal("no_memory", err.kind)
+    assert.matches("is more than the %d+ that this machine", tostring(err))
+    none, err = engine:alloc(2 ^ 40, { access = "rw", name = "vast" })
+    assert.is_nil(none)
+    assert.equal("no_memory", err.kind)
+  end)
+
+  it("is all there from the beginning, if that is asked for", function()
+    if cases.memory ~= "host" then return end
+    local function pages()
+      local file = io.open("/proc/self/statm")
+      local n = tonumber(file:read("*a"):match("^%d+ (%d+)"))
+      file:close()
+      return n
+    end
+    for _, access in ipairs { "", "rw" } do
+      local before = pages()
+      local region = assert(engine:alloc(2 ^ 24, { access = access,
+                                                   populate = true }))
+      assert.is_true(pages() - before >= 4096 - 64)
+      region:close()
+      before = pages()
+      region = assert(engine:alloc(2 ^ 24, { access = access }))
+      assert.is_true(pages() - before < 1024)
+      region:close()
+    end
+    assert.has_error(function() engine:alloc(1, { populate = 1 }) end)
+  end)
+
   it("moves 64 MiB", function()
     local child = process.start(function(child, perigee_)
       local own = child.cases.engine()

@@ -54,6 +54,37 @@ describe("a name", function()
     end
   end)
 
+  it("that nobody gave is not left by who was killed", function()
+    local function nameless(child, perigee_)
+      local agent = assert(child.cases.agent())
+      child.say("held")
+      perigee_.run()
+      agent:close()
+    end
+    local dead, living = {}, process.start(nameless):expect("held")
+    for i = 1, 5 do dead[i] = process.start(nameless):expect("held") end
+    for i = 1, 5 do dead[i]:kill() end
+    assert.matches("anonymous%-.*%.lock", listed())
+    local agent = assert(cases.agent("next"))
+    local names, count = listed():gsub("/anonymous%-", "%0")
+    assert.equal(2, count, names)       -- lock and socket of who lives
+    assert.matches("anonymous%-" .. living.pid .. "%-", names)
+    agent:close()
+  end)
+
+  it("that nobody gave is had by many at once", function()
+    local function often(child)
+      child.say("ready")
+      child.attend()
+      for _ = 1, 200 do assert(child.cases.agent()):close() end
+      child.say("done")
+    end
+    local all = {}
+    for i = 1, 3 do all[i] = process.start(often):expect("ready") end
+    for i = 1, 3 do all[i]:tell("go on") end
+    for i = 1, 3 do all[i]:expect("done", 60) end
+  end)
+
   it("of a process that is stopped is not free", function()
     local child = process.start(holder, "stopped"):expect("held")
     child:signal("STOP")

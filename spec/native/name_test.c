@@ -268,6 +268,31 @@ static void never_two_owners(void **state) {
   munmap(arena, sizeof *arena);
 }
 
+/* Only locks of the prefix that nobody holds, and the sockets beside them. */
+static void what_dead_owners_left_is_swept(void **state) {
+  (void)state;
+  const char *const left[] = {"any-1.lock", "any-1.sock",   "any-2.lock",
+                              "other.lock", "any-.lock.x",  "any-3.sock",
+                              "any-!.lock", "any-name.txt", ".lock"};
+  enum { LEFT = sizeof left / sizeof *left };
+  for (int i = 0; i < LEFT; i++)
+    touch(left[i]);
+  assert_int_equal(symlink("other.lock", path("any-link.lock")), 0);
+  int live = perigee_name_hold(root, "any-live");
+  assert_true(live >= 0);
+  touch("any-live.sock");
+  assert_int_equal(perigee_names_sweep(root, "any-"), 2);
+  for (int i = 0; i < LEFT; i++)
+    assert_int_equal(exists(left[i]), i > 2);
+  assert_true(exists("any-live.lock") && exists("any-live.sock"));
+  assert_true(exists("any-link.lock"));
+  assert_int_equal(perigee_names_sweep(root, "any-"), 0);
+  assert_int_equal(perigee_names_sweep(path("nowhere"), "any-"), 0);
+  assert_int_equal(perigee_names_sweep(NULL, "any-"), 0);
+  perigee_name_release(live);
+  assert_false(exists("any-live.lock"));
+}
+
 int main(int argc, char **argv) {
   if (argc == 3)
     return hold_and_exit(argv[2]);
@@ -282,6 +307,7 @@ int main(int argc, char **argv) {
       test(links_are_not_followed),
       test(what_is_not_held_is_not_closed),
       test(dead_holders_leftovers_are_taken),
+      test(what_dead_owners_left_is_swept),
       test(exit_leaves_nothing),
       test(never_two_owners),
   };

@@ -151,6 +151,10 @@ end
 
 local held = {}                         -- by descriptor: the folder
 
+--- How names begin that nobody will ever take again: what those leave that a
+-- signal ended is removed by the next agent of their scope.
+M.ANONYMOUS = "anonymous-"
+
 local function hold(scope, name)
   local path, err = M.prepare(scope)
   if not path then return nil, err end
@@ -162,7 +166,10 @@ local function hold(scope, name)
         address), false)
   end
   local descriptor = C.perigee_name_hold(path, name)
-  if descriptor >= 0 then held[descriptor] = path end
+  if descriptor >= 0 then
+    held[descriptor] = path
+    C.perigee_names_sweep(path, M.ANONYMOUS)
+  end
   return descriptor, address
 end
 
@@ -174,7 +181,9 @@ function M.hold(scope, name)
   local descriptor, address
   for _ = 1, ATTEMPTS do
     descriptor, address = hold(scope, name)
-    if descriptor ~= C.PERIGEE_SYSTEM then break end
+    local gone = descriptor == C.PERIGEE_SYSTEM
+      or not descriptor and address.kind == "unsupported"
+    if not gone then break end
   end
   if not descriptor then
     return nil, errors.new(address.kind, doing .. address.message, false)
