@@ -99,7 +99,7 @@ static inline bool share_spare(const struct share *s, enum share_kind kind) {
 static inline bool shares_short(const struct shares *all,
                                 enum share_kind kind) {
   const struct quota *q = &all->quota[kind];
-  return all->engine.used[kind] + q->reserve / 2 > q->limit;
+  return all->engine.used[kind] + q->reserve / 2 >= q->limit;
 }
 
 /* Does a peer hold as much as half of what peers do on average? At least half of

@@ -174,7 +174,8 @@ static void reply_by_loan(struct side *side, struct answer *a) {
   struct perigee_loan loan;
   uint64_t capacity = some_length(w);
   int status = perigee_reply_begin(side->engine, a->served, capacity, &loan);
-  if (status == PERIGEE_AGAIN || status == PERIGEE_INVALID)
+  if (status == PERIGEE_AGAIN || status == PERIGEE_INVALID ||
+      status == PERIGEE_NO_MEMORY)
     return; /* later */
   if (status < 0) {
     over(side, a, status);
