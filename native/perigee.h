@@ -556,7 +556,9 @@ PERIGEE_API int perigee_prepare(struct perigee_session *session, int operation,
 PERIGEE_API int perigee_post(struct perigee_prepared *prepared, int64_t timeout);
 PERIGEE_API void perigee_prepared_free(struct perigee_prepared *prepared);
 /* Messages match receives in order. A send waits for its receive. A receive
- * ends with the length (TOO_LARGE if the message was longer, then both do). */
+ * ends with the length (TOO_LARGE if the message was longer, then both do).
+ * Where messages that wait leave no room for other peers' requests, those of
+ * who has many end in NO_MEMORY. */
 PERIGEE_API int perigee_send(struct perigee_session *session,
                              const struct perigee_slice *slice, int64_t timeout);
 PERIGEE_API int perigee_recv(struct perigee_session *session,

@@ -11,8 +11,8 @@ local loop = require "perigee.loop"
 
 local M = {}
 
-local MANY, RUSH = 64, 32
-local EVERY, PAUSE, STEP = 1e8, 1e6, 1e5 -- ns: between looks, steps; of a step
+local MANY, RUSH = 64, 8
+local EVERY, PAUSE, STEP = 5e7, 5e5, 2e5 -- ns: between looks, steps; of a step
 local CYCLES = 2                         -- one may have been under way
 local KIB = 4                            -- that the collector is asked for
 
