@@ -321,7 +321,7 @@ struct perigee_engine {
   struct perigee_event *out; /* of the poll under way */
   int room, filled;
   struct perigee_event stash; /* found by await for somebody else, or a wait */
-  bool lone; /* it is what a wait was for: nothing had come for a while */
+  bool lone;   /* it is what a wait was for: nothing had come for a while */
   bool shared; /* with a thread: the program has to take it first */
   bool aside;  /* this is the thread's turn */
   bool stashed, armed, woken, sockets_due, keep, copying;

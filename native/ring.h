@@ -80,12 +80,16 @@ static inline void line_own(const uint8_t *line) {
 #endif
 }
 
-/* At the ring's end some that lie behind it: then the record will go elsewhere. */
+/* Up to the ring's end: one that does not fit there will go to the start. */
 static inline void ring_own(const struct ring_out *ring, uint64_t units) {
-  const uint8_t *line = ring->bytes + (ring->head & (ring->size - 1));
-  uint64_t count = units < RING_AHEAD ? units : RING_AHEAD;
-  for (; count > 0; count--, line += RING_UNIT)
-    line_own(line);
+  uint64_t at = ring->head & (ring->size - 1);
+  uint64_t count = (ring->size - at) / RING_UNIT;
+  if (count > RING_AHEAD)
+    count = RING_AHEAD;
+  if (count > units)
+    count = units;
+  for (; count > 0; count--, at += RING_UNIT)
+    line_own(ring->bytes + at);
 }
 
 /* Publishes what was reserved last; length is at most what was reserved. */
