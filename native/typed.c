@@ -265,6 +265,7 @@ static void begin(struct typed_scan *scan, const uint8_t *data,
   scan->status = PERIGEE_PROTOCOL;
   scan->values = 0;
   scan->costs.memory = scan->costs.steps = 0;
+  scan->over = false;
   scan->counts = length > TYPED_FEW;
   if (scan->counts)
     memset(&scan->strings, 0, sizeof scan->strings);

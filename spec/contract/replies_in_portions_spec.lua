@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Large replies, and the arguments that a landing sees, are decoded in portions:
--- meanwhile the loop goes on, and they still end once.
+-- Large replies, and the arguments that a landing sees, are decoded in
+-- portions: meanwhile the loop goes on, and they still end once.
 local cases = require "spec.support.cases"
 local decoder = require "perigee.decoder"
 local perigee = require "perigee"
