@@ -52,14 +52,7 @@ static void scan_some(struct operation *op) {
   engine->progress += n;
 }
 
-int incoming_scan(struct operation *op) {
-  if (op->scanned || op->length == 0)
-    return 1;
-  if (op->length <= SCANNED_AT_ONCE) {
-    op->scanned = true;
-    int status = incoming_typed(op->engine, op->pointer, op->length);
-    return status < 0 ? status : 1;
-  }
+static __attribute__((noinline)) int scan_long(struct operation *op) {
   if (!op->scan && !(op->scan = typed_scan_begin(op->pointer, op->length)))
     return PERIGEE_NO_MEMORY;
   turns_use(op->session);
@@ -71,6 +64,16 @@ int incoming_scan(struct operation *op) {
   op->scan = NULL;
   op->scanned = true;
   status = verdict(op->engine, op->length, status, &costs);
+  return status < 0 ? status : 1;
+}
+
+int incoming_scan(struct operation *op) {
+  if (op->scanned || op->length == 0)
+    return 1;
+  if (op->length > SCANNED_AT_ONCE)
+    return scan_long(op);
+  op->scanned = true;
+  int status = incoming_typed(op->engine, op->pointer, op->length);
   return status < 0 ? status : 1;
 }
 

@@ -59,6 +59,8 @@ struct typed_scan {
 
 /* Kept out of the way of the few numbers and texts of a small call. */
 #define SELDOM __attribute__((noinline))
+/* Part of both walks: at once, and in portions. */
+#define ALWAYS static inline __attribute__((always_inline))
 
 static bool fails(struct typed_scan *scan, int status) {
   scan->status = status;
@@ -165,7 +167,7 @@ static bool boxed(struct typed_scan *scan) {
 
 /* Those behind one of them in a list: there is nothing that a byte brings more
  * of. */
-static bool flags(struct typed_scan *scan) {
+static SELDOM bool flags(struct typed_scan *scan) {
   if (scan->depth == 0)
     return true;
   struct level *level = &scan->levels[scan->depth - 1];
@@ -183,7 +185,7 @@ static bool flags(struct typed_scan *scan) {
 
 /* No nil in pairs: as a key it cannot be, as a value nobody sends it, and its
  * node would be taken by a key of another chain, which joins the two. */
-static bool item(struct typed_scan *scan, enum role role) {
+ALWAYS bool item(struct typed_scan *scan, enum role role) {
   uint32_t tag;
   if (!number(scan, &tag))
     return false;
@@ -229,10 +231,10 @@ static SELDOM void leave(struct typed_scan *scan) {
   chains_end(chains);
 }
 
-/* Up to where it rests: true if that is the end. */
-static bool walk(struct typed_scan *scan) {
+/* Up to where it rests, if it does: true if that is the end. */
+ALWAYS bool walk(struct typed_scan *scan, bool rests) {
   while (scan->at < scan->length || scan->depth > 0) {
-    if (scan->at >= scan->stop && scan->at < scan->length)
+    if (rests && scan->at >= scan->stop && scan->at < scan->length)
       return false;
     scan->values += scan->depth == 0;
     if (!item(scan, next(scan))) {
@@ -265,6 +267,7 @@ static void begin(struct typed_scan *scan, const uint8_t *data,
   scan->status = PERIGEE_PROTOCOL;
   scan->values = 0;
   scan->costs.memory = scan->costs.steps = 0;
+  scan->over = false;
   scan->counts = length > TYPED_FEW;
   if (scan->counts)
     memset(&scan->strings, 0, sizeof scan->strings);
@@ -275,7 +278,7 @@ static void forget(struct typed_scan *scan) {
     leave(scan);
 }
 
-static int verdict(struct typed_scan *scan, struct typed_costs *costs) {
+ALWAYS int verdict(struct typed_scan *scan, struct typed_costs *costs) {
   forget(scan);
   scan->costs.values = scan->values;
   if (scan->counts && scan->values > 0)
@@ -293,7 +296,7 @@ int typed_scan(const uint8_t *data, uint64_t length,
   if (length > INT32_MAX)
     return PERIGEE_PROTOCOL;
   begin(&scan, data, length);
-  walk(&scan);
+  walk(&scan, false);
   return verdict(&scan, costs);
 }
 
@@ -311,7 +314,7 @@ struct typed_scan *typed_scan_begin(const uint8_t *data, uint64_t length) {
 uint64_t typed_scan_step(struct typed_scan *scan, uint64_t bytes) {
   uint64_t before = scan->at, left = scan->length - scan->at;
   scan->stop = before + (bytes < left ? bytes : left);
-  scan->over = walk(scan);
+  scan->over = walk(scan, true);
   return scan->at - before;
 }
 

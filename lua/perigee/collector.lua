@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Making LuaJIT's collector keep up with what decoding allocates.
 --
--- Of itself it does one step for each value that is decoded, however large that
--- is: heaps of 300 MB came of calls of 1 MB. So who decodes says so, and what
--- was allocated since is owed: for each KiB one step, which costs 0 to 10 ns for
--- each byte that came, and mostly saves as much, as the next values lie where
--- others were. It is paid by and by, so that it holds nobody up for long.
+-- Of itself it does one step for each value that is decoded, however large
+-- that is: heaps of 300 MB came of calls of 1 MB. So who decodes says so, and
+-- what was allocated since is owed: for each KiB one step, which costs 0 to 10
+-- ns for each byte that came, and mostly saves as much, as the next values lie
+-- where others were. It is paid by and by, so that it holds nobody up for long.
 local native = require "perigee.native"
 
 local clock, collect = native.clock, collectgarbage

@@ -188,6 +188,20 @@ static void put_value(struct made *m, int depth, bool some) {
 
 /* ---- What is said of them ------------------------------------------------- */
 
+/* In portions of so many bytes it is the same, and they are no larger than what
+ * the longest string adds. */
+static void in_portions(const struct made *m, uint64_t bytes, int status,
+                        const struct typed_costs *costs) {
+  struct typed_costs sum;
+  struct typed_scan *scan = typed_scan_begin(m->bytes, m->length);
+  require(scan != NULL);
+  while (!typed_scan_over(scan))
+    require(typed_scan_step(scan, bytes) <= bytes + 64);
+  require(typed_scan_end(scan, &sum) == status);
+  require(sum.values == costs->values && sum.memory == costs->memory &&
+          sum.steps == costs->steps);
+}
+
 static void check(const struct made *m) {
   struct typed_costs costs;
   int status = typed_scan(m->bytes, m->length, &costs);
@@ -203,6 +217,8 @@ static void check(const struct made *m) {
     require(costs.memory >= m->least + results &&
             costs.memory <= m->most + results);
   require(costs.steps >= m->steps);
+  in_portions(m, 1 + m->length % 97, status, &costs);
+  in_portions(m, 4096, status, &costs);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -2,12 +2,13 @@
  *
  * typed_fuzz.c - any bytes as a typed payload. What is accepted must be
  * refused as soon as its last byte is missing, or hold one value less (or cost
- * too much for what is left).
+ * too much for what is left). In portions it is the same.
  */
 #include <stdint.h>
 #include <stdlib.h>
 
 #include "perigee.h"
+#include "typed.h"
 
 static int scan(const uint8_t *data, size_t size) {
   int values = perigee_typed_scan(data, size);
@@ -18,8 +19,23 @@ static int scan(const uint8_t *data, size_t size) {
   return values;
 }
 
+/* Begun, cut anywhere, and perhaps given up. */
+static void in_portions(const uint8_t *data, size_t size, int values) {
+  struct typed_scan *scan = typed_scan_begin(data, size);
+  uint64_t steps = size > 0 ? data[0] : 1, bytes = size > 1 ? data[1] : 1;
+  if (!scan)
+    abort();
+  while (!typed_scan_over(scan) && steps-- > 0)
+    typed_scan_step(scan, bytes);
+  bool over = typed_scan_over(scan);
+  int status = typed_scan_end(scan, NULL);
+  if (over && status != values)
+    abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   int values = scan(data, size);
+  in_portions(data, size, values);
   if (values > 0) {
     int fewer = scan(data, size - 1);
     if (fewer >= 0 && fewer != values - 1)

@@ -148,6 +148,34 @@ describe("the decoder for what is large", function()
       .. values.array(2, values.EMPTY) .. values.EMPTY)
   end)
 
+  it("gives what LuaJIT's gives, of flags however they are cut", function()
+    for _, n in ipairs { 1, 63, 64, 65, 129, 1000 } do
+      local list, out = {}, buffer.new()
+      for i = 1, n do
+        local kind = random(n < 100 and 4 or 40)
+        list[i] = string.char(random(3) - 1) .. (kind == 1 and "\33a" or "")
+      end
+      local bytes = table.concat(list)
+      local count = #bytes - select(2, bytes:gsub("\33a", ""))
+      out:put(values.array(1, ""):sub(1, 1), values.number(count), bytes)
+      out:put("\12", values.number(count + 1), bytes, "\2\1\0")
+      assert_same(out:tostring())
+      assert_same(bytes)
+    end
+  end)
+
+  it("makes a large table in a step of its own", function()
+    local bytes = "\2" .. values.array(2 ^ 15, values.TRUE) .. "\2"
+    local d = decoder.new(bytes, #bytes)
+    assert.same({ true, true }, { decoder.step(d, 1000) })
+    assert.equal(1, d.at)
+    assert.is_true((decoder.step(d, 1)))
+    assert.is_true(d.at > 1)
+    while decoder.step(d, 1000) do end
+    assert.equal(3, d.n)
+    assert.equal(2 ^ 15 - 1, #d.values[2]) -- and slot 0
+  end)
+
   -- A NaN whose bits say "a table at this address", taken for one, is a crash.
   it("makes one NaN of all that there are", function()
     for high = 0, 2 ^ 17 - 1 do

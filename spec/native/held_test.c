@@ -184,15 +184,19 @@ static void long_replies_are_the_callers_until_it_gives_them_back(void **s) {
   struct pair p;
   held_open(&p, *s);
   for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-    uint8_t *text = typed_text(lengths[i]), *other = typed_text(10);
+    uint8_t *text = typed_text(lengths[i]), *other = typed_text(lengths[i]);
+    uint8_t *small = typed_text(10);
+    other[lengths[i] - 1] = 'y';
     struct perigee_event e = replied(&p, text, lengths[i]);
     assert_int_equal(e.flags, PERIGEE_TYPED | PERIGEE_HELD);
     assert_true(e.remaining > 0 && e.remaining <= 60000 * MS);
-    struct perigee_event small = replied(&p, other, 10);
-    assert_int_equal(small.flags, PERIGEE_TYPED);
+    assert_int_equal(replied(&p, small, 10).flags, PERIGEE_TYPED);
+    struct perigee_event next = replied(&p, other, lengths[i]);
     quiet(&p, 20);
     assert_memory_equal(e.pointer, text, lengths[i]);
     perigee_pool_free(p.engine[0], (uint8_t *)(uintptr_t)e.pointer);
+    perigee_pool_free(p.engine[0], (uint8_t *)(uintptr_t)next.pointer);
+    free(small);
     free(other);
     free(text);
   }

@@ -99,6 +99,17 @@ function value(chance, depth)
   return a_table(chance, depth)
 end
 
+-- More than what is decoded at one go.
+local function large(chance)
+  local list = {}
+  for i = 1, 1000 + chance.next(3000) do
+    list[i] = chance.one_in(3) and "item " .. i or i + 0.5
+    if chance.one_in(100) then list[i] = value(chance, 3) end
+  end
+  if chance.one_in(2) then list.name = a_description(chance) end
+  return buffer.encode(list)
+end
+
 local COUNTS = { 0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 8, 249, 250, 251, 252, 8000,
                  10000 }
 
@@ -111,6 +122,7 @@ local function typed(chance, out)
   else
     for _ = 1, n do out:encode(value(chance, 0)) end
   end
+  if chance.one_in(40) then out:put(large(chance)) end
   if chance.one_in(5) then out:put(TWICE) end
   if chance.one_in(3) then out:encode(chance.next(4)) end -- a slice's place
   if chance.one_in(30) then

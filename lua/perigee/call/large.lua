@@ -26,8 +26,11 @@ end
 
 -- The error of a reply whose decoding was given up.
 local function given_up(self, binding)
-  if not self.engine.handle then return outcome.gone(binding, self.method) end
-  return nil, outcome.failed(binding, self.method, TIMEOUT)
+  if self.engine.handle then
+    return nil, outcome.failed(binding, self.method, TIMEOUT)
+  end
+  return nil, outcome.no_reply(binding, self.method, "closed",
+                               "the engine of the session was closed")
 end
 
 function Large:done(values, n)
