@@ -124,8 +124,11 @@ void served_let_on(struct operation *op) {
     op->session->arriving = NULL;
 }
 
+/* With a thread a block may have stayed for who might still look into it. */
 static void gone(struct operation *op) {
   served_let_on(op);
+  if (UNLIKELY(op->head_lent) && !progress_shown(op))
+    served_unlend(op);
   operation_free(op);
 }
 

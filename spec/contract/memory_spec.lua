@@ -8,8 +8,10 @@ local process = require "spec.support.process"
 local DRIVERS, UNDER_WAY = 4, 10
 local MIB, SLACK = 2 ^ 20, 8
 
-local function server(child)
-  child.serve {
+local function server(child, perigee, _, progress)
+  local options = progress and { progress = progress } or nil
+  local agent = assert(child.cases.agent("worker", options))
+  agent:serve {
     name = "bytes", version = 1,
     methods = {
       echo = { raw = true, function(request) return request end },
@@ -18,6 +20,9 @@ local function server(child)
       end },
     },
   }
+  child.say("ready")
+  perigee.run()
+  agent:close()
 end
 
 local function driver(child, perigee, ffi, method, calls, under_way, size)
@@ -63,7 +68,6 @@ describe("memory under load", function()
   local worker, drivers
 
   before_each(function()
-    worker = process.start(server):expect("ready")
     drivers = {}
   end)
   after_each(cases.cleanup)
@@ -94,7 +98,8 @@ describe("memory under load", function()
     process.usleep(0.005)
   end
 
-  local function check(method, calls)
+  local function check(method, calls, ...)
+    worker = process.start(server, ...):expect("ready")
     start(method, calls)
     local all = everybody()
     for _, one in ipairs(drivers) do one:tell("go on") end
@@ -114,5 +119,8 @@ describe("memory under load", function()
   it("is what is under way, of raw calls", function() check("echo", 10000) end)
   it("is what is under way, of inplace calls", function()
     check("copy", 2000)
+  end)
+  it("is what is under way, with a thread", function()
+    check("echo", 2000, "thread")
   end)
 end)

@@ -8,6 +8,7 @@
  * kernel names the child, and speaks for it.
  */
 #include "stranger.h"
+#include "transport/shm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, RING = 65536, OUTBOX = 8 << 20 };
+enum { PAGE = 4096, RING = 65536, ARENA = 8 << 20 };
+enum { OUTBOX = sizeof(struct outbox) };
 
 /* ---- Processes ------------------------------------------------------------- */
 
@@ -96,7 +98,7 @@ static int memory(uint64_t length, int seals) {
 /* As any peer would, but for the address of what it was asked to hold. */
 static void says_hello_and_offers(int fd, const void *address) {
   struct frame offer = {.type = FRAME_OFFER};
-  uint64_t words[3] = {RING, OUTBOX, (uint64_t)(uintptr_t)address};
+  uint64_t words[3] = {RING, ARENA, (uint64_t)(uintptr_t)address};
   int size = F_SEAL_SHRINK | F_SEAL_GROW;
   int fds[2] = {memory(2 * RING, size),
                 memory(OUTBOX, size | F_SEAL_FUTURE_WRITE)};
