@@ -95,11 +95,11 @@ static inline bool share_spare(const struct share *s, enum share_kind kind) {
   return s->all->engine.used[kind] + q->reserve < q->limit;
 }
 
-/* Have others than newcomers taken of the reserve, so that half is gone? */
+/* Have others than newcomers taken of the reserve, so that a quarter is gone? */
 static inline bool shares_short(const struct shares *all,
                                 enum share_kind kind) {
   const struct quota *q = &all->quota[kind];
-  return all->engine.used[kind] + q->reserve / 2 >= q->limit;
+  return all->engine.used[kind] + q->reserve - q->reserve / 4 > q->limit;
 }
 
 /* Does a peer hold as much as half of what peers do on average? At least half of

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { PEERS = 64, EACH = 64, TABLE = 1024 };
+enum { PEERS = 120, EACH = 64, TABLE = 1024 };
 static const int64_t PATIENCE = 10000; /* ms */
 
 static const struct variant tcp = {"tcp", "tcp", "host", 1, NULL};
