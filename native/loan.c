@@ -9,12 +9,6 @@
 
 enum { STRAY = 1 << 20, MARK = 16 };
 
-/* Kept by the engine, one for each loan that was ever open at once. */
-struct stage {
-  struct stage *next;
-  uint8_t *bytes;
-};
-
 /* ---- Stages ------------------------------------------------------------- */
 
 static uint64_t stage_size(const struct perigee_engine *engine) {

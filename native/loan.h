@@ -18,6 +18,12 @@
 
 #include "core.h"
 
+/* Kept by the engine, one for each loan that was ever open at once. */
+struct stage {
+  struct stage *next;
+  uint8_t *bytes;
+};
+
 /* Lends capacity bytes: 0, TOO_LARGE, NO_MEMORY, INVALID (one is open). */
 int loan_begin(struct perigee_session *session, enum ring ring,
                uint64_t capacity, struct perigee_loan *out);

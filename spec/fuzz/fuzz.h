@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "../native/hand.h"
+#include "loan.h"
 
 extern const struct perigee_memory perigee_memory_opaque;
 size_t __sanitizer_get_current_allocated_bytes(void);
@@ -131,6 +132,8 @@ static inline size_t allocated_by(const struct perigee_engine *engine) {
   size_t bytes = __sanitizer_get_current_allocated_bytes();
   for (const struct part *p = engine->parts; p; p = p->free)
     bytes -= sizeof *p;
+  for (const struct stage *s = engine->stages; s; s = s->next)
+    bytes -= sizeof *s;
   return bytes;
 }
 
