@@ -14,7 +14,7 @@
 
 enum { LEAN = 256 << 10 }; /* bytes that a stranger may cost meanwhile */
 
-struct stage {
+struct scene {
   struct perigee_engine *engine;
   struct perigee_region *region;
   struct hand friend;
@@ -32,7 +32,7 @@ static uint64_t polled(struct hand *h) {
   return n > 0 ? (uint64_t)n : 0;
 }
 
-static void stage_open(struct stage *s, const char *secret) {
+static void stage_open(struct scene *s, const char *secret) {
   s->world.seed = 1;
   s->engine = engine_of(&s->world, secret, true);
   require(perigee_region_alloc(s->engine, "region", 4096, 3, NULL,
@@ -45,7 +45,7 @@ static void stage_open(struct stage *s, const char *secret) {
 }
 
 /* Nobody but the friend has ever been here. */
-static void is_untouched(struct stage *s) {
+static void is_untouched(struct scene *s) {
   const struct perigee_counters *c = perigee_counters(s->engine, NULL);
   require(s->friend.session->state == PERIGEE_SESSION_OPEN);
   require(s->friend.session->lane->stream_count == 1);
@@ -104,7 +104,7 @@ static void says_proof(struct hand *h, struct input *in) {
 
 /* The nonce is no secret: anybody on the way has seen it. */
 static void says_attach(struct hand *h, struct input *in,
-                        const struct stage *s) {
+                        const struct scene *s) {
   struct frame f = {.type = FRAME_ATTACH};
   f.attach.session = s->friend.heard.nonce + (take8(in) % 4 == 0);
   f.attach.index = (uint32_t)take_edge(in);
@@ -135,7 +135,7 @@ static void says_after(struct hand *h, const struct heard *heard) {
     hand_says_hello(h, &f);
 }
 
-static void speaks(struct stage *s, struct hand *h, struct input *in) {
+static void speaks(struct scene *s, struct hand *h, struct input *in) {
   struct heard heard = {0};
   for (int i = 0; i < 64 && in->size > 0; i++) {
     switch (take8(in) % 7) {
@@ -170,7 +170,7 @@ static void speaks(struct stage *s, struct hand *h, struct input *in) {
 
 /* ---- One of them ----------------------------------------------------------- */
 
-static void leaves(struct stage *s, struct hand *h) {
+static void leaves(struct scene *s, struct hand *h) {
   hand_close(h);
   for (int i = 0; i < 4; i++) {
     require(polled(h) == 0);
@@ -182,7 +182,7 @@ static void leaves(struct stage *s, struct hand *h) {
   is_untouched(s);
 }
 
-static void visit(struct stage *s, struct input *in, bool dials) {
+static void visit(struct scene *s, struct input *in, bool dials) {
   struct hand h;
   hand_come(&h, s->engine, dials);
   speaks(s, &h, in);
@@ -190,10 +190,10 @@ static void visit(struct stage *s, struct input *in, bool dials) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static struct stage stages[2];
+  static struct scene stages[2];
   struct input in = {data, size}, none = {data, 0};
   uint8_t how = take8(&in);
-  struct stage *s = &stages[how & 1];
+  struct scene *s = &stages[how & 1];
   if (!s->engine) {
     stage_open(s, how & 1 ? "sixteen letters of secret" : "");
     visit(s, &none, true);
