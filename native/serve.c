@@ -258,7 +258,7 @@ static int head_inline(struct operation *op, const struct record *r) {
 static int pull_head(struct operation *op, struct source source) {
   struct lane *lane = op->session->lane;
   struct payload into;
-  uint8_t *block;
+  uint8_t *block = NULL;
   bool typed = op->flags & PERIGEE_TYPED;
   if (!typed) {
     if ((op->pointer = lane_table(lane)->view(lane, &source)))

@@ -12,8 +12,8 @@
 --
 --   the session is lost while   what becomes of it
 --   a transfer is under way     it ends once, in peer_lost
---   none is, and one begins     it waits for the peer `reconnect` seconds
---                               of its timeout, then ends in peer_lost or timeout
+--   none is, and one begins     it waits for the peer `reconnect` seconds of
+--                               its timeout, then ends in peer_lost, or timeout
 --
 -- Regions and their slices go on being good as long as they are of the same
 -- memory: the peer lives (its epoch is the same) and has not closed the region.

@@ -83,9 +83,10 @@ static int file(uint64_t length, void *at) {
   return PERIGEE_NO_MEMORY;
 }
 
+/* Where that fails it only stays in memory. */
 static void unmap(struct lane *lane, uint32_t i) {
-  mmap(lane->arena + i * lane->segment, lane->segment, PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  (void)mmap(lane->arena + i * lane->segment, lane->segment, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 static bool say(struct lane *lane, uint32_t i, int fd) {
