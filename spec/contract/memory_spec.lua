@@ -64,6 +64,9 @@ local function resident(of) return of:number("status", "VmRSS") / 1024 end
 
 describe("memory under load", function()
   if cases.sanitized then return pending("a sanitizer keeps what is freed") end
+  if os.getenv "PERIGEE_TRANSPORT" == "verbs" then
+    return pending("blocks stay registered, so memory is not given back")
+  end
 
   local worker, drivers
 
