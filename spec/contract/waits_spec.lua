@@ -24,6 +24,10 @@ local function server(child, _, ffi_, length)
 end
 
 describe("beside a long transfer of its own", function()
+  if os.getenv "PERIGEE_TRANSPORT" == "verbs" then
+    return pending("a device copies; soft-RoCE does so in the kernel, which "
+      .. "has the processor meanwhile")
+  end
   local agent, proxy, session, to, remote
 
   setup(function()
