@@ -180,7 +180,11 @@ struct perigee_options {
 
 PERIGEE_API void perigee_options(struct perigee_options *options);
 /* Makes an engine; options may be NULL. The engine is the caller's until
- * perigee_engine_close. PERIGEE_INVALID names the option that is wrong. */
+ * perigee_engine_close. PERIGEE_INVALID: an option, or PERIGEE_FAULTS or
+ * PERIGEE_RDMA of the environment, is wrong. Of the secret's file: NOT_FOUND,
+ * DENIED (open to others, not this user's, no regular file, too short or too
+ * long), SYSTEM. NO_MEMORY. perigee_detail(NULL) tells which and why. A secret
+ * that is stretched takes some 0.1 s, once in a process. */
 PERIGEE_API int perigee_engine_open(const struct perigee_options *options,
                                     struct perigee_engine **engine);
 /* Closes every session, listener and region, and frees the engine with all
@@ -298,7 +302,8 @@ enum perigee_access {
  * options.memories. NO_MEMORY if it is more than the machine, or the process's
  * control group, could have; else pages are there from their first use on, and a
  * system that has given out more than there is ends whoever touches them then:
- * PERIGEE_POPULATE finds out at once, and takes its time. name: NULL or 1 to 255 bytes, unique in the engine
+ * PERIGEE_POPULATE finds out at once, and takes its time. name: NULL or 1 to 255
+ * bytes, unique in the engine
  * (PERIGEE_NAME_TAKEN); by it peers find the region until it is closed. */
 PERIGEE_API int perigee_region_alloc(struct perigee_engine *engine,
                                      const char *name, uint64_t length,

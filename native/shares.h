@@ -19,8 +19,9 @@
  *                        one peer with those that it is to be kept from.
  *   over TCP             an address (of IPv6: its network of 64 bits);
  *   from this host       the agent (its epoch), as all here have the same
- *                        addresses, and take whichever they like. It is the peer's word: who changes it is a newcomer
- *                        each time, and such share what others have left.
+ *                        addresses, and take whichever they like. It is the
+ *                        peer's word: who changes it is a newcomer each time,
+ *                        and such share what others have left.
  *   without a socket     each session.
  */
 #ifndef SHARES_H

@@ -205,7 +205,8 @@ end
 -- access and heartbeats while methods compute, as perigee.engine's.
 --
 -- nil and an error of kind name_taken while a live agent has the name or
--- something else the address, denied where a secret is needed. The agent serves
+-- something else the address, denied where a secret is needed, and those of
+-- perigee.engine for a secret's file. The agent serves
 -- whenever the loop runs; it lives until close() or the program's end.
 function M.new(options, level)
   level = level or 2

@@ -97,10 +97,11 @@ local function warn_of_faults(text)
   log.write("warning", "faults on purpose: " .. text)
 end
 
---- perigee.engine: a new engine, or nil and an error (no_memory; denied for a
--- secret's file that other users may read, or that is theirs). options are
--- limits with good defaults: operations and serving (in flight at once),
--- sessions, regions, hellos; ring, eager, message, typed, pool in bytes;
+--- perigee.engine: a new engine, or nil and an error (no_memory; of the
+-- secret's file not_found, or denied where other users may read it, where it is
+-- theirs, no regular file, or too short or long). options are limits with good
+-- defaults: operations and serving (in flight at once), sessions, regions,
+-- hellos; ring, eager, message, typed, pool in bytes;
 -- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
 -- process_vm_readv); rdma (which NICs and how: perigee.rdma; a table or a text
 -- like "nics=mlx5_0,mlx5_1 qps=2"); faults (to try a program in bad weather, as

@@ -202,6 +202,16 @@ static int on_this_kernel(void **state) {
   return 0;
 }
 
+/* Without an innocent there was nothing to be seen. */
+static void part(struct pair *p, int fd, uint8_t *page, pid_t other) {
+  close(fd);
+  munmap(page, PAGE);
+  quiet(p, 1);
+  close_to_strangers(p);
+  if (other < 0)
+    skip();
+}
+
 /* ---- Recycled pids ----------------------------------------------------------*/
 
 static void who_ended_before_it_was_accepted_is_nobody(void **state) {
@@ -222,10 +232,7 @@ static void who_ended_before_it_was_accepted_is_nobody(void **state) {
     assert_false(touched(other, page));
     end(other);
   }
-  close(fd);
-  munmap(page, PAGE);
-  quiet(&p, 1);
-  close_to_strangers(&p);
+  part(&p, fd, page, other);
 }
 
 /* All was said by the number that is an innocent's by now. */
@@ -242,10 +249,7 @@ static void what_was_said_by_a_pid_before_vouches_for_nobody(void **state) {
     assert_false(touched(other, page));
     end(other);
   }
-  close(fd);
-  munmap(page, PAGE);
-  quiet(&p, 1);
-  close_to_strangers(&p);
+  part(&p, fd, page, other);
 }
 
 /* All that it will ever say lies there when the listener looks. */
@@ -267,10 +271,7 @@ static void a_pid_that_is_anothers_by_now_is_not_read(void **state) {
     assert_false(touched(other, page));
     end(other);
   }
-  close(fd);
-  munmap(page, PAGE);
-  quiet(&p, 1);
-  close_to_strangers(&p);
+  part(&p, fd, page, other);
 }
 
 /* Its memory is what it was when it connected, and what is looked for came

@@ -7,6 +7,7 @@
 #include "core.h"
 #include "support.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- Newcomers ------------------------------------------------------------- */
@@ -117,6 +118,20 @@ static void answers(struct pair *p, int side, int request) {
   perigee_reply(p->engine[side], request, &m);
 }
 
+/* Until no operation is left on either side. */
+static void both_serve_all(struct pair *p, const char *otherwise) {
+  for (int64_t end = clock_now() + 10000 * MS;
+       operations(p, 0) + operations(p, 1) > 0;) {
+    struct perigee_event e;
+    for (int side = 0; side < 2; side++)
+      if (perigee_poll(p->engine[side], &e, 1) == 1 &&
+          e.kind == PERIGEE_EVENT_REQUEST)
+        answers(p, side, e.operation);
+    if (clock_now() > end)
+      fail_msg("%s", otherwise);
+  }
+}
+
 static void two_that_keep_much_of_each_other_go_on(void **state) {
   struct perigee_options o;
   struct pair p;
@@ -134,16 +149,7 @@ static void two_that_keep_much_of_each_other_go_on(void **state) {
     for (int i = 0; i < SERVING; i++)
       answers(&p, side, requests[side][i]);
   }
-  for (int64_t end = clock_now() + 10000 * MS;
-       operations(&p, 0) + operations(&p, 1) > 0;) {
-    struct perigee_event e;
-    for (int side = 0; side < 2; side++)
-      if (perigee_poll(p.engine[side], &e, 1) == 1 &&
-          e.kind == PERIGEE_EVENT_REQUEST)
-        answers(&p, side, e.operation);
-    if (clock_now() > end)
-      fail_msg("neither side serves any more");
-  }
+  both_serve_all(&p, "neither side serves any more");
   pair_close(&p);
 }
 
@@ -154,6 +160,7 @@ static void two_that_ask_all_they_can_are_served(void **state) {
     struct perigee_options o;
     struct pair p;
     struct perigee_message m = {.method = 1, .timeout = -1};
+    char text[64];
     variant_options(*state, &o);
     o.operations = sizes[k];
     o.serving = o.serving < sizes[k] ? o.serving : sizes[k];
@@ -161,16 +168,8 @@ static void two_that_ask_all_they_can_are_served(void **state) {
     for (int side = 0; side < 2; side++)
       while (perigee_call(p.session[side], &m) >= 0)
         ;
-    for (int64_t end = clock_now() + 10000 * MS;
-         operations(&p, 0) + operations(&p, 1) > 0;) {
-      struct perigee_event e;
-      for (int side = 0; side < 2; side++)
-        if (perigee_poll(p.engine[side], &e, 1) == 1 &&
-            e.kind == PERIGEE_EVENT_REQUEST)
-          answers(&p, side, e.operation);
-      if (clock_now() > end)
-        fail_msg("with %u operations neither side serves", sizes[k]);
-    }
+    snprintf(text, sizeof text, "with %u operations neither serves", sizes[k]);
+    both_serve_all(&p, text);
     pair_close(&p);
   }
 }
