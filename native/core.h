@@ -408,7 +408,6 @@ static inline int status_of_peer(int status) {
 /* A stranger was refused: whoever that is ("": unknown), at a listener. */
 void refusals_add(struct perigee_engine *, const char *peer,
                   const char *address, int status, const char *reason);
-void refusals_due(struct perigee_engine *engine); /* their timer is */
 /* Is there an event of them? */
 bool refusals_give(struct perigee_engine *, struct perigee_event *);
 
@@ -438,7 +437,6 @@ bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most,
 void ebb_begin(struct perigee_engine *engine);  /* there is some, perhaps */
 void ebb_ended(struct perigee_engine *engine);  /* of a session */
 void ebb_sleeps(struct perigee_engine *engine); /* it is about to */
-void ebb_due(struct perigee_engine *engine);    /* its timer is */
 /* The session's lane keeps some for blocks; it is no more, or another. */
 void ebb_keeps(struct perigee_session *session);
 void ebb_forget(struct perigee_session *session);

@@ -99,9 +99,32 @@ static void set(struct perigee_engine *engine, int64_t pause) {
   timers_add(&engine->timers, &engine->ebb.timer, engine->now + pause);
 }
 
+static void look(struct perigee_engine *engine) {
+  engine->ebb.look++;
+  engine->ebb.left = engine->ebb.count;
+  heap_ebbs(engine);
+}
+
+static void due(struct timer *timer) {
+  struct perigee_engine *engine =
+      CONTAINER(timer, struct perigee_engine, ebb.timer);
+  struct ebb *e = &engine->ebb;
+  if (!e->soon)
+    look(engine);
+  e->soon = pool_ebbs(engine);
+  e->soon |= table_ebbs(engine);
+  e->soon |= lanes_ebb(engine);
+  if (e->soon)
+    set(engine, SOON);
+  else if (engine->pool.warm > POOL_LOW || e->ended >= MANY || e->count > 0 ||
+           engine->table_used > OPERATIONS_LOW)
+    set(engine, EVERY);
+}
+
 void ebb_begin(struct perigee_engine *engine) {
   if (engine->ebb.timer.next)
     return;
+  engine->ebb.timer.expired = due;
   engine->pool.low = engine->pool.warm;
   engine->ebb.soon = false;
   set(engine, EVERY);
@@ -126,24 +149,4 @@ void ebb_forget(struct perigee_session *s) {
 void ebb_ended(struct perigee_engine *engine) {
   if (++engine->ebb.ended >= MANY)
     ebb_begin(engine);
-}
-
-static void look(struct perigee_engine *engine) {
-  engine->ebb.look++;
-  engine->ebb.left = engine->ebb.count;
-  heap_ebbs(engine);
-}
-
-void ebb_due(struct perigee_engine *engine) {
-  struct ebb *e = &engine->ebb;
-  if (!e->soon)
-    look(engine);
-  e->soon = pool_ebbs(engine);
-  e->soon |= table_ebbs(engine);
-  e->soon |= lanes_ebb(engine);
-  if (e->soon)
-    set(engine, SOON);
-  else if (engine->pool.warm > POOL_LOW || e->ended >= MANY || e->count > 0 ||
-           engine->table_used > OPERATIONS_LOW)
-    set(engine, EVERY);
 }

@@ -13,6 +13,17 @@ static bool own_room(const struct perigee_engine *engine) {
   return engine->live - served < engine->shares.own;
 }
 
+static void expired(struct timer *timer) {
+  struct operation *op = CONTAINER(timer, struct operation, timer);
+  if (op->kind == OP_SERVED) {
+    serve_late(op);
+    return;
+  }
+  op->engine->counters.timeouts++;
+  op->session->counters.timeouts++;
+  operation_stop(op, PERIGEE_TIMEOUT);
+}
+
 struct operation *operation_take(struct perigee_session *session, int kind) {
   struct perigee_engine *engine = session->engine;
   bool may = kind == OP_SERVED || own_room(engine);
@@ -25,6 +36,7 @@ struct operation *operation_take(struct perigee_session *session, int kind) {
     op->generation = engine->generations[engine->table_used];
     op->index = (uint16_t)engine->table_used++;
     op->engine = engine;
+    op->timer.expired = expired;
     if (engine->table_used > OPERATIONS_LOW)
       ebb_begin(engine);
   } else {

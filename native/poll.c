@@ -16,35 +16,6 @@ enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31 };
 /* ns. Of sessions that are parked only the sockets tell. */
 static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000;
 
-/* It may be this side that did nothing for a while: what lies unread in the
- * socket came in time. */
-static void hello_due(struct perigee_session *s) {
-  socket_look(s);
-  if (s->state == PERIGEE_SESSION_HELLO && !s->timer.next)
-    hello_timeout(s);
-}
-
-static void session_due(struct perigee_session *s) {
-  if (s->alone)
-    endpoint_tick(s);
-  else if (s->state == PERIGEE_SESSION_NONE)
-    dial_tick(s);
-  else if (s->state == PERIGEE_SESSION_OPEN)
-    liveness_tick(s);
-  else if (s->state == PERIGEE_SESSION_HELLO)
-    hello_due(s);
-}
-
-static void operation_due(struct operation *op) {
-  if (op->kind == OP_SERVED) {
-    serve_late(op);
-    return;
-  }
-  op->engine->counters.timeouts++;
-  op->session->counters.timeouts++;
-  operation_stop(op, PERIGEE_TIMEOUT);
-}
-
 static void time_out(struct perigee_engine *engine) {
   struct node *n;
   while ((n = list_pop(&engine->fresh))) {
@@ -52,19 +23,8 @@ static void time_out(struct perigee_engine *engine) {
     timers_add(&engine->timers, &op->timer, engine->now + op->timeout);
   }
   struct timer *t;
-  while ((t = timers_expired(&engine->timers, engine->now))) {
-    /* Operations and sessions share the wheel; sessions are few. */
-    if ((void *)t >= (void *)engine->table &&
-        (void *)t < (void *)(engine->table + engine->options.operations)) {
-      operation_due(CONTAINER(t, struct operation, timer));
-    } else if (t == &engine->refusals.timer) {
-      refusals_due(engine);
-    } else if (t == &engine->ebb.timer) {
-      ebb_due(engine);
-    } else {
-      session_due(CONTAINER(t, struct perigee_session, timer));
-    }
-  }
+  while ((t = timers_expired(&engine->timers, engine->now)))
+    t->expired(t);
 }
 
 static bool sockets_are_due(const struct perigee_engine *engine) {

@@ -10,10 +10,20 @@
 
 #include "progress.h"
 
+static void due(struct perigee_engine *engine) {
+  engine->refusals.due = true;
+  engine->progress++;
+}
+
+static void expired(struct timer *timer) {
+  due(CONTAINER(timer, struct perigee_engine, refusals.timer));
+}
+
 void perigee_tell_refused(struct perigee_engine *engine, int64_t every) {
   ENTER(engine);
   struct refusals *r = &engine->refusals;
   timers_remove(&engine->timers, &r->timer);
+  r->timer.expired = expired;
   r->every = every;
   r->next = r->count = 0;
   r->on = every >= 0;
@@ -35,14 +45,9 @@ void refusals_add(struct perigee_engine *engine, const char *peer,
   if (r->due || r->timer.next)
     return;
   if (engine_clock(engine) >= r->next)
-    refusals_due(engine);
+    due(engine);
   else
     timers_add(&engine->timers, &r->timer, r->next);
-}
-
-void refusals_due(struct perigee_engine *engine) {
-  engine->refusals.due = true;
-  engine->progress++;
 }
 
 /* What an event that was given points to stays until the next poll. */

@@ -56,6 +56,26 @@ static uint32_t new_id(struct perigee_engine *engine) {
   return 0;
 }
 
+/* It may be this side that did nothing for a while: what lies unread in the
+ * socket came in time. */
+static void hello_due(struct perigee_session *s) {
+  socket_look(s);
+  if (s->state == PERIGEE_SESSION_HELLO && !s->timer.next)
+    hello_timeout(s);
+}
+
+static void expired(struct timer *timer) {
+  struct perigee_session *s = CONTAINER(timer, struct perigee_session, timer);
+  if (s->alone)
+    endpoint_tick(s);
+  else if (s->state == PERIGEE_SESSION_NONE)
+    dial_tick(s);
+  else if (s->state == PERIGEE_SESSION_OPEN)
+    liveness_tick(s);
+  else if (s->state == PERIGEE_SESSION_HELLO)
+    hello_due(s);
+}
+
 struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   uint32_t id = new_id(engine);
   struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
@@ -75,6 +95,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   s->id = id;
   s->fd = fd;
   s->pidfd = -1;
+  s->timer.expired = expired;
   struct node *lists[] = {&s->operations,
                           &s->recvs,
                           &s->recv_imms,

@@ -19,6 +19,9 @@ enum { TIMERS_SLOTS = 1024, TIMERS_TICK = 1 << 20 }; /* nanoseconds */
 struct timer {
   struct timer *next, *previous; /* next == NULL: not armed */
   int64_t due;
+  /* Called once it has come due, by who turns the wheel; it is not armed by
+   * then. Set by its owner, before it is armed first. */
+  void (*expired)(struct timer *timer);
 };
 
 struct timers {
