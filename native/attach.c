@@ -16,6 +16,7 @@
 
 /* A socket on its way to be a stream. */
 struct attaching {
+  struct watcher watcher;
   struct perigee_session *session;
   uint32_t number;
   int fd; /* -1: it is the lane's, or nobody's */
@@ -24,7 +25,7 @@ struct attaching {
 static void attaching_free(struct attaching *a) {
   a->session->attaching[a->number - 1] = NULL;
   if (a->fd >= 0)
-    socket_close(a->session->engine, a->fd);
+    watch_close(a->session->engine, a->fd);
   free(a);
 }
 
@@ -57,8 +58,9 @@ static void connected(struct attaching *a) {
   attaching_free(a);
 }
 
-void attach_ready(void *what) {
-  struct attaching *a = what;
+static void ready(struct watcher *watcher, uint32_t events) {
+  struct attaching *a = CONTAINER(watcher, struct attaching, watcher);
+  (void)events;
   int error = 0;
   socklen_t length = sizeof error;
   a->session->engine->progress++;
@@ -76,6 +78,7 @@ static bool dial(struct perigee_session *s, uint32_t number) {
     return false;
   a->session = s;
   a->number = number;
+  a->watcher.ready = ready;
   s->attaching[number - 1] = a;
   a->fd = socket_new(to->any.sa_family);
   int status = a->fd < 0 ? -1 : connect(a->fd, &to->any, s->peer_length);
@@ -85,7 +88,7 @@ static bool dial(struct perigee_session *s, uint32_t number) {
   }
   if (status == 0)
     connected(a);
-  else if (socket_watch(s->engine, a->fd, a, WATCH_ATTACH, EPOLLOUT) != 0)
+  else if (watch_add(s->engine, a->fd, &a->watcher, EPOLLOUT) != 0)
     attaching_free(a);
   return true;
 }

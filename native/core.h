@@ -23,6 +23,7 @@
 #include "transport/fault.h"
 #include "transport/transport.h"
 #include "vault.h"
+#include "watch.h"
 #include "wire.h"
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
@@ -218,6 +219,7 @@ struct perigee_session {
   bool silent;          /* nothing was to be said at the last look */
   bool bereft;          /* its process has ended: these are its last words */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
+  struct watcher on_socket, on_lane, on_process, on_lookup;
   int fd, pidfd, peer_pid;
   bool
       by_number; /* its pidfd is only of who has the pid now: it is the peer's */
@@ -273,6 +275,7 @@ struct perigee_session {
 
 struct perigee_listener {
   struct node node;
+  struct watcher watcher;
   struct perigee_engine *engine;
   int fd;
   bool tcp, open_to_all; /* reachable from other hosts, without a secret */
@@ -367,6 +370,7 @@ struct perigee_engine {
     struct fabric *fabric;
   } fabrics[TRANSPORTS_MAX]; /* made when they were first needed */
   uint32_t fabric_count;
+  struct watcher fabrics_watcher; /* of all their descriptors */
   char no_devices[REASON];  /* why verbs cannot be had, if it was asked; */
   int64_t no_devices_until; /* and till when nobody asks again */
   uint8_t *scratch;         /* copies of typed heads of this poll */
@@ -453,7 +457,6 @@ int fabric_of(struct perigee_engine *, const struct perigee_transport *,
 /* Stops those that are dead and not used any more. */
 void fabrics_bury(struct perigee_engine *engine);
 void fabrics_turn(struct perigee_engine *engine);
-void fabrics_ready(struct perigee_engine *engine);
 void fabrics_doze(struct perigee_engine *engine);
 /* May a range of an area go? False: a device uses it. */
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,

@@ -67,8 +67,8 @@ static void dial_unix(struct perigee_session *s) {
     return;
   operation_unqueue(s->connect);
   dial_end(s);
-  if (status == 0 && socket_watch(s->engine, s->fd, s, WATCH_SESSION,
-                                  EPOLLIN | EPOLLRDHUP) == 0)
+  if (status == 0 &&
+      watch_add(s->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP) == 0)
     hello_begin(s);
   else
     nobody_there(s, errno);
@@ -90,7 +90,7 @@ static void in_time(struct perigee_session *s, int64_t after) {
 static void drop_socket(struct perigee_session *s) {
   timers_remove(&s->engine->timers, &s->timer);
   if (s->fd >= 0)
-    socket_close(s->engine, s->fd);
+    watch_close(s->engine, s->fd);
   s->fd = -1;
 }
 
@@ -125,7 +125,7 @@ static void connected(struct perigee_session *s) {
   address_text(&s->dial->to.at[s->dial->next - 1], s->peer);
   dial_end(s);
   socket_no_delay(s->fd);
-  socket_rewatch(s->engine, s->fd, s, WATCH_SESSION, EPOLLIN | EPOLLRDHUP);
+  watch_change(s->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP);
   hello_begin(s);
 }
 
@@ -136,8 +136,7 @@ static int try_one(struct perigee_session *s, const union socket_address *to) {
     return errno;
   if (connect(s->fd, &to->any, address_length(to)) != 0 && errno != EINPROGRESS)
     return errno;
-  bool watched =
-      socket_watch(s->engine, s->fd, s, WATCH_SESSION, EPOLLOUT) == 0;
+  bool watched = watch_add(s->engine, s->fd, &s->on_socket, EPOLLOUT) == 0;
   return watched ? 0 : errno;
 }
 
@@ -188,7 +187,10 @@ void dial_ready(struct perigee_session *s) {
     try_next(s);
 }
 
-void dial_resolved(struct perigee_session *s) {
+void dial_resolved(struct watcher *watcher, uint32_t events) {
+  struct perigee_session *s =
+      CONTAINER(watcher, struct perigee_session, on_lookup);
+  (void)events;
   if (!s->dial || !s->dial->resolve)
     return;
   s->engine->progress++;
@@ -228,7 +230,7 @@ static int dial_tcp(struct perigee_session *s) {
     try_next(s);
     return PERIGEE_OK;
   }
-  d->resolve = resolve_begin(s->engine, &d->address, s);
+  d->resolve = resolve_begin(s->engine, &d->address, &s->on_lookup);
   if (!d->resolve)
     return PERIGEE_NO_MEMORY;
   look_up(s);

@@ -5,15 +5,27 @@
  * the engine.
  */
 #include <stdio.h>
+#include <sys/epoll.h>
 
 #include "core.h"
+
+static void ready(struct watcher *watcher, uint32_t events) {
+  struct perigee_engine *engine =
+      CONTAINER(watcher, struct perigee_engine, fabrics_watcher);
+  (void)events;
+  for (uint32_t i = 0; i < engine->fabric_count; i++)
+    engine->fabrics[i].transport->ready(engine->fabrics[i].fabric);
+  engine->progress++; /* whoever has armed for it must do so again */
+}
 
 static int watch_all(struct perigee_engine *engine,
                      const struct perigee_transport *t, struct fabric *fabric) {
   int fds[16];
+  engine->fabrics_watcher.ready = ready;
   int n = t->descriptors(fabric, fds, sizeof fds / sizeof *fds);
   for (int i = 0; i < n; i++)
-    if (fabric_watch(engine, fds[i]) != 0)
+    if (watch_add(engine, fds[i], &engine->fabrics_watcher,
+                  EPOLLIN | EPOLLRDHUP) != 0)
       return PERIGEE_SYSTEM;
   return PERIGEE_OK;
 }
@@ -86,12 +98,6 @@ void fabrics_doze(struct perigee_engine *engine) {
   for (uint32_t i = 0; i < engine->fabric_count; i++)
     if (engine->fabrics[i].transport->doze)
       engine->fabrics[i].transport->doze(engine->fabrics[i].fabric);
-}
-
-void fabrics_ready(struct perigee_engine *engine) {
-  for (uint32_t i = 0; i < engine->fabric_count; i++)
-    engine->fabrics[i].transport->ready(engine->fabrics[i].fabric);
-  engine->progress++; /* whoever has armed for it must do so again */
 }
 
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,

@@ -103,7 +103,7 @@ static int bind_to(struct perigee_listener *l, const struct address *address) {
     return cannot(l, address);
   if (address->tcp)
     learn_address(l);
-  if (socket_watch(l->engine, l->fd, l, WATCH_LISTENER, EPOLLIN) != 0)
+  if (watch_add(l->engine, l->fd, &l->watcher, EPOLLIN) != 0)
     return fail(l->engine, PERIGEE_SYSTEM, "epoll: %s", strerror(errno));
   return PERIGEE_OK;
 }
@@ -121,6 +121,8 @@ static void spare_open(struct perigee_engine *engine) {
     engine->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
+static void ready(struct watcher *watcher, uint32_t events);
+
 int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
                   struct perigee_listener **out) {
   struct address address;
@@ -133,6 +135,7 @@ int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
   if (!l)
     return PERIGEE_NO_MEMORY;
   l->engine = engine;
+  l->watcher.ready = ready;
   l->tcp = address.tcp;
   l->tickets = tickets;
   l->open_to_all = open_to_all(engine, &address);
@@ -168,7 +171,7 @@ void perigee_listener_close(struct perigee_listener *l) {
     send_away(l);
   if (l->file && engine_alive(l->engine))
     unlink(l->address + strlen("unix:"));
-  socket_close(l->engine, l->fd);
+  watch_close(l->engine, l->fd);
   list_remove(&l->node);
   free(l);
 }
@@ -245,7 +248,7 @@ static void let_in(struct perigee_listener *l, struct perigee_session *s,
     address_text(from, s->peer);
     socket_no_delay(s->fd);
   }
-  if (socket_watch(l->engine, s->fd, s, WATCH_SESSION, EPOLLIN | EPOLLRDHUP)) {
+  if (watch_add(l->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP)) {
     session_end(s, PERIGEE_SYSTEM, "epoll failed");
     return;
   }
@@ -259,7 +262,10 @@ static int next(struct perigee_listener *l, union socket_address *from) {
   return accept4(l->fd, &from->any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
 
-void listener_ready(struct perigee_listener *l) {
+static void ready(struct watcher *watcher, uint32_t events) {
+  struct perigee_listener *l =
+      CONTAINER(watcher, struct perigee_listener, watcher);
+  (void)events;
   struct perigee_engine *engine = l->engine;
   for (int i = 0; i < ACCEPTS; i++) {
     union socket_address from = {0};

@@ -27,6 +27,7 @@ struct ticket {
 };
 
 struct neighbours {
+  struct watcher watcher; /* of fd */
   uint8_t name[HELLO_LOCAL];
   int fd; /* the socket that has the name; -1: none could be had */
   struct perigee_listener *local, *loopback;
@@ -75,6 +76,20 @@ static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
     session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
+/* They have seen that it is there, and whose it is. */
+static void knocked(struct watcher *watcher, uint32_t events) {
+  const struct neighbours *n = CONTAINER(watcher, struct neighbours, watcher);
+  int fd;
+  (void)events;
+  for (int i = 0; i < KNOCKS; i++)
+    if ((fd = accept(n->fd, NULL, NULL)) >= 0) {
+      adopted_drain(fd);
+      close(fd);
+    } else {
+      return;
+    }
+}
+
 static struct neighbours *neighbours_of(struct perigee_engine *engine) {
   const struct perigee_options *o = &engine->options;
   struct neighbours *n = engine->neighbours;
@@ -82,6 +97,7 @@ static struct neighbours *neighbours_of(struct perigee_engine *engine) {
   if (n || !(n = calloc(1, sizeof *n)))
     return n;
   engine->neighbours = n;
+  n->watcher.ready = knocked;
   n->fd = -1;
   n->key = vault_take(&engine->vault, SECRET_KEY);
   n->keyed = n->key && o->random(o->context, n->key, SECRET_KEY) == 0;
@@ -89,10 +105,9 @@ static struct neighbours *neighbours_of(struct perigee_engine *engine) {
     return n;
   socklen_t length = door_address(n->name, &un);
   n->fd = socket_new(AF_UNIX);
-  if (n->fd >= 0 &&
-      (bind(n->fd, (struct sockaddr *)&un, length) != 0 ||
-       listen(n->fd, KNOCKS) != 0 ||
-       socket_watch(engine, n->fd, NULL, WATCH_NAME, EPOLLIN) != 0)) {
+  if (n->fd >= 0 && (bind(n->fd, (struct sockaddr *)&un, length) != 0 ||
+                     listen(n->fd, KNOCKS) != 0 ||
+                     watch_add(engine, n->fd, &n->watcher, EPOLLIN) != 0)) {
     close(n->fd);
     n->fd = -1;
   }
@@ -105,22 +120,10 @@ void neighbours_close(struct perigee_engine *engine) {
   for (int i = 0; n && i < TICKETS; i++)
     ticket_clear(&n->tickets[i]);
   if (n && n->fd >= 0)
-    socket_close(engine, n->fd);
+    watch_close(engine, n->fd);
   if (n)
     vault_give(&engine->vault, n->key, SECRET_KEY);
   free(n);
-}
-
-/* They have seen that it is there, and whose it is. */
-void neighbours_knocked(struct perigee_engine *engine) {
-  int fd;
-  for (int i = 0; i < KNOCKS; i++)
-    if ((fd = accept(engine->neighbours->fd, NULL, NULL)) >= 0) {
-      adopted_drain(fd);
-      close(fd);
-    } else {
-      return;
-    }
 }
 
 /* Our own name, said by others, proves nothing. Where too many knock it is seen

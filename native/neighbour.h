@@ -50,8 +50,6 @@ int neighbour_called(struct perigee_session *, const struct move *);
 /* A session that moved ends before it was open: true if it goes back to where
  * it was dialed first. */
 bool neighbour_returns(struct perigee_session *session, int status);
-/* Somebody looks whether this engine is here. */
-void neighbours_knocked(struct perigee_engine *engine);
 void neighbours_close(struct perigee_engine *engine);
 
 #endif

@@ -80,7 +80,7 @@ bool peer_vouches(const struct perigee_session *s) {
 
 static bool watch(struct perigee_session *s) {
   return s->pidfd < 0 ||
-         socket_watch(s->engine, s->pidfd, s, WATCH_PEER, EPOLLIN) == 0;
+         watch_add(s->engine, s->pidfd, &s->on_process, EPOLLIN) == 0;
 }
 
 int peer_take(struct perigee_session *s, char reason[REASON]) {
@@ -107,8 +107,8 @@ int peer_take(struct perigee_session *s, char reason[REASON]) {
 /* ---- Letting go ---------------------------------------------------------- */
 
 void peer_unwatch(struct perigee_session *s) {
-  if (s->pidfd >= 0 && engine_alive(s->engine))
-    epoll_ctl(s->engine->epoll, EPOLL_CTL_DEL, s->pidfd, NULL);
+  if (s->pidfd >= 0)
+    watch_remove(s->engine, s->pidfd);
 }
 
 void peer_forget(struct perigee_session *s) {
@@ -149,7 +149,10 @@ void peer_keep(struct perigee_session *s, int pid, int pidfd) {
 /* ---- Its end ------------------------------------------------------------- */
 
 /* What it still said is heard first. */
-void peer_ended(struct perigee_session *s) {
+void peer_ended(struct watcher *watcher, uint32_t events) {
+  struct perigee_session *s =
+      CONTAINER(watcher, struct perigee_session, on_process);
+  (void)events;
   s->engine->progress++;
   peer_unwatch(s);
   if (s->state == PERIGEE_SESSION_ENDED || s->state == PERIGEE_SESSION_NONE)

@@ -42,7 +42,8 @@ static void tick(struct perigee_engine *engine) {
   if (sockets_are_due(engine)) {
     engine->sockets_due = false;
     engine->sockets_at = engine->now;
-    sockets_poll(engine);
+    watch_poll(engine);
+    strangers_turn(engine);
     messages_sweep(engine);
   }
   if (!list_empty(&engine->regions.closing))

@@ -10,7 +10,7 @@
 struct resolve {
   ares_channel channel; /* one for each look-up: to end it is to cancel it */
   struct perigee_engine *engine;
-  void *owner;
+  struct watcher *watcher;
   struct address address;
   struct addresses found;
   bool done;
@@ -25,9 +25,9 @@ static void watch_changed(void *pointer, ares_socket_t fd, int readable,
   if (!engine_alive(r->engine))
     return;
   if (!events)
-    epoll_ctl(r->engine->epoll, EPOLL_CTL_DEL, fd, NULL);
-  else if (socket_rewatch(r->engine, fd, r->owner, WATCH_RESOLVE, events) != 0)
-    socket_watch(r->engine, fd, r->owner, WATCH_RESOLVE, events);
+    watch_remove(r->engine, fd);
+  else if (watch_change(r->engine, fd, r->watcher, events) != 0)
+    watch_add(r->engine, fd, r->watcher, events);
 }
 
 static void add(struct resolve *r, const struct ares_addrinfo_node *node) {
@@ -59,14 +59,15 @@ static void answered(void *pointer, int status, int timeouts,
 }
 
 struct resolve *resolve_begin(struct perigee_engine *engine,
-                              const struct address *address, void *owner) {
+                              const struct address *address,
+                              struct watcher *watcher) {
   struct resolve *r = calloc(1, sizeof *r);
   struct ares_options options = {.sock_state_cb = watch_changed,
                                  .sock_state_cb_data = r};
   if (!r)
     return NULL;
   r->engine = engine;
-  r->owner = owner;
+  r->watcher = watcher;
   r->address = *address;
   if (ares_init_options(&r->channel, &options, ARES_OPT_SOCK_STATE_CB) !=
       ARES_SUCCESS) {

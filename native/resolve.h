@@ -20,10 +20,11 @@ struct addresses {
 
 struct resolve;
 
-/* Begins to look up; what the sockets tell comes as WATCH_RESOLVE of owner.
- * NULL: no memory. */
+/* Begins to look up; what the sockets tell goes to the watcher, for another
+ * step. NULL: no memory. */
 struct resolve *resolve_begin(struct perigee_engine *engine,
-                              const struct address *address, void *owner);
+                              const struct address *address,
+                              struct watcher *watcher);
 /* Goes on: 1 and the addresses, 0, or a status and a sentence. */
 int resolve_step(struct resolve *resolve, struct addresses *found,
                  char reason[ADDRESS_REASON]);

@@ -96,6 +96,10 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   s->fd = fd;
   s->pidfd = -1;
   s->timer.expired = expired;
+  s->on_socket.ready = session_ready;
+  s->on_lane.ready = lane_ready;
+  s->on_process.ready = peer_ended;
+  s->on_lookup.ready = dial_resolved;
   struct node *lists[] = {&s->operations,
                           &s->recvs,
                           &s->recv_imms,

@@ -20,7 +20,7 @@ static void close_socket(struct perigee_session *s) {
   if (s->fd >= 0 && !s->tcp)
     adopted_drain(s->fd);
   if (s->fd >= 0)
-    socket_close(s->engine, s->fd);
+    watch_close(s->engine, s->fd);
   s->fd = -1;
 }
 

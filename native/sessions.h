@@ -142,7 +142,7 @@ void peer_unwatch(struct perigee_session *session);
 void peer_forget(struct perigee_session *session);
 int peer_lend(struct perigee_session *session);
 void peer_keep(struct perigee_session *session, int pid, int pidfd);
-void peer_ended(struct perigee_session *session);
+void peer_ended(struct watcher *, uint32_t events);
 /* Of one over TCP: who listens at that Unix socket is its peer, as that says. Its
  * end is the peer's, and it is good for nothing else. */
 void peer_named(struct perigee_session *session, int socket);
@@ -167,10 +167,8 @@ void session_drain(struct perigee_session *session);
 void sessions_drain(struct perigee_engine *engine);
 
 /* ---- attach.c ---------------------------------------------------------- */
-/* Dials them once the lane wants any; one of them is connected, or is not; none
- * is wanted any more. */
+/* Dials them once the lane wants any; none is wanted any more. */
 void attach_wanted(struct perigee_session *session);
-void attach_ready(void *what);
 void attach_end(struct perigee_session *session);
 /* A stranger's first word: the stranger is gone, unless with a status. */
 int attach_asked(struct perigee_session *stranger, const struct attach *asked);
@@ -195,7 +193,6 @@ void remotes_free(struct perigee_session *session);
 /* A stranger's descriptor is none of the last: he has that of one who is given
  * up instead. -1: there is none to be had. */
 int stranger_place(struct perigee_engine *engine, int fd);
-void listener_ready(struct perigee_listener *listener);
 /* As perigee_listen; tickets: only for sessions that move. */
 int listener_open(struct perigee_engine *, const char *address, bool tickets,
                   struct perigee_listener **listener);
@@ -204,7 +201,7 @@ int listener_open(struct perigee_engine *, const char *address, bool tickets,
 /* Of a session in state "none": the connecting socket tells something, or one
  * of the look-up; its timer is due; nobody is looked for any more. */
 void dial_ready(struct perigee_session *session);
-void dial_resolved(struct perigee_session *session);
+void dial_resolved(struct watcher *, uint32_t events);
 void dial_tick(struct perigee_session *session);
 void dial_end(struct perigee_session *session);
 /* After a pause, as the listener is crowded; false: nobody waits for it. */
@@ -215,29 +212,12 @@ int socket_new(int family);
 void socket_no_delay(int fd);
 
 /* ---- socket.c ---------------------------------------------------------- */
-enum watch {
-  WATCH_SESSION,
-  WATCH_LISTENER,
-  WATCH_FABRIC,
-  WATCH_RESOLVE,
-  WATCH_LANE,
-  WATCH_ATTACH,
-  WATCH_PEER,
-  WATCH_NAME
-};
-void sockets_poll(struct perigee_engine *engine);
-/* Closes what may be watched. */
-void socket_close(struct perigee_engine *, int fd);
-/* Has epoll tell of a descriptor: to what, as which of the kinds. */
-int socket_watch(struct perigee_engine *, int fd, void *what, int tag,
-                 uint32_t events);
-int socket_rewatch(struct perigee_engine *, int fd, void *what, int tag,
-                   uint32_t events);
-/* To have readable descriptors of fabrics told to them, and changes of lanes'
- * sockets to those. */
-int fabric_watch(struct perigee_engine *engine, int fd);
-void lane_close(struct perigee_session *session, int fd);
+/* For transports: a socket of a lane is watched, for edges; and closed. */
 int lane_watch(struct perigee_session *session, int fd);
+void lane_close(struct perigee_session *session, int fd);
+/* Of watchers: the session's socket, and one of its lane's. */
+void session_ready(struct watcher *, uint32_t events);
+void lane_ready(struct watcher *, uint32_t events);
 /* Tells the peer, over the socket or, where there is none, through the lane: as
  * wire_send. */
 int session_tell(struct perigee_session *, const struct frame *, const int *fds,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * socket.c - what goes and comes on sockets. One epoll descriptor for
- * everything that is not memory. listen.c and dial.c make the sockets.
+ * socket.c - what goes and comes on sockets, which listen.c and dial.c make.
  */
 #include <errno.h>
 #include <string.h>
@@ -11,52 +10,18 @@
 #include "core.h"
 #include "neighbour.h"
 
-/* READS: of one socket, before others have their turn. READY: sockets that a
- * look takes note of; when there are as many, the next poll looks again. What
- * each brings on (a session that begins or ends: up to 0.1 ms) is all in one
- * poll, and others' calls wait for that. */
-enum { READY = 8, TAGS = 7, READS = 16 };
-
-static int control(struct perigee_engine *engine, int how, int fd, void *what,
-                   int tag, uint32_t events) {
-  struct epoll_event e = {
-      .events = events, .data.u64 = (uint64_t)(uintptr_t)what | (uint64_t)tag};
-  return epoll_ctl(engine->epoll, how, fd, &e);
-}
-
-int socket_watch(struct perigee_engine *engine, int fd, void *what, int tag,
-                 uint32_t events) {
-  return control(engine, EPOLL_CTL_ADD, fd, what, tag, events);
-}
-
-int socket_rewatch(struct perigee_engine *engine, int fd, void *what, int tag,
-                   uint32_t events) {
-  return control(engine, EPOLL_CTL_MOD, fd, what, tag, events);
-}
-
-/* Closing alone would not do while a child process, for as long as it has not
- * started another program, has a copy: then epoll goes on to tell of it. The
- * child itself must not touch what it shares with its parent. */
-void socket_close(struct perigee_engine *engine, int fd) {
-  if (engine_alive(engine))
-    epoll_ctl(engine->epoll, EPOLL_CTL_DEL, fd, NULL);
-  close(fd);
-}
+enum { READS = 16 }; /* of one socket, before others have their turn */
 
 void lane_close(struct perigee_session *s, int fd) {
-  socket_close(s->engine, fd);
-}
-
-int fabric_watch(struct perigee_engine *engine, int fd) {
-  return socket_watch(engine, fd, NULL, WATCH_FABRIC, EPOLLIN | EPOLLRDHUP);
+  watch_close(s->engine, fd);
 }
 
 int lane_watch(struct perigee_session *s, int fd) {
   uint32_t edges = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  int status = socket_rewatch(s->engine, fd, s, WATCH_LANE, edges);
+  int status = watch_change(s->engine, fd, &s->on_lane, edges);
   return status == 0 || errno != ENOENT
              ? status
-             : socket_watch(s->engine, fd, s, WATCH_LANE, edges);
+             : watch_add(s->engine, fd, &s->on_lane, edges);
 }
 
 /* ---- What goes ---------------------------------------------------------- */
@@ -67,8 +32,8 @@ static void watch_room(struct perigee_session *s) {
   if (waits == s->waits || s->hangup || s->wire.corked)
     return;
   s->waits = waits;
-  socket_rewatch(s->engine, s->fd, s, WATCH_SESSION,
-                 EPOLLIN | EPOLLRDHUP | (waits ? EPOLLOUT : 0u));
+  watch_change(s->engine, s->fd, &s->on_socket,
+               EPOLLIN | EPOLLRDHUP | (waits ? EPOLLOUT : 0u));
 }
 
 static int post(struct perigee_session *s, const struct frame *f) {
@@ -144,7 +109,7 @@ void session_hang_up(struct perigee_session *s) {
     session_end(s, PERIGEE_PEER_LOST,
                 "the peer cut the connection before its hello was finished");
   else if (!s->spoken) /* its socket would stay readable for ever */
-    epoll_ctl(s->engine->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+    watch_remove(s->engine, s->fd);
 }
 
 void session_frames(struct perigee_session *s) {
@@ -212,7 +177,9 @@ void socket_look(struct perigee_session *s) {
     socket_ready(s);
 }
 
-static void session_ready(struct perigee_session *s, uint32_t events) {
+void session_ready(struct watcher *watcher, uint32_t events) {
+  struct perigee_session *s =
+      CONTAINER(watcher, struct perigee_session, on_socket);
   if (s->state == PERIGEE_SESSION_NONE) {
     dial_ready(s);
     return;
@@ -229,47 +196,13 @@ static void session_ready(struct perigee_session *s, uint32_t events) {
     socket_ready(s);
 }
 
-static void lane_ready(struct perigee_session *s) {
+void lane_ready(struct watcher *watcher, uint32_t events) {
+  struct perigee_session *s =
+      CONTAINER(watcher, struct perigee_session, on_lane);
+  (void)events;
   s->engine->progress++; /* whoever has armed for it must do so again */
   if (!s->lane || s->state != PERIGEE_SESSION_OPEN)
     return;
   lane_table(s->lane)->stirred(s->lane);
   turns_stir(s);
-}
-
-void sockets_poll(struct perigee_engine *engine) {
-  struct epoll_event events[READY];
-  int n = epoll_wait(engine->epoll, events, READY, 0);
-  engine->more_ready = n == READY;
-  engine->progress += engine->more_ready; /* no sleep before the next look */
-  for (int i = 0; i < n; i++) {
-    uint64_t what = events[i].data.u64;
-    void *pointer = (void *)(uintptr_t)(what & ~(uint64_t)TAGS);
-    switch (what & TAGS) {
-    case WATCH_LISTENER:
-      listener_ready(pointer);
-      break;
-    case WATCH_FABRIC:
-      fabrics_ready(engine);
-      break;
-    case WATCH_RESOLVE:
-      dial_resolved(pointer);
-      break;
-    case WATCH_ATTACH:
-      attach_ready(pointer);
-      break;
-    case WATCH_LANE:
-      lane_ready(pointer);
-      break;
-    case WATCH_PEER:
-      peer_ended(pointer);
-      break;
-    case WATCH_NAME:
-      neighbours_knocked(engine);
-      break;
-    default:
-      session_ready(pointer, events[i].events);
-    }
-  }
-  strangers_turn(engine);
 }

@@ -89,8 +89,7 @@ static void come(struct scene *s, int i) {
   session->tcp = true;
   session->dialed = i == DIALER;
   snprintf(session->wanted, sizeof session->wanted, "tcp"); /* it stays */
-  socket_watch(side->engine, pair[1], session, WATCH_SESSION,
-               EPOLLIN | EPOLLRDHUP);
+  watch_add(side->engine, pair[1], &session->on_socket, EPOLLIN | EPOLLRDHUP);
   side->id = session->id;
   side->fd = pair[0];
   side->opened = side->cut = false;

@@ -28,8 +28,8 @@ void hand_come(struct hand *h, struct perigee_engine *engine, bool dials) {
   h->session->dialed = !dials;
   h->id = h->session->id;
   snprintf(h->session->address, sizeof h->session->address, "by hand");
-  require(socket_watch(engine, pair[1], h->session, WATCH_SESSION,
-                       EPOLLIN | EPOLLRDHUP) == 0);
+  require(watch_add(engine, pair[1], &h->session->on_socket,
+                    EPOLLIN | EPOLLRDHUP) == 0);
   hello_begin(h->session);
 }
 
