@@ -89,8 +89,7 @@ void call_tell(struct operation *op) {
   struct perigee_counters *c = &op->session->counters;
   c->failures += op->status != PERIGEE_OK;
   c->replies += op->kind == OP_CALL;
-  operation_event(op, op->kind == OP_CALL ? PERIGEE_EVENT_REPLY
-                                          : PERIGEE_EVENT_DONE);
+  operation_event(op, op->class->event);
 }
 
 void call_end(struct operation *op, int status) {
@@ -131,7 +130,7 @@ void call_stop(struct operation *op, int status) {
   call_end(op, status);
 }
 
-void call_given(struct operation *op) {
+static void given(struct operation *op) {
   unmark(op);
   if (peer_is_done(op))
     call_let_go(op);
@@ -143,6 +142,18 @@ void call_given(struct operation *op) {
   step(op, GIVEN);
   operation_free(op);
 }
+
+#define CALL_CLASS(kind_, name_, event_)                                       \
+  {                                                                            \
+    .name = (name_), .kind = (kind_), .event = (event_), .step = call_step,    \
+    .late = operation_late, .stop = call_stop, .given = given                  \
+  }
+
+static const struct operation_class
+    call_class = CALL_CLASS(OP_CALL, "call", PERIGEE_EVENT_REPLY),
+    read_class = CALL_CLASS(OP_READ, "read", PERIGEE_EVENT_DONE),
+    write_class = CALL_CLASS(OP_WRITE, "write", PERIGEE_EVENT_DONE),
+    send_class = CALL_CLASS(OP_SEND, "send", PERIGEE_EVENT_DONE);
 
 /* ---- Submitting --------------------------------------------------------- */
 
@@ -253,10 +264,10 @@ bool publish_imm(struct perigee_session *session, uint64_t immediate) {
   return outgoing_publish(session, RING_REQUEST, &out);
 }
 
-static struct operation *take(struct perigee_session *session, int kind,
-                              int record,
+static struct operation *take(struct perigee_session *session,
+                              const struct operation_class *class, int record,
                               const struct perigee_message *message) {
-  struct operation *op = operation_take(session, kind);
+  struct operation *op = operation_take(session, class);
   if (!op)
     return NULL;
   op->record = (uint8_t)record;
@@ -287,7 +298,7 @@ int perigee_call(struct perigee_session *session,
   if (message->into.region &&
       (status = slice_payload(session->engine, &message->into, &into)) < 0)
     return status;
-  struct operation *op = take(session, OP_CALL, RECORD_REQUEST, message);
+  struct operation *op = take(session, &call_class, RECORD_REQUEST, message);
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters.calls++;
@@ -301,7 +312,7 @@ int perigee_send(struct perigee_session *session,
   if (!session_open_for(session, &status))
     return status;
   struct perigee_message message = {.flags = PERIGEE_TYPED, .slice = *slice};
-  struct operation *op = take(session, OP_SEND, RECORD_SEND, &message);
+  struct operation *op = take(session, &send_class, RECORD_SEND, &message);
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters.messages++;
@@ -309,17 +320,18 @@ int perigee_send(struct perigee_session *session,
 }
 
 /* The local side of a batch's item; the batch holds the region. */
-int call_access(struct perigee_session *session, int kind,
+int call_access(struct perigee_session *session, bool write,
                 const struct perigee_transfer *item, struct operation *parent) {
   const struct perigee_slice *remote = &item->remote;
   struct perigee_message message = {.flags = PERIGEE_TYPED,
                                     .length = sizeof(struct access)};
-  if (kind == OP_WRITE)
+  if (write)
     message.slice = item->local;
   else
     message.into = item->local;
-  struct operation *op = take(
-      session, kind, kind == OP_WRITE ? RECORD_WRITE : RECORD_READ, &message);
+  struct operation *op =
+      write ? take(session, &write_class, RECORD_WRITE, &message)
+            : take(session, &read_class, RECORD_READ, &message);
   if (!op)
     return PERIGEE_NO_MEMORY;
   op->access = (struct access){remote->remote->window.slot,
@@ -424,7 +436,7 @@ int perigee_call_commit(struct perigee_session *session,
   struct operation *op = NULL;
   status = PERIGEE_NO_MEMORY;
   if (!session_open_for(session, &status) ||
-      !(op = take(session, OP_CALL, RECORD_REQUEST, message))) {
+      !(op = take(session, &call_class, RECORD_REQUEST, message))) {
     loan_abort(session, RING_REQUEST);
     return status;
   }

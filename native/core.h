@@ -58,7 +58,26 @@ enum operation_kind {
   OP_RECV,
   OP_RECV_IMM, /* message.c */
   OP_LOOKUP,
-  OP_CONNECT /* lookup.c, hello.c */
+  OP_CONNECT /* lookup.c, dial.c */
+};
+
+struct operation;
+
+/* What an operation of a kind does: one constant each, in the file that begins
+ * such operations. All but told are there. */
+struct operation_class {
+  const char *name;
+  uint8_t kind;
+  uint8_t event; /* enum perigee_kind, of its end; 0: the file says it */
+  /* A poll's step of one that is moving. */
+  void (*step)(struct operation *op);
+  /* Its timer is due. */
+  void (*late)(struct operation *op);
+  /* It is to end now: timeout, cancelled, session lost. */
+  void (*stop)(struct operation *op, int status);
+  /* Its last event is handed out; and the program has polled since. */
+  void (*told)(struct operation *op);
+  void (*given)(struct operation *op);
 };
 
 struct operation {
@@ -68,6 +87,7 @@ struct operation {
   struct node fresh; /* its timer is still to be started, in engine->fresh */
   int64_t timeout;
   struct perigee_engine *engine;
+  const struct operation_class *class;
   struct perigee_session *session;   /* NULL once it was freed */
   struct perigee_region *held[HELD]; /* regions that it may be inside of */
   struct source head_loan;           /* if head_lent */
@@ -464,7 +484,8 @@ bool fabrics_forget(struct perigee_engine *engine, struct area *area,
 void fabrics_close(struct perigee_engine *engine);
 
 /* ---- operation.c ------------------------------------------------------- */
-struct operation *operation_take(struct perigee_session *session, int kind);
+struct operation *operation_take(struct perigee_session *,
+                                 const struct operation_class *);
 /* From now on it may time out. */
 void operation_time(struct operation *op, int64_t timeout);
 /* Its event: queued for the next room in a poll. */
@@ -480,10 +501,9 @@ void operation_count(struct operation *op);
 void operation_expose(struct operation *op, uint64_t bytes);
 void operation_unexpose(struct operation *op, uint64_t bytes);
 void operation_uncount(struct operation *op);
-/* Ends an own operation, whatever its kind and state: timeout, cancel, lost. */
-void operation_stop(struct operation *op, int status);
+/* Of own ones: ends it in a timeout, and counts that. */
+void operation_late(struct operation *op);
 struct operation *operation_find(struct perigee_engine *, int index);
-void operation_step(struct operation *op);
 void operation_hold(struct operation *op, struct perigee_region *region);
 void operation_unhold(struct operation *op);
 /* True when nothing of its parts is under way; then they are gone. */
@@ -547,26 +567,24 @@ void call_flush(struct perigee_session *session);
 void call_reply(struct perigee_session *, const struct record *);
 void call_step(struct operation *op);
 void call_stop(struct operation *op, int status);
-void call_given(struct operation *op);
-int call_access(struct perigee_session *, int kind,
+int call_access(struct perigee_session *, bool write,
                 const struct perigee_transfer *item, struct operation *parent);
 /* Into the request ring if there is room: true. */
 bool publish_imm(struct perigee_session *session, uint64_t immediate);
 
 /* ---- serve.c ----------------------------------------------------------- */
 extern const struct machine served_machine;
+extern const struct operation_class served_class;
 int serve_record(struct perigee_session *, const struct record *);
 void serve_flush(struct perigee_session *session);
 void serve_step(struct operation *op);
 void serve_lost(struct operation *op);
-void serve_given(struct operation *op);
 /* Answers a READ, WRITE or SEND, or refuses any. */
 void serve_answer(struct operation *op, int status);
 int serve_fetch(struct operation *op, const struct payload *into);
 /* Is it a call that the program still has to answer? */
 bool serve_survives(const struct operation *op);
 void serve_abort(struct operation *op, int status); /* a SEND under way */
-void serve_late(struct operation *op); /* there was no room in time */
 
 /* ---- message.c --------------------------------------------------------- */
 void message_arrived(struct operation *served);
@@ -586,10 +604,7 @@ void transfer_step(struct operation *op);
 void transfer_published(struct operation *op);
 void transfer_stop(struct operation *op, int status);
 void transfer_child(struct operation *parent, int status);
-void transfer_told(struct operation *op); /* may be posted again */
 void transfer_given(struct operation *op);
-void lookup_send(struct operation *op);
-void connect_again(struct operation *op);
 
 #include "sessions.h"
 

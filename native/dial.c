@@ -74,11 +74,27 @@ static void dial_unix(struct perigee_session *s) {
     nobody_there(s, errno);
 }
 
-void connect_again(struct operation *op) {
+static void again(struct operation *op) {
   op->engine->copying = true; /* nothing wakes us: look again soon */
   if (op->session->dial)
     dial_unix(op->session);
 }
+
+/* Nobody else knows of a session that never was. */
+static void given(struct operation *op) {
+  struct perigee_session *failed = op->status < 0 ? op->session : NULL;
+  transfer_given(op);
+  if (failed)
+    perigee_session_free(failed);
+}
+
+const struct operation_class connect_class = {.name = "connect",
+                                              .kind = OP_CONNECT,
+                                              .event = PERIGEE_EVENT_CONNECTED,
+                                              .step = again,
+                                              .late = operation_late,
+                                              .stop = transfer_stop,
+                                              .given = given};
 
 /* ---- TCP ---------------------------------------------------------------- */
 
@@ -346,7 +362,7 @@ int perigee_connect_to(struct perigee_engine *engine, const char *text,
   snprintf(s->expected, sizeof s->expected, "%s", expected ? expected : "");
   snprintf(s->address, sizeof s->address, "%s", text);
   snprintf(s->wanted, sizeof s->wanted, "%s", any ? "" : transport);
-  s->connect = operation_take(s, OP_CONNECT);
+  s->connect = operation_take(s, &connect_class);
   if (!s->connect) {
     perigee_session_free(s);
     return PERIGEE_NO_MEMORY;

@@ -157,7 +157,7 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
   int status = read_info(e, info, &hello, &terms, &offer);
   if (status < 0)
     return status;
-  s->connect = operation_take(s, OP_CONNECT);
+  s->connect = operation_take(s, &connect_class);
   if (!s->connect)
     return PERIGEE_NO_MEMORY;
   int index = s->connect->index;

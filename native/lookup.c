@@ -16,7 +16,7 @@
 /* ---- Asking ------------------------------------------------------------- */
 
 /* The name is kept in the operation as its message's head would be. */
-void lookup_send(struct operation *op) {
+static void ask(struct operation *op) {
   struct frame f = {.type = FRAME_LOOKUP,
                     .lookup = {op->index, op->generation, ""}};
   memcpy(f.lookup.name, op->block, op->length);
@@ -26,6 +26,14 @@ void lookup_send(struct operation *op) {
   else
     operation_unqueue(op);
 }
+
+static const struct operation_class lookup_class = {.name = "look-up",
+                                                    .kind = OP_LOOKUP,
+                                                    .event = PERIGEE_EVENT_DONE,
+                                                    .step = ask,
+                                                    .late = operation_late,
+                                                    .stop = transfer_stop,
+                                                    .given = transfer_given};
 
 int perigee_lookup(struct perigee_session *s, const char *name,
                    int64_t timeout) {
@@ -37,7 +45,7 @@ int perigee_lookup(struct perigee_session *s, const char *name,
   if (length == 0 || length > REGION_NAME)
     return fail(s->engine, PERIGEE_INVALID,
                 "a region's name has 1 to 255 bytes");
-  struct operation *op = operation_take(s, OP_LOOKUP);
+  struct operation *op = operation_take(s, &lookup_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
   op->block = pool_take(s, REGION_NAME + 1);
@@ -48,7 +56,7 @@ int perigee_lookup(struct perigee_session *s, const char *name,
   memcpy(op->block, name, length + 1);
   op->length = length + 1;
   transfer_submit(op, timeout);
-  lookup_send(op);
+  ask(op);
   return op->index;
 }
 

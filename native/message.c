@@ -171,6 +171,23 @@ void message_done(struct operation *served, int status) {
 
 /* ---- Receives ----------------------------------------------------------- */
 
+static const struct operation_class recv_class = {.name = "receive",
+                                                  .kind = OP_RECV,
+                                                  .event = PERIGEE_EVENT_DONE,
+                                                  .step = transfer_step,
+                                                  .late = operation_late,
+                                                  .stop = transfer_stop,
+                                                  .given = transfer_given};
+
+static const struct operation_class recv_imm_class = {
+    .name = "receive of an immediate",
+    .kind = OP_RECV_IMM,
+    .event = PERIGEE_EVENT_DONE,
+    .step = transfer_step,
+    .late = operation_late,
+    .stop = transfer_stop,
+    .given = transfer_given};
+
 int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
                  int64_t timeout) {
   ENTER(s->engine);
@@ -179,7 +196,7 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
   if (!session_open_for(s, &status) ||
       (status = slice_payload(s->engine, slice, &into)) < 0)
     return status;
-  struct operation *op = operation_take(s, OP_RECV);
+  struct operation *op = operation_take(s, &recv_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
   op->local = into;
@@ -198,7 +215,7 @@ int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
   /* What came before a session's end can still be had. */
   if (!session_open_for(s, &status) && s->imm_count == 0)
     return status;
-  struct operation *op = operation_take(s, OP_RECV_IMM);
+  struct operation *op = operation_take(s, &recv_imm_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
   transfer_submit(op, timeout);

@@ -15,18 +15,19 @@ static bool own_room(const struct perigee_engine *engine) {
 
 static void expired(struct timer *timer) {
   struct operation *op = CONTAINER(timer, struct operation, timer);
-  if (op->kind == OP_SERVED) {
-    serve_late(op);
-    return;
-  }
-  op->engine->counters.timeouts++;
-  op->session->counters.timeouts++;
-  operation_stop(op, PERIGEE_TIMEOUT);
+  op->class->late(op);
 }
 
-struct operation *operation_take(struct perigee_session *session, int kind) {
+void operation_late(struct operation *op) {
+  op->engine->counters.timeouts++;
+  op->session->counters.timeouts++;
+  op->class->stop(op, PERIGEE_TIMEOUT);
+}
+
+struct operation *operation_take(struct perigee_session *session,
+                                 const struct operation_class *class) {
   struct perigee_engine *engine = session->engine;
-  bool may = kind == OP_SERVED || own_room(engine);
+  bool may = class->kind == OP_SERVED || own_room(engine);
   struct node *n = may ? list_pop(&engine->free) : NULL;
   struct operation *op;
   if (n) {
@@ -51,7 +52,8 @@ struct operation *operation_take(struct perigee_session *session, int kind) {
   memset(&op->kind, 0,
          offsetof(struct operation, message) -
              offsetof(struct operation, kind));
-  op->kind = (uint8_t)kind;
+  op->class = class;
+  op->kind = class->kind;
   op->timeout = -1;
   op->session = session;
   list_append(&session->operations, &op->all);
@@ -179,25 +181,7 @@ void perigee_cancel(struct perigee_engine *engine, int index) {
   ENTER(engine);
   struct operation *op = operation_find(engine, index);
   if (op && op->kind != OP_SERVED && engine_alive(engine))
-    operation_stop(op, PERIGEE_CANCELLED);
-}
-
-void operation_stop(struct operation *op, int status) {
-  if (op->kind == OP_SERVED)
-    serve_lost(op);
-  else if (op->kind <= OP_SEND)
-    call_stop(op, status);
-  else
-    transfer_stop(op, status);
-}
-
-void operation_step(struct operation *op) {
-  if (op->kind == OP_SERVED)
-    serve_step(op);
-  else if (op->kind <= OP_SEND)
-    call_step(op);
-  else
-    transfer_step(op);
+    op->class->stop(op, PERIGEE_CANCELLED);
 }
 
 void operation_hold(struct operation *op, struct perigee_region *region) {

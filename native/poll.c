@@ -160,8 +160,8 @@ static void give(struct perigee_engine *engine, struct operation *op) {
   if (!asks) {
     if (op->status < 0)
       tell_why(op, e);
-    if (op->kind == OP_TRANSFER)
-      transfer_told(op);
+    if (op->class->told)
+      op->class->told(op);
     list_append(&engine->given, &op->queue);
     return;
   }
@@ -199,12 +199,7 @@ static void end_given(struct perigee_engine *engine) {
   engine->scratch_used = 0;
   while ((n = list_pop(&engine->given))) {
     struct operation *op = CONTAINER(n, struct operation, queue);
-    if (op->kind == OP_SERVED)
-      serve_given(op);
-    else if (op->kind <= OP_SEND)
-      call_given(op);
-    else
-      transfer_given(op);
+    op->class->given(op);
   }
   while ((n = engine->dead.next) != &engine->dead)
     session_destroy(CONTAINER(n, struct perigee_session, node));
@@ -220,7 +215,8 @@ static void step_moving(struct perigee_engine *engine, bool all) {
     if (!n)
       break;
     list_append(head, n);
-    operation_step(CONTAINER(n, struct operation, queue));
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    op->class->step(op);
     if (n == last)
       break;
   }

@@ -154,7 +154,7 @@ bool serve_survives(const struct operation *op) {
   return op->state == SERVING && op->event == PERIGEE_EVENT_NONE;
 }
 
-void serve_given(struct operation *op) {
+static void given(struct operation *op) {
   step(op, GIVEN);
   gone(op);
 }
@@ -392,7 +392,7 @@ int serve_record(struct perigee_session *session, const struct record *r) {
   }
   if (session->hangup) /* nobody waits for an answer any more */
     return PERIGEE_OK;
-  struct operation *op = operation_take(session, OP_SERVED);
+  struct operation *op = operation_take(session, &served_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
   operation_count(op);
@@ -456,7 +456,7 @@ static void step_stalled(struct operation *op) {
   unstall(op, status);
 }
 
-void serve_late(struct operation *op) {
+static void late(struct operation *op) {
   fail(op->engine, PERIGEE_NO_MEMORY,
        "there was no block for a call in time (option pool)");
   unstall(op, PERIGEE_NO_MEMORY);
@@ -484,6 +484,18 @@ void serve_step(struct operation *op) {
     step_replied(op);
   }
 }
+
+static void stop(struct operation *op, int status) {
+  (void)status;
+  serve_lost(op);
+}
+
+const struct operation_class served_class = {.name = "request of the peer",
+                                             .kind = OP_SERVED,
+                                             .step = serve_step,
+                                             .late = late,
+                                             .stop = stop,
+                                             .given = given};
 
 /* The receive that a message was on its way to was given up. */
 void serve_abort(struct operation *op, int status) {

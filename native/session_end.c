@@ -59,7 +59,8 @@ static void stop_all(struct perigee_session *s, int status) {
   /* Stopping one may free others: each is looked up anew. */
   while ((n = list_pop(&s->operations))) {
     list_append(&seen, n);
-    operation_stop(CONTAINER(n, struct operation, all), status);
+    struct operation *op = CONTAINER(n, struct operation, all);
+    op->class->stop(op, status);
   }
   while ((n = list_pop(&seen)))
     list_append(&s->operations, n);
@@ -149,7 +150,7 @@ static void settle(struct perigee_session *s) {
       next = n->next;
       quiet = quiet && !op->quiet_wait;
       if (op->quiet_wait)
-        operation_step(op);
+        op->class->step(op);
     }
   }
 }

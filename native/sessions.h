@@ -198,6 +198,7 @@ int listener_open(struct perigee_engine *, const char *address, bool tickets,
                   struct perigee_listener **listener);
 
 /* ---- dial.c ------------------------------------------------------------ */
+extern const struct operation_class connect_class;
 /* Of a session in state "none": the connecting socket tells something, or one
  * of the look-up; its timer is due; nobody is looked for any more. */
 void dial_ready(struct perigee_session *session);

@@ -131,8 +131,7 @@ static void tell(struct operation *op) {
   }
   operation_unhold(op);
   op->session->counters.failures += op->status != PERIGEE_OK;
-  operation_event(op, op->kind == OP_CONNECT ? PERIGEE_EVENT_CONNECTED
-                                             : PERIGEE_EVENT_DONE);
+  operation_event(op, op->class->event);
 }
 
 /* A receive that is given up while its message is coming ends that too. */
@@ -201,19 +200,15 @@ void transfer_stop(struct operation *op, int status) {
   end(op, status);
 }
 
-void transfer_told(struct operation *op) {
+/* It may be posted again. */
+static void told(struct operation *op) {
   if (op->prepared)
     op->prepared->posted = -1;
 }
 
 void transfer_given(struct operation *op) {
-  /* Nobody else knows of a session that never was. */
-  struct perigee_session *failed =
-      op->kind == OP_CONNECT && op->status < 0 ? op->session : NULL;
   step(op, GIVEN);
   operation_free(op);
-  if (failed)
-    perigee_session_free(failed);
 }
 
 void transfer_published(struct operation *op) {
@@ -299,9 +294,8 @@ static int move_item(struct operation *op) {
       if (op->pending >= CHILDREN)
         return 0;
       op->pending++;
-      status = call_access(
-          op->session, op->operation == PERIGEE_OP_READ ? OP_READ : OP_WRITE,
-          item, op);
+      status =
+          call_access(op->session, op->operation != PERIGEE_OP_READ, item, op);
       if (status < 0)
         op->pending--;
       return status < 0 ? status : 1;
@@ -335,14 +329,6 @@ static int move_items(struct operation *op) {
 }
 
 void transfer_step(struct operation *op) {
-  if (op->kind == OP_LOOKUP) {
-    lookup_send(op);
-    return;
-  }
-  if (op->kind == OP_CONNECT) {
-    connect_again(op);
-    return;
-  }
   if (op->quiet_wait) {
     settle(op);
     return;
@@ -365,13 +351,23 @@ void transfer_submit(struct operation *op, int64_t timeout) {
   operation_time(op, timeout);
 }
 
+static const struct operation_class transfer_class = {.name = "transfer",
+                                                      .kind = OP_TRANSFER,
+                                                      .event =
+                                                          PERIGEE_EVENT_DONE,
+                                                      .step = transfer_step,
+                                                      .late = operation_late,
+                                                      .stop = transfer_stop,
+                                                      .told = told,
+                                                      .given = transfer_given};
+
 /* ---- Submitting --------------------------------------------------------- */
 
 static int later(struct perigee_session *s, int operation,
                  const struct perigee_transfer *list, uint32_t count,
                  uint64_t immediate, int64_t timeout,
                  struct perigee_prepared *prepared, uint32_t first) {
-  struct operation *op = operation_take(s, OP_TRANSFER);
+  struct operation *op = operation_take(s, &transfer_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
   op->list = list;
