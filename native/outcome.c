@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "failure.h"
 
 /* Puts one part of a reply where it belongs: 1, 0 (under way) or a status. */
 static int bring(struct operation *op, const struct record *r, int place,
@@ -57,8 +58,39 @@ static int typed_inline(struct operation *op, const struct record *r) {
   return status < 0 ? status : incoming_scan(op);
 }
 
+/* Of a head that has come whole. */
+static int failure_read(struct operation *op) {
+  uint64_t text;
+  if (!(op->flags & PERIGEE_TYPED))
+    return 1;
+  int status = failure_split(op->pointer, op->length, &text);
+  if (status < 0)
+    return status;
+  op->flags = 0;
+  op->slice = op->length - text - 1;
+  op->length = text;
+  return 1;
+}
+
+/* What a failure tells goes nowhere that was named for a reply. */
+static int failure_head(struct operation *op, const struct record *r) {
+  op->length = r->head_length;
+  if (r->head_length > FAILURE_MOST)
+    return PERIGEE_TOO_LARGE;
+  if (r->head_length == 0)
+    return 1;
+  op->flags |= r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0;
+  bool bulk = r->flags & RECORD_HEAD_BULK;
+  int status = bulk ? bring(op, r, IN_HEAD, NULL, &op->block) : copied(op, r);
+  if (bulk)
+    op->pointer = op->block;
+  return status == 1 ? failure_read(op) : status;
+}
+
 static int reply_head(struct operation *op, const struct record *r) {
   struct lane *lane = op->session->lane;
+  if (r->status != PERIGEE_OK)
+    return failure_head(op, r);
   bool bulk = r->flags & RECORD_HEAD_BULK;
   op->length = r->head_length;
   if (r->flags & RECORD_TYPED) {
@@ -185,7 +217,7 @@ static void fetch(struct operation *op) {
   if (head == 1 && !still_offered(op, IN_HEAD))
     head = PERIGEE_PEER_LOST; /* what was pulled is no reply: not looked at */
   if (head == 1 && op->flags & PERIGEE_TYPED)
-    head = incoming_scan(op);
+    head = op->status != PERIGEE_OK ? failure_read(op) : incoming_scan(op);
   int slice = head == 1 ? part_step(op, IN_SLICE) : head;
   int status = head < 0 ? head : slice;
   /* Or a device found that it is not. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "failure.h"
 
 /* A raw message may be a slice: then that is the head. */
 static int head_payload(struct operation *op, const struct perigee_message *m,
@@ -23,6 +24,10 @@ static int check_limits(struct operation *op, const struct outgoing *out) {
   uint64_t head = out->record.head_length, slice = out->record.slice_length;
   bool typed = out->record.flags & RECORD_TYPED;
   uint64_t limit = typed ? peer->typed : peer->message;
+  if (out->record.status != PERIGEE_OK && head > FAILURE_MOST)
+    return fail(op->engine, PERIGEE_TOO_LARGE,
+                "what a failure tells has %llu bytes, and at most %d travel",
+                (unsigned long long)head, FAILURE_MOST);
   if (head > limit || slice > peer->message)
     return fail(op->engine, PERIGEE_TOO_LARGE,
                 "%llu bytes%s are more than the peer's limit of %llu%s",

@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 /* Raised when anything below changes shape; Lua refuses another core. */
-enum { PERIGEE_ABI = 7 };
+enum { PERIGEE_ABI = 8 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -52,7 +52,7 @@ enum perigee_status {
   PERIGEE_TIMEOUT = -1,
   PERIGEE_CANCELLED = -2,
   PERIGEE_PEER_LOST = -3,
-  PERIGEE_REMOTE = -4,      /* the remote handler failed; text in the payload */
+  PERIGEE_REMOTE = -4,      /* the remote handler failed: REPLY has its text */
   PERIGEE_DENIED = -5,
   PERIGEE_RANGE = -6,
   PERIGEE_STALE = -7,
@@ -223,7 +223,9 @@ enum perigee_kind {
 
 enum perigee_flag {
   PERIGEE_TYPED = 1,        /* the head is string.buffer data: for received
-                               heads, copied to private memory and scanned */
+                               heads, copied to private memory and scanned. Of
+                               a perigee_message with a status: a text, a zero,
+                               and at most 16 KiB of such data behind it */
   PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
   PERIGEE_POOLED = 4,       /* .landed is a pooled block, now the caller's:
                                give it back with perigee_pool_free */
@@ -247,13 +249,17 @@ struct perigee_event {
   int32_t operation;        /* own: what submitting returned. REQUEST, LANDING:
                                the served call, for perigee_reply */
   const uint8_t *pointer;   /* REQUEST, LANDING, REPLY: the head (raw bytes or
-                               typed data; the text of a failure). DONE of a
+                               typed data). REPLY with a status: what failed, a
+                               text (no zero ends it), or NULL. DONE of a
                                lookup: the struct perigee_remote. LOST, and DONE
                                and CONNECTED that failed: the text of why, or
                                NULL */
   uint64_t length;          /* of it; DONE of recv and transfers: bytes */
   uint64_t slice;           /* length of the slice part that came; REPLY into
-                               a named slice: bytes filled */
+                               a named slice: bytes filled; REPLY with a status:
+                               bytes of typed data at pointer + length + 1 that
+                               came with the text (Lua's: traceback, code, did
+                               a handler run), nothing is in `into` then */
   union {
     uint64_t capacity;      /* REQUEST: what the caller can take in reply */
     uint64_t immediate;     /* DONE of recv_imm */
@@ -583,7 +589,9 @@ PERIGEE_API void perigee_cancel(struct perigee_engine *engine, int operation);
 struct perigee_message {
   uint16_t method;          /* of a call */
   uint16_t flags;           /* PERIGEE_TYPED */
-  int32_t status;           /* of a reply: PERIGEE_OK or what the caller gets */
+  int32_t status;           /* of a reply: PERIGEE_OK or what the caller gets, with
+                               a text as the head, and no slice: 128 KiB of it
+                               travel, else it is TOO_LARGE */
   const void *head;
   uint64_t length;
   struct perigee_slice slice; /* region NULL: none */

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "failure.h"
 #include "loan.h"
 #include "progress.h"
 #include "served.h"
@@ -243,11 +244,27 @@ struct operation *served_find(struct perigee_engine *engine, int index,
   return NULL;
 }
 
+static int failure_of(struct perigee_engine *engine,
+                      const struct perigee_message *m) {
+  uint64_t text;
+  int status = failure_split(m->head, m->length, &text);
+  if (status < 0)
+    return fail(
+        engine, status,
+        "a failure that is PERIGEE_TYPED is a text, a zero, and at most "
+        "%d bytes of typed values",
+        FAILURE_MORE);
+  return PERIGEE_OK;
+}
+
 static bool affordable(struct perigee_engine *engine,
                        const struct perigee_message *m, int *status) {
   *status = PERIGEE_OK;
-  if ((m->flags & PERIGEE_TYPED) && m->length > TYPED_CHEAP)
-    *status = incoming_typed(engine, m->head, m->length);
+  if (!(m->flags & PERIGEE_TYPED) || m->length <= TYPED_CHEAP)
+    return true;
+  *status = m->status != PERIGEE_OK
+                ? failure_of(engine, m)
+                : incoming_typed(engine, m->head, m->length);
   return *status >= 0;
 }
 

@@ -64,7 +64,7 @@ enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
 /* Bytes: of the name for peers on this host; of magic and versions. */
 enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16, COOKIE = 16 };
 enum { TERMS_NAME = 72 }; /* PERIGEE_NAME_MAX and a zero, and more */
-enum { PROTOCOL_MIN = 3, PROTOCOL_MAX = 3 };
+enum { PROTOCOL_MIN = 4, PROTOCOL_MAX = 4 };
 #define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */
 
 struct hello {

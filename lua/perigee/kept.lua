@@ -1,24 +1,34 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Kept sessions: one-sided access to an agent that outlives the session, as
--- proxies do. Made by agent:session(peer, { keep = true }).
+--- Kept sessions: transfers and messages with an agent that go on in the next
+-- session, as proxies do. Made by agent:session(peer, { keep = true }).
 --
 --   kept.epoch           names the life of the peer that the last session was
 --                        with: a restart changes it, a broken wire does not
 --   kept:region(name)    the peer's region, as session:region
---   kept:read(spec), :write(spec), :write_imm(spec, immediate)
---                        as a session's
+--   kept:read(spec), :write(spec), :write_imm(spec, immediate),
+--   kept:send(slice), :recv(slice), :recv_imm()
+--                        as a session's, of the session that there is when they
+--                        begin
+--   kept:prepare_read(spec), :prepare_write(spec),
+--   kept:prepare_write_imm(spec, immediate)
+--                        as a session's; prepared anew in the next session
+--                        (transfer/anew.lua)
 --   kept:session(timeout)  the session that there is, or a new one
 --   kept:explain(), kept:close()
 --
---   the session is lost while   what becomes of it
---   a transfer is under way     it ends once, in peer_lost
---   none is, and one begins     it waits for the peer `reconnect` seconds of
---                               its timeout, then ends in peer_lost, or timeout
+--   the session is lost while    what becomes of it
+--   an operation is under way    it ends once, in peer_lost
+--   none is, and one begins      it waits for the peer `reconnect` seconds of
+--                                its timeout, then ends in peer_lost, or
+--                                timeout
 --
 -- Regions and their slices go on being good as long as they are of the same
 -- memory: the peer lives (its epoch is the same) and has not closed the region.
 -- Of any other life or region of that name they are `stale` from then on, and
--- nothing is read or written: look it up again by kept:region.
+-- nothing is read or written: look it up again by kept:region. Messages and
+-- immediates of an earlier session are lost with it: what was not received is
+-- not sent again.
+local anew = require "perigee.transfer.anew"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -104,49 +114,103 @@ function Kept:gone()
     :format(self:text()), false)
 end
 
--- ---- Transfers -------------------------------------------------------------
+-- ---- Operations ------------------------------------------------------------
 
-local function go_on(kept, future, name, timeout, ...)
+local function go_on(kept, future, timeout, begin)
+  local deadline = loop.deadline(timeout)
   local session, err = reach(kept, timeout, future)
   if future.ended then return end
   if not session then return futures.settle(future, nil, err) end
-  local fine, inner = pcall(session[name], session, ...)
+  local fine, inner, why = pcall(begin, session, loop.left(deadline))
   if not fine then return futures.raise(future, inner) end
+  if not inner then return futures.settle(future, nil, why) end
   future.inner = inner
   if loop.wait(inner, math.huge) then futures.follow(future, inner) end
 end
 
-local function later(kept, name, spec, ...)
-  local timeout = type(spec) == "table" and spec.timeout or TIMEOUT
-  check.value(timeout, check.seconds, "a transfer's timeout")
-  local future = futures.new(kept, ("%s with %s"):format(name, kept:text()))
-  tasks.spawn(go_on, future.owner, future, name, timeout, spec, ...)
+--- The future of what begin(session, seconds left) starts, itself a future, as
+-- soon as there is a session.
+function Kept:later(name, timeout, begin)
+  local future = futures.new(self, ("%s with %s"):format(name, self:text()))
+  tasks.spawn(go_on, self, future, timeout, begin)
   return future
 end
 
-local function transfer(name)
+local function with_timeout(spec, seconds)
+  local all = { timeout = seconds }
+  for key, value in pairs(type(spec) == "table" and spec or {}) do
+    if key ~= "timeout" then all[key] = value end
+  end
+  return all
+end
+jit.off(with_timeout)
+
+-- The last of an operation's arguments, the n-th, tells its timeout.
+local function later(kept, name, n, ...)
+  local arguments = { ... }
+  local last = arguments[n]
+  local timeout = type(last) == "table" and last.timeout or TIMEOUT
+  check.value(timeout, check.seconds, "a transfer's timeout")
+  return kept:later(name, timeout, function(session, left)
+    if last == nil or type(last) == "table" then
+      arguments[n] = with_timeout(last, left)
+    end
+    return session[name](session, unpack(arguments, 1, 2))
+  end)
+end
+
+local function operation(name, n)
   return function(self, ...)
     if self.closed then return futures.done(nil, self:gone()) end
     local session = self.current
     -- Tail calls: misuse is raised at the line that called us.
     if session.handle then return session[name](session, ...) end
-    return later(self, name, ...)
+    return later(self, name, n, ...)
   end
 end
 
-Kept.read, Kept.write = transfer "read", transfer "write"
-Kept.write_imm = transfer "write_imm"
+Kept.read, Kept.write = operation("read", 1), operation("write", 1)
+Kept.write_imm = operation("write_imm", 1)
+Kept.send, Kept.recv = operation("send", 2), operation("recv", 2)
+Kept.recv_imm = operation("recv_imm", 1)
 
 -- ---- Regions, and the rest -------------------------------------------------
 
 --- The session that there is, or a new one within timeout seconds (default
 -- 30, of which it waits `reconnect` for a peer that is away); nil and an error.
--- For all that is no one-sided transfer. Blocks the task, or runs the loop.
+-- Blocks the task, or runs the loop.
 function Kept:session(timeout)
   check.value(timeout or TIMEOUT, check.seconds, "session's timeout")
   loop.check_wait(2)
   local session, err = reach(self, timeout or TIMEOUT)
   return session, err
+end
+
+-- In the session that there is, or the next one.
+local function prepare(self, name, spec, immediate)
+  local session = self.current
+  if self.closed then return nil, self:gone() end
+  if not session.handle then
+    loop.check_wait(2)
+    local err
+    session, err = reach(self, TIMEOUT)
+    if not session then return nil, err end
+  end
+  return anew.new(self, session, name, spec, immediate)
+end
+
+--- As session:prepare_read, prepare_write and prepare_write_imm; connects again
+-- if the session was lost (then it blocks the task, or runs the loop).
+function Kept:prepare_read(spec)
+  return prepare(self, "prepare_read", spec)
+end
+
+function Kept:prepare_write(spec)
+  return prepare(self, "prepare_write", spec)
+end
+
+function Kept:prepare_write_imm(spec, immediate)
+  return prepare(self, "prepare_write_imm", spec, immediate)
 end
 
 local REGION = { timeout = check.seconds }

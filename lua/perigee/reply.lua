@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Replies: what a handler returned, or how it failed, on its way to the
 -- caller. What the core only refers to is kept in engine.replying until SENT:
--- { value, buffer, context }.
+-- { value, buffer, context }. A failure is a text, a zero and typed values:
+-- traceback, code, and whether a handler ran (native/failure.h).
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"
@@ -93,10 +94,18 @@ end
 
 local NOBODY = { served = false, context = false, method = { service = "" } }
 
+local LONGEST = 6 * 2 ^ 10              -- of a traceback, and of a code
+
+local function cut(text)
+  if type(text) == "string" then return text:sub(1, LONGEST) end
+  return text
+end
+
 -- A reply of kind status with text, for an error there.
 local function fail(engine, served, record, status, failure, ran)
   out:reset()
-  pack(out, failure.message, failure.traceback or "", failure.code)
+  out:put((failure.message:gsub("%z", "\\0")), "\0")
+  pack(out, cut(failure.traceback or ""), cut(failure.code))
   out:encode(ran)
   local pointer, length = out:ref()
   plain(status, TYPED, pointer, length)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Kept sessions: one-sided access goes on when the session was lost, and never
--- reads or writes the memory of another life of the peer.
+-- Kept sessions: transfers and messages go on when the session was lost, and
+-- never read or write the memory of another life of the peer.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -62,6 +62,88 @@ describe("a kept session", function()
     assert.equal("open", kept:explain().state)
   end)
 
+  it("goes on with prepared transfers when the wire breaks", function()
+    local remote = assert(kept:region "kv")
+    local specs = { { from = own:slice(0, 8), to = remote:slice(16, 8) } }
+    local write = assert(kept:prepare_write(specs))
+    local read = assert(kept:prepare_read { from = remote:slice(16, 8),
+                                            to = own:slice(100, 8) })
+    specs[1].from, specs[1] = own:slice(50, 8), nil
+    for n = 1, 3 do
+      own:slice(0, 8):fill(n)
+      assert(write:post():wait(10))
+      assert.is_true(write:wait(10))
+      assert.is_true(write:done())
+      assert(perigee.wait_all({ read:post() }, 10))
+      assert.equal(string.char(n):rep(8),
+                   own:slice(100, 8):string())
+      cut()
+      assert(n > 2 or read:post():wait(10))
+    end
+    write:close()
+    write:close()
+    wrong("closed", write:post():wait(1))
+    assert(read:post():wait(10))
+    kept:close()
+    wrong("closed", read:post():wait(1))
+    wrong("closed", kept:prepare_read {})
+  end)
+
+  it("prepares transfers, and posts them, while the wire is broken", function()
+    local remote = assert(kept:region "kv")
+    cut()
+    local write = assert(kept:prepare_write_imm({ from = own:slice(0, 8),
+      to = remote:slice(0, 8) }, 33))
+    cut()
+    own:fill(8)
+    local post = write:post()
+    assert.has_error(function() write:post() end)
+    assert.is_true(post:wait(10))
+    assert.equal(("\8"):rep(8), lent:slice(0, 8):string())
+    local _, session = next(owner.engine.sessions)
+    assert.equal(33, session:recv_imm():wait(10))
+  end)
+
+  -- Of the session that there is on the owner's side.
+  local function theirs()
+    assert(cases.eventually(function()
+      return next(owner.engine.sessions)
+    end))
+    return select(2, next(owner.engine.sessions))
+  end
+
+  it("sends and receives by the session of the moment", function()
+    local there = cases.alloc(owner.engine, LENGTH):slice()
+    agent.engine:alloc(LENGTH, { name = "own", access = "w" })
+    for n = 1, 3 do
+      local sent, imm = kept:send(own:slice(0, n)), kept:recv_imm()
+      assert.equal(n, theirs():recv(there):wait(10))
+      assert.is_true(sent:wait(10))
+      local got = kept:recv(own, { timeout = 20 })
+      assert(theirs():send(there:slice(0, n)):wait(10))
+      assert.equal(n, got:wait(10))
+      local remote = assert(theirs():region "own")
+      assert(theirs():write_imm({ from = there:slice(0, 8),
+        to = remote:slice(0, 8) }, n):wait(10))
+      assert.equal(n, imm:wait(10))
+      cut()
+    end
+  end)
+
+  it("ends once what is under way when the wire breaks", function()
+    local lost = { kept:recv(own), kept:recv_imm(), kept:send(own) }
+    theirs()
+    cut()
+    for _, future in ipairs(lost) do
+      local got, err = future:wait(10)
+      assert.is_nil(got)
+      assert.equal("peer_lost", err.kind)
+    end
+    local _, late = kept:recv(own, { timeout = 0.05 }):wait(10)
+    assert.equal("timeout", late.kind)
+    assert.equal("open", kept:explain().state)
+  end)
+
   it("joins the next session once, however many transfers wait", function()
     local from = assert(kept:region "kv"):slice()
     cut()
@@ -87,10 +169,13 @@ describe("a kept session", function()
   it("tells memory that was closed meanwhile from what has its name now",
      function()
     local from = assert(kept:region "kv"):slice()
+    local prepared = assert(kept:prepare_read { from = from, to = own })
     assert(lent:close())
     lend(6)
     cut()
     wrong("stale", kept:read({ from = from, to = own }):wait(10))
+    wrong("stale", prepared:post():wait(10))
+    wrong("stale", kept:prepare_read { from = from, to = own })
     from = assert(kept:region "kv"):slice()
     assert(kept:read({ from = from, to = own }):wait(10))
     assert.equal(6, cases.byte(own))
@@ -104,6 +189,20 @@ describe("a kept session", function()
     end
     blamed(function() kept:read(7) end)
     blamed(function() kept:region(7) end)
+    blamed(function() local sent = kept:send(7) return sent end)
+    local function misprepared()
+      blamed(function() kept:prepare_read(7) end)
+      blamed(function() kept:prepare_write { from = own } end)
+      blamed(function() kept:prepare_write_imm({}, 0.5) end)
+    end
+    misprepared()
+    local write = assert(kept:prepare_write { from = own,
+                                              to = kept:region "kv":slice() })
+    cut()
+    write:post()
+    blamed(function() write:post() end)
+    assert.is_true(write:wait(10))
+    misprepared()
     cut()
     blamed(function() kept:read { timeout = "long" } end)
     assert.has_error(function() kept:read({ from = own }):wait(10) end)
@@ -123,7 +222,14 @@ local function lender(child, perigee_, _, life)
   agent.engine:alloc(4096, { name = "kv", access = "rw" }):slice()
     :fill(tonumber(life))
   child.say("ready")
-  perigee_.run()
+  perigee_.run(tonumber(life) == 3 and function()
+    local own = agent.engine:alloc(4096):slice()
+    repeat perigee_.sleep(0.01) until next(agent.engine.sessions)
+    local _, session = next(agent.engine.sessions)
+    local n = assert(session:recv(own):wait(60))
+    assert(session:send(own:slice(0, n)):wait(60))
+    perigee_.sleep(60)
+  end or nil)
 end
 
 describe("a kept session with a peer that dies", function()
@@ -166,9 +272,41 @@ describe("a kept session with a peer that dies", function()
     assert.equal(2, cases.byte(own))
   end)
 
+  it("prepares transfers anew for the next life, but of none before it",
+     function()
+    local from = assert(kept:region "kv"):slice()
+    local before = assert(kept:prepare_read { from = from, to = own })
+    assert(before:post():wait(10))
+    assert.equal(1, cases.byte(own))
+    own:fill(9)
+    kill()
+    local post = before:post()
+    start(2)
+    wrong("stale", post:wait(60))
+    wrong("stale", before:post():wait(10))
+    assert.equal(9, cases.byte(own))
+    local after = assert(kept:prepare_read {
+      from = assert(kept:region "kv"):slice(), to = own })
+    assert(after:post():wait(10))
+    assert.equal(2, cases.byte(own))
+  end)
+
+  it("sends to the next life what is begun while it is away", function()
+    kill()
+    local sent = kept:send(own:slice(0, 5), { timeout = 60 })
+    start(3)
+    local got = kept:recv(own:slice(100, 5), { timeout = 60 })
+    assert.is_true(sent:wait(60))
+    assert.equal(5, got:wait(60))
+  end)
+
   it("says in time that nobody comes back", function()
     local from = assert(kept:region "kv"):slice()
+    local prepared = assert(kept:prepare_read { from = from, to = own,
+                                                timeout = 0.05 })
     kill()
+    wrong("timeout", prepared:post():wait(10))
+    wrong("timeout", kept:recv(own, { timeout = 0.05 }):wait(10))
     wrong("timeout", kept:read({ from = from, to = own, timeout = 0.05 })
       :wait(10))
     kept = assert(kept)
@@ -176,6 +314,8 @@ describe("a kept session with a peer that dies", function()
     wrong("peer_lost", kept:read({ from = from, to = own }):wait(10))
     wrong("peer_lost", kept:region "kv")
     wrong("peer_lost", kept:session())
+    wrong("peer_lost", kept:send(own):wait(10))
+    wrong("peer_lost", kept:prepare_read { from = from, to = own })
     local waiting = kept:read { from = from, to = own }
     waiting:cancel()
     assert.equal("cancelled", select(2, waiting:wait(1)).kind)

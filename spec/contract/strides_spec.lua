@@ -226,6 +226,20 @@ describe("a prepared transfer", function()
     assert.has_error(function() session:prepare_write(7) end)
   end)
 
+  it("is posted once at a time, which is blamed on whoever posts it twice",
+     function()
+    -- Its owner answers, and not at once.
+    local remote = assert(session:region("own"))
+    local put = session:prepare_write { from = here:slice(0, 8),
+                                        to = remote:slice(0, 8) }
+    local post = put:post()
+    local fine, message = pcall(function() put:post() end)
+    assert.is_false(fine)
+    assert.matches("strides_spec.lua:%d+: .*still posted", message)
+    assert(post:wait(5))
+    assert(put:post():wait(5))
+  end)
+
   it("ends in an error once its session is over", function()
     local remote = assert(session:region("shared"))
     local put = session:prepare_write { from = here:slice(0, 8),

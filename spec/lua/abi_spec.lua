@@ -5,6 +5,7 @@ local ffi = require "ffi"
 local cases = require "spec.support.cases"
 local cdef = require "perigee.cdef"
 local native = require "perigee.native"
+local process = require "spec.support.process"
 
 local C = native.C
 
@@ -91,6 +92,17 @@ describe("the C core and its declarations", function()
 end)
 
 describe("what is not LuaJIT", function()
+  local programs = {}
+
+  after_each(function()
+    for _, path in ipairs(programs) do
+      os.remove(path)
+      os.remove(path .. ".cc")
+    end
+    programs = {}
+    cases.cleanup()
+  end)
+
   -- The status and the output of a shell's command.
   local function shell(command)
     local pipe = io.popen("{ " .. command .. "; } 2>&1; echo $?")
@@ -100,10 +112,25 @@ describe("what is not LuaJIT", function()
     return tonumber(status), text
   end
 
-  it("may be C++, which compiles and links with the header", function()
+  -- A program in C++ as a command; in place of that how its compiling ended.
+  local function compiled(text)
     local path = os.tmpname()
     local file = assert(io.open(path .. ".cc", "w"))
-    file:write [[
+    file:write(text)
+    file:close()
+    programs[#programs + 1] = path
+    local compile = ("g++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -Inative "
+      .. "%s.cc "):format(path)
+    -- What links to a sanitized core has to be sanitized itself.
+    if cases.sanitized then return nil, shell(compile .. "-fsyntax-only") end
+    local status, said = shell(("%s %s -o %s"):format(compile, native.path,
+                                                      path))
+    assert.are.equal(0, status, said)
+    return path
+  end
+
+  it("may be C++, which compiles and links with the header", function()
+    local program, status = compiled [[
       #include "perigee.h"
       int main() {
         struct perigee_options options;
@@ -114,15 +141,51 @@ describe("what is not LuaJIT", function()
         return perigee_abi() == PERIGEE_ABI ? 0 : 2;
       }
     ]]
-    file:close()
-    local compile = ("g++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -Inative "
-      .. "%s.cc "):format(path)
-    -- What links to a sanitized core has to be sanitized itself.
-    local status, text = shell(cases.sanitized and compile .. "-fsyntax-only"
-      or ("%s %s -o %s && %s"):format(compile, native.path, path, path))
-    os.remove(path)
-    os.remove(path .. ".cc")
+    assert.are.equal(0, status or (shell(program)))
+  end)
+
+  it("has the text of a call that failed as plain text", function()
+    local program, status = compiled [[
+      #include "perigee.h"
+      #include <cstdio>
+      static perigee_event end_of(perigee_engine *engine, int operation) {
+        perigee_event event = {};
+        while (perigee_poll(engine, &event, 1) == 0 ||
+               event.operation != operation)
+          perigee_wait(&engine, 1, 1000000000);
+        return event;
+      }
+      int main(int, char **argv) {
+        perigee_engine *engine = nullptr;
+        if (perigee_engine_open(nullptr, &engine) != PERIGEE_OK) return 1;
+        perigee_event event = end_of(
+            engine, perigee_connect(engine, argv[1], nullptr, 5000000000));
+        if (event.status != PERIGEE_OK) return 2;
+        perigee_message message = {};
+        message.method = 1;
+        message.timeout = 5000000000;
+        message.flags = PERIGEE_TYPED;
+        event = end_of(engine, perigee_call(
+            perigee_session(engine, event.session), &message));
+        std::printf("%s: %.*s\n", perigee_status_name(event.status),
+                    static_cast<int>(event.length),
+                    reinterpret_cast<const char *>(event.pointer));
+        perigee_engine_close(engine);
+        return 0;
+      }
+    ]]
+    if status then return assert.are.equal(0, status) end
+    local child = process.start(function(child)
+      child.serve { name = "fails", methods = {
+        fails = function() error("no such layer: \0", 0) end } }
+    end)
+    child:expect("ready")
+    local text
+    status, text = shell(("%s unix:$XDG_RUNTIME_DIR/perigee/%s/worker.sock")
+      :format(program, cases.scope))
+    child:kill()
     assert.are.equal(0, status, text)
+    assert.are.equal("remote: no such layer: \\0\n", text)
   end)
 
   it("is told in a sentence what to run instead", function()

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What hostile peers sent, one by one, that used to raise out of the loop or to
 -- take what is not theirs. (agents_fuzz_spec.lua looks for more of it.)
+local buffer = require "string.buffer"
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local liars = require "spec.support.liar"
@@ -177,16 +178,74 @@ describe("who is lied to", function()
     assert.equal("string", type(tostring(err)))
   end
 
-  it("about why a call failed has an error all the same", function()
-    for _, told in ipairs { { {}, {}, {}, {} }, { 1, 2, 3LL, 4 },
-                            { "no", {}, "E", true }, { false, "trace" } } do
-      local message = liar:typed(nil, unpack(told, 1, 4))
-      message.status = C.PERIGEE_REMOTE
-      local got, err = answered(message, "typed")
+  -- A failure of that text, with what is to be typed values behind it.
+  local function failure(text, more)
+    local m = native.message_t()
+    m.status, m.head, m.length = C.PERIGEE_REMOTE, text, #text
+    if more then m.flags = C.PERIGEE_TYPED end
+    return m, text
+  end
+
+  -- What each kind of call gives to that; where a reply would land nothing is.
+  local function failed(kind, wanted, text, more)
+    local into = client.engine:alloc(4096):slice()
+    local last
+    into:fill(7)
+    for _, name in ipairs { "typed", "raw", "inplace" } do
+      local message, kept = failure(text, more)
+      local got, err = answered(message, name, { into = into })
       assert.is_nil(got)
-      assert.equal("remote", err.kind)
+      assert.equal(kind, err.kind)
       assert.equal("string", type(tostring(err)))
+      assert.is_truthy(err.message:find(wanted, 1, true), err.message)
+      assert.equal(("\7"):rep(4096), into:string())
+      assert.equal(kept, text)
+      last = err
     end
+    return last
+  end
+
+  it("about why a call failed has an error all the same", function()
+    for _, told in ipairs { { {}, {}, {} }, { 2, 3LL, 4 },
+                            { {}, "E", true }, { "trace" }, {} } do
+      local out = buffer.new():put("that is why\0")
+      for i = 1, 3 do out:encode(told[i]) end
+      local err = failed("remote", "that is why", out:tostring(), true)
+      assert.is_true(err.traceback == nil or err.traceback == "trace")
+      assert.is_true(err.code == nil or err.code == "E")
+    end
+    goes_on()
+  end)
+
+  it("about why a call failed, by no text or a strange one, has one, too",
+     function()
+    failed("remote", "the remote handler failed", "")
+    failed("remote", "plain", "plain")
+    failed("remote", "zero", "zero\0", true)
+    failed("remote", "in\0side", "in\0side")
+    failed("remote", ("x"):rep(2 ^ 16), ("x"):rep(1e5))
+    failed("remote", "the remote handler failed", "\0", true)
+    goes_on()
+  end)
+
+  it("about why a call failed by what is no text and no values says so",
+     function()
+    local one = buffer.encode(1)
+    for _, text in ipairs { "no zero", "not typed\0\255", "zero\0\0\0\254",
+                            "half\0" .. one:sub(1, -2),
+                            "a pointer\0\5\1\2\3\4\5\6\7\8" } do
+      failed("protocol", "", text, true)
+    end
+    goes_on()
+  end)
+
+  it("about why a call failed at great length is told how much may travel",
+     function()
+    local twice = ("why"):rep(1e5)
+    failed("too_large", "300000 bytes", twice)
+    failed("protocol", "",
+           "too much\0" .. buffer.encode(("y"):rep(2 ^ 14)), true)
+    failed("too_large", "typed values", "many\0" .. ("\0"):rep(300), true)
     goes_on()
   end)
 

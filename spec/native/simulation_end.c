@@ -113,11 +113,30 @@ static bool fits(const struct side *side, const struct own *own, int status) {
 
 /* ---- Ends of each kind ---------------------------------------------------- */
 
+/* A text, and perhaps more behind it; where a reply was to land nothing does. */
+static void failure_expect(struct side *side, const struct message *m,
+                           const struct perigee_event *e, uint64_t pattern) {
+  HOLDS(side, e->flags == 0 && e->length == m->reply_head);
+  HOLDS(side, e->slice == m->reply_slice);
+  if (!m->reply_typed) {
+    pattern_expect(side, e->pointer, pattern, e->length);
+    return;
+  }
+  for (uint64_t i = 0; i < e->length; i++)
+    HOLDS(side, e->pointer[i] == 'x');
+  HOLDS(side, e->pointer[e->length] == 0);
+  typed_expect(side, e->pointer + e->length + 1, e->slice, pattern);
+}
+
 static void call_ended(struct side *side, struct own *own,
                        const struct perigee_event *e) {
   struct message *m = &side->world->messages[own->number];
   uint64_t pattern = own->number + MESSAGES;
   HOLDS(side, m->replied && e->status == m->reply_status);
+  if (e->status != PERIGEE_OK) {
+    failure_expect(side, m, e, pattern);
+    return;
+  }
   HOLDS(side, m->reply_typed == ((e->flags & PERIGEE_TYPED) != 0));
   if (m->reply_typed) {
     HOLDS(side, e->length == m->reply_head);

@@ -192,29 +192,55 @@ static void reply_by_loan(struct side *side, struct answer *a) {
   over(side, a, perigee_reply_commit(side->engine, a->served, length));
 }
 
-static void reply(struct side *side, struct answer *a) {
+/* A text, a zero, and typed data. */
+static void fail_typed(struct side *side, struct answer *a,
+                       struct perigee_message *m) {
+  struct world *w = side->world;
+  uint64_t text = some_length(w), more = below(w, 900);
+  uint8_t *values = typed_make(a->number + MESSAGES, &more);
+  uint8_t *head = a->head = malloc(text + 1 + more);
+  memset(head, 'x', text);
+  head[text] = 0;
+  memcpy(head + text + 1, values, more);
+  free(values);
+  m->flags = PERIGEE_TYPED;
+  m->head = head;
+  m->length = text + 1 + more;
+  plan(side, a, m->status, true, text, more);
+}
+
+static void fill_reply(struct side *side, struct answer *a,
+                       struct perigee_message *m) {
   struct world *w = side->world;
   uint64_t pattern = a->number + MESSAGES, length = some_length(w), slice = 0;
-  bool refuses = a->state == LANDING_ASKED || happens(w, 0.1);
-  bool typed = !refuses && happens(w, 0.5);
-  struct perigee_message m = {.status = refuses ? PERIGEE_REMOTE : PERIGEE_OK};
+  bool fails = m->status != PERIGEE_OK, typed = !fails && happens(w, 0.5);
   if (typed) {
-    m.flags = PERIGEE_TYPED;
-    m.head = a->head = typed_make(pattern, &length);
+    m->flags = PERIGEE_TYPED;
+    m->head = a->head = typed_make(pattern, &length);
   } else {
-    m.head = a->head = malloc(length + 1);
+    m->head = a->head = malloc(length + 1);
     pattern_write(a->head, pattern, length);
   }
-  if (!refuses && happens(w, 0.5) &&
+  if (!fails && happens(w, 0.5) &&
       spot_take(side, &side->mine, typed ? some_length(w) : length, &a->from)) {
     spot_write(side, &a->from, pattern);
-    m.slice = spot_slice(&a->from);
+    m->slice = spot_slice(&a->from);
     slice = spot_length(&a->from);
   }
   if (!typed && a->from.ground)
     length = slice, slice = 0;
-  m.length = length;
-  plan(side, a, m.status, typed, length, slice);
+  m->length = length;
+  plan(side, a, m->status, typed, length, slice);
+}
+
+static void reply(struct side *side, struct answer *a) {
+  struct world *w = side->world;
+  bool refuses = a->state == LANDING_ASKED || happens(w, 0.1);
+  struct perigee_message m = {.status = refuses ? PERIGEE_REMOTE : PERIGEE_OK};
+  if (refuses && happens(w, 0.5))
+    fail_typed(side, a, &m);
+  else
+    fill_reply(side, a, &m);
   int status = perigee_reply(side->engine, a->served, &m);
   if (status == PERIGEE_INVALID && a->state == LANDING_ASKED) {
     message_of(side, a)->replied = false; /* ABANDONED is on its way */

@@ -185,9 +185,23 @@ local function describe(liar, served)
   liar.kept = out
 end
 
+-- Almost what tells of a failure.
+local function fail(liar, m)
+  local chance, turn = liar.chance, liar.turn % 4096 + 1
+  m.status = 1 - chance.next(25)
+  if chance.one_in(3) then return end
+  local out = buffer.new():put(chance.pick(NAMES))
+  if not chance.one_in(10) then out:put("\0") end
+  for _ = 1, chance.next(5) - 1 do out:encode(value(chance, 1)) end
+  liar.turn, liar.buffers[turn] = turn, out
+  m.head, m.length = out:ref()
+  m.flags = C.PERIGEE_TYPED
+  if not chance.one_in(10) then m.slice.region = nil end
+end
+
 local function lie(liar, served)
   local m = fill(liar)
-  if liar.chance.one_in(3) then m.status = 1 - liar.chance.next(25) end
+  if liar.chance.one_in(3) then fail(liar, m) end
   liar.lies = liar.lies + 1
   C.perigee_reply(liar.handle, served, m)
 end

@@ -15,8 +15,6 @@ local huge, now, settle = math.huge, loop.now, futures.settle
 
 local M = {}
 
-local TIMEOUT = C.PERIGEE_TIMEOUT
-
 local Large = {}
 Large.__index = Large
 
@@ -27,7 +25,7 @@ end
 -- The error of a reply whose decoding was given up.
 local function given_up(self, binding)
   if self.engine.handle then
-    return nil, outcome.failed(binding, self.method, TIMEOUT)
+    return nil, outcome.too_late(binding, self.method)
   end
   return nil, outcome.no_reply(binding, self.method, "closed",
                                "the engine of the session was closed")
@@ -43,10 +41,6 @@ function Large:done(values, n)
     outcome.discard(binding, told)
     return settle(future, given_up(self, binding))
   end
-  if told.status ~= 0 then
-    return settle(future, nil, outcome.failed(binding, method, told.status,
-                                              unpack(values or {}, 1, 4)))
-  end
   settle(future, self.results(binding, method, told, values, n))
 end
 
@@ -56,8 +50,8 @@ local function deadline(told)
 end
 
 --- Has future, a call's, end once the reply that the event told has been
--- decoded: if that did not fail, as results(binding, method, told, values, n)
--- says, where nil and a text come of what cannot be decoded.
+-- decoded: as results(binding, method, told, values, n) says, where nil and a
+-- text come of what cannot be decoded.
 function M.start(future, method, told, results)
   local binding = future.owner
   future.operation, future.value = false, false
@@ -67,8 +61,7 @@ function M.start(future, method, told, results)
     future = future, method = method, results = results,
     block = ffi.cast(native.pointer_t, told.pointer),
     deadline = deadline(told),
-    told = { status = told.status, flags = told.flags, landed = told.landed,
-             slice = told.slice },
+    told = { flags = told.flags, landed = told.landed, slice = told.slice },
   }, Large))
 end
 

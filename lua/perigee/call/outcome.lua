@@ -20,7 +20,7 @@ local huge = math.huge
 
 local M = {}
 
-local TYPED, POOLED = C.PERIGEE_TYPED, C.PERIGEE_POOLED
+local POOLED = C.PERIGEE_POOLED
 -- Refusals that come before a handler runs, whoever they are from.
 local NOT_RUN = { no_service = true, no_method = true, version = true,
                   denied = true }
@@ -53,14 +53,17 @@ local function text_of(value)
   return type(value) == "string" and errors.shown(value) or nil
 end
 
-local function told_by_peer(fine, text, traceback, code, ran)
-  if fine then return text_of(text), text_of(traceback), plain(code), ran end
+-- What came with a failure's text, if that could be decoded.
+local function with(text, fine, traceback, code, ran)
+  if not fine then return text end
+  return text, text_of(traceback), plain(code), ran
 end
 
 local function failure_text(told)
-  if told.length == 0 or told.pointer == nil then return nil end
-  if band(told.flags, TYPED) == 0 then return errors.why(told) end
-  return told_by_peer(pcall(codec.unpack, told.pointer, tonumber(told.length)))
+  local text = errors.why(told)
+  if told.slice == 0 or told.pointer == nil then return text end
+  return with(text, pcall(codec.unpack, told.pointer + told.length + 1,
+                          tonumber(told.slice)))
 end
 
 local function limit(binding)
@@ -84,18 +87,17 @@ function M.failure(binding, method, told)
   return error_of(binding, method, told.status, failure_text(told))
 end
 
---- The error of a call that ended in status, of which the peer told these
--- values.
-function M.failed(binding, method, status, ...)
-  return error_of(binding, method, status, told_by_peer(true, ...))
-end
-
 --- Gives back the slice of a reply that nobody will have.
 function M.discard(binding, told)
   local handle = binding.engine.handle
   if handle and band(told.flags, POOLED) ~= 0 then
     C.perigee_pool_free(handle, told.landed)
   end
+end
+
+--- The error of a call whose time is over while its reply is decoded.
+function M.too_late(binding, method)
+  return error_of(binding, method, C.PERIGEE_TIMEOUT)
 end
 
 --- Gives back a reply that is held, as nobody decodes it.

@@ -6,7 +6,6 @@
 local again = require "perigee.call.again"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
-local large = require "perigee.call.large"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
@@ -246,18 +245,12 @@ end
 
 -- ---- Calls -----------------------------------------------------------------
 
--- Does it tell of a failure at such length that it is decoded in portions?
-local function told_at_length(told)
-  return told.status ~= 0 and band(told.flags, HELD) ~= 0
-end
-
 local function finish_by(method)
   return function(future, told)
     local binding = future.owner
     if future.again and told.status == PEER_LOST then
       return again.resume(future, method, told)
     end
-    if told_at_length(told) then return large.start(future, method, told) end
     if binding.reader and told.status == 0 then
       return M.settle_read(future, pcall(results, binding, method, told))
     end
@@ -288,9 +281,7 @@ function M.call(method)
     if not operation then
       err = kept
     elseif await(binding.engine, operation) then
-      if told_at_length(event) then
-        return large.wait(binding, method, event)
-      elseif not began or event.status ~= PEER_LOST then
+      if not began or event.status ~= PEER_LOST then
         return results(binding, method, event)
       end
       err = outcome.failure(binding, method, event)

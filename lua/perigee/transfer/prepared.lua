@@ -33,9 +33,6 @@ local function posted(self, event)
 end
 
 local function not_posted(self, status)
-  if status == C.PERIGEE_AGAIN then
-    error("transfer:post: it is still posted; wait for it first", 3)
-  end
   settle(self, nil, errors.from(status, doing(self.owner, "posting a transfer"),
                                 self.owner.engine.handle, false))
   return self
@@ -57,7 +54,10 @@ function Prepared:post()
     self.value, self.ended = true, 1
     return self
   end
-  if operation ~= C.PERIGEE_AGAIN then self.ended = false end
+  if operation == C.PERIGEE_AGAIN then
+    error("transfer:post: it is still posted; wait for it first", 2)
+  end
+  self.ended = false
   if operation < 0 then return not_posted(self, operation) end
   self.operation = operation
   session.engine.inflight[operation] = self

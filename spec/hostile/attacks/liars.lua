@@ -47,8 +47,10 @@ local function all_lies(slice)
   local many, text = values.NIL:rep(10000), encode "text"
   local list = {
     typed(encode {}, C.PERIGEE_REMOTE), typed(encode(7), C.PERIGEE_REMOTE),
-    typed(text .. encode {} .. encode {}, C.PERIGEE_REMOTE),
-    typed(text .. encode(7) .. text, C.PERIGEE_REMOTE),
+    typed("why\0" .. encode {} .. encode {}, C.PERIGEE_REMOTE),
+    typed("why\0" .. encode(7) .. text, C.PERIGEE_REMOTE),
+    typed("why\0" .. text .. text .. encode(true), C.PERIGEE_REMOTE),
+    typed("why\0" .. many, C.PERIGEE_REMOTE), typed("why\0", -4),
     typed(encode { { {} } } .. many, C.PERIGEE_REMOTE),
     typed(many, C.PERIGEE_REMOTE), typed(many), typed(many, C.PERIGEE_TIMEOUT),
     typed(many .. encode(1), 0, slice), typed(encode(1), 0, slice),

@@ -1,0 +1,89 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Prepared transfers of kept sessions: in each session that theirs joins they
+-- are prepared anew, when they are posted first. Otherwise as others:
+--
+--   transfer:post()      starts it once more; the future of this post. `stale`
+--                        if it names memory of an earlier life of the peer
+--   transfer:wait(t), :done(), :cancel()    of the last post
+--   transfer:close()     frees it; what is posted is cancelled
+--
+-- A post that finds the session lost waits for the peer as a kept session's
+-- other operations do.
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+
+local M = {}
+
+local Anew = {}
+Anew.__index = Anew
+
+-- The caller may use its tables for something else.
+local function copy(spec)
+  local own = {}
+  for key, value in pairs(spec) do
+    own[key] = type(key) == "number" and copy(value) or value
+  end
+  return own
+end
+jit.off(copy)
+
+--- One of a kept session, prepared in session by its function of that name; or
+-- nil and an error. Called in tail position: misuse is raised at our caller's.
+function M.new(kept, session, name, spec, immediate)
+  local fine, inner, err = pcall(session[name], session, spec, immediate)
+  if not fine then error((tostring(inner):gsub("^[^:]*:%d+: ", "")), 2) end
+  if not inner then return nil, err end
+  return setmetatable({ kept = kept, name = name, spec = copy(spec),
+                        immediate = immediate, inner = inner, last = inner,
+                        closed = false }, Anew)
+end
+
+-- Prepared in this session, and posted with so many seconds left.
+local function post_in(self, session, left)
+  if self.inner.owner ~= session then
+    local inner, err = session[self.name](session, self.spec, self.immediate)
+    if not inner then return nil, err end
+    self.inner = inner
+  end
+  local inner, timeout = self.inner, self.inner.timeout
+  inner.timeout = check.nanoseconds(left)
+  inner:post()
+  inner.timeout = timeout
+  return inner
+end
+
+local function no_more(self)
+  if self.kept.closed then return futures.done(nil, self.kept:gone()) end
+  return futures.done(nil, errors.new("closed",
+    "posting a transfer: it was closed", false))
+end
+
+function Anew:post()
+  if not self.last.ended then
+    error("transfer:post: it is still posted; wait for it first", 2)
+  end
+  local inner = self.inner
+  if self.closed or self.kept.closed then
+    self.last = no_more(self)
+  elseif inner.owner.handle then
+    self.last = inner:post()
+  else
+    self.last = self.kept:later("a prepared transfer", self.spec.timeout or 30,
+      function(session, left) return post_in(self, session, left) end)
+  end
+  return self.last
+end
+
+function Anew:wait(seconds) return self.last:wait(seconds) end
+function Anew:done() return self.last:done() end
+function Anew:cancel() return self.last:cancel() end
+
+--- Frees it. Idempotent.
+function Anew:close()
+  self.closed = true
+  self.last:cancel()
+  self.inner:close()
+end
+
+return M
