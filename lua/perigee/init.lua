@@ -1,19 +1,73 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Perigee: remote memory and calls between processes, as close as the hardware
--- between them allows. This module is all that scripts require; README.md
--- beside it says what is behind it.
+--- Remote memory and calls between processes. This module is all that a script
+-- requires; everything else is reached from it. `perigee.version` is its
+-- version, a text like "0.1.0".
 --
---   perigee.serve, perigee.agent        services and calls
---   perigee.engine                      the layer below: memory, sessions
---   perigee.run, spawn, sleep, stop     tasks (task.lua)
---   perigee.wait_all, wait_any          several futures; as_completed: a loop
---   perigee.context                     in a handler: the call that it serves
---   perigee.session                     by which a proxy's calls go
---   perigee.is_error                    tells an error from a value
---   perigee.log                         function (level, message); replace it
---   perigee.devices                     RDMA devices and their ports
---   perigee.RnrMonitor                  their counters of receiver-not-ready
---   perigee.units                       sizes and times as people write them
+-- Times are seconds, sizes are bytes, both plain numbers; pointers are `uint8_t
+-- *`. Options are tables, and an option that does not exist is misuse.
+--
+-- *Results.* What the world does comes back as `nil, err`, where `err.kind` is
+-- one of a fixed set (`Error`); what the caller did wrong (a wrong type, an
+-- unknown option, a slice outside of its region) raises at the caller's line.
+-- "Errors" in this manual lists the kinds of a function; `closed` comes from
+-- everything that belongs to something closed, and is left out there.
+--
+-- *Waiting.* "Waits: yes" says that a function returns when what it is about
+-- has ended: in a task (a typed handler, or what `perigee.spawn` and
+-- `perigee.run` run) it parks the task; anywhere else it runs the loop until
+-- then, and calls are served meanwhile. Raw and inplace handlers, landings,
+-- writers and readers must not wait: such a function raises there.
+--
+-- *Examples* of this manual are run by its specs. Each stands behind the first
+-- of the two scripts below, while the second, a worker, runs beside it.
+-- @module perigee
+-- @usage
+-- local perigee = require "perigee"
+-- local agent = assert(perigee.agent {})
+-- local engine = agent.engine
+-- local calc = assert(agent:proxy("worker:0", "calc", { timeout = 5 }))
+-- local store = assert(agent:proxy("worker:0", "store", { timeout = 5 }))
+-- local session = assert(agent:session "worker:0")
+-- local remote = assert(session:region "kv")        -- the worker's memory
+-- local region = engine:alloc(2 ^ 16, { access = "rw" })
+-- -- Both ends of a session, in one process:
+-- local path = os.tmpname()
+-- os.remove(path)
+-- local listener = assert(engine:listen("unix:" .. path))
+-- local near = assert(engine:connect(listener.address))
+-- local far = assert(listener:accept(5))
+-- @usage
+-- -- The worker.
+-- local perigee = require "perigee"
+-- local agent = assert(perigee.agent { name = "worker:0" })
+-- local blocks = {}
+-- agent.engine:alloc(2 ^ 20, { name = "kv", access = "rw" })
+-- agent:serve {
+--   name = "calc", version = 1,
+--   methods = {
+--     add = function(a, b) return a + b end,
+--     fail = function(text) error(text, 0) end,
+--     slow = function(seconds) perigee.sleep(seconds) return "done" end,
+--     echo = { raw = true, function(request) return request end },
+--     copy = { raw = true, inplace = true, function(request, reply)
+--       return reply:write(request)
+--     end },
+--   },
+-- }
+-- agent:serve {
+--   name = "store",
+--   methods = {
+--     put = {
+--       landing = function(length, key)
+--         blocks[key] = agent.engine:alloc(length)
+--         return blocks[key]:slice()
+--       end,
+--       function(slice, key) return slice.length, key end,
+--     },
+--     get = function(key) return blocks[key] and blocks[key]:slice() end,
+--   },
+-- }
+-- perigee.run()
 if not jit then
   error(("Perigee is for LuaJIT 2.1, and this is %s: run the script with "
     .. "luajit"):format(_VERSION), 0)
@@ -29,6 +83,7 @@ require "perigee.transfer"
 require "perigee.transfer.prepared"
 
 local M = {
+  version = require "perigee.version",
   agent = function(options)
     local agent, err = agents.new(options, 3)
     return agent, err

@@ -7,7 +7,7 @@
 -- it.
 local COMMANDS = { require "perigee.cli.doctor" }
 
-local VERSION = "scm-1"
+local VERSION = require "perigee.version"
 local MISUSE = 2
 
 local function version()
