@@ -118,7 +118,7 @@ uninstall: ## remove what install put there
 # What "luarocks install" takes: the rockspec and the folder that it names.
 # Packed from this checkout, so that nothing has to be fetched.
 SOURCES := native lua examples bench spec Makefile LICENSE README.md \
-           perigee-scm-1.rockspec $(wildcard .busted .luacheckrc .clang-* .ci)
+           CHANGELOG.md SECURITY.md perigee-scm-1.rockspec $(wildcard .busted .luacheckrc .clang-* .ci)
 
 rock: ## pack perigee-scm-1.src.rock for luarocks install
 	rm -rf build/rock *.src.rock && mkdir -p build/rock/perigee

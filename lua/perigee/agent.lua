@@ -1,6 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Agents: named engines that others find through a registry, with services of
--- their own and proxies of others'.
+--- Agents: named engines that others find, with services of their own and
+-- proxies of others'. Made by `perigee.agent`.
+--
+-- * `name`, `scope`: by which it is found on its host
+-- * `address`: its Unix socket; `addresses`: the list of those it listens at
+--   besides
+-- * `engine`: its `Engine`, for memory and sessions
+-- @classmod Agent
 local check = require "perigee.check"
 local contexts = require "perigee.context"
 local engines = require "perigee.engine"
@@ -189,25 +195,49 @@ local function listen(agent, options)
   return agent
 end
 
---- perigee.agent: an engine that listens under a name. options, all optional:
--- name (default a unique one), scope (default PERIGEE_SCOPE or "default"; names
--- are per scope), services (a list of definitions), transport (of its dialling;
--- default PERIGEE_TRANSPORT or "auto"), engine (options as perigee.engine's).
---
--- An agent is found by its name on its host, and by addresses anywhere: listen
--- is one, or a list ("tcp://0.0.0.0:7471"; as engine:listen takes them), and
--- agent.addresses the list of what they really are (a port 0 replaced). For
--- sessions over TCP, to it and from it: secret ("file:PATH" or the secret
--- itself, which both sides prove to have; or a table of such by scope; default
--- PERIGEE_SECRET), insecure (true: listens without one where other hosts can
--- connect), encrypt, dead_after (seconds), streams, all as perigee.engine's.
--- Proofs are good for the scope only. progress = "thread" serves one-sided
--- access and heartbeats while methods compute, as perigee.engine's.
---
--- nil and an error of kind name_taken while a live agent has the name or
--- something else the address, denied where a secret is needed, and those of
--- perigee.engine for a secret's file. The agent serves
--- whenever the loop runs; it lives until close() or the program's end.
+--- Makes an agent: an engine that listens under a name, with services of its
+-- own and proxies of others'. It is found by its name on its host, and by
+-- addresses from anywhere. It serves whenever the loop runs, and lives until
+-- `Agent:close` or the program's end.
+-- @function perigee.agent
+-- @tparam[opt] table options
+-- @tparam[opt] string options.name 1 to 64 letters, digits and `. _ : -`;
+--   default: a unique one
+-- @tparam[opt] string options.scope names are per scope; default PERIGEE_SCOPE,
+--   or "default"
+-- @tparam[opt] table options.services a list of definitions (`Service`)
+-- @tparam[opt] string|table options.listen an address, or a list, as
+--   `Engine:listen` takes them ("tcp://0.0.0.0:7471"); `addresses` of the agent
+--   tells what they are (a port 0 replaced)
+-- @tparam[opt] string options.transport of what it dials: "auto", "shm", "tcp"
+--   or "verbs"; default PERIGEE_TRANSPORT, or "auto"
+-- @tparam[opt] string|table options.secret for sessions over TCP: "file:PATH"
+--   or the secret itself, which both sides prove to have; or a table of such by
+--   scope; default PERIGEE_SECRET
+-- @tparam[opt=false] boolean options.insecure listens without a secret even
+--   where other hosts can connect
+-- @param[opt] options.encrypt true, "auth" or false; `perigee.engine` says what
+--   they mean
+-- @tparam[opt=3] number options.dead_after seconds of silence after which a
+--   peer on another host is lost
+-- @tparam[opt=1] number options.streams connections for payloads of a session
+--   over TCP that it dials, at most 16
+-- @tparam[opt="poll"] string options.progress "thread": serves one-sided access
+--   and heartbeats while methods compute
+-- @tparam[opt] table options.engine options of `perigee.engine`
+-- @treturn Agent the agent, with `name`, `scope`, `address`, `addresses` and
+--   `engine`; or nil and an error
+-- @errors `name_taken`: a live agent has the name, or something else the
+--   address; `denied`: a secret is needed, or its file may be read by others;
+--   `not_found`: there is no such file; `too_large`: the path of its socket has
+--   more than 107 bytes; `no_memory`
+-- @waits no, but for some 0.1 s where a secret is stretched for the first time
+-- @usage
+-- local worker = assert(perigee.agent { name = "worker:1", scope = "demo" })
+-- print(worker.name, worker.scope)                          --> worker:1 demo
+-- print(select(2, perigee.agent { name = "worker:1", scope = "demo" }).kind)
+-- --> name_taken
+-- worker:close()
 function M.new(options, level)
   level = level or 2
   options = check.options(options, OPTIONS, "perigee.agent", level)
@@ -258,17 +288,33 @@ function Agent:add(definition, level)
 end
 jit.off(Agent.add)
 
---- Adds a service and returns the agent at once; calls are served whenever the
--- loop runs. A definition that is wrong, or a second service of one name, is
--- misuse.
+--- Adds a service; its calls are served whenever the loop runs. A definition
+-- that is wrong, or a second service of one name, is misuse.
+-- @function Agent:serve
+-- @tparam table definition what `Service` describes
+-- @treturn Agent the agent itself
+-- @waits no
+-- @usage
+-- agent:serve { name = "clock", version = 2,
+--               methods = { now = function() return os.time() end } }
+-- local clock = assert(agent:proxy(agent.name, "clock", { version = 2 }))
+-- print(clock:now() > 0)                                       --> true
 function Agent:serve(definition)
   self.engine:use(2)
   self:add(definition, 2)
   return self
 end
 
---- Runs the loop until the reply of one call has been committed: true; or nil
--- and an error of kind timeout after timeout seconds (nil: no limit).
+--- Runs the loop until the reply of one call has been committed. For programs
+-- that do something else between calls.
+-- @function Agent:serve_once
+-- @tparam[opt] number timeout seconds; default: no limit
+-- @treturn boolean true; or nil and an error
+-- @errors `timeout`
+-- @waits yes
+-- @usage
+-- local ok, err = agent:serve_once(0.01)                       -- nobody calls
+-- print(ok, err.kind)                                          --> nil timeout
 function Agent:serve_once(timeout)
   local engine = self.engine
   engine:use(2)
@@ -355,14 +401,27 @@ end
 local SESSION = { timeout = check.seconds, keep = check.boolean,
                   reconnect = check.seconds }
 
---- The session with a peer: the one there is, or a new one; nil and an error
--- (kind not_found, timeout, denied, ...). By it the peer's regions are found,
--- read and written (session:region), and explain() tells what carries it. peer:
--- the name of an agent in this agent's scope, or an address ("tcp://HOST:PORT",
--- "unix:/PATH"). options: timeout (seconds, default 30); keep (true: a kept
--- session, kept.lua, which connects again when the peer was lost) and with it
--- reconnect (seconds that transfers wait for a peer that is away, default 3).
--- Blocks the task, or runs the loop.
+--- The session with a peer: the one there is, or a new one. By it the peer's
+-- memory is found, read and written, and `Session:explain` tells what carries
+-- it.
+-- @function Agent:session
+-- @tparam string peer the name of an agent in this agent's scope, or an address
+--   ("tcp://HOST:PORT", "unix:/PATH")
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @tparam[opt=false] boolean options.keep true: a `Kept` session, which
+--   connects again when the peer was lost
+-- @tparam[opt=3] number options.reconnect seconds that transfers of a kept
+--   session wait for a peer that is away
+-- @treturn Session|Kept the session; or nil and an error
+-- @errors `not_found`: nobody has that name, or listens there; `timeout`;
+--   `denied`: another user's, or another secret; `version`; `unsupported`: the
+--   transport that was asked for; `peer_lost`; `no_memory`
+-- @waits yes
+-- @usage
+-- local same = assert(agent:session "worker:0")
+-- print(same == session)                                       --> true
+-- print(select(2, agent:session "nobody").kind)             --> not_found
 function Agent:session(peer, options)
   options = check.options(options, SESSION, "session")
   local session, link = session_with(self, peer, options.timeout, 2)
@@ -371,20 +430,32 @@ function Agent:session(peer, options)
   return kept.new(link, session, options.reconnect)
 end
 
---- A proxy of a service of a peer, which is named as for agent:session; nil and
--- an error (kind not_found, no_service, version, timeout, ...). options:
--- timeout (seconds, for this and as default of calls: 30), version (a number,
--- or { lowest, highest }), and those of proxy:with. A second proxy to a peer
--- uses the session there is. Blocks the task, or runs the loop.
+--- A proxy of a peer's service. A second proxy to a peer uses the session there
+-- is.
 --
 -- The proxy outlives the session. When the peer is lost, calls that are under
--- way end once in peer_lost (those of methods marked idempotent are made again
--- within their timeout); the next call connects again, asks what the service is
--- like now, and is made. A call made while the peer is away waits for it for
--- option reconnect (seconds, default 3, 0: one attempt) of its timeout, that of
--- an idempotent method for all of it, and then ends in peer_lost, or timeout if
--- that was over, and sent == false. The pauses between attempts are link.lua's.
--- Closing the session, the proxy or the agent on this side ends that.
+-- way end once, in `peer_lost` (those of methods marked `idempotent` are made
+-- again within their timeout); the next call connects again, asks what the
+-- service is like now, and is made. A call made while the peer is away waits
+-- for it for `reconnect` seconds of its timeout, that of an idempotent method
+-- for all of it, and then ends in `peer_lost`, or `timeout` if that was over,
+-- with `err.sent == false`. Closing the session, the proxy or the agent on this
+-- side ends that.
+-- @function Agent:proxy
+-- @tparam string peer as for `Agent:session`
+-- @tparam string service the service's name
+-- @tparam[opt] table options those of `Proxy:with`, and
+-- @tparam[opt=30] number options.timeout seconds, for this and as default of
+--   calls
+-- @tparam[opt] number|table options.version the version that is asked for, or
+--   `{ lowest, highest }`; default: any
+-- @treturn Proxy the proxy; or nil and an error
+-- @errors `no_service`, `version`: of the service; those of `Agent:session`
+-- @waits yes
+-- @usage
+-- local sums = assert(agent:proxy("worker:0", "calc", { version = { 1, 2 } }))
+-- print(sums:add(1, 2))                                        --> 3
+-- print(select(2, agent:proxy("worker:0", "abacus")).kind)     --> no_service
 function Agent:proxy(peer, service, options)
   options = proxies.check(service, options, 2)
   local deadline = loop.deadline(options.timeout or 30)
@@ -394,10 +465,17 @@ function Agent:proxy(peer, service, options)
   return proxy, err
 end
 
---- A proxy of a service of this session's peer, as agent:proxy gives one by the
--- peer's name, with the same options, errors and blocking; for sessions that
--- have no agent's, as those of endpoints. (Here, as sessions know nothing of
--- services.)
+--- A proxy of a service of this session's peer, for sessions that have no
+-- agent's, as those of endpoints. It ends with the session.
+-- @function Session:proxy
+-- @tparam string service the service's name
+-- @tparam[opt] table options as for `Agent:proxy`
+-- @treturn Proxy the proxy; or nil and an error
+-- @errors `no_service`, `version`, `peer_lost`, `timeout`
+-- @waits yes
+-- @usage
+-- local sums = assert(session:proxy "calc")
+-- print(sums:add(20, 3))                                       --> 23
 function sessions.Session:proxy(service, options)
   options = proxies.check(service, options, 2)
   loop.check_wait(2)
@@ -418,7 +496,13 @@ function contexts.open_proxy(session, service, options, level)
   return proxies.open(session, service, options, level + 1)
 end
 
---- Closes it: listener, sessions, engine; its name is free again. Idempotent.
+--- Closes it: its services, sessions, memory and engine; its name is free
+-- again. What is pending ends in `closed`. Idempotent.
+-- @function Agent:close
+-- @waits no; over TCP up to 50 ms, until the peers' hosts have the last word
+-- @usage
+-- agent:close()
+-- print(select(2, calc:add(1, 2)).kind)                        --> closed
 function Agent:close()
   self.engine:close()
   for _, link in pairs(self.peers) do link:close() end

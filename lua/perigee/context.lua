@@ -1,9 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a handler can know of the call that it serves, and do beside it.
+--- What a handler can know of the call that it serves, and do beside it. Made
+-- by `perigee.context`; it may be kept and passed on, and what the call was
+-- stays known after its end.
 --
---   context.peer      the caller: its agent's name, if it has told it; else
---                     "process PID", or over TCP the address it came from
---   context.method    the method's name; context.service the service's
+-- * `peer`: the caller: its agent's name, if it has told it; else "process
+--   PID", or over TCP the address it came from
+-- * `method`, `service`: the names of what was called
+-- @classmod Context
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
@@ -22,8 +25,16 @@ Context.__index = Context
 M.raw = { engine = false, served = false, session = 0, method = false,
           context = false }
 
---- Of the call that is being served here; misuse outside of a handler. May be
--- kept and passed on: what the call was stays known after its end.
+--- The call that is being served here. Misuse outside of a handler.
+-- @function perigee.context
+-- @treturn Context of the call
+-- @waits no
+-- @usage
+-- agent:serve { name = "who", methods = {
+--   am_i = function() return perigee.context().peer end,
+-- } }
+-- local who = assert(agent:proxy(agent.name, "who"))
+-- print(who:am_i() == agent.name)                              --> true
 function M.current()
   local record = state.pinned and M.raw.served and M.raw or state.current
   if not record.served then
@@ -43,7 +54,16 @@ function M.current()
   return context
 end
 
---- Seconds left of the call's timeout; math.huge without one, 0 after its end.
+--- What is left of the call's timeout.
+-- @function Context:remaining
+-- @treturn number seconds; math.huge without a timeout, 0 after the call's end
+-- @waits no
+-- @usage
+-- agent:serve { name = "time", methods = {
+--   left = function() return perigee.context():remaining() end,
+-- } }
+-- local time = assert(agent:proxy(agent.name, "time", { timeout = 60 }))
+-- print(time:left() > 50)                                      --> true
 function Context:remaining()
   if not self.served or not self.engine.handle then return 0 end
   local left = tonumber(C.perigee_served_remaining(self.engine.handle,
@@ -51,7 +71,20 @@ function Context:remaining()
   return left < 0 and math.huge or left * 1e-9
 end
 
---- Has the caller given up, or is it gone? false once the reply is on its way.
+--- Has the caller given up, or is it gone? For handlers that work for long.
+-- @function Context:cancelled
+-- @treturn boolean false once the reply is on its way
+-- @waits no
+-- @usage
+-- local seen
+-- agent:serve { name = "work", methods = { long = function()
+--   while not perigee.context():cancelled() do perigee.sleep(0.001) end
+--   seen = true
+-- end } }
+-- local work = assert(agent:proxy(agent.name, "work", { timeout = 0.02 }))
+-- print(select(2, work:long()).kind)                           --> timeout
+-- perigee.sleep(0.02)
+-- print(seen)                                                  --> true
 function Context:cancelled()
   if not self.served then return false end
   if not self.engine.handle then return true end
@@ -63,9 +96,24 @@ local function replying(context)
 end
 
 --- Waits until the caller has the reply, so that a slice in it may change
--- again: true, or nil and an error if it never will. timeout: seconds (nil: as
--- long as that takes). For a task that the handler spawned: the reply goes
--- when the handler returns, so the handler itself would wait for ever.
+-- again. For a task that the handler spawned: the reply goes when the handler
+-- returns, so the handler itself would wait for ever, which is misuse.
+-- @function Context:sent
+-- @tparam[opt] number timeout seconds; default: as long as that takes
+-- @treturn boolean true; or nil and an error if the caller will never have it
+-- @errors `timeout`, `peer_lost`, `cancelled`
+-- @waits yes
+-- @usage
+-- local page, free = engine:alloc(4096), nil
+-- agent:serve { name = "pages", methods = { get = function()
+--   local context = perigee.context()
+--   perigee.spawn(function() free = context:sent() end)
+--   return page:slice()
+-- end } }
+-- local pages = assert(agent:proxy(agent.name, "pages"))
+-- print(pages:get().length)                                    --> 4096
+-- perigee.sleep(0.01)
+-- print(free)                                                  --> true
 function Context:sent(timeout)
   if self.served and self.worker == state.current then
     error("context:sent waits for the reply, which goes when the handler "
@@ -76,8 +124,24 @@ function Context:sent(timeout)
   return ended, err
 end
 
---- A proxy of a service of the caller, over the session that the call came by;
--- options and results as agent:proxy.
+--- A proxy of a service of the caller, over the session that the call came by:
+-- to call back. It ends with that session.
+-- @function Context:proxy
+-- @tparam string service the service's name
+-- @tparam[opt] table options as for `Agent:proxy`
+-- @treturn Proxy the proxy; or nil and an error
+-- @errors `no_service`, `version`, `peer_lost`, `timeout`
+-- @waits yes
+-- @usage
+-- agent:serve { name = "progress", methods = { note = print } }
+-- agent:serve { name = "job", methods = { run = function()
+--   local progress = assert(perigee.context():proxy "progress")
+--   progress:note("half done")
+--   return "done"
+-- end } }
+-- local job = assert(agent:proxy(agent.name, "job"))
+-- print(job:run())                                             --> half done
+-- --> done
 function Context:proxy(service, options)
   local proxy, err = M.open_proxy(self.session, service, options, 3)
   return proxy, err

@@ -1,28 +1,24 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The RDMA devices of this machine, a port each, as plain tables:
+--- The RDMA devices of this machine, a port each, as `perigee.devices` lists
+-- them. Texts are "" where nothing is known.
 --
---   name       "mlx5_0"
---   port       from 1
---   state      "active", "down", "init", "armed"
---   physical   "linkup", "disabled", "polling" and so on
---   link       "ethernet", "infiniband"
---   rate       Gb/s
---   mtu        active, in bytes; max_mtu the largest; 0 where the device could
---              not be asked (no libibverbs, or no access to it)
---   lid        on InfiniBand, 0 on Ethernet
---   gids       array of { index, address, type = "RoCE v2" | "RoCE v1" | "IB",
---              netdev }
---   gid        index of the one that is used unless another is asked for:
---              RoCE v2 before v1, IPv4 before IPv6 before link-local; -1: none
---   netdev     the network interface behind it
---   pci        "0000:3b:00.0"; "" of a device in software
---   numa       node, -1 if unknown
---   driver     "mlx5_core"; of a device in software what it calls itself
---   firmware   version
---
--- Texts are "" where nothing is known. The environment's PERIGEE_NICS
--- ("mlx5_0,mlx5_1:2"), if it is set, hides all ports that it does not name,
--- here and from every engine.
+-- * `name`: "mlx5_0"; `port`: from 1
+-- * `state`: "active", "down", "init", "armed"
+-- * `physical`: "linkup", "disabled", "polling" and so on
+-- * `link`: "ethernet", "infiniband"; `rate`: Gb/s
+-- * `mtu`: active, in bytes; `max_mtu`: the largest; 0 where the device could
+--   not be asked (no libibverbs, or no access to it)
+-- * `lid`: on InfiniBand; 0 on Ethernet
+-- * `gids`: a list of tables with index, address, type ("RoCE v2", "RoCE v1",
+--   "IB") and netdev
+-- * `gid`: index of the one that is used unless another is asked for: RoCE v2
+--   before v1, IPv4 before IPv6 before link-local; -1: none
+-- * `netdev`: the network interface behind it
+-- * `pci`: "0000:3b:00.0"; "" of a device in software
+-- * `numa`: node, -1 if unknown
+-- * `driver`: "mlx5_core"; of a device in software what it calls itself
+-- * `firmware`: version
+-- @classmod Device
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local native = require "perigee.native"
@@ -105,10 +101,24 @@ function M.ports(sysfs)
   return ports
 end
 
---- The ports that there are, {} where there is no RDMA device; an array sorted
--- by name and port. options, all of them filters but the last: name, port,
--- state, link; sysfs = where another /sys is ("/host/sys" in a container: no
--- device is opened then, and mtu is 0).
+--- Lists the ports of RDMA devices, those that PERIGEE_NICS does not hide. All
+-- options but the last are filters.
+-- @function perigee.devices
+-- @tparam[opt] table options
+-- @tparam[opt] string options.name of a device
+-- @tparam[opt] number options.port
+-- @tparam[opt] string options.state "active", "down", "init" or "armed"
+-- @tparam[opt] string options.link "ethernet" or "infiniband"
+-- @tparam[opt] string options.sysfs where another /sys is ("/host/sys" in a
+--   container); no device is opened then, and MTUs stay 0
+-- @treturn table a list of `Device`, sorted by name and port, {} where there is
+--   none; or nil and an error
+-- @errors `no_memory`; what PERIGEE_NICS cannot mean is misuse
+-- @waits no
+-- @usage
+-- for _, port in ipairs(assert(perigee.devices { state = "active" })) do
+--   print(port.name, port.port, port.rate)
+-- end
 function M.list(options)
   options = check.options(options, schema, "perigee.devices", 2)
   local ports, err = M.ports(options.sysfs)

@@ -1,11 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Endpoints: halves of sessions that need no socket. Each side makes one,
--- carries its info() to the other side by a way of its own, and connects it to
--- what came from there.
---
---   state   event                               becomes
---   fresh   connect with what can be read       spent
---   any     close(), its engine's close()       closed
+--- Endpoints: halves of sessions that need no socket, over RDMA. Each side
+-- makes one by `Engine:endpoint`, carries its `info` to the other side by a
+-- way of its own, and connects it to what came from there.
+-- @classmod Endpoint
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -42,26 +39,41 @@ local function use(endpoint)
   error("the endpoint has been closed", 3)
 end
 
---- What the peer's connect() wants: a text of letters, digits and signs without
+--- What the peer's `connect` wants: a text of letters, digits and signs without
 -- blanks, below 4 KiB; blanks and line ends around it do no harm. It is a
 -- secret, good for one session: whoever reads it can be the peer. Raises once
 -- the endpoint is closed.
+-- @function Endpoint:info
+-- @treturn string the text
+-- @waits no
+-- @usage
+-- local endpoint = engine:endpoint()                -- nil without a device
+-- if endpoint then print(#endpoint:info() < 4096) end
 function Endpoint:info()
   return ffi.string(C.perigee_endpoint_info(use(self)))
 end
 
 local CONNECT = { timeout = check.seconds }
 
---- A session with the endpoint whose info() that is, when it has been connected
--- to this one's: in any order, as far apart as the timeouts allow (option
--- timeout: seconds, default 30). nil and an error: protocol for what is no
--- endpoint's info, was changed, or is this one's own, and version for one that
--- cannot be read, which leave the endpoint as it was; else an end of it:
--- timeout, unsupported, peer_lost, ... Blocks the task, or runs the loop.
--- Raises once the endpoint is closed, or was connected before. The session does
--- not need the endpoint, which is to be closed.
---
--- A peer that dies is noticed by its device's silence, in about a second.
+--- A session with the endpoint whose info that is, when it has been connected
+-- to this one's: in any order, as far apart as the timeouts allow. The session
+-- does not need the endpoint, which is to be closed. A peer that dies is
+-- noticed by its device's silence, in about a second. Raises once the endpoint
+-- is closed, or was connected before.
+-- @function Endpoint:connect
+-- @tparam string info the peer's
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn Session the session; or nil and an error
+-- @errors `protocol`: no endpoint's info, changed, or this one's own;
+--   `version`: one that cannot be read (these leave the endpoint as it was);
+--   `timeout`; `unsupported`; `peer_lost`
+-- @waits yes
+-- @usage
+-- local endpoint = engine:endpoint()                -- nil without a device
+-- if endpoint then
+--   print(select(2, endpoint:connect(endpoint:info())).kind)
+-- end
 function Endpoint:connect(info, options)
   check.value(info, check.string, "endpoint:connect's info")
   options = check.options(options, CONNECT, "endpoint:connect")
@@ -78,8 +90,13 @@ function Endpoint:connect(info, options)
   return self.connecting:wait()
 end
 
---- Its info() is void then; a connect under way ends in kind cancelled; a
--- session that it has become stays. Idempotent.
+--- Its info is void then; a connect under way ends in `cancelled`; a session
+-- that it has become stays. Idempotent.
+-- @function Endpoint:close
+-- @waits no
+-- @usage
+-- local endpoint = engine:endpoint()                -- nil without a device
+-- if endpoint then endpoint:close() end
 function Endpoint:close()
   local handle = self.handle
   if not handle then return end

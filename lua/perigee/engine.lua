@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Engines: one reactor of the core each, polled by the loop of this Lua state
--- from its making to its close(). It owns regions, listeners and sessions.
+-- from its making to its close. It owns regions, listeners and sessions. Made
+-- by `perigee.engine`; an agent's is its field `engine`.
+-- @classmod Engine
 local check = require "perigee.check"
 local endpoints = require "perigee.endpoint"
 local errors = require "perigee.errors"
@@ -97,39 +99,77 @@ local function warn_of_faults(text)
   log.write("warning", "faults on purpose: " .. text)
 end
 
---- perigee.engine: a new engine, or nil and an error (no_memory; of the
--- secret's file not_found, or denied where other users may read it, where it is
--- theirs, no regular file, or too short or long). options are limits with good
--- defaults: operations and serving (in flight at once), sessions, regions,
--- hellos; ring, eager, message, typed, pool in bytes;
--- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
--- process_vm_readv); rdma (which NICs and how: perigee.rdma; a table or a text
--- like "nics=mlx5_0,mlx5_1 qps=2"); faults (to try a program in bad weather, as
--- PERIGEE_FAULTS: a text like "drop=0.01 delay=5ms", of seed, drop, delay,
--- duplicate, truncate, reorder and cut); progress ("thread": for programs that
--- compute for long, a thread of the engine's own serves reads, writes, messages
--- and heartbeats meanwhile, and never runs Lua; default "poll", the loop does).
+--- Makes an engine. Programs that use agents need none besides the agent's,
+-- which takes these options too (`perigee.agent`'s option `engine`). Without
+-- options all have good defaults; limits that are met are errors, of kind
+-- `no_memory` or `too_large`.
 --
--- Of what peers make it hold (operations, sessions and pool, and these) each
--- has a share (native/shares.h): mapped (bytes of address space for
--- peers' memory, default 64 TiB); descriptors (of sessions, default 7/8 of what
--- the process may open); untaken (bytes of replies that a session may leave
--- lie before its requests wait, default 32 MiB).
---
--- Of sessions over TCP: secret (what both sides prove to have: "file:PATH", or
--- the secret itself; default PERIGEE_SECRET, "" for none); scope (proofs are
--- good for the same one only; default ""); insecure (true: may listen without a
--- secret where other hosts can connect); encrypt (true: no session that is not
--- sealed; "auth": none whose bytes could be changed unseen, though others can
--- read them; false: neither. Of two sides that differ the stronger wins. By
--- default true beyond loopback, where the transport can do it, else false);
--- dead_after (seconds, default 3: a peer on another host that is so
--- long silent is lost); streams (connections for the payloads of a session that
--- is dialled here, 1 to 16, default 1).
---
--- For simulations and specs: epoch (a number, default random), and as cdata
--- clock, random, context (used by that thread, too: then they are no callbacks
--- into Lua), transports, memories.
+-- Of what peers make an engine hold each has a share, which grows with what the
+-- others leave: operations, sessions, `pool`, `mapped`, `descriptors`.
+-- @function perigee.engine
+-- @tparam[opt] table options
+-- @tparam[opt=16384] number options.operations in flight at once, at most 65536
+-- @tparam[opt=1024] number options.sessions at once
+-- @tparam[opt=1024] number options.regions that peers may reach, at most 4096
+-- @tparam[opt=256] number options.hellos strangers in their handshake at once
+-- @tparam[opt=2] number options.hello_timeout seconds for a stranger's
+--   handshake
+-- @tparam[opt=65536] number options.ring bytes of a session's receive ring, a
+--   power of two; each session has two
+-- @tparam[opt=8192] number options.eager payloads up to so many bytes travel in
+--   the ring; at most a quarter of it
+-- @tparam[opt=2^40] number options.message bytes of the largest payload
+--   accepted
+-- @tparam[opt=1052672] number options.typed bytes of the largest typed payload
+--   accepted (1 MiB and 4 KiB)
+-- @tparam[opt=2^30] number options.pool bytes of pooled blocks, and of those
+--   that are kept until peers have looked at them, each
+-- @tparam[opt=1024] number options.serving calls of one session in service at
+--   once
+-- @tparam[opt=2^46] number options.mapped bytes of address space for memory of
+--   peers
+-- @tparam[opt] number options.descriptors of sessions; default: seven eighths
+--   of what the process may open
+-- @tparam[opt=2^25] number options.untaken bytes of replies that a session may
+--   leave lie before its requests wait
+-- @tparam[opt=50e-6] number options.spin seconds that a wait polls before it
+--   sleeps
+-- @tparam[opt=true] boolean options.pull false: never reads a peer's memory by
+--   process_vm_readv
+-- @tparam[opt="poll"] string options.progress "thread": a thread of the
+--   engine's own serves reads, writes, messages and heartbeats while the
+--   program computes; it never runs Lua
+-- @tparam[opt] table|string options.rdma which NICs, and how: a table or a text
+--   like "nics=mlx5_0,mlx5_1 qps=2" (keys: the page "Settings"); default
+--   PERIGEE_RDMA
+-- @tparam[opt] string options.faults to try a program in bad weather: a text
+--   like "drop=0.01 delay=5ms" (words: the page "Settings"); default
+--   PERIGEE_FAULTS
+-- @tparam[opt] string options.secret what both sides of a session over TCP
+--   prove to have: "file:PATH", or the secret itself, "" for none; default
+--   PERIGEE_SECRET
+-- @tparam[opt=""] string options.scope proofs are good for the same scope only
+-- @tparam[opt=false] boolean options.insecure may listen without a secret where
+--   other hosts can connect
+-- @param[opt] options.encrypt true: no session that is not sealed; "auth": none
+--   whose bytes could be changed unseen, though others can read them; false:
+--   neither. Of two sides that differ the stronger wins. Default: true beyond
+--   loopback, where the transport can do it, else false
+-- @tparam[opt=3] number options.dead_after seconds of silence after which a
+--   peer on another host is lost
+-- @tparam[opt=1] number options.streams connections for payloads of a session
+--   that is dialled here, at most 16
+-- @tparam[opt] number options.epoch for simulations: names this life of the
+--   engine; default: random
+-- @tparam[opt] cdata options.clock for simulations, as `perigee.h` has it; so
+--   are random, context, transports and memories
+-- @treturn Engine the engine; or nil and an error
+-- @errors `no_memory`; of the secret's file `not_found`, or `denied`: others
+--   may read it, it is another user's, no regular file, too short or too long
+-- @waits no, but for some 0.1 s where a secret is stretched for the first time
+-- @usage
+-- local small = assert(perigee.engine { pool = 2 ^ 24, sessions = 16 })
+-- small:close()
 function M.new(options)
   options = check.options(options, OPTIONS, "perigee.engine", 2)
   if options.secret and options.secret:find("\0", 1, true) then
@@ -171,14 +211,23 @@ function Engine:text() return "the engine" end
 Engine.alloc = regions.alloc
 Engine.register = regions.register
 
---- Listens at "unix:PATH", or at "tcp://ADDRESS:PORT": an address of this host
--- by its number ("10.0.0.1", "[::1]"), "localhost", or all ("0.0.0.0", and
--- "[::]" for those of IPv6); with port 0 at any that is free, which
--- listener.address tells. A listener, or nil and an error (kind name_taken;
--- too_large for a path over 107 bytes; denied where other hosts could connect
--- and there is neither a secret nor insecure = true; not_found for an address
--- that this host has not). Sessions that peers open are taken by
--- listener:accept. An engine may have several listeners.
+--- Listens for sessions, which `Listener:accept` gives. Sessions that come to
+-- an agent's own addresses are the agent's.
+-- @function Engine:listen
+-- @tparam string address "unix:PATH", or "tcp://ADDRESS:PORT" with an address
+--   of this host: a number ("10.0.0.1", "[::1]"), "localhost", or all of them
+--   ("0.0.0.0", "[::]"); port 0: any that is free
+-- @treturn Listener the listener; its `address` has the port that it has; or
+--   nil and an error
+-- @errors `name_taken`: the path or port is in use; `denied`: other hosts could
+--   come and there is neither a secret nor option `insecure`; `too_large`: a
+--   path of more than 107 bytes; `not_found`: no such folder or address
+-- @waits no
+-- @usage
+-- local door = assert(engine:listen "tcp://127.0.0.1:0")
+-- print(door.address:match "^tcp://127.0.0.1:%d+$" ~= nil)     --> true
+-- print(select(2, engine:listen(door.address)).kind)           --> name_taken
+-- door:close()
 function Engine:listen(address)
   check.value(address, check.string, "engine:listen's address")
   local listener, err = listeners.new(self, address)
@@ -189,14 +238,27 @@ local CONNECT = { timeout = check.seconds, transport = check.string,
                   expect = check.name }
 local ENDPOINT = { transport = check.string }
 
---- Dials "unix:PATH" or "tcp://HOST:PORT", where HOST is a name or a number: a
--- session, or nil and an error (kind not_found, timeout, denied, ...). Looking
--- up the name blocks nobody, and all its addresses are tried. A peer on the
--- same host is then talked to through shared memory, unless transport says
--- something else. options: timeout (seconds, default 30), transport (a name
--- that must be used, default PERIGEE_TRANSPORT or "auto"), expect (the name of
--- the agent that has to answer, as "worker:0"; else kind denied. By name it is
--- always so). Blocks the task, or runs the loop.
+--- Dials a listener. A host's name is looked up without blocking, and its
+-- addresses are tried in turn. Two sides that are on one host find that out,
+-- and use shared memory, whatever the address.
+-- @function Engine:connect
+-- @tparam string address "unix:PATH" or "tcp://HOST:PORT"
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @tparam[opt] string options.transport "auto", or what must carry it: "shm",
+--   "tcp", "verbs"; default PERIGEE_TRANSPORT, or "auto"
+-- @tparam[opt] string options.expect the name of the agent that has to answer;
+--   else `denied`
+-- @treturn Session the session; or nil and an error
+-- @errors `not_found`: nobody listens there, there is no way there, or no such
+--   host; `timeout`; `denied`: another user's process, another secret, another
+--   name; `version`; `unsupported`: the transport that was asked for;
+--   `peer_lost`; `no_memory`
+-- @waits yes
+-- @usage
+-- local other = assert(engine:connect(listener.address, { timeout = 5 }))
+-- print(other:explain().transport)                             --> shm
+-- other:close()
 function Engine:connect(address, options)
   check.value(address, check.string, "engine:connect's address")
   options = check.options(options, CONNECT, "engine:connect")
@@ -205,24 +267,39 @@ function Engine:connect(address, options)
   return sessions.connect(self, address, options):wait()
 end
 
---- Half of a session that needs no socket, for programs that have a way of
--- their own to carry a text from each side to the other: an endpoint, or nil
--- and an error (kind unsupported where no device for it is, no_memory).
--- options: transport (default: one that can do without a socket, verbs). The
--- first one of an engine opens the device, which may block for some time.
--- endpoint:info() and endpoint:connect(info) are what is done with it.
+--- Half of a session that needs no socket, over RDMA, for programs that have a
+-- way of their own to carry a text from each side to the other.
+-- @function Engine:endpoint
+-- @tparam[opt] table options
+-- @tparam[opt="verbs"] string options.transport one that can do without a
+--   socket
+-- @treturn Endpoint the endpoint; or nil and an error
+-- @errors `unsupported`: no device for it is here; `no_memory`
+-- @waits no; the first of an engine opens the device, which may block for some
+--   time
+-- @usage
+-- local endpoint, err = engine:endpoint()
+-- print(endpoint ~= nil or err.kind == "unsupported")          --> true
 function Engine:endpoint(options)
   options = check.options(options, ENDPOINT, "engine:endpoint")
   self:use(2)
   return endpoints.new(self, options)
 end
 
---- The counters of the engine since its start, as a table of numbers. kept is
--- how many bytes it keeps for what comes next, of blocks that nobody has now;
--- what was not used for half a second goes back to the system. Those
--- that begin with held_ tell what its peers make it hold now (operations,
--- pooled, exposed and mapped bytes, descriptors), and held_refused how often
--- one was refused for what it held: session:explain().shares is a session's.
+--- Counters since its start: `calls`, `served`, `replies`, `failures`,
+-- `timeouts`, `transfers`, `messages`, `bytes_sent`, `bytes_received`,
+-- `wakes`, `sleeps`, `stalls`, `refused`, `polls`; and what there is now:
+-- `sessions`, `regions`, `operations`, `pooled` (bytes of blocks in use),
+-- `kept` (bytes of blocks that nobody has, for what comes next; what was not
+-- used for half a second goes back to the system). `held_operations`,
+-- `held_pooled`, `held_exposed`, `held_mapped` and `held_descriptors` tell
+-- what its peers make it hold now, and `held_refused` how often one was
+-- refused for that.
+-- @function Engine:stats
+-- @treturn table numbers by name
+-- @waits no
+-- @usage
+-- print(engine:stats().sessions >= 1)                          --> true
 function Engine:stats()
   local stats = sessions.counters(C.perigee_counters(self:use(2), nil))
   local shares = sessions.shares(self.handle, nil)
@@ -272,9 +349,13 @@ local function end_pending(inflight)
 end
 jit.off(end_pending)
 
---- Closes its listeners, sessions and regions and then itself, at once: over
--- TCP within 50 ms, until the peers' hosts have the last word. What is pending
--- ends in kind closed. Idempotent.
+--- Closes its listeners, sessions and regions and then itself, at once. What is
+-- pending ends in `closed`. Idempotent.
+-- @function Engine:close
+-- @waits no; over TCP up to 50 ms, until the peers' hosts have the last word
+-- @usage
+-- local other = assert(perigee.engine())
+-- other:close()
 function Engine:close()
   local handle = self.handle
   if not handle then return end

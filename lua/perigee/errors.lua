@@ -1,12 +1,43 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- What the world did, as values: functions return nil and one of these. What
--- the caller did wrong is error(message, level) and never one of these.
+-- the caller did wrong is raised, and never one of these. It prints as its
+-- message.
 --
---   kind       one of M.kinds
---   message    a sentence: what was being done, to whom, and what happened
---   sent       false: a promise that no handler ran; true: one may have
---   code       what a remote handler's error table had as its code, if any
---   traceback  the remote handler's, as text, if any
+-- * `kind`: one of those below
+-- * `message`: a sentence: what was being done, to whom, and what happened
+-- * `sent`: false promises that no handler ran; true: one may have
+-- * `code`: what a remote handler's error table had as its code, if any
+-- * `traceback`: the remote handler's, as text, if any
+--
+-- The kinds:
+--
+-- * `timeout`: the operation's own time is over, or that of a wait
+-- * `cancelled`: somebody asked for its end
+-- * `peer_lost`: the session with the peer ended while the operation was under
+--   way: its process died, its host is silent for `dead_after` seconds, the
+--   connection broke, or the peer closed the session. The operation may have
+--   been done or not (`sent` tells what is known). A proxy finds the peer again
+--   by itself, a session does not
+-- * `remote`: the peer's handler raised; message and traceback are its
+-- * `denied`: not granted: an access, a landing, a secret, another user's
+--   process
+-- * `range`: outside of the peer's region, or a loan that was overrun
+-- * `stale`: of memory that was closed, or of an earlier life of the peer
+-- * `no_service`, `no_method`, `version`: the peer has no such one; the message
+--   lists what it has
+-- * `too_large`: over a limit, or longer than what was to take it
+-- * `unsupported`: not on this machine, or not by the peer
+-- * `protocol`: the peer did not keep to the protocol
+-- * `no_memory`: there is none, or this peer may have no more
+-- * `closed`: the object, its engine or the loop was closed or stopped on this
+--   side
+-- * `name_taken`: a live owner has it
+-- * `not_found`: nobody and nothing of that name
+-- @classmod Error
+-- @usage
+-- local sum, err = calc:fail("no luck")
+-- print(sum, err.kind, err.sent)                            --> nil remote true
+-- print(err.message:find("no luck", 1, true) ~= nil)           --> true
 local native = require "perigee.native"
 
 local ffi = require "ffi"
@@ -42,7 +73,15 @@ function M.new(kind, message, sent)
   return setmetatable({ kind = kind, message = message, sent = sent }, Error)
 end
 
---- Is x an error of Perigee's? Tells them from a handler's own `nil, x`.
+--- Tells an error of Perigee's from a handler's own `nil, x`, which passes
+-- unchanged.
+-- @function perigee.is_error
+-- @param x anything
+-- @treturn boolean
+-- @waits no
+-- @usage
+-- local value, err = calc:add(1, nil)               -- raises in the handler
+-- print(value, perigee.is_error(err), perigee.is_error "x") --> nil true false
 function M.is_error(x)
   return getmetatable(x) == Error
 end

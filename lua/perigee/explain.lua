@@ -1,25 +1,29 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a session is, as a table of plain values that prints as text.
+--- What a session is, as `Session:explain` tells it: a table of plain values
+-- that prints as text.
 --
---   transport      what carries it; carrier: a line on that, or ""
---   forced         who asked for that one ("option transport" of this side,
---                  "PERIGEE_TRANSPORT"), or false
---   considered     why, by name, each other transport does not carry it
---   same_host      is the peer known to be on this host?
---   authenticated  did both sides prove to have one secret?
---   encrypted      the cipher by which all that is carried is sealed, or false
---   intact         the cipher without which nobody can change it, or false
---   security       both in a sentence, "" once it is over
---   dead_after     seconds of silence after which the peer is lost; false where
---                  the end of its socket tells. liveness: that in a sentence
---   limits         ring, eager, typed, message: bytes
---   shares         what it makes us hold now, of operations, pooled, exposed
---                  and mapped bytes, descriptors, sessions: used by it, peer
---                  (by all sessions of its peer), most (that the peer may hold
---                  as things are); and refused: how often any peer was
---   counters       since its start
---   id, peer, pid, address, from, state, status, reason, version, epoch, pull,
---   features       of the session and the other side
+-- * `transport`: what carries it; `carrier`: a line on that, or ""
+-- * `forced`: who asked for that one ("option transport" of this side,
+--   "PERIGEE_TRANSPORT"), or false
+-- * `considered`: why, by name, each other transport does not carry it
+-- * `same_host`: is the peer known to be on this host?
+-- * `authenticated`: did both sides prove to have one secret?
+-- * `encrypted`: the cipher by which all that is carried is sealed, or false
+-- * `intact`: the cipher without which nobody can change it, or false
+-- * `security`: both in a sentence, "" once it is over
+-- * `dead_after`: seconds of silence after which the peer is lost; false where
+--   the end of its socket tells. `liveness`: that in a sentence
+-- * `limits`: ring, eager, typed, message: bytes
+-- * `shares`: what it makes this engine hold now, of operations, pooled,
+--   exposed and mapped bytes, descriptors, sessions: used by it, peer (by all
+--   sessions of its peer), most (that the peer may hold as things are); and
+--   refused: how often any peer was
+-- * `counters`: since its start: those of `Engine:stats` that are of a session.
+--   `stalls` (submitted while the peer's ring was full) and `sleeps` (waits
+--   that polling did not end) tell who waits for whom
+-- * `id`, `peer`, `pid`, `address`, `from`, `state`, `status`, `reason`,
+--   `version`, `epoch`, `pull`, `features`: of the session and the other side
+-- @classmod Explanation
 local native = require "perigee.native"
 local units = require "perigee.units"
 

@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Futures: what has been started and will end once.
---
+--- Futures: what has been started and will end once, with the results that
+-- waiting for it gives.
+-- @classmod Future
+
 --   owner      what it belongs to: has `engine`, and is or has a session
 --   operation  the core's number of it while pending, or false
 --   ended      false, then how many results there are
@@ -152,10 +154,22 @@ local function short(future)
   return wait(future)
 end
 
---- Waits at most seconds (nil: as long as the operation takes) and returns the
--- operation's results, or nil and an error. If the time is over first that is
--- kind timeout, and the operation goes on: done() is still false. Blocks the
--- task, or runs the loop where there is no task to park.
+--- Waits, and returns the operation's results, or nil and an error. Waiting
+-- again gives the same again.
+--
+-- There are two timeouts. The operation's own ends the operation; this one
+-- bounds only the waiting: when it is over first, the operation goes on, and
+-- `Future:done` is still false.
+-- @function Future:wait
+-- @tparam[opt] number seconds default: as long as the operation takes
+-- @return the results; or nil and an error
+-- @errors `timeout`: the time is over, the operation goes on; else the
+--   operation's
+-- @waits yes
+-- @usage
+-- local future = calc.async:slow(0.05)
+-- print(select(2, future:wait(0)).kind, future:done())      --> timeout false
+-- print(future:wait())                                         --> done
 function Future:wait(seconds)
   if self.ended == 1 then return self.value end
   if self.ended then return results(self) end
@@ -163,13 +177,27 @@ function Future:wait(seconds)
   return wait(self, seconds)
 end
 
---- Has it ended, with whatever results? Never blocks.
+--- Has it ended, with whatever results?
+-- @function Future:done
+-- @treturn boolean
+-- @waits no
+-- @usage
+-- local future = calc.async:add(1, 2)
+-- future:wait()
+-- print(future:done())                                         --> true
 function Future:done()
   return self.ended and true or false
 end
 
---- Asks for the operation's end. It then ends once: in kind cancelled, or as it
--- would have if that came first. Never blocks; no-op on what has ended.
+--- Asks for the operation's end. It then ends once: in `cancelled`, or as it
+-- would have if that came first. The handler of a cancelled call sees
+-- `Context:cancelled`. No-op on what has ended.
+-- @function Future:cancel
+-- @waits no
+-- @usage
+-- local future = calc.async:slow(5)
+-- future:cancel()
+-- print(select(2, future:wait()).kind)                         --> cancelled
 function Future:cancel()
   if self.ended then return end
   local operation, inner = self.operation, self.inner

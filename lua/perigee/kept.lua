@@ -1,33 +1,21 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Kept sessions: transfers and messages with an agent that go on in the next
--- session, as proxies do. Made by agent:session(peer, { keep = true }).
+-- session, as proxies do. Made by `Agent:session` with option `keep`.
 --
---   kept.epoch           names the life of the peer that the last session was
---                        with: a restart changes it, a broken wire does not
---   kept:region(name)    the peer's region, as session:region
---   kept:read(spec), :write(spec), :write_imm(spec, immediate),
---   kept:send(slice), :recv(slice), :recv_imm()
---                        as a session's, of the session that there is when they
---                        begin
---   kept:prepare_read(spec), :prepare_write(spec),
---   kept:prepare_write_imm(spec, immediate)
---                        as a session's; prepared anew in the next session
---                        (transfer/anew.lua)
---   kept:session(timeout)  the session that there is, or a new one
---   kept:explain(), kept:close()
+-- * `epoch`: names the life of the peer that the last session was with: a
+--   restart changes it, a broken wire does not
 --
---   the session is lost while    what becomes of it
---   an operation is under way    it ends once, in peer_lost
---   none is, and one begins      it waits for the peer `reconnect` seconds of
---                                its timeout, then ends in peer_lost, or
---                                timeout
+-- When the session is lost while an operation is under way, that ends once, in
+-- `peer_lost`. When none is and one begins, it waits for the peer `reconnect`
+-- seconds of its timeout, then ends in `peer_lost`, or `timeout`.
 --
 -- Regions and their slices go on being good as long as they are of the same
 -- memory: the peer lives (its epoch is the same) and has not closed the region.
 -- Of any other life or region of that name they are `stale` from then on, and
--- nothing is read or written: look it up again by kept:region. Messages and
+-- nothing is read or written: look it up again by `Kept:region`. Messages and
 -- immediates of an earlier session are lost with it: what was not received is
 -- not sent again.
+-- @classmod Kept
 local anew = require "perigee.transfer.anew"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
@@ -169,6 +157,82 @@ local function operation(name, n)
   end
 end
 
+--- As `Session:read`, in the session that there is, or the next one.
+-- @function Kept:read
+-- @tparam table spec as for `Session:read`
+-- @treturn Future of true
+-- @errors `stale`: of another life of the peer; `peer_lost`, `timeout`; those
+--   of `Session:write`
+-- @waits no
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local kv = assert(kept:region "kv")
+-- session:close()
+-- print(kept:read { from = kv:slice(0, 64),
+--                   to = region:slice(0, 64) }:wait(5))        --> true
+
+--- As `Session:write`, in the session that there is, or the next one.
+-- @function Kept:write
+-- @tparam table spec as for `Session:write`
+-- @treturn Future of true
+-- @errors as of `Kept:read`
+-- @waits no
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local kv = assert(kept:region "kv")
+-- print(kept:write { from = region:slice(0, 64),
+--                    to = kv:slice(0, 64) }:wait(5))           --> true
+
+--- As `Session:write_imm`, in the session that there is, or the next one.
+-- @function Kept:write_imm
+-- @tparam table spec as for `Session:write`
+-- @tparam number immediate an integer of 0 to 2^53
+-- @treturn Future of true
+-- @errors as of `Kept:read`
+-- @waits no
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local kv = assert(kept:region "kv")
+-- print(kept:write_imm({ from = region:slice(0, 64),
+--                        to = kv:slice(0, 64) }, 1):wait(5))   --> true
+
+--- As `Session:send`, in the session that there is, or the next one.
+-- @function Kept:send
+-- @tparam Slice slice own memory
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn Future of true
+-- @errors those of `Session:send`
+-- @waits no
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local sent = kept:send(region:slice(0, 8), { timeout = 0.01 })
+-- print(select(2, sent:wait()).kind)       -- nobody receives  --> timeout
+
+--- As `Session:recv`, in the session that there is, or the next one.
+-- @function Kept:recv
+-- @tparam Slice slice own memory, as long as the message or longer
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn Future of the length that came
+-- @errors those of `Session:recv`
+-- @waits no
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local received = kept:recv(region:slice(0, 8), { timeout = 0.01 })
+-- print(select(2, received:wait()).kind)   -- nobody sends     --> timeout
+
+--- As `Session:recv_imm`, in the session that there is, or the next one.
+-- @function Kept:recv_imm
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn Future of the number
+-- @errors those of `Session:recv_imm`
+-- @waits no
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local future = kept:recv_imm { timeout = 0.01 }
+-- print(select(2, future:wait()).kind)                         --> timeout
 Kept.read, Kept.write = operation("read", 1), operation("write", 1)
 Kept.write_imm = operation("write_imm", 1)
 Kept.send, Kept.recv = operation("send", 2), operation("recv", 2)
@@ -176,9 +240,16 @@ Kept.recv_imm = operation("recv_imm", 1)
 
 -- ---- Regions, and the rest -------------------------------------------------
 
---- The session that there is, or a new one within timeout seconds (default
--- 30, of which it waits `reconnect` for a peer that is away); nil and an error.
--- Blocks the task, or runs the loop.
+--- The session that there is, or a new one.
+-- @function Kept:session
+-- @tparam[opt=30] number timeout seconds, of which it waits `reconnect` for a
+--   peer that is away
+-- @treturn Session the session; or nil and an error
+-- @errors `peer_lost`, `timeout`; those of `Agent:session`
+-- @waits yes
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- print(kept:session(5):explain().transport)                   --> shm
 function Kept:session(timeout)
   check.value(timeout or TIMEOUT, check.seconds, "session's timeout")
   loop.check_wait(2)
@@ -199,23 +270,72 @@ local function prepare(self, name, spec, immediate)
   return anew.new(self, session, name, spec, immediate)
 end
 
---- As session:prepare_read, prepare_write and prepare_write_imm; connects again
--- if the session was lost (then it blocks the task, or runs the loop).
+--- As `Session:prepare_read`; in the next session it is prepared anew, when it
+-- is posted there first. A post is `stale` if it names memory of an earlier
+-- life of the peer.
+-- @function Kept:prepare_read
+-- @tparam table spec as for `Session:read`
+-- @treturn Prepared the transfer; or nil and an error
+-- @errors as of `Session:prepare_write`; `timeout`
+-- @waits no; yes if the session was lost
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local kv = assert(kept:region "kv")
+-- local transfer = assert(kept:prepare_read {
+--   from = kv:slice(0, 64), to = region:slice(0, 64) })
+-- session:close()
+-- print(transfer:post():wait(5))                               --> true
 function Kept:prepare_read(spec)
   return prepare(self, "prepare_read", spec)
 end
 
+--- As `Session:prepare_write`; otherwise as `Kept:prepare_read`.
+-- @function Kept:prepare_write
+-- @tparam table spec as for `Session:write`
+-- @treturn Prepared the transfer; or nil and an error
+-- @errors as of `Kept:prepare_read`
+-- @waits no; yes if the session was lost
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local kv = assert(kept:region "kv")
+-- local transfer = assert(kept:prepare_write {
+--   from = region:slice(0, 64), to = kv:slice(0, 64) })
+-- print(transfer:post():wait(5))                               --> true
 function Kept:prepare_write(spec)
   return prepare(self, "prepare_write", spec)
 end
 
+--- As `Session:prepare_write_imm`; otherwise as `Kept:prepare_read`.
+-- @function Kept:prepare_write_imm
+-- @tparam table spec as for `Session:write`
+-- @tparam number immediate an integer of 0 to 2^53
+-- @treturn Prepared the transfer; or nil and an error
+-- @errors as of `Kept:prepare_read`
+-- @waits no; yes if the session was lost
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local kv = assert(kept:region "kv")
+-- local transfer = assert(kept:prepare_write_imm({
+--   from = region:slice(0, 64), to = kv:slice(0, 64) }, 1))
+-- print(transfer:post():wait(5))                               --> true
 function Kept:prepare_write_imm(spec, immediate)
   return prepare(self, "prepare_write_imm", spec, immediate)
 end
 
 local REGION = { timeout = check.seconds }
 
---- As session:region; connects again if the session was lost.
+--- As `Session:region`; connects again if the session was lost.
+-- @function Kept:region
+-- @tparam string name the region's
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn Remote the region; or nil and an error
+-- @errors `not_found`, `peer_lost`, `timeout`
+-- @waits yes
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- session:close()                                   -- it is made again
+-- print(kept:region("kv").length)                              --> 1048576
 function Kept:region(name, options)
   check.value(name, check.string, "a region's name")
   options = check.options(options, REGION, "region")
@@ -233,10 +353,22 @@ function Kept:region(name, options)
   return region
 end
 
---- As session:explain, of the last session.
+--- As `Session:explain`, of the last session.
+-- @function Kept:explain
+-- @treturn Explanation the table
+-- @waits no
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- print(kept:explain().state)                                  --> open
 function Kept:explain() return self.current:explain() end
 
 --- Ends this object, not the session, which others may use. Idempotent.
+-- @function Kept:close
+-- @waits no
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- kept:close()
+-- print(select(2, kept:region "kv").kind)                      --> closed
 function Kept:close() self.closed = true end
 
 function Kept:__tostring()

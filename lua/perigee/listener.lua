@@ -1,5 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Listeners: addresses at which peers open sessions.
+--- Listeners: addresses at which peers open sessions. Made by `Engine:listen`.
+--
+-- * `address`: with the port that it really has
+-- @classmod Listener
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -42,9 +45,17 @@ local function forget(list, value)
   end
 end
 
---- The next session that a peer opened, or nil and an error of kind timeout
--- after timeout seconds (nil: waits without limit), closed if the listener is
--- closed meanwhile. Blocks the task, or runs the loop.
+--- The next session that a peer opened.
+-- @function Listener:accept
+-- @tparam[opt] number timeout seconds; default: no limit
+-- @treturn Session the session; or nil and an error
+-- @errors `timeout`; `closed`: the listener was closed meanwhile, or the loop
+--   stopped
+-- @waits yes
+-- @usage
+-- local mine = assert(engine:connect(listener.address))
+-- local theirs = assert(listener:accept(5))
+-- print(theirs.epoch == mine.epoch)                            --> true
 function Listener:accept(timeout)
   if not self.handle then error("the listener has been closed", 2) end
   if timeout ~= nil then
@@ -70,6 +81,10 @@ function Listener:accept(timeout)
 end
 
 --- Stops listening; sessions that were accepted stay. Idempotent.
+-- @function Listener:close
+-- @waits no
+-- @usage
+-- listener:close()
 function Listener:close()
   local handle = self.handle
   if not handle then return end

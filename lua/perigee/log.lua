@@ -6,8 +6,20 @@ local M = {}
 --- The table whose field `log` is called: the module perigee, once loaded.
 M.target = {}
 
---- The default perigee.log: warnings and errors to stderr. level is "debug",
--- "info", "warning" or "error".
+--- Where the library says what nobody asked for; it never prints otherwise. A
+-- program may replace it; one that raises is ignored. By default warnings and
+-- errors go to stderr.
+-- @function perigee.log
+-- @tparam string level "debug", "info", "warning" or "error"
+-- @tparam string message
+-- @waits no
+-- @usage
+-- local before, said = perigee.log, nil
+-- perigee.log = function(level, message) said = level .. ": " .. message end
+-- perigee.spawn(error, "oops")                      -- nobody waits for it
+-- perigee.sleep(0.001)
+-- print(said:match "^error: .-oops" ~= nil)                    --> true
+-- perigee.log = before
 function M.default(level, message)
   if level == "warning" or level == "error" then
     io.stderr:write("perigee: ", level, ": ", message, "\n")

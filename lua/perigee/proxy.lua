@@ -1,20 +1,29 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Proxies: a peer's service as an object with its methods. The service's
--- description is asked for once in a session; methods go by the ids it gives.
+--- A peer's service as an object with its methods. Made by `Agent:proxy`,
+-- `Session:proxy` and `Context:proxy`.
 --
---   proxy:method(...)         calls and waits: the results, or nil and an error
---   proxy.async:method(...)   the future of that, at once
---   proxy:with{...}           the same service with other options of calls:
---                             timeout, into, reader, capacity,
---                             request_capacity, reconnect, and epoch (a
---                             session's: calls end in stale rather than reach
---                             the peer in another life)
---   proxy:close()             ends this object; the session stays
+-- What a call gives: of a typed method, its results. Of a raw or inplace one,
+-- the reply as a Lua string; with option `into`, the filled part of that slice;
+-- with option `reader`, what the reader returned. A slice among the results of
+-- a typed method is the filled part of `into`, or, without that, a pooled
+-- slice, which goes back by `Slice:close` or with collection.
 --
--- A proxy holds nothing but its binding (call/outcome.lua) at [1], so that no
--- method's name can be in the way. What it knows of the service is its class,
--- one for all proxies of a service that have the same link (or session): when
--- the peer is there again after its session was lost (call/again.lua), the
+-- What a call takes: of a typed method, Lua values: nil, booleans, numbers,
+-- strings, int64, uint64, tables of these, and at most one slice; 250 in all.
+-- Of a raw or inplace one, a string, a slice, or a writer: a function that is
+-- given a `Loan`, fills it, and returns how many bytes it filled.
+--
+-- Errors of every call: `timeout`, `cancelled`, `peer_lost`; `remote` (the
+-- handler raised; `err.traceback` is its traceback), `denied` (a landing
+-- refused), `too_large`, `no_method`, `no_memory`, `protocol`. `err.sent ==
+-- false` promises that the handler did not run.
+-- @classmod Proxy
+
+-- A service's description is asked for once in a session; methods go by the ids
+-- it gives. A proxy holds nothing but its binding (call/outcome.lua) at [1], so
+-- that no method's name can be in the way. What it knows of the service is its
+-- class, one for all proxies of a service that have the same link (or session):
+-- when the peer is there again after its session was lost (call/again.lua), the
 -- class is made to fit its new description, and so the functions that programs
 -- hold go by the new ids at once.
 local again = require "perigee.call.again"
@@ -105,6 +114,14 @@ end
 
 -- ---- Classes ---------------------------------------------------------------
 
+--- Ends this object: calls on it give `closed`. The session stays. Idempotent.
+-- @function Proxy:close
+-- @waits no
+-- @usage
+-- local sums = calc:with {}
+-- sums:close()
+-- print(select(2, sums:add(1, 2)).kind)                        --> closed
+
 -- Every way to end is the same: calls on it give nil, closed.
 local function close(self)
   local binding = self[1]
@@ -137,6 +154,57 @@ local function in_future(f)
   return function() return futures.done(f()) end
 end
 
+--- Calls a method, by its name, and waits for its end.
+-- @function Proxy:method
+-- @param ... what the handler is given; of a raw method one string, slice or
+--   writer
+-- @return what the handler returned (above); or nil and an error
+-- @errors `timeout`, `cancelled`, `peer_lost`, `remote`, `denied`, `too_large`,
+--   `no_method`, `no_memory`, `protocol`
+-- @waits yes
+-- @usage
+-- print(calc:add(1, 2))                                        --> 3
+-- print(calc:echo "bytes")                                     --> bytes
+-- print(store:put(region:slice(0, 100), "layer.3"))            --> 100 layer.3
+
+--- Calls a method without waiting for its end. As many calls may be under way
+-- as the peer's engine serves; more of them wait.
+-- @function Proxy.async:method
+-- @param ... as for `Proxy:method`
+-- @treturn Future of what `Proxy:method` gives
+-- @errors those of `Proxy:method`, by the future
+-- @waits no
+-- @usage
+-- local one, two = calc.async:add(1, 2), calc.async:add(3, 4)
+-- print(one:wait(), two:wait())                             --> 3 7
+
+--- The same service with other options of calls. It is cheap: two small tables.
+-- A proxy of it keeps what is not named.
+-- @function Proxy:with
+-- @tparam table options
+-- @tparam[opt=30] number options.timeout seconds that a call may take;
+--   math.huge for no limit
+-- @tparam[opt] Slice options.into where the reply lands: the bytes of a raw or
+--   inplace method, the slice among the results of a typed one
+-- @tparam[opt] function options.reader of raw and inplace methods: is given the
+--   reply as a `View`, where it lies, and its results are the call's
+-- @tparam[opt] number options.capacity bytes that an inplace method's reply
+--   may have; default: the length of `into`, else the request's, at least 8192
+-- @tparam[opt] number options.request_capacity bytes of a writer's loan, at
+--   least; default: capacity
+-- @tparam[opt=3] number options.reconnect seconds that a call waits for a peer
+--   that is away; 0: one attempt
+-- @tparam[opt] string options.epoch of a session: calls end in `stale` rather
+--   than reach the peer in another life
+-- @treturn Proxy
+-- @waits no
+-- @usage
+-- store:put(region:slice(0, 100), "key")
+-- local landed = store:with { into = region:slice(4096, 4096) }:get "key"
+-- print(landed.offset, landed.length)                       --> 4096 100
+-- local first = calc:with { timeout = 0.5, capacity = 2 ^ 20,
+--                           reader = function(reply) return reply.length end }
+-- print(first:copy(function(loan) return loan:write "12345" end))   --> 5
 local function with_of(class)
   return function(self, options)
     check.options(options, WITH, "with", 2)
@@ -303,8 +371,13 @@ function M.open(session, name, options, level, link, deadline)
   return open(class, bind(session, options, before, level + 1))
 end
 
---- perigee.session: the session that a proxy's calls go by now, which may be
--- over. Raises for what is no proxy.
+--- The session that a proxy's calls go by now, which may be over.
+-- @function perigee.session
+-- @tparam Proxy proxy
+-- @treturn Session the session
+-- @waits no
+-- @usage
+-- print(perigee.session(calc) == session)                      --> true
 function M.session(proxy)
   local binding = type(proxy) == "table" and rawget(proxy, 1)
   if type(binding) ~= "table" or not binding.class then

@@ -1,6 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Regions: registered memory of an engine; the peers' regions; pooled blocks.
--- All three own slices (slice.lua says what an owner has).
+--- Regions: registered memory of an engine. Made by `Engine:alloc` and
+-- `Engine:register`.
+--
+-- * `length`: bytes
+-- * `pointer`: uint8_t * to its first byte; it keeps nothing alive
+-- * `name`, `access`: as it was made with
+-- @classmod Region
+
+-- Regions, the peers' regions and pooled blocks own slices; slice.lua says what
+-- an owner has.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local loop = require "perigee.loop"
@@ -81,17 +89,29 @@ local function core_alloc(engine, length, options, out)
     options.kind, out)
 end
 
---- engine:alloc: length bytes of page-aligned zeroed memory that peers on this
--- host can map. options: name (peers find it by that until it is closed),
--- access ("" default, "r", "w", "rw": what peers may do), kind (of memory:
--- "host", the default, or one that the engine was given), populate (true: all
--- of it is there when this returns, which takes its time; by default a page is
--- there from its first use on, and a system that has given out more memory than
--- it has may end the program then). nil and an error of kind name_taken, or
--- no_memory: it is more than the machine or the process's control group has,
--- or, to populate, than is there now. The region is the caller's: it lives
--- until close(), or, unnamed, while it, a slice of it or an operation refers to
--- it.
+--- Allocates page-aligned, zeroed memory that peers on this host can map. It is
+-- shared by its name: a peer finds it by `Session:region`. The region is the
+-- caller's: it lives until `Region:close`, or, unnamed, while it, a slice of
+-- it or an operation refers to it.
+-- @function Engine:alloc
+-- @tparam number length bytes, at most 2^40
+-- @tparam[opt] table options
+-- @tparam[opt] string options.name 1 to 255 bytes, unique in the engine; peers
+--   find the region by it
+-- @tparam[opt=""] string options.access what peers may do: "" nothing, "r"
+--   read, "w" write, "rw" both
+-- @tparam[opt=false] boolean options.populate true: all of it is there when
+--   this returns. Otherwise a page is there from its first use on, and a system
+--   that has given out more memory than it has may end the program then
+-- @tparam[opt="host"] string options.kind of memory: "host", or one that the
+--   engine was given
+-- @treturn Region the region; or nil and an error
+-- @errors `name_taken`; `no_memory`: more than the machine or the process's
+--   control group has, or, to populate, than is there now; `too_large`
+-- @waits no; populating takes its time
+-- @usage
+-- local cache = assert(engine:alloc(2 ^ 20, { name = "cache", access = "r" }))
+-- print(cache.length, cache.access)                            --> 1048576 r
 function M.alloc(engine, length, options)
   check.value(length, check.count, "a region's length", 2)
   options = check.options(options, ALLOC, "engine:alloc", 2)
@@ -114,9 +134,22 @@ function M.alloc(engine, length, options)
   return adopt(engine, out[0], options)
 end
 
---- engine:register: memory that somebody else allocated and keeps until
--- close(); this process alone accesses it, for peers on their request. pointer
--- is a cdata, kept alive by the region. Otherwise as engine:alloc.
+--- Makes a region of memory that somebody else allocated, and keeps until the
+-- close. Peers do not map it: this process alone accesses it, on their
+-- request.
+-- @function Engine:register
+-- @tparam cdata pointer kept alive by the region
+-- @tparam number length bytes
+-- @tparam[opt] table options name, access and kind, as for `Engine:alloc`
+-- @treturn Region the region; or nil and an error
+-- @errors `name_taken`, `no_memory`
+-- @waits no
+-- @usage
+-- local ffi = require "ffi"
+-- local buffer = ffi.new("uint8_t[4096]")
+-- local mine = assert(engine:register(buffer, 4096, { name = "mine" }))
+-- mine:slice(0, 2):write "hi"
+-- print(ffi.string(buffer, 2))                                 --> hi
 function M.register(engine, pointer, length, options)
   if type(pointer) ~= "cdata" then
     error("engine:register takes a pointer, not a " .. type(pointer), 2)
@@ -134,9 +167,20 @@ function M.register(engine, pointer, length, options)
   return adopt(engine, out[0], options, pointer)
 end
 
---- The part at offset (default 0) of length bytes (default: the rest); options:
--- count and stride for count blocks of length bytes whose starts lie stride
--- bytes apart. A slice outside of the region is misuse.
+--- A part of it. A slice outside of the region is misuse.
+-- @function Region:slice
+-- @tparam[opt=0] number offset bytes
+-- @tparam[opt] number length bytes of each block; default: the rest
+-- @tparam[opt] table options the shape, for more than one block
+-- @tparam[opt=1] number options.count blocks
+-- @tparam[opt] number options.stride bytes from one block's start to the next
+--   one's; default: `length`
+-- @treturn Slice the slice
+-- @waits no
+-- @usage
+-- local row = region:slice(0, 64)
+-- local column = region:slice(0, 4, { count = 16, stride = 64 })
+-- print(row.length, column.length)                             --> 64 64
 function Region:slice(offset, length, options)
   if not self.handle then error(self:text() .. " has been closed", 2) end
   return (slices.new(self, offset, length, options, 2)) -- no tail call
@@ -158,9 +202,15 @@ function Region:ended()
   self.keep = nil
 end
 
---- Closes it. Peers get stale from the first call on; then waits, at most
--- timeout seconds (default 30), until no transfer is inside: true, or nil and
--- an error of kind timeout (it can be called again). Idempotent.
+--- Closes it; a fence. From the first call on peers get `stale`; then it waits
+-- until no transfer is inside. Idempotent.
+-- @function Region:close
+-- @tparam[opt=30] number timeout seconds
+-- @treturn boolean true; or nil and an error
+-- @errors `timeout`: a transfer is still inside; it can be called again
+-- @waits yes
+-- @usage
+-- print(region:close(1))                                       --> true
 function Region:close(timeout)
   check.value(timeout or 30, check.seconds, "region:close's timeout")
   local handle = self.handle or self.closing
@@ -188,10 +238,13 @@ end
 local Remote = {}
 Remote.__index = Remote
 
---- A peer's region, as session:region found it. It lives as long as the
--- session.
---   remote.length, remote.access, remote.name, remote:slice(...)
---   remote.identity    a number that no other region of that name has
+--- Regions of peers, as `Session:region` finds them. They end with their
+-- session, or when the peer closes them (`stale`).
+--
+-- * `length`, `access`, `name`: as the peer made it
+-- * `identity`: a number that no other region of that name has, not even after
+--   a restart of the peer
+-- @classmod Remote
 function M.remote(session, name, handle)
   local granted = C.perigee_remote_access(handle)
   local letters = (granted % 2 == 1 and "r" or "")
@@ -209,7 +262,15 @@ function Remote:move_to(other)
                                            other.handle
 end
 
---- As region:slice.
+--- A part of it, for transfers; as `Region:slice`.
+-- @function Remote:slice
+-- @tparam[opt=0] number offset bytes
+-- @tparam[opt] number length bytes of each block; default: the rest
+-- @tparam[opt] table options count and stride, as for `Region:slice`
+-- @treturn Slice the slice; it has no `pointer`
+-- @waits no
+-- @usage
+-- print(remote:slice(4096, 64).length)                         --> 64
 function Remote:slice(offset, length, options)
   return (slices.new(self, offset, length, options, 2)) -- no tail call
 end
@@ -218,7 +279,11 @@ function Remote:text()
   return ("region %q of %s"):format(self.name, self.session:text())
 end
 
---- Ends it on this side. Idempotent.
+--- Ends it on this side: using it is misuse from then on. Idempotent.
+-- @function Remote:close
+-- @waits no
+-- @usage
+-- remote:close()
 function Remote:close() self.handle = false end
 
 -- ---- Pooled blocks ---------------------------------------------------------

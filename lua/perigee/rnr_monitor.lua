@@ -1,22 +1,23 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Watches the devices' counters of "receiver not ready": a message came and no
--- receive was posted for it. The device tries again by itself, so nothing fails
--- and no completion tells; only latency shows it, and these counters:
+--- Watches RDMA devices' counters of "receiver not ready": a message came and
+-- no receive was posted for it. The device tries again by itself, so nothing
+-- fails and no completion tells; only latency shows it, and these counters.
+-- Made by `perigee.RnrMonitor`.
 --
---   out_of_buffer            mlx5: arrived and found no receive (receiver)
---   rnr_nak_retry_err        mlx5: gave up (sender)
---   send_rnr_err             soft-RoCE: told a sender to wait (receiver)
---   rcvd_rnr_err             soft-RoCE: was told to wait (sender)
---   retry_rnr_exceeded_err   soft-RoCE: gave up (sender)
---   rnr_naks_rcvd            bnxt_re: was told to wait (sender)
+-- * `out_of_buffer`: mlx5: arrived and found no receive (receiver)
+-- * `rnr_nak_retry_err`: mlx5: gave up (sender)
+-- * `send_rnr_err`: soft-RoCE: told a sender to wait (receiver)
+-- * `rcvd_rnr_err`: soft-RoCE: was told to wait (sender)
+-- * `retry_rnr_exceeded_err`: soft-RoCE: gave up (sender)
+-- * `rnr_naks_rcvd`: bnxt_re: was told to wait (sender)
 --
 -- Perigee itself always has a receive posted for what may come, so they do not
 -- grow by it. They count the whole device, whoever uses it, and a device that
 -- is both sender and receiver counts one event on both sides. The kernel hands
--- out values that are up to about 15 ms old.
---
--- Values are Lua numbers: exact up to 2^53. A counter that is smaller than
--- before was reset (the device was made anew) and counts from 0.
+-- out values that are up to about 15 ms old. Values are Lua numbers: exact up
+-- to 2^53. A counter that is smaller than before was reset (the device was made
+-- anew) and counts from 0.
+-- @classmod RnrMonitor
 local check = require "perigee.check"
 local devices = require "perigee.devices"
 local errors = require "perigee.errors"
@@ -184,11 +185,18 @@ end
 
 -- ---- The monitor -----------------------------------------------------------
 
---- Reads all counters, and is what later deltas begin at. By key ("mlx5_0/1";
--- "mlx5_0" for what a device counts for all its ports) a table of values by
--- counter. Without named devices it also finds those that came since. nil, err
--- if a named device is gone or nothing is left to watch; what deltas begin at
--- is then as it was.
+--- Reads all counters, and is what later deltas begin at. Without named devices
+-- it also finds those that came since. After an error, what deltas begin at is
+-- as it was.
+-- @function RnrMonitor:snapshot
+-- @treturn table by key ("mlx5_0/1"; "mlx5_0" for what a device counts for all
+--   its ports) a table of values by counter; or nil and an error
+-- @errors `not_found`: a named device is gone; `unsupported`: nothing is left
+--   to watch
+-- @waits no
+-- @usage
+-- local monitor = perigee.RnrMonitor()              -- nil without a device
+-- if monitor then assert(monitor:snapshot()) end
 function Monitor:snapshot()
   local list, err = look(self)
   if not list then return nil, err end
@@ -200,15 +208,29 @@ function Monitor:snapshot()
 end
 
 --- What each counter grew by since the last snapshot (at first: since the
--- monitor was made), in the shape of a snapshot. Does not begin anew: two
--- deltas in a row tell the same, or more. nil, err if a device is gone.
+-- monitor was made). Does not begin anew: two deltas in a row tell the same,
+-- or more.
+-- @function RnrMonitor:delta
+-- @treturn table in the shape of a snapshot; or nil and an error
+-- @errors `not_found`: a device is gone
+-- @waits no
+-- @usage
+-- local monitor = perigee.RnrMonitor()              -- nil without a device
+-- if monitor then assert(monitor:delta()) end
 function Monitor:delta()
   local now, err = values(self.sources)
   if not now then return nil, err end
   return grown(self.sources, now, self.before)
 end
 
---- The sum of all deltas; nil, err if a device is gone.
+--- The sum of all deltas.
+-- @function RnrMonitor:total_delta
+-- @treturn number events; or nil and an error
+-- @errors `not_found`: a device is gone
+-- @waits no
+-- @usage
+-- local monitor = perigee.RnrMonitor()              -- nil without a device
+-- if monitor then print(monitor:total_delta() >= 0) end
 function Monitor:total_delta()
   local delta, err = self:delta()
   if not delta then return nil, err end
@@ -219,9 +241,14 @@ function Monitor:total_delta()
   return sum
 end
 
---- The counters that devices do not have, as the last snapshot found: by key
--- an array of names, {} for a device with all of them. A device with none of a
--- kind says nothing about receiver-not-ready on that side.
+--- The counters that devices do not have, as the last snapshot found. A device
+-- with none of a kind says nothing about receiver-not-ready on that side.
+-- @function RnrMonitor:missing
+-- @treturn table by key a list of names, {} for a device with all of them
+-- @waits no
+-- @usage
+-- local monitor = perigee.RnrMonitor()              -- nil without a device
+-- if monitor then assert(monitor:missing()) end
 function Monitor:missing()
   local missing = {}
   for _, from in ipairs(self.sources) do
@@ -230,10 +257,22 @@ function Monitor:missing()
   return missing
 end
 
---- A monitor of devices = { names } (nil: all; "mlx5_0", "mlx5_0:1") and of
--- counter = a name or a list of names (nil: all of the above); sysfs = where
--- another /sys is. nil, err where there is no such device or it counts nothing
--- of the kind: a monitor never says 0 for want of a counter.
+--- Makes a monitor. It never says 0 for want of a counter: where there is no
+-- such device, or it counts nothing of the kind, there is none.
+-- @function perigee.RnrMonitor
+-- @tparam[opt] table options
+-- @tparam[opt] string|table options.devices names, as in `{ "mlx5_0",
+--   "mlx5_1:2" }`; default: all
+-- @tparam[opt] string|table options.counter a name or a list of names; default:
+--   all of them
+-- @tparam[opt="/sys"] string options.sysfs where another /sys is
+-- @treturn RnrMonitor the monitor; or nil and an error
+-- @errors `not_found`: no such device; `unsupported`: no device, or none that
+--   counts
+-- @waits no
+-- @usage
+-- local monitor, err = perigee.RnrMonitor()
+-- print(monitor ~= nil or err.kind == "unsupported")           --> true
 function M.new(options)
   options = check.options(options, schema, "perigee.RnrMonitor", 2)
   local self = setmetatable({

@@ -4,10 +4,24 @@ local agents = require "perigee.agent"
 local futures = require "perigee.future"
 local tasks = require "perigee.task"
 
---- Makes an agent (options as perigee.agent's), serves until stopped (by
--- perigee.stop() or the first SIGINT or SIGTERM), closes it and returns true.
--- nil and an error if the name is taken. For the main thread; a task uses
--- agent:serve.
+--- Makes an agent, serves until it is stopped, closes it and returns true. It
+-- is stopped by `perigee.stop`, or by the first SIGINT or SIGTERM (a second
+-- one, or 2 s without an end, take the default action). For the main thread; a
+-- task uses `Agent:serve`.
+-- @function perigee.serve
+-- @tparam table options those of `perigee.agent`
+-- @treturn boolean true after a stop; or nil and an error
+-- @errors those of `perigee.agent`: `name_taken`, `denied`, ...
+-- @waits until it is stopped
+-- @usage
+-- perigee.spawn(function()                -- somebody else would do this
+--   perigee.sleep(0.01)
+--   perigee.stop()
+-- end)
+-- print(perigee.serve { name = "worker:1", services = { {
+--   name = "hello",
+--   methods = { greet = function(who) return "hello " .. who end },
+-- } } })                                                    --> true
 return function(options)
   local agent, err = agents.new(options, 3)
   if not agent then return nil, err end

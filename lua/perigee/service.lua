@@ -1,6 +1,53 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Definitions of services: tables that are checked once and become methods
--- with ids. Nothing of them travels but names, kinds and ids.
+--- Definitions of services: the tables that `perigee.serve`, `perigee.agent`
+-- and `Agent:serve` take. They are checked once; nothing of them travels but
+-- names and ids.
+--
+-- * `name`: of the service, 1 to 255 bytes; `version`: an integer, default 1
+-- * `methods`: handlers by name. A handler is a function, or a table with the
+--   function as its first element, and with
+--
+-- * `raw = true`: the payload is bytes: the handler gets a `View` and returns a
+--   string, its own view, a slice or nothing
+-- * `inplace = true`: it also gets the reply's `Loan`, and returns how many
+--   bytes it filled
+-- * `capacity = n`, of inplace methods: callers who offer less than n bytes for
+--   the reply are refused in `too_large` before it runs
+-- * `idempotent = true`: may be called again when the peer was lost, within the
+--   call's timeout
+-- * `landing = function(length, ...)`, of typed methods: where the slice among
+--   the arguments lands; it gets the slice's length and the other arguments,
+--   and returns a slice, or nil and a reason (`denied` to the caller). Without
+--   a landing it lands in a pooled block
+-- * `abandoned = function(slice, ...)`: called once if a landing was given and
+--   the handler will never run
+--
+-- Methods called `with`, `async` or `close` are refused. Typed handlers run in
+-- tasks of their own: they may call, sleep and wait, and a slow one blocks no
+-- other call. Raw and inplace handlers, landings and `abandoned` run on the
+-- loop and must not wait. A handler that raises gives the caller `remote`, with
+-- the message as text (and `err.code`, where it raised a table with a code).
+-- @classmod Service
+-- @usage
+-- local stored
+-- agent:serve { name = "blocks", version = 3, methods = {
+--   add = function(a, b) return a + b end,
+--   echo = { raw = true, function(request) return request end },
+--   copy = { raw = true, inplace = true, capacity = 5, function(request, reply)
+--     return reply:write(request)
+--   end },
+--   put = { idempotent = true,
+--           landing = function(length, key)
+--             if length > 4096 then return nil, "at most 4096 bytes" end
+--             return region:slice(0, length)
+--           end,
+--           abandoned = function(slice, key) stored = nil end,
+--           function(slice, key) stored = key return slice.length end },
+-- } }
+-- local blocks = assert(agent:proxy(agent.name, "blocks"))
+-- print(blocks:put(engine:alloc(100):slice(), "k"), stored)    --> 100 k
+-- print(select(2, blocks:put(engine:alloc(5000):slice())).kind)   --> denied
+-- print(blocks:copy "inplace")                                 --> inplace
 local check = require "perigee.check"
 
 local M = {}

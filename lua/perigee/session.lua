@@ -1,6 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Sessions: connections to one peer each.
+--- Sessions: connections to one peer each. Made by `Agent:session`,
+-- `Engine:connect`, `Listener:accept` and `Endpoint:connect`;
+-- `perigee.session` tells by which one a proxy goes.
 --
+-- * `peer`: the name of the agent at the other end, if it is known
+-- * `epoch`: a text that names the life of the peer's engine: the same in each
+--   session with it, and another after a restart
+-- * `address`: what was dialed, or the listener's; `from`: over TCP, where the
+--   peer is
+-- @classmod Session
+
 --   state    event                           becomes
 --   open     close(), its engine's close()   closed   handle false, lost set
 --   open     the core's LOST                 lost     the same
@@ -170,9 +179,13 @@ local function finish(session, err)
 end
 jit.off(finish)
 
---- Closes it: what is pending here ends in kind closed, at the peer in
--- peer_lost. Idempotent. Waits for no answer; over TCP, for 50 ms at most,
--- until the peer's host has the last word.
+--- Closes it. What is pending here ends in `closed`, at the peer in
+-- `peer_lost`. Idempotent.
+-- @function Session:close
+-- @waits no; over TCP up to 50 ms, until the peer's host has the last word
+-- @usage
+-- near:close()
+-- print(select(2, near:region "any").kind)                     --> closed
 function Session:close()
   local handle = self.handle
   self.closed = true
@@ -254,8 +267,19 @@ end
 
 local REGION = { timeout = check.seconds }
 
---- The peer's region of that name, or nil and an error (kind not_found).
--- options: timeout (seconds, default 30). Blocks the task, or runs the loop.
+--- Finds the peer's memory by its name.
+-- @function Session:region
+-- @tparam string name as the peer gave it to `Engine:alloc` or
+--   `Engine:register`
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn Remote the region; or nil and an error
+-- @errors `not_found`: it has none of that name; `timeout`, `peer_lost`
+-- @waits yes
+-- @usage
+-- local kv = assert(session:region("kv", { timeout = 5 }))
+-- print(kv.length, kv.access)                                  --> 1048576 rw
+-- print(select(2, session:region "nothing").kind)              --> not_found
 function Session:region(name, options)
   check.value(name, check.string, "session:region's name")
   options = check.options(options, REGION, "session:region")
@@ -275,8 +299,15 @@ end
 -- ---- Telling ---------------------------------------------------------------
 
 --- What carries the session, what does not and why, who the peer has proven to
--- be, what tells of its end, limits and counters: a table of plain values that
--- prints as text (explain.lua lists them). Works after its end, too.
+-- be, limits and counters: a table of plain values that prints as text, the
+-- first thing to look at when something is slow. Works after its end, too.
+-- @function Session:explain
+-- @treturn Explanation the table
+-- @waits no
+-- @usage
+-- local told = session:explain()
+-- print(told.transport, told.same_host)                        --> shm true
+-- assert(tostring(told):find "carried by shm")
 function Session:explain()
   return self.last or explain.session(self)
 end

@@ -1,17 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Slices: parts of a region, of a peer's region or of a pooled block.
+--- Slices: parts of a region, of a peer's region or of a pooled block. They are
+-- what transfers and calls take; the shape belongs to the slice.
 --
---   slice.length    bytes in all, of every block together
---   slice.offset    of its first byte in what it is a slice of
---   slice.pointer   uint8_t * to its first byte; nil for a peer's memory. A
---                   pointer anchors nothing: keep the slice.
---   slice.block, slice.count, slice.stride   its shape: count blocks of block
---                   bytes each, whose starts lie stride bytes apart
---   slice.owner     the region, remote region or pooled block; kept alive
---
+-- * `length`: bytes in all, of every block together
+-- * `offset`: of its first byte in what it is a slice of
+-- * `pointer`: uint8_t * to its first byte; nil for a peer's memory. A pointer
+--   keeps nothing alive: keep the slice
+-- * `block`, `count`, `stride`: its shape: count blocks of block bytes each,
+--   whose starts lie stride bytes apart
+-- * `owner`: the region, remote region or pooled block; kept alive
+-- @classmod Slice
+
 -- An owner has `engine`, `length`, `handle` (false once closed, or not yet
 -- attached), `base` (a pointer, nil for a peer's memory), `session` (of a
--- peer's region only), attach() and text().
+-- peer's region only), `attach()` and `text()`.
 local check = require "perigee.check"
 local native = require "perigee.native"
 
@@ -166,6 +168,12 @@ function M.copy_to(slice, to, level)
 end
 
 --- Its bytes as a Lua string, its blocks one after the other. A copy.
+-- @function Slice:string
+-- @treturn string the bytes
+-- @waits no
+-- @usage
+-- region:slice(0, 8):write "abcdefgh"
+-- print(region:slice(0, 2, { count = 2, stride = 4 }):string()) --> abef
 function methods.string(slice)
   local owner = own(slice, "slice:string")
   if slice.count == 1 and not owner.memory then
@@ -176,8 +184,14 @@ function methods.string(slice)
   return ffi.string(bytes, slice.length)
 end
 
---- Copies the bytes of a string into a slice of one block, from offset (default
--- 0) on. Returns the slice.
+--- Copies the bytes of a string into a slice of one block.
+-- @function Slice:write
+-- @tparam string bytes
+-- @tparam[opt=0] number offset where they begin
+-- @treturn Slice the slice itself
+-- @waits no
+-- @usage
+-- print(region:slice(0, 5):write "hello":string())             --> hello
 function methods.write(slice, bytes, offset)
   local owner = own(slice, "slice:write")
   offset = offset or 0
@@ -192,7 +206,13 @@ function methods.write(slice, bytes, offset)
   return slice
 end
 
---- Sets all of a slice's bytes to byte (default 0). Returns the slice.
+--- Sets all of its bytes.
+-- @function Slice:fill
+-- @tparam[opt=0] number byte
+-- @treturn Slice the slice itself
+-- @waits no
+-- @usage
+-- print(region:slice(0, 3):fill(65):string())                  --> AAA
 function methods.fill(slice, byte)
   local owner = own(slice, "slice:fill")
   local bytes = native.bytes_t(slice.block)
@@ -213,9 +233,17 @@ local function prefix(slice, length)
               math.ceil(length / slice.block), slice.stride)
 end
 
---- A part of it: length bytes (default: the rest) from offset (default 0) on,
--- of the same memory. options as those of region:slice, for a slice of one
--- block; of many blocks a part begins where a block does.
+--- A part of it, of the same memory. Of a slice of many blocks a part begins
+-- where a block does, and has no shape of its own.
+-- @function Slice:slice
+-- @tparam[opt=0] number offset bytes
+-- @tparam[opt] number length bytes; default: the rest
+-- @tparam[opt] table options count and stride, as for `Region:slice`
+-- @treturn Slice the part
+-- @waits no
+-- @usage
+-- local half = region:slice(0, 8):slice(4)
+-- print(half.offset, half.length)                              --> 4 4
 function methods.slice(slice, offset, length, options)
   offset = offset or 0
   length = length or slice.length - offset
@@ -241,8 +269,16 @@ function methods.slice(slice, offset, length, options)
                      slice.count, slice.stride), length)
 end
 
---- Gives a pooled block back; a slice of a region has nothing to close. Every
--- slice of the block ends. Idempotent.
+--- Gives a pooled block back, the one in which a call's slice landed where
+-- nobody named another place; every slice of it ends. A slice of a region has
+-- nothing to close. Collection is the net under it. Idempotent.
+-- @function Slice:close
+-- @waits no
+-- @usage
+-- store:put(region:slice(0, 16), "key")
+-- local landed = assert(store:get "key")            -- in a pooled block
+-- print(landed.length)                                         --> 16
+-- landed:close()
 function methods.close(slice)
   local owner = slice.owner
   if owner.release then owner:release() end

@@ -54,16 +54,29 @@ local function start(f, ...)
   return job
 end
 
---- Runs f(...) in a task, soon; returns the future of its results at once. If f
--- raises, waiting gives nil and an error of kind remote with its message, and
--- its traceback as err.traceback (or the error itself where f raised one of
--- Perigee's); an error that nobody waits for when it happens goes to the log.
+--- Runs a function in a task, soon. If it raises, waiting for the future gives
+-- nil and an error of kind `remote` with its message and traceback (or the
+-- error itself where it raised one of Perigee's); an error that nobody waits
+-- for when it happens goes to the log.
+-- @function perigee.spawn
+-- @tparam function f
+-- @param ... its arguments
+-- @treturn Future of its results
+-- @waits no
+-- @usage
+-- local future = perigee.spawn(function(a) return a, calc:add(a, 1) end, 1)
+-- print(future:wait(5))                                        --> 1 2
 function M.spawn(f, ...)
   check.value(f, check.callable, "what spawn runs")
   return start(f, ...).future
 end
 
---- Waits for seconds. In a task, parks it; elsewhere runs the loop.
+--- Waits. In a task it parks that; elsewhere it runs the loop.
+-- @function perigee.sleep
+-- @tparam number seconds
+-- @waits yes
+-- @usage
+-- perigee.sleep(0.001)
 function M.sleep(seconds)
   check.value(seconds, check.seconds, "sleep's time")
   loop.check_wait(2)
@@ -108,9 +121,18 @@ local function pending(list)
   return n
 end
 
---- Waits until every future of the list has ended: true, or nil and the first
--- one's error in the list's order. timeout bounds the whole wait (nil: none):
--- nil and an error of kind timeout, and what is pending goes on.
+--- Waits until every future of a list has ended.
+-- @function perigee.wait_all
+-- @tparam table list of futures
+-- @tparam[opt] number timeout seconds for the whole; default: no limit
+-- @treturn boolean true; or nil and the error of the first in the list's order
+--   that failed
+-- @errors `timeout`: what is pending goes on; else those of the futures
+-- @waits yes
+-- @usage
+-- local a, b = calc.async:add(1, 2), calc.async:add(3, 4)
+-- print(perigee.wait_all({ a, b }, 5))                         --> true
+-- print(a:wait(), b:wait())                                    --> 3 7
 function M.wait_all(list, timeout)
   check_futures(list, timeout, "wait_all")
   local left = pending(list)
@@ -125,8 +147,18 @@ function M.wait_all(list, timeout)
   return true
 end
 
---- Waits until one future of the list has ended: its index and itself (its
--- wait() gives the results); nil and an error of kind timeout after timeout.
+--- Waits until one future of a list has ended.
+-- @function perigee.wait_any
+-- @tparam table list of futures, at least one
+-- @tparam[opt] number timeout seconds; default: no limit
+-- @treturn number its place in the list, and the future, whose `wait` gives its
+--   results; or nil and an error
+-- @errors `timeout`: what is pending goes on
+-- @waits yes
+-- @usage
+-- local i, future = perigee.wait_any { calc.async:slow(5),
+--                                      calc.async:add(1, 2) }
+-- print(i, future:wait())                                      --> 2 3
 function M.wait_any(list, timeout)
   check_futures(list, timeout, "wait_any")
   if #list == 0 then error("wait_any needs at least one future", 2) end
@@ -173,11 +205,19 @@ local function each_ended(given, deadline)
   end
 end
 
---- For loops: for i, future in as_completed(list, timeout) do ... end runs once
--- for each future of the list, as they end (i is its place in the list, its
--- wait() gives the results), and waits in between as wait_any does. timeout
--- (nil: none) bounds the whole loop: it ends when that is over and all that has
--- ended was told; what is pending goes on.
+--- For loops: runs once for each future of a list, as they end, and waits in
+-- between. It stops when the timeout is over and all that has ended was told;
+-- what is pending goes on.
+-- @function perigee.as_completed
+-- @tparam table list of futures
+-- @tparam[opt] number timeout seconds for the whole loop; default: no limit
+-- @treturn function an iterator of its place in the list and the future
+-- @waits yes, in the loop
+-- @usage
+-- local futures = { calc.async:slow(0.05), calc.async:add(1, 2) }
+-- for i, future in perigee.as_completed(futures, 5) do
+--   print(i, future:wait())                                    --> 2 3
+-- end                                                          --> 1 done
 function M.as_completed(list, timeout)
   check_futures(list, timeout, "as_completed")
   return each_ended(list, loop.deadline(timeout))
@@ -228,10 +268,18 @@ local function stopped_error()
   return nil, errors.new("closed", "running the loop: it was stopped")
 end
 
---- Runs main(...) in a task and returns its results, or raises its error.
--- Without main runs until stopped: by stop(), or by the first SIGINT or
--- SIGTERM, which are watched meanwhile. After a stop returns nil and an error
--- of kind closed at once; tasks that are parked then are never resumed.
+--- Runs main in a task, and the loop until it has ended. Without main it runs
+-- until a stop: by `perigee.stop`, or by the first SIGINT or SIGTERM, which
+-- are watched meanwhile and put back after. After a stop it returns at once;
+-- tasks that are parked then are never resumed.
+-- @function perigee.run
+-- @tparam[opt] function main
+-- @param ... its arguments
+-- @return main's results, or raises main's error; after a stop nil and an error
+-- @errors `closed`: it was stopped
+-- @waits until main has ended, or a stop
+-- @usage
+-- print(perigee.run(function(a) return calc:add(a, 1) end, 2)) --> 3
 function M.run(main, ...)
   if main ~= nil then check.value(main, check.callable, "what run runs") end
   check_run("run", 2)
@@ -244,7 +292,12 @@ function M.run(main, ...)
   return futures.results(future)
 end
 
---- Ends run() or serve() soon; returns at once. No-op outside of them.
+--- Ends `perigee.run` or `perigee.serve` soon. No-op outside of them.
+-- @function perigee.stop
+-- @waits no
+-- @usage
+-- perigee.spawn(perigee.stop)
+-- print(select(2, perigee.run()).kind)                         --> closed
 function M.stop()
   if in_run then state.stopping = true end
 end

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- One-sided and two-sided operations of sessions: read, write, write_imm,
 -- recv_imm, send, recv. All return futures at once. A transfer names slices of
--- one length in all; their shapes may differ. From a future's end on every byte
--- that it named is the caller's again.
+-- one length in all; their shapes may differ. From a future's end on every
+-- byte that it named is the caller's again.
 local batch = require "perigee.transfer.batch"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
@@ -81,16 +81,47 @@ local function transfer(session, kind, spec, immediate)
   return submit(session, kind, list, 1, immediate, timeout, from, to)
 end
 
---- Writes own memory to the peer's: { from = slice, to = remote slice } or a
--- list of such, which is one operation. timeout in the table (seconds, default
--- 30, math.huge for none). The future of true; kinds range, denied, stale, ...
+--- Writes own memory to the peer's. Both slices have one length in all; their
+-- shapes may differ. Several transfers in a list are one operation with one
+-- end. From the future's end on, with whatever result, all memory it named is
+-- the caller's again.
+-- @function Session:write
+-- @tparam table spec one transfer, or a list of transfers (with the timeout
+--   beside them)
+-- @tparam Slice spec.from own memory
+-- @tparam Slice spec.to the peer's, of the same length
+-- @tparam[opt=30] number spec.timeout seconds; math.huge for none
+-- @treturn Future of true
+-- @errors `range`, `denied`, `stale`: not there, not granted, or closed:
+--   nothing was touched; `timeout`, `peer_lost`, `cancelled`
+-- @waits no
+-- @usage
+-- region:slice(0, 5):write "12345"
+-- print(session:write { from = region:slice(0, 5),
+--                       to = remote:slice(100, 5) }:wait(5))   --> true
+-- local batch = session:write {
+--   { from = region:slice(0, 8), to = remote:slice(0, 8) },
+--   { from = region:slice(8, 8), to = remote:slice(512, 8) }, timeout = 5 }
+-- print(batch:wait())                                          --> true
 function Session:write(spec)
   local future = transfer(self, WRITE, spec, 0)
   return future
 end
 
---- Reads the peer's memory into own: { from = remote slice, to = slice }, or a
--- list. Otherwise as session:write.
+--- Reads the peer's memory into own; otherwise as `Session:write`.
+-- @function Session:read
+-- @tparam table spec one transfer, or a list of transfers
+-- @tparam Slice spec.from the peer's memory
+-- @tparam Slice spec.to own, of the same length
+-- @tparam[opt=30] number spec.timeout seconds; math.huge for none
+-- @treturn Future of true
+-- @errors as of `Session:write`
+-- @waits no
+-- @usage
+-- -- Every fourth block of 64 bytes, side by side.
+-- print(session:read {
+--   from = remote:slice(0, 64, { count = 16, stride = 256 }),
+--   to = region:slice(0, 1024) }:wait(5))                      --> true
 function Session:read(spec)
   local future = transfer(self, READ, spec, 0)
   return future
@@ -102,8 +133,19 @@ local function check_immediate(immediate, level)
   end
 end
 
---- As session:write; after all the data is there the peer's next recv_imm gets
--- immediate, an integer of 0 to 2^53.
+--- As `Session:write`, and after all the data is there the peer's next
+-- `Session:recv_imm` gets a number.
+-- @function Session:write_imm
+-- @tparam table spec as for `Session:write`
+-- @tparam number immediate an integer of 0 to 2^53
+-- @treturn Future of true
+-- @errors as of `Session:write`
+-- @waits no
+-- @usage
+-- local block = assert(engine:alloc(4096, { name = "block", access = "w" }))
+-- local theirs = assert(near:region "block")
+-- near:write_imm({ from = region:slice(0, 64), to = theirs:slice(0, 64) }, 7)
+-- print(far:recv_imm():wait(5))                                --> 7
 function Session:write_imm(spec, immediate)
   check_immediate(immediate, 2)
   local future = transfer(self, WRITE_IMM, spec, immediate)
@@ -140,24 +182,58 @@ end
 
 local core_send, core_recv = C.perigee_send, C.perigee_recv
 
---- Sends a slice to the peer's next recv; waits for it. options: timeout
--- (seconds, default 30). The future of true; too_large if that was too short.
+--- Sends a slice to the peer's next `Session:recv`, and ends when that has it.
+-- Messages match receives in order; a send whose receive is not posted yet
+-- waits for it.
+-- @function Session:send
+-- @tparam Slice slice own memory
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn Future of true
+-- @errors `too_large`: the receive was shorter, and ended so too; `timeout`,
+--   `peer_lost`, `cancelled`; `no_memory`: the peer holds too many that nobody
+--   receives
+-- @waits no
+-- @usage
+-- local sent = near:send(region:slice(0, 10))
+-- print(far:recv(region:slice(4096, 64)):wait(5))              --> 10
+-- print(sent:wait(5))                                          --> true
 function Session:send(slice, options)
   local timeout = only_timeout(options, "session:send")
   local future = two_sided(self, "send", slice, core_send, timeout, sent)
   return future
 end
 
---- Receives the peer's next send into slice. options: timeout (seconds, default
--- 30). The future of the length; too_large if it was longer than slice.
+--- Receives the peer's next `Session:send`.
+-- @function Session:recv
+-- @tparam Slice slice own memory, as long as the message or longer
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn Future of the length that came
+-- @errors `too_large`: the message was longer; `timeout`, `peer_lost`,
+--   `cancelled`
+-- @waits no
+-- @usage
+-- local received = far:recv(region:slice(0, 4))
+-- near:send(region:slice(64, 8))
+-- print(select(2, received:wait(5)).kind)                      --> too_large
 function Session:recv(slice, options)
   local timeout = only_timeout(options, "session:recv")
   local future = two_sided(self, "recv", slice, core_recv, timeout, received)
   return future
 end
 
---- Receives the immediate of the peer's next write_imm. options: timeout
--- (seconds, default 30). The future of the number.
+--- Receives the immediate of the peer's next `Session:write_imm`, when its data
+-- is there.
+-- @function Session:recv_imm
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn Future of the number
+-- @errors `timeout`, `peer_lost`, `cancelled`
+-- @waits no
+-- @usage
+-- local future = far:recv_imm { timeout = 0.01 }               -- none comes
+-- print(select(2, future:wait()).kind)                         --> timeout
 function Session:recv_imm(options)
   local timeout = only_timeout(options, "session:recv_imm")
   if not self.handle then return gone(self, "recv_imm") end

@@ -21,8 +21,15 @@ local function parts(text)
   return tonumber(number), unit
 end
 
---- Bytes of "4096", "64K", "64k", "64KiB" (all binary) or "64KB" (decimal); a
--- number stays what it is. nil and a message if it is no size.
+--- Bytes of a text as people write them. For command lines; the functions of
+-- Perigee take plain numbers.
+-- @function perigee.units.size
+-- @tparam string|number text "4096", "64K", "64k", "64KiB" (all binary) or
+--   "64KB" (decimal); a number stays what it is
+-- @treturn number bytes; or nil and a message if it is no size
+-- @waits no
+-- @usage
+-- print(perigee.units.size "64K", perigee.units.size "1KB")    --> 65536 1000
 function M.size(text)
   local number, unit = parts(text)
   local by = number and factor[unit:upper()]
@@ -34,8 +41,14 @@ function M.size(text)
   return bytes
 end
 
---- Seconds of "0.5", "200ms", "2s", "1m", "1h"; a number stays what it is. nil
--- and a message if it is no time.
+--- Seconds of a text as people write them.
+-- @function perigee.units.time
+-- @tparam string|number text "0.5", "200ms", "2s", "1m", "1h"; a number stays
+--   what it is
+-- @treturn number seconds; or nil and a message if it is no time
+-- @waits no
+-- @usage
+-- print(perigee.units.time "200ms", perigee.units.time "1m")   --> 0.2 60
 function M.time(text)
   local number, unit = parts(text)
   local by = number and (unit == "" and 1 or TIMES[unit])
@@ -46,7 +59,13 @@ function M.time(text)
   return number * by
 end
 
---- "64 KiB" of 65536.
+--- A number of bytes for people.
+-- @function perigee.units.format_size
+-- @tparam number bytes
+-- @treturn string
+-- @waits no
+-- @usage
+-- print(perigee.units.format_size(65536))                      --> 64 KiB
 function M.format_size(bytes)
   local power = 0
   while bytes >= 1024 and power < #SIZES do
@@ -56,7 +75,13 @@ function M.format_size(bytes)
   return (("%.1f"):format(bytes):gsub("%.0$", "")) .. " " .. unit
 end
 
---- "1.5 ms" of 0.0015.
+--- A number of seconds for people.
+-- @function perigee.units.format_time
+-- @tparam number seconds
+-- @treturn string
+-- @waits no
+-- @usage
+-- print(perigee.units.format_time(0.0015))                     --> 1.5 ms
 function M.format_time(seconds)
   if seconds == math.huge then return "no limit" end
   if seconds >= 1 or seconds == 0 then return ("%.3g s"):format(seconds) end

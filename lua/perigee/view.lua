@@ -1,19 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Views and loans: windows onto bytes that belong to somebody else for the
 -- time of one handler, writer or reader, which is given one and may not keep
--- it.
+-- it: using it later raises. A handler's request and a reader's reply are
+-- views; an inplace handler's reply and what a writer fills are loans.
 --
---   view.pointer    uint8_t *; who uses it looks at view.length first
---   view.length     bytes, a number; of a loan its capacity
---   view:string()   the bytes as a Lua string
---   loan:write(source [, offset])   of loans: copies a view, a slice or a
---                   string into it, from offset (default 0) on; returns offset
---                   and the source's length together. What does not fit ends
---                   the call in too_large, and so raises.
---
--- Using one after the function that it was given to has ended raises. Views are
--- used again, so that calls allocate nothing; they come round in turns, so that
--- one which was kept by mistake stays dead for many calls.
+-- * `pointer`: uint8_t *; who uses it looks at `length` first
+-- * `length`: bytes; of a loan its capacity
+-- @classmod View
+
+-- Views are used again, so that calls allocate nothing; they come round in
+-- turns, so that one which was kept by mistake stays dead for many calls.
 local check = require "perigee.check"
 local native = require "perigee.native"
 local slices = require "perigee.slice"
@@ -38,6 +34,17 @@ local function ended(level)
         level + 1)
 end
 
+--- The bytes as a Lua string; a copy.
+-- @function View:string
+-- @treturn string the bytes
+-- @waits no
+-- @usage
+-- agent:serve { name = "text", methods = {
+--   upper = { raw = true, function(request)
+--     return request:string():upper()
+--   end },
+-- } }
+-- print(assert(agent:proxy(agent.name, "text")):upper "abc")   --> ABC
 local function text(view)
   if view.live == 0 then ended(2) end
   if view.size > M.LONGEST then
@@ -63,6 +70,19 @@ local function too_short(view, length, offset)
     :format(length, offset, view.size), 3)
 end
 
+--- Of loans: copies a view, a slice or a string into it. What does not fit
+-- raises, and ends the call in `too_large`.
+-- @function View:write
+-- @tparam View|Slice|string source
+-- @tparam[opt=0] number offset where it goes
+-- @treturn number offset and the source's length together: what an inplace
+--   handler returns where it wrote nothing behind
+-- @waits no
+-- @usage
+-- local reply = calc:with { capacity = 64 }:copy(function(loan)
+--   return loan:write("behind", loan:write "before ")
+-- end)
+-- print(reply)                                              --> before behind
 local function write(view, source, offset)
   if not istype(view_t, view) or not view.lent then
     error("write is called as loan:write(source)", 2)

@@ -1,7 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Prepared transfers: checked and resolved once, posted again and again. Each
 -- is its own future, so that posting allocates nothing. It is not freed with
--- its last reference, but with its session or by close().
+-- its last reference, but with its session or by `Prepared:close`. Made by
+-- `Session:prepare_write`, `Session:prepare_read` and
+-- `Session:prepare_write_imm`.
+-- @classmod Prepared
 local batch = require "perigee.transfer.batch"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
@@ -38,9 +41,18 @@ local function not_posted(self, status)
   return self
 end
 
---- Starts the transfer once more; returns itself as the future of true: its
--- wait(), done() and cancel() are of this post until the next. Posting what is
--- still under way is misuse.
+--- Starts the transfer once more. Its `wait`, `done` and `cancel` (as a
+-- `Future`'s) are of this post until the next. Posting what is still under way
+-- is misuse.
+-- @function Prepared:post
+-- @treturn Prepared itself, as the future of true
+-- @errors as of `Session:write`
+-- @waits no
+-- @usage
+-- local transfer = assert(session:prepare_write {
+--   from = region:slice(0, 8), to = remote:slice(0, 8) })
+-- for _ = 1, 3 do assert(transfer:post():wait(1)) end
+-- print(transfer:done())                                       --> true
 function Prepared:post()
   local session = self.owner
   if not session.handle or not self.handle then
@@ -65,6 +77,12 @@ function Prepared:post()
 end
 
 --- Frees it; what is posted is cancelled first and freed after. Idempotent.
+-- @function Prepared:close
+-- @waits no
+-- @usage
+-- local transfer = assert(session:prepare_read {
+--   from = remote:slice(0, 8), to = region:slice(0, 8) })
+-- transfer:close()
 function Prepared:close()
   local handle, session = self.handle, self.owner
   if not handle then return end
@@ -110,19 +128,51 @@ local function prepare(session, kind, spec, immediate)
   }, Prepared)
 end
 
---- Prepares a write, read or write_imm that is posted again and again. The
--- arguments are those of session:write, read, write_imm. The transfer, or nil
--- and an error; it keeps its memory alive until close() or the session's end.
+--- Prepares a write that is posted again and again. It keeps its memory alive
+-- until its close or the session's end.
+-- @function Session:prepare_write
+-- @tparam table spec as for `Session:write`
+-- @treturn Prepared the transfer; or nil and an error
+-- @errors `range`, `denied`, `stale`, `peer_lost`, `no_memory`
+-- @waits no
+-- @usage
+-- local transfer = assert(session:prepare_write {
+--   from = region:slice(0, 64), to = remote:slice(0, 64), timeout = 1 })
+-- print(transfer:post():wait())                                --> true
 function Session:prepare_write(spec)
   local prepared, err = prepare(self, WRITE, spec, 0)
   return prepared, err
 end
 
+--- The same for `Session:read`.
+-- @function Session:prepare_read
+-- @tparam table spec as for `Session:read`
+-- @treturn Prepared the transfer; or nil and an error
+-- @errors as of `Session:prepare_write`
+-- @waits no
+-- @usage
+-- local transfer = assert(session:prepare_read {
+--   from = remote:slice(0, 64), to = region:slice(0, 64) })
+-- print(transfer:post():wait(5))                               --> true
 function Session:prepare_read(spec)
   local prepared, err = prepare(self, READ, spec, 0)
   return prepared, err
 end
 
+--- The same for `Session:write_imm`.
+-- @function Session:prepare_write_imm
+-- @tparam table spec as for `Session:write`
+-- @tparam number immediate an integer of 0 to 2^53
+-- @treturn Prepared the transfer; or nil and an error
+-- @errors as of `Session:prepare_write`
+-- @waits no
+-- @usage
+-- local block = assert(engine:alloc(4096, { name = "block", access = "w" }))
+-- local theirs = assert(near:region "block")
+-- local transfer = assert(near:prepare_write_imm({
+--   from = region:slice(0, 8), to = theirs:slice(0, 8) }, 1))
+-- transfer:post()
+-- print(far:recv_imm():wait(5))                                --> 1
 function Session:prepare_write_imm(spec, immediate)
   if not check.is_count(immediate) then
     error("an immediate is an integer of 0 to 2^53", 2)
