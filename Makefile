@@ -17,6 +17,7 @@ PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 LUADIR ?= $(PREFIX)/share/lua/5.1
 LIBDIR ?= $(PREFIX)/lib/lua/5.1
+MANDIR ?= $(PREFIX)/share/man
 DESTDIR ?=
 WERROR ?= -Werror
 V ?= 0
@@ -33,6 +34,7 @@ HEADERS := $(wildcard native/*.h native/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
 CDEF := lua/perigee/cdef.lua
 COMMAND := lua/perigee/cli/perigee
+MANPAGE := lua/perigee/cli/perigee.1
 
 FLAGS := -std=c17 -D_GNU_SOURCE -Inative -g -Wall -Wextra $(WERROR) \
          -fvisibility=hidden -fPIC -pthread -MMD -MP
@@ -104,16 +106,17 @@ all: core floors ## build the core and the floors of the benches
 
 core: build/perigee/core.so $(CDEF) ## build what install installs
 
-install: core ## install below PREFIX (BINDIR, LUADIR, LIBDIR, DESTDIR too)
+install: core ## install below PREFIX (BINDIR, LUADIR, LIBDIR, MANDIR, DESTDIR)
 	for f in $(LUA) $(CDEF); do install -D -m 644 "$$f" \
 	  "$(DESTDIR)$(LUADIR)/$${f#lua/}" || exit; done
 	install -D -m 755 build/perigee/core.so \
 	  "$(DESTDIR)$(LIBDIR)/perigee/core.so"
 	install -D -m 755 $(COMMAND) "$(DESTDIR)$(BINDIR)/perigee"
+	install -D -m 644 $(MANPAGE) "$(DESTDIR)$(MANDIR)/man1/perigee.1"
 
 uninstall: ## remove what install put there
 	rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee" \
-	  "$(DESTDIR)$(BINDIR)/perigee"
+	  "$(DESTDIR)$(BINDIR)/perigee" "$(DESTDIR)$(MANDIR)/man1/perigee.1"
 
 # What "luarocks install" takes: the rockspec and the folder that it names.
 # Packed from this checkout, so that nothing has to be fetched.

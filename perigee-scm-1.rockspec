@@ -32,6 +32,7 @@ build = {
   install_variables = {
     CC = "$(CC)", CFLAGS = "$(CFLAGS)",
     LUADIR = "$(LUADIR)", LIBDIR = "$(LIBDIR)", BINDIR = "$(BINDIR)",
+    MANDIR = "$(PREFIX)/man",           -- the rock's own folder
   },
 }
 
