@@ -220,6 +220,14 @@ SCRIPTS := .ci/deps .ci/run $(shell grep -lE '^\#!/bin/(ba)?sh' \
 lint-shell:
 	shellcheck --severity=warning $(SCRIPTS)
 
+# ---- The manual ------------------------------------------------------------
+
+.PHONY: doc
+doc: ## build the manual, from the sources, into build/doc
+	.ci/deps doc
+	luajit spec/manual/make.lua build/manual $(CURDIR)/build/doc
+	@echo "build/doc/index.html"
+
 # ---- Installing ------------------------------------------------------------
 
 ROCKS := luarocks --lua-version=5.1

@@ -1,0 +1,106 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A C header whose comments are its manual, as Markdown: "---- Name ----" is a
+-- section, a comment at a line's beginning a paragraph or more, and what is
+-- declared behind it, with the comments beside it, stays as it is written.
+local M = {}
+
+-- Names of C become code; what Markdown would take for its own is escaped.
+local function prose(line)
+  line = line:gsub("[\\*<]", { ["\\"] = "\\\\", ["*"] = "\\*",
+                               ["<"] = "&lt;" })
+  return (line:gsub("%f[%w_]([%a_][%w_]*_[%w_]+)", "`%1`"))
+end
+
+-- A comment's lines without what makes them one.
+local function content(lines)
+  local list = {}
+  for i, line in ipairs(lines) do
+    line = line:gsub("%s*%*/$", "")
+    list[#list + 1] = line:gsub(i == 1 and "^/%*%s?" or "^ %* ?", "")
+  end
+  return list
+end
+
+-- What is indented is a table or a picture, but for what goes on with a list.
+local function text(lines, out)
+  local listed, fenced = false, false
+  for _, line in ipairs(content(lines)) do
+    if line:find "^ %- " then listed = true end
+    if not line:find "^%s" then listed = false end
+    local verbatim = line:find "^ " ~= nil and not listed
+    if verbatim ~= fenced and (verbatim or line ~= "") then
+      out[#out + 1] = ""
+      fenced = verbatim
+    end
+    if line:find "^SPDX%-" then line = "" end
+    out[#out + 1] = fenced and "    " .. line or prose(line)
+  end
+  out[#out + 1] = ""
+end
+
+local function code(lines, out)
+  while lines[#lines] == "" do lines[#lines] = nil end
+  if #lines == 0 then return end
+  for _, line in ipairs(lines) do
+    for name in line:gmatch "%f[%w_](perigee_[%w_]+)%(" do
+      out[#out + 1] = ('<a name="%s"></a>'):format(name)
+    end
+  end
+  out[#out + 1] = ""
+  out[#out + 1] = "```c"
+  for _, line in ipairs(lines) do
+    out[#out + 1] = (line:gsub("^PERIGEE_API ", ""))
+  end
+  out[#out + 1] = "```"
+  out[#out + 1] = ""
+end
+
+-- Lines of what is declared; directives of the preprocessor are none.
+local function declared(line, lines)
+  if line:find "^#" or line:find "^extern " or line == "}" then return end
+  if line ~= "" or #lines > 0 then lines[#lines + 1] = line end
+end
+
+local function begins(line, with)
+  return with and line:sub(1, #with) == with
+end
+
+-- The lines of a file from behind one that begins so to before one that does.
+local function part(path, before, behind)
+  local lines, there = {}, not behind
+  for line in io.lines(path) do
+    if there and begins(line, before) then break end
+    if there then lines[#lines + 1] = line end
+    there = there or begins(line, behind)
+  end
+  return lines
+end
+
+--- The header at path as a list of lines, all of it or the part before and
+-- behind lines that begin with these texts.
+function M.markdown(path, before, behind)
+  local out, comment, lines = {}, nil, {}
+  for _, line in ipairs(part(path, before, behind)) do
+    local section = line:match "^/%* %-%-%-%- (.-) %-*%s*%*/$"
+    if section or not comment and line:find "^/%*" then
+      code(lines, out)
+      lines = {}
+    end
+    if section then
+      out[#out + 1] = "\n## " .. section .. "\n"
+    elseif comment or line:find "^/%*" then
+      comment = comment or {}
+      comment[#comment + 1] = line
+      if line:find "%*/$" then
+        text(comment, out)
+        comment = nil
+      end
+    else
+      declared(line, lines)
+    end
+  end
+  code(lines, out)
+  return out
+end
+
+return M

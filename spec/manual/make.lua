@@ -1,0 +1,135 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Builds the manual: luajit spec/manual/make.lua WORK OUT. What LDoc reads is
+-- written to the folder WORK, what it makes of that to OUT. Ends with 1 where a
+-- tool has a warning, or a link leads nowhere.
+package.path = "./?.lua;" .. package.path
+local comments = require "spec.manual.comments"
+local header = require "spec.manual.header"
+local links = require "spec.manual.links"
+
+local work, out = arg[1], arg[2]
+
+-- Texts by the name of their page.
+local TEXTS = { guide = "lua/perigee/README.md", core = "native/README.md",
+                security = "SECURITY.md", changes = "CHANGELOG.md",
+                examples = "examples/README.md" }
+-- Of headers: all of it, or what stands before a line that begins so, from
+-- behind one that begins so.
+local HEADERS = {
+  c = { "The C interface", { "native/perigee.h" } },
+  settings = {
+    "Settings of RDMA and of faults",
+    { "native/devices.h", "/* text NULL", "/* ---- What users say" },
+    { "native/transport/fault.h", "#ifndef" },
+  },
+  wire = {
+    "The wire format",
+    { "native/wire.h", "/* A frame as decoded" },
+    { "native/record.h", "/* A record as decoded" },
+    { "native/handshake.h", "#ifndef" }, { "native/seal.h", "#ifndef" },
+    { "native/ring.h", "#ifndef" },
+    { "native/transport/shm.h", "enum { SHM_SIZE_SEALS" },
+    { "native/transport/tcp.h", "/* What an offer says" },
+    { "native/transport/verbs.h", "#ifndef" }, { "native/info.h", "#ifndef" },
+  },
+}
+local COMMAND = "lua/perigee/cli/perigee.1"
+
+local function sh(format, ...)
+  local command = format:format(...)
+  if os.execute(command) ~= 0 then error(command .. " failed", 0) end
+end
+
+local function write(name, text)
+  local file = assert(io.open(work .. "/" .. name, "w"))
+  assert(file:write(text))
+  file:close()
+end
+
+local function read(path)
+  local file = assert(io.open(path))
+  local text = file:read "*a"
+  file:close()
+  return text
+end
+
+-- ---- What LDoc reads -------------------------------------------------------
+
+-- LDoc wants something behind a comment.
+local STUB = "function _() end\n\n"
+
+-- One file for each page of the reference: the page's own entry first.
+local function reference()
+  local pages = {}
+  for _, entry in ipairs(comments.entries()) do
+    local page = pages[entry.page] or { items = {} }
+    pages[entry.page] = page
+    local text = "--- " .. table.concat(entry.lines, "\n-- ") .. "\n"
+    if entry.kind == "function" then
+      page.items[#page.items + 1] = text
+    else
+      page.head = text
+    end
+  end
+  for name, page in pairs(pages) do
+    write("lua/" .. name .. ".lua", assert(page.head, "no entry of page "
+      .. name) .. STUB .. table.concat(page.items, STUB) .. STUB)
+  end
+end
+
+local function texts()
+  for name, path in pairs(TEXTS) do
+    write(name .. ".md", links.moved(read(path), path, TEXTS))
+  end
+  for name, list in pairs(HEADERS) do
+    local lines = { "# " .. list[1], "" }
+    for i = 2, #list do
+      local path, before, behind = unpack(list[i])
+      if before then lines[#lines + 1] = "\n## " .. path .. "\n" end
+      for _, line in ipairs(header.markdown(path, before, behind)) do
+        lines[#lines + 1] = line
+      end
+    end
+    write(name .. ".md", table.concat(lines, "\n") .. "\n")
+  end
+end
+
+-- ---- Running ---------------------------------------------------------------
+
+-- Adds to a list the functions that LDoc has left out.
+local function missing(list)
+  for _, entry in ipairs(comments.entries()) do
+    local page = ("%s/%s/%s.html"):format(out, entry.page == "perigee"
+      and "modules" or "classes", entry.page)
+    local place = '<a name = "%s">' -- of a module's by its name in that
+    local text = entry.kind == "function" and read(page)
+    if text and not text:find(place:format(entry.name), 1, true)
+      and not text:find(place:format(entry.name:match "%.(.*)"), 1, true) then
+      list[#list + 1] = ("%s: %s is not there"):format(page, entry.name)
+    end
+  end
+end
+
+local function main()
+  sh("rm -rf %s %s && mkdir -p %s/lua %s/examples %s", work, out, work, work,
+     out)
+  sh("cp spec/manual/config.ld %s && cp examples/*.lua %s/examples", work, work)
+  reference()
+  texts()
+  sh("mandoc -T lint -W warning %s", COMMAND)
+  sh("{ echo '# The command perigee'; mandoc -T markdown %s | "
+    .. "sed -e 's/^#/##/' -e 1d; } > %s/command.md", COMMAND, work)
+  sh("cp %s %s", COMMAND, out)
+  -- Not all that LDoc warns of makes it end with 1.
+  sh("cd %s && ldoc --fatalwarnings --dir '%s' . > said 2> warned; "
+    .. "cat warned >&2; test ! -s warned", work, out)
+  local wrong = links.wrong_pages(out)
+  missing(wrong)
+  if #wrong > 0 then error(table.concat(wrong, "\n"), 0) end
+end
+
+local fine, why = pcall(main)
+if not fine then
+  io.stderr:write("make doc: ", why, "\n")
+  os.exit(1)
+end
