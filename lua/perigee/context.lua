@@ -83,7 +83,7 @@ end
 -- end } }
 -- local work = assert(agent:proxy(agent.name, "work", { timeout = 0.02 }))
 -- print(select(2, work:long()).kind)                           --> timeout
--- perigee.sleep(0.02)
+-- repeat perigee.sleep(0.001) until seen
 -- print(seen)                                                  --> true
 function Context:cancelled()
   if not self.served then return false end
@@ -112,7 +112,7 @@ end
 -- end } }
 -- local pages = assert(agent:proxy(agent.name, "pages"))
 -- print(pages:get().length)                                    --> 4096
--- perigee.sleep(0.01)
+-- repeat perigee.sleep(0.001) until free ~= nil
 -- print(free)                                                  --> true
 function Context:sent(timeout)
   if self.served and self.worker == state.current then

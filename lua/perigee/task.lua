@@ -214,7 +214,7 @@ end
 -- @treturn function an iterator of its place in the list and the future
 -- @waits yes, in the loop
 -- @usage
--- local futures = { calc.async:slow(0.05), calc.async:add(1, 2) }
+-- local futures = { calc.async:slow(0.2), calc.async:add(1, 2) }
 -- for i, future in perigee.as_completed(futures, 5) do
 --   print(i, future:wait())                                    --> 2 3
 -- end                                                          --> 1 done

@@ -1,86 +1,250 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The manual says of every public function what it takes, gives and costs, and
--- what it shows is true: its examples are run, behind the script that its first
--- page begins with, beside the worker that is there, too.
-local cases = require "spec.support.cases"
+-- The manual says of every public function what it takes, gives and costs, of
+-- every variable of the environment and exit status what it means, and its
+-- links lead somewhere.
 local comments = require "spec.manual.comments"
+local examples = require "spec.manual.examples"
+local links = require "spec.manual.links"
 local perigee = require "perigee"
-local process = require "spec.support.process"
 
+local COMMAND = "lua/perigee/cli/perigee.1"
 local GUIDE = "lua/perigee/README.md"
 
-local entries, by_name = comments.entries(), {}
-for _, entry in ipairs(entries) do by_name[entry.name] = entry end
+local entries, by_name = examples.entries, examples.by_name
 
-local function where(entry) return entry.path .. ":" .. entry.line end
-
--- ---- Running examples ------------------------------------------------------
-
-local scripts = comments.texts(by_name.perigee, "usage")
-local worker
-
--- What an example says that it prints, a line each; false: it says nothing.
-local function promised(code)
-  local lines = {}
-  for text in code:gmatch "%-%->[ ]?([^\n]*)" do
-    lines[#lines + 1] = text:gsub("%s+$", "")
-  end
-  return table.concat(lines, "\n")
+local function read(path)
+  local file = assert(io.open(path))
+  local text = file:read "*a"
+  file:close()
+  return text
 end
 
--- What is asked for last is closed first.
-local function load(code, name)
-  local said = {}
-  local env = setmetatable({ print = function(...)
-    local words = {}
-    for i = 1, select("#", ...) do words[i] = tostring((select(i, ...))) end
-    said[#said + 1] = table.concat(words, " ")
-  end }, { __index = _G })
-  local chunk = assert(loadstring(code, name))
-  setfenv(chunk, env)
-  return chunk, said
+-- ---- What there is, and what is told of it ---------------------------------
+
+-- What programs may rely on, by class. Of what is not made yet nothing is
+-- asked.
+local CONTRACT = {
+  Agent = "close drain list lookup mesh on_session proxy read rendezvous serve "
+    .. "serve_once session sessions watch write",
+  Engine = "alloc close connect endpoint listen register stats",
+  Listener = "accept close", Region = "close slice",
+  Remote = "close slice", Slice = "close fill slice string write",
+  Session = "close ended explain prepare_read prepare_write prepare_write_imm "
+    .. "proxy read recv recv_imm region send write write_imm",
+  Kept = "close explain read region session write write_imm",
+  Prepared = "close post", Future = "cancel done wait",
+  Context = "cancelled proxy remaining sent trace", Proxy = "close with",
+}
+
+-- One of each class, and an end for all of them.
+local function objects()
+  local chunk = loadstring(examples.scripts[1] .. [[
+    local slice, far_slice = region:slice(0, 8), remote:slice(0, 8)
+    local seen
+    agent:serve { name = "context", methods = {
+      get = function() seen = perigee.context() end } }
+    assert(agent:proxy(agent.name, "context")):get()
+    return { Agent = agent, Engine = engine, Session = session, Slice = slice,
+      Listener = listener, Region = region, Remote = remote, Context = seen,
+      Proxy = calc, Future = perigee.spawn(print),
+      Kept = assert(agent:session("worker:0", { keep = true })),
+      Prepared = assert(session:prepare_write { from = slice, to = far_slice })
+    }
+  ]])
+  return chunk()
 end
 
-local function run(code, name)
-  local log, close = perigee.log, "\nreturn agent"
-  local chunk, said = load(scripts[1] .. "\ndo\n" .. code .. "\nend" .. close,
-                           "=" .. name)
-  local agent = chunk()
-  agent:close()
-  perigee.log = log
-  if code:find "%-%->" then
-    assert.equal(promised(code), table.concat(said, "\n"))
-  end
-end
-
-describe("the manual's examples", function()
-  setup(function()
-    local path = os.tmpname()
-    local file = assert(io.open(path, "w"))
-    file:write(scripts[2])
-    file:close()
-    worker = process.spawn { "luajit", path }
-    local agent = assert(perigee.agent {})
-    assert(cases.eventually(function()
-      return agent:proxy("worker:0", "store")
-    end))
-    agent:close()
-    os.remove(path)
-  end)
-
-  teardown(function() worker:close() end)
-
-  for _, entry in ipairs(entries) do
-    local usages = entry.name ~= "perigee" and comments.texts(entry, "usage")
-      or {}
-    for _, code in ipairs(usages) do
-      it("are true of " .. entry.name, function() run(code, where(entry)) end)
+-- Functions by the name that the manual gives them.
+local function functions(of)
+  local list = {}
+  for class, names in pairs(CONTRACT) do
+    for name in names:gmatch "%S+" do
+      local f = of[class][name]
+      if type(f) == "function" then list[class .. ":" .. name] = f end
     end
   end
-
-  for _, block in ipairs(comments.fenced(GUIDE)) do
-    it(("are true in the guide, line %d"):format(block.line), function()
-      run(block.code, GUIDE .. ":" .. block.line)
-    end)
+  for name, value in pairs(perigee) do
+    if type(value) == "function" then list["perigee." .. name] = value end
   end
+  list["perigee.log"] = require "perigee.log".default -- specs have their own
+  for name, value in pairs(perigee.units) do
+    list["perigee.units." .. name] = value
+  end
+  return list
+end
+
+-- Parameters that an entry tells, without the fields of tables.
+local function parameters(entry)
+  local count = 0
+  for _, tag in ipairs(entry.tags) do
+    local name = tag.name == "tparam" and tag.text:match "^%S+%s+(%S+)"
+      or tag.name == "param" and tag.text:match "^%S+"
+    if name and (name == "..." or not name:find(".", 1, true)) then
+      count = count + 1
+    end
+  end
+  return count
+end
+
+-- The options that an entry tells.
+local function options(name)
+  local told = {}
+  for _, tag in ipairs(by_name[name].tags) do
+    for option in (tag.text:match "^[^\n]*"):gmatch "options%.([%w_]+)" do
+      told[option] = true
+    end
+  end
+  return told
+end
+
+-- Options of a function, which it names where it is given another.
+local function taken(f)
+  local fine, message = pcall(f, { nonsense = true })
+  assert.is_false(fine)
+  local list = {}
+  for name in message:match "it has (.*)$":gmatch "[%w_]+" do
+    list[#list + 1] = name
+  end
+  return list
+end
+
+describe("the manual", function()
+  setup(examples.start)
+  teardown(examples.stop)
+
+  it("has an entry of each public function", function()
+    local of = objects()
+    for name, f in pairs(functions(of)) do
+      local entry = assert(by_name[name], name .. " is not in the manual")
+      local info = debug.getinfo(f, "u")
+      local wanted = info.nparams - (name:find ":" and 1 or 0)
+      if info.isvararg then
+        assert.is_true(parameters(entry) > wanted, name)
+      elseif name ~= "Proxy:with" then
+        assert.equal(wanted, parameters(entry), name)
+      end
+    end
+    of.Agent:close()
+  end)
+
+  it("tells of nothing that is not there", function()
+    local of = objects()
+    for _, entry in ipairs(entries) do
+      local class, name = entry.name:match "^(%w+):([%w_]+)$"
+      if of[class] and entry.name ~= "Proxy:method" then
+        assert.equal("function", type(of[class][name]), entry.name)
+      end
+    end
+    of.Agent:close()
+  end)
+
+  it("says of each function whether it waits, and shows it", function()
+    for _, entry in ipairs(entries) do
+      if entry.kind == "function" then
+        assert.equal(1, #comments.texts(entry, "waits"), examples.where(entry))
+        assert.equal(1, #comments.texts(entry, "usage"), examples.where(entry))
+      end
+    end
+  end)
+
+  it("tells of every option", function()
+    local of = objects()
+    local takers = {
+      ["perigee.agent"] = perigee.agent, ["perigee.engine"] = perigee.engine,
+      ["perigee.devices"] = perigee.devices,
+      ["perigee.RnrMonitor"] = perigee.RnrMonitor,
+      ["Proxy:with"] = function(o) of.Proxy:with(o) end,
+      ["Agent:session"] = function(o) of.Agent:session("a", o) end,
+      ["Engine:alloc"] = function(o) of.Engine:alloc(1, o) end,
+      ["Engine:connect"] = function(o) of.Engine:connect("unix:/a", o) end,
+      ["Engine:endpoint"] = function(o) of.Engine:endpoint(o) end,
+      ["Session:region"] = function(o) of.Session:region("a", o) end,
+      ["Session:recv_imm"] = function(o) of.Session:recv_imm(o) end,
+      ["Kept:region"] = function(o) of.Kept:region("a", o) end,
+    }
+    local CDATA = { random = true, context = true, transports = true,
+                    memories = true }   -- told together, with clock
+    for name, f in pairs(takers) do
+      local told = options(name)
+      for _, option in ipairs(taken(f)) do
+        assert.is_true(told[option] or name == "perigee.engine"
+          and CDATA[option], ("%s has option %s"):format(name, option))
+      end
+    end
+    of.Agent:close()
+  end)
+
+  it("explains each kind of error, twice", function()
+    local reference = table.concat(by_name.Error.lines, "\n")
+    local guide = read(GUIDE)
+    for _, kind in ipairs(require "perigee.errors".kinds) do
+      assert.is_truthy(reference:find("`" .. kind .. "`", 1, true), kind)
+      assert.is_truthy(guide:find("| `" .. kind .. "`", 1, true)
+        or guide:find(", `" .. kind .. "`", 1, true), kind)
+    end
+  end)
+end)
+
+-- ---- perigee(1), and links -------------------------------------------------
+
+-- All that a pattern finds in the core and the library, but for benches.
+local function found(patterns, folders)
+  local list = {}
+  local pipe = io.popen("find " .. (folders or "native lua/perigee")
+    .. " -name '*.[ch]' -o -name '*.lua' -o -name perigee | grep -v /bench/")
+  for path in pipe:lines() do
+    local file = io.open(path)
+    local text = file and file:read "*a" or "" -- nil of a folder
+    for _, pattern in ipairs(patterns) do
+      for name in (text or ""):gmatch(pattern) do list[name] = path end
+    end
+    if file then file:close() end
+  end
+  pipe:close()
+  return list
+end
+
+describe("perigee(1)", function()
+  local text = read(COMMAND)
+
+  it("has each variable of the environment that is read, and no other",
+    function()
+      local there = found { 'getenv%s*%(?"([%u_]+)"',
+                            'absolute%(world, "([%u_]+)"%)' }
+      assert.is_truthy(there.PERIGEE_SECRET and there.TMPDIR)
+      local told = {}
+      for names in text:gmatch "\n%.It Ev ([^\n]+)" do
+        for name in names:gmatch "[%u_]+" do told[name] = true end
+      end
+      for name, path in pairs(there) do
+        assert.is_true(told[name] or text:find("\n.Ev " .. name .. "\n", 1,
+          true) ~= nil, name .. ", which " .. path .. " reads")
+      end
+      for name in pairs(told) do assert.is_truthy(there[name], name) end
+    end)
+
+  it("has each exit status", function()
+    local status = text:match "\n%.Sh EXIT STATUS\n(.-)\n%.Sh"
+    local there = found({ "os%.exit%((%d+)%)", "MISUSE = (%d+)",
+                          "NO_DEVICE = (%d+)" }, "lua/perigee examples")
+    assert.is_truthy(there["2"] and there["77"])
+    for code, path in pairs(there) do
+      assert.is_truthy(status:find("\n.It " .. code .. "\n", 1, true)
+        or status:find("^%.Bl[^\n]*\n%.It " .. code .. "\n")
+        or status:find("with " .. code, 1, true), code .. " of " .. path)
+    end
+  end)
+end)
+
+describe("the texts", function()
+  it("link to what is there", function()
+    local pipe = io.popen "find . -name '*.md' -not -path './build/*'"
+    local count = 0
+    for path in pipe:lines() do
+      assert.same({}, links.wrong((path:gsub("^%./", ""))))
+      count = count + 1
+    end
+    pipe:close()
+    assert.is_true(count >= 7)
+  end)
 end)
