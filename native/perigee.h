@@ -178,6 +178,7 @@ struct perigee_options {
   const struct perigee_memory *const *memories;
 };
 
+/* Fills in all defaults; to be called before anything is set. */
 PERIGEE_API void perigee_options(struct perigee_options *options);
 /* Makes an engine; options may be NULL. The engine is the caller's until
  * perigee_engine_close. PERIGEE_INVALID: an option, or PERIGEE_FAULTS or
@@ -195,7 +196,9 @@ PERIGEE_API void perigee_engine_close(struct perigee_engine *engine);
  * for a failed perigee_engine_open (then per thread). Valid until the next
  * failing call. */
 PERIGEE_API const char *perigee_detail(const struct perigee_engine *engine);
+/* Nanoseconds of the engine's clock, monotonic. */
 PERIGEE_API int64_t perigee_now(const struct perigee_engine *engine);
+/* What names this life of the engine to its peers. */
 PERIGEE_API uint64_t perigee_epoch(const struct perigee_engine *engine);
 
 /* ---- Events ------------------------------------------------------------ */
@@ -322,6 +325,7 @@ PERIGEE_API int perigee_region_register(struct perigee_engine *engine,
                                         uint64_t length, int access,
                                         const char *kind,
                                         struct perigee_region **region);
+/* Its first byte, until the close; and its bytes, as it was made with. */
 PERIGEE_API uint8_t *perigee_region_pointer(const struct perigee_region *region);
 PERIGEE_API uint64_t perigee_region_length(const struct perigee_region *region);
 /* A fence: from the first call on peers get "stale"; PERIGEE_AGAIN while an
@@ -363,6 +367,7 @@ enum { PERIGEE_ADDRESS_MAX = 107 };
 PERIGEE_API int perigee_listen(struct perigee_engine *engine,
                                const char *address,
                                struct perigee_listener **listener);
+/* Stops listening, and frees the handle; sessions that came stay. */
 PERIGEE_API void perigee_listener_close(struct perigee_listener *listener);
 /* Whoever comes to a listener and is no peer (another secret, another version,
  * another protocol) is refused, and counted. From now on REFUSED events tell of
@@ -433,6 +438,7 @@ PERIGEE_API void perigee_endpoint_close(struct perigee_endpoint *endpoint);
 /* The session of an event, or NULL if it was freed. */
 PERIGEE_API struct perigee_session *
 perigee_session(struct perigee_engine *engine, uint32_t id);
+/* Its number, as in events; no other session of the engine ever has it. */
 PERIGEE_API uint32_t perigee_session_id(const struct perigee_session *session);
 /* Ends the session in order: own operations end in "closed", the peer's in
  * "peer_lost". Over a socket it waits, 50 ms at most, until the peer has been
@@ -476,6 +482,7 @@ struct perigee_session_info {
   const char *peer;         /* over TCP: the other end's, as a number; or "" */
   const char *reason;       /* why others were not chosen; why it ended */
 };
+/* Fills in all of info; of a session that is over, too. */
 PERIGEE_API void perigee_session_info(const struct perigee_session *session,
                                       struct perigee_session_info *info);
 
@@ -534,6 +541,7 @@ PERIGEE_API void perigee_shares(struct perigee_engine *engine,
  * the same handle while its generation is the same. */
 PERIGEE_API int perigee_lookup(struct perigee_session *session,
                                const char *name, int64_t timeout);
+/* Bytes of it, and what its owner grants (enum perigee_access). */
 PERIGEE_API uint64_t perigee_remote_length(const struct perigee_remote *remote);
 PERIGEE_API int perigee_remote_access(const struct perigee_remote *remote);
 /* The same for all handles of one region, in any session, and another for any
@@ -642,6 +650,8 @@ PERIGEE_API int perigee_call_begin(struct perigee_session *session,
 PERIGEE_API int perigee_call_commit(struct perigee_session *session,
                                     const struct perigee_message *message,
                                     uint64_t length);
+/* Gives the loan back; nothing is sent. RANGE: more was written than was lent.
+ * OK where there is no loan. */
 PERIGEE_API int perigee_call_abort(struct perigee_session *session);
 /* Of a raw request whose caller told a capacity beyond the eager limit the block
  * for its reply was taken before REQUEST was given: requests for whose replies
@@ -653,6 +663,8 @@ PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
  * written than was lent; the call is still to be answered. */
 PERIGEE_API int perigee_reply_commit(struct perigee_engine *engine, int served,
                                      uint64_t length);
+/* Gives the loan back; the call is still to be answered. RANGE: more was written
+ * than was lent. OK where there is no loan. */
 PERIGEE_API int perigee_reply_abort(struct perigee_engine *engine, int served);
 
 /* Gives a pooled block (event.landed) back. NULL is allowed. */
@@ -683,6 +695,7 @@ PERIGEE_API int perigee_folder_look(const char *path);
  * (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it, PERIGEE_SYSTEM. A dead
  * owner's leftovers are taken over. Files of held names are removed at exit. */
 PERIGEE_API int perigee_name_hold(const char *folder, const char *name);
+/* Gives a held name back, by its descriptor, which is closed. */
 PERIGEE_API void perigee_name_release(int descriptor);
 /* Removes what dead owners of names with that prefix have left in the folder, of
  * 256 that it looks at: how many. Who is taking such a name meanwhile may find it

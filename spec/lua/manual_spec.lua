@@ -174,6 +174,35 @@ describe("the manual", function()
     of.Agent:close()
   end)
 
+  it("tells the defaults of engines as they are", function()
+    local native = require "perigee.native"
+    local core, count = native.options_t(), 0
+    native.C.perigee_options(core)
+    local times = { hello_timeout = true, spin = true, dead_after = true }
+    for _, tag in ipairs(by_name["perigee.engine"].tags) do
+      local name = tag.text:match "options%.([%w_]+)"
+      local value = tonumber((loadstring("return "
+        .. (tag.modifiers:match "^%[opt=(.*)%]$" or "nil"))()))
+      if value then
+        local real = tonumber(core[name]) * (times[name] and 1e-9 or 1)
+        assert.is_true(math.abs(value - real) <= 1e-9 * real, name)
+        count = count + 1
+      end
+    end
+    assert.is_true(count >= 15)
+  end)
+
+  it("names the errors of each function that may give one", function()
+    for _, entry in ipairs(entries) do
+      local gives = table.concat(comments.texts(entry, "treturn"))
+        .. table.concat(comments.texts(entry, "return"))
+      if gives:find "nil and an error" or gives:find "^Future" then
+        assert.equal(entry.name == "perigee.spawn" and 0 or 1,
+                     #comments.texts(entry, "errors"), examples.where(entry))
+      end
+    end
+  end)
+
   it("explains each kind of error, twice", function()
     local reference = table.concat(by_name.Error.lines, "\n")
     local guide = read(GUIDE)

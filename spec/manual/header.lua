@@ -67,13 +67,36 @@ end
 
 -- The lines of a file from behind one that begins so to before one that does.
 local function part(path, before, behind)
-  local lines, there = {}, not behind
+  local lines, there, ended = {}, not behind, not before
   for line in io.lines(path) do
-    if there and begins(line, before) then break end
+    ended = ended or there and begins(line, before)
+    if ended and before then break end
     if there then lines[#lines + 1] = line end
     there = there or begins(line, behind)
   end
+  if not there or not ended then
+    error(("%s: no line begins %q"):format(path, there and before or behind), 0)
+  end
   return lines
+end
+
+--- Links to the functions that lines of Markdown declare.
+function M.index(lines)
+  local links = {}
+  for _, line in ipairs(lines) do
+    local name = line:match '^<a name="([%w_]+)"></a>$'
+    if name then links[#links + 1] = ("[%s](#%s)"):format(name, name) end
+  end
+  return table.concat(links, ", ")
+end
+
+--- The path of the one header of the core that has this name.
+function M.find(name)
+  local pipe = assert(io.popen(("find native -name '%s'"):format(name)))
+  local path, another = pipe:read "*l", pipe:read "*l"
+  pipe:close()
+  if not path or another then error("not one header is called " .. name, 0) end
+  return path
 end
 
 --- The header at path as a list of lines, all of it or the part before and

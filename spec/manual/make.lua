@@ -13,24 +13,23 @@ local work, out = arg[1], arg[2]
 local TEXTS = { guide = "lua/perigee/README.md", core = "native/README.md",
                 security = "SECURITY.md", changes = "CHANGELOG.md",
                 examples = "examples/README.md" }
--- Of headers: all of it, or what stands before a line that begins so, from
--- behind one that begins so.
+-- Of headers, which are found by their names: all of it, or what stands before
+-- a line that begins so, from behind one that begins so.
 local HEADERS = {
-  c = { "The C interface", { "native/perigee.h" } },
+  c = { "The C interface", { "perigee.h" } },
   settings = {
     "Settings of RDMA and of faults",
-    { "native/devices.h", "/* text NULL", "/* ---- What users say" },
-    { "native/transport/fault.h", "#ifndef" },
+    { "devices.h", "/* text NULL", "/* ---- What users say" },
+    { "fault.h", "#ifndef" },
   },
   wire = {
     "The wire format",
-    { "native/wire.h", "/* A frame as decoded" },
-    { "native/record.h", "/* A record as decoded" },
-    { "native/handshake.h", "#ifndef" }, { "native/seal.h", "#ifndef" },
-    { "native/ring.h", "#ifndef" },
-    { "native/transport/shm.h", "enum { SHM_SIZE_SEALS" },
-    { "native/transport/tcp.h", "/* What an offer says" },
-    { "native/transport/verbs.h", "#ifndef" }, { "native/info.h", "#ifndef" },
+    { "wire.h", "/* A frame as decoded" },
+    { "record.h", "/* A record as decoded" },
+    { "handshake.h", "#ifndef" }, { "seal.h", "#ifndef" },
+    { "ring.h", "#ifndef" }, { "shm.h", "enum { SHM_SIZE_SEALS" },
+    { "tcp.h", "/* What an offer says" }, { "verbs.h", "#ifndef" },
+    { "info.h", "#ifndef" },
   },
 }
 local COMMAND = "lua/perigee/cli/perigee.1"
@@ -84,12 +83,14 @@ local function texts()
   for name, list in pairs(HEADERS) do
     local lines = { "# " .. list[1], "" }
     for i = 2, #list do
-      local path, before, behind = unpack(list[i])
+      local file, before, behind = unpack(list[i])
+      local path = header.find(file)
       if before then lines[#lines + 1] = "\n## " .. path .. "\n" end
       for _, line in ipairs(header.markdown(path, before, behind)) do
         lines[#lines + 1] = line
       end
     end
+    if name == "c" then table.insert(lines, 3, header.index(lines)) end
     write(name .. ".md", table.concat(lines, "\n") .. "\n")
   end
 end
