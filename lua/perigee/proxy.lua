@@ -11,7 +11,7 @@
 -- What a call takes: of a typed method, Lua values: nil, booleans, numbers,
 -- strings, int64, uint64, tables of these, and at most one slice; 250 in all.
 -- Of a raw or inplace one, a string, a slice, or a writer: a function that is
--- given a `Loan`, fills it, and returns how many bytes it filled.
+-- given a loan (`View`), fills it, and returns how many bytes it filled.
 --
 -- Errors of every call: `timeout`, `cancelled`, `peer_lost`; `remote` (the
 -- handler raised; `err.traceback` is its traceback), `denied` (a landing

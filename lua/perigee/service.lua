@@ -9,8 +9,8 @@
 --
 -- * `raw = true`: the payload is bytes: the handler gets a `View` and returns a
 --   string, its own view, a slice or nothing
--- * `inplace = true`: it also gets the reply's `Loan`, and returns how many
---   bytes it filled
+-- * `inplace = true`: it also gets the reply's loan (a `View`), and returns how
+--   many bytes it filled
 -- * `capacity = n`, of inplace methods: callers who offer less than n bytes for
 --   the reply are refused in `too_large` before it runs
 -- * `idempotent = true`: may be called again when the peer was lost, within the
