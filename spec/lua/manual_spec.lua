@@ -31,7 +31,8 @@ local CONTRACT = {
   Remote = "close slice", Slice = "close fill slice string write",
   Session = "close ended explain prepare_read prepare_write prepare_write_imm "
     .. "proxy read recv recv_imm region send write write_imm",
-  Kept = "close explain read region session write write_imm",
+  Kept = "close explain prepare_read prepare_write prepare_write_imm read recv "
+    .. "recv_imm region send session write write_imm",
   Prepared = "close post", Future = "cancel done wait",
   Context = "cancelled proxy remaining sent trace", Proxy = "close with",
 }
