@@ -76,6 +76,21 @@ local function reference()
   end
 end
 
+-- Each function with the first sentence of what is said of it.
+local function functions()
+  local lines = {}
+  for _, entry in ipairs(comments.entries()) do
+    if entry.kind == "function" then
+      local text = table.concat(entry.lines, " ", 1, entry.tags[1].at - 1)
+      lines[#lines + 1] = ("| `%s` | %s |"):format(entry.name,
+        text:match "^.-[.?]%f[%s%z]" or text)
+    end
+  end
+  table.sort(lines)
+  write("functions.md", "# All functions\n\n| function | |\n|---|---|\n"
+    .. table.concat(lines, "\n") .. "\n")
+end
+
 local function texts()
   for name, path in pairs(TEXTS) do
     write(name .. ".md", links.moved(read(path), path, TEXTS))
@@ -116,6 +131,7 @@ local function main()
      out)
   sh("cp spec/manual/config.ld %s && cp examples/*.lua %s/examples", work, work)
   reference()
+  functions()
   texts()
   sh("mandoc -T lint -W warning %s", COMMAND)
   sh("{ echo '# The command perigee'; mandoc -T markdown %s | "
