@@ -106,6 +106,7 @@ end
 
 local function go_on(kept, future, timeout, begin)
   local deadline = loop.deadline(timeout)
+  loop.refresh(kept.engine)             -- the session may have ended unnoticed
   local session, err = reach(kept, timeout, future)
   if future.ended then return end
   if not session then return futures.settle(future, nil, err) end
@@ -147,12 +148,21 @@ local function later(kept, name, n, ...)
   end)
 end
 
+-- The future of an operation of session; nil if that is over, though nobody has
+-- been told. Misuse is raised at the line that called our caller.
+local function begin(session, name, ...)
+  local fine, future = pcall(session[name], session, ...)
+  if not fine then error((tostring(future):gsub("^[^:]*:%d+: ", "")), 3) end
+  return not futures.lost(future) and future
+end
+
 local function operation(name, n)
   return function(self, ...)
     if self.closed then return futures.done(nil, self:gone()) end
     local session = self.current
-    -- Tail calls: misuse is raised at the line that called us.
-    if session.handle then return session[name](session, ...) end
+    local future = session.handle and begin(session, name, ...)
+    if future then return future end
+    -- A tail call: misuse is raised at the line that called us.
     return later(self, name, n, ...)
   end
 end
@@ -324,7 +334,21 @@ end
 
 local REGION = { timeout = check.seconds }
 
---- As `Session:region`; connects again if the session was lost.
+-- Asks again where the session is lost meanwhile.
+local function look_up(kept, name, timeout)
+  local deadline = loop.deadline(timeout)
+  local session, region, err
+  repeat
+    session, err = reach(kept, loop.left(deadline))
+    if not session then return nil, err end
+    region, err = session:region(name, { timeout = loop.left(deadline) })
+    if region or err.kind ~= "peer_lost" then return region, err end
+    loop.refresh(kept.engine)           -- of the session's end
+  until session.handle
+  return nil, err
+end
+
+--- As `Session:region`; connects again if the session was, or is, lost.
 -- @function Kept:region
 -- @tparam string name the region's
 -- @tparam[opt] table options
@@ -340,11 +364,8 @@ function Kept:region(name, options)
   check.value(name, check.string, "a region's name")
   options = check.options(options, REGION, "region")
   loop.check_wait(2)
-  local deadline = loop.deadline(options.timeout or TIMEOUT)
-  local session, err = reach(self, options.timeout or TIMEOUT)
-  if not session then return nil, err end
-  local region, why = session:region(name, { timeout = loop.left(deadline) })
-  if not region then return nil, why end
+  local region, err = look_up(self, name, options.timeout or TIMEOUT)
+  if not region then return nil, err end
   local known = self.regions[name]
   if known and known.handle and known.identity == region.identity then
     return known

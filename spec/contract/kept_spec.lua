@@ -26,12 +26,18 @@ describe("a kept session", function()
     lent:slice():fill(byte)
   end
 
+  -- Of the session that there is on the owner's side.
+  local function theirs()
+    assert(cases.eventually(function()
+      return next(owner.engine.sessions)
+    end))
+    return select(2, next(owner.engine.sessions))
+  end
+
   -- As a wire that breaks: neither side lives another life.
   local function cut()
     local before = kept.current
-    assert.is_true(cases.eventually(function()
-      return next(owner.engine.sessions)
-    end) and true)
+    theirs()
     for _, session in pairs(owner.engine.sessions) do session:close() end
     ended(before)
   end
@@ -60,6 +66,17 @@ describe("a kept session", function()
     assert.equal(epoch, kept.epoch)
     assert.equal(remote, kept:region "kv")
     assert.equal("open", kept:explain().state)
+  end)
+
+  it("looks a region up again that it was at when the wire broke", function()
+    for _ = 1, 3 do
+      theirs()
+      local found = perigee.spawn(function() return kept:region "kv" end)
+      for _, session in pairs(owner.engine.sessions) do session:close() end
+      local remote = assert(found:wait(10))
+      assert(kept:read({ from = remote:slice(), to = own }):wait(10))
+      assert.equal(5, cases.byte(own))
+    end
   end)
 
   it("goes on with prepared transfers when the wire breaks", function()
@@ -104,14 +121,6 @@ describe("a kept session", function()
     assert.equal(33, session:recv_imm():wait(10))
   end)
 
-  -- Of the session that there is on the owner's side.
-  local function theirs()
-    assert(cases.eventually(function()
-      return next(owner.engine.sessions)
-    end))
-    return select(2, next(owner.engine.sessions))
-  end
-
   it("sends and receives by the session of the moment", function()
     local there = cases.alloc(owner.engine, LENGTH):slice()
     agent.engine:alloc(LENGTH, { name = "own", access = "w" })
@@ -142,6 +151,19 @@ describe("a kept session", function()
     local _, late = kept:recv(own, { timeout = 0.05 }):wait(10)
     assert.equal("timeout", late.kind)
     assert.equal("open", kept:explain().state)
+  end)
+
+  it("goes on at once when something under way was lost", function()
+    local from = assert(kept:region "kv"):slice()
+    local prepared = assert(kept:prepare_read { from = from, to = own })
+    for i = 1, 4 do
+      local lost = kept:recv_imm()
+      theirs()
+      for _, session in pairs(owner.engine.sessions) do session:close() end
+      assert.equal("peer_lost", select(2, lost:wait()).kind)
+      assert((i % 2 == 0 and prepared:post()
+              or kept:read { from = from, to = own }):wait(10))
+    end
   end)
 
   it("joins the next session once, however many transfers wait", function()

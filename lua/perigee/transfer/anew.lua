@@ -66,9 +66,10 @@ function Anew:post()
   local inner = self.inner
   if self.closed or self.kept.closed then
     self.last = no_more(self)
-  elseif inner.owner.handle then
-    self.last = inner:post()
-  else
+    return self.last
+  end
+  if inner.owner.handle then self.last = inner:post() end
+  if not inner.owner.handle or futures.lost(self.last) then
     self.last = self.kept:later("a prepared transfer", self.spec.timeout or 30,
       function(session, left) return post_in(self, session, left) end)
   end
