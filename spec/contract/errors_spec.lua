@@ -26,6 +26,8 @@ local function server(child)
     end,
     index = function() return (nil).field end,
     long = function() error(("long "):rep(100000), 0) end,
+    zero = function() error("before\0behind", 0) end,
+    coded = function() error { code = ("c"):rep(1e5), message = "coded" } end,
   }
   child.serve {
     name = "errors", version = 1,
@@ -85,6 +87,31 @@ describe("an error", function()
     assert.equal(7, err.code)
     _, err = proxy:raises("text")
     assert.is_nil(err.code)
+  end)
+
+  it("of a handler is all its text, and a code of some length", function()
+    local _, err = proxy:raises("zero")
+    assert.matches("before\\0behind", tostring(err))
+    _, err = proxy:raw("coded")
+    assert.matches("coded", tostring(err))
+    assert.matches("^ccc+$", err.code)
+    _, err = proxy:raises("long")
+    assert.is_truthy(err.message:find(("long "):rep(13000), 1, true))
+    assert.matches("traceback", err.traceback)
+  end)
+
+  it("leaves alone where a reply was to land", function()
+    local into = cases.alloc(agent.engine, 2 ^ 17):slice()
+    into:fill(7)
+    for _, how in ipairs { "text", "long" } do
+      for _, method in ipairs { "raises", "raw", "inplace" } do
+        local given = proxy:with { into = into }
+        local got, err = given[method](given, how)
+        assert.is_nil(got)
+        assert.equal("remote", err.kind)
+      end
+    end
+    assert.is_true(into:string() == ("\7"):rep(2 ^ 17))
   end)
 
   it("of any shape leaves the server serving", function()
