@@ -29,6 +29,7 @@
 
 const struct machine call_machine = {
     .name = "call",
+    .taken = MACHINE_STEPS,
     .states = {"free", "queued", "sent", "fetching", "ended", "orphaned"},
     .events = {"submit", "publish", "stop", "reply", "bulk", "fetched", "given",
                "lend", "let_go"},

@@ -12,6 +12,8 @@
 
 #include "address.h"
 #include "blocks.h"
+#include "clock.h"
+#include "errors.h"
 #include "info.h"
 #include "list.h"
 #include "machine.h"
@@ -412,16 +414,6 @@ struct perigee_engine {
   struct perigee_counters totals;
 };
 
-/* ---- engine.c ---------------------------------------------------------- */
-int fail(struct perigee_engine *engine, int status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-bool engine_alive(const struct perigee_engine *engine);
-int64_t engine_clock(struct perigee_engine *engine); /* reads, and keeps it */
-uint64_t engine_random(struct perigee_engine *engine);
-void counters_add(struct perigee_counters *to,
-                  const struct perigee_counters *from);
-struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
-
 /* A status as a peer told it: one that has a name. */
 static inline int status_of_peer(int status) {
   bool known = status <= PERIGEE_OK && status >= PERIGEE_FORKED;
@@ -518,7 +510,9 @@ int part_step(struct operation *op, int place);
 int slice_payload(struct perigee_engine *, const struct perigee_slice *,
                   struct payload *);
 /* Is there room for one more event of this poll? */
-bool engine_room(const struct perigee_engine *engine);
+static inline bool engine_room(const struct perigee_engine *engine) {
+  return engine->filled + (int)engine->ready_count < engine->room;
+}
 
 /* ---- room.c: blocks that peers look into --------------------------------- */
 /* As a lane's loan; what callers have let go of is taken back where it has to

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * engine.c - options, errors, clock and randomness, opening and closing.
+ * engine.c - options, opening and closing.
  * poll.c polls, wait.c sleeps.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,49 +90,11 @@ static const char *wrong_option(const struct perigee_options *o) {
   return NULL;
 }
 
-/* ---- Errors, clock, randomness ------------------------------------------ */
-
-static _Thread_local char open_detail[256];
-
-int fail(struct perigee_engine *engine, int status, const char *format, ...) {
-  va_list list;
-  bool told = engine && !engine->aside;
-  char *to = told ? engine->detail : open_detail;
-  size_t room = told ? sizeof engine->detail : sizeof open_detail;
-  va_start(list, format);
-  vsnprintf(to, room, format, list);
-  va_end(list);
-  return status;
-}
-
-const char *perigee_detail(const struct perigee_engine *engine) {
-  return engine ? engine->detail : open_detail;
-}
-
-bool engine_alive(const struct perigee_engine *engine) {
-  return *(volatile const uint8_t *)engine->alive != 0;
-}
-
-int64_t engine_clock(struct perigee_engine *engine) {
-  engine->now = engine->options.clock(engine->options.context);
-  return engine->now;
-}
-
-int64_t perigee_now(const struct perigee_engine *engine) {
-  return engine->options.clock(engine->options.context);
-}
+/* ---- Opening and closing ------------------------------------------------ */
 
 uint64_t perigee_epoch(const struct perigee_engine *engine) {
   return engine->epoch;
 }
-
-uint64_t engine_random(struct perigee_engine *engine) {
-  uint64_t value = 0;
-  engine->options.random(engine->options.context, &value, sizeof value);
-  return value;
-}
-
-/* ---- Opening and closing ------------------------------------------------ */
 
 static void *reserve(uint64_t length) {
   void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
@@ -347,20 +308,6 @@ void perigee_engine_close(struct perigee_engine *engine) {
   free(engine->scratch);
   vault_close(&engine->vault);
   free(engine);
-}
-
-struct perigee_session *session_by_id(struct perigee_engine *engine,
-                                      uint32_t id) {
-  struct perigee_session *s = engine->by_id[id & (engine->id_slots - 1)];
-  return s && s->id == id ? s : NULL;
-}
-
-void counters_add(struct perigee_counters *to,
-                  const struct perigee_counters *from) {
-  const uint64_t *f = (const uint64_t *)from;
-  uint64_t *t = (uint64_t *)to;
-  for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
-    t[i] += f[i];
 }
 
 static const struct perigee_counters *counters_of(struct perigee_session *s) {

@@ -7,6 +7,8 @@
 #ifndef MACHINE_H
 #define MACHINE_H
 
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "perigee.h"
@@ -16,10 +18,18 @@ enum { MACHINE_STATES = 16, MACHINE_EVENTS = 16 };
 /* In a table: the state to go to. What is not named is forbidden. */
 #define TO(state) ((state) + 1)
 
+/* In a table: how often each step was taken, in debug builds. */
+#ifdef PERIGEE_DEBUG
+#define MACHINE_STEPS ((_Atomic uint64_t[MACHINE_STATES][MACHINE_EVENTS]){{0}})
+#else
+#define MACHINE_STEPS NULL
+#endif
+
 struct machine {
   const char *name;
   const char *states[MACHINE_STATES], *events[MACHINE_EVENTS];
   uint8_t next[MACHINE_STATES][MACHINE_EVENTS]; /* TO(state), or 0 */
+  _Atomic uint64_t (*taken)[MACHINE_EVENTS];    /* MACHINE_STEPS */
 };
 
 void machine_forbidden(const struct machine *machine, uint8_t state,

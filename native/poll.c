@@ -189,10 +189,6 @@ static void drain(struct perigee_engine *engine) {
     engine->filled++;
 }
 
-bool engine_room(const struct perigee_engine *engine) {
-  return engine->filled + (int)engine->ready_count < engine->room;
-}
-
 /* Operations whose event was handed out by the poll before. */
 static void end_given(struct perigee_engine *engine) {
   struct node *n;

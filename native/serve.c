@@ -43,6 +43,7 @@
 
 const struct machine served_machine = {
     .name = "served",
+    .taken = MACHINE_STEPS,
     .states = {"free", "arrived", "stalled", "heading", "landing", "fetching",
                "serving", "waiting", "replied", "told", "gone"},
     .events = {"arrive", "stall", "pull", "pulled", "serve", "ask", "land",

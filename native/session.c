@@ -25,6 +25,7 @@
 
 const struct machine session_machine = {
     .name = "session",
+    .taken = MACHINE_STEPS,
     .states = {"none", "hello", "open", "ended"},
     .events = {"begin", "open", "back", "end"},
     .next = {
@@ -354,6 +355,12 @@ void session_poll(struct perigee_session *s) {
 }
 
 /* ---- What a session is -------------------------------------------------- */
+
+struct perigee_session *session_by_id(struct perigee_engine *engine,
+                                      uint32_t id) {
+  struct perigee_session *s = engine->by_id[id & (engine->id_slots - 1)];
+  return s && s->id == id ? s : NULL;
+}
 
 struct perigee_session *perigee_session(struct perigee_engine *engine,
                                         uint32_t id) {

@@ -190,6 +190,14 @@ static void free_prepared(struct perigee_session *s) {
     perigee_prepared_free(s->prepared);
 }
 
+void counters_add(struct perigee_counters *to,
+                  const struct perigee_counters *from) {
+  const uint64_t *f = (const uint64_t *)from;
+  uint64_t *t = (uint64_t *)to;
+  for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
+    t[i] += f[i];
+}
+
 void session_destroy(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
   struct node *n;

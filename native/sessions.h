@@ -24,6 +24,8 @@ bool session_broken(struct perigee_session *session);
 const char *lane_trouble(const struct perigee_session *session);
 bool session_open_for(struct perigee_session *session, int *status);
 struct perigee_session *session_new(struct perigee_engine *, int fd);
+/* NULL: there is none of that number any more. */
+struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
 
 /* ---- session_end.c ----------------------------------------------------- */
 void session_end(struct perigee_session *session, int status,
@@ -31,6 +33,8 @@ void session_end(struct perigee_session *session, int status,
 /* Tells the peer, of one that is open, that it will. */
 void session_part(struct perigee_session *session);
 void session_destroy(struct perigee_session *session);
+void counters_add(struct perigee_counters *to,
+                  const struct perigee_counters *from);
 void session_forsake(struct perigee_session *session);
 /* Its hello is given up, to be said anew elsewhere. */
 void session_back(struct perigee_session *session);

@@ -28,6 +28,7 @@ enum event { SUBMIT, DONE, QUEUE, PUBLISH, STOP, GIVEN };
 
 const struct machine transfer_machine = {
     .name = "transfer",
+    .taken = MACHINE_STEPS,
     .states = {"free", "moving", "queued", "ended"},
     .events = {"submit", "done", "queue", "publish", "stop", "given"},
     .next = {

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "errors.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "core.h"
+
+static _Thread_local char open_detail[256];
+
+int fail(struct perigee_engine *engine, int status, const char *format, ...) {
+  va_list list;
+  bool told = engine && !engine->aside;
+  char *to = told ? engine->detail : open_detail;
+  size_t room = told ? sizeof engine->detail : sizeof open_detail;
+  va_start(list, format);
+  vsnprintf(to, room, format, list);
+  va_end(list);
+  return status;
+}
+
+const char *perigee_detail(const struct perigee_engine *engine) {
+  return engine ? engine->detail : open_detail;
+}
