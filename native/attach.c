@@ -122,7 +122,7 @@ int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
                                        stranger->wire.bytes,
                                        stranger->wire.length));
   stranger->wire.length = 0;
-  turns_stir(s);
+  hot_stir(s);
   session_end(stranger, PERIGEE_CLOSED, "its socket is part of a session");
   return PERIGEE_OK;
 }

@@ -201,6 +201,13 @@ struct keys {
 _Static_assert(sizeof(struct keys) <= VAULT_SMALL, "a cell has room for them");
 _Static_assert(sizeof(struct seal) <= VAULT_LARGE, "and for a seal");
 
+/* What operations do by the session that they belong to, which knows them. */
+struct upward {
+  int (*tell)(struct perigee_session *, const struct frame *, const int *fds,
+              uint32_t fd_count);
+  void (*end)(struct perigee_session *, int status, const char *reason);
+};
+
 struct perigee_session {
   struct node node;      /* in engine->sessions */
   struct node stranger;  /* in engine->strangers, and whence it came; */
@@ -211,6 +218,7 @@ struct perigee_session {
   bool parked;
   int64_t used; /* when an operation last began, or moved a payload */
   struct perigee_engine *engine;
+  const struct upward *up;
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
   bool dialed, freed, hangup;

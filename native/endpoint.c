@@ -134,7 +134,7 @@ static void join(struct perigee_session *s, const struct hello *hello,
                  const struct terms *terms, const struct offer *offer) {
   s->calls = s->nonce < hello->nonce;
   session_begun(s, KNOCKS);
-  turns_enter(s); /* what came before was heard by nobody */
+  hot_enter(s); /* what came before was heard by nobody */
   if (!hello_common(s, hello) || !hello_fits(s, terms) ||
       !hello_joins(s, offer))
     return;

@@ -55,7 +55,7 @@ static void scan_some(struct operation *op) {
 static __attribute__((noinline)) int scan_long(struct operation *op) {
   if (!op->scan && !(op->scan = typed_scan_begin(op->pointer, op->length)))
     return PERIGEE_NO_MEMORY;
-  turns_use(op->session);
+  hot_use(op->session);
   scan_some(op);
   if (!typed_scan_over(op->scan))
     return 0;

@@ -94,7 +94,7 @@ static bool dead(struct perigee_session *s) {
     if (t->stirred) /* no descriptor was looked at for as long */
       t->stirred(s->lane);
     t->poll(s->lane);
-    turns_stir(s); /* to look at what came */
+    hot_stir(s); /* to look at what came */
   } else {
     socket_look(s);
   }

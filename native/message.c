@@ -54,7 +54,7 @@ int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
   s->immediates[(s->imm_first + s->imm_count++) & (s->imm_room - 1)] =
       immediate;
   s->counters.messages++;
-  turns_use(s);
+  hot_use(s);
   message_match(s);
   return PERIGEE_OK;
 }
@@ -92,9 +92,9 @@ static void give_way(struct operation *op) {
   operation_unqueue(op);
   serve_answer(op, PERIGEE_NO_MEMORY);
   if (op->state == WAITING)
-    session_end(s, PERIGEE_NO_MEMORY,
-                "its messages, which nobody receives, keep others from being "
-                "served, and it does not take the answers");
+    s->up->end(s, PERIGEE_NO_MEMORY,
+               "its messages, which nobody receives, keep others from being "
+               "served, and it does not take the answers");
 }
 
 /* Many peers together may hold the whole table by messages, and keep them as

@@ -57,7 +57,7 @@ struct operation *operation_take(struct perigee_session *session,
   op->timeout = -1;
   op->session = session;
   list_append(&session->operations, &op->all);
-  turns_use(session);
+  hot_use(session);
   engine->live++;
   return op;
 }
@@ -300,7 +300,7 @@ int part_step(struct operation *op, int place) {
   }
   engine->progress += moved;
   if (moved > 0)
-    turns_use(op->session);
+    hot_use(op->session);
   if (part && part->payload.ticket)
     engine->copying = true;
   if (n < 0)

@@ -145,5 +145,5 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
  * peer tells of any: so the session is not parked meanwhile. */
 void backlog_add(struct operation *op, enum ring ring) {
   list_append(&op->session->backlog[ring], &op->queue);
-  turns_use(op->session);
+  hot_use(op->session);
 }

@@ -165,5 +165,5 @@ void peer_ended(struct watcher *watcher, uint32_t events) {
     socket_look(s);
   if (s->state != PERIGEE_SESSION_ENDED && !s->hangup)
     session_hang_up(s);
-  turns_stir(s);
+  hot_stir(s);
 }

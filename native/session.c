@@ -77,6 +77,8 @@ static void expired(struct timer *timer) {
     hello_due(s);
 }
 
+static const struct upward upward = {.tell = session_tell, .end = session_end};
+
 struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   uint32_t id = new_id(engine);
   struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
@@ -96,6 +98,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   s->id = id;
   s->fd = fd;
   s->pidfd = -1;
+  s->up = &upward;
   s->timer.expired = expired;
   s->on_socket.ready = session_ready;
   s->on_lane.ready = lane_ready;
@@ -128,7 +131,7 @@ void session_opened(struct perigee_session *s) {
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
   secret_wipe(&s->keys->ticket); /* it was good once */
-  turns_enter(s);
+  hot_enter(s);
   proof_owns(s);
   liveness_begin(s);
   if (s->connect) {
@@ -140,49 +143,7 @@ void session_opened(struct perigee_session *s) {
   list_append(&s->engine->news, &s->news);
 }
 
-static int lane_state(const struct perigee_session *s, const char **reason) {
-  const struct perigee_transport *t = s->transport;
-  return t->broken ? t->broken(s->lane, reason) : PERIGEE_OK;
-}
-
-const char *lane_trouble(const struct perigee_session *s) {
-  bool known = s && s->lane && s->transport->trouble;
-  return known ? s->transport->trouble(s->lane) : "";
-}
-
-/* Over a broken lane nothing is begun: callers who at once try again would have
- * no end of events, and never that of the session. */
-bool session_open_for(struct perigee_session *s, int *status) {
-  bool open = s->state == PERIGEE_SESSION_OPEN, alive = engine_alive(s->engine);
-  const char *reason = "";
-  if (open && alive && !((const struct lane_head *)s->lane)->ending)
-    return true;
-  if (open && alive) /* before it is told */
-    *status = lane_state(s, &reason);
-  if (!alive)
-    *status = fail(s->engine, PERIGEE_FORKED,
-                   "this session belongs to the parent process");
-  else if (open)
-    fail(s->engine, *status, "the session is ending: %s", reason);
-  else if (s->state == PERIGEE_SESSION_ENDED)
-    *status =
-        fail(s->engine, s->status, "the session has ended: %s", s->reason);
-  else
-    *status = fail(s->engine, PERIGEE_AGAIN, "the session is not open yet");
-  return false;
-}
-
 /* ---- Polling ------------------------------------------------------------ */
-
-void session_wake(struct perigee_session *s) {
-  if (!lane_table(s->lane)->wanted(s->lane))
-    return;
-  struct frame wake = {.type = FRAME_WAKE};
-  s->counters.wakes++;
-  /* A socket that is full wakes its reader as it is; a dead one is noticed by
-   * the next look at the sockets. */
-  session_tell(s, &wake, NULL, 0);
-}
 
 /* Who has more than a newcomer leaves some of a table that own operations have
  * nearly filled. */

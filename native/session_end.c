@@ -89,7 +89,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   close_socket(s);
   peer_unwatch(s); /* the lane may still ask it */
   proof_forget(s);
-  turns_leave(s);
+  hot_leave(s);
   proof_disowns(s);
   s->connect = NULL;
   attach_end(s);

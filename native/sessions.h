@@ -15,17 +15,23 @@ void session_poll(struct perigee_session *session);
 /* Would a poll of it look at all that there may be, and does nothing wait here
  * for the peer to make room? */
 bool session_rests(const struct perigee_session *session);
-void session_wake(struct perigee_session *session);
 void session_begun(struct perigee_session *session, int64_t timer);
 void session_opened(struct perigee_session *session);
 /* Is its lane? Then the session has ended. */
 bool session_broken(struct perigee_session *session);
-/* Why there was no memory over its transport of late, or "". */
-const char *lane_trouble(const struct perigee_session *session);
-bool session_open_for(struct perigee_session *session, int *status);
 struct perigee_session *session_new(struct perigee_engine *, int fd);
 /* NULL: there is none of that number any more. */
 struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
+
+/* ---- lanes.c: for operations -------------------------------------------- */
+/* Has it broken? A status and why, or PERIGEE_OK. */
+int lane_state(const struct perigee_session *session, const char **reason);
+/* Why there was no memory over its transport of late, or "". */
+const char *lane_trouble(const struct perigee_session *session);
+/* May an operation begin? Else its status, and a sentence is kept. */
+bool session_open_for(struct perigee_session *session, int *status);
+/* Wakes the peer, if it sleeps and wants to be woken. */
+void session_wake(struct perigee_session *session);
 
 /* ---- session_end.c ----------------------------------------------------- */
 void session_end(struct perigee_session *session, int status,
@@ -41,18 +47,22 @@ void session_back(struct perigee_session *session);
 
 /* ---- turns.c ----------------------------------------------------------- */
 void turns_poll(struct perigee_engine *engine);
-void turns_enter(struct perigee_session *session);
-void turns_leave(struct perigee_session *session);
-/* It may have something to poll for: it is hot, if it was parked. */
-void turns_stir(struct perigee_session *session);
 /* The lanes of all that are not parked, which are armed already. */
 void turns_arm(struct perigee_engine *engine);
 void turns_disarm(struct perigee_engine *engine);
+
+/* ---- hot.c: the sessions that polls look at ------------------------------ */
+void hot_enter(struct perigee_session *session);
+void hot_leave(struct perigee_session *session);
+/* Its lane is armed, and there is nothing to poll for. */
+void hot_park(struct perigee_session *session);
+/* It may have something to poll for: it is hot, if it was parked. */
+void hot_stir(struct perigee_session *session);
 /* It is in use. */
-static inline void turns_use(struct perigee_session *session) {
+static inline void hot_use(struct perigee_session *session) {
   session->used = session->engine->now;
   if (session->parked)
-    turns_stir(session);
+    hot_stir(session);
 }
 
 /* ---- choice.c ---------------------------------------------------------- */

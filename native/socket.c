@@ -141,7 +141,7 @@ static void socket_ready(struct perigee_session *s) {
   int got;
   uint32_t room;
   s->engine->progress++;
-  turns_stir(s);
+  hot_stir(s);
   for (int reads = 0; reads < READS; reads++) {
     room = (uint32_t)sizeof s->wire.bytes - s->wire.length;
     got = wire_read(s->fd, &s->wire);
@@ -204,5 +204,5 @@ void lane_ready(struct watcher *watcher, uint32_t events) {
   if (!s->lane || s->state != PERIGEE_SESSION_OPEN)
     return;
   lane_table(s->lane)->stirred(s->lane);
-  turns_stir(s);
+  hot_stir(s);
 }

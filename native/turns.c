@@ -38,43 +38,6 @@
 /* ns. The first record after so long may wait for a look at the sockets. */
 static const int64_t PARK_AFTER = 20 * 1000000;
 
-void turns_enter(struct perigee_session *s) {
-  s->used = s->engine->now;
-  if (s->turn.next)
-    return;
-  list_append(&s->engine->hot, &s->turn);
-  s->engine->hot_count++;
-}
-
-/* The loop of turns_poll may stand here. */
-static void take_out(struct perigee_session *s) {
-  struct perigee_engine *engine = s->engine;
-  if (!s->turn.next)
-    return;
-  if (engine->turn == &s->turn)
-    engine->turn = s->turn.next;
-  list_remove(&s->turn);
-  engine->hot_count--;
-}
-
-void turns_leave(struct perigee_session *s) {
-  take_out(s);
-  s->engine->parked -= s->parked;
-  s->parked = false;
-}
-
-void turns_stir(struct perigee_session *s) {
-  struct perigee_engine *engine = s->engine;
-  if (!s->parked)
-    return;
-  s->parked = false;
-  engine->parked--;
-  list_append(&engine->hot, &s->turn);
-  engine->hot_count++;
-  if (!engine->armed)
-    lane_table(s->lane)->disarm(s->lane);
-}
-
 /* Is nothing of it under way that only polls bring on? */
 static bool rests(struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_OPEN || !session_rests(s))
@@ -104,9 +67,7 @@ static __attribute__((noinline, cold)) void park(struct perigee_session *s) {
   uint64_t before = engine->progress;
   session_poll(s);
   if (engine->progress == before && rests(s)) {
-    take_out(s);
-    s->parked = true;
-    engine->parked++;
+    hot_park(s);
   } else if (!engine->armed && s->state == PERIGEE_SESSION_OPEN) {
     lane_table(s->lane)->disarm(s->lane);
   }

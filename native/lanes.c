@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * lanes.c - what operations ask of the session that they belong to: may they
+ * begin, why is there no memory, and that its peer wakes up.
+ */
+#include "core.h"
+
+int lane_state(const struct perigee_session *s, const char **reason) {
+  const struct perigee_transport *t = s->transport;
+  return t->broken ? t->broken(s->lane, reason) : PERIGEE_OK;
+}
+
+const char *lane_trouble(const struct perigee_session *s) {
+  bool known = s && s->lane && s->transport->trouble;
+  return known ? s->transport->trouble(s->lane) : "";
+}
+
+/* Over a broken lane nothing is begun: callers who at once try again would have
+ * no end of events, and never that of the session. */
+bool session_open_for(struct perigee_session *s, int *status) {
+  bool open = s->state == PERIGEE_SESSION_OPEN, alive = engine_alive(s->engine);
+  const char *reason = "";
+  if (open && alive && !((const struct lane_head *)s->lane)->ending)
+    return true;
+  if (open && alive) /* before it is told */
+    *status = lane_state(s, &reason);
+  if (!alive)
+    *status = fail(s->engine, PERIGEE_FORKED,
+                   "this session belongs to the parent process");
+  else if (open)
+    fail(s->engine, *status, "the session is ending: %s", reason);
+  else if (s->state == PERIGEE_SESSION_ENDED)
+    *status =
+        fail(s->engine, s->status, "the session has ended: %s", s->reason);
+  else
+    *status = fail(s->engine, PERIGEE_AGAIN, "the session is not open yet");
+  return false;
+}
+
+void session_wake(struct perigee_session *s) {
+  if (!lane_table(s->lane)->wanted(s->lane))
+    return;
+  struct frame wake = {.type = FRAME_WAKE};
+  s->counters.wakes++;
+  /* A socket that is full wakes its reader as it is; a dead one is noticed by
+   * the next look at the sockets. */
+  s->up->tell(s, &wake, NULL, 0);
+}
