@@ -24,7 +24,7 @@
 
 #include "call.h"
 #include "loan.h"
-#include "progress.h"
+#include "lock.h"
 #include "typed.h"
 
 const struct machine call_machine = {

@@ -5,7 +5,7 @@
  * Ownership. The engine owns all; a session owns its lane, its descriptors
  * and its remotes; an operation belongs to the engine's table and hangs on
  * its session's list from submission until it is free. A part belongs to its
- * operation. Nothing here is touched by two threads at once (progress.h).
+ * operation. Nothing here is touched by two threads at once (lock.h).
  */
 #ifndef CORE_H
 #define CORE_H
@@ -349,7 +349,8 @@ enum { OPERATIONS_LOW = 1024, POOL_LOW = 1 << 20 };
 
 struct perigee_engine {
   const uint8_t *alive;    /* a page that a child process finds wiped */
-  struct progress *thread; /* its own (progress.h); NULL: none */
+  struct progress *thread; /* its own (progress.h); NULL: none, and no lock */
+  struct lock *lock;       /* (lock.h) */
   struct perigee_options options;
   struct perigee_event *out; /* of the poll under way */
   int room, filled;
@@ -367,6 +368,7 @@ struct perigee_engine {
   uint64_t progress; /* anything at all that happened, counted */
   struct node ready; /* operations with an event */
   uint32_t ready_count;
+  struct node late;    /* operations that the program may still look into */
   struct node given;   /* those whose event was given: over at next poll */
   struct node moving;  /* to be stepped at each poll */
   struct node lenders; /* sessions with replies that lie (room.c) */
@@ -584,6 +586,11 @@ void serve_lost(struct operation *op);
 /* Answers a READ, WRITE or SEND, or refuses any. */
 void serve_answer(struct operation *op, int status);
 int serve_fetch(struct operation *op, const struct payload *into);
+/* With a thread: of a call that the program was shown, and may still look into.
+ * keeps: then it is free later, and late is that. */
+bool served_shown(const struct operation *op);
+bool served_keeps(struct operation *op);
+void served_late(struct perigee_engine *engine);
 /* Is it a call that the program still has to answer? */
 bool serve_survives(const struct operation *op);
 void serve_abort(struct operation *op, int status); /* a SEND under way */

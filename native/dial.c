@@ -17,7 +17,7 @@
 
 #include "address.h"
 #include "core.h"
-#include "progress.h"
+#include "lock.h"
 #include "resolve.h"
 
 static const int64_t PATIENCE = 1000000000, PAUSE = 1000000; /* ns */

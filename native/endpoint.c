@@ -28,7 +28,7 @@
 #include <stdlib.h>
 
 #include "core.h"
-#include "progress.h"
+#include "lock.h"
 
 static const int64_t KNOCKS = 20 * 1000000, NUDGES = 500 * 1000000; /* ns */
 

@@ -112,11 +112,12 @@ static uint64_t pool_bytes(const struct perigee_engine *engine) {
 
 static void open_lists(struct perigee_engine *engine) {
   struct node *lists[] = {
-      &engine->ready,     &engine->given,     &engine->moving,
-      &engine->lenders,   &engine->fresh,     &engine->sessions,
-      &engine->hot,       &engine->listeners, &engine->dead,
-      &engine->news,      &engine->losses,    &engine->free,
-      &engine->endpoints, &engine->granted,   &engine->ebb.keepers};
+      &engine->ready,      &engine->given,     &engine->moving,
+      &engine->lenders,    &engine->fresh,     &engine->late,
+      &engine->sessions,   &engine->hot,       &engine->listeners,
+      &engine->dead,       &engine->news,      &engine->losses,
+      &engine->free,       &engine->endpoints, &engine->granted,
+      &engine->ebb.keepers};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }

@@ -2,7 +2,7 @@
  *
  * landing.c - bringing a slice to the place that its receiver named.
  */
-#include "progress.h"
+#include "lock.h"
 #include "served.h"
 
 /* ---- Landing ------------------------------------------------------------ */

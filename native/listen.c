@@ -19,7 +19,7 @@
 #include "address.h"
 #include "adopted.h"
 #include "core.h"
-#include "progress.h"
+#include "lock.h"
 
 /* BACKLOG: what the system allows. ACCEPTS: of one listener, before others have
  * their turn. RESERVE: descriptors that strangers leave to peers, or an eighth

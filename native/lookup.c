@@ -11,7 +11,7 @@
 
 #include "adopted.h"
 #include "core.h"
-#include "progress.h"
+#include "lock.h"
 
 /* ---- Asking ------------------------------------------------------------- */
 

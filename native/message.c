@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "progress.h"
+#include "lock.h"
 #include "served.h"
 
 enum { IMMEDIATES = 1 << 16, SWEPT_AT_ONCE = 64 };

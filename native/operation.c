@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "progress.h"
+#include "lock.h"
 
 /* Peers find a sixteenth of the table free, however busy this side is. */
 static bool own_room(const struct perigee_engine *engine) {
@@ -155,7 +155,7 @@ void operation_free(struct operation *op) {
   operation_unhold(op);
   operation_unqueue(op);
   list_remove(&op->all);
-  bool kept = UNLIKELY(engine->thread != NULL) && progress_keeps(op);
+  bool kept = UNLIKELY(engine->thread != NULL) && served_keeps(op);
   if (op->block) {
     incoming_scan_end(op);
     if (!kept)

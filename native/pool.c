@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "progress.h"
+#include "lock.h"
 
 enum { POOL_KEEP = 64 << 20 };
 

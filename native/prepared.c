@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "progress.h"
+#include "lock.h"
 #include "transfer.h"
 
 static void simplify(struct perigee_prepared *p) {

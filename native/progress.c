@@ -32,7 +32,7 @@
  *   heads in rings     are copied out by engines with a thread, so that rings
  *                      can be read on and their room given back meanwhile
  *   scratch            is the program's polls'; the thread uses pooled blocks
- *   pooled blocks      of calls that were answered are kept (`late`)
+ *   pooled blocks      of calls that were answered are kept (engine->late)
  *   operations given,  are freed by the program's polls; the thread buries
  *   sessions freed     strangers only, of whom the program never heard
  *   detail             of what goes wrong in the thread is the thread's
@@ -67,18 +67,14 @@ struct progress {
   struct perigee_engine *engine;
   pthread_t thread;
   bool started;
-  pthread_mutex_t lock; /* of the engine, and of what follows */
+  struct lock lock; /* of the engine, and of what follows */
   bool ending;
-  bool polling;   /* the program, which ends what it was shown */
-  bool waiting;   /* the program, in perigee_wait */
-  bool asleep;    /* the thread, for longer than a moment */
-  bool promised;  /* the program sleeps by its descriptor, */
-  bool told;      /* which has become readable */
-  uint64_t polls; /* of the program, when the thread last looked */
-  struct node late;
-  int wake;           /* readable: the thread should look */
-  int news, outer;    /* the program's descriptor: of `news`, and all others */
-  atomic_bool wanted; /* the program waits for the lock */
+  bool asleep;     /* the thread, for longer than a moment */
+  bool promised;   /* the program sleeps by its descriptor, */
+  bool told;       /* which has become readable */
+  uint64_t polls;  /* of the program, when the thread last looked */
+  int wake;        /* readable: the thread should look */
+  int news, outer; /* the program's descriptor: of `news`, and all others */
 };
 
 /* ---- All of them, for forks ---------------------------------------------- */
@@ -87,23 +83,15 @@ static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct node all = {&all, &all};
 
-static void take(struct progress *p) {
-  if (pthread_mutex_trylock(&p->lock) == 0)
-    return;
-  atomic_store(&p->wanted, true);
-  pthread_mutex_lock(&p->lock);
-  atomic_store(&p->wanted, false);
-}
-
 static void before_fork(void) {
   pthread_mutex_lock(&all_lock);
   for (struct node *n = all.next; n != &all; n = n->next)
-    take(CONTAINER(n, struct progress, node));
+    lock_wait(&CONTAINER(n, struct progress, node)->lock);
 }
 
 static void after_fork(void) {
   for (struct node *n = all.next; n != &all; n = n->next)
-    pthread_mutex_unlock(&CONTAINER(n, struct progress, node)->lock);
+    pthread_mutex_unlock(&CONTAINER(n, struct progress, node)->lock.mutex);
   pthread_mutex_unlock(&all_lock);
 }
 
@@ -130,57 +118,36 @@ static void stir(struct progress *p) {
 
 /* What it was shown is over. */
 static void polled(struct progress *p) {
-  struct node *n;
   eventfd_t count;
   p->promised = false;
   if (p->told)
     eventfd_read(p->news, &count);
   p->told = false;
-  while ((n = list_pop(&p->late))) {
-    struct operation *op = CONTAINER(n, struct operation, queue);
-    served_unlend(op);
-    pool_give(p->engine, op->block);
-    operation_spare(op);
-  }
+  served_late(p->engine);
 }
 
-bool progress_take(struct perigee_engine *engine, enum entry entry) {
-  struct progress *p = engine->thread;
-  if (!engine_alive(engine)) {
-    engine->shared = false;
-    return false;
-  }
-  take(p);
-  if (!engine->aside) /* the program reads it without the lock */
-    engine->shared = false;
-  if (entry != ENTRY_LOOK && !p->waiting)
+static void entered(struct lock *lock, enum entry entry) {
+  struct progress *p = CONTAINER(lock, struct progress, lock);
+  if (entry != ENTRY_LOOK && !lock->waiting)
     stir(p);
-  p->polling = entry == ENTRY_POLL;
-  if (p->polling)
+  if (entry == ENTRY_POLL)
     polled(p);
-  return true;
-}
-
-void progress_give(struct perigee_engine *engine) {
-  if (!engine->aside)
-    engine->shared = true;
-  pthread_mutex_unlock(&engine->thread->lock);
 }
 
 void progress_wait(struct perigee_engine *engine) {
-  if (!progress_take(engine, ENTRY_POLL))
+  if (!lock_take(engine, ENTRY_POLL))
     return;
-  engine->thread->waiting = true;
-  progress_give(engine);
+  engine->lock->waiting = true;
+  lock_give(engine);
 }
 
 void progress_back(struct perigee_engine *engine) {
   if (!engine_alive(engine))
     return;
-  take(engine->thread);
-  engine->thread->waiting = false;
+  lock_wait(engine->lock);
+  engine->lock->waiting = false;
   stir(engine->thread);
-  progress_give(engine);
+  lock_give(engine);
 }
 
 void progress_promise(struct perigee_engine *engine) {
@@ -189,19 +156,6 @@ void progress_promise(struct perigee_engine *engine) {
 
 int progress_fd(const struct perigee_engine *engine) {
   return engine->thread->outer;
-}
-
-bool progress_shown(const struct operation *op) {
-  const struct progress *p = op->engine->thread;
-  bool over = !p || p->waiting || p->polling || op->engine->aside;
-  return !over && op->kind == OP_SERVED;
-}
-
-bool progress_keeps(struct operation *op) {
-  if (!progress_shown(op) || (!op->block && !op->head_lent))
-    return false;
-  list_append(&op->engine->thread->late, &op->queue);
-  return true;
 }
 
 /* ---- The thread's side ---------------------------------------------------- */
@@ -232,7 +186,7 @@ static enum state look(struct progress *p, int64_t *nap) {
   *nap = GRACE;
   if (p->ending)
     return OVER;
-  if (p->waiting) {
+  if (p->lock.waiting) {
     *nap = -1;
     return RESTING;
   }
@@ -250,12 +204,13 @@ static enum state look(struct progress *p, int64_t *nap) {
 
 static enum state turn(struct progress *p, int64_t *nap) {
   *nap = GRACE;
-  if (atomic_load(&p->wanted) || pthread_mutex_trylock(&p->lock) != 0)
+  if (atomic_load(&p->lock.wanted) ||
+      pthread_mutex_trylock(&p->lock.mutex) != 0)
     return ASIDE;
   p->asleep = false; /* or its own steps would wake it from its next sleep */
   enum state state = look(p, nap);
   p->asleep = state == RESTING || state == ARMED;
-  pthread_mutex_unlock(&p->lock);
+  pthread_mutex_unlock(&p->lock.mutex);
   return state;
 }
 
@@ -280,16 +235,6 @@ static void *run(void *context) {
 }
 
 /* ---- Opening and closing -------------------------------------------------- */
-
-static int open_lock(struct progress *p) {
-  pthread_mutexattr_t recursive;
-  if (pthread_mutexattr_init(&recursive) != 0)
-    return PERIGEE_NO_MEMORY;
-  pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-  int error = pthread_mutex_init(&p->lock, &recursive);
-  pthread_mutexattr_destroy(&recursive);
-  return error == 0 ? PERIGEE_OK : PERIGEE_NO_MEMORY;
-}
 
 static bool open_descriptors(struct progress *p) {
   struct epoll_event e = {.events = EPOLLIN};
@@ -321,6 +266,7 @@ static void drop(struct progress *p) {
     if (fds[i] >= 0)
       close(fds[i]);
   p->engine->thread = NULL;
+  p->engine->lock = NULL;
   p->engine->shared = false;
   free(p);
 }
@@ -332,13 +278,14 @@ int progress_open(struct perigee_engine *engine) {
   p->engine = engine;
   p->wake = p->news = p->outer = -1;
   p->polls = UINT64_MAX; /* the program's turn is first */
-  list_open(&p->late);
-  int status = open_lock(p);
+  p->lock.entered = entered;
+  int status = lock_open(&p->lock);
   if (status < 0) {
     free(p);
     return status;
   }
   engine->thread = p;
+  engine->lock = &p->lock;
   engine->shared = true;
   status = open_descriptors(p) ? PERIGEE_OK : PERIGEE_SYSTEM;
   if (status == PERIGEE_OK) {
@@ -354,16 +301,16 @@ int progress_open(struct perigee_engine *engine) {
 }
 
 static void end(struct progress *p) {
-  take(p);
+  lock_wait(&p->lock);
   p->ending = true;
-  pthread_mutex_unlock(&p->lock);
+  pthread_mutex_unlock(&p->lock.mutex);
   eventfd_write(p->wake, 1);
   if (p->started)
     pthread_join(p->thread, NULL);
   pthread_mutex_lock(&all_lock);
   list_remove(&p->node);
   pthread_mutex_unlock(&all_lock);
-  pthread_mutex_destroy(&p->lock);
+  pthread_mutex_destroy(&p->lock.mutex);
 }
 
 void progress_close(struct perigee_engine *engine) {

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "progress.h"
+#include "lock.h"
 
 static void due(struct perigee_engine *engine) {
   engine->refusals.due = true;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core.h"
-#include "progress.h"
+#include "lock.h"
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 

@@ -10,7 +10,7 @@
 
 #include "failure.h"
 #include "loan.h"
-#include "progress.h"
+#include "lock.h"
 #include "served.h"
 #include "typed.h"
 

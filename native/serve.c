@@ -38,7 +38,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "progress.h"
+#include "lock.h"
 #include "served.h"
 
 const struct machine served_machine = {
@@ -106,7 +106,7 @@ static bool settle(struct operation *op) {
     operation_move(op);
     return false;
   }
-  if (!op->head_lent || !progress_shown(op))
+  if (!op->head_lent || !served_shown(op))
     served_unlend(op);
   if (UNLIKELY(op->reserved > 0))
     room_give(op);
@@ -128,7 +128,7 @@ void served_let_on(struct operation *op) {
 /* With a thread a block may have stayed for who might still look into it. */
 static void gone(struct operation *op) {
   served_let_on(op);
-  if (UNLIKELY(op->head_lent) && !progress_shown(op))
+  if (UNLIKELY(op->head_lent) && !served_shown(op))
     served_unlend(op);
   operation_free(op);
 }
@@ -148,6 +148,29 @@ void served_tell(struct operation *op) {
   } else {
     step(op, GIVEN);
     gone(op);
+  }
+}
+
+bool served_shown(const struct operation *op) {
+  const struct lock *lock = op->engine->lock;
+  bool over = !lock || lock->waiting || lock->polling || op->engine->aside;
+  return !over && op->kind == OP_SERVED;
+}
+
+bool served_keeps(struct operation *op) {
+  if (!served_shown(op) || (!op->block && !op->head_lent))
+    return false;
+  list_append(&op->engine->late, &op->queue);
+  return true;
+}
+
+void served_late(struct perigee_engine *engine) {
+  struct node *n;
+  while ((n = list_pop(&engine->late))) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    served_unlend(op);
+    pool_give(engine, op->block);
+    operation_spare(op);
   }
 }
 

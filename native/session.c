@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "neighbour.h"
-#include "progress.h"
+#include "lock.h"
 
 const struct machine session_machine = {
     .name = "session",

@@ -11,7 +11,7 @@
 #include "adopted.h"
 #include "loan.h"
 #include "neighbour.h"
-#include "progress.h"
+#include "lock.h"
 
 /* What was said goes first. */
 static void close_socket(struct perigee_session *s) {

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "progress.h"
+#include "lock.h"
 
 /* ---- Quotas ------------------------------------------------------------- */
 

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "progress.h"
+#include "lock.h"
 #include "transfer.h"
 
 enum state { FREE, MOVING, QUEUED, ENDED };
