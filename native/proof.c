@@ -258,9 +258,8 @@ void proof_text(const struct perigee_session *s, char text[REASON]) {
              "the same user, as the kernel tells; encryption is off for shared "
              "memory and all else on one host");
   else
-    snprintf(text, REASON, "%s, %s%s%s", who_it_is(s), cover_of(s),
-             why_covered(s),
-             s->engine->vault.refused
-                 ? ", keys in memory that could not be locked"
-                 : "");
+    snprintf(
+        text, REASON, "%s, %s%s%s", who_it_is(s), cover_of(s), why_covered(s),
+        s->engine->vault.refused ? ", keys in memory that could not be locked"
+                                 : "");
 }
