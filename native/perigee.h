@@ -466,7 +466,8 @@ struct perigee_session_info {
   uint32_t dialed;          /* 1: by this side */
   uint32_t tcp;             /* 1: over TCP, where both sides prove who they are */
   uint32_t same_host;       /* 1: the peer has shown to be on this host */
-  uint32_t authenticated;   /* 1: over TCP, and it proved to have the secret */
+  uint32_t authenticated;   /* 1: over TCP, and it proved to have the secret, or
+                               to be who was met at a path of this host */
   uint32_t encrypted;       /* 1: what the transport carries is sealed, */
   uint32_t aes;             /* 1: with AES-256-GCM; 0: ChaCha20-Poly1305 */
   uint32_t intact;          /* 1: nobody can change what is carried unseen: it is

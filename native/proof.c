@@ -240,8 +240,15 @@ static const char *why_covered(const struct perigee_session *s) {
   return ours ? " (asked for here)" : " (asked for by the peer)";
 }
 
+/* Over TCP: how is it known who the peer is? Tickets are given at a path. */
+static const char *who_it_is(const struct perigee_session *s) {
+  if (s->ticket)
+    return "the same user, as the kernel told at the path that was dialed";
+  return s->engine->secret->set ? "both sides proved the secret"
+                                : "not authenticated (there is no secret)";
+}
+
 void proof_text(const struct perigee_session *s, char text[REASON]) {
-  bool known = s->ticket || s->engine->secret->set;
   if (s->alone)
     snprintf(text, REASON,
              "the peer is who had the endpoint's information, "
@@ -251,11 +258,8 @@ void proof_text(const struct perigee_session *s, char text[REASON]) {
              "the same user, as the kernel tells; encryption is off for shared "
              "memory and all else on one host");
   else
-    snprintf(text, REASON, "%s, %s%s%s",
-             known ? "both sides proved the secret"
-                   : "not authenticated (there is no secret)",
-             cover_of(s), why_covered(s),
-             s->engine->vault.refused
-                 ? ", keys in memory that could not be locked"
-                 : "");
+    snprintf(
+        text, REASON, "%s, %s%s%s", who_it_is(s), cover_of(s), why_covered(s),
+        s->engine->vault.refused ? ", keys in memory that could not be locked"
+                                 : "");
 }

@@ -14,7 +14,8 @@
  *
  * A head is its bytes, padded to 8, or a source (40 bytes) if HEAD_BULK.
  * A slice is u64 length and its bytes, or a source if SLICE_BULK.
- * Extensions are skipped; a flag that is not known is refused.
+ * Extensions are skipped; a flag that is not known is refused. The head of a
+ * reply with a status is a text (failure.h), and no slice comes with it.
  */
 #ifndef PERIGEE_RECORD_H
 #define PERIGEE_RECORD_H

@@ -25,7 +25,7 @@ local HEADERS = {
   wire = {
     "The wire format",
     { "wire.h", "/* A frame as decoded" },
-    { "record.h", "/* A record as decoded" },
+    { "record.h", "/* A record as decoded" }, { "failure.h", "#ifndef" },
     { "handshake.h", "#ifndef" }, { "seal.h", "#ifndef" },
     { "ring.h", "#ifndef" }, { "shm.h", "enum { SHM_SIZE_SEALS" },
     { "tcp.h", "/* What an offer says" }, { "verbs.h", "#ifndef" },
