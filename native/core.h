@@ -18,6 +18,7 @@
 #include "perigee.h"
 #include "region.h"
 #include "shares.h"
+#include "spin.h"
 #include "strangers.h"
 #include "timers.h"
 #include "transport/fault.h"
@@ -328,6 +329,7 @@ struct perigee_engine {
   bool moved;      /* payload, since the clock was read: time has passed */
   bool more_ready; /* than the last look at the sockets took note of */
   uint32_t idle;   /* polls since the clock was read */
+  struct spin spin;
   int64_t now, sockets_at;
   uint64_t budget;   /* bytes that this poll may still copy */
   uint64_t asked;    /* by requests that it has read: of long replies */

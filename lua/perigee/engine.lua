@@ -33,7 +33,7 @@ local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
                  "mapped", "descriptors", "untaken" }
 local TIMES = { "hello_timeout", "spin", "dead_after" }
 local TEXTS = { "secret", "scope" }
-local FLAGS = { "pull", "insecure" }
+local FLAGS = { "pull", "insecure", "spin_always" }
 local GIVEN = { "clock", "random", "context", "transports", "memories" }
 
 -- As enum perigee_encrypt has them.
@@ -102,13 +102,17 @@ end
 -- theirs, no regular file, or too short or long). options are limits with good
 -- defaults: operations and serving (in flight at once), sessions, regions,
 -- hellos; ring, eager, message, typed, pool in bytes;
--- hello_timeout and spin in seconds; pull (false: never read a peer's memory by
--- process_vm_readv); rdma (which NICs and how: perigee.rdma; a table or a text
--- like "nics=mlx5_0,mlx5_1 qps=2"); faults (to try a program in bad weather, as
--- PERIGEE_FAULTS: a text like "drop=0.01 delay=5ms", of seed, drop, delay,
--- duplicate, truncate, reorder and cut); progress ("thread": for programs that
--- compute for long, a thread of the engine's own serves reads, writes, messages
--- and heartbeats meanwhile, and never runs Lua; default "poll", the loop does).
+-- hello_timeout in seconds; spin (the longest time in seconds that a wait polls
+-- before it sleeps, default 50e-6: it polls as long as that has paid lately,
+-- and gives its core up to whoever wants it); spin_always (true: always that
+-- long, and keeps the core, for a process that has one of its own); pull
+-- (false: never read a peer's memory by process_vm_readv); rdma (which NICs and
+-- how: perigee.rdma; a table or a text like "nics=mlx5_0,mlx5_1 qps=2"); faults
+-- (to try a program in bad weather, as PERIGEE_FAULTS: a text like "drop=0.01
+-- delay=5ms", of seed, drop, delay, duplicate, truncate, reorder and cut);
+-- progress ("thread": for programs that compute for long, a thread of the
+-- engine's own serves reads, writes, messages and heartbeats meanwhile, and
+-- never runs Lua; default "poll", the loop does).
 --
 -- Of what peers make it hold (operations, sessions and pool, and these) each
 -- has a share (native/shares.h): mapped (bytes of address space for
