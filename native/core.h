@@ -329,7 +329,6 @@ struct perigee_engine {
   bool moved;      /* payload, since the clock was read: time has passed */
   bool more_ready; /* than the last look at the sockets took note of */
   uint32_t idle;   /* polls since the clock was read */
-  struct spin spin;
   int64_t now, sockets_at;
   uint64_t budget;   /* bytes that this poll may still copy */
   uint64_t asked;    /* by requests that it has read: of long replies */
@@ -385,6 +384,7 @@ struct perigee_engine {
   uint32_t hellos;       /* of strangers, under way */
   struct strangers strangers;
   int64_t worked_at; /* when a session had work last */
+  struct spin spin;
   char detail[512];
   struct perigee_counters counters; /* its own, and of sessions that ended */
   struct perigee_counters totals;

@@ -26,11 +26,6 @@ int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress) {
   return spin->limit;
 }
 
-void spin_paid(struct spin *spin) {
-  spin->limit = spin->most;
-  spin->pause = 0;
-}
-
 static int64_t longer(int64_t pause, int64_t least) {
   int64_t next = pause < least ? least : 2 * pause;
   return next < PAUSE ? next : PAUSE;

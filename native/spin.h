@@ -65,8 +65,11 @@ void spin_open(struct spin *spin, int64_t most, bool always);
 /* A wait begins, when so much has happened in all: for how long may it poll? Not
  * at all if the one before did, in vain, and nothing has happened since. */
 int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress);
-/* It found something after more than a moment, */
-void spin_paid(struct spin *spin);
+/* It found something that was not there yet, */
+static inline void spin_paid(struct spin *spin) {
+  spin->limit = spin->most;
+  spin->pause = 0;
+}
 /* or nothing within its limit, */
 void spin_vain(struct spin *spin, int64_t now, uint64_t progress);
 /* and was woken so long after it had begun. */

@@ -67,12 +67,13 @@ static bool found(struct perigee_engine *engine) {
 struct spinning {
   int64_t most; /* ns, as its caller says */
   int64_t begun, limit;
-  bool looked; /* at the clock: these two are known */
+  bool timed;  /* these two are known */
   bool cut;    /* the caller's time is shorter than what was learned */
+  bool looked; /* at the clock: it has polled for longer than a moment */
 };
 
 static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
-  s->looked = true;
+  s->timed = true;
   s->begun = engine->now;
   s->limit = spin_begin(&engine->spin, engine->now, engine->progress);
   s->cut = s->most < s->limit;
@@ -80,14 +81,19 @@ static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
     s->limit = s->most;
 }
 
-static void end_spin(struct perigee_engine *engine, const struct spinning *s,
-                     bool paid) {
-  if (!s->looked || s->limit == 0)
+static inline void end_spin(struct perigee_engine *engine,
+                            const struct spinning *s) {
+  if (!s->timed || s->limit == 0)
+    return;
+  engine->counters.spins += s->looked;
+  spin_paid(&engine->spin);
+}
+
+static void give_up(struct perigee_engine *engine, const struct spinning *s) {
+  if (s->limit == 0)
     return;
   engine->counters.spins++;
-  if (paid)
-    spin_paid(&engine->spin);
-  else if (!s->cut)
+  if (!s->cut)
     spin_vain(&engine->spin, engine->now, engine->progress);
 }
 
@@ -105,10 +111,11 @@ static __attribute__((noinline)) bool look(struct perigee_engine *engine,
                                            struct spinning *s) {
   if (engine->idle != 0)
     engine_clock(engine);
-  if (!s->looked)
+  if (!s->timed)
     begin_spin(engine, s);
+  s->looked = true;
   if (engine->now - s->begun >= s->limit) {
-    end_spin(engine, s, false);
+    give_up(engine, s);
     return false;
   }
   yield(engine);
@@ -141,7 +148,7 @@ int perigee_await(struct perigee_engine *engine, int operation,
   struct spinning spinning = {.most = spin};
   for (;;) {
     if (engine_poll(engine, event, 1, false) == 1) {
-      end_spin(engine, &spinning, true);
+      end_spin(engine, &spinning);
       if (event->operation == operation && event->kind >= PERIGEE_EVENT_REPLY)
         return 1;
       engine->stash = *event;
@@ -168,7 +175,7 @@ static bool spin(struct perigee_engine *const *engines, int count,
       if (found(engines[i])) {
         engines[i]->lone = waited;
         if (waited)
-          end_spin(engines[0], s, true);
+          end_spin(engines[0], s);
         return true;
       }
     waited = true;
