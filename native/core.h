@@ -20,6 +20,7 @@
 #include "perigee.h"
 #include "region.h"
 #include "shares.h"
+#include "spin.h"
 #include "strangers.h"
 #include "timers.h"
 #include "transport/fault.h"
@@ -419,6 +420,7 @@ struct perigee_engine {
   uint32_t hellos;       /* of strangers, under way */
   struct strangers strangers;
   int64_t worked_at; /* when a session had work last */
+  struct spin spin;
   char detail[512];
   struct perigee_counters counters; /* its own, and of sessions that ended */
   struct perigee_counters totals;

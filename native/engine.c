@@ -217,6 +217,7 @@ int perigee_engine_open(const struct perigee_options *given,
   if (!engine)
     return fail(NULL, PERIGEE_NO_MEMORY, "no memory for an engine");
   engine->options = given ? *given : options;
+  spin_open(&engine->spin, engine->options.spin, engine->options.spin_always);
   engine->epoll = engine->spare_fd = -1;
   open_lists(engine);
   strangers_open(&engine->strangers);

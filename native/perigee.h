@@ -134,8 +134,9 @@ struct perigee_options {
   uint64_t untaken;         /* while a session has left so many bytes of replies
                                lie, or all of a peer four times as many, its
                                requests wait: 32 MiB */
-  int64_t spin;             /* perigee_wait polls this long before it sleeps:
-                               50 us */
+  int64_t spin;             /* ns. The longest time that a wait polls before it
+                               sleeps; how long is learned from how waits ended
+                               (native/spin.h): 50 us. 0: it sleeps at once */
   uint64_t epoch;           /* 0: random */
   int32_t pull;             /* 0: never read a peer's memory by process_vm_readv,
                                even where a probe at hello says it may: 1 */
@@ -161,6 +162,9 @@ struct perigee_options {
                                wait for the program. clock, random and plugins
                                are called by it, too; counters of sessions are
                                a moment old. 0: none */
+  int32_t spin_always;      /* 1: it polls that long whether or not that has paid
+                               lately, and does not give up the core meanwhile:
+                               for threads that have a core of their own. 0 */
   uint32_t streams;         /* connections for payloads of a session that is
                                dialed here: 1, at most 16 */
   const char *faults;       /* to try a program in bad weather: "drop=0.01
@@ -278,14 +282,15 @@ struct perigee_event {
 PERIGEE_API int perigee_poll(struct perigee_engine *engine,
                              struct perigee_event *events, int capacity);
 /* As perigee_poll for up to spin ns, but only for the one operation: 1 and its
- * event; 0 when spin is over, or as soon as anything else has an event
- * (perigee_poll gives it) . */
+ * event; 0 when spin is over or does not pay now (options.spin: wait by
+ * perigee_wait), or as soon as anything else has an event (perigee_poll gives
+ * it). */
 PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin);
 /* Returns as soon as perigee_poll may have an event on one of the engines: 1,
  * after at most timeout ns and one poll of each (long copies go on meanwhile):
- * 0, or when a signal came: PERIGEE_AGAIN. Spins
- * first for the first engine's options.spin, then arms, checks again and
+ * 0, or when a signal came: PERIGEE_AGAIN. Polls
+ * first, by the first engine's options.spin, then arms, checks again and
  * sleeps in poll(2); a sleeping process uses no CPU. */
 PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
                              int64_t timeout);
@@ -502,6 +507,7 @@ struct perigee_counters {
   uint64_t bytes_received;  /* the same, and of own reads */
   uint64_t wakes;           /* sent to a sleeping peer */
   uint64_t sleeps;          /* own */
+  uint64_t spins;           /* waits that polled for longer than a moment (engine) */
   uint64_t stalls;          /* submitted while the peer's ring was full */
   uint64_t sessions;        /* now (engine) */
   uint64_t regions;         /* now (engine) */

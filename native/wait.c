@@ -2,6 +2,11 @@
  *
  * wait.c - polling for one operation, and sleeping.
  *
+ * How long a wait polls before it sleeps, and when it gives the core up
+ * meanwhile, spin.h says, for perigee_await and perigee_wait alike: so a wait of
+ * Lua's, which is one after the other, polls once. Until the clock is read, by
+ * every 64th poll, nobody asks; what is found by then costs nothing more.
+ *
  * Sleep: arm every session (a fenced store that peers read after whatever they
  * do for us) but those that are parked, and so armed already (turns.c); poll
  * once more, and only if that finds nothing sleep on the epoll descriptor, which
@@ -15,6 +20,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 
 #include "progress.h"
 #include "signals.h"
@@ -57,6 +63,73 @@ static bool found(struct perigee_engine *engine) {
   return engine->stashed;
 }
 
+/* A wait that polls; of several engines the first one's time counts. */
+struct spinning {
+  int64_t most; /* ns, as its caller says */
+  int64_t begun, limit;
+  bool timed;  /* these two are known */
+  bool cut;    /* the caller's time is shorter than what was learned */
+  bool looked; /* at the clock: it has polled for longer than a moment */
+};
+
+static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
+  s->timed = true;
+  s->begun = engine->now;
+  s->limit = spin_begin(&engine->spin, engine->now, engine->progress);
+  s->cut = s->most < s->limit;
+  if (s->cut || s->limit == engine->spin.most)
+    s->limit = s->most;
+}
+
+static inline void end_spin(struct perigee_engine *engine,
+                            const struct spinning *s) {
+  if (!s->timed || s->limit == 0)
+    return;
+  engine->counters.spins += s->looked;
+  spin_paid(&engine->spin);
+}
+
+static void give_up(struct perigee_engine *engine, const struct spinning *s) {
+  if (s->limit == 0)
+    return;
+  engine->counters.spins++;
+  if (!s->cut)
+    spin_vain(&engine->spin, engine->now, engine->progress);
+}
+
+/* The core goes to whoever wants it. */
+static void yield(struct perigee_engine *engine) {
+  int64_t before = engine_clock(engine);
+  if (!spin_yields(&engine->spin, before))
+    return;
+  sched_yield();
+  int64_t now = engine_clock(engine);
+  spin_yielded(&engine->spin, now, now - before);
+}
+
+static __attribute__((noinline)) bool look(struct perigee_engine *engine,
+                                           struct spinning *s) {
+  if (engine->idle != 0)
+    engine_clock(engine);
+  if (!s->timed)
+    begin_spin(engine, s);
+  s->looked = true;
+  if (engine->now - s->begun >= s->limit) {
+    give_up(engine, s);
+    return false;
+  }
+  yield(engine);
+  return true;
+}
+
+/* After a poll in vain: may it poll on? */
+static inline bool spin_on(struct perigee_engine *engine, struct spinning *s) {
+  __builtin_ia32_pause();
+  if (engine->idle != 0 && !engine->spin.others)
+    return true; /* the clock was not read in this poll */
+  return look(engine, s);
+}
+
 BESIDE await_shared(struct perigee_engine *engine, int operation,
                     struct perigee_event *event, int64_t spin) {
   WITHIN(engine, ENTRY_POLL, perigee_await(engine, operation, event, spin));
@@ -72,50 +145,42 @@ int perigee_await(struct perigee_engine *engine, int operation,
     disarm(engine);
   if (engine->stashed)
     return 0;
-  int64_t end = -1;
+  struct spinning spinning = {.most = spin};
   for (;;) {
     if (engine_poll(engine, event, 1, false) == 1) {
+      end_spin(engine, &spinning);
       if (event->operation == operation && event->kind >= PERIGEE_EVENT_REPLY)
         return 1;
       engine->stash = *event;
       engine->stashed = true;
       return 0;
     }
-    __builtin_ia32_pause();
-    if (engine->idle != 0)
-      continue; /* the clock was not read in this poll */
-    if (end < 0)
-      end = engine->now + spin;
-    else if (engine->now >= end)
+    if (!spin_on(engine, &spinning))
       return 0;
   }
 }
 
-/* The first one's clock counts; what another moved may have taken long. */
-static bool is_over(struct perigee_engine *const *engines, int count,
-                    int64_t end) {
+/* What another one moved may have taken long: then the clock is read. */
+static void keep_time(struct perigee_engine *const *engines, int count) {
   for (int i = 1; i < count; i++)
     if (engines[i]->moved)
-      engine_clock(engines[0]);
-  return engines[0]->now >= end;
+      engines[0]->moved = true;
 }
 
 static bool spin(struct perigee_engine *const *engines, int count,
-                 int64_t timeout) {
-  int64_t limit = engines[0]->options.spin;
-  if (timeout >= 0 && timeout < limit)
-    limit = timeout;
-  int64_t end = engine_clock(engines[0]) + limit;
+                 struct spinning *s) {
   bool waited = false;
   do {
     for (int i = 0; i < count; i++)
       if (found(engines[i])) {
         engines[i]->lone = waited;
+        if (waited)
+          end_spin(engines[0], s);
         return true;
       }
     waited = true;
-    __builtin_ia32_pause();
-  } while (!is_over(engines, count, end));
+    keep_time(engines, count);
+  } while (s->limit > 0 && spin_on(engines[0], s));
   return false;
 }
 
@@ -192,20 +257,26 @@ static int wait_for(struct perigee_engine *const *engines, int count,
   for (int i = 0; i < count; i++)
     if (engines[i]->armed)
       disarm(engines[i]);
-  if (spin(engines, count, timeout))
+  struct spinning s = {.most = engines[0]->options.spin};
+  if (timeout >= 0 && timeout < s.most)
+    s.most = timeout;
+  engine_clock(engines[0]);
+  begin_spin(engines[0], &s);
+  if (spin(engines, count, &s))
     return 1;
-  if (timeout >= 0 && timeout <= engines[0]->options.spin)
-    return 0;
   int64_t least = timeout;
-  if (timeout >= 0)
-    least -= engines[0]->options.spin;
+  if (timeout >= 0 && (least -= engines[0]->now - s.begun) <= 0)
+    return 0;
   int64_t mine = least;
   for (int i = 0; i < count; i++) {
     if (arm(engines[i]))
       return 1;
     least = engine_nap(engines[i], least);
   }
-  return sleep_on(engines, count, least, least == mine && timeout >= 0);
+  int status = sleep_on(engines, count, least, least == mine && timeout >= 0);
+  if (status == 1)
+    spin_woken(&engines[0]->spin, engines[0]->now - s.begun);
+  return status;
 }
 
 /* Those with threads of their own are the program's meanwhile. */

@@ -36,9 +36,11 @@ local STATES = { [0] = "none", "hello", "open", "ended" }
 local COUNTERS = { "calls", "served", "replies", "failures", "timeouts",
                    "transfers", "messages", "bytes_sent", "bytes_received",
                    "wakes", "sleeps", "stalls", "sessions", "regions",
-                   "operations", "pooled", "refused", "polls", "kept" }
+                   "operations", "pooled", "refused", "polls", "kept",
+                   "spins" }
 local OF_ENGINE = { sessions = true, regions = true, operations = true,
-                    pooled = true, refused = true, polls = true }
+                    pooled = true, refused = true, polls = true,
+                    spins = true }
 
 local function text(pointer)
   return pointer ~= nil and ffi.string(pointer) or ""

@@ -54,12 +54,17 @@ function M.sleep(seconds)
               nil)
 end
 
--- Pins the process pid (0: this one) to one core; nil, message if it cannot.
-function M.pin(pid, core)
+-- Pins the process pid (0: this one) to a core, or to several; nil, message if
+-- it cannot.
+function M.pin(pid, ...)
   local mask = ffi.new "uint64_t[16]"
-  mask[math.floor(core / 64)] = bit.lshift(1ULL, core % 64)
+  for _, core in ipairs { ... } do
+    local word = math.floor(core / 64)
+    mask[word] = bit.bor(mask[word], bit.lshift(1ULL, core % 64))
+  end
   if C.sched_setaffinity(pid, 128, mask) ~= 0 then
-    return nil, ("core %d is not there for us"):format(core)
+    return nil, ("core %s is not there for us")
+                :format(table.concat({ ... }, " or "))
   end
   return true
 end

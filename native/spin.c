@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * spin.c - what waits that have ended say about the next (spin.h).
+ */
+#include "spin.h"
+
+/* ns. What a core that was given up takes to be ours again: less if nobody else
+ * wanted it, more if somebody did who computes. */
+static const int64_t OTHERS = 2000, COMPUTES = 500000;
+static const int64_t PAUSE = 1000000000; /* ns, at most */
+/* Pauses are so many times what was lost. To be shy after most, its half, ...
+ * costs 2 x most. */
+enum { FAIR = 16, HOLD = 64, LEAST = 16, SOON = 2 };
+
+void spin_open(struct spin *spin, int64_t most, bool always) {
+  *spin = (struct spin){
+      .most = most, .limit = most, .always = always, .vain = UINT64_MAX};
+}
+
+int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress) {
+  if (spin->vain == progress)
+    return 0;
+  if (spin->limit == 0 && spin->soon && now >= spin->tries)
+    spin->limit = spin->most;
+  spin->soon = false;
+  return spin->limit;
+}
+
+static int64_t longer(int64_t pause, int64_t least) {
+  int64_t next = pause < least ? least : 2 * pause;
+  return next < PAUSE ? next : PAUSE;
+}
+
+void spin_vain(struct spin *spin, int64_t now, uint64_t progress) {
+  if (spin->always)
+    return;
+  spin->vain = progress;
+  spin->limit /= 2;
+  if (spin->limit >= spin->most / LEAST)
+    return;
+  spin->limit = 0;
+  spin->tries = now + spin->pause;
+  spin->pause = longer(spin->pause, FAIR * 2 * spin->most);
+}
+
+void spin_woken(struct spin *spin, int64_t after) {
+  spin->soon = after <= SOON * spin->most;
+}
+
+bool spin_yields(const struct spin *spin, int64_t now) {
+  return !spin->always && now >= spin->yields;
+}
+
+void spin_yielded(struct spin *spin, int64_t now, int64_t took) {
+  spin->others = took >= OTHERS && took < COMPUTES;
+  spin->hold = took < COMPUTES ? 0 : longer(spin->hold, HOLD * took);
+  spin->yields = now + spin->hold;
+}
