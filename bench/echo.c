@@ -3,19 +3,26 @@
  * A checked echo of Perigee's over shared memory with both ends in C: what the
  * core costs without Lua. --how raw: a region's bytes in, into another; inplace
  * (the default): a loan is filled, copied to the reply's loan, and one byte of
- * each page of the reply is read in place.
+ * each page of the reply is read in place. --window: so many under way.
  */
-#include "floor.h"
+#include "echoes.h"
 #include "perigee.h"
 
 static const int64_t SPIN = 20000000, LIMIT = 10 * INT64_C(1000000000);
 
+enum { BATCH = 64, OPERATIONS = 1 << 16 };
+
 struct side {
   struct perigee_engine *engine;
   struct perigee_session *session;
-  struct perigee_region *region; /* raw: request, then reply */
-  uint8_t *buffer, *target;
+  struct perigee_region *region; /* of each slot the request, then the reply */
+  uint8_t *bytes;
   const struct options *options;
+  struct perigee_event
+      events[BATCH]; /* found together, and not yet looked at */
+  int first, found;
+  int operation; /* of the only slot */
+  uint16_t slots[OPERATIONS];
   char address[64];
 };
 
@@ -33,11 +40,16 @@ static void open_side(struct side *side) {
   must(perigee_engine_open(&o, &side->engine), "engine");
 }
 
-static struct perigee_event next(struct side *side) {
-  struct perigee_event e;
-  while (perigee_poll(side->engine, &e, 1) == 0)
+/* One at a time where there is one, so that none is looked for in vain. */
+static const struct perigee_event *next(struct side *side) {
+  int room = side->options->window < BATCH ? side->options->window : BATCH;
+  if (side->first < side->found)
+    return &side->events[side->first++];
+  side->first = 1;
+  while ((side->found = perigee_poll(side->engine, side->events, room)) == 0)
     must(perigee_wait(&side->engine, 1, LIMIT), "wait");
-  return e;
+  must(side->found, "poll");
+  return side->events;
 }
 
 /* ---- The server --------------------------------------------------------- */
@@ -62,10 +74,10 @@ static void serve(void *context) {
   open_side(side);
   must(perigee_listen(side->engine, side->address, &listener), "listen");
   for (;;) {
-    struct perigee_event e = next(side);
-    if (e.kind == PERIGEE_EVENT_REQUEST)
-      answer(side, &e);
-    if (e.kind == PERIGEE_EVENT_LOST)
+    const struct perigee_event *e = next(side);
+    if (e->kind == PERIGEE_EVENT_REQUEST)
+      answer(side, e);
+    if (e->kind == PERIGEE_EVENT_LOST)
       break;
   }
   perigee_engine_close(side->engine);
@@ -78,7 +90,7 @@ static void dial(struct side *side) {
   for (int i = 0; e.status == PERIGEE_NOT_FOUND && i < 1000; i++) {
     usleep(10000);
     must(perigee_connect(side->engine, side->address, "shm", LIMIT), "connect");
-    e = next(side);
+    e = *next(side);
   }
   must(e.status, "connect");
   side->session = perigee_session(side->engine, e.session);
@@ -88,72 +100,82 @@ static bool is_raw(const struct side *side) {
   return side->options->how && strcmp(side->options->how, "raw") == 0;
 }
 
-static int submit_raw(struct side *side, size_t length) {
+static int submit_raw(struct side *side, int slot, size_t length) {
+  uint64_t at = 2 * (uint64_t)slot * length;
   struct perigee_message m = {
-      .slice = {{side->region}, 0, length, 1, length},
-      .into = {{side->region}, length, length, 1, length},
+      .slice = {{side->region}, at, length, 1, length},
+      .into = {{side->region}, at + length, length, 1, length},
       .timeout = LIMIT};
   return perigee_call(side->session, &m);
 }
 
-static int submit_inplace(struct side *side, size_t length) {
+static int submit_inplace(struct side *side, int slot, size_t length) {
   struct perigee_message m = {
       .method = 1, .capacity = length, .timeout = LIMIT};
   struct perigee_loan loan;
   must(perigee_call_begin(side->session, length, &loan), "call_begin");
-  memcpy(loan.pointer, side->buffer, length);
+  memcpy(loan.pointer, side->bytes + 2 * (size_t)slot * length, length);
   return perigee_call_commit(side->session, &m, length);
 }
 
-static struct perigee_event collect(struct side *side, int operation) {
-  struct perigee_event e;
-  must(operation, "call");
-  while (perigee_await(side->engine, operation, &e, SPIN) == 0)
-    must(perigee_poll(side->engine, &e, 1) == 0 ? 0 : PERIGEE_SYSTEM, "await");
-  must(e.status, "reply");
+static void submit(void *context, int slot, size_t length) {
+  struct side *side = context;
+  side->operation = is_raw(side) ? submit_raw(side, slot, length)
+                                 : submit_inplace(side, slot, length);
+  must(side->operation, "call");
+  side->slots[side->operation] = (uint16_t)slot;
+}
+
+/* The way of a caller that has one call under way. */
+static const struct perigee_event *await_one(struct side *side) {
+  struct perigee_event *e = side->events;
+  while (perigee_await(side->engine, side->operation, e, SPIN) == 0)
+    must(perigee_poll(side->engine, e, 1) == 0 ? 0 : PERIGEE_SYSTEM, "await");
   return e;
 }
 
-static void round_one(struct side *side, size_t length, uint64_t round,
-                      double *ns) {
-  stamp(side->buffer, length, round);
-  int64_t begin = now();
+static int collect(void *context, size_t length, const uint8_t **reply) {
+  struct side *side = context;
+  const struct perigee_event *e =
+      side->options->window == 1 ? await_one(side) : next(side);
   bool raw = is_raw(side);
-  int operation = raw ? submit_raw(side, length) : submit_inplace(side, length);
-  struct perigee_event e = collect(side, operation);
-  const uint8_t *reply = raw ? side->target : e.pointer;
-  unsigned bad = check(reply, length, round);
-  *ns = (double)(now() - begin);
-  if (bad || (raw ? e.slice : e.length) != length)
+  must(e->status, "reply");
+  if ((raw ? e->slice : e->length) != length)
     wrong_bytes();
+  int slot = side->slots[e->operation];
+  *reply = raw ? side->bytes + (2 * (size_t)slot + 1) * length : e->pointer;
+  return slot;
 }
 
 static void measure(struct side *side, const char *size,
                     struct samples *samples) {
+  static struct caller caller;
   size_t length = strtoull(size, NULL, 10);
-  must(perigee_region_alloc(side->engine, NULL, 2 * length, PERIGEE_LOCAL, NULL,
+  int window = side->options->window;
+  size_t all = 2 * (size_t)window * length;
+  must(perigee_region_alloc(side->engine, NULL, all, PERIGEE_LOCAL, NULL,
                             &side->region),
        "region");
-  side->buffer = perigee_region_pointer(side->region);
-  side->target = side->buffer + length;
-  memset(side->buffer, 1, 2 * length);
-  int64_t begin = now(), span = (int64_t)(side->options->seconds * 1e9);
-  uint64_t round = 0;
-  while (round < 3 || now() - begin < span / 8)
-    round_one(side, length, round++, samples->ns);
-  for (int64_t end = now() + span;
-       samples->count < 3 || (now() < end && samples->count < SAMPLES);)
-    round_one(side, length, round++, &samples->ns[samples->count++]);
-  if (is_raw(side) && memcmp(side->target, side->buffer, length) != 0)
-    wrong_bytes();
-  report(side->options, is_raw(side) ? "raw" : "inplace", size, samples);
+  side->bytes = perigee_region_pointer(side->region);
+  memset(side->bytes, 1, all);
+  caller = (struct caller){.options = side->options,
+                           .what = is_raw(side) ? "raw" : "inplace",
+                           .context = side,
+                           .submit = submit,
+                           .collect = collect};
+  for (int i = 0; i < window; i++)
+    caller.buffers[i] = side->bytes + 2 * (size_t)i * length;
+  caller_measure(&caller, size, samples);
   must(perigee_region_close(side->region, true), "close");
 }
 
 int main(int argc, char **argv) {
   struct options options = options_parse(argc, argv);
-  struct side side = {.options = &options};
+  static struct side side;
+  side.options = &options;
   largest(argc, argv);
+  if (options.window > WINDOW)
+    usage(argv[0]);
   snprintf(side.address, sizeof side.address, "unix:/tmp/perigee-echo-%d",
            (int)getpid());
   start(&options, serve, &side);

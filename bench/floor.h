@@ -126,10 +126,13 @@ static inline void child_ended(int signal) {
 }
 
 /* Forks; the child runs serve(context) on the second core and exits. A child
- * that dies early takes the parent with it, and the other way round. */
+ * that dies early takes the parent with it, and the other way round. It begins
+ * on its own core: under SCHED_FIFO a parent that polls would never let it go
+ * there. */
 static inline pid_t start(const struct options *options, void (*serve)(void *),
                           void *context) {
   signal(SIGCHLD, child_ended);
+  pin(options->pins[1]);
   pid_t pid = fork();
   if (pid < 0)
     die("fork");
@@ -139,7 +142,6 @@ static inline pid_t start(const struct options *options, void (*serve)(void *),
   }
   signal(SIGCHLD, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  pin(options->pins[1]);
   serve(context);
   _exit(0);
 }

@@ -13,6 +13,7 @@ local cjson = require "cjson"
 local machine = require "perigee.bench.machine"
 local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"
+local verdict = require "perigee.bench.verdict"
 
 local TRANSPORT = os.getenv "PERIGEE_TRANSPORT" or "tcp"
 
@@ -141,41 +142,28 @@ local function measured(place, one)
   return cjson.decode(told)
 end
 
-local function verdict(one, value)
-  if not one[2] then return "" end
-  local function within(limit)
-    if MORE_IS_BETTER[one[4]] then return value >= limit end
-    return value <= limit
-  end
-  if one[3] and within(one[3]) then return "beyond" end
-  return within(one[2]) and "reached" or "missed"
-end
-
 local function result(place, one)
   local document, why, failed = measured(place, one)
   local value = document and one[4](document)
   if value == cjson.null then value = nil end
   local row = document and row_of(document) or {}
-  return { what = one[1], place = place.name, unit = one[5], reach = one[2],
-           beyond = one[3], value = value, verdict = value
-             and verdict(one, value), row = row, failed = failed,
-           why = why or not value and (row.no_floor or "not told") or nil }
+  local told = { what = one[1], place = place.name, unit = one[5],
+                 reach = one[2], beyond = one[3], value = value, row = row,
+                 more_is_better = MORE_IS_BETTER[one[4]], failed = failed,
+                 why = why or not value and (row.no_floor or "not told")
+                       or nil }
+  told.verdict = value and verdict.of(told, value)
+  return told
 end
 
 local function number(value)
   return value and value ~= cjson.null and text.number(value) or "-"
 end
 
-local function wanted(one)
-  if not one.reach then return "-" end
-  local beyond = one.beyond and (", beyond %g"):format(one.beyond) or ""
-  return ("%g %s%s"):format(one.reach, one.unit, beyond)
-end
-
 local function line(one)
   local row = one.row
   return ("| %s | %s | %s | %s | %s | %s | %s | %s |"):format(
-    one.place, one.what, wanted(one),
+    one.place, one.what, verdict.wanted(one),
     one.value and ("%.2f %s"):format(one.value, one.unit) or one.why,
     one.verdict or "", number(row.p50_us), number(row.p99_us),
     number(row.floor_p50_us) .. (row.floor and " " .. row.floor or ""))

@@ -24,7 +24,11 @@ STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c))
 PLUGINS := $(patsubst spec/native/%.c,spec/%.so, \
              $(wildcard spec/native/plugin_*.c))
 FUZZERS := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/*_fuzz.c))
-FLOORS := $(patsubst bench/%.c,build/bench/%,$(wildcard bench/*.c))
+# UCX, which bench/ucx.lua compares with: a folder with its include and lib.
+UCX ?= build/libucx-cu12/libucx
+NEEDS_UCX := $(if $(wildcard $(UCX)/include/ucp/api/ucp.h),,bench/ucx_echo.c)
+FLOORS := $(patsubst bench/%.c,build/bench/%, \
+            $(filter-out $(NEEDS_UCX),$(wildcard bench/*.c)))
 LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
@@ -43,10 +47,13 @@ build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
 	  $(WERROR) -pthread -MMD -MP -o $@ $< $(LINKED) -lsodium -lrt
 
-# The only one that is no floor: both ends of a call in C.
+# The only ones that are no floors: both ends of an echo in C.
 build/bench/echo: build/perigee/core.so
 build/bench/echo: LINKED = -Lbuild/perigee -l:core.so \
   -Wl,-rpath,'$$ORIGIN/../perigee'
+
+build/bench/ucx_echo: LINKED = -isystem $(UCX)/include -L$(UCX)/lib \
+  -lucp -lucs -Wl,-rpath,$(abspath $(UCX)/lib)
 
 floors: $(FLOORS) ## build the C programs that benches compare with
 
@@ -179,8 +186,9 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] spec/native/*.[ch] \
              spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch])
 FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
-TIDIED := $(filter %.c,$(C_FILES))
-TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -DPERIGEE_DEBUG
+TIDIED := $(filter-out $(NEEDS_UCX),$(filter %.c,$(C_FILES)))
+TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -isystem $(UCX)/include \
+              -DPERIGEE_DEBUG
 
 .PHONY: lint-lua lint-format lint-tidy lint-cppcheck lint-shell
 lint: ## luacheck, clang-format, clang-tidy, cppcheck, shellcheck

@@ -144,7 +144,7 @@ function M.parser(spec)
   parser:flag("--json", "Print one JSON document in place of the table.")
   parser:option("--floor", "Compare over RDMA with this program of perftest, "
                 .. "over TCP with spin, epoll, block, write, rivals, iperf3 "
-                .. "or seal.")
+                .. "or seal; over shared memory with ucx (bench/ucx.lua).")
     :argname "NAME"
   parser:flag("--no-floor", "Do not measure the floor.")
   parser:option("--child-of", "One mode for another bench (main.lua).")
@@ -203,6 +203,6 @@ function M.engine(given, rdma)
   }
 end
 
-M.whole = whole
+M.whole, M.sizes, M.cores = whole, sizes, cores
 
 return M

@@ -86,7 +86,9 @@ function M.row(row, rounds, bursts)
   row.gb_per_s = row.calls_per_s * row.size / 1e9
   row.rounds, row.rounds_kept = #rounds, #kept
   if bursts then
-    row.floor_p50_us = floor_pool(bursts, kept):quantile(0.5) / 1e3
+    local floor = floor_pool(bursts, kept)
+    row.floor_p50_us = floor:quantile(0.5) / 1e3
+    row.floor_calls_per_s = (row.window or 1) * 1e9 / floor:mean()
     row.ratio = row.p50_us / row.floor_p50_us
     if row.by_rate then by_rate(row, rounds, kept) end
   end
@@ -117,6 +119,7 @@ function M.together(all, k)
     row[name] = combined(name, "most")
   end
   for _, name in ipairs { "calls", "calls_per_s", "gb_per_s", "floor_gb_per_s",
+                          "floor_calls_per_s",
                           "rounds", "rounds_kept" } do
     row[name] = combined(name, "sum")
   end

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The caller's side of a checked echo with so many under way (--window),
+ * whoever carries it: so that two programs that are compared do the same work.
+ * A latency is from before a slot's bytes go out to after they were looked at;
+ * of several under way, from when the slot was free, so that window over the
+ * mean latency is the rate.
+ */
+#ifndef BENCH_ECHOES_H
+#define BENCH_ECHOES_H
+
+#include "floor.h"
+
+enum { WINDOW = 1024 };
+
+struct caller {
+  const struct options *options;
+  const char *what;
+  void *context;
+  uint8_t *buffers[WINDOW]; /* one for each slot, with the bytes to go out */
+  void (*submit)(void *context, int slot, size_t length);
+  /* Waits for any that has come back: its slot, and where its bytes are. */
+  int (*collect)(void *context, size_t length, const uint8_t **reply);
+  uint64_t round, rounds[WINDOW]; /* the next, and what each slot is in */
+  int64_t begun[WINDOW];
+};
+
+static inline void caller_submit(struct caller *caller, int slot, size_t length,
+                                 int64_t at) {
+  caller->rounds[slot] = caller->round++;
+  stamp(caller->buffers[slot], length, caller->rounds[slot]);
+  caller->begun[slot] = caller->options->window > 1 ? at : now();
+  caller->submit(caller->context, slot, length);
+}
+
+static inline void caller_look(const struct caller *caller, int slot,
+                               const uint8_t *reply, size_t length) {
+  if (memcmp(reply, caller->buffers[slot], length) != 0)
+    wrong_bytes();
+}
+
+/* All bytes of the last round are compared, one of each page in the others. */
+static inline long caller_rounds(struct caller *caller, size_t length,
+                                 double *ns, int64_t end) {
+  int under = caller->options->window;
+  long count = 0;
+  for (int slot = 0; slot < under; slot++)
+    caller_submit(caller, slot, length, now());
+  while (under > 0) {
+    const uint8_t *reply;
+    int slot = caller->collect(caller->context, length, &reply);
+    unsigned bad = check(reply, length, caller->rounds[slot]);
+    int64_t at = now();
+    ns[count] = (double)(at - caller->begun[slot]);
+    if (bad)
+      wrong_bytes();
+    if (++count < SAMPLES - WINDOW && (at < end || count < 3)) {
+      caller_submit(caller, slot, length, at);
+      continue;
+    }
+    caller_look(caller, slot, reply, length);
+    under--;
+  }
+  return count;
+}
+
+/* An eighth of the time first, without samples. */
+static inline void caller_measure(struct caller *caller, const char *size,
+                                  struct samples *samples) {
+  size_t length = strtoull(size, NULL, 10);
+  int64_t span = (int64_t)(caller->options->seconds * 1e9);
+  caller_rounds(caller, length, samples->ns, now() + span / 8);
+  samples->count = caller_rounds(caller, length, samples->ns, now() + span);
+  report(caller->options, caller->what, size, samples);
+}
+
+#endif
