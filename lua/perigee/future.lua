@@ -142,12 +142,13 @@ local function wait(future, seconds)
   return M.unfinished(M.doing(future))
 end
 
--- Of an operation of the core, without a limit: mostly it ends soon.
+-- Of an operation of the core, without a limit: mostly it ends soon. Its event
+-- may not be its end: a large reply is yet to be decoded, a call made again.
 local function short(future)
   local engine = future.owner.engine
   if not state.pinned and engine.handle and await(engine, future.operation) then
     M.finish(engine, told)
-    return results(future)
+    if future.ended then return results(future) end
   end
   return wait(future)
 end

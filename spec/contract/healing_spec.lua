@@ -208,6 +208,17 @@ describe("a proxy", function()
     assert.equal(6, marks("often"))
   end)
 
+  -- What ends it is then told to whoever waits, on the short way.
+  it("makes an idempotent call again whose peer's end nobody has seen",
+     function()
+    local future = proxy:with({ timeout = 60 }).async:often(60, "a")
+    marked("often", 1)
+    child:kill()
+    process.usleep(0.2)                 -- no loop runs meanwhile
+    start()
+    assert.same({ "2", "a" }, { future:wait() })
+  end)
+
   it("makes raw idempotent calls again, with their landings", function()
     local into = cases.alloc(agent.engine, 64):slice(0, 64)
     local future = proxy:with({ into = into }).async:bytes("a")
