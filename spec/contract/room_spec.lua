@@ -113,4 +113,25 @@ describe("more writers at once than their engine has room for", function()
     end
     for i = 1, 24 do assert.equal(MIB, (assert(futures[i]:wait()))) end
   end)
+
+  -- Whose calls have waited are the last of them.
+  it("may raise once they have waited, and whoever waits hears it", function()
+    local sized = proxy:with { capacity = MIB, reader = length }
+    local futures, late, raised = {}, false, 0
+    local function moody()
+      if late then error "on purpose" end
+      return MIB
+    end
+    for i = 1, 24 do futures[i] = sized.async:copy(moody) end
+    late = true
+    for i = 1, 24 do
+      local fine, got = pcall(futures[i].wait, futures[i], 20 * cases.slow)
+      assert.is_true(futures[i]:done())
+      if not fine then
+        raised = raised + 1
+        assert.matches("on purpose", got)
+      end
+    end
+    assert.is_true(raised > 0)
+  end)
 end)

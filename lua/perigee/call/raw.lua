@@ -231,7 +231,7 @@ local function go_on(future, self, method, payload)
     end
     return
   end
-  if not fine then return outcome.raise(future, operation) end
+  if not fine then return futures.raise(future, operation) end
   if not operation then return settle(future, nil, kept) end
   futures.begin(future, operation, kept, M.finish(method))
 end
