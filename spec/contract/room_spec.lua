@@ -21,6 +21,10 @@ local function server(child, _, _, pool)
         require("ffi").fill(reply.pointer, reply.length, 7)
         return reply.length
       end },
+      halt = { raw = true, inplace = true, function(request, reply)
+        os.execute "kill -STOP $PPID"
+        return reply:write(request)
+      end },
       nap = function(seconds) require("perigee").sleep(seconds) end,
     },
   }
@@ -81,10 +85,10 @@ describe("more calls under way than there is room for", function()
 end)
 
 describe("more writers at once than their engine has room for", function()
-  local proxy, agent
+  local proxy, agent, child
 
   setup(function()
-    process.start(server, 2 ^ 30):expect("ready")
+    child = process.start(server, 2 ^ 30):expect("ready")
     agent = assert(cases.agent(nil, { engine = { pool = 8 * MIB } }))
     proxy = assert(agent:proxy("worker", "bytes",
                                { timeout = 20 * cases.slow }))
@@ -133,5 +137,25 @@ describe("more writers at once than their engine has room for", function()
       end
     end
     assert.is_true(raised > 0)
+  end)
+
+  -- All room is taken while the peer stands still, which it does again once
+  -- it has got the call.
+  it("have one time for the wait and the answer", function()
+    local sized = proxy:with { capacity = MIB, reader = length }
+    local futures, time = {}, 2 * cases.slow
+    child:signal "STOP"
+    for i = 1, 12 do futures[i] = sized.async:copy(writer) end
+    local later = perigee.spawn(perigee.sleep, 1.25 * time)
+    perigee.spawn(function()
+      perigee.sleep(0.5 * time)
+      child:signal "CONT"
+    end)
+    local got, err = sized:with({ timeout = time }):halt(writer)
+    assert.is_nil(got)
+    assert.equal("timeout", err.kind)
+    assert.is_false(later:done())
+    child:signal "CONT"
+    for i = 1, 12 do assert.equal(MIB, (assert(futures[i]:wait()))) end
   end)
 end)
