@@ -113,6 +113,14 @@ function M.results(future)
 end
 local results = M.results
 
+--- The error of what has ended, if it ended with its peer; or nil.
+function M.lost(future)
+  if future.ended ~= 2 then return nil end
+  local got, err = future.value[1], future.value[2]
+  return got == nil and errors.is_error(err) and err.kind == "peer_lost"
+    and err or nil
+end
+
 --- What is being done, and to whom.
 function M.doing(future)
   local owner, what = future.owner, "an operation with "

@@ -187,12 +187,4 @@ function M.resume(future, method, told)
   tasks.spawn(go_on, future, call, method, err)
 end
 
---- The error of a future that has ended, if it ended with its peer; or nil.
-function M.lost(future)
-  if future.ended ~= 2 then return nil end
-  local got, err = future.value[1], future.value[2]
-  return got == nil and errors.is_error(err) and err.kind == "peer_lost"
-    and err or nil
-end
-
 return M

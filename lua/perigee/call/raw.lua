@@ -309,7 +309,7 @@ function M.call(method)
       local future
       future, err = outcome.wait(binding, operation, kept, finish)
       if not future then return nil, err end
-      err = began and again.lost(future)
+      err = began and futures.lost(future)
       if not err then return futures.results(future) end
     end
     local call, proxy = again.renew(self, method, err, operation and began)

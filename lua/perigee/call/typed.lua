@@ -160,7 +160,7 @@ function M.call(method)
       future, err = outcome.wait(binding, operation,
                                  { out, slice, binding.into }, finish)
       if not future then return nil, err end
-      err = began and again.lost(future)
+      err = began and futures.lost(future)
       if not err then return futures.results(future) end
     end
     local call, proxy = again.renew(self, method, err, operation and began)
