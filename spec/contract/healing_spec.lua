@@ -362,6 +362,27 @@ describe("a proxy", function()
     assert.has_error(function() perigee.session(agent) end)
   end)
 
+  -- It has all that a session has, and reaches nobody.
+  it("has a session that tells of itself, also where it is to reach none",
+     function()
+    local other = proxy:with { epoch = "0123456789abcdef" }
+    local again = proxy:with {}
+    again:close()
+    again:close()
+    for kind, each in pairs { stale = other, closed = again } do
+      local nowhere = perigee.session(each)
+      assert.equal(session.id, nowhere:explain().id)
+      assert.matches("worker.*" .. kind, tostring(nowhere))
+      wrong(kind, false, nowhere:region "kv")
+      local slice = cases.alloc(agent.engine, 64):slice()
+      wrong(kind, false, nowhere:send(slice):wait(1))
+      wrong(kind, false, nowhere:proxy "x")
+      nowhere:close()
+    end
+    assert.equal(1, (proxy:life()))
+    assert.equal(session, perigee.session(proxy))
+  end)
+
   it("is not brought back by what closed it", function()
     local other = assert(agent:proxy("worker", "x", { timeout = 5 }))
     other:close()
