@@ -92,6 +92,12 @@ function M.options(options, schema, what, level)
 end
 jit.off(M.options)
 
+--- Raises at level what a function of the library, which was pcalled, raised
+-- since it was misused.
+function M.blame(raised, level)
+  error((tostring(raised):gsub("^[^:]*:%d+: ", "")), (level or 2) + 1)
+end
+
 --- Nanoseconds for the core: negative for no limit.
 function M.nanoseconds(seconds)
   if seconds > 9e9 then return -1 end

@@ -123,6 +123,14 @@ function M.results(future)
 end
 local results = M.results
 
+--- The error of what has ended, if it ended with its peer; or nil.
+function M.lost(future)
+  if future.ended ~= 2 then return nil end
+  local got, err = future.value[1], future.value[2]
+  return got == nil and errors.is_error(err) and err.kind == "peer_lost"
+    and err or nil
+end
+
 --- What is being done, and to whom.
 function M.doing(future)
   local owner, what = future.owner, "an operation with "
@@ -152,12 +160,13 @@ local function wait(future, seconds)
   return M.unfinished(M.doing(future))
 end
 
--- Of an operation of the core, without a limit: mostly it ends soon.
+-- Of an operation of the core, without a limit: mostly it ends soon. Its event
+-- may not be its end: a large reply is yet to be decoded, a call made again.
 local function short(future)
   local engine = future.owner.engine
   if not state.pinned and engine.handle and await(engine, future.operation) then
     M.finish(engine, told)
-    return results(future)
+    if future.ended then return results(future) end
   end
   return wait(future)
 end

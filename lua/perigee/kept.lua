@@ -5,24 +5,30 @@
 -- * `epoch`: names the life of the peer that the last session was with: a
 --   restart changes it, a broken wire does not
 --
--- When the session is lost while an operation is under way, that ends once, in
--- `peer_lost`. When none is and one begins, it waits for the peer `reconnect`
--- seconds of its timeout, then ends in `peer_lost`, or `timeout`.
+--   the session is lost while    what becomes of it
+--   an operation is under way    it ends once, in peer_lost; a look-up of a
+--                                region is made again
+--   none is, and one begins      it waits for the peer `reconnect` seconds of
+--                                its timeout, then ends in peer_lost, or
+--                                timeout
 --
 -- Regions and their slices go on being good as long as they are of the same
 -- memory: the peer lives (its epoch is the same) and has not closed the region.
 -- Of any other life or region of that name they are `stale` from then on, and
--- nothing is read or written: look it up again by `Kept:region`. Messages and
+-- nothing is read or written: look it up again by kept:region. Messages and
 -- immediates of an earlier session are lost with it: what was not received is
 -- not sent again.
--- @classmod Kept
 local anew = require "perigee.transfer.anew"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
-local links = require "perigee.link"
 local loop = require "perigee.loop"
+local reaching = require "perigee.kept.reach"
 local tasks = require "perigee.task"
+
+local left, now, settle = loop.left, loop.now, futures.settle
+local reach, enter = reaching.reach, reaching.enter
+local waiter, is_over = reaching.waiter, reaching.is_over
 
 local M = {}
 
@@ -32,70 +38,16 @@ Kept.__index = Kept
 local RECONNECT, TIMEOUT = 3, 30
 
 --- A kept session over link, of which session is the present one. reconnect:
--- seconds, nil for the default.
+-- seconds, nil for the default. Its waiting are futures of what waits for a
+-- session; joining is the future of the task that joins one.
 function M.new(link, session, reconnect)
   return setmetatable({ link = link, engine = link.engine, current = session,
-                        epoch = session.epoch, joining = false, regions = {},
-                        reconnect = reconnect or RECONNECT }, Kept)
+                        epoch = session.epoch, joining = false, generation = 0,
+                        regions = {}, reconnect = reconnect or RECONNECT,
+                        waiting = setmetatable({}, { __mode = "k" }) }, Kept)
 end
 
 function Kept:text() return self.link.peer end
-
--- ---- Joining the next session ----------------------------------------------
-
--- Has a region of an earlier session be one of this, if it is the same.
-local function carry_over(session, region, deadline)
-  local found = session:region(region.name, { timeout = loop.left(deadline) })
-  if not found or found.identity ~= region.identity then return end
-  region:move_to(found)
-  session.remotes[region] = region      -- ends with it, beside the one found
-end
-
-local function join(kept, session, deadline)
-  local before, regions = kept.current, kept.regions
-  if before.epoch ~= session.epoch then kept.regions, regions = {}, {} end
-  for _, region in pairs(regions) do carry_over(session, region, deadline) end
-  kept.current, kept.epoch = session, session.epoch
-end
-jit.off(join)
-
--- Joins it once, however many wait for that: true, if it lives still.
-local function joined(kept, session, deadline)
-  while kept.joining do
-    if not loop.wait(kept.joining, deadline) then return false end
-  end
-  if kept.current ~= session then
-    local joining = futures.new(kept, "joining a session")
-    kept.joining = joining
-    local fine, why = pcall(join, kept, session, deadline)
-    kept.joining = false
-    futures.settle(joining, true)
-    if not fine then error(why, 0) end
-  end
-  return session.handle and true or false
-end
-
-local function not_reached(kept, err, deadline)
-  local kind = err and err.kind or "timeout"
-  if links.PASSING[kind] and kind ~= "closed" then
-    kind = loop.now() < deadline and "peer_lost" or "timeout"
-  end
-  return errors.new(kind, err and err.message
-    or ("connecting to %s: no answer in time"):format(kept:text()), false)
-end
-
--- The session within timeout seconds, or nil and an error. Waits.
-local function reach(kept, timeout, call)
-  local deadline = loop.deadline(timeout)
-  local patience = loop.deadline(math.min(timeout, kept.reconnect))
-  repeat
-    if kept.closed then return nil, kept:gone() end
-    local session, err = kept.link:reach(patience, deadline, call)
-    if not session then return nil, not_reached(kept, err, deadline) end
-    if joined(kept, session, deadline) then return session end
-  until loop.now() >= deadline
-  return nil, not_reached(kept, nil, deadline)
-end
 
 function Kept:gone()
   return errors.new("closed", ("using the session with %s: it was closed")
@@ -104,24 +56,32 @@ end
 
 -- ---- Operations ------------------------------------------------------------
 
-local function go_on(kept, future, timeout, begin)
-  local deadline = loop.deadline(timeout)
-  loop.refresh(kept.engine)             -- the session may have ended unnoticed
-  local session, err = reach(kept, timeout, future)
+local function go_on(kept, future, deadline, begin)
+  local session, err = reach(kept, deadline, future)
   if future.ended then return end
-  if not session then return futures.settle(future, nil, err) end
-  local fine, inner, why = pcall(begin, session, loop.left(deadline))
-  if not fine then return futures.raise(future, inner) end
-  if not inner then return futures.settle(future, nil, why) end
-  future.inner = inner
+  if not session then return settle(future, nil, err) end
+  local inner, why = begin(session, left(deadline))
+  why = why or inner and futures.lost(inner)
+  if why and now() < deadline and is_over(kept, session, why) then
+    return go_on(kept, future, deadline, begin)
+  end
+  if future.ended then return end
+  if not inner then return settle(future, nil, why) end
+  future.inner, kept.waiting[future] = inner, nil
   if loop.wait(inner, math.huge) then futures.follow(future, inner) end
 end
 
+local function try(kept, future, deadline, begin)
+  local fine, raised = pcall(go_on, kept, future, deadline, begin)
+  if not fine then futures.raise(future, raised) end
+end
+
 --- The future of what begin(session, seconds left) starts, itself a future, as
--- soon as there is a session.
+-- soon as there is a session; again, if what it gives has ended since that
+-- session is over.
 function Kept:later(name, timeout, begin)
-  local future = futures.new(self, ("%s with %s"):format(name, self:text()))
-  tasks.spawn(go_on, self, future, timeout, begin)
+  local future = waiter(self, ("%s with %s"):format(name, self:text()))
+  tasks.spawn(try, self, future, loop.deadline(timeout), begin)
   return future
 end
 
@@ -139,31 +99,28 @@ local function later(kept, name, n, ...)
   local arguments = { ... }
   local last = arguments[n]
   local timeout = type(last) == "table" and last.timeout or TIMEOUT
-  check.value(timeout, check.seconds, "a transfer's timeout")
-  return kept:later(name, timeout, function(session, left)
+  check.value(timeout, check.seconds, "a transfer's timeout", 3)
+  return kept:later(name, timeout, function(session, seconds)
     if last == nil or type(last) == "table" then
-      arguments[n] = with_timeout(last, left)
+      arguments[n] = with_timeout(last, seconds)
     end
     return session[name](session, unpack(arguments, 1, 2))
   end)
 end
 
--- The future of an operation of session; nil if that is over, though nobody has
--- been told. Misuse is raised at the line that called our caller.
-local function begin(session, name, ...)
-  local fine, future = pcall(session[name], session, ...)
-  if not fine then error((tostring(future):gsub("^[^:]*:%d+: ", "")), 3) end
-  return not futures.lost(future) and future
-end
-
+-- What has ended with its peer here was not begun: the core knows that the
+-- session is over, and Lua has not been told.
 local function operation(name, n)
-  return function(self, ...)
+  return function(self, first, second)
     if self.closed then return futures.done(nil, self:gone()) end
     local session = self.current
-    local future = session.handle and begin(session, name, ...)
-    if future then return future end
-    -- A tail call: misuse is raised at the line that called us.
-    return later(self, name, n, ...)
+    if session.handle then
+      local fine, future = pcall(session[name], session, first, second)
+      if not fine then check.blame(future) end
+      if not futures.lost(future) then return future end
+    end
+    local future = later(self, name, n, first, second)
+    return future
   end
 end
 
@@ -263,21 +220,29 @@ Kept.recv_imm = operation("recv_imm", 1)
 function Kept:session(timeout)
   check.value(timeout or TIMEOUT, check.seconds, "session's timeout")
   loop.check_wait(2)
-  local session, err = reach(self, timeout or TIMEOUT)
+  if self.closed then return nil, self:gone() end
+  local session, err = enter(self, loop.deadline(timeout or TIMEOUT))
   return session, err
 end
 
 -- In the session that there is, or the next one.
 local function prepare(self, name, spec, immediate)
-  local session = self.current
+  local session, deadline = self.current, loop.deadline(TIMEOUT)
   if self.closed then return nil, self:gone() end
-  if not session.handle then
+  while true do
+    local transfer, err
+    if session.handle then
+      transfer, err = anew.new(self, session, name, spec, immediate, 2)
+      if transfer or err.kind ~= "peer_lost" or now() >= deadline then
+        return transfer, err
+      end
+      loop.check_wait(2)
+      if not is_over(self, session, err) then return nil, err end
+    end
     loop.check_wait(2)
-    local err
-    session, err = reach(self, TIMEOUT)
+    session, err = enter(self, deadline)
     if not session then return nil, err end
   end
-  return anew.new(self, session, name, spec, immediate)
 end
 
 --- As `Session:prepare_read`; in the next session it is prepared anew, when it
@@ -334,18 +299,14 @@ end
 
 local REGION = { timeout = check.seconds }
 
--- Asks again where the session is lost meanwhile.
-local function look_up(kept, name, timeout)
-  local deadline = loop.deadline(timeout)
-  local session, region, err
-  repeat
-    session, err = reach(kept, loop.left(deadline))
-    if not session then return nil, err end
-    region, err = session:region(name, { timeout = loop.left(deadline) })
-    if region or err.kind ~= "peer_lost" then return region, err end
-    loop.refresh(kept.engine)           -- of the session's end
-  until session.handle
-  return nil, err
+-- The object that the region has had all along.
+local function known(self, region)
+  local before = self.regions[region.name]
+  if before and before.handle and before.identity == region.identity then
+    return before
+  end
+  self.regions[region.name] = region
+  return region
 end
 
 --- As `Session:region`; connects again if the session was, or is, lost.
@@ -364,14 +325,18 @@ function Kept:region(name, options)
   check.value(name, check.string, "a region's name")
   options = check.options(options, REGION, "region")
   loop.check_wait(2)
-  local region, err = look_up(self, name, options.timeout or TIMEOUT)
-  if not region then return nil, err end
-  local known = self.regions[name]
-  if known and known.handle and known.identity == region.identity then
-    return known
-  end
-  self.regions[name] = region
-  return region
+  if self.closed then return nil, self:gone() end
+  local deadline = loop.deadline(options.timeout or TIMEOUT)
+  local session, region, err
+  repeat
+    session, err = enter(self, deadline)
+    if not session then return nil, err end
+    region, err = session:region(name, { timeout = left(deadline) })
+    if self.closed then return nil, self:gone() end
+    if region and region.handle then return known(self, region) end
+    err = err or session:gone("looking up a region")
+  until now() >= deadline or not is_over(self, session, err)
+  return nil, err
 end
 
 --- As `Session:explain`, of the last session.
@@ -383,14 +348,19 @@ end
 -- print(kept:explain().state)                                  --> open
 function Kept:explain() return self.current:explain() end
 
---- Ends this object, not the session, which others may use. Idempotent.
+--- Ends this object, not the session, which others may use: what waits for a
+-- session ends in `closed`, what was begun in one goes on. Idempotent.
 -- @function Kept:close
 -- @waits no
 -- @usage
 -- local kept = assert(agent:session("worker:0", { keep = true }))
 -- kept:close()
 -- print(select(2, kept:region "kv").kind)                      --> closed
-function Kept:close() self.closed = true end
+function Kept:close()
+  self.closed = true
+  for future in pairs(self.waiting) do settle(future, nil, self:gone()) end
+end
+jit.off(Kept.close)
 
 function Kept:__tostring()
   return ("kept session with %s (%s)"):format(self:text(), self.closed

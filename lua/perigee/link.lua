@@ -194,7 +194,7 @@ local function retry(link)
   return retrying
 end
 
--- Waits for future until deadline; not longer than for call, if that is given.
+--- Waits for future until deadline; not longer than for call, if that is given.
 local function wait(future, deadline, call)
   if not call then return loop.wait(future, deadline) end
   local signal = signals.new(1)
@@ -205,6 +205,7 @@ local function wait(future, deadline, call)
   signals.detach(future, signal)
   return future.ended and true or false
 end
+M.wait = wait
 
 -- What is under way when patience is over may still come to a good end.
 local function last_attempt(link, deadline, call)

@@ -65,16 +65,23 @@ local RECONNECT = 3                     -- seconds that a call waits by default
 local ASKING = 5                        -- for descriptions nobody yet waits for
 local NOWHERE = 65535                   -- an id that no method has
 
--- In place of a session, for a proxy that is to reach none any more.
+-- In place of a session, for a proxy that is to reach none any more: one that
+-- is over, and tells of the real one.
 local function nowhere(session, kind, why)
-  local text = session:text()
-  return {
-    handle = false, engine = session.engine, closed = true,
-    epoch = session.epoch, text = function() return text end,
+  local real = session.real or session
+  local text = real:text()
+  return setmetatable({
+    handle = false, closed = true, real = real,
+    text = function() return text end,
+    explain = function() return real:explain() end,
     gone = function(_, doing)
       return errors.new(kind, ("%s: %s"):format(doing, why:format(text)), false)
     end,
-  }
+  }, {
+    __index = real,
+    __tostring = function() return ("session with %s (%s)"):format(text, kind)
+    end,
+  })
 end
 
 local function bind(session, options, before, level)
@@ -371,7 +378,8 @@ function M.open(session, name, options, level, link, deadline)
   return open(class, bind(session, options, before, level + 1))
 end
 
---- The session that a proxy's calls go by now, which may be over.
+--- The session that a proxy's calls go by now, which may be over, and is for a
+-- proxy that was closed, or is of another life of the peer.
 -- @function perigee.session
 -- @tparam Proxy proxy
 -- @treturn Session the session

@@ -101,13 +101,14 @@ local function check_futures(list, seconds, what)
   loop.check_wait(3)
 end
 
--- Waits until `remaining` of the futures that have not ended have.
-local function wait_for(list, remaining, seconds)
+-- Waits until `remaining` of the futures that have not ended have, with a
+-- signal of its own, which nothing refers to afterwards.
+local function wait_for(list, remaining, deadline)
   local signal = signals.new(remaining)
   for i = 1, #list do
     if not list[i].ended then signals.attach(list[i], signal) end
   end
-  loop.wait_signal(signal, loop.deadline(seconds))
+  loop.wait_signal(signal, deadline)
   for i = 1, #list do
     if not list[i].ended then signals.detach(list[i], signal) end
   end
@@ -136,7 +137,7 @@ end
 function M.wait_all(list, timeout)
   check_futures(list, timeout, "wait_all")
   local left = pending(list)
-  if left > 0 then wait_for(list, left, timeout) end
+  if left > 0 then wait_for(list, left, loop.deadline(timeout)) end
   if pending(list) > 0 then
     return futures.unfinished("waiting for all of " .. #list .. " futures")
   end
@@ -162,46 +163,43 @@ end
 function M.wait_any(list, timeout)
   check_futures(list, timeout, "wait_any")
   if #list == 0 then error("wait_any needs at least one future", 2) end
-  if pending(list) == #list then wait_for(list, 1, timeout) end
+  if pending(list) == #list then
+    wait_for(list, 1, loop.deadline(timeout))
+  end
   for i = 1, #list do
     if list[i].ended then return i, list[i] end
   end
   return futures.unfinished("waiting for any of " .. #list .. " futures")
 end
 
--- Moves the indices of futures that have ended from open to over.
-local function sort_out(list, open, over)
+-- Moves futures that have ended from open to over, and their indices, which
+-- are in places, as well.
+local function sort_out(open, places, over)
   local kept = 0
   for k = 1, #open do
-    local i = open[k]
-    open[k] = nil
-    if list[i].ended then
-      over[#over + 1] = i
+    local future, i = open[k], places[k]
+    open[k], places[k] = nil, nil
+    if future.ended then
+      over[#over + 1] = { i, future }
     else
       kept = kept + 1
-      open[kept] = i
+      open[kept], places[kept] = future, i
     end
   end
 end
 
--- Its one signal stays attached to what is pending, and is as new before each
--- wait: an iteration that is left early has one that has ended or tells nobody.
-local function each_ended(given, deadline)
-  local signal, list, open, over, told = signals.new(1), {}, {}, {}, 0
-  for i = 1, #given do
-    list[i], open[i] = given[i], i
-    if not list[i].ended then signals.attach(list[i], signal) end
-  end
+local function each_ended(list, deadline)
+  local open, places, over, told = {}, {}, {}, 0
+  for i = 1, #list do open[i], places[i] = list[i], i end
   return function()
-    if told == #over then sort_out(list, open, over) end
+    if told == #over then sort_out(open, places, over) end
     if told == #over and #open > 0 then
-      signal.ended, signal.remaining = false, 1
-      loop.wait_signal(signal, deadline)
-      sort_out(list, open, over)
+      wait_for(open, 1, deadline)
+      sort_out(open, places, over)
     end
     if told == #over then return nil end
     told = told + 1
-    return over[told], list[over[told]]
+    return unpack(over[told])
   end
 end
 

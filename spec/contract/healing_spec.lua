@@ -208,6 +208,17 @@ describe("a proxy", function()
     assert.equal(6, marks("often"))
   end)
 
+  -- What ends it is then told to whoever waits, on the short way.
+  it("makes an idempotent call again whose peer's end nobody has seen",
+     function()
+    local future = proxy:with({ timeout = 60 }).async:often(60, "a")
+    marked("often", 1)
+    child:kill()
+    process.usleep(0.2)                 -- no loop runs meanwhile
+    start()
+    assert.same({ "2", "a" }, { future:wait() })
+  end)
+
   it("makes raw idempotent calls again, with their landings", function()
     local into = cases.alloc(agent.engine, 64):slice(0, 64)
     local future = proxy:with({ into = into }).async:bytes("a")
@@ -349,6 +360,27 @@ describe("a proxy", function()
     local second = proxy:with { epoch = perigee.session(proxy).epoch }
     assert.equal(2, (second:with({ timeout = 5 }):life()))
     assert.has_error(function() perigee.session(agent) end)
+  end)
+
+  -- It has all that a session has, and reaches nobody.
+  it("has a session that tells of itself, also where it is to reach none",
+     function()
+    local other = proxy:with { epoch = "0123456789abcdef" }
+    local again = proxy:with {}
+    again:close()
+    again:close()
+    for kind, each in pairs { stale = other, closed = again } do
+      local nowhere = perigee.session(each)
+      assert.equal(session.id, nowhere:explain().id)
+      assert.matches("worker.*" .. kind, tostring(nowhere))
+      wrong(kind, false, nowhere:region "kv")
+      local slice = cases.alloc(agent.engine, 64):slice()
+      wrong(kind, false, nowhere:send(slice):wait(1))
+      wrong(kind, false, nowhere:proxy "x")
+      nowhere:close()
+    end
+    assert.equal(1, (proxy:life()))
+    assert.equal(session, perigee.session(proxy))
   end)
 
   it("is not brought back by what closed it", function()

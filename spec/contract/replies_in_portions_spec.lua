@@ -238,3 +238,29 @@ describe("a large reply", function()
     assert.equal("cancelled", select(2, future:wait()).kind)
   end)
 end)
+
+-- Its reply is there before the loop has run, so that its wait takes the short
+-- way.
+local function answers(child)
+  child.serve { name = "large", version = 1, methods = {
+    list = function(n)
+      local list = {}
+      for i = 1, n do list[i] = ("%06d"):format(i) end
+      return list
+    end,
+  } }
+end
+
+describe("a large reply of another process", function()
+  after_each(cases.cleanup)
+
+  it("comes to a future that is waited for without a time", function()
+    process.start(answers):expect("ready")
+    local proxy = cases.proxy("large", { timeout = 20 * cases.slow })
+    for _ = 1, 20 do
+      local future = proxy.async:list(3000)
+      process.usleep(0.01)
+      assert.equal(3000, #(future:wait()))
+    end
+  end)
+end)

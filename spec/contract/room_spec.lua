@@ -21,6 +21,10 @@ local function server(child, _, _, pool)
         require("ffi").fill(reply.pointer, reply.length, 7)
         return reply.length
       end },
+      halt = { raw = true, inplace = true, function(request, reply)
+        os.execute "kill -STOP $PPID"
+        return reply:write(request)
+      end },
       nap = function(seconds) require("perigee").sleep(seconds) end,
     },
   }
@@ -81,10 +85,10 @@ describe("more calls under way than there is room for", function()
 end)
 
 describe("more writers at once than their engine has room for", function()
-  local proxy, agent
+  local proxy, agent, child
 
   setup(function()
-    process.start(server, 2 ^ 30):expect("ready")
+    child = process.start(server, 2 ^ 30):expect("ready")
     agent = assert(cases.agent(nil, { engine = { pool = 8 * MIB } }))
     proxy = assert(agent:proxy("worker", "bytes",
                                { timeout = 20 * cases.slow }))
@@ -112,5 +116,46 @@ describe("more writers at once than their engine has room for", function()
       futures[i] = perigee.spawn(function() return sized:copy(writer) end)
     end
     for i = 1, 24 do assert.equal(MIB, (assert(futures[i]:wait()))) end
+  end)
+
+  -- Whose calls have waited are the last of them.
+  it("may raise once they have waited, and whoever waits hears it", function()
+    local sized = proxy:with { capacity = MIB, reader = length }
+    local futures, late, raised = {}, false, 0
+    local function moody()
+      if late then error "on purpose" end
+      return MIB
+    end
+    for i = 1, 24 do futures[i] = sized.async:copy(moody) end
+    late = true
+    for i = 1, 24 do
+      local fine, got = pcall(futures[i].wait, futures[i], 20 * cases.slow)
+      assert.is_true(futures[i]:done())
+      if not fine then
+        raised = raised + 1
+        assert.matches("on purpose", got)
+      end
+    end
+    assert.is_true(raised > 0)
+  end)
+
+  -- All room is taken while the peer stands still, which it does again once
+  -- it has got the call.
+  it("have one time for the wait and the answer", function()
+    local sized = proxy:with { capacity = MIB, reader = length }
+    local futures, time = {}, 2 * cases.slow
+    child:signal "STOP"
+    for i = 1, 12 do futures[i] = sized.async:copy(writer) end
+    local later = perigee.spawn(perigee.sleep, 1.25 * time)
+    perigee.spawn(function()
+      perigee.sleep(0.5 * time)
+      child:signal "CONT"
+    end)
+    local got, err = sized:with({ timeout = time }):halt(writer)
+    assert.is_nil(got)
+    assert.equal("timeout", err.kind)
+    assert.is_false(later:done())
+    child:signal "CONT"
+    for i = 1, 12 do assert.equal(MIB, (assert(futures[i]:wait()))) end
   end)
 end)

@@ -168,6 +168,36 @@ describe("a wait", function()
     assert.has_error(function() perigee.as_completed { 7 } end)
   end)
 
+  -- A worker that such a wait has parked is another's, or none, later on.
+  it("of each as it ends is over with its time, for futures that go on",
+     function()
+    for _ = 1, 20 do
+      local first = perigee.spawn(perigee.sleep, 0.002)
+      local second = perigee.spawn(perigee.sleep, 0.012)
+      perigee.spawn(function()
+        for _ in perigee.as_completed({ first, second }, 0.006) do end
+      end):wait()
+      perigee.spawn(perigee.sleep, 0.01)
+      perigee.sleep(0.02)
+      assert.is_true(second:done())
+    end
+  end)
+
+  it("of each as it ends leaves nothing with what is pending", function()
+    local logged = {}
+    perigee.log = function(_, text) logged[#logged + 1] = text end
+    local failing = perigee.spawn(function()
+      perigee.sleep(0.02)
+      error "nobody waits any more"
+    end)
+    for _ in perigee.as_completed({ failing }, 0) do end
+    for _ in perigee.as_completed({ failing }, 0.001) do end
+    perigee.sleep(0.05)
+    assert.is_true(failing:done())
+    assert.equal(1, #logged)
+    assert.matches("nobody waits any more", logged[1])
+  end)
+
   it("of a thousand futures gives each once", function()
     local list, seen, count = {}, {}, 0
     for i = 1, 1000 do list[i] = perigee.spawn(perigee.sleep, i % 7 * 1e-3) end

@@ -42,18 +42,30 @@ static void *call_late(void *context) {
   return NULL;
 }
 
-static void what_was_waited_for_is_given_without_another_look(void **state) {
+/* False if the call was there before the wait had looked for it once in vain. */
+static bool is_waited_for(struct pair *p) {
   struct perigee_event e[ROOM];
-  struct pair p;
   pthread_t caller;
-  open_pair(&p, *state);
-  assert_int_equal(pthread_create(&caller, NULL, call_late, &p), 0);
-  assert_int_equal(perigee_wait(&p.engine[1], 1, 20000 * MS), 1);
-  uint64_t before = polls(&p);
-  assert_int_equal(perigee_poll(p.engine[1], e, ROOM), 1);
-  assert_int_equal(polls(&p), before);
+  uint64_t begun = polls(p);
+  assert_int_equal(pthread_create(&caller, NULL, call_late, p), 0);
+  assert_int_equal(perigee_wait(&p->engine[1], 1, 20000 * MS), 1);
+  uint64_t before = polls(p);
+  assert_int_equal(perigee_poll(p->engine[1], e, ROOM), 1);
+  bool waited = before - begun > 1;
+  if (waited)
+    assert_int_equal(polls(p), before);
   pthread_join(caller, NULL);
-  answer(&p, &e[0]);
+  answer(p, &e[0]);
+  return waited;
+}
+
+/* Again where the machine had other things to do than to begin the wait. */
+static void what_was_waited_for_is_given_without_another_look(void **state) {
+  struct pair p;
+  int times = 1;
+  open_pair(&p, *state);
+  while (!is_waited_for(&p))
+    assert_in_range(times++, 1, 100);
   pair_close(&p);
 }
 

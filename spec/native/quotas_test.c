@@ -86,31 +86,46 @@ static void the_most_is_what_can_be_had(void **state) {
 
 enum { SERVING = 4, CALLS = 2 * SERVING, LONG = 64 * KIB };
 
-/* A loan, as they come; nobody will wait for it. */
-static void calls(struct perigee_session *s) {
-  struct perigee_message m = {.method = 1, .timeout = MS};
+/* What one side asks, and is asked. */
+struct asked {
+  int own[CALLS], requests[CALLS], count, over;
+};
+
+/* A loan, as they come. */
+static void calls(struct perigee_session *s, int own[CALLS]) {
+  struct perigee_message m = {.method = 1, .timeout = -1};
   struct perigee_loan loan;
   for (int i = 0; i < CALLS; i++) {
     assert_int_equal(perigee_call_begin(s, LONG, &loan), 0);
     memset(loan.pointer, i, LONG);
-    assert_true(perigee_call_commit(s, &m, LONG) >= 0);
+    assert_true((own[i] = perigee_call_commit(s, &m, LONG)) >= 0);
   }
 }
 
-/* Of both sides: requests are kept until all calls are over. */
-static void are_given_up(struct pair *p, int requests[2][CALLS], int count[2]) {
-  int over = 0;
-  for (int64_t end = clock_now() + 10000 * MS; over < 2 * CALLS;)
-    for (int side = 0; side < 2; side++) {
-      struct perigee_event e;
-      p->engine[side]->sockets_due = true;
-      if (perigee_poll(p->engine[side], &e, 1) == 0)
-        continue;
-      over += e.kind == PERIGEE_EVENT_REPLY;
-      if (e.kind == PERIGEE_EVENT_REQUEST)
-        requests[side][count[side]++] = e.operation;
-      assert_true(clock_now() < end);
-    }
+static void poll_sides(struct pair *p, struct asked asked[2], int64_t end) {
+  for (int side = 0; side < 2; side++) {
+    struct perigee_event e;
+    p->engine[side]->sockets_due = true;
+    if (perigee_poll(p->engine[side], &e, 1) == 0)
+      continue;
+    asked[side].over += e.kind == PERIGEE_EVENT_REPLY;
+    if (e.kind == PERIGEE_EVENT_REQUEST)
+      asked[side].requests[asked[side].count++] = e.operation;
+  }
+  assert_true(clock_now() < end);
+}
+
+/* Of both sides, once as many requests as may be in service have come, which
+ * are kept until all calls are over. */
+static void are_given_up(struct pair *p, struct asked asked[2]) {
+  int64_t end = clock_now() + 60000 * MS;
+  while (asked[0].count < SERVING || asked[1].count < SERVING)
+    poll_sides(p, asked, end);
+  for (int side = 0; side < 2; side++)
+    for (int i = 0; i < CALLS; i++)
+      perigee_cancel(p->engine[side], asked[side].own[i]);
+  while (asked[0].over + asked[1].over < 2 * CALLS)
+    poll_sides(p, asked, end);
 }
 
 static void answers(struct pair *p, int side, int request) {
@@ -135,19 +150,19 @@ static void both_serve_all(struct pair *p, const char *otherwise) {
 static void two_that_keep_much_of_each_other_go_on(void **state) {
   struct perigee_options o;
   struct pair p;
-  int requests[2][CALLS], count[2] = {0, 0};
+  struct asked asked[2] = {{.count = 0}, {.count = 0}};
   variant_options(*state, &o);
   o.serving = SERVING;
   o.operations = 64;
   pair_open_with(&p, *state, &o);
   for (int side = 0; side < 2; side++)
-    calls(p.session[side]);
-  are_given_up(&p, requests, count);
+    calls(p.session[side], asked[side].own);
+  are_given_up(&p, asked);
   for (int side = 0; side < 2; side++) {
-    assert_int_equal(count[side], SERVING);
+    assert_int_equal(asked[side].count, SERVING);
     assert_true(p.engine[side]->shares.engine.used[SHARE_KEPT] > 0);
     for (int i = 0; i < SERVING; i++)
-      answers(&p, side, requests[side][i]);
+      answers(&p, side, asked[side].requests[i]);
   }
   both_serve_all(&p, "neither side serves any more");
   pair_close(&p);

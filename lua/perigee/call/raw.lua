@@ -4,6 +4,7 @@
 -- many bytes it filled. The reply is a Lua string, the filled part of `into`,
 -- or what `reader` makes of it in place.
 local again = require "perigee.call.again"
+local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
@@ -156,7 +157,17 @@ local function is_filled(n, length)
   return type(n) == "number" and n >= 0 and n <= length and n % 1 == 0
 end
 
-local function submit_writer(binding, method, handle, writer)
+-- Until deadline, if it is given: a call that has waited has less time left.
+local function commit(handle, message, n, deadline)
+  if not deadline then return C.perigee_call_commit(handle, message, n) end
+  local timeout = message.timeout
+  message.timeout = check.nanoseconds(loop.left(deadline))
+  local operation = C.perigee_call_commit(handle, message, n)
+  message.timeout = timeout
+  return operation
+end
+
+local function submit_writer(binding, method, handle, writer, deadline)
   local length = binding.request or binding.capacity or SMALL
   if binding.into then fill_into(binding, method, 3) end
   local status = C.perigee_call_begin(handle, length, loan)
@@ -174,7 +185,7 @@ local function submit_writer(binding, method, handle, writer)
     bad_count(method, n, length)
   end
   local message = prepare(binding, method, n)
-  local operation = C.perigee_call_commit(handle, message, n)
+  local operation = commit(handle, message, n, deadline)
   if operation < 0 then
     if operation == RANGE then beyond(method, length) end
     return nil, outcome.refused(binding, method, operation, 4)
@@ -182,12 +193,13 @@ local function submit_writer(binding, method, handle, writer)
   return operation, false
 end
 
-local function submit(binding, method, payload)
+-- deadline: of a call that has waited for room; nil of others.
+local function submit(binding, method, payload, deadline)
   local handle = binding.session.handle
   if not handle then return nil, outcome.gone(binding, method) end
   local kind = type(payload)
   if kind == "function" then
-    return submit_writer(binding, method, handle, payload)
+    return submit_writer(binding, method, handle, payload, deadline)
   elseif kind == "string" then
     return submit_bytes(binding, method, handle, payload, #payload)
   elseif payload == nil then
@@ -203,35 +215,42 @@ end
 
 local PAUSE = 1e6
 
--- A writer's loan that there is no block for now: the peer has not let go of
--- what it was lent before. Waits for one, while the call's time lasts.
-local function submit_in_time(self, method, payload)
-  local binding = self[1]
-  local deadline = loop.deadline(binding.timeout)
-  local operation, kept
-  repeat
-    loop.wait_signal(signals.new(1), min(now() + PAUSE, deadline))
-    operation, kept = submit(binding, method, payload)
-  until operation or kept.kind ~= "no_memory" or now() >= deadline
-    or state.stopping
-  return operation, kept
-end
-
-local function waits(payload, operation, err)
+-- Of a writer's loan that there is no block for now, as the peer has not let go
+-- of what it was lent before: may the call wait for one? deadline is that of
+-- its wait, nil before it.
+local function waits(payload, operation, err, deadline)
   return not operation and err.kind == "no_memory"
     and type(payload) == "function"
+    and not (deadline and (now() >= deadline or state.stopping))
+end
+
+-- Waits for a moment; the deadline, which is that of the call.
+local function wait_for_room(binding, deadline)
+  deadline = deadline or binding.deadline or loop.deadline(binding.timeout)
+  loop.wait_signal(signals.new(1), min(now() + PAUSE, deadline))
+  return deadline
+end
+
+local function submit_in_time(binding, method, payload)
+  local operation, kept, deadline
+  repeat
+    deadline = wait_for_room(binding, deadline)
+    operation, kept = submit(binding, method, payload, deadline)
+  until not waits(payload, operation, kept, deadline)
+  return operation, kept
 end
 
 -- In a task, for the future of who did not wait.
 local function go_on(future, self, method, payload)
-  local fine, operation, kept = pcall(submit_in_time, self, method, payload)
+  local binding = self[1]
+  local fine, operation, kept = pcall(submit_in_time, binding, method, payload)
   if future.ended then
     if fine and operation then
-      C.perigee_cancel(self[1].engine.handle, operation)
+      C.perigee_cancel(binding.engine.handle, operation)
     end
     return
   end
-  if not fine then return outcome.raise(future, operation) end
+  if not fine then return futures.raise(future, operation) end
   if not operation then return settle(future, nil, kept) end
   futures.begin(future, operation, kept, M.finish(method))
 end
@@ -274,9 +293,10 @@ function M.call(method)
     if state.pinned then loop.check_wait(2) end
     local began = method.idempotent and now()
     local operation, kept = submit(binding, method, payload)
-    local err
-    if waits(payload, operation, kept) then
-      operation, kept = submit_in_time(self, method, payload)
+    local err, deadline
+    while waits(payload, operation, kept, deadline) do
+      deadline = wait_for_room(binding, deadline)
+      operation, kept = submit(binding, method, payload, deadline)
     end
     if not operation then
       err = kept

@@ -29,10 +29,10 @@ end
 jit.off(copy)
 
 --- One of a kept session, prepared in session by its function of that name; or
--- nil and an error. Called in tail position: misuse is raised at our caller's.
-function M.new(kept, session, name, spec, immediate)
+-- nil and an error. Misuse is raised at level.
+function M.new(kept, session, name, spec, immediate, level)
   local fine, inner, err = pcall(session[name], session, spec, immediate)
-  if not fine then error((tostring(inner):gsub("^[^:]*:%d+: ", "")), 2) end
+  if not fine then check.blame(inner, level + 1) end
   if not inner then return nil, err end
   return setmetatable({ kept = kept, name = name, spec = copy(spec),
                         immediate = immediate, inner = inner, last = inner,
@@ -67,12 +67,12 @@ function Anew:post()
   if self.closed or self.kept.closed then
     self.last = no_more(self)
     return self.last
+  elseif inner.owner.handle then
+    self.last = inner:post()
+    if not futures.lost(self.last) then return self.last end
   end
-  if inner.owner.handle then self.last = inner:post() end
-  if not inner.owner.handle or futures.lost(self.last) then
-    self.last = self.kept:later("a prepared transfer", self.spec.timeout or 30,
-      function(session, left) return post_in(self, session, left) end)
-  end
+  self.last = self.kept:later("a prepared transfer", self.spec.timeout or 30,
+    function(session, left) return post_in(self, session, left) end)
   return self.last
 end
 

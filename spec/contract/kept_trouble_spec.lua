@@ -1,0 +1,183 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Kept sessions in trouble: their peer ends the session where nobody looks, or
+-- stands still, or the session that is being joined ends; they are closed, or
+-- the loop is stopped, while something waits.
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+local Session = require("perigee.session").Session
+
+local LENGTH = 4096
+local look_up = Session.region
+
+-- Lends memory that its peers cannot map, and ends its sessions when it is
+-- asked to, a moment later.
+local function lender(child, perigee_, ffi_)
+  local agent = assert(child.cases.agent("worker"))
+  local bytes = ffi_.new("uint8_t[4096]", 5)
+  local lent = assert(agent.engine:register(bytes, 4096, {
+    name = "kv", access = "rw" })):slice()
+  agent:serve { name = "x", version = 1, methods = {
+    byte = function() return lent:string():byte() end,
+    cut = function()
+      perigee_.spawn(function()
+        perigee_.sleep(0.01)
+        for _, session in pairs(agent.engine.sessions) do session:close() end
+      end)
+    end,
+  } }
+  child.say("ready")
+  perigee_.run()
+end
+
+local function wrong(kind, got, err)
+  assert.is_nil(got)
+  assert.is_true(perigee.is_error(err), tostring(err))
+  assert.equal(kind, err.kind, tostring(err))
+  assert.is_false(err.sent)
+end
+
+describe("a kept session in trouble", function()
+  local child, agent, kept, own, proxy, from
+
+  local function start() child = process.start(lender):expect("ready") end
+
+  before_each(function()
+    start()
+    agent = assert(cases.agent())
+    kept = assert(agent:session("worker", { keep = true, reconnect = 60 }))
+    own = cases.alloc(agent.engine, LENGTH):slice()
+    from = assert(kept:region "kv"):slice()
+    proxy = assert(agent:proxy("worker", "x"))
+  end)
+  after_each(function()
+    Session.region = look_up
+    cases.cleanup()
+  end)
+
+  local function read() return kept:read { from = from, to = own } end
+
+  -- Ends the session, and waits until everybody here knows.
+  local function cut()
+    local session = assert(kept:session())
+    proxy:cut()
+    assert.is_true(cases.eventually(function() return not session.handle end))
+  end
+
+  -- Calls use again and again, and does nothing else, until there is another
+  -- session; after a failure the next use has to end well.
+  local function heals(use)
+    local id, limit = kept:explain().id, process.now() + 20 * cases.slow
+    local failed = 0
+    proxy:cut()
+    repeat
+      local got, err = use()
+      failed = got and 0 or failed + 1
+      assert.is_true(failed < 2 and process.now() < limit, tostring(err))
+    until got and kept:explain().id ~= id
+  end
+
+  it("goes on though all that its program does is to try again", function()
+    heals(function() return read():wait() end)
+    heals(function() return kept:region "kv" end)
+    local post = assert(kept:prepare_read { from = from, to = own })
+    heals(function() return post:post():wait() end)
+    heals(function()
+      local prepared, why = kept:prepare_read { from = from, to = own }
+      if not prepared then return nil, why end
+      local got, err = prepared:post():wait()
+      prepared:close()
+      return got, err
+    end)
+    assert.is_true(read():wait())
+  end)
+
+  -- Whoever is asked for a region stands still from then on.
+  local function stands_still()
+    function Session.region(...)
+      child:signal "STOP"
+      return look_up(...)
+    end
+  end
+
+  local function moves()
+    Session.region = look_up
+    child:signal "CONT"
+  end
+
+  it("keeps its regions where a short time was not enough to ask for them",
+     function()
+    cut()
+    stands_still()
+    wrong("timeout", kept:read({ from = from, to = own, timeout = 0.2 })
+      :wait(10))
+    moves()
+    assert.is_true(read():wait(10))
+    assert.equal(5, cases.byte(own))
+  end)
+
+  it("keeps them where the session ends in which they are asked for",
+     function()
+    local ends = 3
+    cut()
+    function Session.region(session, ...)
+      local region, err = look_up(session, ...)
+      if ends > 0 then session:close() end
+      ends = ends - 1
+      return region, err
+    end
+    assert.is_true(read():wait(20))
+    assert.equal(5, cases.byte(own))
+    assert.is_true(ends <= 0)
+  end)
+
+  it("ends what waits for an answer of its peer when it is closed", function()
+    cut()
+    stands_still()
+    local waiting = { kept:write { from = own, to = from }, kept:recv(own),
+      perigee.spawn(function() return kept:region "kv" end),
+      perigee.spawn(function() return kept:session() end) }
+    perigee.sleep(0.05)
+    kept:close()
+    for _, future in ipairs(waiting) do wrong("closed", future:wait(10)) end
+    moves()
+    assert.equal(5, (proxy:byte()))
+  end)
+
+  it("ends what waits for a peer that is away when it is closed", function()
+    local session = kept:session()
+    child:kill()
+    assert.is_true(cases.eventually(function() return not session.handle end))
+    local prepared = perigee.spawn(function()
+      return kept:prepare_read { from = from, to = own }
+    end)
+    local sent = kept:send(own)
+    perigee.sleep(0.05)
+    assert.is_false(sent:done() or prepared:done())
+    kept:close()
+    assert.is_true(sent:done())
+    wrong("closed", sent:wait(1))
+    wrong("closed", prepared:wait(10))
+    start()
+    wrong("closed", kept:send(own):wait(1))
+  end)
+
+  it("is over with its session, if that is closed on this side", function()
+    kept:session():close()
+    wrong("closed", read():wait(10))
+    wrong("closed", kept:region "kv")
+    wrong("closed", kept:session())
+  end)
+
+  it("goes on after a stop of the loop while it joined a session", function()
+    cut()
+    function Session.region(...)
+      perigee.stop()
+      return look_up(...)
+    end
+    perigee.run(function() return read():wait() end)
+    Session.region = look_up
+    assert.is_true(read():wait(20))
+    assert.equal(5, cases.byte(own))
+  end)
+end)
