@@ -35,9 +35,6 @@
  * other. Those who compute keep a core for milliseconds: one's own share of it is
  * had by not giving it up.
  *
- * Where the process may use fewer cores than it can run on (quota.h), polling
- * takes what handlers could use: most is what a sleep costs there.
- *
  * Owner: the thread that the engine belongs to. Cost: none for what is found
  * within a moment, of 64 polls of one session or some 3 us; then a system call
  * of 0.2 us, and two looks at the clock, in 64 polls.
