@@ -16,7 +16,6 @@
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,19 +135,6 @@ static bool holds(struct stream *s) {
   return held && s->left == 0 && !lane->armed;
 }
 
-/* Looked for again and again, while nothing comes, by poll: recv would take the
- * socket's lock each time, and the peer's bytes then wait for it. Of what is
- * sealed some may have been read and not opened, so there recv it is. */
-static bool is_there(struct stream *s, bool armed) {
-  struct pollfd look = {.fd = s->fd, .events = POLLIN};
-  if (s->number > 0 || armed || s->sealed)
-    return s->readable || (s->number == 0 && !armed);
-  s->dry = poll(&look, 1, 0) == 0;
-  if (s->dry)
-    s->readable = false; /* as after EAGAIN: an edge tells of what comes now */
-  return !s->dry;
-}
-
 static bool poll_stream(struct stream *s) {
   struct lane *lane = s->lane;
   bool armed = lane->armed;
@@ -160,7 +146,7 @@ static bool poll_stream(struct stream *s) {
   if (s->sink == SINK_HELD && s->patience > 0)
     s->patience--;
   /* Streams for payloads are read while somebody waits for them. */
-  if (is_there(s, armed))
+  if (s->readable || (s->number == 0 && !armed))
     moved += tcp_receive(s, s->number > 0 ? lane->may_read : TCP_TURN);
   else if (s->in_end > s->in_first || s->sink == SINK_HELD)
     moved += tcp_receive(s, 0);
