@@ -55,7 +55,7 @@ void seal_bare(struct seal *s) {
   s->bare = true;
 }
 
-/* ---- Long ones, by OpenSSL --------------------------------------------------- */
+/* ---- Long ones, by OpenSSL ---------------------------------------------- */
 
 static bool is_long(const struct seal *s, uint32_t length) {
   return s->aes && length >= SEAL_LONG;

@@ -16,9 +16,9 @@
  *   ChaCha20     seal    329 ns     1.14    1.41    1.48    1.51
  *                open    308 ns     1.13    1.42    1.48    1.50
  *
- * Chunks from 1 KiB on are sealed by OpenSSL (seal_evp.h), where AES is: the same
- * bytes. One core of an Intel Xeon (VAES), OpenSSL 3.0.19, which does not use
- * that, and the best of many turns; 1 KiB, 4 KiB, 16 KiB in GB/s:
+ * Chunks from 1 KiB on are sealed by OpenSSL (seal_evp.h), where AES is: the
+ * same bytes. One core of an Intel Xeon (VAES), OpenSSL 3.0.19, which does not
+ * use that, and the best of many turns; 1 KiB, 4 KiB, 16 KiB in GB/s:
  *
  *                libsodium            OpenSSL
  *   seal     1.77  1.92  1.96     2.25  3.78  4.53
@@ -73,8 +73,8 @@ uint32_t seal_close(struct seal *seal, uint8_t *chunk, const uint8_t *plain,
 int seal_chunk(const uint8_t *chunk);
 /* Opens one whole chunk of length bytes: how many were in it, now at plain
  * (chunk + SEAL_HEAD: in place), or PERIGEE_PROTOCOL: it was not sealed so
- * (then what is at plain is zeroed or unchanged, and the stream is over). Until it
- * returns, there may be bytes at plain that nobody vouches for. */
+ * (then what is at plain is zeroed or unchanged, and the stream is over). Until
+ * it returns, there may be bytes at plain that nobody vouches for. */
 int seal_open(struct seal *seal, uint8_t *plain, const uint8_t *chunk,
               uint32_t length);
 void seal_end(struct seal *seal); /* wipes it */

@@ -20,16 +20,19 @@ static void look_up(void) {
   cipher = library ? EVP_CIPHER_fetch(library, "AES-256-GCM", NULL) : NULL;
 }
 
-static EVP_CIPHER_CTX *context_of(void **context, const uint8_t *key, int way) {
-  if (*context)
-    return *context;
+static EVP_CIPHER_CTX *begin(const uint8_t *key, int way) {
   call_once(&once, look_up);
   EVP_CIPHER_CTX *c = cipher ? EVP_CIPHER_CTX_new() : NULL;
-  if (c && EVP_CipherInit_ex(c, cipher, NULL, key, NULL, way) != 1) {
-    EVP_CIPHER_CTX_free(c);
-    c = NULL;
-  }
-  return *context = c;
+  if (c && EVP_CipherInit_ex(c, cipher, NULL, key, NULL, way) == 1)
+    return c;
+  EVP_CIPHER_CTX_free(c);
+  return NULL;
+}
+
+static EVP_CIPHER_CTX *context_of(void **context, const uint8_t *key, int way) {
+  if (!*context)
+    *context = begin(key, way);
+  return *context;
 }
 
 static bool pass(EVP_CIPHER_CTX *c, const struct seal_job *j) {
