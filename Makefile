@@ -50,7 +50,7 @@ ASAN := $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN := $(SANITIZED) -fsanitize=thread
 
 # What the core is linked with.
-LIBS := -lsodium -lcares -lrt
+LIBS := -lsodium -lcrypto -lcares -lrt
 
 # What the test programs share: their helpers and the plugins.
 SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))

@@ -22,6 +22,7 @@ supported_platforms = { "linux" }
 dependencies = { "lua == 5.1" } -- as LuaJIT presents itself
 external_dependencies = {
   CARES = { header = "ares.h", library = "cares" },
+  CRYPTO = { header = "openssl/evp.h", library = "crypto" },
   SODIUM = { header = "sodium.h", library = "sodium" },
 }
 

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The floor of encrypted transfers: how fast one thread seals SIZE bytes, cut
- * into chunks of 16 KiB (--chunk) as native/seal.h does, with libsodium alone
- * and from and to memory touched beforehand: AES-256-GCM where the processor
- * has it, else ChaCha20-Poly1305.
+ * into chunks of 16 KiB (--chunk) as native/seal.h does, from and to memory
+ * touched beforehand: with libsodium (AES-256-GCM where the processor has it,
+ * else ChaCha20-Poly1305), then with OpenSSL (AES-256-GCM). --how sodium or
+ * openssl: only with that one. The benches take the faster one for the floor.
  */
 #include "floor.h"
 
+#include <openssl/evp.h>
 #include <sodium.h>
 
 enum { CHUNK = 16 << 10, TAG = 16, HEAD = 4 };
@@ -17,17 +19,32 @@ struct cipher {
   crypto_aead_aes256gcm_state state;
   uint8_t key[crypto_aead_aes256gcm_KEYBYTES];
   uint8_t nonce[crypto_aead_aes256gcm_NPUBBYTES];
+  EVP_CIPHER_CTX *openssl; /* NULL: libsodium's turn */
   bool aes;
   size_t chunk;
   uint64_t chunks;
 };
+
+static void seal_openssl(struct cipher *c, uint8_t *to, const uint8_t *from,
+                         uint32_t length) {
+  int n;
+  if (EVP_EncryptInit_ex(c->openssl, NULL, NULL, NULL, c->nonce) != 1 ||
+      EVP_EncryptUpdate(c->openssl, NULL, &n, to, HEAD) != 1 ||
+      EVP_EncryptUpdate(c->openssl, to + HEAD, &n, from, (int)length) != 1 ||
+      EVP_EncryptFinal_ex(c->openssl, to + HEAD + length, &n) != 1 ||
+      EVP_CIPHER_CTX_ctrl(c->openssl, EVP_CTRL_AEAD_GET_TAG, TAG,
+                          to + HEAD + length) != 1)
+    die("OpenSSL");
+}
 
 static void seal(struct cipher *c, uint8_t *to, const uint8_t *from,
                  uint32_t length) {
   memcpy(c->nonce, &c->chunks, sizeof c->chunks);
   c->chunks++;
   memcpy(to, &length, HEAD);
-  if (c->aes)
+  if (c->openssl)
+    seal_openssl(c, to, from, length);
+  else if (c->aes)
     crypto_aead_aes256gcm_encrypt_afternm(to + HEAD, NULL, from, length, to,
                                           HEAD, NULL, c->nonce, &c->state);
   else
@@ -51,13 +68,24 @@ static void measure(struct cipher *c, const struct options *options,
   size_t size = strtoull(text, NULL, 10);
   uint8_t *from = memory(size, MAP_PRIVATE);
   uint8_t *to = memory(HEAD + c->chunk + TAG, MAP_PRIVATE);
+  samples->count = 0;
   int64_t begin = now(), span = (int64_t)(options->seconds * 1e9);
   for (int i = 0; i < 3 || now() - begin < span / 8; i++)
     round_one(c, to, from, size);
   int64_t end = now() + span;
   while (samples->count < 3 || (now() < end && samples->count < SAMPLES))
     samples->ns[samples->count++] = round_one(c, to, from, size);
-  report(options, c->aes ? "aes-256-gcm" : "chacha20", text, samples);
+  report(options,
+         c->openssl ? "openssl-aes-256-gcm"
+         : c->aes   ? "aes-256-gcm"
+                    : "chacha20",
+         text, samples);
+}
+
+static const char *const hows[] = {"sodium", "openssl"};
+
+static bool wanted(const struct options *options, const char *how) {
+  return !options->how || !strcmp(options->how, how);
 }
 
 int main(int argc, char **argv) {
@@ -71,7 +99,15 @@ int main(int argc, char **argv) {
   crypto_aead_aes256gcm_beforenm(&cipher.state, cipher.key);
   pin(options.pins[0]);
   struct samples samples = samples_new();
-  for (int i = optind; i < argc; i++)
-    measure(&cipher, &options, argv[i], &samples);
+  EVP_CIPHER_CTX *openssl = EVP_CIPHER_CTX_new();
+  if (!openssl || EVP_EncryptInit_ex(openssl, EVP_aes_256_gcm(), NULL,
+                                     cipher.key, NULL) != 1)
+    die("OpenSSL");
+  for (int way = 0; way < 2; way++)
+    for (int i = optind; i < argc && wanted(&options, hows[way]); i++) {
+      cipher.openssl = way == 0 ? NULL : openssl;
+      measure(&cipher, &options, argv[i], &samples);
+    }
+  EVP_CIPHER_CTX_free(openssl);
   return 0;
 }

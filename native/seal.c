@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "perigee.h"
+#include "seal_evp.h"
 
 #define AES(name) crypto_aead_aes256gcm_##name
 #define CHACHA(name) crypto_aead_chacha20poly1305_ietf_##name
@@ -26,8 +27,9 @@ static void next(struct seal *s, uint8_t nonce[NONCE]) {
     uint64_t counter = s->counter;
     uint8_t key[SEAL_KEY];
     crypto_kdf_derive_from_key(key, sizeof key, counter, "pgrekey", s->key);
-    bool bare = s->bare;
-    seal_begin(s, key, s->aes);
+    bool bare = s->bare, aes = s->aes;
+    seal_end(s);
+    seal_begin(s, key, aes);
     sodium_memzero(key, sizeof key);
     s->counter = counter;
     s->bare = bare;
@@ -53,12 +55,49 @@ void seal_bare(struct seal *s) {
   s->bare = true;
 }
 
+/* ---- Long ones, by OpenSSL ---------------------------------------------- */
+
+static bool is_long(const struct seal *s, uint32_t length) {
+  return s->aes && length >= SEAL_LONG;
+}
+
+static struct seal_job job_of(const struct seal *s, const uint8_t *chunk,
+                              uint32_t length, const uint8_t nonce[NONCE]) {
+  struct seal_job job = {
+      .nonce = nonce, .clear = chunk, .clear_length = SEAL_HEAD};
+  if (s->bare)
+    job.clear_length += length;
+  else
+    job.length = length;
+  return job;
+}
+
+static bool close_long(struct seal *s, uint8_t *chunk, const uint8_t *plain,
+                       uint32_t length, const uint8_t nonce[NONCE]) {
+  struct seal_job job = job_of(s, chunk, length, nonce);
+  job.from = plain;
+  job.to = chunk + SEAL_HEAD;
+  return is_long(s, length) &&
+         evp_seal(&s->evp, s->key, &job, chunk + SEAL_HEAD + length);
+}
+
+static bool open_long(struct seal *s, uint8_t *plain, const uint8_t *chunk,
+                      uint32_t length, const uint8_t nonce[NONCE], bool *good) {
+  struct seal_job job = job_of(s, chunk, length, nonce);
+  job.from = chunk + SEAL_HEAD;
+  job.to = plain;
+  return is_long(s, length) &&
+         evp_open(&s->evp, s->key, &job, chunk + SEAL_HEAD + length, good);
+}
+
 /* ---- Bare: all of a chunk is what the tag vouches for ----------------------- */
 
 static void mark(struct seal *s, uint8_t *chunk, uint32_t length,
                  const uint8_t nonce[NONCE]) {
   uint8_t none, *tag = chunk + SEAL_HEAD + length;
   uint32_t all = SEAL_HEAD + length;
+  if (close_long(s, chunk, NULL, length, nonce))
+    return;
   if (s->aes)
     AES(encrypt_detached_afternm)
   (&none, tag, NULL, &none, 0, chunk, all, NULL, nonce, (void *)s->expanded);
@@ -68,9 +107,12 @@ static void mark(struct seal *s, uint8_t *chunk, uint32_t length,
 
 static int is_marked(struct seal *s, const uint8_t *chunk, uint32_t length,
                      const uint8_t nonce[NONCE]) {
+  bool good;
   uint8_t none = 0;
   const uint8_t *tag = chunk + SEAL_HEAD + length;
   uint32_t all = SEAL_HEAD + length;
+  if (open_long(s, NULL, chunk, length, nonce, &good))
+    return good ? 0 : -1;
   return s->aes
              ? AES(decrypt_detached_afternm)(&none, NULL, &none, 0, tag, chunk,
                                              all, nonce, (void *)s->expanded)
@@ -104,6 +146,8 @@ uint32_t seal_close(struct seal *s, uint8_t *chunk, const uint8_t *plain,
   memcpy(chunk, &length, SEAL_HEAD);
   if (s->bare)
     return close_bare(s, chunk, plain, length, nonce);
+  if (close_long(s, chunk, plain, length, nonce))
+    return SEAL_CHUNK(length);
   if (s->aes)
     AES(encrypt_afternm)
   (chunk + SEAL_HEAD, NULL, plain, length, chunk, SEAL_HEAD, NULL, nonce,
@@ -126,11 +170,14 @@ int seal_chunk(const uint8_t *chunk) {
 int seal_open(struct seal *s, uint8_t *plain, const uint8_t *chunk,
               uint32_t length) {
   uint8_t nonce[NONCE];
+  bool good;
   if (length < SEAL_CHUNK(1) || seal_chunk(chunk) != (int)length)
     return PERIGEE_PROTOCOL;
   next(s, nonce);
   if (s->bare)
     return open_bare(s, plain, chunk, length - SEAL_CHUNK(0), nonce);
+  if (open_long(s, plain, chunk, length - SEAL_CHUNK(0), nonce, &good))
+    return good ? (int)(length - SEAL_CHUNK(0)) : PERIGEE_PROTOCOL;
   const uint8_t *sealed = chunk + SEAL_HEAD;
   int bad =
       s->aes
@@ -142,5 +189,6 @@ int seal_open(struct seal *s, uint8_t *plain, const uint8_t *chunk,
 }
 
 void seal_end(struct seal *s) {
+  evp_end(s->evp);
   sodium_memzero(s, sizeof *s);
 }

@@ -45,7 +45,7 @@ build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 	$(call say,CC)
 	mkdir -p $(@D)
 	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
-	  $(WERROR) -pthread -MMD -MP -o $@ $< $(LINKED) -lsodium -lrt
+	  $(WERROR) -pthread -MMD -MP -o $@ $< $(LINKED) -lsodium -lcrypto -lrt
 
 # The only ones that are no floors: both ends of an echo in C.
 build/bench/echo: build/perigee/core.so

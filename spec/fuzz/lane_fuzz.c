@@ -294,6 +294,7 @@ static void seals(struct talk *t, int number) {
   const struct hand *h = &t->scene->hand;
   uint8_t key[SEAL_KEY];
   handshake_seal(h->key, (uint32_t)number, h->dials, key);
+  seal_end(&t->seals[number]);
   seal_begin(&t->seals[number], key, seal_has_aes());
 }
 
@@ -396,6 +397,8 @@ static void ends(struct talk *t) {
   for (int i = 1; i < STREAMS; i++)
     if (t->fds[i] >= 0)
       close(t->fds[i]);
+  for (int i = 0; i < STREAMS; i++)
+    seal_end(&t->seals[i]);
   hand_close(&s->hand);
   for (int i = 0; i < PATIENT && (i < 4 || s->lost == 0); i++)
     lives(s);

@@ -27,6 +27,7 @@ static void require(bool holds) {
 static void begin(int way) {
   struct seal *const both[] = {&out, &in};
   for (int i = 0; i < 2; i++) {
+    seal_end(both[i]);
     seal_begin(both[i], key, way / 2);
     if (way % 2)
       seal_bare(both[i]);

@@ -238,6 +238,39 @@ static void what_is_changed_ends_the_session(void **state) {
     harmed(HARM_FLIP, side, ALL), harmed(HARM_FLIP, side, AUTH);
 }
 
+enum { DIFFERS = 27 }; /* here asked and answered do */
+
+/* A region is looked at by others while bytes come: each is the old one, or the
+ * one that was written. */
+static void what_is_changed_is_never_seen(void **state) {
+  struct pair p;
+  struct perigee_event e;
+  (void)state;
+  open_sides(&p, words, ALL, OFF, 1);
+  struct perigee_region *own = full_of(&p, 0, NULL, asked);
+  struct perigee_region *theirs = full_of(&p, 1, "r", answered);
+  struct perigee_transfer t = {.local = all_of(own, BULK)};
+  t.remote = (struct perigee_slice){
+      .remote = look_up(&p, "r"), .length = BULK, .count = 1};
+  const volatile uint8_t *seen = perigee_region_pointer(theirs);
+  settle(&p);
+  perigee_transfer(p.session[0], PERIGEE_OP_WRITE, &t, 1, 0, -1);
+  for (int64_t end = clock_now() + 20000 * MS, lost = 0; lost < 2;) {
+    poll_both(&p);
+    if (seen[DIFFERS] == (uint8_t)asked[DIFFERS]) /* payload is on its way */
+      b.harm[0] = HARM_FLIP;
+    for (int i = 0; i < 2; i++)
+      while (taken(&p, i, &e))
+        lost += e.kind == PERIGEE_EVENT_LOST;
+    assert_true(clock_now() < end);
+  }
+  for (size_t i = 0; i < BULK; i++)
+    if (seen[i] != (uint8_t)asked[i % (sizeof asked - 1)])
+      assert_int_equal(seen[i], (uint8_t)answered[i % (sizeof answered - 1)]);
+  pair_drop(&p);
+  between_close(&b);
+}
+
 static void what_is_repeated_ends_the_session(void **state) {
   (void)state;
   for (int side = 0; side < 2; side++)
@@ -259,6 +292,7 @@ int main(void) {
       cmocka_unit_test(by_default_nothing_is_sealed_over_loopback),
       cmocka_unit_test(without_a_secret_it_is_sealed_all_the_same),
       cmocka_unit_test(what_is_changed_ends_the_session),
+      cmocka_unit_test(what_is_changed_is_never_seen),
       cmocka_unit_test(what_is_repeated_ends_the_session),
       cmocka_unit_test(what_is_left_out_ends_the_session),
   };

@@ -21,7 +21,8 @@ local function luajit(machine)
 end
 
 -- Libraries that the core is linked to, and where they come from.
-local PACKAGES = { libsodium = "libsodium23", libcares = "libc-ares2" }
+local PACKAGES = { libsodium = "libsodium23", libcares = "libc-ares2",
+                   libcrypto = "libssl3" }
 
 local function core(machine)
   local native, why = machine:module "perigee.native"
