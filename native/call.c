@@ -402,10 +402,10 @@ static int submit_stage(struct operation *op, const struct loan *loan,
   return op->index;
 }
 
-static int submit_block(struct operation *op, const struct loan *loan,
+static int submit_block(struct operation *op, struct loan *loan,
                         uint64_t length) {
   bool pushes = lane_table(op->session->lane)->pushes;
-  operation_expose(op, length);
+  operation_lends(op, &loan->lent);
   op->message.head = pushes ? loan->pointer : NULL;
   op->message.length = pushes ? length : 0;
   op->message.slice.region = NULL;
@@ -439,14 +439,6 @@ int perigee_call_commit(struct perigee_session *session,
       !(op = take(session, &call_class, RECORD_REQUEST, message))) {
     loan_abort(session, RING_REQUEST);
     return status;
-  }
-  if (!loan->stage && !share_may(session->share, SHARE_EXPOSED, length)) {
-    session->share->all->refused++;
-    operation_free(op);
-    loan_abort(session, RING_REQUEST);
-    return fail(session->engine, PERIGEE_NO_MEMORY,
-                "the peer has not let go of what it was lent before (option "
-                "pool)");
   }
   session->counters.calls++;
   status = loan->stage ? submit_stage(op, loan, length)

@@ -167,6 +167,7 @@ struct loan {
   int served;
   uint8_t *pointer;
   uint64_t length;
+  uint64_t lent;        /* bytes that a block counts for, of a request */
   struct stage *stage;  /* NULL: it is a block, */
   struct source source; /* this one */
 };
@@ -500,6 +501,8 @@ void operation_spare(struct operation *op); /* it is nobody's: to be taken */
 void operation_count(struct operation *op);
 void operation_expose(struct operation *op, uint64_t bytes);
 void operation_unexpose(struct operation *op, uint64_t bytes);
+/* The same of what is counted already, by who hands it over. */
+void operation_lends(struct operation *op, uint64_t *bytes);
 void operation_uncount(struct operation *op);
 /* Of own ones: ends it in a timeout, and counts that. */
 void operation_late(struct operation *op);
@@ -525,6 +528,14 @@ bool engine_room(const struct perigee_engine *engine);
  * be. PERIGEE_AGAIN: there is no block now. */
 int room_lend(struct perigee_session *session, uint64_t length,
               uint8_t **pointer, struct source *source);
+/* May an own request be lent so many bytes? 0, or TOO_LARGE, NO_MEMORY and why.
+ * May one take so many for what it exposes, beside what it has? */
+int room_lends(struct perigee_session *session, uint64_t length);
+bool room_stages(const struct operation *op, uint64_t bytes);
+/* Of a lane's blocks: bytes. */
+static inline uint64_t room_half(const struct perigee_options *o) {
+  return o->pool / 2;
+}
 /* At each tick: some of those that lie are looked at; or all. */
 void room_sweep(struct perigee_engine *engine, bool all);
 

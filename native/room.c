@@ -14,11 +14,23 @@
  * so what lies is what callers have under way, and a few more.
  *
  * A request that would need a block while there is none is not refused: it waits,
- * and with it the session's later ones, until its caller's time is nearly over.
+ * and with it the session's later ones, until its caller's time is nearly over,
+ * or for ROOM_LONGEST.
+ *
+ * Two sides that call each other do not wait for each other so. Own requests end
+ * when the peer has answered, so no answer may wait for them:
+ *
+ *   they have an account of their own (SHARE_LENT), and of the blocks half: they
+ *   fill no share of what answers count for, and leave them as many blocks;
+ *   where they lie so that a block is not to be had all the same, it is not
+ *   waited for while nothing else of the session's has any.
+ *
  */
 #include "loan.h"
 #include "served.h"
 
+/* As long as calls take by default: for who has no deadline. */
+static const int64_t ROOM_LONGEST = INT64_C(30) * 1000000000;
 enum { MISSES = 2, LOOKS_A_TICK = 32, LITTLE = 256 << 10, ALL = 1 << 30 };
 
 /* ---- Replies that lie --------------------------------------------------- */
@@ -75,6 +87,38 @@ int room_lend(struct perigee_session *s, uint64_t length, uint8_t **pointer,
   return lane_table(lane)->loan(lane, length, pointer, source);
 }
 
+/* ---- Own requests -------------------------------------------------------- */
+
+bool room_stages(const struct operation *op, uint64_t bytes) {
+  const struct perigee_options *o = &op->engine->options;
+  uint64_t lent = op->session->share->used[SHARE_LENT];
+  return lent == op->exposed || lent + bytes <= room_half(o);
+}
+
+/* To a peer that has nothing of the kind, all that there is. */
+static bool may_lend(const struct share *s, uint64_t bytes) {
+  uint64_t lent = s->all->engine.used[SHARE_LENT];
+  return share_may(s, SHARE_LENT, bytes) ||
+         (s->parent->used[SHARE_LENT] == 0 &&
+          lent + bytes <= s->all->quota[SHARE_LENT].limit);
+}
+
+int room_lends(struct perigee_session *s, uint64_t length) {
+  uint64_t half = room_half(&s->engine->options);
+  if (length > half || blocks_whole(length) > half)
+    return fail(s->engine, PERIGEE_TOO_LARGE,
+                "a request of %llu bytes cannot be lent: its block would take "
+                "more than half of the pool (option pool)",
+                (unsigned long long)length);
+  if (share_may(s->share, SHARE_KEPT, 1) &&
+      may_lend(s->share, blocks_whole(length)))
+    return PERIGEE_OK;
+  s->share->all->refused++;
+  return fail(s->engine, PERIGEE_NO_MEMORY,
+              "the peer has not let go of what it was lent before (option "
+              "pool)");
+}
+
 /* ---- Room for a reply, taken ahead --------------------------------------- */
 
 int room_exposes(struct operation *op, uint64_t length) {
@@ -88,6 +132,14 @@ int room_exposes(struct operation *op, uint64_t length) {
                                                        : PERIGEE_NO_MEMORY;
 }
 
+/* Is a block worth waiting for? One that own requests alone keep from us is not:
+ * the peer might have to wait for us before it answers them. */
+int room_worth(const struct perigee_session *s, int status) {
+  const uint64_t *used = s->share->used;
+  bool ours = used[SHARE_LENT] > 0 && used[SHARE_EXPOSED] == 0;
+  return status == PERIGEE_AGAIN && ours ? PERIGEE_NO_MEMORY : status;
+}
+
 /* What could never be had is for the program to find out, if it asks. */
 int room_take(struct operation *op) {
   uint64_t capacity = op->value;
@@ -95,7 +147,8 @@ int room_take(struct operation *op) {
     return PERIGEE_OK;
   int status = room_exposes(op, capacity);
   if (status == PERIGEE_OK)
-    status = loan_room(op->session, capacity, &op->room);
+    status =
+        room_worth(op->session, loan_room(op->session, capacity, &op->room));
   if (status < 0)
     return status == PERIGEE_AGAIN ? status : PERIGEE_OK;
   op->roomy = true;
@@ -118,10 +171,9 @@ void room_give(struct operation *op) {
 
 /* An eighth of its time is left to say that there was none. */
 void room_await(struct operation *op) {
-  int64_t now = op->engine->now;
-  if (op->deadline >= 0)
-    timers_add(&op->engine->timers, &op->timer,
-               op->deadline - (op->deadline - now) / 8);
+  int64_t now = op->engine->now, until = op->deadline;
+  until = until < 0 ? now + ROOM_LONGEST : until - (until - now) / 8;
+  timers_add(&op->engine->timers, &op->timer, until);
   served_hold_back(op);
   step(op, STALL);
   operation_move(op);

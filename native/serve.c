@@ -265,7 +265,8 @@ static int pull_head(struct operation *op, struct source source) {
       return 1;
     int status = room_exposes(op, op->length);
     if (status == PERIGEE_OK)
-      status = room_lend(op->session, op->length, &block, &op->head_loan);
+      status = room_worth(op->session, room_lend(op->session, op->length,
+                                                 &block, &op->head_loan));
     if (status < 0)
       return fail(op->engine, status, "no block for a request of %llu bytes",
                   (unsigned long long)op->length);

@@ -82,6 +82,8 @@ int room_take(struct operation *op);
 void room_give(struct operation *op);
 /* May it have so many bytes lie? 0, PERIGEE_AGAIN, PERIGEE_NO_MEMORY. */
 int room_exposes(struct operation *op, uint64_t length);
+/* The status of a block that could not be had: AGAIN, if it is worth waiting. */
+int room_worth(const struct perigee_session *session, int status);
 /* It waits until there is room; it does no more. */
 void room_await(struct operation *op);
 void room_waited(struct operation *op);

@@ -219,7 +219,7 @@ static void loans_of_cancelled_calls_are_used_again(void **state) {
   struct perigee_loan loan;
   struct pair p;
   variant_options(v, &o);
-  o.pool = 16 * MIB;
+  o.pool = 32 * MIB; /* half of it for own requests */
   pair_open_with(&p, *state, &o);
   for (int i = 0; i < 8; i++) {
     struct perigee_message m = {.timeout = -1};
