@@ -25,6 +25,12 @@
  *   where they lie so that a block is not to be had all the same, it is not
  *   waited for while nothing else of the session's has any.
  *
+ * What is waited for is then held by a request that came with all that it needs
+ * (the block of its head and that of its reply are taken together, or neither:
+ * whoever waits holds nothing), until the program has answered; or by an answer,
+ * until the caller has looked at it. Callers take in answers whatever waits in
+ * the ring of requests. So one of those that hold always goes on, and after the
+ * last of them nobody waits.
  */
 #include "loan.h"
 #include "served.h"
@@ -119,42 +125,100 @@ int room_lends(struct perigee_session *s, uint64_t length) {
               "pool)");
 }
 
-/* ---- Room for a reply, taken ahead --------------------------------------- */
+/* ---- Room for a request, taken ahead -------------------------------------- */
 
-int room_exposes(struct operation *op, uint64_t length) {
-  struct perigee_session *s = op->session;
+static bool may_lie(struct perigee_session *s, uint64_t length) {
   if (share_may(s->share, SHARE_EXPOSED, length))
-    return PERIGEE_OK;
+    return true;
   look(s, ALL, ALL);
-  if (share_may(s->share, SHARE_EXPOSED, length))
-    return PERIGEE_OK;
-  return length <= share_most(s->share, SHARE_EXPOSED) ? PERIGEE_AGAIN
-                                                       : PERIGEE_NO_MEMORY;
+  return share_may(s->share, SHARE_EXPOSED, length);
 }
 
-/* Is a block worth waiting for? One that own requests alone keep from us is not:
- * the peer might have to wait for us before it answers them. */
-int room_worth(const struct perigee_session *s, int status) {
+/* Will a block come back? One that own requests alone keep from us may not: the
+ * peer might have to wait for us before it answers them. */
+static bool comes_back(const struct perigee_session *s) {
   const uint64_t *used = s->share->used;
-  bool ours = used[SHARE_LENT] > 0 && used[SHARE_EXPOSED] == 0;
-  return status == PERIGEE_AGAIN && ours ? PERIGEE_NO_MEMORY : status;
+  return used[SHARE_LENT] == 0 || used[SHARE_EXPOSED] > 0;
 }
 
-/* What could never be had is for the program to find out, if it asks. */
-int room_take(struct operation *op) {
-  uint64_t capacity = op->value;
-  if (op->flags & PERIGEE_TYPED || capacity <= op->session->eager || op->roomy)
-    return PERIGEE_OK;
-  int status = room_exposes(op, capacity);
-  if (status == PERIGEE_OK)
-    status =
-        room_worth(op->session, loan_room(op->session, capacity, &op->room));
+/* Both or none; a length of 0: none of that. */
+static int take(struct operation *op, uint64_t head, uint64_t reply) {
+  struct perigee_session *s = op->session;
+  struct room room = {0};
+  uint8_t *block = NULL;
+  struct source source;
+  int status = PERIGEE_OK;
+  if (!may_lie(s, head + reply))
+    return PERIGEE_AGAIN;
+  if (head > 0)
+    status = room_lend(s, head, &block, &source);
+  if (status == PERIGEE_OK && reply > 0)
+    status = loan_room(s, reply, &room);
+  if (status < 0 && block)
+    lane_table(s->lane)->unloan(s->lane, &source);
   if (status < 0)
-    return status == PERIGEE_AGAIN ? status : PERIGEE_OK;
-  op->roomy = true;
-  op->reserved += capacity;
-  operation_expose(op, capacity);
+    return status == PERIGEE_AGAIN && !comes_back(s) ? PERIGEE_NO_MEMORY
+                                                     : status;
+  if (block) {
+    op->pointer = block;
+    op->head_loan = source;
+    op->head_lent = true;
+  }
+  op->room = room;
+  op->roomy = reply > 0;
+  op->reserved = head + reply;
+  operation_expose(op, op->reserved);
   return PERIGEE_OK;
+}
+
+static uint64_t whole(uint64_t length) {
+  return length > 0 ? blocks_whole(length) : 0;
+}
+
+/* Can both be had at all, once nobody else has any? */
+static bool ever(const struct operation *op, uint64_t head, uint64_t reply) {
+  uint64_t pool = op->engine->options.pool;
+  return head <= pool && reply <= pool && whole(head) + whole(reply) <= pool &&
+         head + reply <= share_most(op->session->share, SHARE_EXPOSED);
+}
+
+/* AGAIN only while it is worth waiting. */
+static int take_ever(struct operation *op, uint64_t head, uint64_t reply) {
+  if (head + reply == 0)
+    return PERIGEE_OK;
+  int status = take(op, head, reply);
+  bool never = status == PERIGEE_AGAIN && !ever(op, head, reply);
+  return never ? PERIGEE_NO_MEMORY : status;
+}
+
+/* A raw head that cannot be seen where it lies is pulled into a block that the
+ * reply may refer to. */
+static uint64_t head_block(struct operation *op, const struct source *source) {
+  struct lane *lane = op->session->lane;
+  if (!op->bulky || op->flags & PERIGEE_TYPED)
+    return 0;
+  op->pointer = lane_table(lane)->view(lane, source);
+  if (op->pointer)
+    return 0;
+  return op->length > 0 ? op->length : 1;
+}
+
+static uint64_t reply_block(const struct operation *op) {
+  bool none = op->flags & PERIGEE_TYPED || op->value <= op->session->eager;
+  return none ? 0 : op->value;
+}
+
+/* What could never be had for a reply is for the program to find out, if it
+ * asks. */
+int room_take(struct operation *op, const struct source *source) {
+  uint64_t head = head_block(op, source), reply = reply_block(op);
+  int status = take_ever(op, head, reply);
+  if (status < 0 && status != PERIGEE_AGAIN && reply > 0)
+    status = take_ever(op, head, 0);
+  if (status == PERIGEE_OK || status == PERIGEE_AGAIN)
+    return status == PERIGEE_OK ? 1 : status;
+  return fail(op->engine, status, "no block for a request of %llu bytes",
+              (unsigned long long)op->length);
 }
 
 /* What it counted for until its answer; the answer counts by itself. */

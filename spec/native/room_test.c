@@ -280,7 +280,8 @@ static void lend(struct flow *f, int side) {
   while (f->sent[side] < f->wanted &&
          perigee_call_begin(s, f->length, &loan) == PERIGEE_OK) {
     memset(loan.pointer, side, f->length);
-    assert_true(perigee_call_commit(s, &m, f->length) >= 0);
+    if (perigee_call_commit(s, &m, f->length) < 0)
+      return;
     f->sent[side]++;
   }
 }
@@ -387,6 +388,65 @@ static void a_request_that_would_leave_no_room_is_not_lent(void **state) {
   pair_close(&p);
 }
 
+/* ---- Heads that are pulled ------------------------------------------------ */
+
+static int call_with(struct perigee_session *s, uint64_t head, uint64_t room) {
+  static uint8_t bytes[POOL];
+  struct perigee_message m = {
+      .head = bytes, .length = head, .capacity = room, .timeout = -1};
+  int op = perigee_call(s, &m);
+  assert_true(op >= 0);
+  return op;
+}
+
+static void until_answered(struct pair *p, int calls) {
+  struct perigee_message r = {.head = "x", .length = 1};
+  struct perigee_event e;
+  for (int64_t end = clock_now() + 20000 * MS; calls > 0;) {
+    assert_true(clock_now() < end);
+    if (next(p, 1, &e))
+      perigee_reply(p->engine[1], e.operation, &r);
+    if (next(p, 0, &e))
+      calls -= e.kind == PERIGEE_EVENT_REPLY;
+  }
+  drain(p);
+}
+
+/* Its head and its reply have a block each, or might, but not both. */
+static void no_request_waits_for_itself(void **state) {
+  static const uint64_t head[] = {MIB,     MIB,     MIB + MIB / 2,
+                                  2 * MIB, 3 * MIB, 64},
+                        room[] = {MIB,     2 * MIB + 1, 2 * MIB,
+                                  2 * MIB, 64,          3 * MIB};
+  struct pair p;
+  open(&p, state);
+  for (int i = 0; i < 6; i++) {
+    call_with(p.session[0], head[i], room[i]);
+    until_answered(&p, 1);
+  }
+  pair_close(&p);
+}
+
+/* Neither of two has room for its reply while it waits for that of its head, for
+ * which the other's would do. */
+static void no_sessions_wait_for_each_other(void **state) {
+  struct perigee_message r = {.head = "x", .length = 1};
+  struct perigee_session *s[2][2];
+  struct perigee_event first;
+  struct pair p;
+  open(&p, state);
+  call(&p, LARGE, -1);
+  first = request(&p);
+  for (int i = 0; i < 2; i++)
+    pair_dial(&p, s[i]);
+  for (int i = 0; i < 2; i++)
+    call_with(s[i][0], LARGE + LARGE / 2, LARGE);
+  nothing(&p);
+  perigee_reply(p.engine[1], first.operation, &r);
+  until_answered(&p, 3);
+  pair_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(replies_beyond_the_pool_wait_for_room),
@@ -400,6 +460,8 @@ int main(void) {
       cmocka_unit_test(rooms_that_what_is_lent_keeps_are_not_waited_for),
       cmocka_unit_test(staged_calls_both_ways_find_room_for_their_replies),
       cmocka_unit_test(a_request_that_would_leave_no_room_is_not_lent),
+      cmocka_unit_test(no_request_waits_for_itself),
+      cmocka_unit_test(no_sessions_wait_for_each_other),
   };
   return RUN_MATRIX("room", tests);
 }
