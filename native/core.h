@@ -200,6 +200,13 @@ struct keys {
 _Static_assert(sizeof(struct keys) <= VAULT_SMALL, "a cell has room for them");
 _Static_assert(sizeof(struct seal) <= VAULT_LARGE, "and for a seal");
 
+/* The next record of a ring, that waits for a word on the session's socket. */
+struct unheard {
+  const uint8_t *bytes; /* NULL: there is none */
+  uint64_t length;
+  uint64_t till; /* bytes received by which the word has come */
+};
+
 struct perigee_session {
   struct node node;      /* in engine->sessions */
   struct node stranger;  /* in engine->strangers, and whence it came; */
@@ -284,6 +291,8 @@ struct perigee_session {
   uint32_t untaken;       /* replies that wait to be looked at, and */
   uint64_t untaken_bytes; /* their bytes */
   struct operation *arriving; /* a request that later ones may not overtake */
+  struct unheard unheard[RINGS];
+  bool looked; /* in this poll, at its socket, for such a word */
   struct loan loans[RINGS];
   struct perigee_remote *remotes;
   struct perigee_prepared *prepared;
