@@ -278,6 +278,12 @@ static struct operation *take(struct perigee_session *session,
   return op;
 }
 
+/* A peer takes such a request for a lie. */
+static int beyond_all(const struct perigee_session *session) {
+  return fail(session->engine, PERIGEE_TOO_LARGE,
+              "no reply has as many bytes as this call's capacity");
+}
+
 BESIDE call_shared(struct perigee_session *session,
                    const struct perigee_message *message) {
   WITHIN(session->engine, ENTRY_STIR, perigee_call(session, message));
@@ -291,6 +297,8 @@ int perigee_call(struct perigee_session *session,
   struct payload into;
   if (!session_open_for(session, &status))
     return status;
+  if (UNLIKELY(message->capacity > PAYLOAD_MAX))
+    return beyond_all(session);
   if ((message->flags & PERIGEE_TYPED) && message->length > TYPED_CHEAP &&
       (status =
            incoming_typed(session->engine, message->head, message->length)) < 0)
@@ -433,6 +441,10 @@ int perigee_call_commit(struct perigee_session *session,
     return PERIGEE_FORKED;
   if ((status = loan_check(session, RING_REQUEST, length)) < 0)
     return status;
+  if (message->capacity > PAYLOAD_MAX) {
+    loan_abort(session, RING_REQUEST);
+    return beyond_all(session);
+  }
   struct operation *op = NULL;
   status = PERIGEE_NO_MEMORY;
   if (!session_open_for(session, &status) ||

@@ -598,7 +598,8 @@ struct perigee_message {
   struct perigee_slice slice; /* region NULL: none */
   struct perigee_slice into;  /* of a call: where the reply's slice part (typed)
                                or head (raw) lands; region NULL: pooled */
-  uint64_t capacity;        /* of a call: largest reply to an inplace method */
+  uint64_t capacity;        /* of a call: largest reply to an inplace method; at
+                               most 2^40 */
   int64_t timeout;          /* of a call */
   uint64_t code;            /* travels with it */
 };
