@@ -118,6 +118,8 @@ void call_stop(struct operation *op, int status) {
   if (op->state == ENDED || op->quiet_wait)
     return;
   if (op->state == ORPHANED) {
+    if (op->session->state == PERIGEE_SESSION_OPEN)
+      return; /* the peer may still look; the program knows of its end */
     step(op, LET_GO);
     operation_free(op);
     return;
