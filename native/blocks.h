@@ -47,6 +47,14 @@ struct blocks {
 int blocks_open(struct blocks *blocks, uint64_t space, uint64_t limit);
 void blocks_close(struct blocks *blocks);
 
+/* Bytes of the block that so many need: at most 2^63. */
+static inline uint64_t blocks_whole(uint64_t length) {
+  uint64_t least = UINT64_C(1) << BLOCKS_SHIFT;
+  return length <= least
+             ? least
+             : UINT64_C(1) << (64 - (unsigned)__builtin_clzll(length - 1));
+}
+
 /* An offset; PERIGEE_TOO_LARGE if it is more than there could ever be,
  * PERIGEE_AGAIN if there is not as much now. */
 int64_t blocks_take(struct blocks *blocks, uint64_t length);

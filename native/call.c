@@ -119,6 +119,8 @@ void call_stop(struct operation *op, int status) {
   if (op->state == ENDED || op->quiet_wait)
     return;
   if (op->state == ORPHANED) {
+    if (op->session->state == PERIGEE_SESSION_OPEN)
+      return; /* the peer may still look; the program knows of its end */
     step(op, LET_GO);
     operation_free(op);
     return;
@@ -279,6 +281,12 @@ static struct operation *take(struct perigee_session *session,
   return op;
 }
 
+/* A peer takes such a request for a lie. */
+static int beyond_all(const struct perigee_session *session) {
+  return fail(session->engine, PERIGEE_TOO_LARGE,
+              "no reply has as many bytes as this call's capacity");
+}
+
 BESIDE call_shared(struct perigee_session *session,
                    const struct perigee_message *message) {
   WITHIN(session->engine, ENTRY_STIR, perigee_call(session, message));
@@ -292,6 +300,8 @@ int perigee_call(struct perigee_session *session,
   struct payload into;
   if (!session_open_for(session, &status))
     return status;
+  if (UNLIKELY(message->capacity > PAYLOAD_MAX))
+    return beyond_all(session);
   if ((message->flags & PERIGEE_TYPED) && message->length > TYPED_CHEAP &&
       (status =
            incoming_typed(session->engine, message->head, message->length)) < 0)
@@ -403,10 +413,10 @@ static int submit_stage(struct operation *op, const struct loan *loan,
   return op->index;
 }
 
-static int submit_block(struct operation *op, const struct loan *loan,
+static int submit_block(struct operation *op, struct loan *loan,
                         uint64_t length) {
   bool pushes = lane_table(op->session->lane)->pushes;
-  operation_expose(op, length);
+  operation_lends(op, &loan->lent);
   op->message.head = pushes ? loan->pointer : NULL;
   op->message.length = pushes ? length : 0;
   op->message.slice.region = NULL;
@@ -434,20 +444,16 @@ int perigee_call_commit(struct perigee_session *session,
     return PERIGEE_FORKED;
   if ((status = loan_check(session, RING_REQUEST, length)) < 0)
     return status;
+  if (message->capacity > PAYLOAD_MAX) {
+    loan_abort(session, RING_REQUEST);
+    return beyond_all(session);
+  }
   struct operation *op = NULL;
   status = PERIGEE_NO_MEMORY;
   if (!session_open_for(session, &status) ||
       !(op = take(session, &call_class, RECORD_REQUEST, message))) {
     loan_abort(session, RING_REQUEST);
     return status;
-  }
-  if (!loan->stage && !share_may(session->share, SHARE_EXPOSED, length)) {
-    session->share->all->refused++;
-    operation_free(op);
-    loan_abort(session, RING_REQUEST);
-    return fail(session->engine, PERIGEE_NO_MEMORY,
-                "the peer has not let go of what it was lent before (option "
-                "pool)");
   }
   session->counters.calls++;
   status = loan->stage ? submit_stage(op, loan, length)

@@ -170,6 +170,7 @@ struct loan {
   int served;
   uint8_t *pointer;
   uint64_t length;
+  uint64_t lent;        /* bytes that a block counts for, of a request */
   struct stage *stage;  /* NULL: it is a block, */
   struct source source; /* this one */
 };
@@ -207,6 +208,13 @@ struct upward {
   int (*tell)(struct perigee_session *, const struct frame *, const int *fds,
               uint32_t fd_count);
   void (*end)(struct perigee_session *, int status, const char *reason);
+};
+
+/* The next record of a ring, that waits for a word on the session's socket. */
+struct unheard {
+  const uint8_t *bytes; /* NULL: there is none */
+  uint64_t length;
+  uint64_t till; /* bytes received by which the word has come */
 };
 
 struct perigee_session {
@@ -294,6 +302,8 @@ struct perigee_session {
   uint32_t untaken;       /* replies that wait to be looked at, and */
   uint64_t untaken_bytes; /* their bytes */
   struct operation *arriving; /* a request that later ones may not overtake */
+  struct unheard unheard[RINGS];
+  bool looked; /* in this poll, at its socket, for such a word */
   struct loan loans[RINGS];
   struct perigee_remote *remotes;
   struct perigee_prepared *prepared;
@@ -504,6 +514,8 @@ void operation_spare(struct operation *op); /* it is nobody's: to be taken */
 void operation_count(struct operation *op);
 void operation_expose(struct operation *op, uint64_t bytes);
 void operation_unexpose(struct operation *op, uint64_t bytes);
+/* The same of what is counted already, by who hands it over. */
+void operation_lends(struct operation *op, uint64_t *bytes);
 void operation_uncount(struct operation *op);
 /* Of own ones: ends it in a timeout, and counts that. */
 void operation_late(struct operation *op);
@@ -531,6 +543,14 @@ static inline bool engine_room(const struct perigee_engine *engine) {
  * be. PERIGEE_AGAIN: there is no block now. */
 int room_lend(struct perigee_session *session, uint64_t length,
               uint8_t **pointer, struct source *source);
+/* May an own request be lent so many bytes? 0, or TOO_LARGE, NO_MEMORY and why.
+ * May one take so many for what it exposes, beside what it has? */
+int room_lends(struct perigee_session *session, uint64_t length);
+bool room_stages(const struct operation *op, uint64_t bytes);
+/* Of a lane's blocks: bytes. */
+static inline uint64_t room_half(const struct perigee_options *o) {
+  return o->pool / 2;
+}
 /* At each tick: some of those that lie are looked at; or all. */
 void room_sweep(struct perigee_engine *engine, bool all);
 

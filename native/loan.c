@@ -61,12 +61,8 @@ static inline bool is_whole(const struct perigee_engine *engine,
          memcmp(loan->pointer + loan->length, engine->mark, MARK) == 0;
 }
 
-/* Blocks are of powers of two, from BLOCKS_SHIFT on. */
 static bool has_room_behind(uint64_t length) {
-  uint64_t size = UINT64_C(1) << BLOCKS_SHIFT;
-  while (size < length)
-    size *= 2;
-  return size - length >= MARK;
+  return blocks_whole(length) - length >= MARK;
 }
 
 /* ---- Lending ------------------------------------------------------------ */
@@ -108,6 +104,26 @@ static int lend_block(struct perigee_session *session, struct loan *loan) {
   return PERIGEE_OK;
 }
 
+/* Of a request: it counts from here on. */
+static int lend_request(struct perigee_session *session, struct loan *loan) {
+  int status = room_lends(session, loan->length);
+  if (status == PERIGEE_OK)
+    status = lend_block(session, loan);
+  if (status < 0)
+    return status;
+  loan->lent = blocks_whole(loan->length);
+  share_add(session->share, SHARE_LENT, loan->lent);
+  return PERIGEE_OK;
+}
+
+static int lend(struct perigee_session *session, enum ring ring,
+                struct loan *loan) {
+  if (loan->length <= session->eager)
+    return lend_stage(session->engine, loan);
+  return ring == RING_REQUEST ? lend_request(session, loan)
+                              : lend_block(session, loan);
+}
+
 static int opened(struct perigee_engine *engine, struct loan *loan,
                   struct perigee_loan *out) {
   loan->open = true;
@@ -124,14 +140,9 @@ int loan_begin(struct perigee_session *session, enum ring ring,
   if (loan->open)
     return fail(engine, PERIGEE_INVALID,
                 "a loan of this session is open already");
-  if (capacity > session->eager && ring == RING_REQUEST &&
-      !share_may(session->share, SHARE_KEPT, 1))
-    return fail(engine, PERIGEE_NO_MEMORY,
-                "the peer has not let go of what it was lent before");
   loan->length = capacity;
   loan->stage = NULL;
-  int status = capacity <= session->eager ? lend_stage(engine, loan)
-                                          : lend_block(session, loan);
+  int status = lend(session, ring, loan);
   return status < 0 ? status : opened(engine, loan, out);
 }
 
@@ -170,6 +181,9 @@ void loan_close(struct perigee_session *session, enum ring ring) {
   struct loan *loan = &session->loans[ring];
   if (loan->stage)
     stage_give(session->engine, loan->stage);
+  if (loan->lent > 0)
+    share_give(session->share, SHARE_LENT, loan->lent);
+  loan->lent = 0;
   loan->stage = NULL;
   loan->open = false;
 }

@@ -109,17 +109,29 @@ void operation_count(struct operation *op) {
   share_add(op->session->share, counts_as(op), 1);
 }
 
+/* Nor for what it is asked: its answers, and room for them, are not put off for
+ * own requests that it has not answered. */
+static enum share_kind exposes_as(const struct operation *op) {
+  return op->kind == OP_SERVED ? SHARE_EXPOSED : SHARE_LENT;
+}
+
 void operation_expose(struct operation *op, uint64_t bytes) {
   op->exposed += bytes;
   op->holds = true;
-  share_add(op->session->share, SHARE_EXPOSED, bytes);
+  share_add(op->session->share, exposes_as(op), bytes);
+}
+
+void operation_lends(struct operation *op, uint64_t *bytes) {
+  op->exposed += *bytes;
+  op->holds = true;
+  *bytes = 0;
 }
 
 void operation_unexpose(struct operation *op, uint64_t bytes) {
   if (!op->holds || bytes == 0)
     return;
   op->exposed -= bytes;
-  share_give(op->session->share, SHARE_EXPOSED, bytes);
+  share_give(op->session->share, exposes_as(op), bytes);
 }
 
 void operation_uncount(struct operation *op) {
@@ -130,7 +142,7 @@ void operation_uncount(struct operation *op) {
   if (op->counted)
     share_give(s->share, counts_as(op), 1);
   if (op->exposed > 0)
-    share_give(s->share, SHARE_EXPOSED, op->exposed);
+    share_give(s->share, exposes_as(op), op->exposed);
   if (op->untaken) {
     s->untaken--;
     s->untaken_bytes -= op->left;
@@ -212,6 +224,17 @@ void part_put(struct operation *op, int place, struct part *part) {
   op->has_parts = true;
 }
 
+/* Blocks that were taken for it. Own requests leave room for answers. */
+static int count_blocks(struct operation *op, const struct exposure *exposure) {
+  uint64_t bytes = exposure->held > 0 ? blocks_whole(exposure->held) : 0;
+  if (bytes == 0)
+    return PERIGEE_OK;
+  if (op->kind != OP_SERVED && !room_stages(op, bytes))
+    return PERIGEE_AGAIN;
+  operation_expose(op, bytes);
+  return PERIGEE_OK;
+}
+
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source) {
   struct part *part = part_take(op->engine);
@@ -223,6 +246,8 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   part->exposure.part = place == OUT_SLICE;
   part->exposure.generation = op->generation;
   int status = lane_table(lane)->expose(lane, &part->exposure, &part->payload);
+  if (status == PERIGEE_OK && (status = count_blocks(op, &part->exposure)) < 0)
+    lane_table(lane)->conceal(lane, &part->exposure);
   if (status < 0) {
     part_give(op->engine, part);
     const char *why = lane_trouble(op->session);
@@ -231,8 +256,6 @@ int part_expose(struct operation *op, int place, const struct payload *from,
                : status;
   }
   *source = part->exposure.source;
-  if (part->exposure.held > 0)
-    operation_expose(op, part->exposure.held);
   part_put(op, place, part);
   return PERIGEE_OK;
 }

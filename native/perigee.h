@@ -122,7 +122,8 @@ struct perigee_options {
   uint64_t hold;            /* requests and replies with longer typed heads are
                                HELD: 2^64 - 1, so none */
   uint64_t pool;            /* bytes of pooled blocks, and of those that are kept
-                               until peers have looked at them, each: 1 GiB */
+                               until peers have looked at them, each: 1 GiB; of
+                               the latter own requests take half at most */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
   /* Of what peers make the engine hold each has a share that depends on what
    * the others leave: native/shares.h. Operations, sessions and pool have their
@@ -612,7 +613,8 @@ struct perigee_message {
   struct perigee_slice slice; /* region NULL: none */
   struct perigee_slice into;  /* of a call: where the reply's slice part (typed)
                                or head (raw) lands; region NULL: pooled */
-  uint64_t capacity;        /* of a call: largest reply to an inplace method */
+  uint64_t capacity;        /* of a call: largest reply to an inplace method; at
+                               most 2^40 */
   int64_t timeout;          /* of a call */
   uint64_t code;            /* travels with it */
 };
@@ -647,8 +649,8 @@ struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */
 };
-/* TOO_LARGE, or NO_MEMORY: no block is free, or may be this peer's; poll, and
- * try again. The loan ends with commit or abort. */
+/* TOO_LARGE (half of the pool at most), or NO_MEMORY: none is free, or may be
+ * this peer's; poll, and try again. The loan ends with commit or abort. */
 PERIGEE_API int perigee_call_begin(struct perigee_session *session,
                                    uint64_t capacity, struct perigee_loan *loan);
 /* Sends the first length bytes as the raw head of message (whose head and slice
@@ -662,8 +664,9 @@ PERIGEE_API int perigee_call_commit(struct perigee_session *session,
 PERIGEE_API int perigee_call_abort(struct perigee_session *session);
 /* Of a raw request whose caller told a capacity beyond the eager limit the block
  * for its reply was taken before REQUEST was given: requests for whose replies
- * there is none wait, until an eighth of their time is left (NO_MEMORY to the
- * caller). */
+ * there is none wait, until an eighth of their time is left, or for 30 s if they
+ * have no limit (NO_MEMORY to the caller). They do not wait for one that cannot
+ * be had, or that only requests of this side keep: then none was taken. */
 PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
                                     uint64_t capacity, struct perigee_loan *loan);
 /* 0: over; 1: SENT will follow (the loan went by reference). RANGE: more was

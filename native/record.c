@@ -155,6 +155,8 @@ int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
     r->code = word_once(bytes + RECORD_HEADER);
   if (flags & RECORD_CAPACITY)
     r->capacity = word_once(bytes + words - 8);
+  if (r->capacity > PAYLOAD_MAX)
+    return PERIGEE_PROTOCOL;
   if (!take_head(&rest, (uint32_t)(word[1] >> 32), r))
     return PERIGEE_PROTOCOL;
   if ((flags & (RECORD_SLICE | RECORD_SLICE_BULK)) && !take_slice(&rest, r))

@@ -330,14 +330,16 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
   } else {
     status = loan_begin(op->session, RING_REPLY, capacity, loan);
   }
-  op->session->loans[RING_REPLY].served = served;
+  if (status == PERIGEE_OK) /* else it may be another call's that is open */
+    op->session->loans[RING_REPLY].served = served;
   return status;
 }
 
 int perigee_reply_abort(struct perigee_engine *engine, int served) {
   ENTER(engine);
   struct operation *op = operation_find(engine, served);
-  if (!op || !op->session || !engine_alive(engine))
+  if (!op || !op->session || !engine_alive(engine) ||
+      op->session->loans[RING_REPLY].served != served)
     return PERIGEE_OK;
   return loan_abort(op->session, RING_REPLY);
 }

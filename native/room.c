@@ -14,11 +14,29 @@
  * so what lies is what callers have under way, and a few more.
  *
  * A request that would need a block while there is none is not refused: it waits,
- * and with it the session's later ones, until its caller's time is nearly over.
+ * and with it the session's later ones, until its caller's time is nearly over,
+ * or for ROOM_LONGEST.
+ *
+ * Two sides that call each other do not wait for each other so. Own requests end
+ * when the peer has answered, so no answer may wait for them:
+ *
+ *   they have an account of their own (SHARE_LENT), and of the blocks half: they
+ *   fill no share of what answers count for, and leave them as many blocks;
+ *   where they lie so that a block is not to be had all the same, it is not
+ *   waited for while nothing else of the session's has any.
+ *
+ * What is waited for is then held by a request that came with all that it needs
+ * (the block of its head and that of its reply are taken together, or neither:
+ * whoever waits holds nothing), until the program has answered; or by an answer,
+ * until the caller has looked at it. Callers take in answers whatever waits in
+ * the ring of requests. So one of those that hold always goes on, and after the
+ * last of them nobody waits.
  */
 #include "loan.h"
 #include "served.h"
 
+/* As long as calls take by default: for who has no deadline. */
+static const int64_t ROOM_LONGEST = INT64_C(30) * 1000000000;
 enum { MISSES = 2, LOOKS_A_TICK = 32, LITTLE = 256 << 10, ALL = 1 << 30 };
 
 /* ---- Replies that lie --------------------------------------------------- */
@@ -75,33 +93,132 @@ int room_lend(struct perigee_session *s, uint64_t length, uint8_t **pointer,
   return lane_table(lane)->loan(lane, length, pointer, source);
 }
 
-/* ---- Room for a reply, taken ahead --------------------------------------- */
+/* ---- Own requests -------------------------------------------------------- */
 
-int room_exposes(struct operation *op, uint64_t length) {
-  struct perigee_session *s = op->session;
-  if (share_may(s->share, SHARE_EXPOSED, length))
-    return PERIGEE_OK;
-  look(s, ALL, ALL);
-  if (share_may(s->share, SHARE_EXPOSED, length))
-    return PERIGEE_OK;
-  return length <= share_most(s->share, SHARE_EXPOSED) ? PERIGEE_AGAIN
-                                                       : PERIGEE_NO_MEMORY;
+bool room_stages(const struct operation *op, uint64_t bytes) {
+  const struct perigee_options *o = &op->engine->options;
+  uint64_t lent = op->session->share->used[SHARE_LENT];
+  return lent == op->exposed || lent + bytes <= room_half(o);
 }
 
-/* What could never be had is for the program to find out, if it asks. */
-int room_take(struct operation *op) {
-  uint64_t capacity = op->value;
-  if (op->flags & PERIGEE_TYPED || capacity <= op->session->eager || op->roomy)
+/* To a peer that has nothing of the kind, all that there is. */
+static bool may_lend(const struct share *s, uint64_t bytes) {
+  uint64_t lent = s->all->engine.used[SHARE_LENT];
+  return share_may(s, SHARE_LENT, bytes) ||
+         (s->parent->used[SHARE_LENT] == 0 &&
+          lent + bytes <= s->all->quota[SHARE_LENT].limit);
+}
+
+int room_lends(struct perigee_session *s, uint64_t length) {
+  uint64_t half = room_half(&s->engine->options);
+  if (length > half || blocks_whole(length) > half)
+    return fail(s->engine, PERIGEE_TOO_LARGE,
+                "a request of %llu bytes cannot be lent: its block would take "
+                "more than half of the pool (option pool)",
+                (unsigned long long)length);
+  if (share_may(s->share, SHARE_KEPT, 1) &&
+      may_lend(s->share, blocks_whole(length)))
     return PERIGEE_OK;
-  int status = room_exposes(op, capacity);
-  if (status == PERIGEE_OK)
-    status = loan_room(op->session, capacity, &op->room);
+  s->share->all->refused++;
+  return fail(s->engine, PERIGEE_NO_MEMORY,
+              "the peer has not let go of what it was lent before (option "
+              "pool)");
+}
+
+/* ---- Room for a request, taken ahead -------------------------------------- */
+
+static bool may_lie(struct perigee_session *s, uint64_t length) {
+  if (share_may(s->share, SHARE_EXPOSED, length))
+    return true;
+  look(s, ALL, ALL);
+  return share_may(s->share, SHARE_EXPOSED, length);
+}
+
+/* Will a block come back? One that own requests alone keep from us may not: the
+ * peer might have to wait for us before it answers them. */
+static bool comes_back(const struct perigee_session *s) {
+  const uint64_t *used = s->share->used;
+  return used[SHARE_LENT] == 0 || used[SHARE_EXPOSED] > 0;
+}
+
+/* Both or none; a length of 0: none of that. */
+static int take(struct operation *op, uint64_t head, uint64_t reply) {
+  struct perigee_session *s = op->session;
+  struct room room = {0};
+  uint8_t *block = NULL;
+  struct source source;
+  int status = PERIGEE_OK;
+  if (!may_lie(s, head + reply))
+    return PERIGEE_AGAIN;
+  if (head > 0)
+    status = room_lend(s, head, &block, &source);
+  if (status == PERIGEE_OK && reply > 0)
+    status = loan_room(s, reply, &room);
+  if (status < 0 && block)
+    lane_table(s->lane)->unloan(s->lane, &source);
   if (status < 0)
-    return status == PERIGEE_AGAIN ? status : PERIGEE_OK;
-  op->roomy = true;
-  op->reserved += capacity;
-  operation_expose(op, capacity);
+    return status == PERIGEE_AGAIN && !comes_back(s) ? PERIGEE_NO_MEMORY
+                                                     : status;
+  if (block) {
+    op->pointer = block;
+    op->head_loan = source;
+    op->head_lent = true;
+  }
+  op->room = room;
+  op->roomy = reply > 0;
+  op->reserved = head + reply;
+  operation_expose(op, op->reserved);
   return PERIGEE_OK;
+}
+
+static uint64_t whole(uint64_t length) {
+  return length > 0 ? blocks_whole(length) : 0;
+}
+
+/* Can both be had at all, once nobody else has any? */
+static bool ever(const struct operation *op, uint64_t head, uint64_t reply) {
+  uint64_t pool = op->engine->options.pool;
+  return head <= pool && reply <= pool && whole(head) + whole(reply) <= pool &&
+         head + reply <= share_most(op->session->share, SHARE_EXPOSED);
+}
+
+/* AGAIN only while it is worth waiting. */
+static int take_ever(struct operation *op, uint64_t head, uint64_t reply) {
+  if (head + reply == 0)
+    return PERIGEE_OK;
+  int status = take(op, head, reply);
+  bool never = status == PERIGEE_AGAIN && !ever(op, head, reply);
+  return never ? PERIGEE_NO_MEMORY : status;
+}
+
+/* A raw head that cannot be seen where it lies is pulled into a block that the
+ * reply may refer to. */
+static uint64_t head_block(struct operation *op, const struct source *source) {
+  struct lane *lane = op->session->lane;
+  if (!op->bulky || op->flags & PERIGEE_TYPED)
+    return 0;
+  op->pointer = lane_table(lane)->view(lane, source);
+  if (op->pointer)
+    return 0;
+  return op->length > 0 ? op->length : 1;
+}
+
+static uint64_t reply_block(const struct operation *op) {
+  bool none = op->flags & PERIGEE_TYPED || op->value <= op->session->eager;
+  return none ? 0 : op->value;
+}
+
+/* What could never be had for a reply is for the program to find out, if it
+ * asks. */
+int room_take(struct operation *op, const struct source *source) {
+  uint64_t head = head_block(op, source), reply = reply_block(op);
+  int status = take_ever(op, head, reply);
+  if (status < 0 && status != PERIGEE_AGAIN && reply > 0)
+    status = take_ever(op, head, 0);
+  if (status == PERIGEE_OK || status == PERIGEE_AGAIN)
+    return status == PERIGEE_OK ? 1 : status;
+  return fail(op->engine, status, "no block for a request of %llu bytes",
+              (unsigned long long)op->length);
 }
 
 /* What it counted for until its answer; the answer counts by itself. */
@@ -118,10 +235,9 @@ void room_give(struct operation *op) {
 
 /* An eighth of its time is left to say that there was none. */
 void room_await(struct operation *op) {
-  int64_t now = op->engine->now;
-  if (op->deadline >= 0)
-    timers_add(&op->engine->timers, &op->timer,
-               op->deadline - (op->deadline - now) / 8);
+  int64_t now = op->engine->now, until = op->deadline;
+  until = until < 0 ? now + ROOM_LONGEST : until - (until - now) / 8;
+  timers_add(&op->engine->timers, &op->timer, until);
   served_hold_back(op);
   step(op, STALL);
   operation_move(op);

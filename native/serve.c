@@ -278,27 +278,14 @@ static int head_inline(struct operation *op, const struct record *r) {
   return 1;
 }
 
-/* A raw head is pulled into a block that the reply may refer to. */
+/* A raw head is seen where it lies, or is pulled into a block. */
 static int pull_head(struct operation *op, struct source source) {
-  struct lane *lane = op->session->lane;
   struct payload into;
-  uint8_t *block = NULL;
   bool typed = op->flags & PERIGEE_TYPED;
-  if (!typed) {
-    if ((op->pointer = lane_table(lane)->view(lane, &source)))
-      return 1;
-    int status = room_exposes(op, op->length);
-    if (status == PERIGEE_OK)
-      status = room_lend(op->session, op->length, &block, &op->head_loan);
-    if (status < 0)
-      return fail(op->engine, status, "no block for a request of %llu bytes",
-                  (unsigned long long)op->length);
-    op->reserved += op->length;
-    operation_expose(op, op->length);
-    op->head_lent = true;
-    op->pointer = block;
-    payload_bytes(&into, block, op->length);
-  }
+  if (!typed && !op->head_lent)
+    return 1;
+  if (!typed)
+    payload_bytes(&into, op->pointer, op->length);
   int status =
       incoming_bulk(op, IN_HEAD, &source, op->length, op->peer_operation,
                     op->peer_generation, typed ? NULL : &into, &op->block);
@@ -362,9 +349,8 @@ static void serve_request(struct operation *op, const struct record *r) {
   if (UNLIKELY(r->capacity > op->session->eager))
     op->engine->asked += r->capacity;
   int status = check_request(op, r);
-  if (UNLIKELY(op->value > op->session->eager) && status == 1 &&
-      room_take(op) < 0)
-    status = PERIGEE_AGAIN;
+  if (UNLIKELY(op->bulky || op->value > op->session->eager) && status == 1)
+    status = room_take(op, &r->head_source);
   if (status == 1)
     status = op->bulky ? pull_head(op, r->head_source) : head_inline(op, r);
   if (status == PERIGEE_AGAIN && (status = stall(op, r)) == PERIGEE_OK)
@@ -471,11 +457,12 @@ static void step_stalled(struct operation *op) {
     served_refuse(op, PERIGEE_CANCELLED);
     return;
   }
-  int status = room_take(op);
-  if (status == PERIGEE_OK)
-    status = op->bulky ? pull_head(op, op->head_loan) : 1;
+  struct source source = op->head_loan; /* while it waits: the peer's */
+  int status = room_take(op, &source);
   if (status == PERIGEE_AGAIN)
     return;
+  if (status == 1 && op->bulky)
+    status = pull_head(op, source);
   op->engine->progress++;
   unstall(op, status);
 }

@@ -76,12 +76,11 @@ void served_unlend(struct operation *op);
 void room_lies(struct operation *op);
 /* A reply has just gone: what others have let go of comes back. */
 void room_look(struct perigee_session *session);
-/* Room for its reply, if it may fill a block; given back unless it was used: 0,
- * or PERIGEE_AGAIN. */
-int room_take(struct operation *op);
+/* Room for its head, if that has to be pulled into a block (from a source), and
+ * for its reply, if that may fill one; given back unless it was used. 1; or
+ * PERIGEE_AGAIN, if it is to wait; or a status. */
+int room_take(struct operation *op, const struct source *source);
 void room_give(struct operation *op);
-/* May it have so many bytes lie? 0, PERIGEE_AGAIN, PERIGEE_NO_MEMORY. */
-int room_exposes(struct operation *op, uint64_t length);
 /* It waits until there is room; it does no more. */
 void room_await(struct operation *op);
 void room_waited(struct operation *op);

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "neighbour.h"
@@ -203,32 +204,60 @@ static __attribute__((noinline)) bool knows_all(struct perigee_session *s,
                        (!slice || t->knows(s->lane, &r->slice_source)));
 }
 
-/* The word of it came before the record did, and lies in the socket; false: the
- * session has ended. Who gives no word lies, and gives zeros. */
-static bool hear_of(struct perigee_session *s, const struct record *r) {
-  uint64_t before;
-  do {
-    before = s->wire.received;
+static uint64_t lies_unread(const struct perigee_session *s) {
+  int bytes = 0;
+  if (s->fd >= 0 && ioctl(s->fd, FIONREAD, &bytes) < 0)
+    bytes = 0;
+  return (uint64_t)bytes;
+}
+
+/* The word of it came before the record did, so it is among what lies in the
+ * socket. That is read in one look a poll, whoever goes on to talk; until it was,
+ * the record waits, and with it those behind it in its ring. Who gave no word
+ * lies, and gives zeros. False: not now. */
+static bool hear_of(struct perigee_session *s, struct unheard *u,
+                    const struct record *r) {
+  if (u->till == 0)
+    u->till = s->wire.received + lies_unread(s);
+  if (!s->looked)
     socket_look(s);
-  } while (s->state == PERIGEE_SESSION_OPEN && s->wire.received != before &&
-           !knows_all(s, r));
-  return s->state == PERIGEE_SESSION_OPEN;
+  s->looked = true;
+  bool waits = s->wire.received < u->till && !s->hangup && !knows_all(s, r);
+  return s->state == PERIGEE_SESSION_OPEN && !waits;
+}
+
+/* Their bytes have to stay. */
+static inline bool some_wait(const struct perigee_session *s) {
+  return s->unheard[RING_REQUEST].bytes || s->unheard[RING_REPLY].bytes;
+}
+
+/* One that waited is decoded anew, as a peer can still change it. */
+static int next_record(struct perigee_session *s, enum ring ring,
+                       struct unheard *next) {
+  struct unheard *waits = &s->unheard[ring];
+  if (!waits->bytes)
+    return lane_table(s->lane)->peek(s->lane, ring, &next->bytes,
+                                     &next->length);
+  *next = *waits;
+  waits->bytes = NULL;
+  return 1;
 }
 
 /* One record: 1, 0 if there is none, or a status. */
 static int poll_ring(struct perigee_session *s, enum ring ring) {
-  const uint8_t *bytes;
-  uint64_t length;
+  struct unheard next = {.till = 0};
   struct record record;
-  int status = lane_table(s->lane)->peek(s->lane, ring, &bytes, &length);
+  int status = next_record(s, ring, &next);
   if (status <= 0)
     return status;
-  status = record_decode(bytes, length, &record);
+  status = record_decode(next.bytes, next.length, &record);
   if (status < 0)
     return status;
   if (UNLIKELY(record.flags & BULKS) && !knows_all(s, &record) &&
-      !hear_of(s, &record))
+      !hear_of(s, &next, &record)) {
+    s->unheard[ring] = next;
     return 0;
+  }
   s->engine->progress++;
   if (ring == RING_REQUEST)
     status = serve_record(s, &record);
@@ -254,7 +283,7 @@ static int poll_rings(struct perigee_session *s) {
     replies = poll_ring(s, RING_REPLY);
     if (replies < 0)
       return replies;
-    if (!engine_room(s->engine))
+    if (!engine_room(s->engine) || s->state != PERIGEE_SESSION_OPEN)
       return 1;
     bool may = reads_on(s, allowed);
     requests = may ? poll_ring(s, RING_REQUEST) : 0;
@@ -268,7 +297,7 @@ static int poll_rings(struct perigee_session *s) {
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;
   return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
-         !s->hangup && list_empty(&s->backlog[RING_REQUEST]) &&
+         !s->hangup && !some_wait(s) && list_empty(&s->backlog[RING_REQUEST]) &&
          list_empty(&s->backlog[RING_REPLY]);
 }
 
@@ -286,7 +315,8 @@ void session_poll(struct perigee_session *s) {
     endpoint_poll(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
-  bool over = !s->engine->keep || s->engine->thread;
+  bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
+  s->looked = false;
   if (over && lane_table(s->lane)->release(s->lane))
     session_wake(s);
   const struct perigee_transport *t = lane_table(s->lane);

@@ -53,6 +53,8 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                      .least = o->pool / 64,
                      .factor = 4,
                      .part = 5};
+  all->quota[SHARE_LENT] = all->quota[SHARE_EXPOSED];
+  all->quota[SHARE_LENT].limit = room_half(o);
   all->quota[SHARE_MAPPED] = (struct quota){.limit = o->mapped,
                                             .reserve = o->mapped / 16,
                                             .least = o->mapped / 1024,
@@ -317,11 +319,12 @@ void perigee_shares(struct perigee_engine *engine,
   const struct shares *all = &engine->shares;
   const struct share *s = session ? session->share : NULL;
   const struct share *whose = session ? s : &all->engine;
-  struct perigee_share kept = {0};
+  struct perigee_share kept = {0}, lent = {0};
   struct perigee_share *to[SHARES] = {[SHARE_OPERATIONS] = &out->operations,
                                       [SHARE_KEPT] = &kept,
                                       [SHARE_POOLED] = &out->pooled,
                                       [SHARE_EXPOSED] = &out->exposed,
+                                      [SHARE_LENT] = &lent,
                                       [SHARE_MAPPED] = &out->mapped,
                                       [SHARE_DESCRIPTORS] = &out->descriptors,
                                       [SHARE_SESSIONS] = &out->sessions};
@@ -333,4 +336,6 @@ void perigee_shares(struct perigee_engine *engine,
         .most = s ? share_most(s, i) : all->quota[i].limit};
   out->operations.used += kept.used;
   out->operations.peer += kept.peer;
+  out->exposed.used += lent.used;
+  out->exposed.peer += lent.peer;
 }

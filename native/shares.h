@@ -36,7 +36,9 @@ enum share_kind {
   SHARE_OPERATIONS,  /* of the engine's table: what peers ask of us, */
   SHARE_KEPT,        /* and own ones that are over, but for their loans */
   SHARE_POOLED,      /* bytes for what arrives */
-  SHARE_EXPOSED,     /* bytes kept until the peer has looked at them */
+  SHARE_EXPOSED,     /* bytes of ours kept until the peer has looked at them: of
+                        answers, and of room for them; */
+  SHARE_LENT,        /* of own requests, until it has answered (room.c) */
   SHARE_MAPPED,      /* bytes of address space, of the peer's memory */
   SHARE_DESCRIPTORS, /* sockets and the like, of sessions */
   SHARE_SESSIONS,

@@ -34,6 +34,7 @@ static void promised(const struct record *record, const uint8_t *data,
   require((record->flags & ~RECORD_FLAGS) == 0);
   require(record->head_length <= PAYLOAD_MAX);
   require(record->slice_length <= PAYLOAD_MAX);
+  require(record->capacity <= PAYLOAD_MAX);
   if (!(record->flags & RECORD_HEAD_BULK))
     require(is_inside(record->head, record->head_length, data, size));
   if (has_inline_slice(record))

@@ -207,6 +207,78 @@ static void memory_that_goes_too_early_is_zeros(void **state) {
   pair_close(&p);
 }
 
+/* ---- Words that are late --------------------------------------------------- */
+
+/* One poll of the second side; the kind of its event, 0: none. */
+static int one_poll(struct pair *p, struct perigee_event *e) {
+  return perigee_poll(p->engine[1], e, 1) ? e->kind : 0;
+}
+
+/* A block of many segments is told of in as many words, each read by itself: no
+ * poll reads all of them, and what the other ring brings does not wait. */
+static void words_are_read_in_one_look_a_poll(void **state) {
+  enum { SEGMENTS = 16 };
+  struct perigee_message m = {.timeout = -1}, r = {.head = "x", .length = 1};
+  struct perigee_loan loan;
+  struct perigee_event e;
+  struct pair p;
+  pair_open(&p, *state);
+  const uint64_t length = SEGMENTS * segment_bytes(p.session[0]);
+  int call = perigee_call(p.session[1], &m);
+  int asked = until(&p, 0, PERIGEE_EVENT_REQUEST).operation;
+  uint32_t heard = segments_heard(p.session[1]);
+  assert_int_equal(perigee_call_begin(p.session[0], length, &loan), 0);
+  loan.pointer[length - 1] = 7;
+  int lent = perigee_call_commit(p.session[0], &m, length);
+  perigee_reply(p.engine[0], asked, &r);
+  assert_int_equal(one_poll(&p, &e), PERIGEE_EVENT_REPLY);
+  assert_int_equal(e.operation, call);
+  int polls = 1;
+  while (one_poll(&p, &e) != PERIGEE_EVENT_REQUEST) {
+    polls++;
+    assert_true(segments_heard(p.session[1]) - heard <= (uint32_t)polls * 2);
+    assert_true(polls <= SEGMENTS);
+  }
+  assert_true(polls > SEGMENTS / 4);
+  assert_int_equal(e.length, length);
+  assert_int_equal(e.pointer[length - 1], 7);
+  perigee_reply(p.engine[1], e.operation, &r);
+  ended(&p, 0, lent, PERIGEE_OK);
+  pair_close(&p);
+}
+
+/* Who gives none, and talks without an end, is waited for no longer than what it
+ * had said by then takes. */
+static void talkers_are_heard_no_further_than_their_record(void **state) {
+  struct perigee_event e = {0};
+  struct pair p;
+  pair_open(&p, *state);
+  assert_true(wakes_all(p.session[0]) > 0);
+  refer_unheard(p.session[0], false);
+  for (int i = 0; one_poll(&p, &e) != PERIGEE_EVENT_REQUEST; i++) {
+    assert_true(i < 100);
+    assert_true(wakes_all(p.session[0]) > 0);
+  }
+  assert_int_equal(e.length, 100);
+  assert_int_equal(e.pointer[99], 0);
+  pair_drop(&p);
+}
+
+/* The look for a word of one ring's record may end the session. */
+static void nothing_is_read_of_who_has_ended(void **state) {
+  struct perigee_event e = {0};
+  struct pair p;
+  pair_open(&p, *state);
+  perigee_call(p.session[0], &(struct perigee_message){.timeout = -1});
+  assert_true(say_segment(p.session[0], 0, 2, -1));
+  refer_unheard(p.session[0], true);
+  while (one_poll(&p, &e) == 0)
+    ;
+  assert_int_equal(e.kind, PERIGEE_EVENT_LOST);
+  assert_int_equal(e.status, PERIGEE_PROTOCOL);
+  pair_drop(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(variant_default, what_nobody_uses_goes_back),
@@ -214,6 +286,9 @@ int main(void) {
       OVER(variant_default, long_blocks_come_and_go),
       OVER(variant_default, words_that_are_wrong_end_the_session),
       OVER(variant_default, memory_that_goes_too_early_is_zeros),
+      OVER(variant_default, words_are_read_in_one_look_a_poll),
+      OVER(variant_default, talkers_are_heard_no_further_than_their_record),
+      OVER(variant_default, nothing_is_read_of_who_has_ended),
   };
   return cmocka_run_group_tests_name("arena", tests, NULL, NULL);
 }

@@ -219,7 +219,7 @@ static void loans_of_cancelled_calls_are_used_again(void **state) {
   struct perigee_loan loan;
   struct pair p;
   variant_options(v, &o);
-  o.pool = 16 * MIB;
+  o.pool = 32 * MIB; /* half of it for own requests */
   pair_open_with(&p, *state, &o);
   for (int i = 0; i < 8; i++) {
     struct perigee_message m = {.timeout = -1};
@@ -235,6 +235,46 @@ static void loans_of_cancelled_calls_are_used_again(void **state) {
     settle(&p);
   }
   pair_drop(&p);
+}
+
+/* Its number may be cancelled once more. */
+static void what_has_ended_is_not_cancelled_again(void **state) {
+  struct perigee_message m = {.timeout = -1}, r = {.head = "late", .length = 4};
+  struct perigee_loan loan;
+  struct pair p;
+  pair_open(&p, *state);
+  assert_int_equal(perigee_call_begin(p.session[0], MIB, &loan), 0);
+  int call = perigee_call_commit(p.session[0], &m, MIB);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  perigee_cancel(p.engine[0], call);
+  ended(&p, 0, call, PERIGEE_CANCELLED);
+  quiet(&p, 2);
+  uint64_t lent = lent_bytes(p.session[0]), left = operations(&p, 0);
+  perigee_cancel(p.engine[0], call);
+  assert_int_equal(operations(&p, 0), left);
+  assert_int_equal(lent_bytes(p.session[0]), lent);
+  perigee_reply(p.engine[1], e.operation, &r);
+  pair_close(&p);
+}
+
+static void capacities_beyond_any_payload_are_refused(void **state) {
+  const uint64_t most = UINT64_C(1) << 40;
+  struct perigee_message m = {.timeout = -1, .capacity = most};
+  struct perigee_loan loan;
+  struct pair p;
+  pair_open(&p, *state);
+  int call = perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.capacity, most);
+  perigee_reply(p.engine[1], e.operation, &(struct perigee_message){0});
+  ended(&p, 0, call, PERIGEE_OK);
+  for (m.capacity = most + 1; m.capacity > most; m.capacity *= 2) {
+    assert_int_equal(perigee_call(p.session[0], &m), PERIGEE_TOO_LARGE);
+    assert_int_equal(perigee_call_begin(p.session[0], 100, &loan), 0);
+    assert_int_equal(perigee_call_commit(p.session[0], &m, 100),
+                     PERIGEE_TOO_LARGE);
+  }
+  pair_close(&p);
 }
 
 /* Each engine numbers its operations, and what is told of one that has ended
@@ -274,6 +314,8 @@ int main(void) {
       cmocka_unit_test(loans_go_both_ways),
       cmocka_unit_test(loans_can_be_given_back),
       cmocka_unit_test(loans_of_cancelled_calls_are_used_again),
+      cmocka_unit_test(what_has_ended_is_not_cancelled_again),
+      cmocka_unit_test(capacities_beyond_any_payload_are_refused),
       cmocka_unit_test(numbers_of_operations_are_used_without_end),
   };
   return RUN_MATRIX("calls", tests);

@@ -58,6 +58,33 @@ static void a_reply_beyond_its_loan_is_still_to_be_made(void **state) {
   pair_close(&p);
 }
 
+/* There is one at a time: who is refused one has nothing of who has it. */
+static void loans_of_replies_are_not_taken_over(void **state) {
+  struct perigee_message m = {.timeout = -1}, r = {.head = "b", .length = 1};
+  struct perigee_loan loan, other;
+  struct perigee_event e[2];
+  int call[2];
+  struct pair p;
+  pair_open(&p, *state);
+  for (int i = 0; i < 2; i++) {
+    call[i] = perigee_call(p.session[0], &m);
+    e[i] = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  }
+  assert_int_equal(perigee_reply_begin(p.engine[1], e[0].operation, 9, &loan),
+                   0);
+  memcpy(loan.pointer, "that of a", 9);
+  assert_int_equal(perigee_reply_begin(p.engine[1], e[1].operation, 9, &other),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_reply_commit(p.engine[1], e[1].operation, 9),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_reply_abort(p.engine[1], e[1].operation), 0);
+  assert_int_equal(perigee_reply_commit(p.engine[1], e[0].operation, 9), 0);
+  assert_memory_equal(ended(&p, 0, call[0], 0).pointer, "that of a", 9);
+  assert_int_equal(perigee_reply(p.engine[1], e[1].operation, &r), 0);
+  assert_memory_equal(ended(&p, 0, call[1], 0).pointer, "b", 1);
+  pair_close(&p);
+}
+
 /* Nothing of an engine's lies behind what it lends: in a child, which may die
  * of it, all that is written there up to a fault changes no other loan. */
 static void far_beyond_a_loan_is_nothing(void **state) {
@@ -138,6 +165,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_request_beyond_its_loan_is_not_sent),
       cmocka_unit_test(a_reply_beyond_its_loan_is_still_to_be_made),
+      cmocka_unit_test(loans_of_replies_are_not_taken_over),
       cmocka_unit_test(far_beyond_a_loan_is_nothing),
       cmocka_unit_test(stages_are_lent_again_while_requests_wait),
       cmocka_unit_test(huge_capacities_are_refused),

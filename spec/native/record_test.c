@@ -168,6 +168,23 @@ static void lengths_beyond_the_bytes_are_refused(void **state) {
   assert_int_equal(patched(63, 255), PERIGEE_PROTOCOL);
 }
 
+static int with_capacity(uint64_t capacity) {
+  struct record got, sent = full();
+  sent.capacity = capacity;
+  uint8_t *bytes = encode(&sent);
+  int status = decode(bytes, record_size(&sent), &got);
+  free(bytes);
+  return status;
+}
+
+/* So that those of many requests can be added. */
+static void capacities_beyond_any_payload_are_refused(void **state) {
+  (void)state;
+  assert_int_equal(with_capacity(PAYLOAD_MAX), PERIGEE_OK);
+  assert_int_equal(with_capacity(PAYLOAD_MAX + 1), PERIGEE_PROTOCOL);
+  assert_int_equal(with_capacity(UINT64_MAX), PERIGEE_PROTOCOL);
+}
+
 static void extensions_are_skipped(void **state) {
   (void)state;
   struct record got, sent = {.kind = RECORD_REQUEST, .head_length = 5};
@@ -190,6 +207,7 @@ int main(void) {
       cmocka_unit_test(shapes_are_limited),
       cmocka_unit_test(unknown_is_unsupported),
       cmocka_unit_test(lengths_beyond_the_bytes_are_refused),
+      cmocka_unit_test(capacities_beyond_any_payload_are_refused),
       cmocka_unit_test(extensions_are_skipped),
   };
   return cmocka_run_group_tests_name("record", tests, NULL, NULL);

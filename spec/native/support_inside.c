@@ -124,6 +124,37 @@ uint32_t segments_said(const struct perigee_session *session) {
   return session->lane->said;
 }
 
+uint32_t segments_heard(const struct perigee_session *session) {
+  return session->lane->peer_arena.heard;
+}
+
+void refer_unheard(struct perigee_session *session, bool reply) {
+  const struct perigee_transport *t = lane_table(session->lane);
+  struct record r = {.kind = reply ? RECORD_REPLY : RECORD_REQUEST,
+                     .flags = RECORD_HEAD_BULK,
+                     .generation = 1,
+                     .remaining = RECORD_NO_LIMIT,
+                     .head_length = 100,
+                     .head_source = {.kind = SOURCE_LOAN,
+                                     .address = UINT64_C(1000) << 48,
+                                     .block = 100,
+                                     .count = 1,
+                                     .stride = 100}};
+  enum ring ring = reply ? RING_REPLY : RING_REQUEST;
+  uint8_t *at = t->reserve(session->lane, ring, record_size(&r));
+  t->mark(session->lane, r.operation, r.generation);
+  record_encode(&r, at);
+  t->publish(session->lane, ring, record_size(&r));
+}
+
+int wakes_all(struct perigee_session *session) {
+  struct frame wake = {.type = FRAME_WAKE};
+  int n = 0;
+  while (session_tell(session, &wake, NULL, 0) == PERIGEE_OK)
+    n++;
+  return n;
+}
+
 uint64_t segment_bytes(const struct perigee_session *session) {
   return session->lane->segment;
 }

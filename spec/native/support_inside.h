@@ -46,6 +46,12 @@ bool heap_waits(const struct perigee_engine *engine);
 bool say_segment(struct perigee_session *, uint32_t segment, uint32_t there,
                  int fd);
 uint32_t segments_said(const struct perigee_session *session);
+/* Of the peer's, how many have we heard of? */
+uint32_t segments_heard(const struct perigee_session *session);
+/* A record goes that refers to a segment of which nobody will hear. */
+void refer_unheard(struct perigee_session *session, bool reply);
+/* What wakes a peer goes till its socket is full: how often. */
+int wakes_all(struct perigee_session *session);
 /* Bytes of one. */
 uint64_t segment_bytes(const struct perigee_session *session);
 
