@@ -71,6 +71,8 @@ static void expired(struct timer *timer) {
     endpoint_tick(s);
   else if (s->state == PERIGEE_SESSION_NONE)
     dial_tick(s);
+  else if (s->state == PERIGEE_SESSION_OPEN && !s->tcp)
+    handing_due(s);
   else if (s->state == PERIGEE_SESSION_OPEN)
     liveness_tick(s);
   else if (s->state == PERIGEE_SESSION_HELLO)

@@ -368,6 +368,7 @@ const struct perigee_transport transport_shm = {
     .view = shm_view,
     .knows = arena_knows,
     .heard = arena_heard,
+    .trouble = arena_trouble,
     .ebb = arena_ebb,
     .kept = arena_kept,
     .expose = shm_expose,

@@ -117,7 +117,20 @@ bool looked_up(struct perigee_engine *engine, const char *text, int family) {
 bool say_segment(struct perigee_session *session, uint32_t segment,
                  uint32_t there, int fd) {
   const uint32_t word[] = {segment, there};
-  return session->lane->options.hand(session, word, sizeof word, fd);
+  const char *why;
+  int copy = fd < 0 ? -1 : dup(fd);
+  if (session->lane->options.hand(session, word, sizeof word, copy, &why) == 0)
+    return true;
+  close(copy);
+  return false;
+}
+
+int fill_socket(struct perigee_session *session) {
+  struct frame wake = {.type = FRAME_WAKE};
+  int count = 0;
+  while (session_tell(session, &wake, NULL, 0) == PERIGEE_OK)
+    count++;
+  return count;
 }
 
 uint32_t segments_said(const struct perigee_session *session) {
