@@ -30,6 +30,18 @@ static uint64_t descriptors(const struct perigee_options *o) {
   return most - most / 8;
 }
 
+/* Each makes two mappings at most of the space that it lies in: so a quarter of
+ * those that a process may have, for whatever it does. */
+static uint64_t segments(void) {
+  unsigned long long most = 65530;
+  FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
+  if (f && fscanf(f, "%llu", &most) != 1)
+    most = 65530;
+  if (f)
+    fclose(f);
+  return most / 8;
+}
+
 /* Of operations an eighth stays for own ones, whatever peers do. One peer may
  * have nearly all sessions, and descriptors for them: they cost little, and
  * what it can do with them is bounded by the rest. */
@@ -58,6 +70,12 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                                             .least = o->mapped / 1024,
                                             .factor = 2,
                                             .part = 5};
+  uint64_t maps = segments();
+  all->quota[SHARE_SEGMENTS] = (struct quota){.limit = maps,
+                                              .reserve = maps / 16,
+                                              .least = maps / 256,
+                                              .factor = 2,
+                                              .part = 6};
   all->quota[SHARE_DESCRIPTORS] = (struct quota){.limit = files,
                                                  .reserve = less(64, files / 8),
                                                  .least = 8,
@@ -317,12 +335,13 @@ void perigee_shares(struct perigee_engine *engine,
   const struct shares *all = &engine->shares;
   const struct share *s = session ? session->share : NULL;
   const struct share *whose = session ? s : &all->engine;
-  struct perigee_share kept = {0};
+  struct perigee_share kept = {0}, segments = {0};
   struct perigee_share *to[SHARES] = {[SHARE_OPERATIONS] = &out->operations,
                                       [SHARE_KEPT] = &kept,
                                       [SHARE_POOLED] = &out->pooled,
                                       [SHARE_EXPOSED] = &out->exposed,
                                       [SHARE_MAPPED] = &out->mapped,
+                                      [SHARE_SEGMENTS] = &segments,
                                       [SHARE_DESCRIPTORS] = &out->descriptors,
                                       [SHARE_SESSIONS] = &out->sessions};
   *out = (struct perigee_shares){.refused = all->refused};

@@ -38,6 +38,7 @@ enum share_kind {
   SHARE_POOLED,      /* bytes for what arrives */
   SHARE_EXPOSED,     /* bytes kept until the peer has looked at them */
   SHARE_MAPPED,      /* bytes of address space, of the peer's memory */
+  SHARE_SEGMENTS,    /* of memory that is mapped: the peer's, and our own */
   SHARE_DESCRIPTORS, /* sockets and the like, of sessions */
   SHARE_SESSIONS,
   SHARES

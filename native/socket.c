@@ -122,17 +122,26 @@ void session_hang_up(struct perigee_session *s) {
     watch_remove(s->engine, s->fd);
 }
 
+/* What it told of cannot be had here, or it is no frame. */
+static void misheard(struct perigee_session *s, int status) {
+  if (status == PERIGEE_NO_MEMORY)
+    session_end(s, status, lane_trouble(s));
+  else
+    session_end(s, PERIGEE_PROTOCOL,
+                "the peer sent something that is no Perigee frame");
+}
+
 void session_frames(struct perigee_session *s) {
   struct frame f;
   int status = 1;
   while (status > 0 && s->state != PERIGEE_SESSION_ENDED && !s->waits_turn &&
          (status = wire_next(&s->wire, &f)) > 0)
-    status = frame(s, &f) < 0 ? PERIGEE_PROTOCOL : 1;
+    if ((status = frame(s, &f)) >= 0)
+      status = 1;
   /* Descriptors that no frame has announced are not ours to keep. */
   if (s->state != PERIGEE_SESSION_ENDED &&
       (status < 0 || (s->wire.length == 0 && s->wire.fd_count > 0)))
-    session_end(s, PERIGEE_PROTOCOL,
-                "the peer sent something that is no Perigee frame");
+    misheard(s, status);
 }
 
 /* Those that it sends are a stranger's, too. */

@@ -55,7 +55,9 @@ struct shm_segment {
 struct shm_arena {
   const uint8_t *bytes;
   uint64_t length, segment;
-  uint16_t heard; /* words of segments that are there */
+  uint16_t heard;                    /* words of segments that are there */
+  uint64_t shown[SHM_SEGMENTS / 64]; /* bits of those that are, */
+  uint32_t count;                    /* and how many */
 };
 
 enum source_kind {
@@ -74,8 +76,9 @@ struct lane {
   uint8_t *arena;  /* the own one's address space */
   uint64_t arena_length, segment;
   struct shm_segment *segments;
-  uint16_t said;    /* words of segments that are there */
-  int untold;       /* the file of one that it could not be told of yet, */
+  uint16_t said; /* words of segments that are there */
+  uint32_t made; /* segments that are mapped here, as the peer's share counts */
+  int untold;    /* the file of one that it could not be told of yet, */
   uint32_t telling; /* this one; -1: there is none */
   const char *why;  /* memory for blocks could not be had of late; NULL: it */
   int64_t why_at;   /* was the pool that was used up */

@@ -18,6 +18,9 @@
  * segment at most is made and not there, and waits with its file. Meanwhile
  * blocks are taken of what is there.
  *
+ * A process may have so many mappings, and each segment makes some, of who has
+ * it and of who sees it. Both count for the peer's share (SHARE_SEGMENTS).
+ *
  * The word of a segment goes by the session's socket, before any record that
  * tells of a block in it. A block's address says how many such words it came
  * after: who has heard fewer looks at its socket first (knows). The peer maps
@@ -40,6 +43,9 @@ static const uint64_t OFFSETS = (UINT64_C(1) << WORDS_SHIFT) - 1;
 static const uint64_t LEAST = 4 << 20; /* bytes of a segment */
 /* ns: so long it is told why there was no memory. */
 static const int64_t RECENT = 1000000000;
+#define MANY_SEGMENTS                                                          \
+  "this peer has more mappings already than are left for it "                  \
+  "(vm.max_map_count)"
 
 /* As it goes to the peer: with a descriptor if it is there. */
 struct shm_word {
@@ -75,6 +81,7 @@ int arena_open(struct lane *lane, uint64_t length) {
 void arena_close(struct lane *lane) {
   if (lane->untold >= 0)
     close(lane->untold);
+  share_back(lane->options.share, SHARE_SEGMENTS, lane->made);
   guarded_unmap(lane->arena, lane->arena_length);
   blocks_close(&lane->blocks);
   free(lane->segments);
@@ -111,14 +118,30 @@ static int later(struct lane *lane, int status, const char *why) {
   return trouble(lane, status, why);
 }
 
+static bool may_make(struct lane *lane) {
+  return share_take(lane->options.share, SHARE_SEGMENTS, 1);
+}
+
+/* It is mapped no more. */
+static void unmake(struct lane *lane, uint32_t i) {
+  unmap(lane, i);
+  lane->made--;
+  share_back(lane->options.share, SHARE_SEGMENTS, 1);
+}
+
 static int make(struct lane *lane, uint32_t i) {
   const char *why = "";
   int fd = lane->options.file(lane->options.session, &why);
   if (fd < 0)
     return trouble(lane, fd, why);
+  if (!may_make(lane)) {
+    close(fd);
+    return later(lane, PERIGEE_AGAIN, MANY_SEGMENTS);
+  }
+  lane->made++;
   if (!form(fd, lane->segment, lane->arena + i * lane->segment)) {
     close(fd);
-    unmap(lane, i);
+    unmake(lane, i);
     return later(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
   }
   lane->untold = fd;
@@ -220,7 +243,7 @@ uint64_t arena_address(const struct lane *lane, uint64_t offset) {
 static bool drop(struct lane *lane, uint32_t i) {
   if (say(lane, i, -1) < 0)
     return false;
-  unmap(lane, i);
+  unmake(lane, i);
   blocks_cool(&lane->blocks, i * lane->segment, (i + 1) * lane->segment);
   lane->segments[i].there = false;
   return true;
@@ -229,7 +252,7 @@ static bool drop(struct lane *lane, uint32_t i) {
 static void forget_untold(struct lane *lane) {
   close(lane->untold);
   lane->untold = -1;
-  unmap(lane, lane->telling);
+  unmake(lane, lane->telling);
 }
 
 enum ebb_left arena_ebb(struct lane *lane) {
@@ -272,8 +295,10 @@ int arena_join(struct lane *lane, uint64_t length) {
 }
 
 void arena_part(struct lane *lane) {
-  if (lane->peer_arena.bytes)
-    munmap((void *)lane->peer_arena.bytes, lane->peer_arena.length);
+  const struct shm_arena *a = &lane->peer_arena;
+  if (a->bytes)
+    munmap((void *)a->bytes, a->length);
+  share_back(lane->options.share, SHARE_SEGMENTS, a->count);
 }
 
 bool shm_sound(int fd, uint64_t length, int seals) {
@@ -290,26 +315,49 @@ static bool show(struct shm_arena *a, uint32_t i, int fd) {
          madvise(at, a->segment, MADV_DONTFORK) == 0;
 }
 
-static bool hear(struct shm_arena *a, const struct shm_word *w, int fd) {
-  if (w->there != (fd >= 0) || !a->bytes ||
-      w->segment >= a->length / a->segment)
-    return false;
-  if (fd >= 0 && !shm_sound(fd, a->segment, SHM_ARENA_SEALS))
-    return false;
+static bool is_shown(const struct shm_arena *a, uint32_t i) {
+  return a->shown[i / 64] >> (i % 64) & 1;
+}
+
+static void set_shown(struct shm_arena *a, uint32_t i, bool there) {
+  a->count += (uint32_t)there - is_shown(a, i);
+  a->shown[i / 64] &= ~(UINT64_C(1) << (i % 64));
+  a->shown[i / 64] |= (uint64_t)there << (i % 64);
+}
+
+static bool sound(const struct shm_arena *a, const struct shm_word *w, int fd) {
+  return w->there == (fd >= 0) && a->bytes &&
+         w->segment < a->length / a->segment &&
+         (fd < 0 || shm_sound(fd, a->segment, SHM_ARENA_SEALS));
+}
+
+static int hear(struct lane *lane, const struct shm_word *w, int fd) {
+  struct shm_arena *a = &lane->peer_arena;
+  struct share *share = lane->options.share;
+  if (!sound(a, w, fd))
+    return PERIGEE_PROTOCOL;
+  bool was = is_shown(a, w->segment), more = w->there && !was;
+  if (more && !share_take(share, SHARE_SEGMENTS, 1))
+    return trouble(lane, PERIGEE_NO_MEMORY, MANY_SEGMENTS);
   a->heard = (uint16_t)(a->heard + w->there);
-  return show(a, w->segment, fd);
+  set_shown(a, w->segment, w->there);
+  if (was && !w->there)
+    share_back(share, SHARE_SEGMENTS, 1);
+  return show(a, w->segment, fd)
+             ? PERIGEE_OK
+             : trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
 }
 
 int arena_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
   struct shm_word word;
-  bool fine = length == sizeof word;
-  if (fine) {
+  int status = PERIGEE_PROTOCOL;
+  if (length == sizeof word) {
     memcpy(&word, bytes, sizeof word);
-    fine = hear(&lane->peer_arena, &word, fd);
+    status = hear(lane, &word, fd);
   }
   if (fd >= 0)
     adopted_close(fd);
-  return fine ? PERIGEE_OK : PERIGEE_PROTOCOL;
+  return status;
 }
 
 /* In 16 bits, as more words than half of that are never on their way. */

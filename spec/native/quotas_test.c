@@ -43,13 +43,13 @@ static struct perigee_engine *engine_of(uint32_t sessions) {
 static void who_comes_next_finds_some(void **state) {
   (void)state;
   enum { PEERS = 128 };
-  static const enum share_kind kinds[] = {
-      SHARE_OPERATIONS, SHARE_KEPT, SHARE_POOLED, SHARE_EXPOSED, SHARE_MAPPED};
-  static const uint64_t wanted[SHARES] = {[SHARE_OPERATIONS] = 1,
-                                          [SHARE_KEPT] = 1,
-                                          [SHARE_POOLED] = 16 * KIB,
-                                          [SHARE_EXPOSED] = 16 * KIB,
-                                          [SHARE_MAPPED] = 16 * MIB};
+  static const enum share_kind kinds[] = {SHARE_OPERATIONS, SHARE_KEPT,
+                                          SHARE_POOLED,     SHARE_EXPOSED,
+                                          SHARE_MAPPED,     SHARE_SEGMENTS};
+  static const uint64_t wanted[SHARES] = {
+      [SHARE_OPERATIONS] = 1,    [SHARE_KEPT] = 1,
+      [SHARE_POOLED] = 16 * KIB, [SHARE_EXPOSED] = 16 * KIB,
+      [SHARE_MAPPED] = 16 * MIB, [SHARE_SEGMENTS] = 1};
   struct perigee_engine *engine = engine_of(1024);
   struct share *peers[PEERS];
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {

@@ -133,6 +133,11 @@ int fill_socket(struct perigee_session *session) {
   return count;
 }
 
+void limit_segments(struct perigee_engine *engine, uint64_t most) {
+  engine->shares.quota[SHARE_SEGMENTS].limit = most;
+  engine->shares.quota[SHARE_SEGMENTS].reserve = most / 16;
+}
+
 uint32_t segments_said(const struct perigee_session *session) {
   return session->lane->said;
 }

@@ -48,6 +48,8 @@ bool say_segment(struct perigee_session *, uint32_t segment, uint32_t there,
 uint32_t segments_said(const struct perigee_session *session);
 /* WAKE frames until the session's socket takes no more: how many. */
 int fill_socket(struct perigee_session *session);
+/* Of segments, of all peers: no more than so many. */
+void limit_segments(struct perigee_engine *engine, uint64_t most);
 /* Bytes of one. */
 uint64_t segment_bytes(const struct perigee_session *session);
 
