@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "adopted.h"
 #include "core.h"
 #include "neighbour.h"
 
@@ -85,7 +86,7 @@ static int lane_frame(struct perigee_session *s, const struct frame *f) {
   if (t->heard && (fd >= 0) == (f->lane.fds > 0))
     return t->heard(s->lane, f->lane.bytes, f->lane.length, fd);
   if (fd >= 0)
-    close(fd);
+    adopted_close(fd);
   return PERIGEE_PROTOCOL;
 }
 

@@ -125,6 +125,11 @@ bool say_segment(struct perigee_session *session, uint32_t segment,
   return false;
 }
 
+bool say_to_lane(struct perigee_session *session, int fd) {
+  struct frame f = {.type = FRAME_LANE, .lane = {.length = 1, .fds = 1}};
+  return session_tell(session, &f, &fd, 1) == PERIGEE_OK;
+}
+
 int fill_socket(struct perigee_session *session) {
   struct frame wake = {.type = FRAME_WAKE};
   int count = 0;

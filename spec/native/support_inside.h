@@ -46,6 +46,8 @@ bool heap_waits(const struct perigee_engine *engine);
 bool say_segment(struct perigee_session *, uint32_t segment, uint32_t there,
                  int fd);
 uint32_t segments_said(const struct perigee_session *session);
+/* A word of the lane's that nobody knows, with a descriptor: did it go? */
+bool say_to_lane(struct perigee_session *session, int fd);
 /* WAKE frames until the session's socket takes no more: how many. */
 int fill_socket(struct perigee_session *session);
 /* Of segments, of all peers: no more than so many. */
