@@ -126,9 +126,12 @@ void shares_who(const struct perigee_session *s, uint64_t key[2]) {
   } else if (!s->tcp || s->peer_pid) {
     key[0] = PROCESS;
     key[1] = (uint64_t)s->peer_pid;
-  } else if (s->here) {
+  } else if (s->here && !s->dialed && s->terms.probe[0]) {
     key[0] = AGENT;
-    key[1] = s->terms.epoch;
+    key[1] = s->terms.probe[0];
+  } else if (s->here) {
+    key[0] = SESSION;
+    key[1] = s->id;
   } else {
     host_of(s, key);
   }

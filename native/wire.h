@@ -88,7 +88,8 @@ enum terms_flags {
 struct terms {
   uint64_t epoch, features;
   uint64_t ring, eager, message, typed;
-  uint64_t probe[2]; /* over Unix: to be found in the peer's memory */
+  uint64_t probe[2]; /* over Unix: to be found in the peer's memory; over TCP:
+                        who dialed is one agent by this (neighbour.c), or 0 */
   uint32_t operations, transports;
   char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
   uint8_t local[HELLO_LOCAL]; /* by what it can be found if on the same host */
