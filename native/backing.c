@@ -22,46 +22,109 @@ enum { PAGE = 4096 };
 /* Below this nobody asks: a machine has that. */
 static const uint64_t LITTLE = 16 << 20;
 
-/* The number in a file of one line: a control group's limit ("max": none). */
-static uint64_t limit_in(const char *folder) {
+/* ---- Control groups ------------------------------------------------------- */
+
+/* Those of version 2, and of version 1 that count memory: where they are, and
+ * their files: what is allowed, what is in use, and of that, in memory.stat,
+ * what is given back when somebody needs it. */
+struct groups {
+  const char *root, *limit, *used, *idle;
+};
+static const struct groups groups[] = {
+    {"/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "},
+    {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "total_inactive_file "},
+};
+enum { VERSION_1 = 1, VERSIONS = 2 };
+
+static FILE *group_file(const struct groups *g, const char *folder,
+                        const char *name) {
   char path[PATH_MAX];
-  unsigned long long limit = ULLONG_MAX;
-  int n = snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", folder);
-  FILE *f = n > 0 && n < PATH_MAX ? fopen(path, "re") : NULL;
-  if (f && fscanf(f, "%llu", &limit) != 1)
-    limit = ULLONG_MAX;
-  if (f)
-    fclose(f);
-  return limit;
+  int n = snprintf(path, sizeof path, "%s%s/%s", g->root, folder, name);
+  return n > 0 && n < PATH_MAX ? fopen(path, "re") : NULL;
 }
 
-/* Of our control group (version 2) and all above it the least. */
-static uint64_t group_limit(void) {
-  char line[PATH_MAX] = "", *end;
-  uint64_t least = UINT64_MAX;
-  FILE *f = fopen("/proc/self/cgroup", "re");
-  while (f && fgets(line, sizeof line, f) && strncmp(line, "0::", 3) != 0)
-    line[0] = 0;
+/* The first number behind a key at the beginning of a line. */
+static uint64_t number(FILE *f, const char *key, uint64_t otherwise) {
+  char line[128];
+  unsigned long long found = otherwise;
+  size_t length = strlen(key);
+  while (f && fgets(line, sizeof line, f))
+    if (strncmp(line, key, length) == 0) {
+      if (sscanf(line + length, "%llu", &found) != 1)
+        found = otherwise; /* "max" */
+      break;
+    }
   if (f)
     fclose(f);
-  if (strncmp(line, "0::/", 4) != 0)
-    return least;
-  line[strcspn(line, "\n")] = 0;
-  do {
-    uint64_t limit = limit_in(line + 3);
-    least = limit < least ? limit : least;
-    if ((end = strrchr(line + 3, '/')))
-      *end = 0;
-  } while (end);
+  return found;
+}
+
+static uint64_t limit_of(const struct groups *g, const char *folder) {
+  return number(group_file(g, folder, g->limit), "", UINT64_MAX);
+}
+
+static uint64_t left_of(const struct groups *g, const char *folder) {
+  uint64_t limit = limit_of(g, folder);
+  if (limit == UINT64_MAX)
+    return limit;
+  uint64_t used = number(group_file(g, folder, g->used), "", 0);
+  uint64_t idle = number(group_file(g, folder, "memory.stat"), g->idle, 0);
+  used -= idle < used ? idle : used;
+  return limit > used ? limit - used : 0;
+}
+
+/* "0::PATH", or "4:memory:PATH", where others may stand beside memory. */
+static const char *path_in(char *line, int version) {
+  char *names = strchr(line, ':'),
+       *path = names ? strchr(names + 1, ':') : NULL;
+  if (!path)
+    return NULL;
+  *path++ = 0;
+  path[strcspn(path, "\n")] = 0;
+  bool fits = version == VERSION_1 ? strstr(names + 1, "memory") != NULL
+                                   : strcmp(line, "0:") == 0;
+  return fits && *path == '/' ? path : NULL;
+}
+
+static bool own_group(int version, char path[PATH_MAX]) {
+  char line[PATH_MAX];
+  const char *found = NULL;
+  FILE *f = fopen("/proc/self/cgroup", "re");
+  while (f && !found && fgets(line, sizeof line, f))
+    found = path_in(line, version);
+  if (f)
+    fclose(f);
+  if (found)
+    snprintf(path, PATH_MAX, "%s", found);
+  return found;
+}
+
+/* Of our groups and all above them the least. */
+static uint64_t least(uint64_t (*of)(const struct groups *, const char *)) {
+  char path[PATH_MAX], *end;
+  uint64_t least = UINT64_MAX;
+  for (int version = 0; version < VERSIONS; version++) {
+    if (!own_group(version, path))
+      continue;
+    do {
+      uint64_t n = of(&groups[version], path);
+      least = n < least ? n : least;
+      if ((end = strrchr(path, '/')))
+        *end = 0;
+    } while (end);
+  }
   return least;
 }
+
+/* ---- All there is ----------------------------------------------------------- */
 
 uint64_t backing_most(void) {
   struct sysinfo s;
   if (sysinfo(&s) != 0)
     return UINT64_MAX;
   uint64_t all = ((uint64_t)s.totalram + s.totalswap) * s.mem_unit;
-  uint64_t group = group_limit();
+  uint64_t group = least(limit_of);
   if (group > UINT64_MAX - (uint64_t)s.totalswap * s.mem_unit)
     return all;
   group += (uint64_t)s.totalswap * s.mem_unit;
@@ -70,15 +133,10 @@ uint64_t backing_most(void) {
 
 /* What can be had now without anybody else having less. */
 static uint64_t available(void) {
-  char line[128];
-  unsigned long long kib = ULLONG_MAX >> 10;
-  FILE *f = fopen("/proc/meminfo", "re");
-  while (f && fgets(line, sizeof line, f) &&
-         sscanf(line, "MemAvailable: %llu", &kib) != 1)
-    ;
-  if (f)
-    fclose(f);
-  return kib << 10;
+  uint64_t kib =
+      number(fopen("/proc/meminfo", "re"), "MemAvailable:", UINT64_MAX >> 10);
+  uint64_t group = least(left_of);
+  return kib << 10 < group ? kib << 10 : group;
 }
 
 bool backing_possible(uint64_t length) {

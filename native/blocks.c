@@ -89,9 +89,9 @@ static void unlink_block(struct blocks *blocks, struct block *block) {
 }
 
 /* The smallest free block of at least an order; of equal ones a warm one. */
-static struct block *find(struct blocks *blocks, unsigned order) {
+static struct block *find(struct blocks *blocks, unsigned order, bool any) {
   uint32_t warm = blocks->filled[0] >> order;
-  uint32_t cold = blocks->filled[1] >> order;
+  uint32_t cold = any ? blocks->filled[1] >> order : 0;
   if (!(warm | cold))
     return NULL;
   unsigned up = (unsigned)__builtin_ctz(warm | cold);
@@ -169,25 +169,25 @@ static void join_all(struct blocks *blocks) {
   }
 }
 
-static struct block *obtain(struct blocks *blocks, unsigned order) {
-  struct block *block = find(blocks, order);
+static struct block *obtain(struct blocks *blocks, unsigned order, bool any) {
+  struct block *block = find(blocks, order, any);
   if (block && block->order == order) {
     unlink_block(blocks, block);
     return block;
   }
-  struct block *fresh = bump(blocks, order);
+  struct block *fresh = any ? bump(blocks, order) : NULL;
   if (fresh)
     return fresh;
-  if (!block) {
+  if (!block && any) {
     join_all(blocks);
-    block = find(blocks, order);
+    block = find(blocks, order, any);
   }
   return block ? split(blocks, block, order) : NULL;
 }
 
 /* ---- What callers see --------------------------------------------------- */
 
-int64_t blocks_take(struct blocks *blocks, uint64_t length) {
+static inline int64_t take(struct blocks *blocks, uint64_t length, bool any) {
   if (!blocks->table || length > blocks->limit || length > blocks->space)
     return PERIGEE_TOO_LARGE;
   unsigned order = order_of(length);
@@ -196,7 +196,7 @@ int64_t blocks_take(struct blocks *blocks, uint64_t length) {
     return PERIGEE_TOO_LARGE;
   if (size > blocks->limit - blocks->live)
     return PERIGEE_AGAIN;
-  struct block *block = obtain(blocks, order);
+  struct block *block = obtain(blocks, order, any);
   if (!block)
     return PERIGEE_AGAIN;
   block->order = (uint8_t)order;
@@ -204,6 +204,14 @@ int64_t blocks_take(struct blocks *blocks, uint64_t length) {
   block->next = block->previous = 0;
   blocks->live += size;
   return (int64_t)block_offset(blocks, block);
+}
+
+int64_t blocks_take(struct blocks *blocks, uint64_t length) {
+  return take(blocks, length, true);
+}
+
+int64_t blocks_take_warm(struct blocks *blocks, uint64_t length) {
+  return take(blocks, length, false);
 }
 
 uint64_t blocks_size(const struct blocks *blocks, uint64_t offset) {

@@ -58,6 +58,8 @@ static inline uint64_t blocks_whole(uint64_t length) {
 /* An offset; PERIGEE_TOO_LARGE if it is more than there could ever be,
  * PERIGEE_AGAIN if there is not as much now. */
 int64_t blocks_take(struct blocks *blocks, uint64_t length);
+/* The same, only of what is warm. */
+int64_t blocks_take_warm(struct blocks *blocks, uint64_t length);
 /* PERIGEE_INVALID, and nothing is changed, if no live block begins there. */
 int blocks_give(struct blocks *blocks, uint64_t offset);
 /* Of the live block that begins there; 0: none does. */

@@ -183,15 +183,6 @@ static void tell(struct perigee_session *s, const void *bytes,
     session_send(s, &f, NULL, 0);
 }
 
-static bool hand(struct perigee_session *s, const void *bytes, uint32_t length,
-                 int fd) {
-  struct frame f = {.type = FRAME_LANE,
-                    .lane = {.length = (uint16_t)length, .fds = fd >= 0}};
-  memcpy(f.lane.bytes, bytes, length);
-  return s->state != PERIGEE_SESSION_ENDED &&
-         session_tell(s, &f, &fd, f.lane.fds) == PERIGEE_OK;
-}
-
 /* Faults were asked for: the new lane has them from the beginning. */
 static int befall(struct perigee_session *s, const struct offer *offer) {
   const struct perigee_transport *t = faults_join(s->engine->faults, s->lane);
@@ -234,7 +225,10 @@ int hello_open(struct perigee_session *s, struct offer *offer,
                               .watch = lane_watch,
                               .close = lane_close,
                               .tell = tell,
-                              .hand = hand,
+                              .file = handing_file,
+                              .hand = handing_hand,
+                              .later = handing_later,
+                              .now = &s->engine->now,
                               .keeps = ebb_keeps,
                               .look = &s->engine->ebb.look};
   status = fabric_of(s->engine, s->transport, &lane.fabric, reason);

@@ -264,13 +264,14 @@ struct perigee_session {
       by_number; /* its pidfd is only of who has the pid now: it is the peer's */
   uint64_t before; /* if that says anything after these bytes (peer.c) */
   int status;
-  bool devices;      /* of verbs are here, and may be used */
-  bool ticketed;     /* its listener takes in holders of tickets only */
-  bool moves, stays; /* to another socket; and not (neighbour.h); */
-  bool sent_on;      /* it was told to, and is no stranger any more */
-  char why[REASON];  /* it is carried by what it is, for people */
-  bool waits;        /* something waits until the socket has room */
-  struct dial *dial; /* dial.c: while it looks for the peer over TCP */
+  bool devices;         /* of verbs are here, and may be used */
+  bool ticketed;        /* its listener takes in holders of tickets only */
+  bool moves, stays;    /* to another socket; and not (neighbour.h); */
+  bool sent_on;         /* it was told to, and is no stranger any more */
+  char why[REASON];     /* it is carried by what it is, for people */
+  bool waits;           /* something waits until the socket has room */
+  const char *unhanded; /* why its lane's descriptors wait (handing.c) */
+  struct dial *dial;    /* dial.c: while it looks for the peer over TCP */
   char reason[256];
   char told[256];             /* the same, as it was when it was asked for */
   char address[ADDRESS_TEXT]; /* dialed, or that of the listener */
@@ -423,7 +424,7 @@ struct perigee_engine {
   uint8_t *cookie_key;   /* cookie.c: NULL until needed */
   struct refusals refusals;
   struct ebb ebb;
-  int epoll, spare_fd;   /* the other: listen.c */
+  int epoll, spare_fd;   /* the other: handing.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
   char name[TERMS_NAME]; /* that it goes by, or "" */

@@ -19,6 +19,7 @@ static const char of_words[crypto_kdf_CONTEXTBYTES] = "pgwords";
 static const char of_streams[crypto_kdf_CONTEXTBYTES] = "pgattac";
 static const char of_further[crypto_kdf_CONTEXTBYTES] = "pgfurth";
 static const char of_tickets[crypto_kdf_CONTEXTBYTES] = "pgticke";
+static const char of_aliases[crypto_kdf_CONTEXTBYTES] = "pgalias";
 static const char of_seals[crypto_kdf_CONTEXTBYTES] = "pgseals";
 
 static void derive(const uint8_t key[HANDSHAKE_KEY], uint64_t number,
@@ -131,6 +132,15 @@ void handshake_forget(struct handshake *h) {
 void handshake_ticket(const uint8_t key[HANDSHAKE_KEY], uint64_t ticket,
                       uint8_t of_ticket[HANDSHAKE_KEY]) {
   derive(key, ticket, of_tickets, of_ticket);
+}
+
+void handshake_alias(const uint8_t key[HANDSHAKE_KEY], const void *whom,
+                     size_t length, uint8_t alias[HANDSHAKE_ALIAS]) {
+  uint8_t of_all[HANDSHAKE_KEY];
+  derive(key, 0, of_aliases, of_all);
+  crypto_generichash(alias, HANDSHAKE_ALIAS, whom, length, of_all,
+                     HANDSHAKE_KEY);
+  sodium_memzero(of_all, sizeof of_all);
 }
 
 void handshake_further(uint8_t key[HANDSHAKE_KEY]) {

@@ -29,6 +29,7 @@
 #include "secret.h"
 
 enum { HANDSHAKE_KEY = 32, HANDSHAKE_MAC = 32, HANDSHAKE_CHALLENGE = 32 };
+enum { HANDSHAKE_ALIAS = 16 };
 
 /* Kept in a vault. */
 struct handshake {
@@ -73,6 +74,9 @@ void handshake_forget(struct handshake *handshake);
 /* Of an engine's own key: that of a ticket (neighbour.h). */
 void handshake_ticket(const uint8_t key[HANDSHAKE_KEY], uint64_t ticket,
                       uint8_t of_ticket[HANDSHAKE_KEY]);
+/* And by what it goes where it dials: another for each address. */
+void handshake_alias(const uint8_t key[HANDSHAKE_KEY], const void *whom,
+                     size_t length, uint8_t alias[HANDSHAKE_ALIAS]);
 
 /* Of a session's key: that by which stream 0 is sealed in one direction. */
 void handshake_seal(const uint8_t key[HANDSHAKE_KEY], uint32_t index,

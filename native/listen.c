@@ -114,13 +114,6 @@ int perigee_listen(struct perigee_engine *engine, const char *text,
   return listener_open(engine, text, false, out);
 }
 
-/* While there are no descriptors all who come are turned away, one at a time,
- * by one that is kept for this: else the socket would stay readable for ever. */
-static void spare_open(struct perigee_engine *engine) {
-  if (engine->spare_fd < 0)
-    engine->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
 static void ready(struct watcher *watcher, uint32_t events);
 
 int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
@@ -145,7 +138,7 @@ int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
     free(l);
     return fail(engine, PERIGEE_SYSTEM, "no socket: %s", strerror(errno));
   }
-  spare_open(engine);
+  spare_keep(engine);
   list_append(&engine->listeners, &l->node);
   status = bind_to(l, &address);
   if (status < 0) {
@@ -186,13 +179,10 @@ bool perigee_listener_insecure(const struct perigee_listener *l) {
 
 /* ---- Accepting ---------------------------------------------------------- */
 
-static bool spare_close(struct perigee_engine *engine) {
-  bool scarce = errno == EMFILE || errno == ENFILE;
-  if (!scarce || engine->spare_fd < 0)
-    return false;
-  close(engine->spare_fd);
-  engine->spare_fd = -1;
-  return true;
+/* While there are no descriptors all who come are turned away, one at a time,
+ * by the spare one: else the socket would stay readable for ever. */
+static bool spare_serves(struct perigee_engine *engine) {
+  return (errno == EMFILE || errno == ENFILE) && spare_lend(engine);
 }
 
 /* Who was accepted, and finds no place. */
@@ -270,7 +260,7 @@ static void ready(struct watcher *watcher, uint32_t events) {
   for (int i = 0; i < ACCEPTS; i++) {
     union socket_address from = {0};
     int fd = next(l, &from);
-    bool last = fd < 0 && spare_close(engine);
+    bool last = fd < 0 && spare_serves(engine);
     if (last)
       fd = next(l, &from);
     struct perigee_session *s = fd >= 0 && !last ? begin(engine, &fd) : NULL;
@@ -278,7 +268,7 @@ static void ready(struct watcher *watcher, uint32_t events) {
       let_in(l, s, &from);
     else if (fd >= 0)
       turn_away(l, fd);
-    spare_open(engine);
+    spare_keep(engine);
     if (fd < 0)
       return;
   }

@@ -94,11 +94,12 @@ static void fill_in(struct loan *loan, const struct room *room) {
 static int lend_block(struct perigee_session *session, struct loan *loan) {
   struct room room;
   int status = loan_room(session, loan->length, &room);
+  const char *why = lane_trouble(session);
   if (status < 0)
-    return fail(session->engine,
-                status == PERIGEE_AGAIN ? PERIGEE_NO_MEMORY : status,
-                "no block of %llu bytes to lend (option pool)",
-                (unsigned long long)loan->length);
+    return fail(
+        session->engine, status == PERIGEE_AGAIN ? PERIGEE_NO_MEMORY : status,
+        "no block of %llu bytes to lend: %s", (unsigned long long)loan->length,
+        *why ? why : "the pool is used up (option pool)");
   fill_in(loan, &room);
   loan->marked = room.marked;
   return PERIGEE_OK;

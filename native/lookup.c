@@ -62,6 +62,14 @@ int perigee_lookup(struct perigee_session *s, const char *name,
 
 /* ---- Answering ---------------------------------------------------------- */
 
+/* Where no descriptor can go the region is accessed on request. */
+static void tell_found(struct perigee_session *s, struct frame *f, int fd) {
+  if (session_tell(s, f, &fd, wire_fds(f)) == PERIGEE_OK)
+    return;
+  f->found.mapped = 0;
+  session_send(s, f, NULL, 0);
+}
+
 int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
   struct perigee_region *region =
       asked->name[0] ? region_by_name(s->engine, asked->name) : NULL;
@@ -88,7 +96,7 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
     found->mapped = t->copy && region->fd >= 0 && !s->alone && !s->tcp;
     found->keyed = !t->copy && granted;
   }
-  session_send(s, &f, region ? &region->fd : NULL, wire_fds(&f));
+  tell_found(s, &f, region ? region->fd : -1);
   return PERIGEE_OK;
 }
 

@@ -245,6 +245,18 @@ void neighbour_hello(const struct perigee_session *s, struct hello *h) {
   h->ticket = s->ticket;
 }
 
+/* Who was dialed knows by it which sessions are of one agent; nobody else, and
+ * so nobody in its place, is told. */
+static void tell_alias(struct perigee_session *s, const struct neighbours *n,
+                       struct terms *t) {
+  union socket_address at;
+  socklen_t length = sizeof at;
+  memset(&at, 0, sizeof at);
+  _Static_assert(sizeof t->probe == HANDSHAKE_ALIAS, "it has its place");
+  if (n && n->keyed && getpeername(s->fd, &at.any, &length) == 0)
+    handshake_alias(n->key, &at, sizeof at, (uint8_t *)t->probe);
+}
+
 void neighbour_terms(struct perigee_session *s, struct terms *t) {
   t->flags |= s->stays ? TERMS_STAYS : 0;
   if (!s->tcp)
@@ -252,6 +264,8 @@ void neighbour_terms(struct perigee_session *s, struct terms *t) {
   struct neighbours *n = neighbours_of(s->engine);
   if (n && n->fd >= 0)
     memcpy(t->local, n->name, sizeof t->local);
+  if (s->dialed)
+    tell_alias(s, n, t);
   t->user = (uint32_t)geteuid();
 }
 

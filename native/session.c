@@ -72,6 +72,8 @@ static void expired(struct timer *timer) {
     endpoint_tick(s);
   else if (s->state == PERIGEE_SESSION_NONE)
     dial_tick(s);
+  else if (s->state == PERIGEE_SESSION_OPEN && !s->tcp)
+    handing_due(s);
   else if (s->state == PERIGEE_SESSION_OPEN)
     liveness_tick(s);
   else if (s->state == PERIGEE_SESSION_HELLO)
@@ -164,16 +166,19 @@ may_serve_some(const struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
   const struct share *peer = s->share->parent;
   uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
+  bool lies = peer->lying / 4 >= o->untaken;
   if (serving >= o->serving || s->untaken >= UNTAKEN ||
-      s->untaken_bytes >= o->untaken || peer->lying / 4 >= o->untaken ||
-      !table_room(s))
+      s->untaken_bytes >= o->untaken ||
+      (lies && (serving > 0 || s->untaken > 0)) || !table_room(s))
     return 0;
+  if (lies)
+    n = 1; /* by its peer's other sessions, which do not silence it */
   if (n > o->serving - serving)
     n = o->serving - serving;
   while (n > 0 && !share_may(s->share, SHARE_OPERATIONS, n))
     n /= 2;
   if (n == 0 && serving == 0 && share_spare(s->share, SHARE_OPERATIONS))
-    n = 1; /* its peer's other sessions do not silence it */
+    n = 1; /* nor do they by what they have in service */
   if (s->imm_count >= IMMEDIATES_FREE && immediates_room(s) < n)
     n = immediates_room(s); /* each may be one */
   if (peer->reply_size * n <= o->untaken - s->untaken_bytes)

@@ -9,6 +9,13 @@
 /* Of session_machine: session.c tells what they do. */
 enum session_event { SESSION_BEGIN, SESSION_OPEN, SESSION_BACK, SESSION_END };
 
+/* Why something does not go, or come. */
+#define NOT_TAKEN "the peer does not take what it is told"
+#define IN_FLIGHT                                                              \
+  "too many descriptors are on their way between this user's processes "       \
+  "(ulimit -n), or the system has no memory to send them"
+#define NO_DESCRIPTORS "there are too few descriptors left (ulimit -n)"
+
 /* ---- session.c --------------------------------------------------------- */
 extern const struct machine session_machine;
 void session_poll(struct perigee_session *session);
@@ -226,6 +233,20 @@ void dial_to(struct perigee_session *, const struct address *);
 int socket_new(int family);
 void socket_no_delay(int fd);
 
+/* ---- handing.c --------------------------------------------------------- */
+/* For transports (transport.h): what the peer is to map. */
+int handing_file(struct perigee_session *, const char **why);
+int handing_hand(struct perigee_session *, const void *bytes, uint32_t length,
+                 int fd, const char **why);
+void handing_later(struct perigee_session *, const char *why);
+/* The timer of one that is open is due; its socket has room. */
+void handing_due(struct perigee_session *session);
+void handing_room(struct perigee_session *session);
+/* The engine's spare descriptor: another may be had in its place, as it is
+ * closed (false: it was already); there is one again, if there can be. */
+bool spare_lend(struct perigee_engine *engine);
+void spare_keep(struct perigee_engine *engine);
+
 /* ---- socket.c ---------------------------------------------------------- */
 /* For transports: a socket of a lane is watched, for edges; and closed. */
 int lane_watch(struct perigee_session *session, int fd);
@@ -245,6 +266,8 @@ void socket_look(struct perigee_session *session);
 void session_hang_up(struct perigee_session *session);
 /* Takes the frames that have come; what is none of them ends the session. */
 void session_frames(struct perigee_session *session);
+/* For transports, too: what waits goes once the socket has room. */
+void session_await_room(struct perigee_session *session);
 /* Tells or ends the session; false if it was ended. */
 bool session_send(struct perigee_session *, const struct frame *,
                   const int *fds, uint32_t fd_count);

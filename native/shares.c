@@ -30,6 +30,18 @@ static uint64_t descriptors(const struct perigee_options *o) {
   return most - most / 8;
 }
 
+/* Each makes two mappings at most of the space that it lies in: so a quarter of
+ * those that a process may have, for whatever it does. */
+static uint64_t segments(void) {
+  unsigned long long most = 65530;
+  FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
+  if (f && fscanf(f, "%llu", &most) != 1)
+    most = 65530;
+  if (f)
+    fclose(f);
+  return most / 8;
+}
+
 /* Of operations an eighth stays for own ones, whatever peers do. One peer may
  * have nearly all sessions, and descriptors for them: they cost little, and
  * what it can do with them is bounded by the rest. */
@@ -60,6 +72,12 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                                             .least = o->mapped / 1024,
                                             .factor = 2,
                                             .part = 5};
+  uint64_t maps = segments();
+  all->quota[SHARE_SEGMENTS] = (struct quota){.limit = maps,
+                                              .reserve = maps / 16,
+                                              .least = maps / 256,
+                                              .factor = 2,
+                                              .part = 6};
   all->quota[SHARE_DESCRIPTORS] = (struct quota){.limit = files,
                                                  .reserve = less(64, files / 8),
                                                  .least = 8,
@@ -110,9 +128,12 @@ void shares_who(const struct perigee_session *s, uint64_t key[2]) {
   } else if (!s->tcp || s->peer_pid) {
     key[0] = PROCESS;
     key[1] = (uint64_t)s->peer_pid;
-  } else if (s->here) {
+  } else if (s->here && !s->dialed && s->terms.probe[0]) {
     key[0] = AGENT;
-    key[1] = s->terms.epoch;
+    key[1] = s->terms.probe[0];
+  } else if (s->here) {
+    key[0] = SESSION;
+    key[1] = s->id;
   } else {
     host_of(s, key);
   }
@@ -319,13 +340,14 @@ void perigee_shares(struct perigee_engine *engine,
   const struct shares *all = &engine->shares;
   const struct share *s = session ? session->share : NULL;
   const struct share *whose = session ? s : &all->engine;
-  struct perigee_share kept = {0}, lent = {0};
+  struct perigee_share kept = {0}, lent = {0}, segments = {0};
   struct perigee_share *to[SHARES] = {[SHARE_OPERATIONS] = &out->operations,
                                       [SHARE_KEPT] = &kept,
                                       [SHARE_POOLED] = &out->pooled,
                                       [SHARE_EXPOSED] = &out->exposed,
                                       [SHARE_LENT] = &lent,
                                       [SHARE_MAPPED] = &out->mapped,
+                                      [SHARE_SEGMENTS] = &segments,
                                       [SHARE_DESCRIPTORS] = &out->descriptors,
                                       [SHARE_SESSIONS] = &out->sessions};
   *out = (struct perigee_shares){.refused = all->refused};

@@ -18,10 +18,12 @@
  *                        of one user there, honest or not, so the user would be
  *                        one peer with those that it is to be kept from.
  *   over TCP             an address (of IPv6: its network of 64 bits);
- *   from this host       the agent (its epoch), as all here have the same
- *                        addresses, and take whichever they like. It is the
- *                        peer's word: who changes it is a newcomer each time,
- *                        and such share what others have left.
+ *   from this host       the agent, as all here have the same addresses, and
+ *                        take whichever they like: by an alias that it has with
+ *                        this side alone, so that nobody else can take it
+ *                        (neighbour.c). It is the peer's word: who changes it is
+ *                        a newcomer each time, and such share what others have
+ *                        left. Of those that were dialed each session.
  *   without a socket     each session.
  */
 #ifndef SHARES_H
@@ -40,6 +42,7 @@ enum share_kind {
                         answers, and of room for them; */
   SHARE_LENT,        /* of own requests, until it has answered (room.c) */
   SHARE_MAPPED,      /* bytes of address space, of the peer's memory */
+  SHARE_SEGMENTS,    /* of memory that is mapped: the peer's, and our own */
   SHARE_DESCRIPTORS, /* sockets and the like, of sessions */
   SHARE_SESSIONS,
   SHARES

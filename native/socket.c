@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "adopted.h"
 #include "core.h"
 #include "neighbour.h"
 
@@ -26,14 +27,22 @@ int lane_watch(struct perigee_session *s, int fd) {
 
 /* ---- What goes ---------------------------------------------------------- */
 
-/* While something waits to go, epoll tells when there is room. */
-static void watch_room(struct perigee_session *s) {
-  bool waits = wire_waits(&s->wire);
-  if (waits == s->waits || s->hangup || s->wire.corked)
+static void set_waits(struct perigee_session *s, bool waits) {
+  if (waits == s->waits || s->hangup)
     return;
   s->waits = waits;
   watch_change(s->engine, s->fd, &s->on_socket,
                EPOLLIN | EPOLLRDHUP | (waits ? EPOLLOUT : 0u));
+}
+
+/* While something waits to go, epoll tells when there is room. */
+static void watch_room(struct perigee_session *s) {
+  if (!s->wire.corked)
+    set_waits(s, wire_waits(&s->wire));
+}
+
+void session_await_room(struct perigee_session *s) {
+  set_waits(s, true);
 }
 
 static int post(struct perigee_session *s, const struct frame *f) {
@@ -62,9 +71,11 @@ bool session_send(struct perigee_session *s, const struct frame *f,
   if (status == PERIGEE_OK)
     return true;
   if (status == PERIGEE_AGAIN)
-    session_end(s, PERIGEE_PROTOCOL, "the peer does not take what it is told");
+    session_end(s, PERIGEE_PROTOCOL, NOT_TAKEN);
+  else if (status == PERIGEE_NO_MEMORY)
+    session_end(s, PERIGEE_NO_MEMORY, IN_FLIGHT);
   /* A dead one is noticed by its end of file, after what it still said. */
-  return status != PERIGEE_AGAIN;
+  return status == PERIGEE_PEER_LOST;
 }
 
 /* ---- What comes --------------------------------------------------------- */
@@ -75,7 +86,7 @@ static int lane_frame(struct perigee_session *s, const struct frame *f) {
   if (t->heard && (fd >= 0) == (f->lane.fds > 0))
     return t->heard(s->lane, f->lane.bytes, f->lane.length, fd);
   if (fd >= 0)
-    close(fd);
+    adopted_close(fd);
   return PERIGEE_PROTOCOL;
 }
 
@@ -112,17 +123,26 @@ void session_hang_up(struct perigee_session *s) {
     watch_remove(s->engine, s->fd);
 }
 
+/* What it told of cannot be had here, or it is no frame. */
+static void misheard(struct perigee_session *s, int status) {
+  if (status == PERIGEE_NO_MEMORY)
+    session_end(s, status, lane_trouble(s));
+  else
+    session_end(s, PERIGEE_PROTOCOL,
+                "the peer sent something that is no Perigee frame");
+}
+
 void session_frames(struct perigee_session *s) {
   struct frame f;
   int status = 1;
   while (status > 0 && s->state != PERIGEE_SESSION_ENDED && !s->waits_turn &&
          (status = wire_next(&s->wire, &f)) > 0)
-    status = frame(s, &f) < 0 ? PERIGEE_PROTOCOL : 1;
+    if ((status = frame(s, &f)) >= 0)
+      status = 1;
   /* Descriptors that no frame has announced are not ours to keep. */
   if (s->state != PERIGEE_SESSION_ENDED &&
       (status < 0 || (s->wire.length == 0 && s->wire.fd_count > 0)))
-    session_end(s, PERIGEE_PROTOCOL,
-                "the peer sent something that is no Perigee frame");
+    misheard(s, status);
 }
 
 /* Those that it sends are a stranger's, too. */
@@ -137,6 +157,29 @@ static bool fds_have_place(struct perigee_session *s) {
   return true;
 }
 
+/* The spare descriptor makes room for one that a peer may send, as the lane's
+ * frames bring one each, which is let go of as soon as it was mapped. */
+static int read_once(struct perigee_session *s) {
+  if (!s->tcp && !s->origin)
+    spare_lend(s->engine);
+  int got = wire_read(s->fd, &s->wire);
+  if (!s->tcp && s->wire.fd_count == 0)
+    spare_keep(s->engine);
+  return got;
+}
+
+static void heard(struct perigee_session *s, int got) {
+  if (got == PERIGEE_PROTOCOL)
+    session_end(s, PERIGEE_PROTOCOL,
+                "the peer sent more descriptors than there may be");
+  else if (got == PERIGEE_NO_MEMORY || !fds_have_place(s))
+    session_end(s, PERIGEE_NO_MEMORY, NO_DESCRIPTORS);
+  else
+    session_frames(s);
+  if (!s->tcp)
+    spare_keep(s->engine);
+}
+
 static void socket_ready(struct perigee_session *s) {
   int got;
   uint32_t room;
@@ -144,17 +187,10 @@ static void socket_ready(struct perigee_session *s) {
   hot_stir(s);
   for (int reads = 0; reads < READS; reads++) {
     room = (uint32_t)sizeof s->wire.bytes - s->wire.length;
-    got = wire_read(s->fd, &s->wire);
+    got = read_once(s);
     if (got == PERIGEE_AGAIN)
       return;
-    if (got == PERIGEE_PROTOCOL)
-      session_end(s, PERIGEE_PROTOCOL,
-                  "the peer sent more descriptors than there may be");
-    else if (!fds_have_place(s))
-      session_end(s, PERIGEE_NO_MEMORY,
-                  "there are too few descriptors left (ulimit -n)");
-    else
-      session_frames(s);
+    heard(s, got);
     if (s->state == PERIGEE_SESSION_OPEN)
       liveness_heard(s);
     if (s->state == PERIGEE_SESSION_ENDED || s->spoken || s->dial ||
@@ -190,8 +226,10 @@ void session_ready(struct watcher *watcher, uint32_t events) {
     return;
   }
   /* What cannot go for good is noticed by the end of what comes. */
-  if ((events & EPOLLOUT) && s->fd >= 0 && wire_flush(s->fd, &s->wire) == 0)
+  if ((events & EPOLLOUT) && s->fd >= 0 && wire_flush(s->fd, &s->wire) == 0) {
     watch_room(s);
+    handing_room(s);
+  }
   if ((events & ~(uint32_t)EPOLLOUT) && s->fd >= 0)
     socket_ready(s);
 }

@@ -158,6 +158,21 @@ uint32_t wire_fds(const struct frame *f) {
 
 /* ---- The socket -------------------------------------------------------- */
 
+/* ETOOMANYREFS: of this user's processes too many descriptors are on their way
+ * already. */
+static int send_failed(void) {
+  switch (errno) {
+  case EAGAIN:
+    return PERIGEE_AGAIN;
+  case ETOOMANYREFS:
+  case ENOBUFS:
+  case ENOMEM:
+    return PERIGEE_NO_MEMORY;
+  default:
+    return PERIGEE_PEER_LOST;
+  }
+}
+
 int wire_send(int socket, const struct frame *frame, const int *fds,
               uint32_t fd_count) {
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
@@ -180,8 +195,7 @@ int wire_send(int socket, const struct frame *frame, const int *fds,
     sent = sendmsg(socket, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
   if (sent < 0)
-    return errno == EAGAIN || errno == EWOULDBLOCK ? PERIGEE_AGAIN
-                                                   : PERIGEE_PEER_LOST;
+    return send_failed();
   /* A Unix socket takes a message of this size whole or not at all. */
   return (size_t)sent == v.iov_len ? PERIGEE_OK : PERIGEE_PEER_LOST;
 }
@@ -291,11 +305,14 @@ int wire_read(int socket, struct wire *w) {
     return errno == EAGAIN || errno == EWOULDBLOCK ? PERIGEE_AGAIN
                                                    : PERIGEE_PEER_LOST;
   w->sender = 0;
-  bool excess = m.msg_flags & MSG_CTRUNC;
+  bool excess = false;
   keep_fds(w, &m, &excess);
   w->length += (uint32_t)got;
   w->received += (uint64_t)got;
-  return excess ? PERIGEE_PROTOCOL : (int)got;
+  if (excess)
+    return PERIGEE_PROTOCOL;
+  /* There was room for all that a message can bring: this process has none. */
+  return m.msg_flags & MSG_CTRUNC ? PERIGEE_NO_MEMORY : (int)got;
 }
 
 /* A chunk is one frame, whole, and nothing else. */

@@ -88,7 +88,8 @@ enum terms_flags {
 struct terms {
   uint64_t epoch, features;
   uint64_t ring, eager, message, typed;
-  uint64_t probe[2]; /* over Unix: to be found in the peer's memory */
+  uint64_t probe[2]; /* over Unix: to be found in the peer's memory; over TCP:
+                        who dialed is one agent by this (neighbour.c), or 0 */
   uint32_t operations, transports;
   char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
   uint8_t local[HELLO_LOCAL]; /* by what it can be found if on the same host */
@@ -181,6 +182,7 @@ bool wire_foreign(const struct hello *hello);
 uint32_t wire_fds(const struct frame *frame);
 
 /* Non-blocking. Sends a frame whole: 0, PERIGEE_AGAIN if the socket is full,
+ * PERIGEE_NO_MEMORY if the system has none for it, or for its descriptors,
  * PERIGEE_PEER_LOST. */
 int wire_send(int socket, const struct frame *frame, const int *fds,
               uint32_t fd_count);
@@ -193,8 +195,9 @@ int wire_flush(int socket, struct wire *wire);
 static inline bool wire_waits(const struct wire *wire) {
   return wire->out != NULL;
 }
-/* Reads once: bytes read, 0 at the end, PERIGEE_AGAIN, PERIGEE_PEER_LOST, or
- * PERIGEE_PROTOCOL (more descriptors than there may be). */
+/* Reads once: bytes read, 0 at the end, PERIGEE_AGAIN, PERIGEE_PEER_LOST,
+ * PERIGEE_PROTOCOL (more descriptors than there may be), or PERIGEE_NO_MEMORY
+ * (some that came are lost, as this process may have no more). */
 int wire_read(int socket, struct wire *wire);
 /* The next frame that was read: 1, 0, or a status. */
 int wire_next(struct wire *wire, struct frame *frame);

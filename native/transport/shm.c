@@ -63,8 +63,24 @@ fail:
 }
 
 /* A peer's memfd is mapped only if it is what was announced. */
-static void *adopt(int fd, uint64_t length, int seals, int protection) {
-  return shm_sound(fd, length, seals) ? map(fd, length, protection) : NULL;
+static int adopt(int fd, uint64_t length, int seals, int protection,
+                 void **mapped) {
+  if (!shm_sound(fd, length, seals))
+    return PERIGEE_PROTOCOL;
+  *mapped = map(fd, length, protection);
+  return *mapped ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+}
+
+static int adopt_both(struct lane *lane, const int fds[2]) {
+  void *inbox = NULL, *outbox = NULL;
+  int status = adopt(fds[0], RINGS * lane->peer_ring, SHM_SIZE_SEALS,
+                     PROT_READ | PROT_WRITE, &inbox);
+  if (status == PERIGEE_OK)
+    status =
+        adopt(fds[1], sizeof *lane->peer, SHM_ARENA_SEALS, PROT_READ, &outbox);
+  lane->peer_inbox = inbox;
+  lane->peer = outbox;
+  return status;
 }
 
 static void wire_in(struct lane *lane) {
@@ -178,16 +194,13 @@ static int shm_join(struct lane *lane, const struct offer *offer,
     status = PERIGEE_NO_MEMORY;
     goto done;
   }
-  lane->peer_inbox = adopt(offer->fds[0], RINGS * said.ring, SHM_SIZE_SEALS,
-                           PROT_READ | PROT_WRITE);
-  lane->peer =
-      adopt(offer->fds[1], sizeof *lane->peer, SHM_ARENA_SEALS, PROT_READ);
-  if (!lane->peer_inbox || !lane->peer)
+  status = adopt_both(lane, offer->fds);
+  if (status == PERIGEE_OK)
+    status = arena_join(lane, said.arena);
+  if (status == PERIGEE_NO_MEMORY)
+    snprintf(reason, REASON, "%s", SHM_NO_MAPPINGS);
+  if (status < 0)
     goto done;
-  if (arena_join(lane, said.arena) < 0) {
-    status = PERIGEE_NO_MEMORY;
-    goto done;
-  }
   wire_out(lane);
   lane->pulls = lane->options.pull && offer->vouched &&
                 shm_probe(&lane->options, said.probed);
@@ -368,6 +381,7 @@ const struct perigee_transport transport_shm = {
     .view = shm_view,
     .knows = arena_knows,
     .heard = arena_heard,
+    .trouble = arena_trouble,
     .ebb = arena_ebb,
     .kept = arena_kept,
     .expose = shm_expose,

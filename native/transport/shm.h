@@ -40,6 +40,9 @@ struct outbox {
 enum { SHM_SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 enum { SHM_ARENA_SEALS = SHM_SIZE_SEALS | F_SEAL_FUTURE_WRITE };
 enum { SHM_SEGMENTS = 256 };
+#define SHM_NO_MAPPINGS                                                        \
+  "the system gives no more mappings (vm.max_map_count), or no memory for "    \
+  "them"
 
 /* Of the own arena. */
 struct shm_segment {
@@ -52,7 +55,9 @@ struct shm_segment {
 struct shm_arena {
   const uint8_t *bytes;
   uint64_t length, segment;
-  uint16_t heard; /* words of segments that are there */
+  uint16_t heard;                    /* words of segments that are there */
+  uint64_t shown[SHM_SEGMENTS / 64]; /* bits of those that are, */
+  uint32_t count;                    /* and how many */
 };
 
 enum source_kind {
@@ -72,6 +77,11 @@ struct lane {
   uint64_t arena_length, segment;
   struct shm_segment *segments;
   uint16_t said; /* words of segments that are there */
+  uint32_t made; /* segments that are mapped here, as the peer's share counts */
+  int untold;    /* the file of one that it could not be told of yet, */
+  uint32_t telling; /* this one; -1: there is none */
+  const char *why;  /* memory for blocks could not be had of late; NULL: it */
+  int64_t why_at;   /* was the pool that was used up */
   struct shm_arena peer_arena;
   uint64_t peer_ring;
   struct ring_out out[RINGS];
@@ -112,6 +122,8 @@ uint64_t arena_kept(const struct lane *);
 int arena_join(struct lane *, uint64_t length);
 void arena_part(struct lane *);
 int arena_heard(struct lane *, const void *bytes, uint32_t length, int fd);
+/* Why memory could not be had of late, or "". */
+const char *arena_trouble(const struct lane *);
 bool arena_knows(struct lane *, const struct source *);
 
 #endif

@@ -75,9 +75,10 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   e->block = 0;
   e->payload = NULL;
-  bool pull = lane->peer_pulls && p->memory->direct && p->total < STAGE_ABOVE;
-  if (!pull)
-    return stage(lane, e, p);
+  bool pull = lane->peer_pulls && p->memory->direct;
+  int status = pull && p->total < STAGE_ABOVE ? PERIGEE_OK : stage(lane, e, p);
+  if (e->block || !pull) /* where there is none, all that can be is pulled */
+    return status;
   e->source = (struct source){.kind = SOURCE_PRIVATE,
                               .address = (uint64_t)(uintptr_t)p->base,
                               .block = p->block,

@@ -71,9 +71,16 @@ struct lane_options {
   void (*close)(struct perigee_session *session, int fd);
   void (*tell)(struct perigee_session *session, const void *bytes,
                uint32_t length);
-  /* The same with a descriptor, or -1, of what may be said later: did it go? */
-  bool (*hand)(struct perigee_session *session, const void *bytes,
-               uint32_t length, int fd);
+  /* Memory that the peer is to map (handing.c). file: a fresh memfd, or a
+   * status. hand: the same as tell, with a descriptor, or -1, of what may be
+   * said later: 0, and it is closed; PERIGEE_AGAIN: it did not go, and is still
+   * the lane's. later: not now. After either both give PERIGEE_AGAIN at once,
+   * until the session is polled as it may be had again. why: a text. */
+  int (*file)(struct perigee_session *session, const char **why);
+  int (*hand)(struct perigee_session *session, const void *bytes,
+              uint32_t length, int fd, const char **why);
+  void (*later)(struct perigee_session *session, const char *why);
+  const int64_t *now; /* the engine's clock, as it was read last */
   /* Of blocks that are lent: the lane keeps memory that ebb may give back. Looks
    * are numbered, and a quarter of a second apart. */
   void (*keeps)(struct perigee_session *session);

@@ -18,8 +18,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "adopted.h"
 #include "transport/verbs.h"
 
 /* What goes to the peer when a pair was reset. */
@@ -113,7 +113,7 @@ bool pair_renew(struct pair *p) {
 int pair_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
   struct half half;
   if (fd >= 0)
-    close(fd);
+    adopted_close(fd);
   if (fd >= 0 || length != sizeof half)
     return PERIGEE_PROTOCOL;
   memcpy(&half, bytes, sizeof half);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "adopted.h"
+#include "support_inside.h"
 
 enum { LINGERS = 30, FLOOD = 200, MESSAGES = 40, PAGE = 4096 };
 
@@ -145,6 +146,25 @@ static void who_gets_sockets_that_linger_does_not_wait(void **state) {
     goes_on_beside(attacks[i]);
 }
 
+/* Of a peer, to the half of a transport that hears nothing. */
+static void a_word_for_nobody_holds_up_nobody(void **state) {
+  struct perigee_event e;
+  struct pair p;
+  pair_open(&p, *state);
+  int fd = lingering();
+  int64_t begin = clock_now();
+  assert_true(say_to_lane(p.session[0], fd));
+  close(fd);
+  do {
+    look_at_clock(p.engine[1]);
+    poll_side(&p, 1);
+  } while (!taken(&p, 1, &e));
+  assert_int_equal(e.kind, PERIGEE_EVENT_LOST);
+  assert_int_equal(e.status, PERIGEE_PROTOCOL);
+  assert_true(clock_now() - begin < LINGERS * 1000 * MS / 2);
+  pair_drop(&p);
+}
+
 /* ---- In bulk ----------------------------------------------------------------- */
 
 static void floods(int to) {
@@ -226,9 +246,12 @@ static void only_sealed_memory_is_that(void **state) {
   close(memory);
 }
 
+static const struct variant inproc = {"inproc", "inproc", "host", 1, NULL};
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(who_gets_sockets_that_linger_does_not_wait),
+      OVER(inproc, a_word_for_nobody_holds_up_nobody),
       cmocka_unit_test(descriptors_in_bulk_are_not_kept),
       cmocka_unit_test(the_last_descriptors_are_no_strangers),
       cmocka_unit_test(only_sealed_memory_is_that),

@@ -6,8 +6,10 @@
  */
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "support.h"
@@ -187,6 +189,105 @@ static void words_that_are_wrong_end_the_session(void **state) {
   ends_the_session(*state, 0, 1, open("/dev/null", O_RDWR | O_CLOEXEC));
 }
 
+static long mappings(void) {
+  FILE *f = fopen("/proc/self/maps", "r");
+  long count = 0;
+  for (int c; f && (c = getc(f)) != EOF;)
+    count += c == '\n';
+  fclose(f);
+  return count;
+}
+
+/* One file, as often as it likes: it holds little, and makes mappings. */
+static void segments_without_end_end_the_session(void **state) {
+  enum { ALL = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, MOST = 64 };
+  struct perigee_session *liar[2];
+  struct perigee_event e = {.kind = 0};
+  struct pair p;
+  pair_open(&p, *state);
+  limit_segments(p.engine[1], MOST);
+  pair_dial(&p, liar);
+  long before = mappings();
+  int fd = memory(segment_bytes(liar[0]), ALL);
+  for (uint32_t i = 0; i < 256 && e.kind == 0; i += 2) {
+    assert_true(say_segment(liar[0], i, 1, fd));
+    look_at_clock(p.engine[1]);
+    next(&p, 1, &e);
+    assert_true(mappings() - before <= 2 * MOST);
+  }
+  assert_int_equal(e.kind, PERIGEE_EVENT_LOST);
+  assert_int_equal(e.status, PERIGEE_NO_MEMORY);
+  assert_non_null(strstr((const char *)e.pointer, "max_map_count"));
+  close(fd);
+  until(&p, 0, PERIGEE_EVENT_LOST);
+  perigee_session_free(liar[0]);
+  perigee_session_free(liar[1]);
+  echo(&p, CALLS, 1); /* what it had is free again */
+  rest(&p, 300 * MS);
+  pair_close(&p);
+}
+
+/* No segment is to be had for what a long reply is staged through. */
+static void what_cannot_be_staged_is_read_where_it_lies(void **state) {
+  enum { LONG = 5 * MIB };
+  struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
+  struct perigee_event e;
+  struct pair p;
+  uint8_t *bytes = pattern(LONG, 3);
+  pair_open(&p, *state);
+  limit_segments(p.engine[1], 0);
+  int op = perigee_call(p.session[0], &m);
+  e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  m = (struct perigee_message){.head = bytes, .length = LONG};
+  assert_true(perigee_reply(p.engine[1], e.operation, &m) >= 0);
+  e = ended(&p, 0, op, PERIGEE_OK);
+  assert_int_equal(e.length, LONG);
+  assert_memory_equal(e.pointer, bytes, LONG);
+  assert_int_equal(segments_said(p.session[1]), 0);
+  perigee_pool_free(p.engine[0], e.landed);
+  until(&p, 1, PERIGEE_EVENT_SENT);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* All that a process may have. */
+static void use_up_mappings(void) {
+  enum { PAGES = 1 << 18, PAGE = 4096 };
+  char *p = mmap(NULL, (size_t)PAGES * PAGE, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  for (size_t i = 1; i < PAGES; i += 2)
+    if (mprotect(p + i * PAGE, PAGE, PROT_READ) != 0)
+      return;
+}
+
+/* Nobody lied. */
+static int without_mappings(void *state) {
+  enum { ALL = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE };
+  static struct pair p;
+  struct perigee_event e;
+  pair_open(&p, state);
+  int fd = memory(segment_bytes(p.session[0]), ALL);
+  use_up_mappings();
+  if (!say_segment(p.session[0], 7, 1, fd))
+    return 1;
+  while (!next(&p, 1, &e))
+    look_at_clock(p.engine[1]);
+  return e.kind == PERIGEE_EVENT_LOST && e.status == PERIGEE_NO_MEMORY &&
+                 strstr((const char *)e.pointer, "max_map_count")
+             ? 0
+             : 2;
+}
+
+static void who_can_map_no_more_says_so(void **state) {
+  int status;
+  fflush(NULL);
+  pid_t pid = fork();
+  if (pid == 0)
+    _exit(without_mappings(*state));
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_int_equal(status, 0);
+}
+
 /* What is looked into becomes zeros, and is no fault. */
 static void memory_that_goes_too_early_is_zeros(void **state) {
   struct perigee_message r = {.head = "x", .length = 1};
@@ -253,11 +354,11 @@ static void talkers_are_heard_no_further_than_their_record(void **state) {
   struct perigee_event e = {0};
   struct pair p;
   pair_open(&p, *state);
-  assert_true(wakes_all(p.session[0]) > 0);
+  assert_true(fill_socket(p.session[0]) > 0);
   refer_unheard(p.session[0], false);
   for (int i = 0; one_poll(&p, &e) != PERIGEE_EVENT_REQUEST; i++) {
     assert_true(i < 100);
-    assert_true(wakes_all(p.session[0]) > 0);
+    assert_true(fill_socket(p.session[0]) > 0);
   }
   assert_int_equal(e.length, 100);
   assert_int_equal(e.pointer[99], 0);
@@ -285,6 +386,9 @@ int main(void) {
       OVER(variant_default, what_is_used_stays),
       OVER(variant_default, long_blocks_come_and_go),
       OVER(variant_default, words_that_are_wrong_end_the_session),
+      OVER(variant_default, segments_without_end_end_the_session),
+      OVER(variant_default, what_cannot_be_staged_is_read_where_it_lies),
+      OVER(variant_default, who_can_map_no_more_says_so),
       OVER(variant_default, memory_that_goes_too_early_is_zeros),
       OVER(variant_default, words_are_read_in_one_look_a_poll),
       OVER(variant_default, talkers_are_heard_no_further_than_their_record),

@@ -184,12 +184,12 @@ bool hand_proves(struct hand *h, const struct secret *secret) {
 }
 
 bool hand_moves(struct hand *h, const struct secret *secret,
-                const uint8_t name[HELLO_LOCAL], uint64_t epoch) {
+                const uint8_t name[HELLO_LOCAL], uint64_t alias) {
   struct frame f = {.type = FRAME_TERMS};
   if (!hand_proves(h, secret))
     return false;
   f.terms = h->wants;
-  f.terms.epoch = epoch;
+  f.terms.probe[0] = alias;
   memcpy(f.terms.local, name, HELLO_LOCAL);
   f.terms.user = (uint32_t)geteuid();
   strcpy(f.terms.transport[0], "shm");

@@ -44,10 +44,10 @@ void hand_says_hello(struct hand *hand, const struct frame *hello);
 /* After both have: the proof, as somebody with that secret would make it. */
 bool hand_proof(struct hand *hand, const struct secret *secret,
                 struct frame *proof);
-/* As somebody of this host with that name, who wants shared memory: up to the
+/* As somebody of this host, of that name and alias, who wants memory: up to the
  * place that it is sent on to; false: it was not. */
 bool hand_moves(struct hand *hand, const struct secret *secret,
-                const uint8_t name[HELLO_LOCAL], uint64_t epoch);
+                const uint8_t name[HELLO_LOCAL], uint64_t alias);
 /* Up to both proofs; false: it was refused. */
 bool hand_proves(struct hand *hand, const struct secret *secret);
 /* All of it, as it should be, but for its own READY; false: it was refused. */

@@ -111,15 +111,15 @@ static int accepted(const char *to, const char *from) {
   return got;
 }
 
-/* A session whose peer says that it is this agent, with this name; NULL: no. */
+/* A session whose peer has this alias, and this name; NULL: no. */
 static struct perigee_session *met(struct perigee_engine *engine, int fd,
-                                   uint64_t epoch, const uint8_t *name) {
+                                   uint64_t alias, const uint8_t *name) {
   char reason[REASON];
   struct perigee_session *s = fd < 0 ? NULL : session_new(engine, fd);
   if (!s)
     return NULL;
   s->tcp = true;
-  s->terms.epoch = epoch;
+  s->terms.probe[0] = alias;
   if (name)
     memcpy(s->terms.local, name, sizeof s->terms.local);
   neighbour_met(s, &s->terms);
@@ -220,11 +220,63 @@ static void a_name_of_this_host_makes_nobody_its_neighbour(void **state) {
   in_two_hosts(liars_are_no_neighbours);
 }
 
+/* ---- Whose word it is ------------------------------------------------------ */
+
+static struct perigee_engine *agent(uint64_t epoch) {
+  struct perigee_options o;
+  struct perigee_engine *engine;
+  perigee_options(&o);
+  o.secret = "";
+  o.epoch = epoch;
+  assert_int_equal(perigee_engine_open(&o, &engine), 0);
+  return engine;
+}
+
+/* The server's side of a session. */
+static struct perigee_session *dials(struct perigee_engine *agent,
+                                     struct perigee_engine *server,
+                                     const struct perigee_listener *l) {
+  struct perigee_event e, found = {.kind = 0};
+  bool connected = false;
+  assert_true(perigee_connect(agent, perigee_listener_address(l), "tcp",
+                              5000 * MS) >= 0);
+  while (!connected || !found.kind) {
+    if (perigee_poll(agent, &e, 1) == 1 && e.kind == PERIGEE_EVENT_CONNECTED) {
+      assert_int_equal(e.status, PERIGEE_OK);
+      connected = true;
+    }
+    if (perigee_poll(server, &e, 1) == 1 && e.kind == PERIGEE_EVENT_ACCEPTED)
+      found = e;
+  }
+  return perigee_session(server, found.session);
+}
+
+/* All its peers know it; what one of them does in its name is its own. */
+static void who_takes_an_epoch_is_not_who_has_it(void **state) {
+  (void)state;
+  struct perigee_engine *honest = agent(7), *liar = agent(7), *other = agent(0);
+  struct perigee_engine *server = agent(0);
+  struct perigee_listener *l, *also;
+  assert_int_equal(perigee_listen(server, "tcp://127.0.0.1:0", &l), 0);
+  assert_int_equal(perigee_listen(other, "tcp://127.0.0.1:0", &also), 0);
+  struct perigee_session *first = dials(honest, server, l);
+  assert_true(first->here);
+  assert_false(one_peer(first, dials(liar, server, l)));
+  assert_true(one_peer(first, dials(honest, server, l)));
+  struct perigee_session *elsewhere = dials(honest, other, also);
+  assert_int_not_equal(first->terms.probe[0], elsewhere->terms.probe[0]);
+  perigee_engine_close(honest);
+  perigee_engine_close(liar);
+  perigee_engine_close(other);
+  perigee_engine_close(server);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(who_comes_from_another_host_is_that),
       cmocka_unit_test(agents_of_this_host_are_told_apart),
       cmocka_unit_test(an_agent_is_one_by_each_of_its_addresses),
+      cmocka_unit_test(who_takes_an_epoch_is_not_who_has_it),
       cmocka_unit_test(a_name_of_this_host_makes_nobody_its_neighbour),
   };
   return cmocka_run_group_tests_name("identity", tests, NULL, NULL);

@@ -43,13 +43,13 @@ static struct perigee_engine *engine_of(uint32_t sessions) {
 static void who_comes_next_finds_some(void **state) {
   (void)state;
   enum { PEERS = 128 };
-  static const enum share_kind kinds[] = {
-      SHARE_OPERATIONS, SHARE_KEPT, SHARE_POOLED, SHARE_EXPOSED, SHARE_MAPPED};
-  static const uint64_t wanted[SHARES] = {[SHARE_OPERATIONS] = 1,
-                                          [SHARE_KEPT] = 1,
-                                          [SHARE_POOLED] = 16 * KIB,
-                                          [SHARE_EXPOSED] = 16 * KIB,
-                                          [SHARE_MAPPED] = 16 * MIB};
+  static const enum share_kind kinds[] = {SHARE_OPERATIONS, SHARE_KEPT,
+                                          SHARE_POOLED,     SHARE_EXPOSED,
+                                          SHARE_MAPPED,     SHARE_SEGMENTS};
+  static const uint64_t wanted[SHARES] = {
+      [SHARE_OPERATIONS] = 1,    [SHARE_KEPT] = 1,
+      [SHARE_POOLED] = 16 * KIB, [SHARE_EXPOSED] = 16 * KIB,
+      [SHARE_MAPPED] = 16 * MIB, [SHARE_SEGMENTS] = 1};
   struct perigee_engine *engine = engine_of(1024);
   struct share *peers[PEERS];
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -189,6 +189,53 @@ static void two_that_ask_all_they_can_are_served(void **state) {
   }
 }
 
+/* ---- Sessions of one peer --------------------------------------------------- */
+
+enum { OTHERS = 6, ASKS = 8, LEFT = 256 * KIB };
+
+/* The next request that the server is given; false: none comes. */
+static bool asked(struct pair *p, struct perigee_event *e, int polls) {
+  for (int i = 0; i < polls; i++)
+    if (perigee_poll(p->engine[1], e, 1) == 1 &&
+        e->kind == PERIGEE_EVENT_REQUEST)
+      return true;
+  return false;
+}
+
+/* Long replies, that nobody looks at. */
+static void leave_lying(struct pair *p) {
+  struct perigee_message m = {.capacity = LEFT, .timeout = -1};
+  struct perigee_event e;
+  struct perigee_loan loan;
+  struct perigee_session *s[OTHERS][2];
+  for (int i = 0; i < OTHERS; i++)
+    pair_dial(p, s[i]);
+  for (int i = 0; i < OTHERS * ASKS; i++)
+    assert_true(perigee_call(s[i % OTHERS][0], &m) >= 0);
+  while (asked(p, &e, 1000)) {
+    assert_int_equal(
+        perigee_reply_begin(p->engine[1], e.operation, LEFT, &loan), 0);
+    assert_true(perigee_reply_commit(p->engine[1], e.operation, LEFT) >= 0);
+  }
+}
+
+/* All of them are held up, but for one that has nothing to do with it. */
+static void what_a_peer_leaves_lying_does_not_silence_all_of_it(void **state) {
+  struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
+  struct perigee_options o;
+  struct perigee_event e;
+  struct pair p;
+  variant_options(*state, &o);
+  o.untaken = MIB;
+  pair_open_with(&p, *state, &o);
+  leave_lying(&p);
+  assert_true(p.session[1]->share->parent->lying >= 4 * MIB);
+  assert_true(perigee_call(p.session[0], &m) >= 0);
+  assert_true(asked(&p, &e, 100000));
+  assert_int_equal(e.session, perigee_session_id(p.session[1]));
+  pair_drop(&p);
+}
+
 static const struct variant shm = {"shm", "shm", "host", 1, NULL},
                             tcp = {"tcp", "tcp", "host", 1, NULL};
 
@@ -196,6 +243,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(who_comes_next_finds_some),
       cmocka_unit_test(the_most_is_what_can_be_had),
+      OVER(shm, what_a_peer_leaves_lying_does_not_silence_all_of_it),
       OVER(shm, two_that_keep_much_of_each_other_go_on),
       OVER(shm, two_that_ask_all_they_can_are_served),
       OVER(tcp, two_that_ask_all_they_can_are_served),

@@ -117,7 +117,30 @@ bool looked_up(struct perigee_engine *engine, const char *text, int family) {
 bool say_segment(struct perigee_session *session, uint32_t segment,
                  uint32_t there, int fd) {
   const uint32_t word[] = {segment, there};
-  return session->lane->options.hand(session, word, sizeof word, fd);
+  const char *why;
+  int copy = fd < 0 ? -1 : dup(fd);
+  if (session->lane->options.hand(session, word, sizeof word, copy, &why) == 0)
+    return true;
+  close(copy);
+  return false;
+}
+
+bool say_to_lane(struct perigee_session *session, int fd) {
+  struct frame f = {.type = FRAME_LANE, .lane = {.length = 1, .fds = 1}};
+  return session_tell(session, &f, &fd, 1) == PERIGEE_OK;
+}
+
+int fill_socket(struct perigee_session *session) {
+  struct frame wake = {.type = FRAME_WAKE};
+  int count = 0;
+  while (session_tell(session, &wake, NULL, 0) == PERIGEE_OK)
+    count++;
+  return count;
+}
+
+void limit_segments(struct perigee_engine *engine, uint64_t most) {
+  engine->shares.quota[SHARE_SEGMENTS].limit = most;
+  engine->shares.quota[SHARE_SEGMENTS].reserve = most / 16;
 }
 
 uint32_t segments_said(const struct perigee_session *session) {
@@ -145,14 +168,6 @@ void refer_unheard(struct perigee_session *session, bool reply) {
   t->mark(session->lane, r.operation, r.generation);
   record_encode(&r, at);
   t->publish(session->lane, ring, record_size(&r));
-}
-
-int wakes_all(struct perigee_session *session) {
-  struct frame wake = {.type = FRAME_WAKE};
-  int n = 0;
-  while (session_tell(session, &wake, NULL, 0) == PERIGEE_OK)
-    n++;
-  return n;
 }
 
 uint64_t segment_bytes(const struct perigee_session *session) {

@@ -50,8 +50,12 @@ uint32_t segments_said(const struct perigee_session *session);
 uint32_t segments_heard(const struct perigee_session *session);
 /* A record goes that refers to a segment of which nobody will hear. */
 void refer_unheard(struct perigee_session *session, bool reply);
-/* What wakes a peer goes till its socket is full: how often. */
-int wakes_all(struct perigee_session *session);
+/* A word of the lane's that nobody knows, with a descriptor: did it go? */
+bool say_to_lane(struct perigee_session *session, int fd);
+/* WAKE frames until the session's socket takes no more: how many. */
+int fill_socket(struct perigee_session *session);
+/* Of segments, of all peers: no more than so many. */
+void limit_segments(struct perigee_engine *engine, uint64_t most);
 /* Bytes of one. */
 uint64_t segment_bytes(const struct perigee_session *session);
 

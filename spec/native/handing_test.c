@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * handing_test.c - memory that is handed to the peer while a session lasts:
+ * what cannot go now costs nothing while it waits, and whoever has no memory
+ * is told why. The system calls that matter are counted on their way. What takes
+ * descriptors away from all of a process is tried in a child.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "support.h"
+#include "support_inside.h"
+
+enum { LENGTH = 64 * KIB, LONG = 5 * MIB, POLLS = 1000, FEW = 64 };
+
+/* ---- What is asked of the system ------------------------------------------- */
+
+static int files, sends;
+
+int memfd_create(const char *name, unsigned flags) {
+  files++;
+  return (int)syscall(SYS_memfd_create, name, flags);
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+  sends++;
+  return syscall(SYS_sendmsg, fd, message, flags);
+}
+
+/* ---- A socket that is full --------------------------------------------------- */
+
+static int64_t skew;
+
+static int64_t clock_ahead(void *context) {
+  (void)context;
+  return clock_now() + skew;
+}
+
+/* But for those that tell of what was sent. */
+static bool next(struct pair *p, int side, struct perigee_event *e) {
+  bool any;
+  while ((any = taken(p, side, e)) && e->kind == PERIGEE_EVENT_SENT)
+    ;
+  return any;
+}
+
+static int call_for(struct pair *p, uint64_t capacity) {
+  struct perigee_message m = {
+      .head = "x", .length = 1, .capacity = capacity, .timeout = -1};
+  int op = perigee_call(p->session[0], &m);
+  assert_true(op >= 0);
+  return op;
+}
+
+/* The dialer does not read its socket, and asks for a long reply. */
+static int stalls(struct pair *p, void *state) {
+  struct perigee_options o;
+  variant_options(state, &o);
+  skew = 0;
+  o.clock = clock_ahead;
+  pair_open_with(p, state, &o);
+  p->still[0] = true;
+  fill_socket(p->session[1]);
+  int op = call_for(p, LENGTH);
+  for (int i = 0; i < 100; i++)
+    poll_side(p, 1);
+  assert_true(serves_in(p->engine[1], "stalled"));
+  return op;
+}
+
+static void is_served(struct pair *p, int op) {
+  struct perigee_loan loan;
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(
+      perigee_reply_begin(p->engine[1], e.operation, LENGTH, &loan), 0);
+  memset(loan.pointer, 7, LENGTH);
+  perigee_reply_commit(p->engine[1], e.operation, LENGTH);
+  struct perigee_event reply = ended(p, 0, op, PERIGEE_OK);
+  assert_int_equal(reply.length, LENGTH);
+  assert_int_equal(reply.pointer[LENGTH - 1], 7);
+  until(p, 1, PERIGEE_EVENT_SENT);
+}
+
+static void what_a_full_socket_holds_up_costs_a_poll_nothing(void **state) {
+  struct pair p;
+  int op = stalls(&p, *state), made = files, sent = sends;
+  for (int i = 0; i < POLLS; i++)
+    poll_side(&p, 1);
+  assert_int_equal(files, made);
+  assert_int_equal(sends, sent);
+  p.still[0] = false;
+  is_served(&p, op);
+  assert_int_equal(files, made);
+  pair_close(&p);
+}
+
+/* Nothing else tells it of that: the dialer has only read. */
+static void who_sleeps_wakes_when_the_socket_has_room(void **state) {
+  struct pair p;
+  int op = stalls(&p, *state);
+  while (perigee_arm(p.engine[1], NULL) == 1)
+    poll_side(&p, 1);
+  p.still[0] = false;
+  look_at_clock(p.engine[0]);
+  poll_side(&p, 0);
+  struct pollfd fd = {.fd = perigee_fd(p.engine[1]), .events = POLLIN};
+  assert_int_equal(poll(&fd, 1, 10000), 1);
+  is_served(&p, op);
+  pair_close(&p);
+}
+
+static void who_never_reads_its_socket_loses_the_session(void **state) {
+  struct perigee_event e;
+  struct pair p;
+  stalls(&p, *state);
+  skew = 3600 * 1000 * MS;
+  look_at_clock(p.engine[1]);
+  while (!taken(&p, 1, &e))
+    poll_side(&p, 1);
+  assert_int_equal(e.kind, PERIGEE_EVENT_LOST);
+  assert_int_equal(e.status, PERIGEE_PROTOCOL);
+  pair_drop(&p);
+}
+
+static void the_reason_is_told_where_there_is_no_block(void **state) {
+  struct perigee_loan loan;
+  struct pair p;
+  pair_open(&p, *state);
+  p.still[1] = true;
+  fill_socket(p.session[0]);
+  assert_int_equal(perigee_call_begin(p.session[0], LENGTH, &loan),
+                   PERIGEE_NO_MEMORY);
+  assert_non_null(strstr(perigee_detail(p.engine[0]), "does not take"));
+  assert_null(strstr(perigee_detail(p.engine[0]), "pool"));
+  assert_true(perigee_call_begin(p.session[0], UINT64_C(1) << 39, &loan) < 0);
+  assert_non_null(strstr(perigee_detail(p.engine[0]), "pool"));
+  pair_drop(&p);
+}
+
+/* ---- Descriptors that are not there ------------------------------------------ */
+
+static void in_a_child(void (*test)(void *), void *state) {
+  int status;
+  fflush(NULL);
+  pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    test(state);
+    _exit(0);
+  }
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void must(bool fine, const char *what) {
+  if (fine)
+    return;
+  fprintf(stderr, "not so: %s\n", what);
+  _exit(1);
+}
+
+static void limit_descriptors(rlim_t most) {
+  struct rlimit r;
+  getrlimit(RLIMIT_NOFILE, &r);
+  r.rlim_cur = most;
+  setrlimit(RLIMIT_NOFILE, &r);
+}
+
+static void echoes(struct pair *p, uint64_t length) {
+  struct perigee_message m = {.timeout = -1, .capacity = length};
+  struct perigee_event e;
+  struct perigee_loan loan;
+  must(perigee_call_begin(p->session[0], length, &loan) == 0, "it is lent");
+  memset(loan.pointer, 3, length);
+  int op = perigee_call_commit(p->session[0], &m, length);
+  do {
+    poll_side(p, 0);
+    poll_side(p, 1);
+  } while (!next(p, 1, &e));
+  must(e.kind == PERIGEE_EVENT_REQUEST, "it is a request");
+  must(e.length == length && e.pointer[length - 1] == 3, "it is whole");
+  must(perigee_reply_begin(p->engine[1], e.operation, length, &loan) == 0,
+       "so is the reply");
+  memset(loan.pointer, 4, length);
+  perigee_reply_commit(p->engine[1], e.operation, length);
+  do {
+    poll_side(p, 0);
+    poll_side(p, 1);
+  } while (!next(p, 0, &e));
+  must(e.operation == op && e.status == PERIGEE_OK, "it ends well");
+  must(e.pointer[length - 1] == 4, "with the reply");
+}
+
+/* The program has all in use, on both sides. */
+static void none_left(void *state) {
+  static struct pair p;
+  pair_open(&p, state);
+  limit_descriptors(FEW);
+  while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0)
+    ;
+  must(errno == EMFILE, "there is none left");
+  for (int i = 0; i < 3; i++)
+    echoes(&p, 16 * MIB); /* a segment each, and more */
+  must(open("/dev/null", O_RDONLY) < 0, "there still is none");
+}
+
+static void sessions_go_on_in_a_process_without_descriptors(void **state) {
+  in_a_child(none_left, *state);
+}
+
+/* Of this user's so many are on their way that no more may go. */
+static void under_way(int pair[2]) {
+  int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[2 * FEW];
+  char control[CMSG_SPACE(sizeof fds)] = {0};
+  struct iovec v = {(void *)(uintptr_t) "x", 1};
+  struct msghdr m = {.msg_iov = &v,
+                     .msg_iovlen = 1,
+                     .msg_control = control,
+                     .msg_controllen = sizeof control};
+  struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+  *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+                        .cmsg_type = SCM_RIGHTS,
+                        .cmsg_len = CMSG_LEN(sizeof fds)};
+  for (int i = 0; i < 2 * FEW; i++)
+    fds[i] = null;
+  memcpy(CMSG_DATA(c), fds, sizeof fds);
+  must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 &&
+           sendmsg(pair[0], &m, 0) == 1,
+       "they are on their way");
+  close(null);
+}
+
+static void on_their_way(struct pair *p, void *state, int ways[2]) {
+  if (geteuid() == 0)
+    must(setresuid(65534, 65534, 65534) == 0, "it is nobody");
+  prctl(PR_SET_DUMPABLE, 1); /* as before: it may be read from */
+  pair_open(p, state);
+  echoes(p, MIB);
+  limit_descriptors(FEW);
+  under_way(ways);
+}
+
+static void all_on_their_way(void *state) {
+  static struct pair p;
+  struct perigee_loan loan;
+  int ways[2];
+  on_their_way(&p, state, ways);
+  for (int i = 0; i < 3; i++)
+    echoes(&p, MIB); /* where both have a segment already */
+  must(perigee_call_begin(p.session[0], 32 * MIB, &loan) == PERIGEE_NO_MEMORY,
+       "no more is lent");
+  must(strstr(perigee_detail(p.engine[0]), "descriptors") != NULL,
+       "for want of descriptors");
+  close(ways[0]);
+  close(ways[1]);
+  for (int64_t end = clock_now() + 10000 * MS;
+       perigee_call_begin(p.session[0], 32 * MIB, &loan) < 0;) {
+    must(clock_now() < end, "it is lent once they may go again");
+    look_at_clock(p.engine[0]);
+    poll_side(&p, 0);
+  }
+  perigee_call_abort(p.session[0]);
+  echoes(&p, 32 * MIB);
+}
+
+static void what_cannot_be_handed_over_is_lent_of_what_is_there(void **state) {
+  in_a_child(all_on_their_way, *state);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      OVER(variant_default, what_a_full_socket_holds_up_costs_a_poll_nothing),
+      OVER(variant_default, who_sleeps_wakes_when_the_socket_has_room),
+      OVER(variant_default, who_never_reads_its_socket_loses_the_session),
+      OVER(variant_default, the_reason_is_told_where_there_is_no_block),
+      OVER(variant_default, sessions_go_on_in_a_process_without_descriptors),
+      OVER(variant_default,
+           what_cannot_be_handed_over_is_lent_of_what_is_there),
+  };
+  return cmocka_run_group_tests_name("handing", tests, NULL, NULL);
+}
