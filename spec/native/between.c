@@ -59,7 +59,8 @@ static void pass_on(struct between *b, struct link *l, int from, uint8_t *bytes,
   size_t first = 8 * l->length[from], bit = b->flip[from];
   if (l == b->link && bit >= first && bit < first + 8 * length)
     bytes[(bit - first) / 8] ^= (uint8_t)(1 << bit % 8);
-  int harm = atomic_exchange(&b->harm[from], HARM_NONE);
+  int harm =
+      l == b->link ? atomic_exchange(&b->harm[from], HARM_NONE) : HARM_NONE;
   if (harm == HARM_FLIP)
     bytes[length - 1] ^= 1;
   if (harm != HARM_DROP)

@@ -29,8 +29,10 @@ struct between {
   int door, port;   /* port: the listener's, or 0: who dials hears itself */
   struct link link[LINKS];
   atomic_int links, over;
-  /* A bit of what a side says on the first link, counted from its begin, that
-   * is changed; and what is done once to a block of its that passes. */
+  /* A bit of what a side says on the first link, which carries the calls,
+   * counted from its begin, that is changed; and what is done once to a block
+   * of its that passes there. What the others carry of a session's making may
+   * pass after that is open, and nobody would miss it then. */
   size_t flip[2];
   atomic_int harm[2];
   pthread_t thread;

@@ -208,7 +208,7 @@ static void harmed(int harm, int side, int encrypt) {
   b.harm[side] = harm;
   int op = perigee_call(p.session[0], &m);
   bool lost = false;
-  for (int64_t end = clock_now() + 20000 * MS; !lost;) {
+  for (int64_t end = clock_now() + 60000 * MS; !lost;) {
     poll_both(&p);
     while (taken(&p, 1, &e)) {
       if (e.kind == PERIGEE_EVENT_REQUEST && e.operation >= 0) {
