@@ -56,7 +56,7 @@ static void other_versions_hear_which_are_known(void **state) {
   say(fd, bytes, FRAME_HEAD + body, NULL, 0);
   hear(&p, fd, &h, HEARD);
   assert_int_equal(h.count, 1);
-  is_refusal(&h.frame[0], PERIGEE_VERSION, "3 to 3 here, 7 to 9 there");
+  is_refusal(&h.frame[0], PERIGEE_VERSION, "4 to 4 here, 7 to 9 there");
   told(&p, PERIGEE_VERSION, "no common protocol version");
   close(fd);
   pair_drop(&p);

@@ -36,7 +36,8 @@ static bool lock_all(void) {
   enum { HEAP = 16 << 20 };
   mallopt(M_MMAP_THRESHOLD, 2 * HEAP);
   mallopt(M_TRIM_THRESHOLD, 2 * HEAP);
-  free(malloc(HEAP));
+  void *volatile heap = malloc(HEAP); /* or compilers leave out the pair */
+  free(heap);
   if (setresuid(65534, 65534, 65534) != 0 || mlockall(MCL_FUTURE) != 0 ||
       setrlimit(RLIMIT_MEMLOCK, &little) != 0)
     return false;
