@@ -160,6 +160,7 @@ static void measure(struct side *side, const char *size,
   memset(side->bytes, 1, all);
   caller = (struct caller){.options = side->options,
                            .what = is_raw(side) ? "raw" : "inplace",
+                           .window = window,
                            .context = side,
                            .submit = submit,
                            .collect = collect};

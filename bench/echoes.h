@@ -16,6 +16,7 @@ enum { WINDOW = 1024 };
 struct caller {
   const struct options *options;
   const char *what;
+  int window; /* so many under way: as many buffers */
   void *context;
   uint8_t *buffers[WINDOW]; /* one for each slot, with the bytes to go out */
   void (*submit)(void *context, int slot, size_t length);
@@ -29,7 +30,7 @@ static inline void caller_submit(struct caller *caller, int slot, size_t length,
                                  int64_t at) {
   caller->rounds[slot] = caller->round++;
   stamp(caller->buffers[slot], length, caller->rounds[slot]);
-  caller->begun[slot] = caller->options->window > 1 ? at : now();
+  caller->begun[slot] = caller->window > 1 ? at : now();
   caller->submit(caller->context, slot, length);
 }
 
@@ -42,7 +43,7 @@ static inline void caller_look(const struct caller *caller, int slot,
 /* All bytes of the last round are compared, one of each page in the others. */
 static inline long caller_rounds(struct caller *caller, size_t length,
                                  double *ns, int64_t end) {
-  int under = caller->options->window;
+  int under = caller->window;
   long count = 0;
   for (int slot = 0; slot < under; slot++)
     caller_submit(caller, slot, length, now());

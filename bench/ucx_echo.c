@@ -184,6 +184,7 @@ static void measure(const struct options *options, const char *size,
   end.meeting = memory(sizeof *end.meeting, MAP_SHARED);
   caller = (struct caller){.options = options,
                            .what = "ucx",
+                           .window = options->window,
                            .context = &end,
                            .submit = submit,
                            .collect = collect};
