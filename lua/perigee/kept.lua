@@ -5,19 +5,18 @@
 -- * `epoch`: names the life of the peer that the last session was with: a
 --   restart changes it, a broken wire does not
 --
---   the session is lost while    what becomes of it
---   an operation is under way    it ends once, in peer_lost; a look-up of a
---                                region is made again
---   none is, and one begins      it waits for the peer `reconnect` seconds of
---                                its timeout, then ends in peer_lost, or
---                                timeout
+-- When the session is lost while an operation is under way, that ends once, in
+-- `peer_lost`; a look-up of a region is made again. When none is and one begins,
+-- it waits for the peer `reconnect` seconds of its timeout, then ends in
+-- `peer_lost`, or `timeout`.
 --
 -- Regions and their slices go on being good as long as they are of the same
 -- memory: the peer lives (its epoch is the same) and has not closed the region.
 -- Of any other life or region of that name they are `stale` from then on, and
--- nothing is read or written: look it up again by kept:region. Messages and
+-- nothing is read or written: look it up again by `Kept:region`. Messages and
 -- immediates of an earlier session are lost with it: what was not received is
 -- not sent again.
+-- @classmod Kept
 local anew = require "perigee.transfer.anew"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
@@ -109,19 +108,18 @@ local function later(kept, name, n, ...)
 end
 
 -- What has ended with its peer here was not begun: the core knows that the
--- session is over, and Lua has not been told.
-local function operation(name, n)
-  return function(self, first, second)
-    if self.closed then return futures.done(nil, self:gone()) end
-    local session = self.current
-    if session.handle then
-      local fine, future = pcall(session[name], session, first, second)
-      if not fine then check.blame(future) end
-      if not futures.lost(future) then return future end
-    end
-    local future = later(self, name, n, first, second)
-    return future
+-- session is over, and Lua has not been told. Called in tail position: misuse
+-- is raised at our caller's caller.
+local function operate(self, name, n, first, second)
+  if self.closed then return futures.done(nil, self:gone()) end
+  local session = self.current
+  if session.handle then
+    local fine, future = pcall(session[name], session, first, second)
+    if not fine then check.blame(future) end
+    if not futures.lost(future) then return future end
   end
+  local future = later(self, name, n, first, second)
+  return future
 end
 
 --- As `Session:read`, in the session that there is, or the next one.
@@ -134,9 +132,9 @@ end
 -- @usage
 -- local kept = assert(agent:session("worker:0", { keep = true }))
 -- local kv = assert(kept:region "kv")
--- session:close()
 -- print(kept:read { from = kv:slice(0, 64),
 --                   to = region:slice(0, 64) }:wait(5))        --> true
+function Kept:read(spec) return operate(self, "read", 1, spec) end
 
 --- As `Session:write`, in the session that there is, or the next one.
 -- @function Kept:write
@@ -149,6 +147,7 @@ end
 -- local kv = assert(kept:region "kv")
 -- print(kept:write { from = region:slice(0, 64),
 --                    to = kv:slice(0, 64) }:wait(5))           --> true
+function Kept:write(spec) return operate(self, "write", 1, spec) end
 
 --- As `Session:write_imm`, in the session that there is, or the next one.
 -- @function Kept:write_imm
@@ -162,6 +161,9 @@ end
 -- local kv = assert(kept:region "kv")
 -- print(kept:write_imm({ from = region:slice(0, 64),
 --                        to = kv:slice(0, 64) }, 1):wait(5))   --> true
+function Kept:write_imm(spec, immediate)
+  return operate(self, "write_imm", 1, spec, immediate)
+end
 
 --- As `Session:send`, in the session that there is, or the next one.
 -- @function Kept:send
@@ -175,6 +177,9 @@ end
 -- local kept = assert(agent:session("worker:0", { keep = true }))
 -- local sent = kept:send(region:slice(0, 8), { timeout = 0.01 })
 -- print(select(2, sent:wait()).kind)       -- nobody receives  --> timeout
+function Kept:send(slice, options)
+  return operate(self, "send", 2, slice, options)
+end
 
 --- As `Session:recv`, in the session that there is, or the next one.
 -- @function Kept:recv
@@ -188,6 +193,9 @@ end
 -- local kept = assert(agent:session("worker:0", { keep = true }))
 -- local received = kept:recv(region:slice(0, 8), { timeout = 0.01 })
 -- print(select(2, received:wait()).kind)   -- nobody sends     --> timeout
+function Kept:recv(slice, options)
+  return operate(self, "recv", 2, slice, options)
+end
 
 --- As `Session:recv_imm`, in the session that there is, or the next one.
 -- @function Kept:recv_imm
@@ -200,10 +208,9 @@ end
 -- local kept = assert(agent:session("worker:0", { keep = true }))
 -- local future = kept:recv_imm { timeout = 0.01 }
 -- print(select(2, future:wait()).kind)                         --> timeout
-Kept.read, Kept.write = operation("read", 1), operation("write", 1)
-Kept.write_imm = operation("write_imm", 1)
-Kept.send, Kept.recv = operation("send", 2), operation("recv", 2)
-Kept.recv_imm = operation("recv_imm", 1)
+function Kept:recv_imm(options)
+  return operate(self, "recv_imm", 1, options)
+end
 
 -- ---- Regions, and the rest -------------------------------------------------
 
@@ -258,7 +265,6 @@ end
 -- local kv = assert(kept:region "kv")
 -- local transfer = assert(kept:prepare_read {
 --   from = kv:slice(0, 64), to = region:slice(0, 64) })
--- session:close()
 -- print(transfer:post():wait(5))                               --> true
 function Kept:prepare_read(spec)
   return prepare(self, "prepare_read", spec)
@@ -319,7 +325,6 @@ end
 -- @waits yes
 -- @usage
 -- local kept = assert(agent:session("worker:0", { keep = true }))
--- session:close()                                   -- it is made again
 -- print(kept:region("kv").length)                              --> 1048576
 function Kept:region(name, options)
   check.value(name, check.string, "a region's name")
@@ -349,7 +354,8 @@ end
 function Kept:explain() return self.current:explain() end
 
 --- Ends this object, not the session, which others may use: what waits for a
--- session ends in `closed`, what was begun in one goes on. Idempotent.
+-- session ends in `closed`, what was begun in one goes on. To close the session
+-- ends this object, too. Idempotent.
 -- @function Kept:close
 -- @waits no
 -- @usage
