@@ -6,9 +6,9 @@
 --   restart changes it, a broken wire does not
 --
 -- When the session is lost while an operation is under way, that ends once, in
--- `peer_lost`; a look-up of a region is made again. When none is and one begins,
--- it waits for the peer `reconnect` seconds of its timeout, then ends in
--- `peer_lost`, or `timeout`.
+-- `peer_lost`; a look-up of a region is made again. When none is and one
+-- begins, it waits for the peer `reconnect` seconds of its timeout, then ends
+-- in `peer_lost`, or `timeout`.
 --
 -- Regions and their slices go on being good as long as they are of the same
 -- memory: the peer lives (its epoch is the same) and has not closed the region.
