@@ -23,12 +23,14 @@ enum entry {
 /* Of an engine with a thread. */
 struct lock {
   pthread_mutex_t mutex; /* of the engine, and of what follows; recursive */
-  atomic_bool wanted;    /* the program waits for it */
   bool polling; /* the program has it, and ends the life of what it was shown */
   bool waiting; /* the program is in perigee_wait: it has the engine, locked or
                    not */
   /* The thread's: the program has come, and has the lock. */
   void (*entered)(struct lock *lock, enum entry entry);
+  /* The program waits for it. Last: it is written without the lock, and GCC reads
+   * flags that stand beside each other as one word. */
+  atomic_bool wanted;
 };
 
 int lock_open(struct lock *lock);
