@@ -50,7 +50,7 @@ int ring_peek(struct ring_in *r, const uint8_t **bytes, uint64_t *length) {
     if (units * RING_UNIT > r->size - at)
       return PERIGEE_PROTOCOL;
 #endif
-    ring_fetch(r, record, units);
+    ring_fetch(record, units);
     *bytes = record;
     *length = units * RING_UNIT;
     r->tail += *length;

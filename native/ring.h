@@ -22,10 +22,9 @@
  * What a short record takes is the way of its lines from one processor to the
  * other, so they are asked for before they are touched. The consumer, who looks
  * at a record's first line only, fetches all others at once when its word is
- * there, and as many behind them, where the next record lies if several came;
- * the producer, who now has time, makes those its own where the next record of
- * that length will lie. These are hints, of up to RING_AHEAD lines: they read
- * and write nothing, and no order depends on them.
+ * there; the producer, who now has time, makes those its own where the next
+ * record of that length will lie. These are hints, of up to RING_AHEAD lines:
+ * they read and write nothing, and no order depends on them.
  */
 #ifndef RING_H
 #define RING_H
@@ -64,15 +63,9 @@ static inline uint64_t ring_word(uint64_t key, uint64_t position,
 
 /* Room for a record of this length, contiguous, or NULL. */
 uint8_t *ring_reserve(struct ring_out *ring, uint64_t length);
-/* The others of a record's lines, and as many behind it, up to the ring's end:
- * where several come at once the next one is there. */
-static inline void ring_fetch(const struct ring_in *ring, const uint8_t *record,
-                              uint64_t units) {
-  uint64_t count = (uint64_t)(ring->bytes + ring->size - record) / RING_UNIT;
-  if (count > RING_AHEAD)
-    count = RING_AHEAD;
-  if (count > 2 * units)
-    count = 2 * units;
+/* The others of the record's lines. */
+static inline void ring_fetch(const uint8_t *record, uint64_t units) {
+  uint64_t count = units < RING_AHEAD ? units : RING_AHEAD;
   while (--count > 0)
     __builtin_prefetch(record += RING_UNIT);
 }
