@@ -14,30 +14,24 @@ local argparse = require "argparse"
 local cables = require "perigee.bench.cable"
 local calls = require "perigee.bench.calls"
 local ffi = require "ffi"
-local histogram = require "perigee.bench.histogram"
 local json = require "perigee.bench.json"
 local machine = require "perigee.bench.machine"
 local perigee = require "perigee"
 local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"
+local turns = require "perigee.bench.turns"
 
-local A_CROWD, SIZE, SAMPLES = 2500, 64, 1e6
+local A_CROWD, SIZE = 2500, 64
 local SCOPE = "bench-idle"
 local TARGETS = { p50_ratio = 1.1, p99_ratio = 5 }
 
-local function words(list)
-  local all = {}
-  for word in list:gmatch "[^,%s]+" do all[#all + 1] = word end
-  return all
-end
-
 local parser = argparse("idle.lua", "What idle sessions cost a busy one.")
-parser:option("--idle", "Numbers of idle sessions."):convert(words)
+parser:option("--idle", "Numbers of idle sessions."):convert(turns.words)
   :default "950,5000"
-parser:option("--over", "What they are over: tcp, shm."):convert(words)
+parser:option("--over", "What they are over: tcp, shm."):convert(turns.words)
   :default "tcp"
-parser:option("--busy", "What the busy one is over: shm, tcp."):convert(words)
-  :default "shm,tcp"
+parser:option("--busy", "What the busy one is over: shm, tcp.")
+  :convert(turns.words):default "shm,tcp"
 parser:option("--turns", "Turns of each of the two servers."):convert(tonumber)
   :default "8"
 parser:option("--seconds", "Time of one turn."):convert(tonumber):default "0.5"
@@ -65,11 +59,6 @@ end
 
 local ROLES = {}
 
-local function tell(line)
-  io.write(line, "\n")
-  io.flush()
-end
-
 function ROLES.server()
   process.pin(0, process.cores() - 1)
   local agent = assert(perigee.agent {
@@ -81,7 +70,7 @@ function ROLES.server()
       copy = { raw = true, inplace = true, copy },
     } } },
   })
-  tell(table.concat(agent.addresses, " "))
+  turns.tell(table.concat(agent.addresses, " "))
   perigee.run()
 end
 
@@ -92,7 +81,7 @@ function ROLES.crowd()
     assert(engine:connect(given.at, { transport = given.transport,
                                       timeout = 60 }))
   end
-  tell "there"
+  turns.tell "there"
   perigee.run()
 end
 
@@ -103,18 +92,7 @@ function ROLES.client()
                                        transport = given.transport })
   local proxy = assert(agent:proxy(given.at, "bench"))
   local step = calls.inplace(proxy, SIZE)
-  local samples = ffi.new("double[?]", SAMPLES)
-  step(samples, SAMPLES, process.now() + 2e8)
-  tell "there"
-  for line in io.lines() do
-    local seconds = tonumber(line)
-    step(samples, SAMPLES, process.now() + seconds * 1e8)
-    local taken = histogram.new()
-    taken:add_all(samples, step(samples, SAMPLES,
-                                process.now() + seconds * 1e9))
-    tell(("%.0f %.0f %d"):format(taken:quantile(0.5), taken:quantile(0.99),
-                                 taken.count))
-  end
+  turns.take(step)
 end
 
 if given.role then
@@ -124,33 +102,10 @@ end
 
 -- ---- The driver -------------------------------------------------------------
 
-local children = {}
-
-local function start(namespace, role, options)
-  local command = namespace and { "nsenter", "--net=" .. namespace } or {}
-  for _, word in ipairs(process.interpreter()) do
-    command[#command + 1] = word
-  end
-  for _, word in ipairs { arg[0], "--role", role, "--parent", process.pid() } do
-    command[#command + 1] = word
-  end
-  for name, value in pairs(options) do
-    command[#command + 1] = "--" .. name
-    command[#command + 1] = value
-  end
-  local child = assert(process.spawn(command))
-  children[#children + 1] = child
-  return child, child:line() or error("a " .. role .. " did not start", 0)
-end
-
-local function end_children()
-  while #children > 0 do table.remove(children):stop() end
-end
-
 local function server(cable, count)
-  local _, line = start(cable and cable.far, "server", {
+  local _, line = turns.start("server", {
     at = ("tcp://%s:0"):format(cable and cable.at or "127.0.0.1"),
-    count = count })
+    count = count }, cable and cable.far)
   local tcp, unix = line:match "^(%S+) (%S+)$"
   return { tcp = tcp, shm = unix }
 end
@@ -158,43 +113,33 @@ end
 local function crowd(cable, address, transport, count)
   while count > 0 do
     local some = math.min(count, A_CROWD)
-    start(cable and cable.near, "crowd", { at = address, count = some,
-                                           transport = transport })
+    turns.start("crowd", { at = address, count = some,
+                           transport = transport }, cable and cable.near)
     count = count - some
   end
 end
 
-local function turn(client, seconds)
-  client:tell(seconds .. "\n")
-  local p50, p99, count = (client:line() or ""):match "^(%d+) (%d+) (%d+)$"
-  return { p50 = tonumber(p50), p99 = tonumber(p99), count = tonumber(count) }
-end
-
-local function middle(turns, name)
-  local values = {}
-  for i, one in ipairs(turns) do values[i] = one[name] end
-  table.sort(values)
-  return values[math.ceil(#values / 2)] / 1e3
-end
-
 -- The same busy session at both servers, by turns: a row.
 local function compare(cable, servers, busy)
-  local clients, turns = {}, { {}, {} }
+  local clients, alone, beside = {}, {}, {}
   for i = 1, 2 do
-    clients[i] = start(cable and cable.far, "client", {
-      at = servers[i][busy], transport = busy })
+    clients[i] = turns.start("client", {
+      at = servers[i][busy], transport = busy }, cable and cable.far)
   end
   for k = 1, given.turns do
-    for i = 1, 2 do turns[i][k] = turn(clients[i], given.seconds) end
+    alone[k] = turns.turn(clients[1], given.seconds)
+    beside[k] = turns.turn(clients[2], given.seconds)
   end
   for _, client in ipairs(clients) do client:stop() end
   local row = { busy = busy, size = SIZE }
-  row.calls_per_s = middle(turns[2], "count") * 1e3 / given.seconds
-  row.rate_ratio = middle(turns[2], "count") / middle(turns[1], "count")
+  local calls_alone = turns.middle(alone, "count") * 1e3
+  local calls_beside = turns.middle(beside, "count") * 1e3
+  row.calls_per_s = calls_beside / given.seconds
+  row.rate_ratio = calls_beside / calls_alone
   for _, name in ipairs { "p50", "p99" } do
-    local alone, beside = middle(turns[1], name), middle(turns[2], name)
-    row[name .. "_alone_us"], row[name .. "_us"] = alone, beside
-    row[name .. "_ratio"] = beside / alone
+    local before, after = turns.middle(alone, name), turns.middle(beside, name)
+    row[name .. "_alone_us"], row[name .. "_us"] = before, after
+    row[name .. "_ratio"] = after / before
   end
   return row
 end
@@ -223,7 +168,7 @@ local function measure(cable, count, over)
     rows[#rows + 1] = row
     show(row)
   end
-  end_children()
+  turns.stop()
 end
 
 local function run(cable)
@@ -247,7 +192,7 @@ if given.cable then
   if not cable then error(why, 0) end
 end
 local fine, message = pcall(run, cable)
-end_children()
+turns.stop()
 if cable then cable:remove() end
 if not fine then error(message, 0) end
 if given.json then

@@ -17,15 +17,14 @@ local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
 local argparse = require "argparse"
 local calls = require "perigee.bench.calls"
-local ffi = require "ffi"
-local histogram = require "perigee.bench.histogram"
 local json = require "perigee.bench.json"
 local machine = require "perigee.bench.machine"
 local perigee = require "perigee"
 local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"
+local turns = require "perigee.bench.turns"
 
-local SAMPLES, SCOPE = 1e6, "bench-spin"
+local SCOPE = "bench-spin"
 -- A mode's servers, the cores of its client and its servers, and what is to be
 -- reached: times the best of the fixed ones, or times one of them.
 local MODES = {
@@ -35,14 +34,8 @@ local MODES = {
   beside = { servers = 1, client = "0", server = "1", hogs = true },
 }
 
-local function words(list)
-  local all = {}
-  for word in list:gmatch "[^,%s]+" do all[#all + 1] = word end
-  return all
-end
-
 local function modes(list)
-  local all = words(list)
+  local all = turns.words(list)
   for _, mode in ipairs(all) do
     if not MODES[mode] then return nil, "there is no mode " .. mode end
   end
@@ -53,23 +46,18 @@ local parser = argparse("spin.lua", "How long a wait should poll.")
 parser:option("--mode", "What is measured: shared, crowd, pinned, beside.")
   :convert(modes):default "shared,crowd,pinned,beside"
 parser:option("--fixed", "Fixed times of polling to compare with, in us.")
-  :convert(words):default "0,10,50,200"
+  :convert(turns.words):default "0,10,50,200"
 parser:option("--turns", "Turns of each."):convert(tonumber):default "8"
 parser:option("--seconds", "Time of one turn."):convert(tonumber):default "0.3"
 parser:flag("--json", "One JSON document instead of the table.")
 parser:option("--role"):hidden(true)
-parser:option("--cores"):convert(words):hidden(true)
+parser:option("--cores"):convert(turns.words):hidden(true)
 parser:option("--spin"):hidden(true)
-parser:option("--at"):convert(words):hidden(true)
+parser:option("--at"):convert(turns.words):hidden(true)
 parser:option("--parent"):convert(tonumber):hidden(true)
 local given = parser:parse()
 
 -- ---- The other processes ----------------------------------------------------
-
-local function tell(line)
-  io.write(line, "\n")
-  io.flush()
-end
 
 local function engine_options()
   if given.spin == "own" then return {} end
@@ -86,13 +74,13 @@ function ROLES.server()
       add = function(a, b) return a + b end,
     } } },
   })
-  tell(agent.addresses[1])
+  turns.tell(agent.addresses[1])
   perigee.run()
 end
 
 -- Computes.
 function ROLES.hog()
-  tell "there"
+  turns.tell "there"
   local x = 0
   while true do x = (x + 1) % 1000 end
 end
@@ -126,18 +114,7 @@ function ROLES.client()
     proxies[i] = assert(agent:proxy(address, "bench"))
   end
   local step = #proxies == 1 and calls.typed(proxies[1]) or broadcast(proxies)
-  local samples = ffi.new("double[?]", SAMPLES)
-  step(samples, SAMPLES, process.now() + 2e8)
-  tell "there"
-  for line in io.lines() do
-    local seconds = tonumber(line)
-    step(samples, SAMPLES, process.now() + seconds * 1e8)
-    local taken = histogram.new()
-    taken:add_all(samples, step(samples, SAMPLES,
-                                process.now() + seconds * 1e9))
-    tell(("%.0f %.0f %.0f %d"):format(taken:mean(), taken:quantile(0.5),
-                                      taken:quantile(0.99), taken.count))
-  end
+  turns.take(step)
 end
 
 if given.role then
@@ -148,57 +125,22 @@ end
 
 -- ---- The driver -------------------------------------------------------------
 
-local children = {}
-
-local function start(role, options)
-  local command = process.interpreter()
-  for _, word in ipairs { arg[0], "--role", role, "--parent", process.pid() } do
-    command[#command + 1] = word
-  end
-  for name, value in pairs(options) do
-    command[#command + 1] = "--" .. name
-    command[#command + 1] = value
-  end
-  local child = assert(process.spawn(command))
-  children[#children + 1] = child
-  return child, child:line() or error("a " .. role .. " did not start", 0)
-end
-
-local function end_children()
-  while #children > 0 do table.remove(children):stop() end
-end
-
 local function ready(mode, spin)
   local addresses = {}
   for i = 1, mode.servers do
-    local _, address = start("server", { cores = mode.server, spin = spin })
+    local _, address = turns.start("server", { cores = mode.server,
+                                               spin = spin })
     addresses[i] = address
   end
-  return (start("client", { cores = mode.client, spin = spin,
-                            at = table.concat(addresses, ",") }))
+  return (turns.start("client", { cores = mode.client, spin = spin,
+                                  at = table.concat(addresses, ",") }))
 end
 
-local function turn(client)
-  client:tell(given.seconds .. "\n")
-  local mean, p50, p99, count =
-    (client:line() or ""):match "^(%d+) (%d+) (%d+) (%d+)$"
-  if not mean then error("a client ended", 0) end
-  return { mean = tonumber(mean), p50 = tonumber(p50), p99 = tonumber(p99),
-           count = tonumber(count) }
-end
-
-local function middle(turns, name)
-  local values = {}
-  for i, one in ipairs(turns) do values[i] = one[name] end
-  table.sort(values)
-  return values[math.ceil(#values / 2)] / 1e3
-end
-
-local function row_of(name, spin, turns)
+local function row_of(name, spin, taken)
   local row = { mode = name, spin = spin, calls = 0 }
-  for _, one in ipairs(turns) do row.calls = row.calls + one.count end
+  for _, one in ipairs(taken) do row.calls = row.calls + one.count end
   for _, value in ipairs { "mean", "p50", "p99" } do
-    row[value .. "_us"] = middle(turns, value)
+    row[value .. "_us"] = turns.middle(taken, value)
   end
   return row
 end
@@ -230,21 +172,23 @@ end
 local rows = {}
 
 local function measure(name)
-  local mode, spins, clients, turns = MODES[name], { "own" }, {}, {}
+  local mode, spins, clients, taken = MODES[name], { "own" }, {}, {}
   for _, spin in ipairs(given.fixed) do spins[#spins + 1] = spin end
   for i, spin in ipairs(spins) do
-    clients[i], turns[i] = ready(mode, spin), {}
+    clients[i], taken[i] = ready(mode, spin), {}
   end
   if mode.hogs then
-    start("hog", { cores = mode.client })
-    start("hog", { cores = mode.server })
+    turns.start("hog", { cores = mode.client })
+    turns.start("hog", { cores = mode.server })
   end
   for k = 1, given.turns do
-    for i = 1, #spins do turns[i][k] = turn(clients[i]) end
+    for i = 1, #spins do
+      taken[i][k] = turns.turn(clients[i], given.seconds)
+    end
   end
-  end_children()
+  turns.stop()
   local found = {}
-  for i, spin in ipairs(spins) do found[i] = row_of(name, spin, turns[i]) end
+  for i, spin in ipairs(spins) do found[i] = row_of(name, spin, taken[i]) end
   local other = rival(found, mode.of)
   if other then
     found[1].ratio = found[1].mean_us / other.mean_us
@@ -265,7 +209,7 @@ local function run()
 end
 
 local fine, message = pcall(run)
-end_children()
+turns.stop()
 if not fine then error(message, 0) end
 if given.json then
   print(json.document({ bench = "spin", transport = "shm",

@@ -106,14 +106,6 @@ function M.failure(future)
     or nil
 end
 
---- The error of what has ended with its peer; or nil. Never raises.
-function M.lost(future)
-  if future.ended ~= 2 then return nil end
-  local got, err = future.value[1], future.value[2]
-  return got == nil and errors.is_error(err) and err.kind == "peer_lost"
-    and err or nil
-end
-
 --- The results of what has ended.
 function M.results(future)
   local n = future.ended
@@ -124,6 +116,7 @@ end
 local results = M.results
 
 --- The error of what has ended, if it ended with its peer; or nil.
+-- Never raises.
 function M.lost(future)
   if future.ended ~= 2 then return nil end
   local got, err = future.value[1], future.value[2]

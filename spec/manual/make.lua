@@ -54,8 +54,8 @@ end
 
 -- ---- What LDoc reads -------------------------------------------------------
 
--- LDoc wants something behind a comment.
-local STUB = "function _() end\n\n"
+-- LDoc wants something behind a comment that it is of.
+local SUBJECT = "function _() end\n\n"
 
 -- One file for each page of the reference: the page's own entry first.
 local function reference()
@@ -72,7 +72,7 @@ local function reference()
   end
   for name, page in pairs(pages) do
     write("lua/" .. name .. ".lua", assert(page.head, "no entry of page "
-      .. name) .. STUB .. table.concat(page.items, STUB) .. STUB)
+      .. name) .. SUBJECT .. table.concat(page.items, SUBJECT) .. SUBJECT)
   end
 end
 

@@ -1,0 +1,92 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Programs that are measured in turns: children of a bench, which are the same
+-- script with option --role. Those that measure are told by a line for how many
+-- seconds, and answer by a line of what they found; the others rest meanwhile.
+local ffi = require "ffi"
+local histogram = require "perigee.bench.histogram"
+local process = require "perigee.bench.process"
+
+local M = {}
+
+local SAMPLES = 1e6
+
+--- The words of a text that commas or spaces part.
+function M.words(list)
+  local all = {}
+  for word in list:gmatch "[^,%s]+" do all[#all + 1] = word end
+  return all
+end
+
+-- ---- A child ---------------------------------------------------------------
+
+--- A line for the bench.
+function M.tell(line)
+  io.write(line, "\n")
+  io.flush()
+end
+
+--- Takes turns of step(samples, capacity, until_ns), which returns how many
+-- samples it took, in ns, until the bench ends. A tenth of each turn passes
+-- first, without samples.
+function M.take(step)
+  local samples = ffi.new("double[?]", SAMPLES)
+  step(samples, SAMPLES, process.now() + 2e8)
+  M.tell "there"
+  for line in io.lines() do
+    local seconds = tonumber(line)
+    step(samples, SAMPLES, process.now() + seconds * 1e8)
+    local taken = histogram.new()
+    taken:add_all(samples, step(samples, SAMPLES,
+                                process.now() + seconds * 1e9))
+    M.tell(("%.0f %.0f %.0f %d"):format(taken:mean(), taken:quantile(0.5),
+                                        taken:quantile(0.99), taken.count))
+  end
+end
+
+-- ---- The bench -------------------------------------------------------------
+
+local children = {}
+
+--- Starts this script in a role, with options (a table of names and values), in
+-- a network namespace if that is given. The child, and its first line.
+function M.start(role, options, namespace)
+  local command = namespace and { "nsenter", "--net=" .. namespace } or {}
+  for _, word in ipairs(process.interpreter()) do
+    command[#command + 1] = word
+  end
+  for _, word in ipairs { arg[0], "--role", role, "--parent", process.pid() } do
+    command[#command + 1] = word
+  end
+  for name, value in pairs(options) do
+    command[#command + 1] = "--" .. name
+    command[#command + 1] = value
+  end
+  local child = assert(process.spawn(command))
+  children[#children + 1] = child
+  return child, child:line() or error("a " .. role .. " did not start", 0)
+end
+
+--- Ends all that were started.
+function M.stop()
+  while #children > 0 do table.remove(children):stop() end
+end
+
+--- A turn of a child that takes some: mean, p50 and p99 in ns, and count.
+function M.turn(child, seconds)
+  child:tell(seconds .. "\n")
+  local mean, p50, p99, count =
+    (child:line() or ""):match "^(%d+) (%d+) (%d+) (%d+)$"
+  if not mean then error("a client ended", 0) end
+  return { mean = tonumber(mean), p50 = tonumber(p50), p99 = tonumber(p99),
+           count = tonumber(count) }
+end
+
+--- The median of a figure of several turns, in thousands.
+function M.middle(turns, name)
+  local values = {}
+  for i, one in ipairs(turns) do values[i] = one[name] end
+  table.sort(values)
+  return values[math.ceil(#values / 2)] / 1e3
+end
+
+return M
