@@ -12,6 +12,9 @@ ffi.cdef [[
   int example_clock(int clock, int64_t *time) __asm__("clock_gettime");
 ]]
 
+-- Who reads this through a pipe sees each line when it is printed.
+io.stdout:setvbuf "line"
+
 local here = arg[0]:match(".*/") or "./"
 if not package.searchpath("perigee.core", package.cpath) then
   package.path = here .. "../lua/?.lua;" .. here .. "../lua/?/init.lua;"

@@ -50,7 +50,7 @@ void perigee_options(struct perigee_options *o) {
                                 .serving = 1024,
                                 .mapped = UINT64_C(1) << 46,
                                 .untaken = 32 << 20,
-                                .spin = 50000,
+                                .spin = -1,
                                 .pull = 1,
                                 .dead_after = INT64_C(3000000000),
                                 .streams = 1,

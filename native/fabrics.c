@@ -30,6 +30,9 @@ static int watch_all(struct perigee_engine *engine,
   return PERIGEE_OK;
 }
 
+/* To sleep, each device is asked to tell; to be woken takes an interrupt. */
+enum { SPIN_TIMES = 4 };
+
 static int start(struct perigee_engine *engine,
                  const struct perigee_transport *t, struct fabric **fabric,
                  char reason[REASON]) {
@@ -48,6 +51,7 @@ static int start(struct perigee_engine *engine,
   }
   if (status < 0)
     return status;
+  spin_lengthen(&engine->spin, SPIN_TIMES);
   engine->fabrics[engine->fabric_count].transport = t;
   engine->fabrics[engine->fabric_count++].fabric = *fabric;
   return PERIGEE_OK;

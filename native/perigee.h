@@ -137,7 +137,10 @@ struct perigee_options {
                                requests wait: 32 MiB */
   int64_t spin;             /* ns. The longest time that a wait polls before it
                                sleeps; how long is learned from how waits ended
-                               (native/spin.h): 50 us. 0: it sleeps at once */
+                               (native/spin.h). 0: it sleeps at once. -1, which
+                               is the default: 50 us, or 200 us once the engine
+                               uses an RDMA device, from which to sleep and to
+                               be woken takes longer */
   uint64_t epoch;           /* 0: random */
   int32_t pull;             /* 0: never read a peer's memory by process_vm_readv,
                                even where a probe at hello says it may: 1 */
@@ -282,9 +285,9 @@ struct perigee_event {
  * Never blocks; holds the thread for at most about 1 ms of own work. */
 PERIGEE_API int perigee_poll(struct perigee_engine *engine,
                              struct perigee_event *events, int capacity);
-/* As perigee_poll for up to spin ns, but only for the one operation: 1 and its
- * event; 0 when spin is over or does not pay now (options.spin: wait by
- * perigee_wait), or as soon as anything else has an event (perigee_poll gives
+/* As perigee_poll for up to spin ns (-1: as options.spin says), but only for the
+ * one operation: 1 and its event; 0 when that is over or does not pay now
+ * (options.spin: wait by perigee_wait), or as soon as anything else has an event (perigee_poll gives
  * it). */
 PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin);

@@ -7,14 +7,26 @@
 /* ns. What a core that was given up takes to be ours again: less if nobody else
  * wanted it, more if somebody did who computes. */
 static const int64_t OTHERS = 2000, COMPUTES = 500000;
+static const int64_t MOST = 50000;       /* ns, by default */
 static const int64_t PAUSE = 1000000000; /* ns, at most */
 /* Pauses are so many times what was lost. To be shy after most, its half, ...
  * costs 2 x most. */
 enum { FAIR = 16, HOLD = 64, LEAST = 16, SOON = 2 };
 
 void spin_open(struct spin *spin, int64_t most, bool always) {
-  *spin = (struct spin){
-      .most = most, .limit = most, .always = always, .vain = UINT64_MAX};
+  bool given = most >= 0;
+  if (!given)
+    most = MOST;
+  *spin = (struct spin){.most = most,
+                        .limit = most,
+                        .given = given,
+                        .always = always,
+                        .vain = UINT64_MAX};
+}
+
+void spin_lengthen(struct spin *spin, int times) {
+  if (!spin->given)
+    spin->limit = spin->most = times * MOST;
 }
 
 int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress) {

@@ -46,19 +46,23 @@
 #include <stdint.h>
 
 struct spin {
-  int64_t most;  /* ns: options.spin */
+  int64_t most;  /* ns: options.spin, or by default */
   int64_t limit; /* for the next wait; 0: shy */
   int64_t pause; /* the next one; 0: something was found since the last, */
   int64_t tries; /* and when it is over */
   int64_t hold;  /* the same for giving the core up */
   int64_t yields;
   uint64_t vain; /* the engine's progress when a wait polled in vain last */
+  bool given;    /* most is options.spin */
   bool always;   /* options.spin_always: limit is most, the core is kept */
   bool others;   /* ran when the core was given up last */
   bool soon;     /* the last sleep was short */
 };
 
+/* most < 0: by default. */
 void spin_open(struct spin *spin, int64_t most, bool always);
+/* Sleeping and waking take longer from now on: a default is so many times. */
+void spin_lengthen(struct spin *spin, int times);
 /* A wait begins, when so much has happened in all: for how long may it poll? Not
  * at all if the one before did, in vain, and nothing has happened since. */
 int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress);

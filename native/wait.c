@@ -75,6 +75,8 @@ struct spinning {
 static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
   s->timed = true;
   s->begun = engine->now;
+  if (s->most < 0)
+    s->most = engine->spin.most;
   s->limit = spin_begin(&engine->spin, engine->now, engine->progress);
   s->cut = s->most < s->limit;
   if (s->cut || s->limit == engine->spin.most)
@@ -257,7 +259,7 @@ static int wait_for(struct perigee_engine *const *engines, int count,
   for (int i = 0; i < count; i++)
     if (engines[i]->armed)
       disarm(engines[i]);
-  struct spinning s = {.most = engines[0]->options.spin};
+  struct spinning s = {.most = engines[0]->spin.most};
   if (timeout >= 0 && timeout < s.most)
     s.most = timeout;
   engine_clock(engines[0]);

@@ -134,7 +134,8 @@ end
 --   leave lie before its requests wait
 -- @tparam[opt=50e-6] number options.spin the longest time in seconds that a
 --   wait polls before it sleeps: it polls as long as that has paid lately, and
---   gives its core up to whoever wants it
+--   gives its core up to whoever wants it; default once the engine uses an RDMA
+--   device: 200e-6
 -- @tparam[opt=false] boolean options.spin_always true: a wait polls always that
 --   long and keeps its core, for a process that has one of its own
 -- @tparam[opt=true] boolean options.pull false: never reads a peer's memory by

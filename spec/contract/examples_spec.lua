@@ -40,7 +40,7 @@ describe("examples/", function()
   local function ran(child)
     local lines = {}
     repeat
-      local line = child:read(60)
+      local line = child:read(300)
       lines[#lines + 1] = line
     until not line
     local how, code = child:wait(10)

@@ -57,6 +57,18 @@ static void what_comes_within_most_is_found_always(void **state) {
   assert_int_equal(w.slept, 0);
 }
 
+/* As over RDMA, where to sleep and to be woken takes so much longer. */
+static void a_default_is_longer_where_sleeping_is(void **state) {
+  (void)state;
+  struct waits w = waits_of(-1, false), given = waits_of(MOST, false);
+  spin_lengthen(&w.spin, 4);
+  spin_lengthen(&given.spin, 4);
+  each(&w, 1000, 3 * MOST);
+  each(&given, 1000, 3 * MOST);
+  assert_int_equal(w.slept, 0);
+  assert_int_equal(given.found, 0);
+}
+
 static void what_never_comes_soon_is_waited_for_asleep(void **state) {
   (void)state;
   struct waits w = waits_of(MOST, false);
@@ -271,6 +283,7 @@ static void whose_core_is_its_own_polls_always_and_keeps_it(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_comes_within_most_is_found_always),
+      cmocka_unit_test(a_default_is_longer_where_sleeping_is),
       cmocka_unit_test(what_never_comes_soon_is_waited_for_asleep),
       cmocka_unit_test(always_polls_whatever_comes),
       cmocka_unit_test(a_burst_after_a_long_rest_is_polled_for_at_once),
