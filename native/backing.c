@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <sys/sysinfo.h>
 
-#include "region.h"
+#include "backing.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */

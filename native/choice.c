@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "accounts.h"
 #include "core.h"
 #include "neighbour.h"
 
@@ -200,7 +201,7 @@ static int befall(struct perigee_session *s, const struct offer *offer) {
 int hello_open(struct perigee_session *s, struct offer *offer,
                char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
-  int status = shares_join(s, reason, REASON);
+  int status = accounts_join(s, reason, REASON);
   if (status < 0)
     return status;
   struct lane_options lane = {.ring = o->ring,

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "strangers.h"
 
 enum { COOKIE_KEY = 32 };
 /* A cookie is good in the period that it was made in, and in the next. */

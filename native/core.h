@@ -21,7 +21,6 @@
 #include "region.h"
 #include "shares.h"
 #include "spin.h"
-#include "strangers.h"
 #include "timers.h"
 #include "transport/fault.h"
 #include "transport/transport.h"
@@ -429,7 +428,7 @@ struct perigee_engine {
   uint64_t epoch;
   char name[TERMS_NAME]; /* that it goes by, or "" */
   uint32_t hellos;       /* of strangers, under way */
-  struct strangers strangers;
+  struct strangers *strangers; /* strangers.c */
   int64_t worked_at; /* when a session had work last */
   struct spin spin;
   char detail[512];

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core.h"
+#include "detail.h"
 #include "devices.h"
 
 #define SYSFS "/sys"
@@ -82,7 +82,7 @@ int perigee_devices(const char *sysfs, struct perigee_device *list,
   struct perigee_device *all;
   int count = rdma_ports(sysfs ? sysfs : SYSFS, &all, reason, sizeof reason);
   if (count < 0)
-    return fail(NULL, count, "%s", reason);
+    return detail_fail(count, "%s", reason);
   int kept = count < capacity ? count : capacity;
   if (kept > 0)
     memcpy(list, all, (size_t)kept * sizeof *list);
@@ -109,7 +109,7 @@ int perigee_device_gids(const char *sysfs, const char *name, uint32_t port,
   int found = 0;
   sysfs = sysfs ? sysfs : SYSFS;
   if (visible_read(&visible, reason, sizeof reason))
-    return fail(NULL, PERIGEE_INVALID, "%s", reason);
+    return detail_fail(PERIGEE_INVALID, "%s", reason);
   if (!sysfs_port(sysfs, name, port, &device) || !is_visible(&visible, &device))
     return 0;
   for (uint32_t index = 0; index < RDMA_GIDS; index++)

@@ -17,6 +17,7 @@
 #include "loan.h"
 #include "neighbour.h"
 #include "progress.h"
+#include "strangers.h"
 
 enum { PAGE = 4096 };
 
@@ -150,7 +151,9 @@ static int open_memory(struct perigee_engine *engine) {
 }
 
 static int open_all(struct perigee_engine *engine) {
-  int status = shares_open(engine);
+  int status = shares_open(&engine->shares, &engine->options);
+  if (status == PERIGEE_OK)
+    status = strangers_open(engine);
   if (status == PERIGEE_OK)
     status = open_memory(engine);
   if (status < 0)
@@ -220,7 +223,6 @@ int perigee_engine_open(const struct perigee_options *given,
   spin_open(&engine->spin, engine->options.spin, engine->options.spin_always);
   engine->epoll = engine->spare_fd = -1;
   open_lists(engine);
-  strangers_open(&engine->strangers);
   int status = open_secret(engine);
   if (status == PERIGEE_OK)
     status = open_faults(engine);
@@ -292,7 +294,8 @@ void perigee_engine_close(struct perigee_engine *engine) {
   close_parts(engine);
   stages_free(engine);
   blocks_close(&engine->pool);
-  shares_close(engine);
+  shares_close(&engine->shares);
+  strangers_close(engine);
   if (engine->pool_memory)
     munmap(engine->pool_memory, pool_bytes(engine));
   if (engine->table)

@@ -5,14 +5,13 @@
 #include <stdio.h>
 
 #include "core.h"
-
-static _Thread_local char open_detail[256];
+#include "detail.h"
 
 int fail(struct perigee_engine *engine, int status, const char *format, ...) {
   va_list list;
   bool told = engine && !engine->aside;
-  char *to = told ? engine->detail : open_detail;
-  size_t room = told ? sizeof engine->detail : sizeof open_detail;
+  char *to = told ? engine->detail : detail_here();
+  size_t room = told ? sizeof engine->detail : DETAIL;
   va_start(list, format);
   vsnprintf(to, room, format, list);
   va_end(list);
@@ -20,5 +19,5 @@ int fail(struct perigee_engine *engine, int status, const char *format, ...) {
 }
 
 const char *perigee_detail(const struct perigee_engine *engine) {
-  return engine ? engine->detail : open_detail;
+  return engine ? engine->detail : detail_here();
 }

@@ -35,6 +35,7 @@
 #include "adopted.h"
 #include "core.h"
 #include "neighbour.h"
+#include "strangers.h"
 
 /* ---- Saying hello ------------------------------------------------------- */
 

@@ -20,6 +20,7 @@
 #include "adopted.h"
 #include "core.h"
 #include "lock.h"
+#include "strangers.h"
 
 /* BACKLOG: what the system allows. ACCEPTS: of one listener, before others have
  * their turn. RESERVE: descriptors that strangers leave to peers, or an eighth

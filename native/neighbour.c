@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "accounts.h"
 #include "adopted.h"
 
 /* KNOCKS: that wait, and are heard before others have their turn. */
@@ -201,7 +202,7 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   struct neighbours *n = s->engine->neighbours;
   int64_t now = engine_clock(s->engine);
   uint64_t holder[2];
-  shares_who(s, holder);
+  accounts_who(s, holder);
   struct ticket *t = ticket_free(n, now);
   if (!t && !(t = ticket_of_most(n, holder)))
     return NULL;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core.h"
+#include "strangers.h"
 
 enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };
 /* The clock is read every 64 polls of one session, sooner where they are many;

@@ -56,7 +56,7 @@ void pool_give(struct perigee_engine *engine, uint8_t *block) {
   if (blocks_give(&engine->pool, offset) < 0)
     return;
   uint64_t bytes = (uint64_t)note.pages << BLOCKS_SHIFT;
-  shares_unpool(engine, note.owner, bytes);
+  shares_unpool(&engine->shares, note.owner, bytes);
   engine->counters.pooled -= bytes;
   pool_shrink(engine, POOL_KEEP, INT_MAX, UINT64_MAX);
   if (engine->pool.warm > POOL_LOW)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "region.h"
 
+#include "backing.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

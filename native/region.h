@@ -13,8 +13,9 @@
 #include "list.h"
 #include "transport/transport.h"
 #include "perigee.h"
+#include "wire.h"
 
-enum { REGION_NAME = 255, REGION_SLOTS = 4096 };
+enum { REGION_SLOTS = 4096 };
 
 struct perigee_region {
   struct node node; /* in regions->closing */
@@ -63,13 +64,5 @@ struct perigee_region *region_by_slot(struct perigee_engine *engine,
 /* Do count blocks lie inside of length bytes? Safe for any values. */
 bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
                 uint64_t count, uint64_t stride);
-
-/* ---- backing.c: what memory there could be -------------------------------- */
-/* Bytes, of the machine and of our control group. */
-uint64_t backing_most(void);
-/* Could there be so much? */
-bool backing_possible(uint64_t length);
-/* Has it all there now; false: there is not as much. */
-bool backing_populate(uint8_t *memory, uint64_t length);
 
 #endif

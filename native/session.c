@@ -21,8 +21,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "neighbour.h"
 #include "lock.h"
+#include "neighbour.h"
+#include "strangers.h"
 
 const struct machine session_machine = {
     .name = "session",

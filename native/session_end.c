@@ -8,10 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "accounts.h"
 #include "adopted.h"
 #include "loan.h"
-#include "neighbour.h"
 #include "lock.h"
+#include "neighbour.h"
+#include "strangers.h"
 
 /* What was said goes first. */
 static void close_socket(struct perigee_session *s) {
@@ -38,7 +40,7 @@ void session_back(struct perigee_session *s) {
     fabrics_bury(s->engine);
   }
   s->lane = NULL;
-  shares_leave(s);
+  accounts_leave(s);
   s->transport = NULL;
   s->peer[0] = 0;
   s->step = HELLO_STRANGE;
@@ -216,7 +218,7 @@ void session_destroy(struct perigee_session *s) {
     fabrics_bury(engine);
   }
   immediates_free(s);
-  shares_leave(s);
+  accounts_leave(s);
   peer_forget(s);
   wire_close(&s->wire);
   engine->by_id[s->id & (engine->id_slots - 1)] = NULL;

@@ -5,10 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "lock.h"
+#include "perigee.h"
 
 /* ---- Quotas ------------------------------------------------------------- */
 
@@ -102,42 +100,7 @@ uint64_t share_most(const struct share *s, enum share_kind kind) {
   return less(rest, more(least, spare));
 }
 
-/* ---- Who is who --------------------------------------------------------- */
-
-enum identity { PROCESS = 1, AGENT, SESSION, HOST };
-
-/* Of its address what the peer cannot choose. */
-static void host_of(const struct perigee_session *s, uint64_t key[2]) {
-  union socket_address at = {0};
-  socklen_t length = sizeof at;
-  getpeername(s->fd, &at.any, &length);
-  address_plain(&at);
-  key[0] = HOST + (uint64_t)at.any.sa_family;
-  if (at.any.sa_family == AF_INET)
-    key[1] = at.in.sin_addr.s_addr;
-  else
-    memcpy(&key[1], &at.in6.sin6_addr, sizeof key[1]);
-}
-
-/* A process is known by the kernel's word also after its session moved from a
- * Unix socket to loopback (neighbour.h). */
-void shares_who(const struct perigee_session *s, uint64_t key[2]) {
-  if (s->alone) {
-    key[0] = SESSION;
-    key[1] = s->id;
-  } else if (!s->tcp || s->peer_pid) {
-    key[0] = PROCESS;
-    key[1] = (uint64_t)s->peer_pid;
-  } else if (s->here && !s->dialed && s->terms.probe[0]) {
-    key[0] = AGENT;
-    key[1] = s->terms.probe[0];
-  } else if (s->here) {
-    key[0] = SESSION;
-    key[1] = s->id;
-  } else {
-    host_of(s, key);
-  }
-}
+/* ---- Peers --------------------------------------------------------------- */
 
 static struct node *bucket(struct shares *all, const uint64_t key[2]) {
   uint64_t hash = 0;
@@ -202,6 +165,14 @@ static struct share *share_new(struct shares *all, struct share *peer) {
   return s;
 }
 
+struct share *share_join(struct shares *all, const uint64_t key[2]) {
+  struct share *peer = peer_of(all, key);
+  struct share *s = peer ? share_new(all, peer) : NULL;
+  if (peer && !s)
+    peer_leave(peer);
+  return s;
+}
+
 static void share_free(struct share *s) {
   struct shares *all = s->all;
   if (s->members > 0 || s->used[SHARE_POOLED] > 0)
@@ -211,45 +182,6 @@ static void share_free(struct share *s) {
   s->parent->members--;
   peer_leave(s->parent);
   free(s);
-}
-
-/* Its socket, and what tells of its process. */
-static uint64_t descriptors_of(const struct perigee_session *s) {
-  return (s->fd >= 0) + (uint64_t)(s->pidfd >= 0);
-}
-
-/* Who was dialed has been asked for. */
-static bool may_join(const struct perigee_session *s, const struct share *own) {
-  return s->dialed || s->alone ||
-         (share_may(own, SHARE_SESSIONS, 1) &&
-          share_may(own, SHARE_DESCRIPTORS, descriptors_of(s)));
-}
-
-int shares_join(struct perigee_session *s, char *reason, uint64_t size) {
-  struct shares *all = &s->engine->shares;
-  uint64_t key[2];
-  shares_leave(s);
-  shares_who(s, key);
-  struct share *peer = peer_of(all, key);
-  s->share = peer ? share_new(all, peer) : NULL;
-  if (!s->share) {
-    if (peer)
-      peer_leave(peer);
-    return PERIGEE_NO_MEMORY;
-  }
-  s->descriptors = descriptors_of(s);
-  bool may = may_join(s, s->share);
-  share_add(s->share, SHARE_SESSIONS, 1);
-  share_add(s->share, SHARE_DESCRIPTORS, s->descriptors);
-  if (may)
-    return PERIGEE_OK;
-  all->refused++;
-  snprintf(reason, size,
-           "this peer has %llu sessions already: what is left is kept for "
-           "others (options sessions and descriptors)",
-           (unsigned long long)peer->used[SHARE_SESSIONS] - 1);
-  shares_leave(s);
-  return PERIGEE_NO_MEMORY;
 }
 
 #ifdef PERIGEE_DEBUG
@@ -289,30 +221,23 @@ static void check_sums(struct shares *all) {
 }
 #endif
 
-void shares_leave(struct perigee_session *s) {
-  struct share *share = s->share;
-  if (!share)
-    return;
-  s->share = NULL;
-  share_give(share, SHARE_SESSIONS, 1);
-  share_give(share, SHARE_DESCRIPTORS, s->descriptors);
-  check_empty(share);
-  check_sums(share->all);
-  share->members = 0;
-  share_free(share);
+void share_leave(struct share *s) {
+  check_empty(s);
+  check_sums(s->all);
+  s->members = 0;
+  share_free(s);
 }
 
-void shares_unpool(struct perigee_engine *engine, uint32_t index, uint64_t n) {
-  struct share *s = engine->shares.by_index[index];
+void shares_unpool(struct shares *all, uint32_t index, uint64_t n) {
+  struct share *s = all->by_index[index];
   share_give(s, SHARE_POOLED, n);
   share_free(s);
 }
 
 /* ---- Opening and closing ------------------------------------------------ */
 
-int shares_open(struct perigee_engine *engine) {
-  struct shares *all = &engine->shares;
-  fill(all, &engine->options);
+int shares_open(struct shares *all, const struct perigee_options *options) {
+  fill(all, options);
   all->engine.all = all;
   all->count = 1; /* 0 names nobody */
   for (int i = 0; i < SHARE_BUCKETS; i++)
@@ -320,8 +245,7 @@ int shares_open(struct perigee_engine *engine) {
   return room_for(all) ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
 
-void shares_close(struct perigee_engine *engine) {
-  struct shares *all = &engine->shares;
+void shares_close(struct shares *all) {
   for (uint32_t i = 1; i < all->count; i++)
     if (all->by_index[i]) { /* for blocks that the program never gave back */
       all->by_index[i]->used[SHARE_POOLED] = all->by_index[i]->members = 0;
@@ -329,35 +253,4 @@ void shares_close(struct perigee_engine *engine) {
     }
   free(all->by_index);
   free(all->spare);
-}
-
-/* ---- For programs ------------------------------------------------------- */
-
-void perigee_shares(struct perigee_engine *engine,
-                    const struct perigee_session *session,
-                    struct perigee_shares *out) {
-  LOOK(engine);
-  const struct shares *all = &engine->shares;
-  const struct share *s = session ? session->share : NULL;
-  const struct share *whose = session ? s : &all->engine;
-  struct perigee_share kept = {0}, lent = {0}, segments = {0};
-  struct perigee_share *to[SHARES] = {[SHARE_OPERATIONS] = &out->operations,
-                                      [SHARE_KEPT] = &kept,
-                                      [SHARE_POOLED] = &out->pooled,
-                                      [SHARE_EXPOSED] = &out->exposed,
-                                      [SHARE_LENT] = &lent,
-                                      [SHARE_MAPPED] = &out->mapped,
-                                      [SHARE_SEGMENTS] = &segments,
-                                      [SHARE_DESCRIPTORS] = &out->descriptors,
-                                      [SHARE_SESSIONS] = &out->sessions};
-  *out = (struct perigee_shares){.refused = all->refused};
-  for (int i = 0; i < SHARES && whose; i++)
-    *to[i] = (struct perigee_share){
-        .used = whose->used[i],
-        .peer = s ? s->parent->used[i] : whose->used[i],
-        .most = s ? share_most(s, i) : all->quota[i].limit};
-  out->operations.used += kept.used;
-  out->operations.peer += kept.peer;
-  out->exposed.used += lent.used;
-  out->exposed.peer += lent.peer;
 }

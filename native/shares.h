@@ -149,21 +149,18 @@ static inline void share_back(struct share *s, enum share_kind kind,
     share_give(s, kind, n);
 }
 
-struct perigee_engine;
-struct perigee_session;
+struct perigee_options;
 
-/* Fills in the quotas by the engine's options. */
-int shares_open(struct perigee_engine *engine);
-void shares_close(struct perigee_engine *engine);
-/* The session's peer is known: it has a share of its own, and of its peer's,
- * from here until shares_leave. PERIGEE_NO_MEMORY and why: the peer has too many
- * sessions, or there is no memory. */
-int shares_join(struct perigee_session *session, char *reason, uint64_t size);
-void shares_leave(struct perigee_session *session);
-/* Who its peer is: the same for all sessions of one peer. */
-void shares_who(const struct perigee_session *session, uint64_t key[2]);
-/* Of a block that names it: gives n bytes of the pool back. */
-void shares_unpool(struct perigee_engine *, uint32_t index, uint64_t n);
+/* Fills in the quotas by an engine's options. */
+int shares_open(struct shares *all, const struct perigee_options *options);
+void shares_close(struct shares *all);
+/* A session's share, of its peer's; key: who that is, the same for all sessions
+ * of one peer. NULL: there is no memory. */
+struct share *share_join(struct shares *all, const uint64_t key[2]);
+/* The session has ended: it holds nothing, but for blocks that name it. */
+void share_leave(struct share *share);
+/* Of a block that names a share: gives n bytes of the pool back. */
+void shares_unpool(struct shares *all, uint32_t index, uint64_t n);
 /* What a session may hold at most now, as things are. */
 uint64_t share_most(const struct share *session, enum share_kind kind);
 

@@ -10,6 +10,7 @@
 #include "adopted.h"
 #include "core.h"
 #include "neighbour.h"
+#include "strangers.h"
 
 enum { READS = 16 }; /* of one socket, before others have their turn */
 

@@ -11,9 +11,19 @@
  * taken to have more. So many strangers are a crowd. */
 enum { SHARE = 4, BURST = 4000000, LULL = 2000000, CROWD = 16 };
 
-void strangers_open(struct strangers *strangers) {
+int strangers_open(struct perigee_engine *engine) {
+  struct strangers *strangers = calloc(1, sizeof *strangers);
+  engine->strangers = strangers;
+  if (!strangers)
+    return PERIGEE_NO_MEMORY;
   list_open(&strangers->all);
   list_open(&strangers->origins);
+  return PERIGEE_OK;
+}
+
+void strangers_close(struct perigee_engine *engine) {
+  free(engine->strangers);
+  engine->strangers = NULL;
 }
 
 /* ---- Origins ---------------------------------------------------------------- */
@@ -48,7 +58,7 @@ static struct origin *origin_of(struct strangers *all, struct origin_key key) {
 /* ---- Places ----------------------------------------------------------------- */
 
 static void wait_no_more(struct perigee_session *s) {
-  s->engine->strangers.waiting -= s->waits_turn;
+  s->engine->strangers->waiting -= s->waits_turn;
   s->origin->waiting -= s->waits_turn;
   s->waits_turn = false;
 }
@@ -88,7 +98,7 @@ static void give_up(struct perigee_session *s) {
 }
 
 bool strangers_give_up(struct perigee_engine *engine) {
-  struct strangers *all = &engine->strangers;
+  struct strangers *all = engine->strangers;
   uint32_t count = most(all);
   struct node *n, *head = &all->all;
   for (n = head->next; n != head; n = n->next) {
@@ -104,12 +114,12 @@ bool strangers_give_up(struct perigee_engine *engine) {
 bool strangers_join(struct perigee_session *s,
                     const union socket_address *from) {
   struct perigee_engine *engine = s->engine;
-  s->origin = origin_of(&engine->strangers, key_of(s, from));
+  s->origin = origin_of(engine->strangers, key_of(s, from));
   if (!s->origin)
     return false;
   s->origin->here++;
   engine->hellos++;
-  list_append(&engine->strangers.all, &s->stranger);
+  list_append(engine->strangers->all, &s->stranger);
   if (engine->hellos > engine->options.hellos)
     strangers_give_up(engine);
   return true;
@@ -122,7 +132,7 @@ bool strangers_wait(struct perigee_session *s) {
     return false;
   s->waits_turn = true;
   s->origin->waiting++;
-  s->engine->strangers.waiting++;
+  s->engine->strangers->waiting++;
   return true;
 }
 
@@ -148,7 +158,7 @@ static bool has_work(const struct perigee_engine *engine) {
 /* What a turn took counts SHARE times, from at most BURST ago; but turns while
  * there was no other work are nobody's debt. */
 static void pay(struct perigee_engine *engine, int64_t begin) {
-  struct strangers *all = &engine->strangers;
+  struct strangers *all = engine->strangers;
   if (all->paid < begin - BURST)
     all->paid = begin - BURST;
   if (all->paid > begin)
@@ -157,7 +167,7 @@ static void pay(struct perigee_engine *engine, int64_t begin) {
 }
 
 void strangers_turn(struct perigee_engine *engine) {
-  struct strangers *all = &engine->strangers;
+  struct strangers *all = engine->strangers;
   if (all->waiting == 0)
     return;
   int64_t begin = engine_clock(engine);

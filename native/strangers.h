@@ -44,7 +44,9 @@ struct strangers {
   int64_t paid; /* the time that turns have used up, by their share */
 };
 
-void strangers_open(struct strangers *strangers);
+/* PERIGEE_NO_MEMORY: there is none. Closed when no session is left. */
+int strangers_open(struct perigee_engine *engine);
+void strangers_close(struct perigee_engine *engine);
 /* Who was accepted is a stranger, from that address over TCP. False: there is no
  * memory. It may be given up at once. */
 bool strangers_join(struct perigee_session *, const union socket_address *from);

@@ -35,7 +35,6 @@
 #include <stdint.h>
 
 #include "handshake.h"
-#include "region.h"
 #include "seal.h"
 #include "transport/transport.h"
 
@@ -63,6 +62,7 @@ enum { WIRE_ROOM = SEAL_CHUNK(FRAME_HEAD + FRAME_BODY) };
 enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
 /* Bytes: of the name for peers on this host; of magic and versions. */
 enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16, COOKIE = 16 };
+enum { REGION_NAME = 255 };
 enum { TERMS_NAME = 72 }; /* PERIGEE_NAME_MAX and a zero, and more */
 enum { PROTOCOL_MIN = 4, PROTOCOL_MAX = 4 };
 #define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */

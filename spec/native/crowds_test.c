@@ -8,6 +8,7 @@
 #include "door.h"
 #include "flood.h"
 #include "hand.h"
+#include "strangers.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -128,14 +129,14 @@ static void what_idle_time_was_spent_on_is_no_debt(void **state) {
   struct pair p;
   struct frame f = tcp_hello();
   open_to(&p, FEW);
-  p.engine[1]->strangers.paid = clock_now() + 10000 * MS;
+  p.engine[1]->strangers->paid = clock_now() + 10000 * MS;
   int fd = knock_from(&p, own);
   say_frame(fd, &f, NULL, 0);
   for (int64_t end = clock_now() + AT_ONCE; !has_heard(fd);) {
     poll_side(&p, 1);
     assert_true(clock_now() < end);
   }
-  assert_true(p.engine[1]->strangers.paid < clock_now() + 5000 * MS);
+  assert_true(p.engine[1]->strangers->paid < clock_now() + 5000 * MS);
   close(fd);
   perigee_tell_refused(p.engine[1], -1);
   quiet(&p, 200);

@@ -5,6 +5,7 @@
  * neighbour.h). The hosts are two networks of the test's own with a cable
  * between them, where the system lets it have such.
  */
+#include "accounts.h"
 #include "core.h"
 #include "neighbour.h"
 #include "support.h"
@@ -123,7 +124,7 @@ static struct perigee_session *met(struct perigee_engine *engine, int fd,
   if (name)
     memcpy(s->terms.local, name, sizeof s->terms.local);
   neighbour_met(s, &s->terms);
-  return shares_join(s, reason, sizeof reason) < 0 ? NULL : s;
+  return accounts_join(s, reason, sizeof reason) < 0 ? NULL : s;
 }
 
 static bool one_peer(const struct perigee_session *a,

@@ -4,6 +4,7 @@
  * all that they may, who comes next finds some; and two sides that each keep
  * much of the other still serve each other.
  */
+#include "accounts.h"
 #include "core.h"
 #include "support.h"
 
@@ -16,7 +17,7 @@ static struct perigee_session *newcomer(struct perigee_engine *engine) {
   char reason[REASON];
   struct perigee_session *s = session_new(engine, -1);
   s->alone = true; /* each is a peer of its own */
-  assert_int_equal(shares_join(s, reason, sizeof reason), PERIGEE_OK);
+  assert_int_equal(accounts_join(s, reason, sizeof reason), PERIGEE_OK);
   return s;
 }
 
