@@ -5,7 +5,7 @@
 #ifndef ACCOUNTS_H
 #define ACCOUNTS_H
 
-#include "core.h"
+#include "engine.h"
 
 /* The session's peer is known: it has a share of its own, and of its peer's,
  * from here until accounts_leave. PERIGEE_NO_MEMORY and why: the peer has too

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #include "address.h"
-#include "core.h"
+#include "hot.h"
+#include "sessions.h"
 
 /* A socket on its way to be a stream. */
 struct attaching {

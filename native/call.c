@@ -23,8 +23,10 @@
 #include <string.h>
 
 #include "call.h"
+#include "lanes.h"
 #include "loan.h"
 #include "lock.h"
+#include "pool.h"
 #include "typed.h"
 
 const struct machine call_machine = {

@@ -5,7 +5,7 @@
 #ifndef CALL_H
 #define CALL_H
 
-#include "core.h"
+#include "calls.h"
 
 enum call_state { FREE, QUEUED, SENT, FETCHING, ENDED, ORPHANED };
 enum call_event {

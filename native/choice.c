@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "accounts.h"
-#include "core.h"
+#include "ebb.h"
+#include "fabrics.h"
+#include "hot.h"
 #include "neighbour.h"
 
 /* ---- Choosing ----------------------------------------------------------- */

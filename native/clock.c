@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "clock.h"
 
-#include "core.h"
+#include "engine.h"
 
 bool engine_alive(const struct perigee_engine *engine) {
   return *(volatile const uint8_t *)engine->alive != 0;

@@ -11,7 +11,7 @@
 #include <sodium.h>
 #include <string.h>
 
-#include "core.h"
+#include "sessions.h"
 #include "strangers.h"
 
 enum { COOKIE_KEY = 32 };

@@ -16,9 +16,11 @@
 #include <unistd.h>
 
 #include "address.h"
-#include "core.h"
+#include "calls.h"
+#include "fabrics.h"
 #include "lock.h"
 #include "resolve.h"
+#include "sessions.h"
 
 static const int64_t PATIENCE = 1000000000, PAUSE = 1000000; /* ns */
 

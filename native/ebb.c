@@ -18,7 +18,8 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
-#include "core.h"
+#include "ebb.h"
+#include "pool.h"
 
 /* Of a step: blocks, operations, lanes. Ended sessions that are worth a look at
  * all that malloc has, and so many between two looks that it had better wait. */

@@ -27,8 +27,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core.h"
+#include "calls.h"
+#include "hot.h"
 #include "lock.h"
+#include "sessions.h"
 
 static const int64_t KNOCKS = 20 * 1000000, NUDGES = 500 * 1000000; /* ns */
 

@@ -14,8 +14,10 @@
 #include <unistd.h>
 
 #include "devices.h"
+#include "fabrics.h"
 #include "loan.h"
 #include "neighbour.h"
+#include "pool.h"
 #include "progress.h"
 #include "strangers.h"
 

@@ -4,8 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "core.h"
 #include "detail.h"
+#include "engine.h"
 
 int fail(struct perigee_engine *engine, int status, const char *format, ...) {
   va_list list;

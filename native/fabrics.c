@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 
-#include "core.h"
+#include "fabrics.h"
 
 static void ready(struct watcher *watcher, uint32_t events) {
   struct perigee_engine *engine =

@@ -27,7 +27,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "hot.h"
+#include "sessions.h"
 
 /* ns. WAITS: a peer that lives reads its socket whenever it polls. */
 static const int64_t RESTS = 1000000, WAITS = INT64_C(5000000000);

@@ -33,7 +33,6 @@
 #include <unistd.h>
 
 #include "adopted.h"
-#include "core.h"
 #include "neighbour.h"
 #include "strangers.h"
 

@@ -3,7 +3,7 @@
  * hot.c - the list of the sessions that polls look at: turns.c tells which are
  * in it, and who takes them out.
  */
-#include "core.h"
+#include "hot.h"
 
 void hot_enter(struct perigee_session *s) {
   s->used = s->engine->now;

@@ -4,7 +4,9 @@
  */
 #include <string.h>
 
-#include "core.h"
+#include "hot.h"
+#include "operations.h"
+#include "pool.h"
 #include "typed.h"
 
 /* What is too much, in the words of whoever may be told of it. */

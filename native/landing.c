@@ -3,6 +3,7 @@
  * landing.c - bringing a slice to the place that its receiver named.
  */
 #include "lock.h"
+#include "pool.h"
 #include "served.h"
 
 /* ---- Landing ------------------------------------------------------------ */

@@ -3,7 +3,7 @@
  * lanes.c - what operations ask of the session that they belong to: may they
  * begin, why is there no memory, and that its peer wakes up.
  */
-#include "core.h"
+#include "lanes.h"
 
 int lane_state(const struct perigee_session *s, const char **reason) {
   const struct perigee_transport *t = s->transport;

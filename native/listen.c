@@ -18,8 +18,8 @@
 
 #include "address.h"
 #include "adopted.h"
-#include "core.h"
 #include "lock.h"
+#include "sessions.h"
 #include "strangers.h"
 
 /* BACKLOG: what the system allows. ACCEPTS: of one listener, before others have

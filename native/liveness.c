@@ -15,7 +15,8 @@
  */
 #include <stdio.h>
 
-#include "core.h"
+#include "hot.h"
+#include "sessions.h"
 
 /* Words are at most two looks apart: who said nothing between two looks says
  * one, and looks again after the time of two, as long as nothing else is said;

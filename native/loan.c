@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "guarded.h"
+#include "lanes.h"
 
 enum { STRAY = 1 << 20, MARK = 16 };
 

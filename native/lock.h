@@ -11,8 +11,9 @@
 #define LOCK_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
-#include "core.h"
+#include "engine.h"
 
 enum entry {
   ENTRY_LOOK, /* changes nothing that the thread has to know of, */

@@ -10,8 +10,11 @@
 #include <unistd.h>
 
 #include "adopted.h"
-#include "core.h"
+#include "calls.h"
+#include "lanes.h"
 #include "lock.h"
+#include "pool.h"
+#include "sessions.h"
 
 /* ---- Asking ------------------------------------------------------------- */
 

@@ -4,7 +4,8 @@
  */
 #include <string.h>
 
-#include "core.h"
+#include "calls.h"
+#include "sessions.h"
 
 static const struct machine *const machines[] = {
     &session_machine, &call_machine, &served_machine, &transfer_machine};

@@ -6,6 +6,8 @@
  */
 #include <stdlib.h>
 
+#include "hot.h"
+#include "lanes.h"
 #include "lock.h"
 #include "served.h"
 

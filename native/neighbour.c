@@ -13,6 +13,7 @@
 
 #include "accounts.h"
 #include "adopted.h"
+#include "strangers.h"
 
 /* KNOCKS: that wait, and are heard before others have their turn. */
 enum { TICKETS = 64, NAME_TEXT = 48, KNOCKS = 64 };

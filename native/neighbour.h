@@ -28,7 +28,7 @@
 #ifndef NEIGHBOUR_H
 #define NEIGHBOUR_H
 
-#include "core.h"
+#include "sessions.h"
 
 /* Fills in what HELLO and TERMS say of this. */
 void neighbour_hello(const struct perigee_session *, struct hello *);

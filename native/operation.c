@@ -5,7 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
+#include "ebb.h"
+#include "hot.h"
+#include "lanes.h"
 #include "lock.h"
+#include "pool.h"
 
 /* Peers find a sixteenth of the table free, however busy this side is. */
 static bool own_room(const struct perigee_engine *engine) {

@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "failure.h"
+#include "pool.h"
 
 /* Puts one part of a reply where it belongs: 1, 0 (under way) or a status. */
 static int bring(struct operation *op, const struct record *r, int place,

@@ -7,8 +7,10 @@
  */
 #include <string.h>
 
-#include "core.h"
 #include "failure.h"
+#include "hot.h"
+#include "lanes.h"
+#include "operations.h"
 
 /* A raw message may be a slice: then that is the head. */
 static int head_payload(struct operation *op, const struct perigee_message *m,

@@ -26,7 +26,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "hot.h"
+#include "sessions.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77

@@ -7,7 +7,12 @@
 #include <limits.h>
 #include <string.h>
 
-#include "core.h"
+#include "calls.h"
+#include "fabrics.h"
+#include "lanes.h"
+#include "polling.h"
+#include "pool.h"
+#include "sessions.h"
 #include "strangers.h"
 
 enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };

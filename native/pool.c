@@ -8,7 +8,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "ebb.h"
+#include "fabrics.h"
 #include "lock.h"
+#include "pool.h"
 
 enum { POOL_KEEP = 64 << 20 };
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lanes.h"
 #include "lock.h"
 #include "transfer.h"
 

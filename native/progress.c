@@ -56,6 +56,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "polling.h"
 #include "served.h"
 
 static const int64_t GRACE = 1000000; /* ns */

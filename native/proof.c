@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "core.h"
+#include "sessions.h"
 
 static struct handshake *handshake_of(const struct perigee_session *s) {
   return &s->keys->handshake;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "lock.h"
+#include "sessions.h"
 
 static void due(struct perigee_engine *engine) {
   engine->refusals.due = true;

@@ -2,6 +2,8 @@
 #include "region.h"
 
 #include "backing.h"
+#include "fabrics.h"
+#include "lock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,8 +12,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core.h"
-#include "lock.h"
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 

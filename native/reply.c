@@ -9,8 +9,10 @@
 #include <string.h>
 
 #include "failure.h"
+#include "lanes.h"
 #include "loan.h"
 #include "lock.h"
+#include "pool.h"
 #include "served.h"
 #include "typed.h"
 

@@ -8,7 +8,7 @@
 #define RESOLVE_H
 
 #include "address.h"
-#include "core.h"
+#include "engine.h"
 
 enum { ADDRESSES_MAX = 16 };
 

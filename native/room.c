@@ -98,7 +98,7 @@ int room_lend(struct perigee_session *s, uint64_t length, uint8_t **pointer,
 bool room_stages(const struct operation *op, uint64_t bytes) {
   const struct perigee_options *o = &op->engine->options;
   uint64_t lent = op->session->share->used[SHARE_LENT];
-  return lent == op->exposed || lent + bytes <= room_half(o);
+  return lent == op->exposed || lent + bytes <= shares_half(o);
 }
 
 /* To a peer that has nothing of the kind, all that there is. */
@@ -110,7 +110,7 @@ static bool may_lend(const struct share *s, uint64_t bytes) {
 }
 
 int room_lends(struct perigee_session *s, uint64_t length) {
-  uint64_t half = room_half(&s->engine->options);
+  uint64_t half = shares_half(&s->engine->options);
   if (length > half || blocks_whole(length) > half)
     return fail(s->engine, PERIGEE_TOO_LARGE,
                 "a request of %llu bytes cannot be lent: its block would take "

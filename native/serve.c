@@ -39,6 +39,7 @@
 #include <string.h>
 
 #include "lock.h"
+#include "pool.h"
 #include "served.h"
 
 const struct machine served_machine = {

@@ -6,7 +6,7 @@
 #ifndef SERVED_H
 #define SERVED_H
 
-#include "core.h"
+#include "calls.h"
 
 enum served_state {
   FREE,

@@ -21,6 +21,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "calls.h"
+#include "hot.h"
+#include "lanes.h"
 #include "lock.h"
 #include "neighbour.h"
 #include "strangers.h"

@@ -10,6 +10,10 @@
 
 #include "accounts.h"
 #include "adopted.h"
+#include "calls.h"
+#include "ebb.h"
+#include "fabrics.h"
+#include "hot.h"
 #include "loan.h"
 #include "lock.h"
 #include "neighbour.h"

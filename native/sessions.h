@@ -1,10 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sessions.h - what the files of sessions and of their sockets share; the
- * second half of core.h, which includes it.
+ * sessions.h - what the files of sessions and of their sockets share.
  */
 #ifndef SESSIONS_H
 #define SESSIONS_H
+
+#include "engine.h"
+#include "handshake.h"
+#include "info.h"
+#include "machine.h"
+#include "secret.h"
+
+/* What nobody else may know of a session: in the engine's vault. */
+struct keys {
+  struct handshake handshake;     /* until the session has its key: */
+  uint8_t session[HANDSHAKE_KEY]; /* of the lane's streams (handshake.h) */
+  struct secret ticket; /* whose key is the secret where a ticket was shown */
+};
+_Static_assert(sizeof(struct keys) <= VAULT_SMALL, "a cell has room for them");
+_Static_assert(sizeof(struct seal) <= VAULT_LARGE, "and for a seal");
+
+struct perigee_listener {
+  struct node node;
+  struct watcher watcher;
+  struct perigee_engine *engine;
+  int fd;
+  bool tcp, open_to_all; /* reachable from other hosts, without a secret */
+  bool file;             /* to be removed */
+  bool tickets;          /* for sessions that move (neighbour.h), no others */
+  char address[ADDRESS_TEXT];
+};
+
+struct perigee_endpoint {
+  struct node node; /* in engine->endpoints */
+  struct perigee_engine *engine;
+  struct perigee_session *session; /* NULL: it was connected */
+  uint64_t nonce;
+  char info[INFO_TEXT];
+};
 
 /* Of session_machine: session.c tells what they do. */
 enum session_event { SESSION_BEGIN, SESSION_OPEN, SESSION_BACK, SESSION_END };
@@ -30,16 +63,6 @@ struct perigee_session *session_new(struct perigee_engine *, int fd);
 /* NULL: there is none of that number any more. */
 struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
 
-/* ---- lanes.c: for operations -------------------------------------------- */
-/* Has it broken? A status and why, or PERIGEE_OK. */
-int lane_state(const struct perigee_session *session, const char **reason);
-/* Why there was no memory over its transport of late, or "". */
-const char *lane_trouble(const struct perigee_session *session);
-/* May an operation begin? Else its status, and a sentence is kept. */
-bool session_open_for(struct perigee_session *session, int *status);
-/* Wakes the peer, if it sleeps and wants to be woken. */
-void session_wake(struct perigee_session *session);
-
 /* ---- session_end.c ----------------------------------------------------- */
 void session_end(struct perigee_session *session, int status,
                  const char *reason);
@@ -51,26 +74,6 @@ void counters_add(struct perigee_counters *to,
 void session_forsake(struct perigee_session *session);
 /* Its hello is given up, to be said anew elsewhere. */
 void session_back(struct perigee_session *session);
-
-/* ---- turns.c ----------------------------------------------------------- */
-void turns_poll(struct perigee_engine *engine);
-/* The lanes of all that are not parked, which are armed already. */
-void turns_arm(struct perigee_engine *engine);
-void turns_disarm(struct perigee_engine *engine);
-
-/* ---- hot.c: the sessions that polls look at ------------------------------ */
-void hot_enter(struct perigee_session *session);
-void hot_leave(struct perigee_session *session);
-/* Its lane is armed, and there is nothing to poll for. */
-void hot_park(struct perigee_session *session);
-/* It may have something to poll for: it is hot, if it was parked. */
-void hot_stir(struct perigee_session *session);
-/* It is in use. */
-static inline void hot_use(struct perigee_session *session) {
-  session->used = session->engine->now;
-  if (session->parked)
-    hot_stir(session);
-}
 
 /* ---- choice.c ---------------------------------------------------------- */
 /* The transports that this side can use for the session. */
@@ -271,5 +274,12 @@ void session_await_room(struct perigee_session *session);
 /* Tells or ends the session; false if it was ended. */
 bool session_send(struct perigee_session *, const struct frame *,
                   const int *fds, uint32_t fd_count);
+
+/* ---- refused.c ------------------------------------------------------------ */
+/* A stranger was refused: whoever that is ("": unknown), at a listener. */
+void refusals_add(struct perigee_engine *, const char *peer,
+                  const char *address, int status, const char *reason);
+/* Is there an event of them? */
+bool refusals_give(struct perigee_engine *, struct perigee_event *);
 
 #endif

@@ -64,7 +64,7 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                      .factor = 4,
                      .part = 5};
   all->quota[SHARE_LENT] = all->quota[SHARE_EXPOSED];
-  all->quota[SHARE_LENT].limit = room_half(o);
+  all->quota[SHARE_LENT].limit = shares_half(o);
   all->quota[SHARE_MAPPED] = (struct quota){.limit = o->mapped,
                                             .reserve = o->mapped / 16,
                                             .least = o->mapped / 1024,

@@ -33,6 +33,7 @@
 #include <stdint.h>
 
 #include "list.h"
+#include "perigee.h"
 
 enum share_kind {
   SHARE_OPERATIONS,  /* of the engine's table: what peers ask of us, */
@@ -149,7 +150,10 @@ static inline void share_back(struct share *s, enum share_kind kind,
     share_give(s, kind, n);
 }
 
-struct perigee_options;
+/* Of a lane's blocks: bytes. */
+static inline uint64_t shares_half(const struct perigee_options *o) {
+  return o->pool / 2;
+}
 
 /* Fills in the quotas by an engine's options. */
 int shares_open(struct shares *all, const struct perigee_options *options);

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include "adopted.h"
-#include "core.h"
+#include "hot.h"
+#include "lanes.h"
 #include "neighbour.h"
 #include "strangers.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "sessions.h"
 
 /* Of the time while sessions have work, a part in SHARE; as many ns of turns may
  * follow each other without a pause; and how long after its work a session is
@@ -119,7 +119,7 @@ bool strangers_join(struct perigee_session *s,
     return false;
   s->origin->here++;
   engine->hellos++;
-  list_append(engine->strangers->all, &s->stranger);
+  list_append(&engine->strangers->all, &s->stranger);
   if (engine->hellos > engine->options.hellos)
     strangers_give_up(engine);
   return true;

@@ -5,7 +5,8 @@
  */
 #include <sys/socket.h>
 
-#include "core.h"
+#include "fabrics.h"
+#include "sessions.h"
 
 static const int64_t DRAIN = 50 * 1000000; /* ns */
 enum { DRAIN_TURNS = 1 << 20 }; /* where the clock is a simulation's */

@@ -20,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
+#include "lanes.h"
 #include "lock.h"
 #include "transfer.h"
 

@@ -5,7 +5,7 @@
 #ifndef TRANSFER_H
 #define TRANSFER_H
 
-#include "core.h"
+#include "operations.h"
 
 /* Up to this a transfer is copied while it is submitted. */
 enum { AT_ONCE = 64 << 10 };

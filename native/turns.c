@@ -33,7 +33,10 @@
  * parked again by the next poll that finds nothing. And the last that was in
  * use stays hot, so that one session alone waits for no look at the sockets.
  */
+#include "hot.h"
 #include "lock.h"
+#include "polling.h"
+#include "sessions.h"
 
 /* ns. The first record after so long may wait for a look at the sockets. */
 static const int64_t PARK_AFTER = 20 * 1000000;

@@ -22,6 +22,9 @@
 #include <poll.h>
 #include <sched.h>
 
+#include "ebb.h"
+#include "fabrics.h"
+#include "polling.h"
 #include "progress.h"
 #include "signals.h"
 

@@ -4,7 +4,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "engine.h"
 
 /* Descriptors that one look takes note of; when there are as many, the next poll
  * looks again. What each brings on (a session that begins or ends: up to 0.1 ms)

@@ -9,8 +9,9 @@
  * decoders: native/hello.c native/proof.c native/handshake.c native/attach.c
  */
 #include "fuzz.h"
-
+#include "sessions.h"
 #include "transport/tcp.h"
+
 
 enum { LEAN = 256 << 10 }; /* bytes that a stranger may cost meanwhile */
 

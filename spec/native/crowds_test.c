@@ -4,10 +4,10 @@
  * for whom, whose turn it is, and what is kept for peers. flood_test.c has them
  * by thousands.
  */
-#include "core.h"
 #include "door.h"
 #include "flood.h"
 #include "hand.h"
+#include "sessions.h"
 #include "strangers.h"
 
 #include <arpa/inet.h>

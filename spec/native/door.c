@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "sessions.h"
+
 static const struct variant inproc = {"inproc, host", "inproc", "host", 0,
                                       NULL};
 

@@ -7,7 +7,9 @@
  * test's own, so nobody waits for what never comes.
  */
 #include "hand.h"
+#include "sessions.h"
 #include "support.h"
+#include "transport/tcp.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +18,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "transport/tcp.h"
 
 enum { DIALER, LISTENER };
 enum { HELLO_UNIT, PROOF_UNIT, TERMS_UNIT, OFFER_UNIT, READY_UNIT, UNITS };

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "sessions.h"
 #include "transport/tcp.h"
 
 static void require(bool holds) {

@@ -8,7 +8,7 @@
 #ifndef HAND_H
 #define HAND_H
 
-#include "core.h"
+#include "engine.h"
 #include "seal.h"
 
 struct hand {

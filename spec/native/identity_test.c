@@ -6,7 +6,6 @@
  * between them, where the system lets it have such.
  */
 #include "accounts.h"
-#include "core.h"
 #include "neighbour.h"
 #include "support.h"
 

@@ -4,8 +4,8 @@
  * protocol or version, without a proof or with a wrong one. Each hears a
  * refusal at most and nothing else, and the listener's program is told.
  */
-#include "core.h"
 #include "door.h"
+#include "sessions.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "lanes.h"
 #include "transport/shm.h"
 
 static const int64_t MS = 1000000;

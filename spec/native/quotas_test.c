@@ -5,7 +5,7 @@
  * much of the other still serve each other.
  */
 #include "accounts.h"
-#include "core.h"
+#include "sessions.h"
 #include "support.h"
 
 #include <stdio.h>

@@ -8,8 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "calls.h"
+#include "ebb.h"
 #include "resolve.h"
+#include "sessions.h"
 #include "transport/shm.h"
 
 uint64_t lent_bytes(const struct perigee_session *session) {

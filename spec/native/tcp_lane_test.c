@@ -5,14 +5,16 @@
  * status that tells, and touches no other memory.
  */
 #include "hand.h"
+#include "polling.h"
+#include "sessions.h"
 #include "support.h"
+#include "transport/tcp.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "transport/tcp.h"
 
 enum { SIZE = 8192, BEFORE = 0x5a };
 

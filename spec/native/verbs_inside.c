@@ -4,7 +4,7 @@
  */
 #include "verbs_inside.h"
 
-#include "core.h"
+#include "engine.h"
 #include "transport/verbs.h"
 
 const char *no_device(void) {
