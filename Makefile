@@ -29,8 +29,8 @@ endif
 
 # ---- The core --------------------------------------------------------------
 
-CORE := $(wildcard native/*.c native/*/*.c)
-HEADERS := $(wildcard native/*.h native/*/*.h)
+CORE := $(wildcard native/*/*.c native/*/*/*.c)
+HEADERS := $(wildcard native/*.h native/*/*.h native/*/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
 CDEF := lua/perigee/cdef.lua
 COMMAND := lua/perigee/cli/perigee

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The floor of encrypted transfers: how fast one thread seals SIZE bytes, cut
- * into chunks of 16 KiB (--chunk) as native/seal.h does, from and to memory
+ * into chunks of 16 KiB (--chunk) as native/security/seal.h does, from and to memory
  * touched beforehand: with libsodium (AES-256-GCM where the processor has it,
  * else ChaCha20-Poly1305), then with OpenSSL (AES-256-GCM). --how sodium or
  * openssl: only with that one. The benches take the faster one for the floor.

@@ -126,7 +126,7 @@ struct perigee_options {
                                the latter own requests take half at most */
   uint32_t serving;         /* calls of one session in service at once: 1024 */
   /* Of what peers make the engine hold each has a share that depends on what
-   * the others leave: native/shares.h. Operations, sessions and pool have their
+   * the others leave: native/base/shares.h. Operations, sessions and pool have their
    * limits above. */
   uint64_t mapped;          /* bytes of address space for memory of peers on this
                                host: 64 TiB */
@@ -137,7 +137,7 @@ struct perigee_options {
                                requests wait: 32 MiB */
   int64_t spin;             /* ns. The longest time that a wait polls before it
                                sleeps; how long is learned from how waits ended
-                               (native/spin.h). 0: it sleeps at once. -1, which
+                               (native/base/spin.h). 0: it sleeps at once. -1, which
                                is the default: 50 us, or 200 us once the engine
                                uses an RDMA device, from which to sleep and to
                                be woken takes longer */
@@ -145,7 +145,7 @@ struct perigee_options {
   int32_t pull;             /* 0: never read a peer's memory by process_vm_readv,
                                even where a probe at hello says it may: 1 */
   const char *rdma;         /* "nics=mlx5_0:1,mlx5_1 qps=2 gid=3 ...", as
-                               native/devices.h says; outlives the engine. NULL:
+                               native/devices/devices.h says; outlives the engine. NULL:
                                the environment's PERIGEE_RDMA, else defaults */
   /* Sessions over TCP. The texts outlive the engine. */
   const char *secret;       /* what both sides prove to have: "file:PATH" (owned
@@ -172,7 +172,7 @@ struct perigee_options {
   uint32_t streams;         /* connections for payloads of a session that is
                                dialed here: 1, at most 16 */
   const char *faults;       /* to try a program in bad weather: "drop=0.01
-                               delay=5ms ...", as native/transport/fault.h
+                               delay=5ms ...", as native/transport/fault/fault.h
                                says. NULL: the environment's PERIGEE_FAULTS;
                                "": none */
   /* Given to the engine so that a simulation can own them; NULL: the real
@@ -647,7 +647,7 @@ PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine
 /* A loan is memory to be filled: beyond the eager limit a block that the peer
  * sees in place. One at a time for each session and direction. Who writes
  * beyond its end gets PERIGEE_RANGE when it ends, or a fault, and harms nobody
- * else: native/loan.h tells what lies there. */
+ * else: native/call/loan.h tells what lies there. */
 struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */

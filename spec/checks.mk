@@ -183,19 +183,23 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 # ---- Lint ------------------------------------------------------------------
 
 # perigee.h is a manual: the columns of its comments are set by hand.
-C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] spec/native/*.[ch] \
-             spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch])
+C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] native/*/*/*.[ch] \
+             spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch])
 FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
 TIDIED := $(filter-out $(NEEDS_UCX),$(filter %.c,$(C_FILES)))
 TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -isystem $(UCX)/include \
               -DPERIGEE_DEBUG
 
-.PHONY: lint-lua lint-format lint-tidy lint-cppcheck lint-shell
-lint: ## luacheck, clang-format, clang-tidy, cppcheck, shellcheck
+.PHONY: house lint-lua lint-format lint-tidy lint-cppcheck lint-shell
+lint: ## house, luacheck, clang-format, clang-tidy, cppcheck, shellcheck
 	.ci/deps build lint
 	$(MAKE) $(CDEF)
-	$(MAKE) --keep-going lint-lua lint-format lint-tidy lint-cppcheck \
+	$(MAKE) --keep-going house lint-lua lint-format lint-tidy lint-cppcheck \
 	  lint-shell
+
+# Of the debug flavour: with LTO the objects have other symbols.
+house: build/debug/libperigee.a ## which folder of native/ uses which
+	spec/support/house build/debug/obj
 
 lint-lua:
 	luacheck --quiet .

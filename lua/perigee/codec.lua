@@ -4,7 +4,7 @@
 -- place, and its place (from 1) follows as one more value after the last.
 --
 -- The core has copied and scanned what arrives (PERIGEE_TYPED) before it gets
--- here: its memory and its time are bounded by its bytes (native/typed.h).
+-- here: its memory and its time are bounded by its bytes (native/base/typed.h).
 -- Decoding may still raise on a table that gives one key twice. What is large
 -- is decoded elsewhere (portions.lua).
 local collector = require "perigee.collector"
@@ -132,7 +132,7 @@ local nothing = ffi.new("double[1]", -0.0)
 
 -- Not by compiled code: on a table that gives one key twice the decoder raises,
 -- and what compiled code calls must not: its stack is in ruins then.
-local TABLE, TABLE_END = 8, 14          -- tags (native/typed.c)
+local TABLE, TABLE_END = 8, 14          -- tags (native/base/typed.c)
 
 local function decode_table() return (inbox:decode()) end
 jit.off(decode_table)

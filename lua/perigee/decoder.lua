@@ -3,7 +3,7 @@
 -- later, for what is too large to be decoded at one go (portions.lua). It gives
 -- what LuaJIT's own gives, and raises, as that does, on a key given twice.
 --
--- native/typed.c has the format. Its scan has let the bytes pass: they are
+-- native/base/typed.c has the format. Its scan has let the bytes pass: they are
 -- whole, no deeper than 64 tables, and bounded in what their values take. Were
 -- they not, decoding would raise a few bytes beyond their end at the latest.
 local new_table = require "table.new"

@@ -2,7 +2,7 @@
 --- What many sessions leave behind in Lua's heap when they have ended. The
 -- collector waits until the heap has doubled, which after a flood is never; so
 -- it is made to look at all of it, in steps that nobody notices, as soon as few
--- more of them end. (The core does the same for its own: native/ebb.c.)
+-- more of them end. (The core does the same for its own: native/core/ebb.c.)
 --
 --   quiet     MANY have ended since the last time        waits
 --   waits     fewer than RUSH more in EVERY              collects

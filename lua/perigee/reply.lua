@@ -2,7 +2,7 @@
 --- Replies: what a handler returned, or how it failed, on its way to the
 -- caller. What the core only refers to is kept in engine.replying until SENT:
 -- { value, buffer, context }. A failure is a text, a zero and typed values:
--- traceback, code, and whether a handler ran (native/failure.h).
+-- traceback, code, and whether a handler ran (native/call/failure.h).
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"

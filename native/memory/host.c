@@ -4,7 +4,7 @@
  * are made from memfds by region.c instead. */
 #include <sys/mman.h>
 
-#include "memory/memory.h"
+#include "memory.h"
 
 static int host_allocate(uint64_t length, uint8_t **pointer, void **context) {
   void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "memory/memory.h"
+#include "memory.h"
 
 void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
   *p = (struct payload){.memory = &memory_host,

@@ -12,10 +12,10 @@
 #ifndef PERIGEE_TRANSPORT_H
 #define PERIGEE_TRANSPORT_H
 
-#include "list.h"
+#include "base/list.h"
+#include "base/record.h"
+#include "base/shares.h"
 #include "memory/memory.h"
-#include "record.h"
-#include "shares.h"
 
 enum ring { RING_REQUEST = 0, RING_REPLY = 1, RINGS = 2 };
 enum { OFFER_MAX = 1024, OFFER_FDS = 4, LANE_FRAME_MAX = 256 };

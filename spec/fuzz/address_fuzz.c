@@ -3,12 +3,12 @@
  * address_fuzz.c - any text as an address. One that is refused is refused with
  * a sentence; one that is a number reads the same once it was written again.
  *
- * decoder: native/address.c
+ * decoder: native/net/address.c
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "address.h"
+#include "net/address.h"
 #include "perigee.h"
 
 static void require(bool holds) {

@@ -7,14 +7,14 @@
  * named, each operation ends once, the session ends or goes on, and when it is
  * over nothing is left of it.
  *
- * decoders: native/transport/tcp_receive.c native/transport/tcp_fetch.c native/transport/tcp_records.c native/transport/tcp_feed.c native/transport/tcp_sealed.c
+ * decoders: native/transport/tcp/tcp_receive.c native/transport/tcp/tcp_fetch.c native/transport/tcp/tcp_records.c native/transport/tcp/tcp_feed.c native/transport/tcp/tcp_sealed.c
  */
 #include "lane_scene.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "transport/tcp.h"
+#include "transport/tcp/tcp.h"
 
 enum {
   STREAMS = 3,

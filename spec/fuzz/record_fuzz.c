@@ -4,14 +4,14 @@
  * inside of the bytes, keep the limits of record.h, and encode to a record
  * that decodes to the same.
  *
- * decoder: native/record.c
+ * decoder: native/base/record.c
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/record.h"
 #include "perigee.h"
-#include "record.h"
 
 static void require(bool holds) {
   if (!holds)

@@ -4,14 +4,14 @@
  * that says anything about how much it has consumed. Records must lie inside
  * of the ring and end, and room must never be found twice.
  *
- * decoder: native/ring.c
+ * decoder: native/base/ring.c
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/ring.h"
 #include "perigee.h"
-#include "ring.h"
 
 enum { RING = 4096, LARGEST = RING / RING_SHARE / RING_UNIT };
 

@@ -4,15 +4,15 @@
  * sealed, opens; whatever else comes is refused, and nothing is written beyond
  * what a chunk may hold.
  *
- * decoder: native/seal.c
+ * decoder: native/security/seal.c
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "perigee.h"
-#include "seal.h"
-#include "secret.h"
+#include "security/seal.h"
+#include "security/secret.h"
 
 static const uint8_t key[SEAL_KEY] = {7};
 static struct seal out, in;

@@ -6,12 +6,11 @@
  * the engine owes; no session opens, no region is looked up, no friend's session
  * gets a stream, and when he has gone nothing is left of him.
  *
- * decoders: native/hello.c native/proof.c native/handshake.c native/attach.c
+ * decoders: native/session/hello.c native/session/proof.c native/security/handshake.c native/session/attach.c
  */
 #include "fuzz.h"
-#include "sessions.h"
-#include "transport/tcp.h"
-
+#include "session/sessions.h"
+#include "transport/tcp/tcp.h"
 
 enum { LEAN = 256 << 10 }; /* bytes that a stranger may cost meanwhile */
 

@@ -4,11 +4,11 @@
  * the scanner says that they cost is held against what they do: the memory
  * by a sum made here, the steps by LuaJIT's insertion of keys, played through.
  *
- * Decoders: native/typed_costs.c native/typed.c
+ * Decoders: native/base/typed_costs.c native/base/typed.c
  */
 #include "fuzz.h"
 
-#include "typed.h"
+#include "base/typed.h"
 
 enum { ROOM = 1 << 18, NODES = 1024, DEEP = 6, STRINGS = 4096, FEW = 32 };
 #define NONE UINT32_MAX

@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "base/typed.h"
 #include "perigee.h"
-#include "typed.h"
 
 static int scan(const uint8_t *data, size_t size) {
   int values = perigee_typed_scan(data, size);

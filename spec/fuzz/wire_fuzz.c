@@ -4,7 +4,7 @@
  * What is decoded must keep what wire.h promises of it, encode to a frame that
  * decodes to the same, and not depend on the pieces in which it came.
  *
- * decoder: native/wire.c native/info.c
+ * decoder: native/net/wire.c native/net/info.c
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "info.h"
+#include "net/info.h"
 #include "perigee.h"
 
 enum { ROOM = FRAME_HEAD + FRAME_BODY };

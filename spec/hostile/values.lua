@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Typed bytes as no codec would make them: LuaJIT's string.buffer data, put
--- together by hand (native/typed.c tells its grammar).
+-- together by hand (native/base/typed.c tells its grammar).
 local ffi = require "ffi"
 local buffer = require "string.buffer"
 

@@ -12,7 +12,7 @@
 #include <arpa/inet.h>
 #include <cmocka.h>
 
-#include "address.h"
+#include "net/address.h"
 #include "perigee.h"
 
 static struct address parsed(const char *text) {

@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "adopted.h"
+#include "host/adopted.h"
 #include "support_inside.h"
 
 enum { LINGERS = 30, FLOOD = 200, MESSAGES = 40, PAGE = 4096 };

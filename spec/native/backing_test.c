@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "region.h"
+#include "memory/backing.h"
 #include "support.h"
 
 enum { FINE, DIFFERS, NOT_TO_BE_HAD };

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "blocks.h"
+#include "base/blocks.h"
 #include "perigee.h"
 
 enum { PAGE = 4096, PAGES = 1024, HELD = 200 };

@@ -7,8 +7,8 @@
 #include "door.h"
 #include "flood.h"
 #include "hand.h"
-#include "sessions.h"
-#include "strangers.h"
+#include "session/sessions.h"
+#include "session/strangers.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "devices.h"
+#include "devices/devices.h"
 
 static char reason[512];
 

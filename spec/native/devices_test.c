@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "devices.h"
+#include "devices/devices.h"
 #include "fake_sysfs.h"
 
 static char reason[512];

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "sessions.h"
+#include "session/sessions.h"
 
 static const struct variant inproc = {"inproc, host", "inproc", "host", 0,
                                       NULL};

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "failure.h"
+#include "call/failure.h"
 
 enum { PLACE = 4096 };
 

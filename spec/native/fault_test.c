@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "support.h"
-#include "transport/fault.h"
+#include "transport/fault/fault.h"
 
 /* ---- Scripts ------------------------------------------------------------- */
 

@@ -7,9 +7,9 @@
  * test's own, so nobody waits for what never comes.
  */
 #include "hand.h"
-#include "sessions.h"
+#include "session/sessions.h"
 #include "support.h"
-#include "transport/tcp.h"
+#include "transport/tcp/tcp.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
 
 enum { DIALER, LISTENER };
 enum { HELLO_UNIT, PROOF_UNIT, TERMS_UNIT, OFFER_UNIT, READY_UNIT, UNITS };

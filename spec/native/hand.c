@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "sessions.h"
-#include "transport/tcp.h"
+#include "session/sessions.h"
+#include "transport/tcp/tcp.h"
 
 static void require(bool holds) {
   if (!holds)

@@ -8,8 +8,8 @@
 #ifndef HAND_H
 #define HAND_H
 
-#include "engine.h"
-#include "seal.h"
+#include "core/engine.h"
+#include "security/seal.h"
 
 struct hand {
   struct seal out;               /* of the lane's stream 0 */

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "handshake.h"
 #include "perigee.h"
+#include "security/handshake.h"
 
 enum { DIALER, ACCEPTOR }; /* side[0] dials */
 

@@ -4,7 +4,7 @@
  * go another way than any Perigee's would.
  */
 #include "hand.h"
-#include "sessions.h"
+#include "session/sessions.h"
 #include "support.h"
 
 #include <string.h>

@@ -5,8 +5,8 @@
  * neighbour.h). The hosts are two networks of the test's own with a cable
  * between them, where the system lets it have such.
  */
-#include "accounts.h"
-#include "neighbour.h"
+#include "core/accounts.h"
+#include "session/neighbour.h"
 #include "support.h"
 
 #include <arpa/inet.h>

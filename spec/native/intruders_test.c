@@ -5,7 +5,7 @@
  * refusal at most and nothing else, and the listener's program is told.
  */
 #include "door.h"
-#include "sessions.h"
+#include "session/sessions.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "lanes.h"
-#include "transport/shm.h"
+#include "core/lanes.h"
+#include "transport/shm/shm.h"
 
 static const int64_t MS = 1000000;
 

@@ -4,7 +4,7 @@
  * together: each of them has little more than its share, and none gives anything
  * back. Whoever comes then is served, and who was there before.
  */
-#include "shares.h"
+#include "base/shares.h"
 #include "support.h"
 
 #include <string.h>

@@ -4,7 +4,7 @@
  * sessions move, what is proven before, and where they stay when they cannot.
  */
 #include "hand.h"
-#include "neighbour.h"
+#include "session/neighbour.h"
 #include "stranger.h"
 #include "support_inside.h"
 

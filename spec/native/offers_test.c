@@ -5,7 +5,7 @@
  * frames out of their turn.
  */
 #include "stranger.h"
-#include "transport/shm.h"
+#include "transport/shm/shm.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

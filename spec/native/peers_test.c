@@ -8,7 +8,7 @@
  * kernel names the child, and speaks for it.
  */
 #include "stranger.h"
-#include "transport/shm.h"
+#include "transport/shm/shm.h"
 
 #include <errno.h>
 #include <fcntl.h>

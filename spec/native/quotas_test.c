@@ -4,8 +4,8 @@
  * all that they may, who comes next finds some; and two sides that each keep
  * much of the other still serve each other.
  */
-#include "accounts.h"
-#include "sessions.h"
+#include "core/accounts.h"
+#include "session/sessions.h"
 #include "support.h"
 
 #include <stdio.h>

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "record.h"
+#include "base/record.h"
 
 static const struct source source = {3, 4096, 64, 1000, 256};
 

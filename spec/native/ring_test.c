@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
+#include "base/ring.h"
 #include "perigee.h"
-#include "ring.h"
 
 enum { RING = 4096, LARGEST = RING / RING_SHARE, RECORDS = 200000 };
 static const uint64_t KEY = 0x1234567890abcdef;

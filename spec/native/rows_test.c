@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "machine.h"
+#include "base/machine.h"
 
 static const char *const machines[] = {"session", "call", "served", "transfer"};
 enum { MACHINES = 4 };

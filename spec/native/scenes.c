@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sessions.h"
+#include "session/sessions.h"
 #include "support_inside.h"
 
 /* ---- Time --------------------------------------------------------------- */

@@ -15,9 +15,9 @@
 #include <sodium.h>
 
 #include "perigee.h"
-#include "seal.h"
-#include "seal_evp.h"
-#include "secret.h"
+#include "security/seal.h"
+#include "security/seal_evp.h"
+#include "security/secret.h"
 
 static const uint8_t key[SEAL_KEY] = {1, 2, 3};
 static struct seal out, in;

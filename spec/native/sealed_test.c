@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "seal.h"
+#include "security/seal.h"
 
 static const struct variant tcp = {"tcp, host", "tcp", "host", 0, NULL};
 static const char words[] = "correct horse battery staple";

@@ -21,9 +21,9 @@
 #include <cmocka.h>
 
 #include "perigee.h"
-#include "secret.h"
-#include "stretch.h"
-#include "vault.h"
+#include "security/secret.h"
+#include "security/stretch.h"
+#include "security/vault.h"
 
 static const char words[] = "correct horse battery staple";
 static char folder[] = "/tmp/perigee-secret-XXXXXX";

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
+#include "host/signals.h"
 #include "perigee.h"
-#include "signals.h"
 
 static volatile sig_atomic_t seen;
 

@@ -7,7 +7,7 @@
  */
 #include <sched.h>
 
-#include "spin.h"
+#include "base/spin.h"
 #include "support.h"
 
 enum { US = 1000, MOST = 50 * US };

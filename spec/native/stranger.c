@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "session/sessions.h"
 #include "stranger.h"
-#include "sessions.h"
 #include "support_inside.h"
 
 #include <string.h>

@@ -5,8 +5,8 @@
 #ifndef STRANGER_H
 #define STRANGER_H
 
+#include "net/wire.h"
 #include "support.h"
-#include "wire.h"
 
 enum { HELLOS = 16 };
 

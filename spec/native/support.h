@@ -12,6 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Before cmocka.h, which has a macro of the name fail. */
+#include "core/errors.h"
+
 #include <cmocka.h>
 
 #include "perigee.h"

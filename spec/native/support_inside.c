@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "calls.h"
-#include "ebb.h"
-#include "resolve.h"
-#include "sessions.h"
-#include "transport/shm.h"
+#include "call/calls.h"
+#include "core/ebb.h"
+#include "session/resolve.h"
+#include "session/sessions.h"
+#include "transport/shm/shm.h"
 
 uint64_t lent_bytes(const struct perigee_session *session) {
   if (session->state != PERIGEE_SESSION_OPEN ||

@@ -4,17 +4,17 @@
  * (hand.c), and lies once it is known. What it says ends its session, in a
  * status that tells, and touches no other memory.
  */
+#include "engine/polling.h"
 #include "hand.h"
-#include "polling.h"
-#include "sessions.h"
+#include "session/sessions.h"
+#include "session/strangers.h"
 #include "support.h"
-#include "transport/tcp.h"
+#include "transport/tcp/tcp.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
 
 enum { SIZE = 8192, BEFORE = 0x5a };
 

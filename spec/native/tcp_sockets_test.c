@@ -4,7 +4,7 @@
  * scans, other protocols, silence, crowds, lies about lengths, words in drops.
  * The transport is the specs' own, so that only the sockets are in question.
  */
-#include "sessions.h"
+#include "session/sessions.h"
 #include "stranger.h"
 #include "support_inside.h"
 

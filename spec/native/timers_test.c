@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "timers.h"
+#include "base/timers.h"
 
 enum { COUNT = 500 };
 static const int64_t SECOND = 1000000000, HOUR = 3600 * SECOND;

@@ -4,8 +4,8 @@
  * side: both are told that, and what to raise, and nothing of a wrong secret.
  * A process that has all its memory locked gets none beyond RLIMIT_MEMLOCK.
  */
+#include "core/engine.h"
 #include "door.h"
-#include "engine.h"
 
 #include <malloc.h>
 #include <string.h>

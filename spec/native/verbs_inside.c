@@ -4,8 +4,8 @@
  */
 #include "verbs_inside.h"
 
-#include "engine.h"
-#include "transport/verbs.h"
+#include "core/engine.h"
+#include "transport/verbs/verbs.h"
 
 const char *no_device(void) {
   static char reason[REASON];

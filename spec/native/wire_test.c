@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "wire.h"
+#include "net/wire.h"
 
 static int ours, theirs;
 static struct wire wire;

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * call.c - own operations that are a record to the peer and one record back:
+ * calls, sends, and one-sided access that the region's owner does for us.
+ *
+ *   state      event     becomes
+ *   free       submit    queued     counted, marked live, timed
+ *   queued     publish   sent       the record is in the peer's ring
+ *   queued     stop      ended      timeout, cancel, session lost
+ *   sent       reply     ended      all of it was in the record
+ *   sent       bulk      fetching   some of it has to be pulled
+ *   sent       stop      ended
+ *   fetching   fetched   ended
+ *   fetching   stop      ended
+ *   ended      given     free       its event was polled, and the next poll came
+ *   ended      lend      orphaned   as given, but the peer may still look at
+ *                                   the loan that the request was
+ *   orphaned   let_go    free       the late reply came, or the session is gone
+ *
+ * An operation that has ended while memory still copies on its own time has
+ * quiet_wait set and gets its event when that is over.
+ */
+#include <string.h>
+
+#include "base/typed.h"
+#include "call.h"
+#include "core/lanes.h"
+#include "core/lock.h"
+#include "core/pool.h"
+#include "loan.h"
+
+const struct machine call_machine = {
+    .name = "call",
+    .taken = MACHINE_STEPS,
+    .states = {"free", "queued", "sent", "fetching", "ended", "orphaned"},
+    .events = {"submit", "publish", "stop", "reply", "bulk", "fetched", "given",
+               "lend", "let_go"},
+    .next = {
+        [FREE] = {[SUBMIT] = TO(QUEUED)},
+        [QUEUED] = {[PUBLISH] = TO(SENT), [STOP] = TO(ENDED)},
+        [SENT] =
+            {[REPLY] = TO(ENDED), [BULK] = TO(FETCHING), [STOP] = TO(ENDED)},
+        [FETCHING] = {[FETCHED] = TO(ENDED), [STOP] = TO(ENDED)},
+        [ENDED] = {[GIVEN] = TO(FREE), [LEND] = TO(ORPHANED)},
+        [ORPHANED] = {[LET_GO] = TO(FREE)},
+    }};
+
+/* ---- Ending ------------------------------------------------------------- */
+
+/* May the request's loan be given back? The peer has answered, or it never saw
+ * it, as payloads are pushed. */
+static bool peer_is_done(const struct operation *op) {
+  return op->replied || (op->lent && lane_table(op->session->lane)->pushes);
+}
+
+/* The peer sees the request's loan no more. */
+void call_let_go(struct operation *op) {
+  struct lane *lane = op->session->lane;
+  if (op->lent)
+    lane_table(lane)->unloan(lane, &op->loan);
+  op->lent = false;
+}
+
+static void unmark(struct operation *op) {
+  struct perigee_session *session = op->session;
+  if (!op->marked || !session || !session->lane)
+    return;
+  op->marked = false;
+  lane_table(session->lane)->mark(session->lane, op->index, 0);
+  const struct perigee_transport *t = lane_table(session->lane);
+  if (session->state != PERIGEE_SESSION_OPEN || op->state == QUEUED)
+    return;
+  /* The peer waits for it to take back what its reply refers to, still serves
+   * what has ended otherwise, or has not looked at all that was sent. */
+  bool sent = t->pushes && op->has_parts;
+  if (t->over && (op->by_reference || op->status != PERIGEE_OK || sent))
+    t->over(session->lane, op->index, op->generation);
+  if (op->by_reference)
+    session_wake(session);
+}
+
+void call_tell(struct operation *op) {
+  operation_unhold(op);
+  if (op->parent) {
+    struct operation *parent = op->parent;
+    int status = op->status;
+    step(op, GIVEN);
+    operation_free(op);
+    transfer_child(parent, status);
+    return;
+  }
+  struct perigee_counters *c = &op->session->counters;
+  c->failures += op->status != PERIGEE_OK;
+  c->replies += op->kind == OP_CALL;
+  operation_event(op, op->class->event);
+}
+
+void call_end(struct operation *op, int status) {
+  operation_unqueue(op);
+  list_remove(&op->fresh);
+  timers_remove(&op->engine->timers, &op->timer);
+  if (status != PERIGEE_OK) {
+    op->status = status;
+    op->slice = op->length = 0;
+    op->pointer = NULL;
+    op->flags = 0;
+  }
+  /* A reply that is seen in place is let go of when its event is over. */
+  if (!op->in_place || status != PERIGEE_OK)
+    unmark(op);
+  if (op->replied && (!op->in_place || op->loan.block >= LOAN_WARM))
+    call_let_go(op);
+  op->quiet_wait = !parts_end(op);
+  if (op->quiet_wait)
+    operation_move(op);
+  else
+    call_tell(op);
+}
+
+void call_stop(struct operation *op, int status) {
+  if (op->state == ENDED || op->quiet_wait)
+    return;
+  if (op->state == ORPHANED) {
+    if (op->session->state == PERIGEE_SESSION_OPEN)
+      return; /* the peer may still look; the program knows of its end */
+    step(op, LET_GO);
+    operation_free(op);
+    return;
+  }
+  if (op->state == QUEUED) { /* the peer has not heard of it */
+    call_let_go(op);
+    unmark(op);
+  }
+  step(op, STOP);
+  call_end(op, status);
+}
+
+static void given(struct operation *op) {
+  unmark(op);
+  if (peer_is_done(op))
+    call_let_go(op);
+  if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
+    step(op, LEND);
+    operation_count(op); /* that the peer keeps from us */
+    return;
+  }
+  step(op, GIVEN);
+  operation_free(op);
+}
+
+#define CALL_CLASS(kind_, name_, event_)                                       \
+  {                                                                            \
+    .name = (name_), .kind = (kind_), .event = (event_), .step = call_step,    \
+    .late = operation_late, .stop = call_stop, .given = given                  \
+  }
+
+static const struct operation_class
+    call_class = CALL_CLASS(OP_CALL, "call", PERIGEE_EVENT_REPLY),
+    read_class = CALL_CLASS(OP_READ, "read", PERIGEE_EVENT_DONE),
+    write_class = CALL_CLASS(OP_WRITE, "write", PERIGEE_EVENT_DONE),
+    send_class = CALL_CLASS(OP_SEND, "send", PERIGEE_EVENT_DONE);
+
+/* ---- Submitting --------------------------------------------------------- */
+
+static uint32_t remaining(const struct operation *op) {
+  if (op->timeout < 0)
+    return RECORD_NO_LIMIT;
+  int64_t left = op->timeout;
+  if (!op->fresh.next)
+    left = op->timer.due - op->engine->now;
+  if (left < 0)
+    left = 0;
+  left /= 1000;
+  return left >= RECORD_NO_LIMIT ? RECORD_NO_LIMIT : (uint32_t)left;
+}
+
+static void lent_head(struct operation *op, struct outgoing *out) {
+  struct record *r = &out->record;
+  r->flags |= RECORD_HEAD_BULK;
+  r->head_source = op->loan;
+  r->head_length = op->loan.block;
+}
+
+/* 1: published, 0: no room in the ring, or no block, or a status. */
+static int publish(struct operation *op) {
+  struct outgoing out;
+  out.record = (struct record){.kind = op->record,
+                               .method = op->message.method,
+                               .operation = op->index,
+                               .generation = op->generation,
+                               .remaining = remaining(op)};
+  struct record *r = &out.record;
+  int status = outgoing_plan(op, &op->message, &out);
+  if (status < 0)
+    return status == PERIGEE_AGAIN ? 0 : status;
+  if (op->lent && !lane_table(op->session->lane)->pushes)
+    lent_head(op, &out);
+  if (op->message.capacity) {
+    r->flags |= RECORD_CAPACITY;
+    r->capacity = op->message.capacity;
+  }
+  if (!outgoing_publish(op->session, RING_REQUEST, &out))
+    return 0;
+  step(op, PUBLISH);
+  /* Staged payloads are fed from now on. */
+  if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE])
+    operation_move(op);
+  return 1;
+}
+
+/* Of what the peer has not heard of, nor the program. */
+static int withdraw(struct operation *op, int status) {
+  unmark(op);
+  call_let_go(op);
+  parts_end(op);
+  step(op, STOP);
+  step(op, GIVEN);
+  operation_free(op);
+  return status;
+}
+
+static void enter(struct operation *op, int64_t timeout) {
+  struct lane *lane = op->session->lane;
+  step(op, SUBMIT);
+  operation_time(op, timeout);
+  op->marked = true;
+  lane_table(lane)->mark(lane, op->index, op->generation);
+}
+
+static int submit(struct operation *op, int64_t timeout) {
+  struct node *backlog = &op->session->backlog[RING_REQUEST];
+  enter(op, timeout);
+  int status = list_empty(backlog) ? publish(op) : 0;
+  if (status == 0)
+    backlog_add(op, RING_REQUEST);
+  return status < 0 ? withdraw(op, status) : op->index;
+}
+
+void call_flush(struct perigee_session *session) {
+  struct node *backlog = &session->backlog[RING_REQUEST];
+  while (!list_empty(backlog)) {
+    struct operation *op = CONTAINER(backlog->next, struct operation, queue);
+    list_remove(&op->queue);
+    int status = op->kind == OP_TRANSFER ? publish_imm(session, op->immediate)
+                                         : publish(op);
+    if (status == 0) {
+      if (!op->queue.next)
+        list_prepend(backlog, &op->queue);
+      return;
+    }
+    session->engine->progress++;
+    if (op->kind == OP_TRANSFER) {
+      transfer_published(op);
+      continue;
+    }
+    pool_give(op->engine, op->block); /* that of a stage, while it waited */
+    op->block = NULL;
+    if (status < 0)
+      call_stop(op, status);
+  }
+}
+
+bool publish_imm(struct perigee_session *session, uint64_t immediate) {
+  struct outgoing out = {.record = {.kind = RECORD_IMM,
+                                    .flags = RECORD_CODE,
+                                    .code = immediate,
+                                    .remaining = RECORD_NO_LIMIT}};
+  payload_bytes(&out.head, NULL, 0);
+  return outgoing_publish(session, RING_REQUEST, &out);
+}
+
+static struct operation *take(struct perigee_session *session,
+                              const struct operation_class *class, int record,
+                              const struct perigee_message *message) {
+  struct operation *op = operation_take(session, class);
+  if (!op)
+    return NULL;
+  op->record = (uint8_t)record;
+  op->message = *message;
+  op->parent = NULL;
+  operation_hold(op, message->slice.region);
+  operation_hold(op, message->into.region);
+  return op;
+}
+
+/* A peer takes such a request for a lie. */
+static int beyond_all(const struct perigee_session *session) {
+  return fail(session->engine, PERIGEE_TOO_LARGE,
+              "no reply has as many bytes as this call's capacity");
+}
+
+BESIDE call_shared(struct perigee_session *session,
+                   const struct perigee_message *message) {
+  WITHIN(session->engine, ENTRY_STIR, perigee_call(session, message));
+}
+
+int perigee_call(struct perigee_session *session,
+                 const struct perigee_message *message) {
+  if (SHARED(session->engine))
+    return call_shared(session, message);
+  int status;
+  struct payload into;
+  if (!session_open_for(session, &status))
+    return status;
+  if (UNLIKELY(message->capacity > PAYLOAD_MAX))
+    return beyond_all(session);
+  if ((message->flags & PERIGEE_TYPED) && message->length > TYPED_CHEAP &&
+      (status =
+           incoming_typed(session->engine, message->head, message->length)) < 0)
+    return status;
+  if (message->into.region &&
+      (status = slice_payload(session->engine, &message->into, &into)) < 0)
+    return status;
+  struct operation *op = take(session, &call_class, RECORD_REQUEST, message);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  session->counters.calls++;
+  return submit(op, message->timeout);
+}
+
+int perigee_send(struct perigee_session *session,
+                 const struct perigee_slice *slice, int64_t timeout) {
+  ENTER(session->engine);
+  int status;
+  if (!session_open_for(session, &status))
+    return status;
+  struct perigee_message message = {.flags = PERIGEE_TYPED, .slice = *slice};
+  struct operation *op = take(session, &send_class, RECORD_SEND, &message);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  session->counters.messages++;
+  return submit(op, timeout);
+}
+
+/* The local side of a batch's item; the batch holds the region. */
+int call_access(struct perigee_session *session, bool write,
+                const struct perigee_transfer *item, struct operation *parent) {
+  const struct perigee_slice *remote = &item->remote;
+  struct perigee_message message = {.flags = PERIGEE_TYPED,
+                                    .length = sizeof(struct access)};
+  if (write)
+    message.slice = item->local;
+  else
+    message.into = item->local;
+  struct operation *op =
+      write ? take(session, &write_class, RECORD_WRITE, &message)
+            : take(session, &read_class, RECORD_READ, &message);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  op->access = (struct access){remote->remote->window.slot,
+                               remote->remote->window.generation,
+                               remote->offset,
+                               remote->length,
+                               remote->count,
+                               remote->stride};
+  op->message.head = &op->access;
+  op->parent = parent;
+  return submit(op, -1);
+}
+
+/* ---- Loans -------------------------------------------------------------- */
+
+BESIDE call_begin_shared(struct perigee_session *session, uint64_t capacity,
+                         struct perigee_loan *loan) {
+  WITHIN(session->engine, ENTRY_STIR,
+         perigee_call_begin(session, capacity, loan));
+}
+
+int perigee_call_begin(struct perigee_session *session, uint64_t capacity,
+                       struct perigee_loan *loan) {
+  if (SHARED(session->engine))
+    return call_begin_shared(session, capacity, loan);
+  int status;
+  if (!session_open_for(session, &status))
+    return status;
+  return loan_begin(session, RING_REQUEST, capacity, loan);
+}
+
+int perigee_call_abort(struct perigee_session *session) {
+  ENTER(session->engine);
+  if (!engine_alive(session->engine))
+    return PERIGEE_OK;
+  return loan_abort(session, RING_REQUEST);
+}
+
+/* A stage is used again at once: what waits for room is copied. */
+static int keep_stage(struct operation *op, const uint8_t *bytes,
+                      uint64_t length) {
+  op->block = pool_take(op->session, length);
+  if (!op->block)
+    return withdraw(op, PERIGEE_NO_MEMORY);
+  op->message.head = memcpy(op->block, bytes, length);
+  op->message.length = length;
+  op->message.flags = 0;
+  op->message.slice.region = NULL;
+  backlog_add(op, RING_REQUEST);
+  return op->index;
+}
+
+static int submit_stage(struct operation *op, const struct loan *loan,
+                        uint64_t length) {
+  enter(op, op->message.timeout);
+  struct record r = {.kind = RECORD_REQUEST,
+                     .flags = RECORD_CODE | RECORD_CAPACITY,
+                     .method = op->message.method,
+                     .operation = op->index,
+                     .generation = op->generation,
+                     .code = op->message.code,
+                     .capacity = op->message.capacity,
+                     .remaining = remaining(op),
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REQUEST, &r, loan->pointer))
+    return keep_stage(op, loan->pointer, length);
+  step(op, PUBLISH);
+  return op->index;
+}
+
+static int submit_block(struct operation *op, struct loan *loan,
+                        uint64_t length) {
+  bool pushes = lane_table(op->session->lane)->pushes;
+  operation_lends(op, &loan->lent);
+  op->message.head = pushes ? loan->pointer : NULL;
+  op->message.length = pushes ? length : 0;
+  op->message.slice.region = NULL;
+  op->loan = loan->source;
+  op->loan.block = op->loan.stride = length;
+  op->lent = true;
+  return submit(op, op->message.timeout);
+}
+
+BESIDE call_commit_shared(struct perigee_session *session,
+                          const struct perigee_message *message,
+                          uint64_t length) {
+  WITHIN(session->engine, ENTRY_STIR,
+         perigee_call_commit(session, message, length));
+}
+
+int perigee_call_commit(struct perigee_session *session,
+                        const struct perigee_message *message,
+                        uint64_t length) {
+  if (SHARED(session->engine))
+    return call_commit_shared(session, message, length);
+  struct loan *loan = &session->loans[RING_REQUEST];
+  int status;
+  if (!engine_alive(session->engine))
+    return PERIGEE_FORKED;
+  if ((status = loan_check(session, RING_REQUEST, length)) < 0)
+    return status;
+  if (message->capacity > PAYLOAD_MAX) {
+    loan_abort(session, RING_REQUEST);
+    return beyond_all(session);
+  }
+  struct operation *op = NULL;
+  status = PERIGEE_NO_MEMORY;
+  if (!session_open_for(session, &status) ||
+      !(op = take(session, &call_class, RECORD_REQUEST, message))) {
+    loan_abort(session, RING_REQUEST);
+    return status;
+  }
+  session->counters.calls++;
+  status = loan->stage ? submit_stage(op, loan, length)
+                       : submit_block(op, loan, length);
+  loan_close(session, RING_REQUEST);
+  return status;
+}

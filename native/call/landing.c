@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * landing.c - bringing a slice to the place that its receiver named.
+ */
+#include "core/lock.h"
+#include "core/pool.h"
+#include "served.h"
+
+/* ---- Landing ------------------------------------------------------------ */
+
+/* Starts bringing the slice to its place. */
+int serve_fetch(struct operation *op, const struct payload *into) {
+  struct record_rest *rest = &op->rest;
+  int status;
+  if (rest->bulk) {
+    status = incoming_bulk(op, IN_SLICE, &rest->source, rest->length,
+                           op->peer_operation, op->peer_generation, into,
+                           &op->slice_block);
+  } else if (!into) {
+    status = 1; /* it is in a pooled block already */
+  } else {
+    status =
+        incoming_bytes(op, IN_SLICE, op->slice_block, rest->length, into, NULL);
+  }
+  if (status < 0)
+    return status;
+  /* A region is seen by others before the write has ended. */
+  if (op->record == RECORD_WRITE && op->parts[IN_SLICE])
+    op->parts[IN_SLICE]->fetch.careful = true;
+  step(op, LAND);
+  operation_move(op);
+  serve_step(op);
+  return PERIGEE_OK;
+}
+
+/* There was no memory for it: another place may be named. */
+static void unpool(struct operation *op) {
+  op->flags &= ~(uint32_t)PERIGEE_POOLED;
+  if (!op->rest.bulk)
+    return;
+  pool_give(op->engine, op->slice_block);
+  op->slice_block = NULL;
+}
+
+int perigee_land(struct perigee_engine *engine, int served,
+                 const struct perigee_slice *slice) {
+  ENTER(engine);
+  struct payload into;
+  int status = PERIGEE_OK;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  if (op->state != LANDING)
+    return fail(engine, PERIGEE_INVALID, "call %d waits for no landing",
+                served);
+  bool named = slice && slice->region;
+  if (named && (status = slice_payload(engine, slice, &into)) < 0)
+    return status;
+  if (named && into.total < op->rest.length)
+    return fail(engine, PERIGEE_TOO_LARGE,
+                "a slice of %llu bytes does not fit into a landing of %llu",
+                (unsigned long long)op->rest.length,
+                (unsigned long long)into.total);
+  if (named) {
+    operation_hold(op, slice->region);
+  } else {
+    op->flags |= PERIGEE_POOLED;
+  }
+  status = serve_fetch(op, named ? &into : NULL);
+  if (status < 0 && !named)
+    unpool(op);
+  return status;
+}
+
+/* All bytes are where they belong. */
+void served_landed(struct operation *op) {
+  step(op, PULLED);
+  list_remove(&op->queue);
+  parts_end(op);
+  if (op->record == RECORD_SEND) {
+    message_done(op, PERIGEE_OK);
+    serve_answer(op, PERIGEE_OK);
+  } else if (op->record == RECORD_WRITE) {
+    operation_unhold(op);
+    serve_answer(op, PERIGEE_OK);
+  } else {
+    op->landed = false;
+    operation_unhold(op);
+    served_request(op);
+  }
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * message.c - sends, receives and immediates at their receiver. Messages match
+ * receives in order; an immediate needs no receive to be delivered, and waits
+ * in a queue of the session.
+ */
+#include <stdlib.h>
+
+#include "core/hot.h"
+#include "core/lanes.h"
+#include "core/lock.h"
+#include "served.h"
+
+enum { IMMEDIATES = 1 << 16, SWEPT_AT_ONCE = 64 };
+
+/* ---- Immediates --------------------------------------------------------- */
+
+static int grow(struct perigee_session *s) {
+  uint32_t room = s->imm_room ? 2 * s->imm_room : 16;
+  if (room > IMMEDIATES)
+    return PERIGEE_NO_MEMORY;
+  uint64_t *values = calloc(room, sizeof *values);
+  if (!values)
+    return PERIGEE_NO_MEMORY;
+  for (uint32_t i = 0; i < s->imm_count; i++)
+    values[i] = s->immediates[(s->imm_first + i) & (s->imm_room - 1)];
+  immediates_free(s);
+  share_add(s->share, SHARE_POOLED, room * sizeof *values);
+  s->immediates = values;
+  s->imm_room = room;
+  s->imm_first = 0;
+  return PERIGEE_OK;
+}
+
+void immediates_free(struct perigee_session *s) {
+  share_back(s->share, SHARE_POOLED, s->imm_room * sizeof *s->immediates);
+  free(s->immediates);
+  s->immediates = NULL;
+  s->imm_room = 0;
+}
+
+/* To grow doubles the room. */
+uint64_t immediates_room(const struct perigee_session *s) {
+  uint64_t more = s->imm_room * sizeof *s->immediates;
+  bool grows =
+      s->imm_room < IMMEDIATES && share_may(s->share, SHARE_POOLED, more);
+  return (grows ? 2 : 1) * s->imm_room - s->imm_count;
+}
+
+int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
+  if (s->imm_count == s->imm_room) {
+    int status = grow(s);
+    if (status < 0)
+      return status;
+  }
+  s->immediates[(s->imm_first + s->imm_count++) & (s->imm_room - 1)] =
+      immediate;
+  s->counters.messages++;
+  hot_use(s);
+  message_match(s);
+  return PERIGEE_OK;
+}
+
+static void match_immediates(struct perigee_session *s) {
+  while (s->imm_count > 0 && !list_empty(&s->recv_imms)) {
+    struct node *n = s->recv_imms.next;
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    op->value = s->immediates[s->imm_first];
+    s->imm_first = (s->imm_first + 1) & (s->imm_room - 1);
+    s->imm_count--;
+    transfer_stop(op, PERIGEE_OK);
+  }
+}
+
+/* ---- Messages ----------------------------------------------------------- */
+
+void message_arrived(struct operation *served) {
+  struct perigee_session *s = served->session;
+  served->length = served->rest.length;
+  list_append(&s->sends, &served->queue);
+  message_match(s);
+}
+
+static bool waits(const struct operation *op) {
+  return op->kind == OP_SERVED && op->record == RECORD_SEND &&
+         op->state == ARRIVED && op->session;
+}
+
+/* What it held is for others: its sender is told so, or loses the session, if it
+ * takes no answers either. */
+static void give_way(struct operation *op) {
+  struct perigee_session *s = op->session;
+  s->engine->shares.refused++;
+  operation_unqueue(op);
+  serve_answer(op, PERIGEE_NO_MEMORY);
+  if (op->state == WAITING)
+    s->up->end(s, PERIGEE_NO_MEMORY,
+               "its messages, which nobody receives, keep others from being "
+               "served, and it does not take the answers");
+}
+
+/* Many peers together may hold the whole table by messages, and keep them as
+ * long as they like. */
+static bool has_to_give_way(const struct operation *op) {
+  return shares_short(&op->engine->shares, SHARE_OPERATIONS) &&
+         share_is_usual(op->session->share->parent, SHARE_OPERATIONS);
+}
+
+/* Messages that their sender gave up take no place, nor do those of who has many
+ * where newcomers find none. Thousands may wait whose receives nobody posts:
+ * each look passes a few entries of the table. */
+void messages_sweep(struct perigee_engine *engine) {
+  uint32_t count = engine->table_used;
+  if (count > SWEPT_AT_ONCE)
+    count = SWEPT_AT_ONCE;
+  for (; count > 0; count--) {
+    if (engine->swept >= engine->table_used)
+      engine->swept = 0;
+    struct operation *op = &engine->table[engine->swept++];
+    if (waits(op) && !served_wanted(op))
+      serve_lost(op);
+    else if (waits(op) && UNLIKELY(has_to_give_way(op)))
+      give_way(op);
+  }
+}
+
+static void pair(struct operation *recv, struct operation *send) {
+  operation_unqueue(recv);
+  operation_unqueue(send);
+  int status = PERIGEE_TOO_LARGE;
+  if (recv->local.total >= send->rest.length) {
+    send->receiver = recv;
+    recv->pending = send->index + 1u;
+    status = serve_fetch(send, &recv->local);
+  }
+  if (status == PERIGEE_OK)
+    return;
+  send->receiver = NULL;
+  recv->pending = 0;
+  recv->length = send->rest.length;
+  transfer_stop(recv, status);
+  serve_answer(send, status);
+}
+
+void message_match(struct perigee_session *s) {
+  match_immediates(s);
+  while (!list_empty(&s->recvs) && !list_empty(&s->sends)) {
+    struct operation *send = CONTAINER(s->sends.next, struct operation, queue);
+    if (served_wanted(send))
+      pair(CONTAINER(s->recvs.next, struct operation, queue), send);
+    else
+      serve_lost(send);
+  }
+}
+
+/* The message has come, or it never will: then the receive waits on, first in
+ * line. */
+void message_done(struct operation *served, int status) {
+  struct operation *recv = served->receiver;
+  served->receiver = NULL;
+  recv->pending = 0;
+  if (status != PERIGEE_OK) {
+    list_prepend(&recv->session->recvs, &recv->queue);
+    if (recv->session->state == PERIGEE_SESSION_OPEN)
+      message_match(recv->session); /* the next one may be here already */
+    return;
+  }
+  recv->length = served->rest.length;
+  recv->session->counters.messages++;
+  recv->session->counters.bytes_received += recv->length;
+  transfer_stop(recv, PERIGEE_OK);
+}
+
+/* ---- Receives ----------------------------------------------------------- */
+
+static const struct operation_class recv_class = {.name = "receive",
+                                                  .kind = OP_RECV,
+                                                  .event = PERIGEE_EVENT_DONE,
+                                                  .step = transfer_step,
+                                                  .late = operation_late,
+                                                  .stop = transfer_stop,
+                                                  .given = transfer_given};
+
+static const struct operation_class recv_imm_class = {
+    .name = "receive of an immediate",
+    .kind = OP_RECV_IMM,
+    .event = PERIGEE_EVENT_DONE,
+    .step = transfer_step,
+    .late = operation_late,
+    .stop = transfer_stop,
+    .given = transfer_given};
+
+int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
+                 int64_t timeout) {
+  ENTER(s->engine);
+  int status;
+  struct payload into;
+  if (!session_open_for(s, &status) ||
+      (status = slice_payload(s->engine, slice, &into)) < 0)
+    return status;
+  struct operation *op = operation_take(s, &recv_class);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  op->local = into;
+  op->pending = 0;
+  operation_hold(op, slice->region);
+  transfer_submit(op, timeout);
+  list_append(&s->recvs, &op->queue);
+  int index = op->index;
+  message_match(s);
+  return index;
+}
+
+int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
+  ENTER(s->engine);
+  int status;
+  /* What came before a session's end can still be had. */
+  if (!session_open_for(s, &status) && s->imm_count == 0)
+    return status;
+  struct operation *op = operation_take(s, &recv_imm_class);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  transfer_submit(op, timeout);
+  list_append(&s->recv_imms, &op->queue);
+  int index = op->index;
+  message_match(s);
+  return index;
+}

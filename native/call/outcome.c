@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * outcome.c - how a call comes out: its reply, brought to where the caller
+ * wants it.
+ */
+#include <string.h>
+
+#include "call.h"
+#include "core/pool.h"
+#include "failure.h"
+
+/* Puts one part of a reply where it belongs: 1, 0 (under way) or a status. */
+static int bring(struct operation *op, const struct record *r, int place,
+                 const struct payload *into, uint8_t **block) {
+  bool head = place == IN_HEAD;
+  uint64_t length = head ? r->head_length : r->slice_length;
+  bool bulk = r->flags & (head ? RECORD_HEAD_BULK : RECORD_SLICE_BULK);
+  op->by_reference |= bulk;
+  if (!bulk)
+    return incoming_bytes(op, place, head ? r->head : r->slice, length, into,
+                          block);
+  /* The replier's own operation is named in fields that replies do not use. */
+  return incoming_bulk(op, place, head ? &r->head_source : &r->slice_source,
+                       length, r->method, r->remaining, into, block);
+}
+
+/* Is its head to stay for longer than the next poll? A long one is scanned in
+ * portions, and may be decoded so. */
+static bool stays(const struct operation *op, const struct record *r) {
+  return r->flags & RECORD_TYPED &&
+         (r->head_length > SCANNED_AT_ONCE || op->flags & PERIGEE_HELD);
+}
+
+/* May the event come in a later poll than the record? Then neither the ring nor
+ * the scratch will do: a slice may take several polls, and so may memory that is
+ * still being read on its own time for the request. */
+static bool may_wait(const struct operation *op, const struct record *r) {
+  bool waits = r->flags & RECORD_SLICE;
+  for (int i = OUT_HEAD; i <= OUT_SLICE; i++)
+    waits |= op->parts[i] && !op->parts[i]->payload.memory->direct;
+  return waits;
+}
+
+static int copied(struct operation *op, const struct record *r) {
+  op->pointer = may_wait(op, r) || stays(op, r)
+                    ? NULL
+                    : scratch_copy(op->engine, r->head, r->head_length);
+  if (!op->pointer) {
+    op->pointer = op->block = pool_take(op->session, r->head_length);
+    if (!op->block)
+      return PERIGEE_NO_MEMORY;
+    memcpy(op->block, r->head, r->head_length);
+  }
+  return 1;
+}
+
+static int typed_inline(struct operation *op, const struct record *r) {
+  int status = copied(op, r);
+  return status < 0 ? status : incoming_scan(op);
+}
+
+/* Of a head that has come whole. */
+static int failure_read(struct operation *op) {
+  uint64_t text;
+  if (!(op->flags & PERIGEE_TYPED))
+    return 1;
+  int status = failure_split(op->pointer, op->length, &text);
+  if (status < 0)
+    return status;
+  op->flags = 0;
+  op->slice = op->length - text - 1;
+  op->length = text;
+  return 1;
+}
+
+/* What a failure tells goes nowhere that was named for a reply. */
+static int failure_head(struct operation *op, const struct record *r) {
+  op->length = r->head_length;
+  if (r->head_length > FAILURE_MOST)
+    return PERIGEE_TOO_LARGE;
+  if (r->head_length == 0)
+    return 1;
+  op->flags |= r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0;
+  bool bulk = r->flags & RECORD_HEAD_BULK;
+  int status = bulk ? bring(op, r, IN_HEAD, NULL, &op->block) : copied(op, r);
+  if (bulk)
+    op->pointer = op->block;
+  return status == 1 ? failure_read(op) : status;
+}
+
+static int reply_head(struct operation *op, const struct record *r) {
+  struct lane *lane = op->session->lane;
+  if (r->status != PERIGEE_OK)
+    return failure_head(op, r);
+  bool bulk = r->flags & RECORD_HEAD_BULK;
+  op->length = r->head_length;
+  if (r->flags & RECORD_TYPED) {
+    op->flags |= PERIGEE_TYPED;
+    if (r->head_length > op->engine->options.typed)
+      return PERIGEE_TOO_LARGE;
+    if (r->head_length > op->engine->options.hold)
+      op->flags |= PERIGEE_HELD;
+    if (!bulk)
+      return typed_inline(op, r);
+  } else if (op->message.into.region && op->kind == OP_CALL) {
+    struct payload into;
+    int status = slice_payload(op->engine, &op->message.into, &into);
+    op->slice = r->head_length;
+    return status < 0 ? status : bring(op, r, IN_HEAD, &into, NULL);
+  } else if (!bulk) {
+    op->pointer = r->head;
+    /* A thread goes on with the ring. */
+    bool there = !op->engine->thread && !may_wait(op, r);
+    return there || r->head_length == 0 ? 1 : copied(op, r);
+  } else if ((op->pointer = lane_table(lane)->view(lane, &r->head_source))) {
+    op->by_reference = op->in_place = true;
+    return 1;
+  }
+  int status = bring(op, r, IN_HEAD, NULL, &op->block);
+  op->pointer = op->block;
+  return status;
+}
+
+static int reply_slice(struct operation *op, const struct record *r) {
+  if (!(r->flags & RECORD_SLICE))
+    return 1;
+  op->flags |= PERIGEE_SLICE;
+  op->slice = r->slice_length;
+  if (!op->message.into.region)
+    return bring(op, r, IN_SLICE, NULL, &op->slice_block);
+  struct payload into;
+  int status = slice_payload(op->engine, &op->message.into, &into);
+  return status < 0 ? status : bring(op, r, IN_SLICE, &into, NULL);
+}
+
+/* When it will be over by itself; negative: never. */
+static int64_t due(const struct operation *op) {
+  if (op->timeout < 0)
+    return -1;
+  return op->fresh.next ? op->engine->now + op->timeout : op->timer.due;
+}
+
+static void finish(struct operation *op) {
+  if (op->slice_block)
+    op->flags |= PERIGEE_POOLED;
+  if (op->flags & PERIGEE_HELD)
+    op->value = (uint64_t)due(op);
+  if (op->kind == OP_CALL)
+    op->session->counters.bytes_received += op->length + op->slice;
+  call_end(op, PERIGEE_OK);
+}
+
+/* A reply to a call whose caller has its answer already: what the request
+ * lent is free again. */
+static void late(struct operation *op) {
+  op->replied = true;
+  if (op->state != ORPHANED)
+    return;
+  call_let_go(op);
+  step(op, LET_GO);
+  operation_free(op);
+}
+
+/* Messages and one-sided access are answered with a status, and what was read:
+ * nobody would give back what came besides. Nor does a slice come with a failure
+ * or with raw bytes; and a caller that said how much it can take relies on it. */
+static bool fits(const struct operation *op, const struct record *r) {
+  bool slice = r->flags & RECORD_SLICE;
+  if (op->kind == OP_CALL && r->status != PERIGEE_OK)
+    return !slice;
+  if (op->kind == OP_CALL)
+    return (!slice || r->flags & RECORD_TYPED) &&
+           (!op->message.capacity || r->head_length <= op->message.capacity);
+  if (op->kind != OP_READ || r->status != PERIGEE_OK)
+    return r->head_length == 0 && !slice;
+  const struct perigee_slice *into = &op->message.into;
+  return r->head_length == 0 && slice &&
+         r->slice_length == into->length * into->count;
+}
+
+void call_reply(struct perigee_session *session, const struct record *r) {
+  struct operation *op = operation_find(session->engine, r->operation);
+  if (!op || op->session != session || op->generation != r->generation ||
+      op->kind > OP_SEND)
+    return;
+  if (op->state != SENT) {
+    late(op);
+    return;
+  }
+  op->replied = true;
+  op->status = status_of_peer(r->status);
+  op->code = r->code;
+  int head = fits(op, r) ? reply_head(op, r) : PERIGEE_PROTOCOL;
+  int slice = head < 0 ? head : reply_slice(op, r);
+  if (slice < 0 || (head == 1 && slice == 1)) {
+    step(op, REPLY);
+    if (slice < 0)
+      call_end(op, slice);
+    else
+      finish(op);
+    return;
+  }
+  step(op, BULK);
+  operation_move(op);
+}
+
+/* Were the bytes still the reply's when we took the last of them? */
+static bool still_offered(struct operation *op, int place) {
+  struct part *part = op->parts[place];
+  struct lane *lane = op->session->lane;
+  return !part || !part->fetching ||
+         lane_table(lane)->live(lane, part->fetch.operation,
+                                part->fetch.generation);
+}
+
+static void fetch(struct operation *op) {
+  int head = part_step(op, IN_HEAD);
+  if (head == 1 && !still_offered(op, IN_HEAD))
+    head = PERIGEE_PEER_LOST; /* what was pulled is no reply: not looked at */
+  if (head == 1 && op->flags & PERIGEE_TYPED)
+    head = op->status != PERIGEE_OK ? failure_read(op) : incoming_scan(op);
+  int slice = head == 1 ? part_step(op, IN_SLICE) : head;
+  int status = head < 0 ? head : slice;
+  /* Or a device found that it is not. */
+  if (status == PERIGEE_CANCELLED ||
+      (status >= 0 &&
+       !(still_offered(op, IN_HEAD) && still_offered(op, IN_SLICE))))
+    status = PERIGEE_PEER_LOST;
+  if (status == 0)
+    return;
+  if (status < 0) {
+    call_stop(op, status);
+    return;
+  }
+  step(op, FETCHED);
+  finish(op);
+}
+
+void call_step(struct operation *op) {
+  if (op->quiet_wait) {
+    op->engine->copying = true;
+    if (!parts_end(op))
+      return;
+    op->quiet_wait = false;
+    list_remove(&op->queue);
+    call_tell(op);
+  } else if (op->state == FETCHING) {
+    fetch(op);
+  } else {
+    int status = part_step(op, OUT_HEAD);
+    if (status >= 0)
+      status = part_step(op, OUT_SLICE);
+    if (status < 0)
+      call_stop(op, status);
+  }
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * outgoing.c - from a message to a record in the peer's ring.
+ *
+ * Bytes up to the eager limit travel in the ring; more of them, and bytes that
+ * the CPU cannot touch, are exposed for the peer to pull.
+ */
+#include <string.h>
+
+#include "core/hot.h"
+#include "core/lanes.h"
+#include "failure.h"
+#include "operations.h"
+
+/* A raw message may be a slice: then that is the head. */
+static int head_payload(struct operation *op, const struct perigee_message *m,
+                        struct payload *head) {
+  if (m->slice.region && !(m->flags & PERIGEE_TYPED))
+    return slice_payload(op->engine, &m->slice, head);
+  payload_bytes(head, m->head, m->length);
+  return PERIGEE_OK;
+}
+
+static int check_limits(struct operation *op, const struct outgoing *out) {
+  const struct terms *peer = &op->session->terms;
+  uint64_t head = out->record.head_length, slice = out->record.slice_length;
+  bool typed = out->record.flags & RECORD_TYPED;
+  uint64_t limit = typed ? peer->typed : peer->message;
+  if (out->record.status != PERIGEE_OK && head > FAILURE_MOST)
+    return fail(op->engine, PERIGEE_TOO_LARGE,
+                "what a failure tells has %llu bytes, and at most %d travel",
+                (unsigned long long)head, FAILURE_MOST);
+  if (head > limit || slice > peer->message)
+    return fail(op->engine, PERIGEE_TOO_LARGE,
+                "%llu bytes%s are more than the peer's limit of %llu%s",
+                (unsigned long long)(head > limit ? head : slice),
+                typed && head > limit ? " of typed values" : "",
+                (unsigned long long)(head > limit ? limit : peer->message),
+                typed && head > limit ? " (its option typed)" : "");
+  return PERIGEE_OK;
+}
+
+/* Exposed under this operation; once, even if planned again later. */
+static int expose(struct operation *op, int place, struct payload *payload,
+                  struct source *source) {
+  if (op->parts[place]) {
+    *source = op->parts[place]->exposure.source;
+    return PERIGEE_OK;
+  }
+  struct lane *lane = op->session->lane;
+  if (payload->memory->direct && payload->count == 1 &&
+      lane_table(lane)->loaned(lane, payload->base, payload->total, source))
+    return PERIGEE_OK;
+  return part_expose(op, place, payload, source);
+}
+
+static bool fits(const struct payload *p, uint64_t room) {
+  return p->total <= room && (p->memory->direct || p->total == 0);
+}
+
+static int plan_slice(struct operation *op, const struct perigee_message *m,
+                      struct outgoing *out, uint64_t room) {
+  struct record *r = &out->record;
+  int status = slice_payload(op->engine, &m->slice, &out->slice);
+  if (status < 0)
+    return status;
+  r->flags |= RECORD_SLICE;
+  r->slice_length = out->slice.total;
+  if (fits(&out->slice, room))
+    return PERIGEE_OK;
+  r->flags |= RECORD_SLICE_BULK;
+  return expose(op, OUT_SLICE, &out->slice, &r->slice_source);
+}
+
+int outgoing_plan(struct operation *op, const struct perigee_message *m,
+                  struct outgoing *out) {
+  struct record *r = &out->record;
+  uint64_t room = op->session->eager;
+  int status = head_payload(op, m, &out->head);
+  if (status < 0)
+    return status;
+  r->head_length = out->head.total;
+  out->access = r->kind == RECORD_READ || r->kind == RECORD_WRITE ||
+                (r->kind == RECORD_REPLY && op->record != RECORD_REQUEST);
+  if (m->flags & PERIGEE_TYPED)
+    r->flags |= RECORD_TYPED;
+  if (m->code) {
+    r->flags |= RECORD_CODE;
+    r->code = m->code;
+  }
+  if (fits(&out->head, room)) {
+    room -= out->head.total;
+  } else {
+    r->flags |= RECORD_HEAD_BULK;
+    status = expose(op, OUT_HEAD, &out->head, &r->head_source);
+  }
+  if (status == PERIGEE_OK && m->slice.region && (m->flags & PERIGEE_TYPED))
+    status = plan_slice(op, m, out, room);
+  return status < 0 ? status : check_limits(op, out);
+}
+
+bool outgoing_bytes(struct perigee_session *session, enum ring ring,
+                    const struct record *r, const uint8_t *bytes) {
+  struct lane *lane = session->lane;
+  const struct perigee_transport *t = lane_table(lane);
+  uint64_t before = record_before(r->flags);
+  uint64_t size = before + record_padded(r->head_length);
+  uint8_t *to =
+      list_empty(&session->backlog[ring]) ? t->reserve(lane, ring, size) : NULL;
+  if (!to) {
+    session->counters.stalls++;
+    return false;
+  }
+  memcpy(to + before, bytes, r->head_length);
+  record_encode_words(r, to);
+  t->publish(lane, ring, size);
+  session->counters.bytes_sent += r->head_length;
+  session_wake(session);
+  return true;
+}
+
+bool outgoing_publish(struct perigee_session *session, enum ring ring,
+                      struct outgoing *out) {
+  struct lane *lane = session->lane;
+  const struct perigee_transport *t = lane_table(lane);
+  const struct record *r = &out->record;
+  uint64_t size = record_size(r);
+  uint8_t *bytes = t->reserve(lane, ring, size);
+  if (!bytes) {
+    session->counters.stalls++;
+    return false;
+  }
+  uint8_t *head = record_head(r, bytes), *slice = record_slice(r, bytes);
+  if (slice)
+    payload_take(&out->slice, slice, out->slice.total);
+  if (head)
+    payload_take(&out->head, head, out->head.total);
+  record_encode(r, bytes);
+  t->publish(lane, ring, size);
+  if (!out->access)
+    session->counters.bytes_sent += r->head_length + r->slice_length;
+  session_wake(session);
+  return true;
+}
+
+/* Where there is room already (a refusal that goes when it is polled next), no
+ * peer tells of any: so the session is not parked meanwhile. */
+void backlog_add(struct operation *op, enum ring ring) {
+  list_append(&op->session->backlog[ring], &op->queue);
+  hot_use(op->session);
+}

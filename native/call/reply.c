@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * reply.c - answering what is served: by message, by loan, by a bare status.
+ *
+ * A reply is always sent, even to a call that has ended: it lets go of what
+ * the request lent. One that refers to memory of ours keeps it until the
+ * caller's mark is gone.
+ */
+#include <string.h>
+
+#include "base/typed.h"
+#include "core/lanes.h"
+#include "core/lock.h"
+#include "core/pool.h"
+#include "failure.h"
+#include "loan.h"
+#include "served.h"
+
+/* ---- Replying ----------------------------------------------------------- */
+
+static bool refers(const struct outgoing *out) {
+  return out->record.flags & (RECORD_HEAD_BULK | RECORD_SLICE_BULK);
+}
+
+static void take_event(struct operation *op, enum served_event event) {
+  step(op, event);
+  if (event == REFER && op->has_parts)
+    operation_move(op);
+  else if (event == REFER)
+    room_lies(op);
+}
+
+static int plan(struct operation *op, const struct perigee_message *m,
+                struct outgoing *out) {
+  struct record *r = &out->record;
+  *r = (struct record){.kind = RECORD_REPLY,
+                       .method = op->index,
+                       .status = m->status,
+                       .operation = op->peer_operation,
+                       .generation = op->peer_generation,
+                       .remaining = op->generation};
+  return outgoing_plan(op, m, out);
+}
+
+/* What tells the caller, in place of a reply that could not be sent. */
+static struct perigee_message refusal(const struct operation *op, int status) {
+  struct perigee_message m = {.status = status};
+  if (op->record == RECORD_REQUEST && status == PERIGEE_NO_MEMORY) {
+    const char *why = lane_trouble(op->session);
+    m.head = *why ? why : "the peer has no room for it now (option pool)";
+    m.length = strlen(m.head);
+  }
+  return m;
+}
+
+/* The same, with what fail() has just noted; as much as is copied at once. */
+static struct perigee_message refusal_told(const struct operation *op,
+                                           int status) {
+  struct perigee_message m = refusal(op, status);
+  if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
+    m.head = op->engine->detail;
+    m.length = strnlen(m.head, op->session->eager);
+  }
+  return m;
+}
+
+/* The reply, or why there is none. A caller that has given up is spared what
+ * would have to be exposed; to look for short ones costs more than to send. */
+static int plan_either(struct operation *op, const struct perigee_message *m,
+                       struct outgoing *out) {
+  bool large =
+      !op->head_lent && (m->length > op->session->eager || m->slice.region);
+  int status = PERIGEE_CANCELLED;
+  if (!large || served_wanted(op))
+    status = plan(op, m, out);
+  if (status >= 0 || status == PERIGEE_AGAIN)
+    return status;
+  struct perigee_message none = refusal_told(op, status);
+  parts_end(op);
+  plan(op, &none, out);
+  return status;
+}
+
+/* 1: published, 0: no room, or no block, or a status. The reply's own memory is
+ * marked live before the caller can see that it is referred to. */
+static int publish(struct operation *op, const struct perigee_message *m) {
+  struct outgoing out;
+  int status = plan_either(op, m, &out);
+  struct lane *lane = op->session->lane;
+  if (status == PERIGEE_AGAIN)
+    return 0;
+  if (refers(&out)) {
+    op->marked = true;
+    lane_table(lane)->mark(lane, op->index, op->generation);
+  }
+  if (!outgoing_publish(op->session, RING_REPLY, &out))
+    return 0;
+  take_event(op, refers(&out) ? REFER : ANSWER);
+  return status < 0 ? status : 1;
+}
+
+void served_refuse(struct operation *op, int status) {
+  op->status = status;
+  op->reply = refusal(op, status);
+  operation_unqueue(op);
+  served_let_on(op);
+  step(op, PULLED);
+  if (op->state != SERVING)
+    step(op, SERVE);
+  step(op, WAIT);
+  backlog_add(op, RING_REPLY);
+}
+
+static int after_reply(struct operation *op, int status) {
+  served_tell(op); /* over, unless a copy out of it is still under way */
+  return status < 0 ? status : 0;
+}
+
+/* A short head is copied: it may lie in the ring that it came by. */
+static void keep_reply(struct operation *op, const struct perigee_message *m) {
+  op->reply = *m;
+  if (m->length == 0 || m->length > op->session->eager)
+    return;
+  uint8_t *copy = pool_take(op->session, m->length);
+  if (!copy) {
+    op->reply = refusal(op, PERIGEE_NO_MEMORY);
+    return;
+  }
+  memcpy(copy, m->head, m->length);
+  pool_give(op->engine, op->block);
+  op->reply.head = op->block = copy;
+}
+
+/* Of a reply: it may be all of the block that the request was pulled into. */
+static uint64_t lies(const struct operation *op, uint64_t length) {
+  bool block = op->head_lent && op->head_loan.block > length;
+  return block ? op->head_loan.block : length;
+}
+
+/* It lies until the caller has looked at it, and what is long is kept for that:
+ * the more of it there is, the longer the caller's requests wait. */
+static int leave(struct operation *op, uint64_t length) {
+  struct perigee_session *s = op->session;
+  op->untaken = true;
+  op->left = length > s->eager ? length : 0;
+  s->untaken++;
+  s->untaken_bytes += op->left;
+  s->share->parent->lying += op->left;
+  operation_expose(op, lies(op, op->left));
+  room_look(s);
+  return 1;
+}
+
+/* What a request costs is learnt from the replies before; short ones cost
+ * nothing. */
+static void learn_size(struct perigee_session *s, uint64_t length) {
+  uint64_t *size = &s->share->parent->reply_size;
+  if (length > s->eager && length > *size)
+    *size = length;
+  else
+    *size -= (*size + 7) / 8;
+}
+
+static inline bool costs(const struct perigee_session *s, uint64_t length) {
+  return UNLIKELY(length > s->eager || s->share->parent->reply_size > 0);
+}
+
+/* 1: published, 0: it waits. */
+static int publish_or_wait(struct operation *op,
+                           const struct perigee_message *m) {
+  struct node *backlog = &op->session->backlog[RING_REPLY];
+  int status = list_empty(backlog) ? publish(op, m) : 0;
+  if (status != 0)
+    return status;
+  keep_reply(op, m);
+  step(op, WAIT);
+  backlog_add(op, RING_REPLY);
+  return 0;
+}
+
+/* More than the caller's share of what may lie: it is told so instead. */
+static int answer_too_much(struct operation *op) {
+  struct perigee_message none = refusal(op, PERIGEE_NO_MEMORY);
+  op->session->share->all->refused++;
+  if (publish_or_wait(op, &none) == 0)
+    return leave(op, 0);
+  after_reply(op, 1);
+  return fail(op->engine, PERIGEE_NO_MEMORY,
+              "the caller has left too many replies lie (option pool)");
+}
+
+/* 1: SENT will follow, 0: over. */
+int served_answer(struct operation *op, const struct perigee_message *m) {
+  struct perigee_session *s = op->session;
+  uint64_t length = m->length;
+  if (UNLIKELY(op->reserved > 0))
+    room_give(op);
+  if (costs(s, length)) {
+    learn_size(s, length);
+    if (length > s->eager &&
+        !share_may(s->share, SHARE_EXPOSED, lies(op, length)))
+      return answer_too_much(op);
+  }
+  int status = publish_or_wait(op, m);
+  if (status == 0 || op->state == REPLIED)
+    return leave(op, length);
+  return after_reply(op, status);
+}
+
+void serve_flush(struct perigee_session *session) {
+  struct node *backlog = &session->backlog[RING_REPLY];
+  while (!list_empty(backlog)) {
+    struct operation *op = CONTAINER(backlog->next, struct operation, queue);
+    list_remove(&op->queue);
+    if (publish(op, &op->reply) == 0) {
+      list_prepend(backlog, &op->queue);
+      return;
+    }
+    session->engine->progress++;
+    if (op->state == TOLD)
+      served_tell(op);
+  }
+}
+
+struct operation *served_find(struct perigee_engine *engine, int index,
+                              int *status) {
+  struct operation *op = operation_find(engine, index);
+  if (!engine_alive(engine)) {
+    *status = PERIGEE_FORKED;
+    return NULL;
+  }
+  if (!op || op->kind != OP_SERVED || op->record != RECORD_REQUEST ||
+      (op->state != SERVING && op->state != LANDING)) {
+    *status =
+        fail(engine, PERIGEE_INVALID, "no call %d is being served", index);
+    return NULL;
+  }
+  if (open_lane(op))
+    return op;
+  *status = fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
+  /* Only a call in service outlives its session. */
+  if (op->state == SERVING) {
+    step(op, ANSWER);
+    served_tell(op);
+  }
+  return NULL;
+}
+
+static int failure_of(struct perigee_engine *engine,
+                      const struct perigee_message *m) {
+  uint64_t text;
+  int status = failure_split(m->head, m->length, &text);
+  if (status < 0)
+    return fail(
+        engine, status,
+        "a failure that is PERIGEE_TYPED is a text, a zero, and at most "
+        "%d bytes of typed values",
+        FAILURE_MORE);
+  return PERIGEE_OK;
+}
+
+static bool affordable(struct perigee_engine *engine,
+                       const struct perigee_message *m, int *status) {
+  *status = PERIGEE_OK;
+  if (!(m->flags & PERIGEE_TYPED) || m->length <= TYPED_CHEAP)
+    return true;
+  *status = m->status != PERIGEE_OK
+                ? failure_of(engine, m)
+                : incoming_typed(engine, m->head, m->length);
+  return *status >= 0;
+}
+
+BESIDE reply_shared(struct perigee_engine *engine, int served,
+                    const struct perigee_message *m) {
+  WITHIN(engine, ENTRY_STIR, perigee_reply(engine, served, m));
+}
+
+int perigee_reply(struct perigee_engine *engine, int served,
+                  const struct perigee_message *m) {
+  if (SHARED(engine))
+    return reply_shared(engine, served, m);
+  int status;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  if (op->state == LANDING) { /* refused: nothing is to be waited for */
+    op->landed = false;
+    served_let_on(op);
+    step(op, SERVE);
+  }
+  if (UNLIKELY(op->flags & PERIGEE_HELD))
+    served_let_on(op);
+  if (!affordable(engine, m, &status)) {
+    struct perigee_message none = refusal_told(op, status);
+    return served_answer(op, &none) == 1 ? 1 : status;
+  }
+  operation_hold(op, m->slice.region);
+  return served_answer(op, m);
+}
+
+void serve_answer(struct operation *op, int status) {
+  struct perigee_message m = refusal_told(op, status);
+  served_let_on(op);
+  op->unseen = true;
+  if (op->state != SERVING)
+    step(op, SERVE);
+  if (open_lane(op)) {
+    served_answer(op, &m);
+    return;
+  }
+  step(op, ANSWER);
+  served_tell(op);
+}
+
+BESIDE reply_begin_shared(struct perigee_engine *engine, int served,
+                          uint64_t capacity, struct perigee_loan *loan) {
+  WITHIN(engine, ENTRY_STIR,
+         perigee_reply_begin(engine, served, capacity, loan));
+}
+
+int perigee_reply_begin(struct perigee_engine *engine, int served,
+                        uint64_t capacity, struct perigee_loan *loan) {
+  if (SHARED(engine))
+    return reply_begin_shared(engine, served, capacity, loan);
+  int status;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  if (op->roomy && capacity > op->session->eager && capacity <= op->value) {
+    status = loan_begin_in(op->session, capacity, &op->room, loan);
+    op->roomy = status < 0;
+  } else {
+    status = loan_begin(op->session, RING_REPLY, capacity, loan);
+  }
+  if (status == PERIGEE_OK) /* else it may be another call's that is open */
+    op->session->loans[RING_REPLY].served = served;
+  return status;
+}
+
+int perigee_reply_abort(struct perigee_engine *engine, int served) {
+  ENTER(engine);
+  struct operation *op = operation_find(engine, served);
+  if (!op || !op->session || !engine_alive(engine) ||
+      op->session->loans[RING_REPLY].served != served)
+    return PERIGEE_OK;
+  return loan_abort(op->session, RING_REPLY);
+}
+
+/* The block is the operation's from here on, and the head of a reply that lies
+ * in the arena is referred to where it is. A request's head that was pulled
+ * into a block of ours has been read by now. */
+static int answer_block(struct operation *op, const struct loan *loan,
+                        uint64_t length) {
+  struct perigee_message m = {.head = loan->pointer, .length = length};
+  served_unlend(op);
+  op->head_lent = true;
+  op->head_loan = loan->source;
+  return served_answer(op, &m);
+}
+
+static int answer_stage(struct operation *op, const uint8_t *bytes,
+                        uint64_t length) {
+  struct record r = {.kind = RECORD_REPLY,
+                     .method = op->index,
+                     .operation = op->peer_operation,
+                     .generation = op->peer_generation,
+                     .remaining = op->generation,
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REPLY, &r, bytes))
+    return served_answer(
+        op, &(struct perigee_message){.head = bytes, .length = length});
+  if (costs(op->session, length))
+    learn_size(op->session, length);
+  step(op, ANSWER);
+  return after_reply(op, 1);
+}
+
+BESIDE reply_commit_shared(struct perigee_engine *engine, int served,
+                           uint64_t length) {
+  WITHIN(engine, ENTRY_STIR, perigee_reply_commit(engine, served, length));
+}
+
+int perigee_reply_commit(struct perigee_engine *engine, int served,
+                         uint64_t length) {
+  if (SHARED(engine))
+    return reply_commit_shared(engine, served, length);
+  int status;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  struct perigee_session *session = op->session;
+  struct loan *loan = &session->loans[RING_REPLY];
+  if (loan->open && loan->served != served)
+    return fail(engine, PERIGEE_INVALID, "no such loan is open");
+  if ((status = loan_check(session, RING_REPLY, length)) < 0)
+    return status;
+  status = loan->stage ? answer_stage(op, loan->pointer, length)
+                       : answer_block(op, loan, length);
+  loan_close(session, RING_REPLY);
+  return status;
+}

@@ -1,0 +1,546 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * serve.c - operations of the peer: calls that the program answers, and
+ * one-sided access and messages that the core answers by itself.
+ *
+ *   state      event     becomes
+ *   free       arrive    arrived    a record, decoded
+ *   arrived    stall     stalled    there is no block for it, or its reply, now
+ *   stalled    pulled    arrived    there is one, or never will be
+ *   arrived    pull      heading    the head has to be pulled, or is long and
+ *                                   typed: it is looked at in portions
+ *   heading    pulled    arrived    it is there and sound, or never will be
+ *   arrived    serve     serving    REQUEST is given (or the core works)
+ *   arrived    ask       landing    LANDING is given
+ *   landing    land      fetching   a place was named
+ *   arrived    land      fetching   as above, by the core (WRITE, SEND)
+ *   fetching   pulled    serving    all bytes are there, or never will be
+ *   serving    answer    free       the reply is in the ring, whole
+ *   serving    wait      waiting    no room in the ring
+ *   serving    refer     replied    the reply refers to memory of ours
+ *   waiting    answer    told       it is in the ring now
+ *   waiting    refer     replied
+ *   replied    released  told       the caller's mark is gone
+ *   told       given     free       SENT was polled
+ *   landing    serve     serving    refused: only the answer is left
+ *   heading, arrived, stalled, landing, fetching
+ *              lost      gone       ABANDONED, if asked
+ *   gone       given     free
+ *   waiting, replied     lost       told       SENT with a status
+ *   serving    lost      serving    the program still has to answer
+ *
+ * A reply is always sent, even to a call that has ended: it lets go of what
+ * the request lent.
+ *
+ * A request that is HELD may be decoded for long once the program has it: till
+ * it has been started the ring behind it is not read, as while it arrives.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/lock.h"
+#include "core/pool.h"
+#include "served.h"
+
+const struct machine served_machine = {
+    .name = "served",
+    .taken = MACHINE_STEPS,
+    .states = {"free", "arrived", "stalled", "heading", "landing", "fetching",
+               "serving", "waiting", "replied", "told", "gone"},
+    .events = {"arrive", "stall", "pull", "pulled", "serve", "ask", "land",
+               "answer", "wait", "refer", "released", "given", "lost"},
+    .next = {
+        [FREE] = {[ARRIVE] = TO(ARRIVED)},
+        [ARRIVED] = {[STALL] = TO(STALLED),
+                     [PULL] = TO(HEADING),
+                     [SERVE] = TO(SERVING),
+                     [ASK] = TO(LANDING),
+                     [LAND] = TO(FETCHING),
+                     [LOST] = TO(GONE)},
+        [STALLED] = {[PULLED] = TO(ARRIVED), [LOST] = TO(GONE)},
+        [HEADING] = {[PULLED] = TO(ARRIVED), [LOST] = TO(GONE)},
+        [LANDING] =
+            {[LAND] = TO(FETCHING), [SERVE] = TO(SERVING), [LOST] = TO(GONE)},
+        [FETCHING] = {[PULLED] = TO(SERVING), [LOST] = TO(GONE)},
+        [SERVING] = {[ANSWER] = TO(FREE),
+                     [WAIT] = TO(WAITING),
+                     [REFER] = TO(REPLIED),
+                     [LOST] = TO(SERVING)},
+        [WAITING] =
+            {[ANSWER] = TO(TOLD), [REFER] = TO(REPLIED), [LOST] = TO(TOLD)},
+        [REPLIED] = {[RELEASED] = TO(TOLD), [LOST] = TO(TOLD)},
+        [TOLD] = {[GIVEN] = TO(FREE)},
+        [GONE] = {[GIVEN] = TO(FREE)},
+    }};
+
+bool served_wanted(struct operation *op) {
+  struct lane *lane = op->session ? op->session->lane : NULL;
+  return lane && open_lane(op) &&
+         lane_table(lane)->live(lane, op->peer_operation, op->peer_generation);
+}
+
+/* ---- Ending ------------------------------------------------------------- */
+
+/* What was sent of the reply, and the caller did not want, is over too. */
+static void unmark(struct operation *op) {
+  struct lane *lane = op->session ? op->session->lane : NULL;
+  if (op->marked && lane) {
+    lane_table(lane)->mark(lane, op->index, 0);
+    if (lane_table(lane)->pushes)
+      lane_table(lane)->over(lane, op->index, op->generation);
+  }
+  op->marked = false;
+}
+
+void served_unlend(struct operation *op) {
+  if (op->head_lent && op->session && op->session->lane)
+    lane_table(op->session->lane)->unloan(op->session->lane, &op->head_loan);
+  op->head_lent = false;
+}
+
+/* Gives back all but the operation itself; false while a copy is under way. */
+static bool settle(struct operation *op) {
+  unmark(op);
+  op->quiet_wait = !parts_end(op);
+  if (op->quiet_wait) {
+    list_remove(&op->queue);
+    operation_move(op);
+    return false;
+  }
+  if (!op->head_lent || !served_shown(op))
+    served_unlend(op);
+  if (UNLIKELY(op->reserved > 0))
+    room_give(op);
+  operation_unhold(op);
+  return true;
+}
+
+/* Requests reach the program in the order in which they were submitted: while
+ * one of them is still on its way the ring behind it is not read. */
+void served_hold_back(struct operation *op) {
+  op->session->arriving = op;
+}
+
+void served_let_on(struct operation *op) {
+  if (op->session && op->session->arriving == op)
+    op->session->arriving = NULL;
+}
+
+/* With a thread a block may have stayed for who might still look into it. */
+static void gone(struct operation *op) {
+  served_let_on(op);
+  if (UNLIKELY(op->head_lent) && !served_shown(op))
+    served_unlend(op);
+  operation_free(op);
+}
+
+void served_tell(struct operation *op) {
+  if (!settle(op))
+    return;
+  bool sent = op->state == TOLD && op->record == RECORD_REQUEST && !op->unseen;
+  if (sent || op->landed) {
+    op->flags = 0;
+    op->pointer = NULL;
+    op->length = 0;
+    operation_event(op,
+                    op->landed ? PERIGEE_EVENT_ABANDONED : PERIGEE_EVENT_SENT);
+  } else if (op->state == FREE) {
+    gone(op);
+  } else {
+    step(op, GIVEN);
+    gone(op);
+  }
+}
+
+bool served_shown(const struct operation *op) {
+  const struct lock *lock = op->engine->lock;
+  bool over = !lock || lock->waiting || lock->polling || op->engine->aside;
+  return !over && op->kind == OP_SERVED;
+}
+
+bool served_keeps(struct operation *op) {
+  if (!served_shown(op) || (!op->block && !op->head_lent))
+    return false;
+  list_append(&op->engine->late, &op->queue);
+  return true;
+}
+
+void served_late(struct perigee_engine *engine) {
+  struct node *n;
+  while ((n = list_pop(&engine->late))) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    served_unlend(op);
+    pool_give(engine, op->block);
+    operation_spare(op);
+  }
+}
+
+bool serve_survives(const struct operation *op) {
+  return op->state == SERVING && op->event == PERIGEE_EVENT_NONE;
+}
+
+static void given(struct operation *op) {
+  step(op, GIVEN);
+  gone(op);
+}
+
+/* A copy that memory does on its own time is a short one, and has to be over
+ * before the receive's memory is for another message, or the caller's again. */
+static void receiver_freed(struct operation *op, int status) {
+  if (!op->receiver)
+    return;
+  while (!parts_end(op))
+    ;
+  message_done(op, status);
+}
+
+/* The session is over, or (before it was served) the call. */
+void serve_lost(struct operation *op) {
+  if (op->state == TOLD || op->state == GONE || op->quiet_wait)
+    return;
+  if (op->state == SERVING && op->record != RECORD_REQUEST)
+    step(op, WAIT); /* no program will answer it */
+  step(op, LOST);
+  if (op->state == SERVING)
+    return;
+  operation_unqueue(op);
+  served_let_on(op);
+  op->status = PERIGEE_PEER_LOST;
+  receiver_freed(op, PERIGEE_PEER_LOST);
+  served_tell(op);
+}
+
+/* ---- Arriving ----------------------------------------------------------- */
+
+void served_request(struct operation *op) {
+  if (UNLIKELY(op->flags & PERIGEE_HELD))
+    served_hold_back(op);
+  else
+    served_let_on(op);
+  op->session->counters.served++;
+  op->session->counters.bytes_received += op->length + op->slice;
+  operation_event(op, PERIGEE_EVENT_REQUEST);
+}
+
+/* Of a head: typed data are scanned, raw bytes come without a slice. 1, 0 (in
+ * a later poll) or a status. */
+static int sound(struct operation *op) {
+  if (!(op->flags & PERIGEE_TYPED))
+    return op->rest.present ? PERIGEE_PROTOCOL : 1;
+  return incoming_scan(op);
+}
+
+/* The head is there, and sound if status is not negative: on to the slice, or to
+ * the program. */
+static void headed(struct operation *op, int status) {
+  if (status < 0) {
+    serve_answer(op, status);
+  } else if (op->rest.present) {
+    op->landed = true;
+    served_hold_back(op);
+    step(op, ASK);
+    operation_event(op, PERIGEE_EVENT_LANDING);
+  } else {
+    step(op, SERVE);
+    served_request(op);
+  }
+}
+
+/* What was pulled counts only if the call is still live; if it is not, there
+ * is nothing to wait for. */
+bool served_pulled(struct operation *op, int place) {
+  int state = part_step(op, place);
+  if (state >= 0 && served_wanted(op))
+    return state > 0;
+  receiver_freed(op, PERIGEE_PEER_LOST);
+  op->unseen = true;
+  served_refuse(op, state < 0 ? state : PERIGEE_CANCELLED);
+  return false;
+}
+
+/* A typed head is looked at where the peer cannot change it, and stays for as
+ * long as the slice takes, or to look at it, or to decode it. A raw one is seen
+ * in place, unless a thread goes on with the ring. */
+static int head_inline(struct operation *op, const struct record *r) {
+  op->pointer = r->head;
+  if ((!(op->flags & PERIGEE_TYPED) && !op->engine->thread) ||
+      r->head_length == 0)
+    return 1;
+  op->pointer = op->rest.present || op->flags & PERIGEE_HELD ||
+                        r->head_length > SCANNED_AT_ONCE
+                    ? NULL
+                    : scratch_copy(op->engine, r->head, r->head_length);
+  if (op->pointer)
+    return 1;
+  op->pointer = op->block = pool_take(op->session, r->head_length);
+  if (!op->block)
+    return PERIGEE_NO_MEMORY;
+  memcpy(op->block, r->head, r->head_length);
+  return 1;
+}
+
+/* A raw head is seen where it lies, or is pulled into a block. */
+static int pull_head(struct operation *op, struct source source) {
+  struct payload into;
+  bool typed = op->flags & PERIGEE_TYPED;
+  if (!typed && !op->head_lent)
+    return 1;
+  if (!typed)
+    payload_bytes(&into, op->pointer, op->length);
+  int status =
+      incoming_bulk(op, IN_HEAD, &source, op->length, op->peer_operation,
+                    op->peer_generation, typed ? NULL : &into, &op->block);
+  if (typed)
+    op->pointer = op->block;
+  return status;
+}
+
+/* Is it within our limits? */
+static int check_request(struct operation *op, const struct record *r) {
+  const struct perigee_options *o = &op->engine->options;
+  bool typed = r->flags & RECORD_TYPED;
+  uint64_t limit = typed && o->typed < o->message ? o->typed : o->message;
+  if (r->head_length > limit || r->slice_length > o->message)
+    return fail(op->engine, PERIGEE_TOO_LARGE,
+                "a request of %llu bytes and a slice of %llu: the limits are "
+                "%llu (option %s) and %llu",
+                (unsigned long long)r->head_length,
+                (unsigned long long)r->slice_length, (unsigned long long)limit,
+                typed ? "typed" : "message", (unsigned long long)o->message);
+  return 1;
+}
+
+/* The head is there (1), is pulled (0), or there is none. */
+static void take_in(struct operation *op, int status) {
+  if (status == 1)
+    status = sound(op);
+  if (status != 0) {
+    headed(op, status);
+  } else {
+    served_hold_back(op);
+    step(op, PULL);
+    operation_move(op);
+  }
+}
+
+/* An inline head leaves the ring while it waits for room. */
+static int stall(struct operation *op, const struct record *r) {
+  if (op->bulky) {
+    op->head_loan = r->head_source;
+  } else if (r->head_length > 0) {
+    op->pointer = op->block = pool_take(op->session, r->head_length);
+    if (!op->block)
+      return PERIGEE_NO_MEMORY;
+    memcpy(op->block, r->head, r->head_length);
+  }
+  room_await(op);
+  return PERIGEE_OK;
+}
+
+static void serve_request(struct operation *op, const struct record *r) {
+  op->bulky = r->flags & RECORD_HEAD_BULK;
+  op->length = r->head_length;
+  op->flags = (r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0) |
+              (r->flags & RECORD_SLICE ? PERIGEE_SLICE : 0);
+  if (UNLIKELY(op->length > op->engine->options.hold) &&
+      r->flags & RECORD_TYPED)
+    op->flags |= PERIGEE_HELD;
+  op->slice = r->slice_length;
+  op->value = r->capacity;
+  if (UNLIKELY(r->capacity > op->session->eager))
+    op->engine->asked += r->capacity;
+  int status = check_request(op, r);
+  if (UNLIKELY(op->bulky || op->value > op->session->eager) && status == 1)
+    status = room_take(op, &r->head_source);
+  if (status == 1)
+    status = op->bulky ? pull_head(op, r->head_source) : head_inline(op, r);
+  if (status == PERIGEE_AGAIN && (status = stall(op, r)) == PERIGEE_OK)
+    return;
+  take_in(op, status);
+}
+
+/* An inline slice leaves the ring before anybody has said where it goes. */
+static int keep_slice(struct operation *op, const struct record *r) {
+  op->rest = (struct record_rest){.source = r->slice_source,
+                                  .length = r->slice_length,
+                                  .bulk = r->flags & RECORD_SLICE_BULK,
+                                  .present = r->flags & RECORD_SLICE};
+  if (!op->rest.present || op->rest.bulk || r->slice_length == 0)
+    return PERIGEE_OK;
+  op->slice_block = pool_take(op->session, r->slice_length);
+  if (!op->slice_block)
+    return PERIGEE_NO_MEMORY;
+  memcpy(op->slice_block, r->slice, r->slice_length);
+  return PERIGEE_OK;
+}
+
+/* Lanes bring each record once, in order, unless faults were asked for. Then an
+ * operation of the peer that was seen, or a later one of its number, is not
+ * served (again): 1. */
+static int seen_before(struct perigee_session *session,
+                       const struct record *r) {
+  enum { NUMBERS = 1 << 16 };
+  if (!session->seen)
+    session->seen = calloc(NUMBERS, sizeof *session->seen);
+  if (!session->seen)
+    return PERIGEE_NO_MEMORY;
+  uint32_t *last = &session->seen[r->operation];
+  if (*last && (int32_t)(r->generation - *last) <= 0)
+    return 1;
+  *last = r->generation;
+  return 0;
+}
+
+int serve_record(struct perigee_session *session, const struct record *r) {
+  if (r->kind == RECORD_IMM)
+    return immediate_arrived(session, r->code);
+  if (r->kind == RECORD_REPLY)
+    return PERIGEE_PROTOCOL;
+  if (session->engine->faults) {
+    int seen = seen_before(session, r);
+    if (seen != 0)
+      return seen < 0 ? seen : PERIGEE_OK;
+  }
+  if (session->hangup) /* nobody waits for an answer any more */
+    return PERIGEE_OK;
+  struct operation *op = operation_take(session, &served_class);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  operation_count(op);
+  op->record = r->kind;
+  op->peer_operation = r->operation;
+  op->peer_generation = r->generation;
+  op->method = r->method;
+  op->code = r->code;
+  op->region = NULL;
+  op->receiver = NULL;
+  op->deadline = r->remaining == RECORD_NO_LIMIT
+                     ? -1
+                     : session->engine->now + (int64_t)r->remaining * 1000;
+  step(op, ARRIVE);
+  int status = keep_slice(op, r);
+  if (status < 0)
+    serve_answer(op, status);
+  else if (r->kind == RECORD_REQUEST)
+    serve_request(op, r);
+  else if (r->kind == RECORD_SEND)
+    message_arrived(op);
+  else
+    served_access(op, r);
+  return PERIGEE_OK;
+}
+
+/* ---- Steps -------------------------------------------------------------- */
+
+static void step_replied(struct operation *op) {
+  int head = part_step(op, OUT_HEAD);
+  int status = head < 0 ? head : part_step(op, OUT_SLICE);
+  if (status >= 0 && served_wanted(op))
+    return;
+  op->status = status < 0 ? status : PERIGEE_OK;
+  op->engine->progress++;
+  list_remove(&op->queue);
+  step(op, RELEASED);
+  served_tell(op);
+}
+
+static void unstall(struct operation *op, int status) {
+  room_waited(op);
+  list_remove(&op->queue);
+  step(op, PULLED);
+  take_in(op, status);
+}
+
+static void step_stalled(struct operation *op) {
+  if (!served_wanted(op)) {
+    room_waited(op);
+    op->unseen = true;
+    served_refuse(op, PERIGEE_CANCELLED);
+    return;
+  }
+  struct source source = op->head_loan; /* while it waits: the peer's */
+  int status = room_take(op, &source);
+  if (status == PERIGEE_AGAIN)
+    return;
+  if (status == 1 && op->bulky)
+    status = pull_head(op, source);
+  op->engine->progress++;
+  unstall(op, status);
+}
+
+static void late(struct operation *op) {
+  fail(op->engine, PERIGEE_NO_MEMORY,
+       "there was no block for a call in time (option pool)");
+  unstall(op, PERIGEE_NO_MEMORY);
+}
+
+void serve_step(struct operation *op) {
+  if (op->quiet_wait) {
+    op->engine->copying = true;
+    list_remove(&op->queue);
+    served_tell(op);
+  } else if (op->state == STALLED) {
+    step_stalled(op);
+  } else if (op->state == HEADING) {
+    int status = served_pulled(op, IN_HEAD) ? sound(op) : 0;
+    if (status == 0)
+      return;
+    step(op, PULLED);
+    list_remove(&op->queue);
+    parts_end(op);
+    headed(op, status);
+  } else if (op->state == FETCHING) {
+    if (served_pulled(op, IN_SLICE))
+      served_landed(op);
+  } else if (op->state == REPLIED) {
+    step_replied(op);
+  }
+}
+
+static void stop(struct operation *op, int status) {
+  (void)status;
+  serve_lost(op);
+}
+
+const struct operation_class served_class = {.name = "request of the peer",
+                                             .kind = OP_SERVED,
+                                             .step = serve_step,
+                                             .late = late,
+                                             .stop = stop,
+                                             .given = given};
+
+/* The receive that a message was on its way to was given up. */
+void serve_abort(struct operation *op, int status) {
+  operation_unqueue(op);
+  step(op, PULLED);
+  parts_end(op);
+  serve_answer(op, status);
+}
+
+void perigee_started(struct perigee_engine *engine, int served) {
+  ENTER(engine);
+  struct operation *op = operation_find(engine, served);
+  if (op && op->kind == OP_SERVED && op->state == SERVING)
+    served_let_on(op);
+}
+
+bool perigee_served_cancelled(const struct perigee_engine *engine, int served) {
+  LOOK(engine);
+  struct operation *op =
+      operation_find((struct perigee_engine *)(uintptr_t)engine, served);
+  return !op || op->kind != OP_SERVED || !engine_alive(engine) ||
+         !served_wanted(op);
+}
+
+int64_t perigee_served_remaining(const struct perigee_engine *engine,
+                                 int served) {
+  LOOK(engine);
+  struct operation *op =
+      operation_find((struct perigee_engine *)(uintptr_t)engine, served);
+  if (!op || op->kind != OP_SERVED)
+    return 0;
+  if (op->deadline < 0)
+    return -1;
+  int64_t left = op->deadline - perigee_now(engine);
+  return left < 0 ? 0 : left;
+}

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * transfer.c - one-sided transfers, and all own operations that are not a
+ * record and its reply: receives, lookups, connects.
+ *
+ *   state    event     becomes
+ *   free     submit    moving    items are copied one after another, by us
+ *                                where we can reach the region, else by its
+ *                                owner (a window of reads and writes, call.c)
+ *   moving   done      ended
+ *   moving   queue     queued    the data is there, the immediate has no room
+ *   queued   publish   ended
+ *   moving   stop      ended     timeout, cancel, session lost, an item failed
+ *   queued   stop      ended
+ *   ended    given     free
+ *
+ * Most transfers never see this table: what is short and within reach is
+ * copied while it is submitted (PERIGEE_INLINE).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
+#include "core/lanes.h"
+#include "core/lock.h"
+#include "transfer.h"
+
+enum state { FREE, MOVING, QUEUED, ENDED };
+enum event { SUBMIT, DONE, QUEUE, PUBLISH, STOP, GIVEN };
+
+const struct machine transfer_machine = {
+    .name = "transfer",
+    .taken = MACHINE_STEPS,
+    .states = {"free", "moving", "queued", "ended"},
+    .events = {"submit", "done", "queue", "publish", "stop", "given"},
+    .next = {
+        [FREE] = {[SUBMIT] = TO(MOVING)},
+        [MOVING] =
+            {[DONE] = TO(ENDED), [QUEUE] = TO(QUEUED), [STOP] = TO(ENDED)},
+        [QUEUED] = {[PUBLISH] = TO(ENDED), [STOP] = TO(ENDED)},
+        [ENDED] = {[GIVEN] = TO(FREE)},
+    }};
+
+enum { CHILDREN = 16 };
+
+static void step(struct operation *op, enum event event) {
+  machine_step(&transfer_machine, &op->state, event);
+}
+
+/* ---- Checking ----------------------------------------------------------- */
+
+/* Where no CPU reaches it, a remote payload's base is an offset. */
+static uint8_t *base_of(const struct window *window, uint64_t offset) {
+  return (uint8_t *)((uintptr_t)window->pointer + offset);
+}
+
+static int remote_payload(struct perigee_session *s, int operation,
+                          const struct perigee_slice *slice,
+                          struct payload *p) {
+  struct perigee_remote *remote = slice->remote;
+  int right = operation == PERIGEE_OP_READ ? PERIGEE_READ : PERIGEE_WRITE;
+  if (remote->session != s)
+    return fail(s->engine, PERIGEE_INVALID,
+                "region \"%s\" is of another session", remote->name);
+  if (!(remote->access & right))
+    return fail(s->engine, PERIGEE_DENIED, "the peer does not let us %s \"%s\"",
+                right == PERIGEE_READ ? "read" : "write", remote->name);
+  if (shape_total(slice->length, slice->count) == UINT64_MAX ||
+      !shape_fits(remote->window.length, slice->offset, slice->length,
+                  slice->count, slice->stride))
+    return fail(s->engine, PERIGEE_RANGE,
+                "a slice lies outside of \"%s\" (%llu bytes)", remote->name,
+                (unsigned long long)remote->window.length);
+  *p = (struct payload){.memory = &memory_host,
+                        .base = base_of(&remote->window, slice->offset),
+                        .block = slice->length,
+                        .count = slice->count,
+                        .stride = slice->stride,
+                        .total = slice->length * slice->count};
+  return PERIGEE_OK;
+}
+
+int transfer_check(struct perigee_session *s, int operation,
+                   const struct perigee_transfer *item, struct payload *remote,
+                   struct payload *local) {
+  int status = remote_payload(s, operation, &item->remote, remote);
+  if (status == PERIGEE_OK)
+    status = slice_payload(s->engine, &item->local, local);
+  if (status == PERIGEE_OK && remote->total != local->total)
+    status = fail(s->engine, PERIGEE_INVALID,
+                  "from and to differ in length: %llu and %llu",
+                  (unsigned long long)local->total,
+                  (unsigned long long)remote->total);
+  return status;
+}
+
+bool transfer_immediate(const struct perigee_session *s) {
+  return lane_table(s->lane)->immediate;
+}
+
+/* Can we, or a device of ours, copy without the peer? */
+bool transfer_reaches(struct perigee_session *s,
+                      const struct perigee_transfer *item,
+                      const struct payload *local) {
+  const struct window *window = &item->remote.remote->window;
+  const struct perigee_transport *t = lane_table(s->lane);
+  if (t->reaches)
+    return t->reaches(s->lane, window, local);
+  return window->pointer && local->memory->direct;
+}
+
+/* ---- Ending ------------------------------------------------------------- */
+
+static void hold_all(struct operation *op, int by) {
+  for (uint32_t i = 0; i < op->count; i++)
+    op->list[i].local.region->users += (uint32_t)by;
+}
+
+void transfer_count(struct perigee_session *s, int operation,
+                    const struct perigee_transfer *list, uint32_t count) {
+  uint64_t *bytes = operation == PERIGEE_OP_READ ? &s->counters.bytes_received
+                                                 : &s->counters.bytes_sent;
+  s->counters.transfers++;
+  for (uint32_t i = 0; i < count; i++)
+    *bytes += list[i].local.length * list[i].local.count;
+}
+
+static void tell(struct operation *op) {
+  op->quiet_wait = false;
+  if (op->kind == OP_TRANSFER) {
+    hold_all(op, -1);
+    transfer_count(op->session, op->operation, op->list,
+                   op->status == PERIGEE_OK ? op->count : 0);
+  }
+  operation_unhold(op);
+  op->session->counters.failures += op->status != PERIGEE_OK;
+  operation_event(op, op->class->event);
+}
+
+/* A receive that is given up while its message is coming ends that too. */
+static void part_from_message(struct operation *op) {
+  if (op->kind != OP_RECV || op->pending == 0)
+    return;
+  struct operation *send = operation_find(op->engine, (int)op->pending - 1);
+  op->pending = 0;
+  send->receiver = NULL;
+  /* A copy that memory does on its own time is a short one, and has to be
+   * over before the receive's memory is the caller's again. */
+  while (!parts_end(send))
+    ;
+  serve_abort(send, PERIGEE_CANCELLED);
+}
+
+/* Nobody works for it any more: neither its children nor a device. */
+static bool settled(struct operation *op) {
+  struct lane *lane = op->session->lane;
+  if (op->kind != OP_TRANSFER)
+    return true;
+  bool ceased = op->job.pending == 0 || lane_table(lane)->cease(lane, &op->job);
+  return ceased && op->pending == 0;
+}
+
+static void end(struct operation *op, int status) {
+  operation_unqueue(op);
+  op->status = status;
+  part_from_message(op);
+  op->quiet_wait = !settled(op);
+  if (!op->quiet_wait)
+    tell(op);
+  else if (op->job.pending > 0)
+    operation_move(op);
+}
+
+/* It has ended, and waits for what still works for it. */
+static void settle(struct operation *op) {
+  op->engine->copying = true;
+  if (!settled(op))
+    return;
+  operation_unqueue(op);
+  tell(op);
+}
+
+static void stop_children(struct operation *op, int status) {
+  struct node *head = &op->session->operations, *next;
+  for (struct node *n = head->next; n != head && op->pending > 0; n = next) {
+    next = n->next;
+    struct operation *child = CONTAINER(n, struct operation, all);
+    if ((child->kind == OP_READ || child->kind == OP_WRITE) &&
+        child->parent == op)
+      call_stop(child, status);
+  }
+}
+
+/* PERIGEE_OK: done as meant. */
+void transfer_stop(struct operation *op, int status) {
+  if (op->state == ENDED)
+    return;
+  step(op, status == PERIGEE_OK ? DONE : STOP);
+  if (op->kind == OP_TRANSFER && op->pending > 0) {
+    op->status = status;
+    stop_children(op, status);
+  }
+  end(op, status);
+}
+
+/* It may be posted again. */
+static void told(struct operation *op) {
+  if (op->prepared)
+    op->prepared->posted = -1;
+}
+
+void transfer_given(struct operation *op) {
+  step(op, GIVEN);
+  operation_free(op);
+}
+
+void transfer_published(struct operation *op) {
+  step(op, PUBLISH);
+  end(op, PERIGEE_OK);
+}
+
+/* ---- Moving ------------------------------------------------------------- */
+
+static bool immediate_out(struct perigee_session *s, uint64_t immediate) {
+  return list_empty(&s->backlog[RING_REQUEST]) && publish_imm(s, immediate);
+}
+
+/* All the data is there. */
+static void data_done(struct operation *op) {
+  struct perigee_session *s = op->session;
+  if (op->operation != PERIGEE_OP_WRITE_IMM ||
+      immediate_out(s, op->immediate)) {
+    transfer_stop(op, PERIGEE_OK);
+    return;
+  }
+  step(op, QUEUE);
+  operation_unqueue(op);
+  backlog_add(op, RING_REQUEST);
+}
+
+void transfer_child(struct operation *op, int status) {
+  op->pending--;
+  op->engine->progress++;
+  if (op->state == ENDED) {
+    if (op->quiet_wait)
+      settle(op);
+  } else if (status < 0) {
+    transfer_stop(op, status);
+  } else if (op->pending == 0 && op->next == op->count &&
+             op->job.pending == 0) {
+    data_done(op);
+  }
+}
+
+static int stale(struct perigee_session *s,
+                 const struct perigee_transfer *item) {
+  return fail(s->engine, PERIGEE_STALE, "the peer has closed the region \"%s\"",
+              item->remote.remote->name);
+}
+
+int64_t transfer_copy(struct perigee_session *s,
+                      const struct perigee_transfer *item,
+                      struct payload *remote, struct payload *local,
+                      uint64_t limit, int operation) {
+  int64_t n =
+      lane_table(s->lane)->copy(s->lane, &item->remote.remote->window, remote,
+                                local, limit, operation != PERIGEE_OP_READ);
+  return n == PERIGEE_STALE ? stale(s, item) : n;
+}
+
+/* 1: all of the item is under way, 0: not yet, or a status. */
+static int post_item(struct operation *op,
+                     const struct perigee_transfer *item) {
+  struct lane *lane = op->session->lane;
+  int status = lane_table(lane)->post(
+      lane, &op->job, &item->remote.remote->window, &op->remote, &op->local,
+      op->operation != PERIGEE_OP_READ);
+  if (status == PERIGEE_STALE)
+    stale(op->session, item);
+  if (status == 1)
+    op->phase = 0;
+  return status;
+}
+
+/* 1: on to the next item, 0: not now, or a status. */
+static int move_item(struct operation *op) {
+  const struct perigee_transfer *item = &op->list[op->next];
+  struct perigee_engine *engine = op->engine;
+  if (op->phase == 0) {
+    int64_t held = op->local.held;
+    int status = transfer_check(op->session, op->operation, item, &op->remote,
+                                &op->local);
+    if (status < 0)
+      return status;
+    op->local.held = held; /* one wire for all of a batch */
+    if (!transfer_reaches(op->session, item, &op->local)) {
+      if (op->pending >= CHILDREN)
+        return 0;
+      op->pending++;
+      status =
+          call_access(op->session, op->operation != PERIGEE_OP_READ, item, op);
+      if (status < 0)
+        op->pending--;
+      return status < 0 ? status : 1;
+    }
+    op->phase = 1;
+  }
+  if (lane_table(op->session->lane)->post)
+    return post_item(op, item);
+  while (op->local.done < op->local.total) {
+    if (engine->budget == 0)
+      return 0;
+    int64_t n = transfer_copy(op->session, item, &op->remote, &op->local,
+                              engine->budget, op->operation);
+    if (n <= 0)
+      return (int)n;
+    engine->budget -= (uint64_t)n;
+    engine->progress++;
+  }
+  op->phase = 0;
+  return 1;
+}
+
+static int move_items(struct operation *op) {
+  struct lane *lane = op->session->lane;
+  int status = 1;
+  while (op->next < op->count && (status = move_item(op)) == 1)
+    op->next++;
+  if (lane_table(lane)->flush)
+    lane_table(lane)->flush(lane);
+  return status;
+}
+
+void transfer_step(struct operation *op) {
+  if (op->quiet_wait) {
+    settle(op);
+    return;
+  }
+  int status = op->job.status < 0 ? op->job.status : 1;
+  if (status > 0 && op->next < op->count)
+    status = move_items(op);
+  if (status < 0)
+    transfer_stop(op, status);
+  else if (op->next < op->count || op->job.pending > 0)
+    return;
+  else if (op->pending == 0)
+    data_done(op);
+  else
+    operation_unqueue(op); /* the last child ends it */
+}
+
+void transfer_submit(struct operation *op, int64_t timeout) {
+  step(op, SUBMIT);
+  operation_time(op, timeout);
+}
+
+static const struct operation_class transfer_class = {.name = "transfer",
+                                                      .kind = OP_TRANSFER,
+                                                      .event =
+                                                          PERIGEE_EVENT_DONE,
+                                                      .step = transfer_step,
+                                                      .late = operation_late,
+                                                      .stop = transfer_stop,
+                                                      .told = told,
+                                                      .given = transfer_given};
+
+/* ---- Submitting --------------------------------------------------------- */
+
+static int later(struct perigee_session *s, int operation,
+                 const struct perigee_transfer *list, uint32_t count,
+                 uint64_t immediate, int64_t timeout,
+                 struct perigee_prepared *prepared, uint32_t first) {
+  struct operation *op = operation_take(s, &transfer_class);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  op->list = list;
+  op->count = count;
+  op->next = first;
+  op->pending = 0;
+  op->operation = (uint8_t)operation;
+  op->phase = 0;
+  op->local.held = 0;
+  op->immediate = immediate;
+  op->prepared = prepared;
+  op->job = (struct job){0};
+  hold_all(op, 1);
+  transfer_submit(op, timeout);
+  operation_move(op);
+  if (lane_table(s->lane)->post) /* devices work meanwhile */
+    transfer_step(op);
+  return op->index;
+}
+
+/* Short items within reach are copied now: the number of those done. A first
+ * item that is wrong is told at once, for the caller to mend. */
+static int64_t at_once(struct perigee_session *s, int operation,
+                       const struct perigee_transfer *list, uint32_t count) {
+  struct payload remote = {.memory = &memory_host}, local = remote;
+  uint64_t room = AT_ONCE;
+  uint32_t i;
+  for (i = 0; i < count; i++) {
+    int status = transfer_check(s, operation, &list[i], &remote, &local);
+    if (status < 0)
+      return status;
+    if (local.total > room || !transfer_immediate(s) ||
+        !transfer_reaches(s, &list[i], &local))
+      break;
+    if (local.total > 0) {
+      int64_t n = transfer_copy(s, &list[i], &remote, &local, room, operation);
+      if (n < 0)
+        return n;
+    }
+    room -= local.total;
+  }
+  return i;
+}
+
+int transfer_check_all(struct perigee_session *s, int operation,
+                       const struct perigee_transfer *list, uint32_t count) {
+  struct payload remote = {.memory = &memory_host}, local = remote;
+  for (uint32_t i = 0; i < count; i++) {
+    int status = transfer_check(s, operation, &list[i], &remote, &local);
+    if (status < 0)
+      return status;
+  }
+  return PERIGEE_OK;
+}
+
+int transfer_start(struct perigee_session *s, int operation,
+                   const struct perigee_transfer *list, uint32_t count,
+                   uint64_t immediate, int64_t timeout,
+                   struct perigee_prepared *prepared) {
+  /* All of a batch is checked before any of it moves. */
+  int status =
+      count > 1 ? transfer_check_all(s, operation, list, count) : PERIGEE_OK;
+  if (status < 0)
+    return status;
+  int64_t done = at_once(s, operation, list, count);
+  if (done < 0)
+    return (int)done;
+  bool imm = operation == PERIGEE_OP_WRITE_IMM;
+  if (done == count && (!imm || immediate_out(s, immediate))) {
+    transfer_count(s, operation, list, count);
+    return PERIGEE_INLINE;
+  }
+  return later(s, operation, list, count, immediate, timeout, prepared,
+               (uint32_t)done);
+}
+
+BESIDE transfer_shared(struct perigee_session *s, int operation,
+                       const struct perigee_transfer *list, uint32_t count,
+                       uint64_t immediate, int64_t timeout) {
+  WITHIN(s->engine, ENTRY_STIR,
+         perigee_transfer(s, operation, list, count, immediate, timeout));
+}
+
+int perigee_transfer(struct perigee_session *s, int operation,
+                     const struct perigee_transfer *list, uint32_t count,
+                     uint64_t immediate, int64_t timeout) {
+  if (SHARED(s->engine))
+    return transfer_shared(s, operation, list, count, immediate, timeout);
+  int status;
+  if (!session_open_for(s, &status))
+    return status;
+  if (operation < PERIGEE_OP_READ || operation > PERIGEE_OP_WRITE_IMM)
+    return fail(s->engine, PERIGEE_INVALID, "no operation %d", operation);
+  return transfer_start(s, operation, list, count, immediate, timeout, NULL);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "errors.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/detail.h"
+#include "engine.h"
+
+int fail(struct perigee_engine *engine, int status, const char *format, ...) {
+  va_list list;
+  bool told = engine && !engine->aside;
+  char *to = told ? engine->detail : detail_here();
+  size_t room = told ? sizeof engine->detail : DETAIL;
+  va_start(list, format);
+  vsnprintf(to, room, format, list);
+  va_end(list);
+  return status;
+}
+
+const char *perigee_detail(const struct perigee_engine *engine) {
+  return engine ? engine->detail : detail_here();
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "region.h"
+
+#include "fabrics.h"
+#include "lock.h"
+#include "memory/backing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
+
+bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
+                uint64_t count, uint64_t stride) {
+  uint64_t last, end;
+  if (offset > length)
+    return false;
+  if (count == 0 || block == 0)
+    return true;
+  return !__builtin_mul_overflow(count - 1, stride, &last) &&
+         !__builtin_add_overflow(last, block, &end) && end <= length - offset;
+}
+
+int regions_open(struct perigee_engine *engine) {
+  struct regions *r = &engine->regions;
+  r->limit = engine->options.regions;
+  r->slots = calloc(r->limit, sizeof *r->slots);
+  r->generation = engine_random(engine) >> 16 | 1;
+  list_open(&r->closing);
+  return r->slots ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+}
+
+struct perigee_region *region_by_name(struct perigee_engine *engine,
+                                      const char *name) {
+  struct regions *r = &engine->regions;
+  for (uint32_t i = 0; i < r->limit; i++)
+    if (r->slots[i] && !r->slots[i]->closed &&
+        strcmp(r->slots[i]->name, name) == 0)
+      return r->slots[i];
+  return NULL;
+}
+
+struct perigee_region *region_by_slot(struct perigee_engine *engine,
+                                      uint64_t slot, uint64_t generation) {
+  struct regions *r = &engine->regions;
+  struct perigee_region *region = slot < r->limit ? r->slots[slot] : NULL;
+  if (!region || region->closed || region->generation != generation)
+    return NULL;
+  return region;
+}
+
+/* ---- Making ------------------------------------------------------------ */
+
+static const struct perigee_memory *memory_named(struct perigee_engine *engine,
+                                                 const char *kind) {
+  const struct perigee_memory *const *m = engine->options.memories;
+  if (!kind || strcmp(kind, "host") == 0)
+    return &memory_host;
+  for (; m && *m; m++)
+    if (strcmp((*m)->name, kind) == 0)
+      return *m;
+  return NULL;
+}
+
+static int check(struct perigee_engine *engine, const char *name,
+                 uint64_t length, int access) {
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (length == 0 || length > PAYLOAD_MAX)
+    return fail(engine, PERIGEE_INVALID,
+                "a region has 1 to 2^40 bytes, not %llu",
+                (unsigned long long)length);
+  if (access & ~(PERIGEE_READ | PERIGEE_WRITE | PERIGEE_POPULATE))
+    return fail(engine, PERIGEE_INVALID, "unknown access rights %d", access);
+  if (!name)
+    return PERIGEE_OK;
+  if (!*name || strlen(name) > REGION_NAME)
+    return fail(engine, PERIGEE_INVALID, "a region's name has 1 to 255 bytes");
+  if (region_by_name(engine, name))
+    return fail(engine, PERIGEE_NAME_TAKEN,
+                "this engine has a region \"%s\" already; close it first",
+                name);
+  return PERIGEE_OK;
+}
+
+static int make(struct perigee_engine *engine, const char *name,
+                uint64_t length, int access, const char *kind,
+                struct perigee_region **out) {
+  int status = check(engine, name, length, access);
+  if (status < 0)
+    return status;
+  struct regions *r = &engine->regions;
+  const struct perigee_memory *memory = memory_named(engine, kind);
+  if (!memory)
+    return fail(engine, PERIGEE_UNSUPPORTED, "no kind of memory \"%s\"", kind);
+  uint32_t slot = 0;
+  while (slot < r->limit && r->slots[slot])
+    slot++;
+  if (slot == r->limit)
+    return fail(engine, PERIGEE_NO_MEMORY,
+                "all %u regions are in use (option regions)", r->limit);
+  struct perigee_region *region = calloc(1, sizeof *region);
+  if (!region)
+    return PERIGEE_NO_MEMORY;
+  *region = (struct perigee_region){.engine = engine,
+                                    .slot = slot,
+                                    .length = length,
+                                    .access = access & ~PERIGEE_POPULATE,
+                                    .memory = memory,
+                                    .fd = -1,
+                                    .generation = r->generation++};
+  if (name)
+    memcpy(region->name, name, strlen(name) + 1);
+  r->slots[slot] = region;
+  r->count++;
+  engine->counters.regions = r->count;
+  *out = region;
+  return PERIGEE_OK;
+}
+
+static uint64_t pages(uint64_t length) {
+  return (length + PAGE - 1) & ~(uint64_t)(PAGE - 1);
+}
+
+/* Sealed so that no peer can shrink it under us, nor write if it may only
+ * read: a read-only descriptor alone could be reopened through /proc. */
+static int make_memfd(struct perigee_region *region) {
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (!(region->access & PERIGEE_WRITE))
+    seals |= F_SEAL_FUTURE_WRITE;
+  int fd = memfd_create("perigee-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0)
+    return PERIGEE_SYSTEM;
+  uint64_t length = pages(region->length);
+  if (ftruncate(fd, (off_t)length) != 0)
+    goto fail;
+  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED)
+    goto fail;
+  madvise(p, length, MADV_DONTFORK);
+  if (fcntl(fd, F_ADD_SEALS, seals) != 0) {
+    munmap(p, length);
+    goto fail;
+  }
+  region->pointer = p;
+  region->fd = fd;
+  return PERIGEE_OK;
+fail:
+  close(fd);
+  return PERIGEE_NO_MEMORY;
+}
+
+static void region_free(struct perigee_region *region) {
+  struct regions *r = &region->engine->regions;
+  fabrics_forget(region->engine, &region->area, 0, region->length);
+  list_remove(&region->node);
+  r->slots[region->slot] = NULL;
+  r->count--;
+  region->engine->counters.regions = r->count;
+  if (region->fd >= 0) {
+    munmap(region->pointer, pages(region->length));
+    close(region->fd);
+  } else if (region->allocated && region->pointer) {
+    region->memory->release(region->pointer, pages(region->length),
+                            region->context);
+  }
+  free(region);
+}
+
+static void describe_area(struct perigee_region *region) {
+  region->area = (struct area){.memory = region->memory,
+                               .base = region->pointer,
+                               .length = region->length};
+}
+
+/* Peers may map what they may read; write-only memory, which no mapping can
+ * express, and what only we use stays private. */
+static int back(struct perigee_region *region) {
+  region->allocated = true;
+  int status;
+  if (region->memory == &memory_host && (region->access & PERIGEE_READ))
+    status = make_memfd(region);
+  else
+    status = region->memory->allocate(pages(region->length), &region->pointer,
+                                      &region->context);
+  if (status == PERIGEE_OK && region->memory->direct &&
+      region->length >= HUGE_PAGE)
+    madvise(region->pointer, pages(region->length), MADV_HUGEPAGE);
+  return status;
+}
+
+/* Of memory that was made, as it was asked for. */
+static int populate(struct perigee_region *region) {
+  if (!region->memory->direct)
+    return PERIGEE_UNSUPPORTED;
+  errno = ENOMEM;
+  return backing_populate(region->pointer, pages(region->length))
+             ? PERIGEE_OK
+             : PERIGEE_NO_MEMORY;
+}
+
+static int too_much(struct perigee_engine *engine, uint64_t length) {
+  return fail(engine, PERIGEE_NO_MEMORY,
+              "a region of %llu bytes is more than the %llu that this machine, "
+              "or this process's control group, has",
+              (unsigned long long)length, (unsigned long long)backing_most());
+}
+
+int perigee_region_alloc(struct perigee_engine *engine, const char *name,
+                         uint64_t length, int access, const char *kind,
+                         struct perigee_region **out) {
+  LOOK(engine);
+  struct perigee_region *region = NULL;
+  int status = make(engine, name, length, access, kind, &region);
+  if (!region)
+    return status;
+  if (region->memory == &memory_host && !backing_possible(length)) {
+    region_free(region);
+    return too_much(engine, length);
+  }
+  status = back(region);
+  if (status == PERIGEE_OK && access & PERIGEE_POPULATE)
+    status = populate(region);
+  if (status < 0) {
+    region_free(region);
+    return fail(engine, status, "cannot allocate a region of %llu bytes: %s",
+                (unsigned long long)length, strerror(errno));
+  }
+  describe_area(region);
+  *out = region;
+  return PERIGEE_OK;
+}
+
+int perigee_region_register(struct perigee_engine *engine, const char *name,
+                            void *pointer, uint64_t length, int access,
+                            const char *kind, struct perigee_region **out) {
+  LOOK(engine);
+  if (!pointer)
+    return fail(engine, PERIGEE_INVALID, "cannot register a NULL pointer");
+  struct perigee_region *region = NULL;
+  int status = make(engine, name, length, access, kind, &region);
+  if (!region)
+    return status;
+  region->pointer = pointer;
+  describe_area(region);
+  *out = region;
+  return PERIGEE_OK;
+}
+
+uint8_t *perigee_region_pointer(const struct perigee_region *region) {
+  return region->pointer;
+}
+
+uint64_t perigee_region_length(const struct perigee_region *region) {
+  return region->length;
+}
+
+/* ---- Closing ----------------------------------------------------------- */
+
+/* Order: the generations are withdrawn first, then we look who is inside; the
+ * transport's grant and inside have the fences (shm.c, "Regions"). */
+static void withdraw(struct perigee_region *region) {
+  region->closed = true;
+  region->name[0] = 0;
+  if (!region->granted)
+    return;
+  struct node *n, *head = &region->engine->granted;
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
+    if (s->lane)
+      lane_table(s->lane)->revoke(s->lane, region->slot);
+  }
+}
+
+static bool occupied(struct perigee_region *region) {
+  if (region->users > 0)
+    return true;
+  if (!region->granted)
+    return false;
+  struct node *n, *head = &region->engine->granted;
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
+    if (s->lane && s->state == PERIGEE_SESSION_OPEN &&
+        lane_table(s->lane)->inside(s->lane, region->slot))
+      return true;
+  }
+  return false;
+}
+
+int perigee_region_close(struct perigee_region *region, bool force) {
+  ENTER(region->engine);
+  struct perigee_engine *engine = region->engine;
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (!region->closed)
+    withdraw(region);
+  if (!occupied(region)) {
+    region_free(region);
+    return PERIGEE_OK;
+  }
+  if (!force)
+    return fail(engine, PERIGEE_AGAIN,
+                "an operation or a peer is still inside of the region");
+  region->forced = true;
+  if (!region->node.next)
+    list_append(&engine->regions.closing, &region->node);
+  return PERIGEE_OK;
+}
+
+void regions_sweep(struct perigee_engine *engine) {
+  struct node *head = &engine->regions.closing, *next;
+  for (struct node *n = head->next; n != head; n = next) {
+    next = n->next;
+    struct perigee_region *region = CONTAINER(n, struct perigee_region, node);
+    if (!occupied(region))
+      region_free(region);
+  }
+}
+
+/* In a child process, which has the descriptors and not the memory. */
+void regions_forsake(struct perigee_engine *engine) {
+  struct regions *r = &engine->regions;
+  for (uint32_t i = 0; i < r->limit; i++)
+    if (r->slots[i] && r->slots[i]->fd >= 0)
+      close(r->slots[i]->fd);
+}
+
+void regions_close(struct perigee_engine *engine) {
+  struct regions *r = &engine->regions;
+  for (uint32_t i = 0; r->slots && i < r->limit; i++)
+    if (r->slots[i])
+      region_free(r->slots[i]);
+  free(r->slots);
+  r->slots = NULL;
+}
+
+/* ---- Access from here -------------------------------------------------- */
+
+static int access_here(struct perigee_region *region, uint64_t offset,
+                       void *host, uint64_t length, bool in) {
+  LOOK(region->engine);
+  if (!engine_alive(region->engine))
+    return PERIGEE_FORKED;
+  if (!shape_fits(region->length, offset, length, 1, length))
+    return fail(region->engine, PERIGEE_RANGE,
+                "bytes %llu to %llu are outside of the region's %llu",
+                (unsigned long long)offset,
+                (unsigned long long)(offset + length),
+                (unsigned long long)region->length);
+  struct payload p;
+  payload_bytes(&p, region->pointer + offset, length);
+  p.memory = region->memory;
+  uint8_t *at = host;
+  while (p.done < p.total) {
+    int64_t n = in ? payload_put(&p, at, p.total - p.done)
+                   : payload_take(&p, at, p.total - p.done);
+    if (n < 0)
+      return fail(region->engine, (int)n, "the memory's copy failed");
+    at += n;
+  }
+  return PERIGEE_OK;
+}
+
+int perigee_region_read(struct perigee_region *region, uint64_t offset,
+                        void *to, uint64_t length) {
+  return access_here(region, offset, to, length, false);
+}
+
+int perigee_region_write(struct perigee_region *region, uint64_t offset,
+                         const void *from, uint64_t length) {
+  return access_here(region, offset, (void *)(uintptr_t)from, length, true);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * region.h - an engine's own regions, and those of peers as looked up.
+ *
+ * A region's slot is used again after its close, under another generation;
+ * generations start at random and only grow, so that a handle of an earlier
+ * life never fits. `users` counts operations that may touch the memory; a
+ * closed region with users, or with a peer inside, is kept in `closing`.
+ */
+#ifndef REGION_H
+#define REGION_H
+
+#include "base/list.h"
+#include "net/wire.h"
+#include "perigee.h"
+#include "transport/transport.h"
+
+enum { REGION_SLOTS = 4096 };
+
+struct perigee_region {
+  struct node node; /* in regions->closing */
+  struct perigee_engine *engine;
+  uint32_t slot;
+  uint32_t users;
+  uint64_t generation;
+  uint64_t length;
+  uint8_t *pointer;
+  const struct perigee_memory *memory;
+  struct area area; /* the same, for devices */
+  void *context;    /* of the memory; owned if allocated */
+  int access;
+  int fd; /* a memfd that peers may map, or -1 */
+  bool allocated, closed, forced;
+  uint64_t granted; /* sessions that were told of it, ever */
+  char name[REGION_NAME + 1];
+};
+
+struct regions {
+  struct perigee_region **slots;
+  uint32_t limit, count;
+  uint64_t generation;
+  struct node closing;
+};
+
+struct perigee_remote {
+  struct perigee_remote *next;
+  struct perigee_session *session;
+  struct window window;
+  uint64_t mapped; /* bytes to unmap */
+  int access;
+  char name[REGION_NAME + 1];
+};
+
+int regions_open(struct perigee_engine *engine);
+void regions_close(struct perigee_engine *engine);
+void regions_forsake(struct perigee_engine *engine);
+/* Frees closed regions that nobody is in any more. */
+void regions_sweep(struct perigee_engine *engine);
+struct perigee_region *region_by_name(struct perigee_engine *engine,
+                                      const char *name);
+/* The live region of a slot if the generation fits, else NULL. */
+struct perigee_region *region_by_slot(struct perigee_engine *engine,
+                                      uint64_t slot, uint64_t generation);
+/* Do count blocks lie inside of length bytes? Safe for any values. */
+bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
+                uint64_t count, uint64_t stride);
+
+#endif

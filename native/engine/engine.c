@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * engine.c - options, opening and closing.
+ * poll.c polls, wait.c sleeps.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "call/loan.h"
+#include "core/fabrics.h"
+#include "core/pool.h"
+#include "devices/devices.h"
+#include "progress.h"
+#include "session/neighbour.h"
+#include "session/strangers.h"
+
+enum { PAGE = 4096 };
+
+/* ---- Options ----------------------------------------------------------- */
+
+static int64_t real_clock(void *context) {
+  struct timespec t;
+  (void)context;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int real_random(void *context, void *bytes, uint64_t length) {
+  (void)context;
+  return getrandom(bytes, length, 0) == (ssize_t)length ? PERIGEE_OK
+                                                        : PERIGEE_SYSTEM;
+}
+
+void perigee_options(struct perigee_options *o) {
+  *o = (struct perigee_options){.operations = 16384,
+                                .sessions = 1024,
+                                .regions = 1024,
+                                .hellos = 256,
+                                .hello_timeout = 2000000000,
+                                .ring = 64 << 10,
+                                .eager = 8 << 10,
+                                .message = PAYLOAD_MAX,
+                                .typed = (1 << 20) + 4096,
+                                .hold = UINT64_MAX,
+                                .pool = 1 << 30,
+                                .serving = 1024,
+                                .mapped = UINT64_C(1) << 46,
+                                .untaken = 32 << 20,
+                                .spin = -1,
+                                .pull = 1,
+                                .dead_after = INT64_C(3000000000),
+                                .streams = 1,
+                                .clock = real_clock,
+                                .random = real_random};
+}
+
+static const char *wrong_option(const struct perigee_options *o) {
+  if (o->operations < 16 || o->operations > 65536)
+    return "operations (16 to 65536)";
+  if (o->sessions < 1 || o->sessions > 65536)
+    return "sessions (1 to 65536)";
+  if (o->regions < 1 || o->regions > REGION_SLOTS)
+    return "regions (1 to 4096)";
+  if (o->ring < 4096 || o->ring > 16 << 20 || (o->ring & (o->ring - 1)))
+    return "ring (a power of two, 4 KiB to 16 MiB)";
+  if (o->eager > o->ring / 4 - 128)
+    return "eager (at most a quarter of ring less 128)";
+  if (o->message < 1 || o->message > PAYLOAD_MAX)
+    return "message (1 to 2^40)";
+  if (o->pool < 1 << 20 || o->pool > UINT64_C(1) << 40)
+    return "pool (1 MiB to 1 TiB)";
+  if (o->mapped < 1 << 30 || o->mapped > UINT64_C(1) << 47)
+    return "mapped (1 GiB to 128 TiB)";
+  if (o->untaken < 1)
+    return "untaken (at least 1)";
+  if (o->streams < 1 || o->streams > STREAMS_MAX)
+    return "streams (1 to 16)";
+  if (o->progress != 0 && o->progress != 1)
+    return "progress (0: none, 1: a thread)";
+  if (o->encrypt < PERIGEE_ENCRYPT_DEFAULT || o->encrypt > PERIGEE_ENCRYPT_OFF)
+    return "encrypt (0: by default, 1: all, 2: auth, 3: off)";
+  if (o->dead_after < DEAD_AFTER_LEAST)
+    return "dead_after (10 ms at least)";
+  if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)
+    return "serving, hellos, clock and random (must be given)";
+  return NULL;
+}
+
+/* ---- Opening and closing ------------------------------------------------ */
+
+uint64_t perigee_epoch(const struct perigee_engine *engine) {
+  return engine->epoch;
+}
+
+static void *reserve(uint64_t length) {
+  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? NULL : p;
+}
+
+static uint64_t table_bytes(const struct perigee_engine *engine) {
+  return engine->options.operations * sizeof(struct operation);
+}
+
+static uint64_t pool_bytes(const struct perigee_engine *engine) {
+  return 4 * engine->options.pool;
+}
+
+static void open_lists(struct perigee_engine *engine) {
+  struct node *lists[] = {
+      &engine->ready,      &engine->given,     &engine->moving,
+      &engine->lenders,    &engine->fresh,     &engine->late,
+      &engine->sessions,   &engine->hot,       &engine->listeners,
+      &engine->dead,       &engine->news,      &engine->losses,
+      &engine->free,       &engine->endpoints, &engine->granted,
+      &engine->ebb.keepers};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+    list_open(lists[i]);
+}
+
+static int open_memory(struct perigee_engine *engine) {
+  uint8_t *alive = reserve(PAGE);
+  engine->table = reserve(table_bytes(engine));
+  engine->pool_memory = reserve(pool_bytes(engine));
+  engine->scratch = malloc(engine->options.ring);
+  engine->id_slots = 1;
+  while (engine->id_slots < engine->options.sessions)
+    engine->id_slots *= 2;
+  engine->by_id = calloc(engine->id_slots, sizeof(void *));
+  engine->generations =
+      calloc(engine->options.operations, sizeof *engine->generations);
+  engine->by_nonce = calloc(engine->id_slots, sizeof(void *));
+  engine->alive = alive;
+  if (!alive || !engine->table || !engine->pool_memory || !engine->scratch ||
+      !engine->by_id || !engine->by_nonce || !engine->generations)
+    return PERIGEE_NO_MEMORY;
+  *alive = 1;
+  madvise(alive, PAGE, MADV_WIPEONFORK);
+  engine->pool_area = (struct area){.memory = &memory_host,
+                                    .base = engine->pool_memory,
+                                    .length = pool_bytes(engine),
+                                    .chunk = POOL_CHUNK};
+  /* What counts are the bytes asked for, less than those of their blocks. */
+  return blocks_open(&engine->pool, pool_bytes(engine),
+                     2 * engine->options.pool);
+}
+
+static int open_all(struct perigee_engine *engine) {
+  int status = shares_open(&engine->shares, &engine->options);
+  if (status == PERIGEE_OK)
+    status = strangers_open(engine);
+  if (status == PERIGEE_OK)
+    status = open_memory(engine);
+  if (status < 0)
+    return status;
+  engine->epoll = epoll_create1(EPOLL_CLOEXEC);
+  if (engine->epoll < 0)
+    return PERIGEE_SYSTEM;
+  timers_open(&engine->timers, engine_clock(engine));
+  engine->options.random(engine->options.context, engine->mark,
+                         sizeof engine->mark);
+  engine->epoch =
+      engine->options.epoch ? engine->options.epoch : engine_random(engine);
+  return regions_open(engine);
+}
+
+/* The options' text is not kept: it may go after this. */
+static int open_secret(struct perigee_engine *engine) {
+  struct perigee_options *o = &engine->options;
+  char reason[256];
+  if (!secret_library())
+    return fail(NULL, PERIGEE_SYSTEM, "libsodium finds no randomness");
+  engine->secret = vault_take(&engine->vault, sizeof *engine->secret);
+  if (!engine->secret)
+    return fail(NULL, PERIGEE_NO_MEMORY, "%s", VAULT_FULL);
+  int status =
+      secret_load(o->secret, o->scope, engine->secret, reason, sizeof reason);
+  o->secret = o->scope = NULL;
+  return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
+}
+
+/* Without a seed the script gets one, so that what happened can be had again. */
+static int open_faults(struct perigee_engine *engine) {
+  const struct perigee_options *o = &engine->options;
+  const char *text = o->faults ? o->faults : getenv("PERIGEE_FAULTS");
+  struct script script;
+  char reason[REASON];
+  if (!text || !text[strspn(text, ", \t\n")])
+    return PERIGEE_OK;
+  int status = script_parse(text, &script, reason);
+  if (status < 0)
+    return fail(NULL, status, "%s", reason);
+  if (!script.seeded)
+    script.seed = engine_random(engine) >> 1;
+  status = faults_open(&script, o->clock, o->context, &engine->faults);
+  return status < 0 ? fail(NULL, status, "no memory for faults") : PERIGEE_OK;
+}
+
+/* A device may be opened much later, or never: what is wrong is told at once. */
+static int check_rdma(const char *text) {
+  struct rdma_options ignored;
+  char reason[REASON];
+  int status = rdma_options_parse(text, &ignored, reason, sizeof reason);
+  return status < 0 ? fail(NULL, status, "rdma: %s", reason) : PERIGEE_OK;
+}
+
+int perigee_engine_open(const struct perigee_options *given,
+                        struct perigee_engine **out) {
+  struct perigee_options options;
+  perigee_options(&options);
+  const char *wrong = given ? wrong_option(given) : NULL;
+  if (wrong)
+    return fail(NULL, PERIGEE_INVALID, "bad engine option: %s", wrong);
+  struct perigee_engine *engine = calloc(1, sizeof *engine);
+  if (!engine)
+    return fail(NULL, PERIGEE_NO_MEMORY, "no memory for an engine");
+  engine->options = given ? *given : options;
+  spin_open(&engine->spin, engine->options.spin, engine->options.spin_always);
+  engine->epoll = engine->spare_fd = -1;
+  open_lists(engine);
+  int status = open_secret(engine);
+  if (status == PERIGEE_OK)
+    status = open_faults(engine);
+  if (status == PERIGEE_OK)
+    status = check_rdma(engine->options.rdma);
+  if (status == PERIGEE_OK && (status = open_all(engine)) < 0)
+    fail(NULL, status, "cannot open an engine: %s", strerror(errno));
+  if (status == PERIGEE_OK && engine->options.progress &&
+      (status = progress_open(engine)) < 0)
+    fail(NULL, status, "cannot start an engine's thread: %s", strerror(errno));
+  if (status < 0) {
+    perigee_engine_close(engine);
+    return status;
+  }
+  *out = engine;
+  return PERIGEE_OK;
+}
+
+static void close_parts(struct perigee_engine *engine) {
+  for (struct part *p = engine->parts, *next; p; p = next) {
+    next = p->free;
+    free(p);
+  }
+}
+
+/* All peers are told before any is waited for. */
+static void close_sessions(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->sessions;
+  for (n = head->next; n != head; n = n->next)
+    session_part(CONTAINER(n, struct perigee_session, node));
+  sessions_drain(engine);
+  while ((n = head->next) != head) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    session_end(s, PERIGEE_CLOSED, "its engine was closed here");
+    session_destroy(s);
+  }
+  while ((n = engine->dead.next) != &engine->dead)
+    session_destroy(CONTAINER(n, struct perigee_session, node));
+  regions_close(engine);
+  fabrics_forget(engine, &engine->pool_area, 0, engine->pool_area.length);
+  fabrics_close(engine);
+}
+
+/* A child process gives back its copies of descriptors and of memory that it
+ * does not share, and tells nobody. Shared memory did not come along
+ * (MADV_DONTFORK): where it was, something else may be mapped by now. */
+static void forsake_sessions(struct perigee_engine *engine) {
+  struct node *n, *lists[] = {&engine->sessions, &engine->dead};
+  for (int i = 0; i < 2; i++)
+    for (n = lists[i]->next; n != lists[i]; n = n->next)
+      session_forsake(CONTAINER(n, struct perigee_session, node));
+  regions_forsake(engine);
+}
+
+void perigee_engine_close(struct perigee_engine *engine) {
+  if (!engine)
+    return;
+  struct node *n;
+  progress_close(engine);
+  while ((n = engine->listeners.next) != &engine->listeners)
+    perigee_listener_close(CONTAINER(n, struct perigee_listener, node));
+  while ((n = engine->endpoints.next) != &engine->endpoints)
+    perigee_endpoint_close(CONTAINER(n, struct perigee_endpoint, node));
+  if (engine->alive && !engine_alive(engine))
+    forsake_sessions(engine);
+  else
+    close_sessions(engine);
+  neighbours_close(engine);
+  close_parts(engine);
+  stages_free(engine);
+  blocks_close(&engine->pool);
+  shares_close(&engine->shares);
+  strangers_close(engine);
+  if (engine->pool_memory)
+    munmap(engine->pool_memory, pool_bytes(engine));
+  if (engine->table)
+    munmap(engine->table, table_bytes(engine));
+  if (engine->alive)
+    munmap((void *)(uintptr_t)engine->alive, PAGE);
+  if (engine->epoll >= 0)
+    close(engine->epoll);
+  if (engine->spare_fd >= 0)
+    close(engine->spare_fd);
+  faults_close(engine->faults);
+  free(engine->by_id);
+  free(engine->by_nonce);
+  free(engine->generations);
+  free(engine->scratch);
+  vault_close(&engine->vault);
+  free(engine);
+}
+
+static const struct perigee_counters *counters_of(struct perigee_session *s) {
+  bool open = s->state == PERIGEE_SESSION_OPEN;
+  s->counters.kept =
+      open && s->transport->kept ? s->transport->kept(s->lane) : 0;
+  return &s->counters;
+}
+
+const struct perigee_counters *
+perigee_counters(struct perigee_engine *engine,
+                 const struct perigee_session *session) {
+  LOOK(engine);
+  if (session)
+    return counters_of((struct perigee_session *)(uintptr_t)session);
+  struct node *n, *head = &engine->sessions;
+  engine->totals = engine->counters;
+  engine->totals.operations = engine->live;
+  engine->totals.kept = engine->pool.warm;
+  for (n = engine->given.next; n != &engine->given; n = n->next)
+    engine->totals.operations--; /* ended for everybody but us */
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    counters_add(&engine->totals, counters_of(s));
+  }
+  return &engine->totals;
+}

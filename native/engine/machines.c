@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * machines.c - the state machines by their names, for the specs.
+ */
+#include <string.h>
+
+#include "call/calls.h"
+#include "session/sessions.h"
+
+static const struct machine *const machines[] = {
+    &session_machine, &call_machine, &served_machine, &transfer_machine};
+
+const struct machine *machine_find(const char *name) {
+  for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
+    if (strcmp(machines[i]->name, name) == 0)
+      return machines[i];
+  return NULL;
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * poll.c - one poll: what the last poll handed out is over; now and then the
+ * clock, the timers and the sockets; events that wait; records of every
+ * session; steps of everything that moves; events again.
+ */
+#include <limits.h>
+#include <string.h>
+
+#include "call/calls.h"
+#include "core/fabrics.h"
+#include "core/lanes.h"
+#include "core/pool.h"
+#include "polling.h"
+#include "session/sessions.h"
+#include "session/strangers.h"
+
+enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };
+/* The clock is read every 64 polls of one session, sooner where they are many;
+ * time has passed, too, where the poll before moved something. */
+enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31 };
+/* ns. Of sessions that are parked only the sockets tell. */
+static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000;
+
+static void time_out(struct perigee_engine *engine) {
+  struct node *n;
+  while ((n = list_pop(&engine->fresh))) {
+    struct operation *op = CONTAINER(n, struct operation, fresh);
+    timers_add(&engine->timers, &op->timer, engine->now + op->timeout);
+  }
+  struct timer *t;
+  while ((t = timers_expired(&engine->timers, engine->now)))
+    t->expired(t);
+}
+
+static bool sockets_are_due(const struct perigee_engine *engine) {
+  int64_t every = engine->parked ? SOCKETS_PARKED : SOCKETS_EVERY;
+  return engine->sockets_due || engine->more_ready ||
+         engine->now - engine->sockets_at >= every;
+}
+
+/* What need not be looked at in every poll. */
+static void tick(struct perigee_engine *engine) {
+  engine->idle = 0;
+  engine->moved = false;
+  engine_clock(engine);
+  time_out(engine);
+  if (sockets_are_due(engine)) {
+    engine->sockets_due = false;
+    engine->sockets_at = engine->now;
+    watch_poll(engine);
+    strangers_turn(engine);
+    messages_sweep(engine);
+  }
+  if (!list_empty(&engine->regions.closing))
+    regions_sweep(engine);
+}
+
+static struct perigee_event *next_event(struct perigee_engine *engine) {
+  struct perigee_event *e = &engine->out[engine->filled++];
+  engine->progress++;
+  *e = (struct perigee_event){0};
+  return e;
+}
+
+/* Operations that have ended but for a copy that their memory still does. */
+static bool copying(const struct perigee_session *s) {
+  const struct node *n;
+  for (n = s->operations.next; n != &s->operations; n = n->next)
+    if (CONTAINER(n, struct operation, all)->quiet_wait)
+      return true;
+  return false;
+}
+
+static void give_news(struct perigee_engine *engine, struct node *list,
+                      int kind) {
+  struct node *n, *next;
+  for (n = list->next; n != list && engine->filled < engine->room; n = next) {
+    next = n->next;
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, news);
+    if (list == &engine->losses && copying(s))
+      continue;
+    list_remove(n);
+    struct perigee_event *e = next_event(engine);
+    e->kind = (uint8_t)kind;
+    e->session = s->id;
+    e->status = s->status;
+    if (kind == PERIGEE_EVENT_LOST) {
+      e->pointer = (const uint8_t *)s->reason;
+      e->length = strlen(s->reason);
+    }
+    if (list == &engine->news && s->state == PERIGEE_SESSION_ENDED)
+      list_append(&engine->losses, &s->news); /* it was short */
+  }
+}
+
+/* The lane's text may change while the program reads it. */
+static const char *trouble(const struct operation *op) {
+  const char *why = lane_trouble(op->session), *copy = NULL;
+  if (op->engine->thread)
+    copy = (const char *)scratch_copy(op->engine, (const uint8_t *)why,
+                                      strlen(why) + 1);
+  return copy ? copy : why;
+}
+
+/* Did the session's end end it? */
+static bool ended_with(const struct perigee_session *s,
+                       const struct perigee_event *e) {
+  if (s->state != PERIGEE_SESSION_ENDED)
+    return false;
+  return e->kind == PERIGEE_EVENT_CONNECTED ? e->status == s->status
+                                            : e->status == PERIGEE_PEER_LOST;
+}
+
+/* Why the session is lost, or never was, or memory could not be had: to
+ * whoever has no other text of it. */
+static void tell_why(const struct operation *op, struct perigee_event *e) {
+  const struct perigee_session *s = op->session;
+  const char *why = "";
+  bool own = e->kind == PERIGEE_EVENT_REPLY || e->kind == PERIGEE_EVENT_DONE ||
+             e->kind == PERIGEE_EVENT_CONNECTED;
+  if (!own || !s || e->pointer)
+    return;
+  if (ended_with(s, e))
+    why = s->reason;
+  else if (e->status == PERIGEE_NO_MEMORY)
+    why = trouble(op);
+  if (!*why)
+    return;
+  e->flags = 0;
+  e->pointer = (const uint8_t *)why;
+  e->length = strlen(why);
+}
+
+/* What is the program's from now on: a slice, the head of a long reply. */
+static void hand_over(struct operation *op, struct perigee_event *e) {
+  if (op->kind == OP_CALL && op->flags & PERIGEE_HELD) {
+    int64_t due = (int64_t)op->value, now = op->engine->now;
+    e->remaining = due < 0 ? -1 : due > now ? due - now : 0;
+    e->capacity = 0;
+    op->block = NULL;
+  }
+  if (op->flags & PERIGEE_POOLED) {
+    e->landed = op->slice_block;
+    op->slice_block = NULL;
+  }
+}
+
+static void give(struct perigee_engine *engine, struct operation *op) {
+  struct perigee_event *e = next_event(engine);
+  bool asks =
+      op->event == PERIGEE_EVENT_REQUEST || op->event == PERIGEE_EVENT_LANDING;
+  e->kind = op->event;
+  e->flags = op->flags;
+  e->session = op->session ? op->session->id : 0;
+  e->status = op->status;
+  e->operation = op->index;
+  e->pointer = op->pointer;
+  e->length = op->length;
+  e->slice = op->slice;
+  e->capacity = op->value;
+  if (op->flags & (PERIGEE_POOLED | PERIGEE_HELD))
+    hand_over(op, e);
+  e->code = op->code;
+  op->event = PERIGEE_EVENT_NONE;
+  if (!asks) {
+    if (op->status < 0)
+      tell_why(op, e);
+    if (op->class->told)
+      op->class->told(op);
+    list_append(&engine->given, &op->queue);
+    return;
+  }
+  e->method = op->method;
+  e->remaining = op->deadline < 0 ? -1 : op->deadline - engine->now;
+  if (op->deadline >= 0 && e->remaining < 0)
+    e->remaining = 0;
+}
+
+/* A session is told of before its operations, and its loss after them. */
+static void drain(struct perigee_engine *engine) {
+  struct node *n;
+  if (engine->aside) /* they are the program's */
+    return;
+  if (!list_empty(&engine->news))
+    give_news(engine, &engine->news, PERIGEE_EVENT_ACCEPTED);
+  while (engine->filled < engine->room && (n = list_pop(&engine->ready))) {
+    engine->ready_count--;
+    give(engine, CONTAINER(n, struct operation, queue));
+  }
+  if (!list_empty(&engine->losses))
+    give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
+  if (engine->filled < engine->room &&
+      refusals_give(engine, &engine->out[engine->filled]))
+    engine->filled++;
+}
+
+/* Operations whose event was handed out by the poll before. */
+static void end_given(struct perigee_engine *engine) {
+  struct node *n;
+  engine->scratch_used = 0;
+  while ((n = list_pop(&engine->given))) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    op->class->given(op);
+  }
+  while ((n = engine->dead.next) != &engine->dead)
+    session_destroy(CONTAINER(n, struct perigee_session, node));
+}
+
+/* Each steps in its turn, some of them in each poll, so that a thousand that
+ * nobody feeds cost the others little. */
+static void step_moving(struct perigee_engine *engine, bool all) {
+  struct node *head = &engine->moving, *last = head->previous;
+  uint32_t turns = all ? engine->live : STEPS_A_POLL;
+  for (; turns > 0 && engine->budget > 0; turns--) {
+    struct node *n = list_pop(head);
+    if (!n)
+      break;
+    list_append(head, n);
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    op->class->step(op);
+    if (n == last)
+      break;
+  }
+  if (engine->budget < BUDGET)
+    engine->moved = true;
+}
+
+static bool tick_is_due(struct perigee_engine *engine) {
+  uint64_t looks = LOOKS_A_POLL + engine->hot_count;
+  return ++engine->idle * looks >= LOOKS_PER_TICK || engine->sockets_due ||
+         engine->more_ready || engine->moved;
+}
+
+int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
+                int capacity, bool keep) {
+  engine->out = events;
+  engine->room = capacity;
+  engine->filled = 0;
+  engine->budget = BUDGET;
+  engine->asked = 0;
+  engine->keep = keep;
+  engine->copying = false;
+  engine->counters.polls++;
+  if (!keep)
+    end_given(engine);
+  /* Before a sleep, and after it, nobody is passed over. */
+  bool all = engine->armed || engine->woken || engine->sockets_due;
+  /* Who wakes us mostly has a record for us: that comes first, and what its
+   * wake frame costs to read is left to the next poll. */
+  if (engine->woken)
+    engine->sockets_due = true;
+  else if (tick_is_due(engine))
+    tick(engine);
+  engine->woken = false;
+  if (engine->fabric_count > 0)
+    fabrics_turn(engine);
+  drain(engine);
+  uint64_t before = engine->progress;
+  turns_poll(engine);
+  if (engine->progress != before)
+    engine->worked_at = engine->now;
+  if (!list_empty(&engine->moving))
+    step_moving(engine, all);
+  /* To look at a caller's mark takes its line away from it. Who lets go while
+   * we sleep wakes us, so all are looked at only before that. */
+  if ((engine->idle == 0 || all) && !list_empty(&engine->lenders))
+    room_sweep(engine, engine->armed);
+  drain(engine);
+  return engine->filled;
+}
+
+/* Else strangers would fill the table of sessions. */
+static void bury_strangers(struct perigee_engine *engine) {
+  struct node *n, *next, *head = &engine->dead;
+  for (n = head->next; n != head; n = next) {
+    next = n->next;
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    if (s->strange)
+      session_destroy(s);
+  }
+}
+
+bool engine_progress(struct perigee_engine *engine) {
+  uint64_t before = engine->progress;
+  engine->aside = true;
+  engine->sockets_due = true;
+  engine->woken = false;
+  bury_strangers(engine);
+  engine_poll(engine, NULL, INT_MAX, true);
+  engine->aside = false;
+  return engine->progress != before;
+}

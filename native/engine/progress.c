@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * progress.c - an engine's own thread for the network, for programs that
+ * compute for long and are asked for it (options.progress).
+ *
+ *   state    what the program does            the thread sleeps until
+ *   aside    polls, or did a moment ago       a moment (GRACE) is over
+ *   resting  sleeps in perigee_wait           the program is back
+ *   acting   something else: polls are due    not at all
+ *   armed    the same, and nothing is due     a socket, a timer, the program
+ *   ended    closes the engine                -
+ *
+ *   aside    -> resting  the program waits
+ *   aside    -> acting   a moment passed without a poll
+ *   acting   -> acting   something happened
+ *   acting   -> armed    nothing did; peers were told to wake us, as by
+ *                        perigee_arm, and nothing did since
+ *   armed    -> acting   woken by a socket or a timer
+ *   any      -> aside    the program has come (and woken us), or wants to
+ *   any      -> ended    close
+ *
+ * Ownership. Whoever has the lock has the engine; while `waiting` it is the
+ * program's, with or without. The thread only ever tries the lock: the program
+ * waits for the thread, for one turn at most, and never the other way.
+ *
+ * A turn of the thread (engine_progress) is a poll that gives no event. What
+ * ends up as one waits in the engine's lists for the program's next poll,
+ * within the bounds that a program has which polls and does not answer:
+ * options operations, serving and pool. What the program was shown stays where
+ * it is until it polls:
+ *
+ *   heads in rings     are copied out by engines with a thread, so that rings
+ *                      can be read on and their room given back meanwhile
+ *   scratch            is the program's polls'; the thread uses pooled blocks
+ *   pooled blocks      of calls that were answered are kept (engine->late)
+ *   operations given,  are freed by the program's polls; the thread buries
+ *   sessions freed     strangers only, of whom the program never heard
+ *   detail             of what goes wrong in the thread is the thread's
+ *   texts of sessions  are copied when they are asked for
+ *   counters           are read without the lock: whole, a moment old
+ *
+ * A fork waits until no thread is within a turn, so that what the child finds
+ * can be closed. It has no thread: engine_alive says so, and nothing is locked.
+ */
+#include "progress.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "call/served.h"
+#include "polling.h"
+
+static const int64_t GRACE = 1000000; /* ns */
+
+enum state { ASIDE, RESTING, ACTING, ARMED, OVER };
+
+struct progress {
+  struct node node; /* in all */
+  struct perigee_engine *engine;
+  pthread_t thread;
+  bool started;
+  struct lock lock; /* of the engine, and of what follows */
+  bool ending;
+  bool asleep;     /* the thread, for longer than a moment */
+  bool promised;   /* the program sleeps by its descriptor, */
+  bool told;       /* which has become readable */
+  uint64_t polls;  /* of the program, when the thread last looked */
+  int wake;        /* readable: the thread should look */
+  int news, outer; /* the program's descriptor: of `news`, and all others */
+};
+
+/* ---- All of them, for forks ---------------------------------------------- */
+
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct node all = {&all, &all};
+
+static void before_fork(void) {
+  pthread_mutex_lock(&all_lock);
+  for (struct node *n = all.next; n != &all; n = n->next)
+    lock_wait(&CONTAINER(n, struct progress, node)->lock);
+}
+
+static void after_fork(void) {
+  for (struct node *n = all.next; n != &all; n = n->next)
+    pthread_mutex_unlock(&CONTAINER(n, struct progress, node)->lock.mutex);
+  pthread_mutex_unlock(&all_lock);
+}
+
+/* None of the engines is the child's; nor are their locks. */
+static void in_child(void) {
+  while (list_pop(&all))
+    ;
+  pthread_mutex_unlock(&all_lock);
+}
+
+static void watch_forks(void) {
+  pthread_atfork(before_fork, after_fork, in_child);
+}
+
+/* ---- The program's side --------------------------------------------------- */
+
+/* Needs the lock; the thread sleeps for longer than it should from now on. */
+static void stir(struct progress *p) {
+  if (!p->asleep)
+    return;
+  p->asleep = false;
+  eventfd_write(p->wake, 1);
+}
+
+/* What it was shown is over. */
+static void polled(struct progress *p) {
+  eventfd_t count;
+  p->promised = false;
+  if (p->told)
+    eventfd_read(p->news, &count);
+  p->told = false;
+  served_late(p->engine);
+}
+
+static void entered(struct lock *lock, enum entry entry) {
+  struct progress *p = CONTAINER(lock, struct progress, lock);
+  if (entry != ENTRY_LOOK && !lock->waiting)
+    stir(p);
+  if (entry == ENTRY_POLL)
+    polled(p);
+}
+
+void progress_wait(struct perigee_engine *engine) {
+  if (!lock_take(engine, ENTRY_POLL))
+    return;
+  engine->lock->waiting = true;
+  lock_give(engine);
+}
+
+void progress_back(struct perigee_engine *engine) {
+  if (!engine_alive(engine))
+    return;
+  lock_wait(engine->lock);
+  engine->lock->waiting = false;
+  stir(engine->thread);
+  lock_give(engine);
+}
+
+void progress_promise(struct perigee_engine *engine) {
+  engine->thread->promised = true;
+}
+
+int progress_fd(const struct perigee_engine *engine) {
+  return engine->thread->outer;
+}
+
+/* ---- The thread's side ---------------------------------------------------- */
+
+static bool has_events(const struct perigee_engine *engine) {
+  return !list_empty(&engine->ready) || !list_empty(&engine->news) ||
+         !list_empty(&engine->losses) || engine->refusals.due;
+}
+
+/* A turn, and another one once peers know that we sleep: did anything happen? */
+static bool act(struct progress *p) {
+  struct perigee_engine *engine = p->engine;
+  bool moved = engine_progress(engine);
+  if (!moved) {
+    engine_arm(engine);
+    moved = engine_progress(engine);
+  }
+  if (p->promised && has_events(engine)) {
+    p->promised = false;
+    p->told = eventfd_write(p->news, 1) == 0;
+  }
+  return moved;
+}
+
+/* The state to be in now, and for how long. Needs the lock. */
+static enum state look(struct progress *p, int64_t *nap) {
+  struct perigee_engine *engine = p->engine;
+  *nap = GRACE;
+  if (p->ending)
+    return OVER;
+  if (p->lock.waiting) {
+    *nap = -1;
+    return RESTING;
+  }
+  if (p->polls != engine->counters.polls) {
+    p->polls = engine->counters.polls;
+    return ASIDE;
+  }
+  bool moved = act(p);
+  p->polls = engine->counters.polls; /* our own are among them */
+  if (moved)
+    return ACTING;
+  *nap = engine_nap(engine, -1);
+  return ARMED;
+}
+
+static enum state turn(struct progress *p, int64_t *nap) {
+  *nap = GRACE;
+  if (atomic_load(&p->lock.wanted) ||
+      pthread_mutex_trylock(&p->lock.mutex) != 0)
+    return ASIDE;
+  p->asleep = false; /* or its own steps would wake it from its next sleep */
+  enum state state = look(p, nap);
+  p->asleep = state == RESTING || state == ARMED;
+  pthread_mutex_unlock(&p->lock.mutex);
+  return state;
+}
+
+/* True if the program has come. */
+static bool sleep_for(struct progress *p, enum state state, int64_t nap) {
+  struct pollfd fds[] = {{.fd = p->wake, .events = POLLIN},
+                         {.fd = p->engine->epoll, .events = POLLIN}};
+  struct timespec t = {nap / 1000000000, nap % 1000000000};
+  eventfd_t count;
+  int n = ppoll(fds, state == ARMED ? 2 : 1, nap < 0 ? NULL : &t, NULL);
+  return n > 0 && fds[0].revents && eventfd_read(p->wake, &count) == 0;
+}
+
+static void *run(void *context) {
+  struct progress *p = context;
+  enum state state;
+  int64_t nap;
+  while ((state = turn(p, &nap)) != OVER)
+    if (state != ACTING && sleep_for(p, state, nap) && state != ASIDE)
+      sleep_for(p, ASIDE, GRACE);
+  return NULL;
+}
+
+/* ---- Opening and closing -------------------------------------------------- */
+
+static bool open_descriptors(struct progress *p) {
+  struct epoll_event e = {.events = EPOLLIN};
+  p->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  p->news = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  p->outer = epoll_create1(EPOLL_CLOEXEC);
+  return p->wake >= 0 && p->news >= 0 && p->outer >= 0 &&
+         epoll_ctl(p->outer, EPOLL_CTL_ADD, p->news, &e) == 0 &&
+         epoll_ctl(p->outer, EPOLL_CTL_ADD, p->engine->epoll, &e) == 0;
+}
+
+/* Signals are the program's. */
+static int start(struct progress *p) {
+  sigset_t every, before;
+  sigfillset(&every);
+  pthread_sigmask(SIG_BLOCK, &every, &before);
+  int error = pthread_create(&p->thread, NULL, run, p);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  p->started = error == 0;
+  if (p->started)
+    pthread_setname_np(p->thread, "perigee");
+  errno = error;
+  return p->started ? PERIGEE_OK : PERIGEE_SYSTEM;
+}
+
+static void drop(struct progress *p) {
+  const int fds[] = {p->wake, p->news, p->outer};
+  for (int i = 0; i < 3; i++)
+    if (fds[i] >= 0)
+      close(fds[i]);
+  p->engine->thread = NULL;
+  p->engine->lock = NULL;
+  p->engine->shared = false;
+  free(p);
+}
+
+int progress_open(struct perigee_engine *engine) {
+  struct progress *p = calloc(1, sizeof *p);
+  if (!p)
+    return PERIGEE_NO_MEMORY;
+  p->engine = engine;
+  p->wake = p->news = p->outer = -1;
+  p->polls = UINT64_MAX; /* the program's turn is first */
+  p->lock.entered = entered;
+  int status = lock_open(&p->lock);
+  if (status < 0) {
+    free(p);
+    return status;
+  }
+  engine->thread = p;
+  engine->lock = &p->lock;
+  engine->shared = true;
+  status = open_descriptors(p) ? PERIGEE_OK : PERIGEE_SYSTEM;
+  if (status == PERIGEE_OK) {
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&all_lock);
+    list_append(&all, &p->node);
+    pthread_mutex_unlock(&all_lock);
+    status = start(p);
+  }
+  if (status < 0)
+    progress_close(engine);
+  return status;
+}
+
+static void end(struct progress *p) {
+  lock_wait(&p->lock);
+  p->ending = true;
+  pthread_mutex_unlock(&p->lock.mutex);
+  eventfd_write(p->wake, 1);
+  if (p->started)
+    pthread_join(p->thread, NULL);
+  pthread_mutex_lock(&all_lock);
+  list_remove(&p->node);
+  pthread_mutex_unlock(&all_lock);
+  pthread_mutex_destroy(&p->lock.mutex);
+}
+
+void progress_close(struct perigee_engine *engine) {
+  if (!engine->thread)
+    return;
+  if (engine_alive(engine))
+    end(engine->thread);
+  drop(engine->thread);
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wait.c - polling for one operation, and sleeping.
+ *
+ * How long a wait polls before it sleeps, and when it gives the core up
+ * meanwhile, spin.h says, for perigee_await and perigee_wait alike: so a wait of
+ * Lua's, which is one after the other, polls once. Until the clock is read, by
+ * every 64th poll, nobody asks; what is found by then costs nothing more.
+ *
+ * Sleep: arm every session (a fenced store that peers read after whatever they
+ * do for us) but those that are parked, and so armed already (turns.c); poll
+ * once more, and only if that finds nothing sleep on the epoll descriptor, which
+ * the peer's wake frame makes readable. What poll finds on the way is kept in
+ * the engine's stash for the next perigee_poll.
+ *
+ * What comes after a while in which nothing did is mostly one call, whose caller
+ * waits for it: the next perigee_poll gives that at once, and nothing else. To
+ * look for more would cost a poll, and in it the first line of the record to
+ * come, which the caller's core has just taken to write there.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+
+#include "core/ebb.h"
+#include "core/fabrics.h"
+#include "host/signals.h"
+#include "polling.h"
+#include "progress.h"
+
+enum { ENGINES = 64 };
+static const int64_t COPYING_NAP = 50000; /* ns: a copy engine wakes nobody */
+
+static void disarm(struct perigee_engine *engine) {
+  engine->armed = false;
+  turns_disarm(engine);
+}
+
+BESIDE poll_shared(struct perigee_engine *engine, struct perigee_event *events,
+                   int capacity) {
+  WITHIN(engine, ENTRY_POLL, perigee_poll(engine, events, capacity));
+}
+
+int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
+                 int capacity) {
+  if (SHARED(engine))
+    return poll_shared(engine, events, capacity);
+  if (!engine_alive(engine))
+    return fail(engine, PERIGEE_FORKED,
+                "this engine belongs to the parent process; make another");
+  if (engine->armed)
+    disarm(engine);
+  if (!engine->stashed)
+    return engine_poll(engine, events, capacity, false);
+  bool lone = engine->lone;
+  engine->stashed = engine->lone = false;
+  events[0] = engine->stash;
+  if (lone || capacity == 1)
+    return 1;
+  return 1 + engine_poll(engine, events + 1, capacity - 1, true);
+}
+
+static bool found(struct perigee_engine *engine) {
+  if (!engine->stashed)
+    engine->stashed = engine_poll(engine, &engine->stash, 1, false) == 1;
+  return engine->stashed;
+}
+
+/* A wait that polls; of several engines the first one's time counts. */
+struct spinning {
+  int64_t most; /* ns, as its caller says */
+  int64_t begun, limit;
+  bool timed;  /* these two are known */
+  bool cut;    /* the caller's time is shorter than what was learned */
+  bool looked; /* at the clock: it has polled for longer than a moment */
+};
+
+static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
+  s->timed = true;
+  s->begun = engine->now;
+  if (s->most < 0)
+    s->most = engine->spin.most;
+  s->limit = spin_begin(&engine->spin, engine->now, engine->progress);
+  s->cut = s->most < s->limit;
+  if (s->cut || s->limit == engine->spin.most)
+    s->limit = s->most;
+}
+
+static inline void end_spin(struct perigee_engine *engine,
+                            const struct spinning *s) {
+  if (!s->timed || s->limit == 0)
+    return;
+  engine->counters.spins += s->looked;
+  spin_paid(&engine->spin);
+}
+
+static void give_up(struct perigee_engine *engine, const struct spinning *s) {
+  if (s->limit == 0)
+    return;
+  engine->counters.spins++;
+  if (!s->cut)
+    spin_vain(&engine->spin, engine->now, engine->progress);
+}
+
+/* The core goes to whoever wants it. */
+static void yield(struct perigee_engine *engine) {
+  int64_t before = engine_clock(engine);
+  if (!spin_yields(&engine->spin, before))
+    return;
+  sched_yield();
+  int64_t now = engine_clock(engine);
+  spin_yielded(&engine->spin, now, now - before);
+}
+
+static __attribute__((noinline)) bool look(struct perigee_engine *engine,
+                                           struct spinning *s) {
+  if (engine->idle != 0)
+    engine_clock(engine);
+  if (!s->timed)
+    begin_spin(engine, s);
+  s->looked = true;
+  if (engine->now - s->begun >= s->limit) {
+    give_up(engine, s);
+    return false;
+  }
+  yield(engine);
+  return true;
+}
+
+/* After a poll in vain: may it poll on? */
+static inline bool spin_on(struct perigee_engine *engine, struct spinning *s) {
+  __builtin_ia32_pause();
+  if (engine->idle != 0 && !engine->spin.others)
+    return true; /* the clock was not read in this poll */
+  return look(engine, s);
+}
+
+BESIDE await_shared(struct perigee_engine *engine, int operation,
+                    struct perigee_event *event, int64_t spin) {
+  WITHIN(engine, ENTRY_POLL, perigee_await(engine, operation, event, spin));
+}
+
+int perigee_await(struct perigee_engine *engine, int operation,
+                  struct perigee_event *event, int64_t spin) {
+  if (SHARED(engine))
+    return await_shared(engine, operation, event, spin);
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (engine->armed)
+    disarm(engine);
+  if (engine->stashed)
+    return 0;
+  struct spinning spinning = {.most = spin};
+  for (;;) {
+    if (engine_poll(engine, event, 1, false) == 1) {
+      end_spin(engine, &spinning);
+      if (event->operation == operation && event->kind >= PERIGEE_EVENT_REPLY)
+        return 1;
+      engine->stash = *event;
+      engine->stashed = true;
+      return 0;
+    }
+    if (!spin_on(engine, &spinning))
+      return 0;
+  }
+}
+
+/* What another one moved may have taken long: then the clock is read. */
+static void keep_time(struct perigee_engine *const *engines, int count) {
+  for (int i = 1; i < count; i++)
+    if (engines[i]->moved)
+      engines[0]->moved = true;
+}
+
+static bool spin(struct perigee_engine *const *engines, int count,
+                 struct spinning *s) {
+  bool waited = false;
+  do {
+    for (int i = 0; i < count; i++)
+      if (found(engines[i])) {
+        engines[i]->lone = waited;
+        if (waited)
+          end_spin(engines[0], s);
+        return true;
+      }
+    waited = true;
+    keep_time(engines, count);
+  } while (s->limit > 0 && spin_on(engines[0], s));
+  return false;
+}
+
+/* Due time of the nearest timer; sleeping longer would be late. */
+int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
+  if (engine->copying && (timeout < 0 || timeout > COPYING_NAP))
+    timeout = COPYING_NAP;
+  int64_t held = engine->faults ? faults_due(engine->faults, engine->now) : -1;
+  if (held >= 0 && (timeout < 0 || held - engine->now < timeout))
+    timeout = held - engine->now;
+  int64_t next = timers_next(&engine->timers);
+  if (next < 0)
+    return timeout;
+  next -= engine->now;
+  if (next < 0)
+    next = 0;
+  return timeout < 0 || next < timeout ? next : timeout;
+}
+
+void engine_arm(struct perigee_engine *engine) {
+  engine->armed = true;
+  fabrics_doze(engine);
+  turns_arm(engine);
+}
+
+/* True if there is something to poll for. */
+static bool arm(struct perigee_engine *engine) {
+  engine_arm(engine);
+  uint64_t before = engine->progress;
+  engine->sockets_due = true; /* and with it the clock and the timers, */
+  engine->woken = false;      /* which no poll may put off now */
+  return found(engine) || engine->progress != before;
+}
+
+int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
+  ENTRY(engine, ENTRY_POLL);
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (arm(engine))
+    return 1;
+  if (engine->thread)
+    progress_promise(engine);
+  if (timeout)
+    *timeout = engine_nap(engine, -1);
+  return 0;
+}
+
+int perigee_fd(const struct perigee_engine *engine) {
+  return engine->thread ? progress_fd(engine) : engine->epoll;
+}
+
+static int sleep_on(struct perigee_engine *const *engines, int count,
+                    int64_t timeout, bool bounded) {
+  struct pollfd fds[ENGINES];
+  for (int i = 0; i < count; i++) {
+    fds[i] = (struct pollfd){.fd = engines[i]->epoll, .events = POLLIN};
+    engines[i]->counters.sleeps++;
+    ebb_sleeps(engines[i]);
+  }
+  struct timespec t = {timeout / 1000000000, timeout % 1000000000};
+  int n = signals_poll(fds, (nfds_t)count, timeout < 0 ? NULL : &t);
+  int error = errno;
+  for (int i = 0; i < count; i++) {
+    engine_clock(engines[i]);
+    engines[i]->woken = true;
+  }
+  if (n < 0 && error == EINTR)
+    return PERIGEE_AGAIN;
+  return n > 0 || !bounded;
+}
+
+static int wait_for(struct perigee_engine *const *engines, int count,
+                    int64_t timeout) {
+  for (int i = 0; i < count; i++)
+    if (engines[i]->armed)
+      disarm(engines[i]);
+  struct spinning s = {.most = engines[0]->spin.most};
+  if (timeout >= 0 && timeout < s.most)
+    s.most = timeout;
+  engine_clock(engines[0]);
+  begin_spin(engines[0], &s);
+  if (spin(engines, count, &s))
+    return 1;
+  int64_t least = timeout;
+  if (timeout >= 0 && (least -= engines[0]->now - s.begun) <= 0)
+    return 0;
+  int64_t mine = least;
+  for (int i = 0; i < count; i++) {
+    if (arm(engines[i]))
+      return 1;
+    least = engine_nap(engines[i], least);
+  }
+  int status = sleep_on(engines, count, least, least == mine && timeout >= 0);
+  if (status == 1)
+    spin_woken(&engines[0]->spin, engines[0]->now - s.begun);
+  return status;
+}
+
+/* Those with threads of their own are the program's meanwhile. */
+int perigee_wait(struct perigee_engine *const *engines, int count,
+                 int64_t timeout) {
+  if (count < 1 || count > ENGINES)
+    return PERIGEE_INVALID;
+  for (int i = 0; i < count; i++)
+    if (!engine_alive(engines[i]))
+      return PERIGEE_FORKED;
+  bool shared = false;
+  for (int i = 0; i < count; i++)
+    if (UNLIKELY(engines[i]->thread != NULL)) {
+      progress_wait(engines[i]);
+      shared = true;
+    }
+  int status = wait_for(engines, count, timeout);
+  for (int i = 0; shared && i < count; i++)
+    if (engines[i]->thread)
+      progress_back(engines[i]);
+  return status;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * endpoint.c - sessions without a socket, for programs that have a way of their
+ * own to carry a text from each side to the other. The text (info.h) holds
+ * what HELLO and OFFER hold elsewhere; everything after goes as frames through
+ * the lane.
+ *
+ * The first word. Each side joins when it is told to, and what is sent to one
+ * that has not is lost. So they are not alike: the one with the smaller nonce
+ * calls, and the other is silent until it has heard that.
+ *
+ *   caller                             listener
+ *   joins; knocks, and again           joins; waits until it is met
+ *                         knock  -->   is met: says READY
+ *   opens                 <--  READY
+ *   says READY            READY  -->   opens
+ *
+ * A knock carries nothing, so it reaches a listener that has joined only half,
+ * and it does no harm to be heard twice. The listener says READY when it has
+ * joined whole; the caller can hear it from its first knock on.
+ *
+ * Liveness. No socket tells that the peer died. Each side sees to it that
+ * something goes to the peer twice a second, which the peer's device answers
+ * without its process; without an answer the lane breaks, and the session with
+ * it. A timer of the session does it, so sleeping does not put it off.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "call/calls.h"
+#include "core/hot.h"
+#include "core/lock.h"
+#include "sessions.h"
+
+static const int64_t KNOCKS = 20 * 1000000, NUDGES = 500 * 1000000; /* ns */
+
+/* ---- Opening and closing ------------------------------------------------ */
+
+/* NULL, and why, if there is none for sessions without a socket. */
+static const struct perigee_transport *find(struct perigee_engine *engine,
+                                            const char *name) {
+  const struct perigee_transport *t =
+      name ? transport_named(engine, name) : transport_alone(engine);
+  if (t && t->knock)
+    return t;
+  if (t)
+    fail(engine, PERIGEE_UNSUPPORTED,
+         "sessions over \"%s\" need a socket: listen and connect", name);
+  else
+    fail(engine, PERIGEE_UNSUPPORTED, "this build has no transport%s%s",
+         name ? " " : "", name ? name : " that needs no socket");
+  return NULL;
+}
+
+/* The session that it will be, with this side's half of the transport. */
+static int prepare(struct perigee_session *s, char info[INFO_TEXT],
+                   char reason[REASON]) {
+  struct hello hello;
+  struct terms terms;
+  struct offer offer;
+  s->alone = s->spoken = s->dialed = true;
+  s->nonce = engine_random(s->engine);
+  snprintf(s->address, sizeof s->address, "endpoint");
+  snprintf(s->wanted, sizeof s->wanted, "%s", s->transport->name);
+  hello_own(s, &hello);
+  terms_own(s, &terms);
+  int status = hello_open(s, &offer, reason);
+  if (status == PERIGEE_OK)
+    info_write(&hello, &terms, &offer, info);
+  return status;
+}
+
+int perigee_endpoint_open(struct perigee_engine *engine, const char *transport,
+                          struct perigee_endpoint **out) {
+  ENTER(engine);
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  const struct perigee_transport *t = find(engine, transport);
+  if (!t)
+    return PERIGEE_UNSUPPORTED;
+  struct perigee_endpoint *e = calloc(1, sizeof *e);
+  if (!e)
+    return PERIGEE_NO_MEMORY;
+  e->engine = engine;
+  list_append(&engine->endpoints, &e->node);
+  e->session = session_new(engine, -1);
+  if (!e->session) {
+    perigee_endpoint_close(e);
+    return PERIGEE_NO_MEMORY;
+  }
+  char reason[REASON];
+  e->session->transport = t;
+  int status = prepare(e->session, e->info, reason);
+  e->nonce = e->session->nonce;
+  if (status < 0) {
+    perigee_endpoint_close(e);
+    return fail(engine, status, "%s", reason);
+  }
+  *out = e;
+  return PERIGEE_OK;
+}
+
+const char *perigee_endpoint_info(const struct perigee_endpoint *endpoint) {
+  return endpoint->info;
+}
+
+void perigee_endpoint_close(struct perigee_endpoint *e) {
+  ENTER(e->engine);
+  if (e->session && engine_alive(e->engine))
+    perigee_session_free(e->session);
+  list_remove(&e->node);
+  free(e);
+}
+
+/* ---- Connecting --------------------------------------------------------- */
+
+static int read_info(const struct perigee_endpoint *e, const char *info,
+                     struct hello *hello, struct terms *terms,
+                     struct offer *offer) {
+  int status = info_read(info, hello, terms, offer);
+  if (status == PERIGEE_VERSION)
+    return fail(e->engine, status,
+                "the endpoint's information is of another version of Perigee");
+  if (status < 0)
+    return fail(e->engine, status,
+                "this is no endpoint's information, or not all of it, or it "
+                "was changed on the way");
+  if (hello->nonce == e->nonce)
+    return fail(e->engine, PERIGEE_PROTOCOL,
+                "this is the endpoint's own information: the peer's is wanted");
+  return PERIGEE_OK;
+}
+
+/* What goes wrong from here on is told by the connect's event. */
+static void join(struct perigee_session *s, const struct hello *hello,
+                 const struct terms *terms, const struct offer *offer) {
+  s->calls = s->nonce < hello->nonce;
+  session_begun(s, KNOCKS);
+  hot_enter(s); /* what came before was heard by nobody */
+  if (!hello_common(s, hello) || !hello_fits(s, terms) ||
+      !hello_joins(s, offer))
+    return;
+  if (s->calls)
+    s->transport->knock(s->lane);
+}
+
+int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
+                             int64_t timeout) {
+  ENTER(e->engine);
+  struct hello hello;
+  struct terms terms;
+  struct offer offer;
+  struct perigee_session *s = e->session;
+  if (!engine_alive(e->engine))
+    return PERIGEE_FORKED;
+  if (!s)
+    return fail(e->engine, PERIGEE_INVALID,
+                "the endpoint was connected before: each is for one session");
+  int status = read_info(e, info, &hello, &terms, &offer);
+  if (status < 0)
+    return status;
+  s->connect = operation_take(s, &connect_class);
+  if (!s->connect)
+    return PERIGEE_NO_MEMORY;
+  int index = s->connect->index;
+  e->session = NULL; /* the connect's event gives it out, or ends it */
+  transfer_submit(s->connect, timeout);
+  join(s, &hello, &terms, &offer);
+  return index;
+}
+
+/* ---- A session's part in polls ------------------------------------------ */
+
+void endpoint_poll(struct perigee_session *s) {
+  if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
+    return;
+  if (!s->calls && !s->ready_said && lane_table(s->lane)->met(s->lane))
+    hello_ready(s);
+  session_hear(s);
+  if (s->state == PERIGEE_SESSION_HELLO)
+    session_broken(s);
+}
+
+void endpoint_tick(struct perigee_session *s) {
+  if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
+    return;
+  /* Who was met has a device that answers. */
+  bool open = s->state == PERIGEE_SESSION_OPEN || (s->ready_said && !s->calls);
+  if (open)
+    lane_table(s->lane)->nudge(s->lane);
+  else if (s->calls && !lane_table(s->lane)->met(s->lane))
+    lane_table(s->lane)->knock(s->lane);
+  timers_add(&s->engine->timers, &s->timer,
+             s->engine->now + (open ? NUDGES : KNOCKS));
+}

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hello.c - how two strangers become a session. They say HELLO, which tells
+ * nothing but versions and nonces; prove who they are; say by TERMS what they
+ * are and want; OFFER their half of the transport; join the peer's half and say
+ * READY. Over a Unix socket the kernel tells who the peer is (peer.c) before a
+ * word is said, so both say HELLO and TERMS at once. Over TCP who was dialed is silent
+ * until it has heard a HELLO, and then the first to prove itself (proof.c).
+ *
+ *   step      hears     becomes   and says
+ *   strange   HELLO     proven                             (Unix)
+ *   strange   RETRY     strange   HELLO, with the cookie   (TCP, who dialed)
+ *   strange   HELLO     strange   RETRY, in a crowd        (TCP, who was dialed)
+ *   strange   HELLO     met       HELLO, PROOF             (TCP, who was dialed)
+ *   strange   HELLO     met                                (TCP, who dialed)
+ *   met       PROOF     proven    PROOF, TERMS             (who dialed)
+ *   met       PROOF     proven                             (who was dialed)
+ *   proven    TERMS     known     OFFER
+ *   proven    TERMS     known     TERMS, OFFER             (TCP, who was dialed)
+ *   known     OFFER     joined    READY
+ *   known     MOVE      strange   BYE, and HELLO at another socket (neighbour.h)
+ *   joined    READY               the session is open
+ *   any       REFUSE, BYE         the session has ended
+ *
+ * Over TCP what comes after a side's PROOF is sealed (wire.h), and all of these
+ * words are in the session's key (handshake.h). Whatever does not fit is
+ * REFUSEd with a status and a reason that both sides show to their users. So is
+ * a frame that is none of these over TCP, where nothing else is understood of a
+ * stranger. What is said in answer to one frame goes by one send.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host/adopted.h"
+#include "neighbour.h"
+#include "strangers.h"
+
+/* ---- Saying hello ------------------------------------------------------- */
+
+void hello_own(struct perigee_session *s, struct hello *h) {
+  *h = (struct hello){.magic = HELLO_MAGIC,
+                      .version_min = PROTOCOL_MIN,
+                      .version_max = PROTOCOL_MAX,
+                      .nonce = s->nonce};
+  memcpy(h->challenge, s->challenge, sizeof h->challenge);
+  memcpy(h->public_key, s->public_key, sizeof h->public_key);
+  memcpy(h->cookie, s->cookie, sizeof h->cookie);
+  neighbour_hello(s, h);
+}
+
+void terms_own(struct perigee_session *s, struct terms *t) {
+  const struct perigee_options *o = &s->engine->options;
+  *t = (struct terms){.epoch = s->engine->epoch,
+                      .ring = o->ring,
+                      .eager = o->eager,
+                      .message = o->message,
+                      .typed = o->typed,
+                      .operations = o->operations,
+                      .dead_after = liveness_told(s->engine)};
+  if (s->tcp)
+    proof_flags(s, t);
+  memcpy(t->probe, s->probe, sizeof t->probe);
+  memcpy(t->name, s->engine->name, sizeof t->name);
+  choice_list(s, t);
+  neighbour_terms(s, t);
+}
+
+static void say(struct perigee_session *s, const struct frame *f) {
+  proof_word(s, true, f);
+  session_send(s, f, NULL, 0);
+}
+
+static void say_hello(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_HELLO};
+  if (s->tcp) {
+    proof_say_hello(s);
+    return;
+  }
+  hello_own(s, &f.hello);
+  say(s, &f);
+}
+
+/* Only to a peer that is known: nobody else makes this side look for devices. */
+static void say_terms(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_TERMS};
+  if (s->tcp)
+    s->devices = choice_devices(s->engine);
+  terms_own(s, &f.terms);
+  say(s, &f);
+}
+
+static int refuse(struct perigee_session *s, int status, const char *reason) {
+  struct frame f = {.type = FRAME_REFUSE, .refuse = {.status = status}};
+  snprintf(f.refuse.text, sizeof f.refuse.text, "%s", reason);
+  session_tell(s, &f, NULL, 0);
+  session_end(s, status, reason);
+  return PERIGEE_OK;
+}
+
+/* Over a Unix socket: the process there, which hears nothing but that if it is
+ * another user's, and what it is to put into its memory for us to find
+ * (shm_probe). */
+static void begin_here(struct perigee_session *s) {
+  char reason[REASON];
+  int status = peer_take(s, reason);
+  if (status < 0) {
+    refuse(s, status, reason);
+    return;
+  }
+  for (int i = 0; i < 2; i++)
+    s->probe[i] = engine_random(s->engine);
+  say_hello(s);
+  if (s->state == PERIGEE_SESSION_HELLO)
+    say_terms(s);
+}
+
+void hello_begin(struct perigee_session *s) {
+  s->nonce = engine_random(s->engine);
+  session_begun(s, s->engine->options.hello_timeout);
+  if (!s->tcp)
+    begin_here(s);
+  else if (s->dialed)
+    say_hello(s);
+}
+
+void hello_timeout(struct perigee_session *s) {
+  session_end(s, PERIGEE_TIMEOUT, "the peer did not finish its hello in time");
+}
+
+/* ---- Hearing it --------------------------------------------------------- */
+
+static int send_offer(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_OFFER};
+  char reason[REASON];
+  int status = hello_open(s, &f.offer, reason);
+  if (status < 0)
+    return refuse(s, status, reason);
+  if (s->tcp && (s->engine->secret->set || s->ticket))
+    strangers_leave(s); /* its share counts it from here on */
+  proof_word(s, true, &f);
+  session_send(s, &f, f.offer.fds, f.offer.fd_count);
+  for (uint32_t i = 0; i < f.offer.fd_count; i++)
+    close(f.offer.fds[i]);
+  return PERIGEE_OK;
+}
+
+bool hello_common(struct perigee_session *s, const struct hello *h) {
+  char reason[REASON];
+  s->hello = *h;
+  s->version = h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
+  if (!wire_foreign(h))
+    return true;
+  snprintf(reason, REASON,
+           "no common protocol version: %d to %d here, %u to %u there",
+           PROTOCOL_MIN, PROTOCOL_MAX, h->version_min, h->version_max);
+  refuse(s, PERIGEE_VERSION, reason);
+  return false;
+}
+
+/* Who dialed said whom. The name is one of the peer's words: who stands between
+ * cannot change it, and so cannot have one worker answer for another. */
+static int check_name(const struct perigee_session *s, const struct terms *t,
+                      char reason[REASON]) {
+  if (!*s->expected || strcmp(s->expected, t->name) == 0)
+    return PERIGEE_OK;
+  snprintf(reason, REASON, "%s was dialled, and who answers %s%s", s->expected,
+           *t->name ? "is " : "goes by no name", t->name);
+  return PERIGEE_DENIED;
+}
+
+/* What does not fit: a status and why. */
+static int check_terms(struct perigee_session *s, const struct terms *t,
+                       char reason[REASON]) {
+  struct terms own;
+  terms_own(s, &own);
+  s->eager = t->eager < own.eager ? t->eager : own.eager;
+  if (t->ring / 4 < 128 || s->eager > t->ring / 4 - 128) {
+    snprintf(reason, REASON, "the rings are too small");
+    return PERIGEE_UNSUPPORTED;
+  }
+  int status = check_name(s, t, reason);
+  if (status < 0)
+    return status;
+  neighbour_met(s, t);
+  s->transport = choice_of(s, &own);
+  s->moves = neighbour_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);
+  if (!s->transport && !s->moves)
+    return choice_none(s, t, reason);
+  return s->tcp ? proof_terms(s, reason) : PERIGEE_OK;
+}
+
+bool hello_fits(struct perigee_session *s, const struct terms *t) {
+  char reason[REASON];
+  s->terms = *t;
+  int status = check_terms(s, t, reason);
+  if (status < 0)
+    refuse(s, status, reason);
+  return status == PERIGEE_OK;
+}
+
+/* Nothing is computed for a stranger in a crowd, and nothing kept. */
+static int send_back(struct perigee_session *s, const struct hello *h) {
+  struct frame f = {.type = FRAME_RETRY};
+  if (cookie_make(s, h, f.retry.cookie))
+    session_send(s, &f, NULL, 0);
+  return PERIGEE_OK;
+}
+
+/* What proofs are made of, when both HELLOs are there. */
+static int meet(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_HELLO, .hello = s->hello};
+  char reason[REASON];
+  if (!s->dialed)
+    say_hello(s);
+  if (s->state == PERIGEE_SESSION_ENDED)
+    return PERIGEE_OK;
+  proof_word(s, false, &f);
+  int status = proof_agree(s, reason);
+  if (status < 0)
+    return refuse(s, status, reason);
+  s->step = HELLO_MET;
+  if (!s->dialed)
+    proof_say(s);
+  return PERIGEE_OK;
+}
+
+static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
+  char reason[REASON];
+  if (!s->dialed && strangers_crowded(s->engine) && !cookie_shown(s, h))
+    return send_back(s, h);
+  int status = neighbour_admits(s, h, reason);
+  if (status < 0)
+    return refuse(s, status, reason);
+  return strangers_wait(s) ? PERIGEE_OK : meet(s);
+}
+
+/* Once: who asks for cookies without end is no listener. */
+static int heard_retry(struct perigee_session *s, const struct retry *retry) {
+  s->retried = true;
+  memcpy(s->cookie, retry->cookie, sizeof s->cookie);
+  say_hello(s);
+  return PERIGEE_OK;
+}
+
+/* The peer is known. Who was dialed says whether the session moves; who dialed
+ * waits for that, if it may. */
+static int offer_or_move(struct perigee_session *s) {
+  if (s->moves && (s->dialed || neighbour_call(s)))
+    return PERIGEE_OK;
+  s->moves = false;
+  if (s->transport)
+    return send_offer(s);
+  return refuse(s, PERIGEE_NO_MEMORY,
+                "too many sessions move to shared memory at once");
+}
+
+static int heard_hello(struct perigee_session *s, const struct hello *h) {
+  char reason[REASON];
+  if (!hello_common(s, h))
+    return PERIGEE_OK;
+  if (s->tcp)
+    return met_over_tcp(s, h);
+  int status = neighbour_admits(s, h, reason);
+  if (status < 0)
+    return refuse(s, status, reason);
+  s->step = HELLO_PROVEN;
+  return PERIGEE_OK;
+}
+
+static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
+  char reason[REASON];
+  int status = proof_heard(s, proof, reason);
+  if (status < 0)
+    return refuse(s, status, reason);
+  s->step = HELLO_PROVEN;
+  if (!s->dialed)
+    return PERIGEE_OK;
+  proof_say(s);
+  if (s->state != PERIGEE_SESSION_ENDED)
+    say_terms(s);
+  return PERIGEE_OK;
+}
+
+/* Over TCP who was dialed says its own only to a peer that may stay. */
+static int heard_terms(struct perigee_session *s, const struct terms *t) {
+  bool answers = s->tcp && !s->dialed;
+  if (answers)
+    s->devices = choice_devices(s->engine);
+  if (!hello_fits(s, t))
+    return PERIGEE_OK;
+  s->step = HELLO_KNOWN;
+  if (answers)
+    say_terms(s);
+  if (s->state == PERIGEE_SESSION_ENDED || (!s->tcp && strangers_wait(s)))
+    return PERIGEE_OK;
+  return offer_or_move(s);
+}
+
+bool hello_joins(struct perigee_session *s, const struct offer *offer) {
+  char reason[REASON] = "";
+  int status = s->transport->join(s->lane, offer, reason);
+  if (status < 0)
+    refuse(s, status,
+           *reason ? reason
+                   : "the peer's half of the transport is not what it said");
+  s->joined = status == PERIGEE_OK;
+  return s->joined;
+}
+
+void hello_ready(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_READY};
+  f.pull = s->transport->pulls(s->lane);
+  s->ready_said = true;
+  say(s, &f);
+}
+
+static int heard_offer(struct perigee_session *s, const struct frame *f) {
+  struct offer offer = f->offer;
+  offer.vouched = peer_vouches(s);
+  if (s->moves) { /* it does not */
+    s->moves = false;
+    if (!s->transport)
+      return PERIGEE_PROTOCOL;
+    send_offer(s);
+    if (!s->lane)
+      return PERIGEE_OK;
+  }
+  for (uint32_t i = 0; i < offer.fd_count; i++)
+    if ((offer.fds[i] = wire_take_fd(&s->wire)) < 0) {
+      while (i-- > 0)
+        adopted_close(offer.fds[i]);
+      return PERIGEE_PROTOCOL;
+    }
+  if (hello_joins(s, &offer))
+    hello_ready(s);
+  return PERIGEE_OK;
+}
+
+/* Is it a frame that may come now? */
+static bool timely(const struct perigee_session *s, int type) {
+  switch (type) {
+  case FRAME_HELLO:
+    return s->step == HELLO_STRANGE && !s->alone;
+  case FRAME_RETRY:
+    return s->tcp && s->dialed && s->step == HELLO_STRANGE && !s->retried;
+  case FRAME_PROOF:
+    return s->step == HELLO_MET;
+  case FRAME_TERMS:
+    return s->step == HELLO_PROVEN;
+  case FRAME_OFFER:
+    return s->step == HELLO_KNOWN && (s->lane || (s->moves && s->dialed)) &&
+           !s->joined;
+  case FRAME_MOVE:
+    return s->step == HELLO_KNOWN && s->moves && s->dialed;
+  case FRAME_READY:
+    return s->joined;
+  case FRAME_WAKE:
+  case FRAME_PING:
+    return s->joined;
+  case FRAME_ATTACH:
+    return s->tcp && !s->dialed && s->step == HELLO_STRANGE;
+  default:
+    return type == FRAME_REFUSE || type == FRAME_BYE;
+  }
+}
+
+static int untimely(struct perigee_session *s) {
+  return s->tcp && s->step < HELLO_PROVEN
+             ? refuse(s, PERIGEE_PROTOCOL,
+                      "this came before it was known who sent it")
+             : PERIGEE_PROTOCOL;
+}
+
+static int heard_ready(struct perigee_session *s, uint32_t pull) {
+  s->transport->set_peer_pulls(s->lane, pull != 0);
+  if (!s->ready_said)
+    hello_ready(s);
+  if (s->state == PERIGEE_SESSION_HELLO && streams_take(s))
+    session_opened(s);
+  return PERIGEE_OK;
+}
+
+/* The text is for people, and may be of anybody: nothing in it moves a cursor
+ * or ends a line. */
+static int heard_refuse(struct perigee_session *s, const struct refuse *r) {
+  char reason[REFUSE_TEXT + 32];
+  if (r->status == PERIGEE_AGAIN && dial_again(s))
+    return PERIGEE_OK;
+  snprintf(reason, sizeof reason, "the peer refused: %s", r->text);
+  for (char *c = reason; *c; c++)
+    if (*c < ' ' || *c > '~')
+      *c = '?';
+  session_end(s, status_of_peer(r->status), reason);
+  return PERIGEE_OK;
+}
+
+/* Who dialed for a session that has ended here, or that this side has not heard
+ * to be ready yet, as the word of it goes by another connection, is told by the
+ * end of this one: its lane does without the stream, and reads no frames. */
+static int heard_attach(struct perigee_session *s, const struct attach *a) {
+  if (attach_asked(s, a) != PERIGEE_OK)
+    session_end(s, PERIGEE_DENIED, "there is no session to be part of");
+  return PERIGEE_OK;
+}
+
+static int heard(struct perigee_session *s, const struct frame *f) {
+  switch (f->type) {
+  case FRAME_HELLO:
+    return heard_hello(s, &f->hello);
+  case FRAME_RETRY:
+    return heard_retry(s, &f->retry);
+  case FRAME_PROOF:
+    return heard_proof(s, f->proof);
+  case FRAME_TERMS:
+    return heard_terms(s, &f->terms);
+  case FRAME_OFFER:
+    return heard_offer(s, f);
+  case FRAME_MOVE:
+    return neighbour_called(s, &f->move);
+  case FRAME_READY:
+    return heard_ready(s, f->pull);
+  case FRAME_ATTACH:
+    return heard_attach(s, &f->attach);
+  case FRAME_REFUSE:
+    return heard_refuse(s, &f->refuse);
+  case FRAME_BYE:
+    session_end(s, PERIGEE_PEER_LOST, "the peer closed the session");
+    return PERIGEE_OK;
+  default:
+    return PERIGEE_OK;
+  }
+}
+
+/* A HELLO is a word once it is known whether it is to be answered. */
+int hello_frame(struct perigee_session *s, const struct frame *f) {
+  if (!timely(s, f->type))
+    return untimely(s);
+  s->wire.corked = s->tcp;
+  if (f->type != FRAME_HELLO)
+    proof_word(s, false, f);
+  int status = heard(s, f);
+  session_uncork(s);
+  return status;
+}
+
+void hello_turn(struct perigee_session *s) {
+  s->engine->progress++;
+  s->wire.corked = s->tcp;
+  if (s->tcp)
+    meet(s);
+  else
+    offer_or_move(s);
+  session_uncork(s);
+  if (s->state == PERIGEE_SESSION_HELLO)
+    session_frames(s);
+}

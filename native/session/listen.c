@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * listen.c - listeners and whom they let in. Over TCP everybody can come, so
+ * who listens there for other hosts has a secret, or says that it is meant.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/lock.h"
+#include "host/adopted.h"
+#include "net/address.h"
+#include "sessions.h"
+#include "strangers.h"
+
+/* BACKLOG: what the system allows. ACCEPTS: of one listener, before others have
+ * their turn. RESERVE: descriptors that strangers leave to peers, or an eighth
+ * of all. */
+enum { BACKLOG = 4096, ACCEPTS = 16, RESERVE = 64 };
+
+/* ---- Opening ------------------------------------------------------------ */
+
+/* True: strangers can come, and nobody asks them for a secret. */
+static bool open_to_all(const struct perigee_engine *engine,
+                        const struct address *address) {
+  return address->tcp && !address_loopback(&address->at) &&
+         !engine->secret->set;
+}
+
+static int may_listen(struct perigee_engine *engine, const char *text,
+                      struct address *address) {
+  char reason[ADDRESS_REASON];
+  int status = address_parse(text, address, reason);
+  if (status < 0)
+    return fail(engine, status, "%s", reason);
+  if (address->tcp && strcmp(address->host, "localhost") == 0) {
+    address->at.in =
+        (struct sockaddr_in){.sin_family = AF_INET,
+                             .sin_port = htons(address->port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    address->length = sizeof address->at.in;
+  }
+  if (address->length == 0)
+    return fail(engine, PERIGEE_INVALID,
+                "\"%.200s\": to listen, name an address of this host by its "
+                "number, or 0.0.0.0 or [::] for all of them",
+                text);
+  if (open_to_all(engine, address) && engine->options.insecure != 1)
+    return fail(
+        engine, PERIGEE_DENIED,
+        "at %.200s any host could connect, and there is no "
+        "secret: give both sides one (option secret, like "
+        "\"file:PATH\", or the environment's PERIGEE_SECRET), or, where "
+        "everybody on the network is trusted, say insecure",
+        text);
+  return PERIGEE_OK;
+}
+
+static int cannot(struct perigee_listener *l, const struct address *address) {
+  if (errno == EADDRINUSE && address->tcp)
+    return fail(l->engine, PERIGEE_NAME_TAKEN,
+                "%s is in use by another listener", l->address);
+  if (errno == EADDRINUSE)
+    return fail(l->engine, PERIGEE_NAME_TAKEN,
+                "%s exists already; if no process listens there any more, "
+                "remove it",
+                l->address + strlen("unix:"));
+  if (errno == EADDRNOTAVAIL)
+    return fail(l->engine, PERIGEE_NOT_FOUND,
+                "cannot listen at %s: this host has no such address",
+                l->address);
+  return fail(l->engine, PERIGEE_SYSTEM, "cannot listen at %s: %s", l->address,
+              strerror(errno));
+}
+
+/* What the system made of it: port 0 is any that is free. */
+static void learn_address(struct perigee_listener *l) {
+  union socket_address at;
+  socklen_t length = sizeof at;
+  if (getsockname(l->fd, &at.any, &length) == 0)
+    address_text(&at, l->address);
+}
+
+static int bind_to(struct perigee_listener *l, const struct address *address) {
+  int on = 1;
+  if (address->tcp)
+    setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (address->at.any.sa_family == AF_INET6) /* 0.0.0.0 is another listener */
+    setsockopt(l->fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  if (bind(l->fd, &address->at.any, address->length) != 0)
+    return cannot(l, address);
+  l->file = !address->tcp && address->at.un.sun_path[0];
+  if ((l->file && chmod(address->at.un.sun_path, 0600) != 0) ||
+      listen(l->fd, BACKLOG) != 0)
+    return cannot(l, address);
+  if (address->tcp)
+    learn_address(l);
+  if (watch_add(l->engine, l->fd, &l->watcher, EPOLLIN) != 0)
+    return fail(l->engine, PERIGEE_SYSTEM, "epoll: %s", strerror(errno));
+  return PERIGEE_OK;
+}
+
+int perigee_listen(struct perigee_engine *engine, const char *text,
+                   struct perigee_listener **out) {
+  ENTER(engine);
+  return listener_open(engine, text, false, out);
+}
+
+static void ready(struct watcher *watcher, uint32_t events);
+
+int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
+                  struct perigee_listener **out) {
+  struct address address;
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  int status = may_listen(engine, text, &address);
+  if (status < 0)
+    return status;
+  struct perigee_listener *l = calloc(1, sizeof *l);
+  if (!l)
+    return PERIGEE_NO_MEMORY;
+  l->engine = engine;
+  l->watcher.ready = ready;
+  l->tcp = address.tcp;
+  l->tickets = tickets;
+  l->open_to_all = open_to_all(engine, &address);
+  snprintf(l->address, sizeof l->address, "%s", text);
+  l->fd = socket_new(address.at.any.sa_family);
+  if (l->fd < 0) {
+    free(l);
+    return fail(engine, PERIGEE_SYSTEM, "no socket: %s", strerror(errno));
+  }
+  spare_keep(engine);
+  list_append(&engine->listeners, &l->node);
+  status = bind_to(l, &address);
+  if (status < 0) {
+    perigee_listener_close(l);
+    return status;
+  }
+  *out = l;
+  return PERIGEE_OK;
+}
+
+/* Who waits to be accepted at a Unix socket may have sent descriptors. */
+static void send_away(struct perigee_listener *l) {
+  int fd;
+  while (!l->tcp && (fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+    adopted_drain(fd);
+    close(fd);
+  }
+}
+
+void perigee_listener_close(struct perigee_listener *l) {
+  ENTER(l->engine);
+  if (engine_alive(l->engine))
+    send_away(l);
+  if (l->file && engine_alive(l->engine))
+    unlink(l->address + strlen("unix:"));
+  watch_close(l->engine, l->fd);
+  list_remove(&l->node);
+  free(l);
+}
+
+const char *perigee_listener_address(const struct perigee_listener *l) {
+  return l->address;
+}
+
+bool perigee_listener_insecure(const struct perigee_listener *l) {
+  return l->open_to_all;
+}
+
+/* ---- Accepting ---------------------------------------------------------- */
+
+/* While there are no descriptors all who come are turned away, one at a time,
+ * by the spare one: else the socket would stay readable for ever. */
+static bool spare_serves(struct perigee_engine *engine) {
+  return (errno == EMFILE || errno == ENFILE) && spare_lend(engine);
+}
+
+/* Who was accepted, and finds no place. */
+static void turn_away(struct perigee_listener *l, int fd) {
+  struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
+  wire_send(fd, &f, NULL, 0);
+  if (!l->tcp)
+    adopted_drain(fd);
+  close(fd);
+  refusals_add(l->engine, "", l->address, PERIGEE_NO_MEMORY,
+               "too many come at once, or all sessions are in use (options "
+               "hellos and sessions), or descriptors (ulimit -n), or memory "
+               "for keys (ulimit -l)");
+}
+
+/* The last descriptors are for peers. The system gives the lowest that is free:
+ * so many are in use as its number says. */
+static int reserve_from(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > INT_MAX)
+    return INT_MAX;
+  int all = (int)limit.rlim_cur, kept = all / 8;
+  return all - (kept < RESERVE ? kept : RESERVE);
+}
+
+int stranger_place(struct perigee_engine *engine, int fd) {
+  if (fd < reserve_from())
+    return fd;
+  int low = strangers_give_up(engine) ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+  if (low >= 0)
+    close(fd);
+  return low;
+}
+
+/* Where all sessions are in use, a stranger makes room for the next. */
+static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
+  int place = stranger_place(engine, *fd);
+  if (place < 0)
+    return NULL;
+  *fd = place;
+  struct perigee_session *s = session_new(engine, place);
+  if (!s)
+    strangers_give_up(engine);
+  return s;
+}
+
+static void let_in(struct perigee_listener *l, struct perigee_session *s,
+                   const union socket_address *from) {
+  s->tcp = l->tcp;
+  s->ticketed = l->tickets;
+  snprintf(s->address, sizeof s->address, "%s", l->address);
+  if (s->tcp) {
+    address_text(from, s->peer);
+    socket_no_delay(s->fd);
+  }
+  if (watch_add(l->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP)) {
+    session_end(s, PERIGEE_SYSTEM, "epoll failed");
+    return;
+  }
+  hello_begin(s);
+  if (s->state == PERIGEE_SESSION_HELLO && !strangers_join(s, from))
+    session_end(s, PERIGEE_NO_MEMORY, "no memory for one more");
+}
+
+static int next(struct perigee_listener *l, union socket_address *from) {
+  socklen_t length = sizeof *from;
+  return accept4(l->fd, &from->any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+}
+
+static void ready(struct watcher *watcher, uint32_t events) {
+  struct perigee_listener *l =
+      CONTAINER(watcher, struct perigee_listener, watcher);
+  (void)events;
+  struct perigee_engine *engine = l->engine;
+  for (int i = 0; i < ACCEPTS; i++) {
+    union socket_address from = {0};
+    int fd = next(l, &from);
+    bool last = fd < 0 && spare_serves(engine);
+    if (last)
+      fd = next(l, &from);
+    struct perigee_session *s = fd >= 0 && !last ? begin(engine, &fd) : NULL;
+    if (s)
+      let_in(l, s, &from);
+    else if (fd >= 0)
+      turn_away(l, fd);
+    spare_keep(engine);
+    if (fd < 0)
+      return;
+  }
+}

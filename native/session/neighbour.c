@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "neighbour.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "core/accounts.h"
+#include "host/adopted.h"
+#include "strangers.h"
+
+/* KNOCKS: that wait, and are heard before others have their turn. */
+enum { TICKETS = 64, NAME_TEXT = 48, KNOCKS = 64 };
+
+struct ticket {
+  uint64_t id;        /* 0: none */
+  uint64_t holder[2]; /* the peer that has it (shares.h) */
+  uint32_t session;   /* that is sent on by it */
+  int64_t due;
+  bool tcp;       /* for loopback; else for the Unix socket */
+  int pid, pidfd; /* the peer's */
+  char address[ADDRESS_TEXT];
+};
+
+struct neighbours {
+  struct watcher watcher; /* of fd */
+  uint8_t name[HELLO_LOCAL];
+  int fd; /* the socket that has the name; -1: none could be had */
+  struct perigee_listener *local, *loopback;
+  uint8_t *key; /* of which those of tickets are made; in the vault, */
+  bool keyed;   /* and there is one */
+  struct ticket tickets[TICKETS];
+};
+
+/* ---- Names -------------------------------------------------------------- */
+
+static void name_text(const uint8_t name[HELLO_LOCAL], char text[NAME_TEXT]) {
+  int n = snprintf(text, NAME_TEXT, "@perigee-");
+  for (int i = 0; i < HELLO_LOCAL; i++)
+    n += snprintf(text + n, NAME_TEXT - (size_t)n, "%02x", name[i]);
+}
+
+static socklen_t name_address(const uint8_t name[HELLO_LOCAL],
+                              struct sockaddr_un *un) {
+  char text[NAME_TEXT];
+  name_text(name, text);
+  *un = (struct sockaddr_un){.sun_family = AF_UNIX};
+  memcpy(un->sun_path + 1, text + 1, strlen(text + 1));
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(text));
+}
+
+/* Where others look whether it is there; sessions that move come to the name. */
+static socklen_t door_address(const uint8_t name[HELLO_LOCAL],
+                              struct sockaddr_un *un) {
+  socklen_t length = name_address(name, un);
+  *((char *)un + length) = '?';
+  return length + 1;
+}
+
+static void ticket_clear(struct ticket *t) {
+  if (t->id && t->pidfd >= 0)
+    close(t->pidfd);
+  *t = (struct ticket){.id = 0};
+}
+
+/* Who was sent on by it has no more to do where it was: nobody keeps more of
+ * such sessions than there are tickets. */
+static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
+  struct perigee_session *s = t->id ? session_by_id(engine, t->session) : NULL;
+  ticket_clear(t);
+  if (s && s->sent_on && s->state == PERIGEE_SESSION_HELLO)
+    session_end(s, PERIGEE_CLOSED, "it was sent on");
+}
+
+/* They have seen that it is there, and whose it is. */
+static void knocked(struct watcher *watcher, uint32_t events) {
+  const struct neighbours *n = CONTAINER(watcher, struct neighbours, watcher);
+  int fd;
+  (void)events;
+  for (int i = 0; i < KNOCKS; i++)
+    if ((fd = accept(n->fd, NULL, NULL)) >= 0) {
+      adopted_drain(fd);
+      close(fd);
+    } else {
+      return;
+    }
+}
+
+static struct neighbours *neighbours_of(struct perigee_engine *engine) {
+  const struct perigee_options *o = &engine->options;
+  struct neighbours *n = engine->neighbours;
+  struct sockaddr_un un;
+  if (n || !(n = calloc(1, sizeof *n)))
+    return n;
+  engine->neighbours = n;
+  n->watcher.ready = knocked;
+  n->fd = -1;
+  n->key = vault_take(&engine->vault, SECRET_KEY);
+  n->keyed = n->key && o->random(o->context, n->key, SECRET_KEY) == 0;
+  if (o->random(o->context, n->name, sizeof n->name) != 0)
+    return n;
+  socklen_t length = door_address(n->name, &un);
+  n->fd = socket_new(AF_UNIX);
+  if (n->fd >= 0 && (bind(n->fd, (struct sockaddr *)&un, length) != 0 ||
+                     listen(n->fd, KNOCKS) != 0 ||
+                     watch_add(engine, n->fd, &n->watcher, EPOLLIN) != 0)) {
+    close(n->fd);
+    n->fd = -1;
+  }
+  return n;
+}
+
+void neighbours_close(struct perigee_engine *engine) {
+  struct neighbours *n = engine->neighbours;
+  engine->neighbours = NULL;
+  for (int i = 0; n && i < TICKETS; i++)
+    ticket_clear(&n->tickets[i]);
+  if (n && n->fd >= 0)
+    watch_close(engine, n->fd);
+  if (n)
+    vault_give(&engine->vault, n->key, SECRET_KEY);
+  free(n);
+}
+
+/* Our own name, said by others, proves nothing. Where too many knock it is seen
+ * all the same that there is somebody. */
+static bool reached(struct perigee_session *s,
+                    const uint8_t name[HELLO_LOCAL]) {
+  static const uint8_t none[HELLO_LOCAL];
+  struct neighbours *n = neighbours_of(s->engine);
+  struct sockaddr_un un;
+  if (!n || memcmp(name, none, HELLO_LOCAL) == 0 ||
+      memcmp(name, n->name, HELLO_LOCAL) == 0)
+    return false;
+  socklen_t length = door_address(name, &un);
+  int fd = socket_new(AF_UNIX);
+  bool met = fd >= 0 && connect(fd, (struct sockaddr *)&un, length) == 0;
+  bool there = met || (fd >= 0 && errno == EAGAIN);
+  if (met)
+    peer_named(s, fd);
+  if (fd >= 0)
+    close(fd);
+  return there;
+}
+
+/* ---- Tickets ------------------------------------------------------------ */
+
+static struct ticket *ticket_find(struct perigee_engine *engine, uint64_t id,
+                                  bool tcp) {
+  struct neighbours *n = engine->neighbours;
+  int64_t now = engine_clock(engine);
+  for (int i = 0; n && id != 0 && i < TICKETS; i++) {
+    struct ticket *t = &n->tickets[i];
+    if (t->id == id && t->tcp == tcp)
+      return now < t->due ? t : NULL;
+  }
+  return NULL;
+}
+
+static bool same_holder(const struct ticket *a, const uint64_t holder[2]) {
+  return memcmp(a->holder, holder, sizeof a->holder) == 0;
+}
+
+static int held_by(const struct neighbours *n, const uint64_t holder[2]) {
+  int count = 0;
+  for (int i = 0; i < TICKETS; i++)
+    count += n->tickets[i].id && same_holder(&n->tickets[i], holder);
+  return count;
+}
+
+/* The oldest of the peer that has most, and more than this one; NULL: nobody
+ * has. */
+static struct ticket *ticket_of_most(struct neighbours *n,
+                                     const uint64_t holder[2]) {
+  int most = held_by(n, holder);
+  struct ticket *found = NULL;
+  for (struct ticket *t = n->tickets; t < n->tickets + TICKETS; t++) {
+    int count = held_by(n, t->holder);
+    if (count > most || (found && count == most && t->due < found->due)) {
+      found = t;
+      most = count;
+    }
+  }
+  return found;
+}
+
+/* A free place, or that of a ticket that was not used in time. */
+static struct ticket *ticket_free(struct neighbours *n, int64_t now) {
+  for (struct ticket *t = n->tickets; t < n->tickets + TICKETS; t++)
+    if (!t->id || now >= t->due)
+      return t;
+  return NULL;
+}
+
+/* Where there is no place, peers have equal shares; NULL: it has its own. */
+static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
+  struct neighbours *n = s->engine->neighbours;
+  int64_t now = engine_clock(s->engine);
+  uint64_t holder[2];
+  accounts_who(s, holder);
+  struct ticket *t = ticket_free(n, now);
+  if (!t && !(t = ticket_of_most(n, holder)))
+    return NULL;
+  ticket_drop(s->engine, t);
+  while (t->id == 0)
+    t->id = engine_random(s->engine);
+  memcpy(t->holder, holder, sizeof t->holder);
+  t->session = s->id;
+  t->due = now + s->engine->options.hello_timeout;
+  t->tcp = tcp;
+  t->pid = s->peer_pid;
+  t->pidfd = tcp ? peer_lend(s) : -1; /* else the kernel tells there */
+  memcpy(t->address, s->address, sizeof t->address);
+  return t;
+}
+
+/* The session becomes what the ticket was made for. */
+static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
+  struct ticket *t = ticket_find(s->engine, id, s->tcp);
+  if (!t) {
+    snprintf(reason, REASON,
+             "this place is for sessions that were sent here, once and at "
+             "once; dial the address where they were");
+    return PERIGEE_DENIED;
+  }
+  s->ticket = id;
+  handshake_ticket(s->engine->neighbours->key, id, s->keys->ticket.key);
+  s->keys->ticket.set = true;
+  memcpy(s->address, t->address, sizeof s->address);
+  if (s->tcp) {
+    peer_keep(s, t->pid, t->pidfd);
+    t->pidfd = -1;
+  }
+  ticket_drop(s->engine, t);
+  return PERIGEE_OK;
+}
+
+/* ---- Hello -------------------------------------------------------------- */
+
+void neighbour_hello(const struct perigee_session *s, struct hello *h) {
+  h->ticket = s->ticket;
+}
+
+/* Who was dialed knows by it which sessions are of one agent; nobody else, and
+ * so nobody in its place, is told. */
+static void tell_alias(struct perigee_session *s, const struct neighbours *n,
+                       struct terms *t) {
+  union socket_address at;
+  socklen_t length = sizeof at;
+  memset(&at, 0, sizeof at);
+  _Static_assert(sizeof t->probe == HANDSHAKE_ALIAS, "it has its place");
+  if (n && n->keyed && getpeername(s->fd, &at.any, &length) == 0)
+    handshake_alias(n->key, &at, sizeof at, (uint8_t *)t->probe);
+}
+
+void neighbour_terms(struct perigee_session *s, struct terms *t) {
+  t->flags |= s->stays ? TERMS_STAYS : 0;
+  if (!s->tcp)
+    return;
+  struct neighbours *n = neighbours_of(s->engine);
+  if (n && n->fd >= 0)
+    memcpy(t->local, n->name, sizeof t->local);
+  if (s->dialed)
+    tell_alias(s, n, t);
+  t->user = (uint32_t)geteuid();
+}
+
+bool neighbour_willing(const struct perigee_session *s) {
+  return s->dialed && !s->stays && s->ticket == 0;
+}
+
+static const char to_memory[] =
+    "both sides are on one host: moved from TCP to shared memory";
+static const char to_loopback[] =
+    "tcp was asked for: moved from the Unix socket to TCP over loopback";
+
+int neighbour_admits(struct perigee_session *s, const struct hello *h,
+                     char reason[REASON]) {
+  int status = s->ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
+  if (status == PERIGEE_OK && s->ticket)
+    snprintf(s->why, sizeof s->why, "%s", s->tcp ? to_loopback : to_memory);
+  if (status < 0 || s->ticket == h->ticket || !s->tcp)
+    return status;
+  snprintf(reason, REASON,
+           "this is for one connection that was told of, and that was another, "
+           "or it came too late");
+  return PERIGEE_DENIED;
+}
+
+void neighbour_met(struct perigee_session *s, const struct terms *t) {
+  union socket_address at = {0};
+  socklen_t length = sizeof at;
+  s->here =
+      s->tcp && getpeername(s->fd, &at.any, &length) == 0 && address_here(&at);
+  s->same_host = s->ticket || (s->here && reached(s, t->local));
+}
+
+/* Shared memory comes before what both have over TCP. */
+static bool prefers_memory(const struct perigee_session *s,
+                           const struct terms *dialer) {
+  for (uint32_t i = 0; i < dialer->transports; i++) {
+    if (strcmp(dialer->transport[i], transport_shm.name) == 0)
+      return true;
+    if (s->transport && strcmp(dialer->transport[i], s->transport->name) == 0)
+      return false;
+  }
+  return false;
+}
+
+bool neighbour_moves(const struct perigee_session *s,
+                     const struct terms *dialer, const struct terms *dialed) {
+  if (s->ticket || s->alone || (dialer->flags & TERMS_STAYS))
+    return false;
+  if (!s->tcp)
+    return s->transport == &transport_tcp;
+  return s->same_host && dialer->user == dialed->user &&
+         prefers_memory(s, dialer);
+}
+
+/* ---- Moving ------------------------------------------------------------- */
+
+static struct perigee_listener *local_place(struct perigee_engine *engine) {
+  struct neighbours *n = engine->neighbours;
+  char text[NAME_TEXT + 8] = "unix:";
+  name_text(n->name, text + strlen("unix:"));
+  if (!n->local)
+    listener_open(engine, text, true, &n->local);
+  return n->local;
+}
+
+static struct perigee_listener *loopback_place(struct perigee_engine *engine) {
+  struct neighbours *n = neighbours_of(engine);
+  if (n && !n->loopback)
+    listener_open(engine, "tcp://127.0.0.1:0", true, &n->loopback);
+  return n ? n->loopback : NULL;
+}
+
+static uint32_t port_of(const struct perigee_listener *l) {
+  struct address address;
+  char reason[ADDRESS_REASON];
+  return address_parse(l->address, &address, reason) == PERIGEE_OK
+             ? address.port
+             : 0;
+}
+
+bool neighbour_call(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_MOVE};
+  struct perigee_listener *l =
+      s->tcp ? local_place(s->engine) : loopback_place(s->engine);
+  bool keyed = l && s->engine->neighbours->keyed;
+  struct ticket *t = keyed ? ticket_new(s, !s->tcp) : NULL;
+  if (!t)
+    return false;
+  f.move.ticket = t->id;
+  f.move.port = s->tcp ? 0 : port_of(l);
+  handshake_ticket(s->engine->neighbours->key, t->id, f.move.key);
+  strangers_leave(s); /* what it does here from now on is to hang up */
+  s->sent_on = true;
+  session_send(s, &f, NULL, 0);
+  explicit_bzero(&f.move, sizeof f.move);
+  return true;
+}
+
+/* The peer's place, by what its TERMS and its MOVE said. */
+static void place(const struct perigee_session *s, const struct move *move,
+                  struct address *to) {
+  *to = (struct address){.tcp = !s->tcp};
+  if (s->tcp) {
+    to->length = name_address(s->terms.local, &to->at.un);
+    return;
+  }
+  to->at.in = (struct sockaddr_in){.sin_family = AF_INET,
+                                   .sin_port = htons((uint16_t)move->port),
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  to->length = sizeof to->at.in;
+}
+
+int neighbour_called(struct perigee_session *s, const struct move *move) {
+  struct frame bye = {.type = FRAME_BYE};
+  struct address to;
+  bool waits = s->connect && s->connect->event == PERIGEE_EVENT_NONE;
+  if (!waits || move->ticket == 0 || (move->port == 0) != s->tcp)
+    return PERIGEE_PROTOCOL;
+  place(s, move, &to);
+  session_tell(s, &bye, NULL, 0);
+  session_back(s);
+  s->ticket = move->ticket;
+  memcpy(s->keys->ticket.key, move->key, sizeof move->key);
+  s->keys->ticket.set = true;
+  dial_to(s, &to);
+  return PERIGEE_OK;
+}
+
+bool neighbour_returns(struct perigee_session *s, int status) {
+  struct address first;
+  char reason[ADDRESS_REASON];
+  if (!s->dialed || !s->ticket || s->state == PERIGEE_SESSION_OPEN ||
+      status == PERIGEE_CLOSED || !s->connect ||
+      s->connect->event != PERIGEE_EVENT_NONE)
+    return false;
+  if (!s->tcp && *s->wanted) /* nothing but shared memory will do */
+    return false;
+  session_back(s);
+  secret_wipe(&s->keys->ticket);
+  s->ticket = 0;
+  s->stays = true;
+  snprintf(s->why, sizeof s->why,
+           "both sides are on one host, but it could not move to %s",
+           s->tcp ? "TCP over loopback" : "shared memory");
+  address_parse(s->address, &first, reason);
+  dial_to(s, &first);
+  return true;
+}

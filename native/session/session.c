@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * session.c - a session's life and its part of a poll. hello.c sets it up,
+ * socket.c has its socket, endpoint.c what those do that have none.
+ *
+ *   state   event   becomes
+ *   none    begin   hello    dialed or accepted; hello is sent
+ *   none    end     ended    nobody listens
+ *   hello   open    open     both halves of the transport are in place
+ *   hello   back    none     it moves to another socket (neighbour.h)
+ *   hello   end     ended    refused, too slow, gone
+ *   open    end     ended    closed here or there, lost, or it lied
+ *
+ * When a session ends, every own operation ends with it, in one status. Memory
+ * that it shares stays mapped until it is freed and the next poll has begun,
+ * for the sake of pointers that events gave out.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "call/calls.h"
+#include "core/hot.h"
+#include "core/lanes.h"
+#include "core/lock.h"
+#include "neighbour.h"
+#include "strangers.h"
+
+const struct machine session_machine = {
+    .name = "session",
+    .taken = MACHINE_STEPS,
+    .states = {"none", "hello", "open", "ended"},
+    .events = {"begin", "open", "back", "end"},
+    .next = {
+        [PERIGEE_SESSION_NONE] = {[SESSION_BEGIN] = TO(PERIGEE_SESSION_HELLO),
+                                  [SESSION_END] = TO(PERIGEE_SESSION_ENDED)},
+        [PERIGEE_SESSION_HELLO] = {[SESSION_OPEN] = TO(PERIGEE_SESSION_OPEN),
+                                   [SESSION_BACK] = TO(PERIGEE_SESSION_NONE),
+                                   [SESSION_END] = TO(PERIGEE_SESSION_ENDED)},
+        [PERIGEE_SESSION_OPEN] = {[SESSION_END] = TO(PERIGEE_SESSION_ENDED)},
+    }};
+
+enum { BULKS = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
+enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
+/* Replies that a session has not looked at before its requests wait; and
+ * immediates that cost it nothing. */
+enum { UNTAKEN = 64, IMMEDIATES_FREE = 1024 };
+/* Bytes of long replies that requests of one poll may ask for: to fill fresh
+ * memory takes 0.7 ns a byte, page by page. */
+enum { ASKED_A_POLL = 1 << 20 };
+
+/* ---- Beginning ---------------------------------------------------------- */
+
+static uint32_t new_id(struct perigee_engine *engine) {
+  for (uint32_t i = 0; i < engine->id_slots; i++) {
+    uint32_t id = ++engine->last_id;
+    if (id != 0 && !engine->by_id[id & (engine->id_slots - 1)])
+      return id;
+  }
+  return 0;
+}
+
+/* It may be this side that did nothing for a while: what lies unread in the
+ * socket came in time. */
+static void hello_due(struct perigee_session *s) {
+  socket_look(s);
+  if (s->state == PERIGEE_SESSION_HELLO && !s->timer.next)
+    hello_timeout(s);
+}
+
+static void expired(struct timer *timer) {
+  struct perigee_session *s = CONTAINER(timer, struct perigee_session, timer);
+  if (s->alone)
+    endpoint_tick(s);
+  else if (s->state == PERIGEE_SESSION_NONE)
+    dial_tick(s);
+  else if (s->state == PERIGEE_SESSION_OPEN && !s->tcp)
+    handing_due(s);
+  else if (s->state == PERIGEE_SESSION_OPEN)
+    liveness_tick(s);
+  else if (s->state == PERIGEE_SESSION_HELLO)
+    hello_due(s);
+}
+
+static const struct upward upward = {.tell = session_tell,
+                                     .send = session_send,
+                                     .end = session_end,
+                                     .turn = hello_turn};
+
+struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
+  uint32_t id = new_id(engine);
+  struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
+  if (s && !(s->keys = vault_take(&engine->vault, sizeof *s->keys))) {
+    free(s);
+    fail(engine, PERIGEE_NO_MEMORY, "%s", VAULT_FULL);
+    return NULL;
+  }
+  if (!s) {
+    fail(engine, PERIGEE_NO_MEMORY,
+         "all %u sessions are in use (option "
+         "sessions)",
+         engine->options.sessions);
+    return NULL;
+  }
+  s->engine = engine;
+  s->id = id;
+  s->fd = fd;
+  s->pidfd = -1;
+  s->up = &upward;
+  s->timer.expired = expired;
+  s->on_socket.ready = session_ready;
+  s->on_lane.ready = lane_ready;
+  s->on_process.ready = peer_ended;
+  s->on_lookup.ready = dial_resolved;
+  struct node *lists[] = {&s->operations,
+                          &s->recvs,
+                          &s->recv_imms,
+                          &s->sends,
+                          &s->replied,
+                          &s->backlog[RING_REQUEST],
+                          &s->backlog[RING_REPLY]};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+    list_open(lists[i]);
+  engine->by_id[id & (engine->id_slots - 1)] = s;
+  list_append(&engine->sessions, &s->node);
+  engine->counters.sessions++;
+  return s;
+}
+
+void session_begun(struct perigee_session *s, int64_t timer) {
+  machine_step(&session_machine, &s->state, SESSION_BEGIN);
+  timers_add(&s->engine->timers, &s->timer, engine_clock(s->engine) + timer);
+}
+
+void session_opened(struct perigee_session *s) {
+  machine_step(&session_machine, &s->state, SESSION_OPEN);
+  strangers_leave(s);
+  s->engine->progress++;
+  if (!s->alone)
+    timers_remove(&s->engine->timers, &s->timer);
+  secret_wipe(&s->keys->ticket); /* it was good once */
+  hot_enter(s);
+  proof_owns(s);
+  liveness_begin(s);
+  if (s->connect) {
+    struct operation *op = s->connect;
+    s->connect = NULL;
+    transfer_stop(op, PERIGEE_OK);
+    return;
+  }
+  list_append(&s->engine->news, &s->news);
+}
+
+/* ---- Polling ------------------------------------------------------------ */
+
+/* Who has more than a newcomer leaves some of a table that own operations have
+ * nearly filled. */
+static bool table_room(const struct perigee_session *s) {
+  const struct perigee_engine *engine = s->engine;
+  const struct share *peer = s->share->parent;
+  uint32_t most = engine->options.operations, spare = SPARE_OPERATIONS;
+  if (peer->used[SHARE_OPERATIONS] >
+      engine->shares.quota[SHARE_OPERATIONS].least)
+    spare += most / 32;
+  return engine->live + spare < most;
+}
+
+/* Whoever is near its share of anything. */
+static __attribute__((noinline)) uint64_t
+may_serve_some(const struct perigee_session *s) {
+  const struct perigee_options *o = &s->engine->options;
+  const struct share *peer = s->share->parent;
+  uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
+  bool lies = peer->lying / 4 >= o->untaken;
+  if (serving >= o->serving || s->untaken >= UNTAKEN ||
+      s->untaken_bytes >= o->untaken ||
+      (lies && (serving > 0 || s->untaken > 0)) || !table_room(s))
+    return 0;
+  if (lies)
+    n = 1; /* by its peer's other sessions, which do not silence it */
+  if (n > o->serving - serving)
+    n = o->serving - serving;
+  while (n > 0 && !share_may(s->share, SHARE_OPERATIONS, n))
+    n /= 2;
+  if (n == 0 && serving == 0 && share_spare(s->share, SHARE_OPERATIONS))
+    n = 1; /* nor do they by what they have in service */
+  if (s->imm_count >= IMMEDIATES_FREE && immediates_room(s) < n)
+    n = immediates_room(s); /* each may be one */
+  if (peer->reply_size * n <= o->untaken - s->untaken_bytes)
+    return n;
+  uint64_t left = (o->untaken - s->untaken_bytes) / peer->reply_size + 1;
+  return left < n ? left : n;
+}
+
+/* How many requests this poll may read. Whoever is beyond its share waits: its
+ * requests stay in its ring. */
+static uint64_t may_serve(const struct perigee_session *s) {
+  const struct perigee_engine *engine = s->engine;
+  const struct share *peer = s->share->parent;
+  uint64_t after = peer->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
+  uint64_t more =
+      s->untaken | peer->reply_size | s->imm_count / IMMEDIATES_FREE;
+  bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
+                  more == 0 && engine->live < engine->shares.easy;
+  return newcomer ? RECORDS_A_POLL : may_serve_some(s);
+}
+
+/* Of what its payloads lie in. */
+static __attribute__((noinline)) bool knows_all(struct perigee_session *s,
+                                                const struct record *r) {
+  const struct perigee_transport *t = lane_table(s->lane);
+  bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
+  return !t->knows || ((!head || t->knows(s->lane, &r->head_source)) &&
+                       (!slice || t->knows(s->lane, &r->slice_source)));
+}
+
+static uint64_t lies_unread(const struct perigee_session *s) {
+  int bytes = 0;
+  if (s->fd >= 0 && ioctl(s->fd, FIONREAD, &bytes) < 0)
+    bytes = 0;
+  return (uint64_t)bytes;
+}
+
+/* The word of it came before the record did, so it is among what lies in the
+ * socket. That is read in one look a poll, whoever goes on to talk; until it was,
+ * the record waits, and with it those behind it in its ring. Who gave no word
+ * lies, and gives zeros. False: not now. */
+static bool hear_of(struct perigee_session *s, struct unheard *u,
+                    const struct record *r) {
+  if (u->till == 0)
+    u->till = s->wire.received + lies_unread(s);
+  if (!s->looked)
+    socket_look(s);
+  s->looked = true;
+  bool waits = s->wire.received < u->till && !s->hangup && !knows_all(s, r);
+  return s->state == PERIGEE_SESSION_OPEN && !waits;
+}
+
+/* Their bytes have to stay. */
+static inline bool some_wait(const struct perigee_session *s) {
+  return s->unheard[RING_REQUEST].bytes || s->unheard[RING_REPLY].bytes;
+}
+
+/* One that waited is decoded anew, as a peer can still change it. */
+static int next_record(struct perigee_session *s, enum ring ring,
+                       struct unheard *next) {
+  struct unheard *waits = &s->unheard[ring];
+  if (!waits->bytes)
+    return lane_table(s->lane)->peek(s->lane, ring, &next->bytes,
+                                     &next->length);
+  *next = *waits;
+  waits->bytes = NULL;
+  return 1;
+}
+
+/* One record: 1, 0 if there is none, or a status. */
+static int poll_ring(struct perigee_session *s, enum ring ring) {
+  struct unheard next = {.till = 0};
+  struct record record;
+  int status = next_record(s, ring, &next);
+  if (status <= 0)
+    return status;
+  status = record_decode(next.bytes, next.length, &record);
+  if (status < 0)
+    return status;
+  if (UNLIKELY(record.flags & BULKS) && !knows_all(s, &record) &&
+      !hear_of(s, &next, &record)) {
+    s->unheard[ring] = next;
+    return 0;
+  }
+  s->engine->progress++;
+  if (ring == RING_REQUEST)
+    status = serve_record(s, &record);
+  else if (record.kind == RECORD_REPLY)
+    call_reply(s, &record);
+  else
+    status = PERIGEE_PROTOCOL;
+  return status < 0 ? status : 1;
+}
+
+/* Is a request read now? There has to be room for it, the one before it is no
+ * longer on its way (served_hold_back), and those that were read in this poll do
+ * not take the program long: it serves all of them before others have a turn. */
+static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
+  return allowed > 0 && !s->arriving && s->engine->asked < ASKED_A_POLL;
+}
+
+static int poll_rings(struct perigee_session *s) {
+  int replies = 1, requests = 1, budget = RECORDS_A_POLL;
+  uint64_t allowed = may_serve(s);
+  while (budget-- > 0 && engine_room(s->engine) &&
+         s->state == PERIGEE_SESSION_OPEN && (replies > 0 || requests > 0)) {
+    replies = poll_ring(s, RING_REPLY);
+    if (replies < 0)
+      return replies;
+    if (!engine_room(s->engine) || s->state != PERIGEE_SESSION_OPEN)
+      return 1;
+    bool may = reads_on(s, allowed);
+    requests = may ? poll_ring(s, RING_REQUEST) : 0;
+    allowed -= may;
+    if (requests < 0)
+      return requests;
+  }
+  return replies > 0 || requests > 0;
+}
+
+bool session_rests(const struct perigee_session *s) {
+  bool released = !s->engine->keep || s->engine->thread;
+  return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
+         !s->hangup && !some_wait(s) && list_empty(&s->backlog[RING_REQUEST]) &&
+         list_empty(&s->backlog[RING_REPLY]);
+}
+
+/* What arrived before the lane broke has been heard. */
+bool session_broken(struct perigee_session *s) {
+  const char *reason;
+  int status = lane_state(s, &reason);
+  if (status < 0)
+    session_end(s, status, reason);
+  return status < 0;
+}
+
+void session_poll(struct perigee_session *s) {
+  if (s->alone)
+    endpoint_poll(s);
+  if (s->state != PERIGEE_SESSION_OPEN)
+    return;
+  bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
+  s->looked = false;
+  if (over && lane_table(s->lane)->release(s->lane))
+    session_wake(s);
+  const struct perigee_transport *t = lane_table(s->lane);
+  if (t->poll && t->poll(s->lane)) {
+    s->engine->progress++;
+    liveness_heard(s);
+  }
+  if (!s->attached && t->wants)
+    attach_wanted(s);
+  if (s->spoken && !s->alone)
+    session_hear(s);
+  if (s->state != PERIGEE_SESSION_OPEN)
+    return;
+  if (!list_empty(&s->backlog[RING_REQUEST]))
+    call_flush(s);
+  if (!list_empty(&s->backlog[RING_REPLY]))
+    serve_flush(s);
+  int status = poll_rings(s);
+  if (status < 0)
+    session_end(s, status,
+                "the peer broke the protocol: a record that no "
+                "Perigee of this version writes");
+  else if (status == 0 && s->hangup) /* all that it said has been heard */
+    session_end(s, PERIGEE_PEER_LOST, s->reason);
+  else if (status == 0)
+    session_broken(s);
+}
+
+/* ---- What a session is -------------------------------------------------- */
+
+struct perigee_session *session_by_id(struct perigee_engine *engine,
+                                      uint32_t id) {
+  struct perigee_session *s = engine->by_id[id & (engine->id_slots - 1)];
+  return s && s->id == id ? s : NULL;
+}
+
+struct perigee_session *perigee_session(struct perigee_engine *engine,
+                                        uint32_t id) {
+  LOOK(engine);
+  struct perigee_session *s = session_by_id(engine, id);
+  return s && !s->freed ? s : NULL;
+}
+
+uint32_t perigee_session_id(const struct perigee_session *session) {
+  return session->id;
+}
+
+void perigee_session_info(const struct perigee_session *s,
+                          struct perigee_session_info *info) {
+  LOOK(s->engine);
+  const struct perigee_options *o = &s->engine->options;
+  struct perigee_session *texts = (void *)(uintptr_t)s;
+  texts->carrier[0] = texts->security[0] = 0;
+  if (s->state == PERIGEE_SESSION_OPEN)
+    proof_text(s, texts->security);
+  choice_considered(s, texts->considered, sizeof s->considered);
+  bool ended = s->state == PERIGEE_SESSION_ENDED;
+  snprintf(texts->told, sizeof s->told, "%s", ended ? s->reason : s->why);
+  *info = (struct perigee_session_info){
+      .id = s->id,
+      .state = s->state,
+      .status = s->status,
+      .pid = s->peer_pid,
+      .epoch = s->terms.epoch,
+      .version = s->version,
+      .ring = o->ring,
+      .eager = s->eager,
+      .message = s->terms.message,
+      .typed = s->terms.typed,
+      .features = s->terms.features,
+      .transport = s->transport ? s->transport->name : "none",
+      .same_host = s->same_host || (!s->tcp && !s->alone),
+      .dialed = s->dialed,
+      .tcp = s->tcp,
+      .authenticated = s->tcp && (s->ticket || s->engine->secret->set),
+      .encrypted = s->sealed,
+      .aes = s->aes,
+      .intact = s->intact,
+      .dead_after = liveness_wanted(s) ? o->dead_after : 0,
+      .carrier = s->carrier,
+      .security = texts->security,
+      .considered = s->considered,
+      .address = s->address,
+      .peer = s->peer,
+      .reason = s->told};
+  if (s->lane)
+    info->pull = lane_table(s->lane)->pulls(s->lane);
+  if (s->lane && lane_table(s->lane)->describe)
+    lane_table(s->lane)->describe(s->lane, texts->carrier, sizeof s->carrier);
+}

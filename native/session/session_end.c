@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * session_end.c - how a session ends, or goes back to its beginning, and what
+ * is left of it then. session.c has the table of its states.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "call/calls.h"
+#include "call/loan.h"
+#include "core/accounts.h"
+#include "core/ebb.h"
+#include "core/fabrics.h"
+#include "core/hot.h"
+#include "core/lock.h"
+#include "host/adopted.h"
+#include "neighbour.h"
+#include "strangers.h"
+
+/* What was said goes first. */
+static void close_socket(struct perigee_session *s) {
+  if (s->fd >= 0)
+    wire_flush(s->fd, &s->wire);
+  if (s->fd >= 0 && !s->tcp)
+    adopted_drain(s->fd);
+  if (s->fd >= 0)
+    watch_close(s->engine, s->fd);
+  s->fd = -1;
+}
+
+/* As after session_new, but for the dialed address and the operation that waits;
+ * also when no socket was found yet. */
+void session_back(struct perigee_session *s) {
+  dial_end(s);
+  timers_remove(&s->engine->timers, &s->timer);
+  close_socket(s);
+  wire_close(&s->wire);
+  proof_forget(s);
+  ebb_forget(s);
+  if (s->lane) {
+    lane_table(s->lane)->close(s->lane);
+    fabrics_bury(s->engine);
+  }
+  s->lane = NULL;
+  accounts_leave(s);
+  s->transport = NULL;
+  s->peer[0] = 0;
+  s->step = HELLO_STRANGE;
+  s->hangup = s->ready_said = s->joined = s->moves = s->waits = false;
+  s->intact = s->sealed = s->aes = s->retried = false;
+  memset(s->cookie, 0, sizeof s->cookie);
+  s->engine->progress++;
+  if (s->state == PERIGEE_SESSION_NONE)
+    return;
+  machine_step(&session_machine, &s->state, SESSION_BACK);
+}
+
+/* ---- Ending ------------------------------------------------------------- */
+
+static void stop_all(struct perigee_session *s, int status) {
+  struct node seen, *n;
+  list_open(&seen);
+  /* Stopping one may free others: each is looked up anew. */
+  while ((n = list_pop(&s->operations))) {
+    list_append(&seen, n);
+    struct operation *op = CONTAINER(n, struct operation, all);
+    op->class->stop(op, status);
+  }
+  while ((n = list_pop(&seen)))
+    list_append(&s->operations, n);
+}
+
+void session_end(struct perigee_session *s, int status, const char *reason) {
+  if (s->state == PERIGEE_SESSION_ENDED)
+    return;
+  if (neighbour_returns(s, status))
+    return;
+  struct perigee_engine *engine = s->engine;
+  bool open = s->state == PERIGEE_SESSION_OPEN;
+  if (s->state == PERIGEE_SESSION_HELLO && !s->dialed && !s->sent_on &&
+      status != PERIGEE_CLOSED)
+    refusals_add(engine, s->peer, s->address, status, reason);
+  strangers_leave(s);
+  dial_end(s);
+  timers_remove(&engine->timers, &s->timer);
+  secret_wipe(&s->keys->ticket);
+  machine_step(&session_machine, &s->state, SESSION_END);
+  engine->progress++;
+  s->status = status;
+  if (reason != s->reason)
+    snprintf(s->reason, sizeof s->reason, "%s", reason);
+  fail(engine, status, "%s", s->reason);
+  close_socket(s);
+  peer_unwatch(s); /* the lane may still ask it */
+  proof_forget(s);
+  hot_leave(s);
+  proof_disowns(s);
+  s->connect = NULL;
+  attach_end(s);
+  if (s->lane && lane_table(s->lane)->cut)
+    lane_table(s->lane)->cut(s->lane);
+  stop_all(s, status);
+  if (open && !s->freed && !s->news.next)
+    list_append(&engine->losses, &s->news);
+  if (!open && !s->dialed) { /* nobody has heard of it */
+    s->strange = true;
+    perigee_session_free(s);
+  }
+}
+
+/* A child process has copies of the session's descriptors, which keep the
+ * peer from noticing its parent's death, and none of its memory. */
+void session_forsake(struct perigee_session *s) {
+  if (s->fd >= 0)
+    close(s->fd);
+  if (s->pidfd >= 0)
+    close(s->pidfd);
+  s->fd = s->pidfd = -1;
+  attach_end(s);
+  if (s->lane && s->transport->take)
+    s->transport->cut(s->lane); /* its sockets are closed, no more */
+  dial_end(s);
+  wire_close(&s->wire);
+}
+
+void session_part(struct perigee_session *s) {
+  struct frame bye = {.type = FRAME_BYE};
+  if (s->state == PERIGEE_SESSION_OPEN)
+    session_tell(s, &bye, NULL, 0);
+}
+
+void perigee_session_close(struct perigee_session *s) {
+  ENTER(s->engine);
+  if (!engine_alive(s->engine)) {
+    session_forsake(s);
+    return;
+  }
+  if (s->state == PERIGEE_SESSION_ENDED)
+    return;
+  session_part(s);
+  if (s->spoken)
+    session_drain(s);
+  session_end(s, PERIGEE_CLOSED, "the session was closed here");
+}
+
+/* Nobody will be told that what has ended is quiet: it has to be when the
+ * session is freed, with all that it holds. */
+static void settle(struct perigee_session *s) {
+  struct node *n, *next;
+  for (bool quiet = false; !quiet;) {
+    quiet = true;
+    for (n = s->operations.next; n != &s->operations; n = next) {
+      struct operation *op = CONTAINER(n, struct operation, all);
+      next = n->next;
+      quiet = quiet && !op->quiet_wait;
+      if (op->quiet_wait)
+        op->class->step(op);
+    }
+  }
+}
+
+void perigee_session_free(struct perigee_session *s) {
+  ENTER(s->engine);
+  if (s->freed)
+    return;
+  if (!engine_alive(s->engine)) {
+    session_forsake(s);
+    return;
+  }
+  s->freed = true;
+  perigee_session_close(s);
+  settle(s);
+  list_remove(&s->news);
+  list_remove(&s->node);
+  list_remove(&s->granted);
+  list_append(&s->engine->dead, &s->node);
+}
+
+/* Calls in service outlive their session: the program still answers them. */
+static void drop(struct operation *op) {
+  if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
+    operation_uncount(op);
+    list_remove(&op->all);
+    op->session = NULL;
+    return;
+  }
+  while (!parts_end(op))
+    ;
+  operation_free(op);
+}
+
+static void free_prepared(struct perigee_session *s) {
+  while (s->prepared)
+    perigee_prepared_free(s->prepared);
+}
+
+void counters_add(struct perigee_counters *to,
+                  const struct perigee_counters *from) {
+  const uint64_t *f = (const uint64_t *)from;
+  uint64_t *t = (uint64_t *)to;
+  for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
+    t[i] += f[i];
+}
+
+void session_destroy(struct perigee_session *s) {
+  struct perigee_engine *engine = s->engine;
+  struct node *n;
+  while ((n = list_pop(&s->operations)))
+    drop(CONTAINER(n, struct operation, all));
+  list_remove(&s->node);
+  list_remove(&s->news);
+  list_remove(&s->granted);
+  list_remove(&s->lender);
+  ebb_forget(s);
+  free_prepared(s);
+  remotes_free(s);
+  loans_end(s);
+  if (s->lane) {
+    lane_table(s->lane)->close(s->lane);
+    fabrics_bury(engine);
+  }
+  immediates_free(s);
+  accounts_leave(s);
+  peer_forget(s);
+  wire_close(&s->wire);
+  engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
+  engine->counters.sessions--;
+  s->counters.kept = 0;
+  counters_add(&engine->counters, &s->counters);
+  free(s->seen);
+  proof_forget(s);
+  vault_give(&engine->vault, s->keys, sizeof *s->keys);
+  free(s);
+  ebb_ended(engine);
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "strangers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "sessions.h"
+
+/* Of the time while sessions have work, a part in SHARE; as many ns of turns may
+ * follow each other without a pause; and how long after its work a session is
+ * taken to have more. So many strangers are a crowd. */
+enum { SHARE = 4, BURST = 4000000, LULL = 2000000, CROWD = 16 };
+
+int strangers_open(struct perigee_engine *engine) {
+  struct strangers *strangers = calloc(1, sizeof *strangers);
+  engine->strangers = strangers;
+  if (!strangers)
+    return PERIGEE_NO_MEMORY;
+  list_open(&strangers->all);
+  list_open(&strangers->origins);
+  return PERIGEE_OK;
+}
+
+void strangers_close(struct perigee_engine *engine) {
+  free(engine->strangers);
+  engine->strangers = NULL;
+}
+
+/* ---- Origins ---------------------------------------------------------------- */
+
+static struct origin_key key_of(const struct perigee_session *s,
+                                const union socket_address *from) {
+  struct origin_key key = {.family = (uint64_t)from->any.sa_family};
+  if (!s->tcp)
+    key = (struct origin_key){AF_UNIX, (uint64_t)s->peer_pid};
+  else if (key.family == AF_INET6)
+    memcpy(&key.bits, &from->in6.sin6_addr, sizeof key.bits);
+  else
+    key.bits = from->in.sin_addr.s_addr;
+  return key;
+}
+
+static struct origin *origin_of(struct strangers *all, struct origin_key key) {
+  struct node *n, *head = &all->origins;
+  for (n = head->next; n != head; n = n->next) {
+    struct origin *known = CONTAINER(n, struct origin, node);
+    if (known->key.family == key.family && known->key.bits == key.bits)
+      return known;
+  }
+  struct origin *origin = calloc(1, sizeof *origin);
+  if (origin) {
+    origin->key = key;
+    list_append(&all->origins, &origin->node);
+  }
+  return origin;
+}
+
+/* ---- Places ----------------------------------------------------------------- */
+
+static void wait_no_more(struct perigee_session *s) {
+  s->engine->strangers->waiting -= s->waits_turn;
+  s->origin->waiting -= s->waits_turn;
+  s->waits_turn = false;
+}
+
+void strangers_leave(struct perigee_session *s) {
+  struct origin *origin = s->origin;
+  if (!origin)
+    return;
+  wait_no_more(s);
+  s->origin = NULL;
+  list_remove(&s->stranger);
+  s->engine->hellos--;
+  if (--origin->here > 0)
+    return;
+  list_remove(&origin->node);
+  free(origin);
+}
+
+static uint32_t most(const struct strangers *all) {
+  const struct node *n, *head = &all->origins;
+  uint32_t count = 0;
+  for (n = head->next; n != head; n = n->next) {
+    const struct origin *origin = CONTAINER(n, struct origin, node);
+    if (origin->here > count)
+      count = origin->here;
+  }
+  return count;
+}
+
+static void give_up(struct perigee_session *s) {
+  struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
+  s->up->tell(s, &f, NULL, 0);
+  s->up->end(s, PERIGEE_TIMEOUT,
+             s->step == HELLO_STRANGE ? "it said nothing, and others came"
+             : s->step == HELLO_MET   ? "it proved nothing, and others came"
+                                      : "it said no more, and others came");
+}
+
+bool strangers_give_up(struct perigee_engine *engine) {
+  struct strangers *all = engine->strangers;
+  uint32_t count = most(all);
+  struct node *n, *head = &all->all;
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, stranger);
+    if (s->origin->here < count)
+      continue;
+    give_up(s);
+    return true;
+  }
+  return false;
+}
+
+bool strangers_join(struct perigee_session *s,
+                    const union socket_address *from) {
+  struct perigee_engine *engine = s->engine;
+  s->origin = origin_of(engine->strangers, key_of(s, from));
+  if (!s->origin)
+    return false;
+  s->origin->here++;
+  engine->hellos++;
+  list_append(&engine->strangers->all, &s->stranger);
+  if (engine->hellos > engine->options.hellos)
+    strangers_give_up(engine);
+  return true;
+}
+
+/* ---- Turns ------------------------------------------------------------------ */
+
+bool strangers_wait(struct perigee_session *s) {
+  if (!s->origin)
+    return false;
+  s->waits_turn = true;
+  s->origin->waiting++;
+  s->engine->strangers->waiting++;
+  return true;
+}
+
+/* Of the origin whose turn it is: the newest. */
+static struct perigee_session *next(struct strangers *all) {
+  struct node *n = all->origins.next;
+  while (CONTAINER(n, struct origin, node)->waiting == 0)
+    n = n->next;
+  struct origin *origin = CONTAINER(n, struct origin, node);
+  list_remove(n);
+  list_append(&all->origins, n);
+  for (n = all->all.previous;; n = n->previous) {
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, stranger);
+    if (s->origin == origin && s->waits_turn)
+      return s;
+  }
+}
+
+static bool has_work(const struct perigee_engine *engine) {
+  return engine->now - engine->worked_at < LULL;
+}
+
+/* What a turn took counts SHARE times, from at most BURST ago; but turns while
+ * there was no other work are nobody's debt. */
+static void pay(struct perigee_engine *engine, int64_t begin) {
+  struct strangers *all = engine->strangers;
+  if (all->paid < begin - BURST)
+    all->paid = begin - BURST;
+  if (all->paid > begin)
+    all->paid = begin;
+  all->paid += SHARE * (engine_clock(engine) - begin);
+}
+
+void strangers_turn(struct perigee_engine *engine) {
+  struct strangers *all = engine->strangers;
+  if (all->waiting == 0)
+    return;
+  int64_t begin = engine_clock(engine);
+  if (all->paid <= begin || !has_work(engine)) {
+    struct perigee_session *s = next(all);
+    wait_no_more(s);
+    s->up->turn(s);
+    pay(engine, begin);
+  }
+  engine->copying |= all->waiting > 0; /* nobody wakes us for them */
+}
+
+bool strangers_crowded(const struct perigee_engine *engine) {
+  return engine->hellos > CROWD;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streams.c - sessions whose frames go through their lane: because there is no
+ * socket (endpoint.c), or because the lane has taken it.
+ */
+#include <sys/socket.h>
+
+#include "core/fabrics.h"
+#include "sessions.h"
+
+static const int64_t DRAIN = 50 * 1000000; /* ns */
+enum { DRAIN_TURNS = 1 << 20 }; /* where the clock is a simulation's */
+
+/* Both sides are ready: what follows on the socket is the lane's, if it wants
+ * it. */
+bool streams_take(struct perigee_session *s) {
+  const struct perigee_transport *t = lane_table(s->lane);
+  int fd = s->fd;
+  if (s->tcp)
+    proof_end(s);
+  if (!t->take || s->alone)
+    return true;
+  session_uncork(s);
+  if (wire_waits(&s->wire)) {
+    session_end(s, PERIGEE_PEER_LOST, "the peer does not take what it is told");
+    return false;
+  }
+  s->peer_length = sizeof s->peer_address;
+  getpeername(fd, &s->peer_address.any, &s->peer_length);
+  s->fd = -1;
+  s->spoken = true;
+  s->attached = !(s->dialed && s->tcp);
+  int status = t->take(s->lane, fd, s->wire.bytes, s->wire.length);
+  handshake_further(s->keys->session);
+  s->wire.length = 0;
+  if (status < 0)
+    session_end(s, status,
+                status == PERIGEE_NO_MEMORY && s->intact
+                    ? VAULT_FULL
+                    : "the session's socket could not be taken over");
+  return status == PERIGEE_OK;
+}
+
+/* ---- Frames through the lane ---------------------------------------------- */
+
+void session_hear(struct perigee_session *s) {
+  struct wire *w = &s->wire;
+  uint32_t got;
+  while (s->state != PERIGEE_SESSION_ENDED &&
+         (got = lane_table(s->lane)->hear(s->lane, w->bytes + w->length,
+                                          (uint32_t)sizeof w->bytes -
+                                              w->length))) {
+    w->length += got;
+    s->engine->progress++;
+    session_frames(s);
+  }
+}
+
+int session_say(struct perigee_session *s, const struct frame *f) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  return lane_table(s->lane)->say(s->lane, bytes, wire_encode(f, bytes));
+}
+
+/* ---- Until all was said ---------------------------------------------------- */
+
+static bool said(const struct perigee_session *s) {
+  return s->state != PERIGEE_SESSION_OPEN || !s->spoken ||
+         lane_table(s->lane)->drained(s->lane);
+}
+
+static bool all_said(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->sessions;
+  bool all = true;
+  for (n = head->next; n != head; n = n->next)
+    all &= said(CONTAINER(n, struct perigee_session, node));
+  return all;
+}
+
+static void drain(struct perigee_engine *engine,
+                  const struct perigee_session *only) {
+  int64_t end = engine_clock(engine) + DRAIN;
+  for (int i = 0; i < DRAIN_TURNS && !(only ? said(only) : all_said(engine)) &&
+                  engine_clock(engine) < end;
+       i++)
+    fabrics_turn(engine);
+}
+
+void session_drain(struct perigee_session *s) {
+  drain(s->engine, s);
+}
+
+void sessions_drain(struct perigee_engine *engine) {
+  drain(engine, NULL);
+}

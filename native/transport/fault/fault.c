@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fault.c - the functions of a transport that faults befall (fault.h says
+ * which faults, and what they mean). All befall the receiving side: what the
+ * transport has brought is kept here, by the time at which it is to be seen.
+ */
+#include "fault.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WRAPPED = 16, HELD_MAX = 256 << 10 };
+static const int64_t A_WHILE = 1000000; /* ns, where no delay was asked for */
+
+/* A record that has come, and is to be seen at some time. */
+struct held {
+  struct held *next;
+  int64_t due;
+  uint64_t length;
+  uint8_t *bytes;
+};
+
+struct wrapped {
+  struct perigee_transport table; /* first: lanes point to it */
+  const struct perigee_transport *inner;
+  struct faults *faults;
+};
+
+struct faults {
+  struct script script;
+  int64_t (*clock)(void *context);
+  void *context;
+  uint64_t lanes; /* made so far */
+  int64_t due;
+  struct wrapped wrapped[WRAPPED];
+  int count;
+};
+
+/* What a lane's head points to. */
+struct fault_lane {
+  const struct wrapped *by;
+  uint64_t dice;
+  bool cut;
+  struct held *queue[RINGS]; /* by time */
+  int64_t last[RINGS];       /* when the last in order is to be seen */
+  struct held *given[RINGS]; /* until release */
+  uint64_t bytes;            /* held in all */
+  int64_t words;             /* when frames go on */
+  uint64_t dropped, twice, cut_short, overtaken;
+};
+
+static struct fault_lane *of(const struct lane *lane) {
+  return ((const struct lane_head *)lane)->faults;
+}
+
+static const struct perigee_transport *inner(const struct lane *lane) {
+  return of(lane)->by->inner;
+}
+
+/* ---- Dice and time ------------------------------------------------------- */
+
+static uint64_t roll(struct fault_lane *f) { /* splitmix64 */
+  uint64_t z = f->dice += UINT64_C(0x9e3779b97f4a7c15);
+  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return z ^ (z >> 31);
+}
+
+static bool hit(struct fault_lane *f, double chance) {
+  return chance > 0 && (double)(roll(f) >> 11) < chance * 0x1p53;
+}
+
+static const struct script *script_of(const struct fault_lane *f) {
+  return &f->by->faults->script;
+}
+
+static int64_t now(const struct fault_lane *f) {
+  return f->by->faults->clock(f->by->faults->context);
+}
+
+/* 0 to the script's delay, or (least > 0) 1 to what is more. */
+static int64_t some_time(struct fault_lane *f, int64_t least) {
+  int64_t most = script_of(f)->delay;
+  if (most < least)
+    most = least;
+  if (most == 0)
+    return 0;
+  return (least > 0) + (int64_t)(roll(f) % (uint64_t)most);
+}
+
+/* Is it still to wait? Then somebody has to look again. */
+static bool waits(struct fault_lane *f, int64_t due) {
+  struct faults *all = f->by->faults;
+  int64_t time = due > 0 ? now(f) : 0;
+  if (due <= time)
+    return false;
+  if (all->due <= time || due < all->due)
+    all->due = due;
+  return true;
+}
+
+int64_t faults_due(const struct faults *faults, int64_t time) {
+  return faults->due > time && faults->due != INT64_MAX ? faults->due : -1;
+}
+
+static bool cut(struct lane *lane) {
+  struct fault_lane *f = of(lane);
+  if (!f->cut && hit(f, script_of(f)->cut))
+    f->cut = ((struct lane_head *)lane)->ending = true;
+  return f->cut;
+}
+
+/* ---- Records ------------------------------------------------------------- */
+
+static void let_go(struct fault_lane *f, struct held **list) {
+  while (*list) {
+    struct held *h = *list;
+    *list = h->next;
+    f->bytes -= h->length;
+    free(h->bytes);
+    free(h);
+  }
+}
+
+static int hold(struct fault_lane *f, enum ring ring, int64_t due,
+                const uint8_t *bytes, uint64_t length) {
+  struct held *h = malloc(sizeof *h), **at = &f->queue[ring];
+  void *copy = NULL;
+  if (!h || posix_memalign(&copy, 64, length ? length : 1) != 0) {
+    free(h);
+    return PERIGEE_NO_MEMORY;
+  }
+  memcpy(copy, bytes, length);
+  while (*at && (*at)->due <= due)
+    at = &(*at)->next;
+  *h = (struct held){*at, due, length, copy};
+  *at = h;
+  f->bytes += length;
+  return PERIGEE_OK;
+}
+
+static int take_record(struct fault_lane *f, enum ring ring,
+                       const uint8_t *bytes, uint64_t length) {
+  const struct script *s = script_of(f);
+  if (hit(f, s->drop)) {
+    f->dropped++;
+    return PERIGEE_OK;
+  }
+  if (length > 0 && hit(f, s->truncate)) {
+    length = roll(f) % length;
+    f->cut_short++;
+  }
+  int64_t due = now(f) + some_time(f, 0);
+  if (due < f->last[ring])
+    due = f->last[ring];
+  if (hit(f, s->duplicate)) {
+    f->twice++;
+    if (hold(f, ring, due + some_time(f, A_WHILE), bytes, length) < 0)
+      return PERIGEE_NO_MEMORY;
+  }
+  if (hit(f, s->reorder)) {
+    f->overtaken++;
+    return hold(f, ring, due + some_time(f, A_WHILE), bytes, length);
+  }
+  f->last[ring] = due;
+  return hold(f, ring, due, bytes, length);
+}
+
+/* All that has come, as long as there is room for it here. */
+static int take_in(struct lane *lane, enum ring ring) {
+  struct fault_lane *f = of(lane);
+  const uint8_t *bytes;
+  uint64_t length;
+  int status = 0;
+  while (f->bytes < HELD_MAX &&
+         (status = inner(lane)->peek(lane, ring, &bytes, &length)) > 0 &&
+         !cut(lane))
+    if ((status = take_record(f, ring, bytes, length)) < 0)
+      break;
+  return status;
+}
+
+static int fault_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
+                      uint64_t *length) {
+  struct fault_lane *f = of(lane);
+  if (f->cut)
+    return 0;
+  int status = take_in(lane, ring);
+  struct held *h = f->queue[ring];
+  if (f->cut || !h || waits(f, h->due))
+    return f->cut || status > 0 ? 0 : status;
+  f->queue[ring] = h->next;
+  h->next = f->given[ring];
+  f->given[ring] = h;
+  *bytes = h->bytes;
+  *length = h->length;
+  return 1;
+}
+
+static bool fault_release(struct lane *lane) {
+  struct fault_lane *f = of(lane);
+  for (int i = 0; i < RINGS; i++)
+    let_go(f, &f->given[i]);
+  return inner(lane)->release(lane);
+}
+
+static uint8_t *fault_reserve(struct lane *lane, enum ring ring,
+                              uint64_t length) {
+  return of(lane)->cut ? NULL : inner(lane)->reserve(lane, ring, length);
+}
+
+/* ---- Payloads and copies ------------------------------------------------- */
+
+/* Memory that copies on its own time is filled in order, and who brings what
+ * comes later waits for what comes first: once that has begun, it goes on. */
+static bool goes_on(const struct fetch *fetch) {
+  const struct payload *into = fetch->into;
+  return !into->memory->direct &&
+         (into->ticket || into->done || fetch->bounced);
+}
+
+enum { BEGUN = -1 }; /* held back no more, but what else may befall a step is */
+
+/* What is under way side by side is held back side by side, as by a long wire,
+ * and once: before the first step. */
+static int64_t fault_fetch(struct lane *lane, struct fetch *fetch) {
+  struct fault_lane *f = of(lane);
+  const struct script *s = script_of(f);
+  if (f->cut)
+    return PERIGEE_PEER_LOST;
+  if (fetch->held <= 0 && !goes_on(fetch)) {
+    if (cut(lane))
+      return PERIGEE_PEER_LOST;
+    if (hit(f, s->truncate)) {
+      f->cut_short++;
+      return PERIGEE_PROTOCOL;
+    }
+    fetch->held = fetch->held == 0 ? now(f) + some_time(f, 0) : now(f);
+    if (hit(f, s->drop)) {
+      f->dropped++;
+      fetch->held = INT64_MAX;
+    }
+  }
+  if (fetch->held == INT64_MAX || waits(f, fetch->held))
+    return 0;
+  int64_t moved = inner(lane)->fetch(lane, fetch);
+  if (moved != 0)
+    fetch->held = BEGUN;
+  return moved;
+}
+
+/* 1: go on, 0: not now, or a status. */
+static int copy_goes_on(struct lane *lane, struct payload *local) {
+  struct fault_lane *f = of(lane);
+  if (f->cut)
+    return PERIGEE_PEER_LOST;
+  if (local->held == 0)
+    local->held = now(f) + some_time(f, 0);
+  if (waits(f, local->held))
+    return 0;
+  if (cut(lane))
+    return PERIGEE_PEER_LOST;
+  if (!hit(f, script_of(f)->truncate))
+    return 1;
+  f->cut_short++;
+  return PERIGEE_PROTOCOL;
+}
+
+static int64_t fault_copy(struct lane *lane, const struct window *window,
+                          struct payload *remote, struct payload *local,
+                          uint64_t limit, bool write) {
+  struct fault_lane *f = of(lane);
+  bool under_way = remote->ticket || local->ticket;
+  int go = under_way ? 1 : copy_goes_on(lane, local);
+  if (go <= 0)
+    return go;
+  if (!under_way && limit > 1 && hit(f, script_of(f)->reorder))
+    limit = 1 + roll(f) % limit;
+  return inner(lane)->copy(lane, window, remote, local, limit, write);
+}
+
+static int fault_post(struct lane *lane, struct job *job,
+                      const struct window *window, struct payload *remote,
+                      struct payload *local, bool write) {
+  int go = copy_goes_on(lane, local);
+  return go <= 0 ? go
+                 : inner(lane)->post(lane, job, window, remote, local, write);
+}
+
+/* ---- The session's frames, where the lane carries them ------------------- */
+
+static int fault_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
+  return of(lane)->cut ? PERIGEE_PEER_LOST
+                       : inner(lane)->say(lane, bytes, length);
+}
+
+static uint32_t fault_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
+  struct fault_lane *f = of(lane);
+  if (f->cut || waits(f, f->words))
+    return 0;
+  uint32_t got = inner(lane)->hear(lane, bytes, room);
+  if (got > 0 && script_of(f)->delay)
+    f->words = now(f) + some_time(f, 0);
+  return got;
+}
+
+/* ---- The lane ------------------------------------------------------------ */
+
+static int fault_broken(const struct lane *lane, const char **reason) {
+  if (of(lane)->cut) {
+    *reason = "faults on purpose: the lane was cut";
+    return PERIGEE_PEER_LOST;
+  }
+  return inner(lane)->broken ? inner(lane)->broken(lane, reason) : PERIGEE_OK;
+}
+
+static void fault_describe(const struct lane *lane, char *text, uint64_t size) {
+  const struct fault_lane *f = of(lane);
+  char script[SCRIPT_TEXT], own[REASON] = "";
+  script_text(script_of(f), script);
+  if (inner(lane)->describe)
+    inner(lane)->describe(lane, own, sizeof own);
+  /* First, as there may not be room for all of both. */
+  snprintf(text, size,
+           "faults on purpose: %s; so far %llu dropped, %llu twice, %llu cut "
+           "short, %llu overtaken%s%s",
+           script, (unsigned long long)f->dropped, (unsigned long long)f->twice,
+           (unsigned long long)f->cut_short, (unsigned long long)f->overtaken,
+           *own ? "; " : "", own);
+}
+
+static void fault_close(struct lane *lane) {
+  struct fault_lane *f = of(lane);
+  const struct perigee_transport *t = inner(lane);
+  for (int i = 0; i < RINGS; i++) {
+    let_go(f, &f->queue[i]);
+    let_go(f, &f->given[i]);
+  }
+  free(f);
+  t->close(lane);
+}
+
+/* ---- What an engine asked for -------------------------------------------- */
+
+int faults_open(const struct script *script, int64_t (*clock)(void *),
+                void *context, struct faults **out) {
+  struct faults *faults = calloc(1, sizeof *faults);
+  if (!faults)
+    return PERIGEE_NO_MEMORY;
+  faults->script = *script;
+  faults->clock = clock;
+  faults->context = context;
+  *out = faults;
+  return PERIGEE_OK;
+}
+
+void faults_close(struct faults *faults) {
+  free(faults);
+}
+
+#define BEFALLS(name)                                                          \
+  if (t->name)                                                                 \
+  t->name = fault_##name
+
+/* Where the core asks whether there is a function, there is one still, or
+ * still none. */
+static void befall(struct perigee_transport *t) {
+  t->immediate = false;
+  t->rests = NULL; /* what is held back comes by time */
+  t->peek = fault_peek;
+  t->release = fault_release;
+  t->reserve = fault_reserve;
+  t->fetch = fault_fetch;
+  t->broken = fault_broken;
+  t->describe = fault_describe;
+  t->close = fault_close;
+  BEFALLS(copy);
+  BEFALLS(post);
+  BEFALLS(say);
+  BEFALLS(hear);
+}
+
+static const struct wrapped *wrap(struct faults *faults,
+                                  const struct perigee_transport *inner) {
+  for (int i = 0; i < faults->count; i++)
+    if (faults->wrapped[i].inner == inner)
+      return &faults->wrapped[i];
+  if (faults->count == WRAPPED)
+    return NULL;
+  struct wrapped *w = &faults->wrapped[faults->count++];
+  *w = (struct wrapped){*inner, inner, faults};
+  befall(&w->table);
+  return w;
+}
+
+const struct perigee_transport *faults_join(struct faults *faults,
+                                            struct lane *lane) {
+  struct lane_head *head = (struct lane_head *)lane;
+  const struct wrapped *by = wrap(faults, head->transport);
+  struct fault_lane *f = by ? calloc(1, sizeof *f) : NULL;
+  if (!f)
+    return NULL;
+  f->by = by;
+  f->dice = faults->script.seed + (faults->lanes++ << 32);
+  head->transport = &by->table;
+  head->faults = f;
+  return &by->table;
+}

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shm.c - the shared-memory transport: set-up, rings, words, loans and
+ * one-sided copies. shm_payload.c and shm_arena.c have the rest, shm.h the
+ * layout.
+ *
+ * Wake-ups. The sleeper stores `armed`, fences, and polls once more before it
+ * sleeps; the other side publishes, fences, and loads `armed`. With both
+ * fences in the single total order, either the sleeper's last poll sees what
+ * was published or the publisher sees `armed` (spec/model/wakeup.pml).
+ *
+ * Regions. Whoever copies in a peer's region stores `inside`, fences, and
+ * loads the region's generation; the owner who closes it stores the
+ * generation, fences, and loads `inside`. So either the copier sees that the
+ * region is closed or the owner sees that somebody is inside.
+ */
+#include "shm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "host/adopted.h"
+#include "memory/guarded.h"
+
+/* What an offer says; the descriptors are inbox and outbox. At the address, in
+ * this process, stands what the peer's HELLO wanted to find there. */
+struct shm_offer {
+  uint64_t ring, arena, probed;
+};
+
+enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
+
+/* ---- Set-up ------------------------------------------------------------ */
+
+static void *map(int fd, uint64_t length, int protection) {
+  void *p = mmap(NULL, length, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (p == MAP_FAILED)
+    return NULL;
+  /* A child must neither see nor hold what belongs to this session. */
+  madvise(p, length, MADV_DONTFORK);
+  return p;
+}
+
+static int make(const char *name, uint64_t length, void **mapped, int seals) {
+  int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0)
+    return PERIGEE_SYSTEM;
+  if (ftruncate(fd, (off_t)length) != 0)
+    goto fail;
+  *mapped = guarded_map(length, fd);
+  if (!*mapped)
+    goto fail;
+  if (fcntl(fd, F_ADD_SEALS, seals) == 0)
+    return fd;
+  guarded_unmap(*mapped, length);
+fail:
+  close(fd);
+  *mapped = NULL;
+  return PERIGEE_NO_MEMORY;
+}
+
+/* A peer's memfd is mapped only if it is what was announced. */
+static int adopt(int fd, uint64_t length, int seals, int protection,
+                 void **mapped) {
+  if (!shm_sound(fd, length, seals))
+    return PERIGEE_PROTOCOL;
+  *mapped = map(fd, length, protection);
+  return *mapped ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+}
+
+static int adopt_both(struct lane *lane, const int fds[2]) {
+  void *inbox = NULL, *outbox = NULL;
+  int status = adopt(fds[0], RINGS * lane->peer_ring, SHM_SIZE_SEALS,
+                     PROT_READ | PROT_WRITE, &inbox);
+  if (status == PERIGEE_OK)
+    status =
+        adopt(fds[1], sizeof *lane->peer, SHM_ARENA_SEALS, PROT_READ, &outbox);
+  lane->peer_inbox = inbox;
+  lane->peer = outbox;
+  return status;
+}
+
+static void wire_in(struct lane *lane) {
+  const uint64_t ring = lane->options.ring;
+  for (int i = 0; i < RINGS; i++)
+    lane->in[i] = (struct ring_in){.bytes = lane->inbox + (uint64_t)i * ring,
+                                   .size = ring,
+                                   .key = lane->options.key};
+  lane->in[RING_REQUEST].consumed = &lane->own->consumed_request;
+  lane->in[RING_REPLY].consumed = &lane->own->consumed_reply;
+}
+
+static void wire_out(struct lane *lane) {
+  const uint64_t ring = lane->peer_ring;
+  for (int i = 0; i < RINGS; i++)
+    lane->out[i] =
+        (struct ring_out){.bytes = lane->peer_inbox + (uint64_t)i * ring,
+                          .size = ring,
+                          .key = lane->options.key};
+  lane->out[RING_REQUEST].consumed = &lane->peer->consumed_request;
+  lane->out[RING_REPLY].consumed = &lane->peer->consumed_reply;
+}
+
+static void shm_close(struct lane *lane) {
+  if (!lane)
+    return;
+  if (lane->inbox)
+    guarded_unmap(lane->inbox, RINGS * lane->options.ring);
+  if (lane->peer_inbox)
+    munmap(lane->peer_inbox, RINGS * lane->peer_ring);
+  if (lane->own)
+    guarded_unmap(lane->own, sizeof *lane->own);
+  if (lane->peer)
+    munmap((void *)(uintptr_t)lane->peer, sizeof *lane->peer);
+  arena_part(lane);
+  share_back(lane->options.share, SHARE_MAPPED, lane->mapped);
+  arena_close(lane);
+  free(lane->spare);
+  free(lane);
+}
+
+static int shm_open_lane(const struct lane_options *options, struct lane **out,
+                         struct offer *offer, char reason[REASON]) {
+  (void)reason;
+  struct lane *lane = calloc(1, sizeof *lane);
+  if (!lane)
+    return PERIGEE_NO_MEMORY;
+  lane->head.transport = &transport_shm;
+  lane->options = *options;
+  /* Twice the limit as space, so that blocks of all sizes find room. */
+  uint64_t arena = 2 * options->pool;
+  int status = arena_open(lane, arena);
+  if (status < 0)
+    goto fail;
+  status = offer->fds[0] =
+      make("perigee-inbox", RINGS * options->ring, (void **)&lane->inbox,
+           SHM_SIZE_SEALS | F_SEAL_SEAL);
+  if (status < 0)
+    goto fail;
+  status = offer->fds[1] =
+      make("perigee-outbox", sizeof *lane->own, (void **)&lane->own,
+           SHM_ARENA_SEALS | F_SEAL_SEAL);
+  if (status < 0) {
+    close(offer->fds[0]);
+    goto fail;
+  }
+  offer->fd_count = 2;
+  struct shm_offer said = {options->ring, arena,
+                           (uint64_t)(uintptr_t)lane->options.probed};
+  memcpy(offer->bytes, &said, sizeof said);
+  offer->length = sizeof said;
+  wire_in(lane);
+  *out = lane;
+  return PERIGEE_OK;
+fail:
+  shm_close(lane);
+  return status;
+}
+
+static bool plausible(const struct shm_offer *said) {
+  return said->ring >= RING_MIN && said->ring <= RING_MAX &&
+         (said->ring & (said->ring - 1)) == 0 && said->arena > 0 &&
+         said->arena <= 4 * PAYLOAD_MAX;
+}
+
+/* Address space is all that a sparse file costs its maker, and costs us. */
+static bool may_map(struct lane *lane, uint64_t bytes, char reason[REASON]) {
+  if (!share_take(lane->options.share, SHARE_MAPPED, bytes)) {
+    snprintf(reason, REASON,
+             "%llu bytes of address space are more than is left for this peer "
+             "(option mapped)",
+             (unsigned long long)bytes);
+    return false;
+  }
+  lane->mapped = bytes;
+  return true;
+}
+
+static int shm_join(struct lane *lane, const struct offer *offer,
+                    char reason[REASON]) {
+  struct shm_offer said;
+  int status = PERIGEE_PROTOCOL;
+  if (offer->length != sizeof said || offer->fd_count != 2)
+    goto done;
+  memcpy(&said, offer->bytes, sizeof said);
+  if (!plausible(&said))
+    goto done;
+  lane->peer_ring = said.ring;
+  if (!may_map(lane, RINGS * said.ring + sizeof *lane->peer + said.arena,
+               reason)) {
+    status = PERIGEE_NO_MEMORY;
+    goto done;
+  }
+  status = adopt_both(lane, offer->fds);
+  if (status == PERIGEE_OK)
+    status = arena_join(lane, said.arena);
+  if (status == PERIGEE_NO_MEMORY)
+    snprintf(reason, REASON, "%s", SHM_NO_MAPPINGS);
+  if (status < 0)
+    goto done;
+  wire_out(lane);
+  lane->pulls = lane->options.pull && offer->vouched &&
+                shm_probe(&lane->options, said.probed);
+  status = PERIGEE_OK;
+done:
+  for (uint32_t i = 0; i < offer->fd_count; i++)
+    adopted_close(offer->fds[i]);
+  return status;
+}
+
+static bool shm_pulls(const struct lane *lane) {
+  return lane->pulls;
+}
+
+static void shm_set_peer_pulls(struct lane *lane, bool pulls) {
+  lane->peer_pulls = pulls;
+}
+
+/* ---- Records and words ------------------------------------------------- */
+
+static uint8_t *shm_reserve(struct lane *lane, enum ring ring,
+                            uint64_t length) {
+  return ring_reserve(&lane->out[ring], length);
+}
+
+static void shm_publish(struct lane *lane, enum ring ring, uint64_t length) {
+  ring_publish(&lane->out[ring], length);
+}
+
+static int shm_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
+                    uint64_t *length) {
+  return ring_peek(&lane->in[ring], bytes, length);
+}
+
+static bool shm_release(struct lane *lane) {
+  bool requests = ring_release(&lane->in[RING_REQUEST]);
+  return ring_release(&lane->in[RING_REPLY]) || requests;
+}
+
+/* Clearing: nothing that is written to the operation's memory afterwards may
+ * be seen before the mark is; hence the fence. The reader's part is its
+ * acquire fence between its copy and its load (shm_live). */
+static void shm_mark(struct lane *lane, uint16_t operation,
+                     uint32_t generation) {
+  atomic_store_explicit(&lane->own->marks[operation], generation,
+                        memory_order_release);
+  if (generation == 0)
+    atomic_thread_fence(memory_order_release);
+}
+
+static bool shm_live(struct lane *lane, uint16_t operation,
+                     uint32_t generation) {
+  atomic_thread_fence(memory_order_acquire);
+  return atomic_load_explicit(&lane->peer->marks[operation],
+                              memory_order_acquire) == generation;
+}
+
+/* ---- Loans ------------------------------------------------------------- */
+
+static int shm_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
+                    struct source *source) {
+  int64_t offset = arena_take(lane, length ? length : 1);
+  if (offset < 0)
+    return (int)offset;
+  *pointer = lane->arena + offset;
+  *source = (struct source){.kind = SOURCE_LOAN,
+                            .address = arena_address(lane, (uint64_t)offset),
+                            .block = length,
+                            .count = 1,
+                            .stride = length};
+  return PERIGEE_OK;
+}
+
+static void shm_unloan(struct lane *lane, const struct source *source) {
+  arena_give(lane, source->address);
+}
+
+static bool shm_loaned(struct lane *lane, const uint8_t *pointer,
+                       uint64_t length, struct source *source) {
+  const uint8_t *arena = lane->arena;
+  if (pointer < arena || pointer >= arena + lane->arena_length)
+    return false;
+  *source = (struct source){
+      .kind = SOURCE_LOAN,
+      .address = arena_address(lane, (uint64_t)(pointer - arena)),
+      .block = length,
+      .count = 1,
+      .stride = length};
+  return true;
+}
+
+static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
+  if (source->kind != SOURCE_LOAN || source->count != 1)
+    return NULL;
+  return shm_peer_arena(lane, source->address, source->block);
+}
+
+/* ---- One-sided --------------------------------------------------------- */
+
+static bool shm_grant(struct lane *lane, const struct grant *grant) {
+  atomic_store_explicit(&lane->own->regions[grant->slot], grant->generation,
+                        memory_order_release);
+  return true;
+}
+
+static void shm_revoke(struct lane *lane, uint32_t slot) {
+  atomic_store_explicit(&lane->own->regions[slot], 0, memory_order_release);
+}
+
+static bool shm_inside(struct lane *lane, uint32_t slot) {
+  atomic_thread_fence(memory_order_seq_cst);
+  return lane->peer && atomic_load_explicit(&lane->peer->inside,
+                                            memory_order_acquire) == slot + 1;
+}
+
+static int64_t shm_copy(struct lane *lane, const struct window *window,
+                        struct payload *remote, struct payload *local,
+                        uint64_t limit, bool write) {
+  atomic_store_explicit(&lane->own->inside, window->slot + 1,
+                        memory_order_relaxed);
+  atomic_thread_fence(memory_order_seq_cst);
+  int64_t moved = PERIGEE_STALE;
+  if (limit > SHM_QUANTUM)
+    limit = SHM_QUANTUM;
+  if (atomic_load_explicit(&lane->peer->regions[window->slot],
+                           memory_order_acquire) == window->generation)
+    moved = (int64_t)(write ? payload_copy(remote, local, limit)
+                            : payload_copy(local, remote, limit));
+  atomic_store_explicit(&lane->own->inside, 0, memory_order_release);
+  return moved;
+}
+
+/* ---- Sleeping ---------------------------------------------------------- */
+
+static void shm_arm(struct lane *lane) {
+  if (++lane->sleeps == 0)
+    lane->sleeps = 1;
+  atomic_store_explicit(&lane->own->armed, lane->sleeps, memory_order_relaxed);
+  atomic_thread_fence(memory_order_seq_cst);
+}
+
+static void shm_disarm(struct lane *lane) {
+  atomic_store_explicit(&lane->own->armed, 0, memory_order_relaxed);
+}
+
+static bool shm_wanted(struct lane *lane) {
+  atomic_thread_fence(memory_order_seq_cst);
+  uint32_t armed =
+      atomic_load_explicit(&lane->peer->armed, memory_order_relaxed);
+  if (armed == 0 || armed == lane->kicked)
+    return false;
+  lane->kicked = armed;
+  return true;
+}
+
+static bool shm_rests(struct lane *lane) {
+  (void)lane;
+  return true;
+}
+
+const struct perigee_transport transport_shm = {
+    .name = "shm",
+    .immediate = true,
+    .open = shm_open_lane,
+    .join = shm_join,
+    .pulls = shm_pulls,
+    .set_peer_pulls = shm_set_peer_pulls,
+    .close = shm_close,
+    .reserve = shm_reserve,
+    .publish = shm_publish,
+    .peek = shm_peek,
+    .release = shm_release,
+    .mark = shm_mark,
+    .live = shm_live,
+    .loan = shm_loan,
+    .unloan = shm_unloan,
+    .loaned = shm_loaned,
+    .view = shm_view,
+    .knows = arena_knows,
+    .heard = arena_heard,
+    .trouble = arena_trouble,
+    .ebb = arena_ebb,
+    .kept = arena_kept,
+    .expose = shm_expose,
+    .feed = shm_feed,
+    .conceal = shm_conceal,
+    .fetch = shm_fetch,
+    .fetch_end = shm_fetch_end,
+    .grant = shm_grant,
+    .revoke = shm_revoke,
+    .inside = shm_inside,
+    .copy = shm_copy,
+    .arm = shm_arm,
+    .disarm = shm_disarm,
+    .wanted = shm_wanted,
+    .rests = shm_rests,
+};

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shm_arena.c - the blocks that a side lends: an arena of address space in
+ * segments, each a memfd that the peer maps read-only.
+ *
+ * The seal that keeps the peer from writing keeps us from punching holes, and a
+ * file that could shrink under it would kill it. So what nobody uses any more
+ * goes back to the system by whole segments, whose files both sides let go of.
+ *
+ *   segment   event                                         becomes
+ *   none      a block in it is to be lent                   made
+ *   made      the peer is told                              there
+ *   made      it still cannot be at the next look           none: unmapped
+ *   there     no block in it was live since the last look
+ *             but one                                       none: told, unmapped
+ *
+ * What the session cannot tell now (handing.c) is tried again when it may: one
+ * segment at most is made and not there, and waits with its file. Meanwhile
+ * blocks are taken of what is there.
+ *
+ * A process may have so many mappings, and each segment makes some, of who has
+ * it and of who sees it. Both count for the peer's share (SHARE_SEGMENTS).
+ *
+ * The word of a segment goes by the session's socket, before any record that
+ * tells of a block in it. A block's address says how many such words it came
+ * after: who has heard fewer looks at its socket first (knows). The peer maps
+ * zeros where a segment was, so that who lies about one that is still looked
+ * into gives zeros and no fault.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "host/adopted.h"
+#include "memory/guarded.h"
+#include "shm.h"
+
+/* Behind a block's address in the arena: how many words came before it. */
+enum { WORDS_SHIFT = 48 };
+static const uint64_t OFFSETS = (UINT64_C(1) << WORDS_SHIFT) - 1;
+static const uint64_t LEAST = 4 << 20; /* bytes of a segment */
+/* ns: so long it is told why there was no memory. */
+static const int64_t RECENT = 1000000000;
+#define MANY_SEGMENTS                                                          \
+  "this peer has more mappings already than are left for it "                  \
+  "(vm.max_map_count)"
+
+/* As it goes to the peer: with a descriptor if it is there. */
+struct shm_word {
+  uint32_t segment, there;
+};
+
+uint64_t arena_segment(uint64_t length) {
+  uint64_t size = LEAST;
+  while (size * SHM_SEGMENTS < length)
+    size *= 2;
+  return size;
+}
+
+/* Whole segments. */
+static uint64_t space(uint64_t length) {
+  uint64_t size = arena_segment(length);
+  return (length + size - 1) / size * size;
+}
+
+/* ---- The owner's side --------------------------------------------------- */
+
+int arena_open(struct lane *lane, uint64_t length) {
+  lane->untold = -1;
+  lane->arena_length = space(length);
+  lane->segment = arena_segment(length);
+  lane->segments = calloc(SHM_SEGMENTS, sizeof *lane->segments);
+  lane->arena = guarded_reserve(lane->arena_length);
+  if (!lane->segments || !lane->arena)
+    return PERIGEE_NO_MEMORY;
+  return blocks_open(&lane->blocks, length, lane->options.pool);
+}
+
+void arena_close(struct lane *lane) {
+  if (lane->untold >= 0)
+    close(lane->untold);
+  share_back(lane->options.share, SHARE_SEGMENTS, lane->made);
+  guarded_unmap(lane->arena, lane->arena_length);
+  blocks_close(&lane->blocks);
+  free(lane->segments);
+}
+
+/* Why there is none. */
+static int trouble(struct lane *lane, int status, const char *why) {
+  lane->why = why;
+  lane->why_at = *lane->options.now;
+  return status;
+}
+
+const char *arena_trouble(const struct lane *lane) {
+  bool late = lane->why && *lane->options.now - lane->why_at < RECENT;
+  return late ? lane->why : "";
+}
+
+static bool form(int fd, uint64_t length, void *at) {
+  return ftruncate(fd, (off_t)length) == 0 &&
+         mmap(at, length, PROT_READ | PROT_WRITE,
+              MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) != MAP_FAILED &&
+         madvise(at, length, MADV_DONTFORK) == 0 &&
+         fcntl(fd, F_ADD_SEALS, SHM_ARENA_SEALS | F_SEAL_SEAL) == 0;
+}
+
+/* Where that fails it only stays in memory. */
+static void unmap(struct lane *lane, uint32_t i) {
+  (void)mmap(lane->arena + i * lane->segment, lane->segment, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+static int later(struct lane *lane, int status, const char *why) {
+  lane->options.later(lane->options.session, why);
+  return trouble(lane, status, why);
+}
+
+static bool may_make(struct lane *lane) {
+  return share_take(lane->options.share, SHARE_SEGMENTS, 1);
+}
+
+/* It is mapped no more. */
+static void unmake(struct lane *lane, uint32_t i) {
+  unmap(lane, i);
+  lane->made--;
+  share_back(lane->options.share, SHARE_SEGMENTS, 1);
+}
+
+static int make(struct lane *lane, uint32_t i) {
+  const char *why = "";
+  int fd = lane->options.file(lane->options.session, &why);
+  if (fd < 0)
+    return trouble(lane, fd, why);
+  if (!may_make(lane)) {
+    close(fd);
+    return later(lane, PERIGEE_AGAIN, MANY_SEGMENTS);
+  }
+  lane->made++;
+  if (!form(fd, lane->segment, lane->arena + i * lane->segment)) {
+    close(fd);
+    unmake(lane, i);
+    return later(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
+  }
+  lane->untold = fd;
+  lane->telling = i;
+  lane->options.keeps(lane->options.session);
+  return PERIGEE_OK;
+}
+
+static int say(struct lane *lane, uint32_t i, int fd) {
+  struct shm_word word = {i, fd >= 0};
+  const char *why = "";
+  int status =
+      lane->options.hand(lane->options.session, &word, sizeof word, fd, &why);
+  return status < 0 ? trouble(lane, status, why) : status;
+}
+
+/* The one that is made. */
+static int tell(struct lane *lane) {
+  int status = say(lane, lane->telling, lane->untold);
+  if (status < 0)
+    return status;
+  lane->untold = -1;
+  lane->segments[lane->telling].there = true;
+  lane->said++;
+  return PERIGEE_OK;
+}
+
+static int bring(struct lane *lane, uint32_t i) {
+  int status = lane->untold >= 0 ? tell(lane) : PERIGEE_OK;
+  if (status < 0 || lane->segments[i].there)
+    return status;
+  status = make(lane, i);
+  return status < 0 ? status : tell(lane);
+}
+
+static void leave(struct lane *lane, uint64_t first, uint64_t end) {
+  for (uint64_t i = first; i < end; i++) {
+    lane->segments[i].live--;
+    lane->segments[i].used = *lane->options.look;
+  }
+}
+
+static int enter(struct lane *lane, uint64_t first, uint64_t end) {
+  for (uint64_t i = first; i < end; i++) {
+    struct shm_segment *s = &lane->segments[i];
+    int status = s->there ? PERIGEE_OK : bring(lane, (uint32_t)i);
+    if (status < 0) {
+      leave(lane, first, i);
+      return status;
+    }
+    s->live++;
+  }
+  return PERIGEE_OK;
+}
+
+static uint64_t end_of(const struct lane *lane, uint64_t offset) {
+  return (offset + blocks_size(&lane->blocks, offset) - 1) / lane->segment + 1;
+}
+
+/* A block that was taken, or the status that it is; what could not be brought
+ * is no memory that is kept. */
+static int64_t backed(struct lane *lane, int64_t taken) {
+  uint64_t offset = (uint64_t)taken;
+  if (taken < 0)
+    return taken;
+  int status = enter(lane, offset / lane->segment, end_of(lane, offset));
+  if (status == PERIGEE_OK)
+    return taken;
+  blocks_give(&lane->blocks, offset);
+  blocks_cool(&lane->blocks, offset, offset + 1);
+  return status;
+}
+
+int64_t arena_take(struct lane *lane, uint64_t length) {
+  int64_t taken = blocks_take(&lane->blocks, length);
+  lane->why = NULL;
+  if (taken < 0)
+    return taken;
+  taken = backed(lane, taken);
+  if (taken >= 0)
+    return taken;
+  int64_t other = backed(lane, blocks_take_warm(&lane->blocks, length));
+  return other < 0 ? taken : other;
+}
+
+void arena_give(struct lane *lane, uint64_t address) {
+  uint64_t offset = address & OFFSETS;
+  if (blocks_size(&lane->blocks, offset) == 0)
+    return;
+  leave(lane, offset / lane->segment, end_of(lane, offset));
+  blocks_give(&lane->blocks, offset);
+}
+
+uint64_t arena_address(const struct lane *lane, uint64_t offset) {
+  return offset | (uint64_t)lane->said << WORDS_SHIFT;
+}
+
+/* What the peer does not take now is said at the next look. */
+static bool drop(struct lane *lane, uint32_t i) {
+  if (say(lane, i, -1) < 0)
+    return false;
+  unmake(lane, i);
+  blocks_cool(&lane->blocks, i * lane->segment, (i + 1) * lane->segment);
+  lane->segments[i].there = false;
+  return true;
+}
+
+static void forget_untold(struct lane *lane) {
+  close(lane->untold);
+  lane->untold = -1;
+  unmake(lane, lane->telling);
+}
+
+enum ebb_left arena_ebb(struct lane *lane) {
+  enum ebb_left left = EBB_NOTHING;
+  if (lane->untold >= 0)
+    forget_untold(lane);
+  for (uint32_t i = 0; i < SHM_SEGMENTS; i++) {
+    const struct shm_segment *s = &lane->segments[i];
+    if (!s->there)
+      continue;
+    bool idle = s->live == 0 && *lane->options.look - s->used > 1;
+    if (idle && drop(lane, i))
+      return EBB_MORE;
+    left = EBB_SOME;
+  }
+  return left;
+}
+
+uint64_t arena_kept(const struct lane *lane) {
+  return lane->blocks.warm;
+}
+
+/* ---- The peer's --------------------------------------------------------- */
+
+static const struct shm_arena none = {0};
+
+int arena_join(struct lane *lane, uint64_t length) {
+  struct shm_arena *a = &lane->peer_arena;
+  *a = none;
+  a->length = space(length);
+  a->segment = arena_segment(length);
+  a->bytes = mmap(NULL, a->length, PROT_READ,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (a->bytes != MAP_FAILED) {
+    madvise((void *)a->bytes, a->length, MADV_DONTFORK);
+    return PERIGEE_OK;
+  }
+  *a = none;
+  return PERIGEE_NO_MEMORY;
+}
+
+void arena_part(struct lane *lane) {
+  const struct shm_arena *a = &lane->peer_arena;
+  if (a->bytes)
+    munmap((void *)a->bytes, a->length);
+  share_back(lane->options.share, SHARE_SEGMENTS, a->count);
+}
+
+bool shm_sound(int fd, uint64_t length, int seals) {
+  uint64_t is;
+  return adopted_memory(fd, seals, &is) && is == length;
+}
+
+/* fd -1: none, zeros. */
+static bool show(struct shm_arena *a, uint32_t i, int fd) {
+  uint8_t *at = (uint8_t *)(uintptr_t)a->bytes + i * a->segment;
+  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  return mmap(at, a->segment, PROT_READ, flags | MAP_NORESERVE | MAP_FIXED, fd,
+              0) != MAP_FAILED &&
+         madvise(at, a->segment, MADV_DONTFORK) == 0;
+}
+
+static bool is_shown(const struct shm_arena *a, uint32_t i) {
+  return a->shown[i / 64] >> (i % 64) & 1;
+}
+
+static void set_shown(struct shm_arena *a, uint32_t i, bool there) {
+  a->count += (uint32_t)there - is_shown(a, i);
+  a->shown[i / 64] &= ~(UINT64_C(1) << (i % 64));
+  a->shown[i / 64] |= (uint64_t)there << (i % 64);
+}
+
+static bool sound(const struct shm_arena *a, const struct shm_word *w, int fd) {
+  return w->there == (fd >= 0) && a->bytes &&
+         w->segment < a->length / a->segment &&
+         (fd < 0 || shm_sound(fd, a->segment, SHM_ARENA_SEALS));
+}
+
+static int hear(struct lane *lane, const struct shm_word *w, int fd) {
+  struct shm_arena *a = &lane->peer_arena;
+  struct share *share = lane->options.share;
+  if (!sound(a, w, fd))
+    return PERIGEE_PROTOCOL;
+  bool was = is_shown(a, w->segment), more = w->there && !was;
+  if (more && !share_take(share, SHARE_SEGMENTS, 1))
+    return trouble(lane, PERIGEE_NO_MEMORY, MANY_SEGMENTS);
+  a->heard = (uint16_t)(a->heard + w->there);
+  set_shown(a, w->segment, w->there);
+  if (was && !w->there)
+    share_back(share, SHARE_SEGMENTS, 1);
+  return show(a, w->segment, fd)
+             ? PERIGEE_OK
+             : trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
+}
+
+int arena_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
+  struct shm_word word;
+  int status = PERIGEE_PROTOCOL;
+  if (length == sizeof word) {
+    memcpy(&word, bytes, sizeof word);
+    status = hear(lane, &word, fd);
+  }
+  if (fd >= 0)
+    adopted_close(fd);
+  return status;
+}
+
+/* In 16 bits, as more words than half of that are never on their way. */
+bool arena_knows(struct lane *lane, const struct source *source) {
+  uint16_t said = (uint16_t)(source->address >> WORDS_SHIFT);
+  bool block = source->kind == SOURCE_LOAN || source->kind == SOURCE_STAGED;
+  return !block || (int16_t)(lane->peer_arena.heard - said) >= 0;
+}
+
+const uint8_t *shm_peer_arena(const struct lane *lane, uint64_t address,
+                              uint64_t length) {
+  const struct shm_arena *a = &lane->peer_arena;
+  uint64_t offset = address & OFFSETS;
+  if (offset > a->length || length > a->length - offset)
+    return NULL;
+  return a->bytes + offset;
+}

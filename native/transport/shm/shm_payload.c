@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shm_payload.c - how a payload gets from one process to the other.
+ *
+ * The receiver always pulls. What it pulls from is a loan (a block of the
+ * owner's outbox, mapped), private memory of the owner (process_vm_readv,
+ * where a probe at hello found it allowed), or a staging block: slots of
+ * 32 KiB that the owner fills while the receiver empties them, so that both
+ * cores copy at once.
+ *
+ *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots
+ *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
+ *   operation's generation in the upper 24 bits, so that an old one is not
+ *   believed.
+ *
+ * Bytes that were pulled count only if the operation is still marked live
+ * afterwards; the core asks live before it delivers them.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "shm.h"
+
+enum { ACK_SHIFT = 40, VECTORS = 64, BOUNCE = 256 << 10 };
+/* From here on two cores that copy through slots beat one that pulls. */
+static const uint64_t STAGE_ABOVE = 4 << 20;
+
+static uint64_t ack_tag(uint32_t generation) {
+  return (uint64_t)generation << ACK_SHIFT;
+}
+
+/* A pid is only as good as the process that had it: what was read counts if
+ * that process still runs afterwards. */
+static bool alive(const struct lane_options *o) {
+  struct pollfd p = {.fd = o->peer_pidfd, .events = POLLIN};
+  return poll(&p, 1, 0) == 0;
+}
+
+/* What is looked for is random and ours, told to the peer alone: no memory but
+ * its own has it, by chance or by its choice. So a pid that is somebody else's
+ * by now, or never was the peer's, is not read from again. */
+bool shm_probe(const struct lane_options *o, uint64_t address) {
+  uint64_t seen[2] = {0, 0};
+  struct iovec to = {seen, sizeof seen};
+  struct iovec from = {(void *)(uintptr_t)address, sizeof seen};
+  bool asked = o->probe[0] | o->probe[1];
+  return asked && o->peer_pidfd >= 0 && alive(o) &&
+         process_vm_readv(o->peer_pid, &to, 1, &from, 1, 0) == sizeof seen &&
+         alive(o) && memcmp(seen, o->probe, sizeof seen) == 0;
+}
+
+/* ---- The owner's side -------------------------------------------------- */
+
+static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
+  int64_t offset = arena_take(lane, SHM_STAGE_HEAD + SHM_STAGE);
+  if (offset < 0)
+    return (int)offset;
+  e->block = (uint64_t)offset + 1;
+  e->payload = p;
+  e->fed = 0;
+  e->held = SHM_STAGE_HEAD + SHM_STAGE;
+  atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->arena + offset), 0,
+                        memory_order_release);
+  e->source = (struct source){.kind = SOURCE_STAGED,
+                              .address = arena_address(lane, (uint64_t)offset),
+                              .block = p->total,
+                              .count = 1,
+                              .stride = p->total};
+  return PERIGEE_OK;
+}
+
+int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
+  e->block = 0;
+  e->payload = NULL;
+  bool pull = lane->peer_pulls && p->memory->direct;
+  int status = pull && p->total < STAGE_ABOVE ? PERIGEE_OK : stage(lane, e, p);
+  if (e->block || !pull) /* where there is none, all that can be is pulled */
+    return status;
+  e->source = (struct source){.kind = SOURCE_PRIVATE,
+                              .address = (uint64_t)(uintptr_t)p->base,
+                              .block = p->block,
+                              .count = p->count,
+                              .stride = p->stride};
+  return PERIGEE_OK;
+}
+
+/* Bytes that the receiver has taken of those staged. */
+static uint64_t taken(const struct lane *lane, const struct exposure *e) {
+  uint64_t ack = atomic_load_explicit(&lane->peer->acks[e->operation][e->part],
+                                      memory_order_acquire);
+  uint64_t bytes = ack & ((UINT64_C(1) << ACK_SHIFT) - 1);
+  if ((ack ^ ack_tag(e->generation)) >> ACK_SHIFT || bytes > e->fed)
+    return 0;
+  return bytes;
+}
+
+int64_t shm_feed(struct lane *lane, struct exposure *e) {
+  struct payload *p = e->payload;
+  if (!p || e->fed == p->total)
+    return 0;
+  uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
+  uint64_t within = e->fed % SHM_SLOT;
+  uint64_t n = SHM_SLOT - within;
+  if (n > p->total - e->fed)
+    n = p->total - e->fed;
+  if (room < n)
+    return 0;
+  uint8_t *block = lane->arena + e->block - 1;
+  int64_t moved =
+      payload_take(p, block + SHM_STAGE_HEAD + e->fed % SHM_STAGE, n);
+  if (moved <= 0)
+    return moved;
+  e->fed += (uint64_t)moved;
+  atomic_store_explicit((_Atomic uint64_t *)(void *)block, e->fed,
+                        memory_order_release);
+  return moved;
+}
+
+void shm_conceal(struct lane *lane, struct exposure *e) {
+  if (e->block)
+    arena_give(lane, e->block - 1);
+  e->block = 0;
+  e->payload = NULL;
+}
+
+/* ---- The receiver's side ----------------------------------------------- */
+
+static int64_t fetch_loan(struct lane *lane, struct fetch *f,
+                          struct payload *into) {
+  if (f->source.count != 1)
+    return PERIGEE_PROTOCOL;
+  const uint8_t *from = shm_peer_arena(lane, f->source.address, f->total);
+  if (!from)
+    return PERIGEE_PROTOCOL;
+  uint64_t n = f->total - f->done;
+  return payload_put(into, from + f->done, n < SHM_QUANTUM ? n : SHM_QUANTUM);
+}
+
+static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
+  atomic_store_explicit(&lane->own->acks[f->operation][f->part],
+                        ack_tag(f->generation) | bytes, memory_order_release);
+}
+
+static int64_t fetch_staged(struct lane *lane, struct fetch *f,
+                            struct payload *into) {
+  const uint8_t *block = shm_peer_arena(lane, f->source.address,
+                                        SHM_STAGE_HEAD + (uint64_t)SHM_STAGE);
+  if (!block || f->source.address % 8)
+    return PERIGEE_PROTOCOL;
+  uint64_t staged = atomic_load_explicit(
+      (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);
+  if (staged > f->total || staged < f->done || staged - f->done > SHM_STAGE)
+    return PERIGEE_PROTOCOL;
+  uint64_t n = SHM_SLOT - f->done % SHM_SLOT;
+  if (n > staged - f->done)
+    n = staged - f->done;
+  if (n == 0)
+    return 0;
+  int64_t moved =
+      payload_put(into, block + SHM_STAGE_HEAD + f->done % SHM_STAGE, n);
+  if (moved > 0)
+    ack(lane, f, f->done + (uint64_t)moved);
+  return moved;
+}
+
+/* The source as vectors from byte `done` on, at most `limit` bytes. Addresses
+ * are the peer's word: numbers here, which the kernel checks. */
+static int remote_vectors(const struct fetch *f, uint64_t limit,
+                          struct iovec *v, uint64_t *bytes) {
+  const struct source *s = &f->source;
+  uint64_t done = f->done;
+  int n = 0;
+  for (*bytes = 0; n < VECTORS && *bytes < limit && done < f->total; n++) {
+    uint64_t within = done % s->block, run = s->block - within;
+    uint64_t at = s->address + done / s->block * s->stride + within;
+    if (run > limit - *bytes)
+      run = limit - *bytes;
+    v[n] = (struct iovec){(void *)(uintptr_t)at, run};
+    done += run;
+    *bytes += run;
+  }
+  return n;
+}
+
+static int local_vectors(struct payload *into, uint64_t limit, struct iovec *v,
+                         uint64_t *bytes) {
+  struct payload walk = *into;
+  int n = 0;
+  uint64_t run;
+  for (*bytes = 0; n < VECTORS && *bytes < limit; n++) {
+    void *at = payload_run(&walk, &run);
+    if (run == 0)
+      break;
+    if (run > limit - *bytes)
+      run = limit - *bytes;
+    v[n] = (struct iovec){at, run};
+    walk.done += run;
+    *bytes += run;
+  }
+  return n;
+}
+
+static int64_t pull(struct lane *lane, struct fetch *f, struct payload *into,
+                    uint64_t limit) {
+  struct iovec to[VECTORS], from[VECTORS];
+  uint64_t bytes, room;
+  int n = remote_vectors(f, limit, from, &bytes);
+  int m = local_vectors(into, bytes, to, &room);
+  ssize_t got = process_vm_readv(lane->options.peer_pid, to, (unsigned)m, from,
+                                 (unsigned)n, 0);
+  if (got <= 0)
+    return got < 0 && errno == ESRCH ? PERIGEE_PEER_LOST : PERIGEE_PROTOCOL;
+  if (!alive(&lane->options))
+    return PERIGEE_PEER_LOST;
+  into->done += (uint64_t)got;
+  return got;
+}
+
+static int64_t fetch_private(struct lane *lane, struct fetch *f,
+                             struct payload *into) {
+  uint64_t n = f->total - f->done;
+  if (!lane->pulls)
+    return PERIGEE_PROTOCOL;
+  return pull(lane, f, into, n < SHM_QUANTUM ? n : SHM_QUANTUM);
+}
+
+/* Bytes from the source's position `done` on. */
+static int64_t fetch_from(struct lane *lane, struct fetch *f,
+                          struct payload *into) {
+  switch (f->source.kind) {
+  case SOURCE_LOAN:
+    return fetch_loan(lane, f, into);
+  case SOURCE_STAGED:
+    return fetch_staged(lane, f, into);
+  case SOURCE_PRIVATE:
+    return fetch_private(lane, f, into);
+  default:
+    return PERIGEE_PROTOCOL;
+  }
+}
+
+static bool live(struct lane *lane, const struct fetch *f) {
+  return transport_shm.live(lane, f->operation, f->generation);
+}
+
+static uint8_t *take_bounce(struct lane *lane) {
+  uint8_t *bounce = lane->spare ? lane->spare : malloc(BOUNCE);
+  lane->spare = NULL;
+  return bounce;
+}
+
+static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
+  if (!f->bounce && !(f->bounce = take_bounce(lane)))
+    return PERIGEE_NO_MEMORY;
+  if (f->put == f->bounced) {
+    struct payload bounce;
+    payload_bytes(&bounce, f->bounce, BOUNCE);
+    f->put = f->bounced = 0;
+    int64_t got = fetch_from(lane, f, &bounce);
+    if (got <= 0)
+      return got;
+    f->bounced = (uint64_t)got;
+    if (f->careful && !live(lane, f))
+      return PERIGEE_CANCELLED;
+  }
+  int64_t moved = payload_put(f->into, f->bounce + f->put, f->bounced - f->put);
+  if (moved > 0)
+    f->put += (uint64_t)moved;
+  return moved;
+}
+
+int64_t shm_fetch(struct lane *lane, struct fetch *f) {
+  bool straight = f->into->memory->direct && !f->careful;
+  int64_t moved =
+      straight ? fetch_from(lane, f, f->into) : fetch_bounced(lane, f);
+  if (moved > 0)
+    f->done += (uint64_t)moved;
+  return moved;
+}
+
+bool shm_fetch_end(struct lane *lane, struct fetch *f) {
+  if (!payload_quiet(f->into))
+    return false;
+  if (!lane->spare) {
+    lane->spare = f->bounce;
+  } else {
+    free(f->bounce);
+  }
+  f->bounce = NULL;
+  return true;
+}

@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp.c - the transport over sockets: its table, set-up and ends. tcp.h
+ * tells how it works and what is where.
+ *
+ * Order, without atomics: one thread, and what a socket delivers in order. An
+ * operation's OVER goes by stream 0 before anything that is sent later; what
+ * other streams deliver of it afterwards is dropped, as it names the
+ * operation's generation.
+ *
+ * Sleeping. Every socket is watched for edges. While armed, only what an edge
+ * has told of is read: one that came before the arming is told by the look at
+ * the descriptors that follows it, one that comes later ends the sleep.
+ */
+#include "tcp.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <linux/sockios.h>
+#include <unistd.h>
+
+enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
+
+void tcp_break(struct lane *lane, int status, const char *format, ...) {
+  va_list list;
+  if (lane->status < 0)
+    return;
+  lane->status = status;
+  lane->head.ending = true;
+  va_start(list, format);
+  vsnprintf(lane->reason, sizeof lane->reason, format, list);
+  va_end(list);
+  lane->options.stir(lane->options.session); /* somebody has to see it */
+}
+
+/* ---- Streams ------------------------------------------------------------- */
+
+static void stream_free(struct stream *s) {
+  if (!s)
+    return;
+  if (s->fd >= 0)
+    tcp_shut(s->lane, s->fd);
+  if (s->sealed)
+    sealed_close(s);
+  free(s->out.at);
+  free(s->in);
+  free(s->bounce);
+  free(s);
+}
+
+static struct stream *stream_make(struct lane *lane, uint32_t number, int fd) {
+  const int on = 1;
+  struct stream *s = calloc(1, sizeof *s);
+  if (!s) {
+    tcp_shut(lane, fd);
+    return NULL;
+  }
+  s->lane = lane;
+  s->fd = fd;
+  s->number = number;
+  s->readable = true;
+  s->in = malloc(TCP_GULP);
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (s->in && (!lane->options.seal || sealed_open(s) == PERIGEE_OK) &&
+      lane->options.watch(lane->options.session, fd) == 0)
+    return s;
+  stream_free(s);
+  return NULL;
+}
+
+static int stream_add(struct lane *lane, uint32_t number, int fd,
+                      const uint8_t *bytes, uint32_t length) {
+  struct stream *s = stream_make(lane, number, fd);
+  if (!s)
+    return PERIGEE_NO_MEMORY;
+  lane->streams[number] = s;
+  if (lane->stream_count <= number)
+    lane->stream_count = number + 1;
+  const struct tcp_head word = {.type = TCP_WORD};
+  if (tcp_put(s, &word, NULL))
+    tcp_send(s, TCP_TURN);
+  if (s->sealed)
+    return sealed_given(s, bytes, length);
+  if (length > TCP_GULP)
+    return PERIGEE_PROTOCOL;
+  if (length > 0)
+    memcpy(s->in, bytes, length);
+  s->in_end = length;
+  return PERIGEE_OK;
+}
+
+static int tcp_take(struct lane *lane, int fd, const uint8_t *bytes,
+                    uint32_t length) {
+  return stream_add(lane, 0, fd, bytes, length);
+}
+
+static uint32_t tcp_wants(const struct lane *lane) {
+  bool up = lane->stream_count > 0 && lane->streams[0]->up;
+  return up && lane->options.dialed ? lane->options.streams : 0;
+}
+
+static int tcp_attach(struct lane *lane, uint32_t number, int fd,
+                      const uint8_t *bytes, uint32_t length) {
+  if (number > 0 && number < TCP_STREAMS && !lane->streams[number] &&
+      lane->stream_count > 0 && !lane->cut)
+    return stream_add(lane, number, fd, bytes, length);
+  tcp_shut(lane, fd);
+  return PERIGEE_PROTOCOL;
+}
+
+static void tcp_stirred(struct lane *lane) {
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i]) {
+      lane->streams[i]->readable = true;
+      lane->streams[i]->full = false;
+    }
+}
+
+static void tcp_traffic(const struct lane *lane, uint64_t *sent,
+                        uint64_t *received) {
+  *sent = lane->bytes_sent;
+  *received = lane->bytes_received;
+}
+
+static bool holds(struct stream *s) {
+  struct lane *lane = s->lane;
+  bool held = lane->held && s->number == 0;
+  lane->held &= s->number != 0;
+  return held && s->left == 0 && !lane->armed;
+}
+
+static bool poll_stream(struct stream *s) {
+  struct lane *lane = s->lane;
+  bool armed = lane->armed;
+  uint64_t moved = 0;
+  s->dry = false;
+  if (!holds(s) && !tcp_idle(s) && !(armed && s->full))
+    moved +=
+        tcp_send(s, s->left > 0 ? lane->may_send[s->number > 0] : TCP_TURN);
+  if (s->sink == SINK_HELD && s->patience > 0)
+    s->patience--;
+  /* Streams for payloads are read while somebody waits for them. */
+  if (s->readable || (s->number == 0 && !armed))
+    moved += tcp_receive(s, s->number > 0 ? lane->may_read : TCP_TURN);
+  else if (s->in_end > s->in_first || s->sink == SINK_HELD)
+    moved += tcp_receive(s, 0);
+  return moved > 0;
+}
+
+/* Only polls that moved payloads use up turns: those that wait for a reply, or
+ * for a socket with room, are many, and what gathers in the meantime would be
+ * moved at once. */
+static void turn(struct lane *lane) {
+  bool used = lane->may_send[0] < lane->turn ||
+              lane->may_send[1] < lane->turn || lane->may_read < lane->turn;
+  lane->brisk -= used && lane->brisk > 0;
+  lane->turn = lane->brisk ? TCP_BRISK : TCP_TURN;
+  lane->may_send[0] = lane->may_send[1] = lane->may_read = lane->turn;
+}
+
+static bool tcp_poll(struct lane *lane) {
+  bool moved = false;
+  lane->corked = lane->published > 1;
+  lane->published = 0;
+  turn(lane);
+  lane->first++;
+  for (uint32_t i = 0; i < lane->stream_count; i++) {
+    struct stream *s = tcp_in_turn(lane, i);
+    if (s)
+      moved |= poll_stream(s);
+  }
+  return moved;
+}
+
+/* ---- Set-up -------------------------------------------------------------- */
+
+static void tcp_close(struct lane *lane) {
+  if (!lane)
+    return;
+  for (int i = 0; i < TCP_STREAMS; i++)
+    stream_free(lane->streams[i]);
+  tcp_drafts_close(lane);
+  for (int i = 0; i < RINGS; i++)
+    free(lane->in[i].bytes);
+  tcp_loans_close(lane);
+  tcp_peers_close(lane);
+  free(lane->frames);
+  free(lane->overs.at);
+  free(lane->told.at);
+  free(lane->claims.at);
+  free(lane);
+}
+
+static int tcp_open(const struct lane_options *options, struct lane **out,
+                    struct offer *offer, char reason[REASON]) {
+  (void)reason;
+  struct lane *lane = calloc(1, sizeof *lane);
+  if (!lane)
+    return PERIGEE_NO_MEMORY;
+  lane->head.transport = &transport_tcp;
+  lane->options = *options;
+  lane->frames = malloc(TCP_FRAMES);
+  if (!lane->frames) {
+    tcp_close(lane);
+    return PERIGEE_NO_MEMORY;
+  }
+  const struct tcp_offer said = {options->ring, TCP_WINDOW};
+  memcpy(offer->bytes, &said, sizeof said);
+  offer->length = sizeof said;
+  offer->fd_count = 0;
+  *out = lane;
+  return PERIGEE_OK;
+}
+
+static int tcp_join(struct lane *lane, const struct offer *offer,
+                    char reason[REASON]) {
+  struct tcp_offer said;
+  (void)reason;
+  for (uint32_t i = 0; i < offer->fd_count; i++)
+    close(offer->fds[i]);
+  if (offer->length != sizeof said || offer->fd_count > 0)
+    return PERIGEE_PROTOCOL;
+  memcpy(&said, offer->bytes, sizeof said);
+  if (said.ring < RING_MIN || said.ring > RING_MAX)
+    return PERIGEE_PROTOCOL;
+  lane->peer_ring = said.ring;
+  lane->peer_window = said.window < TCP_WINDOW ? said.window : TCP_WINDOW;
+  lane->joined = true;
+  return PERIGEE_OK;
+}
+
+static bool tcp_pulls(const struct lane *lane) {
+  (void)lane;
+  return false;
+}
+
+static void tcp_set_peer_pulls(struct lane *lane, bool pulls) {
+  (void)lane, (void)pulls;
+}
+
+static int tcp_broken(const struct lane *lane, const char **reason) {
+  *reason = lane->reason;
+  return lane->status;
+}
+
+/* The peer learns of the end by the end of its streams. */
+static void tcp_cut(struct lane *lane) {
+  lane->cut = true;
+  lane->head.ending = true;
+  for (uint32_t i = 0; i < lane->stream_count; i++) {
+    struct stream *s = lane->streams[i];
+    if (s && s->fd >= 0)
+      tcp_shut(lane, s->fd);
+    if (s)
+      s->fd = -1;
+  }
+}
+
+static void tcp_describe(const struct lane *lane, char *text, uint64_t size) {
+  uint32_t streams = 0;
+  for (uint32_t i = 1; i < lane->stream_count; i++)
+    streams += tcp_usable(lane->streams[i]);
+  snprintf(text, size, "%u socket%s for payloads beside the session's%s",
+           streams, streams == 1 ? "" : "s",
+           !lane->options.seal  ? ""
+           : lane->options.bare ? ", each chunk with a MAC"
+                                : ", sealed");
+}
+
+/* ---- Frames of the session ------------------------------------------------ */
+
+static int tcp_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
+  struct tcp_head head = {.length = length, .type = TCP_BYTES};
+  struct stream *s = lane->streams[0];
+  if (lane->status < 0 || lane->cut || !s)
+    return PERIGEE_PEER_LOST;
+  if (s->out.end - s->out.first > 2 * TCP_WAITING)
+    return PERIGEE_AGAIN;
+  return tcp_put(s, &head, bytes) ? PERIGEE_OK : PERIGEE_PEER_LOST;
+}
+
+static uint32_t tcp_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
+  uint32_t n = lane->frames_end - lane->frames_first;
+  if (n > room)
+    n = room;
+  memcpy(bytes, lane->frames + lane->frames_first, n);
+  lane->frames_first += n;
+  return n;
+}
+
+/* The other side's kernel has all that was said. */
+static bool tcp_drained(struct lane *lane) {
+  struct stream *s = lane->streams[0];
+  int unsent = 0;
+  if (!s || s->fd < 0 || lane->status < 0)
+    return true;
+  tcp_send(s, TCP_TURN);
+  return s->ended ||
+         (tcp_idle(s) && (ioctl(s->fd, SIOCOUTQ, &unsent) != 0 || unsent == 0));
+}
+
+/* ---- One-sided: by the owner, on request ---------------------------------- */
+
+static bool tcp_grant(struct lane *lane, const struct grant *grant) {
+  (void)lane, (void)grant;
+  return false;
+}
+
+static void tcp_revoke(struct lane *lane, uint32_t slot) {
+  (void)lane, (void)slot;
+}
+
+static bool tcp_inside(struct lane *lane, uint32_t slot) {
+  (void)lane, (void)slot;
+  return false;
+}
+
+/* ---- Sleeping -------------------------------------------------------------- */
+
+static void tcp_arm(struct lane *lane) {
+  lane->armed = true;
+}
+
+static void tcp_disarm(struct lane *lane) {
+  lane->armed = false;
+}
+
+static bool tcp_wanted(struct lane *lane) {
+  (void)lane;
+  return false; /* a socket wakes by itself */
+}
+
+/* What comes, and room for what waits to go, is told by an edge. */
+static bool stream_rests(const struct stream *s) {
+  bool own_time = s->fetch && !s->fetch->into->memory->direct;
+  return s->fd < 0 || (!s->readable && (s->full || tcp_idle(s)) &&
+                       !tcp_waits(s) && !own_time);
+}
+
+static bool tcp_rests(struct lane *lane) {
+  bool rests = lane->status == 0 && lane->frames_first == lane->frames_end;
+  for (uint32_t i = 0; rests && i < lane->stream_count; i++)
+    rests = !lane->streams[i] || stream_rests(lane->streams[i]);
+  return rests;
+}
+
+const struct perigee_transport transport_tcp = {
+    .name = "tcp",
+    .pushes = true,
+    .open = tcp_open,
+    .join = tcp_join,
+    .say = tcp_say,
+    .hear = tcp_hear,
+    .drained = tcp_drained,
+    .take = tcp_take,
+    .wants = tcp_wants,
+    .attach = tcp_attach,
+    .stirred = tcp_stirred,
+    .traffic = tcp_traffic,
+    .poll = tcp_poll,
+    .broken = tcp_broken,
+    .cut = tcp_cut,
+    .describe = tcp_describe,
+    .pulls = tcp_pulls,
+    .set_peer_pulls = tcp_set_peer_pulls,
+    .close = tcp_close,
+    .reserve = tcp_reserve,
+    .publish = tcp_publish,
+    .peek = tcp_peek,
+    .release = tcp_release,
+    .mark = tcp_mark,
+    .over = tcp_over,
+    .live = tcp_live,
+    .loan = tcp_loan,
+    .unloan = tcp_unloan,
+    .loaned = tcp_loaned,
+    .ebb = tcp_ebb,
+    .kept = tcp_kept,
+    .view = tcp_view,
+    .expose = tcp_expose,
+    .feed = tcp_feed,
+    .conceal = tcp_conceal,
+    .fetch = tcp_fetch,
+    .fetch_end = tcp_fetch_end,
+    .grant = tcp_grant,
+    .revoke = tcp_revoke,
+    .inside = tcp_inside,
+    .arm = tcp_arm,
+    .disarm = tcp_disarm,
+    .wanted = tcp_wanted,
+    .rests = tcp_rests,
+};

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp_cover.c - which bytes of a payload came. Streams bring its fragments in
+ * order, but not in order with each other, so there may be gaps for a while. A
+ * byte that came twice is a lie: another would be missing where all seem to be
+ * there, and what lay there before be taken for the payload's.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tcp.h"
+
+enum { FIRST_ROOM = 8 };
+
+void cover_close(struct cover *c) {
+  free(c->ahead);
+  *c = (struct cover){0};
+}
+
+static bool grow(struct cover *c) {
+  uint32_t room = c->room ? 2 * c->room : FIRST_ROOM;
+  struct stretch *more =
+      room <= TCP_AHEAD ? realloc(c->ahead, room * sizeof *more) : NULL;
+  if (!more)
+    return false;
+  c->ahead = more;
+  c->room = room;
+  return true;
+}
+
+static void drop(struct cover *c, uint32_t i) {
+  c->count--;
+  memmove(&c->ahead[i], &c->ahead[i + 1], (c->count - i) * sizeof *c->ahead);
+}
+
+/* Behind a gap: in front of ahead[i], which begins after it. */
+static int put(struct cover *c, uint32_t i, uint64_t at, uint64_t end) {
+  if (i > 0 && c->ahead[i - 1].end == at) {
+    c->ahead[i - 1].end = end;
+    if (i < c->count && c->ahead[i].at == end) {
+      c->ahead[i - 1].end = c->ahead[i].end;
+      drop(c, i);
+    }
+    return PERIGEE_OK;
+  }
+  if (i < c->count && c->ahead[i].at == end) {
+    c->ahead[i].at = at;
+    return PERIGEE_OK;
+  }
+  if (c->count == c->room && !grow(c))
+    return PERIGEE_NO_MEMORY;
+  memmove(&c->ahead[i + 1], &c->ahead[i], (c->count - i) * sizeof *c->ahead);
+  c->ahead[i] = (struct stretch){at, end};
+  c->count++;
+  return PERIGEE_OK;
+}
+
+int cover_take(struct cover *c, uint64_t at, uint64_t length) {
+  uint64_t end = at + length;
+  uint32_t i = c->count; /* they come in order, mostly */
+  while (i > 0 && c->ahead[i - 1].at >= at)
+    i--;
+  if (at < c->first || (i > 0 && c->ahead[i - 1].end > at) ||
+      (i < c->count && c->ahead[i].at < end))
+    return PERIGEE_PROTOCOL;
+  if (at > c->first)
+    return put(c, i, at, end);
+  c->first = end;
+  if (c->count > 0 && c->ahead[0].at == end) {
+    c->first = c->ahead[0].end;
+    drop(c, 0);
+  }
+  return PERIGEE_OK;
+}

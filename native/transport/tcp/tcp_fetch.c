@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp_fetch.c - payloads at their receiver.
+ */
+#include "tcp.h"
+
+struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h) {
+  const struct tcp_peer *peer = tcp_peer(lane, h->operation);
+  if (!peer)
+    return NULL;
+  for (struct node *n = peer->fetches.next; n != &peer->fetches; n = n->next) {
+    struct fetch *f = CONTAINER(n, struct fetch, node);
+    if (tcp_is_of(h, f))
+      return f;
+  }
+  return NULL;
+}
+
+bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
+                     const struct tcp_head *h) {
+  bool inside = h->at <= f->total && h->length <= f->total - h->at;
+  int status =
+      inside ? cover_take(&f->cover, h->at, h->length) : PERIGEE_PROTOCOL;
+  if (status == PERIGEE_NO_MEMORY)
+    tcp_break(lane, status, "no memory for what came before its turn");
+  else if (status < 0)
+    tcp_break(lane, status,
+              "the peer broke the protocol: bytes of a payload that it did not "
+              "announce, or that it had sent before");
+  return status == PERIGEE_OK;
+}
+
+void tcp_fetch_got(struct fetch *f, uint32_t length, bool good) {
+  if (good)
+    f->done += length;
+  else if (f->job.status == 0)
+    f->job.status = PERIGEE_CANCELLED; /* its owner has given it up */
+}
+
+static int begin(struct lane *lane, struct fetch *f) {
+  const struct source *s = &f->source;
+  struct tcp_head claim = {.type = TCP_CLAIM,
+                           .which = f->part,
+                           .operation = f->operation,
+                           .generation = f->generation};
+  if (s->kind != SOURCE_PUSHED || s->count != 1 || s->block != f->total ||
+      s->address > f->total || f->part > PART_MASK)
+    return PERIGEE_PROTOCOL;
+  struct tcp_peer *peer = tcp_peer_new(lane, f->operation);
+  if (!peer)
+    return PERIGEE_NO_MEMORY;
+  f->asked = 1;
+  f->stashed = tcp_stashed(lane, f, true);
+  list_append(&peer->fetches, &f->node);
+  if (s->address == f->total || !tcp_put(lane->streams[0], &claim, NULL))
+    return PERIGEE_OK;
+  tcp_send(lane->streams[0], TCP_TURN);
+  return PERIGEE_OK;
+}
+
+/* All fetches of a poll share what it may read; and where there was nothing
+ * more, none asks again in that poll. */
+static void pump(struct lane *lane) {
+  for (uint32_t i = 0; i < lane->stream_count; i++) {
+    struct stream *s = tcp_in_turn(lane, i);
+    if (!s || s->dry || (lane->armed && !s->readable))
+      continue;
+    uint64_t n = tcp_receive(s, lane->may_read);
+    if (i == 0)
+      lane->may_read -= n < lane->may_read ? n : lane->may_read;
+  }
+}
+
+int64_t tcp_fetch(struct lane *lane, struct fetch *f) {
+  int status = lane->cut ? PERIGEE_PEER_LOST : PERIGEE_OK;
+  if (status == PERIGEE_OK && !f->asked)
+    status = begin(lane, f);
+  if (status < 0)
+    return status;
+  pump(lane);
+  if (lane->stash_count > 0 &&
+      (!f->careful || tcp_live(lane, f->operation, f->generation)))
+    tcp_unstash(lane, f);
+  if (f->job.status < 0)
+    return f->job.status;
+  int64_t moved = (int64_t)(f->bounced - f->put);
+  f->put = f->bounced;
+  return moved;
+}
+
+bool tcp_fetch_end(struct lane *lane, struct fetch *f) {
+  list_remove(&f->node);
+  for (uint32_t i = 0; i < lane->stream_count; i++) {
+    struct stream *s = lane->streams[i];
+    if (!s || s->fetch != f)
+      continue;
+#ifndef PERIGEE_PLANTED_BUG
+    s->fetch = NULL;
+    s->put = s->bounced;
+    if (s->sink == SINK_FETCH)
+      s->sink = SINK_DROP;
+#endif
+  }
+  tcp_stash_forget(lane, f);
+  cover_close(&f->cover);
+  return payload_quiet(f->into);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp_landing.c - where a fragment goes: to its landing, straight or by way of
+ * a bounce block; to the stash; or nowhere.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tcp.h"
+
+/* Memory that copies on its own time takes what comes in order only: the
+ * copy under way belongs to the payload itself. */
+static bool in_turn(const struct fetch *f, const struct tcp_head *h) {
+  return f->into->memory->direct ||
+         (h->at == f->into->done && f->into->ticket == 0);
+}
+
+/* It waits for what no stream and no stash can bring: whoever sends in order
+ * does not come to that. */
+static bool is_stuck(struct stream *s) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  struct fetch *f = s->sink == SINK_HELD ? tcp_fetch_of(lane, h) : NULL;
+  return f && !in_turn(f, h) && f->into->ticket == 0 && f->job.status == 0 &&
+         tcp_live(lane, h->operation, h->generation) &&
+         tcp_stashed(lane, f, false) == 0;
+}
+
+static bool all_stuck(const struct lane *lane) {
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i] && lane->streams[i]->fd >= 0 &&
+        !is_stuck(lane->streams[i]))
+      return false;
+  return true;
+}
+
+/* Where others see the landing: is it still wanted, as far as stream 0 tells? */
+static bool still_wanted(struct stream *s, const struct fetch *f) {
+  if (!f->careful || s->number == 0)
+    return true;
+  tcp_receive(s->lane->streams[0], TCP_TURN);
+  return tcp_live(s->lane, f->operation, f->generation);
+}
+
+static bool lands(struct stream *s, struct fetch *f) {
+  const struct tcp_head *h = &s->head;
+  if (!in_turn(f, h))
+    return all_stuck(s->lane) ? tcp_lie(s, "a fragment") : false;
+  if (!still_wanted(s, f)) {
+    tcp_sink(s, SINK_DROP, h->length);
+    return true;
+  }
+  if (s->lane->status < 0 || !tcp_fetch_takes(s->lane, f, h))
+    return false;
+  s->fetch = f;
+  s->walk = *f->into;
+  s->walk.done = h->at;
+  s->bounced = s->put = 0;
+  tcp_sink(s, SINK_FETCH, h->length);
+  return true;
+}
+
+/* To the stash, where what stream 0 brings of what others see has to come in
+ * order, and what no window bounds waits until there is room. Other streams may
+ * have brought later bytes before. */
+static bool stashes(struct stream *s, struct fetch *f) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  if (f && h->at != f->stashed)
+    return tcp_lie(s, "a fragment");
+  if (tcp_stash_full(lane, h))
+    return tcp_lie(s, "more fragments before their time");
+  if (!(h->which & PART_EAGER) &&
+      (lane->stash_late >= TCP_WINDOW ||
+       (lane->options.share &&
+        !share_may(lane->options.share, SHARE_POOLED, h->length))))
+    return false;
+  s->stashed = tcp_stash(lane, h);
+  if (!s->stashed)
+    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
+  else
+    s->stashed->first = s->number == 0;
+  if (f)
+    f->stashed += h->length;
+  tcp_sink(s, SINK_STASH, h->length);
+  return s->stashed != NULL;
+}
+
+/* False: its stream waits. */
+bool tcp_place(struct stream *s) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  struct fetch *f = tcp_fetch_of(lane, h);
+  s->fetch = NULL;
+  if (f && !(f->careful && s->number == 0))
+    return lands(s, f);
+  if ((!f && !(h->which & PART_EAGER)) ||
+      !tcp_live(lane, h->operation, h->generation)) {
+    tcp_sink(s, SINK_DROP, h->length);
+    return true;
+  }
+  if (!f && s->patience > 0 && !lane->armed)
+    return false;
+  return stashes(s, f);
+}
+
+void tcp_trailed(struct stream *s) {
+  bool good = s->trailer == TCP_GOOD;
+  if (s->fetch)
+    tcp_fetch_got(s->fetch, s->head.length, good);
+  if (s->stashed)
+    s->stashed->good = good;
+  else if (s->head.which & PART_EAGER)
+    tcp_eager_done(s->lane, s->head.length);
+  s->fetch = NULL;
+  s->stashed = NULL;
+  tcp_sink(s, SINK_HEAD, 0);
+}
+
+/* ---- Memory that no CPU touches ------------------------------------------- */
+
+/* By way of the bounce block, to memory that no CPU touches; how many bytes
+ * were taken from `at`. */
+uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n) {
+  struct payload *into = s->fetch->into;
+  if (!s->bounce && !(s->bounce = malloc(TCP_BOUNCE))) {
+    tcp_break(s->lane, PERIGEE_NO_MEMORY, "no memory for a bounce block");
+    return 0;
+  }
+  if (s->put == s->bounced && s->put == TCP_BOUNCE)
+    s->put = s->bounced = 0;
+  if (n > TCP_BOUNCE - s->bounced)
+    n = TCP_BOUNCE - s->bounced;
+  memcpy(s->bounce + s->bounced, at, n);
+  s->bounced += (uint32_t)n;
+  tcp_count(s, n);
+  if (s->bounced < TCP_BOUNCE && s->rest > 0)
+    return n;
+  int64_t put = payload_put(into, s->bounce + s->put, s->bounced - s->put);
+  if (put > 0)
+    s->put += (uint32_t)put;
+  return n;
+}
+
+/* Is what it bounced all where it belongs? */
+bool tcp_settled(struct stream *s) {
+  if (s->put == s->bounced || !s->fetch || s->fetch->into->memory->direct)
+    return true;
+  int64_t put =
+      payload_put(s->fetch->into, s->bounce + s->put, s->bounced - s->put);
+  if (put < 0)
+    s->fetch->job.status = (int)put;
+  if (put != 0)
+    s->put = put < 0 ? s->bounced : s->put + (uint32_t)put;
+  return s->put == s->bounced;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp_loans.c - blocks that are lent to be filled, in an arena of the lane.
+ */
+#include <sys/mman.h>
+
+#include "memory/guarded.h"
+#include "tcp.h"
+
+static int arena_open(struct lane *lane) {
+  uint64_t length = 2 * lane->options.pool;
+  void *p = guarded_map(length, -1);
+  if (!p)
+    return PERIGEE_NO_MEMORY;
+  int status = blocks_open(&lane->blocks, length, lane->options.pool);
+  if (status < 0) {
+    guarded_unmap(p, length);
+    return status;
+  }
+  lane->arena = p;
+  lane->arena_length = length;
+  return PERIGEE_OK;
+}
+
+int tcp_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
+             struct source *source) {
+  int status = lane->arena ? PERIGEE_OK : arena_open(lane);
+  int64_t offset =
+      status < 0 ? status : blocks_take(&lane->blocks, length ? length : 1);
+  if (offset < 0)
+    return (int)offset;
+  lane->options.keeps(lane->options.session);
+  *pointer = lane->arena + offset;
+  *source = (struct source){.address = (uint64_t)offset,
+                            .block = length,
+                            .count = 1,
+                            .stride = length};
+  return PERIGEE_OK;
+}
+
+/* Blocks of a step, and bytes. */
+enum { STEP_BLOCKS = 256, STEP_BYTES = 4 << 20 };
+
+/* A block goes back: its size, or 0 if no more are to. */
+static uint64_t give_back(struct lane *lane, uint64_t keep) {
+  uint64_t offset, size = blocks_idle(&lane->blocks, keep, &offset);
+  if (size > 0)
+    madvise(lane->arena + offset, size, MADV_DONTNEED);
+  return size;
+}
+
+enum ebb_left tcp_ebb(struct lane *lane) {
+  uint64_t keep = blocks_keep(&lane->blocks, *lane->options.look);
+  uint64_t size = 1, done = 0;
+  for (int n = 0; n < STEP_BLOCKS && size > 0 && done < STEP_BYTES; n++)
+    done += size = give_back(lane, keep);
+  if (size > 0)
+    return EBB_MORE;
+  return lane->blocks.warm + lane->blocks.live > 0 ? EBB_SOME : EBB_NOTHING;
+}
+
+uint64_t tcp_kept(const struct lane *lane) {
+  return lane->blocks.warm;
+}
+
+void tcp_unloan(struct lane *lane, const struct source *source) {
+  blocks_give(&lane->blocks, source->address);
+}
+
+/* A loan is exposed as all other memory is. */
+bool tcp_loaned(struct lane *lane, const uint8_t *pointer, uint64_t length,
+                struct source *source) {
+  (void)lane, (void)pointer, (void)length, (void)source;
+  return false;
+}
+
+const uint8_t *tcp_view(struct lane *lane, const struct source *source) {
+  (void)lane, (void)source;
+  return NULL;
+}
+
+void tcp_loans_close(struct lane *lane) {
+  if (!lane->arena)
+    return;
+  guarded_unmap(lane->arena, lane->arena_length);
+  blocks_close(&lane->blocks);
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp_receive.c - a stream's way in. What is read is looked at once: a head of
+ * 24 bytes is copied and checked, then its body goes where `sink` says.
+ *
+ *   sink      event                      becomes
+ *   head      a record, frames           record, bytes
+ *   head      credit, over, claim        head       it is done
+ *   head      a fragment                 held       no landing is known yet
+ *   held      its landing is there       fetch
+ *   held      nobody wants it any more   drop
+ *   held      patience is over           stash
+ *   held      others see its landing     stash
+ *   fetch     the landing was given up   drop
+ *   stash     nobody wants it any more   drop
+ *   record, bytes            all came    head
+ *   fetch, stash, drop       all came    trailer
+ *   trailer   it came                    head
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "tcp.h"
+
+static uint32_t there(const struct stream *s) {
+  return s->in_end - s->in_first;
+}
+
+bool tcp_lie(struct stream *s, const char *what) {
+  tcp_break(s->lane, PERIGEE_PROTOCOL,
+            "the peer broke the protocol: %s that no Perigee of this version "
+            "sends",
+            what);
+  return false;
+}
+
+void tcp_sink(struct stream *s, enum sink sink, uint64_t rest) {
+  s->sink = (uint8_t)sink;
+  s->rest = rest;
+}
+
+/* ---- Heads -------------------------------------------------------------- */
+
+static bool fragment(struct stream *s) {
+  const struct tcp_head *h = &s->head;
+  struct lane *lane = s->lane;
+  if (h->length == 0 || h->length > TCP_FRAGMENT_MOST ||
+      h->which > (PART_MASK | PART_EAGER))
+    return tcp_lie(s, "a fragment");
+  if (h->which & PART_EAGER)
+    lane->eager_got += h->length;
+  if (lane->eager_got - lane->eager_done > TCP_WINDOW)
+    return tcp_lie(s, "more than the window");
+  s->patience = TCP_PATIENCE;
+  tcp_sink(s, SINK_HELD, h->length);
+  return true;
+}
+
+static bool record(struct stream *s) {
+  s->place = s->head.which < RINGS
+                 ? tcp_record_room(s->lane, s->head.which, s->head.length)
+                 : NULL;
+  tcp_sink(s, SINK_RECORD, s->head.length);
+  return s->place || tcp_lie(s, "a record");
+}
+
+/* The session does without it. */
+static bool not_wanted(struct stream *s) {
+  tcp_shut(s->lane, s->fd);
+  s->fd = -1;
+  return false;
+}
+
+/* A stream for payloads says a word first. Where another thing comes, there was
+ * no place for it: a crowded listener refuses it by a frame, as any stranger,
+ * and closes it. (To a sealed one that is a chunk of which the end never comes.)
+ */
+static bool begin(struct stream *s) {
+  const struct tcp_head *h = &s->head;
+  if (s->number > 0 && !s->up && (h->type != TCP_WORD || h->length != 0))
+    return not_wanted(s);
+  s->up = true;
+  if (h->type == TCP_FRAGMENT)
+    return fragment(s);
+  if (h->type == TCP_WORD && h->length == 0)
+    return true;
+  if (s->number > 0)
+    return tcp_lie(s, "something");
+  if (h->type == TCP_RECORD)
+    return record(s);
+  if (h->type == TCP_BYTES) {
+    tcp_sink(s, SINK_BYTES, h->length);
+    return (h->length > 0 && h->length <= TCP_FRAMES) || tcp_lie(s, "a frame");
+  }
+  if (h->length != 0)
+    return tcp_lie(s, "a body");
+  if (h->type == TCP_OVER) {
+    tcp_over_told(s->lane, h);
+    return true;
+  }
+  if (h->type == TCP_CREDIT)
+    return tcp_credited(s->lane, h->which, h->at) || tcp_lie(s, "a credit");
+  return (h->type == TCP_CLAIM && tcp_claimed(s->lane, h)) ||
+         tcp_lie(s, "a head");
+}
+
+/* ---- Bodies -------------------------------------------------------------- */
+
+void tcp_count(struct stream *s, uint64_t n) {
+  s->rest -= n;
+  if (s->fetch)
+    s->fetch->bounced += n;
+}
+
+static uint64_t frames(struct stream *s, const uint8_t *at, uint64_t n) {
+  struct lane *lane = s->lane;
+  if (lane->frames_first == lane->frames_end)
+    lane->frames_first = lane->frames_end = 0;
+  if (n > TCP_FRAMES - lane->frames_end)
+    n = TCP_FRAMES - lane->frames_end;
+  memcpy(lane->frames + lane->frames_end, at, n);
+  lane->frames_end += (uint32_t)n;
+  return n;
+}
+
+/* Bytes that the sink has taken, of n that are its; 0: it waits. */
+static uint64_t sunk(struct stream *s, const uint8_t *at, uint64_t n) {
+  switch (s->sink) {
+  case SINK_RECORD:
+    memcpy(s->place, at, n);
+    s->place += n;
+    break;
+  case SINK_BYTES:
+    n = frames(s, at, n);
+    break;
+  case SINK_FETCH:
+    if (!s->fetch->into->memory->direct)
+      return tcp_bounced(s, at, n);
+    payload_put(&s->walk, at, n);
+    break;
+  case SINK_STASH:
+    memcpy(s->stashed->bytes + s->stashed->got, at, n);
+    s->stashed->got += (uint32_t)n;
+    break;
+  case SINK_TRAILER:
+    memcpy((uint8_t *)&s->trailer + TCP_TRAILER - s->rest, at, n);
+    break;
+  default:
+    break;
+  }
+  tcp_count(s, s->sink == SINK_TRAILER ? 0 : n);
+  if (s->sink == SINK_TRAILER)
+    s->rest -= n;
+  return n;
+}
+
+/* All of a body came. */
+static bool complete(struct stream *s) {
+  if (s->sink == SINK_RECORD)
+    tcp_record_there(s->lane, s->head.which, s->head.length);
+  if (s->sink == SINK_TRAILER) {
+    if (!tcp_settled(s))
+      return false;
+    tcp_trailed(s);
+  } else if (s->sink == SINK_RECORD || s->sink == SINK_BYTES) {
+    tcp_sink(s, SINK_HEAD, 0);
+  } else if (s->sink != SINK_HEAD) {
+    tcp_sink(s, SINK_TRAILER, TCP_TRAILER);
+  }
+  return true;
+}
+
+/* One step in what was read; false: it needs more bytes, or has to wait. */
+static bool step(struct stream *s) {
+  if (s->sink == SINK_HEAD) {
+    if (there(s) < TCP_HEAD)
+      return false;
+    memcpy(&s->head, s->in + s->in_first, TCP_HEAD);
+    s->in_first += TCP_HEAD;
+    return begin(s);
+  }
+  if (s->sink == SINK_HELD)
+    return tcp_place(s);
+  if (s->rest == 0)
+    return complete(s);
+  if (there(s) == 0 || !tcp_settled(s))
+    return false;
+  uint64_t n = there(s) < s->rest ? there(s) : s->rest;
+  n = sunk(s, s->in + s->in_first, n);
+  s->in_first += (uint32_t)n;
+  return n > 0;
+}
+
+/* ---- Reading ------------------------------------------------------------- */
+
+/* Vectors for at most limit bytes, from the socket to where they belong. */
+static int straight(const struct stream *s, uint64_t limit, struct iovec *v) {
+  struct payload walk = s->walk;
+  uint64_t left = s->rest < limit ? s->rest : limit, run;
+  int n = 0;
+  if (s->sink == SINK_RECORD && left >= TCP_SHORT) {
+    v[0] = (struct iovec){s->place, left};
+    return 1;
+  }
+  if (s->sink != SINK_FETCH || !s->fetch->into->memory->direct)
+    return 0;
+  for (; n < TCP_RUNS && left > 0; n++) {
+    void *at = payload_run(&walk, &run);
+    if (run > left)
+      run = left;
+    if (run < TCP_SHORT && run < left)
+      break;
+    v[n] = (struct iovec){at, run};
+    walk.done += run;
+    left -= run;
+  }
+  return n;
+}
+
+static void straight_done(struct stream *s, uint64_t n) {
+  if (s->sink == SINK_RECORD)
+    s->place += n;
+  else
+    s->walk.done += n;
+  tcp_count(s, n);
+}
+
+static int64_t read_some(struct stream *s, struct iovec *v, int n) {
+  if (s->sealed)
+    return sealed_read(s, v[0].iov_base, v[0].iov_len);
+  if (n == 1)
+    return recv(s->fd, v->iov_base, v->iov_len, MSG_DONTWAIT);
+  struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
+  return recvmsg(s->fd, &m, MSG_DONTWAIT);
+}
+
+/* The rest of a body and a little of what follows, or as much as there is. */
+static int64_t fill(struct stream *s, uint64_t limit, bool *all) {
+  struct iovec v[TCP_RUNS + 1];
+  int n = there(s) == 0 ? straight(s, limit, v) : 0;
+  uint64_t direct = 0;
+  for (int i = 0; i < n; i++)
+    direct += v[i].iov_len;
+  if (there(s) > 0)
+    memmove(s->in, s->in + s->in_first, there(s));
+  s->in_end = there(s);
+  s->in_first = 0;
+  bool sip = n > 0 || (s->number > 0 && s->sink == SINK_HEAD);
+  uint64_t room = (sip && s->number > 0 ? TCP_SIP : TCP_GULP) - s->in_end;
+  v[n] = (struct iovec){s->in + s->in_end, room};
+  int64_t got = read_some(s, v, n + 1);
+  if (got <= 0)
+    return got;
+  uint64_t first = (uint64_t)got < direct ? (uint64_t)got : direct;
+  if (first > 0)
+    straight_done(s, first);
+  s->in_end += (uint32_t)((uint64_t)got - first);
+  *all = !s->sealed && (uint64_t)got < direct + room;
+  return got;
+}
+
+static void hung_up(struct stream *s, int64_t got) {
+  s->ended = true;
+  if (s->number > 0 && !s->up) {
+    not_wanted(s);
+    return;
+  }
+  tcp_break(s->lane, PERIGEE_PEER_LOST, "%s",
+            got == 0 ? "the peer died or cut the connection" : strerror(errno));
+}
+
+bool tcp_waits(const struct stream *s) {
+  return s->sink == SINK_HELD || (there(s) > 0 && s->rest > 0) ||
+         there(s) >= TCP_HEAD;
+}
+
+/* Where others see the landing, nothing goes there any more once its operation
+ * has ended, of which the word may lie unread in stream 0. */
+static void look_ahead(struct stream *s) {
+  struct fetch *f = s->fetch;
+  if (s->number == 0 || s->sink != SINK_FETCH || !f->careful)
+    return;
+  tcp_receive(s->lane->streams[0], TCP_TURN);
+  if (s->sink == SINK_FETCH && !tcp_live(s->lane, f->operation, f->generation))
+    s->sink = SINK_DROP;
+}
+
+uint64_t tcp_receive(struct stream *s, uint64_t limit) {
+  uint64_t done = 0;
+  bool all = false;
+  look_ahead(s);
+  while (s->lane->status == 0 && s->fd >= 0) {
+    while (step(s))
+      ;
+    if (s->lane->status < 0 || s->fd < 0 || tcp_waits(s) || done >= limit ||
+        all)
+      break;
+    int64_t got = fill(s, limit - done, &all);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      s->readable = false;
+      s->dry = true;
+      break;
+    }
+    if (got <= 0) {
+      hung_up(s, got);
+      break;
+    }
+    s->readable = true; /* the edge may have told of its end, too */
+    if (!s->sealed)
+      s->lane->bytes_received += (uint64_t)got;
+    done += (uint64_t)got;
+  }
+  if (s->number > 0)
+    s->lane->may_read -= done < s->lane->may_read ? done : s->lane->may_read;
+  return done;
+}

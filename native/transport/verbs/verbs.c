@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs.c - the RDMA transport: how a lane is made, joined and cut. verbs.h
+ * tells what its other files do, who owns what, and the states of a pair.
+ *
+ * A lane is offered with all that its pairs need to be connected; both sides
+ * use as many pairs as both have. Records flow only once both have joined
+ * (READY), so the first one finds a receiver.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "host/adopted.h"
+#include "memory/guarded.h"
+#include "verbs.h"
+
+enum { OFFER_VERSION = 1 };
+enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
+static const int64_t RECENT = 5000000000; /* ns */
+
+struct rail_offer {
+  union ibv_gid gid;
+  uint32_t marks_key;
+  uint16_t lid;
+  uint8_t mtu, ethernet;
+};
+
+struct pair_offer {
+  uint32_t number, psn;
+};
+
+struct lane_offer {
+  uint32_t version, records, notes, rails, pairs, operations;
+  uint64_t ring, inbox, marks;
+  uint32_t inbox_key, reserved;
+  struct rail_offer rail[RAILS];
+  struct pair_offer pair[PAIRS];
+};
+_Static_assert(sizeof(struct lane_offer) <= OFFER_MAX, "an offer is a frame");
+
+/* ---- Closing ------------------------------------------------------------ */
+
+static void verbs_cut(struct lane *lane) {
+  lane->cut = true;
+  for (uint32_t i = 0; i < lane->pair_count; i++)
+    pair_down(&lane->pairs[i], PERIGEE_PEER_LOST);
+}
+
+static void verbs_close(struct lane *lane) {
+  if (!lane)
+    return;
+  struct lane **at = &lane->fabric->lanes;
+  while (*at && *at != lane)
+    at = &(*at)->next;
+  if (*at)
+    *at = lane->next;
+  verbs_cut(lane);
+  grants_close(lane);
+  for (uint32_t i = 0; i < lane->pair_count; i++)
+    pair_unmake(&lane->pairs[i]);
+  ring_close(lane);
+  if (lane->arena.base) {
+    transport_verbs.forget(lane->fabric, &lane->arena, 0, lane->arena.length);
+    guarded_unmap(lane->arena.base, lane->arena.length);
+  }
+  blocks_close(&lane->blocks);
+  free(lane->frames);
+  free(lane);
+}
+
+/* ---- Opening ------------------------------------------------------------ */
+
+/* Control on the first rail, then each rail's share of the others in turn. */
+static int open_pairs(struct lane *lane, char reason[REASON]) {
+  struct fabric *f = lane->fabric;
+  uint32_t want = 1 + f->options.qps * f->rail_count;
+  if (want > PAIRS)
+    want = PAIRS;
+  for (uint32_t i = 0; i < want; i++) {
+    struct pair *p = &lane->pairs[i];
+    p->index = i;
+    int status = pair_make(
+        p, lane, &f->rails[i == 0 ? 0 : (i - 1) % f->rail_count], reason);
+    if (status < 0)
+      return status;
+    lane->pair_count++;
+  }
+  return PERIGEE_OK;
+}
+
+/* Twice the limit as space, so that blocks of all sizes find room. */
+static int open_arena(struct lane *lane) {
+  uint64_t length = 2 * lane->options.pool;
+  length = (length + CHUNK - 1) / CHUNK * CHUNK;
+  uint64_t most = (uint64_t)(IDS - ID_ARENA) * CHUNK;
+  if (length > most)
+    length = most;
+  void *p = guarded_map(length, -1);
+  if (!p)
+    return PERIGEE_NO_MEMORY;
+  lane->arena = (struct area){
+      .memory = &memory_host, .base = p, .length = length, .chunk = CHUNK};
+  return blocks_open(&lane->blocks, length, lane->options.pool);
+}
+
+/* The port's, or what the options allow of it. */
+static enum ibv_mtu own_mtu(const struct rail *r) {
+  uint32_t mtu = r->state.active_mtu, bytes = r->fabric->options.mtu;
+  while (bytes > 0 && mtu > IBV_MTU_256 && (128u << mtu) > bytes)
+    mtu--;
+  return (enum ibv_mtu)mtu;
+}
+
+static void make_offer(struct lane *lane, struct offer *offer) {
+  struct fabric *f = lane->fabric;
+  struct lane_offer said = {.version = OFFER_VERSION,
+                            .records = RECORDS,
+                            .notes = NOTES,
+                            .rails = f->rail_count,
+                            .pairs = lane->pair_count,
+                            .operations = f->engine.operations,
+                            .ring = lane->options.ring,
+                            .inbox = (uintptr_t)lane->inbox,
+                            .inbox_key = lane->inbox_key,
+                            .marks = (uintptr_t)f->marks};
+  for (uint32_t i = 0; i < f->rail_count; i++) {
+    const struct rail *r = &f->rails[i];
+    said.rail[i] = (struct rail_offer){.gid = r->gid,
+                                       .marks_key = r->marks->rkey,
+                                       .lid = r->state.lid,
+                                       .mtu = (uint8_t)own_mtu(r),
+                                       .ethernet = r->port.ethernet};
+  }
+  for (uint32_t i = 0; i < lane->pair_count; i++)
+    said.pair[i] =
+        (struct pair_offer){lane->pairs[i].number, lane->pairs[i].psn};
+  memcpy(offer->bytes, &said, sizeof said);
+  offer->length = sizeof said;
+  offer->fd_count = 0;
+}
+
+static int verbs_open(const struct lane_options *options, struct lane **out,
+                      struct offer *offer, char reason[REASON]) {
+  struct lane *lane = calloc(1, sizeof *lane);
+  if (!lane)
+    return PERIGEE_NO_MEMORY;
+  lane->head.transport = &transport_verbs;
+  lane->options = *options;
+  lane->fabric = options->fabric;
+  lane->next = lane->fabric->lanes;
+  lane->fabric->lanes = lane;
+  int status = open_pairs(lane, reason);
+  if (status == PERIGEE_OK)
+    status = open_arena(lane);
+  if (status == PERIGEE_OK && options->alone)
+    status = alone_open(lane);
+  if (status == PERIGEE_OK && (status = ring_set_up(lane)) < 0)
+    snprintf(reason, REASON, "%s",
+             "cannot register the session's rings: is the limit of locked "
+             "memory (ulimit -l) too low?");
+  if (status < 0) {
+    verbs_close(lane);
+    return status;
+  }
+  make_offer(lane, offer);
+  *out = lane;
+  return PERIGEE_OK;
+}
+
+/* ---- Joining ------------------------------------------------------------ */
+
+static int check_offer(const struct lane *lane, const struct lane_offer *said,
+                       char reason[REASON]) {
+  const struct fabric *f = lane->fabric;
+  if (said->version != OFFER_VERSION || said->records != RECORDS ||
+      said->notes != NOTES) {
+    snprintf(reason, REASON,
+             "the peer's RDMA transport is of version %u, "
+             "this one of %d",
+             said->version, OFFER_VERSION);
+    return PERIGEE_VERSION;
+  }
+  if (said->ring < RING_MIN || said->ring > RING_MAX ||
+      (said->ring & (said->ring - 1)) != 0 || said->rails == 0 ||
+      said->rails > RAILS || said->pairs == 0 || said->pairs > PAIRS ||
+      said->operations > OPERATIONS)
+    return PERIGEE_PROTOCOL;
+  if (said->rails != f->rail_count) {
+    snprintf(reason, REASON,
+             "%u NICs here and %u there: name as many on both sides (nics=)",
+             f->rail_count, said->rails);
+    return PERIGEE_UNSUPPORTED;
+  }
+  for (uint32_t i = 0; i < f->rail_count; i++)
+    if (said->rail[i].ethernet != f->rails[i].port.ethernet) {
+      snprintf(reason, REASON,
+               "%s is %s and the peer's NIC is not: choose others (nics=)",
+               f->rails[i].port.device,
+               f->rails[i].port.ethernet ? "Ethernet" : "InfiniBand");
+      return PERIGEE_UNSUPPORTED;
+    }
+  return PERIGEE_OK;
+}
+
+/* What both sides have. */
+static enum ibv_mtu mtu_of(const struct rail *r, const struct rail_offer *o) {
+  enum ibv_mtu mtu = own_mtu(r);
+  bool lower = o->mtu >= IBV_MTU_256 && o->mtu < mtu;
+  return lower ? (enum ibv_mtu)o->mtu : mtu;
+}
+
+static int connect_pairs(struct lane *lane, const struct lane_offer *said,
+                         char reason[REASON]) {
+  /* What the peer has not, we do not use. */
+  while (lane->pair_count > said->pairs)
+    pair_unmake(&lane->pairs[--lane->pair_count]);
+  for (uint32_t i = 0; i < lane->pair_count; i++) {
+    struct pair *p = &lane->pairs[i];
+    const struct rail_offer *rail = &said->rail[p->rail->index];
+    p->peer_number = said->pair[i].number & 0xffffff;
+    p->peer_psn = said->pair[i].psn & 0xffffff;
+    p->peer_gid = rail->gid;
+    p->peer_lid = rail->lid;
+    p->mtu = mtu_of(p->rail, rail);
+    int status = pair_connect(p, reason);
+    if (status < 0)
+      return status;
+  }
+  return PERIGEE_OK;
+}
+
+static int verbs_join(struct lane *lane, const struct offer *offer,
+                      char reason[REASON]) {
+  struct lane_offer said;
+  for (uint32_t i = 0; i < offer->fd_count; i++)
+    adopted_close(offer->fds[i]);
+  if (offer->length != sizeof said || offer->fd_count != 0)
+    return PERIGEE_PROTOCOL;
+  memcpy(&said, offer->bytes, sizeof said);
+  int status = check_offer(lane, &said, reason);
+  if (status < 0)
+    return status;
+  lane->peer_ring = said.ring;
+  lane->peer_inbox = said.inbox;
+  lane->peer_inbox_key = said.inbox_key;
+  lane->peer_marks = said.marks;
+  lane->peer_operations = said.operations;
+  for (uint32_t i = 0; i < said.rails; i++)
+    lane->peer_marks_key[i] = said.rail[i].marks_key;
+  status = connect_pairs(lane, &said, reason);
+  if (status == PERIGEE_OK)
+    status = ring_join(lane);
+  if (status == PERIGEE_OK)
+    status = inbox_bind(lane);
+  lane->joined = status == PERIGEE_OK;
+  if (lane->status < 0)
+    snprintf(reason, REASON, "%s", lane->reason);
+  return status;
+}
+
+/* ---- The rest of the table ---------------------------------------------- */
+
+static bool verbs_pulls(const struct lane *lane) {
+  (void)lane;
+  return true;
+}
+
+static void verbs_set_peer_pulls(struct lane *lane, bool pulls) {
+  (void)lane;
+  (void)pulls;
+}
+
+static int verbs_broken(const struct lane *lane, const char **reason) {
+  *reason = lane->reason;
+  return lane->status;
+}
+
+static const char *verbs_trouble(const struct lane *lane) {
+  const struct fabric *f = lane->fabric;
+  int64_t now = f->engine.clock(f->engine.context);
+  return now - f->detail_at < RECENT ? f->detail : "";
+}
+
+static void verbs_describe(const struct lane *lane, char *text, uint64_t size) {
+  const struct rail *r = &lane->fabric->rails[0];
+  snprintf(
+      text, size,
+      "%s/%u%s, %u queue pairs for data, MTU %u, inline %u, %s, "
+      "%llu KiB registered in %llu steps, %llu posts, "
+      "%llu polls that found something, %llu resets",
+      r->port.device, r->port.port,
+      lane->fabric->rail_count > 1 ? " and others" : "", lane->pair_count - 1,
+      128u << lane->pairs[0].mtu, lane->pairs[0].inline_max,
+      r->windows ? "memory windows keep what is granted to this session"
+                 : "the device has no memory windows: whoever learns a "
+                   "key of granted memory may use it",
+      (unsigned long long)(lane->fabric->registered >> 10),
+      (unsigned long long)lane->fabric->registrations,
+      (unsigned long long)lane->posts, (unsigned long long)lane->fabric->found,
+      (unsigned long long)lane->resets);
+}
+
+/* The fabric is, for all lanes, before a sleep. */
+static void verbs_arm(struct lane *lane) {
+  (void)lane;
+}
+
+static void verbs_disarm(struct lane *lane) {
+  (void)lane;
+}
+
+/* What arrives stirs the lane, and so does what it breaks by. */
+static bool verbs_rests(struct lane *lane) {
+  return lane->status == 0 && ring_rests(lane);
+}
+
+/* A completion wakes the peer by itself. */
+static bool verbs_wanted(struct lane *lane) {
+  (void)lane;
+  return false;
+}
+
+const struct perigee_transport transport_verbs = {
+    .name = "verbs",
+    .start = rails_start,
+    .stop = rails_stop,
+    .turn = rails_turn,
+    .dead = rails_dead,
+    .descriptors = rails_descriptors,
+    .ready = rails_ready,
+    .doze = rails_arm,
+    .forget = verbs_forget,
+    .open = verbs_open,
+    .join = verbs_join,
+    .heard = pair_heard,
+    .say = verbs_say,
+    .hear = verbs_hear,
+    .drained = verbs_drained,
+    .knock = verbs_knock,
+    .met = verbs_met,
+    .nudge = verbs_nudge,
+    .broken = verbs_broken,
+    .trouble = verbs_trouble,
+    .cut = verbs_cut,
+    .describe = verbs_describe,
+    .pulls = verbs_pulls,
+    .set_peer_pulls = verbs_set_peer_pulls,
+    .close = verbs_close,
+    .reserve = verbs_reserve,
+    .publish = verbs_publish,
+    .peek = verbs_peek,
+    .release = verbs_release,
+    .mark = verbs_mark,
+    .over = verbs_over,
+    .live = verbs_live,
+    .loan = verbs_loan,
+    .unloan = verbs_unloan,
+    .loaned = verbs_loaned,
+    .view = verbs_view,
+    .expose = verbs_expose,
+    .feed = verbs_feed,
+    .conceal = verbs_conceal,
+    .fetch = verbs_fetch,
+    .fetch_end = verbs_fetch_end,
+    .grant = verbs_grant,
+    .revoke = verbs_revoke,
+    .inside = verbs_inside,
+    .reaches = verbs_reaches,
+    .post = verbs_post,
+    .flush = verbs_flush,
+    .cease = verbs_cease,
+    .arm = verbs_arm,
+    .disarm = verbs_disarm,
+    .wanted = verbs_wanted,
+    .rests = verbs_rests,
+};

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs_alone.c - what a lane does for a session without a socket.
+ *
+ * Frames go as bytes in notes, in order with all other notes. Those that came
+ * wait for the session here; a note's room is the peer's again only when its
+ * bytes were taken, so there is room for all that can come.
+ *
+ * A knock is an RDMA write with immediate of no bytes, for which no key is
+ * looked at: the peer's inbox may not be open yet. Where no pair is connected
+ * it is lost, and the retries run out. Then the pair is made anew with the
+ * sequence numbers that it had, and so the knock has the same number again: if
+ * the first was delivered, and only what answered it was lost, the second is a
+ * duplicate, which is answered and does nothing.
+ *
+ * That is right only while nothing of the peer has come, as that, too, would
+ * come again. It cannot come later than the pair's error: a pair in error takes
+ * nothing. But its completion may be found after that of the error, so the
+ * pair rests for a while, and is made anew only if the queue is found empty
+ * then. Once anything has come, a failure is an end as ever.
+ *
+ * The inbox's window stays bound to its pair over that, as those of other
+ * pairs do when they are fenced.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "verbs.h"
+
+/* Notes that may wait for room before no more is said; turns that find the
+ * completion queue empty, or it is not. */
+enum { WAITING = 4096, TURNS = 64 };
+
+int alone_open(struct lane *lane) {
+  lane->frames = calloc(1, sizeof *lane->frames);
+  return lane->frames ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+}
+
+/* ---- Frames ------------------------------------------------------------- */
+
+int verbs_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
+  struct note note = {.kind = NOTE_FRAME};
+  if (lane->status < 0 || lane->cut || !lane->joined)
+    return PERIGEE_PEER_LOST;
+  if (lane->waiting_count >= WAITING)
+    return PERIGEE_AGAIN;
+  for (uint32_t at = 0; at < length; at += note.part) {
+    uint32_t left = length - at;
+    note.part = (uint8_t)(left < FRAME_PART ? left : FRAME_PART);
+    memcpy(note.bytes, bytes + at, note.part);
+    note_send(lane, &note);
+  }
+  return PERIGEE_OK;
+}
+
+void alone_heard(struct lane *lane, const struct note *note) {
+  struct frames *f = lane->frames;
+  if (!f || f->count == NOTES || note->part > FRAME_PART) {
+    lane_break(lane, PERIGEE_PROTOCOL,
+               "the peer said more than it was given room for");
+    return;
+  }
+  uint32_t at = (f->first + f->count++) % NOTES;
+  f->length[at] = note->part;
+  memcpy(f->bytes[at], note->bytes, note->part);
+}
+
+uint32_t verbs_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
+  struct frames *f = lane->frames;
+  uint32_t done = 0;
+  while (f->count > 0 && done < room) {
+    uint32_t left = f->length[f->first] - f->taken;
+    uint32_t n = left < room - done ? left : room - done;
+    memcpy(bytes + done, f->bytes[f->first] + f->taken, n);
+    done += n;
+    f->taken += n;
+    if (n == left) {
+      f->first = (f->first + 1) % NOTES;
+      f->count--;
+      f->taken = 0;
+    }
+  }
+  return done;
+}
+
+/* ---- The first word, the last, and those between ------------------------ */
+
+/* A write of no bytes on the control pair. */
+static void post_nothing(struct lane *lane, struct job *job, int opcode) {
+  struct pair *p = &lane->pairs[0];
+  struct slot *slot = pair_slot(p, job);
+  slot->opcode = (uint8_t)opcode;
+  slot->remote = lane->peer_inbox;
+  slot->rkey = lane->peer_inbox_key;
+  slot->immediate = (uint32_t)FLOW_KNOCK << FLOW_SHIFT;
+  pair_post(p);
+}
+
+static bool found_empty(struct fabric *fabric) {
+  for (int i = 0; i < TURNS; i++)
+    if (!rails_poll(fabric))
+      return true;
+  return false;
+}
+
+static void renew(struct lane *lane) {
+  if (!found_empty(lane->fabric) || lane->status < 0)
+    return;
+  if (lane->met)
+    lane_break(lane, PERIGEE_PEER_LOST, "the peer was there and is gone");
+  else if (pair_renew(&lane->pairs[0]))
+    lane->knock = KNOCK_NONE;
+}
+
+void verbs_knock(struct lane *lane) {
+  if (lane->status < 0)
+    return;
+  if (lane->knock == KNOCK_FAILED)
+    lane->knock = KNOCK_RESTS;
+  else if (lane->knock == KNOCK_RESTS)
+    renew(lane);
+  if (lane->knock != KNOCK_NONE || lane->status < 0)
+    return;
+  lane->knock = KNOCK_OUT;
+  post_nothing(lane, NULL, IBV_WR_RDMA_WRITE_WITH_IMM);
+}
+
+bool verbs_met(const struct lane *lane) {
+  return lane->met;
+}
+
+void verbs_nudge(struct lane *lane) {
+  struct pair *p = &lane->pairs[0];
+  if (p->posted == lane->nudged && pair_room(p) > 0)
+    post_nothing(lane, NULL, IBV_WR_RDMA_WRITE);
+  lane->nudged = p->posted;
+}
+
+bool verbs_drained(struct lane *lane) {
+  if (lane->status < 0 || lane->cut || !lane->joined)
+    return true;
+  if (!notes_flush(lane) || (!lane->parting && pair_room(&lane->pairs[0]) == 0))
+    return false;
+  if (!lane->parting)
+    post_nothing(lane, &lane->last, IBV_WR_RDMA_WRITE);
+  lane->parting = true;
+  return lane->last.pending == 0;
+}

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs_fetch.c - payloads of calls, pulled by their receiver from where
+ * verbs_payload.c put them.
+ *
+ * Bytes that were read count if the operation was live after the last of them:
+ * a mark is read behind them, on each pair that carried some. The last byte is
+ * held back until then. What others can see, and memory that cannot be
+ * registered, gets its bytes from a bounce block of the own arena: one half is
+ * read into while the other is emptied, each filling under a mark of its own. What goes round staging slots is read over one pair,
+ * which completes in order.
+ */
+#include "verbs.h"
+
+/* What is read at once; and of it, under one completion. */
+enum { UNDER_WAY = 4 << 20, PIECE = 1 << 20 };
+enum { BOUNCE = 256 << 10, BOUNCE_LEAST = 4 << 10 };
+
+static uint64_t least(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+/* ---- What may be read --------------------------------------------------- */
+
+static uint32_t source_id(const struct source *s) {
+  return (uint32_t)(s->address >> OFFSET_BITS);
+}
+
+/* Does the record tell of something that can be? */
+static bool is_sound(const struct lane *lane, const struct fetch *f) {
+  const struct source *s = &f->source;
+  if (f->operation >= lane->peer_operations || f->part > 1)
+    return false;
+  if (s->kind == SOURCE_REGION)
+    return source_id(s) >= ID_PAYLOAD && source_id(s) < ID_ARENA &&
+           shape_total(s->block, s->count) == f->total;
+  return s->kind == SOURCE_ARENA && s->count == 1 && s->block == f->total &&
+         s->stride <= f->total &&
+         s->address <= (uint64_t)(IDS - ID_ARENA) * CHUNK;
+}
+
+/* Is it staged into slots that are filled again? */
+static bool goes_round(const struct fetch *f) {
+  const struct source *s = &f->source;
+  return s->kind == SOURCE_ARENA && s->stride < f->total && f->total > STAGE;
+}
+
+static int find_held(const struct lane *lane, uint32_t id,
+                     const struct held **held) {
+  if (id >= IDS)
+    return PERIGEE_PROTOCOL;
+  *held = held_find(lane, id);
+  /* Else the news of it is on its way: its owner keeps it for the operation. */
+  return *held && !(*held)->revoked;
+}
+
+/* Bytes that lie in the peer's arena already. */
+static uint64_t staged(const struct lane *lane, const struct fetch *f) {
+  uint64_t told = untagged(lane->staged[f->operation][f->part], f->generation);
+  if (f->source.stride == f->total)
+    return f->total;
+  return told > f->source.stride ? told : f->source.stride;
+}
+
+static int next_lane_lends(const struct lane *lane, const struct fetch *f,
+                           const struct held **held, struct payload *walk) {
+  uint64_t from = f->job.posted, to = staged(lane, f);
+  uint64_t at = f->source.address + from;
+  if (to > f->total)
+    return PERIGEE_PROTOCOL;
+  if (to <= from)
+    return 0;
+  uint64_t n = to - from;
+  if (goes_round(f)) {
+    at = f->source.address + from % STAGE;
+    n = least(n, STAGE_SLOT - from % STAGE_SLOT);
+  }
+  n = least(n, CHUNK - at % CHUNK);
+  payload_bytes(walk, (const void *)(uintptr_t)(at % CHUNK), n);
+  uint64_t id = ID_ARENA + at / CHUNK;
+  return find_held(lane, id < IDS ? (uint32_t)id : IDS, held);
+}
+
+/* The bytes to be read next, as a walk over what is held: 1, 0 (there are none
+ * now) or a status. */
+static int next_bytes(const struct lane *lane, const struct fetch *f,
+                      const struct held **held, struct payload *walk) {
+  const struct source *s = &f->source;
+  if (f->job.posted == f->total)
+    return 0;
+  if (s->kind == SOURCE_ARENA)
+    return next_lane_lends(lane, f, held, walk);
+  uint64_t offset = s->address & ((UINT64_C(1) << OFFSET_BITS) - 1);
+  *walk = (struct payload){.base = (uint8_t *)(uintptr_t)offset,
+                           .block = s->block,
+                           .count = s->count,
+                           .stride = s->stride,
+                           .total = f->total,
+                           .done = f->job.posted};
+  return find_held(lane, source_id(s), held);
+}
+
+/* ---- Reading ------------------------------------------------------------ */
+
+/* The one pair that carries it all, or NULL: all for data do. */
+static struct pair *only_pair(struct lane *lane, const struct fetch *f) {
+  if (lane->pair_count == 1)
+    return &lane->pairs[0];
+  if (f->total >= 2 * lane->fabric->options.stripe && !f->bounce &&
+      !goes_round(f) && lane->pair_count > 2)
+    return NULL;
+  return &lane->pairs[1 + f->operation % (lane->pair_count - 1)];
+}
+
+/* At most that many bytes: those posted, 0 or a status. */
+static int64_t read_some(struct lane *lane, struct fetch *f,
+                         struct payload *into, uint64_t most) {
+  struct pair *pair = only_pair(lane, f);
+  uint64_t got = 0;
+  int64_t n = 1;
+  while (n > 0 && got < most) {
+    const struct held *held;
+    struct payload walk;
+    n = next_bytes(lane, f, &held, &walk);
+    if (n > 0)
+      n = lane_move(lane, &f->job, held, &walk, into, false, pair, most - got);
+    if (n > 0)
+      got += (uint64_t)n;
+  }
+  return got > 0 ? (int64_t)got : n;
+}
+
+/* Behind all that was read; false: no room for it now. */
+static bool read_marks(struct lane *lane, struct fetch *f) {
+  struct pair *pair = only_pair(lane, f);
+  uint32_t first = pair ? pair->index : 1;
+  uint32_t end = pair ? pair->index + 1 : lane->pair_count;
+  for (uint32_t i = first; i < end; i++)
+    if (pair_room(&lane->pairs[i]) == 0)
+      return false;
+  for (uint32_t i = first; i < end; i++)
+    pair_mark(&lane->pairs[i], &f->job);
+  return true;
+}
+
+/* Whole slots of a ring, when all of their bytes have been taken. */
+static void tell_taken(struct lane *lane, const struct fetch *f,
+                       uint64_t bytes) {
+  uint64_t slots = bytes / STAGE_SLOT;
+  if (goes_round(f) && bytes < f->total && slots != f->done / STAGE_SLOT)
+    note_bytes(lane, NOTE_TAKEN, f->operation, f->part, f->generation,
+               slots * STAGE_SLOT);
+}
+
+/* ---- By way of a bounce block ------------------------------------------- */
+
+/* A payload that fits into half of it is not divided. */
+static int take_bounce(struct lane *lane, struct fetch *f) {
+  uint64_t size = f->total <= BOUNCE ? f->total : 2 * BOUNCE;
+  int64_t offset = blocks_take(&lane->blocks, size);
+  while (offset == PERIGEE_AGAIN && size > BOUNCE_LEAST) {
+    size /= 4;
+    offset = blocks_take(&lane->blocks, size);
+  }
+  if (offset < 0)
+    return PERIGEE_NO_MEMORY;
+  f->bounce = lane->arena.base + offset;
+  f->half = size >= f->total ? size : size / 2;
+  f->put = 0;
+  return 0;
+}
+
+static uint32_t halves(const struct fetch *f) {
+  return f->half < f->total ? 2 : 1;
+}
+
+static uint8_t *half_at(const struct fetch *f, uint32_t count) {
+  return f->bounce + count % halves(f) * f->half;
+}
+
+/* Reads on while the other half is emptied; a mark stands behind each filling.
+ * 0 or a status. */
+static int ask(struct lane *lane, struct fetch *f) {
+  const struct job *job = &f->job;
+  struct payload half;
+  int64_t n = 1;
+  while (n > 0 && f->asked - f->emptied < halves(f) && job->posted < f->total) {
+    if (f->marked != f->asked)
+      break;
+    payload_bytes(&half, half_at(f, f->asked), f->half);
+    half.area = &lane->arena;
+    n = read_some(lane, f, &half, f->half);
+    if (n > 0)
+      f->ends[f->asked++ % 2] = job->posted;
+    if (n > 0 && read_marks(lane, f))
+      f->marked++;
+  }
+  if (f->marked != f->asked && read_marks(lane, f))
+    f->marked++;
+  verbs_flush(lane);
+  return n < 0 && f->asked == f->emptied ? (int)n : 0;
+}
+
+/* What lies in the first half that was asked for, once its mark was seen. */
+static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
+  int status = ask(lane, f);
+  if (status < 0 || f->job.marks == f->emptied)
+    return status;
+  uint64_t end = f->ends[f->emptied % 2];
+  int64_t moved =
+      payload_put(f->into, half_at(f, f->emptied) + f->put, end - f->done);
+  if (moved <= 0)
+    return moved;
+  tell_taken(lane, f, f->done + (uint64_t)moved);
+  f->put += (uint64_t)moved;
+  f->done += (uint64_t)moved;
+  if (f->done == end) {
+    f->emptied++;
+    f->put = 0;
+  }
+  return moved;
+}
+
+/* From now on. */
+static int64_t bounce(struct lane *lane, struct fetch *f) {
+  int status = take_bounce(lane, f);
+  return status < 0 ? status : fetch_bounced(lane, f);
+}
+
+/* ---- Straight to its place ---------------------------------------------- */
+
+/* Keeps the pair busy without flooding it. The last piece is for the caller to
+ * flush, with the marks behind it. 0 or a status. */
+static int64_t read_ahead(struct lane *lane, struct fetch *f) {
+  const struct job *job = &f->job;
+  uint64_t piece = goes_round(f) ? STAGE_SLOT : PIECE;
+  int64_t n = 1;
+  while (n > 0 && job->posted - job->done < UNDER_WAY) {
+    n = read_some(lane, f, f->into, piece);
+    if (job->posted < f->total)
+      verbs_flush(lane);
+  }
+  return n < 0 ? n : 0;
+}
+
+/* What has come counts, but for the last byte before its marks. */
+static int64_t progress(struct lane *lane, struct fetch *f) {
+  const struct job *job = &f->job;
+  bool all = f->marked && job->pending == 0;
+  uint64_t before = f->done;
+  uint64_t now = all ? f->total : least(job->done, f->total - 1);
+  if (job->status < 0)
+    return job->status;
+  if (now <= before)
+    return 0;
+  tell_taken(lane, f, now);
+  f->done = now;
+  return (int64_t)(now - before);
+}
+
+/* The state: reading, then marked: the marks behind all of it are read.
+ * Memory that turns out not to be registered gets the rest another way, once
+ * nothing is under way; the marks after that stand for all. */
+static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
+  struct job *job = &f->job;
+  if (!f->marked) {
+    int64_t n = read_ahead(lane, f);
+    bool stuck = n == PERIGEE_UNSUPPORTED || n == PERIGEE_NO_MEMORY;
+    if (n < 0 && !stuck)
+      return n;
+    if (stuck && job->pending == 0 && job->done == f->done)
+      return bounce(lane, f);
+    if (job->posted == f->total) {
+      f->marked += read_marks(lane, f);
+      verbs_flush(lane);
+    }
+  }
+  return progress(lane, f);
+}
+
+/* ---- The transport's ---------------------------------------------------- */
+
+static void start(struct lane *lane, struct fetch *f) {
+  f->job.operation = f->operation;
+  f->job.generation = f->generation;
+  /* A head comes to a loan of our own. */
+  if (!f->into->area && f->into->count == 1 &&
+      lane_lends(lane, f->into->base, f->total))
+    f->into->area = &lane->arena;
+}
+
+int64_t verbs_fetch(struct lane *lane, struct fetch *f) {
+  if (f->job.status < 0)
+    return f->job.status;
+  if (!is_sound(lane, f))
+    return PERIGEE_PROTOCOL;
+  if (f->job.generation == 0)
+    start(lane, f);
+  if (f->bounce)
+    return fetch_bounced(lane, f);
+  if (f->careful || !f->into->area)
+    return bounce(lane, f);
+  return fetch_straight(lane, f);
+}
+
+bool verbs_fetch_end(struct lane *lane, struct fetch *f) {
+  if (!verbs_cease(lane, &f->job) || !payload_quiet(f->into))
+    return false;
+  if (f->bounce)
+    blocks_give(&lane->blocks, (uint64_t)(f->bounce - lane->arena.base));
+  f->bounce = NULL;
+  return true;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs_transfer.c - bytes between our memory and the peer's, as work requests.
+ *
+ * A request is contiguous at the peer; here it is a list of up to SGES entries.
+ * What is written and short is copied into the request, which needs no key.
+ *
+ * Whose turn it is among the pairs for data (the control pair, if there are no
+ * others): a job begins on the next one and stays there until a stripe is
+ * full, so that a batch of short items is one chain. A longer item is dealt out
+ * in shares of at least a stripe. A pair that has no room is passed over.
+ */
+#include "verbs.h"
+
+enum { KEPT = 2 }; /* slots of each pair, for marks */
+static const int64_t CEASE_AFTER = 2 * 1000000; /* ns */
+
+struct move {
+  struct job *job;
+  const struct held *held;
+  struct payload *remote, *local;
+  bool write;
+};
+
+struct list {
+  struct ibv_sge entry[SGES];
+  int count;
+  uint64_t bytes;
+};
+
+static uint64_t least(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+/* ---- One work request --------------------------------------------------- */
+
+/* Is all of the walk in what is held? Its shape may be the peer's word. */
+static bool is_inside(const struct payload *p, uint64_t length) {
+  uint64_t end;
+  return p->count > 0 &&
+         !__builtin_mul_overflow(p->count - 1, p->stride, &end) &&
+         !__builtin_add_overflow(end, p->block, &end) &&
+         !__builtin_add_overflow(end, (uintptr_t)p->base, &end) &&
+         end <= length;
+}
+
+/* The offset of the present position, and what is contiguous from there. */
+static uint64_t remote_run(const struct payload *p, uint64_t *length) {
+  uint64_t base = (uintptr_t)p->base;
+  if (p->count == 1) {
+    *length = p->total - p->done;
+    return base + p->done;
+  }
+  uint64_t within = p->done % p->block;
+  *length = p->block - within;
+  return base + p->done / p->block * p->stride + within;
+}
+
+static uint64_t most_bytes(const struct pair *pair) {
+  uint32_t most = pair->rail->state.max_msg_sz;
+  return most > 0 && most < SEGMENT ? most : SEGMENT;
+}
+
+static int most_entries(const struct pair *pair, bool write) {
+  const struct ibv_device_attr *a = &pair->rail->attr;
+  int most = a->max_sge < SGES ? a->max_sge : SGES;
+  if (!write && a->max_sge_rd < most)
+    most = a->max_sge_rd;
+  return most > 0 ? most : 1;
+}
+
+/* The next entry, of at most that many bytes. 0 or a status. */
+static int add_entry(struct pair *pair, struct payload *local, uint64_t most,
+                     bool keyed, struct list *list) {
+  uint64_t run, good = most;
+  uint32_t key = 0;
+  uint8_t *at = payload_run(local, &run);
+  int status = keyed ? keys_local(pair->rail, local->area, at, &key, &good) : 0;
+  if (status < 0)
+    return status;
+  run = least(run, least(good, most));
+  if (run == 0) /* to a device it may mean 2 GiB */
+    return PERIGEE_UNSUPPORTED;
+  list->entry[list->count++] =
+      (struct ibv_sge){(uintptr_t)at, (uint32_t)run, key};
+  list->bytes += run;
+  local->done += run;
+  return PERIGEE_OK;
+}
+
+/* What can be had of the next bytes; a status only if there is nothing. */
+static int gather(struct pair *pair, const struct move *m, uint64_t bytes,
+                  bool keyed, struct list *list) {
+  struct payload *local = m->local;
+  int most = most_entries(pair, m->write), status = PERIGEE_OK;
+  if (keyed && !local->area)
+    return PERIGEE_UNSUPPORTED;
+  while (status == PERIGEE_OK && list->bytes < bytes && list->count < most)
+    status = add_entry(pair, local, bytes - list->bytes, keyed, list);
+  /* That an area is read-only may have come out just now. */
+  if (!m->write && local->area->read_only) {
+    local->done -= list->bytes;
+    return PERIGEE_UNSUPPORTED;
+  }
+  return list->count > 0 ? PERIGEE_OK : status;
+}
+
+/* Of at most limit bytes: how many it has, or a status. */
+static int64_t fill(struct pair *pair, const struct move *m, uint64_t limit) {
+  uint64_t run, at = remote_run(m->remote, &run);
+  run = least(least(run, m->local->total - m->local->done),
+              least(limit, most_bytes(pair)));
+  bool inlined =
+      m->write && run <= pair->inline_max && m->local->memory->direct;
+  struct list list;
+  list.count = 0;
+  list.bytes = 0;
+  int status = gather(pair, m, run, !inlined, &list);
+  if (status < 0)
+    return status;
+  struct slot *slot = pair_slot(pair, m->job);
+  slot->opcode = m->write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+  slot->remote = m->held->base + at;
+  slot->rkey = m->held->rkey[pair->index];
+  slot->bytes = list.bytes;
+  slot->inlined = inlined;
+  slot->sges = (uint8_t)list.count;
+  for (int i = 0; i < list.count; i++)
+    slot->sge[i] = list.entry[i];
+  m->remote->done += list.bytes;
+  m->job->posted += list.bytes;
+  return (int64_t)list.bytes;
+}
+
+/* ---- Whose turn it is --------------------------------------------------- */
+
+/* Control has to have room for records too. */
+static bool has_room(const struct pair *pair) {
+  uint32_t kept = pair->index == 0 ? KEPT + pair->depth / 4 : KEPT;
+  return pair_room(pair) > kept;
+}
+
+static void next_turn(struct lane *lane) {
+  lane->turn = lane->turn + 2 < lane->pair_count ? lane->turn + 1 : 0;
+}
+
+static struct pair *whose_turn(struct lane *lane) {
+  uint32_t data = lane->pair_count > 1;
+  for (uint32_t i = 0; i < lane->pair_count; i++) {
+    struct pair *pair = &lane->pairs[data + lane->turn];
+    if (pair->state == PAIR_UP && has_room(pair))
+      return pair;
+    next_turn(lane);
+  }
+  return NULL;
+}
+
+/* Bytes of an item for one pair at a time; 0: it is not dealt out. The last
+ * share is what is left. */
+static uint64_t share_of(const struct lane *lane, uint64_t total) {
+  const uint64_t stripe = lane->fabric->options.stripe;
+  if (lane->pair_count <= 2 || total < 2 * stripe)
+    return 0;
+  uint64_t pairs = lane->pair_count - 1;
+  uint64_t shares = least(total / stripe, pairs);
+  uint64_t share = (total + shares - 1) / shares;
+  return least(share, 2 * stripe > SEGMENT ? 2 * stripe : SEGMENT);
+}
+
+/* After n bytes of the job. */
+static void pass_turn(struct lane *lane, const struct move *m, uint64_t share,
+                      uint64_t n) {
+  const uint64_t stripe = lane->fabric->options.stripe;
+  uint64_t posted = m->job->posted;
+  if (share ? m->remote->done % share == 0
+            : posted >= stripe && posted / stripe != (posted - n) / stripe)
+    next_turn(lane);
+}
+
+/* By the pair, or by whose turn it is. Bytes, 0 or a status. */
+static int64_t move_some(struct lane *lane, struct pair *pair,
+                         const struct move *m, uint64_t share, uint64_t limit) {
+  struct pair *on = pair ? pair : whose_turn(lane);
+  if (!on || !has_room(on))
+    return 0;
+  if (share)
+    limit = least(limit, share - m->remote->done % share);
+  int64_t n = fill(on, m, limit);
+  if (n > 0 && !pair)
+    pass_turn(lane, m, share, (uint64_t)n);
+  return n;
+}
+
+int64_t lane_move(struct lane *lane, struct job *job, const struct held *held,
+                  struct payload *remote, struct payload *local, bool write,
+                  struct pair *pair, uint64_t limit) {
+  if (lane->status < 0 || lane->cut)
+    return lane->status < 0 ? lane->status : PERIGEE_CLOSED;
+  if (!is_inside(remote, held->length))
+    return PERIGEE_PROTOCOL;
+  if (!pair && job->posted == 0)
+    next_turn(lane);
+  const struct move m = {job, held, remote, local, write};
+  uint64_t share = pair ? 0 : share_of(lane, remote->total), moved = 0;
+  int64_t n = 1;
+  limit = least(
+      limit, least(remote->total - remote->done, local->total - local->done));
+  while (n > 0 && moved < limit) {
+    n = move_some(lane, pair, &m, share, limit - moved);
+    if (n > 0)
+      moved += (uint64_t)n;
+  }
+  return moved > 0 ? (int64_t)moved : n < 0 ? n : 0;
+}
+
+/* ---- The transport's ---------------------------------------------------- */
+
+bool verbs_reaches(struct lane *lane, const struct window *window,
+                   const struct payload *local) {
+  if (!local->area || window->slot >= ID_PAYLOAD - ID_REGION)
+    return false;
+  const struct held *held = held_find(lane, ID_REGION + window->slot);
+  bool granted =
+      held && held->generation == window->generation && !held->revoked;
+  return (granted || window->keyed) && keys_reach(lane, local->area);
+}
+
+int verbs_post(struct lane *lane, struct job *job, const struct window *window,
+               struct payload *remote, struct payload *local, bool write) {
+  if (job->status < 0)
+    return job->status;
+  if (local->done == local->total)
+    return 1;
+  const struct held *held = held_find(lane, ID_REGION + window->slot);
+  /* Generations of a slot grow: an older one means that news is on its way. */
+  if (!held || held->generation < window->generation)
+    return lane->status;
+  if (held->revoked || held->generation != window->generation)
+    return PERIGEE_STALE;
+  int64_t n =
+      lane_move(lane, job, held, remote, local, write, NULL, UINT64_MAX);
+  if (n < 0)
+    return (int)n;
+  return local->done == local->total;
+}
+
+void verbs_flush(struct lane *lane) {
+  for (uint32_t i = 0; i < lane->pair_count; i++)
+    if (lane->pairs[i].posted != lane->pairs[i].filled)
+      pair_post(&lane->pairs[i]);
+}
+
+/* ---- Ceasing ------------------------------------------------------------ */
+
+static bool has_slots(const struct pair *pair, const struct job *job) {
+  for (uint32_t at = pair->retired; at != pair->filled; at++)
+    if (pair->slots[at & (pair->depth - 1)].job == job)
+      return true;
+  return false;
+}
+
+/* Control is not reset: what was put there is short, and ends by itself or
+ * with the lane. */
+void lane_fence(struct lane *lane, const struct job *job) {
+  for (uint32_t i = 1; i < lane->pair_count && job->pending > 0; i++)
+    if (has_slots(&lane->pairs[i], job))
+      pair_reset(&lane->pairs[i], job);
+}
+
+bool verbs_cease(struct lane *lane, struct job *job) {
+  const struct fabric_options *o = &lane->fabric->engine;
+  if (job->pending > 0) {
+    int64_t now = o->clock(o->context);
+    if (job->ceasing == 0) {
+      job->ceasing = now > 0 ? now : 1;
+      verbs_flush(lane);
+    } else {
+      rails_turn(lane->fabric); /* for those who wait here for the end */
+      if (now - job->ceasing >= CEASE_AFTER)
+        lane_fence(lane, job);
+    }
+  }
+  if (job->pending > 0)
+    return false;
+  job->ceasing = 0;
+  return true;
+}
