@@ -18,9 +18,10 @@ local function value_text(value)
   return tostring(value)
 end
 
---- A check for options: a text, or a table of what
--- native/devices/devices.h lists: nics ("mlx5_0:1" or a list), qps, gid, sl, tc, hop, pkey, mtu, timeout,
--- retry, rnr, receives, stripe (bytes or "256K"), depth, inline, windows.
+--- A check for options: a text, or a table of what native/devices/devices.h
+-- lists: nics ("mlx5_0:1" or a list), qps, gid, sl, tc, hop, pkey, mtu,
+-- timeout, retry, rnr, receives, stripe (bytes or "256K"), depth, inline,
+-- windows.
 function M.check(value)
   if type(value) == "string" then return end
   if type(value) ~= "table" then return check.table(value) end

@@ -59,8 +59,8 @@ local function missing(machine, path)
 end
 
 -- A name is held by a lock on its file (native/host/name.c), and is left over
--- when its owner died without giving it back. /proc/locks shows who holds one, and
--- trying would make the owner-to-be fail. nil: nothing can be said.
+-- when its owner died without giving it back. /proc/locks shows who holds one,
+-- and trying would make the owner-to-be fail. nil: nothing can be said.
 local function left_over(machine, sockets)
   local locks = machine:read "/proc/locks"
   if not locks then return nil end
