@@ -251,6 +251,7 @@ function M.new(options, level)
     peers = setmetatable({}, { __mode = "v" }), -- links, by name or address
     name = options.name or unique_name(engine), transport = options.transport,
     held = false, addresses = {},
+    awaited = {},                       -- kept sessions whose end is awaited
   }, Agent)
   engine.agent = agent
   engine.methods[0] = { service = "", name = "describe", text = "describe",
@@ -506,6 +507,7 @@ end
 function Agent:close()
   self.engine:close()
   for _, link in pairs(self.peers) do link:close() end
+  for each in pairs(self.awaited) do each:over() end
   if self.held then
     registry.release(self.scope, self.held)
     self.held = false

@@ -53,6 +53,16 @@ function M.new(owner, doing)
                         waiter = false, doing = doing }, Future)
 end
 
+-- In place of what a future waits for: nobody's to end.
+local NOBODYS = { cancel = function() end }
+
+--- The same of one that is handed to many: none of them can cancel it.
+function M.shared(owner, doing)
+  local future = M.new(owner, doing)
+  future.inner = NOBODYS
+  return future
+end
+
 --- Ends future with results; no more than once.
 function M.settle(future, ...)
   if future.ended then return end
@@ -201,7 +211,8 @@ end
 
 --- Asks for the operation's end. It then ends once: in `cancelled`, or as it
 -- would have if that came first. The handler of a cancelled call sees
--- `Context:cancelled`. No-op on what has ended.
+-- `Context:cancelled`. No-op on what has ended, and on what tells of an end
+-- (`Session:ended`).
 -- @function Future:cancel
 -- @waits no
 -- @usage

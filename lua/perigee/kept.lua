@@ -42,7 +42,8 @@ local RECONNECT, TIMEOUT = 3, 30
 function M.new(link, session, reconnect)
   return setmetatable({ link = link, engine = link.engine, current = session,
                         epoch = session.epoch, joining = false, generation = 0,
-                        regions = {}, reconnect = reconnect or RECONNECT,
+                        told = false, regions = {},
+                        reconnect = reconnect or RECONNECT,
                         waiting = setmetatable({}, { __mode = "k" }) }, Kept)
 end
 
@@ -353,6 +354,40 @@ end
 -- print(kept:explain().state)                                  --> open
 function Kept:explain() return self.current:explain() end
 
+--- Tells when this object ends, which is when this side closes it, its session
+-- or its agent. A peer that is lost ends the session only (`Session:ended`
+-- tells), and this one goes on in the next. All who ask get the same future; to
+-- cancel it does nothing.
+-- @function Kept:ended
+-- @treturn Future of nil and the error that explains the end
+-- @errors `closed`
+-- @waits no
+-- @usage
+-- local kept = assert(agent:session("worker:0", { keep = true }))
+-- local ended = kept:ended()
+-- session:close()                       -- the one that kept is over now
+-- print(ended:done(), select(2, ended:wait()).kind)            --> true closed
+function Kept:ended()
+  local future = self.told
+  if not future then
+    future = futures.shared(self, ("waiting for the end of the kept session "
+      .. "with %s"):format(self:text()))
+    self.told, self.link.agent.awaited[self] = future, true
+    if self.closed or self.current.closed or not self.engine.handle then
+      self:over()
+    end
+  end
+  return future
+end
+
+--- Tells that it has ended, if somebody has asked. (Inner use.)
+function Kept:over()
+  local future = self.told
+  if not future then return end
+  self.link.agent.awaited[self] = nil
+  settle(future, nil, self:gone())
+end
+
 --- Ends this object, not the session, which others may use: what waits for a
 -- session ends in `closed`, what was begun in one goes on. To close the session
 -- ends this object, too. Idempotent.
@@ -365,6 +400,7 @@ function Kept:explain() return self.current:explain() end
 function Kept:close()
   self.closed = true
   for future in pairs(self.waiting) do settle(future, nil, self:gone()) end
+  self:over()
 end
 jit.off(Kept.close)
 

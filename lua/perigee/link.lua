@@ -92,8 +92,17 @@ local function failed(link, err)
   link.tries, link.err = link.tries + 1, err
 end
 
+-- Tells the kept sessions that end with session, since this side closed it.
+local function end_kept(agent, session)
+  for kept in pairs(agent.awaited) do
+    if kept.current == session then kept:over() end
+  end
+end
+jit.off(end_kept)
+
 --- A session of it is over. (The session's.)
 function Link:left(session)
+  if session.closed then end_kept(self.agent, session) end
   if self.session ~= session then return end
   self.session = false
   if now() - self.opened < SETTLED then return failed(self, session.lost) end

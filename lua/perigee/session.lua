@@ -44,6 +44,7 @@ Session.peer, Session.lost, Session.ending = false, false, false
 Session.link, Session.forced, Session.closed = false, false, false
 Session.last, Session.known, Session.spare = false, false, false
 Session.remotes, Session.proxies, Session.scratch = false, false, false
+Session.told = false                    -- the future that ended() gives
 
 --- The session object of an id that an event named; nil if it is gone already.
 -- peer is its name, if known.
@@ -173,6 +174,7 @@ local function finish(session, err)
   session.ending, session.handle = session.handle, false
   for _, remote in pairs(session.remotes or {}) do remote:close() end
   session.remotes, session.proxies = false, false
+  if session.told then futures.settle(session.told, nil, err) end
   if session.link then session.link:left(session) end
   session.engine:later(function() return free(session) end)
   ebb.note(session.engine)
@@ -193,6 +195,31 @@ function Session:close()
   C.perigee_session_close(handle)
   finish(self, errors.new("closed", ("the session with %s was closed")
     :format(self:text()), false))
+end
+
+--- Tells when the session ends, and why. All who ask get the same future; to
+-- cancel it does nothing. It settles whenever the loop learns of the end, which
+-- takes as long as `Session:explain` says under `liveness`; of a session that
+-- has ended it has settled.
+-- @function Session:ended
+-- @treturn Future of nil and the error that explains the end
+-- @errors `closed`: it was closed on this side, by itself or with its engine;
+--   `peer_lost`: the peer closed it, died, or fell silent; `protocol`: it was
+--   ended since the peer did not keep to the protocol
+-- @waits no
+-- @usage
+-- local ended = near:ended()
+-- print(ended:done())                                          --> false
+-- far:close()
+-- local _, err = ended:wait(5)
+-- print(err.kind)                                              --> peer_lost
+function Session:ended()
+  if not self.told then
+    self.told = futures.shared(self, ("waiting for the end of the session "
+      .. "with %s"):format(self:text()))
+    if self.lost then futures.settle(self.told, nil, self.lost) end
+  end
+  return self.told
 end
 
 --- Ends it, since the peer does not keep to the protocol: its own calls end in
