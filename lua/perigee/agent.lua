@@ -7,6 +7,7 @@
 --   besides
 -- * `engine`: its `Engine`, for memory and sessions
 -- @classmod Agent
+local arrivals = require "perigee.agent.arrivals"
 local check = require "perigee.check"
 local contexts = require "perigee.context"
 local engines = require "perigee.engine"
@@ -253,6 +254,7 @@ function M.new(options, level)
     held = false, addresses = {},
     awaited = {},                       -- kept sessions whose end is awaited
   }, Agent)
+  agent.arrivals = arrivals.new(agent)
   engine.agent = agent
   engine.methods[0] = { service = "", name = "describe", text = "describe",
                         kind = "typed", handler = describe(agent),
@@ -335,6 +337,32 @@ function Agent:serve_once(timeout)
   end
   if engine.once == mine then engine.once = before end
   return futures.unfinished("serving one call")
+end
+
+--- Tells a function of each session that a peer opens to this agent, from now
+-- on, as soon as it is there: before the peer's first call. All functions that
+-- were given are told, in the order in which they were; they run on the loop
+-- and must not wait (`perigee.spawn` what has to). What one raises goes to the
+-- log, and ends nothing. The peer's name (`session.peer`) is not known yet;
+-- `Session:explain` tells its process or address. `Session:ended` tells when it
+-- goes. Sessions that this agent opens are not told of.
+-- @function Agent:on_session
+-- @tparam function f is given the `Session`
+-- @treturn table what ends this by its `close()`, idempotent
+-- @waits no
+-- @usage
+-- local ended
+-- local told = agent:on_session(function(new) ended = new:ended() end)
+-- local other = assert(perigee.agent {})
+-- assert(other:session(agent.name)):close()
+-- repeat perigee.sleep(0.001) until ended
+-- print(select(2, ended:wait(5)).kind)                         --> peer_lost
+-- told:close()
+-- other:close()
+function Agent:on_session(f)
+  self.engine:use(2)
+  check.value(f, check.callable, "what on_session tells")
+  return self.arrivals:add(f)
 end
 
 -- ---- Peers -----------------------------------------------------------------

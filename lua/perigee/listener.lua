@@ -119,7 +119,8 @@ loop.on[C.PERIGEE_EVENT_ACCEPTED] = function(engine, event)
   if not session then return end
   session.accepted = true
   local listener = find(engine, session.address)
-  if not listener or listener.agent then return end
+  if not listener then return end
+  if listener.agent then return listener.agent.arrivals:tell(session) end
   session.known = true
   give(listener, session)
 end

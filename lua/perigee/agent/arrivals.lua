@@ -1,0 +1,65 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The functions that an agent tells of each session that comes to it.
+local log = require "perigee.log"
+local signals = require "perigee.signal"
+
+local state = signals.state
+
+local M = {}
+
+local Arrivals = {}
+Arrivals.__index = Arrivals
+
+--- Those of one agent: a list that is replaced and never changed, since what is
+-- told may add and remove some.
+function M.new(agent)
+  return setmetatable({ agent = agent, list = {} }, Arrivals)
+end
+
+local Told = {}
+Told.__index = Told
+
+function Told:close()
+  self.f = false
+  self.arrivals:replace()
+end
+
+--- Forgets those that were closed, and adds one, if given.
+function Arrivals:replace(added)
+  local list = {}
+  for _, each in ipairs(self.list) do
+    if each.f then list[#list + 1] = each end
+  end
+  list[#list + 1] = added
+  self.list = list
+end
+
+--- Has f be told from now on: what closes that.
+function Arrivals:add(f)
+  local told = setmetatable({ arrivals = self, f = f }, Told)
+  self:replace(told)
+  return told
+end
+
+local function tell(agent, f, session)
+  state.pinned = "a function that on_session was given"
+  local fine, failure = xpcall(f, debug.traceback, session)
+  state.pinned = false
+  if fine then return end
+  log.write("error", ("telling of a session that came to %s failed: %s")
+    :format(tostring(agent), tostring(failure)))
+end
+
+--- Tells all of a session that came. One that raises keeps it from nobody else.
+function Arrivals:tell(session)
+  local list = self.list
+  for i = 1, #list do
+    local f = list[i].f                 -- may be closed by one before it
+    if f and session.handle then
+      session.known = true
+      tell(self.agent, f, session)
+    end
+  end
+end
+
+return M
