@@ -2,12 +2,14 @@
 --- Agents: named engines that others find, with services of their own and
 -- proxies of others'. Made by `perigee.agent`.
 --
--- * `name`, `scope`: by which it is found on its host
+-- * `name`, `scope`: by which others find it
 -- * `address`: its Unix socket; `addresses`: the list of those it listens at
 --   besides
 -- * `engine`: its `Engine`, for memory and sessions
 -- @classmod Agent
 local arrivals = require "perigee.agent.arrivals"
+local peers = require "perigee.agent.peers"
+local place = require "perigee.agent.place"
 local check = require "perigee.check"
 local contexts = require "perigee.context"
 local engines = require "perigee.engine"
@@ -16,14 +18,11 @@ local futures = require "perigee.future"
 local kept = require "perigee.kept"
 local links = require "perigee.link"
 local loop = require "perigee.loop"
-local native = require "perigee.native"
 local proxies = require "perigee.proxy"
-local registry = require "perigee.registry.folder"
+local registries = require "perigee.registry"
 local services = require "perigee.service"
 local sessions = require "perigee.session"
 require "perigee.server"
-
-local C = native.C
 
 links.joined = proxies.joined
 
@@ -59,19 +58,9 @@ local OF_ENGINE = { "insecure", "encrypt", "dead_after", "streams",
 
 local OPTIONS = { name = check.name, scope = check.name, services = check.table,
                   transport = check.string, engine = check.table,
-                  listen = addresses, secret = secret }
+                  listen = addresses, secret = secret,
+                  registry = registries.check }
 for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
-
-local made = 0
-
--- For agents that nobody has to find by name.
-local ATTEMPTS = 10
-
-local function unique_name(engine)
-  made = made + 1
-  return ("%s%d-%d-%08x"):format(registry.ANONYMOUS, native.pid(), made,
-    tonumber(C.perigee_epoch(engine.handle) % 2 ^ 32))
-end
 
 local function default_scope()
   local scope = os.getenv("PERIGEE_SCOPE")
@@ -150,56 +139,11 @@ local function engine_options(options, scope, level)
 end
 jit.off(engine_options)
 
--- Listens at one address more. What the caller did wrong is returned as text.
-local function listen_at(agent, address)
-  local fine, listener, err = pcall(agent.engine.listen, agent.engine, address)
-  if not fine then return nil, nil, listener end
-  if not listener then return nil, err end
-  listener.agent = agent                -- keeps what comes by it to itself
-  return listener.address
-end
-
-local function listen_everywhere(agent, list)
-  for i, address in ipairs(type(list) == "table" and list or { list }) do
-    local real, err, misuse = listen_at(agent, address)
-    if not real then return nil, err, misuse end
-    agent.addresses[i] = real
-  end
-  return true
-end
-
--- Another agent that looks whether a new name is a dead one's holds it for a
--- moment; then it is another.
-local function hold(agent, options)
-  local held, address
-  for _ = 1, ATTEMPTS do
-    held, address = registry.hold(agent.scope, agent.name)
-    if held or options.name or address.kind ~= "name_taken" then break end
-    agent.name = unique_name(agent.engine)
-  end
-  return held, address
-end
-
-local function listen(agent, options)
-  local held, address = hold(agent, options)
-  if not held then return nil, address end
-  agent.held = held
-  C.perigee_go_by(agent.engine.handle, agent.name)
-  local fine, err, misuse = listen_at(agent, address)
-  if not fine then return nil, err, misuse end
-  agent.address = address
-  fine, err, misuse = listen_everywhere(agent, options.listen)
-  if not fine then return nil, err, misuse end
-  for _, definition in ipairs(options.services or {}) do
-    agent:add(definition, 4)
-  end
-  return agent
-end
-
 --- Makes an agent: an engine that listens under a name, with services of its
--- own and proxies of others'. It is found by its name on its host, and by
--- addresses from anywhere. It serves whenever the loop runs, and lives until
--- `Agent:close` or the program's end.
+-- own and proxies of others'. It is found by its name by those who have the
+-- same registry (by default: on its host), and by addresses from anywhere. It
+-- serves whenever the loop runs, and lives until `Agent:close` or the program's
+-- end.
 -- @function perigee.agent
 -- @tparam[opt] table options
 -- @tparam[opt] string options.name 1 to 64 letters, digits and `. _ : -`;
@@ -210,6 +154,8 @@ end
 -- @tparam[opt] string|table options.listen an address, or a list, as
 --   `Engine:listen` takes them ("tcp://0.0.0.0:7471"); `addresses` of the agent
 --   tells what they are (a port 0 replaced)
+-- @tparam[opt] Registry options.registry where its name is held, and those of
+--   others are looked up; default: a folder on this host
 -- @tparam[opt] string options.transport of what it dials: "auto", "shm", "tcp"
 --   or "verbs"; default PERIGEE_TRANSPORT, or "auto"
 -- @tparam[opt] string|table options.secret for sessions over TCP: "file:PATH"
@@ -231,8 +177,10 @@ end
 -- @errors `name_taken`: a live agent has the name, or something else the
 --   address; `denied`: a secret is needed, or its file may be read by others;
 --   `not_found`: there is no such file; `too_large`: the path of its socket has
---   more than 107 bytes; `no_memory`
--- @waits no, but for some 0.1 s where a secret is stretched for the first time
+--   more than 107 bytes; `no_memory`; with option `registry` those of
+--   `Registry:hold`, `timeout`, `protocol`
+-- @waits no, but for some 0.1 s where a secret is stretched for the first time,
+--   and with option `registry` until that has answered, at most 30 s
 -- @usage
 -- local worker = assert(perigee.agent { name = "worker:1", scope = "demo" })
 -- print(worker.name, worker.scope)                          --> worker:1 demo
@@ -245,13 +193,16 @@ function M.new(options, level)
   local scope = options.scope or default_scope()
   check.options(options.engine, engines.OPTIONS, "option engine", level)
   check_services(options.services or {}, level)
+  if options.registry then loop.check_wait(level) end
   local engine, err = engines.new(engine_options(options, scope, level))
   if not engine then return nil, err end
   local agent = setmetatable({
     engine = engine, scope = scope, services = {}, last_id = 0,
     peers = setmetatable({}, { __mode = "v" }), -- links, by name or address
-    name = options.name or unique_name(engine), transport = options.transport,
-    held = false, addresses = {},
+    name = options.name or place.unique_name(engine), named = options.name,
+    transport = options.transport,
+    registry = options.registry or registries.default,
+    held = {}, addresses = {},
     awaited = {},                       -- kept sessions whose end is awaited
   }, Agent)
   agent.arrivals = arrivals.new(agent)
@@ -259,8 +210,11 @@ function M.new(options, level)
   engine.methods[0] = { service = "", name = "describe", text = "describe",
                         kind = "typed", handler = describe(agent),
                         landing = no_slice, abandoned = false }
+  for _, definition in ipairs(options.services or {}) do
+    agent:add(definition, level)
+  end
   local fine, misuse
-  fine, err, misuse = listen(agent, options)
+  fine, err, misuse = place.take(agent, options.listen)
   if fine then return agent end
   agent:close()
   if misuse then error(tostring(misuse):gsub("^[^:]*:%d+: ", ""), level) end
@@ -367,57 +321,9 @@ end
 
 -- ---- Peers -----------------------------------------------------------------
 
--- Is peer an address? No name has a slash or an @ in it.
-local function is_address(peer)
-  return peer:find("^tcp://") or peer:find("^unix:.*[/@]")
-end
-
-local function peer_name(value)
-  if type(value) == "string" and is_address(value) then return end
-  local wanted = check.name(value)
-  if wanted then return wanted .. ", or an address (tcp://... or unix:/...)" end
-end
-
-local ABSENT = { peer_lost = true, not_found = true }
-
-local function not_there(link, err)
-  if not ABSENT[err.kind] then return err end
-  return errors.new("not_found", ("connecting to %s: no agent of that name is "
-    .. "in scope %s"):format(link.peer, link.agent.scope), false)
-end
-
-local function as_it_is(_, err) return err end
-
-local function named(self, name)
-  local address = registry.address(self.scope, name)
-  if #address - #"unix:" <= C.PERIGEE_ADDRESS_MAX then
-    return links.new(self, name, address, not_there)
-  end
-  return nil, errors.new("too_large", ("connecting to %s: the path of its "
-    .. "socket is over %d bytes"):format(name,
-      tonumber(C.PERIGEE_ADDRESS_MAX)), false)
-end
-
-local function link_to(self, peer, level)
-  check.value(peer, peer_name, "an agent's name", level + 1)
-  self.engine:use(level + 1)
-  loop.check_wait(level + 1)
-  local link = self.peers[peer]
-  if link then return link end
-  local err
-  if is_address(peer) then
-    link = links.new(self, peer, peer, as_it_is)
-  else
-    link, err = named(self, peer)
-    if not link then return nil, err end
-  end
-  self.peers[peer] = link
-  return link
-end
-
 -- The session of a link, and the link; or nil and an error.
 local function session_with(self, peer, timeout, level)
-  local link, err = link_to(self, peer, level + 1)
+  local link, err = peers.link(self, peer, level + 1)
   if not link then return nil, err end
   if link:live() then loop.refresh(self.engine) end -- may have ended unnoticed
   local session = link:live()
@@ -445,7 +351,8 @@ local SESSION = { timeout = check.seconds, keep = check.boolean,
 -- @treturn Session|Kept the session; or nil and an error
 -- @errors `not_found`: nobody has that name, or listens there; `timeout`;
 --   `denied`: another user's, or another secret; `version`; `unsupported`: the
---   transport that was asked for; `peer_lost`; `no_memory`
+--   transport that was asked for; `peer_lost`; `no_memory`; of another registry
+--   than the folder those of `Registry:lookup`, and `protocol`
 -- @waits yes
 -- @usage
 -- local same = assert(agent:session "worker:0")
@@ -536,10 +443,7 @@ function Agent:close()
   self.engine:close()
   for _, link in pairs(self.peers) do link:close() end
   for each in pairs(self.awaited) do each:over() end
-  if self.held then
-    registry.release(self.scope, self.held)
-    self.held = false
-  end
+  place.leave(self)
 end
 
 jit.off(Agent.close)

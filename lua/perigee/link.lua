@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Links: an agent's ways to its peers, by name or address. A link outlives the
--- sessions that go over it: what lost its session finds the next one here.
+-- sessions that go over it: what lost its session finds the next one here. Each
+-- attempt first asks where the peer is now (agent/peers.lua).
 --
 --   state      event                              becomes
 --   idle       a session is asked for             dialling
@@ -15,15 +16,15 @@
 --
 -- However many wait, there is one attempt at a time. The first is made at once;
 -- the pauses between the next ones are 10 ms where asking costs next to nothing
--- (a Unix socket). Elsewhere they grow, to twice as long each time, and up to a
--- hundredth of the time that the peer has been away, within 20 ms and 1 s. All
--- are by up to half shorter or longer, so that those who lost the same peer do
--- not come back in step. A session that ends within a second of its making
--- counts as an attempt that failed.
+-- (a Unix socket, a name in the folder). Elsewhere they grow, to twice as long
+-- each time, and up to a hundredth of the time that the peer has been away,
+-- within 20 ms and 1 s. All are by up to half shorter or longer, so that those
+-- who lost the same peer do not come back in step. A session that ends within a
+-- second of its making counts as an attempt that failed.
+local dials = require "perigee.link.dial"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
-local sessions = require "perigee.session"
 local signals = require "perigee.signal"
 local tasks = require "perigee.task"
 
@@ -49,13 +50,14 @@ M.joined = false
 local Link = {}
 Link.__index = Link
 
---- The link of an agent to peer (a name, or an address) at address; explain
--- makes of an error what the user is told.
-function M.new(agent, peer, address, explain)
+--- The link of an agent to peer (a name, or an address), which is found in that
+-- way (agent/peers.lua).
+function M.new(agent, peer, way)
   return setmetatable({
-    agent = agent, engine = agent.engine, peer = peer, address = address,
-    explain = explain, near = address:sub(1, 5) == "unix:", proxies = {},
+    agent = agent, engine = agent.engine, peer = peer, way = way, proxies = {},
+    address = false, unfound = false,   -- the last one, or why there is none
     session = false, attempt = false, retrying = false, generation = 0,
+    attempted = 0,                      -- the attempt's generation of tasks
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
   }, Link)
 end
@@ -77,7 +79,7 @@ end
 
 local function length_of_pause(link, time)
   local most = FIRST
-  if not link.near then
+  if not link.way.near then
     most = max(LEAST, min((time - link.since) / 100, LONGEST))
   end
   local length = min(FIRST * 2 ^ link.tries, most)
@@ -111,25 +113,23 @@ end
 
 -- ---- Dialling --------------------------------------------------------------
 
-local function closed(link)
-  return errors.new("closed", ("connecting to %s: the agent was closed")
-    :format(link.peer), false)
-end
-
-local function told(link, session, err)
-  if session then return session end
-  return nil, link.explain(link, err)
+-- The attempt that is under way, or nil. A stop of the loop drops the tasks
+-- that look for peers.
+local function under_way(link)
+  local attempt = link.attempt
+  if attempt and not attempt.ended
+    and (attempt.operation or link.attempted == loop.state.generation) then
+    return attempt
+  end
 end
 
 --- The attempt that is under way, or a new one of timeout seconds: a future.
 function Link:dial(timeout)
-  local attempt = self.attempt
-  if attempt and not attempt.ended then return attempt end
-  attempt = sessions.connect(self.engine, self.address, {
-    timeout = timeout, transport = self.agent.transport, peer = self.peer,
-    expect = self.peer ~= self.address and self.peer or nil, link = self })
-  self.attempt = attempt
-  return attempt
+  local attempt = under_way(self)
+  if attempt then return attempt end
+  self.attempted = loop.state.generation
+  self.attempt = dials.begin(self, timeout)
+  return self.attempt
 end
 
 -- Whose own time is over first, while an attempt of others goes on.
@@ -149,15 +149,15 @@ function Link:open(timeout)
   timeout = timeout or 30
   local deadline, before = loop.deadline(timeout), self.attempt
   while true do
-    local attempt = self.attempt
-    local own = not attempt or attempt.ended
+    local attempt = under_way(self)
+    local own = not attempt
     if own then attempt = self:dial(loop.left(deadline)) end
     if not loop.wait(attempt, own and huge or deadline) then
       return nil, unanswered(self, timeout)
     end
     local session, err = futures.results(attempt)
     if session or own or attempt ~= before and err.kind ~= "timeout" then
-      return told(self, session, err)
+      return dials.told(self, session, err)
     end
   end
 end
@@ -183,7 +183,9 @@ local function keep_trying(link, retrying)
     if link.at > now() then pause(link) end
     if not (retrying.waiter and link.engine.handle) then break end
     session = link:live()               -- somebody else may have dialled
-    if not session then session, err = told(link, link:dial(ATTEMPT):wait()) end
+    if not session then
+      session, err = dials.told(link, link:dial(ATTEMPT):wait())
+    end
     if session then M.joined(link, session) else failed(link, err) end
   until session or not PASSING[err.kind]
   ended(link, retrying, session, err)
@@ -218,8 +220,8 @@ M.wait = wait
 
 -- What is under way when patience is over may still come to a good end.
 local function last_attempt(link, deadline, call)
-  local attempt = link.attempt
-  if attempt and not attempt.ended then wait(attempt, deadline, call) end
+  local attempt = under_way(link)
+  if attempt then wait(attempt, deadline, call) end
   local session = link:live()
   if session then return session end
   return nil, link.err
@@ -233,7 +235,7 @@ function Link:reach(patience, deadline, call)
   while true do
     local session = self:live()
     if session then return session end
-    if not self.engine.handle then return nil, closed(self) end
+    if not self.engine.handle then return nil, dials.closed(self) end
     local retrying = retry(self)
     if not wait(retrying, patience, call) then
       return last_attempt(self, deadline, call)
@@ -246,9 +248,10 @@ end
 
 --- Tells all who wait for it that there will be none. (The agent's.)
 function Link:close()
-  local retrying = self.retrying
+  local retrying, attempt = self.retrying, under_way(self)
+  if attempt then futures.settle(attempt, nil, dials.closed(self)) end
   if not retrying then return end
-  ended(self, retrying, nil, closed(self))
+  ended(self, retrying, nil, dials.closed(self))
 end
 
 return M

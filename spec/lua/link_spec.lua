@@ -16,8 +16,12 @@ describe("the link to a peer", function()
       attempt.asked = options.timeout
       return attempt
     end
-    link = links.new({ engine = { handle = true } }, "worker", "tcp://x:1",
-                     function(_, err) return err end)
+    link = links.new({ engine = { handle = true } }, "worker", {
+      near = false,
+      find = function() return futures.done { addresses = { "tcp://x:1" } } end,
+      expect = function() return "worker" end,
+      explain = function(_, err) return err end,
+    })
   end)
 
   after_each(function() sessions.connect = real end)

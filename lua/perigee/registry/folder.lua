@@ -1,6 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The registry of names on one host: a private folder for each scope, in it
--- for each live name a lock, held for life, and a socket.
+-- for each live name a lock, held for life, and a socket. A name is a place
+-- here: who holds it listens at its socket, and is found there. So agents whose
+-- names are in another registry have a place in the folder, too, without a name
+-- that anybody would look for.
 --
 --   $XDG_RUNTIME_DIR/perigee/SCOPE/, or without that variable
 --   $TMPDIR or /tmp, then perigee-UID/SCOPE/, or where that is another's
@@ -93,21 +96,25 @@ local function socket(path, name)
   return "unix:" .. path .. "/" .. name .. ".sock"
 end
 
---- Where the agent of that name listens.
-function M.address(scope, name)
-  return socket(M.path(scope), name)
+-- Nothing, or why a socket cannot be there.
+local function too_long(address)
+  local length = #address - #"unix:"
+  if length <= C.PERIGEE_ADDRESS_MAX then return end
+  return "too_large", ("the path of its socket has %d bytes, more than %d: %s")
+    :format(length, tonumber(C.PERIGEE_ADDRESS_MAX), address)
 end
 
+-- Makes or checks one: its path, or nil, a kind (denied) and why.
 local function folder(path)
   local status = C.perigee_folder(path)
-  if status >= 0 then return true end
+  if status >= 0 then return path end
   local why = status == C.PERIGEE_DENIED
     and "it must be a folder of this user's, with no access for others (or "
       .. "name another, by XDG_RUNTIME_DIR)"
     or status == C.PERIGEE_SYSTEM and "it cannot be made or looked at"
     or errors.text(status)
-  return nil, errors.new(errors.kind(status),
-    ("the registry's folder %s: %s"):format(path, why), false)
+  return nil, errors.kind(status), ("the registry's folder %s: %s"):format(path,
+                                                                           why)
 end
 
 local warned
@@ -122,29 +129,25 @@ end
 -- Who has just made the temporary folder while somebody went home goes there,
 -- too. In between others may have made theirs: then once more.
 local function made()
-  local base, instead_of, fine, err
+  local base, instead_of, fine, kind, why
   for _ = 1, ATTEMPTS do
     base, instead_of = M.base()
     local home = not instead_of and M.system.look(base) == "missing"
       and base == temporary(M.system) and at_home(M.system)
-    fine, err = folder(base)
+    fine, kind, why = folder(base)
     if fine and home and M.system.look(home) == "own" then os.remove(base) end
     if base == M.base() then break end
   end
-  if not fine then return nil, err end
+  if not fine then return nil, kind, why end
   warn(base, instead_of)
   return base
 end
 
---- Makes or checks the scope's folder: its path, or nil and an error (kind
--- denied).
-function M.prepare(scope)
-  local base, err = made()
-  if not base then return nil, err end
-  local path = base .. "/" .. scope
-  local fine, why = folder(path)
-  if not fine then return nil, why end
-  return path
+-- Makes or checks a scope's: as folder().
+local function prepare(scope)
+  local base, kind, why = made()
+  if not base then return nil, kind, why end
+  return folder(base .. "/" .. scope)
 end
 
 -- ---- Names ------------------------------------------------------------------
@@ -155,16 +158,15 @@ local held = {}                         -- by descriptor: the folder
 -- signal ended is removed by the next agent of their scope.
 M.ANONYMOUS = "anonymous-"
 
+local TAKEN = "a live process holds it"
+
+-- A descriptor and the address, or the core's status, or nil, a kind and why.
 local function hold(scope, name)
-  local path, err = M.prepare(scope)
-  if not path then return nil, err end
+  local path, kind, why = prepare(scope)
+  if not path then return nil, kind, why end
   local address = socket(path, name)
-  local length = #address - #"unix:"
-  if length > C.PERIGEE_ADDRESS_MAX then
-    return nil, errors.new("too_large", ("the path of its socket has %d bytes, "
-      .. "more than %d: %s"):format(length, tonumber(C.PERIGEE_ADDRESS_MAX),
-        address), false)
-  end
+  kind, why = too_long(address)
+  if kind then return nil, kind, why end
   local descriptor = C.perigee_name_hold(path, name)
   if descriptor >= 0 then
     held[descriptor] = path
@@ -173,33 +175,42 @@ local function hold(scope, name)
   return descriptor, address
 end
 
---- Takes name in scope for this process: what release takes and the address to
--- listen at; or nil and an error (kind name_taken while a live owner has it,
--- too_large if the address is).
-function M.hold(scope, name)
-  local doing = ("taking the name %s in scope %s: "):format(name, scope)
-  local descriptor, address
+--- Takes entry.name in entry.scope for this process: what release takes and the
+-- address at which to listen; or nil, a kind and why (name_taken while a live
+-- owner has it, too_large if the address is).
+function M:hold(entry)
+  local descriptor, address, why
   for _ = 1, ATTEMPTS do
-    descriptor, address = hold(scope, name)
+    descriptor, address, why = hold(entry.scope, entry.name)
     local gone = descriptor == C.PERIGEE_SYSTEM
-      or not descriptor and address.kind == "unsupported"
+      or not descriptor and address == "unsupported"
     if not gone then break end
   end
-  if not descriptor then
-    return nil, errors.new(address.kind, doing .. address.message, false)
-  elseif descriptor < 0 then
-    local why = descriptor == C.PERIGEE_NAME_TAKEN
-      and "a live process holds it" or errors.text(descriptor)
-    return nil, errors.new(errors.kind(descriptor), doing .. why, false)
-  end
-  return descriptor, address
+  if not descriptor then return nil, address, why end
+  if descriptor >= 0 then return descriptor, address end
+  if descriptor == C.PERIGEE_NAME_TAKEN then return nil, "name_taken", TAKEN end
+  return nil, errors.kind(descriptor), errors.text(descriptor)
 end
 
 --- Gives a name back; its files go, and the scope's folder with its last name.
-function M.release(_, descriptor)
+function M:release(descriptor)
   C.perigee_name_release(descriptor)
   os.remove(held[descriptor])           -- a folder goes only if it is empty
   held[descriptor] = nil
+end
+
+--- Is there something of that path on this host?
+function M.is_there(path)
+  return M.system.look(path) ~= "missing"
+end
+
+--- Where who has that name listens, who may have died. Nil if nobody does.
+function M:lookup(scope, name)
+  local address = socket(M.path(scope), name)
+  local kind, why = too_long(address)
+  if kind then return nil, kind, why end
+  if not M.is_there(address:match "^unix:(.*)$") then return nil end
+  return { name = name, scope = scope, addresses = { address } }
 end
 
 return M

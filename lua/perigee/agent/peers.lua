@@ -1,0 +1,98 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- How the links of an agent find their peers: each by an address that was
+-- given, or by a name that the agent's registry is asked for before each dial.
+--
+-- A way is a table: `near`, is asking again next to free? find(link), the
+-- future of an entry (registry/init.lua); expect(link), the name that the other
+-- side has to go by, if any; explain(link, err), what the user is told of an
+-- error of dialling; refused(link, raised), of an address that is none.
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local links = require "perigee.link"
+local loop = require "perigee.loop"
+local registries = require "perigee.registry"
+
+local M = {}
+
+-- ---- By address ------------------------------------------------------------
+
+-- Is peer an address? No name has a slash or an @ in it.
+local function is_address(peer)
+  return peer:find("^tcp://") or peer:find("^unix:.*[/@]")
+end
+
+local function given(link)
+  return futures.done { addresses = { link.peer } }
+end
+
+local function as_it_is(_, err) return err end
+local function anybody() return nil end
+local function misuse(_, raised) error(raised, 0) end
+
+local BY_PATH = { near = true, find = given, expect = anybody,
+                  explain = as_it_is, refused = misuse }
+local BY_HOST = { near = false, find = given, expect = anybody,
+                  explain = as_it_is, refused = misuse }
+
+-- ---- By name ---------------------------------------------------------------
+
+local function looked_up(link)
+  return registries.lookup(link.agent.registry, link.agent.scope, link.peer)
+end
+
+local ABSENT = { peer_lost = true, not_found = true }
+
+-- In the folder who is dead may still have a socket.
+local function no_such_name(link, err)
+  if not ABSENT[err.kind] then return err end
+  return registries.nobody(link.agent.scope, link.peer)
+end
+
+local function at(link, kind, why)
+  return errors.new(kind, ("connecting to %s: its registry has it at %s%s")
+    :format(link.peer, link.address, why), false)
+end
+
+local function not_there(link, err)
+  if not ABSENT[err.kind] then return err end
+  return at(link, "not_found", ", where nobody listens")
+end
+
+local function no_address(link, raised)
+  return at(link, "protocol", ": " .. raised:gsub("^[^:]*:%d+: ", ""))
+end
+
+local function name(link) return link.peer end
+
+local IN_FOLDER = { near = true, find = looked_up, expect = name,
+                    explain = no_such_name, refused = misuse }
+local IN_REGISTRY = { near = false, find = looked_up, expect = name,
+                      explain = not_there, refused = no_address }
+
+-- ---- Both ------------------------------------------------------------------
+
+local function way(agent, peer)
+  if is_address(peer) then
+    return peer:find "^unix:" and BY_PATH or BY_HOST
+  end
+  return agent.registry == registries.default and IN_FOLDER or IN_REGISTRY
+end
+
+local function peer_name(value)
+  if type(value) == "string" and is_address(value) then return end
+  local wanted = check.name(value)
+  if wanted then return wanted .. ", or an address (tcp://... or unix:/...)" end
+end
+
+--- The link of agent to peer, a name or an address. Raises misuse at level.
+function M.link(agent, peer, level)
+  check.value(peer, peer_name, "an agent's name", level + 1)
+  agent.engine:use(level + 1)
+  loop.check_wait(level + 1)
+  local link = agent.peers[peer] or links.new(agent, peer, way(agent, peer))
+  agent.peers[peer] = link
+  return link
+end
+
+return M

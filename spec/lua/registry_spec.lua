@@ -1,0 +1,313 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Registries that a program gives: what they are asked and when, and what comes
+-- of those that fail, wait, never answer or tell nonsense.
+local cases = require "spec.support.cases"
+local futures = require "perigee.future"
+local perigee = require "perigee"
+local registries = require "perigee.registry"
+
+describe("a registry", function()
+  local names, registry, asked, patience
+
+  before_each(function()
+    patience = registries.patience
+    names, asked, registry = {}, { hold = 0, release = 0, lookup = 0 }, {}
+    function registry:hold(entry)
+      asked.hold = asked.hold + 1
+      if names[entry.name] then return nil end
+      names[entry.name] = entry
+      return entry
+    end
+    function registry:release(entry)
+      asked.release = asked.release + 1
+      names[entry.name] = nil
+    end
+    function registry:lookup(scope, name)
+      asked.lookup = asked.lookup + 1
+      assert(self == registry and scope == cases.scope)
+      return names[name]
+    end
+  end)
+  after_each(function()
+    registries.patience = patience
+    cases.cleanup()
+  end)
+
+  local function take(name, options)
+    local all = { registry = registry }
+    for key, value in pairs(options or {}) do all[key] = value end
+    return cases.agent(name, all)
+  end
+
+  local function wrong(kind, text, got, err)
+    assert.is_nil(got)
+    assert.is_true(perigee.is_error(err), tostring(err))
+    assert.equal(kind, err.kind, tostring(err))
+    assert.is_false(err.sent)
+    if text then assert.matches(text, tostring(err), 1, true) end
+  end
+
+  local function sockets()
+    local pipe = io.popen(("ls -R '%s' 2>&1 | grep 'sock$'")
+      :format(cases.folder))
+    local text = pipe:read "*a"
+    pipe:close()
+    return text
+  end
+
+  -- What a registry that answers later gives now, and how to answer.
+  local function later(name)
+    local given, now = futures.new(false, "a registry"), registry[name]
+    registry[name] = function() return given end
+    return function(...) futures.settle(given, now(registry, ...)) end, given
+  end
+
+  it("has three functions", function()
+    for _, value in ipairs { "redis", 7, {}, { hold = print, lookup = print },
+                             { hold = print, lookup = print, release = 7 } } do
+      local fine, why = pcall(perigee.agent, { registry = value })
+      assert.is_false(fine)
+      assert.matches("hold, release and lookup", why)
+    end
+    assert.equal("", sockets())
+  end)
+
+  it("is given entries that tell of the agent", function()
+    local one = assert(take("one", { listen = "tcp://127.0.0.1:0" }))
+    local entry = names.one
+    assert.equal("one", entry.name)
+    assert.equal(cases.scope, entry.scope)
+    assert.same({ one.address, one.addresses[1] }, entry.addresses)
+    assert.matches("^tcp://127.0.0.1:[1-9]", one.addresses[1])
+    assert.equal(assert(assert(take()):session "one").epoch, entry.epoch)
+    assert.equal(require "perigee.native".pid(), entry.pid)
+    assert.is_true(#entry.host > 0)
+  end)
+
+  it("is asked to release what it has held, once", function()
+    local one = assert(take "one")
+    assert.same({ hold = 1, release = 0, lookup = 0 }, asked)
+    one:close()
+    one:close()
+    assert.same({ hold = 1, release = 1, lookup = 0 }, asked)
+    assert.is_nil(next(names))
+  end)
+
+  it("is asked before each dial, and not where there is a session", function()
+    local one, two = assert(take "one"), assert(take())
+    local session = assert(two:session "one")
+    for _ = 1, 3 do assert.equal(session, two:session "one") end
+    assert.equal(1, asked.lookup)
+    session:close()
+    assert(two:session "one")
+    assert.equal(2, asked.lookup)
+    one:close()
+    assert(take "one")
+    assert(two:session "one")
+    assert.is_true(asked.lookup >= 3)
+  end)
+
+  it("finds what has moved while it lives", function()
+    local one, two = assert(take "one"), assert(take())
+    local kept = assert(two:session("one", { keep = true, reconnect = 20 }))
+    local door = assert(one.engine:listen("tcp://127.0.0.1:0"))
+    names.one = { addresses = { "tcp://127.0.0.1:1", door.address } }
+    table.remove(names.one.addresses, 1)
+    local session = assert(kept:session(5))
+    local theirs = assert(cases.eventually(function()
+      for _, each in pairs(one.engine.sessions) do
+        if each.accepted then return each end
+      end
+    end))
+    assert.is_true(theirs)
+    for _, each in pairs(one.engine.sessions) do each:close() end
+    session:ended():wait(10)
+    assert.equal(door.address, assert(kept:session(20)).address)
+  end)
+
+  it("tells of several addresses: a socket that is here is dialled first",
+     function()
+    local one, two = assert(take "one"), assert(take())
+    local address = registries.address
+    assert.equal(one.address, address { addresses = { "tcp://a:1", "unix:/no",
+                                                      one.address } })
+    assert.equal("tcp://a:1", address { addresses = { "unix:/no", "tcp://a:1",
+                                                      "tcp://b:1" } })
+    assert.equal("unix:/no", address { addresses = { "unix:/no" } })
+    names.one.addresses = { "unix:/no/such.sock", one.address }
+    assert.equal(one.address, assert(two:session "one").address)
+  end)
+
+  it("that has somebody else at an address is found out", function()
+    assert(take "one")
+    local two = assert(take "two")
+    names.three = { addresses = { two.address } }
+    wrong("denied", "three", assert(take()):session "three")
+  end)
+
+  it("that has what is dead says so", function()
+    names.dead = { addresses = { "unix:/no/such.sock" } }
+    wrong("not_found", "its registry has it at unix:/no/such.sock",
+          assert(take()):session "dead")
+  end)
+
+  for how, f in pairs {
+    ["nothing"] = function() return nil end,
+    ["a kind"] = function() return nil, "name_taken" end,
+    ["a kind and why"] = function() return nil, "name_taken", "by me" end,
+    ["an error"] = function()
+      return nil, require "perigee.errors".new("name_taken", "by me")
+    end,
+    ["a future"] = function() return futures.done(nil, "name_taken") end,
+    ["a task's future"] = function()
+      return perigee.spawn(function()
+        perigee.sleep(0.001)
+        return nil, "name_taken", "by me"
+      end)
+    end,
+  } do
+    it("refuses a name by " .. how, function()
+      registry.hold = f
+      wrong("name_taken", "taking the name one in scope " .. cases.scope,
+            take "one")
+      assert.equal(0, asked.release)
+      assert.equal("", sockets())
+    end)
+  end
+
+  for how, f in pairs {
+    ["raises"] = function() error("on purpose") end,
+    ["raises a table"] = function() error({}) end,
+    ["waits"] = function() perigee.sleep(1) end,
+    ["fails in words of its own"] = function() return nil, "no luck" end,
+    ["fails in no words"] = function() return nil, 7 end,
+    ["raises later"] = function()
+      local future = futures.new(false, "a registry")
+      futures.raise(future, "on purpose")
+      return future
+    end,
+  } do
+    it("that " .. how .. " is an error", function()
+      local two = assert(take "two")
+      registry.hold, registry.lookup = f, f
+      wrong("protocol", "taking the name one", take "one")
+      wrong("protocol", "connecting to two", two:session "two")
+      registry.release = f
+      two:close()
+      assert.equal("", sockets())
+    end)
+  end
+
+  it("that tells nonsense is an error", function()
+    local two = assert(take())
+    for _, junk in ipairs { 7, "unix:/x", true, {}, { addresses = "unix:/x" },
+                            { addresses = {} }, { addresses = { 7 } },
+                            { addresses = { {} } } } do
+      names.junk = junk
+      wrong("protocol", "connecting to junk: what the registry has of it is no "
+        .. "entry", two:session "junk")
+    end
+    for address, kind in pairs {
+      nonsense = "unsupported", [""] = "unsupported", ["ftp://a:1"] =
+      "unsupported", ["%s%n"] = "unsupported", ["unix:"] = "protocol",
+      ["tcp://"] = "protocol", ["tcp://a"] = "protocol",
+      ["tcp://a:x"] = "protocol", ["unix:/" .. ("x"):rep(200)] = "too_large",
+    } do
+      names.junk = { addresses = { address } }
+      wrong(kind, "connecting to junk: ", two:session "junk")
+    end
+    names.junk = false
+    wrong("not_found", "no agent of that name", two:session "junk")
+  end)
+
+  it("may answer later", function()
+    local answer = later "hold"
+    local entry
+    perigee.spawn(function()
+      perigee.sleep(0.001)
+      entry = { name = "one", scope = cases.scope, addresses = {} }
+      answer(entry)
+    end)
+    local one = assert(take "one")
+    assert.equal(entry, names.one)
+    entry.addresses[1] = one.address
+    local found = later "lookup"
+    perigee.spawn(function()
+      perigee.sleep(0.001)
+      found(cases.scope, "one")
+    end)
+    registry.hold = function() return true end
+    registry.release = function() end
+    local two = assert(take())
+    local waits = {}
+    for i = 1, 5 do
+      waits[i] = perigee.spawn(function() return two:session("one") end)
+    end
+    assert.is_true(perigee.wait_all(waits, 10))
+    for i = 2, 5 do assert.equal(waits[1]:wait(), waits[i]:wait()) end
+    assert.equal(1, asked.lookup)
+  end)
+
+  it("that never answers has its time", function()
+    local two = assert(take())
+    local _, given = later "lookup"
+    wrong("timeout", "its registry has not answered in time",
+          two:session("one", { timeout = 0.01 }))
+    wrong("cancelled", nil, (function()
+      local got, err = given:wait(1)
+      err.sent = false
+      return got, err
+    end)())
+    registries.patience = 0.01
+    _, given = later "hold"
+    wrong("timeout", "taking the name one in scope " .. cases.scope
+      .. ": the registry has not answered within 0.01 s", take "one")
+    assert.is_true(given:done())
+    registry.release = function() end
+    two:close()
+    assert.equal("", sockets())
+  end)
+
+  it("does not keep an agent from being closed", function()
+    local two = assert(take())
+    later "lookup"
+    local waiting = perigee.spawn(function() return two:session("one") end)
+    local kept = perigee.spawn(function()
+      return two:proxy("one", "x", { timeout = 30 })
+    end)
+    perigee.sleep(0.001)
+    two:close()
+    wrong("closed", "connecting to one", waiting:wait(5))
+    wrong("closed", "connecting to one", kept:wait(5))
+  end)
+
+  it("is asked again when the loop was stopped while it was asked", function()
+    local one, two = assert(take "one"), assert(take())
+    local lookup = registry.lookup
+    later "lookup"
+    local none, err = perigee.run(function()
+      perigee.spawn(function()
+        perigee.sleep(0.001)
+        perigee.stop()
+      end)
+      return two:session "one"
+    end)
+    assert.is_nil(none)
+    assert.equal("closed", err.kind)
+    registry.lookup = lookup
+    assert.equal("one", assert(two:session "one").peer)
+    one:close()
+  end)
+
+  it("other than the folder is not for where nothing may wait", function()
+    local two = assert(take "two")
+    local said
+    two:serve { name = "x", methods = { raw = { raw = true, function()
+      local fine, why = pcall(perigee.agent, { registry = registry,
+                                               scope = cases.scope })
+      said = tostring(fine) .. why
+    end } } }
+    assert(assert(take()):proxy("two", "x")):raw("")
+    assert.matches("^false.*must not wait", said)
+  end)
+end)
