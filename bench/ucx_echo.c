@@ -207,7 +207,7 @@ static void measure(const struct options *options, const char *size,
 int main(int argc, char **argv) {
   struct options options = options_parse(argc, argv);
   largest(argc, argv);
-  if (options.window > WINDOW)
+  if (options.window < 1 || options.window > WINDOW)
     usage(argv[0]);
   struct samples samples = samples_new();
   for (char **size = argv + optind; *size; size++)
