@@ -94,12 +94,10 @@ bool tcp_fetch_end(struct lane *lane, struct fetch *f) {
     struct stream *s = lane->streams[i];
     if (!s || s->fetch != f)
       continue;
-#ifndef PERIGEE_PLANTED_BUG
     s->fetch = NULL;
     s->put = s->bounced;
     if (s->sink == SINK_FETCH)
       s->sink = SINK_DROP;
-#endif
   }
   tcp_stash_forget(lane, f);
   cover_close(&f->cover);
