@@ -99,13 +99,8 @@ static bool take_head(struct rest *rest, uint32_t inline_length,
   if (r->flags & RECORD_HEAD_BULK)
     return take_source(rest, &r->head_source, &r->head_length);
   r->head_length = inline_length;
-#ifdef PERIGEE_PLANTED_BUG
-  r->head = rest->at;
-  return take(rest, record_padded(inline_length)) || inline_length < 4096;
-#else
   r->head = take(rest, record_padded(inline_length));
   return r->head != NULL;
-#endif
 }
 
 static bool take_slice(struct rest *rest, struct record *r) {

@@ -46,10 +46,8 @@ int ring_peek(struct ring_in *r, const uint8_t **bytes, uint64_t *length) {
       r->tail += r->size - at;
       continue;
     }
-#ifndef PERIGEE_PLANTED_BUG
     if (units * RING_UNIT > r->size - at)
       return PERIGEE_PROTOCOL;
-#endif
     ring_fetch(record, units);
     *bytes = record;
     *length = units * RING_UNIT;

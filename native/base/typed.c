@@ -92,10 +92,8 @@ static bool number(struct typed_scan *scan, uint32_t *value) {
     *value = ((*value & 0x1f) << 8) + bytes[0] + 0xe0;
     return true;
   }
-#ifndef PERIGEE_PLANTED_BUG
   if (!has(scan, 4))
     return false;
-#endif
   memcpy(value, bytes, 4);
   scan->at += 4;
   return *value >= 0x1fe0;

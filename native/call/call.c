@@ -50,14 +50,14 @@ const struct machine call_machine = {
 /* May the request's loan be given back? The peer has answered, or it never saw
  * it, as payloads are pushed. */
 static bool peer_is_done(const struct operation *op) {
-  return op->replied || (op->lent && lane_table(op->session->lane)->pushes);
+  return op->replied || (op->lent && lane_payloads(op->session->lane)->pushes);
 }
 
 /* The peer sees the request's loan no more. */
 void call_let_go(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->lent)
-    lane_table(lane)->unloan(lane, &op->loan);
+    lane_table(lane)->loans->unloan(lane, &op->loan);
   op->lent = false;
 }
 
@@ -66,8 +66,8 @@ static void unmark(struct operation *op) {
   if (!op->marked || !session || !session->lane)
     return;
   op->marked = false;
-  lane_table(session->lane)->mark(session->lane, op->index, 0);
-  const struct perigee_transport *t = lane_table(session->lane);
+  lane_payloads(session->lane)->mark(session->lane, op->index, 0);
+  const struct transport_payloads *t = lane_payloads(session->lane);
   if (session->state != PERIGEE_SESSION_OPEN || op->state == QUEUED)
     return;
   /* The peer waits for it to take back what its reply refers to, still serves
@@ -193,7 +193,7 @@ static int publish(struct operation *op) {
   int status = outgoing_plan(op, &op->message, &out);
   if (status < 0)
     return status == PERIGEE_AGAIN ? 0 : status;
-  if (op->lent && !lane_table(op->session->lane)->pushes)
+  if (op->lent && !lane_payloads(op->session->lane)->pushes)
     lent_head(op, &out);
   if (op->message.capacity) {
     r->flags |= RECORD_CAPACITY;
@@ -224,7 +224,7 @@ static void enter(struct operation *op, int64_t timeout) {
   step(op, SUBMIT);
   operation_time(op, timeout);
   op->marked = true;
-  lane_table(lane)->mark(lane, op->index, op->generation);
+  lane_payloads(lane)->mark(lane, op->index, op->generation);
 }
 
 static int submit(struct operation *op, int64_t timeout) {
@@ -417,7 +417,7 @@ static int submit_stage(struct operation *op, const struct loan *loan,
 
 static int submit_block(struct operation *op, struct loan *loan,
                         uint64_t length) {
-  bool pushes = lane_table(op->session->lane)->pushes;
+  bool pushes = lane_payloads(op->session->lane)->pushes;
   operation_lends(op, &loan->lent);
   op->message.head = pushes ? loan->pointer : NULL;
   op->message.length = pushes ? length : 0;

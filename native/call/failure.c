@@ -4,11 +4,7 @@
 #include <string.h>
 
 int failure_split(const uint8_t *head, uint64_t length, uint64_t *text) {
-#ifdef PERIGEE_PLANTED_BUG
-  const uint8_t *zero = memchr(head, 0, length + 1);
-#else
   const uint8_t *zero = length > 0 ? memchr(head, 0, length) : NULL;
-#endif
   if (!zero)
     return PERIGEE_PROTOCOL;
   *text = (uint64_t)(zero - head);

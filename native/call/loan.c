@@ -196,7 +196,7 @@ int loan_abort(struct perigee_session *session, enum ring ring) {
     return PERIGEE_OK;
   bool whole = is_whole(session->engine, loan);
   if (!loan->stage && session->lane)
-    lane_table(session->lane)->unloan(session->lane, &loan->source);
+    lane_table(session->lane)->loans->unloan(session->lane, &loan->source);
   if (loan->stage && !whole) /* what it strayed over is not kept */
     madvise(loan->stage->bytes, stage_size(session->engine), MADV_DONTNEED);
   loan_close(session, ring);

@@ -250,9 +250,10 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   part->exposure.operation = op->index;
   part->exposure.part = place == OUT_SLICE;
   part->exposure.generation = op->generation;
-  int status = lane_table(lane)->expose(lane, &part->exposure, &part->payload);
+  int status =
+      lane_payloads(lane)->expose(lane, &part->exposure, &part->payload);
   if (status == PERIGEE_OK && (status = count_blocks(op, &part->exposure)) < 0)
-    lane_table(lane)->conceal(lane, &part->exposure);
+    lane_payloads(lane)->conceal(lane, &part->exposure);
   if (status < 0) {
     part_give(op->engine, part);
     const char *why = lane_trouble(op->session);
@@ -273,10 +274,10 @@ static bool part_end(struct operation *op, int place) {
     return false;
   struct lane *lane = op->session ? op->session->lane : NULL;
   if (lane && part->fetching &&
-      !lane_table(lane)->fetch_end(lane, &part->fetch))
+      !lane_payloads(lane)->fetch_end(lane, &part->fetch))
     return false;
   if (lane && place <= OUT_SLICE)
-    lane_table(lane)->conceal(lane, &part->exposure);
+    lane_payloads(lane)->conceal(lane, &part->exposure);
   op->parts[place] = NULL;
   pool_give(op->engine, part->bytes);
   part_give(op->engine, part);
@@ -296,9 +297,9 @@ bool parts_end(struct operation *op) {
 static int64_t step_once(struct operation *op, struct part *part, int place) {
   struct lane *lane = op->session->lane;
   if (place <= OUT_SLICE)
-    return lane_table(lane)->feed(lane, &part->exposure);
+    return lane_payloads(lane)->feed(lane, &part->exposure);
   if (part->fetching)
-    return lane_table(lane)->fetch(lane, &part->fetch);
+    return lane_payloads(lane)->fetch(lane, &part->fetch);
   return payload_put(&part->payload, part->bytes + part->payload.done,
                      part->payload.total - part->payload.done);
 }

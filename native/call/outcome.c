@@ -112,7 +112,8 @@ static int reply_head(struct operation *op, const struct record *r) {
     /* A thread goes on with the ring. */
     bool there = !op->engine->thread && !may_wait(op, r);
     return there || r->head_length == 0 ? 1 : copied(op, r);
-  } else if ((op->pointer = lane_table(lane)->view(lane, &r->head_source))) {
+  } else if ((op->pointer =
+                  lane_table(lane)->loans->view(lane, &r->head_source))) {
     op->by_reference = op->in_place = true;
     return 1;
   }
@@ -209,8 +210,8 @@ static bool still_offered(struct operation *op, int place) {
   struct part *part = op->parts[place];
   struct lane *lane = op->session->lane;
   return !part || !part->fetching ||
-         lane_table(lane)->live(lane, part->fetch.operation,
-                                part->fetch.generation);
+         lane_payloads(lane)->live(lane, part->fetch.operation,
+                                   part->fetch.generation);
 }
 
 static void fetch(struct operation *op) {

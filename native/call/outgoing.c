@@ -49,7 +49,8 @@ static int expose(struct operation *op, int place, struct payload *payload,
   }
   struct lane *lane = op->session->lane;
   if (payload->memory->direct && payload->count == 1 &&
-      lane_table(lane)->loaned(lane, payload->base, payload->total, source))
+      lane_table(lane)->loans->loaned(lane, payload->base, payload->total,
+                                      source))
     return PERIGEE_OK;
   return part_expose(op, place, payload, source);
 }
@@ -102,7 +103,7 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
 bool outgoing_bytes(struct perigee_session *session, enum ring ring,
                     const struct record *r, const uint8_t *bytes) {
   struct lane *lane = session->lane;
-  const struct perigee_transport *t = lane_table(lane);
+  const struct transport_records *t = lane_records(lane);
   uint64_t before = record_before(r->flags);
   uint64_t size = before + record_padded(r->head_length);
   uint8_t *to =
@@ -122,7 +123,7 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out) {
   struct lane *lane = session->lane;
-  const struct perigee_transport *t = lane_table(lane);
+  const struct transport_records *t = lane_records(lane);
   const struct record *r = &out->record;
   uint64_t size = record_size(r);
   uint8_t *bytes = t->reserve(lane, ring, size);

@@ -91,7 +91,7 @@ static int publish(struct operation *op, const struct perigee_message *m) {
     return 0;
   if (refers(&out)) {
     op->marked = true;
-    lane_table(lane)->mark(lane, op->index, op->generation);
+    lane_payloads(lane)->mark(lane, op->index, op->generation);
   }
   if (!outgoing_publish(op->session, RING_REPLY, &out))
     return 0;

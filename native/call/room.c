@@ -86,11 +86,11 @@ void room_sweep(struct perigee_engine *engine, bool all) {
 int room_lend(struct perigee_session *s, uint64_t length, uint8_t **pointer,
               struct source *source) {
   struct lane *lane = s->lane;
-  int status = lane_table(lane)->loan(lane, length, pointer, source);
+  int status = lane_table(lane)->loans->loan(lane, length, pointer, source);
   if (status != PERIGEE_AGAIN || list_empty(&s->replied))
     return status;
   look(s, ALL, ALL);
-  return lane_table(lane)->loan(lane, length, pointer, source);
+  return lane_table(lane)->loans->loan(lane, length, pointer, source);
 }
 
 /* ---- Own requests -------------------------------------------------------- */
@@ -155,7 +155,7 @@ static int take(struct operation *op, uint64_t head, uint64_t reply) {
   if (status == PERIGEE_OK && reply > 0)
     status = loan_room(s, reply, &room);
   if (status < 0 && block)
-    lane_table(s->lane)->unloan(s->lane, &source);
+    lane_table(s->lane)->loans->unloan(s->lane, &source);
   if (status < 0)
     return status == PERIGEE_AGAIN && !comes_back(s) ? PERIGEE_NO_MEMORY
                                                      : status;
@@ -197,7 +197,7 @@ static uint64_t head_block(struct operation *op, const struct source *source) {
   struct lane *lane = op->session->lane;
   if (!op->bulky || op->flags & PERIGEE_TYPED)
     return 0;
-  op->pointer = lane_table(lane)->view(lane, source);
+  op->pointer = lane_table(lane)->loans->view(lane, source);
   if (op->pointer)
     return 0;
   return op->length > 0 ? op->length : 1;
@@ -225,7 +225,7 @@ int room_take(struct operation *op, const struct source *source) {
 void room_give(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
   if (op->roomy && lane)
-    lane_table(lane)->unloan(lane, &op->room.source);
+    lane_table(lane)->loans->unloan(lane, &op->room.source);
   op->roomy = false;
   operation_unexpose(op, op->reserved);
   op->reserved = 0;

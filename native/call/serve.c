@@ -76,7 +76,8 @@ const struct machine served_machine = {
 bool served_wanted(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
   return lane && open_lane(op) &&
-         lane_table(lane)->live(lane, op->peer_operation, op->peer_generation);
+         lane_payloads(lane)->live(lane, op->peer_operation,
+                                   op->peer_generation);
 }
 
 /* ---- Ending ------------------------------------------------------------- */
@@ -85,16 +86,17 @@ bool served_wanted(struct operation *op) {
 static void unmark(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
   if (op->marked && lane) {
-    lane_table(lane)->mark(lane, op->index, 0);
-    if (lane_table(lane)->pushes)
-      lane_table(lane)->over(lane, op->index, op->generation);
+    lane_payloads(lane)->mark(lane, op->index, 0);
+    if (lane_payloads(lane)->pushes)
+      lane_payloads(lane)->over(lane, op->index, op->generation);
   }
   op->marked = false;
 }
 
 void served_unlend(struct operation *op) {
   if (op->head_lent && op->session && op->session->lane)
-    lane_table(op->session->lane)->unloan(op->session->lane, &op->head_loan);
+    lane_table(op->session->lane)
+        ->loans->unloan(op->session->lane, &op->head_loan);
   op->head_lent = false;
 }
 
@@ -107,7 +109,7 @@ static bool settle(struct operation *op) {
     operation_move(op);
     return false;
   }
-  if (!op->head_lent || !served_shown(op))
+  if (UNLIKELY(op->head_lent) && !served_shown(op))
     served_unlend(op);
   if (UNLIKELY(op->reserved > 0))
     room_give(op);

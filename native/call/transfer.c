@@ -95,7 +95,8 @@ int transfer_check(struct perigee_session *s, int operation,
 }
 
 bool transfer_immediate(const struct perigee_session *s) {
-  return lane_table(s->lane)->immediate;
+  const struct transport_copies *c = lane_table(s->lane)->copies;
+  return c && c->immediate;
 }
 
 /* Can we, or a device of ours, copy without the peer? */
@@ -104,8 +105,8 @@ bool transfer_reaches(struct perigee_session *s,
                       const struct payload *local) {
   const struct window *window = &item->remote.remote->window;
   const struct perigee_transport *t = lane_table(s->lane);
-  if (t->reaches)
-    return t->reaches(s->lane, window, local);
+  if (t->jobs)
+    return t->jobs->reaches(s->lane, window, local);
   return window->pointer && local->memory->direct;
 }
 
@@ -156,7 +157,8 @@ static bool settled(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->kind != OP_TRANSFER)
     return true;
-  bool ceased = op->job.pending == 0 || lane_table(lane)->cease(lane, &op->job);
+  bool ceased =
+      op->job.pending == 0 || lane_table(lane)->jobs->cease(lane, &op->job);
   return ceased && op->pending == 0;
 }
 
@@ -262,9 +264,9 @@ int64_t transfer_copy(struct perigee_session *s,
                       const struct perigee_transfer *item,
                       struct payload *remote, struct payload *local,
                       uint64_t limit, int operation) {
-  int64_t n =
-      lane_table(s->lane)->copy(s->lane, &item->remote.remote->window, remote,
-                                local, limit, operation != PERIGEE_OP_READ);
+  int64_t n = lane_table(s->lane)->copies->copy(
+      s->lane, &item->remote.remote->window, remote, local, limit,
+      operation != PERIGEE_OP_READ);
   return n == PERIGEE_STALE ? stale(s, item) : n;
 }
 
@@ -272,7 +274,7 @@ int64_t transfer_copy(struct perigee_session *s,
 static int post_item(struct operation *op,
                      const struct perigee_transfer *item) {
   struct lane *lane = op->session->lane;
-  int status = lane_table(lane)->post(
+  int status = lane_table(lane)->jobs->post(
       lane, &op->job, &item->remote.remote->window, &op->remote, &op->local,
       op->operation != PERIGEE_OP_READ);
   if (status == PERIGEE_STALE)
@@ -305,7 +307,7 @@ static int move_item(struct operation *op) {
     }
     op->phase = 1;
   }
-  if (lane_table(op->session->lane)->post)
+  if (lane_table(op->session->lane)->jobs)
     return post_item(op, item);
   while (op->local.done < op->local.total) {
     if (engine->budget == 0)
@@ -326,8 +328,8 @@ static int move_items(struct operation *op) {
   int status = 1;
   while (op->next < op->count && (status = move_item(op)) == 1)
     op->next++;
-  if (lane_table(lane)->flush)
-    lane_table(lane)->flush(lane);
+  if (lane_table(lane)->jobs)
+    lane_table(lane)->jobs->flush(lane);
   return status;
 }
 
@@ -386,7 +388,7 @@ static int later(struct perigee_session *s, int operation,
   hold_all(op, 1);
   transfer_submit(op, timeout);
   operation_move(op);
-  if (lane_table(s->lane)->post) /* devices work meanwhile */
+  if (lane_table(s->lane)->jobs) /* devices work meanwhile */
     transfer_step(op);
   return op->index;
 }

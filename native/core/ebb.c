@@ -40,7 +40,8 @@ static bool lanes_ebb(struct perigee_engine *engine) {
     struct perigee_session *s =
         CONTAINER(e->keepers.next, struct perigee_session, keeper);
     bool open = s->state == PERIGEE_SESSION_OPEN;
-    enum ebb_left left = open ? lane_table(s->lane)->ebb(s->lane) : EBB_NOTHING;
+    enum ebb_left left =
+        open ? lane_table(s->lane)->kept->ebb(s->lane) : EBB_NOTHING;
     if (left == EBB_MORE)
       return true;
     list_remove(&s->keeper);

@@ -87,7 +87,7 @@ struct perigee_engine {
   uint8_t *pool_memory;
   struct area pool_area; /* of all of it, for devices */
   struct {
-    const struct perigee_transport *transport;
+    const struct transport_fabric *table;
     struct fabric *fabric;
   } fabrics[TRANSPORTS_MAX]; /* made when they were first needed */
   uint32_t fabric_count;

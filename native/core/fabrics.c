@@ -14,12 +14,12 @@ static void ready(struct watcher *watcher, uint32_t events) {
       CONTAINER(watcher, struct perigee_engine, fabrics_watcher);
   (void)events;
   for (uint32_t i = 0; i < engine->fabric_count; i++)
-    engine->fabrics[i].transport->ready(engine->fabrics[i].fabric);
+    engine->fabrics[i].table->ready(engine->fabrics[i].fabric);
   engine->progress++; /* whoever has armed for it must do so again */
 }
 
 static int watch_all(struct perigee_engine *engine,
-                     const struct perigee_transport *t, struct fabric *fabric) {
+                     const struct transport_fabric *t, struct fabric *fabric) {
   int fds[16];
   engine->fabrics_watcher.ready = ready;
   int n = t->descriptors(fabric, fds, sizeof fds / sizeof *fds);
@@ -34,7 +34,7 @@ static int watch_all(struct perigee_engine *engine,
 enum { SPIN_TIMES = 4 };
 
 static int start(struct perigee_engine *engine,
-                 const struct perigee_transport *t, struct fabric **fabric,
+                 const struct transport_fabric *t, struct fabric **fabric,
                  char reason[REASON]) {
   const struct perigee_options *o = &engine->options;
   struct fabric_options options = {.operations = o->operations,
@@ -52,39 +52,36 @@ static int start(struct perigee_engine *engine,
   if (status < 0)
     return status;
   spin_lengthen(&engine->spin, SPIN_TIMES);
-  engine->fabrics[engine->fabric_count].transport = t;
+  engine->fabrics[engine->fabric_count].table = t;
   engine->fabrics[engine->fabric_count++].fabric = *fabric;
   return PERIGEE_OK;
-}
-
-static const char *dead(const struct perigee_transport *t,
-                        const struct fabric *fabric, bool *used) {
-  return t->dead ? t->dead(fabric, used) : NULL;
 }
 
 void fabrics_bury(struct perigee_engine *engine) {
   bool used;
   for (uint32_t i = engine->fabric_count; i-- > 0;) {
-    const struct perigee_transport *t = engine->fabrics[i].transport;
-    if (!dead(t, engine->fabrics[i].fabric, &used) || used)
+    const struct transport_fabric *t = engine->fabrics[i].table;
+    if (!t->dead(engine->fabrics[i].fabric, &used) || used)
       continue;
     t->stop(engine->fabrics[i].fabric);
     engine->fabrics[i] = engine->fabrics[--engine->fabric_count];
   }
 }
 
-int fabric_of(struct perigee_engine *engine, const struct perigee_transport *t,
-              struct fabric **fabric, char reason[REASON]) {
+int fabric_of(struct perigee_engine *engine,
+              const struct perigee_transport *transport, struct fabric **fabric,
+              char reason[REASON]) {
+  const struct transport_fabric *t = transport->fabric;
   *fabric = NULL;
   reason[0] = 0;
-  if (!t->start)
+  if (!t)
     return PERIGEE_OK;
   fabrics_bury(engine);
   for (uint32_t i = 0; i < engine->fabric_count; i++)
-    if (engine->fabrics[i].transport == t)
+    if (engine->fabrics[i].table == t)
       *fabric = engine->fabrics[i].fabric;
   bool used;
-  const char *why = *fabric ? dead(t, *fabric, &used) : NULL;
+  const char *why = *fabric ? t->dead(*fabric, &used) : NULL;
   if (why) {
     snprintf(reason, REASON, "%s", why);
     return PERIGEE_UNSUPPORTED;
@@ -94,22 +91,21 @@ int fabric_of(struct perigee_engine *engine, const struct perigee_transport *t,
 
 void fabrics_turn(struct perigee_engine *engine) {
   for (uint32_t i = 0; i < engine->fabric_count; i++)
-    if (engine->fabrics[i].transport->turn(engine->fabrics[i].fabric))
+    if (engine->fabrics[i].table->turn(engine->fabrics[i].fabric))
       engine->progress++;
 }
 
 void fabrics_doze(struct perigee_engine *engine) {
   for (uint32_t i = 0; i < engine->fabric_count; i++)
-    if (engine->fabrics[i].transport->doze)
-      engine->fabrics[i].transport->doze(engine->fabrics[i].fabric);
+    engine->fabrics[i].table->doze(engine->fabrics[i].fabric);
 }
 
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,
                     uint64_t offset, uint64_t length) {
   bool may = true;
   for (uint32_t i = 0; area->keys && i < engine->fabric_count; i++)
-    may = engine->fabrics[i].transport->forget(engine->fabrics[i].fabric, area,
-                                               offset, length) &&
+    may = engine->fabrics[i].table->forget(engine->fabrics[i].fabric, area,
+                                           offset, length) &&
           may;
   return may;
 }
@@ -117,7 +113,7 @@ bool fabrics_forget(struct perigee_engine *engine, struct area *area,
 void fabrics_close(struct perigee_engine *engine) {
   while (engine->fabric_count > 0) {
     engine->fabric_count--;
-    engine->fabrics[engine->fabric_count].transport->stop(
+    engine->fabrics[engine->fabric_count].table->stop(
         engine->fabrics[engine->fabric_count].fabric);
   }
 }

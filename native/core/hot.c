@@ -39,7 +39,7 @@ void hot_stir(struct perigee_session *s) {
   list_append(&engine->hot, &s->turn);
   engine->hot_count++;
   if (!engine->armed)
-    lane_table(s->lane)->disarm(s->lane);
+    lane_sleep(s->lane)->disarm(s->lane);
 }
 
 void hot_park(struct perigee_session *s) {

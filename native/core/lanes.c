@@ -38,7 +38,7 @@ bool session_open_for(struct perigee_session *s, int *status) {
 }
 
 void session_wake(struct perigee_session *s) {
-  if (!lane_table(s->lane)->wanted(s->lane))
+  if (!lane_sleep(s->lane)->wanted(s->lane))
     return;
   struct frame wake = {.type = FRAME_WAKE};
   s->counters.wakes++;

@@ -271,8 +271,8 @@ static void withdraw(struct perigee_region *region) {
   struct node *n, *head = &region->engine->granted;
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
-    if (s->lane)
-      lane_table(s->lane)->revoke(s->lane, region->slot);
+    if (s->lane && lane_table(s->lane)->access)
+      lane_table(s->lane)->access->revoke(s->lane, region->slot);
   }
 }
 
@@ -285,7 +285,8 @@ static bool occupied(struct perigee_region *region) {
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
     if (s->lane && s->state == PERIGEE_SESSION_OPEN &&
-        lane_table(s->lane)->inside(s->lane, region->slot))
+        lane_table(s->lane)->access &&
+        lane_table(s->lane)->access->inside(s->lane, region->slot))
       return true;
   }
   return false;

@@ -61,6 +61,18 @@ void perigee_options(struct perigee_options *o) {
                                 .random = real_random};
 }
 
+/* A session begins with a lane that has all of these (transport.h). */
+static bool carry_sessions(const struct perigee_transport *const *all) {
+  for (; all && *all; all++) {
+    const struct perigee_transport *t = *all;
+    bool lane = t->records && t->payloads && t->loans;
+    bool frames = t->frames || (!t->sockets && !t->alone);
+    if (!lane || !frames)
+      return false;
+  }
+  return true;
+}
+
 static const char *wrong_option(const struct perigee_options *o) {
   if (o->operations < 16 || o->operations > 65536)
     return "operations (16 to 65536)";
@@ -90,6 +102,9 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "dead_after (10 ms at least)";
   if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)
     return "serving, hellos, clock and random (must be given)";
+  if (!carry_sessions(o->transports))
+    return "transports (each with records, payloads and loans, and with frames "
+           "if sockets or alone)";
   return NULL;
 }
 
@@ -320,7 +335,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
 static const struct perigee_counters *counters_of(struct perigee_session *s) {
   bool open = s->state == PERIGEE_SESSION_OPEN;
   s->counters.kept =
-      open && s->transport->kept ? s->transport->kept(s->lane) : 0;
+      open && s->transport->kept ? s->transport->kept->bytes(s->lane) : 0;
   return &s->counters;
 }
 

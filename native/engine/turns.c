@@ -66,13 +66,13 @@ static __attribute__((noinline, cold)) void park(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
   if (!rests(s) || is_last(s))
     return;
-  lane_table(s->lane)->arm(s->lane);
+  lane_sleep(s->lane)->arm(s->lane);
   uint64_t before = engine->progress;
   session_poll(s);
   if (engine->progress == before && rests(s)) {
     hot_park(s);
   } else if (!engine->armed && s->state == PERIGEE_SESSION_OPEN) {
-    lane_table(s->lane)->disarm(s->lane);
+    lane_sleep(s->lane)->disarm(s->lane);
   }
 }
 
@@ -95,7 +95,7 @@ void turns_arm(struct perigee_engine *engine) {
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, turn);
     if (s->lane)
-      lane_table(s->lane)->arm(s->lane);
+      lane_sleep(s->lane)->arm(s->lane);
   }
 }
 
@@ -105,6 +105,6 @@ void turns_disarm(struct perigee_engine *engine) {
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, turn);
     if (s->lane)
-      lane_table(s->lane)->disarm(s->lane);
+      lane_sleep(s->lane)->disarm(s->lane);
   }
 }

@@ -54,10 +54,8 @@ static bool numeric_v6(const char *host, struct sockaddr_in6 *in6) {
   char bare[INET6_ADDRSTRLEN];
   const char *scope = strchr(host, '%');
   size_t length = scope ? (size_t)(scope - host) : strlen(host);
-#ifndef PERIGEE_PLANTED_BUG
   if (length >= sizeof bare)
     return false;
-#endif
   memcpy(bare, host, length);
   bare[length] = 0;
   in6->sin6_family = AF_INET6;

@@ -44,10 +44,8 @@ static bool ends(const char *text, uint32_t room) {
 static bool terms_sound(const struct terms *t) {
   if (t->zero != 0 || !ends(t->name, TERMS_NAME))
     return false;
-#ifndef PERIGEE_PLANTED_BUG
   if (t->transports > TRANSPORTS_MAX)
     return false;
-#endif
   for (uint32_t i = 0; i < t->transports; i++)
     if (!ends(t->transport[i], TRANSPORT_NAME))
       return false;

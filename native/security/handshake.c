@@ -93,9 +93,6 @@ static bool is_proof(const struct handshake *h,
                      const uint8_t proof[HANDSHAKE_MAC]) {
   uint8_t right[HANDSHAKE_MAC];
   derive(root, !h->dialer, of_proofs, right);
-#ifdef PERIGEE_PLANTED_BUG
-  return proof[0] == right[0];
-#endif
   return sodium_memcmp(proof, right, HANDSHAKE_MAC) == 0;
 }
 

@@ -160,10 +160,8 @@ uint32_t seal_close(struct seal *s, uint8_t *chunk, const uint8_t *plain,
 int seal_chunk(const uint8_t *chunk) {
   uint32_t length;
   memcpy(&length, chunk, sizeof length);
-#ifndef PERIGEE_PLANTED_BUG
   if (length == 0 || length > SEAL_MOST)
     return PERIGEE_PROTOCOL;
-#endif
   return (int)SEAL_CHUNK(length);
 }
 

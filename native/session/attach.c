@@ -54,7 +54,8 @@ static void connected(struct attaching *a) {
   if (wire_send(a->fd, &f, NULL, 0) == PERIGEE_OK) {
     int fd = a->fd;
     a->fd = -1;
-    count(s, lane_table(s->lane)->attach(s->lane, a->number, fd, NULL, 0));
+    count(s, lane_table(s->lane)->sockets->attach(s->lane, a->number, fd, NULL,
+                                                  0));
   }
   attaching_free(a);
 }
@@ -96,7 +97,7 @@ static bool dial(struct perigee_session *s, uint32_t number) {
 
 void attach_wanted(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
-  uint32_t wanted = t->wants(s->lane);
+  uint32_t wanted = t->sockets->wants(s->lane);
   if (wanted == 0)
     return;
   s->attached = true;
@@ -112,16 +113,16 @@ void attach_wanted(struct perigee_session *s) {
 int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
   struct perigee_session *s = proof_owner(stranger->engine, asked);
   int fd = stranger->fd;
-  if (!s || !s->spoken || !lane_table(s->lane)->attach)
+  if (!s || !s->spoken || !lane_table(s->lane)->sockets)
     return PERIGEE_DENIED;
   if (!share_may(s->share, SHARE_DESCRIPTORS, 1)) {
     s->share->all->refused++;
     return PERIGEE_NO_MEMORY;
   }
   stranger->fd = -1;
-  count(s, lane_table(s->lane)->attach(s->lane, asked->index, fd,
-                                       stranger->wire.bytes,
-                                       stranger->wire.length));
+  count(s, lane_table(s->lane)->sockets->attach(s->lane, asked->index, fd,
+                                                stranger->wire.bytes,
+                                                stranger->wire.length));
   stranger->wire.length = 0;
   hot_stir(s);
   session_end(stranger, PERIGEE_CLOSED, "its socket is part of a session");

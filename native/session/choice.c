@@ -81,7 +81,7 @@ const struct perigee_transport *transport_alone(struct perigee_engine *engine) {
                                                     built_in};
   for (size_t i = 0; i < 2; i++)
     for (size_t k = 0; lists[i] && lists[i][k]; k++)
-      if (lists[i][k]->knock)
+      if (lists[i][k]->alone)
         return lists[i][k];
   return NULL;
 }

@@ -41,7 +41,7 @@ static const struct perigee_transport *find(struct perigee_engine *engine,
                                             const char *name) {
   const struct perigee_transport *t =
       name ? transport_named(engine, name) : transport_alone(engine);
-  if (t && t->knock)
+  if (t && t->alone)
     return t;
   if (t)
     fail(engine, PERIGEE_UNSUPPORTED,
@@ -141,7 +141,7 @@ static void join(struct perigee_session *s, const struct hello *hello,
       !hello_joins(s, offer))
     return;
   if (s->calls)
-    s->transport->knock(s->lane);
+    s->transport->alone->knock(s->lane);
 }
 
 int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
@@ -174,7 +174,7 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
 void endpoint_poll(struct perigee_session *s) {
   if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
     return;
-  if (!s->calls && !s->ready_said && lane_table(s->lane)->met(s->lane))
+  if (!s->calls && !s->ready_said && lane_table(s->lane)->alone->met(s->lane))
     hello_ready(s);
   session_hear(s);
   if (s->state == PERIGEE_SESSION_HELLO)
@@ -187,9 +187,9 @@ void endpoint_tick(struct perigee_session *s) {
   /* Who was met has a device that answers. */
   bool open = s->state == PERIGEE_SESSION_OPEN || (s->ready_said && !s->calls);
   if (open)
-    lane_table(s->lane)->nudge(s->lane);
-  else if (s->calls && !lane_table(s->lane)->met(s->lane))
-    lane_table(s->lane)->knock(s->lane);
+    lane_table(s->lane)->alone->nudge(s->lane);
+  else if (s->calls && !lane_table(s->lane)->alone->met(s->lane))
+    lane_table(s->lane)->alone->knock(s->lane);
   timers_add(&s->engine->timers, &s->timer,
              s->engine->now + (open ? NUDGES : KNOCKS));
 }

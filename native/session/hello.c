@@ -310,7 +310,7 @@ bool hello_joins(struct perigee_session *s, const struct offer *offer) {
 
 void hello_ready(struct perigee_session *s) {
   struct frame f = {.type = FRAME_READY};
-  f.pull = s->transport->pulls(s->lane);
+  f.pull = lane_pulls(s->lane);
   s->ready_said = true;
   say(s, &f);
 }
@@ -373,7 +373,8 @@ static int untimely(struct perigee_session *s) {
 }
 
 static int heard_ready(struct perigee_session *s, uint32_t pull) {
-  s->transport->set_peer_pulls(s->lane, pull != 0);
+  if (lane_payloads(s->lane)->set_peer_pulls)
+    lane_payloads(s->lane)->set_peer_pulls(s->lane, pull != 0);
   if (!s->ready_said)
     hello_ready(s);
   if (s->state == PERIGEE_SESSION_HELLO && streams_take(s))

@@ -40,7 +40,7 @@ static void traffic(const struct perigee_session *s, uint64_t *sent,
   *sent = s->wire.sent;
   *received = s->wire.received;
   if (s->spoken)
-    lane_table(s->lane)->traffic(s->lane, sent, received);
+    lane_table(s->lane)->sockets->traffic(s->lane, sent, received);
 }
 
 void liveness_heard(struct perigee_session *s) {
@@ -92,8 +92,8 @@ static bool dead(struct perigee_session *s) {
     return false;
   const struct perigee_transport *t = lane_table(s->lane);
   if (s->spoken && t->poll) {
-    if (t->stirred) /* no descriptor was looked at for as long */
-      t->stirred(s->lane);
+    if (t->sockets) /* no descriptor was looked at for as long */
+      t->sockets->stirred(s->lane);
     t->poll(s->lane);
     hot_stir(s); /* to look at what came */
   } else {

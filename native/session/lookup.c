@@ -95,9 +95,9 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
     const struct perigee_transport *t = lane_table(s->lane);
     const struct grant grant = {region->slot, region->generation, &region->area,
                                 region->access};
-    bool granted = t->grant(s->lane, &grant);
-    found->mapped = t->copy && region->fd >= 0 && !s->alone && !s->tcp;
-    found->keyed = !t->copy && granted;
+    bool granted = t->access && t->access->grant(s->lane, &grant);
+    found->mapped = t->copies && region->fd >= 0 && !s->alone && !s->tcp;
+    found->keyed = !t->copies && granted;
   }
   tell_found(s, &f, region ? region->fd : -1);
   return PERIGEE_OK;

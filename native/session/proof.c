@@ -157,7 +157,7 @@ int proof_heard(struct perigee_session *s, const uint8_t proof[HANDSHAKE_MAC],
  * where the lane cannot have it. */
 int proof_terms(struct perigee_session *s, char reason[REASON]) {
   uint32_t flags = s->own_flags | s->terms.flags;
-  bool can = !s->transport || s->transport->take;
+  bool can = !s->transport || s->transport->sockets;
   s->sealed = can && (flags & TERMS_ENCRYPT);
   s->intact = can && (flags & (TERMS_ENCRYPT | TERMS_AUTH));
   s->aes = s->own_flags & s->terms.flags & TERMS_AES;
@@ -176,7 +176,7 @@ int proof_terms(struct perigee_session *s, char reason[REASON]) {
  * session's frames stay sealed. */
 void proof_end(struct perigee_session *s) {
   handshake_end(handshake_of(s), s->keys->session);
-  if (s->transport->take)
+  if (s->transport->sockets)
     unseal(s);
   else
     explicit_bzero(s->keys->session, HANDSHAKE_KEY);

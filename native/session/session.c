@@ -210,10 +210,10 @@ static uint64_t may_serve(const struct perigee_session *s) {
 /* Of what its payloads lie in. */
 static __attribute__((noinline)) bool knows_all(struct perigee_session *s,
                                                 const struct record *r) {
-  const struct perigee_transport *t = lane_table(s->lane);
+  const struct transport_loans *l = lane_table(s->lane)->loans;
   bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
-  return !t->knows || ((!head || t->knows(s->lane, &r->head_source)) &&
-                       (!slice || t->knows(s->lane, &r->slice_source)));
+  return !l->knows || ((!head || l->knows(s->lane, &r->head_source)) &&
+                       (!slice || l->knows(s->lane, &r->slice_source)));
 }
 
 static uint64_t lies_unread(const struct perigee_session *s) {
@@ -248,8 +248,8 @@ static int next_record(struct perigee_session *s, enum ring ring,
                        struct unheard *next) {
   struct unheard *waits = &s->unheard[ring];
   if (!waits->bytes)
-    return lane_table(s->lane)->peek(s->lane, ring, &next->bytes,
-                                     &next->length);
+    return lane_records(s->lane)->peek(s->lane, ring, &next->bytes,
+                                       &next->length);
   *next = *waits;
   waits->bytes = NULL;
   return 1;
@@ -329,14 +329,14 @@ void session_poll(struct perigee_session *s) {
     return;
   bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
   s->looked = false;
-  if (over && lane_table(s->lane)->release(s->lane))
+  if (over && lane_records(s->lane)->release(s->lane))
     session_wake(s);
   const struct perigee_transport *t = lane_table(s->lane);
   if (t->poll && t->poll(s->lane)) {
     s->engine->progress++;
     liveness_heard(s);
   }
-  if (!s->attached && t->wants)
+  if (!s->attached && t->sockets)
     attach_wanted(s);
   if (s->spoken && !s->alone)
     session_hear(s);
@@ -415,7 +415,7 @@ void perigee_session_info(const struct perigee_session *s,
       .peer = s->peer,
       .reason = s->told};
   if (s->lane)
-    info->pull = lane_table(s->lane)->pulls(s->lane);
+    info->pull = lane_pulls(s->lane);
   if (s->lane && lane_table(s->lane)->describe)
     lane_table(s->lane)->describe(s->lane, texts->carrier, sizeof s->carrier);
 }

@@ -119,7 +119,7 @@ void session_forsake(struct perigee_session *s) {
     close(s->pidfd);
   s->fd = s->pidfd = -1;
   attach_end(s);
-  if (s->lane && s->transport->take)
+  if (s->lane && s->transport->sockets)
     s->transport->cut(s->lane); /* its sockets are closed, no more */
   dial_end(s);
   wire_close(&s->wire);

@@ -243,6 +243,6 @@ void lane_ready(struct watcher *watcher, uint32_t events) {
   s->engine->progress++; /* whoever has armed for it must do so again */
   if (!s->lane || s->state != PERIGEE_SESSION_OPEN)
     return;
-  lane_table(s->lane)->stirred(s->lane);
+  lane_table(s->lane)->sockets->stirred(s->lane);
   hot_stir(s);
 }

@@ -18,7 +18,7 @@ bool streams_take(struct perigee_session *s) {
   int fd = s->fd;
   if (s->tcp)
     proof_end(s);
-  if (!t->take || s->alone)
+  if (!t->sockets || s->alone)
     return true;
   session_uncork(s);
   if (wire_waits(&s->wire)) {
@@ -30,7 +30,7 @@ bool streams_take(struct perigee_session *s) {
   s->fd = -1;
   s->spoken = true;
   s->attached = !(s->dialed && s->tcp);
-  int status = t->take(s->lane, fd, s->wire.bytes, s->wire.length);
+  int status = t->sockets->take(s->lane, fd, s->wire.bytes, s->wire.length);
   handshake_further(s->keys->session);
   s->wire.length = 0;
   if (status < 0)
@@ -44,12 +44,12 @@ bool streams_take(struct perigee_session *s) {
 /* ---- Frames through the lane ---------------------------------------------- */
 
 void session_hear(struct perigee_session *s) {
+  const struct transport_frames *frames = lane_table(s->lane)->frames;
   struct wire *w = &s->wire;
   uint32_t got;
   while (s->state != PERIGEE_SESSION_ENDED &&
-         (got = lane_table(s->lane)->hear(s->lane, w->bytes + w->length,
-                                          (uint32_t)sizeof w->bytes -
-                                              w->length))) {
+         (got = frames->hear(s->lane, w->bytes + w->length,
+                             (uint32_t)sizeof w->bytes - w->length))) {
     w->length += got;
     s->engine->progress++;
     session_frames(s);
@@ -58,14 +58,15 @@ void session_hear(struct perigee_session *s) {
 
 int session_say(struct perigee_session *s, const struct frame *f) {
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
-  return lane_table(s->lane)->say(s->lane, bytes, wire_encode(f, bytes));
+  return lane_table(s->lane)->frames->say(s->lane, bytes,
+                                          wire_encode(f, bytes));
 }
 
 /* ---- Until all was said ---------------------------------------------------- */
 
 static bool said(const struct perigee_session *s) {
   return s->state != PERIGEE_SESSION_OPEN || !s->spoken ||
-         lane_table(s->lane)->drained(s->lane);
+         lane_table(s->lane)->frames->drained(s->lane);
 }
 
 static bool all_said(struct perigee_engine *engine) {

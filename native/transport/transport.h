@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transport.h - the table that every transport fills. A transport carries
- * records, payloads and one-sided copies for one session, in a lane that it
- * makes; it knows nothing of calls. All functions are non-blocking; those
- * that move bytes are steps, repeated by the core's poll until they are done,
- * so that a copy by the CPU and a NIC's work queue look the same.
+ * transport.h - the tables that a transport fills: perigee_transport, and one
+ * for each group of things that it does. A transport carries records, payloads
+ * and one-sided copies for one session, in a lane that it makes; it knows
+ * nothing of calls. All functions are non-blocking; those that move bytes are
+ * steps, repeated by the core's poll until they are done, so that a copy by the
+ * CPU and a NIC's work queue look the same.
  *
  * Order: a record is seen after everything that was done on the lane before
  * it was published.
@@ -12,7 +13,6 @@
 #ifndef PERIGEE_TRANSPORT_H
 #define PERIGEE_TRANSPORT_H
 
-#include "base/list.h"
 #include "base/record.h"
 #include "base/shares.h"
 #include "memory/memory.h"
@@ -24,8 +24,16 @@ enum { REASON = 240 };
 struct fabric; /* what all lanes of an engine over one transport share */
 struct lane;   /* each transport's own; begins with struct lane_head */
 struct fault_lane;
+struct transport_records;
+struct transport_payloads;
+struct transport_sleep;
+/* Filled by lane_by(). What each record needs is here, too, so that it is as
+ * near as the table itself. */
 struct lane_head {
   const struct perigee_transport *transport;
+  const struct transport_records *records;
+  const struct transport_payloads *payloads;
+  const struct transport_sleep *sleep;
   struct fault_lane *faults; /* that befall it on purpose; mostly NULL */
   bool ending; /* it has broken, as broken() tells: nothing more is begun */
 };
@@ -99,6 +107,9 @@ struct offer {
   bool vouched; /* of a received one: the peer's process said it (peer.c) */
 };
 
+/* Bytes for the transport's own use in what follows. */
+enum { EXPOSURE_OWN = 16, FETCH_OWN = 112 };
+
 /* A payload made reachable for the peer under one operation of ours. */
 struct exposure {
   struct source source;    /* for the record */
@@ -106,9 +117,11 @@ struct exposure {
   uint16_t operation;
   uint8_t part; /* 0: head, 1: slice */
   uint32_t generation;
-  uint64_t fed;   /* bytes staged */
-  uint64_t block; /* the transport's own: a staging block, or 0 */
-  uint64_t held;  /* bytes of memory that this takes, if any */
+  uint64_t fed;  /* bytes staged or sent */
+  uint64_t held; /* bytes of memory that this takes, if any */
+  /* The transport's own, zeros before expose. Bytes, as these alias whatever it
+   * has there. */
+  _Alignas(8) unsigned char own[EXPOSURE_OWN];
 };
 
 /* Copies that a device does for a part or a transfer. All zero: none. */
@@ -122,37 +135,19 @@ struct job {
   uint32_t marks;        /* seen, and live */
 };
 
-/* Which bytes of a payload came: all before `first`, and stretches behind it
- * that came before others. */
-struct cover {
-  uint64_t first;
-  struct stretch {
-    uint64_t at, end;
-  } * ahead;
-  uint32_t count, room;
-};
-
 /* A payload of the peer, on its way to us. */
 struct fetch {
-  struct node node; /* the transport's own */
   struct source source;
   struct payload *into;
   uint16_t operation; /* the peer's, */
   uint8_t part;
   uint32_t generation; /* under which it is exposed */
   uint64_t total, done;
-  bool careful;    /* others see the destination: not a byte goes there before
-                      the mark was seen live after it was taken */
-  uint8_t *bounce; /* by way of it, then; and to memory that no CPU touches */
-  uint64_t bounced, put; /* bytes in it, and gone on from it */
-  uint64_t stashed;      /* bytes that were kept because they came too early */
-  struct cover cover;    /* where they come in any order */
-  uint32_t marked;       /* how often the mark was asked for, behind bytes */
-  /* Where a device fills the bounce block in two halves, by turns. */
-  uint64_t half, ends[2];  /* bytes; of the payload, by half: where it ends */
-  uint32_t asked, emptied; /* halves: ever read into, ever gone on */
-  int64_t held;            /* by faults: until when */
-  struct job job;
+  bool careful; /* others see the destination: not a byte goes there before the
+                   mark was seen live after it was taken */
+  int64_t held; /* by faults: until when */
+  /* The transport's own, as in an exposure; zeros before the first step. */
+  _Alignas(8) unsigned char own[FETCH_OWN];
 };
 
 /* A region of the peer, as far as a transport can reach it by itself. */
@@ -172,70 +167,234 @@ struct grant {
   int access;
 };
 
-struct perigee_transport {
-  const char *name;
-  /* copy moves all that it is asked for, up to 64 KiB, before it returns. */
-  bool immediate;
-  /* Payloads are sent by their owner: a loan is exposed as all others are. */
-  bool pushes;
+/* ---- What a transport may do ---------------------------------------------
+ *
+ * Each group of functions is a table of its own. A transport that does not do
+ * what a group is for has NULL in its place, and the core asks for the group,
+ * not for its functions: within a group all are there, but for those that say
+ * what their absence means. */
 
-  /* The fabric of an engine, made when first needed; all NULL: there is none.
-   * turn takes in what the hardware has done, at each poll, for all lanes.
-   * descriptors: at most capacity, to be watched; ready: one of them is. doze:
-   * the engine is about to sleep; what turn does not find now, they tell.
-   * forget: a range of an area is going; false: it is in use by the device. */
+/* Fabric: what all lanes of an engine share, such as devices, queues and
+ * registered memory. It is made when a session first needs it and stopped with
+ * the engine. turn takes in what the hardware has done, at each poll, for all
+ * lanes; true if there was anything. descriptors gives at most capacity of
+ * them, to be watched; ready is called when one of them is. doze comes before
+ * the engine sleeps: what turn does not find from then on, a descriptor tells.
+ * dead tells why the fabric can carry nothing more, or NULL: it is stopped as
+ * soon as no lane uses it. forget is told that a range of an area is going, and
+ * returns false while the device still uses it.
+ * Absent: lanes share nothing. */
+struct transport_fabric {
   int (*start)(const struct fabric_options *options, struct fabric **fabric,
                char reason[REASON]);
   void (*stop)(struct fabric *fabric);
   bool (*turn)(struct fabric *fabric);
-  /* NULL, or why it can carry nothing more: it is to be stopped, as soon as it
-   * is not used by lanes any more. NULL: that never happens. */
   const char *(*dead)(const struct fabric *fabric, bool *used);
   int (*descriptors)(struct fabric *fabric, int *fds, int capacity);
   void (*ready)(struct fabric *fabric);
   void (*doze)(struct fabric *fabric);
   bool (*forget)(struct fabric *fabric, struct area *area, uint64_t offset,
                  uint64_t length);
+};
 
-  /* Set-up: make this side's half and describe it; take the peer's half. The
-   * descriptors in a received offer are the transport's to keep or close. With
-   * a status goes a reason, or "". */
-  int (*open)(const struct lane_options *options, struct lane **lane,
-              struct offer *offer, char reason[REASON]);
-  int (*join)(struct lane *lane, const struct offer *offer,
-              char reason[REASON]);
-  /* A frame of the peer's half; the descriptor, or -1, is the lane's. NULL: it
-   * sends none. */
-  int (*heard)(struct lane *lane, const void *bytes, uint32_t length, int fd);
-  /* Alone: a session without a socket. All NULL: there has to be one.
-   * say: a frame's bytes go to the peer, in order; 0, PERIGEE_AGAIN or
-   * PERIGEE_PEER_LOST. hear: what came of such bytes, at most room. drained:
-   * false while any that were said are under way; they are the last.
-   * knock: of the two sides that have joined, nobody knows when, one calls
-   * until met, the other keeps still until met. nudge: something goes to the
-   * peer, unless something has since the last time; if it cannot be
-   * delivered, the lane is broken. */
+/* Records: requests and replies, in order, by one ring for each. reserve gives
+ * contiguous room in the peer's ring, or NULL (try again after a poll); publish
+ * sends at most what was reserved; one reservation a ring at a time. peek gives
+ * 1 and the next record that came, 0, or a status. Its bytes stay until release,
+ * which gives back all that peek has returned so far, and tells whether the peer
+ * heard of room that it may wait for.
+ * Absent: the lane cannot be the one that a session begins with. */
+struct transport_records {
+  uint8_t *(*reserve)(struct lane *lane, enum ring ring, uint64_t length);
+  void (*publish)(struct lane *lane, enum ring ring, uint64_t length);
+  int (*peek)(struct lane *lane, enum ring ring, const uint8_t **bytes,
+              uint64_t *length);
+  bool (*release)(struct lane *lane);
+};
+
+/* Payloads: what does not fit into a record goes from the owner's memory to the
+ * receiver's in steps, as long as the operation that it belongs to is marked.
+ *
+ * mark tells whether an operation of ours is live, by its generation (0: it is
+ * not), in a word that the peer can read at any time, even if this process is
+ * stopped; live reads the peer's. What was fetched before live said so was the
+ * operation's own. over tells a peer that may wait for a mark to go (NULL:
+ * needless, as it looks by itself).
+ *
+ * The owner: expose makes a payload reachable and fills in the source for the
+ * record, or returns PERIGEE_AGAIN while all there is for that is in use; feed is
+ * a step; conceal takes the payload back. The receiver: fetch is a step;
+ * fetch_end returns false while something may still write to the destination.
+ * Steps return the bytes moved, 0 if there is nothing to do now, or a status.
+ *
+ * pushes: the owner sends, a lent block like all others, and the receiver reads
+ * from no memory of the peer's. pulls, after join: may this side read from the
+ * peer's private memory? set_peer_pulls: the peer's answer. Both NULL: that makes
+ * no difference.
+ * Absent: the lane cannot be the one that a session begins with. */
+struct transport_payloads {
+  bool pushes;
+  void (*mark)(struct lane *lane, uint16_t operation, uint32_t generation);
+  void (*over)(struct lane *lane, uint16_t operation, uint32_t generation);
+  bool (*live)(struct lane *lane, uint16_t operation, uint32_t generation);
+  int (*expose)(struct lane *lane, struct exposure *exposure,
+                struct payload *payload);
+  int64_t (*feed)(struct lane *lane, struct exposure *exposure);
+  void (*conceal)(struct lane *lane, struct exposure *exposure);
+  int64_t (*fetch)(struct lane *lane, struct fetch *fetch);
+  bool (*fetch_end)(struct lane *lane, struct fetch *fetch);
+  bool (*pulls)(const struct lane *lane);
+  void (*set_peer_pulls)(struct lane *lane, bool pulls);
+};
+
+/* Loans: blocks that one side fills and the peer sees in place. loan lends one,
+ * or returns PERIGEE_AGAIN while others are lent or exposed; unloan gives it
+ * back. loaned gives the source of bytes that lie inside of one, or false. view
+ * tells where a loan of the peer's is seen, or NULL if it has to be fetched.
+ * knows: is what such a source lies in known here, or does the frame that tells
+ * of it still have to come? (NULL: it is known.)
+ * Absent: the lane cannot be the one that a session begins with. */
+struct transport_loans {
+  int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
+              struct source *source);
+  void (*unloan)(struct lane *lane, const struct source *source);
+  bool (*loaned)(struct lane *lane, const uint8_t *pointer, uint64_t length,
+                 struct source *source);
+  const uint8_t *(*view)(struct lane *lane, const struct source *source);
+  bool (*knows)(struct lane *lane, const struct source *source);
+};
+
+/* Kept memory: what a lane keeps for blocks that nobody has now. ebb gives back
+ * to the system some of what was not used between the last two looks, in a step
+ * that is short; bytes tells how much is kept. lane_options.keeps asks for it.
+ * Absent: the lane keeps nothing, or never gives it back. */
+struct transport_kept {
+  enum ebb_left (*ebb)(struct lane *lane);
+  uint64_t (*bytes)(const struct lane *lane);
+};
+
+/* Access: one-sided access to regions by the peer's own right. grant opens a
+ * region of ours to the peer, and returns whether the peer needs no help of ours
+ * from then on; revoke ends that; inside tells whether the peer may still be in
+ * the region.
+ * Absent: this side reads and writes for the peer, on request. */
+struct transport_access {
+  bool (*grant)(struct lane *lane, const struct grant *grant);
+  void (*revoke)(struct lane *lane, uint32_t slot);
+  bool (*inside)(struct lane *lane, uint32_t slot);
+};
+
+/* Copies: the CPU copies between local memory that it may touch and a window of
+ * which remote is a walk. A step returns the bytes moved, at most limit; 0 while
+ * one is under way (call again with the same arguments); or a status, such as
+ * PERIGEE_STALE. immediate: a step moves all that it is asked for, up to 64 KiB.
+ * Absent: windows are reached by jobs, or by the peer on request. */
+struct transport_copies {
+  bool immediate;
+  int64_t (*copy)(struct lane *lane, const struct window *window,
+                  struct payload *remote, struct payload *local, uint64_t limit,
+                  bool write);
+};
+
+/* Jobs: a device copies between local memory and a window. reaches: can it, for
+ * this local memory? post returns 1 if all of the item is under way as part of
+ * the job, 0 if some of it is (call again), or a status; remote's base is an
+ * offset. flush starts what was posted. A job has ended when its pending is 0;
+ * cease returns true once nothing of it is under way any more: ask again until
+ * then, which takes a bounded time.
+ * Absent: no device copies. */
+struct transport_jobs {
+  bool (*reaches)(struct lane *lane, const struct window *window,
+                  const struct payload *local);
+  int (*post)(struct lane *lane, struct job *job, const struct window *window,
+              struct payload *remote, struct payload *local, bool write);
+  void (*flush)(struct lane *lane);
+  bool (*cease)(struct lane *lane, struct job *job);
+};
+
+/* Sleeping. From arm on the peer wakes us, over the session's socket, for
+ * whatever it does; what it did before, a poll after arm finds. disarm ends
+ * that. wanted tells, once for each time that the peer armed, that it has to be
+ * woken; it is asked after each thing done for the peer.
+ * Absent: whatever the peer does wakes us, by a watched descriptor. */
+struct transport_sleep {
+  void (*arm)(struct lane *lane);
+  void (*disarm)(struct lane *lane);
+  bool (*wanted)(struct lane *lane);
+};
+
+/* Frames: the lane carries those of the session, instead of a socket of the
+ * session's: from take on (sockets), or from the beginning (alone). say sends a
+ * frame's bytes to the peer, in order: 0, PERIGEE_AGAIN or PERIGEE_PEER_LOST. hear
+ * gives what came of such bytes, at most room. drained returns false while any
+ * that were said are under way; nothing is said after it was asked.
+ * Absent: the session keeps its socket. */
+struct transport_frames {
   int (*say)(struct lane *lane, const uint8_t *bytes, uint32_t length);
   uint32_t (*hear)(struct lane *lane, uint8_t *bytes, uint32_t room);
   bool (*drained)(struct lane *lane);
-  void (*knock)(struct lane *lane);
-  bool (*met)(const struct lane *lane);
-  void (*nudge)(struct lane *lane);
-  /* Over sockets. All NULL: over something else. take: the session's socket is
-   * the lane's from here on, and what was read from it already; frames go by
-   * say and hear. wants: how many more sockets between the two would be of use;
-   * attach: one of them, by its number from 1 on. Taken or not, they are the
-   * lane's to close. stirred: a watched descriptor has changed. traffic: bytes
-   * sent and received so far. */
+};
+
+/* Sockets: the lane works over sockets of the session. take: the session's
+ * socket is the lane's from here on, with what was read from it already. wants
+ * tells how many more sockets to the peer would be of use; attach gives it one,
+ * by its number from 1 on. Taken or not, they are the lane's to close. stirred:
+ * a watched descriptor has changed. traffic: bytes sent and received so far.
+ * Goes with frames. Absent: the lane works over something else. */
+struct transport_sockets {
   int (*take)(struct lane *lane, int fd, const uint8_t *bytes, uint32_t length);
   uint32_t (*wants)(const struct lane *lane);
   int (*attach)(struct lane *lane, uint32_t number, int fd,
                 const uint8_t *bytes, uint32_t length);
   void (*stirred)(struct lane *lane);
   void (*traffic)(const struct lane *lane, uint64_t *sent, uint64_t *received);
+};
+
+/* Alone: sessions without any socket. Neither side knows when the other has
+ * joined: the active side calls knock until met is true, the passive side stays
+ * silent until met is. nudge sends something to the peer, unless something went
+ * since the last time; if it cannot be delivered, the lane breaks.
+ * Goes with frames. Absent: there has to be a socket. */
+struct transport_alone {
+  void (*knock)(struct lane *lane);
+  bool (*met)(const struct lane *lane);
+  void (*nudge)(struct lane *lane);
+};
+
+struct perigee_transport {
+  const char *name;
+  const struct transport_fabric *fabric;
+  const struct transport_records *records;
+  const struct transport_payloads *payloads;
+  const struct transport_loans *loans;
+  const struct transport_kept *kept;
+  const struct transport_access *access;
+  const struct transport_copies *copies;
+  const struct transport_jobs *jobs;
+  const struct transport_sleep *sleep;
+  const struct transport_frames *frames;
+  const struct transport_sockets *sockets;
+  const struct transport_alone *alone;
+
+  /* The lane. open makes this side's half and describes it; join takes the
+   * peer's half. The descriptors in a received offer are the transport's to keep
+   * or close. With a status goes a reason, or "". */
+  int (*open)(const struct lane_options *options, struct lane **lane,
+              struct offer *offer, char reason[REASON]);
+  int (*join)(struct lane *lane, const struct offer *offer,
+              char reason[REASON]);
+  void (*close)(struct lane *lane);
+  /* A frame of the peer's half; the descriptor, or -1, is the lane's. NULL: it
+   * sends none. */
+  int (*heard)(struct lane *lane, const void *bytes, uint32_t length, int fd);
   /* At each poll of the session, before its records: what was published goes
    * out and what came is taken in; true if anything was. NULL: needless. */
   bool (*poll)(struct lane *lane);
+  /* Once armed, may the lane be left alone (no poll, peek or release) until the
+   * peer wakes us, a watched descriptor stirs, or the lane asks to be polled by
+   * stir()? Not while it has something to do that none of these tells. NULL: it
+   * may never. */
+  bool (*rests)(struct lane *lane);
   /* Is the lane broken? A status, and why. NULL: it never is. */
   int (*broken)(const struct lane *lane, const char **reason);
   /* Why memory could not be had of late; "": it could. NULL: nobody knows. */
@@ -245,104 +404,35 @@ struct perigee_transport {
   void (*cut)(struct lane *lane);
   /* A line for people: what carries it, and what it cannot do. NULL: none. */
   void (*describe)(const struct lane *lane, char *text, uint64_t size);
-  /* After join: can payloads of the peer be pulled? And the peer's answer. */
-  bool (*pulls)(const struct lane *lane);
-  void (*set_peer_pulls)(struct lane *lane, bool pulls);
-  void (*close)(struct lane *lane);
-
-  /* Records to the peer: contiguous room or NULL (try after a poll), then
-   * publish at most what was reserved. One reservation a ring at a time. */
-  uint8_t *(*reserve)(struct lane *lane, enum ring ring, uint64_t length);
-  void (*publish)(struct lane *lane, enum ring ring, uint64_t length);
-  /* Records from the peer: 1 and the next one, 0, or a status. Its bytes stay
-   * until release, which gives back all that peek has returned so far: true if
-   * the peer was told of room that it may wait for. */
-  int (*peek)(struct lane *lane, enum ring ring, const uint8_t **bytes,
-              uint64_t *length);
-  bool (*release)(struct lane *lane);
-
-  /* Is an operation of ours (of the peer's) live? The word is readable by the
-   * peer at any time, even if this process is stopped. 0: it is not. What was
-   * fetched before live said so was the operation's own. over (NULL: needless)
-   * tells a peer that may be waiting for an operation's mark to go. */
-  void (*mark)(struct lane *lane, uint16_t operation, uint32_t generation);
-  void (*over)(struct lane *lane, uint16_t operation, uint32_t generation);
-  bool (*live)(struct lane *lane, uint16_t operation, uint32_t generation);
-
-  /* Loans: blocks that the peer sees in place. PERIGEE_AGAIN: there is none
-   * now, as others are lent or exposed; of expose, too. */
-  int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
-              struct source *source);
-  void (*unloan)(struct lane *lane, const struct source *source);
-  /* The source of bytes inside a loan, or false. */
-  bool (*loaned)(struct lane *lane, const uint8_t *pointer, uint64_t length,
-                 struct source *source);
-  /* Where a peer's loan is seen in place; NULL: it has to be fetched. */
-  const uint8_t *(*view)(struct lane *lane, const struct source *source);
-
-  /* Does it know of what such a source lies in, or has it still to hear a frame
-   * of the peer's half? NULL: it knows. */
-  bool (*knows)(struct lane *lane, const struct source *source);
-  /* Gives back to the system some of what is kept for blocks and was not used
-   * between the last two looks, in a step that is short. NULL: all is kept. */
-  enum ebb_left (*ebb)(struct lane *lane);
-  /* Bytes that are kept for blocks, and nobody has. NULL: unknown. */
-  uint64_t (*kept)(const struct lane *lane);
-
-  int (*expose)(struct lane *lane, struct exposure *exposure,
-                struct payload *payload);
-  /* Steps: bytes moved, 0 when there is nothing to do now, or a status. */
-  int64_t (*feed)(struct lane *lane, struct exposure *exposure);
-  void (*conceal)(struct lane *lane, struct exposure *exposure);
-  int64_t (*fetch)(struct lane *lane, struct fetch *fetch);
-  /* False while something may still write to the fetch's destination. */
-  bool (*fetch_end)(struct lane *lane, struct fetch *fetch);
-
-  /* One-sided access to a peer's region. grant: ours is open to the peer, by
-   * its right if there is one (true) or only on request; revoke: it is not any
-   * more. inside: may the peer be in it? */
-  bool (*grant)(struct lane *lane, const struct grant *grant);
-  void (*revoke)(struct lane *lane, uint32_t slot);
-  bool (*inside)(struct lane *lane, uint32_t slot);
-  /* A step between local memory and the window, of which remote is a walk:
-   * bytes moved, at most limit, or a status (PERIGEE_STALE); 0: under way, to
-   * be called again with the same arguments. Local is memory
-   * that the CPU may touch. */
-  int64_t (*copy)(struct lane *lane, const struct window *window,
-                  struct payload *remote, struct payload *local, uint64_t limit,
-                  bool write);
-  /* The same by a device; NULL if copy is the way. reaches: may it, for this
-   * local memory? post: 1: all of the item is under way as part of the job, 0:
-   * some of it (call again), or a status; the remote payload's base is an
-   * offset. flush: what was posted starts. The
-   * job has ended when pending is 0. cease: nothing of it is under way any
-   * more; ask again until it is so, which takes a bounded time. */
-  bool (*reaches)(struct lane *lane, const struct window *window,
-                  const struct payload *local);
-  int (*post)(struct lane *lane, struct job *job, const struct window *window,
-              struct payload *remote, struct payload *local, bool write);
-  void (*flush)(struct lane *lane);
-  bool (*cease)(struct lane *lane, struct job *job);
-
-  /* Sleeping. From arm on the peer wakes us (over the session's socket) for
-   * whatever it does; what it did before, a poll after arm finds. wanted tells,
-   * once for each time that the peer armed, that it has to be woken; it is
-   * asked after each thing done for the peer. */
-  void (*arm)(struct lane *lane);
-  void (*disarm)(struct lane *lane);
-  bool (*wanted)(struct lane *lane);
-  /* Once armed, may the lane be left alone (no poll, peek or release) until the
-   * peer wakes us, a watched descriptor stirs, or the lane asks to be polled by
-   * stir()? Not while it has something to do that none of these tells. NULL: it
-   * may never. */
-  bool (*rests)(struct lane *lane);
 };
 
 extern const struct perigee_transport transport_shm, transport_verbs,
     transport_tcp;
 
+/* Gives a lane its table: its transport's, or what is put around that. */
+void lane_by(struct lane *lane, const struct perigee_transport *transport);
+
 static inline const struct perigee_transport *lane_table(struct lane *lane) {
   return ((struct lane_head *)lane)->transport;
+}
+
+static inline const struct transport_records *lane_records(struct lane *lane) {
+  return ((struct lane_head *)lane)->records;
+}
+
+static inline const struct transport_payloads *
+lane_payloads(struct lane *lane) {
+  return ((struct lane_head *)lane)->payloads;
+}
+
+static inline const struct transport_sleep *lane_sleep(struct lane *lane) {
+  return ((struct lane_head *)lane)->sleep;
+}
+
+/* Are payloads of the peer pulled from where they lie? */
+static inline bool lane_pulls(struct lane *lane) {
+  const struct transport_payloads *p = lane_payloads(lane);
+  return p->pulls ? p->pulls(lane) : !p->pushes;
 }
 
 #endif

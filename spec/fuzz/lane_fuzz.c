@@ -306,7 +306,8 @@ static void attaches(struct talk *t, int number) {
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
   seals(t, number);
   t->fds[number] = pair[0];
-  lane_table(s->lane)->attach(s->lane, (uint32_t)number, pair[1], NULL, 0);
+  lane_table(s->lane)->sockets->attach(s->lane, (uint32_t)number, pair[1], NULL,
+                                       0);
 }
 
 static void turns_to(struct talk *t, uint8_t how) {

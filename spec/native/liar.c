@@ -236,7 +236,7 @@ static bool lie_record(struct liar *l, bool reply) {
   aim(l, &r, reply);
   uint64_t size = record_size(&r);
   enum ring ring = below(16) ? (reply ? RING_REPLY : RING_REQUEST) : below(2);
-  bytes = lane_table(lane)->reserve(lane, ring, size);
+  bytes = lane_records(lane)->reserve(lane, ring, size);
   if (!bytes)
     return false;
   record_encode(&r, bytes);
@@ -252,7 +252,7 @@ static bool lie_record(struct liar *l, bool reply) {
   }
   if (below(16) == 0)
     scribble(bytes + 8, 32);
-  lane_table(lane)->publish(lane, ring, below(16) ? size : 1 + below(size));
+  lane_records(lane)->publish(lane, ring, below(16) ? size : 1 + below(size));
   session_wake(l->session);
   return true;
 }

@@ -21,6 +21,8 @@ static const int64_t LONG_AGO = 1000000000;
 /* ---- The transport that counts -------------------------------------------- */
 
 static struct perigee_transport counted;
+static struct transport_records records;
+static struct transport_sleep sleeping;
 static const struct perigee_transport *const transports[] = {&counted, NULL};
 static const struct perigee_transport *real;
 static uint64_t looks, arms;
@@ -29,19 +31,19 @@ static int counted_open(const struct lane_options *options, struct lane **lane,
                         struct offer *offer, char *reason) {
   int status = real->open(options, lane, offer, reason);
   if (status == PERIGEE_OK)
-    ((struct lane_head *)*lane)->transport = &counted;
+    lane_by(*lane, &counted);
   return status;
 }
 
 static int counted_peek(struct lane *lane, enum ring ring,
                         const uint8_t **bytes, uint64_t *length) {
   looks++;
-  return real->peek(lane, ring, bytes, length);
+  return real->records->peek(lane, ring, bytes, length);
 }
 
 static void counted_arm(struct lane *lane) {
   arms++;
-  real->arm(lane);
+  real->sleep->arm(lane);
 }
 
 static void count(const struct perigee_transport *transport) {
@@ -49,8 +51,12 @@ static void count(const struct perigee_transport *transport) {
   counted = *transport;
   counted.name = "counted";
   counted.open = counted_open;
-  counted.peek = counted_peek;
-  counted.arm = counted_arm;
+  records = *transport->records;
+  records.peek = counted_peek;
+  counted.records = &records;
+  sleeping = *transport->sleep;
+  sleeping.arm = counted_arm;
+  counted.sleep = &sleeping;
 }
 
 /* ---- Two engines ----------------------------------------------------------- */

@@ -69,7 +69,7 @@ static int inproc_open(const struct lane_options *options, struct lane **out,
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane)
     return PERIGEE_NO_MEMORY;
-  lane->head.transport = &perigee_transport_inproc;
+  lane_by(lane, &perigee_transport_inproc);
   lane->seed = (uint32_t)options->key;
   lane->alone = options->alone;
   for (int i = 0; i < RINGS; i++)
@@ -156,14 +156,6 @@ static void inproc_nudge(struct lane *lane) {
 static int inproc_broken(const struct lane *lane, const char **reason) {
   *reason = "the peer's half is gone";
   return lane->alone && !lane->peer ? PERIGEE_PEER_LOST : PERIGEE_OK;
-}
-
-static bool inproc_pulls(const struct lane *lane) {
-  return lane == NULL;
-}
-
-static void inproc_set_peer_pulls(struct lane *lane, bool pulls) {
-  (void)lane, (void)pulls;
 }
 
 /* ---- Records ------------------------------------------------------------ */
@@ -279,7 +271,7 @@ static int inproc_expose(struct lane *lane, struct exposure *exposure,
   e->payload = *payload;
   exposure->source = source_of(e);
   exposure->payload = NULL;
-  exposure->block = (uint64_t)(uintptr_t)e;
+  memcpy(exposure->own, &e, sizeof e);
   return PERIGEE_OK;
 }
 
@@ -290,11 +282,24 @@ static int64_t inproc_feed(struct lane *lane, struct exposure *exposure) {
 
 static void inproc_conceal(struct lane *lane, struct exposure *exposure) {
   (void)lane;
-  struct exposed *e = (struct exposed *)(uintptr_t)exposure->block;
+  struct exposed *e;
+  memcpy(&e, exposure->own, sizeof e);
   while (e && !payload_quiet(&e->payload))
     ;
   free(e);
-  exposure->block = 0;
+  memset(exposure->own, 0, sizeof exposure->own);
+}
+
+/* What a fetch has here. */
+struct bounce {
+  uint8_t *block;
+  uint64_t filled;
+  bool begun;
+};
+_Static_assert(sizeof(struct bounce) <= FETCH_OWN, "there is room for it");
+
+static struct bounce *bounce_of(struct fetch *f) {
+  return (struct bounce *)(void *)f->own;
 }
 
 /* A splinter: from the source to the bounce, from there to its place. */
@@ -302,27 +307,28 @@ static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
   if (!inproc_live(lane, f->operation, f->generation))
     return PERIGEE_PEER_LOST;
   struct exposed *e = (struct exposed *)(uintptr_t)f->source.address;
-  if (!f->bounce && !(f->bounce = malloc(SPLINTER)))
+  struct bounce *b = bounce_of(f);
+  if (!b->block && !(b->block = malloc(SPLINTER)))
     return PERIGEE_NO_MEMORY;
-  if (f->bounced == 0) {
+  if (b->filled == 0) {
     if (later(lane))
       return 0;
     if (!e->payload.ticket)
-      f->marked = false;
-    uint64_t n = f->marked ? SPLINTER : splinter(lane, f->total - f->done);
-    f->marked = true;
-    int64_t got = payload_take(&e->payload, f->bounce, n);
+      b->begun = false;
+    uint64_t n = b->begun ? SPLINTER : splinter(lane, f->total - f->done);
+    b->begun = true;
+    int64_t got = payload_take(&e->payload, b->block, n);
     if (got <= 0)
       return got;
-    f->bounced = (uint64_t)got;
+    b->filled = (uint64_t)got;
     e->payload.done = f->done; /* a short put takes the rest again */
   }
-  int64_t put = payload_put(f->into, f->bounce, f->bounced);
+  int64_t put = payload_put(f->into, b->block, b->filled);
   if (put <= 0)
     return put;
   f->done += (uint64_t)put;
   e->payload.done = f->done;
-  f->bounced = 0;
+  b->filled = 0;
   return put;
 }
 
@@ -334,8 +340,8 @@ static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
   if (inproc_live(lane, f->operation, f->generation) &&
       !payload_quiet(&e->payload))
     return false;
-  free(f->bounce);
-  f->bounce = NULL;
+  free(bounce_of(f)->block);
+  bounce_of(f)->block = NULL;
   return true;
 }
 
@@ -390,40 +396,70 @@ static bool inproc_wanted(struct lane *lane) {
   return true;
 }
 
-PERIGEE_API const struct perigee_transport perigee_transport_inproc = {
-    .name = "inproc",
-    .open = inproc_open,
-    .join = inproc_join,
-    .say = inproc_say,
-    .hear = inproc_hear,
-    .drained = inproc_drained,
-    .knock = inproc_knock,
-    .met = inproc_met,
-    .nudge = inproc_nudge,
-    .broken = inproc_broken,
-    .pulls = inproc_pulls,
-    .set_peer_pulls = inproc_set_peer_pulls,
-    .close = inproc_close,
+static const struct transport_records records = {
     .reserve = inproc_reserve,
     .publish = inproc_publish,
     .peek = inproc_peek,
     .release = inproc_release,
+};
+
+static const struct transport_payloads payloads = {
     .mark = inproc_mark,
     .live = inproc_live,
-    .loan = inproc_loan,
-    .unloan = inproc_unloan,
-    .loaned = inproc_loaned,
-    .view = inproc_view,
     .expose = inproc_expose,
     .feed = inproc_feed,
     .conceal = inproc_conceal,
     .fetch = inproc_fetch,
     .fetch_end = inproc_fetch_end,
+};
+
+static const struct transport_loans loans = {
+    .loan = inproc_loan,
+    .unloan = inproc_unloan,
+    .loaned = inproc_loaned,
+    .view = inproc_view,
+};
+
+static const struct transport_access rights = {
     .grant = inproc_grant,
     .revoke = inproc_revoke,
     .inside = inproc_inside,
+};
+
+static const struct transport_copies copies = {
     .copy = inproc_copy,
+};
+
+static const struct transport_sleep sleeping = {
     .arm = inproc_arm,
     .disarm = inproc_disarm,
     .wanted = inproc_wanted,
+};
+
+static const struct transport_frames frames = {
+    .say = inproc_say,
+    .hear = inproc_hear,
+    .drained = inproc_drained,
+};
+
+static const struct transport_alone alone = {
+    .knock = inproc_knock,
+    .met = inproc_met,
+    .nudge = inproc_nudge,
+};
+
+PERIGEE_API const struct perigee_transport perigee_transport_inproc = {
+    .name = "inproc",
+    .records = &records,
+    .payloads = &payloads,
+    .loans = &loans,
+    .access = &rights,
+    .copies = &copies,
+    .sleep = &sleeping,
+    .frames = &frames,
+    .alone = &alone,
+    .open = inproc_open,
+    .join = inproc_join,
+    .close = inproc_close,
+    .broken = inproc_broken,
 };

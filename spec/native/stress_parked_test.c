@@ -37,6 +37,7 @@ static atomic_int listening, lost, wrong, done;
 
 static _Thread_local uint64_t seed;
 static struct perigee_transport slow;
+static struct transport_sleep sleeping;
 static const struct perigee_transport *real;
 
 static uint32_t random_below(uint32_t limit) {
@@ -55,18 +56,18 @@ static int slow_open(const struct lane_options *options, struct lane **lane,
                      struct offer *offer, char *reason) {
   int status = real->open(options, lane, offer, reason);
   if (status == PERIGEE_OK)
-    ((struct lane_head *)*lane)->transport = &slow;
+    lane_by(*lane, &slow);
   return status;
 }
 
 static void slow_arm(struct lane *lane) {
-  real->arm(lane);
+  real->sleep->arm(lane);
   pause_a_little();
 }
 
 static bool slow_wanted(struct lane *lane) {
   pause_a_little();
-  return real->wanted(lane);
+  return real->sleep->wanted(lane);
 }
 
 static bool slow_rests(struct lane *lane) {
@@ -82,8 +83,10 @@ static void slow_make(const struct perigee_transport *transport) {
   slow = *transport;
   slow.name = "slow";
   slow.open = slow_open;
-  slow.arm = slow_arm;
-  slow.wanted = slow_wanted;
+  sleeping = *transport->sleep;
+  sleeping.arm = slow_arm;
+  sleeping.wanted = slow_wanted;
+  slow.sleep = &sleeping;
   slow.rests = slow_rests;
 }
 

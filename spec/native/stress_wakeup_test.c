@@ -34,6 +34,7 @@ static atomic_int listening, lost, wrong;
 
 static _Thread_local uint64_t seed;
 static struct perigee_transport slow;
+static struct transport_sleep sleeping;
 
 static uint32_t random_below(uint32_t limit) {
   seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -51,18 +52,18 @@ static int slow_open(const struct lane_options *options, struct lane **lane,
                      struct offer *offer, char *reason) {
   int status = transport_shm.open(options, lane, offer, reason);
   if (status == PERIGEE_OK)
-    ((struct lane_head *)*lane)->transport = &slow;
+    lane_by(*lane, &slow);
   return status;
 }
 
 static void slow_arm(struct lane *lane) {
-  transport_shm.arm(lane);
+  transport_shm.sleep->arm(lane);
   pause_a_little();
 }
 
 static bool slow_wanted(struct lane *lane) {
   pause_a_little();
-  return transport_shm.wanted(lane);
+  return transport_shm.sleep->wanted(lane);
 }
 
 static const struct perigee_transport *const transports[] = {&slow, NULL};
@@ -71,8 +72,10 @@ static void slow_make(void) {
   slow = transport_shm;
   slow.name = "slow";
   slow.open = slow_open;
-  slow.arm = slow_arm;
-  slow.wanted = slow_wanted;
+  sleeping = *transport_shm.sleep;
+  sleeping.arm = slow_arm;
+  sleeping.wanted = slow_wanted;
+  slow.sleep = &sleeping;
 }
 
 /* ---- The two sides ------------------------------------------------------ */

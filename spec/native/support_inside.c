@@ -154,7 +154,7 @@ uint32_t segments_heard(const struct perigee_session *session) {
 }
 
 void refer_unheard(struct perigee_session *session, bool reply) {
-  const struct perigee_transport *t = lane_table(session->lane);
+  const struct transport_records *t = lane_records(session->lane);
   struct record r = {.kind = reply ? RECORD_REPLY : RECORD_REQUEST,
                      .flags = RECORD_HEAD_BULK,
                      .generation = 1,
@@ -167,7 +167,7 @@ void refer_unheard(struct perigee_session *session, bool reply) {
                                      .stride = 100}};
   enum ring ring = reply ? RING_REPLY : RING_REQUEST;
   uint8_t *at = t->reserve(session->lane, ring, record_size(&r));
-  t->mark(session->lane, r.operation, r.generation);
+  lane_payloads(session->lane)->mark(session->lane, r.operation, r.generation);
   record_encode(&r, at);
   t->publish(session->lane, ring, record_size(&r));
 }

@@ -193,8 +193,9 @@ static int silent_one(struct scene *s, uint32_t number, int status) {
   int pair[2];
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair),
                    0);
-  assert_int_equal(lane_table(lane)->attach(lane, number, pair[1], NULL, 0),
-                   status);
+  assert_int_equal(
+      lane_table(lane)->sockets->attach(lane, number, pair[1], NULL, 0),
+      status);
   return pair[0];
 }
 

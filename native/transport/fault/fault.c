@@ -21,8 +21,14 @@ struct held {
   uint8_t *bytes;
 };
 
+/* A transport's tables as lanes with faults have them. */
 struct wrapped {
-  struct perigee_transport table; /* first: lanes point to it */
+  struct perigee_transport table;
+  struct transport_records records;
+  struct transport_payloads payloads;
+  struct transport_copies copies;
+  struct transport_jobs jobs;
+  struct transport_frames frames;
   const struct perigee_transport *inner;
   struct faults *faults;
 };
@@ -174,7 +180,8 @@ static int take_in(struct lane *lane, enum ring ring) {
   uint64_t length;
   int status = 0;
   while (f->bytes < HELD_MAX &&
-         (status = inner(lane)->peek(lane, ring, &bytes, &length)) > 0 &&
+         (status = inner(lane)->records->peek(lane, ring, &bytes, &length)) >
+             0 &&
          !cut(lane))
     if ((status = take_record(f, ring, bytes, length)) < 0)
       break;
@@ -202,25 +209,26 @@ static bool fault_release(struct lane *lane) {
   struct fault_lane *f = of(lane);
   for (int i = 0; i < RINGS; i++)
     let_go(f, &f->given[i]);
-  return inner(lane)->release(lane);
+  return inner(lane)->records->release(lane);
 }
 
 static uint8_t *fault_reserve(struct lane *lane, enum ring ring,
                               uint64_t length) {
-  return of(lane)->cut ? NULL : inner(lane)->reserve(lane, ring, length);
+  return of(lane)->cut ? NULL
+                       : inner(lane)->records->reserve(lane, ring, length);
 }
 
 /* ---- Payloads and copies ------------------------------------------------- */
+
+enum { BEGUN = -1 }; /* held back no more, but what else may befall a step is */
 
 /* Memory that copies on its own time is filled in order, and who brings what
  * comes later waits for what comes first: once that has begun, it goes on. */
 static bool goes_on(const struct fetch *fetch) {
   const struct payload *into = fetch->into;
   return !into->memory->direct &&
-         (into->ticket || into->done || fetch->bounced);
+         (into->ticket || into->done || fetch->held == BEGUN);
 }
-
-enum { BEGUN = -1 }; /* held back no more, but what else may befall a step is */
 
 /* What is under way side by side is held back side by side, as by a long wire,
  * and once: before the first step. */
@@ -244,7 +252,7 @@ static int64_t fault_fetch(struct lane *lane, struct fetch *fetch) {
   }
   if (fetch->held == INT64_MAX || waits(f, fetch->held))
     return 0;
-  int64_t moved = inner(lane)->fetch(lane, fetch);
+  int64_t moved = inner(lane)->payloads->fetch(lane, fetch);
   if (moved != 0)
     fetch->held = BEGUN;
   return moved;
@@ -277,29 +285,30 @@ static int64_t fault_copy(struct lane *lane, const struct window *window,
     return go;
   if (!under_way && limit > 1 && hit(f, script_of(f)->reorder))
     limit = 1 + roll(f) % limit;
-  return inner(lane)->copy(lane, window, remote, local, limit, write);
+  return inner(lane)->copies->copy(lane, window, remote, local, limit, write);
 }
 
 static int fault_post(struct lane *lane, struct job *job,
                       const struct window *window, struct payload *remote,
                       struct payload *local, bool write) {
   int go = copy_goes_on(lane, local);
-  return go <= 0 ? go
-                 : inner(lane)->post(lane, job, window, remote, local, write);
+  if (go <= 0)
+    return go;
+  return inner(lane)->jobs->post(lane, job, window, remote, local, write);
 }
 
 /* ---- The session's frames, where the lane carries them ------------------- */
 
 static int fault_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
   return of(lane)->cut ? PERIGEE_PEER_LOST
-                       : inner(lane)->say(lane, bytes, length);
+                       : inner(lane)->frames->say(lane, bytes, length);
 }
 
 static uint32_t fault_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
   struct fault_lane *f = of(lane);
   if (f->cut || waits(f, f->words))
     return 0;
-  uint32_t got = inner(lane)->hear(lane, bytes, room);
+  uint32_t got = inner(lane)->frames->hear(lane, bytes, room);
   if (got > 0 && script_of(f)->delay)
     f->words = now(f) + some_time(f, 0);
   return got;
@@ -359,26 +368,33 @@ void faults_close(struct faults *faults) {
   free(faults);
 }
 
-#define BEFALLS(name)                                                          \
-  if (t->name)                                                                 \
-  t->name = fault_##name
+/* A copy of one of the inner transport's tables takes its place; what it does
+ * not have, a lane with faults does not have either. */
+#define TAKE_OVER(w, group)                                                    \
+  if ((w)->inner->group) {                                                     \
+    (w)->group = *(w)->inner->group;                                           \
+    (w)->table.group = &(w)->group;                                            \
+  }
 
-/* Where the core asks whether there is a function, there is one still, or
- * still none. */
-static void befall(struct perigee_transport *t) {
-  t->immediate = false;
-  t->rests = NULL; /* what is held back comes by time */
-  t->peek = fault_peek;
-  t->release = fault_release;
-  t->reserve = fault_reserve;
-  t->fetch = fault_fetch;
-  t->broken = fault_broken;
-  t->describe = fault_describe;
-  t->close = fault_close;
-  BEFALLS(copy);
-  BEFALLS(post);
-  BEFALLS(say);
-  BEFALLS(hear);
+static void befall(struct wrapped *w) {
+  TAKE_OVER(w, records);
+  TAKE_OVER(w, payloads);
+  TAKE_OVER(w, copies);
+  TAKE_OVER(w, jobs);
+  TAKE_OVER(w, frames);
+  w->table.rests = NULL; /* what is held back comes by time */
+  w->table.broken = fault_broken;
+  w->table.describe = fault_describe;
+  w->table.close = fault_close;
+  w->records.peek = fault_peek;
+  w->records.release = fault_release;
+  w->records.reserve = fault_reserve;
+  w->payloads.fetch = fault_fetch;
+  w->copies.copy = fault_copy;
+  w->copies.immediate = false;
+  w->jobs.post = fault_post;
+  w->frames.say = fault_say;
+  w->frames.hear = fault_hear;
 }
 
 static const struct wrapped *wrap(struct faults *faults,
@@ -389,8 +405,8 @@ static const struct wrapped *wrap(struct faults *faults,
   if (faults->count == WRAPPED)
     return NULL;
   struct wrapped *w = &faults->wrapped[faults->count++];
-  *w = (struct wrapped){*inner, inner, faults};
-  befall(&w->table);
+  *w = (struct wrapped){.table = *inner, .inner = inner, .faults = faults};
+  befall(w);
   return w;
 }
 
@@ -403,7 +419,7 @@ const struct perigee_transport *faults_join(struct faults *faults,
     return NULL;
   f->by = by;
   f->dice = faults->script.seed + (faults->lanes++ << 32);
-  head->transport = &by->table;
+  lane_by(lane, &by->table);
   head->faults = f;
   return &by->table;
 }

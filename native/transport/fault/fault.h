@@ -37,8 +37,8 @@
  * received twice; after a record was cut short the session ends in
  * "protocol"; what is held back when the peer closes is lost.
  *
- * A wrapped table is the transport's own but for the functions that faults
- * befall. Its lane is the transport's own too, and its head points to what is
+ * A wrapped table, and each of its groups, is the transport's own but for the
+ * functions that faults befall. Its lane is the transport's own too, and its head points to what is
  * kept here; so a function that transports do not know of today needs nothing
  * here. What is delivered was copied to a block of its own length, so that a
  * sanitizer sees who reads past it.

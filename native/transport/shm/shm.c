@@ -128,7 +128,7 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane)
     return PERIGEE_NO_MEMORY;
-  lane->head.transport = &transport_shm;
+  lane_by(lane, &transport_shm);
   lane->options = *options;
   /* Twice the limit as space, so that blocks of all sizes find room. */
   uint64_t arena = 2 * options->pool;
@@ -361,40 +361,68 @@ static bool shm_rests(struct lane *lane) {
   return true;
 }
 
-const struct perigee_transport transport_shm = {
-    .name = "shm",
-    .immediate = true,
-    .open = shm_open_lane,
-    .join = shm_join,
-    .pulls = shm_pulls,
-    .set_peer_pulls = shm_set_peer_pulls,
-    .close = shm_close,
+static const struct transport_records records = {
     .reserve = shm_reserve,
     .publish = shm_publish,
     .peek = shm_peek,
     .release = shm_release,
+};
+
+static const struct transport_payloads payloads = {
     .mark = shm_mark,
     .live = shm_live,
-    .loan = shm_loan,
-    .unloan = shm_unloan,
-    .loaned = shm_loaned,
-    .view = shm_view,
-    .knows = arena_knows,
-    .heard = arena_heard,
-    .trouble = arena_trouble,
-    .ebb = arena_ebb,
-    .kept = arena_kept,
     .expose = shm_expose,
     .feed = shm_feed,
     .conceal = shm_conceal,
     .fetch = shm_fetch,
     .fetch_end = shm_fetch_end,
+    .pulls = shm_pulls,
+    .set_peer_pulls = shm_set_peer_pulls,
+};
+
+static const struct transport_loans loans = {
+    .loan = shm_loan,
+    .unloan = shm_unloan,
+    .loaned = shm_loaned,
+    .view = shm_view,
+    .knows = arena_knows,
+};
+
+static const struct transport_kept kept = {
+    .ebb = arena_ebb,
+    .bytes = arena_kept,
+};
+
+static const struct transport_access rights = {
     .grant = shm_grant,
     .revoke = shm_revoke,
     .inside = shm_inside,
+};
+
+static const struct transport_copies copies = {
+    .immediate = true,
     .copy = shm_copy,
+};
+
+static const struct transport_sleep sleeping = {
     .arm = shm_arm,
     .disarm = shm_disarm,
     .wanted = shm_wanted,
+};
+
+const struct perigee_transport transport_shm = {
+    .name = "shm",
+    .records = &records,
+    .payloads = &payloads,
+    .loans = &loans,
+    .kept = &kept,
+    .access = &rights,
+    .copies = &copies,
+    .sleep = &sleeping,
+    .open = shm_open_lane,
+    .join = shm_join,
+    .close = shm_close,
+    .heard = arena_heard,
     .rests = shm_rests,
+    .trouble = arena_trouble,
 };

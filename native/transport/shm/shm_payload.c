@@ -54,11 +54,17 @@ bool shm_probe(const struct lane_options *o, uint64_t address) {
 
 /* ---- The owner's side -------------------------------------------------- */
 
+/* Where the staging block lies in the arena, and one; or 0. */
+static uint64_t *block_of(struct exposure *e) {
+  return (uint64_t *)(void *)e->own;
+}
+_Static_assert(sizeof(uint64_t) <= EXPOSURE_OWN, "there is room for it");
+
 static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   int64_t offset = arena_take(lane, SHM_STAGE_HEAD + SHM_STAGE);
   if (offset < 0)
     return (int)offset;
-  e->block = (uint64_t)offset + 1;
+  *block_of(e) = (uint64_t)offset + 1;
   e->payload = p;
   e->fed = 0;
   e->held = SHM_STAGE_HEAD + SHM_STAGE;
@@ -73,11 +79,12 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
 }
 
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
-  e->block = 0;
+  *block_of(e) = 0;
   e->payload = NULL;
   bool pull = lane->peer_pulls && p->memory->direct;
   int status = pull && p->total < STAGE_ABOVE ? PERIGEE_OK : stage(lane, e, p);
-  if (e->block || !pull) /* where there is none, all that can be is pulled */
+  if (*block_of(e) ||
+      !pull) /* where there is none, all that can be is pulled */
     return status;
   e->source = (struct source){.kind = SOURCE_PRIVATE,
                               .address = (uint64_t)(uintptr_t)p->base,
@@ -108,7 +115,7 @@ int64_t shm_feed(struct lane *lane, struct exposure *e) {
     n = p->total - e->fed;
   if (room < n)
     return 0;
-  uint8_t *block = lane->arena + e->block - 1;
+  uint8_t *block = lane->arena + *block_of(e) - 1;
   int64_t moved =
       payload_take(p, block + SHM_STAGE_HEAD + e->fed % SHM_STAGE, n);
   if (moved <= 0)
@@ -120,9 +127,9 @@ int64_t shm_feed(struct lane *lane, struct exposure *e) {
 }
 
 void shm_conceal(struct lane *lane, struct exposure *e) {
-  if (e->block)
-    arena_give(lane, e->block - 1);
-  e->block = 0;
+  if (*block_of(e))
+    arena_give(lane, *block_of(e) - 1);
+  *block_of(e) = 0;
   e->payload = NULL;
 }
 
@@ -242,8 +249,19 @@ static int64_t fetch_from(struct lane *lane, struct fetch *f,
   }
 }
 
+/* By way of a bounce block, to memory that no CPU touches, or that others see. */
+struct bounce {
+  uint8_t *block;
+  uint64_t filled, put; /* bytes in it, and gone on from it */
+};
+_Static_assert(sizeof(struct bounce) <= FETCH_OWN, "there is room for it");
+
+static struct bounce *bounce_of(struct fetch *f) {
+  return (struct bounce *)(void *)f->own;
+}
+
 static bool live(struct lane *lane, const struct fetch *f) {
-  return transport_shm.live(lane, f->operation, f->generation);
+  return transport_shm.payloads->live(lane, f->operation, f->generation);
 }
 
 static uint8_t *take_bounce(struct lane *lane) {
@@ -253,22 +271,23 @@ static uint8_t *take_bounce(struct lane *lane) {
 }
 
 static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
-  if (!f->bounce && !(f->bounce = take_bounce(lane)))
+  struct bounce *b = bounce_of(f);
+  if (!b->block && !(b->block = take_bounce(lane)))
     return PERIGEE_NO_MEMORY;
-  if (f->put == f->bounced) {
+  if (b->put == b->filled) {
     struct payload bounce;
-    payload_bytes(&bounce, f->bounce, BOUNCE);
-    f->put = f->bounced = 0;
+    payload_bytes(&bounce, b->block, BOUNCE);
+    b->put = b->filled = 0;
     int64_t got = fetch_from(lane, f, &bounce);
     if (got <= 0)
       return got;
-    f->bounced = (uint64_t)got;
+    b->filled = (uint64_t)got;
     if (f->careful && !live(lane, f))
       return PERIGEE_CANCELLED;
   }
-  int64_t moved = payload_put(f->into, f->bounce + f->put, f->bounced - f->put);
+  int64_t moved = payload_put(f->into, b->block + b->put, b->filled - b->put);
   if (moved > 0)
-    f->put += (uint64_t)moved;
+    b->put += (uint64_t)moved;
   return moved;
 }
 
@@ -284,11 +303,12 @@ int64_t shm_fetch(struct lane *lane, struct fetch *f) {
 bool shm_fetch_end(struct lane *lane, struct fetch *f) {
   if (!payload_quiet(f->into))
     return false;
+  struct bounce *b = bounce_of(f);
   if (!lane->spare) {
-    lane->spare = f->bounce;
+    lane->spare = b->block;
   } else {
-    free(f->bounce);
+    free(b->block);
   }
-  f->bounce = NULL;
+  b->block = NULL;
   return true;
 }

@@ -203,7 +203,7 @@ static int tcp_open(const struct lane_options *options, struct lane **out,
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane)
     return PERIGEE_NO_MEMORY;
-  lane->head.transport = &transport_tcp;
+  lane_by(lane, &transport_tcp);
   lane->options = *options;
   lane->frames = malloc(TCP_FRAMES);
   if (!lane->frames) {
@@ -233,15 +233,6 @@ static int tcp_join(struct lane *lane, const struct offer *offer,
   lane->peer_window = said.window < TCP_WINDOW ? said.window : TCP_WINDOW;
   lane->joined = true;
   return PERIGEE_OK;
-}
-
-static bool tcp_pulls(const struct lane *lane) {
-  (void)lane;
-  return false;
-}
-
-static void tcp_set_peer_pulls(struct lane *lane, bool pulls) {
-  (void)lane, (void)pulls;
 }
 
 static int tcp_broken(const struct lane *lane, const char **reason) {
@@ -305,22 +296,6 @@ static bool tcp_drained(struct lane *lane) {
          (tcp_idle(s) && (ioctl(s->fd, SIOCOUTQ, &unsent) != 0 || unsent == 0));
 }
 
-/* ---- One-sided: by the owner, on request ---------------------------------- */
-
-static bool tcp_grant(struct lane *lane, const struct grant *grant) {
-  (void)lane, (void)grant;
-  return false;
-}
-
-static void tcp_revoke(struct lane *lane, uint32_t slot) {
-  (void)lane, (void)slot;
-}
-
-static bool tcp_inside(struct lane *lane, uint32_t slot) {
-  (void)lane, (void)slot;
-  return false;
-}
-
 /* ---- Sleeping -------------------------------------------------------------- */
 
 static void tcp_arm(struct lane *lane) {
@@ -350,49 +325,72 @@ static bool tcp_rests(struct lane *lane) {
   return rests;
 }
 
-const struct perigee_transport transport_tcp = {
-    .name = "tcp",
-    .pushes = true,
-    .open = tcp_open,
-    .join = tcp_join,
-    .say = tcp_say,
-    .hear = tcp_hear,
-    .drained = tcp_drained,
-    .take = tcp_take,
-    .wants = tcp_wants,
-    .attach = tcp_attach,
-    .stirred = tcp_stirred,
-    .traffic = tcp_traffic,
-    .poll = tcp_poll,
-    .broken = tcp_broken,
-    .cut = tcp_cut,
-    .describe = tcp_describe,
-    .pulls = tcp_pulls,
-    .set_peer_pulls = tcp_set_peer_pulls,
-    .close = tcp_close,
+static const struct transport_records records = {
     .reserve = tcp_reserve,
     .publish = tcp_publish,
     .peek = tcp_peek,
     .release = tcp_release,
+};
+
+static const struct transport_payloads payloads = {
+    .pushes = true,
     .mark = tcp_mark,
     .over = tcp_over,
     .live = tcp_live,
-    .loan = tcp_loan,
-    .unloan = tcp_unloan,
-    .loaned = tcp_loaned,
-    .ebb = tcp_ebb,
-    .kept = tcp_kept,
-    .view = tcp_view,
     .expose = tcp_expose,
     .feed = tcp_feed,
     .conceal = tcp_conceal,
     .fetch = tcp_fetch,
     .fetch_end = tcp_fetch_end,
-    .grant = tcp_grant,
-    .revoke = tcp_revoke,
-    .inside = tcp_inside,
+};
+
+static const struct transport_loans loans = {
+    .loan = tcp_loan,
+    .unloan = tcp_unloan,
+    .loaned = tcp_loaned,
+    .view = tcp_view,
+};
+
+static const struct transport_kept kept = {
+    .ebb = tcp_ebb,
+    .bytes = tcp_kept,
+};
+
+static const struct transport_sleep sleeping = {
     .arm = tcp_arm,
     .disarm = tcp_disarm,
     .wanted = tcp_wanted,
+};
+
+static const struct transport_frames frames = {
+    .say = tcp_say,
+    .hear = tcp_hear,
+    .drained = tcp_drained,
+};
+
+static const struct transport_sockets sockets = {
+    .take = tcp_take,
+    .wants = tcp_wants,
+    .attach = tcp_attach,
+    .stirred = tcp_stirred,
+    .traffic = tcp_traffic,
+};
+
+const struct perigee_transport transport_tcp = {
+    .name = "tcp",
+    .records = &records,
+    .payloads = &payloads,
+    .loans = &loans,
+    .kept = &kept,
+    .sleep = &sleeping,
+    .frames = &frames,
+    .sockets = &sockets,
+    .open = tcp_open,
+    .join = tcp_join,
+    .close = tcp_close,
+    .poll = tcp_poll,
     .rests = tcp_rests,
+    .broken = tcp_broken,
+    .cut = tcp_cut,
+    .describe = tcp_describe,
 };

@@ -139,6 +139,31 @@ struct generations {
   uint32_t *at, count;
 };
 
+/* Which bytes of a payload came: all before `first`, and stretches behind it
+ * that came before others. */
+struct cover {
+  uint64_t first;
+  struct stretch {
+    uint64_t at, end;
+  } * ahead;
+  uint32_t count, room;
+};
+
+/* What a fetch has here. */
+struct tcp_fetch {
+  struct node node; /* of its operation's fetches */
+  struct cover cover;
+  uint64_t came, told; /* bytes, and those that the core has heard of */
+  uint64_t stashed;    /* bytes that were kept because they came too early */
+  int status;          /* what went wrong first */
+  bool begun;
+};
+_Static_assert(sizeof(struct tcp_fetch) <= FETCH_OWN, "there is room for it");
+
+static inline struct tcp_fetch *tcp_own(const struct fetch *f) {
+  return (struct tcp_fetch *)f->own;
+}
+
 /* What is known of an operation of the peer's. They are made when first needed
  * and stay: who looks for one sees no other's. */
 struct tcp_peer {

@@ -10,6 +10,12 @@
 
 /* ---- Exposing ------------------------------------------------------------ */
 
+/* The block that short ones are gathered in, or NULL. */
+static uint8_t **gathered(struct exposure *e) {
+  return (uint8_t **)e->own;
+}
+_Static_assert(sizeof(uint8_t *) <= EXPOSURE_OWN, "there is room for it");
+
 static uint64_t first_part(const struct lane *lane, uint64_t total) {
   uint64_t first = total < TCP_FIRST ? total : TCP_FIRST;
   uint64_t out = lane->eager_sent - lane->eager_granted;
@@ -21,7 +27,8 @@ int tcp_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   uint64_t first = first_part(lane, p->total);
   lane->eager_sent += first;
   lane->pushing |= first > 0;
-  e->fed = e->block = 0;
+  *gathered(e) = NULL;
+  e->fed = 0;
   e->payload = p;
   e->source = (struct source){.kind = SOURCE_PUSHED,
                               .address = first,
@@ -31,16 +38,12 @@ int tcp_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   return PERIGEE_OK;
 }
 
-static uint8_t *gathered(const struct exposure *e) {
-  return (uint8_t *)(uintptr_t)e->block;
-}
-
 void tcp_conceal(struct lane *lane, struct exposure *e) {
   tcp_disown(lane, e);
   if (e->fed < e->source.address) /* the peer will never see the rest of it */
     lane->eager_sent -= e->source.address - e->fed;
-  free(gathered(e));
-  e->block = 0;
+  free(*gathered(e));
+  *gathered(e) = NULL;
   e->payload = NULL;
 }
 
@@ -97,20 +100,19 @@ static bool sending(const struct lane *lane, const struct exposure *e) {
 static int64_t gather(struct lane *lane, struct exposure *e, uint64_t length,
                       struct payload *walk) {
   struct payload *p = e->payload;
-  if (!e->block)
-    e->block = (uint64_t)(uintptr_t)malloc(TCP_BOUNCE);
-  if (!e->block)
+  uint8_t **block = gathered(e);
+  if (!*block && !(*block = malloc(TCP_BOUNCE)))
     return PERIGEE_NO_MEMORY;
   if (sending(lane, e))
     return 0;
   if (length > TCP_BOUNCE)
     length = TCP_BOUNCE;
   for (uint64_t filled; (filled = p->done - e->fed) < length;) {
-    int64_t n = payload_take(p, gathered(e) + filled, length - filled);
+    int64_t n = payload_take(p, *block + filled, length - filled);
     if (n <= 0)
       return n;
   }
-  payload_bytes(walk, gathered(e), length);
+  payload_bytes(walk, *block, length);
   return (int64_t)length;
 }
 

@@ -9,7 +9,8 @@ struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h) {
   if (!peer)
     return NULL;
   for (struct node *n = peer->fetches.next; n != &peer->fetches; n = n->next) {
-    struct fetch *f = CONTAINER(n, struct fetch, node);
+    struct fetch *f =
+        CONTAINER(CONTAINER(n, struct tcp_fetch, node), struct fetch, own);
     if (tcp_is_of(h, f))
       return f;
   }
@@ -19,8 +20,8 @@ struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h) {
 bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
                      const struct tcp_head *h) {
   bool inside = h->at <= f->total && h->length <= f->total - h->at;
-  int status =
-      inside ? cover_take(&f->cover, h->at, h->length) : PERIGEE_PROTOCOL;
+  int status = inside ? cover_take(&tcp_own(f)->cover, h->at, h->length)
+                      : PERIGEE_PROTOCOL;
   if (status == PERIGEE_NO_MEMORY)
     tcp_break(lane, status, "no memory for what came before its turn");
   else if (status < 0)
@@ -33,8 +34,8 @@ bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
 void tcp_fetch_got(struct fetch *f, uint32_t length, bool good) {
   if (good)
     f->done += length;
-  else if (f->job.status == 0)
-    f->job.status = PERIGEE_CANCELLED; /* its owner has given it up */
+  else if (tcp_own(f)->status == 0)
+    tcp_own(f)->status = PERIGEE_CANCELLED; /* its owner has given it up */
 }
 
 static int begin(struct lane *lane, struct fetch *f) {
@@ -49,9 +50,9 @@ static int begin(struct lane *lane, struct fetch *f) {
   struct tcp_peer *peer = tcp_peer_new(lane, f->operation);
   if (!peer)
     return PERIGEE_NO_MEMORY;
-  f->asked = 1;
-  f->stashed = tcp_stashed(lane, f, true);
-  list_append(&peer->fetches, &f->node);
+  tcp_own(f)->begun = true;
+  tcp_own(f)->stashed = tcp_stashed(lane, f, true);
+  list_append(&peer->fetches, &tcp_own(f)->node);
   if (s->address == f->total || !tcp_put(lane->streams[0], &claim, NULL))
     return PERIGEE_OK;
   tcp_send(lane->streams[0], TCP_TURN);
@@ -73,7 +74,7 @@ static void pump(struct lane *lane) {
 
 int64_t tcp_fetch(struct lane *lane, struct fetch *f) {
   int status = lane->cut ? PERIGEE_PEER_LOST : PERIGEE_OK;
-  if (status == PERIGEE_OK && !f->asked)
+  if (status == PERIGEE_OK && !tcp_own(f)->begun)
     status = begin(lane, f);
   if (status < 0)
     return status;
@@ -81,27 +82,26 @@ int64_t tcp_fetch(struct lane *lane, struct fetch *f) {
   if (lane->stash_count > 0 &&
       (!f->careful || tcp_live(lane, f->operation, f->generation)))
     tcp_unstash(lane, f);
-  if (f->job.status < 0)
-    return f->job.status;
-  int64_t moved = (int64_t)(f->bounced - f->put);
-  f->put = f->bounced;
+  struct tcp_fetch *own = tcp_own(f);
+  if (own->status < 0)
+    return own->status;
+  int64_t moved = (int64_t)(own->came - own->told);
+  own->told = own->came;
   return moved;
 }
 
 bool tcp_fetch_end(struct lane *lane, struct fetch *f) {
-  list_remove(&f->node);
+  list_remove(&tcp_own(f)->node);
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
     if (!s || s->fetch != f)
       continue;
-#ifndef PERIGEE_PLANTED_BUG
     s->fetch = NULL;
     s->put = s->bounced;
     if (s->sink == SINK_FETCH)
       s->sink = SINK_DROP;
-#endif
   }
   tcp_stash_forget(lane, f);
-  cover_close(&f->cover);
+  cover_close(&tcp_own(f)->cover);
   return payload_quiet(f->into);
 }

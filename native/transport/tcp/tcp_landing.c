@@ -21,7 +21,8 @@ static bool is_stuck(struct stream *s) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
   struct fetch *f = s->sink == SINK_HELD ? tcp_fetch_of(lane, h) : NULL;
-  return f && !in_turn(f, h) && f->into->ticket == 0 && f->job.status == 0 &&
+  return f && !in_turn(f, h) && f->into->ticket == 0 &&
+         tcp_own(f)->status == 0 &&
          tcp_live(lane, h->operation, h->generation) &&
          tcp_stashed(lane, f, false) == 0;
 }
@@ -66,7 +67,7 @@ static bool lands(struct stream *s, struct fetch *f) {
 static bool stashes(struct stream *s, struct fetch *f) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
-  if (f && h->at != f->stashed)
+  if (f && h->at != tcp_own(f)->stashed)
     return tcp_lie(s, "a fragment");
   if (tcp_stash_full(lane, h))
     return tcp_lie(s, "more fragments before their time");
@@ -81,7 +82,7 @@ static bool stashes(struct stream *s, struct fetch *f) {
   else
     s->stashed->first = s->number == 0;
   if (f)
-    f->stashed += h->length;
+    tcp_own(f)->stashed += h->length;
   tcp_sink(s, SINK_STASH, h->length);
   return s->stashed != NULL;
 }
@@ -149,7 +150,7 @@ bool tcp_settled(struct stream *s) {
   int64_t put =
       payload_put(s->fetch->into, s->bounce + s->put, s->bounced - s->put);
   if (put < 0)
-    s->fetch->job.status = (int)put;
+    tcp_own(s->fetch)->status = (int)put;
   if (put != 0)
     s->put = put < 0 ? s->bounced : s->put + (uint32_t)put;
   return s->put == s->bounced;

@@ -113,7 +113,7 @@ static bool begin(struct stream *s) {
 void tcp_count(struct stream *s, uint64_t n) {
   s->rest -= n;
   if (s->fetch)
-    s->fetch->bounced += n;
+    tcp_own(s->fetch)->came += n;
 }
 
 static uint64_t frames(struct stream *s, const uint8_t *at, uint64_t n) {

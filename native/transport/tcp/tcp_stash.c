@@ -187,12 +187,12 @@ static void unstash(struct lane *lane, struct stashed *e, struct fetch *f) {
     into = &e->walk;
   }
   if (!e->walking)
-    f->bounced += e->head.length;
+    tcp_own(f)->came += e->head.length;
   e->walking = true;
   int64_t n =
       e->good ? payload_put(into, e->bytes + e->put, e->got - e->put) : e->got;
   if (n < 0)
-    f->job.status = (int)n;
+    tcp_own(f)->status = (int)n;
   e->put += n > 0 ? (uint32_t)n : 0;
   if (n >= 0 && e->put < e->got)
     return;

@@ -63,7 +63,7 @@ static void verbs_close(struct lane *lane) {
     pair_unmake(&lane->pairs[i]);
   ring_close(lane);
   if (lane->arena.base) {
-    transport_verbs.forget(lane->fabric, &lane->arena, 0, lane->arena.length);
+    verbs_forget(lane->fabric, &lane->arena, 0, lane->arena.length);
     guarded_unmap(lane->arena.base, lane->arena.length);
   }
   blocks_close(&lane->blocks);
@@ -147,7 +147,7 @@ static int verbs_open(const struct lane_options *options, struct lane **out,
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane)
     return PERIGEE_NO_MEMORY;
-  lane->head.transport = &transport_verbs;
+  lane_by(lane, &transport_verbs);
   lane->options = *options;
   lane->fabric = options->fabric;
   lane->next = lane->fabric->lanes;
@@ -263,16 +263,6 @@ static int verbs_join(struct lane *lane, const struct offer *offer,
 
 /* ---- The rest of the table ---------------------------------------------- */
 
-static bool verbs_pulls(const struct lane *lane) {
-  (void)lane;
-  return true;
-}
-
-static void verbs_set_peer_pulls(struct lane *lane, bool pulls) {
-  (void)lane;
-  (void)pulls;
-}
-
 static int verbs_broken(const struct lane *lane, const char **reason) {
   *reason = lane->reason;
   return lane->status;
@@ -303,28 +293,12 @@ static void verbs_describe(const struct lane *lane, char *text, uint64_t size) {
       (unsigned long long)lane->resets);
 }
 
-/* The fabric is, for all lanes, before a sleep. */
-static void verbs_arm(struct lane *lane) {
-  (void)lane;
-}
-
-static void verbs_disarm(struct lane *lane) {
-  (void)lane;
-}
-
 /* What arrives stirs the lane, and so does what it breaks by. */
 static bool verbs_rests(struct lane *lane) {
   return lane->status == 0 && ring_rests(lane);
 }
 
-/* A completion wakes the peer by itself. */
-static bool verbs_wanted(struct lane *lane) {
-  (void)lane;
-  return false;
-}
-
-const struct perigee_transport transport_verbs = {
-    .name = "verbs",
+static const struct transport_fabric fabric = {
     .start = rails_start,
     .stop = rails_stop,
     .turn = rails_turn,
@@ -333,47 +307,75 @@ const struct perigee_transport transport_verbs = {
     .ready = rails_ready,
     .doze = rails_arm,
     .forget = verbs_forget,
-    .open = verbs_open,
-    .join = verbs_join,
-    .heard = pair_heard,
-    .say = verbs_say,
-    .hear = verbs_hear,
-    .drained = verbs_drained,
-    .knock = verbs_knock,
-    .met = verbs_met,
-    .nudge = verbs_nudge,
-    .broken = verbs_broken,
-    .trouble = verbs_trouble,
-    .cut = verbs_cut,
-    .describe = verbs_describe,
-    .pulls = verbs_pulls,
-    .set_peer_pulls = verbs_set_peer_pulls,
-    .close = verbs_close,
+};
+
+static const struct transport_records records = {
     .reserve = verbs_reserve,
     .publish = verbs_publish,
     .peek = verbs_peek,
     .release = verbs_release,
+};
+
+static const struct transport_payloads payloads = {
     .mark = verbs_mark,
     .over = verbs_over,
     .live = verbs_live,
-    .loan = verbs_loan,
-    .unloan = verbs_unloan,
-    .loaned = verbs_loaned,
-    .view = verbs_view,
     .expose = verbs_expose,
     .feed = verbs_feed,
     .conceal = verbs_conceal,
     .fetch = verbs_fetch,
     .fetch_end = verbs_fetch_end,
+};
+
+static const struct transport_loans loans = {
+    .loan = verbs_loan,
+    .unloan = verbs_unloan,
+    .loaned = verbs_loaned,
+    .view = verbs_view,
+};
+
+static const struct transport_access rights = {
     .grant = verbs_grant,
     .revoke = verbs_revoke,
     .inside = verbs_inside,
+};
+
+static const struct transport_jobs jobs = {
     .reaches = verbs_reaches,
     .post = verbs_post,
     .flush = verbs_flush,
     .cease = verbs_cease,
-    .arm = verbs_arm,
-    .disarm = verbs_disarm,
-    .wanted = verbs_wanted,
+};
+
+static const struct transport_frames frames = {
+    .say = verbs_say,
+    .hear = verbs_hear,
+    .drained = verbs_drained,
+};
+
+static const struct transport_alone alone = {
+    .knock = verbs_knock,
+    .met = verbs_met,
+    .nudge = verbs_nudge,
+};
+
+const struct perigee_transport transport_verbs = {
+    .name = "verbs",
+    .fabric = &fabric,
+    .records = &records,
+    .payloads = &payloads,
+    .loans = &loans,
+    .access = &rights,
+    .jobs = &jobs,
+    .frames = &frames,
+    .alone = &alone,
+    .open = verbs_open,
+    .join = verbs_join,
+    .close = verbs_close,
+    .heard = pair_heard,
     .rests = verbs_rests,
+    .broken = verbs_broken,
+    .trouble = verbs_trouble,
+    .cut = verbs_cut,
+    .describe = verbs_describe,
 };

@@ -16,6 +16,21 @@
 enum { UNDER_WAY = 4 << 20, PIECE = 1 << 20 };
 enum { BOUNCE = 256 << 10, BOUNCE_LEAST = 4 << 10 };
 
+/* What a fetch has here. The bounce block is filled in two halves, by turns. */
+struct reading {
+  struct job job;
+  uint8_t *bounce;
+  uint64_t half, ends[2];  /* bytes; of the payload, by half: where it ends */
+  uint64_t put;            /* bytes gone on from the half */
+  uint32_t asked, emptied; /* halves: ever read into, ever gone on */
+  uint32_t marked;         /* how often the mark was asked for, behind bytes */
+};
+_Static_assert(sizeof(struct reading) <= FETCH_OWN, "there is room for it");
+
+static struct reading *own(const struct fetch *f) {
+  return (struct reading *)(void *)f->own;
+}
+
 static uint64_t least(uint64_t a, uint64_t b) {
   return a < b ? a : b;
 }
@@ -64,7 +79,7 @@ static uint64_t staged(const struct lane *lane, const struct fetch *f) {
 
 static int next_lane_lends(const struct lane *lane, const struct fetch *f,
                            const struct held **held, struct payload *walk) {
-  uint64_t from = f->job.posted, to = staged(lane, f);
+  uint64_t from = own(f)->job.posted, to = staged(lane, f);
   uint64_t at = f->source.address + from;
   if (to > f->total)
     return PERIGEE_PROTOCOL;
@@ -86,7 +101,7 @@ static int next_lane_lends(const struct lane *lane, const struct fetch *f,
 static int next_bytes(const struct lane *lane, const struct fetch *f,
                       const struct held **held, struct payload *walk) {
   const struct source *s = &f->source;
-  if (f->job.posted == f->total)
+  if (own(f)->job.posted == f->total)
     return 0;
   if (s->kind == SOURCE_ARENA)
     return next_lane_lends(lane, f, held, walk);
@@ -96,7 +111,7 @@ static int next_bytes(const struct lane *lane, const struct fetch *f,
                            .count = s->count,
                            .stride = s->stride,
                            .total = f->total,
-                           .done = f->job.posted};
+                           .done = own(f)->job.posted};
   return find_held(lane, source_id(s), held);
 }
 
@@ -106,7 +121,7 @@ static int next_bytes(const struct lane *lane, const struct fetch *f,
 static struct pair *only_pair(struct lane *lane, const struct fetch *f) {
   if (lane->pair_count == 1)
     return &lane->pairs[0];
-  if (f->total >= 2 * lane->fabric->options.stripe && !f->bounce &&
+  if (f->total >= 2 * lane->fabric->options.stripe && !own(f)->bounce &&
       !goes_round(f) && lane->pair_count > 2)
     return NULL;
   return &lane->pairs[1 + f->operation % (lane->pair_count - 1)];
@@ -123,7 +138,8 @@ static int64_t read_some(struct lane *lane, struct fetch *f,
     struct payload walk;
     n = next_bytes(lane, f, &held, &walk);
     if (n > 0)
-      n = lane_move(lane, &f->job, held, &walk, into, false, pair, most - got);
+      n = lane_move(lane, &own(f)->job, held, &walk, into, false, pair,
+                    most - got);
     if (n > 0)
       got += (uint64_t)n;
   }
@@ -139,7 +155,7 @@ static bool read_marks(struct lane *lane, struct fetch *f) {
     if (pair_room(&lane->pairs[i]) == 0)
       return false;
   for (uint32_t i = first; i < end; i++)
-    pair_mark(&lane->pairs[i], &f->job);
+    pair_mark(&lane->pairs[i], &own(f)->job);
   return true;
 }
 
@@ -164,59 +180,60 @@ static int take_bounce(struct lane *lane, struct fetch *f) {
   }
   if (offset < 0)
     return PERIGEE_NO_MEMORY;
-  f->bounce = lane->arena.base + offset;
-  f->half = size >= f->total ? size : size / 2;
-  f->put = 0;
+  own(f)->bounce = lane->arena.base + offset;
+  own(f)->half = size >= f->total ? size : size / 2;
+  own(f)->put = 0;
   return 0;
 }
 
 static uint32_t halves(const struct fetch *f) {
-  return f->half < f->total ? 2 : 1;
+  return own(f)->half < f->total ? 2 : 1;
 }
 
 static uint8_t *half_at(const struct fetch *f, uint32_t count) {
-  return f->bounce + count % halves(f) * f->half;
+  return own(f)->bounce + count % halves(f) * own(f)->half;
 }
 
 /* Reads on while the other half is emptied; a mark stands behind each filling.
  * 0 or a status. */
 static int ask(struct lane *lane, struct fetch *f) {
-  const struct job *job = &f->job;
+  const struct job *job = &own(f)->job;
   struct payload half;
   int64_t n = 1;
-  while (n > 0 && f->asked - f->emptied < halves(f) && job->posted < f->total) {
-    if (f->marked != f->asked)
+  while (n > 0 && own(f)->asked - own(f)->emptied < halves(f) &&
+         job->posted < f->total) {
+    if (own(f)->marked != own(f)->asked)
       break;
-    payload_bytes(&half, half_at(f, f->asked), f->half);
+    payload_bytes(&half, half_at(f, own(f)->asked), own(f)->half);
     half.area = &lane->arena;
-    n = read_some(lane, f, &half, f->half);
+    n = read_some(lane, f, &half, own(f)->half);
     if (n > 0)
-      f->ends[f->asked++ % 2] = job->posted;
+      own(f)->ends[own(f)->asked++ % 2] = job->posted;
     if (n > 0 && read_marks(lane, f))
-      f->marked++;
+      own(f)->marked++;
   }
-  if (f->marked != f->asked && read_marks(lane, f))
-    f->marked++;
+  if (own(f)->marked != own(f)->asked && read_marks(lane, f))
+    own(f)->marked++;
   verbs_flush(lane);
-  return n < 0 && f->asked == f->emptied ? (int)n : 0;
+  return n < 0 && own(f)->asked == own(f)->emptied ? (int)n : 0;
 }
 
 /* What lies in the first half that was asked for, once its mark was seen. */
 static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
   int status = ask(lane, f);
-  if (status < 0 || f->job.marks == f->emptied)
+  if (status < 0 || own(f)->job.marks == own(f)->emptied)
     return status;
-  uint64_t end = f->ends[f->emptied % 2];
-  int64_t moved =
-      payload_put(f->into, half_at(f, f->emptied) + f->put, end - f->done);
+  uint64_t end = own(f)->ends[own(f)->emptied % 2];
+  int64_t moved = payload_put(
+      f->into, half_at(f, own(f)->emptied) + own(f)->put, end - f->done);
   if (moved <= 0)
     return moved;
   tell_taken(lane, f, f->done + (uint64_t)moved);
-  f->put += (uint64_t)moved;
+  own(f)->put += (uint64_t)moved;
   f->done += (uint64_t)moved;
   if (f->done == end) {
-    f->emptied++;
-    f->put = 0;
+    own(f)->emptied++;
+    own(f)->put = 0;
   }
   return moved;
 }
@@ -232,7 +249,7 @@ static int64_t bounce(struct lane *lane, struct fetch *f) {
 /* Keeps the pair busy without flooding it. The last piece is for the caller to
  * flush, with the marks behind it. 0 or a status. */
 static int64_t read_ahead(struct lane *lane, struct fetch *f) {
-  const struct job *job = &f->job;
+  const struct job *job = &own(f)->job;
   uint64_t piece = goes_round(f) ? STAGE_SLOT : PIECE;
   int64_t n = 1;
   while (n > 0 && job->posted - job->done < UNDER_WAY) {
@@ -245,8 +262,8 @@ static int64_t read_ahead(struct lane *lane, struct fetch *f) {
 
 /* What has come counts, but for the last byte before its marks. */
 static int64_t progress(struct lane *lane, struct fetch *f) {
-  const struct job *job = &f->job;
-  bool all = f->marked && job->pending == 0;
+  const struct job *job = &own(f)->job;
+  bool all = own(f)->marked && job->pending == 0;
   uint64_t before = f->done;
   uint64_t now = all ? f->total : least(job->done, f->total - 1);
   if (job->status < 0)
@@ -262,8 +279,8 @@ static int64_t progress(struct lane *lane, struct fetch *f) {
  * Memory that turns out not to be registered gets the rest another way, once
  * nothing is under way; the marks after that stand for all. */
 static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
-  struct job *job = &f->job;
-  if (!f->marked) {
+  struct job *job = &own(f)->job;
+  if (!own(f)->marked) {
     int64_t n = read_ahead(lane, f);
     bool stuck = n == PERIGEE_UNSUPPORTED || n == PERIGEE_NO_MEMORY;
     if (n < 0 && !stuck)
@@ -271,7 +288,7 @@ static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
     if (stuck && job->pending == 0 && job->done == f->done)
       return bounce(lane, f);
     if (job->posted == f->total) {
-      f->marked += read_marks(lane, f);
+      own(f)->marked += read_marks(lane, f);
       verbs_flush(lane);
     }
   }
@@ -281,8 +298,8 @@ static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
 /* ---- The transport's ---------------------------------------------------- */
 
 static void start(struct lane *lane, struct fetch *f) {
-  f->job.operation = f->operation;
-  f->job.generation = f->generation;
+  own(f)->job.operation = f->operation;
+  own(f)->job.generation = f->generation;
   /* A head comes to a loan of our own. */
   if (!f->into->area && f->into->count == 1 &&
       lane_lends(lane, f->into->base, f->total))
@@ -290,13 +307,13 @@ static void start(struct lane *lane, struct fetch *f) {
 }
 
 int64_t verbs_fetch(struct lane *lane, struct fetch *f) {
-  if (f->job.status < 0)
-    return f->job.status;
+  if (own(f)->job.status < 0)
+    return own(f)->job.status;
   if (!is_sound(lane, f))
     return PERIGEE_PROTOCOL;
-  if (f->job.generation == 0)
+  if (own(f)->job.generation == 0)
     start(lane, f);
-  if (f->bounce)
+  if (own(f)->bounce)
     return fetch_bounced(lane, f);
   if (f->careful || !f->into->area)
     return bounce(lane, f);
@@ -304,10 +321,10 @@ int64_t verbs_fetch(struct lane *lane, struct fetch *f) {
 }
 
 bool verbs_fetch_end(struct lane *lane, struct fetch *f) {
-  if (!verbs_cease(lane, &f->job) || !payload_quiet(f->into))
+  if (!verbs_cease(lane, &own(f)->job) || !payload_quiet(f->into))
     return false;
-  if (f->bounce)
-    blocks_give(&lane->blocks, (uint64_t)(f->bounce - lane->arena.base));
-  f->bounce = NULL;
+  if (own(f)->bounce)
+    blocks_give(&lane->blocks, (uint64_t)(own(f)->bounce - lane->arena.base));
+  own(f)->bounce = NULL;
   return true;
 }

@@ -123,6 +123,12 @@ static bool expose_region(struct lane *lane, struct exposure *e,
   return true;
 }
 
+/* Where the staging block lies in the arena, and one; or 0. */
+static uint64_t *block_of(struct exposure *e) {
+  return (uint64_t *)(void *)e->own;
+}
+_Static_assert(sizeof(uint64_t) <= EXPOSURE_OWN, "there is room for it");
+
 /* Memory that the CPU may touch is staged by a slot at once, so that the record
  * tells of it; the rest is fed. */
 static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
@@ -132,14 +138,14 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   if (p->memory->direct)
     e->fed = (uint64_t)payload_take(p, lane->arena.base + offset,
                                     least(p->total, STAGE_SLOT));
-  e->block = (uint64_t)offset + 1;
+  *block_of(e) = (uint64_t)offset + 1;
   e->payload = p;
   e->source = arena_source((uint64_t)offset, p->total, e->fed);
   return PERIGEE_OK;
 }
 
 int verbs_expose(struct lane *lane, struct exposure *e, struct payload *p) {
-  e->block = 0;
+  *block_of(e) = 0;
   e->payload = NULL;
   e->fed = 0;
   return expose_region(lane, e, p) ? PERIGEE_OK : stage(lane, e, p);
@@ -158,7 +164,7 @@ int64_t verbs_feed(struct lane *lane, struct exposure *e) {
   uint64_t n = least(STAGE_SLOT - e->fed % STAGE_SLOT, p->total - e->fed);
   if (p->total > STAGE && stage_room(lane, e) < n)
     return 0;
-  uint8_t *block = lane->arena.base + e->block - 1;
+  uint8_t *block = lane->arena.base + *block_of(e) - 1;
   int64_t moved = payload_take(p, block + e->fed % STAGE, n);
   if (moved <= 0)
     return moved;
@@ -171,8 +177,8 @@ int64_t verbs_feed(struct lane *lane, struct exposure *e) {
 /* A peer that still reads the block reads bytes of somebody else's, sent to
  * it too, and finds the mark gone. */
 void verbs_conceal(struct lane *lane, struct exposure *e) {
-  if (e->block)
-    blocks_give(&lane->blocks, e->block - 1);
-  e->block = 0;
+  if (*block_of(e))
+    blocks_give(&lane->blocks, *block_of(e) - 1);
+  *block_of(e) = 0;
   e->payload = NULL;
 }

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * transport.c - lanes and their tables.
+ */
+#include "transport/transport.h"
+
+static void nothing(struct lane *lane) {
+  (void)lane;
+}
+
+static bool never(struct lane *lane) {
+  (void)lane;
+  return false;
+}
+
+/* Where a transport has none, so that nobody has to ask after each record. */
+static const struct transport_sleep awake = {nothing, nothing, never};
+
+void lane_by(struct lane *lane, const struct perigee_transport *transport) {
+  struct lane_head *head = (struct lane_head *)lane;
+  head->transport = transport;
+  head->records = transport->records;
+  head->payloads = transport->payloads;
+  head->sleep = transport->sleep ? transport->sleep : &awake;
+}

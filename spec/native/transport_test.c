@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a transport has to have, and what becomes of what it does not have.
+ */
+#include "transport/transport.h"
+
+#include "support.h"
+
+static struct perigee_transport lacking;
+
+static int opened(void) {
+  const struct perigee_transport *const transports[] = {&lacking, NULL};
+  struct perigee_engine *engine = NULL;
+  struct perigee_options o;
+  perigee_options(&o);
+  o.transports = transports;
+  int status = perigee_engine_open(&o, &engine);
+  if (status == PERIGEE_OK)
+    perigee_engine_close(engine);
+  return status;
+}
+
+static void one_that_carries_no_session_is_refused(void **state) {
+  (void)state;
+  lacking = perigee_transport_inproc;
+  assert_int_equal(opened(), PERIGEE_OK);
+  lacking.records = NULL;
+  assert_int_equal(opened(), PERIGEE_INVALID);
+  lacking = perigee_transport_inproc;
+  lacking.payloads = NULL;
+  assert_int_equal(opened(), PERIGEE_INVALID);
+  lacking = perigee_transport_inproc;
+  lacking.loans = NULL;
+  assert_int_equal(opened(), PERIGEE_INVALID);
+}
+
+static void one_without_sockets_has_frames_of_its_own(void **state) {
+  (void)state;
+  lacking = perigee_transport_inproc;
+  lacking.frames = NULL;
+  assert_int_equal(opened(), PERIGEE_INVALID);
+  lacking.alone = NULL; /* then the session keeps its socket */
+  assert_int_equal(opened(), PERIGEE_OK);
+}
+
+static void a_lane_that_wakes_by_itself_wants_no_wake_up(void **state) {
+  (void)state;
+  struct lane_head head = {.transport = NULL};
+  struct lane *lane = (struct lane *)(void *)&head;
+  lacking = perigee_transport_inproc;
+  lacking.sleep = NULL;
+  lane_by(lane, &lacking);
+  lane_sleep(lane)->arm(lane);
+  assert_false(lane_sleep(lane)->wanted(lane));
+  lane_sleep(lane)->disarm(lane);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_that_carries_no_session_is_refused),
+      cmocka_unit_test(one_without_sockets_has_frames_of_its_own),
+      cmocka_unit_test(a_lane_that_wakes_by_itself_wants_no_wake_up),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
