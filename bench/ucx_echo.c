@@ -191,7 +191,7 @@ static void measure(const struct options *options, const char *size,
   start(options, serve, &end);
   open_end(&end);
   equip(&end);
-  for (int i = 0; i < options->window; i++) {
+  for (int i = 0; i < WINDOW; i++) {
     end.slots[i].into = 1;
     caller.buffers[i] = end.slots[i].buffers[0];
   }
