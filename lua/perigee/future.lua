@@ -100,10 +100,16 @@ function M.raise(future, raised)
   if future.waiter then signals.wake(future) end
 end
 
---- Ends it as other has ended.
-function M.follow(future, other)
+local function end_as(future, other)
   if other.ended == -1 then return M.raise(future, other.value) end
   M.settle(future, M.results(other))
+end
+
+--- Ends it as other ends, and when; to cancel it cancels other.
+function M.follow(future, other)
+  future.inner = other
+  if other.ended then return end_as(future, other) end
+  signals.attach(other, signals.new(1, function() end_as(future, other) end))
 end
 
 --- How it failed, or nil: an error, not a handler's own `nil, x`. Raises what

@@ -41,9 +41,8 @@ local RECONNECT, TIMEOUT = 3, 30
 -- session; joining is the future of the task that joins one.
 function M.new(link, session, reconnect)
   return setmetatable({ link = link, engine = link.engine, current = session,
-                        epoch = session.epoch, joining = false, generation = 0,
-                        told = false, regions = {},
-                        reconnect = reconnect or RECONNECT,
+                        epoch = session.epoch, joining = false, told = false,
+                        regions = {}, reconnect = reconnect or RECONNECT,
                         waiting = setmetatable({}, { __mode = "k" }) }, Kept)
 end
 
@@ -67,11 +66,11 @@ local function go_on(kept, future, deadline, begin)
   end
   if future.ended then return end
   if not inner then return settle(future, nil, why) end
-  future.inner, kept.waiting[future] = inner, nil
-  if loop.wait(inner, math.huge) then futures.follow(future, inner) end
+  kept.waiting[future] = nil
+  futures.follow(future, inner)
 end
 
-local function try(kept, future, deadline, begin)
+local function try(future, kept, deadline, begin)
   local fine, raised = pcall(go_on, kept, future, deadline, begin)
   if not fine then futures.raise(future, raised) end
 end
@@ -81,7 +80,7 @@ end
 -- session is over.
 function Kept:later(name, timeout, begin)
   local future = waiter(self, ("%s with %s"):format(name, self:text()))
-  tasks.spawn(try, self, future, loop.deadline(timeout), begin)
+  tasks.drive(future, try, self, loop.deadline(timeout), begin)
   return future
 end
 

@@ -56,7 +56,7 @@ function M.new(agent, peer, way)
   return setmetatable({
     agent = agent, engine = agent.engine, peer = peer, way = way, proxies = {},
     address = false, unfound = false,   -- the last one, or why there is none
-    session = false, attempt = false, retrying = false, generation = 0,
+    session = false, attempt = false, retrying = false,
     attempted = 0,                      -- the attempt's generation of tasks
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
   }, Link)
@@ -177,7 +177,7 @@ local function pause(link)
 end
 
 -- Dials until there is a session, or nobody waits for it.
-local function keep_trying(link, retrying)
+local function keep_trying(retrying, link)
   local session, err = nil, link.err
   repeat
     if link.at > now() then pause(link) end
@@ -191,17 +191,14 @@ local function keep_trying(link, retrying)
   ended(link, retrying, session, err)
 end
 
--- What ends when there is a session, or none will be. A stop of the loop drops
--- tasks, and so the one that was at it.
+-- What ends when there is a session, none will be, or the loop is stopped.
 local function retry(link)
   local retrying = link.retrying
-  if retrying and link.generation == loop.state.generation then
-    return retrying
-  end
+  if retrying and not retrying.ended then return retrying end
   retrying = futures.new(link)
-  link.retrying, link.generation = retrying, loop.state.generation
+  link.retrying = retrying
   if link.at <= now() then link:dial(ATTEMPT) end
-  tasks.spawn(keep_trying, link, retrying)
+  tasks.drive(retrying, keep_trying, link)
   return retrying
 end
 

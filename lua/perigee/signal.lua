@@ -49,14 +49,16 @@ end
 M.enqueue = enqueue
 
 --- A signal ends once, after `remaining` things that it is attached to have.
-function M.new(remaining)
+-- Where nobody waits for it: tell(signal), which must not wait, is called then.
+function M.new(remaining, tell)
   return { ended = false, remaining = remaining, worker = false, at = huge,
-           place = nil }
+           place = nil, tell = tell or false }
 end
 
 local function trigger(signal)
   if signal.ended then return end
   signal.ended = true
+  if signal.tell then return signal:tell() end
   local worker = signal.worker
   if worker and worker.generation == state.generation then enqueue(worker) end
 end

@@ -31,9 +31,16 @@ local function as_error(raised)
   return err
 end
 
+-- Those that are not over.
+local jobs = setmetatable({}, { __mode = "k" })
+
 local function ended(job, fine, ...)
   local future = job.future
-  if fine then return futures.settle(future, ...) end
+  jobs[job] = nil
+  if fine then
+    if not job.drives then futures.settle(future, ...) end
+    return
+  end
   local raised = ...
   job.raised = raised
   if not future.waiter and not future.ended then
@@ -47,12 +54,37 @@ local function run_job(job)
   ended(job, xpcall(job.f, caught, unpack(job, 1, job.n)))
 end
 
-local function start(f, ...)
+local function start(future, drives, f, ...)
   local job = { f = f, run = run_job, n = select("#", ...), raised = nil,
-                future = futures.new(false, "running a task"), ... }
+                future = future, drives = drives, ... }
+  jobs[job] = true
   signals.enqueue(job)
   return job
 end
+
+local function spawn(f, ...)
+  return start(futures.new(false, "running a task"), false, f, ...)
+end
+
+--- Runs f(future, ...) in a task, which is to end future, or has given it an
+-- `inner` to follow; what f returns is nothing to it.
+function M.drive(future, f, ...)
+  start(future, true, f, future, ...)
+end
+
+-- After a stop: what waits for tasks that will not be resumed hears of it.
+local function drop_jobs()
+  local dropped = {}
+  for job in pairs(jobs) do dropped[#dropped + 1], jobs[job] = job, nil end
+  for _, job in ipairs(dropped) do
+    local future = job.future
+    if not future.inner then
+      futures.settle(future, nil, errors.new("closed", futures.doing(future)
+        .. ": the loop was stopped"))
+    end
+  end
+end
+jit.off(drop_jobs)
 
 --- Runs a function in a task, soon. If it raises, waiting for the future gives
 -- nil and an error of kind `remote` with its message and traceback (or the
@@ -68,7 +100,7 @@ end
 -- print(future:wait(5))                                        --> 1 2
 function M.spawn(f, ...)
   check.value(f, check.callable, "what spawn runs")
-  return start(f, ...).future
+  return spawn(f, ...).future
 end
 
 --- Waits. In a task it parks that; elsewhere it runs the loop.
@@ -255,7 +287,10 @@ function M.run_until(future, what, level)
   in_run, state.stopping = true, false
   local fine, failure = pcall(loop.wait, future, huge)
   local stopped = state.stopping
-  if stopped then loop.drop_tasks() end
+  if stopped then
+    loop.drop_tasks()
+    drop_jobs()
+  end
   in_run, state.stopping = false, false
   unwatch(watched)
   if not fine then error(failure, 0) end
@@ -281,7 +316,7 @@ end
 function M.run(main, ...)
   if main ~= nil then check.value(main, check.callable, "what run runs") end
   check_run("run", 2)
-  local job = main and start(main, ...)
+  local job = main and spawn(main, ...)
   local future = job and job.future or futures.new()
   -- Its error is raised here, which is as good as a waiter.
   if job then signals.attach(future, signals.new(1)) end

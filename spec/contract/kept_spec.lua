@@ -139,6 +139,21 @@ describe("a kept session", function()
     end
   end)
 
+  it("goes on, if the loop is stopped, with what it has begun", function()
+    local received
+    cut()
+    perigee.run(function()
+      received = kept:recv(own)
+      repeat perigee.sleep(0.001) until received.inner
+      perigee.stop()
+      perigee.sleep(60)
+    end)
+    assert.is_false(received:done())
+    local there = cases.alloc(owner.engine, LENGTH):slice()
+    assert(theirs():send(there:slice(0, 3)):wait(10))
+    assert.equal(3, received:wait(10))
+  end)
+
   it("ends once what is under way when the wire breaks", function()
     local lost = { kept:recv(own), kept:recv_imm(), kept:send(own) }
     theirs()

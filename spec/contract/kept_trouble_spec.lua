@@ -169,6 +169,28 @@ describe("a kept session in trouble", function()
     wrong("closed", kept:session())
   end)
 
+  it("ends what waits for a peer that is away when the loop is stopped",
+     function()
+    local session, waiting = kept:session(), nil
+    local prepared = assert(kept:prepare_read { from = from, to = own })
+    child:kill()
+    assert.is_true(cases.eventually(function() return not session.handle end))
+    perigee.run(function()
+      waiting = { read(), kept:recv(own), prepared:post(), proxy.async:byte() }
+      perigee.sleep(0.01)
+      perigee.stop()
+      perigee.sleep(60)
+    end)
+    for _, future in ipairs(waiting) do
+      assert.is_true(future:done())
+      assert.equal("closed", select(2, future:wait()).kind)
+    end
+    start()
+    assert.equal(5, (proxy:byte()))
+    assert(kept:session(20))
+    wrong("stale", prepared:post():wait(20))
+  end)
+
   it("goes on after a stop of the loop while it joined a session", function()
     cut()
     function Session.region(...)

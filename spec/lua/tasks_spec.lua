@@ -217,6 +217,27 @@ describe("a wait", function()
 end)
 
 describe("run", function()
+  it("ends at a stop what its tasks were to end", function()
+    local parked, unborn, failing
+    perigee.run(function()
+      parked = perigee.spawn(perigee.sleep, 60)
+      failing = perigee.spawn(error, "before", 0)
+      perigee.sleep(0.01)
+      unborn = perigee.spawn(function() return 1 end)
+      perigee.stop()
+      perigee.sleep(60)
+    end)
+    for _, future in ipairs { parked, unborn } do
+      assert.is_true(future:done())
+      local got, err = future:wait()
+      assert.is_nil(got)
+      assert.equal("closed", err.kind)
+      assert.matches("the loop was stopped", err.message)
+    end
+    assert.equal("remote", select(2, failing:wait()).kind)
+    assert.equal(2, perigee.spawn(function() return 2 end):wait())
+  end)
+
   it("gives main's results and raises its error", function()
     assert.same({ 1, nil, 3 }, { perigee.run(function() return 1, nil, 3 end) })
     local thrown = {}

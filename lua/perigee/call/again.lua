@@ -157,8 +157,7 @@ local function go_on(future, call, method, err)
   local fine, inner = pcall(other[1].class.async.__index[method.name], other,
                             unpack(call, 1, call.n))
   if not fine then return futures.raise(future, inner) end
-  future.inner = inner
-  if loop.wait(inner, huge) then futures.follow(future, inner) end
+  futures.follow(future, inner)
 end
 
 --- The future of a call that could not be submitted, since err. What is wrong
@@ -166,7 +165,7 @@ end
 function M.later(proxy, method, err, ...)
   if not may(proxy[1], err) then return futures.done(nil, err) end
   local future = futures.new(proxy[1], outcome.doing(proxy[1], method))
-  tasks.spawn(go_on, future, { proxy = proxy, began = false,
+  tasks.drive(future, go_on, { proxy = proxy, began = false,
                                n = select("#", ...), ... }, method, err)
   return future
 end
@@ -184,7 +183,7 @@ function M.resume(future, method, told)
   future.again, future.operation = nil, false
   future.doing = outcome.doing(future.owner, method)
   if not may(future.owner, err) then return settle(future, nil, err) end
-  tasks.spawn(go_on, future, call, method, err)
+  tasks.drive(future, go_on, call, method, err)
 end
 
 return M

@@ -258,7 +258,7 @@ end
 local function later(self, method, payload)
   local binding = self[1]
   local future = futures.new(binding, outcome.doing(binding, method))
-  tasks.spawn(go_on, future, self, method, payload)
+  tasks.drive(future, go_on, self, method, payload)
   return future
 end
 

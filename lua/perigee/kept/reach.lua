@@ -66,14 +66,13 @@ local function join(kept, session)
 end
 
 -- Waits until it has been joined, however many wait for that: is it the present
--- one, and alive? Or nil and an error. A stop of the loop drops tasks, and so
--- the one that was at it.
+-- one, and alive? Or nil and an error.
 local function joined(kept, session, deadline, call)
   if kept.current == session then return session.handle end
-  local joining, generation = kept.joining, loop.state.generation
-  if not joining or joining.ended or kept.generation ~= generation then
+  local joining = kept.joining
+  if not joining or joining.ended then
     joining = tasks.spawn(join, kept, session)
-    kept.joining, kept.generation = joining, generation
+    kept.joining = joining
   end
   links.wait(joining, deadline, call)
   local err = joining.ended and futures.failure(joining)
