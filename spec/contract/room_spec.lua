@@ -21,10 +21,12 @@ local function server(child, _, _, pool)
         require("ffi").fill(reply.pointer, reply.length, 7)
         return reply.length
       end },
-      halt = { raw = true, inplace = true, function(request, reply)
-        os.execute "kill -STOP $PPID"
-        return reply:write(request)
+      left = { raw = true, inplace = true, function(_, reply)
+        local left = require("perigee").context():remaining()
+        return reply:write(("%.6f"):format(left))
       end },
+      often = { raw = true, inplace = true, idempotent = true,
+                function(request, reply) return reply:write(request) end },
       nap = function(seconds) require("perigee").sleep(seconds) end,
     },
   }
@@ -139,23 +141,36 @@ describe("more writers at once than their engine has room for", function()
     assert.is_true(raised > 0)
   end)
 
-  -- All room is taken while the peer stands still, which it does again once
-  -- it has got the call.
+  -- All room is taken while the peer stands still. Its handler sees what is
+  -- left of the time.
   it("have one time for the wait and the answer", function()
     local sized = proxy:with { capacity = MIB, reader = length }
-    local futures, time = {}, 2 * cases.slow
+    local futures, time, wait = {}, 20 * cases.slow, 0.5
+    local timed = proxy:with { capacity = MIB, timeout = time }
     child:signal "STOP"
     for i = 1, 12 do futures[i] = sized.async:copy(writer) end
-    local later = perigee.spawn(perigee.sleep, 1.25 * time)
     perigee.spawn(function()
-      perigee.sleep(0.5 * time)
+      perigee.sleep(wait)
       child:signal "CONT"
     end)
-    local got, err = sized:with({ timeout = time }):halt(writer)
-    assert.is_nil(got)
-    assert.equal("timeout", err.kind)
-    assert.is_false(later:done())
-    child:signal "CONT"
+    local later = timed.async:left(writer)
+    assert.is_true(tonumber(timed:left(writer)) <= time - 0.8 * wait)
+    assert.is_true(tonumber((later:wait())) <= time - 0.8 * wait)
     for i = 1, 12 do assert.equal(MIB, (assert(futures[i]:wait()))) end
+  end)
+
+  it("go on in the next life of the peer, of idempotent calls", function()
+    local sized = proxy:with { capacity = MIB, reader = length,
+                               timeout = 60, reconnect = 60 }
+    local futures = {}
+    child:signal "STOP"
+    for i = 1, 16 do futures[i] = sized.async:often(writer) end
+    perigee.spawn(function()
+      perigee.sleep(0.05)
+      child:kill()
+      child = process.start(server, 2 ^ 30):expect("ready")
+    end)
+    assert.equal(MIB, (assert(sized:often(writer))))
+    for i = 1, 16 do assert.equal(MIB, (assert(futures[i]:wait()))) end
   end)
 end)

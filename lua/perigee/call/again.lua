@@ -147,7 +147,8 @@ end
 
 -- ---- Futures ---------------------------------------------------------------
 
--- In a task: future is that of a call that err was the end of.
+--- In a task: goes on with future, that of a call that err was the end of. call
+-- has its proxy, when it began (false: it was never tried), and its arguments.
 local function go_on(future, call, method, err)
   local proxy, began = call.proxy, call.began
   if future.ended then return end
@@ -159,6 +160,7 @@ local function go_on(future, call, method, err)
   if not fine then return futures.raise(future, inner) end
   futures.follow(future, inner)
 end
+M.go_on = go_on
 
 --- The future of a call that could not be submitted, since err. What is wrong
 -- with its arguments is then raised by who waits for it.

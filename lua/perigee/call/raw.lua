@@ -241,7 +241,7 @@ local function submit_in_time(binding, method, payload)
 end
 
 -- In a task, for the future of who did not wait.
-local function go_on(future, self, method, payload)
+local function go_on(future, self, method, payload, began)
   local binding = self[1]
   local fine, operation, kept = pcall(submit_in_time, binding, method, payload)
   if future.ended then
@@ -251,14 +251,20 @@ local function go_on(future, self, method, payload)
     return
   end
   if not fine then return futures.raise(future, operation) end
-  if not operation then return settle(future, nil, kept) end
+  if not operation then
+    return again.go_on(future, { proxy = self, began = began, n = 1, payload },
+                       method, kept)
+  end
   futures.begin(future, operation, kept, M.finish(method))
+  if method.idempotent then
+    again.guard(future, self, payload).again.began = began
+  end
 end
 
 local function later(self, method, payload)
   local binding = self[1]
   local future = futures.new(binding, outcome.doing(binding, method))
-  tasks.drive(future, go_on, self, method, payload)
+  tasks.drive(future, go_on, self, method, payload, now())
   return future
 end
 
@@ -293,8 +299,9 @@ function M.call(method)
     if state.pinned then loop.check_wait(2) end
     local began = method.idempotent and now()
     local operation, kept = submit(binding, method, payload)
-    local err, deadline
+    local err, deadline, waited
     while waits(payload, operation, kept, deadline) do
+      waited = waited or now()
       deadline = wait_for_room(binding, deadline)
       operation, kept = submit(binding, method, payload, deadline)
     end
@@ -312,7 +319,8 @@ function M.call(method)
       err = began and futures.lost(future)
       if not err then return futures.results(future) end
     end
-    local call, proxy = again.renew(self, method, err, operation and began)
+    local call, proxy = again.renew(self, method, err,
+                                    operation and began or waited)
     if call then return call(proxy, payload) end
     return nil, proxy
   end
