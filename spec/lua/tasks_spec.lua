@@ -131,12 +131,16 @@ describe("a wait", function()
   end)
 
   it("of each as it ends follows their ends, in and out of tasks", function()
-    local function slept(seconds)
-      return perigee.spawn(function() perigee.sleep(seconds) return seconds end)
+    local seen
+    local function after(count)         -- of them have been seen
+      return perigee.spawn(function()
+        while #seen < count do perigee.sleep(0.001) end
+      end)
     end
     local function order()
-      local list, seen = { slept(0.15), slept(0), slept(0.06) }, {}
-      for i, future in perigee.as_completed(list, 5) do
+      seen = {}
+      local list = { after(2), after(0), after(1) }
+      for i, future in perigee.as_completed(list, 60) do
         assert.equal(list[i], future)
         assert.is_true(future:done())
         seen[#seen + 1] = i
@@ -184,16 +188,16 @@ describe("a wait", function()
   end)
 
   it("of each as it ends leaves nothing with what is pending", function()
-    local logged = {}
+    local logged, over = {}, false
     perigee.log = function(_, text) logged[#logged + 1] = text end
     local failing = perigee.spawn(function()
-      perigee.sleep(0.02)
+      while not over do perigee.sleep(0.001) end
       error "nobody waits any more"
     end)
     for _ in perigee.as_completed({ failing }, 0) do end
     for _ in perigee.as_completed({ failing }, 0.001) do end
-    perigee.sleep(0.05)
-    assert.is_true(failing:done())
+    over = true
+    while not failing:done() do perigee.sleep(0.001) end
     assert.equal(1, #logged)
     assert.matches("nobody waits any more", logged[1])
   end)
