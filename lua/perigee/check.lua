@@ -92,10 +92,24 @@ function M.options(options, schema, what, level)
 end
 jit.off(M.options)
 
+local function bare(raised)
+  return (tostring(raised):gsub("^[^:]*:%d+: ", ""))
+end
+
 --- Raises at level what a function of the library, which was pcalled, raised
 -- since it was misused.
 function M.blame(raised, level)
-  error((tostring(raised):gsub("^[^:]*:%d+: ", "")), (level or 2) + 1)
+  error(bare(raised), (level or 2) + 1)
+end
+
+--- "file:line: " of level, for what is found to be misuse later on.
+function M.line(level)
+  return select(2, pcall(error, "", level + 2))
+end
+
+--- What such a function raised, blamed on a line.
+function M.blamed(raised, line)
+  return line .. bare(raised)
 end
 
 --- Nanoseconds for the core: negative for no limit.

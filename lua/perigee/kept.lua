@@ -18,6 +18,7 @@
 -- not sent again.
 -- @classmod Kept
 local anew = require "perigee.transfer.anew"
+local batch = require "perigee.transfer.batch"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -48,7 +49,10 @@ end
 
 function Kept:text() return self.link.peer end
 
+--- The error of using it once it, or its session, was closed on this side; or
+-- nil.
 function Kept:gone()
+  if not (self.closed or self.current.closed) then return nil end
   return errors.new("closed", ("using the session with %s: it was closed")
     :format(self:text()), false)
 end
@@ -70,55 +74,45 @@ local function go_on(kept, future, deadline, begin)
   futures.follow(future, inner)
 end
 
-local function try(future, kept, deadline, begin)
+local function try(future, kept, deadline, begin, line)
   local fine, raised = pcall(go_on, kept, future, deadline, begin)
-  if not fine then futures.raise(future, raised) end
+  if not fine then futures.raise(future, check.blamed(raised, line)) end
 end
 
 --- The future of what begin(session, seconds left) starts, itself a future, as
 -- soon as there is a session; again, if what it gives has ended since that
--- session is over.
-function Kept:later(name, timeout, begin)
+-- session is over. What only then turns out to be misuse is raised by who waits
+-- for it, and blamed on line.
+function Kept:later(name, timeout, begin, line)
   local future = waiter(self, ("%s with %s"):format(name, self:text()))
-  tasks.drive(future, try, self, loop.deadline(timeout), begin)
+  tasks.drive(future, try, self, loop.deadline(timeout), begin, line)
   return future
 end
-
-local function with_timeout(spec, seconds)
-  local all = { timeout = seconds }
-  for key, value in pairs(type(spec) == "table" and spec or {}) do
-    if key ~= "timeout" then all[key] = value end
-  end
-  return all
-end
-jit.off(with_timeout)
 
 -- The last of an operation's arguments, the n-th, tells its timeout.
 local function later(kept, name, n, ...)
   local arguments = { ... }
-  local last = arguments[n]
-  local timeout = type(last) == "table" and last.timeout or TIMEOUT
+  local own = batch.copy(arguments[n] or {})
+  local timeout = own.timeout or TIMEOUT
   check.value(timeout, check.seconds, "a transfer's timeout", 3)
+  arguments[n] = own
   return kept:later(name, timeout, function(session, seconds)
-    if last == nil or type(last) == "table" then
-      arguments[n] = with_timeout(last, seconds)
-    end
+    own.timeout = seconds
     return session[name](session, unpack(arguments, 1, 2))
-  end)
+  end, check.line(3))
 end
 
--- What has ended with its peer here was not begun: the core knows that the
--- session is over, and Lua has not been told. Called in tail position: misuse
--- is raised at our caller's caller.
+-- A session that is over checks what can be checked there. What has ended with
+-- its peer here was not begun: the core knows that the session is over, and Lua
+-- has not been told. Called in tail position: misuse is raised at our caller's
+-- caller.
 local function operate(self, name, n, first, second)
-  if self.closed then return futures.done(nil, self:gone()) end
-  local session = self.current
-  if session.handle then
-    local fine, future = pcall(session[name], session, first, second)
-    if not fine then check.blame(future) end
-    if not futures.lost(future) then return future end
-  end
-  local future = later(self, name, n, first, second)
+  local gone, session = self:gone(), self.current
+  if gone then return futures.done(nil, gone) end
+  local fine, future = pcall(session[name], session, first, second)
+  if not fine then check.blame(future) end
+  if session.handle and not futures.lost(future) then return future end
+  future = later(self, name, n, first, second)
   return future
 end
 
@@ -227,7 +221,6 @@ end
 function Kept:session(timeout)
   check.value(timeout or TIMEOUT, check.seconds, "session's timeout")
   loop.check_wait(2)
-  if self.closed then return nil, self:gone() end
   local session, err = enter(self, loop.deadline(timeout or TIMEOUT))
   return session, err
 end
@@ -235,18 +228,17 @@ end
 -- In the session that there is, or the next one.
 local function prepare(self, name, spec, immediate)
   local session, deadline = self.current, loop.deadline(TIMEOUT)
-  if self.closed then return nil, self:gone() end
+  if self:gone() then return nil, self:gone() end
   while true do
-    local transfer, err
-    if session.handle then
-      transfer, err = anew.new(self, session, name, spec, immediate, 2)
-      if transfer or err.kind ~= "peer_lost" or now() >= deadline then
-        return transfer, err
-      end
-      loop.check_wait(2)
-      if not is_over(self, session, err) then return nil, err end
+    local transfer, err = anew.new(self, session, name, spec, immediate, 2)
+    if transfer then return transfer end
+    if session.handle and (err.kind ~= "peer_lost" or now() >= deadline) then
+      return nil, err
     end
     loop.check_wait(2)
+    if session.handle and not is_over(self, session, err) then
+      return nil, err
+    end
     session, err = enter(self, deadline)
     if not session then return nil, err end
   end
@@ -330,15 +322,14 @@ function Kept:region(name, options)
   check.value(name, check.string, "a region's name")
   options = check.options(options, REGION, "region")
   loop.check_wait(2)
-  if self.closed then return nil, self:gone() end
   local deadline = loop.deadline(options.timeout or TIMEOUT)
   local session, region, err
   repeat
     session, err = enter(self, deadline)
     if not session then return nil, err end
     region, err = session:region(name, { timeout = left(deadline) })
-    if self.closed then return nil, self:gone() end
-    if region and region.handle then return known(self, region) end
+    if self:gone() then return nil, self:gone() end
+    if region and session.handle then return known(self, region) end
     err = err or session:gone("looking up a region")
   until now() >= deadline or not is_over(self, session, err)
   return nil, err
@@ -404,7 +395,7 @@ end
 jit.off(Kept.close)
 
 function Kept:__tostring()
-  return ("kept session with %s (%s)"):format(self:text(), self.closed
+  return ("kept session with %s (%s)"):format(self:text(), self:gone()
     and "closed" or self.current.handle and "open" or "away")
 end
 

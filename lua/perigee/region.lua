@@ -284,7 +284,10 @@ end
 -- @waits no
 -- @usage
 -- remote:close()
-function Remote:close() self.handle = false end
+function Remote:close() self.handle, self.closed = false, true end
+
+--- It is over with its session. (The session's.)
+function Remote:ended() self.handle = false end
 
 -- ---- Pooled blocks ---------------------------------------------------------
 

@@ -172,7 +172,7 @@ local function finish(session, err)
   if session.known then session.last = explain.session(session) end
   session.lost = err
   session.ending, session.handle = session.handle, false
-  for _, remote in pairs(session.remotes or {}) do remote:close() end
+  for _, remote in pairs(session.remotes or {}) do remote:ended() end
   session.remotes, session.proxies = false, false
   if session.told then futures.settle(session.told, nil, err) end
   if session.link then session.link:left(session) end

@@ -139,6 +139,20 @@ describe("a kept session", function()
     end
   end)
 
+  it("takes a spec as it is at the call, also while the wire is broken",
+     function()
+    local remote = assert(kept:region "kv")
+    cut()
+    local one = { from = remote:slice(0, 8), to = own:slice(0, 8) }
+    local list = { { from = remote:slice(0, 8), to = own:slice(64, 8) } }
+    local futures = { kept:read(one), kept:read(list) }
+    one.to, list[1].to = own:slice(8, 8), own:slice(72, 8)
+    list[2] = { from = remote:slice(0, 8), to = own:slice(128, 8) }
+    assert(perigee.wait_all(futures, 10))
+    assert.equal(("\5"):rep(8) .. ("\0"):rep(56) .. ("\5"):rep(8)
+      .. ("\0"):rep(64), own:slice(0, 136):string())
+  end)
+
   it("goes on, if the loop is stopped, with what it has begun", function()
     local received
     cut()
@@ -152,6 +166,17 @@ describe("a kept session", function()
     local there = cases.alloc(owner.engine, LENGTH):slice()
     assert(theirs():send(there:slice(0, 3)):wait(10))
     assert.equal(3, received:wait(10))
+  end)
+
+  it("leaves a region closed that was closed here", function()
+    local remote = assert(kept:region "kv")
+    remote:close()
+    cut()
+    assert(kept:session())
+    wrong("stale", kept:read { from = remote:slice(0, 8),
+                               to = own:slice(0, 8) }:wait(10))
+    assert(kept:read({ from = assert(kept:region "kv"):slice(0, 8),
+                       to = own:slice(0, 8) }):wait(10))
   end)
 
   it("ends once what is under way when the wire breaks", function()
@@ -242,7 +267,14 @@ describe("a kept session", function()
     misprepared()
     cut()
     blamed(function() kept:read { timeout = "long" } end)
-    assert.has_error(function() kept:read({ from = own }):wait(10) end)
+    blamed(function() kept:read(7) end)
+    blamed(function() kept:write_imm({}, 0.5) end)
+    blamed(function() kept:recv_imm(7) end)
+    blamed(function() local sent = kept:send(own, { time = 1 }) return sent end)
+    blamed(function()                   -- as far as it can be told then
+      local late = kept:read { from = own }
+      late:wait(10)
+    end)
   end)
 
   it("is over when it is closed", function()

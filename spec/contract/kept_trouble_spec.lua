@@ -164,8 +164,28 @@ describe("a kept session in trouble", function()
 
   it("is over with its session, if that is closed on this side", function()
     kept:session():close()
+    assert.is_true(read():done())
     wrong("closed", read():wait(10))
     wrong("closed", kept:region "kv")
+    wrong("closed", kept:session())
+    wrong("closed", kept:prepare_read { from = from, to = own })
+    assert.matches("closed", tostring(kept))
+    for _, session in pairs(agent.engine.sessions) do
+      assert.is_false(session.handle)   -- no other was made
+    end
+  end)
+
+  it("does not wait for a peer that is away, if its session is closed",
+     function()
+    local session = kept:session()
+    local prepared = assert(kept:prepare_read { from = from, to = own })
+    child:kill()
+    assert.is_true(cases.eventually(function() return not session.handle end))
+    session:close()
+    assert.is_true(read():done())
+    wrong("closed", read():wait())
+    assert.is_true(prepared:post():done())
+    wrong("closed", prepared:wait())
     wrong("closed", kept:session())
   end)
 

@@ -45,7 +45,9 @@ local function carry_all_over(kept, session, deadline)
   for name in pairs(kept.regions) do names[#names + 1] = name end
   for _, name in ipairs(names) do
     local region = kept.regions[name]
-    if not carry_over(session, region, deadline) then return false end
+    if not region.closed and not carry_over(session, region, deadline) then
+      return false
+    end
     if region.session ~= session then kept.regions[name] = nil end
   end
   return true
@@ -93,8 +95,8 @@ end
 
 -- Why nothing more is to be waited for, or nil.
 local function over(kept)
-  if kept.closed or kept.current.closed then return kept:gone() end
-  if not loop.state.stopping then return nil end
+  local gone = kept:gone()
+  if gone or not loop.state.stopping then return gone end
   return errors.new("closed", ("using the session with %s: the loop was "
     .. "stopped"):format(kept:text()), false)
 end
@@ -103,9 +105,11 @@ end
 -- until call, its caller's future, has ended.
 function M.reach(kept, deadline, call)
   local patience = math.min(deadline, loop.deadline(kept.reconnect))
+  local why = over(kept)
+  if why then return nil, why end
   repeat
     local session, err = kept.link:reach(patience, deadline, call)
-    local why = over(kept)
+    why = over(kept)
     if why then return nil, why end
     if not session then return nil, not_reached(kept, err, deadline) end
     local fine

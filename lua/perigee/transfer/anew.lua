@@ -9,6 +9,7 @@
 --
 -- A post that finds the session lost waits for the peer as a kept session's
 -- other operations do.
+local batch = require "perigee.transfer.batch"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -18,23 +19,13 @@ local M = {}
 local Anew = {}
 Anew.__index = Anew
 
--- The caller may use its tables for something else.
-local function copy(spec)
-  local own = {}
-  for key, value in pairs(spec) do
-    own[key] = type(key) == "number" and copy(value) or value
-  end
-  return own
-end
-jit.off(copy)
-
 --- One of a kept session, prepared in session by its function of that name; or
 -- nil and an error. Misuse is raised at level.
 function M.new(kept, session, name, spec, immediate, level)
   local fine, inner, err = pcall(session[name], session, spec, immediate)
   if not fine then check.blame(inner, level + 1) end
   if not inner then return nil, err end
-  return setmetatable({ kept = kept, name = name, spec = copy(spec),
+  return setmetatable({ kept = kept, name = name, spec = batch.copy(spec),
                         immediate = immediate, inner = inner, last = inner,
                         closed = false }, Anew)
 end
@@ -54,25 +45,25 @@ local function post_in(self, session, left)
 end
 
 local function no_more(self)
-  if self.kept.closed then return futures.done(nil, self.kept:gone()) end
-  return futures.done(nil, errors.new("closed",
-    "posting a transfer: it was closed", false))
+  return self.kept:gone() or self.closed and errors.new("closed",
+    "posting a transfer: it was closed", false)
 end
 
 function Anew:post()
   if not self.last.ended then
     error("transfer:post: it is still posted; wait for it first", 2)
   end
-  local inner = self.inner
-  if self.closed or self.kept.closed then
-    self.last = no_more(self)
+  local inner, over = self.inner, no_more(self)
+  if over then
+    self.last = futures.done(nil, over)
     return self.last
   elseif inner.owner.handle then
     self.last = inner:post()
     if not futures.lost(self.last) then return self.last end
   end
   self.last = self.kept:later("a prepared transfer", self.spec.timeout or 30,
-    function(session, left) return post_in(self, session, left) end)
+    function(session, left) return post_in(self, session, left) end,
+    check.line(2))
   return self.last
 end
 

@@ -119,6 +119,17 @@ function M.list(session, kind, specs, level)
 end
 jit.off(M.list)
 
+--- A spec of the library's own: the caller may use its tables for something
+-- else.
+function M.copy(spec)
+  local own = {}
+  for key, value in pairs(spec) do
+    own[key] = type(key) == "number" and M.copy(value) or value
+  end
+  return own
+end
+jit.off(M.copy)
+
 --- Nanoseconds of options.timeout (nil: the default).
 function M.timeout(options, level)
   local timeout = options.timeout
