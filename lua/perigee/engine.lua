@@ -62,6 +62,8 @@ M.Engine = Engine
 -- Longer typed heads are decoded in portions (portions.lua): each byte may take
 -- 20 ns.
 local HOLD = 2 ^ 14
+-- Seconds that stand for no limit: none of the core's times is negative.
+local LONGEST = 1e6
 
 local function core_options(options)
   local core = native.options_t()
@@ -71,7 +73,9 @@ local function core_options(options)
     if options[name] then core[name] = options[name] end
   end
   for _, name in ipairs(TIMES) do
-    if options[name] then core[name] = check.nanoseconds(options[name]) end
+    if options[name] then
+      core[name] = check.nanoseconds(math.min(options[name], LONGEST))
+    end
   end
   for _, name in ipairs(GIVEN) do
     if options[name] then core[name] = options[name] end
@@ -132,10 +136,10 @@ end
 --   of what the process may open
 -- @tparam[opt=2^25] number options.untaken bytes of replies that a session may
 --   leave lie before its requests wait
--- @tparam[opt=50e-6] number options.spin the longest time in seconds that a
---   wait polls before it sleeps: it polls as long as that has paid lately, and
---   gives its core up to whoever wants it; default once the engine uses an RDMA
---   device: 200e-6
+-- @tparam[opt] number options.spin the longest time in seconds that a wait
+--   polls before it sleeps: it polls as long as that has paid lately, and gives
+--   its core up to whoever wants it; default: 50e-6, and once the engine uses
+--   an RDMA device 200e-6
 -- @tparam[opt=false] boolean options.spin_always true: a wait polls always that
 --   long and keeps its core, for a process that has one of its own
 -- @tparam[opt=true] boolean options.pull false: never reads a peer's memory by

@@ -90,4 +90,11 @@ describe("the error of connecting", function()
     assert.matches("connecting to worker: the peer did not finish its hello",
                    tostring(err), 1, true)
   end)
+
+  it("connects where the engine's own times have no limit", function()
+    local engine = cases.engine { hello_timeout = math.huge, spin = math.huge,
+                                  dead_after = math.huge }
+    local listener = assert(engine:listen("tcp://127.0.0.1:0"))
+    assert(engine:connect(listener.address, { timeout = 60 }))
+  end)
 end)
