@@ -246,7 +246,8 @@ end
 
 --- As `Session:prepare_read`; in the next session it is prepared anew, when it
 -- is posted there first. A post is `stale` if it names memory of an earlier
--- life of the peer.
+-- life of the peer. Lists of futures (`perigee.wait_all`) take what its `post`
+-- returned, not itself.
 -- @function Kept:prepare_read
 -- @tparam table spec as for `Session:read`
 -- @treturn Prepared the transfer; or nil and an error

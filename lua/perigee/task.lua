@@ -304,7 +304,9 @@ end
 --- Runs main in a task, and the loop until it has ended. Without main it runs
 -- until a stop: by `perigee.stop`, or by the first SIGINT or SIGTERM, which
 -- are watched meanwhile and put back after. After a stop it returns at once;
--- tasks that are parked then are never resumed.
+-- tasks that are parked then are never resumed, and what only they would have
+-- ended (futures of `perigee.spawn`, calls that waited for a peer) ends in
+-- `closed`.
 -- @function perigee.run
 -- @tparam[opt] function main
 -- @param ... its arguments

@@ -106,6 +106,30 @@ describe("a kept session", function()
     wrong("closed", kept:prepare_read {})
   end)
 
+  -- How often use met something in a module that is not compiled.
+  local function uncompiled(module, use)
+    local errors, count = require("jit.vmdef").traceerr, 0
+    local function trace(what, _, f, _, code)
+      if what == "abort" and errors[code]:find "^NYI: bytecode"
+        and debug.getinfo(f, "S").short_src:find(module, 1, true) then
+        count = count + 1
+      end
+    end
+    jit.attach(trace, "trace")
+    use()
+    jit.attach(trace)
+    return count
+  end
+
+  it("posts a prepared transfer by compiled code", function()
+    local remote = assert(kept:region "kv")
+    local read = assert(kept:prepare_read { from = remote:slice(16, 8),
+                                            to = own:slice(100, 8) })
+    assert.equal(0, uncompiled("transfer/anew.lua", function()
+      for _ = 1, 300 do assert(read:post():wait(10)) end
+    end))
+  end)
+
   it("prepares transfers, and posts them, while the wire is broken", function()
     local remote = assert(kept:region "kv")
     cut()
@@ -273,6 +297,15 @@ describe("a kept session", function()
     blamed(function() local sent = kept:send(own, { time = 1 }) return sent end)
     blamed(function()                   -- as far as it can be told then
       local late = kept:read { from = own }
+      late:wait(10)
+    end)
+    local other = cases.alloc(agent.engine, 8)
+    local read = assert(kept:prepare_read {
+      from = assert(kept:region "kv"):slice(0, 8), to = other:slice() })
+    cut()
+    other:close()
+    blamed(function()
+      local late = read:post()
       late:wait(10)
     end)
   end)

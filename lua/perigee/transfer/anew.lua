@@ -49,6 +49,13 @@ local function no_more(self)
     "posting a transfer: it was closed", false)
 end
 
+-- Apart from post, which a closure would keep from being compiled.
+local function post_later(self)
+  return self.kept:later("a prepared transfer", self.spec.timeout or 30,
+    function(session, left) return post_in(self, session, left) end,
+    check.line(3))
+end
+
 function Anew:post()
   if not self.last.ended then
     error("transfer:post: it is still posted; wait for it first", 2)
@@ -61,9 +68,7 @@ function Anew:post()
     self.last = inner:post()
     if not futures.lost(self.last) then return self.last end
   end
-  self.last = self.kept:later("a prepared transfer", self.spec.timeout or 30,
-    function(session, left) return post_in(self, session, left) end,
-    check.line(2))
+  self.last = post_later(self)
   return self.last
 end
 
