@@ -193,7 +193,7 @@ end
 --   operation's
 -- @waits yes
 -- @usage
--- local future = calc.async:slow(0.2)
+-- local future = calc.async:slow(1)
 -- print(select(2, future:wait(0)).kind, future:done())      --> timeout false
 -- print(future:wait())                                         --> done
 function Future:wait(seconds)

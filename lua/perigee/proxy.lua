@@ -209,7 +209,7 @@ end
 -- store:put(region:slice(0, 100), "key")
 -- local landed = store:with { into = region:slice(4096, 4096) }:get "key"
 -- print(landed.offset, landed.length)                       --> 4096 100
--- local first = calc:with { timeout = 0.5, capacity = 2 ^ 20,
+-- local first = calc:with { timeout = 5, capacity = 2 ^ 20,
 --                           reader = function(reply) return reply.length end }
 -- print(first:copy(function(loan) return loan:write "12345" end))   --> 5
 local function with_of(class)

@@ -204,47 +204,63 @@ function M.wait_any(list, timeout)
   return futures.unfinished("waiting for any of " .. #list .. " futures")
 end
 
--- Moves futures that have ended from open to over, and their indices, which
--- are in places, as well.
-local function sort_out(open, places, over)
-  local kept = 0
-  for k = 1, #open do
-    local future, i = open[k], places[k]
-    open[k], places[k] = nil, nil
-    if future.ended then
-      over[#over + 1] = { i, future }
+-- What becomes of a list's futures: over has the places of those that have
+-- ended, in the order of their ends, and waiting is the signal of who waits for
+-- more, or false.
+local function note(watcher)
+  local course = watcher.course
+  course.over[#course.over + 1] = watcher.index
+  if course.waiting then signals.trigger(course.waiting) end
+end
+
+local function watch_all(list)
+  local course = { over = {}, waiting = false, watchers = {} }
+  for i = 1, #list do
+    local watcher = signals.new(1, note)
+    watcher.course, watcher.index = course, i
+    course.watchers[i] = watcher
+    if list[i].ended then
+      note(watcher)
     else
-      kept = kept + 1
-      open[kept], places[kept] = future, i
+      signals.attach(list[i], watcher)
     end
+  end
+  return course
+end
+
+local function watch_no_more(list, course)
+  for i = 1, #list do
+    if not list[i].ended then signals.detach(list[i], course.watchers[i]) end
   end
 end
 
-local function each_ended(list, deadline)
-  local open, places, over, told = {}, {}, {}, 0
-  for i = 1, #list do open[i], places[i] = list[i], i end
+local function each_ended(given, deadline)
+  local list, told = {}, 0
+  for i = 1, #given do list[i] = given[i] end
+  local course = watch_all(list)
   return function()
-    if told == #over then sort_out(open, places, over) end
-    if told == #over and #open > 0 then
-      wait_for(open, 1, deadline)
-      sort_out(open, places, over)
+    if told == #course.over and told < #list then
+      course.waiting = signals.new(1)
+      loop.wait_signal(course.waiting, deadline)
+      course.waiting = false
     end
-    if told == #over then return nil end
+    if told == #course.over then return watch_no_more(list, course) end
     told = told + 1
-    return unpack(over[told])
+    local i = course.over[told]
+    return i, list[i]
   end
 end
 
---- For loops: runs once for each future of a list, as they end, and waits in
--- between. It stops when the timeout is over and all that has ended was told;
--- what is pending goes on.
+--- For loops: runs once for each future of a list, in the order of their ends,
+-- and waits in between. It stops when the timeout is over and all that has
+-- ended was told; what is pending goes on.
 -- @function perigee.as_completed
 -- @tparam table list of futures
 -- @tparam[opt] number timeout seconds for the whole loop; default: no limit
 -- @treturn function an iterator of its place in the list and the future
 -- @waits yes, in the loop
 -- @usage
--- local futures = { calc.async:slow(0.2), calc.async:add(1, 2) }
+-- local futures = { calc.async:slow(1), calc.async:add(1, 2) }
 -- for i, future in perigee.as_completed(futures, 5) do
 --   print(i, future:wait())                                    --> 2 3
 -- end                                                          --> 1 done

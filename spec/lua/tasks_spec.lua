@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Tasks and futures without any engine.
 local perigee = require "perigee"
+local signals = require "perigee.signal"
 
 describe("a task", function()
   local log
@@ -153,7 +154,8 @@ describe("a wait", function()
   end)
 
   it("of each as it ends stops at its time, or when it is left", function()
-    local late, early = perigee.spawn(perigee.sleep, 3), perigee.spawn(error, 7)
+    local late = perigee.spawn(perigee.sleep, 60)
+    local early = perigee.spawn(error, 7)
     local seen = {}
     for i in perigee.as_completed({ late, early }, 0.05) do
       seen[#seen + 1] = i
@@ -165,8 +167,10 @@ describe("a wait", function()
       local each = perigee.as_completed {
         perigee.spawn(perigee.sleep, 0), second }
       assert.equal(1, (each()))
+      local before = signals.now()
       perigee.sleep(0.1)                -- nothing wakes it before its time
-      assert.is_true(second:done())
+      assert.is_true(signals.now() - before >= 1e8)
+      assert.is_true(second:wait(60) == nil and second:done())
     end)
     late:cancel()
     assert.has_error(function() perigee.as_completed { 7 } end)
@@ -200,6 +204,37 @@ describe("a wait", function()
     while not failing:done() do perigee.sleep(0.001) end
     assert.equal(1, #logged)
     assert.matches("nobody waits any more", logged[1])
+  end)
+
+  it("of each as it ends tells their order, also of what has ended unseen",
+     function()
+    local list, seen = {}, {}
+    for i = 1, 3 do list[i] = perigee.spawn(perigee.sleep, 60) end
+    local each = perigee.as_completed(list, 60)
+    for _, i in ipairs { 2, 3, 1 } do list[i]:cancel() end
+    for i in each do seen[#seen + 1] = i end
+    assert.same({ 2, 3, 1 }, seen)
+    assert.is_nil(each())
+  end)
+
+  -- Each of them wakes it once, and what it does then is not the more for those
+  -- that are pending.
+  it("of each as it ends is not slower for each of many futures", function()
+    local attached, attach = 0, signals.attach
+    function signals.attach(...)
+      attached = attached + 1
+      return attach(...)
+    end
+    local list, seen = {}, 0
+    for i = 1, 300 do
+      list[i] = perigee.spawn(function()
+        while seen < i - 1 do perigee.sleep(0) end
+      end)
+    end
+    for _ in perigee.as_completed(list, 60) do seen = seen + 1 end
+    signals.attach = attach
+    assert.equal(300, seen)
+    assert.is_true(attached <= 2 * 300)
   end)
 
   it("of a thousand futures gives each once", function()
