@@ -49,10 +49,12 @@ end
 
 function Kept:text() return self.link.peer end
 
---- The error of using it once it, or its session, was closed on this side; or
--- nil.
+--- The error of using it once it, its session or its agent was closed on this
+-- side; or nil.
 function Kept:gone()
-  if not (self.closed or self.current.closed) then return nil end
+  if self.engine.handle and not (self.closed or self.current.closed) then
+    return nil
+  end
   return errors.new("closed", ("using the session with %s: it was closed")
     :format(self:text()), false)
 end
@@ -364,9 +366,7 @@ function Kept:ended()
     future = futures.shared(self, ("waiting for the end of the kept session "
       .. "with %s"):format(self:text()))
     self.told, self.link.agent.awaited[self] = future, true
-    if self.closed or self.current.closed or not self.engine.handle then
-      self:over()
-    end
+    if self:gone() then self:over() end
   end
   return future
 end

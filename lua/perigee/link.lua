@@ -57,7 +57,6 @@ function M.new(agent, peer, way)
     agent = agent, engine = agent.engine, peer = peer, way = way, proxies = {},
     address = false, unfound = false,   -- the last one, or why there is none
     session = false, attempt = false, retrying = false,
-    attempted = 0,                      -- the attempt's generation of tasks
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
   }, Link)
 end
@@ -113,21 +112,16 @@ end
 
 -- ---- Dialling --------------------------------------------------------------
 
--- The attempt that is under way, or nil. A stop of the loop drops the tasks
--- that look for peers.
+-- The attempt that is under way, or nil.
 local function under_way(link)
   local attempt = link.attempt
-  if attempt and not attempt.ended
-    and (attempt.operation or link.attempted == loop.state.generation) then
-    return attempt
-  end
+  return attempt and not attempt.ended and attempt
 end
 
 --- The attempt that is under way, or a new one of timeout seconds: a future.
 function Link:dial(timeout)
   local attempt = under_way(self)
   if attempt then return attempt end
-  self.attempted = loop.state.generation
   self.attempt = dials.begin(self, timeout)
   return self.attempt
 end
