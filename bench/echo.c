@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A checked echo of Perigee's over shared memory with both ends in C: what the
- * core costs without Lua. --how raw: a region's bytes in, into another; inplace
- * (the default): a loan is filled, copied to the reply's loan, and one byte of
- * each page of the reply is read in place. --window: so many under way.
+ * A checked echo of Perigee's with both ends in C: what the core costs without
+ * Lua. Over shared memory, or with --at tcp://HOST:PORT over TCP, by the secret
+ * in PERIGEE_SECRET. --how raw: a region's bytes in, into another; inplace (the
+ * default): a loan is filled, copied to the reply's loan, and one byte of each
+ * page of the reply is read in place. --window: so many under way.
  */
 #include "echoes.h"
 #include "perigee.h"
@@ -89,7 +90,9 @@ static void dial(struct side *side) {
   struct perigee_event e = {.status = PERIGEE_NOT_FOUND};
   for (int i = 0; e.status == PERIGEE_NOT_FOUND && i < 1000; i++) {
     usleep(10000);
-    must(perigee_connect(side->engine, side->address, "shm", LIMIT), "connect");
+    must(perigee_connect(side->engine, side->address,
+                         side->options->at ? "tcp" : "shm", LIMIT),
+         "connect");
     e = *next(side);
   }
   must(e.status, "connect");
@@ -178,8 +181,11 @@ int main(int argc, char **argv) {
   largest(argc, argv);
   if (options.window > WINDOW)
     usage(argv[0]);
-  snprintf(side.address, sizeof side.address, "unix:/tmp/perigee-echo-%d",
-           (int)getpid());
+  if (options.at)
+    snprintf(side.address, sizeof side.address, "%s", options.at);
+  else
+    snprintf(side.address, sizeof side.address, "unix:/tmp/perigee-echo-%d",
+             (int)getpid());
   start(&options, serve, &side);
   open_side(&side);
   dial(&side);

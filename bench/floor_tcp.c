@@ -3,6 +3,8 @@
  * The floors of what goes over TCP, between two processes, one socket and
  * TCP_NODELAY, without heads or errors. --how is one of
  *   spin      an echo; both sides look for bytes without sleeping (default)
+ *   copy      the same, and both sides copy what they send before they do, as
+ *             writer and handler of an inplace call do
  *   epoll     an echo; both sides sleep in epoll_wait before each message
  *   block     an echo over blocking sockets
  *   write     SIZE bytes one way and one back; both look without sleeping
@@ -32,11 +34,12 @@ enum { QUIET = 300000 };
 /* sleeps: in epoll_wait, but the client where it looks. */
 struct how {
   const char *name;
-  bool sleeps, looks, blocks, pinned, one_way, connects, quiet;
+  bool sleeps, looks, blocks, pinned, one_way, connects, quiet, copies;
 };
 
 static const struct how hows[] = {
     {.name = "spin"},
+    {.name = "copy", .copies = true},
     {.name = "epoll", .sleeps = true},
     {.name = "block", .blocks = true},
     {.name = "write", .one_way = true},
@@ -58,6 +61,7 @@ struct tcp {
   socklen_t length;
   _Atomic int *port; /* shared: where the server came to listen */
   uint8_t *buffer;
+  uint8_t *lent; /* where what is sent is copied to, or NULL: it is not */
   size_t chunk;
 };
 
@@ -131,6 +135,13 @@ static void transmit(struct end *end, const uint8_t *from, size_t length) {
   }
 }
 
+static void send_out(struct end *end, size_t length) {
+  const struct tcp *tcp = end->tcp;
+  if (tcp->lent)
+    memcpy(tcp->lent, tcp->buffer, length);
+  transmit(end, tcp->lent ? tcp->lent : tcp->buffer, length);
+}
+
 /* Until the kernel has given back all that it was lent. */
 static void reap(struct end *end) {
   union {
@@ -166,7 +177,7 @@ static bool serve_one(struct tcp *tcp, int socket) {
   struct order order = {0, 0};
   bool open = receive(&end, (uint8_t *)&order, sizeof order);
   while (open && order.back > 0 && receive(&end, tcp->buffer, order.size)) {
-    transmit(&end, tcp->buffer, order.back);
+    send_out(&end, order.back);
     open = order.size > 0;
   }
   end_close(&end);
@@ -208,15 +219,16 @@ static struct end call(const struct tcp *tcp, uint64_t size, uint64_t back) {
 static int64_t round_one(struct end *end, size_t size, uint64_t round) {
   const struct tcp *tcp = end->tcp;
   size_t back = tcp->how->one_way ? 1 : size;
+  uint8_t *landing = tcp->lent ? tcp->lent : tcp->buffer;
   if (tcp->how->quiet)
     nanosleep(&(struct timespec){0, QUIET}, NULL);
   stamp(tcp->buffer, size, round);
   int64_t begin = now();
-  transmit(end, tcp->buffer, size);
-  bool there = receive(end, tcp->buffer, back);
+  send_out(end, size);
+  bool there = receive(end, landing, back);
   reap(end);
   int64_t ns = now() - begin;
-  if (!there || (back == size && check(tcp->buffer, size, round)))
+  if (!there || (back == size && check(landing, size, round)))
     wrong_bytes();
   return ns;
 }
@@ -281,6 +293,8 @@ int main(int argc, char **argv) {
   pin(options.pins[0]);
   tcp.port = memory(sizeof *tcp.port, MAP_SHARED);
   tcp.buffer = memory(largest(argc, argv), MAP_PRIVATE);
+  if (tcp.how->copies)
+    tcp.lent = memory(largest(argc, argv), MAP_PRIVATE);
   struct samples samples = samples_new();
   start(&options, serve, &tcp);
   struct sockaddr_in *peer = (void *)&tcp.address;

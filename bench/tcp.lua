@@ -46,6 +46,12 @@ for _, size in ipairs { "64", "64K", "1M", "16M" } do
   add("echo, " .. name .. " / blocking sockets", nil, nil, times, "x",
       "rpc.lua", mode .. " --floor block" .. SHORT)
 end
+for _, size in ipairs { "1M", "16M" } do
+  local name = text.size(assert(require "perigee.bench.options".size(size)))
+  add("inplace echo, " .. name .. " / bare sockets that copy as much", nil, nil,
+      times, "x", "rpc.lua",
+      "--mode inplace --sizes " .. size .. " --floor copy" .. SHORT)
+end
 add("inplace echo, 64 B, asleep, spin = 0 / epoll", 1.25, 1.1, times, "x",
     "rpc.lua", "--mode sleeping --spin 0" .. SHORT)
 add("inplace echo, 64 B, again and again with spin = 0 / epoll", nil, nil,

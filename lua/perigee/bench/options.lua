@@ -143,8 +143,9 @@ function M.parser(spec)
     :argname "FILE.svg"
   parser:flag("--json", "Print one JSON document in place of the table.")
   parser:option("--floor", "Compare over RDMA with this program of perftest, "
-                .. "over TCP with spin, epoll, block, write, rivals, iperf3 "
-                .. "or seal; over shared memory with ucx (bench/ucx.lua).")
+                .. "over TCP with spin, copy, epoll, block, write, rivals, "
+                .. "iperf3 or seal; over shared memory with ucx "
+                .. "(bench/ucx.lua).")
     :argname "NAME"
   parser:flag("--no-floor", "Do not measure the floor.")
   parser:option("--child-of", "One mode for another bench (main.lua).")

@@ -41,7 +41,8 @@ local function peer_of(run, size, window)
            loopback = not given.netns }
 end
 
-local BARE = { spin = true, epoll = true, block = true, write = true }
+local BARE = { spin = true, copy = true, epoll = true, block = true,
+               write = true }
 local OTHERS = { rivals = true, iperf3 = true, seal = true }
 
 -- Is what is measured carried by TCP, or to be compared with what is?
