@@ -111,6 +111,8 @@ struct perigee_options {
   uint32_t hellos;          /* strangers in their hello at once: 256; beyond
                                them the oldest of the address (at a path: the
                                process) that most came from makes room */
+  uint32_t watched;         /* descriptors of the program's own at once
+                               (perigee_watch): 4096, at most 2^20 */
   int64_t hello_timeout;    /* for the peer to finish hello: 2 s */
   uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session */
@@ -226,10 +228,11 @@ enum perigee_kind {
   PERIGEE_EVENT_SENT = 8,      /* the caller has a reply for which perigee_reply
                                   returned 1, or never will (status) */
   PERIGEE_EVENT_DONE = 9,      /* transfer, send, recv, recv_imm, lookup ended */
-  PERIGEE_EVENT_REFUSED = 10   /* strangers were refused: code of them since the
+  PERIGEE_EVENT_REFUSED = 10,  /* strangers were refused: code of them since the
                                   last such event; status and pointer: of one,
                                   why (the last that did not merely hang up, if
                                   any). Only after perigee_tell_refused */
+  PERIGEE_EVENT_READY = 11     /* a descriptor that is watched is ready */
 };
 
 enum perigee_flag {
@@ -253,7 +256,8 @@ enum perigee_flag {
 /* 64 bytes. Fields not named for a kind are 0. */
 struct perigee_event {
   uint8_t kind;             /* enum perigee_kind */
-  uint8_t flags;            /* enum perigee_flag */
+  uint8_t flags;            /* enum perigee_flag; READY: enum
+                               perigee_readiness */
   uint16_t method;          /* REQUEST, LANDING */
   uint32_t session;         /* perigee_session_id, never used again; 0: none */
   int32_t status;           /* how it ended; REPLY: also the callee's status */
@@ -276,9 +280,13 @@ struct perigee_event {
     uint64_t immediate;     /* DONE of recv_imm */
     uint8_t *landed;        /* where a pooled slice part is (PERIGEE_POOLED) */
   };
-  int64_t remaining;        /* REQUEST, LANDING, HELD REPLY: time left; negative:
+  union {
+    int64_t remaining;      /* REQUEST, LANDING, HELD REPLY: time left; negative:
                                no limit */
-  uint64_t code;            /* REPLY, REQUEST: an application's 64 bits */
+    int64_t descriptor;     /* READY */
+  };
+  uint64_t code;            /* REPLY, REQUEST: an application's 64 bits; READY:
+                               the token */
 };
 
 /* Moves things on and fills at most capacity events; the number of them.
@@ -304,6 +312,47 @@ PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
  * latest, negative for never. Owned by the engine. */
 PERIGEE_API int perigee_fd(const struct perigee_engine *engine);
 PERIGEE_API int perigee_arm(struct perigee_engine *engine, int64_t *timeout);
+
+/* ---- The program's own descriptors ------------------------------------- */
+
+enum perigee_readiness {
+  PERIGEE_READABLE = 1,     /* read, recv or accept would not block: there is
+                               something, or the end, or an error */
+  PERIGEE_WRITABLE = 2,     /* write, send or connect would not */
+  PERIGEE_HANGUP = 4        /* told, never asked for: the other end is gone, or
+                               there is an error; what was asked for is told
+                               with it */
+};
+/* Has the engine watch a descriptor (a socket, a pipe, an eventfd, another
+ * engine's perigee_fd) beside its own. READY events tell of it, through
+ * perigee_poll, perigee_await, perigee_wait, and perigee_arm with perigee_fd;
+ * those that an engine's own thread finds (options.progress) wait for the
+ * program's next poll. events: PERIGEE_READABLE, PERIGEE_WRITABLE or both.
+ *
+ * READY has the descriptor, what it is ready for (flags) and the token (code).
+ * One poll gives it at most once, and each later poll of the program gives it
+ * again for as long as the descriptor is ready: a program that leaves data unread
+ * is told again, and one that is not interested for now unwatches. What the
+ * program was told of wakes no thread until the program polls. READY may come
+ * for what is not ready any more, so descriptors should not block (O_NONBLOCK).
+ * A program that polls without sleeping is told within 0.5 ms.
+ *
+ * The descriptor stays the program's: perigee_unwatch comes first, then close.
+ * One that is closed while it is watched goes unnoticed, or is mistaken for the
+ * next one of its number; debug builds of the core abort and say which it was.
+ *
+ * INVALID: it is not open, is watched already, is the engine's own, or events
+ * are wrong. UNSUPPORTED: epoll refuses it (files and folders, which are always
+ * ready). NO_MEMORY: options.watched are, or the user has as many as the system
+ * allows. FORKED. Does not block. perigee_watch, perigee_unwatch and each READY
+ * cost one system call; a thousand that are not ready cost a poll nothing. */
+PERIGEE_API int perigee_watch(struct perigee_engine *engine, int fd, int events,
+                              uint64_t token);
+/* Ends that: no later poll gives its READY, and one that waits is withdrawn.
+ * For other events or another token: unwatch, and watch again. Does not block.
+ * NOT_FOUND: it is not watched. INVALID: it was closed before; it is not watched
+ * any more. FORKED. */
+PERIGEE_API int perigee_unwatch(struct perigee_engine *engine, int fd);
 
 /* ---- Regions and slices ------------------------------------------------ */
 

@@ -4,6 +4,7 @@
 -- by `perigee.engine`; an agent's is its field `engine`.
 -- @classmod Engine
 local check = require "perigee.check"
+local descriptors = require "perigee.descriptor"
 local endpoints = require "perigee.endpoint"
 local errors = require "perigee.errors"
 local listeners = require "perigee.listener"
@@ -30,9 +31,9 @@ local function progress(value)
   end
 end
 
-local COUNTS = { "operations", "sessions", "regions", "hellos", "ring", "eager",
-                 "message", "typed", "pool", "serving", "epoch", "streams",
-                 "mapped", "descriptors", "untaken" }
+local COUNTS = { "operations", "sessions", "regions", "hellos", "watched",
+                 "ring", "eager", "message", "typed", "pool", "serving",
+                 "epoch", "streams", "mapped", "descriptors", "untaken" }
 local TIMES = { "hello_timeout", "spin", "dead_after" }
 local TEXTS = { "secret", "scope" }
 local FLAGS = { "pull", "insecure", "spin_always" }
@@ -116,6 +117,8 @@ end
 -- @tparam[opt=1024] number options.sessions at once
 -- @tparam[opt=1024] number options.regions that peers may reach, at most 4096
 -- @tparam[opt=256] number options.hellos strangers in their handshake at once
+-- @tparam[opt=4096] number options.watched descriptors of the program's own
+--   that are waited for at once (`descriptor.readable`), at most 2^20
 -- @tparam[opt=2] number options.hello_timeout seconds for a stranger's
 --   handshake
 -- @tparam[opt=65536] number options.ring bytes of a session's receive ring, a
@@ -370,6 +373,7 @@ function Engine:close()
   end_children(self)
   self.handle, self.i, self.n, self.chores = false, 0, 0, false
   loop.remove_engine(self)
+  descriptors.leave(self)
   C.perigee_engine_close(handle)
   local inflight = self.inflight
   self.inflight = {}

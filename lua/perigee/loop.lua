@@ -61,8 +61,8 @@ M.serve = nil
 -- false, what was raised with its traceback).
 M.broken = nil
 
---- Called when all tasks have been forgotten.
-function M.dropped() end
+--- Functions that are called when all tasks have been forgotten.
+M.dropped = {}
 
 local ready, pool = state.ready, {}
 
@@ -411,7 +411,7 @@ function M.drop_tasks()
   state.generation = state.generation + 1
   for i = state.first, state.last do ready[i] = nil end
   state.first, state.last = 1, 0
-  M.dropped()
+  for _, f in ipairs(M.dropped) do f() end
 end
 
 -- ---- Engines ---------------------------------------------------------------

@@ -164,7 +164,7 @@ end
 
 -- The sessions of held calls go on, as those of other handlers that are
 -- dropped; and so does what nobody was parked for.
-function loop.dropped()
+loop.dropped[#loop.dropped + 1] = function()
   for job in pairs(held) do
     local handle = job.engine.handle
     held[job], job.dropped = nil, true

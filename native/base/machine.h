@@ -50,7 +50,8 @@ static inline void machine_step(const struct machine *machine, uint8_t *state,
   *state = to - 1;
 }
 
-/* For the specs: "session", "call", "served" or "transfer", else NULL. */
+/* For the specs: "session", "call", "served", "transfer" or "watched", else
+ * NULL. */
 PERIGEE_API const struct machine *machine_find(const char *name);
 /* For the specs, in debug builds: how often a step was taken, by all engines
  * of the process (relaxed counters; nothing depends on them). */

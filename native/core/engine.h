@@ -50,6 +50,7 @@ struct perigee_engine {
   bool stashed, armed, woken, sockets_due, keep, copying;
   bool moved;      /* payload, since the clock was read: time has passed */
   bool more_ready; /* than the last look at the sockets took note of */
+  bool notices;    /* there may be a REFUSED or a READY to give */
   uint32_t idle;   /* polls since the clock was read */
   int64_t now, sockets_at;
   uint64_t budget;   /* bytes that this poll may still copy */
@@ -81,6 +82,7 @@ struct perigee_engine {
   struct stage *stages; /* of loan.c, that nobody has */
   uint8_t mark[16];     /* what lies behind loans: random */
   struct timers timers;
+  struct watched_set *watched; /* watched.c: NULL until needed */
   struct regions regions;
   struct shares shares;
   struct blocks pool;

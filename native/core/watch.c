@@ -27,9 +27,9 @@ int watch_change(struct perigee_engine *engine, int fd, struct watcher *watcher,
   return control(engine, EPOLL_CTL_MOD, fd, watcher, events);
 }
 
-void watch_remove(struct perigee_engine *engine, int fd) {
-  if (engine_alive(engine))
-    epoll_ctl(engine->epoll, EPOLL_CTL_DEL, fd, NULL);
+bool watch_remove(struct perigee_engine *engine, int fd) {
+  return !engine_alive(engine) ||
+         epoll_ctl(engine->epoll, EPOLL_CTL_DEL, fd, NULL) == 0;
 }
 
 /* Closing alone would not do while a child process, for as long as it has not

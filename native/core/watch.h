@@ -8,6 +8,7 @@
 #ifndef WATCH_H
 #define WATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct perigee_engine;
@@ -23,8 +24,9 @@ int watch_add(struct perigee_engine *, int fd, struct watcher *,
 /* Of one that is watched: other events, or another watcher. */
 int watch_change(struct perigee_engine *, int fd, struct watcher *,
                  uint32_t events);
-/* Does nothing in a child process, which shares epoll with its parent. */
-void watch_remove(struct perigee_engine *, int fd);
+/* False: epoll did not have it. Does nothing in a child process, which shares
+ * epoll with its parent. */
+bool watch_remove(struct perigee_engine *, int fd);
 /* The same, and closes it. */
 void watch_close(struct perigee_engine *, int fd);
 /* Tells the watchers of what is ready, without waiting. */

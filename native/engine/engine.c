@@ -20,6 +20,7 @@
 #include "progress.h"
 #include "session/neighbour.h"
 #include "session/strangers.h"
+#include "watched.h"
 
 enum { PAGE = 4096 };
 
@@ -43,6 +44,7 @@ void perigee_options(struct perigee_options *o) {
                                 .sessions = 1024,
                                 .regions = 1024,
                                 .hellos = 256,
+                                .watched = 4096,
                                 .hello_timeout = 2000000000,
                                 .ring = 64 << 10,
                                 .eager = 8 << 10,
@@ -80,6 +82,8 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "sessions (1 to 65536)";
   if (o->regions < 1 || o->regions > REGION_SLOTS)
     return "regions (1 to 4096)";
+  if (o->watched > 1 << 20)
+    return "watched (0 to 1048576)";
   if (o->ring < 4096 || o->ring > 16 << 20 || (o->ring & (o->ring - 1)))
     return "ring (a power of two, 4 KiB to 16 MiB)";
   if (o->eager > o->ring / 4 - 128)
@@ -307,6 +311,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     forsake_sessions(engine);
   else
     close_sessions(engine);
+  watched_close(engine);
   neighbours_close(engine);
   close_parts(engine);
   stages_free(engine);

@@ -6,9 +6,11 @@
 
 #include "call/calls.h"
 #include "session/sessions.h"
+#include "watched.h"
 
 static const struct machine *const machines[] = {
-    &session_machine, &call_machine, &served_machine, &transfer_machine};
+    &session_machine, &call_machine, &served_machine, &transfer_machine,
+    &watched_machine};
 
 const struct machine *machine_find(const char *name) {
   for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)

@@ -14,6 +14,7 @@
 #include "polling.h"
 #include "session/sessions.h"
 #include "session/strangers.h"
+#include "watched.h"
 
 enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };
 /* The clock is read every 64 polls of one session, sooner where they are many;
@@ -48,6 +49,7 @@ static void tick(struct perigee_engine *engine) {
   if (sockets_are_due(engine)) {
     engine->sockets_due = false;
     engine->sockets_at = engine->now;
+    watched_rearm(engine);
     watch_poll(engine);
     strangers_turn(engine);
     messages_sweep(engine);
@@ -177,6 +179,16 @@ static void give(struct perigee_engine *engine, struct operation *op) {
     e->remaining = 0;
 }
 
+/* Events that are neither of a session nor of an operation. */
+static __attribute__((noinline, cold)) void
+give_notices(struct perigee_engine *engine) {
+  bool more = watched_give(engine);
+  if (engine->filled < engine->room &&
+      refusals_give(engine, &engine->out[engine->filled]))
+    engine->filled++;
+  engine->notices = more || engine->refusals.due;
+}
+
 /* A session is told of before its operations, and its loss after them. */
 static void drain(struct perigee_engine *engine) {
   struct node *n;
@@ -190,9 +202,8 @@ static void drain(struct perigee_engine *engine) {
   }
   if (!list_empty(&engine->losses))
     give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
-  if (engine->filled < engine->room &&
-      refusals_give(engine, &engine->out[engine->filled]))
-    engine->filled++;
+  if (engine->filled < engine->room && engine->notices)
+    give_notices(engine);
 }
 
 /* Operations whose event was handed out by the poll before. */

@@ -163,7 +163,7 @@ int progress_fd(const struct perigee_engine *engine) {
 
 static bool has_events(const struct perigee_engine *engine) {
   return !list_empty(&engine->ready) || !list_empty(&engine->news) ||
-         !list_empty(&engine->losses) || engine->refusals.due;
+         !list_empty(&engine->losses) || engine->notices;
 }
 
 /* A turn, and another one once peers know that we sleep: did anything happen? */

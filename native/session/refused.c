@@ -12,7 +12,7 @@
 #include "sessions.h"
 
 static void due(struct perigee_engine *engine) {
-  engine->refusals.due = true;
+  engine->refusals.due = engine->notices = true;
   engine->progress++;
 }
 

@@ -68,6 +68,10 @@ local function functions(of)
     if type(value) == "function" then list["perigee." .. name] = value end
   end
   list["perigee.log"] = require "perigee.log".default -- specs have their own
+  local descriptor = require "perigee.descriptor"
+  for name in ("readable writable forget"):gmatch "%S+" do
+    list["descriptor." .. name] = descriptor[name]
+  end
   for name, value in pairs(perigee.units) do
     list["perigee.units." .. name] = value
   end

@@ -114,8 +114,12 @@ end
 
 -- Adds to a list the functions that LDoc has left out.
 local function missing(list)
+  local modules = {}
   for _, entry in ipairs(comments.entries()) do
-    local page = ("%s/%s/%s.html"):format(out, entry.page == "perigee"
+    if entry.kind == "module" then modules[entry.page] = true end
+  end
+  for _, entry in ipairs(comments.entries()) do
+    local page = ("%s/%s/%s.html"):format(out, modules[entry.page]
       and "modules" or "classes", entry.page)
     local place = '<a name = "%s">' -- of a module's by its name in that
     local text = entry.kind == "function" and read(page)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rows_test.c - the four state tables, row by row: every step that they allow
+ * rows_test.c - the state tables, row by row: every step that they allow
  * is taken here through the public interface, and every other step aborts.
  */
 #include "scenes.h"
@@ -15,8 +15,9 @@
 
 #include "base/machine.h"
 
-static const char *const machines[] = {"session", "call", "served", "transfer"};
-enum { MACHINES = 4 };
+static const char *const machines[] = {"session", "call", "served", "transfer",
+                                       "watched"};
+enum { MACHINES = 5 };
 
 static int missing(const struct machine *m) {
   int n = 0;
@@ -139,6 +140,28 @@ static void stalled_requests(void *variant) {
   }
 }
 
+/* Dropped while it is quiet, before its READY could be given, and after it was
+ * given twice. */
+static void descriptors_are_watched(void) {
+  struct perigee_engine *engine;
+  struct perigee_event e[2];
+  int fds[2];
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  assert_int_equal(pipe(fds), 0);
+  assert_int_equal(perigee_watch(engine, fds[0], PERIGEE_READABLE, 0), 0);
+  assert_int_equal(perigee_unwatch(engine, fds[0]), 0);
+  assert_int_equal(write(fds[1], "x", 1), 1);
+  assert_int_equal(perigee_watch(engine, fds[0], PERIGEE_READABLE, 0), 0);
+  assert_int_equal(perigee_watch(engine, fds[1], PERIGEE_WRITABLE, 0), 0);
+  assert_int_equal(perigee_poll(engine, e, 1), 1); /* one is told, one found */
+  assert_int_equal(perigee_unwatch(engine, fds[e->descriptor == fds[0]]), 0);
+  assert_int_equal(perigee_poll(engine, e, 2), 1); /* armed, and told again */
+  assert_int_equal(perigee_unwatch(engine, (int)e->descriptor), 0);
+  perigee_engine_close(engine);
+  close(fds[0]);
+  close(fds[1]);
+}
+
 static void every_step_is_taken(void **state) {
   (void)state;
   void *variant = (void *)(uintptr_t)&variant_default;
@@ -150,6 +173,7 @@ static void every_step_is_taken(void **state) {
   a_session_moves(variant);
   waiting_replies(variant);
   stalled_requests(variant);
+  descriptors_are_watched();
   for (int i = 0; i < MACHINES; i++)
     n += missing(machine_find(machines[i]));
   assert_int_equal(n, 0);

@@ -1,0 +1,276 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Waiting for descriptors of the program's own, on the loop beside all else:
+-- for libraries that speak to other servers (Redis, etcd) without blocking. An
+-- inner module, `require "perigee.descriptor"`: programs that only call and
+-- transfer need none of it.
+--
+-- A descriptor is a number, of a socket, a pipe or whatever epoll takes; it
+-- should not block (O_NONBLOCK). It stays the program's. Several tasks may wait
+-- for the same one, in both directions. The first engine that is open watches
+-- it (`perigee_watch` in C); when that is closed, another one does.
+--
+-- Whoever closes a descriptor that somebody may wait for calls
+-- `descriptor.forget` first. Else those waits go on until their time is over,
+-- and with a debug build of the core the process aborts.
+-- @module descriptor
+
+--   state     it has                                    the engine
+--   none      no entry                                  does not watch it
+--   watched   an entry, with a side for each direction  watches it for those
+--             that somebody waits for                   directions
+--
+--   none    -> watched   the first wait
+--   watched -> watched   a direction has its first wait, or none any more: it
+--                        is unwatched, and watched for others
+--   watched -> none      no wait is left: all are ready, timed out, forgotten
+--
+-- A READY that was polled before such a change has another serial number, and
+-- is dropped: what is still ready is told again.
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+
+local band, pcall = bit.band, pcall
+local C = native.C
+local READABLE, WRITABLE = C.PERIGEE_READABLE, C.PERIGEE_WRITABLE
+local WANTED = { [READABLE] = "readable", [WRITABLE] = "writable" }
+local state = loop.state
+
+local M = {}
+
+-- By descriptor: { fd, engine, serial, bits: what the engine watches it for;
+-- [READABLE], [WRITABLE]: { future, n: waits for it } or false }.
+local entries = {}
+local serial = 0
+
+local function doing(fd, bit)
+  return ("waiting for descriptor %d to be %s"):format(fd, WANTED[bit])
+end
+
+-- ---- Entries ---------------------------------------------------------------
+
+local function finish(entry, bit, ...)
+  local side = entry[bit]
+  entry[bit] = false
+  if side then futures.settle(side.future, ...) end
+end
+
+local function finish_both(entry, kind, why)
+  entries[entry.fd] = nil
+  for bit in pairs(WANTED) do
+    finish(entry, bit, nil,
+           errors.new(kind, doing(entry.fd, bit) .. ": " .. why))
+  end
+end
+jit.off(finish_both)
+
+local function unwatch(entry)
+  local handle = entry.engine.handle
+  if handle and entry.bits ~= 0 then C.perigee_unwatch(handle, entry.fd) end
+  entry.bits = 0
+end
+
+-- Has the engine watch it for what is waited for; a status.
+local function watch(entry)
+  local bits = (entry[READABLE] and READABLE or 0)
+    + (entry[WRITABLE] and WRITABLE or 0)
+  if bits == entry.bits then return 0 end
+  unwatch(entry)
+  if bits == 0 then
+    entries[entry.fd] = nil
+    return 0
+  end
+  serial = serial + 1
+  entry.serial, entry.bits = serial, bits
+  local status = C.perigee_watch(entry.engine.handle, entry.fd, bits, serial)
+  if status < 0 then entry.bits = 0 end
+  return status
+end
+
+-- The same, for those that wait already.
+local function update(entry)
+  local status = watch(entry)
+  if status < 0 then
+    finish_both(entry, errors.kind(status), native.detail(entry.engine.handle))
+  end
+end
+
+loop.on[C.PERIGEE_EVENT_READY] = function(engine, event)
+  local entry = entries[tonumber(event.descriptor)]
+  if not entry or entry.engine ~= engine
+    or entry.serial ~= tonumber(event.code) then
+    return
+  end
+  local ready = event.flags
+  if band(ready, READABLE) ~= 0 then finish(entry, READABLE, true) end
+  if band(ready, WRITABLE) ~= 0 then finish(entry, WRITABLE, true) end
+  update(entry)
+end
+
+-- Calls f for each entry; f may remove it.
+local function each(f)
+  local list = {}
+  for _, entry in pairs(entries) do list[#list + 1] = entry end
+  for _, entry in ipairs(list) do f(entry) end
+end
+jit.off(each)
+
+--- Has another engine watch what engine, which was closed, did.
+function M.leave(engine)
+  each(function(entry)
+    if entry.engine ~= engine then return end
+    local other = state.engines[1]
+    entry.bits = 0
+    if not other then
+      return finish_both(entry, "closed", "the engine was closed")
+    end
+    entry.engine = other
+    update(entry)
+  end)
+end
+
+-- After a stop nobody is there any more who would end these waits.
+loop.dropped[#loop.dropped + 1] = function()
+  each(function(entry)
+    unwatch(entry)
+    finish_both(entry, "closed", "the loop was stopped")
+  end)
+end
+
+-- ---- Waiting ---------------------------------------------------------------
+
+local function is_descriptor(value)
+  if not check.is_count(value) or value >= 2 ^ 31 then
+    return "a descriptor, an integer of at least 0"
+  end
+end
+
+local function check_wait(fd, timeout, name)
+  check.value(fd, is_descriptor, name .. "'s descriptor", 3)
+  if timeout ~= nil then
+    check.value(timeout, check.seconds, name .. "'s timeout", 3)
+  end
+  loop.check_wait(3)
+end
+
+-- One wait more in this direction: its entry and side; or nil and an error.
+local function join(fd, bit)
+  local entry = entries[fd]
+  if not entry then
+    local engine = state.engines[1]
+    if not engine then
+      return nil, errors.new("closed", doing(fd, bit) .. ": no engine is open")
+    end
+    entry = { fd = fd, engine = engine, serial = 0, bits = 0,
+              [READABLE] = false, [WRITABLE] = false }
+    entries[fd] = entry
+  end
+  local side = entry[bit] or { future = futures.new(), n = 0 }
+  entry[bit] = side
+  local status = watch(entry)
+  if status < 0 then
+    finish_both(entry, "closed", "it was closed, or cannot be watched")
+    return nil, errors.from(status, doing(fd, bit), entry.engine.handle)
+  end
+  side.n = side.n + 1
+  return entry, side
+end
+
+local function leave(entry, bit, side)
+  side.n = side.n - 1
+  if side.n == 0 and entry[bit] == side then
+    entry[bit] = false
+    update(entry)
+  end
+end
+
+-- With no time to wait it looks once at all that is known.
+local function wait_for(entry, future, timeout)
+  local ended = loop.wait(future, loop.deadline(timeout))
+  if not ended and timeout == 0 then loop.refresh(entry.engine) end
+  return future.ended
+end
+
+local function wait(fd, timeout, bit)
+  local entry, side = join(fd, bit)
+  if not entry then return nil, side end
+  local fine, ended = pcall(wait_for, entry, side.future, timeout)
+  leave(entry, bit, side)
+  if not fine then error(ended, 0) end
+  if ended then return futures.results(side.future) end
+  if state.stopping then
+    return nil, errors.new("closed", doing(fd, bit)
+      .. ": the loop was stopped")
+  end
+  return nil, errors.new("timeout", ("%s: it was not within %g s")
+    :format(doing(fd, bit), timeout))
+end
+
+--- Waits until reading a descriptor (or accepting at it) would not block:
+-- there is something, or its end, or an error, which reading tells. What is
+-- left unread is there for the next wait.
+-- @function descriptor.readable
+-- @tparam number fd
+-- @tparam[opt] number timeout seconds, 0 to look without waiting; default: no
+--   limit
+-- @treturn boolean true; or nil and an error. Raises for what is not open
+-- @errors `timeout`; `cancelled`: it was forgotten; `unsupported`: files and
+--   folders, which are always ready; `no_memory`: as many are watched as option
+--   `watched` of the engine allows
+-- @waits yes
+-- @usage
+-- local ffi, descriptor = require "ffi", require "perigee.descriptor"
+-- ffi.cdef "int eventfd(unsigned int first, int flags); int close(int fd);"
+-- local fd = ffi.C.eventfd(1, 0)
+-- print(descriptor.readable(fd, 1))                            --> true
+-- ffi.C.close(fd)
+function M.readable(fd, timeout)
+  check_wait(fd, timeout, "readable")
+  return wait(fd, timeout, READABLE)
+end
+
+--- Waits until writing to a descriptor would not block, or a connect that was
+-- begun has ended. The rest is as for `descriptor.readable`.
+-- @function descriptor.writable
+-- @tparam number fd
+-- @tparam[opt] number timeout seconds, 0 to look without waiting; default: no
+--   limit
+-- @treturn boolean true; or nil and an error. Raises for what is not open
+-- @errors `timeout`, `cancelled`, `unsupported`, `no_memory`, as there
+-- @waits yes
+-- @usage
+-- local ffi, descriptor = require "ffi", require "perigee.descriptor"
+-- ffi.cdef "int eventfd(unsigned int first, int flags); int close(int fd);"
+-- local fd = ffi.C.eventfd(0, 0)
+-- print(descriptor.writable(fd, 1))                            --> true
+-- ffi.C.close(fd)
+function M.writable(fd, timeout)
+  check_wait(fd, timeout, "writable")
+  return wait(fd, timeout, WRITABLE)
+end
+
+--- Ends all waits for a descriptor, in `cancelled`; to be called before it is
+-- closed. No-op where nobody waits.
+-- @function descriptor.forget
+-- @tparam number fd
+-- @waits no
+-- @usage
+-- local ffi, descriptor = require "ffi", require "perigee.descriptor"
+-- ffi.cdef "int eventfd(unsigned int first, int flags); int close(int fd);"
+-- local fd = ffi.C.eventfd(0, 0)
+-- local reader = perigee.spawn(descriptor.readable, fd)
+-- perigee.sleep(0.01)
+-- descriptor.forget(fd)
+-- ffi.C.close(fd)
+-- print(select(2, reader:wait()).kind)                         --> cancelled
+function M.forget(fd)
+  check.value(fd, is_descriptor, "forget's descriptor")
+  local entry = entries[fd]
+  if not entry then return end
+  unwatch(entry)
+  finish_both(entry, "cancelled", "it was forgotten")
+end
+
+return M
