@@ -58,7 +58,7 @@ static struct perigee_message refusal_told(const struct operation *op,
                                            int status) {
   struct perigee_message m = refusal(op, status);
   if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
-    m.head = op->engine->detail;
+    m.head = fail_detail(op->engine);
     m.length = strnlen(m.head, op->session->eager);
   }
   return m;
