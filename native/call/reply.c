@@ -353,6 +353,7 @@ static int answer_block(struct operation *op, const struct loan *loan,
                         uint64_t length) {
   struct perigee_message m = {.head = loan->pointer, .length = length};
   served_unlend(op);
+  op->bulky = false;
   op->head_lent = true;
   op->head_loan = loan->source;
   return served_answer(op, &m);

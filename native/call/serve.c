@@ -100,6 +100,13 @@ void served_unlend(struct operation *op) {
   op->head_lent = false;
 }
 
+/* Has the program answered it, and not polled since? Then it may still look into
+ * the block of its head, whatever the thread does meanwhile. */
+static bool may_look(const struct operation *op) {
+  const struct lock *lock = op->engine->lock;
+  return lock && !lock->waiting && !lock->polling && op->bulky && !op->unseen;
+}
+
 /* Gives back all but the operation itself; false while a copy is under way. */
 static bool settle(struct operation *op) {
   unmark(op);
@@ -109,7 +116,7 @@ static bool settle(struct operation *op) {
     operation_move(op);
     return false;
   }
-  if (UNLIKELY(op->head_lent) && !served_shown(op))
+  if (UNLIKELY(op->head_lent) && !served_shown(op) && !may_look(op))
     served_unlend(op);
   if (UNLIKELY(op->reserved > 0))
     room_give(op);

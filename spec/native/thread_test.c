@@ -145,10 +145,44 @@ static void peers_are_told_what_went_wrong_with_their_calls(void **state) {
   pair_drop(&p);
 }
 
+/* ---- What the program was shown ---------------------------------------------- */
+
+enum { LONG = 64 * KIB };
+
+static int call_with(struct pair *p, const uint8_t *bytes) {
+  struct perigee_message m = {.head = bytes, .length = LONG, .timeout = -1};
+  int op = perigee_call(p->session[0], &m);
+  assert_true(op >= 0);
+  return op;
+}
+
+/* The thread brings the next one meanwhile. */
+static void a_request_stays_until_the_program_polls(void **state) {
+  struct pair p;
+  uint8_t *bytes[] = {pattern(LONG, 1), pattern(LONG, 2)};
+  open_beside_one(&p, *state);
+  int op = call_with(&p, bytes[0]);
+  struct perigee_event e = request(&p);
+  struct perigee_message r = {.head = bytes[1], .length = LONG};
+  assert_int_equal(perigee_reply(p.engine[1], e.operation, &r), 1);
+  p.still[1] = true;
+  ended(&p, 0, op, PERIGEE_OK);
+  poll_side(&p, 0);
+  let_it_sleep();
+  call_with(&p, bytes[1]);
+  while (perigee_counters(p.engine[1], NULL)->served < 2)
+    poll_side(&p, 0);
+  assert_memory_equal(e.pointer, bytes[0], LONG);
+  free(bytes[0]);
+  free(bytes[1]);
+  pair_drop(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(it_does_not_wake_itself),
       OVER(variant_default, peers_are_told_what_went_wrong_with_their_calls),
+      OVER(variant_default, a_request_stays_until_the_program_polls),
   };
   return cmocka_run_group_tests_name("thread", tests, NULL, NULL);
 }
