@@ -180,6 +180,7 @@ void served_late(struct perigee_engine *engine) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     served_unlend(op);
     pool_give(engine, op->block);
+    op->block = NULL;
     operation_spare(op);
   }
 }
