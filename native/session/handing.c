@@ -59,10 +59,12 @@ static bool is_free(const struct perigee_session *s, const char **why) {
   return !s->timer.next;
 }
 
+/* From now on, though nobody has read the clock for long. */
 static void pause_for(struct perigee_session *s, const char *why,
                       int64_t time) {
+  int64_t now = engine_clock(s->engine);
   s->unhanded = why;
-  timers_add(&s->engine->timers, &s->timer, s->engine->now + time);
+  timers_add(&s->engine->timers, &s->timer, now + time);
 }
 
 void handing_later(struct perigee_session *s, const char *why) {
