@@ -401,6 +401,16 @@ static int seen_before(struct perigee_session *session,
   return 0;
 }
 
+/* By the time as it is: what the program did since it polled last is no time of
+ * who has called just now. */
+static int64_t deadline_of(struct perigee_engine *engine,
+                           const struct record *r) {
+  if (r->remaining == RECORD_NO_LIMIT)
+    return -1;
+  int64_t now = UNLIKELY(engine->away) ? engine_clock(engine) : engine->now;
+  return now + (int64_t)r->remaining * 1000;
+}
+
 int serve_record(struct perigee_session *session, const struct record *r) {
   if (r->kind == RECORD_IMM)
     return immediate_arrived(session, r->code);
@@ -424,9 +434,7 @@ int serve_record(struct perigee_session *session, const struct record *r) {
   op->code = r->code;
   op->region = NULL;
   op->receiver = NULL;
-  op->deadline = r->remaining == RECORD_NO_LIMIT
-                     ? -1
-                     : session->engine->now + (int64_t)r->remaining * 1000;
+  op->deadline = deadline_of(session->engine, r);
   step(op, ARRIVE);
   int status = keep_slice(op, r);
   if (status < 0)

@@ -264,6 +264,21 @@ static void who_has_no_deadline_does_not_wait_for_ever(void **state) {
   pair_close(&p);
 }
 
+/* Nor is a call's time over while its server did something else before it came. */
+static void time_before_a_call_is_none_of_its_own(void **state) {
+  struct perigee_message r = {.head = "x", .length = 1};
+  struct pair p;
+  open(&p, state);
+  nothing(&p);
+  moved_on += 200000 * MS;
+  call(&p, LARGE, 100000 * MS);
+  struct perigee_event e = request(&p);
+  assert_true(perigee_served_remaining(p.engine[1], e.operation) > 0);
+  perigee_reply(p.engine[1], e.operation, &r);
+  until(&p, 0, PERIGEE_EVENT_REPLY);
+  pair_close(&p);
+}
+
 /* ---- Both ways ----------------------------------------------------------- */
 
 struct flow {
@@ -456,6 +471,7 @@ int main(void) {
       cmocka_unit_test(room_that_is_not_used_is_given_back),
       cmocka_unit_test(replies_that_were_taken_do_not_pile_up),
       cmocka_unit_test(who_has_no_deadline_does_not_wait_for_ever),
+      cmocka_unit_test(time_before_a_call_is_none_of_its_own),
       cmocka_unit_test(calls_both_ways_find_room_for_their_replies),
       cmocka_unit_test(rooms_that_what_is_lent_keeps_are_not_waited_for),
       cmocka_unit_test(staged_calls_both_ways_find_room_for_their_replies),
