@@ -279,6 +279,21 @@ static void time_before_a_call_is_none_of_its_own(void **state) {
   pair_close(&p);
 }
 
+static void nor_is_it_time_that_was_waited_for_room(void **state) {
+  struct perigee_event served[CALLS], e;
+  struct pair p;
+  open(&p, state);
+  int n = fill_up(&p, served);
+  moved_on += 40000 * MS;
+  int op = call(&p, LARGE, -1);
+  nothing(&p);
+  perigee_cancel(p.engine[0], op);
+  e = until(&p, 0, PERIGEE_EVENT_REPLY);
+  assert_int_equal(e.status, PERIGEE_CANCELLED);
+  empty(&p, served, n);
+  pair_close(&p);
+}
+
 /* ---- Both ways ----------------------------------------------------------- */
 
 struct flow {
@@ -472,6 +487,7 @@ int main(void) {
       cmocka_unit_test(replies_that_were_taken_do_not_pile_up),
       cmocka_unit_test(who_has_no_deadline_does_not_wait_for_ever),
       cmocka_unit_test(time_before_a_call_is_none_of_its_own),
+      cmocka_unit_test(nor_is_it_time_that_was_waited_for_room),
       cmocka_unit_test(calls_both_ways_find_room_for_their_replies),
       cmocka_unit_test(rooms_that_what_is_lent_keeps_are_not_waited_for),
       cmocka_unit_test(staged_calls_both_ways_find_room_for_their_replies),
