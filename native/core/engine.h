@@ -49,7 +49,7 @@ struct perigee_engine {
   bool aside;  /* this is the thread's turn */
   bool stashed, armed, woken, sockets_due, keep, copying;
   bool moved;      /* payload, since the clock was read: time has passed */
-  bool away;       /* nor was it since the program did something else */
+  bool away;       /* the program was elsewhere since then: here, too */
   bool more_ready; /* than the last look at the sockets took note of */
   uint32_t idle;   /* polls since the clock was read */
   int64_t now, sockets_at;

@@ -30,7 +30,7 @@ static void ask(struct operation *op) {
   }
   operation_move(op);
   if (!op->session->tcp && !op->session->alone) /* else its lane tells */
-    session_await_room(op->session);
+    op->session->up->await_room(op->session);
 }
 
 static const struct operation_class lookup_class = {.name = "look-up",
