@@ -295,8 +295,8 @@ PERIGEE_API int perigee_poll(struct perigee_engine *engine,
                              struct perigee_event *events, int capacity);
 /* As perigee_poll for up to spin ns (-1: as options.spin says), but only for the
  * one operation: 1 and its event; 0 when that is over or does not pay now
- * (options.spin: wait by perigee_wait), or as soon as anything else has an event (perigee_poll gives
- * it). */
+ * (options.spin: wait by perigee_wait), or as soon as anything else has an event
+ * (perigee_poll gives it). */
 PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin);
 /* Returns as soon as perigee_poll may have an event on one of the engines: 1,

@@ -175,8 +175,10 @@ void operation_free(struct operation *op) {
   bool kept = UNLIKELY(engine->thread != NULL) && served_keeps(op);
   if (op->block) {
     incoming_scan_end(op);
-    if (!kept)
+    if (!kept) {
       pool_give(engine, op->block);
+      op->block = NULL;
+    }
   }
   if (op->slice_block)
     pool_give(engine, op->slice_block);

@@ -58,7 +58,7 @@ static struct perigee_message refusal_told(const struct operation *op,
                                            int status) {
   struct perigee_message m = refusal(op, status);
   if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
-    m.head = op->engine->detail;
+    m.head = fail_detail(op->engine);
     m.length = strnlen(m.head, op->session->eager);
   }
   return m;
@@ -353,6 +353,7 @@ static int answer_block(struct operation *op, const struct loan *loan,
                         uint64_t length) {
   struct perigee_message m = {.head = loan->pointer, .length = length};
   served_unlend(op);
+  op->bulky = false;
   op->head_lent = true;
   op->head_loan = loan->source;
   return served_answer(op, &m);

@@ -235,7 +235,7 @@ void room_give(struct operation *op) {
 
 /* An eighth of its time is left to say that there was none. */
 void room_await(struct operation *op) {
-  int64_t now = op->engine->now, until = op->deadline;
+  int64_t now = engine_clock(op->engine), until = op->deadline;
   until = until < 0 ? now + ROOM_LONGEST : until - (until - now) / 8;
   timers_add(&op->engine->timers, &op->timer, until);
   served_hold_back(op);

@@ -100,6 +100,13 @@ void served_unlend(struct operation *op) {
   op->head_lent = false;
 }
 
+/* Has the program answered it, and not polled since? Then it may still look into
+ * the block of its head, whatever the thread does meanwhile. */
+static bool may_look(const struct operation *op) {
+  const struct lock *lock = op->engine->lock;
+  return lock && !lock->waiting && !lock->polling && op->bulky && !op->unseen;
+}
+
 /* Gives back all but the operation itself; false while a copy is under way. */
 static bool settle(struct operation *op) {
   unmark(op);
@@ -109,7 +116,7 @@ static bool settle(struct operation *op) {
     operation_move(op);
     return false;
   }
-  if (UNLIKELY(op->head_lent) && !served_shown(op))
+  if (UNLIKELY(op->head_lent) && !served_shown(op) && !may_look(op))
     served_unlend(op);
   if (UNLIKELY(op->reserved > 0))
     room_give(op);
@@ -173,6 +180,7 @@ void served_late(struct perigee_engine *engine) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     served_unlend(op);
     pool_give(engine, op->block);
+    op->block = NULL;
     operation_spare(op);
   }
 }
@@ -393,6 +401,16 @@ static int seen_before(struct perigee_session *session,
   return 0;
 }
 
+/* By the time as it is: what the program did since it polled last is no time of
+ * who has called just now. */
+static int64_t deadline_of(struct perigee_engine *engine,
+                           const struct record *r) {
+  if (r->remaining == RECORD_NO_LIMIT)
+    return -1;
+  int64_t now = UNLIKELY(engine->away) ? engine_clock(engine) : engine->now;
+  return now + (int64_t)r->remaining * 1000;
+}
+
 int serve_record(struct perigee_session *session, const struct record *r) {
   if (r->kind == RECORD_IMM)
     return immediate_arrived(session, r->code);
@@ -416,9 +434,7 @@ int serve_record(struct perigee_session *session, const struct record *r) {
   op->code = r->code;
   op->region = NULL;
   op->receiver = NULL;
-  op->deadline = r->remaining == RECORD_NO_LIMIT
-                     ? -1
-                     : session->engine->now + (int64_t)r->remaining * 1000;
+  op->deadline = deadline_of(session->engine, r);
   step(op, ARRIVE);
   int status = keep_slice(op, r);
   if (status < 0)

@@ -8,6 +8,7 @@ bool engine_alive(const struct perigee_engine *engine) {
 }
 
 int64_t engine_clock(struct perigee_engine *engine) {
+  engine->away = false;
   engine->now = engine->options.clock(engine->options.context);
   return engine->now;
 }

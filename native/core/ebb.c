@@ -52,10 +52,11 @@ static bool lanes_ebb(struct perigee_engine *engine) {
   return e->left > 0 && e->count > 0;
 }
 
-/* Its number starts again where it was: no reply to an older one fits it. */
+/* Its number starts again where it was: no reply to an older one fits it. One
+ * that has a block still is kept for who may look into that (served_late). */
 static bool retire(struct perigee_engine *engine) {
   struct operation *op = &engine->table[engine->table_used - 1];
-  if (op->kind || op->session)
+  if (op->kind || op->session || op->block)
     return false;
   list_remove(&op->queue);
   engine->generations[--engine->table_used] = op->generation;

@@ -49,6 +49,7 @@ struct perigee_engine {
   bool aside;  /* this is the thread's turn */
   bool stashed, armed, woken, sockets_due, keep, copying;
   bool moved;      /* payload, since the clock was read: time has passed */
+  bool away;       /* the program was elsewhere since then: here, too */
   bool more_ready; /* than the last look at the sockets took note of */
   bool notices;    /* there may be a REFUSED or a READY to give */
   uint32_t idle;   /* polls since the clock was read */

@@ -13,6 +13,8 @@
  * in a turn of its own thread: the sentence is that of the calling thread. */
 int fail(struct perigee_engine *engine, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The sentence that fail kept last, for whoever noted it just now. */
+const char *fail_detail(const struct perigee_engine *engine);
 
 /* A status as a peer told it: one that has a name. */
 static inline int status_of_peer(int status) {

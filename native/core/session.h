@@ -30,13 +30,15 @@ struct loan {
 };
 
 /* What a session does for those below it, operations and strangers. tell: says a
- * frame, send: the same, or the session ends (false); turn: it goes on after it
- * waited for its turn. */
+ * frame, send: the same, or the session ends (false); await_room: what could not
+ * go is tried again once its socket has room; turn: it goes on after it waited
+ * for its turn. */
 struct upward {
   int (*tell)(struct perigee_session *, const struct frame *, const int *fds,
               uint32_t fd_count);
   bool (*send)(struct perigee_session *, const struct frame *, const int *fds,
                uint32_t fd_count);
+  void (*await_room)(struct perigee_session *);
   void (*end)(struct perigee_session *, int status, const char *reason);
   void (*turn)(struct perigee_session *);
 };

@@ -48,6 +48,7 @@ int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
   if (!engine_alive(engine))
     return fail(engine, PERIGEE_FORKED,
                 "this engine belongs to the parent process; make another");
+  engine->away = true;
   if (engine->armed)
     disarm(engine);
   if (!engine->stashed)
@@ -146,6 +147,7 @@ int perigee_await(struct perigee_engine *engine, int operation,
     return await_shared(engine, operation, event, spin);
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
+  engine->away = true;
   if (engine->armed)
     disarm(engine);
   if (engine->stashed)

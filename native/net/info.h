@@ -2,8 +2,8 @@
  *
  * info.h - what an endpoint tells its peer, as a text that any channel carries:
  * "perigee-endpoint:" and, in hexadecimal, u32 version, the frames HELLO,
- * TERMS and OFFER as wire.h has them, and a check sum of it all. Blanks and line ends
- * around it do no harm.
+ * TERMS and OFFER as wire.h has them, and a check sum of it all. Blanks and line
+ * ends around it do no harm.
  */
 #ifndef INFO_H
 #define INFO_H

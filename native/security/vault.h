@@ -7,7 +7,8 @@
  *
  * Where the system locks no more, keys lie in the same memory, unlocked; refused
  * tells so. A process that has all of its memory locked (mlockall) gets none
- * beyond that limit, and is told of it. A vault belongs to one engine, and so to one thread.
+ * beyond that limit, and is told of it. A vault belongs to one engine, and so to
+ * one thread at a time.
  */
 #ifndef VAULT_H
 #define VAULT_H

@@ -302,7 +302,7 @@ static int begin(struct perigee_session *s, const struct address *address) {
 void dial_to(struct perigee_session *s, const struct address *address) {
   int status = begin(s, address);
   if (status < 0)
-    session_end(s, status, perigee_detail(s->engine));
+    session_end(s, status, fail_detail(s->engine));
 }
 
 /* Each pause may be twice as long as the one before, to 80 PAUSEs; by chance, so

@@ -23,6 +23,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@
 
 /* ns. WAITS: a peer that lives reads its socket whenever it polls. */
 static const int64_t RESTS = 1000000, WAITS = INT64_C(5000000000);
+static const char full[] = NOT_TAKEN; /* unhanded, while it is waiting */
 
 /* ---- The spare descriptor ------------------------------------------------- */
 
@@ -57,10 +59,12 @@ static bool is_free(const struct perigee_session *s, const char **why) {
   return !s->timer.next;
 }
 
+/* From now on, though nobody has read the clock for long. */
 static void pause_for(struct perigee_session *s, const char *why,
                       int64_t time) {
+  int64_t now = engine_clock(s->engine);
   s->unhanded = why;
-  timers_add(&s->engine->timers, &s->timer, s->engine->now + time);
+  timers_add(&s->engine->timers, &s->timer, now + time);
 }
 
 void handing_later(struct perigee_session *s, const char *why) {
@@ -77,8 +81,15 @@ static void free_again(struct perigee_session *s) {
   hot_stir(s);
 }
 
+static bool has_room(const struct perigee_session *s) {
+  struct pollfd p = {.fd = s->fd, .events = POLLOUT};
+  return poll(&p, 1, 0) == 1;
+}
+
+/* It may be this side that did nothing for a while: then epoll has not told yet
+ * of the room that the peer made. */
 void handing_due(struct perigee_session *s) {
-  if (s->waits)
+  if (s->unhanded == full && !has_room(s))
     session_end(s, PERIGEE_PROTOCOL, NOT_TAKEN);
   else
     free_again(s);
@@ -127,7 +138,7 @@ int handing_hand(struct perigee_session *s, const void *bytes, uint32_t length,
     went(s, fd);
     return PERIGEE_OK;
   }
-  *why = status == PERIGEE_AGAIN       ? NOT_TAKEN
+  *why = status == PERIGEE_AGAIN       ? full
          : status == PERIGEE_NO_MEMORY ? IN_FLIGHT
                                        : "the peer cut the connection";
   pause_for(s, *why, status == PERIGEE_AGAIN ? WAITS : RESTS);

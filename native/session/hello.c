@@ -4,8 +4,8 @@
  * nothing but versions and nonces; prove who they are; say by TERMS what they
  * are and want; OFFER their half of the transport; join the peer's half and say
  * READY. Over a Unix socket the kernel tells who the peer is (peer.c) before a
- * word is said, so both say HELLO and TERMS at once. Over TCP who was dialed is silent
- * until it has heard a HELLO, and then the first to prove itself (proof.c).
+ * word is said, so both say HELLO and TERMS at once. Over TCP who was dialed is
+ * silent until it has heard a HELLO, and then the first to prove itself (proof.c).
  *
  *   step      hears     becomes   and says
  *   strange   HELLO     proven                             (Unix)

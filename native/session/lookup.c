@@ -24,10 +24,13 @@ static void ask(struct operation *op) {
                     .lookup = {op->index, op->generation, ""}};
   memcpy(f.lookup.name, op->block, op->length);
   int status = op->session->up->tell(op->session, &f, NULL, 0);
-  if (status == PERIGEE_AGAIN)
-    operation_move(op);
-  else
+  if (status != PERIGEE_AGAIN) {
     operation_unqueue(op);
+    return;
+  }
+  operation_move(op);
+  if (!op->session->tcp && !op->session->alone) /* else its lane tells */
+    op->session->up->await_room(op->session);
 }
 
 static const struct operation_class lookup_class = {.name = "look-up",

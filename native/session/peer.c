@@ -12,8 +12,9 @@
  * not there yet when its pidfd was taken has it, and no other process is read
  * from (shm_probe).
  *
- * The pidfd is watched while the session lasts, over TCP on one host, too: a child made by plain fork keeps
- * its parent's socket open, so that its end says nothing.
+ * The pidfd is watched while the session lasts, over TCP on one host, too: a
+ * child made by plain fork keeps its parent's socket open, so that its end says
+ * nothing.
  */
 #include <errno.h>
 #include <limits.h>

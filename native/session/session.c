@@ -85,6 +85,7 @@ static void expired(struct timer *timer) {
 }
 
 static const struct upward upward = {.tell = session_tell,
+                                     .await_room = session_await_room,
                                      .send = session_send,
                                      .end = session_end,
                                      .turn = hello_turn};

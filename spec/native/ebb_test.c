@@ -29,6 +29,13 @@ static void rest(struct pair *p, int64_t time) {
       assert_false(next(p, side, &e));
 }
 
+static struct perigee_event until_any(struct pair *p, int side) {
+  struct perigee_event e;
+  while (!next(p, side, &e))
+    ;
+  return e;
+}
+
 /* ---- Operations ---------------------------------------------------------- */
 
 /* So many receives, which nothing comes for, at once: one after the other in
@@ -111,6 +118,42 @@ static void what_is_in_use_is_not_given_back(void **state) {
   ended(&p, 0, op[MANY - 1], PERIGEE_CANCELLED);
   until_low(&p);
   pair_close(&p);
+}
+
+/* One behind all that are free, of a session that is gone: the program has
+ * answered it, and may still look into its head, which the thread copied. */
+static struct pair shown(void *state) {
+  struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
+  struct perigee_event e;
+  struct perigee_options o;
+  struct pair p;
+  variant_options(state, &o);
+  o.progress = 1;
+  pair_open_with(&p, state, &o);
+  for (int i = 0; i < LOW; i++)
+    assert_true(perigee_recv_imm(p.session[1], -1) >= 0);
+  perigee_call(p.session[0], &m);
+  usleep(50000); /* longer than the thread waits before it takes over */
+  int served = until(&p, 1, PERIGEE_EVENT_REQUEST).operation;
+  assert_true(served >= LOW);
+  perigee_session_close(p.session[0]);
+  do
+    e = until_any(&p, 1);
+  while (e.kind != PERIGEE_EVENT_LOST);
+  perigee_session_free(p.session[1]);
+  p.session[1] = NULL;
+  poll_side(&p, 1);
+  assert_int_equal(perigee_reply(p.engine[1], served, &m), PERIGEE_PEER_LOST);
+  return p;
+}
+
+static void what_was_shown_is_given_back_with_its_block(void **state) {
+  struct pair p = shown(*state);
+  for (int i = 0; i < 100 && table_touched(p.engine[1]) > LOW; i++)
+    usleep(10000);
+  poll_side(&p, 1);
+  assert_int_equal(perigee_counters(p.engine[1], NULL)->pooled, 0);
+  pair_drop(&p);
 }
 
 /* ---- The pool ------------------------------------------------------------ */
@@ -200,6 +243,7 @@ int main(void) {
       OVER(variant_default, generations_go_on_where_the_table_was_given_back),
       OVER(variant_default, low_numbers_are_given_first),
       OVER(variant_default, what_is_in_use_is_not_given_back),
+      OVER(variant_default, what_was_shown_is_given_back_with_its_block),
       OVER(tcp, blocks_that_nobody_takes_go_back),
       OVER(tcp, blocks_that_are_taken_by_turns_stay),
       OVER(variant_default, the_heap_is_asked_before_a_sleep),

@@ -133,6 +133,63 @@ static void who_never_reads_its_socket_loses_the_session(void **state) {
   pair_drop(&p);
 }
 
+/* Of who did something else meanwhile the peer need not have waited. */
+static void who_was_away_while_the_peer_read_keeps_it(void **state) {
+  struct pair p;
+  int op = stalls(&p, *state);
+  p.still[0] = false;
+  look_at_clock(p.engine[0]);
+  poll_side(&p, 0);
+  skew = 10 * 1000 * MS;
+  look_at_clock(p.engine[1]);
+  is_served(&p, op);
+  pair_close(&p);
+}
+
+/* Nor is it given up as soon as it is full, by a clock that nobody had read for
+ * as long. */
+static void who_comes_back_to_a_full_socket_waits_as_long(void **state) {
+  struct perigee_loan loan;
+  struct perigee_options o;
+  struct perigee_event e;
+  struct pair p;
+  variant_options(*state, &o);
+  skew = 0;
+  o.clock = clock_ahead;
+  pair_open_with(&p, *state, &o);
+  p.still[0] = true;
+  fill_socket(p.session[1]);
+  skew = 10 * 1000 * MS;
+  assert_int_equal(perigee_call_begin(p.session[1], LENGTH, &loan),
+                   PERIGEE_NO_MEMORY);
+  look_at_clock(p.engine[1]);
+  for (int i = 0; i < 100; i++) {
+    poll_side(&p, 1);
+    assert_false(taken(&p, 1, &e));
+  }
+  p.still[0] = false;
+  while (perigee_call_begin(p.session[1], LENGTH, &loan) < 0)
+    quiet(&p, 1);
+  perigee_call_abort(p.session[1]);
+  pair_close(&p);
+}
+
+/* The peer has nothing to say to who reads of it. */
+static void who_sleeps_wakes_to_look_up_when_the_socket_has_room(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  fill_socket(p.session[0]);
+  int op = perigee_lookup(p.session[0], "nothing", -1);
+  while (perigee_arm(p.engine[0], NULL) == 1)
+    poll_side(&p, 0);
+  look_at_clock(p.engine[1]);
+  poll_side(&p, 1);
+  struct pollfd fd = {.fd = perigee_fd(p.engine[0]), .events = POLLIN};
+  assert_int_equal(poll(&fd, 1, 10000), 1);
+  finish(&p, op, PERIGEE_NOT_FOUND);
+  pair_close(&p);
+}
+
 static void the_reason_is_told_where_there_is_no_block(void **state) {
   struct perigee_loan loan;
   struct pair p;
@@ -284,6 +341,10 @@ int main(void) {
       OVER(variant_default, what_a_full_socket_holds_up_costs_a_poll_nothing),
       OVER(variant_default, who_sleeps_wakes_when_the_socket_has_room),
       OVER(variant_default, who_never_reads_its_socket_loses_the_session),
+      OVER(variant_default, who_was_away_while_the_peer_read_keeps_it),
+      OVER(variant_default, who_comes_back_to_a_full_socket_waits_as_long),
+      OVER(variant_default,
+           who_sleeps_wakes_to_look_up_when_the_socket_has_room),
       OVER(variant_default, the_reason_is_told_where_there_is_no_block),
       OVER(variant_default, sessions_go_on_in_a_process_without_descriptors),
       OVER(variant_default,

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * thread_test.c - an engine's own thread (option progress), seen from outside:
- * whom it wakes. eventfd_write is the test's, which counts.
+ * whom it wakes, and what peers are told. eventfd_write is the test's, which
+ * counts.
  */
 #include "support.h"
 
 #include <netinet/in.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -72,9 +74,115 @@ static void it_does_not_wake_itself(void **state) {
   assert_true(wakes > before);
 }
 
+/* ---- What went wrong in a turn of the thread's ------------------------------- */
+
+enum { CALLS = 60, MOST = MIB, EAGER = 8 * KIB };
+
+/* The second has a thread. */
+static void open_beside_one(struct pair *p, void *state) {
+  struct perigee_options o;
+  variant_options(state, &o);
+  *p = (struct pair){.variant = state};
+  o.message = MOST;
+  o.eager = EAGER;
+  o.ring = 64 * KIB;
+  assert_int_equal(perigee_engine_open(&o, &p->engine[0]), 0);
+  o.progress = 1;
+  assert_int_equal(perigee_engine_open(&o, &p->engine[1]), 0);
+  snprintf(p->address, sizeof p->address, "unix:%s", pair_path_next());
+  assert_int_equal(perigee_listen(p->engine[1], p->address, &p->listener), 0);
+  pair_dial(p, p->session);
+}
+
+static void call_often(struct pair *p) {
+  struct perigee_message m = {.timeout = -1};
+  for (int i = 0; i < CALLS; i++)
+    assert_true(perigee_call(p->session[0], &m) >= 0);
+}
+
+static struct perigee_event request(struct pair *p) {
+  struct perigee_event e;
+  do
+    poll_side(p, 1);
+  while (!taken(p, 1, &e) || e.kind != PERIGEE_EVENT_REQUEST);
+  return e;
+}
+
+/* The caller's ring is full of short replies, so the long ones wait. */
+static void answer_at_length(struct pair *p, const uint8_t *bytes) {
+  for (int i = 0; i < CALLS; i++) {
+    struct perigee_event e = request(p);
+    struct perigee_message r = {.head = bytes,
+                                .length = i < CALLS / 2 ? EAGER : MOST + 1};
+    assert_true(perigee_reply(p->engine[1], e.operation, &r) >= 0);
+  }
+}
+
+/* The program's own trouble is none of the peer's. */
+static void peers_are_told_what_went_wrong_with_their_calls(void **state) {
+  struct perigee_listener *none;
+  struct perigee_event e;
+  struct pair p;
+  open_beside_one(&p, *state);
+  uint8_t *bytes = pattern(MOST + 1, 1);
+  call_often(&p);
+  p.still[0] = true;
+  answer_at_length(&p, bytes);
+  assert_true(perigee_listen(p.engine[1], "the program's own", &none) < 0);
+  p.still[0] = false;
+  p.still[1] = true;
+  for (int i = 0; i < CALLS; i++) {
+    while (!taken(&p, 0, &e))
+      poll_side(&p, 0);
+    if (i < CALLS / 2) {
+      assert_int_equal(e.status, PERIGEE_OK);
+      continue;
+    }
+    assert_int_equal(e.status, PERIGEE_TOO_LARGE);
+    assert_memory_equal(e.pointer, "1048577 bytes are more", 22);
+  }
+  free(bytes);
+  pair_drop(&p);
+}
+
+/* ---- What the program was shown ---------------------------------------------- */
+
+enum { LONG = 64 * KIB };
+
+static int call_with(struct pair *p, const uint8_t *bytes) {
+  struct perigee_message m = {.head = bytes, .length = LONG, .timeout = -1};
+  int op = perigee_call(p->session[0], &m);
+  assert_true(op >= 0);
+  return op;
+}
+
+/* The thread brings the next one meanwhile. */
+static void a_request_stays_until_the_program_polls(void **state) {
+  struct pair p;
+  uint8_t *bytes[] = {pattern(LONG, 1), pattern(LONG, 2)};
+  open_beside_one(&p, *state);
+  int op = call_with(&p, bytes[0]);
+  struct perigee_event e = request(&p);
+  struct perigee_message r = {.head = bytes[1], .length = LONG};
+  assert_int_equal(perigee_reply(p.engine[1], e.operation, &r), 1);
+  p.still[1] = true;
+  ended(&p, 0, op, PERIGEE_OK);
+  poll_side(&p, 0);
+  let_it_sleep();
+  call_with(&p, bytes[1]);
+  while (perigee_counters(p.engine[1], NULL)->served < 2)
+    poll_side(&p, 0);
+  assert_memory_equal(e.pointer, bytes[0], LONG);
+  free(bytes[0]);
+  free(bytes[1]);
+  pair_drop(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(it_does_not_wake_itself),
+      OVER(variant_default, peers_are_told_what_went_wrong_with_their_calls),
+      OVER(variant_default, a_request_stays_until_the_program_polls),
   };
   return cmocka_run_group_tests_name("thread", tests, NULL, NULL);
 }

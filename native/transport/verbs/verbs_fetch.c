@@ -7,8 +7,8 @@
  * a mark is read behind them, on each pair that carried some. The last byte is
  * held back until then. What others can see, and memory that cannot be
  * registered, gets its bytes from a bounce block of the own arena: one half is
- * read into while the other is emptied, each filling under a mark of its own. What goes round staging slots is read over one pair,
- * which completes in order.
+ * read into while the other is emptied, each filling under a mark of its own.
+ * What goes round staging slots is read over one pair, which completes in order.
  */
 #include "verbs.h"
 
