@@ -184,6 +184,10 @@ struct perigee_options {
    * arrays that outlive the engine, or NULL. */
   const struct perigee_transport *const *transports;
   const struct perigee_memory *const *memories;
+  const char *features;     /* "-trace ...": turns off what sessions could do
+                               where the peer can (perigee_feature_name), to try
+                               a program with older peers. Read when the engine
+                               is opened. NULL: all are on */
 };
 
 /* Fills in all defaults; to be called before anything is set. */
@@ -471,7 +475,7 @@ struct perigee_session_info {
   uint32_t version;         /* of the protocol, agreed */
   uint32_t pull;            /* 1: payloads are read from the peer's memory */
   uint64_t ring, eager, message, typed; /* limits agreed */
-  uint64_t features;
+  uint64_t features;        /* bits: what both sides can; perigee_feature_name */
   uint32_t dialed;          /* 1: by this side */
   uint32_t tcp;             /* 1: over TCP, where both sides prove who they are */
   uint32_t same_host;       /* 1: the peer has shown to be on this host */
@@ -495,6 +499,10 @@ struct perigee_session_info {
 /* Fills in all of info; of a session that is over, too. */
 PERIGEE_API void perigee_session_info(const struct perigee_session *session,
                                       struct perigee_session_info *info);
+/* The name of a bit of info.features, 0 to 63; NULL: this build has no such
+ * feature. Static. What needs a feature that a session does not have is
+ * UNSUPPORTED, before anything is sent. */
+PERIGEE_API const char *perigee_feature_name(int bit);
 
 /* Counters since the start, of a session, or (session NULL) of the engine and
  * all its sessions as they are now. They live as long as their owner; a

@@ -104,6 +104,7 @@ struct perigee_engine {
   int epoll, spare_fd;   /* the other: handing.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
+  uint64_t features;           /* that it has (features.h) */
   char name[TERMS_NAME];       /* that it goes by, or "" */
   uint32_t hellos;             /* of strangers, under way */
   struct strangers *strangers; /* strangers.c */
