@@ -244,7 +244,7 @@ enum perigee_flag {
   PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
   PERIGEE_POOLED = 4,       /* .landed is a pooled block, now the caller's:
                                give it back with perigee_pool_free */
-  PERIGEE_HELD = 8          /* REQUEST, LANDING: typed data that is longer than
+  PERIGEE_HELD = 8,         /* REQUEST, LANDING: typed data that is longer than
                                options.hold. It stays where it is until the
                                reply, and what comes after it on its session
                                waits there until perigee_started or the reply:
@@ -252,6 +252,12 @@ enum perigee_flag {
                                overtakes it. REPLY: .pointer is a pooled block
                                that is now the caller's (perigee_pool_free), and
                                .remaining tells what is left of the call's time */
+  PERIGEE_TRACED = 16,      /* REQUEST, LANDING: a trace context came with it:
+                               perigee_served_trace */
+  PERIGEE_CARRIED = 32      /* of a call's perigee_message: its trace is that of
+                               the call that is being served. It goes on with a
+                               new span; without, where the peer has no such
+                               feature */
 };
 
 /* 64 bytes. Fields not named for a kind are 0. */
@@ -609,6 +615,13 @@ PERIGEE_API void perigee_cancel(struct perigee_engine *engine, int operation);
 
 /* ---- Calls ------------------------------------------------------------- */
 
+/* Which trace a call belongs to, as W3C's traceparent tells it: its id, the span
+ * that the call is made from, flags (1: sampled). An id of zeros is none. */
+struct perigee_trace {
+  uint8_t id[16];
+  uint8_t span[8];          /* zeros: a new one is made for the call */
+  uint8_t flags;
+};
 /* What is sent: a head (raw bytes, or typed data) and at most one slice. A
  * head longer than the eager limit, and a slice, stay the caller's and
  * unchanged until the operation has ended; shorter ones too if submitting
@@ -628,6 +641,10 @@ struct perigee_message {
                                most 2^40 */
   int64_t timeout;          /* of a call */
   uint64_t code;            /* travels with it */
+  const struct perigee_trace *trace; /* of a call: what it belongs to, copied;
+                               UNSUPPORTED where the session has no feature
+                               "trace" (PERIGEE_CARRIED: then it goes without).
+                               NULL: nothing */
 };
 /* Returns the operation; REPLY follows. The head may be referenced until then.*/
 PERIGEE_API int perigee_call(struct perigee_session *session,
@@ -651,6 +668,11 @@ PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
 /* Time left; negative: no limit. */
 PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
                                              int served);
+/* 1, and the trace context that came with the call; 0: none did, or the call is
+ * over. To carry it on, name it in the messages of calls that are made for this
+ * one, with PERIGEE_CARRIED. */
+PERIGEE_API int perigee_served_trace(const struct perigee_engine *engine,
+                                     int served, struct perigee_trace *trace);
 
 /* A loan is memory to be filled: beyond the eager limit a block that the peer
  * sees in place. One at a time for each session and direction. Who writes
