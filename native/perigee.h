@@ -186,6 +186,10 @@ struct perigee_options {
    * arrays that outlive the engine, or NULL. */
   const struct perigee_transport *const *transports;
   const struct perigee_memory *const *memories;
+  const char *features;     /* "-trace ...": turns off what sessions could do
+                               where the peer can (perigee_feature_name), to try
+                               a program with older peers. Read when the engine
+                               is opened. NULL: all are on */
 };
 
 /* Fills in all defaults; to be called before anything is set. */
@@ -243,7 +247,7 @@ enum perigee_flag {
   PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
   PERIGEE_POOLED = 4,       /* .landed is a pooled block, now the caller's:
                                give it back with perigee_pool_free */
-  PERIGEE_HELD = 8          /* REQUEST, LANDING: typed data that is longer than
+  PERIGEE_HELD = 8,         /* REQUEST, LANDING: typed data that is longer than
                                options.hold. It stays where it is until the
                                reply, and what comes after it on its session
                                waits there until perigee_started or the reply:
@@ -251,6 +255,12 @@ enum perigee_flag {
                                overtakes it. REPLY: .pointer is a pooled block
                                that is now the caller's (perigee_pool_free), and
                                .remaining tells what is left of the call's time */
+  PERIGEE_TRACED = 16,      /* REQUEST, LANDING: a trace context came with it:
+                               perigee_served_trace */
+  PERIGEE_CARRIED = 32      /* of a call's perigee_message: its trace is that of
+                               the call that is being served. It goes on with a
+                               new span; without, where the peer has no such
+                               feature */
 };
 
 /* 64 bytes. Fields not named for a kind are 0. */
@@ -520,7 +530,7 @@ struct perigee_session_info {
   uint32_t version;         /* of the protocol, agreed */
   uint32_t pull;            /* 1: payloads are read from the peer's memory */
   uint64_t ring, eager, message, typed; /* limits agreed */
-  uint64_t features;
+  uint64_t features;        /* bits: what both sides can; perigee_feature_name */
   uint32_t dialed;          /* 1: by this side */
   uint32_t tcp;             /* 1: over TCP, where both sides prove who they are */
   uint32_t same_host;       /* 1: the peer has shown to be on this host */
@@ -544,6 +554,10 @@ struct perigee_session_info {
 /* Fills in all of info; of a session that is over, too. */
 PERIGEE_API void perigee_session_info(const struct perigee_session *session,
                                       struct perigee_session_info *info);
+/* The name of a bit of info.features, 0 to 63; NULL: this build has no such
+ * feature. Static. What needs a feature that a session does not have is
+ * UNSUPPORTED, before anything is sent. */
+PERIGEE_API const char *perigee_feature_name(int bit);
 
 /* Counters since the start, of a session, or (session NULL) of the engine and
  * all its sessions as they are now. They live as long as their owner; a
@@ -650,6 +664,13 @@ PERIGEE_API void perigee_cancel(struct perigee_engine *engine, int operation);
 
 /* ---- Calls ------------------------------------------------------------- */
 
+/* Which trace a call belongs to, as W3C's traceparent tells it: its id, the span
+ * that the call is made from, flags (1: sampled). An id of zeros is none. */
+struct perigee_trace {
+  uint8_t id[16];
+  uint8_t span[8];          /* zeros: a new one is made for the call */
+  uint8_t flags;
+};
 /* What is sent: a head (raw bytes, or typed data) and at most one slice. A
  * head longer than the eager limit, and a slice, stay the caller's and
  * unchanged until the operation has ended; shorter ones too if submitting
@@ -669,6 +690,10 @@ struct perigee_message {
                                most 2^40 */
   int64_t timeout;          /* of a call */
   uint64_t code;            /* travels with it */
+  const struct perigee_trace *trace; /* of a call: what it belongs to, copied;
+                               UNSUPPORTED where the session has no feature
+                               "trace" (PERIGEE_CARRIED: then it goes without).
+                               NULL: nothing */
 };
 /* Returns the operation; REPLY follows. The head may be referenced until then.*/
 PERIGEE_API int perigee_call(struct perigee_session *session,
@@ -692,6 +717,11 @@ PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
 /* Time left; negative: no limit. */
 PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
                                              int served);
+/* 1, and the trace context that came with the call; 0: none did, or the call is
+ * over. To carry it on, name it in the messages of calls that are made for this
+ * one, with PERIGEE_CARRIED. */
+PERIGEE_API int perigee_served_trace(const struct perigee_engine *engine,
+                                     int served, struct perigee_trace *trace);
 
 /* A loan is memory to be filled: beyond the eager limit a block that the peer
  * sees in place. One at a time for each session and direction. Who writes

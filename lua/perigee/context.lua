@@ -23,7 +23,10 @@ Context.__index = Context
 --- What the raw or inplace handler that runs now serves; a worker has the same
 -- fields for typed ones. served is false outside of a handler.
 M.raw = { engine = false, served = false, session = 0, method = false,
-          context = false }
+          context = false, trace = false }
+
+--- The traceparent of a trace. (trace.lua's.)
+M.traceparent = false
 
 --- The call that is being served here. Misuse outside of a handler.
 -- @function perigee.context
@@ -48,7 +51,7 @@ function M.current()
     engine = record.engine, served = record.served, session = session or false,
     peer = session and session:text() or "a peer that is gone",
     method = method.name, service = method.service, worker = record,
-    delivered = false,
+    delivered = false, came = record.trace,
   }, Context)
   record.context = context
   return context
@@ -89,6 +92,25 @@ function Context:cancelled()
   if not self.served then return false end
   if not self.engine.handle then return true end
   return C.perigee_served_cancelled(self.engine.handle, self.served)
+end
+
+--- Which trace the call belongs to, as its caller said by `Proxy:with`, or
+-- carried on from a call that it serves itself. Calls that are made while this
+-- one is served, and in tasks that it spawns, carry it on by themselves, each
+-- with a new span.
+-- @function Context:trace
+-- @treturn string a W3C traceparent; nil if the call came without one
+-- @waits no
+-- @usage
+-- agent:serve { name = "traced", methods = {
+--   by = function() return perigee.context():trace() end,
+-- } }
+-- local traced = assert(agent:proxy(agent.name, "traced"))
+-- print(traced:by())                                           --> nil
+-- local id = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+-- print(traced:with { trace = id }:by() == id)                 --> true
+function Context:trace()
+  return self.came and M.traceparent(self.came) or nil
 end
 
 local function replying(context)

@@ -47,7 +47,8 @@ local function encrypt(value)
 end
 
 local OPTIONS = { pull = check.boolean, rdma = rdma.check,
-                  faults = check.string, progress = progress,
+                  faults = check.string, features = check.string,
+                  progress = progress,
                   encrypt = encrypt }
 for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
 for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
@@ -90,6 +91,7 @@ local function core_options(options)
   local text = options.rdma and rdma.text(options.rdma)
   if text then core.rdma = text end
   if options.faults then core.faults = options.faults end
+  if options.features then core.features = options.features end
   if options.progress == "thread" then core.progress = 1 end
   if options.encrypt ~= nil then core.encrypt = ENCRYPT[options.encrypt] end
   return core, text
@@ -156,6 +158,9 @@ end
 -- @tparam[opt] string options.faults to try a program in bad weather: a text
 --   like "drop=0.01 delay=5ms" (words: the page "Settings"); default
 --   PERIGEE_FAULTS
+-- @tparam[opt] string options.features to try a program with older peers: a
+--   text like "-trace", which turns off what sessions could do (what
+--   `Session:explain` lists as `features`)
 -- @tparam[opt] string options.secret what both sides of a session over TCP
 --   prove to have: "file:PATH", or the secret itself, "" for none; default
 --   PERIGEE_SECRET

@@ -22,7 +22,9 @@
 --   `stalls` (submitted while the peer's ring was full) and `sleeps` (waits
 --   that polling did not end) tell who waits for whom
 -- * `id`, `peer`, `pid`, `address`, `from`, `state`, `status`, `reason`,
---   `version`, `epoch`, `pull`, `features`: of the session and the other side
+--   `version`, `epoch`, `pull`: of the session and the other side
+-- * `features`: a list of the names of what both sides can: "trace" (calls may
+--   carry a trace context)
 -- @classmod Explanation
 local native = require "perigee.native"
 local units = require "perigee.units"
@@ -84,6 +86,16 @@ local function cipher(info, has)
   return info.aes ~= 0 and "AES-256-GCM" or "ChaCha20-Poly1305"
 end
 
+local function features(info)
+  local names = {}
+  for i = 0, 63 do
+    if bit.band(info.features, bit.lshift(1ULL, i)) ~= 0 then
+      names[#names + 1] = text(C.perigee_feature_name(i))
+    end
+  end
+  return names
+end
+
 local who = native.info_t()
 
 local function epoch(info) return ("%016x"):format(info.epoch) end
@@ -116,7 +128,7 @@ function M.info(handle)
            dead_after = info.dead_after ~= 0
              and tonumber(info.dead_after) * 1e-9,
            epoch = epoch(info),
-           features = ("%x"):format(info.features),
+           features = features(info),
            limits = { ring = tonumber(info.ring),
                       eager = tonumber(info.eager),
                       message = tonumber(info.message),
@@ -213,6 +225,8 @@ function Explanation:__tostring()
   if self.security ~= "" then line("security: ", self.security) end
   line("liveness: ", self.liveness)
   line("limits: ", limits(self.limits))
+  line("features: ", #self.features > 0 and table.concat(self.features, ", ")
+    or "none that are not every peer's")
   line("holds here: ", held(self.shares))
   line("counters: ", counts(self.counters))
   return table.concat(lines, "\n")

@@ -11,6 +11,7 @@ local portions = require "perigee.portions"
 local regions = require "perigee.region"
 local reply = require "perigee.reply"
 local slices = require "perigee.slice"
+local traces = require "perigee.trace"
 
 local C = native.C
 local band = bit.band
@@ -54,9 +55,10 @@ local function ask(engine, event, method, values)
   state.pinned = "a landing"
   raw.engine, raw.served, raw.method = engine, event.operation, method
   raw.session, raw.context = event.session, false
+  raw.trace = traces.came(engine, event)
   local fine, slice, reason = xpcall(method.landing, reply.caught,
                                      unpack(values, 1, values.n))
-  state.pinned, raw.served = false, false
+  state.pinned, raw.served, raw.trace = false, false, false
   if raw.context and fine then raw.context.served = false end
   return fine, slice, reason
 end
@@ -131,6 +133,7 @@ local function decode(engine, event, method)
   local coming = setmetatable({
     engine = engine, session = event.session, served = event.operation,
     operation = event.operation, slice = event.slice, method = method,
+    flags = event.flags,
     gone = false }, Coming)
   engine.landed[event.operation] = coming
   portions.start(event.pointer, tonumber(event.length), coming)

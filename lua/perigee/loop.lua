@@ -92,7 +92,7 @@ local function drain(engine, worker, target)
       worker.engine, worker.served = engine, event.operation
       worker.session, worker.serving = event.session, true
       M.serve(engine, event, worker)
-      worker.serving = false
+      worker.serving, worker.trace = false, false
       if state.leader ~= worker then return false end
     else
       engine.i = engine.i + 1
@@ -278,7 +278,8 @@ end
 local function take_worker()
   local worker = table.remove(pool)
   if not worker then
-    worker = { engine = false, served = false, session = 0, serving = false }
+    worker = { engine = false, served = false, session = 0, serving = false,
+               trace = false }
     worker.co = create(function() return body(worker) end)
   end
   worker.generation = state.generation

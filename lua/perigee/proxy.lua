@@ -35,6 +35,7 @@ local native = require "perigee.native"
 local raw = require "perigee.call.raw"
 local services = require "perigee.service"
 local slices = require "perigee.slice"
+local traces = require "perigee.trace"
 local typed = require "perigee.call.typed"
 
 local M = {}
@@ -55,7 +56,8 @@ end
 
 local WITH = { timeout = check.seconds, into = slice, reader = check.callable,
                capacity = check.count, request_capacity = check.count,
-               reconnect = check.seconds, epoch = check.string }
+               reconnect = check.seconds, epoch = check.string,
+               trace = traces.check }
 local OPEN = { version = version }
 for name, each in pairs(WITH) do OPEN[name] = each end
 
@@ -95,6 +97,8 @@ local function bind(session, options, before, level)
     capacity = options.capacity or before.capacity,
     request = options.request_capacity or before.request, sliced = false,
     epoch = options.epoch or before.epoch or false,
+    trace = options.trace and traces.parse(options.trace) or before.trace
+      or false,
   }
   if options.into then binding.reader = options.reader or false end
   if options.reader then binding.into = options.into or false end
@@ -203,6 +207,12 @@ end
 --   that is away; 0: one attempt
 -- @tparam[opt] string options.epoch of a session: calls end in `stale` rather
 --   than reach the peer in another life
+-- @tparam[opt] string options.trace which trace the calls belong to: a W3C
+--   traceparent, "00-<32 hex>-<16 hex>-<2 hex>", which `Context:trace` gives on
+--   the other side; or the 32 digits alone, for a sampled trace and a new span
+--   for each call. Calls end in `unsupported` where the peer has no feature
+--   "trace" (`Session:explain`). Default: that of the call that is being served
+--   where a call is made, with a new span, if the peer has the feature
 -- @treturn Proxy
 -- @waits no
 -- @usage

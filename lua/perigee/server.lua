@@ -18,6 +18,7 @@ local loop = require "perigee.loop"
 local native = require "perigee.native"
 local portions = require "perigee.portions"
 local reply = require "perigee.reply"
+local traces = require "perigee.trace"
 local views = require "perigee.view"
 
 local C = native.C
@@ -26,6 +27,7 @@ local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local state, raw = loop.state, contexts.raw
 local is_view, open, close = views.is_view, views.open, views.close
 local lend, take_back = views.lend, views.take_back
+local trace_of = traces.came
 
 local TYPED, SLICE = C.PERIGEE_TYPED, C.PERIGEE_SLICE
 local NO_METHOD, PROTOCOL = C.PERIGEE_NO_METHOD, C.PERIGEE_PROTOCOL
@@ -106,6 +108,7 @@ function loop.serve(engine, event, worker)
     return refuse(engine, served, NO_METHOD, "no typed method has this id")
   end
   worker.method, worker.context = method, false
+  worker.trace = trace_of(engine, event)
   if band(event.flags, HELD) ~= 0 then
     return serve_held(engine, event, served, method, worker)
   end
@@ -124,10 +127,11 @@ local function pin(engine, event, served, method, what)
   state.pinned = what
   raw.engine, raw.served, raw.method = engine, served, method
   raw.session, raw.context = event.session, false
+  raw.trace = trace_of(engine, event)
 end
 
 local function unpin()
-  state.pinned, raw.served = false, false
+  state.pinned, raw.served, raw.trace = false, false, false
 end
 
 local function serve_raw(engine, event, served, method)

@@ -18,7 +18,8 @@ local M = {}
 M.state = {
   engines = {}, count = 0,            -- open engines; replaced, never changed
   handles = nil,                      -- theirs, for perigee_wait
-  current = { co = false, served = false }, -- the worker that runs now
+  current = { co = false, served = false, trace = false }, -- the worker that
+                                      -- runs now
   leader = false,                     -- the worker that leads
   target = { ended = false },         -- what the innermost base waits for
   pinned = false,

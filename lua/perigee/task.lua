@@ -8,6 +8,7 @@ local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local signals = require "perigee.signal"
+local traces = require "perigee.trace"
 
 local C = native.C
 local huge = math.huge
@@ -50,13 +51,16 @@ local function ended(job, fine, ...)
   futures.settle(future, nil, as_error(raised))
 end
 
-local function run_job(job)
+-- It goes on with what it was spawned for.
+local function run_job(job, worker)
+  worker.trace = job.trace
   ended(job, xpcall(job.f, caught, unpack(job, 1, job.n)))
+  worker.trace = false
 end
 
 local function start(future, drives, f, ...)
   local job = { f = f, run = run_job, n = select("#", ...), raised = nil,
-                future = future, drives = drives, ... }
+                trace = traces.here(), future = future, drives = drives, ... }
   jobs[job] = true
   signals.enqueue(job)
   return job

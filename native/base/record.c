@@ -47,12 +47,29 @@ static void put_slice(const struct record *r, uint8_t *at) {
     memcpy(at, &r->slice_length, sizeof r->slice_length);
 }
 
-void record_encode(const struct record *r, uint8_t *bytes) {
+static inline void put_parts(const struct record *r, uint8_t *bytes) {
   if (r->flags & RECORD_SLICE)
     put_slice(r, slice_part(r, bytes));
   if (r->flags & RECORD_HEAD_BULK)
     memcpy(bytes + record_before(r->flags), &r->head_source, RECORD_SOURCE);
+}
+
+void record_encode(const struct record *r, uint8_t *bytes) {
+  put_parts(r, bytes);
   record_encode_words(r, bytes);
+}
+
+void record_encode_traced(const struct record *r, uint8_t *bytes,
+                          const struct perigee_trace *trace) {
+  uint8_t *at = bytes + record_before(r->flags);
+  put_parts(r, bytes + RECORD_TRACED);
+  record_word(at + RECORD_TRACED - 8, 0);
+  memcpy(at + RECORD_EXTENSION, trace, sizeof *trace);
+  at[0] = RECORD_TRACE;
+  at[1] = at[3] = 0;
+  at[2] = RECORD_TRACED / 8;
+  record_encode_words(r, bytes);
+  bytes[29] = RECORD_TRACED / 8;
 }
 
 /* The peer may write while we read: what is checked must be what is used, so
@@ -82,6 +99,24 @@ static const uint8_t *take(struct rest *rest, uint64_t length) {
   rest->at += length;
   rest->length -= length;
   return at;
+}
+
+/* The area is a multiple of 8 bytes. */
+static bool take_extensions(struct rest *all, uint64_t length,
+                            struct record *r) {
+  struct rest rest = {take(all, length), length};
+  while (rest.at && rest.length > 0) {
+    const uint8_t *at = rest.at;
+    uint64_t word = word_once(at), size = 8 * (word >> 16 & 0xffff);
+    if (size == 0 || !take(&rest, size))
+      return false;
+    if ((uint16_t)word != RECORD_TRACE)
+      continue;
+    if (r->trace || size < RECORD_TRACED)
+      return false;
+    r->trace = at + RECORD_EXTENSION;
+  }
+  return rest.at != NULL;
 }
 
 static bool take_source(struct rest *rest, struct source *s, uint64_t *total) {
@@ -129,7 +164,7 @@ static void take_header(struct record *r, const uint64_t word[3]) {
   r->remaining = (uint32_t)word[2];
   r->codec = (uint8_t)(word[2] >> 32);
   r->code = r->capacity = 0;
-  r->head = r->slice = NULL;
+  r->head = r->slice = r->trace = NULL;
   r->slice_length = 0;
 }
 
@@ -143,8 +178,11 @@ int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
   if ((flags & ~RECORD_FLAGS) || r->kind == 0 || r->kind >= RECORD_KINDS)
     return PERIGEE_UNSUPPORTED;
   struct rest rest = {bytes, length};
-  uint64_t words = record_before(flags);
-  if (!take(&rest, words + 8 * (word[2] >> 40 & 0xff)))
+  uint64_t words = record_before(flags), extensions = word[2] >> 40 & 0xff;
+  if (!take(&rest, words))
+    return PERIGEE_PROTOCOL;
+  if (__builtin_expect(extensions > 0, 0) &&
+      !take_extensions(&rest, 8 * extensions, r))
     return PERIGEE_PROTOCOL;
   if (flags & RECORD_CODE)
     r->code = word_once(bytes + RECORD_HEADER);

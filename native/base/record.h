@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * record.h - what travels in a ring: a fixed little-endian header, then
- * optional words, an extension area, the head and the slice.
+ * optional words, extensions, the head and the slice.
  *
  *   0 u64 word       the transport's (0 in the record as built here)
  *   8 u8  kind       16 u32 generation of the operation
  *   9 u8  flags      20 u32 head: bytes of an inline head
  *  10 u16 method     24 u32 remaining, us; 0xffffffff: no limit
  *  12 u16 status     28 u8  codec
- *  14 u16 operation  29 u8  extension: length in 8 bytes
+ *  14 u16 operation  29 u8  extensions: length in 8 bytes
  *                    30 u16 zero
- *  32 [u64 code] [u64 capacity] [extension] [head] [slice]
+ *  32 [u64 code] [u64 capacity] [extensions] [head] [slice]
  *
  * A head is its bytes, padded to 8, or a source (40 bytes) if HEAD_BULK.
  * A slice is u64 length and its bytes, or a source if SLICE_BULK.
- * Extensions are skipped; a flag that is not known is refused. The head of a
+ * An extension is u16 type, u16 length in 8 bytes (of all of it, at least 1) and
+ * a payload; together they fill their area. Those of a type that is not known
+ * are skipped; a flag that is not known is refused. The head of a
  * reply with a status is a text (failure.h), and no slice comes with it.
  */
 #ifndef PERIGEE_RECORD_H
@@ -44,6 +46,11 @@ enum record_flag {
   RECORD_FLAGS = 63 /* bit 6 is kept for MORE (streams) */
 };
 
+/* Extensions, each once at most. TRACE, of requests: a struct perigee_trace, and
+ * zeros; a later version may append to it. */
+enum record_extension { RECORD_TRACE = 1 };
+enum { RECORD_EXTENSION = 4, RECORD_TRACE_PAYLOAD = 25, RECORD_TRACED = 32 };
+
 enum { RECORD_HEADER = 32, RECORD_SOURCE = 40 };
 #define RECORD_NO_LIMIT UINT32_MAX
 #define PAYLOAD_MAX (UINT64_C(1) << 40)
@@ -72,6 +79,8 @@ struct record {
   const uint8_t *slice;
   uint64_t slice_length;
   struct source slice_source; /* if SLICE_BULK */
+  const uint8_t *trace;       /* decoded: the payload of TRACE, in the ring: it
+                                 may change; NULL: there is none */
 };
 
 /* Bytes before the head, for a record with these flags. */
@@ -92,6 +101,10 @@ uint8_t *record_slice(const struct record *record, uint8_t *bytes);
  * its end on, so that the line that the peer looks at, whose word follows, is
  * written in one go and moves between the two processors once. */
 void record_encode(const struct record *record, uint8_t *bytes);
+/* The same of a record with a trace context, which takes RECORD_TRACED bytes
+ * more; its head and slice belong so many bytes further on. */
+void record_encode_traced(const struct record *record, uint8_t *bytes,
+                          const struct perigee_trace *trace);
 
 static inline void record_word(uint8_t *at, uint64_t word) {
   memcpy(at, &word, sizeof word);

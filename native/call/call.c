@@ -28,6 +28,7 @@
 #include "core/lock.h"
 #include "core/pool.h"
 #include "loan.h"
+#include "trace.h"
 
 const struct machine call_machine = {
     .name = "call",
@@ -199,7 +200,10 @@ static int publish(struct operation *op) {
     r->flags |= RECORD_CAPACITY;
     r->capacity = op->message.capacity;
   }
-  if (!outgoing_publish(op->session, RING_REQUEST, &out))
+  bool sent = UNLIKELY(op->message.trace != NULL)
+                  ? outgoing_traced(op->session, &out, op->message.trace)
+                  : outgoing_publish(op->session, RING_REQUEST, &out);
+  if (!sent)
     return 0;
   step(op, PUBLISH);
   /* Staged payloads are fed from now on. */
@@ -277,6 +281,8 @@ static struct operation *take(struct perigee_session *session,
     return NULL;
   op->record = (uint8_t)record;
   op->message = *message;
+  if (UNLIKELY(message->trace != NULL))
+    trace_keep(op);
   op->parent = NULL;
   operation_hold(op, message->slice.region);
   operation_hold(op, message->into.region);
@@ -310,6 +316,9 @@ int perigee_call(struct perigee_session *session,
     return status;
   if (message->into.region &&
       (status = slice_payload(session->engine, &message->into, &into)) < 0)
+    return status;
+  if (UNLIKELY(message->trace != NULL) &&
+      (status = trace_check(session, message)) < 0)
     return status;
   struct operation *op = take(session, &call_class, RECORD_REQUEST, message);
   if (!op)
@@ -397,9 +406,25 @@ static int keep_stage(struct operation *op, const uint8_t *bytes,
   return op->index;
 }
 
+/* As submit, but that the stage is not the operation's. */
+static int submit_traced(struct operation *op, const uint8_t *bytes,
+                         uint64_t length) {
+  bool first = list_empty(&op->session->backlog[RING_REQUEST]);
+  op->message.head = bytes;
+  op->message.length = length;
+  op->message.flags = 0;
+  op->message.slice.region = NULL;
+  int status = first ? publish(op) : 0;
+  if (status == 0)
+    return keep_stage(op, bytes, length);
+  return status < 0 ? withdraw(op, status) : op->index;
+}
+
 static int submit_stage(struct operation *op, const struct loan *loan,
                         uint64_t length) {
   enter(op, op->message.timeout);
+  if (UNLIKELY(op->message.trace != NULL))
+    return submit_traced(op, loan->pointer, length);
   struct record r = {.kind = RECORD_REQUEST,
                      .flags = RECORD_CODE | RECORD_CAPACITY,
                      .method = op->message.method,
@@ -449,6 +474,11 @@ int perigee_call_commit(struct perigee_session *session,
   if (message->capacity > PAYLOAD_MAX) {
     loan_abort(session, RING_REQUEST);
     return beyond_all(session);
+  }
+  if (UNLIKELY(message->trace != NULL) &&
+      (status = trace_check(session, message)) < 0) {
+    loan_abort(session, RING_REQUEST);
+    return status;
   }
   struct operation *op = NULL;
   status = PERIGEE_NO_MEMORY;

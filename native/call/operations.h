@@ -76,6 +76,9 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
 /* Encodes and publishes; false: no room now. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);
+/* The same of a request with a trace context. */
+bool outgoing_traced(struct perigee_session *session, struct outgoing *out,
+                     const struct perigee_trace *trace);
 /* Until there is room in the ring. */
 void backlog_add(struct operation *op, enum ring ring);
 

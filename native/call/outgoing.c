@@ -120,28 +120,45 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
   return true;
 }
 
-bool outgoing_publish(struct perigee_session *session, enum ring ring,
-                      struct outgoing *out) {
+/* Made twice, so that records without a trace context pay nothing for it. */
+static inline __attribute__((always_inline)) bool
+publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
+        const struct perigee_trace *trace) {
   struct lane *lane = session->lane;
   const struct transport_records *t = lane_records(lane);
   const struct record *r = &out->record;
-  uint64_t size = record_size(r);
+  uint64_t more = trace ? RECORD_TRACED : 0, size = record_size(r) + more;
   uint8_t *bytes = t->reserve(lane, ring, size);
   if (!bytes) {
     session->counters.stalls++;
     return false;
   }
-  uint8_t *head = record_head(r, bytes), *slice = record_slice(r, bytes);
+  uint8_t *head = record_head(r, bytes + more);
+  uint8_t *slice = record_slice(r, bytes + more);
   if (slice)
     payload_take(&out->slice, slice, out->slice.total);
   if (head)
     payload_take(&out->head, head, out->head.total);
-  record_encode(r, bytes);
+  if (trace)
+    record_encode_traced(r, bytes, trace);
+  else
+    record_encode(r, bytes);
   t->publish(lane, ring, size);
   if (!out->access)
     session->counters.bytes_sent += r->head_length + r->slice_length;
   session_wake(session);
   return true;
+}
+
+bool outgoing_publish(struct perigee_session *session, enum ring ring,
+                      struct outgoing *out) {
+  return publish(session, ring, out, NULL);
+}
+
+__attribute__((noinline)) bool
+outgoing_traced(struct perigee_session *session, struct outgoing *out,
+                const struct perigee_trace *trace) {
+  return publish(session, RING_REQUEST, out, trace);
 }
 
 /* Where there is room already (a refusal that goes when it is polled next), no

@@ -41,6 +41,7 @@
 #include "core/lock.h"
 #include "core/pool.h"
 #include "served.h"
+#include "trace.h"
 
 const struct machine served_machine = {
     .name = "served",
@@ -352,6 +353,8 @@ static void serve_request(struct operation *op, const struct record *r) {
   op->length = r->head_length;
   op->flags = (r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0) |
               (r->flags & RECORD_SLICE ? PERIGEE_SLICE : 0);
+  if (UNLIKELY(r->trace != NULL))
+    trace_arrived(op, r->trace);
   if (UNLIKELY(op->length > op->engine->options.hold) &&
       r->flags & RECORD_TYPED)
     op->flags |= PERIGEE_HELD;

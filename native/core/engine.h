@@ -107,6 +107,9 @@ struct perigee_engine {
   int epoll, spare_fd;   /* the other: handing.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
+  uint64_t features;           /* that it has (features.h) */
+  uint64_t spans;              /* how many were made (trace.c), from a random
+                                  number on; 0: none yet */
   char name[TERMS_NAME];       /* that it goes by, or "" */
   uint32_t hellos;             /* of strangers, under way */
   struct strangers *strangers; /* strangers.c */

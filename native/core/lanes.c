@@ -5,6 +5,8 @@
  */
 #include "lanes.h"
 
+#include "net/features.h"
+
 int lane_state(const struct perigee_session *s, const char **reason) {
   const struct perigee_transport *t = s->transport;
   return t->broken ? t->broken(s->lane, reason) : PERIGEE_OK;
@@ -35,6 +37,17 @@ bool session_open_for(struct perigee_session *s, int *status) {
   else
     *status = fail(s->engine, PERIGEE_AGAIN, "the session is not open yet");
   return false;
+}
+
+int session_needs(struct perigee_session *s, uint64_t feature) {
+  const char *name = feature_of(feature)->name;
+  if (s->features & feature)
+    return PERIGEE_OK;
+  if (s->engine->features & feature)
+    return fail(s->engine, PERIGEE_UNSUPPORTED,
+                "the peer does not have the feature \"%s\"", name);
+  return fail(s->engine, PERIGEE_UNSUPPORTED,
+              "the feature \"%s\" is turned off here (option features)", name);
 }
 
 void session_wake(struct perigee_session *s) {

@@ -123,6 +123,7 @@ struct operation {
       struct perigee_slice into;
       struct operation *parent; /* of a READ or WRITE of a batch */
       struct access access;
+      struct perigee_trace trace; /* if the message names one */
     };
     struct { /* served */
       uint16_t peer_operation, method;
@@ -138,6 +139,7 @@ struct operation {
       struct perigee_region *region; /* of a READ or WRITE */
       struct perigee_message reply;  /* while it waits for room */
       struct operation *receiver;    /* of a SEND */
+      struct perigee_trace came;     /* if TRACED */
     };
     struct { /* transfer */
       const struct perigee_transfer *list;

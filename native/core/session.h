@@ -113,6 +113,7 @@ struct perigee_session {
   char expected[TERMS_NAME]; /* the name that the peer has to go by, or "" */
   struct hello hello;        /* the peer's, */
   struct terms terms;        /* once it is known */
+  uint64_t features;         /* that both sides have (features.h) */
   uint32_t version;
   char carrier[REASON];        /* a line on the lane, for people; */
   char considered[2 * REASON]; /* a line on each of the others */

@@ -17,6 +17,7 @@
 #include "core/fabrics.h"
 #include "core/pool.h"
 #include "devices/devices.h"
+#include "net/features.h"
 #include "progress.h"
 #include "session/neighbour.h"
 #include "session/strangers.h"
@@ -230,6 +231,14 @@ static int check_rdma(const char *text) {
   return status < 0 ? fail(NULL, status, "rdma: %s", reason) : PERIGEE_OK;
 }
 
+static int open_features(struct perigee_engine *engine) {
+  char reason[REASON];
+  int status = features_parse(engine->options.features, &engine->features,
+                              reason, sizeof reason);
+  engine->options.features = NULL;
+  return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
+}
+
 int perigee_engine_open(const struct perigee_options *given,
                         struct perigee_engine **out) {
   struct perigee_options options;
@@ -247,6 +256,8 @@ int perigee_engine_open(const struct perigee_options *given,
   int status = open_secret(engine);
   if (status == PERIGEE_OK)
     status = open_faults(engine);
+  if (status == PERIGEE_OK)
+    status = open_features(engine);
   if (status == PERIGEE_OK)
     status = check_rdma(engine->options.rdma);
   if (status == PERIGEE_OK && (status = open_all(engine)) < 0)

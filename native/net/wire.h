@@ -86,7 +86,7 @@ enum terms_flags {
 };
 
 struct terms {
-  uint64_t epoch, features;
+  uint64_t epoch, features; /* bits of features.h */
   uint64_t ring, eager, message, typed;
   uint64_t probe[2]; /* over Unix: to be found in the peer's memory; over TCP:
                         who dialed is one agent by this (neighbour.c), or 0 */

@@ -52,6 +52,7 @@ void hello_own(struct perigee_session *s, struct hello *h) {
 void terms_own(struct perigee_session *s, struct terms *t) {
   const struct perigee_options *o = &s->engine->options;
   *t = (struct terms){.epoch = s->engine->epoch,
+                      .features = s->engine->features,
                       .ring = o->ring,
                       .eager = o->eager,
                       .message = o->message,
@@ -193,6 +194,7 @@ static int check_terms(struct perigee_session *s, const struct terms *t,
 bool hello_fits(struct perigee_session *s, const struct terms *t) {
   char reason[REASON];
   s->terms = *t;
+  s->features = t->features & s->engine->features;
   int status = check_terms(s, t, reason);
   if (status < 0)
     refuse(s, status, reason);

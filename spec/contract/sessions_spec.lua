@@ -186,6 +186,18 @@ describe("a session", function()
     assert.is_true(#tostring(session:explain()) > 10)
   end)
 
+  it("tells the features that both sides have, by name", function()
+    process.start(accepting):expect("ready")
+    local _, session = cases.connect()
+    local told = session:explain()
+    assert.same({ "trace" }, told.features)
+    assert.matches("features: trace\n", tostring(told), 1, true)
+    local old = cases.engine { features = "-trace" }
+    session = assert(old:connect(cases.address(), { timeout = 5 }))
+    assert.same({}, session:explain().features)
+    assert.has_error(function() perigee.engine { features = "-nothing" } end)
+  end)
+
   it("is carried by what was asked for, and sealed if that was", function()
     process.start(accepting):expect("ready")
     local _, session = cases.connect()

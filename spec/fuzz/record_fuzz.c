@@ -39,6 +39,8 @@ static void promised(const struct record *record, const uint8_t *data,
     require(is_inside(record->head, record->head_length, data, size));
   if (has_inline_slice(record))
     require(is_inside(record->slice, record->slice_length, data, size));
+  if (record->trace)
+    require(is_inside(record->trace, RECORD_TRACE_PAYLOAD, data, size));
 }
 
 static bool same(const struct record *a, const struct record *b) {
@@ -57,18 +59,27 @@ static bool same(const struct record *a, const struct record *b) {
   if ((a->flags & RECORD_HEAD_BULK) &&
       memcmp(&a->head_source, &b->head_source, RECORD_SOURCE) != 0)
     return false;
+  if (!a->trace != !b->trace ||
+      (a->trace && memcmp(a->trace, b->trace, RECORD_TRACE_PAYLOAD) != 0))
+    return false;
   return !(a->flags & RECORD_SLICE_BULK) ||
          memcmp(&a->slice_source, &b->slice_source, RECORD_SOURCE) == 0;
 }
 
 static void encodes(const struct record *record) {
-  uint64_t size = record_size(record);
+  uint64_t more = record->trace ? RECORD_TRACED : 0;
+  uint64_t size = record_size(record) + more;
   uint8_t *bytes = calloc(1, size);
+  struct perigee_trace trace;
   struct record again;
   require(bytes != NULL);
-  uint8_t *head = record_head(record, bytes);
-  uint8_t *slice = record_slice(record, bytes);
-  record_encode(record, bytes);
+  uint8_t *head = record_head(record, bytes + more);
+  uint8_t *slice = record_slice(record, bytes + more);
+  if (record->trace)
+    record_encode_traced(record, bytes,
+                         memcpy(&trace, record->trace, sizeof trace));
+  else
+    record_encode(record, bytes);
   if (head)
     memcpy(head, record->head, record->head_length);
   if (slice)

@@ -101,6 +101,7 @@ void hand_hello(struct hand *h, struct frame *f) {
                             .version_max = PROTOCOL_MAX,
                             .nonce = 2};
   h->wants = (struct terms){.epoch = 1,
+                            .features = h->features,
                             .ring = o->ring,
                             .eager = o->eager,
                             .message = PAYLOAD_MAX,

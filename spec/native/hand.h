@@ -21,6 +21,7 @@ struct hand {
   bool dials; /* this side does */
   struct handshake shake;
   struct hello heard;
+  uint64_t features;          /* that it says it has */
   struct terms wants;         /* what it says in its TERMS */
   uint8_t key[HANDSHAKE_KEY]; /* of the lane's further streams */
   bool sealed;

@@ -185,17 +185,134 @@ static void capacities_beyond_any_payload_are_refused(void **state) {
   assert_int_equal(with_capacity(UINT64_MAX), PERIGEE_PROTOCOL);
 }
 
-static void extensions_are_skipped(void **state) {
-  (void)state;
-  struct record got, sent = {.kind = RECORD_REQUEST, .head_length = 5};
-  uint8_t *plain = encode(&sent), bytes[RECORD_HEADER + 16 + 8];
+/* ---- Extensions ---------------------------------------------------------- */
+
+static const struct perigee_trace trace = {
+    {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+    {17, 18, 19, 20, 21, 22, 23, 24},
+    1};
+
+/* A request with these words between its header and "hello". */
+static int with_words(const uint64_t *words, uint8_t count,
+                      struct record *got) {
+  struct record sent = {.kind = RECORD_REQUEST, .head_length = 5};
+  uint64_t length = record_size(&sent) + 8u * count;
+  uint8_t *plain = encode(&sent), *bytes = malloc(length);
   memcpy(bytes, plain, RECORD_HEADER);
-  bytes[29] = 2;
-  memset(bytes + RECORD_HEADER, 0xee, 16);
-  memcpy(bytes + RECORD_HEADER + 16, plain + RECORD_HEADER, 8);
+  bytes[29] = count;
+  memcpy(bytes + RECORD_HEADER, words, 8u * count);
+  memcpy(bytes + RECORD_HEADER + 8u * count, plain + RECORD_HEADER, 8);
+  int status = record_decode(bytes, length, got);
+  if (status == PERIGEE_OK) {
+    assert_int_equal(got->head_length, 5);
+    assert_memory_equal(got->head, "hello", 5);
+  }
+  got->head = NULL;
+  free(bytes);
   free(plain);
-  assert_int_equal(record_decode(bytes, sizeof bytes, &got), PERIGEE_OK);
+  return status;
+}
+
+/* Type and length. */
+#define EXTENSION(type, words) ((type) | UINT64_C(words) << 16)
+
+static void extensions_of_other_types_are_skipped(void **state) {
+  (void)state;
+  const uint64_t words[] = {EXTENSION(0xeeee, 1), EXTENSION(0, 3), ~0ull, 0,
+                            EXTENSION(2, 1)};
+  struct record got;
+  for (uint8_t n = 0; n <= 5; n += n == 1 ? 3 : 1) {
+    assert_int_equal(with_words(words, n, &got), PERIGEE_OK);
+    assert_null(got.trace);
+  }
+}
+
+static void extensions_fill_their_area(void **state) {
+  (void)state;
+  const uint64_t words[][3] = {{0, 0, 0},
+                               {EXTENSION(7, 0), 0, 0},
+                               {EXTENSION(7, 4), 0, 0},
+                               {EXTENSION(7, 65535), 0, 0},
+                               {EXTENSION(7, 2), 0, EXTENSION(7, 2)}};
+  struct record got;
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    assert_int_equal(with_words(words[i], 3, &got), PERIGEE_PROTOCOL);
+}
+
+static void a_trace_comes_once_and_whole(void **state) {
+  (void)state;
+  const uint64_t once[] = {EXTENSION(RECORD_TRACE, 4), 0, 0, 0};
+  const uint64_t longer[] = {EXTENSION(RECORD_TRACE, 5), 0, 0, 0, 0};
+  const uint64_t shorter[] = {EXTENSION(RECORD_TRACE, 3), 0, 0};
+  const uint64_t twice[] = {EXTENSION(RECORD_TRACE, 4), 0, 0, 0,
+                            EXTENSION(RECORD_TRACE, 4), 0, 0, 0};
+  struct record got;
+  assert_int_equal(with_words(once, 4, &got), PERIGEE_OK);
+  assert_non_null(got.trace);
+  assert_int_equal(with_words(longer, 5, &got), PERIGEE_OK);
+  assert_int_equal(with_words(shorter, 3, &got), PERIGEE_PROTOCOL);
+  assert_int_equal(with_words(twice, 8, &got), PERIGEE_PROTOCOL);
+}
+
+/* Of the exact length. */
+static uint8_t *encode_traced(const struct record *r) {
+  uint8_t *bytes = calloc(1, record_size(r) + RECORD_TRACED);
+  uint8_t *head = record_head(r, bytes + RECORD_TRACED);
+  uint8_t *slice = record_slice(r, bytes + RECORD_TRACED);
+  record_encode_traced(r, bytes, &trace);
+  if (head)
+    memcpy(head, "hello", r->head_length);
+  if (slice)
+    memcpy(slice, "the slice", r->slice_length);
+  return bytes;
+}
+
+static void a_trace_lies_as_drawn(void **state) {
+  (void)state;
+  static const uint8_t drawn[] = {
+      1,  0,  4,  0,  1,  2,  3,  4,  /* type, words, id */
+      5,  6,  7,  8,  9,  10, 11, 12, /* */
+      13, 14, 15, 16, 17, 18, 19, 20, /* span */
+      21, 22, 23, 24, 1,  0,  0,  0,  /* flags, zeros */
+  };
+  struct record record = full();
+  uint8_t *plain = encode(&record), *bytes = encode_traced(&record);
+  assert_int_equal(bytes[29], 4);
+  bytes[29] = 0;
+  assert_memory_equal(bytes, plain, RECORD_HEADER + 16);
+  assert_memory_equal(bytes + RECORD_HEADER + 16, drawn, sizeof drawn);
+  assert_memory_equal(bytes + RECORD_HEADER + 16 + sizeof drawn,
+                      plain + RECORD_HEADER + 16,
+                      record_size(&record) - RECORD_HEADER - 16);
+  free(plain);
+  free(bytes);
+}
+
+static void a_trace_travels_with_all_else(void **state) {
+  (void)state;
+  struct record got, sent = full();
+  uint8_t *bytes = encode_traced(&sent);
+  uint64_t length = record_size(&sent) + RECORD_TRACED;
+  assert_int_equal(record_decode(bytes, length, &got), PERIGEE_OK);
+  assert_memory_equal(got.trace, &trace, sizeof trace);
+  assert_int_equal(got.code, 77);
+  assert_int_equal(got.capacity, 88);
   assert_memory_equal(got.head, "hello", 5);
+  assert_memory_equal(got.slice, "the slice", 9);
+  while (length-- > 0)
+    assert_int_equal(decode(bytes, length, &got), PERIGEE_PROTOCOL);
+  free(bytes);
+  sent = (struct record){.kind = RECORD_REQUEST,
+                         .flags = RECORD_HEAD_BULK | RECORD_SLICE |
+                                  RECORD_SLICE_BULK,
+                         .head_source = source,
+                         .slice_source = source};
+  bytes = encode_traced(&sent);
+  length = record_size(&sent) + RECORD_TRACED;
+  assert_int_equal(record_decode(bytes, length, &got), PERIGEE_OK);
+  assert_memory_equal(&got.head_source, &source, sizeof source);
+  assert_memory_equal(&got.slice_source, &source, sizeof source);
+  free(bytes);
 }
 
 int main(void) {
@@ -208,7 +325,11 @@ int main(void) {
       cmocka_unit_test(unknown_is_unsupported),
       cmocka_unit_test(lengths_beyond_the_bytes_are_refused),
       cmocka_unit_test(capacities_beyond_any_payload_are_refused),
-      cmocka_unit_test(extensions_are_skipped),
+      cmocka_unit_test(extensions_of_other_types_are_skipped),
+      cmocka_unit_test(extensions_fill_their_area),
+      cmocka_unit_test(a_trace_comes_once_and_whole),
+      cmocka_unit_test(a_trace_lies_as_drawn),
+      cmocka_unit_test(a_trace_travels_with_all_else),
   };
   return cmocka_run_group_tests_name("record", tests, NULL, NULL);
 }

@@ -27,6 +27,7 @@ local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
 local signals = require "perigee.signal"
 local tasks = require "perigee.task"
+local traces = require "perigee.trace"
 
 local huge = math.huge
 local min = math.min
@@ -107,7 +108,7 @@ local function going_on(root, session, patience, deadline, sent)
     reconnect = root.reconnect, timeout = root.timeout, into = root.into,
     reader = root.reader, capacity = root.capacity, request = root.request,
     sliced = root.into, root = root, deadline = deadline, patience = patience,
-    sent = sent,
+    sent = sent, trace = root.trace,
   }
   binding.message.timeout = check.nanoseconds(left(deadline))
   return { binding }
@@ -152,6 +153,7 @@ end
 local function go_on(future, call, method, err)
   local proxy, began = call.proxy, call.began
   if future.ended then return end
+  loop.state.current.trace = call.trace
   local on, other = M.renew(proxy, method, err, began, future)
   if future.ended then return end
   if not on then return settle(future, nil, other) end
@@ -168,14 +170,16 @@ function M.later(proxy, method, err, ...)
   if not may(proxy[1], err) then return futures.done(nil, err) end
   local future = futures.new(proxy[1], outcome.doing(proxy[1], method))
   tasks.drive(future, go_on, { proxy = proxy, began = false,
-                               n = select("#", ...), ... }, method, err)
+                               trace = traces.here(), n = select("#", ...),
+                               ... }, method, err)
   return future
 end
 
 --- Has the call of future, an idempotent one that has been submitted, be made
 -- again if the peer is lost meanwhile. Returns future.
 function M.guard(future, proxy, ...)
-  future.again = { proxy = proxy, began = now(), n = select("#", ...), ... }
+  future.again = { proxy = proxy, began = now(), n = select("#", ...),
+                   trace = traces.here(), ... }
   return future
 end
 

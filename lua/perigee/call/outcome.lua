@@ -6,7 +6,8 @@
 -- call), timeout (seconds), and from with{}: into, reader, capacity, request
 -- (its capacity), each false if not given; class (what is known of the service,
 -- proxy.lua), version (wanted), and for calls that may go on in another session
--- (again.lua) link, which is false for others, and reconnect (seconds).
+-- (again.lua) link, which is false for others, and reconnect (seconds); trace
+-- (trace.lua), or false.
 local codec = require "perigee.codec"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"

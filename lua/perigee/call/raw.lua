@@ -13,6 +13,7 @@ local outcome = require "perigee.call.outcome"
 local signals = require "perigee.signal"
 local slices = require "perigee.slice"
 local tasks = require "perigee.task"
+local traces = require "perigee.trace"
 local views = require "perigee.view"
 
 local ffi = require "ffi"
@@ -97,6 +98,7 @@ local function prepare(binding, method, length)
   local message = binding.message
   message.method, message.flags = method.id, 0
   message.slice.region = nil
+  traces.put(message, binding)
   if binding.into then fill_into(binding, method, 4) end
   message.capacity = method.inplace
     and (binding.capacity or default_capacity(binding, length)) or 0

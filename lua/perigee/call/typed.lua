@@ -11,6 +11,7 @@ local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
 local regions = require "perigee.region"
 local slices = require "perigee.slice"
+local traces = require "perigee.trace"
 
 local C = native.C
 local band, tonumber = bit.band, tonumber
@@ -91,6 +92,7 @@ local function fill(binding, method, ...)
   local message = binding.message
   message.method, message.flags = method.id, TYPED
   message.head, message.length = out:ref()
+  traces.put(message, binding)
   return out, extra
 end
 
