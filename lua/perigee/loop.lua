@@ -77,52 +77,66 @@ local function poll(engine)
   end
 end
 
--- Handles the rest of engine's batch; false if it has to end before: a typed
--- request needs a leader, or worker leads no more. Ends of own operations are
--- all handled, also beyond target's: so whoever waits for many finds most of
--- them ended, on a path without a loop that compiles into its own.
+-- Handles the next event of engine's batch; false if the batch has to wait: a
+-- typed request needs a leader, or worker leads no more.
+local function handle(engine, worker)
+  local event = engine.events[engine.i]
+  local kind = event.kind
+  if kind == REQUEST and band(event.flags, TYPED) ~= 0 then
+    if not worker then return false end
+    engine.i = engine.i + 1
+    worker.engine, worker.served = engine, event.operation
+    worker.session, worker.serving = event.session, true
+    M.serve(engine, event, worker)
+    worker.serving, worker.trace = false, false
+    return state.leader == worker
+  end
+  engine.i = engine.i + 1
+  state.telling = engine
+  on[kind](engine, event)
+  state.telling = false
+  return true
+end
+
+-- LuaJIT tries to compile each loop that it has met often. One that mostly has
+-- one turn cannot be, and is given up, with all code that it lies in: whoever
+-- waits would be interpreted. That is why what mostly is alone, the event of a
+-- batch, or an engine, is handled outside of loops.
+
+-- Handles the rest of engine's batch; false if it has to wait. Ends of own
+-- operations are all handled, also beyond target's: so whoever waits for many
+-- finds most of them ended, on a path without a loop, which compiles into its.
 local function drain(engine, worker, target)
-  local events = engine.events
-  while engine.i < engine.n do
-    local event = events[engine.i]
-    local kind = event.kind
-    if kind == REQUEST and band(event.flags, TYPED) ~= 0 then
-      if not worker then return false end
-      engine.i = engine.i + 1
-      worker.engine, worker.served = engine, event.operation
-      worker.session, worker.serving = event.session, true
-      M.serve(engine, event, worker)
-      worker.serving, worker.trace = false, false
-      if state.leader ~= worker then return false end
-    else
-      engine.i = engine.i + 1
-      state.telling = engine
-      on[kind](engine, event)
-      state.telling = false
-    end
-    if target.ended and (engine.i == engine.n
-                         or events[engine.i].kind < REPLY) then
-      return true
-    end
+  if not handle(engine, worker) then return false end
+  while engine.i < engine.n
+    and not (target.ended and engine.events[engine.i].kind < REPLY) do
+    if not handle(engine, worker) then return false end
   end
   return true
 end
 
+-- As pass, of one engine.
+local function visit(engine, worker, target)
+  if not engine.handle then return true end
+  if engine.i == engine.n then poll(engine) end
+  local quiet = engine.n == 0
+  if not quiet then
+    state.told = state.told + 1
+    if not drain(engine, worker, target) then return nil end
+  end
+  if engine.chores then engine:tidy() end
+  return quiet
+end
+
 -- One pass over the engines: true if there was nothing to do, false if there
--- was, nil if drain had to end.
+-- was, nil if a batch has to wait.
 local function pass(worker, target)
   local engines, quiet = state.engines, true
+  if #engines == 1 then return visit(engines[1], worker, target) end
   for k = 1, #engines do
-    local engine = engines[k]
-    if engine.handle then
-      if engine.i == engine.n then poll(engine) end
-      if engine.n > 0 then
-        quiet = false
-        state.told = state.told + 1
-        if not drain(engine, worker, target) then return nil end
-      end
-      if engine.chores then engine:tidy() end
-    end
+    local found = visit(engines[k], worker, target)
+    if found == nil then return nil end
+    quiet = quiet and found
   end
   return quiet
 end
@@ -135,6 +149,7 @@ end
 
 local function chores_wait()
   local engines = state.engines
+  if #engines == 1 then return engines[1].chores end
   for k = 1, #engines do
     if engines[k].chores then return true end
   end
@@ -209,11 +224,10 @@ end
 
 -- Pump, in the net.
 local function run(target, deadline)
-  while true do
-    local fine, ended = xpcall(pump, raised, target, deadline)
-    if fine then return ended end
-    broken(nil, ended)
-  end
+  local fine, ended = xpcall(pump, raised, target, deadline)
+  if fine then return ended end
+  broken(nil, ended)
+  return run(target, deadline)
 end
 
 -- ---- Workers ---------------------------------------------------------------

@@ -12,7 +12,10 @@ local M = {}
 
 local CAPACITY = 2 ^ 21
 local SETTLE = 0.005
-local samples = ffi.new("double[?]", CAPACITY)
+-- Not in Lua's heap: its 16 MiB would have the collector wait until as much
+-- garbage has come, all of it out of the caches by then.
+ffi.cdef "void *calloc(size_t count, size_t size);"
+local samples = ffi.cast("double *", ffi.C.calloc(CAPACITY, 8))
 
 -- A round of `step(samples, capacity, until_ns)`, which fills in the duration
 -- of each call and returns how many it made, and (if calls overlap) the ns
