@@ -202,7 +202,8 @@ function M.new(options)
   warn_of_faults(options.faults or os.getenv "PERIGEE_FAULTS")
   local engine = setmetatable({
     handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,
-    inflight = {}, sessions = {}, listeners = {}, regions = {},
+    inflight = {}, flying = 0,          -- how many there are
+    sessions = {}, listeners = {}, regions = {},
     memory = setmetatable({}, { __mode = "k" }), pooled = 0, endpoints = {},
     behind = false, pressure = regions.PRESSURE,
     pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),

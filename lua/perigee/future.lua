@@ -30,19 +30,26 @@ local Future = {}
 Future.__index = Future
 M.Future = Future
 
+--- Has future, which is pending, end by M.finish with the operation's event.
+local function expect(engine, operation, future)
+  engine.inflight[operation] = future
+  engine.flying = engine.flying + 1
+end
+M.expect = expect
+
 --- A pending future of a started operation, known to the loop by its number.
 function M.start(owner, operation, value, finish)
   local future = setmetatable({ owner = owner, operation = operation,
                                 ended = false, value = value, finish = finish,
                                 waiter = false }, Future)
-  owner.engine.inflight[operation] = future
+  expect(owner.engine, operation, future)
   return future
 end
 
 --- Makes a pending future that was none yet that of a started operation.
 function M.begin(future, operation, value, finish)
   future.operation, future.value, future.finish = operation, value, finish
-  future.owner.engine.inflight[operation] = future
+  expect(future.owner.engine, operation, future)
 end
 
 --- A pending future of something else than an operation of the core; doing is
@@ -89,6 +96,7 @@ function M.finish(engine, event)
   local future = engine.inflight[operation]
   if future then
     engine.inflight[operation] = nil
+    engine.flying = engine.flying - 1
     future.finish(future, event)
   end
 end
@@ -171,9 +179,11 @@ end
 
 -- Of an operation of the core, without a limit: mostly it ends soon. Its event
 -- may not be its end: a large reply is yet to be decoded, a call made again.
+-- Where it is not alone the loop finds many ends by one poll.
 local function short(future)
   local engine = future.owner.engine
-  if not state.pinned and engine.handle and await(engine, future.operation) then
+  if engine.flying == 1 and not state.pinned and engine.handle
+    and await(engine, future.operation) then
     M.finish(engine, told)
     if future.ended then return results(future) end
   end

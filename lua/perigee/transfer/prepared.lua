@@ -72,7 +72,7 @@ function Prepared:post()
   self.ended = false
   if operation < 0 then return not_posted(self, operation) end
   self.operation = operation
-  session.engine.inflight[operation] = self
+  futures.expect(session.engine, operation, self)
   return self
 end
 
