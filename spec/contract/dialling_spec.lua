@@ -95,6 +95,7 @@ describe("the error of connecting", function()
     local engine = cases.engine { hello_timeout = math.huge, spin = math.huge,
                                   dead_after = math.huge }
     local listener = assert(engine:listen("tcp://127.0.0.1:0"))
-    assert(engine:connect(listener.address, { timeout = 60 }))
+    assert(engine:connect(listener.address, { timeout = 60,
+                                              transport = "tcp" }))
   end)
 end)
