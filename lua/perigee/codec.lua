@@ -40,14 +40,36 @@ function M.release(out)
   pool[pooled] = out
 end
 
+-- Not by compiled code: what it calls must not raise, for LuaJIT then puts the
+-- message where the stack last ended, which may be a caller's frame by now. And
+-- in a coroutine, as compiled code ends at a resume and goes on behind it, but
+-- gives up at a call of a function that is not to be compiled.
+local function attempts(out, value)
+  while true do
+    local fine, why = pcall(out.encode, out, value)
+    out, value = nil, nil -- luacheck: ignore 311 (for the collector)
+    out, value = coroutine.yield(fine, why)
+  end
+end
+jit.off(attempts)
+
+local encoder = coroutine.create(attempts)
+
+-- Appends value; true, or false and what the encoder said.
+local function try(out, value)
+  local alone, fine, why = coroutine.resume(encoder, out, value)
+  if alone then return fine, why end
+  return coroutine.wrap(attempts)(out, value) -- in a finalizer, amid another
+end
+
 local function encode_text(out, value)
-  if pcall(out.encode, out, value) then return nil end
+  if try(out, value) then return nil end
   return ("a string of %d bytes, for which there is no room"):format(#value)
 end
 
 local function encode_table(out, value)
   local before = #out
-  local fine, why = pcall(out.encode, out, value)
+  local fine, why = try(out, value)
   if not fine then
     return "a table with something in it that cannot travel ("
       .. tostring(why):gsub("^.-:%d+: ", "") .. ")"
@@ -130,8 +152,8 @@ end
 local inbox = buffer.new()
 local nothing = ffi.new("double[1]", -0.0)
 
--- Not by compiled code: on a table that gives one key twice the decoder raises,
--- and what compiled code calls must not: its stack is in ruins then.
+-- Not by compiled code (see attempts): on a table that gives one key twice the
+-- decoder raises.
 local TABLE, TABLE_END = 8, 14          -- tags (native/base/typed.c)
 
 local function decode_table() return (inbox:decode()) end

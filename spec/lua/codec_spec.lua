@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 local codec = require "perigee.codec"
 local buffer = require "string.buffer"
+local process = require "spec.support.process"
 
 local bytes = buffer.new() -- outlives its values' decoding
 
@@ -63,6 +64,48 @@ describe("typed values", function()
         assert.equal(place, at)
       end
     end
+  end)
+
+  -- LuaJIT that compiles code at once raises in compiled code, if it may; that
+  -- spoils callers' frames in one run of about four, so these are children.
+  it("that cannot travel spoil nothing in compiled code", function()
+    local function refuse(child)
+      local tables = require "perigee.codec"
+      jit.opt.start("hotloop=1")
+      local deep, fit = {}, { 1, { 2, x = "y" } }
+      for _ = 1, 100 do deep = { deep } end
+      for _ = 1, 300 do
+        for _, value in ipairs { deep } do
+          local out = tables.acquire()
+          assert(tables.pack(out, value))
+          tables.release(out)
+        end
+        local out = tables.acquire()
+        assert(tables.pack(out, fit, 7, "x") == nil)
+        tables.release(out)
+      end
+      child.say("unspoilt")
+    end
+    for _ = 1, 20 do process.start(refuse):expect("unspoilt") end
+  end)
+
+  it("that cannot travel are refused amid another encoding", function()
+    local seen
+    local function finalize()
+      local out = codec.acquire()
+      seen = { codec.pack(out, { print }), codec.pack(out, { 1 }) }
+      codec.release(out)
+    end
+    local out, value = codec.acquire(), { 1, 2, { 3 } }
+    collectgarbage "stop"
+    getmetatable(newproxy(true)).__gc = finalize
+    local before = collectgarbage("setstepmul", 1e6)
+    collectgarbage "restart"
+    for _ = 1, 100 do assert(codec.pack(out, value) == nil) end
+    collectgarbage("setstepmul", before)
+    codec.release(out)
+    assert.matches("cannot travel", seen[1])
+    assert.is_nil(seen[2])
   end)
 
   -- As payloads: texts that make compiled code expect one, then a table.
