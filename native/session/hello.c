@@ -125,8 +125,14 @@ void hello_begin(struct perigee_session *s) {
     say_hello(s);
 }
 
+/* Who waited for a turn of ours all the time may try again. */
 void hello_timeout(struct perigee_session *s) {
-  session_end(s, PERIGEE_TIMEOUT, "the peer did not finish its hello in time");
+  struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
+  if (s->waits_turn)
+    session_tell(s, &f, NULL, 0);
+  session_end(s, PERIGEE_TIMEOUT,
+              s->waits_turn ? "its turn did not come in time, as others came"
+                            : "the peer did not finish its hello in time");
 }
 
 /* ---- Hearing it --------------------------------------------------------- */

@@ -143,6 +143,27 @@ static void what_idle_time_was_spent_on_is_no_debt(void **state) {
   pair_drop(&p);
 }
 
+/* Its address may be that of a crowd, whose newest come first. */
+static void who_waited_for_a_turn_in_vain_is_told_to_try_again(void **state) {
+  (void)state;
+  struct pair p;
+  struct frame f = tcp_hello();
+  struct heard h;
+  open_to(&p, FEW);
+  p.engine[1]->options.hello_timeout = 100 * MS;
+  p.engine[1]->worked_at = p.engine[1]->strangers->paid =
+      clock_now() + 60000 * MS; /* no turn is given until then */
+  int fd = knock_from(&p, own);
+  say_frame(fd, &f, NULL, 0);
+  hear(&p, fd, &h, HEARD);
+  assert_int_equal(h.count, 1);
+  is_refusal(&h.frame[0], PERIGEE_AGAIN, "too many");
+  assert_true(h.cut);
+  told(&p, PERIGEE_TIMEOUT, "its turn");
+  close(fd);
+  pair_drop(&p);
+}
+
 /* A listener, played by hand, that is crowded when it is dialed first. */
 static void who_is_told_to_try_again_does(void **state) {
   (void)state;
@@ -253,6 +274,7 @@ int main(void) {
       cmocka_unit_test(turns_go_round_by_address),
       cmocka_unit_test(what_idle_time_was_spent_on_is_no_debt),
       cmocka_unit_test(who_is_told_to_try_again_does),
+      cmocka_unit_test(who_waited_for_a_turn_in_vain_is_told_to_try_again),
       cmocka_unit_test(nobody_tries_again_beyond_its_time),
       cmocka_unit_test(the_last_descriptors_are_for_peers),
       cmocka_unit_test(who_proves_itself_and_no_more_is_a_stranger_still),
