@@ -148,6 +148,12 @@ describe("more writers at once than their engine has room for", function()
     local futures, time, wait = {}, 20 * cases.slow, 0.5
     local timed = proxy:with { capacity = MIB, timeout = time }
     child:signal "STOP"
+    assert.is_true(cases.eventually(function()
+      local file = assert(io.open("/proc/" .. child.pid .. "/stat"))
+      local text = file:read "*a"
+      file:close()
+      return text:match "%) T " ~= nil
+    end, 10))
     for i = 1, 40 do futures[i] = sized.async:copy(writer) end
     perigee.spawn(function()
       perigee.sleep(wait)
