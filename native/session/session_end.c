@@ -145,8 +145,8 @@ void perigee_session_close(struct perigee_session *s) {
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
 }
 
-/* Nobody will be told that what has ended is quiet: it has to be when the
- * session is freed, with all that it holds. */
+/* No event follows a free, so this finishes the copies that are still under way
+ * before the session and what it holds are freed. */
 static void settle(struct perigee_session *s) {
   struct node *n, *next;
   for (bool quiet = false; !quiet;) {

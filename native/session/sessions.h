@@ -57,7 +57,7 @@ void session_poll(struct perigee_session *session);
 bool session_rests(const struct perigee_session *session);
 void session_begun(struct perigee_session *session, int64_t timer);
 void session_opened(struct perigee_session *session);
-/* Is its lane? Then the session has ended. */
+/* Ends the session if its lane is broken; returns whether it did. */
 bool session_broken(struct perigee_session *session);
 struct perigee_session *session_new(struct perigee_engine *, int fd);
 /* NULL: there is none of that number any more. */

@@ -354,7 +354,8 @@ uint8_t *tcp_reserve(struct lane *, enum ring, uint64_t length);
 void tcp_publish(struct lane *, enum ring, uint64_t length);
 int tcp_peek(struct lane *, enum ring, const uint8_t **bytes, uint64_t *length);
 bool tcp_release(struct lane *);
-/* A record that its sender waits for an answer to, and no payload with it. */
+/* Called for each record; a short request switches the lane to latency mode: its
+ * sender is not to wait long for the payloads of others. */
 void tcp_brisk(struct lane *, enum ring, const uint8_t *record);
 void tcp_drafts_close(struct lane *);
 /* Where a record that comes is put, or NULL: it may not be. */

@@ -62,7 +62,6 @@ uint8_t *tcp_reserve(struct lane *lane, enum ring ring, uint64_t length) {
   return out->draft;
 }
 
-/* Short requests are not to wait long for the payloads of others. */
 void tcp_brisk(struct lane *lane, enum ring ring, const uint8_t *record) {
   enum { KIND = 8, FLAGS = 9, BULK = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
   if (ring == RING_REQUEST && record[KIND] != RECORD_READ &&

@@ -119,8 +119,9 @@ uint64_t tcp_stashed(struct lane *lane, const struct fetch *f, bool first) {
   return sum;
 }
 
-/* Of a fetch all goes; of a generation what is not on its way into its landing,
- * from which memory that copies on its own time reads until the fetch ends. */
+/* With f, drops all its fragments. Otherwise drops those of the generation, but
+ * keeps those that are still being copied into their landing: memory that copies
+ * on its own time reads from them until the fetch ends. */
 static void leave(struct lane *lane, uint16_t operation, uint32_t generation,
                   const struct fetch *f) {
   struct tcp_peer *peer = tcp_peer(lane, operation);
