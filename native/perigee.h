@@ -300,7 +300,9 @@ struct perigee_event {
 };
 
 /* Moves things on and fills at most capacity events; the number of them.
- * Never blocks; holds the thread for at most about 1 ms of own work. */
+ * Never blocks; holds the thread for at most about 1 ms of own work. What is
+ * submitted goes out at once, and wakes a peer that sleeps; a peer that falls
+ * asleep at that very moment is woken by the next poll, wait or arm. */
 PERIGEE_API int perigee_poll(struct perigee_engine *engine,
                              struct perigee_event *events, int capacity);
 /* As perigee_poll for up to spin ns (-1: as options.spin says), but only for the

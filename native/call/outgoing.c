@@ -116,7 +116,7 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
   record_encode_words(r, to);
   t->publish(lane, ring, size);
   session->counters.bytes_sent += r->head_length;
-  session_wake(session);
+  session_wake_soon(session);
   return true;
 }
 
@@ -146,7 +146,7 @@ publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
   t->publish(lane, ring, size);
   if (!out->access)
     session->counters.bytes_sent += r->head_length + r->slice_length;
-  session_wake(session);
+  session_wake_soon(session);
   return true;
 }
 

@@ -138,6 +138,7 @@ struct perigee_session {
   uint64_t untaken_bytes; /* their bytes */
   struct operation *arriving; /* a request that later ones may not overtake */
   struct unheard unheard[RINGS];
+  bool unsure; /* does its peer sleep on what was published? (lanes.h) */
   bool looked; /* in this poll, at its socket, for such a word */
   struct loan loans[RINGS];
   struct perigee_remote *remotes;

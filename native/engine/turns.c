@@ -21,13 +21,13 @@
  *
  * No wake-up is lost. To park: arm (a fenced store), then poll, then leave the
  * list, with no look at the sockets in between. What the peer did before it
- * could see us armed, that poll finds, by the two fences (arm, wanted); the
- * session stays. For what it does later it sends a frame: that is read after
- * the leaving, and whatever is read from a session's socket makes it hot. It
- * sends one frame for each arming, so the lane is armed anew each time. The
- * poll counts only if it looked at all there may be: a session whose requests
- * nobody takes now, for want of room or since one before them has not landed or
- * not started yet, stays hot. spec/model/park.pml has this.
+ * could see us armed, that poll finds, by the two fences (arm; wanted, or
+ * session_sure); the session stays. For what it does later it sends a frame:
+ * that is read after the leaving, and whatever is read from a session's socket
+ * makes it hot. It sends one frame for each arming, so the lane is armed anew
+ * each time. The poll counts only if it looked at all there may be: a session
+ * whose requests nobody takes now, for want of room or since one before them has
+ * not landed or not started yet, stays hot. spec/model/park.pml has this.
  *
  * Frames alone (a heartbeat, a late wake-up) are no use of a session: it is
  * parked again by the next poll that finds nothing. And the last that was in

@@ -310,7 +310,8 @@ static int poll_rings(struct perigee_session *s) {
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;
   return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
-         !s->hangup && !some_wait(s) && list_empty(&s->backlog[RING_REQUEST]) &&
+         !s->hangup && !some_wait(s) && !s->unsure &&
+         list_empty(&s->backlog[RING_REQUEST]) &&
          list_empty(&s->backlog[RING_REPLY]);
 }
 
@@ -332,6 +333,8 @@ void session_poll(struct perigee_session *s) {
   s->looked = false;
   if (over && lane_records(s->lane)->release(s->lane))
     session_wake(s);
+  if (s->unsure)
+    session_sure(s);
   const struct perigee_transport *t = lane_table(s->lane);
   if (t->poll && t->poll(s->lane)) {
     s->engine->progress++;

@@ -34,6 +34,8 @@ struct lane_head {
   const struct transport_records *records;
   const struct transport_payloads *payloads;
   const struct transport_sleep *sleep;
+  const _Atomic uint32_t *armed; /* the peer's word: 0 while it is awake; NULL:
+                                    nobody but wanted() tells */
   struct fault_lane *faults; /* that befall it on purpose; mostly NULL */
   bool ending; /* it has broken, as broken() tells: nothing more is begun */
 };

@@ -102,6 +102,7 @@ static void wire_out(struct lane *lane) {
                           .key = lane->options.key};
   lane->out[RING_REQUEST].consumed = &lane->peer->consumed_request;
   lane->out[RING_REPLY].consumed = &lane->peer->consumed_reply;
+  lane->head.armed = &lane->peer->armed;
 }
 
 static void shm_close(struct lane *lane) {
