@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "calls.h"
-#include "core/ebb.h"
+#include "core/trim.h"
 #include "core/hot.h"
 #include "core/lanes.h"
 #include "core/lock.h"
@@ -44,7 +44,7 @@ struct operation *operation_take(struct perigee_session *session,
     op->engine = engine;
     op->timer.expired = expired;
     if (engine->table_used > OPERATIONS_LOW)
-      ebb_begin(engine);
+      trim_begin(engine);
   } else {
     fail(engine, PERIGEE_NO_MEMORY,
          "all %u operations are in flight; wait for some, or raise the "
@@ -61,7 +61,7 @@ struct operation *operation_take(struct perigee_session *session,
   op->kind = class->kind;
   op->timeout = -1;
   op->session = session;
-  list_append(&session->operations, &op->all);
+  list_append(&session->operations.all, &op->all);
   hot_use(session);
   engine->live++;
   return op;
@@ -111,7 +111,7 @@ static enum share_kind counts_as(const struct operation *op) {
 
 void operation_count(struct operation *op) {
   op->counted = op->holds = true;
-  share_add(op->session->share, counts_as(op), 1);
+  share_add(op->session->account.share, counts_as(op), 1);
 }
 
 /* Nor for what it is asked: its answers, and room for them, are not put off for
@@ -123,7 +123,7 @@ static enum share_kind exposes_as(const struct operation *op) {
 void operation_expose(struct operation *op, uint64_t bytes) {
   op->exposed += bytes;
   op->holds = true;
-  share_add(op->session->share, exposes_as(op), bytes);
+  share_add(op->session->account.share, exposes_as(op), bytes);
 }
 
 void operation_lends(struct operation *op, uint64_t *bytes) {
@@ -136,7 +136,7 @@ void operation_unexpose(struct operation *op, uint64_t bytes) {
   if (!op->holds || bytes == 0)
     return;
   op->exposed -= bytes;
-  share_give(op->session->share, exposes_as(op), bytes);
+  share_give(op->session->account.share, exposes_as(op), bytes);
 }
 
 void operation_uncount(struct operation *op) {
@@ -145,13 +145,13 @@ void operation_uncount(struct operation *op) {
     return;
   op->holds = false;
   if (op->counted)
-    share_give(s->share, counts_as(op), 1);
+    share_give(s->account.share, counts_as(op), 1);
   if (op->exposed > 0)
-    share_give(s->share, exposes_as(op), op->exposed);
+    share_give(s->account.share, exposes_as(op), op->exposed);
   if (op->untaken) {
-    s->untaken--;
-    s->untaken_bytes -= op->left;
-    s->share->parent->lying -= op->left;
+    s->replies.untaken--;
+    s->replies.untaken_bytes -= op->left;
+    s->account.share->parent->unread_replies -= op->left;
   }
 }
 
@@ -169,7 +169,7 @@ void operation_free(struct operation *op) {
   struct perigee_engine *engine = op->engine;
   operation_uncount(op);
   untime(op);
-  operation_unhold(op);
+  operation_unref(op);
   operation_unqueue(op);
   list_remove(&op->all);
   bool kept = UNLIKELY(engine->thread != NULL) && served_keeps(op);
@@ -203,25 +203,25 @@ void perigee_cancel(struct perigee_engine *engine, int index) {
     op->class->stop(op, PERIGEE_CANCELLED);
 }
 
-void operation_hold(struct operation *op, struct perigee_region *region) {
+void operation_ref(struct operation *op, struct perigee_region *region) {
   int i = 0;
   if (!region)
     return;
-  while (op->held[i])
+  while (op->region_refs[i])
     i++;
-  op->held[i] = region;
-  op->has_held = true;
+  op->region_refs[i] = region;
+  op->has_region_refs = true;
   region->users++;
 }
 
-void operation_unhold(struct operation *op) {
-  if (!op->has_held)
+void operation_unref(struct operation *op) {
+  if (!op->has_region_refs)
     return;
-  op->has_held = false;
-  for (int i = 0; i < HELD; i++)
-    if (op->held[i])
-      op->held[i]->users--;
-  memset(op->held, 0, sizeof op->held);
+  op->has_region_refs = false;
+  for (int i = 0; i < REGION_REFS; i++)
+    if (op->region_refs[i])
+      op->region_refs[i]->users--;
+  memset(op->region_refs, 0, sizeof op->region_refs);
 }
 
 /* ---- Parts -------------------------------------------------------------- */
@@ -233,7 +233,8 @@ void part_put(struct operation *op, int place, struct part *part) {
 
 /* Blocks that were taken for it. Own requests leave room for answers. */
 static int count_blocks(struct operation *op, const struct exposure *exposure) {
-  uint64_t bytes = exposure->held > 0 ? blocks_whole(exposure->held) : 0;
+  uint64_t bytes =
+      exposure->footprint > 0 ? blocks_whole(exposure->footprint) : 0;
   if (bytes == 0)
     return PERIGEE_OK;
   if (op->kind != OP_SERVED && !room_stages(op, bytes))

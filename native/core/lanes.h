@@ -29,7 +29,8 @@ void session_wake(struct perigee_session *session);
  * does it at once. */
 static inline void session_wake_soon(struct perigee_session *s) {
   const _Atomic uint32_t *armed = ((const struct lane_head *)s->lane)->armed;
-  bool polls = armed && !s->parked && !s->engine->armed && !s->engine->thread;
+  bool polls =
+      armed && !s->polled.parked && !s->engine->armed && !s->engine->thread;
   if (polls && atomic_load_explicit(armed, memory_order_relaxed) == 0)
     s->unsure = true;
   else

@@ -13,7 +13,7 @@
 #include "core/pool.h"
 #include "polling.h"
 #include "session/sessions.h"
-#include "session/strangers.h"
+#include "session/unauth.h"
 #include "watched.h"
 
 enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };
@@ -51,7 +51,7 @@ static void tick(struct perigee_engine *engine) {
     engine->sockets_at = engine->now;
     watched_rearm(engine);
     watch_poll(engine);
-    strangers_turn(engine);
+    unauth_turn(engine);
     messages_sweep(engine);
   }
   if (!list_empty(&engine->regions.closing))
@@ -68,7 +68,7 @@ static struct perigee_event *next_event(struct perigee_engine *engine) {
 /* Operations that have ended but for a copy that their memory still does. */
 static bool copying(const struct perigee_session *s) {
   const struct node *n;
-  for (n = s->operations.next; n != &s->operations; n = n->next)
+  for (n = s->operations.all.next; n != &s->operations.all; n = n->next)
     if (CONTAINER(n, struct operation, all)->quiet_wait)
       return true;
   return false;
@@ -86,10 +86,10 @@ static void give_news(struct perigee_engine *engine, struct node *list,
     struct perigee_event *e = next_event(engine);
     e->kind = (uint8_t)kind;
     e->session = s->id;
-    e->status = s->status;
+    e->status = s->ended.status;
     if (kind == PERIGEE_EVENT_LOST) {
-      e->pointer = (const uint8_t *)s->reason;
-      e->length = strlen(s->reason);
+      e->pointer = (const uint8_t *)s->ended.reason;
+      e->length = strlen(s->ended.reason);
     }
     if (list == &engine->news && s->state == PERIGEE_SESSION_ENDED)
       list_append(&engine->losses, &s->news); /* it was short */
@@ -110,7 +110,7 @@ static bool ended_with(const struct perigee_session *s,
                        const struct perigee_event *e) {
   if (s->state != PERIGEE_SESSION_ENDED)
     return false;
-  return e->kind == PERIGEE_EVENT_CONNECTED ? e->status == s->status
+  return e->kind == PERIGEE_EVENT_CONNECTED ? e->status == s->ended.status
                                             : e->status == PERIGEE_PEER_LOST;
 }
 
@@ -124,7 +124,7 @@ static void tell_why(const struct operation *op, struct perigee_event *e) {
   if (!own || !s || e->pointer)
     return;
   if (ended_with(s, e))
-    why = s->reason;
+    why = s->ended.reason;
   else if (e->status == PERIGEE_NO_MEMORY)
     why = trouble(op);
   if (!*why)
@@ -268,7 +268,7 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
     fabrics_turn(engine);
   drain(engine);
   uint64_t before = engine->progress;
-  turns_poll(engine);
+  schedule_poll(engine);
   if (engine->progress != before)
     engine->worked_at = engine->now;
   if (!list_empty(&engine->moving))
@@ -282,12 +282,12 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
 }
 
 /* Else strangers would fill the table of sessions. */
-static void bury_strangers(struct perigee_engine *engine) {
+static void reap_unannounced(struct perigee_engine *engine) {
   struct node *n, *next, *head = &engine->dead;
   for (n = head->next; n != head; n = next) {
     next = n->next;
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (s->strange)
+    if (s->ended.unannounced)
       session_destroy(s);
   }
 }
@@ -297,7 +297,7 @@ bool engine_progress(struct perigee_engine *engine) {
   engine->aside = true;
   engine->sockets_due = true;
   engine->woken = false;
-  bury_strangers(engine);
+  reap_unannounced(engine);
   engine_poll(engine, NULL, INT_MAX, true);
   engine->aside = false;
   return engine->progress != before;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "call/calls.h"
-#include "core/ebb.h"
+#include "core/trim.h"
 #include "session/resolve.h"
 #include "session/sessions.h"
 #include "transport/shm/shm.h"
@@ -97,7 +97,7 @@ void set_hello_timeout(struct perigee_engine *engine, int64_t timeout) {
 }
 
 bool on_same_host(const struct perigee_session *session) {
-  return session->same_host;
+  return session->peer.same_host;
 }
 
 bool looked_up(struct perigee_engine *engine, const char *text, int family) {
@@ -187,9 +187,9 @@ uint32_t generation_at(const struct perigee_engine *engine, uint32_t index) {
 
 void sessions_ended(struct perigee_engine *engine, int count) {
   while (count-- > 0)
-    ebb_ended(engine);
+    trim_ended(engine);
 }
 
 bool heap_waits(const struct perigee_engine *engine) {
-  return engine->ebb.ended > 0;
+  return engine->trim.ended > 0;
 }
