@@ -232,7 +232,7 @@ static void enter(struct operation *op, int64_t timeout) {
 }
 
 static int submit(struct operation *op, int64_t timeout) {
-  struct node *backlog = &op->session->backlog[RING_REQUEST];
+  struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
   enter(op, timeout);
   int status = list_empty(backlog) ? publish(op) : 0;
   if (status == 0)
@@ -241,7 +241,7 @@ static int submit(struct operation *op, int64_t timeout) {
 }
 
 void call_flush(struct perigee_session *session) {
-  struct node *backlog = &session->backlog[RING_REQUEST];
+  struct node *backlog = &session->operations.backlog[RING_REQUEST];
   while (!list_empty(backlog)) {
     struct operation *op = CONTAINER(backlog->next, struct operation, queue);
     list_remove(&op->queue);
@@ -409,7 +409,7 @@ static int keep_stage(struct operation *op, const uint8_t *bytes,
 /* As submit, but that the stage is not the operation's. */
 static int submit_traced(struct operation *op, const uint8_t *bytes,
                          uint64_t length) {
-  bool first = list_empty(&op->session->backlog[RING_REQUEST]);
+  bool first = list_empty(&op->session->operations.backlog[RING_REQUEST]);
   op->message.head = bytes;
   op->message.length = length;
   op->message.flags = 0;
@@ -465,7 +465,7 @@ int perigee_call_commit(struct perigee_session *session,
                         uint64_t length) {
   if (SHARED(session->engine))
     return call_commit_shared(session, message, length);
-  struct loan *loan = &session->loans[RING_REQUEST];
+  struct loan *loan = &session->operations.loans[RING_REQUEST];
   int status;
   if (!engine_alive(session->engine))
     return PERIGEE_FORKED;

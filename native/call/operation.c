@@ -61,7 +61,7 @@ struct operation *operation_take(struct perigee_session *session,
   op->kind = class->kind;
   op->timeout = -1;
   op->session = session;
-  list_append(&session->operations, &op->all);
+  list_append(&session->operations.all, &op->all);
   hot_use(session);
   engine->live++;
   return op;
@@ -111,7 +111,7 @@ static enum share_kind counts_as(const struct operation *op) {
 
 void operation_count(struct operation *op) {
   op->counted = op->holds = true;
-  share_add(op->session->share, counts_as(op), 1);
+  share_add(op->session->account.share, counts_as(op), 1);
 }
 
 /* Nor for what it is asked: its answers, and room for them, are not put off for
@@ -123,7 +123,7 @@ static enum share_kind exposes_as(const struct operation *op) {
 void operation_expose(struct operation *op, uint64_t bytes) {
   op->exposed += bytes;
   op->holds = true;
-  share_add(op->session->share, exposes_as(op), bytes);
+  share_add(op->session->account.share, exposes_as(op), bytes);
 }
 
 void operation_lends(struct operation *op, uint64_t *bytes) {
@@ -136,7 +136,7 @@ void operation_unexpose(struct operation *op, uint64_t bytes) {
   if (!op->holds || bytes == 0)
     return;
   op->exposed -= bytes;
-  share_give(op->session->share, exposes_as(op), bytes);
+  share_give(op->session->account.share, exposes_as(op), bytes);
 }
 
 void operation_uncount(struct operation *op) {
@@ -145,13 +145,13 @@ void operation_uncount(struct operation *op) {
     return;
   op->holds = false;
   if (op->counted)
-    share_give(s->share, counts_as(op), 1);
+    share_give(s->account.share, counts_as(op), 1);
   if (op->exposed > 0)
-    share_give(s->share, exposes_as(op), op->exposed);
+    share_give(s->account.share, exposes_as(op), op->exposed);
   if (op->untaken) {
-    s->untaken--;
-    s->untaken_bytes -= op->left;
-    s->share->parent->lying -= op->left;
+    s->replies.untaken--;
+    s->replies.untaken_bytes -= op->left;
+    s->account.share->parent->lying -= op->left;
   }
 }
 

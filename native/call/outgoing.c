@@ -22,7 +22,7 @@ static int head_payload(struct operation *op, const struct perigee_message *m,
 }
 
 static int check_limits(struct operation *op, const struct outgoing *out) {
-  const struct terms *peer = &op->session->terms;
+  const struct terms *peer = &op->session->peer.terms;
   uint64_t head = out->record.head_length, slice = out->record.slice_length;
   bool typed = out->record.flags & RECORD_TYPED;
   uint64_t limit = typed ? peer->typed : peer->message;
@@ -76,7 +76,7 @@ static int plan_slice(struct operation *op, const struct perigee_message *m,
 int outgoing_plan(struct operation *op, const struct perigee_message *m,
                   struct outgoing *out) {
   struct record *r = &out->record;
-  uint64_t room = op->session->eager;
+  uint64_t room = op->session->peer.eager;
   int status = head_payload(op, m, &out->head);
   if (status < 0)
     return status;
@@ -106,8 +106,9 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
   const struct transport_records *t = lane_records(lane);
   uint64_t before = record_before(r->flags);
   uint64_t size = before + record_padded(r->head_length);
-  uint8_t *to =
-      list_empty(&session->backlog[ring]) ? t->reserve(lane, ring, size) : NULL;
+  uint8_t *to = list_empty(&session->operations.backlog[ring])
+                    ? t->reserve(lane, ring, size)
+                    : NULL;
   if (!to) {
     session->counters.stalls++;
     return false;
@@ -164,6 +165,6 @@ outgoing_traced(struct perigee_session *session, struct outgoing *out,
 /* Where there is room already (a refusal that goes when it is polled next), no
  * peer tells of any: so the session is not parked meanwhile. */
 void backlog_add(struct operation *op, enum ring ring) {
-  list_append(&op->session->backlog[ring], &op->queue);
+  list_append(&op->session->operations.backlog[ring], &op->queue);
   hot_use(op->session);
 }

@@ -59,7 +59,7 @@ static struct perigee_message refusal_told(const struct operation *op,
   struct perigee_message m = refusal(op, status);
   if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
     m.head = fail_detail(op->engine);
-    m.length = strnlen(m.head, op->session->eager);
+    m.length = strnlen(m.head, op->session->peer.eager);
   }
   return m;
 }
@@ -68,8 +68,8 @@ static struct perigee_message refusal_told(const struct operation *op,
  * would have to be exposed; to look for short ones costs more than to send. */
 static int plan_either(struct operation *op, const struct perigee_message *m,
                        struct outgoing *out) {
-  bool large =
-      !op->head_lent && (m->length > op->session->eager || m->slice.region);
+  bool large = !op->head_lent &&
+               (m->length > op->session->peer.eager || m->slice.region);
   int status = PERIGEE_CANCELLED;
   if (!large || served_wanted(op))
     status = plan(op, m, out);
@@ -119,7 +119,7 @@ static int after_reply(struct operation *op, int status) {
 /* A short head is copied: it may lie in the ring that it came by. */
 static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply = *m;
-  if (m->length == 0 || m->length > op->session->eager)
+  if (m->length == 0 || m->length > op->session->peer.eager)
     return;
   uint8_t *copy = pool_take(op->session, m->length);
   if (!copy) {
@@ -142,10 +142,10 @@ static uint64_t lies(const struct operation *op, uint64_t length) {
 static int leave(struct operation *op, uint64_t length) {
   struct perigee_session *s = op->session;
   op->untaken = true;
-  op->left = length > s->eager ? length : 0;
-  s->untaken++;
-  s->untaken_bytes += op->left;
-  s->share->parent->lying += op->left;
+  op->left = length > s->peer.eager ? length : 0;
+  s->replies.untaken++;
+  s->replies.untaken_bytes += op->left;
+  s->account.share->parent->lying += op->left;
   operation_expose(op, lies(op, op->left));
   room_look(s);
   return 1;
@@ -154,21 +154,22 @@ static int leave(struct operation *op, uint64_t length) {
 /* What a request costs is learnt from the replies before; short ones cost
  * nothing. */
 static void learn_size(struct perigee_session *s, uint64_t length) {
-  uint64_t *size = &s->share->parent->reply_size;
-  if (length > s->eager && length > *size)
+  uint64_t *size = &s->account.share->parent->reply_size;
+  if (length > s->peer.eager && length > *size)
     *size = length;
   else
     *size -= (*size + 7) / 8;
 }
 
 static inline bool costs(const struct perigee_session *s, uint64_t length) {
-  return UNLIKELY(length > s->eager || s->share->parent->reply_size > 0);
+  return UNLIKELY(length > s->peer.eager ||
+                  s->account.share->parent->reply_size > 0);
 }
 
 /* 1: published, 0: it waits. */
 static int publish_or_wait(struct operation *op,
                            const struct perigee_message *m) {
-  struct node *backlog = &op->session->backlog[RING_REPLY];
+  struct node *backlog = &op->session->operations.backlog[RING_REPLY];
   int status = list_empty(backlog) ? publish(op, m) : 0;
   if (status != 0)
     return status;
@@ -181,7 +182,7 @@ static int publish_or_wait(struct operation *op,
 /* More than the caller's share of what may lie: it is told so instead. */
 static int answer_too_much(struct operation *op) {
   struct perigee_message none = refusal(op, PERIGEE_NO_MEMORY);
-  op->session->share->all->refused++;
+  op->session->account.share->all->refused++;
   if (publish_or_wait(op, &none) == 0)
     return leave(op, 0);
   after_reply(op, 1);
@@ -197,8 +198,8 @@ int served_answer(struct operation *op, const struct perigee_message *m) {
     room_give(op);
   if (costs(s, length)) {
     learn_size(s, length);
-    if (length > s->eager &&
-        !share_may(s->share, SHARE_EXPOSED, lies(op, length)))
+    if (length > s->peer.eager &&
+        !share_may(s->account.share, SHARE_EXPOSED, lies(op, length)))
       return answer_too_much(op);
   }
   int status = publish_or_wait(op, m);
@@ -208,7 +209,7 @@ int served_answer(struct operation *op, const struct perigee_message *m) {
 }
 
 void serve_flush(struct perigee_session *session) {
-  struct node *backlog = &session->backlog[RING_REPLY];
+  struct node *backlog = &session->operations.backlog[RING_REPLY];
   while (!list_empty(backlog)) {
     struct operation *op = CONTAINER(backlog->next, struct operation, queue);
     list_remove(&op->queue);
@@ -326,14 +327,15 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
   struct operation *op = served_find(engine, served, &status);
   if (!op)
     return status;
-  if (op->roomy && capacity > op->session->eager && capacity <= op->value) {
+  if (op->roomy && capacity > op->session->peer.eager &&
+      capacity <= op->value) {
     status = loan_begin_in(op->session, capacity, &op->room, loan);
     op->roomy = status < 0;
   } else {
     status = loan_begin(op->session, RING_REPLY, capacity, loan);
   }
   if (status == PERIGEE_OK) /* else it may be another call's that is open */
-    op->session->loans[RING_REPLY].served = served;
+    op->session->operations.loans[RING_REPLY].served = served;
   return status;
 }
 
@@ -341,7 +343,7 @@ int perigee_reply_abort(struct perigee_engine *engine, int served) {
   ENTER(engine);
   struct operation *op = operation_find(engine, served);
   if (!op || !op->session || !engine_alive(engine) ||
-      op->session->loans[RING_REPLY].served != served)
+      op->session->operations.loans[RING_REPLY].served != served)
     return PERIGEE_OK;
   return loan_abort(op->session, RING_REPLY);
 }
@@ -390,7 +392,7 @@ int perigee_reply_commit(struct perigee_engine *engine, int served,
   if (!op)
     return status;
   struct perigee_session *session = op->session;
-  struct loan *loan = &session->loans[RING_REPLY];
+  struct loan *loan = &session->operations.loans[RING_REPLY];
   if (loan->open && loan->served != served)
     return fail(engine, PERIGEE_INVALID, "no such loan is open");
   if ((status = loan_check(session, RING_REPLY, length)) < 0)

@@ -43,15 +43,15 @@ enum { MISSES = 2, LOOKS_A_TICK = 32, LITTLE = 256 << 10, ALL = 1 << 30 };
 
 void room_lies(struct operation *op) {
   struct perigee_session *s = op->session;
-  list_append(&s->replied, &op->queue);
-  if (!s->lender.next)
-    list_append(&s->engine->lenders, &s->lender);
+  list_append(&s->replies.waiting, &op->queue);
+  if (!s->replies.lender.next)
+    list_append(&s->engine->lenders, &s->replies.lender);
 }
 
 /* Each once at most, until so many misses or looks: how many looks were left.
  * Who still looks comes last. */
 static int look(struct perigee_session *s, int misses, int looks) {
-  struct node *n, *head = &s->replied, *last = head->previous;
+  struct node *n, *head = &s->replies.waiting, *last = head->previous;
   while (misses > 0 && looks > 0 && (n = list_pop(head))) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     list_append(head, n);
@@ -65,7 +65,7 @@ static int look(struct perigee_session *s, int misses, int looks) {
 }
 
 void room_look(struct perigee_session *s) {
-  if (s->untaken_bytes > LITTLE)
+  if (s->replies.untaken_bytes > LITTLE)
     look(s, MISSES, ALL);
 }
 
@@ -74,9 +74,10 @@ void room_sweep(struct perigee_engine *engine, bool all) {
   for (int looks = all ? ALL : LOOKS_A_TICK; looks > 0;) {
     if (!(n = list_pop(head)))
       return;
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, lender);
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, replies.lender);
     looks = look(s, ALL, looks);
-    if (!list_empty(&s->replied))
+    if (!list_empty(&s->replies.waiting))
       list_append(head, n);
     if (n == last)
       return;
@@ -87,7 +88,7 @@ int room_lend(struct perigee_session *s, uint64_t length, uint8_t **pointer,
               struct source *source) {
   struct lane *lane = s->lane;
   int status = lane_table(lane)->loans->loan(lane, length, pointer, source);
-  if (status != PERIGEE_AGAIN || list_empty(&s->replied))
+  if (status != PERIGEE_AGAIN || list_empty(&s->replies.waiting))
     return status;
   look(s, ALL, ALL);
   return lane_table(lane)->loans->loan(lane, length, pointer, source);
@@ -97,7 +98,7 @@ int room_lend(struct perigee_session *s, uint64_t length, uint8_t **pointer,
 
 bool room_stages(const struct operation *op, uint64_t bytes) {
   const struct perigee_options *o = &op->engine->options;
-  uint64_t lent = op->session->share->used[SHARE_LENT];
+  uint64_t lent = op->session->account.share->used[SHARE_LENT];
   return lent == op->exposed || lent + bytes <= shares_half(o);
 }
 
@@ -116,10 +117,10 @@ int room_lends(struct perigee_session *s, uint64_t length) {
                 "a request of %llu bytes cannot be lent: its block would take "
                 "more than half of the pool (option pool)",
                 (unsigned long long)length);
-  if (share_may(s->share, SHARE_KEPT, 1) &&
-      may_lend(s->share, blocks_whole(length)))
+  if (share_may(s->account.share, SHARE_KEPT, 1) &&
+      may_lend(s->account.share, blocks_whole(length)))
     return PERIGEE_OK;
-  s->share->all->refused++;
+  s->account.share->all->refused++;
   return fail(s->engine, PERIGEE_NO_MEMORY,
               "the peer has not let go of what it was lent before (option "
               "pool)");
@@ -128,16 +129,16 @@ int room_lends(struct perigee_session *s, uint64_t length) {
 /* ---- Room for a request, taken ahead -------------------------------------- */
 
 static bool may_lie(struct perigee_session *s, uint64_t length) {
-  if (share_may(s->share, SHARE_EXPOSED, length))
+  if (share_may(s->account.share, SHARE_EXPOSED, length))
     return true;
   look(s, ALL, ALL);
-  return share_may(s->share, SHARE_EXPOSED, length);
+  return share_may(s->account.share, SHARE_EXPOSED, length);
 }
 
 /* Will a block come back? One that own requests alone keep from us may not: the
  * peer might have to wait for us before it answers them. */
 static bool comes_back(const struct perigee_session *s) {
-  const uint64_t *used = s->share->used;
+  const uint64_t *used = s->account.share->used;
   return used[SHARE_LENT] == 0 || used[SHARE_EXPOSED] > 0;
 }
 
@@ -179,7 +180,7 @@ static uint64_t whole(uint64_t length) {
 static bool ever(const struct operation *op, uint64_t head, uint64_t reply) {
   uint64_t pool = op->engine->options.pool;
   return head <= pool && reply <= pool && whole(head) + whole(reply) <= pool &&
-         head + reply <= share_most(op->session->share, SHARE_EXPOSED);
+         head + reply <= share_most(op->session->account.share, SHARE_EXPOSED);
 }
 
 /* AGAIN only while it is worth waiting. */
@@ -204,7 +205,7 @@ static uint64_t head_block(struct operation *op, const struct source *source) {
 }
 
 static uint64_t reply_block(const struct operation *op) {
-  bool none = op->flags & PERIGEE_TYPED || op->value <= op->session->eager;
+  bool none = op->flags & PERIGEE_TYPED || op->value <= op->session->peer.eager;
   return none ? 0 : op->value;
 }
 

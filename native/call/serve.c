@@ -128,12 +128,12 @@ static bool settle(struct operation *op) {
 /* Requests reach the program in the order in which they were submitted: while
  * one of them is still on its way the ring behind it is not read. */
 void served_hold_back(struct operation *op) {
-  op->session->arriving = op;
+  op->session->inbox.arriving = op;
 }
 
 void served_let_on(struct operation *op) {
-  if (op->session && op->session->arriving == op)
-    op->session->arriving = NULL;
+  if (op->session && op->session->inbox.arriving == op)
+    op->session->inbox.arriving = NULL;
 }
 
 /* With a thread a block may have stayed for who might still look into it. */
@@ -360,10 +360,10 @@ static void serve_request(struct operation *op, const struct record *r) {
     op->flags |= PERIGEE_HELD;
   op->slice = r->slice_length;
   op->value = r->capacity;
-  if (UNLIKELY(r->capacity > op->session->eager))
+  if (UNLIKELY(r->capacity > op->session->peer.eager))
     op->engine->asked += r->capacity;
   int status = check_request(op, r);
-  if (UNLIKELY(op->bulky || op->value > op->session->eager) && status == 1)
+  if (UNLIKELY(op->bulky || op->value > op->session->peer.eager) && status == 1)
     status = room_take(op, &r->head_source);
   if (status == 1)
     status = op->bulky ? pull_head(op, r->head_source) : head_inline(op, r);
@@ -393,11 +393,11 @@ static int keep_slice(struct operation *op, const struct record *r) {
 static int seen_before(struct perigee_session *session,
                        const struct record *r) {
   enum { NUMBERS = 1 << 16 };
-  if (!session->seen)
-    session->seen = calloc(NUMBERS, sizeof *session->seen);
-  if (!session->seen)
+  if (!session->inbox.seen)
+    session->inbox.seen = calloc(NUMBERS, sizeof *session->inbox.seen);
+  if (!session->inbox.seen)
     return PERIGEE_NO_MEMORY;
-  uint32_t *last = &session->seen[r->operation];
+  uint32_t *last = &session->inbox.seen[r->operation];
   if (*last && (int32_t)(r->generation - *last) <= 0)
     return 1;
   *last = r->generation;
@@ -424,7 +424,7 @@ int serve_record(struct perigee_session *session, const struct record *r) {
     if (seen != 0)
       return seen < 0 ? seen : PERIGEE_OK;
   }
-  if (session->hangup) /* nobody waits for an answer any more */
+  if (session->socket.hangup) /* nobody waits for an answer any more */
     return PERIGEE_OK;
   struct operation *op = operation_take(session, &served_class);
   if (!op)

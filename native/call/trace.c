@@ -42,7 +42,7 @@ void trace_keep(struct operation *op) {
   bool carried = op->message.flags & PERIGEE_CARRIED;
   op->trace = *op->message.trace;
   op->message.trace = &op->trace;
-  if (!(op->session->features & FEATURE_TRACE))
+  if (!(op->session->peer.features & FEATURE_TRACE))
     op->message.trace = NULL;
   if (!carried && !is_zero(op->trace.span, sizeof op->trace.span))
     return;

@@ -183,7 +183,7 @@ static void settle(struct operation *op) {
 }
 
 static void stop_children(struct operation *op, int status) {
-  struct node *head = &op->session->operations, *next;
+  struct node *head = &op->session->operations.all, *next;
   for (struct node *n = head->next; n != head && op->pending > 0; n = next) {
     next = n->next;
     struct operation *child = CONTAINER(n, struct operation, all);
@@ -224,7 +224,8 @@ void transfer_published(struct operation *op) {
 /* ---- Moving ------------------------------------------------------------- */
 
 static bool immediate_out(struct perigee_session *s, uint64_t immediate) {
-  return list_empty(&s->backlog[RING_REQUEST]) && publish_imm(s, immediate);
+  return list_empty(&s->operations.backlog[RING_REQUEST]) &&
+         publish_imm(s, immediate);
 }
 
 /* All the data is there. */

@@ -38,14 +38,14 @@ static bool lanes_ebb(struct perigee_engine *engine) {
   struct ebb *e = &engine->ebb;
   for (int n = 0; n < LANES && e->left > 0 && e->count > 0; n++, e->left--) {
     struct perigee_session *s =
-        CONTAINER(e->keepers.next, struct perigee_session, keeper);
+        CONTAINER(e->keepers.next, struct perigee_session, account.keeper);
     bool open = s->state == PERIGEE_SESSION_OPEN;
     enum ebb_left left =
         open ? lane_table(s->lane)->kept->ebb(s->lane) : EBB_NOTHING;
     if (left == EBB_MORE)
       return true;
-    list_remove(&s->keeper);
-    list_append(&e->keepers, &s->keeper);
+    list_remove(&s->account.keeper);
+    list_append(&e->keepers, &s->account.keeper);
     if (left == EBB_NOTHING)
       ebb_forget(s);
   }
@@ -135,17 +135,17 @@ void ebb_begin(struct perigee_engine *engine) {
 
 void ebb_keeps(struct perigee_session *s) {
   struct ebb *e = &s->engine->ebb;
-  if (s->keeper.next)
+  if (s->account.keeper.next)
     return;
-  list_append(&e->keepers, &s->keeper);
+  list_append(&e->keepers, &s->account.keeper);
   e->count++;
   ebb_begin(s->engine);
 }
 
 void ebb_forget(struct perigee_session *s) {
-  if (!s->keeper.next)
+  if (!s->account.keeper.next)
     return;
-  list_remove(&s->keeper);
+  list_remove(&s->account.keeper);
   s->engine->ebb.count--;
 }
 

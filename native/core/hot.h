@@ -15,8 +15,8 @@ void hot_park(struct perigee_session *session);
 void hot_stir(struct perigee_session *session);
 /* It is in use. */
 static inline void hot_use(struct perigee_session *session) {
-  session->used = session->engine->now;
-  if (session->parked)
+  session->polled.used = session->engine->now;
+  if (session->polled.parked)
     hot_stir(session);
 }
 

@@ -32,8 +32,8 @@ bool session_open_for(struct perigee_session *s, int *status) {
   else if (open)
     fail(s->engine, *status, "the session is ending: %s", reason);
   else if (s->state == PERIGEE_SESSION_ENDED)
-    *status =
-        fail(s->engine, s->status, "the session has ended: %s", s->reason);
+    *status = fail(s->engine, s->ended.status, "the session has ended: %s",
+                   s->ended.reason);
   else
     *status = fail(s->engine, PERIGEE_AGAIN, "the session is not open yet");
   return false;
@@ -41,7 +41,7 @@ bool session_open_for(struct perigee_session *s, int *status) {
 
 int session_needs(struct perigee_session *s, uint64_t feature) {
   const char *name = feature_of(feature)->name;
-  if (s->features & feature)
+  if (s->peer.features & feature)
     return PERIGEE_OK;
   if (s->engine->features & feature)
     return fail(s->engine, PERIGEE_UNSUPPORTED,

@@ -71,7 +71,7 @@ struct operation_class {
 };
 
 struct operation {
-  struct node all;   /* in session->operations, or engine->orphans */
+  struct node all;   /* in session->operations.all, or engine->orphans */
   struct node queue; /* in ready, moving, or a session's waiting list */
   struct timer timer;
   struct node fresh; /* its timer is still to be started, in engine->fresh */

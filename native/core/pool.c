@@ -27,15 +27,16 @@ uint8_t *pool_take(struct perigee_session *session, uint64_t length) {
   struct perigee_engine *engine = session->engine;
   uint64_t count = pages(length), bytes = count << BLOCKS_SHIFT;
   if (length > engine->options.pool ||
-      !share_take(session->share, SHARE_POOLED, bytes))
+      !share_take(session->account.share, SHARE_POOLED, bytes))
     return NULL;
   int64_t offset = blocks_take(&engine->pool, bytes);
   if (offset < 0) {
-    share_give(session->share, SHARE_POOLED, bytes);
+    share_give(session->account.share, SHARE_POOLED, bytes);
     return NULL;
   }
-  blocks_note(&engine->pool, (uint64_t)offset,
-              (struct blocks_note){session->share->index, (uint32_t)count});
+  blocks_note(
+      &engine->pool, (uint64_t)offset,
+      (struct blocks_note){session->account.share->index, (uint32_t)count});
   engine->counters.pooled += bytes;
   return engine->pool_memory + offset;
 }

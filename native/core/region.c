@@ -270,7 +270,8 @@ static void withdraw(struct perigee_region *region) {
     return;
   struct node *n, *head = &region->engine->granted;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, regions.granted);
     if (s->lane && lane_table(s->lane)->access)
       lane_table(s->lane)->access->revoke(s->lane, region->slot);
   }
@@ -283,7 +284,8 @@ static bool occupied(struct perigee_region *region) {
     return false;
   struct node *n, *head = &region->engine->granted;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, regions.granted);
     if (s->lane && s->state == PERIGEE_SESSION_OPEN &&
         lane_table(s->lane)->access &&
         lane_table(s->lane)->access->inside(s->lane, region->slot))

@@ -68,7 +68,7 @@ static struct perigee_event *next_event(struct perigee_engine *engine) {
 /* Operations that have ended but for a copy that their memory still does. */
 static bool copying(const struct perigee_session *s) {
   const struct node *n;
-  for (n = s->operations.next; n != &s->operations; n = n->next)
+  for (n = s->operations.all.next; n != &s->operations.all; n = n->next)
     if (CONTAINER(n, struct operation, all)->quiet_wait)
       return true;
   return false;
@@ -86,10 +86,10 @@ static void give_news(struct perigee_engine *engine, struct node *list,
     struct perigee_event *e = next_event(engine);
     e->kind = (uint8_t)kind;
     e->session = s->id;
-    e->status = s->status;
+    e->status = s->ended.status;
     if (kind == PERIGEE_EVENT_LOST) {
-      e->pointer = (const uint8_t *)s->reason;
-      e->length = strlen(s->reason);
+      e->pointer = (const uint8_t *)s->ended.reason;
+      e->length = strlen(s->ended.reason);
     }
     if (list == &engine->news && s->state == PERIGEE_SESSION_ENDED)
       list_append(&engine->losses, &s->news); /* it was short */
@@ -110,7 +110,7 @@ static bool ended_with(const struct perigee_session *s,
                        const struct perigee_event *e) {
   if (s->state != PERIGEE_SESSION_ENDED)
     return false;
-  return e->kind == PERIGEE_EVENT_CONNECTED ? e->status == s->status
+  return e->kind == PERIGEE_EVENT_CONNECTED ? e->status == s->ended.status
                                             : e->status == PERIGEE_PEER_LOST;
 }
 
@@ -124,7 +124,7 @@ static void tell_why(const struct operation *op, struct perigee_event *e) {
   if (!own || !s || e->pointer)
     return;
   if (ended_with(s, e))
-    why = s->reason;
+    why = s->ended.reason;
   else if (e->status == PERIGEE_NO_MEMORY)
     why = trouble(op);
   if (!*why)
@@ -287,7 +287,7 @@ static void bury_strangers(struct perigee_engine *engine) {
   for (n = head->next; n != head; n = next) {
     next = n->next;
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (s->strange)
+    if (s->ended.unannounced)
       session_destroy(s);
   }
 }

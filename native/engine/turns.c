@@ -55,8 +55,8 @@ static bool is_last(const struct perigee_session *s) {
   const struct node *n, *head = &s->engine->hot;
   for (n = head->next; n != head; n = n->next) {
     const struct perigee_session *other =
-        CONTAINER(n, struct perigee_session, turn);
-    if (other != s && other->used >= s->used)
+        CONTAINER(n, struct perigee_session, polled.node);
+    if (other != s && other->polled.used >= s->polled.used)
       return false;
   }
   return true;
@@ -79,10 +79,11 @@ static __attribute__((noinline, cold)) void park(struct perigee_session *s) {
 void turns_poll(struct perigee_engine *engine) {
   struct node *n, *head = &engine->hot;
   for (n = head->next; n != head && engine_room(engine); n = engine->turn) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, turn);
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, polled.node);
     engine->turn = n->next;
     session_poll(s);
-    if (UNLIKELY(engine->now - s->used > PARK_AFTER))
+    if (UNLIKELY(engine->now - s->polled.used > PARK_AFTER))
       park(s);
   }
   engine->turn = NULL;
@@ -93,7 +94,8 @@ void turns_poll(struct perigee_engine *engine) {
 void turns_arm(struct perigee_engine *engine) {
   struct node *n, *head = &engine->hot;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, turn);
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, polled.node);
     if (s->lane)
       lane_sleep(s->lane)->arm(s->lane);
   }
@@ -103,7 +105,8 @@ void turns_arm(struct perigee_engine *engine) {
 void turns_disarm(struct perigee_engine *engine) {
   struct node *n, *head = &engine->hot;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, turn);
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, polled.node);
     if (s->lane)
       lane_sleep(s->lane)->disarm(s->lane);
   }

@@ -30,7 +30,7 @@ static bool carries(const struct perigee_session *s,
     return true;
   if (t == &transport_shm)
     return neighbour_willing(s);
-  return t != &transport_verbs || s->devices;
+  return t != &transport_verbs || s->handshake.devices;
 }
 
 bool choice_devices(struct perigee_engine *engine) {
@@ -49,7 +49,8 @@ static uint32_t list_names(const struct perigee_session *s,
                            const struct perigee_transport *const *from,
                            struct terms *terms, uint32_t count) {
   for (; from && *from && count < TRANSPORTS_MAX; from++) {
-    if ((*s->wanted && strcmp(s->wanted, (*from)->name) != 0) ||
+    if ((*s->target.transport &&
+         strcmp(s->target.transport, (*from)->name) != 0) ||
         !carries(s, *from))
       continue;
     snprintf(terms->transport[count++], TRANSPORT_NAME, "%s", (*from)->name);
@@ -95,8 +96,8 @@ static bool offers(const struct terms *terms, const char *name) {
 
 const struct perigee_transport *choice_of(struct perigee_session *s,
                                           const struct terms *own) {
-  const struct terms *order = s->dialed ? own : &s->terms;
-  const struct terms *other = s->dialed ? &s->terms : own;
+  const struct terms *order = s->dialed ? own : &s->peer.terms;
+  const struct terms *other = s->dialed ? &s->peer.terms : own;
   for (uint32_t i = 0; i < order->transports; i++)
     if (offers(other, order->transport[i]))
       return transport_named(s->engine, order->transport[i]);
@@ -106,9 +107,10 @@ const struct perigee_transport *choice_of(struct perigee_session *s,
 int choice_none(const struct perigee_session *s, const struct terms *peer,
                 char reason[REASON]) {
   const char *shm = transport_shm.name;
-  bool memory = s->dialed ? strcmp(s->wanted, shm) == 0 : offers(peer, shm);
+  bool memory =
+      s->dialed ? strcmp(s->target.transport, shm) == 0 : offers(peer, shm);
   snprintf(reason, REASON, "the two sides have no transport in common%s",
-           s->tcp && memory && !s->same_host
+           s->tcp && memory && !s->peer.same_host
                ? ": shared memory is for two processes on one host"
                : "");
   return PERIGEE_UNSUPPORTED;
@@ -118,14 +120,14 @@ int choice_none(const struct perigee_session *s, const struct terms *peer,
 
 /* Over TCP. */
 static const char *why_no_memory(const struct perigee_session *s) {
-  if (!s->same_host)
+  if (!s->peer.same_host)
     return "the peer is on another host";
-  if (s->stays)
+  if (s->migration.stays)
     return "the session could not move to it";
-  if (!offers(&s->terms, transport_shm.name))
+  if (!offers(&s->peer.terms, transport_shm.name))
     return "the peer does not offer it";
-  return s->terms.user != geteuid() ? "the peer runs as another user"
-                                    : "the session did not move to it";
+  return s->peer.terms.user != geteuid() ? "the peer runs as another user"
+                                         : "the session did not move to it";
 }
 
 static const char *why_not_here(const struct perigee_session *s,
@@ -143,11 +145,11 @@ static void why_not(const struct perigee_session *s,
   const char *chosen = s->transport->name;
   if (s->alone)
     snprintf(why, REASON, "it needs a socket");
-  else if (*s->wanted && strcmp(s->wanted, t->name) != 0)
-    snprintf(why, REASON, "%s was asked for", s->wanted);
+  else if (*s->target.transport && strcmp(s->target.transport, t->name) != 0)
+    snprintf(why, REASON, "%s was asked for", s->target.transport);
   else if (!carries(s, t) || (s->tcp && t == &transport_shm))
     snprintf(why, REASON, "%s", why_not_here(s, t));
-  else if (!offers(&s->terms, t->name))
+  else if (!offers(&s->peer.terms, t->name))
     snprintf(why, REASON, "the peer does not offer it");
   else
     snprintf(why, REASON, "%s comes first", chosen);
@@ -206,34 +208,35 @@ int hello_open(struct perigee_session *s, struct offer *offer,
   int status = accounts_join(s, reason, REASON);
   if (status < 0)
     return status;
-  struct lane_options lane = {.ring = o->ring,
-                              .pool = o->pool,
-                              .operations = o->operations,
-                              .pull = o->pull,
-                              .peer_pid = s->peer_pid,
-                              .peer_pidfd = s->pidfd,
-                              .probe = {s->probe[0], s->probe[1]},
-                              .probed = {s->terms.probe[0], s->terms.probe[1]},
-                              .key = s->nonce ^ s->hello.nonce,
-                              .alone = s->alone,
-                              .dialed = s->dialed,
-                              .streams = o->streams,
-                              .seal = s->intact ? s->keys->session : NULL,
-                              .bare = !s->sealed,
-                              .aes = s->aes,
-                              .share = s->share,
-                              .vault = &s->engine->vault,
-                              .session = s,
-                              .stir = hot_stir,
-                              .watch = lane_watch,
-                              .close = lane_close,
-                              .tell = tell,
-                              .file = handing_file,
-                              .hand = handing_hand,
-                              .later = handing_later,
-                              .now = &s->engine->now,
-                              .keeps = ebb_keeps,
-                              .look = &s->engine->ebb.look};
+  struct lane_options lane = {
+      .ring = o->ring,
+      .pool = o->pool,
+      .operations = o->operations,
+      .pull = o->pull,
+      .peer_pid = s->process.pid,
+      .peer_pidfd = s->process.pidfd,
+      .probe = {s->handshake.probe[0], s->handshake.probe[1]},
+      .probed = {s->peer.terms.probe[0], s->peer.terms.probe[1]},
+      .key = s->handshake.nonce ^ s->peer.hello.nonce,
+      .alone = s->alone,
+      .dialed = s->dialed,
+      .streams = o->streams,
+      .seal = s->security.intact ? s->security.keys->session : NULL,
+      .bare = !s->security.sealed,
+      .aes = s->security.aes,
+      .share = s->account.share,
+      .vault = &s->engine->vault,
+      .session = s,
+      .stir = hot_stir,
+      .watch = lane_watch,
+      .close = lane_close,
+      .tell = tell,
+      .file = handing_file,
+      .hand = handing_hand,
+      .later = handing_later,
+      .now = &s->engine->now,
+      .keeps = ebb_keeps,
+      .look = &s->engine->ebb.look};
   status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)
     status = s->transport->open(&lane, &s->lane, offer, reason);

@@ -57,7 +57,7 @@ static bool make(struct perigee_session *s, const struct hello *h,
   add(&state, &h->nonce, sizeof h->nonce);
   add(&state, h->challenge, sizeof h->challenge);
   add(&state, h->public_key, sizeof h->public_key);
-  add(&state, s->peer, strlen(s->peer));
+  add(&state, s->peer.address, strlen(s->peer.address));
   crypto_generichash_final(&state, cookie, COOKIE);
   sodium_memzero(key, sizeof key);
   return true;

@@ -58,10 +58,11 @@ static int prepare(struct perigee_session *s, char info[INFO_TEXT],
   struct hello hello;
   struct terms terms;
   struct offer offer;
-  s->alone = s->spoken = s->dialed = true;
-  s->nonce = engine_random(s->engine);
-  snprintf(s->address, sizeof s->address, "endpoint");
-  snprintf(s->wanted, sizeof s->wanted, "%s", s->transport->name);
+  s->alone = s->streams.spoken = s->dialed = true;
+  s->handshake.nonce = engine_random(s->engine);
+  snprintf(s->target.address, sizeof s->target.address, "endpoint");
+  snprintf(s->target.transport, sizeof s->target.transport, "%s",
+           s->transport->name);
   hello_own(s, &hello);
   terms_own(s, &terms);
   int status = hello_open(s, &offer, reason);
@@ -91,7 +92,7 @@ int perigee_endpoint_open(struct perigee_engine *engine, const char *transport,
   char reason[REASON];
   e->session->transport = t;
   int status = prepare(e->session, e->info, reason);
-  e->nonce = e->session->nonce;
+  e->nonce = e->session->handshake.nonce;
   if (status < 0) {
     perigee_endpoint_close(e);
     return fail(engine, status, "%s", reason);
@@ -134,13 +135,13 @@ static int read_info(const struct perigee_endpoint *e, const char *info,
 /* What goes wrong from here on is told by the connect's event. */
 static void join(struct perigee_session *s, const struct hello *hello,
                  const struct terms *terms, const struct offer *offer) {
-  s->calls = s->nonce < hello->nonce;
+  s->handshake.active = s->handshake.nonce < hello->nonce;
   session_begun(s, KNOCKS);
   hot_enter(s); /* what came before was heard by nobody */
   if (!hello_common(s, hello) || !hello_fits(s, terms) ||
       !hello_joins(s, offer))
     return;
-  if (s->calls)
+  if (s->handshake.active)
     s->transport->alone->knock(s->lane);
 }
 
@@ -159,12 +160,12 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
   int status = read_info(e, info, &hello, &terms, &offer);
   if (status < 0)
     return status;
-  s->connect = operation_take(s, &connect_class);
-  if (!s->connect)
+  s->operations.connect = operation_take(s, &connect_class);
+  if (!s->operations.connect)
     return PERIGEE_NO_MEMORY;
-  int index = s->connect->index;
+  int index = s->operations.connect->index;
   e->session = NULL; /* the connect's event gives it out, or ends it */
-  transfer_submit(s->connect, timeout);
+  transfer_submit(s->operations.connect, timeout);
   join(s, &hello, &terms, &offer);
   return index;
 }
@@ -172,9 +173,10 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
 /* ---- A session's part in polls ------------------------------------------ */
 
 void endpoint_poll(struct perigee_session *s) {
-  if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
+  if (!s->handshake.joined || s->state == PERIGEE_SESSION_ENDED)
     return;
-  if (!s->calls && !s->ready_said && lane_table(s->lane)->alone->met(s->lane))
+  if (!s->handshake.active && !s->handshake.ready_said &&
+      lane_table(s->lane)->alone->met(s->lane))
     hello_ready(s);
   session_hear(s);
   if (s->state == PERIGEE_SESSION_HELLO)
@@ -182,13 +184,14 @@ void endpoint_poll(struct perigee_session *s) {
 }
 
 void endpoint_tick(struct perigee_session *s) {
-  if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
+  if (!s->handshake.joined || s->state == PERIGEE_SESSION_ENDED)
     return;
   /* Who was met has a device that answers. */
-  bool open = s->state == PERIGEE_SESSION_OPEN || (s->ready_said && !s->calls);
+  bool open = s->state == PERIGEE_SESSION_OPEN ||
+              (s->handshake.ready_said && !s->handshake.active);
   if (open)
     lane_table(s->lane)->alone->nudge(s->lane);
-  else if (s->calls && !lane_table(s->lane)->alone->met(s->lane))
+  else if (s->handshake.active && !lane_table(s->lane)->alone->met(s->lane))
     lane_table(s->lane)->alone->knock(s->lane);
   timers_add(&s->engine->timers, &s->timer,
              s->engine->now + (open ? NUDGES : KNOCKS));

@@ -55,7 +55,7 @@ void spare_keep(struct perigee_engine *engine) {
 
 static bool is_free(const struct perigee_session *s, const char **why) {
   if (s->timer.next)
-    *why = s->unhanded;
+    *why = s->socket.unhanded;
   return !s->timer.next;
 }
 
@@ -63,7 +63,7 @@ static bool is_free(const struct perigee_session *s, const char **why) {
 static void pause_for(struct perigee_session *s, const char *why,
                       int64_t time) {
   int64_t now = engine_clock(s->engine);
-  s->unhanded = why;
+  s->socket.unhanded = why;
   timers_add(&s->engine->timers, &s->timer, now + time);
 }
 
@@ -82,14 +82,14 @@ static void free_again(struct perigee_session *s) {
 }
 
 static bool has_room(const struct perigee_session *s) {
-  struct pollfd p = {.fd = s->fd, .events = POLLOUT};
+  struct pollfd p = {.fd = s->socket.fd, .events = POLLOUT};
   return poll(&p, 1, 0) == 1;
 }
 
 /* It may be this side that did nothing for a while: then epoll has not told yet
  * of the room that the peer made. */
 void handing_due(struct perigee_session *s) {
-  if (s->unhanded == full && !has_room(s))
+  if (s->socket.unhanded == full && !has_room(s))
     session_end(s, PERIGEE_PROTOCOL, NOT_TAKEN);
   else
     free_again(s);

@@ -42,10 +42,10 @@ void hello_own(struct perigee_session *s, struct hello *h) {
   *h = (struct hello){.magic = HELLO_MAGIC,
                       .version_min = PROTOCOL_MIN,
                       .version_max = PROTOCOL_MAX,
-                      .nonce = s->nonce};
-  memcpy(h->challenge, s->challenge, sizeof h->challenge);
-  memcpy(h->public_key, s->public_key, sizeof h->public_key);
-  memcpy(h->cookie, s->cookie, sizeof h->cookie);
+                      .nonce = s->handshake.nonce};
+  memcpy(h->challenge, s->security.challenge, sizeof h->challenge);
+  memcpy(h->public_key, s->security.public_key, sizeof h->public_key);
+  memcpy(h->cookie, s->handshake.cookie, sizeof h->cookie);
   neighbour_hello(s, h);
 }
 
@@ -61,7 +61,7 @@ void terms_own(struct perigee_session *s, struct terms *t) {
                       .dead_after = liveness_told(s->engine)};
   if (s->tcp)
     proof_flags(s, t);
-  memcpy(t->probe, s->probe, sizeof t->probe);
+  memcpy(t->probe, s->handshake.probe, sizeof t->probe);
   memcpy(t->name, s->engine->name, sizeof t->name);
   choice_list(s, t);
   neighbour_terms(s, t);
@@ -86,7 +86,7 @@ static void say_hello(struct perigee_session *s) {
 static void say_terms(struct perigee_session *s) {
   struct frame f = {.type = FRAME_TERMS};
   if (s->tcp)
-    s->devices = choice_devices(s->engine);
+    s->handshake.devices = choice_devices(s->engine);
   terms_own(s, &f.terms);
   say(s, &f);
 }
@@ -110,14 +110,14 @@ static void begin_here(struct perigee_session *s) {
     return;
   }
   for (int i = 0; i < 2; i++)
-    s->probe[i] = engine_random(s->engine);
+    s->handshake.probe[i] = engine_random(s->engine);
   say_hello(s);
   if (s->state == PERIGEE_SESSION_HELLO)
     say_terms(s);
 }
 
 void hello_begin(struct perigee_session *s) {
-  s->nonce = engine_random(s->engine);
+  s->handshake.nonce = engine_random(s->engine);
   session_begun(s, s->engine->options.hello_timeout);
   if (!s->tcp)
     begin_here(s);
@@ -128,11 +128,12 @@ void hello_begin(struct perigee_session *s) {
 /* Who waited for a turn of ours all the time may try again. */
 void hello_timeout(struct perigee_session *s) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
-  if (s->waits_turn)
+  if (s->admission.waits)
     session_tell(s, &f, NULL, 0);
   session_end(s, PERIGEE_TIMEOUT,
-              s->waits_turn ? "its turn did not come in time, as others came"
-                            : "the peer did not finish its hello in time");
+              s->admission.waits
+                  ? "its turn did not come in time, as others came"
+                  : "the peer did not finish its hello in time");
 }
 
 /* ---- Hearing it --------------------------------------------------------- */
@@ -143,7 +144,7 @@ static int send_offer(struct perigee_session *s) {
   int status = hello_open(s, &f.offer, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  if (s->tcp && (s->engine->secret->set || s->ticket))
+  if (s->tcp && (s->engine->secret->set || s->migration.ticket))
     strangers_leave(s); /* its share counts it from here on */
   proof_word(s, true, &f);
   session_send(s, &f, f.offer.fds, f.offer.fd_count);
@@ -154,8 +155,9 @@ static int send_offer(struct perigee_session *s) {
 
 bool hello_common(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
-  s->hello = *h;
-  s->version = h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
+  s->peer.hello = *h;
+  s->peer.version =
+      h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
   if (!wire_foreign(h))
     return true;
   snprintf(reason, REASON,
@@ -169,10 +171,10 @@ bool hello_common(struct perigee_session *s, const struct hello *h) {
  * cannot change it, and so cannot have one worker answer for another. */
 static int check_name(const struct perigee_session *s, const struct terms *t,
                       char reason[REASON]) {
-  if (!*s->expected || strcmp(s->expected, t->name) == 0)
+  if (!*s->target.name || strcmp(s->target.name, t->name) == 0)
     return PERIGEE_OK;
-  snprintf(reason, REASON, "%s was dialled, and who answers %s%s", s->expected,
-           *t->name ? "is " : "goes by no name", t->name);
+  snprintf(reason, REASON, "%s was dialled, and who answers %s%s",
+           s->target.name, *t->name ? "is " : "goes by no name", t->name);
   return PERIGEE_DENIED;
 }
 
@@ -181,8 +183,8 @@ static int check_terms(struct perigee_session *s, const struct terms *t,
                        char reason[REASON]) {
   struct terms own;
   terms_own(s, &own);
-  s->eager = t->eager < own.eager ? t->eager : own.eager;
-  if (t->ring / 4 < 128 || s->eager > t->ring / 4 - 128) {
+  s->peer.eager = t->eager < own.eager ? t->eager : own.eager;
+  if (t->ring / 4 < 128 || s->peer.eager > t->ring / 4 - 128) {
     snprintf(reason, REASON, "the rings are too small");
     return PERIGEE_UNSUPPORTED;
   }
@@ -191,16 +193,17 @@ static int check_terms(struct perigee_session *s, const struct terms *t,
     return status;
   neighbour_met(s, t);
   s->transport = choice_of(s, &own);
-  s->moves = neighbour_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);
-  if (!s->transport && !s->moves)
+  s->migration.moves =
+      neighbour_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);
+  if (!s->transport && !s->migration.moves)
     return choice_none(s, t, reason);
   return s->tcp ? proof_terms(s, reason) : PERIGEE_OK;
 }
 
 bool hello_fits(struct perigee_session *s, const struct terms *t) {
   char reason[REASON];
-  s->terms = *t;
-  s->features = t->features & s->engine->features;
+  s->peer.terms = *t;
+  s->peer.features = t->features & s->engine->features;
   int status = check_terms(s, t, reason);
   if (status < 0)
     refuse(s, status, reason);
@@ -217,7 +220,7 @@ static int send_back(struct perigee_session *s, const struct hello *h) {
 
 /* What proofs are made of, when both HELLOs are there. */
 static int meet(struct perigee_session *s) {
-  struct frame f = {.type = FRAME_HELLO, .hello = s->hello};
+  struct frame f = {.type = FRAME_HELLO, .hello = s->peer.hello};
   char reason[REASON];
   if (!s->dialed)
     say_hello(s);
@@ -227,7 +230,7 @@ static int meet(struct perigee_session *s) {
   int status = proof_agree(s, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->step = HELLO_MET;
+  s->handshake.step = HELLO_MET;
   if (!s->dialed)
     proof_say(s);
   return PERIGEE_OK;
@@ -245,8 +248,8 @@ static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
 
 /* Once: who asks for cookies without end is no listener. */
 static int heard_retry(struct perigee_session *s, const struct retry *retry) {
-  s->retried = true;
-  memcpy(s->cookie, retry->cookie, sizeof s->cookie);
+  s->handshake.retried = true;
+  memcpy(s->handshake.cookie, retry->cookie, sizeof s->handshake.cookie);
   say_hello(s);
   return PERIGEE_OK;
 }
@@ -254,9 +257,9 @@ static int heard_retry(struct perigee_session *s, const struct retry *retry) {
 /* The peer is known. Who was dialed says whether the session moves; who dialed
  * waits for that, if it may. */
 static int offer_or_move(struct perigee_session *s) {
-  if (s->moves && (s->dialed || neighbour_call(s)))
+  if (s->migration.moves && (s->dialed || neighbour_call(s)))
     return PERIGEE_OK;
-  s->moves = false;
+  s->migration.moves = false;
   if (s->transport)
     return send_offer(s);
   return refuse(s, PERIGEE_NO_MEMORY,
@@ -272,7 +275,7 @@ static int heard_hello(struct perigee_session *s, const struct hello *h) {
   int status = neighbour_admits(s, h, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->step = HELLO_PROVEN;
+  s->handshake.step = HELLO_PROVEN;
   return PERIGEE_OK;
 }
 
@@ -281,7 +284,7 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
   int status = proof_heard(s, proof, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->step = HELLO_PROVEN;
+  s->handshake.step = HELLO_PROVEN;
   if (!s->dialed)
     return PERIGEE_OK;
   proof_say(s);
@@ -294,10 +297,10 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
 static int heard_terms(struct perigee_session *s, const struct terms *t) {
   bool answers = s->tcp && !s->dialed;
   if (answers)
-    s->devices = choice_devices(s->engine);
+    s->handshake.devices = choice_devices(s->engine);
   if (!hello_fits(s, t))
     return PERIGEE_OK;
-  s->step = HELLO_KNOWN;
+  s->handshake.step = HELLO_KNOWN;
   if (answers)
     say_terms(s);
   if (s->state == PERIGEE_SESSION_ENDED || (!s->tcp && strangers_wait(s)))
@@ -312,22 +315,22 @@ bool hello_joins(struct perigee_session *s, const struct offer *offer) {
     refuse(s, status,
            *reason ? reason
                    : "the peer's half of the transport is not what it said");
-  s->joined = status == PERIGEE_OK;
-  return s->joined;
+  s->handshake.joined = status == PERIGEE_OK;
+  return s->handshake.joined;
 }
 
 void hello_ready(struct perigee_session *s) {
   struct frame f = {.type = FRAME_READY};
   f.pull = lane_pulls(s->lane);
-  s->ready_said = true;
+  s->handshake.ready_said = true;
   say(s, &f);
 }
 
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
   struct offer offer = f->offer;
   offer.vouched = peer_vouches(s);
-  if (s->moves) { /* it does not */
-    s->moves = false;
+  if (s->migration.moves) { /* it does not */
+    s->migration.moves = false;
     if (!s->transport)
       return PERIGEE_PROTOCOL;
     send_offer(s);
@@ -335,7 +338,7 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
       return PERIGEE_OK;
   }
   for (uint32_t i = 0; i < offer.fd_count; i++)
-    if ((offer.fds[i] = wire_take_fd(&s->wire)) < 0) {
+    if ((offer.fds[i] = wire_take_fd(&s->socket.wire)) < 0) {
       while (i-- > 0)
         adopted_close(offer.fds[i]);
       return PERIGEE_PROTOCOL;
@@ -349,32 +352,34 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
 static bool timely(const struct perigee_session *s, int type) {
   switch (type) {
   case FRAME_HELLO:
-    return s->step == HELLO_STRANGE && !s->alone;
+    return s->handshake.step == HELLO_STRANGE && !s->alone;
   case FRAME_RETRY:
-    return s->tcp && s->dialed && s->step == HELLO_STRANGE && !s->retried;
+    return s->tcp && s->dialed && s->handshake.step == HELLO_STRANGE &&
+           !s->handshake.retried;
   case FRAME_PROOF:
-    return s->step == HELLO_MET;
+    return s->handshake.step == HELLO_MET;
   case FRAME_TERMS:
-    return s->step == HELLO_PROVEN;
+    return s->handshake.step == HELLO_PROVEN;
   case FRAME_OFFER:
-    return s->step == HELLO_KNOWN && (s->lane || (s->moves && s->dialed)) &&
-           !s->joined;
+    return s->handshake.step == HELLO_KNOWN &&
+           (s->lane || (s->migration.moves && s->dialed)) &&
+           !s->handshake.joined;
   case FRAME_MOVE:
-    return s->step == HELLO_KNOWN && s->moves && s->dialed;
+    return s->handshake.step == HELLO_KNOWN && s->migration.moves && s->dialed;
   case FRAME_READY:
-    return s->joined;
+    return s->handshake.joined;
   case FRAME_WAKE:
   case FRAME_PING:
-    return s->joined;
+    return s->handshake.joined;
   case FRAME_ATTACH:
-    return s->tcp && !s->dialed && s->step == HELLO_STRANGE;
+    return s->tcp && !s->dialed && s->handshake.step == HELLO_STRANGE;
   default:
     return type == FRAME_REFUSE || type == FRAME_BYE;
   }
 }
 
 static int untimely(struct perigee_session *s) {
-  return s->tcp && s->step < HELLO_PROVEN
+  return s->tcp && s->handshake.step < HELLO_PROVEN
              ? refuse(s, PERIGEE_PROTOCOL,
                       "this came before it was known who sent it")
              : PERIGEE_PROTOCOL;
@@ -383,7 +388,7 @@ static int untimely(struct perigee_session *s) {
 static int heard_ready(struct perigee_session *s, uint32_t pull) {
   if (lane_payloads(s->lane)->set_peer_pulls)
     lane_payloads(s->lane)->set_peer_pulls(s->lane, pull != 0);
-  if (!s->ready_said)
+  if (!s->handshake.ready_said)
     hello_ready(s);
   if (s->state == PERIGEE_SESSION_HELLO && streams_take(s))
     session_opened(s);
@@ -445,7 +450,7 @@ static int heard(struct perigee_session *s, const struct frame *f) {
 int hello_frame(struct perigee_session *s, const struct frame *f) {
   if (!timely(s, f->type))
     return untimely(s);
-  s->wire.corked = s->tcp;
+  s->socket.wire.corked = s->tcp;
   if (f->type != FRAME_HELLO)
     proof_word(s, false, f);
   int status = heard(s, f);
@@ -455,7 +460,7 @@ int hello_frame(struct perigee_session *s, const struct frame *f) {
 
 void hello_turn(struct perigee_session *s) {
   s->engine->progress++;
-  s->wire.corked = s->tcp;
+  s->socket.wire.corked = s->tcp;
   if (s->tcp)
     meet(s);
   else

@@ -233,13 +233,14 @@ static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
 static void let_in(struct perigee_listener *l, struct perigee_session *s,
                    const union socket_address *from) {
   s->tcp = l->tcp;
-  s->ticketed = l->tickets;
-  snprintf(s->address, sizeof s->address, "%s", l->address);
+  s->migration.ticketed = l->tickets;
+  snprintf(s->target.address, sizeof s->target.address, "%s", l->address);
   if (s->tcp) {
-    address_text(from, s->peer);
-    socket_no_delay(s->fd);
+    address_text(from, s->peer.address);
+    socket_no_delay(s->socket.fd);
   }
-  if (watch_add(l->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP)) {
+  if (watch_add(l->engine, s->socket.fd, &s->socket.watcher,
+                EPOLLIN | EPOLLRDHUP)) {
     session_end(s, PERIGEE_SYSTEM, "epoll failed");
     return;
   }

@@ -28,18 +28,18 @@ static const int64_t MS = 1000000;
 static const int64_t LAST_WORDS = 100000000; /* ns */
 
 bool liveness_wanted(const struct perigee_session *s) {
-  return s->tcp && (!s->same_host || s->bereft);
+  return s->tcp && (!s->peer.same_host || s->alive.bereft);
 }
 
 static int64_t patience(const struct perigee_session *s) {
-  return s->bereft ? LAST_WORDS : s->engine->options.dead_after;
+  return s->alive.bereft ? LAST_WORDS : s->engine->options.dead_after;
 }
 
 static void traffic(const struct perigee_session *s, uint64_t *sent,
                     uint64_t *received) {
-  *sent = s->wire.sent;
-  *received = s->wire.received;
-  if (s->spoken)
+  *sent = s->socket.wire.sent;
+  *received = s->socket.wire.received;
+  if (s->streams.spoken)
     lane_table(s->lane)->sockets->traffic(s->lane, sent, received);
 }
 
@@ -48,10 +48,10 @@ void liveness_heard(struct perigee_session *s) {
   if (!liveness_wanted(s))
     return;
   traffic(s, &sent, &received);
-  if (received == s->heard)
+  if (received == s->alive.heard)
     return;
-  s->heard = received;
-  s->heard_at = s->engine->now;
+  s->alive.heard = received;
+  s->alive.heard_at = s->engine->now;
 }
 
 uint32_t liveness_told(const struct perigee_engine *engine) {
@@ -62,36 +62,36 @@ uint32_t liveness_told(const struct perigee_engine *engine) {
 /* Between looks: as both sides need it. */
 static int64_t pause_of(const struct perigee_session *s) {
   int64_t own = s->engine->options.dead_after;
-  int64_t peers = s->terms.dead_after * MS;
+  int64_t peers = s->peer.terms.dead_after * MS;
   if (peers < DEAD_AFTER_LEAST)
     peers = DEAD_AFTER_LEAST;
   return (own < peers ? own : peers) / LOOKS;
 }
 
 static void set(struct perigee_session *s) {
-  int64_t due = s->engine->now + (s->silent ? 2 : 1) * pause_of(s);
-  int64_t limit = s->heard_at + patience(s);
+  int64_t due = s->engine->now + (s->alive.silent ? 2 : 1) * pause_of(s);
+  int64_t limit = s->alive.heard_at + patience(s);
   timers_add(&s->engine->timers, &s->timer, due < limit ? due : limit);
 }
 
 void liveness_begin(struct perigee_session *s) {
   if (!liveness_wanted(s))
     return;
-  s->heard_at = engine_clock(s->engine);
+  s->alive.heard_at = engine_clock(s->engine);
   set(s);
 }
 
 void liveness_bereft(struct perigee_session *s) {
-  s->bereft = true;
+  s->alive.bereft = true;
   liveness_begin(s);
 }
 
 static bool dead(struct perigee_session *s) {
-  int64_t limit = s->heard_at + patience(s);
+  int64_t limit = s->alive.heard_at + patience(s);
   if (s->engine->now < limit)
     return false;
   const struct perigee_transport *t = lane_table(s->lane);
-  if (s->spoken && t->poll) {
+  if (s->streams.spoken && t->poll) {
     if (t->sockets) /* no descriptor was looked at for as long */
       t->sockets->stirred(s->lane);
     t->poll(s->lane);
@@ -101,19 +101,20 @@ static bool dead(struct perigee_session *s) {
   }
   liveness_heard(s);
   /* A lane that is ending has a better reason, which the next poll tells. */
-  bool ending = s->spoken && ((const struct lane_head *)s->lane)->ending;
-  return s->heard_at < s->engine->now && !ending;
+  bool ending =
+      s->streams.spoken && ((const struct lane_head *)s->lane)->ending;
+  return s->alive.heard_at < s->engine->now && !ending;
 }
 
 static void give_up(struct perigee_session *s) {
   char reason[96];
-  if (s->bereft)
+  if (s->alive.bereft)
     snprintf(reason, sizeof reason,
              "the peer's process has ended, and another keeps its socket open");
   else
     snprintf(reason, sizeof reason,
              "nothing was heard of the peer for %.1f s (option dead_after)",
-             (double)(s->engine->now - s->heard_at) / 1e9);
+             (double)(s->engine->now - s->alive.heard_at) / 1e9);
   session_end(s, PERIGEE_PEER_LOST, reason);
 }
 
@@ -129,10 +130,10 @@ void liveness_tick(struct perigee_session *s) {
     return;
   }
   traffic(s, &sent, &received);
-  bool before = s->silent;
-  s->silent = sent == s->said;
-  if (s->silent || before)
+  bool before = s->alive.silent;
+  s->alive.silent = sent == s->alive.said;
+  if (s->alive.silent || before)
     session_tell(s, &ping, NULL, 0);
-  traffic(s, &s->said, &received);
+  traffic(s, &s->alive.said, &received);
   set(s);
 }

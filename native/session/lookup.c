@@ -93,8 +93,8 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
     found->length = region->length;
     found->access = (uint32_t)region->access;
     region->granted++;
-    if (!s->granted.next)
-      list_append(&s->engine->granted, &s->granted);
+    if (!s->regions.granted.next)
+      list_append(&s->engine->granted, &s->regions.granted);
     const struct perigee_transport *t = lane_table(s->lane);
     const struct grant grant = {region->slot, region->generation, &region->area,
                                 region->access};
@@ -115,12 +115,12 @@ static int map_window(struct perigee_remote *r, int fd) {
   if (!adopted_memory(fd, SEALS, &length) || length < r->window.length)
     return PERIGEE_PROTOCOL;
   int protection = PROT_READ | (r->access & PERIGEE_WRITE ? PROT_WRITE : 0);
-  if (!share_take(r->session->share, SHARE_MAPPED, length))
+  if (!share_take(r->session->account.share, SHARE_MAPPED, length))
     return PERIGEE_NO_MEMORY;
   r->mapped = length;
   void *p = mmap(NULL, r->mapped, protection, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) {
-    share_give(r->session->share, SHARE_MAPPED, r->mapped);
+    share_give(r->session->account.share, SHARE_MAPPED, r->mapped);
     return PERIGEE_NO_MEMORY;
   }
   madvise(p, r->mapped, MADV_DONTFORK);
@@ -130,7 +130,7 @@ static int map_window(struct perigee_remote *r, int fd) {
 
 static struct perigee_remote *known(struct perigee_session *s,
                                     const struct found *found) {
-  struct perigee_remote *r = s->remotes;
+  struct perigee_remote *r = s->regions.remotes;
   while (r && (r->window.slot != found->slot ||
                r->window.generation != found->region))
     r = r->next;
@@ -156,14 +156,14 @@ static struct perigee_remote *adopt(struct perigee_session *s,
     free(r);
     return NULL;
   }
-  r->next = s->remotes;
-  s->remotes = r;
+  r->next = s->regions.remotes;
+  s->regions.remotes = r;
   return r;
 }
 
 int lookup_found(struct perigee_session *s, const struct found *found) {
   /* What cannot be mapped here is no descriptor's business. */
-  int fd = found->mapped ? wire_take_fd(&s->wire) : -1;
+  int fd = found->mapped ? wire_take_fd(&s->socket.wire) : -1;
   if (found->mapped && fd < 0)
     return PERIGEE_PROTOCOL;
   struct operation *op =
@@ -187,15 +187,15 @@ int lookup_found(struct perigee_session *s, const struct found *found) {
 
 void remotes_free(struct perigee_session *s) {
   struct perigee_remote *r, *next;
-  for (r = s->remotes; r; r = next) {
+  for (r = s->regions.remotes; r; r = next) {
     next = r->next;
     if (r->window.pointer) {
       munmap(r->window.pointer, r->mapped);
-      share_give(s->share, SHARE_MAPPED, r->mapped);
+      share_give(s->account.share, SHARE_MAPPED, r->mapped);
     }
     free(r);
   }
-  s->remotes = NULL;
+  s->regions.remotes = NULL;
 }
 
 uint64_t perigee_remote_length(const struct perigee_remote *remote) {

@@ -74,7 +74,7 @@ static void ticket_clear(struct ticket *t) {
 static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
   struct perigee_session *s = t->id ? session_by_id(engine, t->session) : NULL;
   ticket_clear(t);
-  if (s && s->sent_on && s->state == PERIGEE_SESSION_HELLO)
+  if (s && s->migration.sent_on && s->state == PERIGEE_SESSION_HELLO)
     session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
@@ -214,9 +214,9 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   t->session = s->id;
   t->due = now + s->engine->options.hello_timeout;
   t->tcp = tcp;
-  t->pid = s->peer_pid;
+  t->pid = s->process.pid;
   t->pidfd = tcp ? peer_lend(s) : -1; /* else the kernel tells there */
-  memcpy(t->address, s->address, sizeof t->address);
+  memcpy(t->address, s->target.address, sizeof t->address);
   return t;
 }
 
@@ -229,10 +229,11 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
              "once; dial the address where they were");
     return PERIGEE_DENIED;
   }
-  s->ticket = id;
-  handshake_ticket(s->engine->neighbours->key, id, s->keys->ticket.key);
-  s->keys->ticket.set = true;
-  memcpy(s->address, t->address, sizeof s->address);
+  s->migration.ticket = id;
+  handshake_ticket(s->engine->neighbours->key, id,
+                   s->security.keys->ticket.key);
+  s->security.keys->ticket.set = true;
+  memcpy(s->target.address, t->address, sizeof s->target.address);
   if (s->tcp) {
     peer_keep(s, t->pid, t->pidfd);
     t->pidfd = -1;
@@ -244,7 +245,7 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
 /* ---- Hello -------------------------------------------------------------- */
 
 void neighbour_hello(const struct perigee_session *s, struct hello *h) {
-  h->ticket = s->ticket;
+  h->ticket = s->migration.ticket;
 }
 
 /* Who was dialed knows by it which sessions are of one agent; nobody else, and
@@ -255,12 +256,12 @@ static void tell_alias(struct perigee_session *s, const struct neighbours *n,
   socklen_t length = sizeof at;
   memset(&at, 0, sizeof at);
   _Static_assert(sizeof t->probe == HANDSHAKE_ALIAS, "it has its place");
-  if (n && n->keyed && getpeername(s->fd, &at.any, &length) == 0)
+  if (n && n->keyed && getpeername(s->socket.fd, &at.any, &length) == 0)
     handshake_alias(n->key, &at, sizeof at, (uint8_t *)t->probe);
 }
 
 void neighbour_terms(struct perigee_session *s, struct terms *t) {
-  t->flags |= s->stays ? TERMS_STAYS : 0;
+  t->flags |= s->migration.stays ? TERMS_STAYS : 0;
   if (!s->tcp)
     return;
   struct neighbours *n = neighbours_of(s->engine);
@@ -272,7 +273,7 @@ void neighbour_terms(struct perigee_session *s, struct terms *t) {
 }
 
 bool neighbour_willing(const struct perigee_session *s) {
-  return s->dialed && !s->stays && s->ticket == 0;
+  return s->dialed && !s->migration.stays && s->migration.ticket == 0;
 }
 
 static const char to_memory[] =
@@ -282,10 +283,11 @@ static const char to_loopback[] =
 
 int neighbour_admits(struct perigee_session *s, const struct hello *h,
                      char reason[REASON]) {
-  int status = s->ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
-  if (status == PERIGEE_OK && s->ticket)
-    snprintf(s->why, sizeof s->why, "%s", s->tcp ? to_loopback : to_memory);
-  if (status < 0 || s->ticket == h->ticket || !s->tcp)
+  int status = s->migration.ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
+  if (status == PERIGEE_OK && s->migration.ticket)
+    snprintf(s->migration.why, sizeof s->migration.why, "%s",
+             s->tcp ? to_loopback : to_memory);
+  if (status < 0 || s->migration.ticket == h->ticket || !s->tcp)
     return status;
   snprintf(reason, REASON,
            "this is for one connection that was told of, and that was another, "
@@ -296,9 +298,10 @@ int neighbour_admits(struct perigee_session *s, const struct hello *h,
 void neighbour_met(struct perigee_session *s, const struct terms *t) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
-  s->here =
-      s->tcp && getpeername(s->fd, &at.any, &length) == 0 && address_here(&at);
-  s->same_host = s->ticket || (s->here && reached(s, t->local));
+  s->peer.here = s->tcp && getpeername(s->socket.fd, &at.any, &length) == 0 &&
+                 address_here(&at);
+  s->peer.same_host =
+      s->migration.ticket || (s->peer.here && reached(s, t->local));
 }
 
 /* Shared memory comes before what both have over TCP. */
@@ -315,11 +318,11 @@ static bool prefers_memory(const struct perigee_session *s,
 
 bool neighbour_moves(const struct perigee_session *s,
                      const struct terms *dialer, const struct terms *dialed) {
-  if (s->ticket || s->alone || (dialer->flags & TERMS_STAYS))
+  if (s->migration.ticket || s->alone || (dialer->flags & TERMS_STAYS))
     return false;
   if (!s->tcp)
     return s->transport == &transport_tcp;
-  return s->same_host && dialer->user == dialed->user &&
+  return s->peer.same_host && dialer->user == dialed->user &&
          prefers_memory(s, dialer);
 }
 
@@ -361,7 +364,7 @@ bool neighbour_call(struct perigee_session *s) {
   f.move.port = s->tcp ? 0 : port_of(l);
   handshake_ticket(s->engine->neighbours->key, t->id, f.move.key);
   strangers_leave(s); /* what it does here from now on is to hang up */
-  s->sent_on = true;
+  s->migration.sent_on = true;
   session_send(s, &f, NULL, 0);
   explicit_bzero(&f.move, sizeof f.move);
   return true;
@@ -372,7 +375,7 @@ static void place(const struct perigee_session *s, const struct move *move,
                   struct address *to) {
   *to = (struct address){.tcp = !s->tcp};
   if (s->tcp) {
-    to->length = name_address(s->terms.local, &to->at.un);
+    to->length = name_address(s->peer.terms.local, &to->at.un);
     return;
   }
   to->at.in = (struct sockaddr_in){.sin_family = AF_INET,
@@ -384,15 +387,16 @@ static void place(const struct perigee_session *s, const struct move *move,
 int neighbour_called(struct perigee_session *s, const struct move *move) {
   struct frame bye = {.type = FRAME_BYE};
   struct address to;
-  bool waits = s->connect && s->connect->event == PERIGEE_EVENT_NONE;
+  bool waits = s->operations.connect &&
+               s->operations.connect->event == PERIGEE_EVENT_NONE;
   if (!waits || move->ticket == 0 || (move->port == 0) != s->tcp)
     return PERIGEE_PROTOCOL;
   place(s, move, &to);
   session_tell(s, &bye, NULL, 0);
   session_back(s);
-  s->ticket = move->ticket;
-  memcpy(s->keys->ticket.key, move->key, sizeof move->key);
-  s->keys->ticket.set = true;
+  s->migration.ticket = move->ticket;
+  memcpy(s->security.keys->ticket.key, move->key, sizeof move->key);
+  s->security.keys->ticket.set = true;
   dial_to(s, &to);
   return PERIGEE_OK;
 }
@@ -400,20 +404,20 @@ int neighbour_called(struct perigee_session *s, const struct move *move) {
 bool neighbour_returns(struct perigee_session *s, int status) {
   struct address first;
   char reason[ADDRESS_REASON];
-  if (!s->dialed || !s->ticket || s->state == PERIGEE_SESSION_OPEN ||
-      status == PERIGEE_CLOSED || !s->connect ||
-      s->connect->event != PERIGEE_EVENT_NONE)
+  if (!s->dialed || !s->migration.ticket || s->state == PERIGEE_SESSION_OPEN ||
+      status == PERIGEE_CLOSED || !s->operations.connect ||
+      s->operations.connect->event != PERIGEE_EVENT_NONE)
     return false;
-  if (!s->tcp && *s->wanted) /* nothing but shared memory will do */
+  if (!s->tcp && *s->target.transport) /* nothing but shared memory will do */
     return false;
   session_back(s);
-  secret_wipe(&s->keys->ticket);
-  s->ticket = 0;
-  s->stays = true;
-  snprintf(s->why, sizeof s->why,
+  secret_wipe(&s->security.keys->ticket);
+  s->migration.ticket = 0;
+  s->migration.stays = true;
+  snprintf(s->migration.why, sizeof s->migration.why,
            "both sides are on one host, but it could not move to %s",
            s->tcp ? "TCP over loopback" : "shared memory");
-  address_parse(s->address, &first, reason);
+  address_parse(s->target.address, &first, reason);
   dial_to(s, &first);
   return true;
 }

@@ -53,11 +53,11 @@ static bool plausible(int socket, const struct ucred *peer) {
 static int by_number(struct perigee_session *s, const struct ucred *peer) {
   int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
   int on = 1, there = INT_MAX; /* that cannot be told: all that ever comes */
-  if (pidfd < 0 || plausible(s->fd, peer)) {
-    setsockopt(s->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
-    ioctl(s->fd, FIONREAD, &there);
-    s->by_number = true;
-    s->before = s->wire.received + (uint64_t)there;
+  if (pidfd < 0 || plausible(s->socket.fd, peer)) {
+    setsockopt(s->socket.fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+    ioctl(s->socket.fd, FIONREAD, &there);
+    s->process.by_number = true;
+    s->process.before = s->socket.wire.received + (uint64_t)there;
     return pidfd;
   }
   close(pidfd);
@@ -69,35 +69,37 @@ static int by_number(struct perigee_session *s, const struct ucred *peer) {
 static int hold(struct perigee_session *s, const struct ucred *peer) {
   int pidfd;
   socklen_t length = sizeof pidfd;
-  if (getsockopt(s->fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
+  if (getsockopt(s->socket.fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
     return pidfd;
   return errno == ENOPROTOOPT ? by_number(s, peer) : -1;
 }
 
 /* A frame ends with the last byte that was read of it. */
 bool peer_vouches(const struct perigee_session *s) {
-  return !s->by_number || (s->wire.sender == s->peer_pid &&
-                           s->wire.received - s->wire.length > s->before);
+  return !s->process.by_number ||
+         (s->socket.wire.sender == s->process.pid &&
+          s->socket.wire.received - s->socket.wire.length > s->process.before);
 }
 
 static bool watch(struct perigee_session *s) {
-  return s->pidfd < 0 ||
-         watch_add(s->engine, s->pidfd, &s->on_process, EPOLLIN) == 0;
+  return s->process.pidfd < 0 || watch_add(s->engine, s->process.pidfd,
+                                           &s->process.watcher, EPOLLIN) == 0;
 }
 
 int peer_take(struct perigee_session *s, char reason[REASON]) {
   struct ucred peer;
   socklen_t length = sizeof peer;
-  if (getsockopt(s->fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
+  if (getsockopt(s->socket.fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
       peer.uid != geteuid()) {
     snprintf(reason, REASON, "the peer runs as another user");
     return PERIGEE_DENIED;
   }
   peer_forget(s);
-  s->by_number = false;
-  s->peer_pid = peer.pid;
-  s->pidfd = hold(s, &peer);
-  bool ended = s->pidfd < 0 ? errno == ESRCH : tells(s->pidfd, POLLIN);
+  s->process.by_number = false;
+  s->process.pid = peer.pid;
+  s->process.pidfd = hold(s, &peer);
+  bool ended =
+      s->process.pidfd < 0 ? errno == ESRCH : tells(s->process.pidfd, POLLIN);
   if (!ended && watch(s))
     return PERIGEE_OK;
   snprintf(reason, REASON, "%s",
@@ -109,21 +111,21 @@ int peer_take(struct perigee_session *s, char reason[REASON]) {
 /* ---- Letting go ---------------------------------------------------------- */
 
 void peer_unwatch(struct perigee_session *s) {
-  if (s->pidfd >= 0)
-    watch_remove(s->engine, s->pidfd);
+  if (s->process.pidfd >= 0)
+    watch_remove(s->engine, s->process.pidfd);
 }
 
 void peer_forget(struct perigee_session *s) {
   peer_unwatch(s);
-  if (s->pidfd >= 0)
-    close(s->pidfd);
-  s->pidfd = -1;
+  if (s->process.pidfd >= 0)
+    close(s->process.pidfd);
+  s->process.pidfd = -1;
 }
 
 int peer_lend(struct perigee_session *s) {
-  int pidfd = s->pidfd;
+  int pidfd = s->process.pidfd;
   peer_unwatch(s);
-  s->pidfd = -1;
+  s->process.pidfd = -1;
   return pidfd;
 }
 
@@ -131,20 +133,20 @@ void peer_named(struct perigee_session *s, int socket) {
   struct ucred peer;
   int pidfd;
   socklen_t size = sizeof peer, length = sizeof pidfd;
-  if (s->pidfd >= 0)
+  if (s->process.pidfd >= 0)
     return;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
-    s->pidfd = pidfd;
+    s->process.pidfd = pidfd;
   else if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
            peer.pid > 0)
-    s->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    s->process.pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
   watch(s);
 }
 
 void peer_keep(struct perigee_session *s, int pid, int pidfd) {
   peer_forget(s);
-  s->peer_pid = pid;
-  s->pidfd = pidfd;
+  s->process.pid = pid;
+  s->process.pidfd = pidfd;
   watch(s); /* else its socket tells, as a rule */
 }
 
@@ -153,7 +155,7 @@ void peer_keep(struct perigee_session *s, int pid, int pidfd) {
 /* What it still said is heard first. */
 void peer_ended(struct watcher *watcher, uint32_t events) {
   struct perigee_session *s =
-      CONTAINER(watcher, struct perigee_session, on_process);
+      CONTAINER(watcher, struct perigee_session, process.watcher);
   (void)events;
   s->engine->progress++;
   peer_unwatch(s);
@@ -163,9 +165,9 @@ void peer_ended(struct watcher *watcher, uint32_t events) {
     liveness_bereft(s);
     return;
   }
-  if (!s->spoken)
+  if (!s->streams.spoken)
     socket_look(s);
-  if (s->state != PERIGEE_SESSION_ENDED && !s->hangup)
+  if (s->state != PERIGEE_SESSION_ENDED && !s->socket.hangup)
     session_hang_up(s);
   hot_stir(s);
 }

@@ -93,7 +93,8 @@ static const struct upward upward = {.tell = session_tell,
 struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   uint32_t id = new_id(engine);
   struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
-  if (s && !(s->keys = vault_take(&engine->vault, sizeof *s->keys))) {
+  if (s && !(s->security.keys =
+                 vault_take(&engine->vault, sizeof *s->security.keys))) {
     free(s);
     fail(engine, PERIGEE_NO_MEMORY, "%s", VAULT_FULL);
     return NULL;
@@ -107,21 +108,21 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   }
   s->engine = engine;
   s->id = id;
-  s->fd = fd;
-  s->pidfd = -1;
+  s->socket.fd = fd;
+  s->process.pidfd = -1;
   s->up = &upward;
   s->timer.expired = expired;
-  s->on_socket.ready = session_ready;
-  s->on_lane.ready = lane_ready;
-  s->on_process.ready = peer_ended;
-  s->on_lookup.ready = dial_resolved;
-  struct node *lists[] = {&s->operations,
-                          &s->recvs,
-                          &s->recv_imms,
-                          &s->sends,
-                          &s->replied,
-                          &s->backlog[RING_REQUEST],
-                          &s->backlog[RING_REPLY]};
+  s->socket.watcher.ready = session_ready;
+  s->socket.on_lane.ready = lane_ready;
+  s->process.watcher.ready = peer_ended;
+  s->target.on_lookup.ready = dial_resolved;
+  struct node *lists[] = {&s->operations.all,
+                          &s->messages.recvs,
+                          &s->messages.recv_imms,
+                          &s->messages.sends,
+                          &s->replies.waiting,
+                          &s->operations.backlog[RING_REQUEST],
+                          &s->operations.backlog[RING_REPLY]};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
   engine->by_id[id & (engine->id_slots - 1)] = s;
@@ -141,13 +142,13 @@ void session_opened(struct perigee_session *s) {
   s->engine->progress++;
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
-  secret_wipe(&s->keys->ticket); /* it was good once */
+  secret_wipe(&s->security.keys->ticket); /* it was good once */
   hot_enter(s);
   proof_owns(s);
   liveness_begin(s);
-  if (s->connect) {
-    struct operation *op = s->connect;
-    s->connect = NULL;
+  if (s->operations.connect) {
+    struct operation *op = s->operations.connect;
+    s->operations.connect = NULL;
     transfer_stop(op, PERIGEE_OK);
     return;
   }
@@ -160,7 +161,7 @@ void session_opened(struct perigee_session *s) {
  * nearly filled. */
 static bool table_room(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  const struct share *peer = s->share->parent;
+  const struct share *peer = s->account.share->parent;
   uint32_t most = engine->options.operations, spare = SPARE_OPERATIONS;
   if (peer->used[SHARE_OPERATIONS] >
       engine->shares.quota[SHARE_OPERATIONS].least)
@@ -172,26 +173,28 @@ static bool table_room(const struct perigee_session *s) {
 static __attribute__((noinline)) uint64_t
 may_serve_some(const struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
-  const struct share *peer = s->share->parent;
-  uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
+  const struct share *peer = s->account.share->parent;
+  uint64_t serving = s->account.share->used[SHARE_OPERATIONS],
+           n = RECORDS_A_POLL;
   bool lies = peer->lying / 4 >= o->untaken;
-  if (serving >= o->serving || s->untaken >= UNTAKEN ||
-      s->untaken_bytes >= o->untaken ||
-      (lies && (serving > 0 || s->untaken > 0)) || !table_room(s))
+  if (serving >= o->serving || s->replies.untaken >= UNTAKEN ||
+      s->replies.untaken_bytes >= o->untaken ||
+      (lies && (serving > 0 || s->replies.untaken > 0)) || !table_room(s))
     return 0;
   if (lies)
     n = 1; /* by its peer's other sessions, which do not silence it */
   if (n > o->serving - serving)
     n = o->serving - serving;
-  while (n > 0 && !share_may(s->share, SHARE_OPERATIONS, n))
+  while (n > 0 && !share_may(s->account.share, SHARE_OPERATIONS, n))
     n /= 2;
-  if (n == 0 && serving == 0 && share_spare(s->share, SHARE_OPERATIONS))
+  if (n == 0 && serving == 0 && share_spare(s->account.share, SHARE_OPERATIONS))
     n = 1; /* nor do they by what they have in service */
-  if (s->imm_count >= IMMEDIATES_FREE && immediates_room(s) < n)
+  if (s->messages.imm_count >= IMMEDIATES_FREE && immediates_room(s) < n)
     n = immediates_room(s); /* each may be one */
-  if (peer->reply_size * n <= o->untaken - s->untaken_bytes)
+  if (peer->reply_size * n <= o->untaken - s->replies.untaken_bytes)
     return n;
-  uint64_t left = (o->untaken - s->untaken_bytes) / peer->reply_size + 1;
+  uint64_t left =
+      (o->untaken - s->replies.untaken_bytes) / peer->reply_size + 1;
   return left < n ? left : n;
 }
 
@@ -199,10 +202,10 @@ may_serve_some(const struct perigee_session *s) {
  * requests stay in its ring. */
 static uint64_t may_serve(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  const struct share *peer = s->share->parent;
+  const struct share *peer = s->account.share->parent;
   uint64_t after = peer->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
-  uint64_t more =
-      s->untaken | peer->reply_size | s->imm_count / IMMEDIATES_FREE;
+  uint64_t more = s->replies.untaken | peer->reply_size |
+                  s->messages.imm_count / IMMEDIATES_FREE;
   bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
                   more == 0 && engine->live < engine->shares.easy;
   return newcomer ? RECORDS_A_POLL : may_serve_some(s);
@@ -219,7 +222,7 @@ static __attribute__((noinline)) bool knows_all(struct perigee_session *s,
 
 static uint64_t lies_unread(const struct perigee_session *s) {
   int bytes = 0;
-  if (s->fd >= 0 && ioctl(s->fd, FIONREAD, &bytes) < 0)
+  if (s->socket.fd >= 0 && ioctl(s->socket.fd, FIONREAD, &bytes) < 0)
     bytes = 0;
   return (uint64_t)bytes;
 }
@@ -231,23 +234,25 @@ static uint64_t lies_unread(const struct perigee_session *s) {
 static bool hear_of(struct perigee_session *s, struct unheard *u,
                     const struct record *r) {
   if (u->till == 0)
-    u->till = s->wire.received + lies_unread(s);
-  if (!s->looked)
+    u->till = s->socket.wire.received + lies_unread(s);
+  if (!s->inbox.looked)
     socket_look(s);
-  s->looked = true;
-  bool waits = s->wire.received < u->till && !s->hangup && !knows_all(s, r);
+  s->inbox.looked = true;
+  bool waits = s->socket.wire.received < u->till && !s->socket.hangup &&
+               !knows_all(s, r);
   return s->state == PERIGEE_SESSION_OPEN && !waits;
 }
 
 /* Their bytes have to stay. */
 static inline bool some_wait(const struct perigee_session *s) {
-  return s->unheard[RING_REQUEST].bytes || s->unheard[RING_REPLY].bytes;
+  return s->inbox.unheard[RING_REQUEST].bytes ||
+         s->inbox.unheard[RING_REPLY].bytes;
 }
 
 /* One that waited is decoded anew, as a peer can still change it. */
 static int next_record(struct perigee_session *s, enum ring ring,
                        struct unheard *next) {
-  struct unheard *waits = &s->unheard[ring];
+  struct unheard *waits = &s->inbox.unheard[ring];
   if (!waits->bytes)
     return lane_records(s->lane)->peek(s->lane, ring, &next->bytes,
                                        &next->length);
@@ -268,7 +273,7 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
     return status;
   if (UNLIKELY(record.flags & BULKS) && !knows_all(s, &record) &&
       !hear_of(s, &next, &record)) {
-    s->unheard[ring] = next;
+    s->inbox.unheard[ring] = next;
     return 0;
   }
   s->engine->progress++;
@@ -285,7 +290,7 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
  * longer on its way (served_hold_back), and those that were read in this poll do
  * not take the program long: it serves all of them before others have a turn. */
 static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
-  return allowed > 0 && !s->arriving && s->engine->asked < ASKED_A_POLL;
+  return allowed > 0 && !s->inbox.arriving && s->engine->asked < ASKED_A_POLL;
 }
 
 static int poll_rings(struct perigee_session *s) {
@@ -310,8 +315,9 @@ static int poll_rings(struct perigee_session *s) {
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;
   return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
-         !s->hangup && !some_wait(s) && list_empty(&s->backlog[RING_REQUEST]) &&
-         list_empty(&s->backlog[RING_REPLY]);
+         !s->socket.hangup && !some_wait(s) &&
+         list_empty(&s->operations.backlog[RING_REQUEST]) &&
+         list_empty(&s->operations.backlog[RING_REPLY]);
 }
 
 /* What arrived before the lane broke has been heard. */
@@ -329,7 +335,7 @@ void session_poll(struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
   bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
-  s->looked = false;
+  s->inbox.looked = false;
   if (over && lane_records(s->lane)->release(s->lane))
     session_wake(s);
   const struct perigee_transport *t = lane_table(s->lane);
@@ -337,23 +343,24 @@ void session_poll(struct perigee_session *s) {
     s->engine->progress++;
     liveness_heard(s);
   }
-  if (!s->attached && t->sockets)
+  if (!s->streams.attached && t->sockets)
     attach_wanted(s);
-  if (s->spoken && !s->alone)
+  if (s->streams.spoken && !s->alone)
     session_hear(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
-  if (!list_empty(&s->backlog[RING_REQUEST]))
+  if (!list_empty(&s->operations.backlog[RING_REQUEST]))
     call_flush(s);
-  if (!list_empty(&s->backlog[RING_REPLY]))
+  if (!list_empty(&s->operations.backlog[RING_REPLY]))
     serve_flush(s);
   int status = poll_rings(s);
   if (status < 0)
     session_end(s, status,
                 "the peer broke the protocol: a record that no "
                 "Perigee of this version writes");
-  else if (status == 0 && s->hangup) /* all that it said has been heard */
-    session_end(s, PERIGEE_PEER_LOST, s->reason);
+  else if (status == 0 &&
+           s->socket.hangup) /* all that it said has been heard */
+    session_end(s, PERIGEE_PEER_LOST, s->ended.reason);
   else if (status == 0)
     session_broken(s);
 }
@@ -381,42 +388,45 @@ void perigee_session_info(const struct perigee_session *s,
                           struct perigee_session_info *info) {
   LOOK(s->engine);
   const struct perigee_options *o = &s->engine->options;
-  struct perigee_session *texts = (void *)(uintptr_t)s;
+  struct session_texts *texts = (void *)(uintptr_t)&s->texts;
   texts->carrier[0] = texts->security[0] = 0;
   if (s->state == PERIGEE_SESSION_OPEN)
     proof_text(s, texts->security);
-  choice_considered(s, texts->considered, sizeof s->considered);
+  choice_considered(s, texts->considered, sizeof s->texts.considered);
   bool ended = s->state == PERIGEE_SESSION_ENDED;
-  snprintf(texts->told, sizeof s->told, "%s", ended ? s->reason : s->why);
+  snprintf(texts->reason, sizeof s->texts.reason, "%s",
+           ended ? s->ended.reason : s->migration.why);
   *info = (struct perigee_session_info){
       .id = s->id,
       .state = s->state,
-      .status = s->status,
-      .pid = s->peer_pid,
-      .epoch = s->terms.epoch,
-      .version = s->version,
+      .status = s->ended.status,
+      .pid = s->process.pid,
+      .epoch = s->peer.terms.epoch,
+      .version = s->peer.version,
       .ring = o->ring,
-      .eager = s->eager,
-      .message = s->terms.message,
-      .typed = s->terms.typed,
-      .features = s->features,
+      .eager = s->peer.eager,
+      .message = s->peer.terms.message,
+      .typed = s->peer.terms.typed,
+      .features = s->peer.features,
       .transport = s->transport ? s->transport->name : "none",
-      .same_host = s->same_host || (!s->tcp && !s->alone),
+      .same_host = s->peer.same_host || (!s->tcp && !s->alone),
       .dialed = s->dialed,
       .tcp = s->tcp,
-      .authenticated = s->tcp && (s->ticket || s->engine->secret->set),
-      .encrypted = s->sealed,
-      .aes = s->aes,
-      .intact = s->intact,
+      .authenticated =
+          s->tcp && (s->migration.ticket || s->engine->secret->set),
+      .encrypted = s->security.sealed,
+      .aes = s->security.aes,
+      .intact = s->security.intact,
       .dead_after = liveness_wanted(s) ? o->dead_after : 0,
-      .carrier = s->carrier,
+      .carrier = s->texts.carrier,
       .security = texts->security,
-      .considered = s->considered,
-      .address = s->address,
-      .peer = s->peer,
-      .reason = s->told};
+      .considered = s->texts.considered,
+      .address = s->target.address,
+      .peer = s->peer.address,
+      .reason = s->texts.reason};
   if (s->lane)
     info->pull = lane_pulls(s->lane);
   if (s->lane && lane_table(s->lane)->describe)
-    lane_table(s->lane)->describe(s->lane, texts->carrier, sizeof s->carrier);
+    lane_table(s->lane)->describe(s->lane, texts->carrier,
+                                  sizeof s->texts.carrier);
 }

@@ -32,7 +32,7 @@ static struct origin_key key_of(const struct perigee_session *s,
                                 const union socket_address *from) {
   struct origin_key key = {.family = (uint64_t)from->any.sa_family};
   if (!s->tcp)
-    key = (struct origin_key){AF_UNIX, (uint64_t)s->peer_pid};
+    key = (struct origin_key){AF_UNIX, (uint64_t)s->process.pid};
   else if (key.family == AF_INET6)
     memcpy(&key.bits, &from->in6.sin6_addr, sizeof key.bits);
   else
@@ -58,18 +58,18 @@ static struct origin *origin_of(struct strangers *all, struct origin_key key) {
 /* ---- Places ----------------------------------------------------------------- */
 
 static void wait_no_more(struct perigee_session *s) {
-  s->engine->strangers->waiting -= s->waits_turn;
-  s->origin->waiting -= s->waits_turn;
-  s->waits_turn = false;
+  s->engine->strangers->waiting -= s->admission.waits;
+  s->admission.origin->waiting -= s->admission.waits;
+  s->admission.waits = false;
 }
 
 void strangers_leave(struct perigee_session *s) {
-  struct origin *origin = s->origin;
+  struct origin *origin = s->admission.origin;
   if (!origin)
     return;
   wait_no_more(s);
-  s->origin = NULL;
-  list_remove(&s->stranger);
+  s->admission.origin = NULL;
+  list_remove(&s->admission.node);
   s->engine->hellos--;
   if (--origin->here > 0)
     return;
@@ -91,10 +91,11 @@ static uint32_t most(const struct strangers *all) {
 static void give_up(struct perigee_session *s) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   s->up->tell(s, &f, NULL, 0);
-  s->up->end(s, PERIGEE_TIMEOUT,
-             s->step == HELLO_STRANGE ? "it said nothing, and others came"
-             : s->step == HELLO_MET   ? "it proved nothing, and others came"
-                                      : "it said no more, and others came");
+  s->up->end(
+      s, PERIGEE_TIMEOUT,
+      s->handshake.step == HELLO_STRANGE ? "it said nothing, and others came"
+      : s->handshake.step == HELLO_MET   ? "it proved nothing, and others came"
+                                         : "it said no more, and others came");
 }
 
 bool strangers_give_up(struct perigee_engine *engine) {
@@ -102,8 +103,9 @@ bool strangers_give_up(struct perigee_engine *engine) {
   uint32_t count = most(all);
   struct node *n, *head = &all->all;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, stranger);
-    if (s->origin->here < count)
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, admission.node);
+    if (s->admission.origin->here < count)
       continue;
     give_up(s);
     return true;
@@ -114,12 +116,12 @@ bool strangers_give_up(struct perigee_engine *engine) {
 bool strangers_join(struct perigee_session *s,
                     const union socket_address *from) {
   struct perigee_engine *engine = s->engine;
-  s->origin = origin_of(engine->strangers, key_of(s, from));
-  if (!s->origin)
+  s->admission.origin = origin_of(engine->strangers, key_of(s, from));
+  if (!s->admission.origin)
     return false;
-  s->origin->here++;
+  s->admission.origin->here++;
   engine->hellos++;
-  list_append(&engine->strangers->all, &s->stranger);
+  list_append(&engine->strangers->all, &s->admission.node);
   if (engine->hellos > engine->options.hellos)
     strangers_give_up(engine);
   return true;
@@ -128,10 +130,10 @@ bool strangers_join(struct perigee_session *s,
 /* ---- Turns ------------------------------------------------------------------ */
 
 bool strangers_wait(struct perigee_session *s) {
-  if (!s->origin)
+  if (!s->admission.origin)
     return false;
-  s->waits_turn = true;
-  s->origin->waiting++;
+  s->admission.waits = true;
+  s->admission.origin->waiting++;
   s->engine->strangers->waiting++;
   return true;
 }
@@ -145,8 +147,9 @@ static struct perigee_session *next(struct strangers *all) {
   list_remove(n);
   list_append(&all->origins, n);
   for (n = all->all.previous;; n = n->previous) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, stranger);
-    if (s->origin == origin && s->waits_turn)
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, admission.node);
+    if (s->admission.origin == origin && s->admission.waits)
       return s;
   }
 }
