@@ -15,8 +15,8 @@
 
 enum { STREAMS_MAX = 16 };
 
-/* Of a hello: what is known of the peer (hello.c). */
-enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_PROVEN, HELLO_KNOWN };
+/* Of a hello: what is known of the peer (wireup.c). */
+enum wireup_step { WIREUP_NEW, WIREUP_MET, WIREUP_PROVEN, WIREUP_KNOWN };
 
 /* A loan under way: begin was called, commit or abort was not (loan.h). */
 struct loan {
@@ -44,10 +44,10 @@ struct upward {
 };
 
 /* The next record of a ring, that waits for a word on the session's socket. */
-struct unheard {
+struct deferred {
   const uint8_t *bytes; /* NULL: there is none */
   uint64_t length;
-  uint64_t till; /* bytes received by which the word has come */
+  uint64_t until; /* bytes received by which the word has come */
 };
 
 /* ---- The parts of a session ---------------------------------------------
@@ -61,11 +61,11 @@ struct session_polled {
   bool parked;
 };
 
-/* core/accounts.c, core/ebb.c: what it may hold, of what there is. */
+/* core/accounts.c, core/trim.c: what it may hold, of what there is. */
 struct session_account {
   struct share *share;  /* NULL until its peer is known */
   uint64_t descriptors; /* that its share counts, but for those of its lane */
-  struct node keeper;   /* in engine->ebb.keepers */
+  struct node keeper;   /* in engine->trim.keepers */
 };
 
 /* session.c, call/serve.c: what lies in the rings and is not served yet. */
@@ -73,7 +73,7 @@ struct session_inbox {
   bool
       looked; /* in this poll, at its socket, for the word that one waits for */
   struct operation *arriving; /* a request that later ones may not overtake */
-  struct unheard unheard[RINGS];
+  struct deferred deferred[RINGS];
   uint32_t *seen; /* with faults: of each operation of the peer the last */
 };
 
@@ -126,7 +126,7 @@ struct session_alive {
   uint64_t heard;   /* bytes it was by then */
   uint64_t said;    /* bytes sent at the last look */
   bool silent;      /* nothing was to be said at the last look */
-  bool bereft;      /* its process has ended: these are its last words */
+  bool peer_exited; /* its process has ended: these are its last words */
 };
 
 /* dial.c, listen.c: whom it was told to connect to. */
@@ -138,16 +138,16 @@ struct session_target {
   struct watcher on_lookup; /* of the name of a host */
 };
 
-/* strangers.c: its place among those that a listener does not know yet. */
+/* unauth.c: its place among those that a listener does not know yet. */
 struct session_admission {
-  struct node node;      /* in engine->strangers, and whence it came; */
+  struct node node;      /* in engine->unauth, and whence it came; */
   struct origin *origin; /* NULL: it is none */
   bool waits;            /* for its turn, before what has come is read on */
 };
 
-/* hello.c: how far the two have got to know each other. */
+/* wireup.c: how far the two have got to know each other. */
 struct session_handshake {
-  uint8_t step; /* enum hello_step */
+  uint8_t step; /* enum wireup_step */
   bool ready_said, joined;
   bool active;  /* without a socket: the side that speaks first */
   bool devices; /* of verbs are here, and may be used */
@@ -168,10 +168,10 @@ struct session_security {
   uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
 };
 
-/* hello.c, neighbour.c: who the peer is, once it is known. */
+/* wireup.c, migrate.c: who the peer is, once it is known. */
 struct session_peer {
   bool here;         /* its address is of this host (shares.h), */
-  bool same_host;    /* and more (neighbour.h): its socket tells its end */
+  bool same_host;    /* and more (migrate.h): its socket tells its end */
   uint32_t version;  /* of the protocol, as both have it; */
   uint64_t features; /* those that both have (features.h), */
   uint64_t eager;    /* and what both allow */
@@ -188,7 +188,7 @@ struct session_process {
   struct watcher watcher;
 };
 
-/* neighbour.c: a session that goes on over another socket. */
+/* migrate.c: a session that goes on over another socket. */
 struct session_migration {
   bool ticketed;     /* its listener takes in holders of tickets only */
   bool moves, stays; /* to another socket; and not; */

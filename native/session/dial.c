@@ -71,7 +71,7 @@ static void dial_unix(struct perigee_session *s) {
   dial_end(s);
   if (status == 0 && watch_add(s->engine, s->socket.fd, &s->socket.watcher,
                                EPOLLIN | EPOLLRDHUP) == 0)
-    hello_begin(s);
+    wireup_begin(s);
   else
     nobody_there(s, errno);
 }
@@ -145,7 +145,7 @@ static void connected(struct perigee_session *s) {
   socket_no_delay(s->socket.fd);
   watch_change(s->engine, s->socket.fd, &s->socket.watcher,
                EPOLLIN | EPOLLRDHUP);
-  hello_begin(s);
+  wireup_begin(s);
 }
 
 /* 0: the connection is under way, or why not. */
