@@ -18,7 +18,7 @@
 -- A session that is over keeps its explanation, and says why to whoever still
 -- uses it.
 local check = require "perigee.check"
-local ebb = require "perigee.ebb"
+local trim = require "perigee.trim"
 local errors = require "perigee.errors"
 local explain = require "perigee.explain"
 local futures = require "perigee.future"
@@ -177,7 +177,7 @@ local function finish(session, err)
   if session.told then futures.settle(session.told, nil, err) end
   if session.link then session.link:left(session) end
   session.engine:later(function() return free(session) end)
-  ebb.note(session.engine)
+  trim.note(session.engine)
 end
 jit.off(finish)
 

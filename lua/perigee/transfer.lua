@@ -14,7 +14,7 @@ local slices = require "perigee.slice"
 local C = native.C
 local Session = sessions.Session
 local fill, misuse, explain = batch.fill, batch.misuse, batch.explain
-local strange = batch.strange
+local unknown = batch.unknown
 local timeout_of, only_timeout = batch.timeout, batch.only_timeout
 local store_local, is_count = slices.store_local, check.is_count
 local start, settle, SUCCESS = futures.start, futures.settle, futures.SUCCESS
@@ -69,7 +69,7 @@ local function transfer(session, kind, spec, immediate)
     if not list then return futures.done(nil, n) end
     return submit(session, kind, list, n, immediate, timeout, kept)
   end
-  if strange(spec) then misuse(kind, explain(spec), 3) end
+  if unknown(spec) then misuse(kind, explain(spec), 3) end
   local list = session.scratch or native.transfers_t(1)
   session.scratch = list
   local why = fill(list[0], session, kind, from, to)

@@ -21,7 +21,7 @@
  *   from this host       the agent, as all here have the same addresses, and
  *                        take whichever they like: by an alias that it has with
  *                        this side alone, so that nobody else can take it
- *                        (neighbour.c). It is the peer's word: who changes it is
+ *                        (migrate.c). It is the peer's word: who changes it is
  *                        a newcomer each time, and such share what others have
  *                        left. Of those that were dialed each session.
  *   without a socket     each session.
@@ -59,11 +59,11 @@ struct share {
   uint64_t used[SHARES];
   struct share *parent; /* a session's: its peer's; that one's: the engine's */
   struct shares *all;
-  struct node node;    /* of a peer's: among others with its hash */
-  uint64_t key[2];     /* of a peer's: who it is */
-  uint32_t index;      /* of a session's: by which pooled blocks name it */
-  uint64_t lying;      /* of a peer's: bytes of replies that it left lie, */
-  uint64_t reply_size; /* and of one of late: what a request may cost */
+  struct node node;        /* of a peer's: among others with its hash */
+  uint64_t key[2];         /* of a peer's: who it is */
+  uint32_t index;          /* of a session's: by which pooled blocks name it */
+  uint64_t unread_replies; /* of a peer's: bytes of replies that it left lie, */
+  uint64_t reply_size;     /* and of one of late: what a request may cost */
   uint32_t members; /* of a peer's: sessions; of a session's: 1, or it is over
                        and lives on for blocks that the program still has */
 };

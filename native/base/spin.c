@@ -21,7 +21,7 @@ void spin_open(struct spin *spin, int64_t most, bool always) {
                         .limit = most,
                         .given = given,
                         .always = always,
-                        .vain = UINT64_MAX};
+                        .wasted = UINT64_MAX};
 }
 
 void spin_lengthen(struct spin *spin, int times) {
@@ -30,7 +30,7 @@ void spin_lengthen(struct spin *spin, int times) {
 }
 
 int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress) {
-  if (spin->vain == progress)
+  if (spin->wasted == progress)
     return 0;
   if (spin->limit == 0 && spin->soon && now >= spin->tries)
     spin->limit = spin->most;
@@ -43,10 +43,10 @@ static int64_t longer(int64_t pause, int64_t least) {
   return next < PAUSE ? next : PAUSE;
 }
 
-void spin_vain(struct spin *spin, int64_t now, uint64_t progress) {
+void spin_wasted(struct spin *spin, int64_t now, uint64_t progress) {
   if (spin->always)
     return;
-  spin->vain = progress;
+  spin->wasted = progress;
   spin->limit /= 2;
   if (spin->limit >= spin->most / LEAST)
     return;

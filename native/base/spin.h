@@ -52,11 +52,11 @@ struct spin {
   int64_t tries; /* and when it is over */
   int64_t hold;  /* the same for giving the core up */
   int64_t yields;
-  uint64_t vain; /* the engine's progress when a wait polled in vain last */
-  bool given;    /* most is options.spin */
-  bool always;   /* options.spin_always: limit is most, the core is kept */
-  bool others;   /* ran when the core was given up last */
-  bool soon;     /* the last sleep was short */
+  uint64_t wasted; /* the engine's progress when a wait polled in vain last */
+  bool given;      /* most is options.spin */
+  bool always;     /* options.spin_always: limit is most, the core is kept */
+  bool others;     /* ran when the core was given up last */
+  bool soon;       /* the last sleep was short */
 };
 
 /* most < 0: by default. */
@@ -72,7 +72,7 @@ static inline void spin_paid(struct spin *spin) {
   spin->pause = 0;
 }
 /* or nothing within its limit, */
-void spin_vain(struct spin *spin, int64_t now, uint64_t progress);
+void spin_wasted(struct spin *spin, int64_t now, uint64_t progress);
 /* and was woken so long after it had begun. */
 void spin_woken(struct spin *spin, int64_t after);
 /* Is the core to be given up now? When it was, it was ours again after `took`. */

@@ -38,7 +38,7 @@ static void serve_read(struct operation *op, const struct access *a) {
       .flags = PERIGEE_TYPED,
       .slice = {{op->region}, a->offset, a->block, a->count, a->stride}};
   step(op, SERVE);
-  operation_hold(op, op->region);
+  operation_ref(op, op->region);
   served_answer(op, &m);
 }
 
@@ -61,7 +61,7 @@ void served_access(struct operation *op, const struct record *r) {
   } else if (op->record == RECORD_READ) {
     serve_read(op, &a);
   } else {
-    operation_hold(op, op->region);
+    operation_ref(op, op->region);
     status = serve_fetch(op, &p);
     if (status < 0)
       serve_answer(op, status);

@@ -74,14 +74,14 @@ static void unmark(struct operation *op) {
   /* The peer waits for it to take back what its reply refers to, still serves
    * what has ended otherwise, or has not looked at all that was sent. */
   bool sent = t->pushes && op->has_parts;
-  if (t->over && (op->by_reference || op->status != PERIGEE_OK || sent))
-    t->over(session->lane, op->index, op->generation);
+  if (t->ended && (op->by_reference || op->status != PERIGEE_OK || sent))
+    t->ended(session->lane, op->index, op->generation);
   if (op->by_reference)
     session_wake(session);
 }
 
 void call_tell(struct operation *op) {
-  operation_unhold(op);
+  operation_unref(op);
   if (op->parent) {
     struct operation *parent = op->parent;
     int status = op->status;
@@ -284,8 +284,8 @@ static struct operation *take(struct perigee_session *session,
   if (UNLIKELY(message->trace != NULL))
     trace_keep(op);
   op->parent = NULL;
-  operation_hold(op, message->slice.region);
-  operation_hold(op, message->into.region);
+  operation_ref(op, message->slice.region);
+  operation_ref(op, message->into.region);
   return op;
 }
 
@@ -297,7 +297,7 @@ static int beyond_all(const struct perigee_session *session) {
 
 BESIDE call_shared(struct perigee_session *session,
                    const struct perigee_message *message) {
-  WITHIN(session->engine, ENTRY_STIR, perigee_call(session, message));
+  WITHIN(session->engine, ENTRY_WORK, perigee_call(session, message));
 }
 
 int perigee_call(struct perigee_session *session,
@@ -371,7 +371,7 @@ int call_access(struct perigee_session *session, bool write,
 
 BESIDE call_begin_shared(struct perigee_session *session, uint64_t capacity,
                          struct perigee_loan *loan) {
-  WITHIN(session->engine, ENTRY_STIR,
+  WITHIN(session->engine, ENTRY_WORK,
          perigee_call_begin(session, capacity, loan));
 }
 
@@ -456,7 +456,7 @@ static int submit_block(struct operation *op, struct loan *loan,
 BESIDE call_commit_shared(struct perigee_session *session,
                           const struct perigee_message *message,
                           uint64_t length) {
-  WITHIN(session->engine, ENTRY_STIR,
+  WITHIN(session->engine, ENTRY_WORK,
          perigee_call_commit(session, message, length));
 }
 

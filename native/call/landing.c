@@ -62,7 +62,7 @@ int perigee_land(struct perigee_engine *engine, int served,
                 (unsigned long long)op->rest.length,
                 (unsigned long long)into.total);
   if (named) {
-    operation_hold(op, slice->region);
+    operation_ref(op, slice->region);
   } else {
     op->flags |= PERIGEE_POOLED;
   }
@@ -81,11 +81,11 @@ void served_landed(struct operation *op) {
     message_done(op, PERIGEE_OK);
     serve_answer(op, PERIGEE_OK);
   } else if (op->record == RECORD_WRITE) {
-    operation_unhold(op);
+    operation_unref(op);
     serve_answer(op, PERIGEE_OK);
   } else {
     op->landed = false;
-    operation_unhold(op);
+    operation_unref(op);
     served_request(op);
   }
 }

@@ -203,7 +203,7 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
     return PERIGEE_NO_MEMORY;
   op->local = into;
   op->pending = 0;
-  operation_hold(op, slice->region);
+  operation_ref(op, slice->region);
   transfer_submit(op, timeout);
   list_append(&s->recvs, &op->queue);
   int index = op->index;

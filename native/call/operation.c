@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "calls.h"
-#include "core/ebb.h"
+#include "core/trim.h"
 #include "core/hot.h"
 #include "core/lanes.h"
 #include "core/lock.h"
@@ -44,7 +44,7 @@ struct operation *operation_take(struct perigee_session *session,
     op->engine = engine;
     op->timer.expired = expired;
     if (engine->table_used > OPERATIONS_LOW)
-      ebb_begin(engine);
+      trim_begin(engine);
   } else {
     fail(engine, PERIGEE_NO_MEMORY,
          "all %u operations are in flight; wait for some, or raise the "
@@ -151,7 +151,7 @@ void operation_uncount(struct operation *op) {
   if (op->untaken) {
     s->untaken--;
     s->untaken_bytes -= op->left;
-    s->share->parent->lying -= op->left;
+    s->share->parent->unread_replies -= op->left;
   }
 }
 
@@ -169,7 +169,7 @@ void operation_free(struct operation *op) {
   struct perigee_engine *engine = op->engine;
   operation_uncount(op);
   untime(op);
-  operation_unhold(op);
+  operation_unref(op);
   operation_unqueue(op);
   list_remove(&op->all);
   bool kept = UNLIKELY(engine->thread != NULL) && served_keeps(op);
@@ -203,25 +203,25 @@ void perigee_cancel(struct perigee_engine *engine, int index) {
     op->class->stop(op, PERIGEE_CANCELLED);
 }
 
-void operation_hold(struct operation *op, struct perigee_region *region) {
+void operation_ref(struct operation *op, struct perigee_region *region) {
   int i = 0;
   if (!region)
     return;
-  while (op->held[i])
+  while (op->region_refs[i])
     i++;
-  op->held[i] = region;
-  op->has_held = true;
+  op->region_refs[i] = region;
+  op->has_region_refs = true;
   region->users++;
 }
 
-void operation_unhold(struct operation *op) {
-  if (!op->has_held)
+void operation_unref(struct operation *op) {
+  if (!op->has_region_refs)
     return;
-  op->has_held = false;
-  for (int i = 0; i < HELD; i++)
-    if (op->held[i])
-      op->held[i]->users--;
-  memset(op->held, 0, sizeof op->held);
+  op->has_region_refs = false;
+  for (int i = 0; i < REGION_REFS; i++)
+    if (op->region_refs[i])
+      op->region_refs[i]->users--;
+  memset(op->region_refs, 0, sizeof op->region_refs);
 }
 
 /* ---- Parts -------------------------------------------------------------- */
@@ -233,7 +233,8 @@ void part_put(struct operation *op, int place, struct part *part) {
 
 /* Blocks that were taken for it. Own requests leave room for answers. */
 static int count_blocks(struct operation *op, const struct exposure *exposure) {
-  uint64_t bytes = exposure->held > 0 ? blocks_whole(exposure->held) : 0;
+  uint64_t bytes =
+      exposure->footprint > 0 ? blocks_whole(exposure->footprint) : 0;
   if (bytes == 0)
     return PERIGEE_OK;
   if (op->kind != OP_SERVED && !room_stages(op, bytes))

@@ -31,8 +31,8 @@ void operation_uncount(struct operation *op);
 /* Of own ones: ends it in a timeout, and counts that. */
 void operation_late(struct operation *op);
 struct operation *operation_find(struct perigee_engine *, int index);
-void operation_hold(struct operation *op, struct perigee_region *region);
-void operation_unhold(struct operation *op);
+void operation_ref(struct operation *op, struct perigee_region *region);
+void operation_unref(struct operation *op);
 /* True when nothing of its parts is under way; then they are gone. */
 bool parts_end(struct operation *op);
 /* The part is the operation's from here on. */

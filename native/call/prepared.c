@@ -51,7 +51,7 @@ int perigee_prepare(struct perigee_session *s, int operation,
 }
 
 BESIDE post_shared(struct perigee_prepared *p, int64_t timeout) {
-  WITHIN(p->session->engine, ENTRY_STIR, perigee_post(p, timeout));
+  WITHIN(p->session->engine, ENTRY_WORK, perigee_post(p, timeout));
 }
 
 int perigee_post(struct perigee_prepared *p, int64_t timeout) {

@@ -27,7 +27,7 @@ static void take_event(struct operation *op, enum served_event event) {
   if (event == REFER && op->has_parts)
     operation_move(op);
   else if (event == REFER)
-    room_lies(op);
+    room_keep_reply(op);
 }
 
 static int plan(struct operation *op, const struct perigee_message *m,
@@ -132,7 +132,7 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
 }
 
 /* Of a reply: it may be all of the block that the request was pulled into. */
-static uint64_t lies(const struct operation *op, uint64_t length) {
+static uint64_t reply_bytes(const struct operation *op, uint64_t length) {
   bool block = op->head_lent && op->head_loan.block > length;
   return block ? op->head_loan.block : length;
 }
@@ -145,8 +145,8 @@ static int leave(struct operation *op, uint64_t length) {
   op->left = length > s->eager ? length : 0;
   s->untaken++;
   s->untaken_bytes += op->left;
-  s->share->parent->lying += op->left;
-  operation_expose(op, lies(op, op->left));
+  s->share->parent->unread_replies += op->left;
+  operation_expose(op, reply_bytes(op, op->left));
   room_look(s);
   return 1;
 }
@@ -198,7 +198,7 @@ int served_answer(struct operation *op, const struct perigee_message *m) {
   if (costs(s, length)) {
     learn_size(s, length);
     if (length > s->eager &&
-        !share_may(s->share, SHARE_EXPOSED, lies(op, length)))
+        !share_may(s->share, SHARE_EXPOSED, reply_bytes(op, length)))
       return answer_too_much(op);
   }
   int status = publish_or_wait(op, m);
@@ -272,7 +272,7 @@ static bool affordable(struct perigee_engine *engine,
 
 BESIDE reply_shared(struct perigee_engine *engine, int served,
                     const struct perigee_message *m) {
-  WITHIN(engine, ENTRY_STIR, perigee_reply(engine, served, m));
+  WITHIN(engine, ENTRY_WORK, perigee_reply(engine, served, m));
 }
 
 int perigee_reply(struct perigee_engine *engine, int served,
@@ -294,7 +294,7 @@ int perigee_reply(struct perigee_engine *engine, int served,
     struct perigee_message none = refusal_told(op, status);
     return served_answer(op, &none) == 1 ? 1 : status;
   }
-  operation_hold(op, m->slice.region);
+  operation_ref(op, m->slice.region);
   return served_answer(op, m);
 }
 
@@ -314,7 +314,7 @@ void serve_answer(struct operation *op, int status) {
 
 BESIDE reply_begin_shared(struct perigee_engine *engine, int served,
                           uint64_t capacity, struct perigee_loan *loan) {
-  WITHIN(engine, ENTRY_STIR,
+  WITHIN(engine, ENTRY_WORK,
          perigee_reply_begin(engine, served, capacity, loan));
 }
 
@@ -378,7 +378,7 @@ static int answer_stage(struct operation *op, const uint8_t *bytes,
 
 BESIDE reply_commit_shared(struct perigee_engine *engine, int served,
                            uint64_t length) {
-  WITHIN(engine, ENTRY_STIR, perigee_reply_commit(engine, served, length));
+  WITHIN(engine, ENTRY_WORK, perigee_reply_commit(engine, served, length));
 }
 
 int perigee_reply_commit(struct perigee_engine *engine, int served,

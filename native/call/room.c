@@ -41,7 +41,7 @@ enum { MISSES = 2, LOOKS_A_TICK = 32, LITTLE = 256 << 10, ALL = 1 << 30 };
 
 /* ---- Replies that lie --------------------------------------------------- */
 
-void room_lies(struct operation *op) {
+void room_keep_reply(struct operation *op) {
   struct perigee_session *s = op->session;
   list_append(&s->replied, &op->queue);
   if (!s->lender.next)
@@ -127,7 +127,7 @@ int room_lends(struct perigee_session *s, uint64_t length) {
 
 /* ---- Room for a request, taken ahead -------------------------------------- */
 
-static bool may_lie(struct perigee_session *s, uint64_t length) {
+static bool may_keep_reply(struct perigee_session *s, uint64_t length) {
   if (share_may(s->share, SHARE_EXPOSED, length))
     return true;
   look(s, ALL, ALL);
@@ -148,7 +148,7 @@ static int take(struct operation *op, uint64_t head, uint64_t reply) {
   uint8_t *block = NULL;
   struct source source;
   int status = PERIGEE_OK;
-  if (!may_lie(s, head + reply))
+  if (!may_keep_reply(s, head + reply))
     return PERIGEE_AGAIN;
   if (head > 0)
     status = room_lend(s, head, &block, &source);

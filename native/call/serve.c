@@ -89,7 +89,7 @@ static void unmark(struct operation *op) {
   if (op->marked && lane) {
     lane_payloads(lane)->mark(lane, op->index, 0);
     if (lane_payloads(lane)->pushes)
-      lane_payloads(lane)->over(lane, op->index, op->generation);
+      lane_payloads(lane)->ended(lane, op->index, op->generation);
   }
   op->marked = false;
 }
@@ -121,7 +121,7 @@ static bool settle(struct operation *op) {
     served_unlend(op);
   if (UNLIKELY(op->reserved > 0))
     room_give(op);
-  operation_unhold(op);
+  operation_unref(op);
   return true;
 }
 

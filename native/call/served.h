@@ -73,7 +73,7 @@ void served_unlend(struct operation *op);
 
 /* ---- room.c -------------------------------------------------------------- */
 /* Its reply refers to memory of ours, until the caller has let go of it. */
-void room_lies(struct operation *op);
+void room_keep_reply(struct operation *op);
 /* A reply has just gone: what others have let go of comes back. */
 void room_look(struct perigee_session *session);
 /* Room for its head, if that has to be pulled into a block (from a source), and

@@ -133,7 +133,7 @@ static void tell(struct operation *op) {
     transfer_count(op->session, op->operation, op->list,
                    op->status == PERIGEE_OK ? op->count : 0);
   }
-  operation_unhold(op);
+  operation_unref(op);
   op->session->counters.failures += op->status != PERIGEE_OK;
   operation_event(op, op->class->event);
 }
@@ -157,9 +157,9 @@ static bool settled(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->kind != OP_TRANSFER)
     return true;
-  bool ceased =
-      op->job.pending == 0 || lane_table(lane)->jobs->cease(lane, &op->job);
-  return ceased && op->pending == 0;
+  bool quiet =
+      op->job.pending == 0 || lane_table(lane)->jobs->quiesce(lane, &op->job);
+  return quiet && op->pending == 0;
 }
 
 static void end(struct operation *op, int status) {
@@ -289,12 +289,12 @@ static int move_item(struct operation *op) {
   const struct perigee_transfer *item = &op->list[op->next];
   struct perigee_engine *engine = op->engine;
   if (op->phase == 0) {
-    int64_t held = op->local.held;
+    int64_t delayed_until = op->local.delayed_until;
     int status = transfer_check(op->session, op->operation, item, &op->remote,
                                 &op->local);
     if (status < 0)
       return status;
-    op->local.held = held; /* one wire for all of a batch */
+    op->local.delayed_until = delayed_until; /* one wire for all of a batch */
     if (!transfer_reaches(op->session, item, &op->local)) {
       if (op->pending >= CHILDREN)
         return 0;
@@ -381,7 +381,7 @@ static int later(struct perigee_session *s, int operation,
   op->pending = 0;
   op->operation = (uint8_t)operation;
   op->phase = 0;
-  op->local.held = 0;
+  op->local.delayed_until = 0;
   op->immediate = immediate;
   op->prepared = prepared;
   op->job = (struct job){0};
@@ -452,7 +452,7 @@ int transfer_start(struct perigee_session *s, int operation,
 BESIDE transfer_shared(struct perigee_session *s, int operation,
                        const struct perigee_transfer *list, uint32_t count,
                        uint64_t immediate, int64_t timeout) {
-  WITHIN(s->engine, ENTRY_STIR,
+  WITHIN(s->engine, ENTRY_WORK,
          perigee_transfer(s, operation, list, count, immediate, timeout));
 }
 

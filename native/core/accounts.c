@@ -28,7 +28,7 @@ static void host_of(const struct perigee_session *s, uint64_t key[2]) {
 }
 
 /* A process is known by the kernel's word also after its session moved from a
- * Unix socket to loopback (neighbour.h). */
+ * Unix socket to loopback (migrate.h). */
 void accounts_who(const struct perigee_session *s, uint64_t key[2]) {
   if (s->alone) {
     key[0] = SESSION;

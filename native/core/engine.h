@@ -24,8 +24,8 @@ struct refusals {
   char text[2 * ADDRESS_TEXT + REASON], told[2 * ADDRESS_TEXT + REASON];
 };
 
-/* Of memory that goes back to the system (ebb.c). */
-struct ebb {
+/* Of memory that goes back to the system (trim.c). */
+struct trim {
   struct timer timer;
   bool soon;            /* it is due for more of the last look, */
   uint32_t look;        /* by its number, */
@@ -33,7 +33,7 @@ struct ebb {
   struct node keepers;  /* sessions whose lanes keep memory for blocks */
   uint32_t count;       /* of them */
   uint32_t ended, seen; /* sessions since malloc was asked; at the last look */
-  bool trim;            /* it is to be */
+  bool heap_due;        /* it is to be */
 };
 
 struct perigee_engine {
@@ -43,11 +43,13 @@ struct perigee_engine {
   struct perigee_options options;
   struct perigee_event *out; /* of the poll under way */
   int room, filled;
-  struct perigee_event stash; /* found by await for somebody else, or a wait */
-  bool lone;   /* it is what a wait was for: nothing had come for a while */
-  bool shared; /* with a thread: the program has to take it first */
-  bool aside;  /* this is the thread's turn */
-  bool stashed, armed, woken, sockets_due, keep, copying;
+  struct perigee_event
+      pending_event; /* found by await for somebody else, or a wait */
+  bool
+      event_awaited; /* it is what a wait was for: nothing had come for a while */
+  bool shared;       /* with a thread: the program has to take it first */
+  bool aside;        /* this is the thread's turn */
+  bool event_pending, armed, woken, sockets_due, keep, copying;
   bool moved;      /* payload, since the clock was read: time has passed */
   bool away;       /* the program was elsewhere since then: here, too */
   bool more_ready; /* than the last look at the sockets took note of */
@@ -64,11 +66,11 @@ struct perigee_engine {
   struct node moving;  /* to be stepped at each poll */
   struct node lenders; /* sessions with replies that lie (room.c) */
   struct node fresh;
-  struct neighbours *neighbours; /* neighbour.c: NULL until needed */
+  struct migration *migration; /* migrate.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
   struct node granted; /* sessions whose peer may be inside of a region */
-  struct node hot;     /* sessions to poll; others are parked (turns.c) */
-  struct node *turn;   /* of them the next, in turns_poll */
+  struct node hot;     /* sessions to poll; others are parked (schedule.c) */
+  struct node *turn;   /* of them the next, in schedule_poll */
   uint32_t hot_count, parked;
   struct node news, losses; /* sessions with ACCEPTED, LOST to be told */
   struct perigee_session **by_nonce; /* chains of those called over TCP */
@@ -103,17 +105,17 @@ struct perigee_engine {
   struct secret *secret; /* in it, as is the next */
   uint8_t *cookie_key;   /* cookie.c: NULL until needed */
   struct refusals refusals;
-  struct ebb ebb;
+  struct trim trim;
   int epoll, spare_fd;   /* the other: handing.c */
   struct faults *faults; /* on purpose; NULL: none */
   uint64_t epoch;
-  uint64_t features;           /* that it has (features.h) */
-  uint64_t spans;              /* how many were made (trace.c), from a random
+  uint64_t features;     /* that it has (features.h) */
+  uint64_t spans;        /* how many were made (trace.c), from a random
                                   number on; 0: none yet */
-  char name[TERMS_NAME];       /* that it goes by, or "" */
-  uint32_t hellos;             /* of strangers, under way */
-  struct strangers *strangers; /* strangers.c */
-  int64_t worked_at;           /* when a session had work last */
+  char name[TERMS_NAME]; /* that it goes by, or "" */
+  uint32_t hellos;       /* of strangers, under way */
+  struct unauth *unauth; /* unauth.c */
+  int64_t worked_at;     /* when a session had work last */
   struct spin spin;
   char detail[512];
   struct perigee_counters counters; /* its own, and of sessions that ended */

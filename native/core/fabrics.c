@@ -57,7 +57,7 @@ static int start(struct perigee_engine *engine,
   return PERIGEE_OK;
 }
 
-void fabrics_bury(struct perigee_engine *engine) {
+void fabrics_reap(struct perigee_engine *engine) {
   bool used;
   for (uint32_t i = engine->fabric_count; i-- > 0;) {
     const struct transport_fabric *t = engine->fabrics[i].table;
@@ -76,7 +76,7 @@ int fabric_of(struct perigee_engine *engine,
   reason[0] = 0;
   if (!t)
     return PERIGEE_OK;
-  fabrics_bury(engine);
+  fabrics_reap(engine);
   for (uint32_t i = 0; i < engine->fabric_count; i++)
     if (engine->fabrics[i].table == t)
       *fabric = engine->fabrics[i].fabric;
@@ -95,9 +95,9 @@ void fabrics_turn(struct perigee_engine *engine) {
       engine->progress++;
 }
 
-void fabrics_doze(struct perigee_engine *engine) {
+void fabrics_arm(struct perigee_engine *engine) {
   for (uint32_t i = 0; i < engine->fabric_count; i++)
-    engine->fabrics[i].table->doze(engine->fabrics[i].fabric);
+    engine->fabrics[i].table->arm(engine->fabrics[i].fabric);
 }
 
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,

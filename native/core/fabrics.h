@@ -12,9 +12,9 @@
 int fabric_of(struct perigee_engine *, const struct perigee_transport *,
               struct fabric **fabric, char reason[REASON]);
 /* Stops those that are dead and not used any more. */
-void fabrics_bury(struct perigee_engine *engine);
+void fabrics_reap(struct perigee_engine *engine);
 void fabrics_turn(struct perigee_engine *engine);
-void fabrics_doze(struct perigee_engine *engine);
+void fabrics_arm(struct perigee_engine *engine);
 /* May a range of an area go? False: a device uses it. */
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,
                     uint64_t offset, uint64_t length);

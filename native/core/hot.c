@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hot.c - the list of the sessions that polls look at: turns.c tells which are
+ * hot.c - the list of the sessions that polls look at: schedule.c tells which are
  * in it, and who takes them out.
  */
 #include "hot.h"
@@ -13,7 +13,7 @@ void hot_enter(struct perigee_session *s) {
   s->engine->hot_count++;
 }
 
-/* The loop of turns_poll may stand here. */
+/* The loop of schedule_poll may stand here. */
 static void take_out(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
   if (!s->turn.next)
@@ -30,7 +30,7 @@ void hot_leave(struct perigee_session *s) {
   s->parked = false;
 }
 
-void hot_stir(struct perigee_session *s) {
+void hot_activate(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
   if (!s->parked)
     return;

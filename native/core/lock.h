@@ -17,7 +17,7 @@
 
 enum entry {
   ENTRY_LOOK, /* changes nothing that the thread has to know of, */
-  ENTRY_STIR, /* may give it something to do, */
+  ENTRY_WORK, /* may give it something to do, */
   ENTRY_POLL  /* and ends the life of what events point to */
 };
 
@@ -58,7 +58,7 @@ static inline void entry_end(struct perigee_engine **engine) {
   struct perigee_engine *entered __attribute__((cleanup(entry_end), unused)) = \
       entry_begin(engine, kind)
 #define LOOK(engine) ENTRY(engine, ENTRY_LOOK)
-#define ENTER(engine) ENTRY(engine, ENTRY_STIR)
+#define ENTER(engine) ENTRY(engine, ENTRY_WORK)
 
 /* For functions of which each instruction counts: the body of one beside them
  * that takes the engine and calls them. "of" names the engine. */

@@ -17,7 +17,7 @@
 struct typed_scan;
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
-enum { HELD = 3 };
+enum { REGION_REFS = 3 };
 
 /* A payload of an operation that does not travel in the ring. */
 struct part {
@@ -78,10 +78,11 @@ struct operation {
   int64_t timeout;
   struct perigee_engine *engine;
   const struct operation_class *class;
-  struct perigee_session *session;   /* NULL once it was freed */
-  struct perigee_region *held[HELD]; /* regions that it may be inside of */
-  struct source head_loan;           /* if head_lent */
-  uint64_t left;                     /* if untaken: bytes */
+  struct perigee_session *session; /* NULL once it was freed */
+  struct perigee_region
+      *region_refs[REGION_REFS]; /* regions that it may be inside of */
+  struct source head_loan;       /* if head_lent */
+  uint64_t left;                 /* if untaken: bytes */
   uint32_t generation;
   uint16_t index;
   /* What follows, up to the unions, is zero when it is taken. */
@@ -90,7 +91,7 @@ struct operation {
   uint8_t event;  /* enum perigee_kind that waits in ready */
   uint8_t flags;  /* of the event */
   uint8_t record; /* enum record_kind */
-  bool has_parts, has_held;
+  bool has_parts, has_region_refs;
   bool quiet_wait; /* it has ended but for a copy that is still under way */
   bool marked;     /* readable as live by the peer */
   bool lent;       /* its request went as a loan that the peer may still see */

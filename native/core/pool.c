@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "ebb.h"
+#include "trim.h"
 #include "fabrics.h"
 #include "lock.h"
 #include "pool.h"
@@ -63,7 +63,7 @@ void pool_give(struct perigee_engine *engine, uint8_t *block) {
   engine->counters.pooled -= bytes;
   pool_shrink(engine, POOL_KEEP, INT_MAX, UINT64_MAX);
   if (engine->pool.warm > POOL_LOW)
-    ebb_begin(engine);
+    trim_begin(engine);
 }
 
 void perigee_pool_free(struct perigee_engine *engine, uint8_t *landed) {

@@ -323,7 +323,7 @@ void regions_sweep(struct perigee_engine *engine) {
 }
 
 /* In a child process, which has the descriptors and not the memory. */
-void regions_forsake(struct perigee_engine *engine) {
+void regions_close_in_child(struct perigee_engine *engine) {
   struct regions *r = &engine->regions;
   for (uint32_t i = 0; i < r->limit; i++)
     if (r->slots[i] && r->slots[i]->fd >= 0)

@@ -53,7 +53,7 @@ struct perigee_remote {
 
 int regions_open(struct perigee_engine *engine);
 void regions_close(struct perigee_engine *engine);
-void regions_forsake(struct perigee_engine *engine);
+void regions_close_in_child(struct perigee_engine *engine);
 /* Frees closed regions that nobody is in any more. */
 void regions_sweep(struct perigee_engine *engine);
 struct perigee_region *region_by_name(struct perigee_engine *engine,

@@ -15,8 +15,8 @@
 
 enum { STREAMS_MAX = 16 };
 
-/* Of a hello: what is known of the peer (hello.c). */
-enum hello_step { HELLO_STRANGE, HELLO_MET, HELLO_PROVEN, HELLO_KNOWN };
+/* Of a hello: what is known of the peer (wireup.c). */
+enum wireup_step { WIREUP_NEW, WIREUP_MET, WIREUP_PROVEN, WIREUP_KNOWN };
 
 /* A loan under way: begin was called, commit or abort was not (loan.h). */
 struct loan {
@@ -44,19 +44,19 @@ struct upward {
 };
 
 /* The next record of a ring, that waits for a word on the session's socket. */
-struct unheard {
+struct deferred {
   const uint8_t *bytes; /* NULL: there is none */
   uint64_t length;
-  uint64_t till; /* bytes received by which the word has come */
+  uint64_t until; /* bytes received by which the word has come */
 };
 
 struct perigee_session {
   struct node node;      /* in engine->sessions */
-  struct node stranger;  /* in engine->strangers, and whence it came; */
+  struct node unauth;    /* in engine->unauth, and whence it came; */
   struct origin *origin; /* NULL: it is none */
-  bool waits_turn;       /* before what has come is read on (strangers.h) */
+  bool waits_turn;       /* before what has come is read on (unauth.h) */
   uint8_t tries;         /* to be let in by a listener that is crowded */
-  struct node turn;      /* in engine->hot, unless it is parked (turns.c) */
+  struct node turn;      /* in engine->hot, unless it is parked (schedule.c) */
   bool parked;
   int64_t used; /* when an operation last began, or moved a payload */
   struct perigee_engine *engine;
@@ -64,8 +64,8 @@ struct perigee_session {
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
   bool dialed, freed, hangup;
-  bool strange; /* it has ended before the program heard of it */
-  uint8_t step; /* of hello: enum hello_step */
+  bool never_announced; /* it has ended before the program heard of it */
+  uint8_t step;         /* of hello: enum wireup_step */
   bool ready_said, joined;
   bool tcp;           /* its socket is one: the peer has to prove who it is, */
   struct keys *keys;  /* and these come of it */
@@ -85,11 +85,11 @@ struct perigee_session {
   union socket_address peer_address; /* of the socket that the lane has */
   uint32_t peer_length;
   bool here;            /* its address is of this host (shares.h), */
-  bool same_host;       /* and more (neighbour.h): its socket tells its end */
+  bool same_host;       /* and more (migrate.h): its socket tells its end */
   int64_t heard_at;     /* when something of the peer came last, and how many */
   uint64_t heard, said; /* bytes it was by then; bytes sent at the last look */
   bool silent;          /* nothing was to be said at the last look */
-  bool bereft;          /* its process has ended: these are its last words */
+  bool peer_exited;     /* its process has ended: these are its last words */
   struct node news;     /* accepted: in engine->news; lost: in engine->losses */
   struct watcher on_socket, on_lane, on_process, on_lookup;
   int fd, pidfd, peer_pid;
@@ -99,7 +99,7 @@ struct perigee_session {
   int status;
   bool devices;         /* of verbs are here, and may be used */
   bool ticketed;        /* its listener takes in holders of tickets only */
-  bool moves, stays;    /* to another socket; and not (neighbour.h); */
+  bool moves, stays;    /* to another socket; and not (migrate.h); */
   bool sent_on;         /* it was told to, and is no stranger any more */
   char why[REASON];     /* it is carried by what it is, for people */
   bool waits;           /* something waits until the socket has room */
@@ -128,7 +128,7 @@ struct perigee_session {
   struct node recvs, recv_imms, sends;
   struct node replied;  /* replies that wait for their caller's mark, */
   struct node lender;   /* then in engine->lenders */
-  struct node keeper;   /* in engine->ebb.keepers */
+  struct node keeper;   /* in engine->trim.keepers */
   struct node granted;  /* in engine->granted, if told of a region, ever */
   uint64_t *immediates; /* not yet received, a ring of 2^n */
   uint32_t imm_first, imm_count, imm_room;
@@ -137,7 +137,7 @@ struct perigee_session {
   uint32_t untaken;       /* replies that wait to be looked at, and */
   uint64_t untaken_bytes; /* their bytes */
   struct operation *arriving; /* a request that later ones may not overtake */
-  struct unheard unheard[RINGS];
+  struct deferred deferred[RINGS];
   bool looked; /* in this poll, at its socket, for such a word */
   struct loan loans[RINGS];
   struct perigee_remote *remotes;

@@ -19,8 +19,8 @@
 #include "devices/devices.h"
 #include "net/features.h"
 #include "progress.h"
-#include "session/neighbour.h"
-#include "session/strangers.h"
+#include "session/migrate.h"
+#include "session/unauth.h"
 #include "watched.h"
 
 enum { PAGE = 4096 };
@@ -135,12 +135,12 @@ static uint64_t pool_bytes(const struct perigee_engine *engine) {
 
 static void open_lists(struct perigee_engine *engine) {
   struct node *lists[] = {
-      &engine->ready,      &engine->given,     &engine->moving,
-      &engine->lenders,    &engine->fresh,     &engine->late,
-      &engine->sessions,   &engine->hot,       &engine->listeners,
-      &engine->dead,       &engine->news,      &engine->losses,
-      &engine->free,       &engine->endpoints, &engine->granted,
-      &engine->ebb.keepers};
+      &engine->ready,       &engine->given,     &engine->moving,
+      &engine->lenders,     &engine->fresh,     &engine->late,
+      &engine->sessions,    &engine->hot,       &engine->listeners,
+      &engine->dead,        &engine->news,      &engine->losses,
+      &engine->free,        &engine->endpoints, &engine->granted,
+      &engine->trim.keepers};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
 }
@@ -175,7 +175,7 @@ static int open_memory(struct perigee_engine *engine) {
 static int open_all(struct perigee_engine *engine) {
   int status = shares_open(&engine->shares, &engine->options);
   if (status == PERIGEE_OK)
-    status = strangers_open(engine);
+    status = unauth_open(engine);
   if (status == PERIGEE_OK)
     status = open_memory(engine);
   if (status < 0)
@@ -284,7 +284,7 @@ static void close_parts(struct perigee_engine *engine) {
 static void close_sessions(struct perigee_engine *engine) {
   struct node *n, *head = &engine->sessions;
   for (n = head->next; n != head; n = n->next)
-    session_part(CONTAINER(n, struct perigee_session, node));
+    session_say_bye(CONTAINER(n, struct perigee_session, node));
   sessions_drain(engine);
   while ((n = head->next) != head) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
@@ -301,12 +301,12 @@ static void close_sessions(struct perigee_engine *engine) {
 /* A child process gives back its copies of descriptors and of memory that it
  * does not share, and tells nobody. Shared memory did not come along
  * (MADV_DONTFORK): where it was, something else may be mapped by now. */
-static void forsake_sessions(struct perigee_engine *engine) {
+static void close_in_child(struct perigee_engine *engine) {
   struct node *n, *lists[] = {&engine->sessions, &engine->dead};
   for (int i = 0; i < 2; i++)
     for (n = lists[i]->next; n != lists[i]; n = n->next)
-      session_forsake(CONTAINER(n, struct perigee_session, node));
-  regions_forsake(engine);
+      session_close_in_child(CONTAINER(n, struct perigee_session, node));
+  regions_close_in_child(engine);
 }
 
 void perigee_engine_close(struct perigee_engine *engine) {
@@ -319,16 +319,16 @@ void perigee_engine_close(struct perigee_engine *engine) {
   while ((n = engine->endpoints.next) != &engine->endpoints)
     perigee_endpoint_close(CONTAINER(n, struct perigee_endpoint, node));
   if (engine->alive && !engine_alive(engine))
-    forsake_sessions(engine);
+    close_in_child(engine);
   else
     close_sessions(engine);
   watched_close(engine);
-  neighbours_close(engine);
+  migrate_close(engine);
   close_parts(engine);
   stages_free(engine);
   blocks_close(&engine->pool);
   shares_close(&engine->shares);
-  strangers_close(engine);
+  unauth_close(engine);
   if (engine->pool_memory)
     munmap(engine->pool_memory, pool_bytes(engine));
   if (engine->table)

@@ -13,7 +13,7 @@
 #include "core/pool.h"
 #include "polling.h"
 #include "session/sessions.h"
-#include "session/strangers.h"
+#include "session/unauth.h"
 #include "watched.h"
 
 enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };
@@ -51,7 +51,7 @@ static void tick(struct perigee_engine *engine) {
     engine->sockets_at = engine->now;
     watched_rearm(engine);
     watch_poll(engine);
-    strangers_turn(engine);
+    unauth_turn(engine);
     messages_sweep(engine);
   }
   if (!list_empty(&engine->regions.closing))
@@ -268,7 +268,7 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
     fabrics_turn(engine);
   drain(engine);
   uint64_t before = engine->progress;
-  turns_poll(engine);
+  schedule_poll(engine);
   if (engine->progress != before)
     engine->worked_at = engine->now;
   if (!list_empty(&engine->moving))
@@ -282,12 +282,12 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
 }
 
 /* Else strangers would fill the table of sessions. */
-static void bury_strangers(struct perigee_engine *engine) {
+static void reap_unannounced(struct perigee_engine *engine) {
   struct node *n, *next, *head = &engine->dead;
   for (n = head->next; n != head; n = next) {
     next = n->next;
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (s->strange)
+    if (s->never_announced)
       session_destroy(s);
   }
 }
@@ -297,7 +297,7 @@ bool engine_progress(struct perigee_engine *engine) {
   engine->aside = true;
   engine->sockets_due = true;
   engine->woken = false;
-  bury_strangers(engine);
+  reap_unannounced(engine);
   engine_poll(engine, NULL, INT_MAX, true);
   engine->aside = false;
   return engine->progress != before;

@@ -21,10 +21,10 @@ void engine_arm(struct perigee_engine *engine);
 /* How long may be slept, at most timeout? */
 int64_t engine_nap(struct perigee_engine *engine, int64_t timeout);
 
-/* ---- turns.c: of sessions ------------------------------------------------- */
-void turns_poll(struct perigee_engine *engine);
+/* ---- schedule.c: of sessions ------------------------------------------------- */
+void schedule_poll(struct perigee_engine *engine);
 /* The lanes of all that are not parked, which are armed already. */
-void turns_arm(struct perigee_engine *engine);
-void turns_disarm(struct perigee_engine *engine);
+void schedule_arm(struct perigee_engine *engine);
+void schedule_disarm(struct perigee_engine *engine);
 
 #endif

@@ -110,7 +110,7 @@ static void watch_forks(void) {
 /* ---- The program's side --------------------------------------------------- */
 
 /* Needs the lock; the thread sleeps for longer than it should from now on. */
-static void stir(struct progress *p) {
+static void wake_thread(struct progress *p) {
   if (!p->asleep)
     return;
   p->asleep = false;
@@ -130,7 +130,7 @@ static void polled(struct progress *p) {
 static void entered(struct lock *lock, enum entry entry) {
   struct progress *p = CONTAINER(lock, struct progress, lock);
   if (entry != ENTRY_LOOK && !lock->waiting)
-    stir(p);
+    wake_thread(p);
   if (entry == ENTRY_POLL)
     polled(p);
 }
@@ -147,7 +147,7 @@ void progress_back(struct perigee_engine *engine) {
     return;
   lock_wait(engine->lock);
   engine->lock->waiting = false;
-  stir(engine->thread);
+  wake_thread(engine->thread);
   lock_give(engine);
 }
 

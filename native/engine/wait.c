@@ -8,10 +8,10 @@
  * every 64th poll, nobody asks; what is found by then costs nothing more.
  *
  * Sleep: arm every session (a fenced store that peers read after whatever they
- * do for us) but those that are parked, and so armed already (turns.c); poll
+ * do for us) but those that are parked, and so armed already (schedule.c); poll
  * once more, and only if that finds nothing sleep on the epoll descriptor, which
  * the peer's wake frame makes readable. What poll finds on the way is kept in
- * the engine's stash for the next perigee_poll.
+ * the engine's pending_event for the next perigee_poll.
  *
  * What comes after a while in which nothing did is mostly one call, whose caller
  * waits for it: the next perigee_poll gives that at once, and nothing else. To
@@ -22,7 +22,7 @@
 #include <poll.h>
 #include <sched.h>
 
-#include "core/ebb.h"
+#include "core/trim.h"
 #include "core/fabrics.h"
 #include "host/signals.h"
 #include "polling.h"
@@ -33,7 +33,7 @@ static const int64_t COPYING_NAP = 50000; /* ns: a copy engine wakes nobody */
 
 static void disarm(struct perigee_engine *engine) {
   engine->armed = false;
-  turns_disarm(engine);
+  schedule_disarm(engine);
 }
 
 BESIDE poll_shared(struct perigee_engine *engine, struct perigee_event *events,
@@ -51,20 +51,21 @@ int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
   engine->away = true;
   if (engine->armed)
     disarm(engine);
-  if (!engine->stashed)
+  if (!engine->event_pending)
     return engine_poll(engine, events, capacity, false);
-  bool lone = engine->lone;
-  engine->stashed = engine->lone = false;
-  events[0] = engine->stash;
-  if (lone || capacity == 1)
+  bool awaited = engine->event_awaited;
+  engine->event_pending = engine->event_awaited = false;
+  events[0] = engine->pending_event;
+  if (awaited || capacity == 1)
     return 1;
   return 1 + engine_poll(engine, events + 1, capacity - 1, true);
 }
 
 static bool found(struct perigee_engine *engine) {
-  if (!engine->stashed)
-    engine->stashed = engine_poll(engine, &engine->stash, 1, false) == 1;
-  return engine->stashed;
+  if (!engine->event_pending)
+    engine->event_pending =
+        engine_poll(engine, &engine->pending_event, 1, false) == 1;
+  return engine->event_pending;
 }
 
 /* A wait that polls; of several engines the first one's time counts. */
@@ -100,7 +101,7 @@ static void give_up(struct perigee_engine *engine, const struct spinning *s) {
     return;
   engine->counters.spins++;
   if (!s->cut)
-    spin_vain(&engine->spin, engine->now, engine->progress);
+    spin_wasted(&engine->spin, engine->now, engine->progress);
 }
 
 /* The core goes to whoever wants it. */
@@ -150,7 +151,7 @@ int perigee_await(struct perigee_engine *engine, int operation,
   engine->away = true;
   if (engine->armed)
     disarm(engine);
-  if (engine->stashed)
+  if (engine->event_pending)
     return 0;
   struct spinning spinning = {.most = spin};
   for (;;) {
@@ -158,8 +159,8 @@ int perigee_await(struct perigee_engine *engine, int operation,
       end_spin(engine, &spinning);
       if (event->operation == operation && event->kind >= PERIGEE_EVENT_REPLY)
         return 1;
-      engine->stash = *event;
-      engine->stashed = true;
+      engine->pending_event = *event;
+      engine->event_pending = true;
       return 0;
     }
     if (!spin_on(engine, &spinning))
@@ -180,7 +181,7 @@ static bool spin(struct perigee_engine *const *engines, int count,
   do {
     for (int i = 0; i < count; i++)
       if (found(engines[i])) {
-        engines[i]->lone = waited;
+        engines[i]->event_awaited = waited;
         if (waited)
           end_spin(engines[0], s);
         return true;
@@ -195,9 +196,10 @@ static bool spin(struct perigee_engine *const *engines, int count,
 int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
   if (engine->copying && (timeout < 0 || timeout > COPYING_NAP))
     timeout = COPYING_NAP;
-  int64_t held = engine->faults ? faults_due(engine->faults, engine->now) : -1;
-  if (held >= 0 && (timeout < 0 || held - engine->now < timeout))
-    timeout = held - engine->now;
+  int64_t delayed =
+      engine->faults ? faults_due(engine->faults, engine->now) : -1;
+  if (delayed >= 0 && (timeout < 0 || delayed - engine->now < timeout))
+    timeout = delayed - engine->now;
   int64_t next = timers_next(&engine->timers);
   if (next < 0)
     return timeout;
@@ -209,8 +211,8 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
 
 void engine_arm(struct perigee_engine *engine) {
   engine->armed = true;
-  fabrics_doze(engine);
-  turns_arm(engine);
+  fabrics_arm(engine);
+  schedule_arm(engine);
 }
 
 /* True if there is something to poll for. */
@@ -245,7 +247,7 @@ static int sleep_on(struct perigee_engine *const *engines, int count,
   for (int i = 0; i < count; i++) {
     fds[i] = (struct pollfd){.fd = engines[i]->epoll, .events = POLLIN};
     engines[i]->counters.sleeps++;
-    ebb_sleeps(engines[i]);
+    trim_sleeps(engines[i]);
   }
   struct timespec t = {timeout / 1000000000, timeout % 1000000000};
   int n = signals_poll(fds, (nfds_t)count, timeout < 0 ? NULL : &t);

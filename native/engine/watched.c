@@ -127,17 +127,18 @@ static struct watched *entry_of(struct perigee_engine *engine) {
 }
 
 /* Is its READY found, by a wait, and not seen yet by the program? */
-static bool is_stashed(const struct watched *w) {
+static bool is_pending_event(const struct watched *w) {
   const struct perigee_engine *engine = w->engine;
-  return engine->stashed && engine->stash.kind == PERIGEE_EVENT_READY &&
-         engine->stash.descriptor == w->fd;
+  return engine->event_pending &&
+         engine->pending_event.kind == PERIGEE_EVENT_READY &&
+         engine->pending_event.descriptor == w->fd;
 }
 
 static void drop(struct watched *w) {
   struct perigee_engine *engine = w->engine;
   struct watched_set *set = engine->watched;
-  if (is_stashed(w))
-    engine->stashed = engine->lone = false;
+  if (is_pending_event(w))
+    engine->event_pending = engine->event_awaited = false;
   step(w, DROP);
   list_remove(&w->queue);
   list_remove(&w->node);

@@ -93,48 +93,48 @@ int perigee_folder_look(const char *path) {
 
 /* ---- Held names --------------------------------------------------------- */
 
-struct held {
-  struct held *next;
+struct name_lock {
+  struct name_lock *next;
   pid_t owner;
   int descriptor;
   char lock[PATH_MAX], socket[PATH_MAX];
 };
 
-static pthread_mutex_t held_mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct held *held_first;
+static pthread_mutex_t name_locks_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct name_lock *name_locks;
 
-static void held_put(struct held *held) {
-  pthread_mutex_lock(&held_mutex);
-  held->next = held_first;
-  held_first = held;
-  pthread_mutex_unlock(&held_mutex);
+static void name_lock_put(struct name_lock *owned) {
+  pthread_mutex_lock(&name_locks_mutex);
+  owned->next = name_locks;
+  name_locks = owned;
+  pthread_mutex_unlock(&name_locks_mutex);
 }
 
 /* With a negative descriptor: any. */
-static struct held *held_take(int descriptor) {
-  pthread_mutex_lock(&held_mutex);
-  struct held **link = &held_first, *held;
-  while ((held = *link) && descriptor >= 0 && held->descriptor != descriptor)
-    link = &held->next;
-  if (held)
-    *link = held->next;
-  pthread_mutex_unlock(&held_mutex);
-  return held;
+static struct name_lock *name_lock_take(int descriptor) {
+  pthread_mutex_lock(&name_locks_mutex);
+  struct name_lock **link = &name_locks, *owned;
+  while ((owned = *link) && descriptor >= 0 && owned->descriptor != descriptor)
+    link = &owned->next;
+  if (owned)
+    *link = owned->next;
+  pthread_mutex_unlock(&name_locks_mutex);
+  return owned;
 }
 
 /* The files go before the lock does, so that they are still ours. */
-static void held_end(struct held *held) {
-  if (held->owner == getpid()) {
-    unlink(held->socket);
-    unlink(held->lock);
+static void name_lock_end(struct name_lock *owned) {
+  if (owned->owner == getpid()) {
+    unlink(owned->socket);
+    unlink(owned->lock);
   }
-  close(held->descriptor);
-  free(held);
+  close(owned->descriptor);
+  free(owned);
 }
 
-__attribute__((destructor)) static void held_end_all(void) {
-  for (struct held *held; (held = held_take(-1));)
-    held_end(held);
+__attribute__((destructor)) static void name_lock_end_all(void) {
+  for (struct name_lock *owned; (owned = name_lock_take(-1));)
+    name_lock_end(owned);
 }
 
 static bool is_name(const char *name) {
@@ -182,23 +182,23 @@ static int lock(const char *path) {
 int perigee_name_hold(const char *folder, const char *name) {
   if (!folder || !name || !is_name(name))
     return PERIGEE_INVALID;
-  struct held *held = calloc(1, sizeof *held);
-  if (!held)
+  struct name_lock *owned = calloc(1, sizeof *owned);
+  if (!owned)
     return PERIGEE_NO_MEMORY;
   int result = PERIGEE_TOO_LARGE;
-  if (!is_path(held->lock, folder, name, ".lock") ||
-      !is_path(held->socket, folder, name, ".sock"))
+  if (!is_path(owned->lock, folder, name, ".lock") ||
+      !is_path(owned->socket, folder, name, ".sock"))
     goto fail;
-  result = lock(held->lock);
+  result = lock(owned->lock);
   if (result < 0)
     goto fail;
-  unlink(held->socket);
-  held->owner = getpid();
-  held->descriptor = result;
-  held_put(held);
+  unlink(owned->socket);
+  owned->owner = getpid();
+  owned->descriptor = result;
+  name_lock_put(owned);
   return result;
 fail:
-  free(held);
+  free(owned);
   return result;
 }
 
@@ -249,7 +249,7 @@ int perigee_names_sweep(const char *folder, const char *prefix) {
 }
 
 void perigee_name_release(int descriptor) {
-  struct held *held = descriptor < 0 ? NULL : held_take(descriptor);
-  if (held)
-    held_end(held);
+  struct name_lock *owned = descriptor < 0 ? NULL : name_lock_take(descriptor);
+  if (owned)
+    name_lock_end(owned);
 }

@@ -56,11 +56,11 @@ struct payload {
   struct area *area; /* that all of it lies in, or NULL */
   uint8_t *base;     /* of the first block */
   uint64_t block, count, stride;
-  uint64_t total;   /* block * count */
-  uint64_t done;    /* bytes walked */
-  uint64_t ticket;  /* a copy under way */
-  uint64_t pending; /* its length */
-  int64_t held;     /* by faults: until when */
+  uint64_t total;        /* block * count */
+  uint64_t done;         /* bytes walked */
+  uint64_t ticket;       /* a copy under way */
+  uint64_t pending;      /* its length */
+  int64_t delayed_until; /* by faults: until when */
 };
 
 void payload_bytes(struct payload *payload, const void *bytes, uint64_t length);

@@ -20,7 +20,7 @@
  *           none; after OFFER
  *   ATTACH  instead of HELLO: this connection is one more stream of a session
  *   PING    nothing, so that something is heard
- *   MOVE    instead of OFFER: dial there, with a ticket (neighbour.h)
+ *   MOVE    instead of OFFER: dial there, with a ticket (migrate.h)
  *
  * HELLO begins in every version with magic and versions. Where no version is
  * common to both sides, nothing else of it is looked at.
@@ -89,7 +89,7 @@ struct terms {
   uint64_t epoch, features; /* bits of features.h */
   uint64_t ring, eager, message, typed;
   uint64_t probe[2]; /* over Unix: to be found in the peer's memory; over TCP:
-                        who dialed is one agent by this (neighbour.c), or 0 */
+                        who dialed is one agent by this (migrate.c), or 0 */
   uint32_t operations, transports;
   char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
   uint8_t local[HELLO_LOCAL]; /* by what it can be found if on the same host */

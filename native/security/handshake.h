@@ -2,7 +2,7 @@
  *
  * handshake.h - how two strangers prove to each other that they have the same
  * secret, and agree on keys that nobody else has. Functions of bytes only;
- * hello.c and proof.c carry the bytes.
+ * wireup.c and proof.c carry the bytes.
  *
  *   words    = for each side: H(words so far, next frame), of HELLO, PROOF,
  *              TERMS, OFFER and READY
@@ -71,7 +71,7 @@ void handshake_seal_words(const struct handshake *, bool by_dialer,
 void handshake_end(struct handshake *handshake, uint8_t key[HANDSHAKE_KEY]);
 /* Wipes it: the session is over, or will never be. */
 void handshake_forget(struct handshake *handshake);
-/* Of an engine's own key: that of a ticket (neighbour.h). */
+/* Of an engine's own key: that of a ticket (migrate.h). */
 void handshake_ticket(const uint8_t key[HANDSHAKE_KEY], uint64_t ticket,
                       uint8_t of_ticket[HANDSHAKE_KEY]);
 /* And by what it goes where it dials: another for each address. */

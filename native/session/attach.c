@@ -111,7 +111,7 @@ void attach_wanted(struct perigee_session *s) {
 
 /* The stranger is gone, its socket is not. */
 int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
-  struct perigee_session *s = proof_owner(stranger->engine, asked);
+  struct perigee_session *s = proof_find(stranger->engine, asked);
   int fd = stranger->fd;
   if (!s || !s->spoken || !lane_table(s->lane)->sockets)
     return PERIGEE_DENIED;
@@ -124,7 +124,7 @@ int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
                                                 stranger->wire.bytes,
                                                 stranger->wire.length));
   stranger->wire.length = 0;
-  hot_stir(s);
+  hot_activate(s);
   session_end(stranger, PERIGEE_CLOSED, "its socket is part of a session");
   return PERIGEE_OK;
 }

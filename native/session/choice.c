@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "core/accounts.h"
-#include "core/ebb.h"
+#include "core/trim.h"
 #include "core/fabrics.h"
 #include "core/hot.h"
-#include "neighbour.h"
+#include "migrate.h"
 
 /* ---- Choosing ----------------------------------------------------------- */
 
@@ -29,7 +29,7 @@ static bool carries(const struct perigee_session *s,
   if (!s->tcp)
     return true;
   if (t == &transport_shm)
-    return neighbour_willing(s);
+    return migrate_willing(s);
   return t != &transport_verbs || s->devices;
 }
 
@@ -187,7 +187,7 @@ static void tell(struct perigee_session *s, const void *bytes,
 }
 
 /* Faults were asked for: the new lane has them from the beginning. */
-static int befall(struct perigee_session *s, const struct offer *offer) {
+static int inject(struct perigee_session *s, const struct offer *offer) {
   const struct perigee_transport *t = faults_join(s->engine->faults, s->lane);
   if (t) {
     s->transport = t;
@@ -200,8 +200,8 @@ static int befall(struct perigee_session *s, const struct offer *offer) {
   return PERIGEE_NO_MEMORY;
 }
 
-int hello_open(struct perigee_session *s, struct offer *offer,
-               char reason[REASON]) {
+int wireup_open(struct perigee_session *s, struct offer *offer,
+                char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
   int status = accounts_join(s, reason, REASON);
   if (status < 0)
@@ -224,7 +224,7 @@ int hello_open(struct perigee_session *s, struct offer *offer,
                               .share = s->share,
                               .vault = &s->engine->vault,
                               .session = s,
-                              .stir = hot_stir,
+                              .activate = hot_activate,
                               .watch = lane_watch,
                               .close = lane_close,
                               .tell = tell,
@@ -232,13 +232,13 @@ int hello_open(struct perigee_session *s, struct offer *offer,
                               .hand = handing_hand,
                               .later = handing_later,
                               .now = &s->engine->now,
-                              .keeps = ebb_keeps,
-                              .look = &s->engine->ebb.look};
+                              .keeps = trim_keeps,
+                              .look = &s->engine->trim.look};
   status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)
     status = s->transport->open(&lane, &s->lane, offer, reason);
   if (status == PERIGEE_OK && s->engine->faults)
-    status = befall(s, offer);
+    status = inject(s, offer);
   if (status < 0 && !*reason)
     snprintf(reason, REASON, "no memory for the session's rings");
   return status;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "sessions.h"
-#include "strangers.h"
+#include "unauth.h"
 
 enum { COOKIE_KEY = 32 };
 /* A cookie is good in the period that it was made in, and in the next. */

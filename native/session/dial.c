@@ -71,7 +71,7 @@ static void dial_unix(struct perigee_session *s) {
   dial_end(s);
   if (status == 0 &&
       watch_add(s->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP) == 0)
-    hello_begin(s);
+    wireup_begin(s);
   else
     nobody_there(s, errno);
 }
@@ -144,7 +144,7 @@ static void connected(struct perigee_session *s) {
   dial_end(s);
   socket_no_delay(s->fd);
   watch_change(s->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP);
-  hello_begin(s);
+  wireup_begin(s);
 }
 
 /* 0: the connection is under way, or why not. */

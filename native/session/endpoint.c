@@ -10,14 +10,14 @@
  * calls, and the other is silent until it has heard that.
  *
  *   caller                             listener
- *   joins; knocks, and again           joins; waits until it is met
- *                         knock  -->   is met: says READY
+ *   joins; probes, and again           joins; waits until it is met
+ *                         probe  -->   is met: says READY
  *   opens                 <--  READY
  *   says READY            READY  -->   opens
  *
- * A knock carries nothing, so it reaches a listener that has joined only half,
+ * A probe carries nothing, so it reaches a listener that has joined only half,
  * and it does no harm to be heard twice. The listener says READY when it has
- * joined whole; the caller can hear it from its first knock on.
+ * joined whole; the caller can hear it from its first probe on.
  *
  * Liveness. No socket tells that the peer died. Each side sees to it that
  * something goes to the peer twice a second, which the peer's device answers
@@ -32,7 +32,8 @@
 #include "core/lock.h"
 #include "sessions.h"
 
-static const int64_t KNOCKS = 20 * 1000000, NUDGES = 500 * 1000000; /* ns */
+static const int64_t PROBE_EVERY = 20 * 1000000,
+                     KEEPALIVE_EVERY = 500 * 1000000; /* ns */
 
 /* ---- Opening and closing ------------------------------------------------ */
 
@@ -62,9 +63,9 @@ static int prepare(struct perigee_session *s, char info[INFO_TEXT],
   s->nonce = engine_random(s->engine);
   snprintf(s->address, sizeof s->address, "endpoint");
   snprintf(s->wanted, sizeof s->wanted, "%s", s->transport->name);
-  hello_own(s, &hello);
+  wireup_own(s, &hello);
   terms_own(s, &terms);
-  int status = hello_open(s, &offer, reason);
+  int status = wireup_open(s, &offer, reason);
   if (status == PERIGEE_OK)
     info_write(&hello, &terms, &offer, info);
   return status;
@@ -135,13 +136,13 @@ static int read_info(const struct perigee_endpoint *e, const char *info,
 static void join(struct perigee_session *s, const struct hello *hello,
                  const struct terms *terms, const struct offer *offer) {
   s->calls = s->nonce < hello->nonce;
-  session_begun(s, KNOCKS);
+  session_begun(s, PROBE_EVERY);
   hot_enter(s); /* what came before was heard by nobody */
-  if (!hello_common(s, hello) || !hello_fits(s, terms) ||
-      !hello_joins(s, offer))
+  if (!wireup_common(s, hello) || !wireup_fits(s, terms) ||
+      !wireup_joins(s, offer))
     return;
   if (s->calls)
-    s->transport->alone->knock(s->lane);
+    s->transport->alone->probe(s->lane);
 }
 
 int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
@@ -175,7 +176,7 @@ void endpoint_poll(struct perigee_session *s) {
   if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
     return;
   if (!s->calls && !s->ready_said && lane_table(s->lane)->alone->met(s->lane))
-    hello_ready(s);
+    wireup_ready(s);
   session_hear(s);
   if (s->state == PERIGEE_SESSION_HELLO)
     session_broken(s);
@@ -187,9 +188,9 @@ void endpoint_tick(struct perigee_session *s) {
   /* Who was met has a device that answers. */
   bool open = s->state == PERIGEE_SESSION_OPEN || (s->ready_said && !s->calls);
   if (open)
-    lane_table(s->lane)->alone->nudge(s->lane);
+    lane_table(s->lane)->alone->keepalive(s->lane);
   else if (s->calls && !lane_table(s->lane)->alone->met(s->lane))
-    lane_table(s->lane)->alone->knock(s->lane);
+    lane_table(s->lane)->alone->probe(s->lane);
   timers_add(&s->engine->timers, &s->timer,
-             s->engine->now + (open ? NUDGES : KNOCKS));
+             s->engine->now + (open ? KEEPALIVE_EVERY : PROBE_EVERY));
 }

@@ -78,7 +78,7 @@ void handing_later(struct perigee_session *s, const char *why) {
 static void free_again(struct perigee_session *s) {
   timers_remove(&s->engine->timers, &s->timer);
   s->engine->progress++;
-  hot_stir(s);
+  hot_activate(s);
 }
 
 static bool has_room(const struct perigee_session *s) {

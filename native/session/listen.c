@@ -20,7 +20,7 @@
 #include "host/adopted.h"
 #include "net/address.h"
 #include "sessions.h"
-#include "strangers.h"
+#include "unauth.h"
 
 /* BACKLOG: what the system allows. ACCEPTS: of one listener, before others have
  * their turn. RESERVE: descriptors that strangers leave to peers, or an eighth
@@ -209,10 +209,10 @@ static int reserve_from(void) {
   return all - (kept < RESERVE ? kept : RESERVE);
 }
 
-int stranger_place(struct perigee_engine *engine, int fd) {
+int unauth_place(struct perigee_engine *engine, int fd) {
   if (fd < reserve_from())
     return fd;
-  int low = strangers_give_up(engine) ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+  int low = unauth_give_up(engine) ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
   if (low >= 0)
     close(fd);
   return low;
@@ -220,13 +220,13 @@ int stranger_place(struct perigee_engine *engine, int fd) {
 
 /* Where all sessions are in use, a stranger makes room for the next. */
 static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
-  int place = stranger_place(engine, *fd);
+  int place = unauth_place(engine, *fd);
   if (place < 0)
     return NULL;
   *fd = place;
   struct perigee_session *s = session_new(engine, place);
   if (!s)
-    strangers_give_up(engine);
+    unauth_give_up(engine);
   return s;
 }
 
@@ -243,8 +243,8 @@ static void let_in(struct perigee_listener *l, struct perigee_session *s,
     session_end(s, PERIGEE_SYSTEM, "epoll failed");
     return;
   }
-  hello_begin(s);
-  if (s->state == PERIGEE_SESSION_HELLO && !strangers_join(s, from))
+  wireup_begin(s);
+  if (s->state == PERIGEE_SESSION_HELLO && !unauth_join(s, from))
     session_end(s, PERIGEE_NO_MEMORY, "no memory for one more");
 }
 

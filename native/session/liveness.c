@@ -25,14 +25,14 @@ enum { LOOKS = 7 };
 static const int64_t MS = 1000000;
 /* How long nothing is heard of a process that has ended, before nothing will
  * be: what it said may be on its way. */
-static const int64_t LAST_WORDS = 100000000; /* ns */
+static const int64_t EXIT_GRACE = 100000000; /* ns */
 
 bool liveness_wanted(const struct perigee_session *s) {
-  return s->tcp && (!s->same_host || s->bereft);
+  return s->tcp && (!s->same_host || s->peer_exited);
 }
 
 static int64_t patience(const struct perigee_session *s) {
-  return s->bereft ? LAST_WORDS : s->engine->options.dead_after;
+  return s->peer_exited ? EXIT_GRACE : s->engine->options.dead_after;
 }
 
 static void traffic(const struct perigee_session *s, uint64_t *sent,
@@ -81,8 +81,8 @@ void liveness_begin(struct perigee_session *s) {
   set(s);
 }
 
-void liveness_bereft(struct perigee_session *s) {
-  s->bereft = true;
+void liveness_peer_exited(struct perigee_session *s) {
+  s->peer_exited = true;
   liveness_begin(s);
 }
 
@@ -93,9 +93,9 @@ static bool dead(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
   if (s->spoken && t->poll) {
     if (t->sockets) /* no descriptor was looked at for as long */
-      t->sockets->stirred(s->lane);
+      t->sockets->socket_ready(s->lane);
     t->poll(s->lane);
-    hot_stir(s); /* to look at what came */
+    hot_activate(s); /* to look at what came */
   } else {
     socket_look(s);
   }
@@ -107,7 +107,7 @@ static bool dead(struct perigee_session *s) {
 
 static void give_up(struct perigee_session *s) {
   char reason[96];
-  if (s->bereft)
+  if (s->peer_exited)
     snprintf(reason, sizeof reason,
              "the peer's process has ended, and another keeps its socket open");
   else

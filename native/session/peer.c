@@ -160,12 +160,12 @@ void peer_ended(struct watcher *watcher, uint32_t events) {
   if (s->state == PERIGEE_SESSION_ENDED || s->state == PERIGEE_SESSION_NONE)
     return;
   if (s->tcp && s->state == PERIGEE_SESSION_OPEN) {
-    liveness_bereft(s);
+    liveness_peer_exited(s);
     return;
   }
   if (!s->spoken)
     socket_look(s);
   if (s->state != PERIGEE_SESSION_ENDED && !s->hangup)
     session_hang_up(s);
-  hot_stir(s);
+  hot_activate(s);
 }

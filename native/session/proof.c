@@ -71,7 +71,7 @@ void proof_say_hello(struct perigee_session *s) {
     session_end(s, PERIGEE_SYSTEM, "there is no randomness to be had");
     return;
   }
-  hello_own(s, &f.hello);
+  wireup_own(s, &f.hello);
   proof_word(s, true, &f);
   session_send(s, &f, NULL, 0);
 }
@@ -193,7 +193,7 @@ static struct perigee_session **by_nonce(struct perigee_engine *engine,
   return &engine->by_nonce[nonce & (engine->id_slots - 1)];
 }
 
-void proof_owns(struct perigee_session *s) {
+void proof_index(struct perigee_session *s) {
   struct perigee_session **chain = by_nonce(s->engine, s->nonce);
   if (!s->tcp || s->dialed || !s->spoken) /* else its key is wiped by now */
     return;
@@ -201,7 +201,7 @@ void proof_owns(struct perigee_session *s) {
   *chain = s;
 }
 
-void proof_disowns(struct perigee_session *s) {
+void proof_unindex(struct perigee_session *s) {
   struct perigee_session **at = by_nonce(s->engine, s->nonce);
   while (*at && *at != s)
     at = &(*at)->next_nonce;
@@ -209,8 +209,8 @@ void proof_disowns(struct perigee_session *s) {
     *at = s->next_nonce;
 }
 
-struct perigee_session *proof_owner(struct perigee_engine *engine,
-                                    const struct attach *a) {
+struct perigee_session *proof_find(struct perigee_engine *engine,
+                                   const struct attach *a) {
   struct perigee_session *s = *by_nonce(engine, a->session);
   while (s && s->nonce != a->session)
     s = s->next_nonce;
@@ -219,7 +219,7 @@ struct perigee_session *proof_owner(struct perigee_engine *engine,
 
 /* ---- Telling people ------------------------------------------------------ */
 
-static const char *cover_of(const struct perigee_session *s) {
+static const char *protection_of(const struct perigee_session *s) {
   static const char *const texts[2][2] = {
       {"not encrypted: each chunk has a MAC by ChaCha20-Poly1305",
        "not encrypted: each chunk has a MAC by AES-256-GCM"},
@@ -229,7 +229,7 @@ static const char *cover_of(const struct perigee_session *s) {
 }
 
 /* Whose wish it is. */
-static const char *why_covered(const struct perigee_session *s) {
+static const char *why_protected(const struct perigee_session *s) {
   uint32_t what = s->sealed ? TERMS_ENCRYPT : TERMS_AUTH;
   bool ours = s->own_flags & what;
   bool asked = (ours ? s->own_flags : s->terms.flags) & TERMS_STRICT;
@@ -258,8 +258,9 @@ void proof_text(const struct perigee_session *s, char text[REASON]) {
              "the same user, as the kernel tells; encryption is off for shared "
              "memory and all else on one host");
   else
-    snprintf(
-        text, REASON, "%s, %s%s%s", who_it_is(s), cover_of(s), why_covered(s),
-        s->engine->vault.refused ? ", keys in memory that could not be locked"
-                                 : "");
+    snprintf(text, REASON, "%s, %s%s%s", who_it_is(s), protection_of(s),
+             why_protected(s),
+             s->engine->vault.refused
+                 ? ", keys in memory that could not be locked"
+                 : "");
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session.c - a session's life and its part of a poll. hello.c sets it up,
+ * session.c - a session's life and its part of a poll. wireup.c sets it up,
  * socket.c has its socket, endpoint.c what those do that have none.
  *
  *   state   event   becomes
  *   none    begin   hello    dialed or accepted; hello is sent
  *   none    end     ended    nobody listens
  *   hello   open    open     both halves of the transport are in place
- *   hello   back    none     it moves to another socket (neighbour.h)
+ *   hello   back    none     it moves to another socket (migrate.h)
  *   hello   end     ended    refused, too slow, gone
  *   open    end     ended    closed here or there, lost, or it lied
  *
@@ -25,8 +25,8 @@
 #include "core/hot.h"
 #include "core/lanes.h"
 #include "core/lock.h"
-#include "neighbour.h"
-#include "strangers.h"
+#include "migrate.h"
+#include "unauth.h"
 
 const struct machine session_machine = {
     .name = "session",
@@ -64,10 +64,10 @@ static uint32_t new_id(struct perigee_engine *engine) {
 
 /* It may be this side that did nothing for a while: what lies unread in the
  * socket came in time. */
-static void hello_due(struct perigee_session *s) {
+static void wireup_due(struct perigee_session *s) {
   socket_look(s);
   if (s->state == PERIGEE_SESSION_HELLO && !s->timer.next)
-    hello_timeout(s);
+    wireup_timeout(s);
 }
 
 static void expired(struct timer *timer) {
@@ -81,14 +81,14 @@ static void expired(struct timer *timer) {
   else if (s->state == PERIGEE_SESSION_OPEN)
     liveness_tick(s);
   else if (s->state == PERIGEE_SESSION_HELLO)
-    hello_due(s);
+    wireup_due(s);
 }
 
 static const struct upward upward = {.tell = session_tell,
                                      .await_room = session_await_room,
                                      .send = session_send,
                                      .end = session_end,
-                                     .turn = hello_turn};
+                                     .turn = wireup_turn};
 
 struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   uint32_t id = new_id(engine);
@@ -137,13 +137,13 @@ void session_begun(struct perigee_session *s, int64_t timer) {
 
 void session_opened(struct perigee_session *s) {
   machine_step(&session_machine, &s->state, SESSION_OPEN);
-  strangers_leave(s);
+  unauth_leave(s);
   s->engine->progress++;
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
   secret_wipe(&s->keys->ticket); /* it was good once */
   hot_enter(s);
-  proof_owns(s);
+  proof_index(s);
   liveness_begin(s);
   if (s->connect) {
     struct operation *op = s->connect;
@@ -174,7 +174,7 @@ may_serve_some(const struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
   const struct share *peer = s->share->parent;
   uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
-  bool lies = peer->lying / 4 >= o->untaken;
+  bool lies = peer->unread_replies / 4 >= o->untaken;
   if (serving >= o->serving || s->untaken >= UNTAKEN ||
       s->untaken_bytes >= o->untaken ||
       (lies && (serving > 0 || s->untaken > 0)) || !table_room(s))
@@ -217,7 +217,7 @@ static __attribute__((noinline)) bool knows_all(struct perigee_session *s,
                        (!slice || l->knows(s->lane, &r->slice_source)));
 }
 
-static uint64_t lies_unread(const struct perigee_session *s) {
+static uint64_t unread_bytes(const struct perigee_session *s) {
   int bytes = 0;
   if (s->fd >= 0 && ioctl(s->fd, FIONREAD, &bytes) < 0)
     bytes = 0;
@@ -228,26 +228,26 @@ static uint64_t lies_unread(const struct perigee_session *s) {
  * socket. That is read in one look a poll, whoever goes on to talk; until it was,
  * the record waits, and with it those behind it in its ring. Who gave no word
  * lies, and gives zeros. False: not now. */
-static bool hear_of(struct perigee_session *s, struct unheard *u,
-                    const struct record *r) {
-  if (u->till == 0)
-    u->till = s->wire.received + lies_unread(s);
+static bool frames_are_read(struct perigee_session *s, struct deferred *u,
+                            const struct record *r) {
+  if (u->until == 0)
+    u->until = s->wire.received + unread_bytes(s);
   if (!s->looked)
     socket_look(s);
   s->looked = true;
-  bool waits = s->wire.received < u->till && !s->hangup && !knows_all(s, r);
+  bool waits = s->wire.received < u->until && !s->hangup && !knows_all(s, r);
   return s->state == PERIGEE_SESSION_OPEN && !waits;
 }
 
 /* Their bytes have to stay. */
 static inline bool some_wait(const struct perigee_session *s) {
-  return s->unheard[RING_REQUEST].bytes || s->unheard[RING_REPLY].bytes;
+  return s->deferred[RING_REQUEST].bytes || s->deferred[RING_REPLY].bytes;
 }
 
 /* One that waited is decoded anew, as a peer can still change it. */
 static int next_record(struct perigee_session *s, enum ring ring,
-                       struct unheard *next) {
-  struct unheard *waits = &s->unheard[ring];
+                       struct deferred *next) {
+  struct deferred *waits = &s->deferred[ring];
   if (!waits->bytes)
     return lane_records(s->lane)->peek(s->lane, ring, &next->bytes,
                                        &next->length);
@@ -258,7 +258,7 @@ static int next_record(struct perigee_session *s, enum ring ring,
 
 /* One record: 1, 0 if there is none, or a status. */
 static int poll_ring(struct perigee_session *s, enum ring ring) {
-  struct unheard next = {.till = 0};
+  struct deferred next = {.until = 0};
   struct record record;
   int status = next_record(s, ring, &next);
   if (status <= 0)
@@ -267,8 +267,8 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
   if (status < 0)
     return status;
   if (UNLIKELY(record.flags & BULKS) && !knows_all(s, &record) &&
-      !hear_of(s, &next, &record)) {
-    s->unheard[ring] = next;
+      !frames_are_read(s, &next, &record)) {
+    s->deferred[ring] = next;
     return 0;
   }
   s->engine->progress++;

@@ -11,13 +11,13 @@
 #include "call/calls.h"
 #include "call/loan.h"
 #include "core/accounts.h"
-#include "core/ebb.h"
+#include "core/trim.h"
 #include "core/fabrics.h"
 #include "core/hot.h"
 #include "core/lock.h"
 #include "host/adopted.h"
-#include "neighbour.h"
-#include "strangers.h"
+#include "migrate.h"
+#include "unauth.h"
 
 /* What was said goes first. */
 static void close_socket(struct perigee_session *s) {
@@ -38,16 +38,16 @@ void session_back(struct perigee_session *s) {
   close_socket(s);
   wire_close(&s->wire);
   proof_forget(s);
-  ebb_forget(s);
+  trim_forget(s);
   if (s->lane) {
     lane_table(s->lane)->close(s->lane);
-    fabrics_bury(s->engine);
+    fabrics_reap(s->engine);
   }
   s->lane = NULL;
   accounts_leave(s);
   s->transport = NULL;
   s->peer[0] = 0;
-  s->step = HELLO_STRANGE;
+  s->step = WIREUP_NEW;
   s->hangup = s->ready_said = s->joined = s->moves = s->waits = false;
   s->intact = s->sealed = s->aes = s->retried = false;
   memset(s->cookie, 0, sizeof s->cookie);
@@ -75,14 +75,14 @@ static void stop_all(struct perigee_session *s, int status) {
 void session_end(struct perigee_session *s, int status, const char *reason) {
   if (s->state == PERIGEE_SESSION_ENDED)
     return;
-  if (neighbour_returns(s, status))
+  if (migrate_returns(s, status))
     return;
   struct perigee_engine *engine = s->engine;
   bool open = s->state == PERIGEE_SESSION_OPEN;
   if (s->state == PERIGEE_SESSION_HELLO && !s->dialed && !s->sent_on &&
       status != PERIGEE_CLOSED)
     refusals_add(engine, s->peer, s->address, status, reason);
-  strangers_leave(s);
+  unauth_leave(s);
   dial_end(s);
   timers_remove(&engine->timers, &s->timer);
   secret_wipe(&s->keys->ticket);
@@ -96,7 +96,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   peer_unwatch(s); /* the lane may still ask it */
   proof_forget(s);
   hot_leave(s);
-  proof_disowns(s);
+  proof_unindex(s);
   s->connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
@@ -105,14 +105,14 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   if (open && !s->freed && !s->news.next)
     list_append(&engine->losses, &s->news);
   if (!open && !s->dialed) { /* nobody has heard of it */
-    s->strange = true;
+    s->never_announced = true;
     perigee_session_free(s);
   }
 }
 
 /* A child process has copies of the session's descriptors, which keep the
  * peer from noticing its parent's death, and none of its memory. */
-void session_forsake(struct perigee_session *s) {
+void session_close_in_child(struct perigee_session *s) {
   if (s->fd >= 0)
     close(s->fd);
   if (s->pidfd >= 0)
@@ -125,7 +125,7 @@ void session_forsake(struct perigee_session *s) {
   wire_close(&s->wire);
 }
 
-void session_part(struct perigee_session *s) {
+void session_say_bye(struct perigee_session *s) {
   struct frame bye = {.type = FRAME_BYE};
   if (s->state == PERIGEE_SESSION_OPEN)
     session_tell(s, &bye, NULL, 0);
@@ -134,12 +134,12 @@ void session_part(struct perigee_session *s) {
 void perigee_session_close(struct perigee_session *s) {
   ENTER(s->engine);
   if (!engine_alive(s->engine)) {
-    session_forsake(s);
+    session_close_in_child(s);
     return;
   }
   if (s->state == PERIGEE_SESSION_ENDED)
     return;
-  session_part(s);
+  session_say_bye(s);
   if (s->spoken)
     session_drain(s);
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
@@ -166,7 +166,7 @@ void perigee_session_free(struct perigee_session *s) {
   if (s->freed)
     return;
   if (!engine_alive(s->engine)) {
-    session_forsake(s);
+    session_close_in_child(s);
     return;
   }
   s->freed = true;
@@ -213,13 +213,13 @@ void session_destroy(struct perigee_session *s) {
   list_remove(&s->news);
   list_remove(&s->granted);
   list_remove(&s->lender);
-  ebb_forget(s);
+  trim_forget(s);
   free_prepared(s);
   remotes_free(s);
   loans_end(s);
   if (s->lane) {
     lane_table(s->lane)->close(s->lane);
-    fabrics_bury(engine);
+    fabrics_reap(engine);
   }
   immediates_free(s);
   accounts_leave(s);
@@ -233,5 +233,5 @@ void session_destroy(struct perigee_session *s) {
   proof_forget(s);
   vault_give(&engine->vault, s->keys, sizeof *s->keys);
   free(s);
-  ebb_ended(engine);
+  trim_ended(engine);
 }

@@ -27,7 +27,7 @@ struct perigee_listener {
   int fd;
   bool tcp, open_to_all; /* reachable from other hosts, without a secret */
   bool file;             /* to be removed */
-  bool tickets;          /* for sessions that move (neighbour.h), no others */
+  bool tickets;          /* for sessions that move (migrate.h), no others */
   char address[ADDRESS_TEXT];
 };
 
@@ -67,11 +67,11 @@ struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
 void session_end(struct perigee_session *session, int status,
                  const char *reason);
 /* Tells the peer, of one that is open, that it will. */
-void session_part(struct perigee_session *session);
+void session_say_bye(struct perigee_session *session);
 void session_destroy(struct perigee_session *session);
 void counters_add(struct perigee_counters *to,
                   const struct perigee_counters *from);
-void session_forsake(struct perigee_session *session);
+void session_close_in_child(struct perigee_session *session);
 /* Its hello is given up, to be said anew elsewhere. */
 void session_back(struct perigee_session *session);
 
@@ -91,7 +91,7 @@ int choice_none(const struct perigee_session *, const struct terms *peer,
 void choice_considered(const struct perigee_session *session, char *text,
                        size_t size);
 /* This side's half of the transport. */
-int hello_open(struct perigee_session *, struct offer *, char reason[REASON]);
+int wireup_open(struct perigee_session *, struct offer *, char reason[REASON]);
 /* Does this side have a transport of that name? */
 const struct perigee_transport *transport_named(struct perigee_engine *,
                                                 const char *name);
@@ -128,11 +128,11 @@ static inline bool proof_strict(const struct perigee_engine *engine) {
          engine->options.encrypt == PERIGEE_ENCRYPT_AUTH;
 }
 /* Streams may be attached to the session from here on; and none any more. */
-void proof_owns(struct perigee_session *session);
-void proof_disowns(struct perigee_session *session);
+void proof_index(struct perigee_session *session);
+void proof_unindex(struct perigee_session *session);
 /* The session that was dialed and that a new stream belongs to, or NULL. */
-struct perigee_session *proof_owner(struct perigee_engine *,
-                                    const struct attach *);
+struct perigee_session *proof_find(struct perigee_engine *,
+                                   const struct attach *);
 
 /* ---- cookie.c ---------------------------------------------------------- */
 /* That of a HELLO of the session's peer; has it shown the right one? */
@@ -140,21 +140,21 @@ bool cookie_make(struct perigee_session *, const struct hello *,
                  uint8_t cookie[COOKIE]);
 bool cookie_shown(struct perigee_session *, const struct hello *);
 
-/* ---- hello.c ----------------------------------------------------------- */
-void hello_begin(struct perigee_session *session);
-/* It has waited for what comes now (strangers.h). */
-void hello_turn(struct perigee_session *session);
+/* ---- wireup.c ----------------------------------------------------------- */
+void wireup_begin(struct perigee_session *session);
+/* It has waited for what comes now (unauth.h). */
+void wireup_turn(struct perigee_session *session);
 /* Its steps, for who hears the peer's hello and offer by other ways. What this
  * side says; does the peer's hello fit, and its half of the transport (false:
  * the session has ended); and that all is in place. */
-void hello_own(struct perigee_session *session, struct hello *hello);
+void wireup_own(struct perigee_session *session, struct hello *hello);
 void terms_own(struct perigee_session *session, struct terms *terms);
-bool hello_common(struct perigee_session *, const struct hello *);
-bool hello_fits(struct perigee_session *session, const struct terms *terms);
-bool hello_joins(struct perigee_session *session, const struct offer *offer);
-void hello_ready(struct perigee_session *session);
-int hello_frame(struct perigee_session *, const struct frame *);
-void hello_timeout(struct perigee_session *session);
+bool wireup_common(struct perigee_session *, const struct hello *);
+bool wireup_fits(struct perigee_session *session, const struct terms *terms);
+bool wireup_joins(struct perigee_session *session, const struct offer *offer);
+void wireup_ready(struct perigee_session *session);
+int wireup_frame(struct perigee_session *, const struct frame *);
+void wireup_timeout(struct perigee_session *session);
 
 /* ---- peer.c ------------------------------------------------------------ */
 /* Of a Unix socket that is connected: takes hold of the process at its other
@@ -203,7 +203,7 @@ enum { DEAD_AFTER_LEAST = 10000000 }; /* ns, of the option dead_after */
 uint32_t liveness_told(const struct perigee_engine *engine);
 void liveness_begin(struct perigee_session *session);
 /* The peer's process has ended, and somebody has its socket still. */
-void liveness_bereft(struct perigee_session *session);
+void liveness_peer_exited(struct perigee_session *session);
 bool liveness_wanted(const struct perigee_session *session);
 void liveness_heard(struct perigee_session *session); /* looks if it was */
 void liveness_tick(struct perigee_session *session);
@@ -216,7 +216,7 @@ void remotes_free(struct perigee_session *session);
 /* ---- listen.c ---------------------------------------------------------- */
 /* A stranger's descriptor is none of the last: he has that of one who is given
  * up instead. -1: there is none to be had. */
-int stranger_place(struct perigee_engine *engine, int fd);
+int unauth_place(struct perigee_engine *engine, int fd);
 /* As perigee_listen; tickets: only for sessions that move. */
 int listener_open(struct perigee_engine *, const char *address, bool tickets,
                   struct perigee_listener **listener);

@@ -10,8 +10,8 @@
 #include "core/hot.h"
 #include "core/lanes.h"
 #include "host/adopted.h"
-#include "neighbour.h"
-#include "strangers.h"
+#include "migrate.h"
+#include "unauth.h"
 
 enum { READS = 16 }; /* of one socket, before others have their turn */
 
@@ -94,7 +94,7 @@ static int lane_frame(struct perigee_session *s, const struct frame *f) {
 
 static int frame(struct perigee_session *s, const struct frame *f) {
   if (s->state == PERIGEE_SESSION_HELLO)
-    return hello_frame(s, f);
+    return wireup_frame(s, f);
   switch (f->type) {
   case FRAME_WAKE:
   case FRAME_PING:
@@ -119,8 +119,9 @@ void session_hang_up(struct perigee_session *s) {
     strcpy(s->reason, "the peer died or cut the connection");
   s->hangup = true;
   if (s->state == PERIGEE_SESSION_HELLO)
-    session_end(s, PERIGEE_PEER_LOST,
-                "the peer cut the connection before its hello was finished");
+    session_end(
+        s, PERIGEE_PEER_LOST,
+        "the peer closed the connection before the handshake was finished");
   else if (!s->spoken) /* its socket would stay readable for ever */
     watch_remove(s->engine, s->fd);
 }
@@ -151,7 +152,7 @@ void session_frames(struct perigee_session *s) {
 static bool fds_have_place(struct perigee_session *s) {
   struct wire *w = &s->wire;
   for (uint32_t i = 0; s->origin && i < w->fd_count; i++) {
-    int fd = stranger_place(s->engine, w->fds[i]);
+    int fd = unauth_place(s->engine, w->fds[i]);
     if (fd < 0)
       return false;
     w->fds[i] = fd;
@@ -186,7 +187,7 @@ static void socket_ready(struct perigee_session *s) {
   int got;
   uint32_t room;
   s->engine->progress++;
-  hot_stir(s);
+  hot_activate(s);
   for (int reads = 0; reads < READS; reads++) {
     room = (uint32_t)sizeof s->wire.bytes - s->wire.length;
     got = read_once(s);
@@ -243,6 +244,6 @@ void lane_ready(struct watcher *watcher, uint32_t events) {
   s->engine->progress++; /* whoever has armed for it must do so again */
   if (!s->lane || s->state != PERIGEE_SESSION_OPEN)
     return;
-  lane_table(s->lane)->sockets->stirred(s->lane);
-  hot_stir(s);
+  lane_table(s->lane)->sockets->socket_ready(s->lane);
+  hot_activate(s);
 }

@@ -71,9 +71,9 @@ struct lane_options {
   /* The session, to be told: there is something to poll for; a frame for the
    * peer's half of the lane (LANE_FRAME_MAX bytes at most), in order. */
   struct perigee_session *session;
-  void (*stir)(struct perigee_session *session);
+  void (*activate)(struct perigee_session *session);
   /* From now on the engine does not sleep over a change in what can be read
-   * from or written to a descriptor; stirred() tells. 0, or not. */
+   * from or written to a descriptor; socket_ready() tells. 0, or not. */
   int (*watch)(struct perigee_session *session, int fd);
   /* Closes a descriptor that the engine may watch. */
   void (*close)(struct perigee_session *session, int fd);
@@ -89,14 +89,14 @@ struct lane_options {
               uint32_t length, int fd, const char **why);
   void (*later)(struct perigee_session *session, const char *why);
   const int64_t *now; /* the engine's clock, as it was read last */
-  /* Of blocks that are lent: the lane keeps memory that ebb may give back. Looks
+  /* Of blocks that are lent: the lane keeps memory that trim may give back. Looks
    * are numbered, and a quarter of a second apart. */
   void (*keeps)(struct perigee_session *session);
   const uint32_t *look;
 };
 
-/* What ebb has left to do: nothing, something later, some more at once. */
-enum ebb_left { EBB_NOTHING, EBB_SOME, EBB_MORE };
+/* What trim has left to do: nothing, something later, some more at once. */
+enum trim_left { TRIM_NOTHING, TRIM_SOME, TRIM_MORE };
 
 /* What a side tells the other while a session is set up. */
 struct offer {
@@ -117,8 +117,8 @@ struct exposure {
   uint16_t operation;
   uint8_t part; /* 0: head, 1: slice */
   uint32_t generation;
-  uint64_t fed;  /* bytes staged or sent */
-  uint64_t held; /* bytes of memory that this takes, if any */
+  uint64_t fed;       /* bytes staged or sent */
+  uint64_t footprint; /* bytes of memory that this takes, if any */
   /* The transport's own, zeros before expose. Bytes, as these alias whatever it
    * has there. */
   _Alignas(8) unsigned char own[EXPOSURE_OWN];
@@ -129,7 +129,7 @@ struct job {
   uint32_t pending;      /* posted, and not completed */
   int status;            /* what went wrong first */
   uint64_t posted, done; /* bytes */
-  int64_t ceasing;       /* since when it is to end; 0: it is not */
+  int64_t quiescing;     /* since when it is to end; 0: it is not */
   uint16_t operation;    /* of the peer, whose mark is read after the bytes, */
   uint32_t generation;   /* or 0: no mark is read */
   uint32_t marks;        /* seen, and live */
@@ -145,7 +145,7 @@ struct fetch {
   uint64_t total, done;
   bool careful; /* others see the destination: not a byte goes there before the
                    mark was seen live after it was taken */
-  int64_t held; /* by faults: until when */
+  int64_t delayed_until; /* by faults: until when */
   /* The transport's own, as in an exposure; zeros before the first step. */
   _Alignas(8) unsigned char own[FETCH_OWN];
 };
@@ -178,7 +178,7 @@ struct grant {
  * registered memory. It is made when a session first needs it and stopped with
  * the engine. turn takes in what the hardware has done, at each poll, for all
  * lanes; true if there was anything. descriptors gives at most capacity of
- * them, to be watched; ready is called when one of them is. doze comes before
+ * them, to be watched; ready is called when one of them is. arm comes before
  * the engine sleeps: what turn does not find from then on, a descriptor tells.
  * dead tells why the fabric can carry nothing more, or NULL: it is stopped as
  * soon as no lane uses it. forget is told that a range of an area is going, and
@@ -192,7 +192,7 @@ struct transport_fabric {
   const char *(*dead)(const struct fabric *fabric, bool *used);
   int (*descriptors)(struct fabric *fabric, int *fds, int capacity);
   void (*ready)(struct fabric *fabric);
-  void (*doze)(struct fabric *fabric);
+  void (*arm)(struct fabric *fabric);
   bool (*forget)(struct fabric *fabric, struct area *area, uint64_t offset,
                  uint64_t length);
 };
@@ -235,7 +235,7 @@ struct transport_records {
 struct transport_payloads {
   bool pushes;
   void (*mark)(struct lane *lane, uint16_t operation, uint32_t generation);
-  void (*over)(struct lane *lane, uint16_t operation, uint32_t generation);
+  void (*ended)(struct lane *lane, uint16_t operation, uint32_t generation);
   bool (*live)(struct lane *lane, uint16_t operation, uint32_t generation);
   int (*expose)(struct lane *lane, struct exposure *exposure,
                 struct payload *payload);
@@ -264,12 +264,12 @@ struct transport_loans {
   bool (*knows)(struct lane *lane, const struct source *source);
 };
 
-/* Kept memory: what a lane keeps for blocks that nobody has now. ebb gives back
+/* Kept memory: what a lane keeps for blocks that nobody has now. trim gives back
  * to the system some of what was not used between the last two looks, in a step
  * that is short; bytes tells how much is kept. lane_options.keeps asks for it.
  * Absent: the lane keeps nothing, or never gives it back. */
 struct transport_kept {
-  enum ebb_left (*ebb)(struct lane *lane);
+  enum trim_left (*trim)(struct lane *lane);
   uint64_t (*bytes)(const struct lane *lane);
 };
 
@@ -300,7 +300,7 @@ struct transport_copies {
  * this local memory? post returns 1 if all of the item is under way as part of
  * the job, 0 if some of it is (call again), or a status; remote's base is an
  * offset. flush starts what was posted. A job has ended when its pending is 0;
- * cease returns true once nothing of it is under way any more: ask again until
+ * quiesce returns true once nothing of it is under way any more: ask again until
  * then, which takes a bounded time.
  * Absent: no device copies. */
 struct transport_jobs {
@@ -309,7 +309,7 @@ struct transport_jobs {
   int (*post)(struct lane *lane, struct job *job, const struct window *window,
               struct payload *remote, struct payload *local, bool write);
   void (*flush)(struct lane *lane);
-  bool (*cease)(struct lane *lane, struct job *job);
+  bool (*quiesce)(struct lane *lane, struct job *job);
 };
 
 /* Sleeping. From arm on the peer wakes us, over the session's socket, for
@@ -338,7 +338,7 @@ struct transport_frames {
 /* Sockets: the lane works over sockets of the session. take: the session's
  * socket is the lane's from here on, with what was read from it already. wants
  * tells how many more sockets to the peer would be of use; attach gives it one,
- * by its number from 1 on. Taken or not, they are the lane's to close. stirred:
+ * by its number from 1 on. Taken or not, they are the lane's to close. socket_ready:
  * a watched descriptor has changed. traffic: bytes sent and received so far.
  * Goes with frames. Absent: the lane works over something else. */
 struct transport_sockets {
@@ -346,19 +346,19 @@ struct transport_sockets {
   uint32_t (*wants)(const struct lane *lane);
   int (*attach)(struct lane *lane, uint32_t number, int fd,
                 const uint8_t *bytes, uint32_t length);
-  void (*stirred)(struct lane *lane);
+  void (*socket_ready)(struct lane *lane);
   void (*traffic)(const struct lane *lane, uint64_t *sent, uint64_t *received);
 };
 
 /* Alone: sessions without any socket. Neither side knows when the other has
- * joined: the active side calls knock until met is true, the passive side stays
- * silent until met is. nudge sends something to the peer, unless something went
+ * joined: the active side calls probe until met is true, the passive side stays
+ * silent until met is. keepalive sends something to the peer, unless something went
  * since the last time; if it cannot be delivered, the lane breaks.
  * Goes with frames. Absent: there has to be a socket. */
 struct transport_alone {
-  void (*knock)(struct lane *lane);
+  void (*probe)(struct lane *lane);
   bool (*met)(const struct lane *lane);
-  void (*nudge)(struct lane *lane);
+  void (*keepalive)(struct lane *lane);
 };
 
 struct perigee_transport {

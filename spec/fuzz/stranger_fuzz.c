@@ -6,7 +6,7 @@
  * the engine owes; no session opens, no region is looked up, no friend's session
  * gets a stream, and when he has gone nothing is left of him.
  *
- * decoders: native/session/hello.c native/session/proof.c native/security/handshake.c native/session/attach.c
+ * decoders: native/session/wireup.c native/session/proof.c native/security/handshake.c native/session/attach.c
  */
 #include "fuzz.h"
 #include "session/sessions.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * park.pml - a session that leaves the list of those that are polled (turns.c):
+ * park.pml - a session that leaves the list of those that are polled (schedule.c):
  * is a record ever left lying? As in wakeup.pml, which tells what the buffers
  * are; but here the consumer does not sleep. It parks the session (arms, looks
  * once more, leaves) and from then on sees nothing of it but its socket, at

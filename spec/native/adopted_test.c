@@ -5,7 +5,7 @@
  * nobody will ever read. Whoever gets such from a peer serves the others on.
  */
 #include "door.h"
-#include "stranger.h"
+#include "raw_peer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -87,7 +87,7 @@ static void part(pid_t pid) {
 static void goes_on_beside(attack *says) {
   struct pair p;
   struct sockaddr_un un = {.sun_family = AF_UNIX};
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   memcpy(un.sun_path, p.path, sizeof p.path);
   pid_t pid = attacked_by(says, &un, sizeof un);
   int64_t begin = clock_now();
@@ -97,7 +97,7 @@ static void goes_on_beside(attack *says) {
   assert_true(clock_now() - begin < LINGERS * 1000 * MS / 2);
   assert_true(descriptors() <= before);
   part(pid);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 static void unasked(int to) {
@@ -204,7 +204,7 @@ static void the_last_descriptors_are_no_strangers(void **state) {
   const struct frame f = good_hello();
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
   uint32_t length = wire_encode(&f, bytes);
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   getrlimit(RLIMIT_NOFILE, &all);
   few = (struct rlimit){(rlim_t)descriptors() + CAME + LEFT, all.rlim_max};
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);

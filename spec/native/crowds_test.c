@@ -8,7 +8,7 @@
 #include "flood.h"
 #include "hand.h"
 #include "session/sessions.h"
-#include "session/strangers.h"
+#include "session/unauth.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@ static const char words[] = "correct horse battery staple";
 enum { FEW = 4 };
 static const char crowds[] = "127.0.0.2", own[] = "127.0.0.1";
 
-static int knock_from(const struct pair *p, const char *from) {
+static int raw_connect_from(const struct pair *p, const char *from) {
   struct sockaddr_in to = loopback(port_of(p)), in = loopback(0);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   inet_pton(AF_INET, from, &in.sin_addr);
@@ -58,10 +58,10 @@ static void the_oldest_of_those_who_are_most_makes_room(void **state) {
   struct heard h;
   open_to(&p, PLACES);
   for (int i = 0; i < PLACES; i++) {
-    fds[i] = knock_from(&p, i < 2 ? own : crowds);
+    fds[i] = raw_connect_from(&p, i < 2 ? own : crowds);
     quiet(&p, 200);
   }
-  int more = knock_from(&p, own);
+  int more = raw_connect_from(&p, own);
   hear(&p, fds[2], &h, HEARD);
   assert_int_equal(h.count, 1);
   is_refusal(&h.frame[0], PERIGEE_AGAIN, "too many");
@@ -88,7 +88,7 @@ static void addresses_of_one_ipv6_network_are_one(void **state) {
     assert_int_equal(inet_pton(AF_INET6, from[i], &at.in6.sin6_addr), 1);
     s[i] = session_new(engine, -1);
     s[i]->tcp = true;
-    assert_true(strangers_join(s[i], &at));
+    assert_true(unauth_join(s[i], &at));
   }
   assert_ptr_equal(s[0]->origin, s[1]->origin);
   assert_ptr_not_equal(s[0]->origin, s[2]->origin);
@@ -105,7 +105,7 @@ static void turns_go_round_by_address(void **state) {
   int fds[CAME], before = 0;
   open_to(&p, CAME);
   for (int i = 0; i < CAME; i++) {
-    fds[i] = knock_from(&p, i == MINE ? own : crowds);
+    fds[i] = raw_connect_from(&p, i == MINE ? own : crowds);
     say_frame(fds[i], &f, NULL, 0);
   }
   for (int64_t end = clock_now() + AT_ONCE; !has_heard(fds[MINE]);) {
@@ -129,14 +129,14 @@ static void what_idle_time_was_spent_on_is_no_debt(void **state) {
   struct pair p;
   struct frame f = tcp_hello();
   open_to(&p, FEW);
-  p.engine[1]->strangers->paid = clock_now() + 10000 * MS;
-  int fd = knock_from(&p, own);
+  p.engine[1]->unauth->paid = clock_now() + 10000 * MS;
+  int fd = raw_connect_from(&p, own);
   say_frame(fd, &f, NULL, 0);
   for (int64_t end = clock_now() + AT_ONCE; !has_heard(fd);) {
     poll_side(&p, 1);
     assert_true(clock_now() < end);
   }
-  assert_true(p.engine[1]->strangers->paid < clock_now() + 5000 * MS);
+  assert_true(p.engine[1]->unauth->paid < clock_now() + 5000 * MS);
   close(fd);
   perigee_tell_refused(p.engine[1], -1);
   quiet(&p, 200);
@@ -151,9 +151,9 @@ static void who_waited_for_a_turn_in_vain_is_told_to_try_again(void **state) {
   struct heard h;
   open_to(&p, FEW);
   p.engine[1]->options.hello_timeout = 100 * MS;
-  p.engine[1]->worked_at = p.engine[1]->strangers->paid =
+  p.engine[1]->worked_at = p.engine[1]->unauth->paid =
       clock_now() + 60000 * MS; /* no turn is given until then */
-  int fd = knock_from(&p, own);
+  int fd = raw_connect_from(&p, own);
   say_frame(fd, &f, NULL, 0);
   hear(&p, fd, &h, HEARD);
   assert_int_equal(h.count, 1);
@@ -202,7 +202,7 @@ static void nobody_tries_again_beyond_its_time(void **state) {
   int op = perigee_connect(p.engine[0], p.address, "inproc", 50 * MS);
   struct perigee_event e;
   for (bool over = false; !over;) { /* somebody comes each time */
-    close(knock_from(&p, own));
+    close(raw_connect_from(&p, own));
     poll_both(&p);
     over = taken(&p, 0, &e);
     while (taken(&p, 1, &e))
@@ -254,7 +254,7 @@ static void who_proves_itself_and_no_more_is_a_stranger_still(void **state) {
   open_to(&p, FEW);
   for (int i = 0; i < SESSIONS; i++) {
     hand_come(&hands[i], p.engine[1], true);
-    assert_true(strangers_join(hands[i].session, &at));
+    assert_true(unauth_join(hands[i].session, &at));
     assert_true(hand_proves(&hands[i], p.engine[1]->secret));
     quiet(&p, 10); /* it is heard */
   }

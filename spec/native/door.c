@@ -48,7 +48,7 @@ struct sockaddr_in loopback(int port) {
                               .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
-int knock(const struct pair *p) {
+int raw_connect(const struct pair *p) {
   struct sockaddr_in in = loopback(port_of(p));
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof in), 0);

@@ -8,7 +8,7 @@
 
 #include <netinet/in.h>
 
-#include "stranger.h"
+#include "raw_peer.h"
 
 enum { HEARD = 8 };
 
@@ -23,7 +23,7 @@ void poll_both(struct pair *p);
 
 struct sockaddr_in loopback(int port);
 /* A socket to the listener, and what a peer would say first. */
-int knock(const struct pair *p);
+int raw_connect(const struct pair *p);
 struct frame tcp_hello(void);
 
 /* Frames that come on a socket, at most `most`, or until it is cut. */

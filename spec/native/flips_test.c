@@ -94,7 +94,7 @@ static void come(struct scene *s, int i) {
   side->fd = pair[0];
   side->opened = side->cut = false;
   side->length = side->passed = 0;
-  hello_begin(session);
+  wireup_begin(session);
 }
 
 static void poll_one(struct side *side) {

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "stranger.h"
+#include "raw_peer.h"
 
 /* ---- The server ------------------------------------------------------------ */
 

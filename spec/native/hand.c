@@ -31,7 +31,7 @@ void hand_come(struct hand *h, struct perigee_engine *engine, bool dials) {
   snprintf(h->session->address, sizeof h->session->address, "by hand");
   require(watch_add(engine, pair[1], &h->session->on_socket,
                     EPOLLIN | EPOLLRDHUP) == 0);
-  hello_begin(h->session);
+  wireup_begin(h->session);
 }
 
 void hand_close(struct hand *h) {

@@ -2,11 +2,11 @@
  *
  * identity_test.c - who is one peer, and who is on this host, of those that come
  * from other hosts and from this one by each of its addresses (shares.h,
- * neighbour.h). The hosts are two networks of the test's own with a cable
+ * migrate.h). The hosts are two networks of the test's own with a cable
  * between them, where the system lets it have such.
  */
 #include "core/accounts.h"
-#include "session/neighbour.h"
+#include "session/migrate.h"
 #include "support.h"
 
 #include <arpa/inet.h>
@@ -122,7 +122,7 @@ static struct perigee_session *met(struct perigee_engine *engine, int fd,
   s->terms.probe[0] = alias;
   if (name)
     memcpy(s->terms.local, name, sizeof s->terms.local);
-  neighbour_met(s, &s->terms);
+  migrate_met(s, &s->terms);
   return accounts_join(s, reason, sizeof reason) < 0 ? NULL : s;
 }
 
@@ -199,13 +199,13 @@ static void an_agent_is_one_by_each_of_its_addresses(void **state) {
   in_two_hosts(near_is_one);
 }
 
-static bool liars_are_no_neighbours(struct perigee_engine *e) {
+static bool liars_are_no_local_peers(struct perigee_engine *e) {
   struct terms other = {0};
   struct perigee_session *others =
       met(engine_new(), accepted(own, own), 1, NULL);
   if (!others)
     return false;
-  neighbour_terms(others, &other);
+  migrate_terms(others, &other);
   struct perigee_session *away =
       met(e, accepted(own, far_away), 2, other.local);
   struct perigee_session *here = met(e, accepted(own, own), 2, other.local);
@@ -215,9 +215,9 @@ static bool liars_are_no_neighbours(struct perigee_engine *e) {
 }
 
 /* Who was told a name of this host knows it on any other, too. */
-static void a_name_of_this_host_makes_nobody_its_neighbour(void **state) {
+static void a_name_of_this_host_makes_nobody_local(void **state) {
   (void)state;
-  in_two_hosts(liars_are_no_neighbours);
+  in_two_hosts(liars_are_no_local_peers);
 }
 
 /* ---- Whose word it is ------------------------------------------------------ */
@@ -277,7 +277,7 @@ int main(void) {
       cmocka_unit_test(agents_of_this_host_are_told_apart),
       cmocka_unit_test(an_agent_is_one_by_each_of_its_addresses),
       cmocka_unit_test(who_takes_an_epoch_is_not_who_has_it),
-      cmocka_unit_test(a_name_of_this_host_makes_nobody_its_neighbour),
+      cmocka_unit_test(a_name_of_this_host_makes_nobody_local),
   };
   return cmocka_run_group_tests_name("identity", tests, NULL, NULL);
 }

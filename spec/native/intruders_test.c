@@ -18,7 +18,7 @@ static void the_silent_hear_nothing(void **state) {
   struct pair p;
   struct heard h;
   open_with(&p, words, words);
-  int fd = knock(&p);
+  int fd = raw_connect(&p);
   hear(&p, fd, &h, HEARD);
   assert_int_equal(h.count, 0);
   told(&p, PERIGEE_TIMEOUT, "in time");
@@ -31,7 +31,7 @@ static void other_protocols_hear_nothing(void **state) {
   struct pair p;
   struct heard h;
   open_with(&p, words, words);
-  int fd = knock(&p);
+  int fd = raw_connect(&p);
   say(fd, "GET / HTTP/1.1\r\n\r\n", 18, NULL, 0);
   hear(&p, fd, &h, HEARD);
   assert_int_equal(h.count, 0);
@@ -52,7 +52,7 @@ static void other_versions_hear_which_are_known(void **state) {
   wire_encode(&f, bytes);
   memcpy(bytes, &body, sizeof body); /* and what else there is by then */
   open_with(&p, words, words);
-  int fd = knock(&p);
+  int fd = raw_connect(&p);
   say(fd, bytes, FRAME_HEAD + body, NULL, 0);
   hear(&p, fd, &h, HEARD);
   assert_int_equal(h.count, 1);
@@ -85,7 +85,7 @@ static void who_skips_the_proof_hears_only_that(void **state) {
     struct frame f = tcp_hello(), g = {.type = (uint16_t)types[i]};
     if (types[i] == FRAME_HELLO)
       g = f;
-    int fd = knock(&p);
+    int fd = raw_connect(&p);
     say_frame(fd, &f, NULL, 0);
     say_frame(fd, &g, NULL, 0);
     hear(&p, fd, &h, HEARD);
@@ -105,7 +105,7 @@ static void who_says_hello_by_something_else_hears_only_that(void **state) {
     struct frame f = {.type = (uint16_t)type};
     if (type == FRAME_REFUSE || type == FRAME_BYE)
       continue; /* the end of it, as it should be */
-    int fd = knock(&p);
+    int fd = raw_connect(&p);
     say_frame(fd, &f, NULL, 0);
     hear(&p, fd, &h, HEARD);
     /* A stream is silent until it is one: its lane would not know the frame. */
@@ -124,7 +124,7 @@ static void a_wrong_proof_is_answered_by_nothing(void **state) {
   struct heard h;
   struct frame f = tcp_hello(), proof = {.type = FRAME_PROOF};
   open_with(&p, words, words);
-  int fd = knock(&p);
+  int fd = raw_connect(&p);
   say_frame(fd, &f, NULL, 0);
   say_frame(fd, &proof, NULL, 0);
   hear(&p, fd, &h, HEARD);
@@ -141,7 +141,7 @@ static void keys_that_agree_with_any_are_refused(void **state) {
   struct frame f = tcp_hello();
   memset(f.hello.public_key, 0, HANDSHAKE_KEY);
   open_with(&p, words, words);
-  int fd = knock(&p);
+  int fd = raw_connect(&p);
   say_frame(fd, &f, NULL, 0);
   hear(&p, fd, &h, HEARD);
   is_refusal(&h.frame[h.count - 1], PERIGEE_PROTOCOL, "public key");
@@ -158,7 +158,7 @@ static void strangers_are_told_nothing_else(void **state) {
   struct heard h;
   struct frame f = tcp_hello();
   open_with(&p, words, words);
-  int fd = knock(&p);
+  int fd = raw_connect(&p);
   say_frame(fd, &f, NULL, 0);
   hear(&p, fd, &h, 2);
   assert_int_equal(h.frame[0].type, FRAME_HELLO);
@@ -228,7 +228,7 @@ static void they_are_told_of_now_and_then(void **state) {
   open_port(&p);
   perigee_tell_refused(p.engine[1], 10000 * MS);
   for (int i = 0; i < COMING; i++) {
-    int fd = knock(&p);
+    int fd = raw_connect(&p);
     say(fd, "\n\n\n\n\n\n\n\n", 8, NULL, 0);
     if (i == 0)
       told(&p, PERIGEE_PROTOCOL, "no Perigee frame");
@@ -270,7 +270,7 @@ static void a_crowd_that_says_hello_keeps_nobody_out(void **state) {
   int fds[FEW];
   open_to_few(&p);
   for (int i = 0; i < FEW; i++) {
-    fds[i] = knock(&p);
+    fds[i] = raw_connect(&p);
     say_frame(fds[i], &f, NULL, 0);
     hear(&p, fds[i], &h, 2);
     assert_int_equal(h.frame[0].type, FRAME_HELLO);
@@ -296,7 +296,7 @@ static void a_crowd_has_to_come_back_with_a_cookie(void **state) {
   int fds[CROWD];
   open_with(&p, words, words);
   for (int i = 0; i < CROWD; i++)
-    fds[i] = knock(&p);
+    fds[i] = raw_connect(&p);
   quiet(&p, 1000);
   for (int again = 0; again < 2; again++) { /* the same word is no cookie */
     say_frame(fds[0], &f, NULL, 0);

@@ -4,7 +4,7 @@
  * descriptors that are not what they said, too many or too few of them, or
  * frames out of their turn.
  */
-#include "stranger.h"
+#include "raw_peer.h"
 #include "transport/shm/shm.h"
 
 #include <fcntl.h>
@@ -56,7 +56,7 @@ static void offer(struct pair *p, uint64_t ring, uint64_t arena, const int *fds,
 static void memory_that_is_not_as_said_is_refused(void **state) {
   (void)state;
   struct pair p;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   int all = SIZE_SEALS | F_SEAL_FUTURE_WRITE;
   int in = memory(2 * RING, 0, SIZE_SEALS), out = memory(OUTBOX, 0, all);
   int unsealed = memory(2 * RING, 0, 0), half = memory(RING, 0, SIZE_SEALS);
@@ -103,14 +103,14 @@ static void memory_that_is_not_as_said_is_refused(void **state) {
                       file, file_out, null,     small, large};
   for (size_t i = 0; i < sizeof done / sizeof *done; i++)
     close(done[i]);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 /* Frames out of their turn, and descriptors with frames that bring none. */
 static void frames_out_of_turn(void **state) {
   (void)state;
   struct pair p;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   int null = open("/dev/null", O_RDWR | O_CLOEXEC), nulls[4];
   for (int i = 0; i < 4; i++)
     nulls[i] = null;
@@ -129,7 +129,7 @@ static void frames_out_of_turn(void **state) {
       until_cut(&p, fd);
     }
   close(null);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 int main(void) {

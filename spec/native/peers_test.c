@@ -7,7 +7,7 @@
  * The liar is this process. It lets a child connect its socket, so that the
  * kernel names the child, and speaks for it.
  */
-#include "stranger.h"
+#include "raw_peer.h"
 #include "transport/shm/shm.h"
 
 #include <errno.h>
@@ -207,7 +207,7 @@ static void part(struct pair *p, int fd, uint8_t *page, pid_t other) {
   close(fd);
   munmap(page, PAGE);
   quiet(p, 1);
-  close_to_strangers(p);
+  close_to_raw_peers(p);
   if (other < 0)
     skip();
 }
@@ -217,7 +217,7 @@ static void part(struct pair *p, int fd, uint8_t *page, pid_t other) {
 static void who_ended_before_it_was_accepted_is_nobody(void **state) {
   (void)state;
   struct pair p;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   if (!old_kernel)
     perigee_tell_refused(p.engine[1], 0);
   uint8_t *page = untouched();
@@ -239,7 +239,7 @@ static void who_ended_before_it_was_accepted_is_nobody(void **state) {
 static void what_was_said_by_a_pid_before_vouches_for_nobody(void **state) {
   (void)state;
   struct pair p;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   uint8_t *page = untouched();
   int fd = socket_of_liar();
   pid_t first = connected_and_said_by_child(&p, fd, page);
@@ -256,7 +256,7 @@ static void what_was_said_by_a_pid_before_vouches_for_nobody(void **state) {
 static void a_pid_that_is_anothers_by_now_is_not_read(void **state) {
   (void)state;
   struct pair p;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   uint8_t *page = untouched();
   int fd = socket_of_liar();
   pid_t first = connected_by_child(&p, fd, true);
@@ -282,7 +282,7 @@ static void who_speaks_for_another_cannot_have_it_read(void **state) {
   static const uint64_t none[2];
   const void *names[] = {known, none, NULL, (const void *)state};
   struct pair p;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     int fd = socket_of_liar();
     pid_t other = connected_by_child(&p, fd, true);
@@ -291,7 +291,7 @@ static void who_speaks_for_another_cannot_have_it_read(void **state) {
     close(fd);
     end(other);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 /* So that the above would notice. */
@@ -299,12 +299,12 @@ static void who_speaks_for_itself_is_pulled_from(void **state) {
   (void)state;
   struct pair p;
   struct perigee_session_info info;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   for (int side = 0; side < 2; side++) {
     perigee_session_info(p.session[side], &info);
     assert_true(info.pull);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 /* ---- Other users -------------------------------------------------------------*/
@@ -338,7 +338,7 @@ static void other_users_hear_nothing_of_this_process(void **state) {
   int status = 0;
   if (geteuid() != 0)
     skip();
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   snprintf(address, sizeof address, "unix:@%s-%d", abstract, getpid());
   assert_int_equal(perigee_listen(p.engine[1], address, &listener), 0);
   pid_t pid = fork();
@@ -348,7 +348,7 @@ static void other_users_hear_nothing_of_this_process(void **state) {
   assert_int_equal(waitpid(pid, &status, 0), pid);
   assert_int_equal(WEXITSTATUS(status), FRAME_REFUSE);
   perigee_listener_close(listener);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 /* ---- Children that live on --------------------------------------------------*/

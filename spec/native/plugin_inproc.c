@@ -140,7 +140,7 @@ static bool inproc_drained(struct lane *lane) {
 }
 
 /* Lost where nobody has joined. */
-static void inproc_knock(struct lane *lane) {
+static void inproc_probe(struct lane *lane) {
   if (lane->peer->peer == lane)
     lane->peer->met = true;
 }
@@ -149,7 +149,7 @@ static bool inproc_met(const struct lane *lane) {
   return lane->met;
 }
 
-static void inproc_nudge(struct lane *lane) {
+static void inproc_keepalive(struct lane *lane) {
   (void)lane;
 }
 
@@ -443,9 +443,9 @@ static const struct transport_frames frames = {
 };
 
 static const struct transport_alone alone = {
-    .knock = inproc_knock,
+    .probe = inproc_probe,
     .met = inproc_met,
-    .nudge = inproc_nudge,
+    .keepalive = inproc_keepalive,
 };
 
 PERIGEE_API const struct perigee_transport perigee_transport_inproc = {

@@ -230,7 +230,7 @@ static void what_a_peer_leaves_lying_does_not_silence_all_of_it(void **state) {
   o.untaken = MIB;
   pair_open_with(&p, *state, &o);
   leave_lying(&p);
-  assert_true(p.session[1]->share->parent->lying >= 4 * MIB);
+  assert_true(p.session[1]->share->parent->unread_replies >= 4 * MIB);
   assert_true(perigee_call(p.session[0], &m) >= 0);
   assert_true(asked(&p, &e, 100000));
   assert_int_equal(e.session, perigee_session_id(p.session[1]));

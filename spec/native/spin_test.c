@@ -39,7 +39,7 @@ static void one(struct waits *w, int64_t after) {
   if (found)
     spin_paid(&w->spin);
   else if (limit > 0)
-    spin_vain(&w->spin, w->now - after + limit, w->progress);
+    spin_wasted(&w->spin, w->now - after + limit, w->progress);
   if (!found)
     spin_woken(&w->spin, after);
   w->progress++;
@@ -112,7 +112,7 @@ static void what_is_there_only_asleep_costs_a_sixteenth(void **state) {
     w.polled += limit;
     w.now += limit;
     if (limit > 0)
-      spin_vain(&w.spin, w.now, w.progress - 1);
+      spin_wasted(&w.spin, w.now, w.progress - 1);
     w.now += 20 * US;
     spin_woken(&w.spin, limit + 20 * US);
   }
@@ -124,7 +124,7 @@ static void a_wait_that_goes_on_polls_once(void **state) {
   struct spin s;
   spin_open(&s, MOST, false);
   assert_int_equal(spin_begin(&s, 0, 7), MOST);
-  spin_vain(&s, MOST, 7);
+  spin_wasted(&s, MOST, 7);
   assert_int_equal(spin_begin(&s, MOST, 7), 0);
   assert_int_equal(spin_begin(&s, 2 * MOST, 8), MOST / 2);
 }

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "call/calls.h"
-#include "core/ebb.h"
+#include "core/trim.h"
 #include "session/resolve.h"
 #include "session/sessions.h"
 #include "transport/shm/shm.h"
@@ -187,9 +187,9 @@ uint32_t generation_at(const struct perigee_engine *engine, uint32_t index) {
 
 void sessions_ended(struct perigee_engine *engine, int count) {
   while (count-- > 0)
-    ebb_ended(engine);
+    trim_ended(engine);
 }
 
 bool heap_waits(const struct perigee_engine *engine) {
-  return engine->ebb.ended > 0;
+  return engine->trim.ended > 0;
 }

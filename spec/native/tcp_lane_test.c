@@ -7,7 +7,7 @@
 #include "engine/polling.h"
 #include "hand.h"
 #include "session/sessions.h"
-#include "session/strangers.h"
+#include "session/unauth.h"
 #include "support.h"
 #include "transport/tcp/tcp.h"
 
@@ -258,18 +258,18 @@ static void half_of_a_payload_twice_is_not_all_of_it(void **state) {
 /* In any order, and none of them twice. */
 static void bytes_are_counted_once(void **state) {
   enum { PIECES = 97, EACH = 3 };
-  struct cover c = {0};
+  struct ranges c = {0};
   (void)state;
   for (int step = 1; step < PIECES; step++) {
     for (int i = 0; i < PIECES; i++) {
       uint64_t at = (uint64_t)(i * step % PIECES) * EACH;
-      assert_int_equal(cover_take(&c, at, EACH), 0);
+      assert_int_equal(ranges_add(&c, at, EACH), 0);
       for (uint64_t back = 0; back < EACH && back <= at; back++)
-        assert_int_equal(cover_take(&c, at - back, EACH), PERIGEE_PROTOCOL);
+        assert_int_equal(ranges_add(&c, at - back, EACH), PERIGEE_PROTOCOL);
     }
     assert_int_equal(c.first, PIECES * EACH);
     assert_int_equal(c.count, 0);
-    cover_close(&c);
+    ranges_close(&c);
   }
 }
 
@@ -320,10 +320,10 @@ static void the_peer_is_told_of_ends_of_what_it_was_sent(void **state) {
 
 /* ---- Memory --------------------------------------------------------------------- */
 
-static void crumbs_do_not_fill_the_stash(void **state) {
+static void crumbs_do_not_fill_the_unexpected_queue(void **state) {
   struct scene *s = *state;
   uint32_t told = 0;
-  for (; told <= TCP_STASHED && s->lost.kind == 0; told++) {
+  for (; told <= TCP_UNEXPECTED && s->lost.kind == 0; told++) {
     tell_piece(s, 0, 1, TCP_GOOD);
     if (told % 256 == 0)
       assert_int_equal(perigee_arm(s->engine, NULL) < 0, 0);
@@ -369,7 +369,7 @@ static void credit_for_what_was_never_sent_is_a_lie(void **state) {
 static void words_of_operations_that_are_none_mean_nothing(void **state) {
   struct scene *s = *state;
   tell_word(s, (struct tcp_head){
-                   .type = TCP_OVER, .operation = 65535, .generation = 7});
+                   .type = TCP_ENDED, .operation = 65535, .generation = 7});
   tell_word(s, (struct tcp_head){
                    .type = TCP_CLAIM, .operation = 16383, .generation = 7});
   goes_on(s);
@@ -490,7 +490,7 @@ int main(void) {
       cmocka_unit_test(bytes_are_counted_once),
       SCENE(the_end_of_a_stream_is_seen_behind_its_last_bytes),
       SCENE(the_peer_is_told_of_ends_of_what_it_was_sent),
-      SCENE(crumbs_do_not_fill_the_stash),
+      SCENE(crumbs_do_not_fill_the_unexpected_queue),
       SCENE(more_than_the_window_is_a_lie),
       SCENE(a_peer_that_reads_nothing_is_given_up),
       SCENE(credit_for_what_was_never_sent_is_a_lie),

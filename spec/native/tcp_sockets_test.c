@@ -5,7 +5,7 @@
  * The transport is the specs' own, so that only the sockets are in question.
  */
 #include "session/sessions.h"
-#include "stranger.h"
+#include "raw_peer.h"
 #include "support_inside.h"
 
 #include <arpa/inet.h>
@@ -49,7 +49,7 @@ static int port_of(const struct pair *p) {
 }
 
 /* A socket to the listener. */
-static int knock(struct pair *p) {
+static int raw_connect(struct pair *p) {
   struct sockaddr_in in = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)port_of(p)),
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -249,11 +249,11 @@ static void a_port_scan(void **state) {
   struct pair p;
   open_port(&p);
   for (int i = 0; i < 200; i++) {
-    close(knock(&p));
+    close(raw_connect(&p));
     if (i % 50 == 0)
       friend_served(&p);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 static void other_protocols_are_sent_away_at_once(void **state) {
@@ -265,13 +265,13 @@ static void other_protocols_are_sent_away_at_once(void **state) {
   open_port(&p);
   for (int i = 0; i < 3; i++) {
     int64_t start = clock_now();
-    int fd = knock(&p);
+    int fd = raw_connect(&p);
     quiet(&p, 1);
     say(fd, texts[i], sizeof texts[i], NULL, 0);
     until_cut(&p, fd);
     assert_true(clock_now() - start < AT_ONCE);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 static void the_silent_are_sent_away_in_time(void **state) {
@@ -280,9 +280,9 @@ static void the_silent_are_sent_away_in_time(void **state) {
   open_port(&p);
   hurry(&p, true);
   int64_t start = clock_now();
-  until_cut(&p, knock(&p));
+  until_cut(&p, raw_connect(&p));
   assert_true(clock_now() - start >= 90 * MS);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 static void a_crowd_does_not_keep_friends_out(void **state) {
@@ -292,7 +292,7 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
   int fds[4 * HELLOS];
   open_port(&p);
   for (int i = 0; i < 4 * HELLOS; i++)
-    fds[i] = knock(&p);
+    fds[i] = raw_connect(&p);
   until_refused(&p, 3 * HELLOS);
   quiet(&p, 200); /* those that made room are gone with the next poll */
   assert_true(perigee_counters(p.engine[1], NULL)->sessions <= HELLOS + 1);
@@ -304,7 +304,7 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
   for (int i = 0; i < 4 * HELLOS; i++)
     close(fds[i]);
   quiet(&p, 3);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 /* A listener whose queue stays full would not let anybody sleep. */
@@ -313,7 +313,7 @@ static void without_descriptors_all_are_turned_away(void **state) {
   struct pair p;
   struct rlimit before, none;
   open_port(&p);
-  int fd = knock(&p), more = knock(&p);
+  int fd = raw_connect(&p), more = raw_connect(&p);
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
   none = before;
   none.rlim_cur = (rlim_t)(more > fd ? more : fd) + 1;
@@ -328,7 +328,7 @@ static void without_descriptors_all_are_turned_away(void **state) {
     close(held[--count]);
   assert_int_equal(perigee_counters(p.engine[1], NULL)->refused, 2);
   friend_served(&p);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 /* Nobody has to wait until the silent are sent away. */
@@ -340,7 +340,7 @@ static void a_silent_crowd_makes_room(void **state) {
   open_port(&p);
   for (int round = 0; round < 3; round++) {
     for (int i = 0; i < 2 * HELLOS; i++)
-      fds[i] = knock(&p);
+      fds[i] = raw_connect(&p);
     quiet(&p, 200);
     assert_true(perigee_counters(p.engine[1], NULL)->sessions <= HELLOS + 1);
     int64_t start = clock_now();
@@ -352,7 +352,7 @@ static void a_silent_crowd_makes_room(void **state) {
     for (int i = 0; i < 2 * HELLOS; i++)
       close(fds[i]);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 static void lengths_that_are_no_lengths(void **state) {
@@ -364,12 +364,12 @@ static void lengths_that_are_no_lengths(void **state) {
     uint8_t head[FRAME_HEAD] = {0, 0, 0, 0, FRAME_HELLO};
     memcpy(head, &lengths[i], 4);
     int64_t start = clock_now();
-    int fd = knock(&p);
+    int fd = raw_connect(&p);
     say(fd, head, sizeof head, NULL, 0);
     until_cut(&p, fd);
     assert_true(clock_now() - start < AT_ONCE);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 /* The answer to a hello that comes in drops is that of one that comes whole. */
@@ -381,7 +381,7 @@ static void a_hello_byte_by_byte(void **state) {
   struct frame hello = good_hello(), f = {0};
   hello.hello.version_min = hello.hello.version_max = 9;
   uint32_t length = wire_encode(&hello, bytes), got = 0, at = 0;
-  int fd = knock(&p);
+  int fd = raw_connect(&p);
   for (uint32_t i = 0; i < length; i++) {
     say(fd, &bytes[i], 1, NULL, 0);
     if (i % 16 == 0)
@@ -402,7 +402,7 @@ static void a_hello_byte_by_byte(void **state) {
   }
   assert_int_equal(f.type, FRAME_REFUSE);
   close(fd);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 int main(void) {

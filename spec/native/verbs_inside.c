@@ -38,10 +38,10 @@ uint64_t resets_of(const struct perigee_session *session) {
 void keys_spoil(struct perigee_session *session,
                 const struct perigee_remote *remote) {
   struct lane *lane = session->lane;
-  struct held *held =
-      (struct held *)held_find(lane, ID_REGION + remote->window.slot);
-  for (uint32_t i = 0; held && i < lane->pair_count; i++)
-    held->rkey[i] ^= 0x80;
+  struct remote_key *key = (struct remote_key *)remote_key_find(
+      lane, ID_REGION + remote->window.slot);
+  for (uint32_t i = 0; key && i < lane->pair_count; i++)
+    key->rkey[i] ^= 0x80;
 }
 
 /* Of struct lane_offer, which is verbs.c's own: rail[0].ethernet. */

@@ -41,7 +41,7 @@ end
 
 --- Has spec, which has from and to, a name that it should not have? Written out
 -- since this is on the way of every transfer, and a loop could not be compiled.
-function M.strange(spec)
+function M.unknown(spec)
   local key = next(spec)
   if not known(key) then return true end
   key = next(spec, key)

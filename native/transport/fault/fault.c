@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fault.c - the functions of a transport that faults befall (fault.h says
+ * fault.c - the functions of a transport that inject faults (fault.h says
  * which faults, and what they mean). All befall the receiving side: what the
  * transport has brought is kept here, by the time at which it is to be seen.
  */
@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WRAPPED = 16, HELD_MAX = 256 << 10 };
+enum { WRAPPED = 16, DELAYED_MAX = 256 << 10 };
 static const int64_t A_WHILE = 1000000; /* ns, where no delay was asked for */
 
 /* A record that has come, and is to be seen at some time. */
-struct held {
-  struct held *next;
+struct delayed {
+  struct delayed *next;
   int64_t due;
   uint64_t length;
   uint8_t *bytes;
@@ -48,11 +48,11 @@ struct fault_lane {
   const struct wrapped *by;
   uint64_t dice;
   bool cut;
-  struct held *queue[RINGS]; /* by time */
-  int64_t last[RINGS];       /* when the last in order is to be seen */
-  struct held *given[RINGS]; /* until release */
-  uint64_t bytes;            /* held in all */
-  int64_t words;             /* when frames go on */
+  struct delayed *queue[RINGS]; /* by time */
+  int64_t last[RINGS];          /* when the last in order is to be seen */
+  struct delayed *given[RINGS]; /* until release */
+  uint64_t bytes;               /* held in all */
+  int64_t words;                /* when frames go on */
   uint64_t dropped, twice, cut_short, overtaken;
 };
 
@@ -119,9 +119,9 @@ static bool cut(struct lane *lane) {
 
 /* ---- Records ------------------------------------------------------------- */
 
-static void let_go(struct fault_lane *f, struct held **list) {
+static void let_go(struct fault_lane *f, struct delayed **list) {
   while (*list) {
-    struct held *h = *list;
+    struct delayed *h = *list;
     *list = h->next;
     f->bytes -= h->length;
     free(h->bytes);
@@ -131,7 +131,7 @@ static void let_go(struct fault_lane *f, struct held **list) {
 
 static int hold(struct fault_lane *f, enum ring ring, int64_t due,
                 const uint8_t *bytes, uint64_t length) {
-  struct held *h = malloc(sizeof *h), **at = &f->queue[ring];
+  struct delayed *h = malloc(sizeof *h), **at = &f->queue[ring];
   void *copy = NULL;
   if (!h || posix_memalign(&copy, 64, length ? length : 1) != 0) {
     free(h);
@@ -140,7 +140,7 @@ static int hold(struct fault_lane *f, enum ring ring, int64_t due,
   memcpy(copy, bytes, length);
   while (*at && (*at)->due <= due)
     at = &(*at)->next;
-  *h = (struct held){*at, due, length, copy};
+  *h = (struct delayed){*at, due, length, copy};
   *at = h;
   f->bytes += length;
   return PERIGEE_OK;
@@ -179,7 +179,7 @@ static int take_in(struct lane *lane, enum ring ring) {
   const uint8_t *bytes;
   uint64_t length;
   int status = 0;
-  while (f->bytes < HELD_MAX &&
+  while (f->bytes < DELAYED_MAX &&
          (status = inner(lane)->records->peek(lane, ring, &bytes, &length)) >
              0 &&
          !cut(lane))
@@ -194,7 +194,7 @@ static int fault_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
   if (f->cut)
     return 0;
   int status = take_in(lane, ring);
-  struct held *h = f->queue[ring];
+  struct delayed *h = f->queue[ring];
   if (f->cut || !h || waits(f, h->due))
     return f->cut || status > 0 ? 0 : status;
   f->queue[ring] = h->next;
@@ -227,7 +227,7 @@ enum { BEGUN = -1 }; /* held back no more, but what else may befall a step is */
 static bool goes_on(const struct fetch *fetch) {
   const struct payload *into = fetch->into;
   return !into->memory->direct &&
-         (into->ticket || into->done || fetch->held == BEGUN);
+         (into->ticket || into->done || fetch->delayed_until == BEGUN);
 }
 
 /* What is under way side by side is held back side by side, as by a long wire,
@@ -237,24 +237,25 @@ static int64_t fault_fetch(struct lane *lane, struct fetch *fetch) {
   const struct script *s = script_of(f);
   if (f->cut)
     return PERIGEE_PEER_LOST;
-  if (fetch->held <= 0 && !goes_on(fetch)) {
+  if (fetch->delayed_until <= 0 && !goes_on(fetch)) {
     if (cut(lane))
       return PERIGEE_PEER_LOST;
     if (hit(f, s->truncate)) {
       f->cut_short++;
       return PERIGEE_PROTOCOL;
     }
-    fetch->held = fetch->held == 0 ? now(f) + some_time(f, 0) : now(f);
+    fetch->delayed_until =
+        fetch->delayed_until == 0 ? now(f) + some_time(f, 0) : now(f);
     if (hit(f, s->drop)) {
       f->dropped++;
-      fetch->held = INT64_MAX;
+      fetch->delayed_until = INT64_MAX;
     }
   }
-  if (fetch->held == INT64_MAX || waits(f, fetch->held))
+  if (fetch->delayed_until == INT64_MAX || waits(f, fetch->delayed_until))
     return 0;
   int64_t moved = inner(lane)->payloads->fetch(lane, fetch);
   if (moved != 0)
-    fetch->held = BEGUN;
+    fetch->delayed_until = BEGUN;
   return moved;
 }
 
@@ -263,9 +264,9 @@ static int copy_goes_on(struct lane *lane, struct payload *local) {
   struct fault_lane *f = of(lane);
   if (f->cut)
     return PERIGEE_PEER_LOST;
-  if (local->held == 0)
-    local->held = now(f) + some_time(f, 0);
-  if (waits(f, local->held))
+  if (local->delayed_until == 0)
+    local->delayed_until = now(f) + some_time(f, 0);
+  if (waits(f, local->delayed_until))
     return 0;
   if (cut(lane))
     return PERIGEE_PEER_LOST;
@@ -376,7 +377,7 @@ void faults_close(struct faults *faults) {
     (w)->table.group = &(w)->group;                                            \
   }
 
-static void befall(struct wrapped *w) {
+static void inject(struct wrapped *w) {
   TAKE_OVER(w, records);
   TAKE_OVER(w, payloads);
   TAKE_OVER(w, copies);
@@ -406,7 +407,7 @@ static const struct wrapped *wrap(struct faults *faults,
     return NULL;
   struct wrapped *w = &faults->wrapped[faults->count++];
   *w = (struct wrapped){.table = *inner, .inner = inner, .faults = faults};
-  befall(w);
+  inject(w);
   return w;
 }
 

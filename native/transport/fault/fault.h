@@ -23,7 +23,7 @@
  *   cut=P        at a record or a step: the lane is broken for good; nothing
  *                passes any more, and this side's session ends in "peer_lost"
  *
- * P is a probability, 0 to 1. Faults befall what comes to the side that asks
+ * P is a probability, 0 to 1. Faults are injected into what comes to the side that asks
  * for them: the peer's records, and the payloads and copies that this side
  * moves. Both sides ask for both directions.
  *
@@ -38,7 +38,7 @@
  * "protocol"; what is held back when the peer closes is lost.
  *
  * A wrapped table, and each of its groups, is the transport's own but for the
- * functions that faults befall. Its lane is the transport's own too, and its head points to what is
+ * functions that inject faults. Its lane is the transport's own too, and its head points to what is
  * kept here; so a function that transports do not know of today needs nothing
  * here. What is delivered was copied to a block of its own length, so that a
  * sanitizer sees who reads past it.

@@ -389,7 +389,7 @@ static const struct transport_loans loans = {
 };
 
 static const struct transport_kept kept = {
-    .ebb = arena_ebb,
+    .trim = arena_trim,
     .bytes = arena_kept,
 };
 

@@ -116,7 +116,7 @@ int64_t arena_take(struct lane *, uint64_t length);
 void arena_give(struct lane *, uint64_t address);
 /* As sources have it. */
 uint64_t arena_address(const struct lane *, uint64_t offset);
-enum ebb_left arena_ebb(struct lane *);
+enum trim_left arena_trim(struct lane *);
 uint64_t arena_kept(const struct lane *);
 /* Of the peer's. */
 int arena_join(struct lane *, uint64_t length);

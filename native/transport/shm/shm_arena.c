@@ -255,8 +255,8 @@ static void forget_untold(struct lane *lane) {
   unmake(lane, lane->telling);
 }
 
-enum ebb_left arena_ebb(struct lane *lane) {
-  enum ebb_left left = EBB_NOTHING;
+enum trim_left arena_trim(struct lane *lane) {
+  enum trim_left left = TRIM_NOTHING;
   if (lane->untold >= 0)
     forget_untold(lane);
   for (uint32_t i = 0; i < SHM_SEGMENTS; i++) {
@@ -265,8 +265,8 @@ enum ebb_left arena_ebb(struct lane *lane) {
       continue;
     bool idle = s->live == 0 && *lane->options.look - s->used > 1;
     if (idle && drop(lane, i))
-      return EBB_MORE;
-    left = EBB_SOME;
+      return TRIM_MORE;
+    left = TRIM_SOME;
   }
   return left;
 }

@@ -67,7 +67,7 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   *block_of(e) = (uint64_t)offset + 1;
   e->payload = p;
   e->fed = 0;
-  e->held = SHM_STAGE_HEAD + SHM_STAGE;
+  e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
   atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->arena + offset), 0,
                         memory_order_release);
   e->source = (struct source){.kind = SOURCE_STAGED,

@@ -36,7 +36,7 @@ void tcp_break(struct lane *lane, int status, const char *format, ...) {
   va_start(list, format);
   vsnprintf(lane->reason, sizeof lane->reason, format, list);
   va_end(list);
-  lane->options.stir(lane->options.session); /* somebody has to see it */
+  lane->options.activate(lane->options.session); /* somebody has to see it */
 }
 
 /* ---- Streams ------------------------------------------------------------- */
@@ -65,7 +65,7 @@ static struct stream *stream_make(struct lane *lane, uint32_t number, int fd) {
   s->fd = fd;
   s->number = number;
   s->readable = true;
-  s->in = malloc(TCP_GULP);
+  s->in = malloc(TCP_READ_LARGE);
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (s->in && (!lane->options.seal || sealed_open(s) == PERIGEE_OK) &&
       lane->options.watch(lane->options.session, fd) == 0)
@@ -87,7 +87,7 @@ static int stream_add(struct lane *lane, uint32_t number, int fd,
     tcp_send(s, TCP_TURN);
   if (s->sealed)
     return sealed_given(s, bytes, length);
-  if (length > TCP_GULP)
+  if (length > TCP_READ_LARGE)
     return PERIGEE_PROTOCOL;
   if (length > 0)
     memcpy(s->in, bytes, length);
@@ -114,7 +114,7 @@ static int tcp_attach(struct lane *lane, uint32_t number, int fd,
   return PERIGEE_PROTOCOL;
 }
 
-static void tcp_stirred(struct lane *lane) {
+static void tcp_socket_ready(struct lane *lane) {
   for (uint32_t i = 0; i < lane->stream_count; i++)
     if (lane->streams[i]) {
       lane->streams[i]->readable = true;
@@ -130,9 +130,9 @@ static void tcp_traffic(const struct lane *lane, uint64_t *sent,
 
 static bool holds(struct stream *s) {
   struct lane *lane = s->lane;
-  bool held = lane->held && s->number == 0;
-  lane->held &= s->number != 0;
-  return held && s->left == 0 && !lane->armed;
+  bool deferred = lane->flush_deferred && s->number == 0;
+  lane->flush_deferred &= s->number != 0;
+  return deferred && s->left == 0 && !lane->armed;
 }
 
 static bool poll_stream(struct stream *s) {
@@ -143,12 +143,12 @@ static bool poll_stream(struct stream *s) {
   if (!holds(s) && !tcp_idle(s) && !(armed && s->full))
     moved +=
         tcp_send(s, s->left > 0 ? lane->may_send[s->number > 0] : TCP_TURN);
-  if (s->sink == SINK_HELD && s->patience > 0)
+  if (s->sink == SINK_WAITING && s->patience > 0)
     s->patience--;
   /* Streams for payloads are read while somebody waits for them. */
   if (s->readable || (s->number == 0 && !armed))
     moved += tcp_receive(s, s->number > 0 ? lane->may_read : TCP_TURN);
-  else if (s->in_end > s->in_first || s->sink == SINK_HELD)
+  else if (s->in_end > s->in_first || s->sink == SINK_WAITING)
     moved += tcp_receive(s, 0);
   return moved > 0;
 }
@@ -159,8 +159,8 @@ static bool poll_stream(struct stream *s) {
 static void turn(struct lane *lane) {
   bool used = lane->may_send[0] < lane->turn ||
               lane->may_send[1] < lane->turn || lane->may_read < lane->turn;
-  lane->brisk -= used && lane->brisk > 0;
-  lane->turn = lane->brisk ? TCP_BRISK : TCP_TURN;
+  lane->latency_turns -= used && lane->latency_turns > 0;
+  lane->turn = lane->latency_turns ? TCP_LATENCY_BYTES : TCP_TURN;
   lane->may_send[0] = lane->may_send[1] = lane->may_read = lane->turn;
 }
 
@@ -191,7 +191,7 @@ static void tcp_close(struct lane *lane) {
   tcp_loans_close(lane);
   tcp_peers_close(lane);
   free(lane->frames);
-  free(lane->overs.at);
+  free(lane->ended.at);
   free(lane->told.at);
   free(lane->claims.at);
   free(lane);
@@ -335,7 +335,7 @@ static const struct transport_records records = {
 static const struct transport_payloads payloads = {
     .pushes = true,
     .mark = tcp_mark,
-    .over = tcp_over,
+    .ended = tcp_ended,
     .live = tcp_live,
     .expose = tcp_expose,
     .feed = tcp_feed,
@@ -352,7 +352,7 @@ static const struct transport_loans loans = {
 };
 
 static const struct transport_kept kept = {
-    .ebb = tcp_ebb,
+    .trim = tcp_trim,
     .bytes = tcp_kept,
 };
 
@@ -372,7 +372,7 @@ static const struct transport_sockets sockets = {
     .take = tcp_take,
     .wants = tcp_wants,
     .attach = tcp_attach,
-    .stirred = tcp_stirred,
+    .socket_ready = tcp_socket_ready,
     .traffic = tcp_traffic,
 };
 

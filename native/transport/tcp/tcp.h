@@ -10,8 +10,8 @@
  *   tcp_landing.c   of those, fragments
  *   tcp_feed.c      payloads at their owner
  *   tcp_fetch.c     payloads at their receiver
- *   tcp_stash.c     what came of them before their landing was known
- *   tcp_cover.c     which of their bytes came
+ *   tcp_unexpected.c     what came of them before their landing was known
+ *   tcp_ranges.c     which of their bytes came
  *   tcp_loans.c     blocks to lend
  *   tcp_sealed.c    the same bytes, sealed
  *
@@ -37,7 +37,7 @@
  * once as far as the window allows (`eager`, the third kind of credit), the rest
  * when the receiver has claimed it. They are read from the socket straight into
  * their landing. A fragment that has no landing yet holds up its stream for a
- * few polls, then it goes to the stash, which the window bounds; so no stream is
+ * few polls, then it goes to the unexpected queue, which the window bounds; so no stream is
  * ever held up for long. After each fragment comes a word: GOOD, or GIVEN_UP if
  * its operation ended while it was being sent and the rest of it is zeros. Only
  * what was good counts.
@@ -74,7 +74,7 @@ enum tcp_type {
   TCP_RECORD = 1,
   TCP_CREDIT,
   TCP_BYTES,
-  TCP_OVER,
+  TCP_ENDED,
   TCP_CLAIM,
   TCP_FRAGMENT,
   TCP_WORD,
@@ -103,16 +103,16 @@ struct tcp_offer {
 
 enum {
   TCP_STREAMS = 17,
-  TCP_GULP = 16 << 10,    /* read at once where bodies are short, */
-  TCP_SIP = 256,          /* and where they are long */
-  TCP_SHORT = 4096,       /* blocks below this are gathered and scattered */
-  TCP_MEDIUM = 128 << 10, /* payloads up to this go with the records */
+  TCP_READ_LARGE = 16 << 10, /* read at once where bodies are short, */
+  TCP_READ_SMALL = 256,      /* and where they are long */
+  TCP_SHORT = 4096,          /* blocks below this are gathered and scattered */
+  TCP_MEDIUM = 128 << 10,    /* payloads up to this go with the records */
   TCP_FRAGMENT_MOST = 512 << 10,
   TCP_WINDOW = 1 << 20,
-  TCP_STASHED = 16384,   /* fragments that may lie in the stash, */
-  TCP_STASHED_EACH = 64, /* and of one operation */
-  TCP_AHEAD = 4096,      /* stretches of a payload that came before others */
-  TCP_FIRST = 1 << 20,   /* of a long payload, sent before it is claimed */
+  TCP_UNEXPECTED = 16384, /* fragments that may lie in the unexpected queue, */
+  TCP_UNEXPECTED_EACH = 64, /* and of one operation */
+  TCP_AHEAD = 4096,         /* stretches of a payload that came before others */
+  TCP_FIRST = 1 << 20,      /* of a long payload, sent before it is claimed */
   TCP_BOUNCE = 64 << 10,
   TCP_FRAMES = 8 << 10,   /* of the session, not yet heard */
   TCP_KEEP = 256 << 10,   /* of room for what waits is kept when none does */
@@ -121,9 +121,9 @@ enum {
   TCP_OUT_MOST = 8 << 20, /* and before the peer is given up */
   TCP_PATIENCE = 32,      /* polls */
   TCP_RUNS = 64,
-  TCP_TURN = 1 << 20,   /* bytes that a poll moves at most, each way, */
-  TCP_BRISK = 32 << 10, /* and while short requests come and go, */
-  TCP_BRISK_TURNS = 64, /* which is so for that many of them after each */
+  TCP_TURN = 1 << 20,           /* bytes that a poll moves at most, each way, */
+  TCP_LATENCY_BYTES = 32 << 10, /* and while short requests come and go, */
+  TCP_LATENCY_TURNS = 64, /* which is so for that many of them after each */
   TCP_OPERATIONS = 65536
 };
 
@@ -141,7 +141,7 @@ struct generations {
 
 /* Which bytes of a payload came: all before `first`, and stretches behind it
  * that came before others. */
-struct cover {
+struct ranges {
   uint64_t first;
   struct stretch {
     uint64_t at, end;
@@ -152,10 +152,11 @@ struct cover {
 /* What a fetch has here. */
 struct tcp_fetch {
   struct node node; /* of its operation's fetches */
-  struct cover cover;
+  struct ranges received;
   uint64_t came, told; /* bytes, and those that the core has heard of */
-  uint64_t stashed;    /* bytes that were kept because they came too early */
-  int status;          /* what went wrong first */
+  uint64_t
+      unexpected_bytes; /* bytes that were kept because they came too early */
+  int status;           /* what went wrong first */
   bool begun;
 };
 _Static_assert(sizeof(struct tcp_fetch) <= FETCH_OWN, "there is room for it");
@@ -167,12 +168,12 @@ static inline struct tcp_fetch *tcp_own(const struct fetch *f) {
 /* What is known of an operation of the peer's. They are made when first needed
  * and stay: who looks for one sees no other's. */
 struct tcp_peer {
-  struct node fetches, stash;
-  uint32_t stashed; /* in the stash */
+  struct node fetches, unexpected;
+  uint32_t unexpected_count; /* in the unexpected queue */
 };
 
 /* A fragment that came before its landing was known. */
-struct stashed {
+struct unexpected {
   struct node node; /* of its operation's stash */
   struct tcp_head head;
   struct payload walk; /* while it is put where it belongs */
@@ -184,11 +185,11 @@ struct stashed {
 
 enum sink {
   SINK_HEAD,
-  SINK_HELD,
+  SINK_WAITING,
   SINK_RECORD,
   SINK_BYTES,
   SINK_FETCH,
-  SINK_STASH,
+  SINK_UNEXPECTED,
   SINK_DROP,
   SINK_TRAILER
 };
@@ -199,10 +200,11 @@ struct stream {
   struct lane *lane;
   int fd;
   uint32_t number;
-  bool readable, full; /* as far as known: told by stirred, and tried out */
-  bool ended;          /* the peer will send no more */
-  bool up;             /* the peer's first word came */
-  bool dry;            /* in this poll nothing more was found to read */
+  bool readable,
+      full;   /* as far as known: told by socket_ready, and tried out */
+  bool ended; /* the peer will send no more */
+  bool up;    /* the peer's first word came */
+  bool dry;   /* in this poll nothing more was found to read */
   /* Out. */
   struct bytes out;
   uint32_t body_at;          /* offset in out.at */
@@ -218,7 +220,7 @@ struct stream {
   uint8_t *place; /* SINK_RECORD: where it goes on */
   struct fetch *fetch;
   struct payload walk; /* of its landing */
-  struct stashed *stashed;
+  struct unexpected *unexpected;
   uint32_t patience;
   uint8_t *bounce; /* for landings that no CPU touches */
   uint32_t bounced, put;
@@ -248,9 +250,9 @@ struct lane {
   char reason[REASON];
   bool joined, cut, armed;
   bool corked, pushing; /* see tcp_records.c */
-  bool held;            /* what waits on stream 0 waits for one poll more: what
+  bool flush_deferred;  /* what waits on stream 0 waits for one poll more: what
                            follows it can go with it */
-  uint32_t published, brisk;
+  uint32_t published, latency_turns;
   uint64_t turn;        /* bytes of payloads that this poll may move, */
   uint64_t may_send[2]; /* of them, by stream 0, and by the others */
   uint64_t may_read;
@@ -264,10 +266,10 @@ struct lane {
   uint8_t *frames; /* of the session */
   uint32_t frames_first, frames_end;
   struct tcp_peer **peers; /* by the number of the peer's operation */
-  uint32_t peer_count, stash_count;
-  uint64_t counted;    /* bytes of what is known of the peer's operations */
-  uint64_t stash_late; /* bytes in it that no window bounds */
-  struct generations overs;  /* by the peer's operation: the last that ended */
+  uint32_t peer_count, unexpected_count;
+  uint64_t counted; /* bytes of what is known of the peer's operations */
+  uint64_t unexpected_late;  /* bytes in it that no window bounds */
+  struct generations ended;  /* by the peer's operation: the last that ended */
   struct generations told;   /* by our operation: the last end it was told of */
   struct generations claims; /* by our operation and part: the last claimed */
   struct blocks blocks; /* of the arena for loans, made when first needed */
@@ -294,9 +296,9 @@ static inline uint32_t generation_of(const struct generations *g,
   return number < g->count ? g->at[number] : 0;
 }
 void tcp_mark(struct lane *, uint16_t operation, uint32_t generation);
-void tcp_over(struct lane *, uint16_t operation, uint32_t generation);
+void tcp_ended(struct lane *, uint16_t operation, uint32_t generation);
 /* The peer told of such an end. */
-void tcp_over_told(struct lane *, const struct tcp_head *);
+void tcp_ended_told(struct lane *, const struct tcp_head *);
 bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation);
 
 /* ---- tcp_send.c -------------------------------------------------------- */
@@ -326,7 +328,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit);
 bool tcp_waits(const struct stream *s);
 
 /* Ends the lane: false. What the rest of a body is for. Bytes of it came. */
-bool tcp_lie(struct stream *s, const char *what);
+bool tcp_protocol_error(struct stream *s, const char *what);
 void tcp_sink(struct stream *s, enum sink sink, uint64_t rest);
 void tcp_count(struct stream *s, uint64_t n);
 
@@ -345,7 +347,7 @@ int tcp_loan(struct lane *, uint64_t length, uint8_t **, struct source *);
 void tcp_unloan(struct lane *, const struct source *);
 bool tcp_loaned(struct lane *, const uint8_t *, uint64_t, struct source *);
 const uint8_t *tcp_view(struct lane *, const struct source *);
-enum ebb_left tcp_ebb(struct lane *);
+enum trim_left tcp_trim(struct lane *);
 uint64_t tcp_kept(const struct lane *);
 void tcp_loans_close(struct lane *);
 
@@ -356,7 +358,7 @@ int tcp_peek(struct lane *, enum ring, const uint8_t **bytes, uint64_t *length);
 bool tcp_release(struct lane *);
 /* Called for each record; a short request switches the lane to latency mode: its
  * sender is not to wait long for the payloads of others. */
-void tcp_brisk(struct lane *, enum ring, const uint8_t *record);
+void tcp_latency_mode(struct lane *, enum ring, const uint8_t *record);
 void tcp_drafts_close(struct lane *);
 /* Where a record that comes is put, or NULL: it may not be. */
 uint8_t *tcp_record_room(struct lane *, enum ring, uint32_t length);
@@ -386,31 +388,32 @@ void tcp_fetch_got(struct fetch *, uint32_t length, bool good);
  * share. */
 bool tcp_count_memory(struct lane *lane, uint64_t bytes);
 
-/* ---- tcp_stash.c ------------------------------------------------------- */
+/* ---- tcp_unexpected.c ------------------------------------------------------- */
 /* NULL: nothing is known of that operation. */
 struct tcp_peer *tcp_peer(const struct lane *, uint16_t operation);
 /* Makes it, or NULL: no memory. */
 struct tcp_peer *tcp_peer_new(struct lane *, uint16_t operation);
 void tcp_peers_close(struct lane *);
-struct stashed *tcp_stash(struct lane *, const struct tcp_head *);
-bool tcp_stash_full(const struct lane *, const struct tcp_head *);
-/* Bytes of a fetch that lie in the stash, or are on their way there; or those
+struct unexpected *tcp_unexpected_add(struct lane *, const struct tcp_head *);
+bool tcp_unexpected_full(const struct lane *, const struct tcp_head *);
+/* Bytes of a fetch that lie in the unexpected queue, or are on their way there; or those
  * of them that stream 0 brought. */
-uint64_t tcp_stashed(struct lane *, const struct fetch *, bool first);
+uint64_t tcp_unexpected_bytes(struct lane *, const struct fetch *, bool first);
 /* Moves on what is there of a fetch. */
-void tcp_unstash(struct lane *, struct fetch *);
+void tcp_unexpected_take(struct lane *, struct fetch *);
 /* Of a generation of an operation of the peer; of a fetch, in any case. */
-void tcp_stash_drop(struct lane *, uint16_t operation, uint32_t generation);
-void tcp_stash_forget(struct lane *, const struct fetch *);
+void tcp_unexpected_drop(struct lane *, uint16_t operation,
+                         uint32_t generation);
+void tcp_unexpected_forget(struct lane *, const struct fetch *);
 static inline bool tcp_is_of(const struct tcp_head *h, const struct fetch *f) {
   return h->operation == f->operation && h->generation == f->generation &&
          (h->which & PART_MASK) == f->part;
 }
 
-/* ---- tcp_cover.c ------------------------------------------------------- */
+/* ---- tcp_ranges.c ------------------------------------------------------- */
 /* The bytes [at, at + length) come; a status where some of them came before. */
-int cover_take(struct cover *, uint64_t at, uint64_t length);
-void cover_close(struct cover *);
+int ranges_add(struct ranges *, uint64_t at, uint64_t length);
+void ranges_close(struct ranges *);
 
 /* ---- tcp_sealed.c ------------------------------------------------------ */
 int sealed_open(struct stream *s);

@@ -20,7 +20,7 @@ struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h) {
 bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
                      const struct tcp_head *h) {
   bool inside = h->at <= f->total && h->length <= f->total - h->at;
-  int status = inside ? cover_take(&tcp_own(f)->cover, h->at, h->length)
+  int status = inside ? ranges_add(&tcp_own(f)->received, h->at, h->length)
                       : PERIGEE_PROTOCOL;
   if (status == PERIGEE_NO_MEMORY)
     tcp_break(lane, status, "no memory for what came before its turn");
@@ -51,7 +51,7 @@ static int begin(struct lane *lane, struct fetch *f) {
   if (!peer)
     return PERIGEE_NO_MEMORY;
   tcp_own(f)->begun = true;
-  tcp_own(f)->stashed = tcp_stashed(lane, f, true);
+  tcp_own(f)->unexpected_bytes = tcp_unexpected_bytes(lane, f, true);
   list_append(&peer->fetches, &tcp_own(f)->node);
   if (s->address == f->total || !tcp_put(lane->streams[0], &claim, NULL))
     return PERIGEE_OK;
@@ -79,9 +79,9 @@ int64_t tcp_fetch(struct lane *lane, struct fetch *f) {
   if (status < 0)
     return status;
   pump(lane);
-  if (lane->stash_count > 0 &&
+  if (lane->unexpected_count > 0 &&
       (!f->careful || tcp_live(lane, f->operation, f->generation)))
-    tcp_unstash(lane, f);
+    tcp_unexpected_take(lane, f);
   struct tcp_fetch *own = tcp_own(f);
   if (own->status < 0)
     return own->status;
@@ -101,7 +101,7 @@ bool tcp_fetch_end(struct lane *lane, struct fetch *f) {
     if (s->sink == SINK_FETCH)
       s->sink = SINK_DROP;
   }
-  tcp_stash_forget(lane, f);
-  cover_close(&tcp_own(f)->cover);
+  tcp_unexpected_forget(lane, f);
+  ranges_close(&tcp_own(f)->received);
   return payload_quiet(f->into);
 }

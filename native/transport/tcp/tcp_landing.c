@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tcp_landing.c - where a fragment goes: to its landing, straight or by way of
- * a bounce block; to the stash; or nowhere.
+ * a bounce block; to the unexpected queue; or nowhere.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +15,16 @@ static bool in_turn(const struct fetch *f, const struct tcp_head *h) {
          (h->at == f->into->done && f->into->ticket == 0);
 }
 
-/* It waits for what no stream and no stash can bring: whoever sends in order
+/* It waits for what no stream and no queue can bring: whoever sends in order
  * does not come to that. */
 static bool is_stuck(struct stream *s) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
-  struct fetch *f = s->sink == SINK_HELD ? tcp_fetch_of(lane, h) : NULL;
+  struct fetch *f = s->sink == SINK_WAITING ? tcp_fetch_of(lane, h) : NULL;
   return f && !in_turn(f, h) && f->into->ticket == 0 &&
          tcp_own(f)->status == 0 &&
          tcp_live(lane, h->operation, h->generation) &&
-         tcp_stashed(lane, f, false) == 0;
+         tcp_unexpected_bytes(lane, f, false) == 0;
 }
 
 static bool all_stuck(const struct lane *lane) {
@@ -46,7 +46,7 @@ static bool still_wanted(struct stream *s, const struct fetch *f) {
 static bool lands(struct stream *s, struct fetch *f) {
   const struct tcp_head *h = &s->head;
   if (!in_turn(f, h))
-    return all_stuck(s->lane) ? tcp_lie(s, "a fragment") : false;
+    return all_stuck(s->lane) ? tcp_protocol_error(s, "a fragment") : false;
   if (!still_wanted(s, f)) {
     tcp_sink(s, SINK_DROP, h->length);
     return true;
@@ -61,30 +61,30 @@ static bool lands(struct stream *s, struct fetch *f) {
   return true;
 }
 
-/* To the stash, where what stream 0 brings of what others see has to come in
+/* To the unexpected queue, where what stream 0 brings of what others see has to come in
  * order, and what no window bounds waits until there is room. Other streams may
  * have brought later bytes before. */
-static bool stashes(struct stream *s, struct fetch *f) {
+static bool is_unexpected(struct stream *s, struct fetch *f) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
-  if (f && h->at != tcp_own(f)->stashed)
-    return tcp_lie(s, "a fragment");
-  if (tcp_stash_full(lane, h))
-    return tcp_lie(s, "more fragments before their time");
+  if (f && h->at != tcp_own(f)->unexpected_bytes)
+    return tcp_protocol_error(s, "a fragment");
+  if (tcp_unexpected_full(lane, h))
+    return tcp_protocol_error(s, "more fragments before their time");
   if (!(h->which & PART_EAGER) &&
-      (lane->stash_late >= TCP_WINDOW ||
+      (lane->unexpected_late >= TCP_WINDOW ||
        (lane->options.share &&
         !share_may(lane->options.share, SHARE_POOLED, h->length))))
     return false;
-  s->stashed = tcp_stash(lane, h);
-  if (!s->stashed)
+  s->unexpected = tcp_unexpected_add(lane, h);
+  if (!s->unexpected)
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
   else
-    s->stashed->first = s->number == 0;
+    s->unexpected->first = s->number == 0;
   if (f)
-    tcp_own(f)->stashed += h->length;
-  tcp_sink(s, SINK_STASH, h->length);
-  return s->stashed != NULL;
+    tcp_own(f)->unexpected_bytes += h->length;
+  tcp_sink(s, SINK_UNEXPECTED, h->length);
+  return s->unexpected != NULL;
 }
 
 /* False: its stream waits. */
@@ -102,19 +102,19 @@ bool tcp_place(struct stream *s) {
   }
   if (!f && s->patience > 0 && !lane->armed)
     return false;
-  return stashes(s, f);
+  return is_unexpected(s, f);
 }
 
 void tcp_trailed(struct stream *s) {
   bool good = s->trailer == TCP_GOOD;
   if (s->fetch)
     tcp_fetch_got(s->fetch, s->head.length, good);
-  if (s->stashed)
-    s->stashed->good = good;
+  if (s->unexpected)
+    s->unexpected->good = good;
   else if (s->head.which & PART_EAGER)
     tcp_eager_done(s->lane, s->head.length);
   s->fetch = NULL;
-  s->stashed = NULL;
+  s->unexpected = NULL;
   tcp_sink(s, SINK_HEAD, 0);
 }
 

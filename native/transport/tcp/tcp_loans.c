@@ -49,14 +49,14 @@ static uint64_t give_back(struct lane *lane, uint64_t keep) {
   return size;
 }
 
-enum ebb_left tcp_ebb(struct lane *lane) {
+enum trim_left tcp_trim(struct lane *lane) {
   uint64_t keep = blocks_keep(&lane->blocks, *lane->options.look);
   uint64_t size = 1, done = 0;
   for (int n = 0; n < STEP_BLOCKS && size > 0 && done < STEP_BYTES; n++)
     done += size = give_back(lane, keep);
   if (size > 0)
-    return EBB_MORE;
-  return lane->blocks.warm + lane->blocks.live > 0 ? EBB_SOME : EBB_NOTHING;
+    return TRIM_MORE;
+  return lane->blocks.warm + lane->blocks.live > 0 ? TRIM_SOME : TRIM_NOTHING;
 }
 
 uint64_t tcp_kept(const struct lane *lane) {

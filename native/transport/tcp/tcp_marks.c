@@ -24,9 +24,9 @@ uint32_t *generation_place(struct generations *g, uint32_t number) {
   return &g->at[number];
 }
 
-void tcp_over(struct lane *lane, uint16_t operation, uint32_t generation) {
+void tcp_ended(struct lane *lane, uint16_t operation, uint32_t generation) {
   struct tcp_head head = {
-      .type = TCP_OVER, .operation = operation, .generation = generation};
+      .type = TCP_ENDED, .operation = operation, .generation = generation};
   if (lane->cut || lane->status < 0 || !lane->streams[0])
     return;
   uint32_t *told = generation_place(&lane->told, operation);
@@ -35,7 +35,8 @@ void tcp_over(struct lane *lane, uint16_t operation, uint32_t generation) {
     return;
   }
   *told = generation;
-  lane->held |= tcp_idle(lane->streams[0]); /* the next call may follow */
+  lane->flush_deferred |=
+      tcp_idle(lane->streams[0]); /* the next call may follow */
   tcp_put(lane->streams[0], &head, NULL);
 }
 
@@ -43,27 +44,27 @@ void tcp_over(struct lane *lane, uint16_t operation, uint32_t generation) {
 void tcp_mark(struct lane *lane, uint16_t operation, uint32_t generation) {
   uint32_t told = generation_of(&lane->told, operation);
   if (told != 0 && generation != 0 && generation - told > GENERATIONS_APART)
-    tcp_over(lane, operation, generation - 1);
+    tcp_ended(lane, operation, generation - 1);
 }
 
 /* The peer makes them grow, by the numbers that it says. */
-static uint32_t *overs_place(struct lane *lane, uint32_t number) {
-  uint32_t before = lane->overs.count;
-  uint32_t *place = generation_place(&lane->overs, number);
-  uint64_t more = (lane->overs.count - before) * sizeof *place;
+static uint32_t *ended_place(struct lane *lane, uint32_t number) {
+  uint32_t before = lane->ended.count;
+  uint32_t *place = generation_place(&lane->ended, number);
+  uint64_t more = (lane->ended.count - before) * sizeof *place;
   return more == 0 || tcp_count_memory(lane, more) ? place : NULL;
 }
 
-void tcp_over_told(struct lane *lane, const struct tcp_head *h) {
-  uint32_t *last = overs_place(lane, h->operation);
+void tcp_ended_told(struct lane *lane, const struct tcp_head *h) {
+  uint32_t *last = ended_place(lane, h->operation);
   if (!last)
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what has ended");
   else /* told in the order of the ends */
     *last = h->generation;
-  tcp_stash_drop(lane, h->operation, h->generation);
+  tcp_unexpected_drop(lane, h->operation, h->generation);
 }
 
 bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation) {
-  uint32_t last = generation_of(&lane->overs, operation);
+  uint32_t last = generation_of(&lane->ended, operation);
   return last == 0 || (int32_t)(generation - last) > 0;
 }

@@ -6,15 +6,15 @@
  *   sink      event                      becomes
  *   head      a record, frames           record, bytes
  *   head      credit, over, claim        head       it is done
- *   head      a fragment                 held       no landing is known yet
- *   held      its landing is there       fetch
- *   held      nobody wants it any more   drop
- *   held      patience is over           stash
- *   held      others see its landing     stash
+ *   head      a fragment                 waiting    no landing is known yet
+ *   waiting   its landing is there       fetch
+ *   waiting   nobody wants it any more   drop
+ *   waiting   patience is over           unexpected
+ *   waiting   others see its landing     unexpected
  *   fetch     the landing was given up   drop
- *   stash     nobody wants it any more   drop
+ *   unexpected  nobody wants it any more  drop
  *   record, bytes            all came    head
- *   fetch, stash, drop       all came    trailer
+ *   fetch, drop, unexpected  all came    trailer
  *   trailer   it came                    head
  */
 #include <errno.h>
@@ -30,7 +30,7 @@ static uint32_t there(const struct stream *s) {
   return s->in_end - s->in_first;
 }
 
-bool tcp_lie(struct stream *s, const char *what) {
+bool tcp_protocol_error(struct stream *s, const char *what) {
   tcp_break(s->lane, PERIGEE_PROTOCOL,
             "the peer broke the protocol: %s that no Perigee of this version "
             "sends",
@@ -50,13 +50,13 @@ static bool fragment(struct stream *s) {
   struct lane *lane = s->lane;
   if (h->length == 0 || h->length > TCP_FRAGMENT_MOST ||
       h->which > (PART_MASK | PART_EAGER))
-    return tcp_lie(s, "a fragment");
+    return tcp_protocol_error(s, "a fragment");
   if (h->which & PART_EAGER)
     lane->eager_got += h->length;
   if (lane->eager_got - lane->eager_done > TCP_WINDOW)
-    return tcp_lie(s, "more than the window");
+    return tcp_protocol_error(s, "more than the window");
   s->patience = TCP_PATIENCE;
-  tcp_sink(s, SINK_HELD, h->length);
+  tcp_sink(s, SINK_WAITING, h->length);
   return true;
 }
 
@@ -65,7 +65,7 @@ static bool record(struct stream *s) {
                  ? tcp_record_room(s->lane, s->head.which, s->head.length)
                  : NULL;
   tcp_sink(s, SINK_RECORD, s->head.length);
-  return s->place || tcp_lie(s, "a record");
+  return s->place || tcp_protocol_error(s, "a record");
 }
 
 /* The session does without it. */
@@ -89,23 +89,25 @@ static bool begin(struct stream *s) {
   if (h->type == TCP_WORD && h->length == 0)
     return true;
   if (s->number > 0)
-    return tcp_lie(s, "something");
+    return tcp_protocol_error(s, "something");
   if (h->type == TCP_RECORD)
     return record(s);
   if (h->type == TCP_BYTES) {
     tcp_sink(s, SINK_BYTES, h->length);
-    return (h->length > 0 && h->length <= TCP_FRAMES) || tcp_lie(s, "a frame");
+    return (h->length > 0 && h->length <= TCP_FRAMES) ||
+           tcp_protocol_error(s, "a frame");
   }
   if (h->length != 0)
-    return tcp_lie(s, "a body");
-  if (h->type == TCP_OVER) {
-    tcp_over_told(s->lane, h);
+    return tcp_protocol_error(s, "a body");
+  if (h->type == TCP_ENDED) {
+    tcp_ended_told(s->lane, h);
     return true;
   }
   if (h->type == TCP_CREDIT)
-    return tcp_credited(s->lane, h->which, h->at) || tcp_lie(s, "a credit");
+    return tcp_credited(s->lane, h->which, h->at) ||
+           tcp_protocol_error(s, "a credit");
   return (h->type == TCP_CLAIM && tcp_claimed(s->lane, h)) ||
-         tcp_lie(s, "a head");
+         tcp_protocol_error(s, "a head");
 }
 
 /* ---- Bodies -------------------------------------------------------------- */
@@ -142,9 +144,9 @@ static uint64_t sunk(struct stream *s, const uint8_t *at, uint64_t n) {
       return tcp_bounced(s, at, n);
     payload_put(&s->walk, at, n);
     break;
-  case SINK_STASH:
-    memcpy(s->stashed->bytes + s->stashed->got, at, n);
-    s->stashed->got += (uint32_t)n;
+  case SINK_UNEXPECTED:
+    memcpy(s->unexpected->bytes + s->unexpected->got, at, n);
+    s->unexpected->got += (uint32_t)n;
     break;
   case SINK_TRAILER:
     memcpy((uint8_t *)&s->trailer + TCP_TRAILER - s->rest, at, n);
@@ -183,7 +185,7 @@ static bool step(struct stream *s) {
     s->in_first += TCP_HEAD;
     return begin(s);
   }
-  if (s->sink == SINK_HELD)
+  if (s->sink == SINK_WAITING)
     return tcp_place(s);
   if (s->rest == 0)
     return complete(s);
@@ -249,8 +251,9 @@ static int64_t fill(struct stream *s, uint64_t limit, bool *all) {
     memmove(s->in, s->in + s->in_first, there(s));
   s->in_end = there(s);
   s->in_first = 0;
-  bool sip = n > 0 || (s->number > 0 && s->sink == SINK_HEAD);
-  uint64_t room = (sip && s->number > 0 ? TCP_SIP : TCP_GULP) - s->in_end;
+  bool small = n > 0 || (s->number > 0 && s->sink == SINK_HEAD);
+  uint64_t room =
+      (small && s->number > 0 ? TCP_READ_SMALL : TCP_READ_LARGE) - s->in_end;
   v[n] = (struct iovec){s->in + s->in_end, room};
   int64_t got = read_some(s, v, n + 1);
   if (got <= 0)
@@ -274,7 +277,7 @@ static void hung_up(struct stream *s, int64_t got) {
 }
 
 bool tcp_waits(const struct stream *s) {
-  return s->sink == SINK_HELD || (there(s) > 0 && s->rest > 0) ||
+  return s->sink == SINK_WAITING || (there(s) > 0 && s->rest > 0) ||
          there(s) >= TCP_HEAD;
 }
 

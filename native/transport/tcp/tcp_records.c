@@ -62,11 +62,12 @@ uint8_t *tcp_reserve(struct lane *lane, enum ring ring, uint64_t length) {
   return out->draft;
 }
 
-void tcp_brisk(struct lane *lane, enum ring ring, const uint8_t *record) {
+void tcp_latency_mode(struct lane *lane, enum ring ring,
+                      const uint8_t *record) {
   enum { KIND = 8, FLAGS = 9, BULK = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
   if (ring == RING_REQUEST && record[KIND] != RECORD_READ &&
       !(record[FLAGS] & BULK))
-    lane->brisk = TCP_BRISK_TURNS;
+    lane->latency_turns = TCP_LATENCY_TURNS;
 }
 
 void tcp_publish(struct lane *lane, enum ring ring, uint64_t length) {
@@ -77,9 +78,9 @@ void tcp_publish(struct lane *lane, enum ring ring, uint64_t length) {
   if (lane->cut || !tcp_put(s, &head, out->draft))
     return;
   out->sent += charge(length);
-  tcp_brisk(lane, ring, out->draft);
+  tcp_latency_mode(lane, ring, out->draft);
   bool at_once = lane->published++ == 0 && !lane->corked && !lane->pushing;
-  lane->held = lane->pushing;
+  lane->flush_deferred = lane->pushing;
   lane->pushing = false;
   if (at_once)
     tcp_send(s, TCP_TURN);
@@ -130,7 +131,7 @@ uint8_t *tcp_record_room(struct lane *lane, enum ring ring, uint32_t length) {
 void tcp_record_there(struct lane *lane, enum ring ring, uint32_t length) {
   struct inbox *in = &lane->in[ring];
   uint64_t word = length;
-  tcp_brisk(lane, ring, in->bytes + in->write);
+  tcp_latency_mode(lane, ring, in->bytes + in->write);
   memcpy(in->bytes + in->write, &word, WORD);
   in->write += charge(length);
   in->charged += charge(length);

@@ -45,7 +45,7 @@ static uint8_t *room(struct stream *s, uint64_t length) {
 static uint8_t *room_or_end(struct stream *s, uint64_t length) {
   if (s->lane->status < 0 || s->fd < 0)
     return NULL;
-  s->lane->options.stir(s->lane->options.session); /* polls send it */
+  s->lane->options.activate(s->lane->options.session); /* polls send it */
   uint8_t *at = room(s, length);
   if (!at && s->out.end + length > TCP_OUT_MOST)
     tcp_break(s->lane, PERIGEE_PEER_LOST,

@@ -305,7 +305,7 @@ static const struct transport_fabric fabric = {
     .dead = rails_dead,
     .descriptors = rails_descriptors,
     .ready = rails_ready,
-    .doze = rails_arm,
+    .arm = rails_arm,
     .forget = verbs_forget,
 };
 
@@ -318,7 +318,7 @@ static const struct transport_records records = {
 
 static const struct transport_payloads payloads = {
     .mark = verbs_mark,
-    .over = verbs_over,
+    .ended = verbs_ended,
     .live = verbs_live,
     .expose = verbs_expose,
     .feed = verbs_feed,
@@ -342,9 +342,9 @@ static const struct transport_access rights = {
 
 static const struct transport_jobs jobs = {
     .reaches = verbs_reaches,
-    .post = verbs_post,
+    .post = verbs_transfer,
     .flush = verbs_flush,
-    .cease = verbs_cease,
+    .quiesce = verbs_quiesce,
 };
 
 static const struct transport_frames frames = {
@@ -354,9 +354,9 @@ static const struct transport_frames frames = {
 };
 
 static const struct transport_alone alone = {
-    .knock = verbs_knock,
+    .probe = verbs_probe,
     .met = verbs_met,
-    .nudge = verbs_nudge,
+    .keepalive = verbs_keepalive,
 };
 
 const struct perigee_transport transport_verbs = {

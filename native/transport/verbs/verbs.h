@@ -7,14 +7,14 @@
  *   verbs_queues.c    completion and receive queues; what completes
  *   verbs_pair.c      a queue pair: made, connected, unmade
  *   verbs_post.c      posting and retiring
- *   verbs_mend.c      breaking, fencing, rebuilding
+ *   verbs_recover.c      breaking, fencing, rebuilding
  *   verbs_ring.c      records, notes, credits, marks
  *   verbs_alone.c     what lanes of sessions without a socket do besides
  *   verbs_register.c  memory regions by kind of memory; the inbox
  *   verbs_keys.c      registered areas
  *   verbs_grants.c    memory of ours that the peer may reach
  *   verbs_rights.c    and by which keys
- *   verbs_held.c      memory of the peer's
+ *   verbs_remote.c      memory of the peer's
  *   verbs_payload.c   payloads of calls: lent, exposed, staged
  *   verbs_fetch.c     and fetched
  *   verbs_transfer.c  one-sided transfers
@@ -35,7 +35,7 @@
  *   down     for good: the lane is broken, or cut
  * fresh -> up (join), up -> resetting (fence, break, the peer's reset),
  * resetting -> up (the peer's half came), any -> down. Control never resets:
- * when it breaks, the lane is broken; but for a knock that nobody heard.
+ * when it breaks, the lane is broken; but for a probe that nobody heard.
  *
  * The mark of an operation is a word of its owner (fabric->marks) that the
  * peer reads by RDMA after the operation's bytes, on the same pair, where reads
@@ -180,7 +180,7 @@ enum flow {
   FLOW_REPLY = RING_REPLY,
   FLOW_NOTE,
   FLOWS,
-  FLOW_KNOCK = FLOWS, /* nothing but the immediate */
+  FLOW_PROBE = FLOWS, /* nothing but the immediate */
   FLOW_SHIFT = 30     /* of an immediate */
 };
 
@@ -221,7 +221,7 @@ struct granted {
   uint64_t refused;        /* generation that could not be opened, */
   int64_t until;           /* and is not tried again before then */
 };
-struct held {
+struct remote_key {
   uint64_t generation; /* 0: not told of yet */
   uint64_t base, length;
   uint32_t rkey[PAIRS];
@@ -230,7 +230,7 @@ struct held {
 
 enum note_kind {
   NOTE_CREDIT = 1, /* nothing but the word that all bring */
-  NOTE_OVER,       /* operation, generation: its mark is gone */
+  NOTE_ENDED,      /* operation, generation: its mark is gone */
   NOTE_STAGED,     /* operation, generation, part: value bytes are staged */
   NOTE_TAKEN,      /* operation, generation, part: value bytes were taken */
   NOTE_GRANT,      /* id in operation, value generation, base, length, rkeys */
@@ -256,7 +256,7 @@ _Static_assert(sizeof(struct note) <= NOTE, "a note fits into its unit");
 enum { FRAME_PART = sizeof(((struct note *)0)->bytes) };
 
 /* A call at a peer that may not have joined. */
-enum knock { KNOCK_NONE, KNOCK_OUT, KNOCK_FAILED, KNOCK_RESTS };
+enum probe { PROBE_NONE, PROBE_OUT, PROBE_FAILED, PROBE_RESTS };
 
 /* Bytes of frames that came, by notes. */
 struct frames {
@@ -296,9 +296,9 @@ struct lane {
 
   struct frames *frames; /* NULL: there is a socket */
   bool met;              /* something came of the peer */
-  enum knock knock;
-  uint32_t nudged; /* what control had posted at the last nudge */
-  bool parting;    /* the last word was posted, as: */
+  enum probe probe;
+  uint32_t keepalive_posted; /* what control had posted at the last keepalive */
+  bool bye_posted;           /* the last word was posted, as: */
   struct job last;
 
   struct note *waiting; /* notes without room, in order */
@@ -307,13 +307,13 @@ struct lane {
   uint64_t peer_marks; /* address */
   uint32_t peer_marks_key[RAILS];
   uint32_t peer_operations;
-  uint8_t *words; /* one mapping of the three that follow */
-  uint32_t *over; /* by the peer's operation: last generation that ended */
+  uint8_t *words;  /* one mapping of the three that follow */
+  uint32_t *ended; /* by the peer's operation: last generation that ended */
   uint64_t (*staged)[2]; /* by the peer's operation and part: tagged bytes */
   uint64_t (*acked)[2];  /* by our operation and part: tagged bytes */
 
   struct granted **granted; /* pages of 64, by id */
-  struct held **held;
+  struct remote_key **remote_keys;
   struct area arena; /* loans and staging blocks */
   struct blocks blocks;
   uint32_t turn;          /* of the pairs, for whose turn it is */
@@ -385,7 +385,7 @@ void pair_completed(struct pair *pair, const struct ibv_wc *wc);
 /* The slot is out of the hardware's hands. */
 void pair_settle(struct pair *pair, uint32_t at, int status);
 
-/* ---- verbs_mend.c ------------------------------------------------------- */
+/* ---- verbs_recover.c ------------------------------------------------------- */
 /* Fence: from the return on nothing of the pair touches memory. The slots of
  * `but` are dropped, all others are posted again. */
 void pair_reset(struct pair *pair, const struct job *but);
@@ -407,7 +407,7 @@ void verbs_publish(struct lane *, enum ring, uint64_t length);
 int verbs_peek(struct lane *, enum ring, const uint8_t **, uint64_t *length);
 bool verbs_release(struct lane *lane);
 void verbs_mark(struct lane *, uint16_t operation, uint32_t generation);
-void verbs_over(struct lane *, uint16_t operation, uint32_t generation);
+void verbs_ended(struct lane *, uint16_t operation, uint32_t generation);
 bool verbs_live(struct lane *, uint16_t operation, uint32_t generation);
 /* An immediate came on the control pair. */
 void ring_arrived(struct lane *lane, uint32_t immediate);
@@ -436,9 +436,9 @@ void alone_heard(struct lane *lane, const struct note *note);
 int verbs_say(struct lane *lane, const uint8_t *bytes, uint32_t length);
 uint32_t verbs_hear(struct lane *lane, uint8_t *bytes, uint32_t room);
 bool verbs_drained(struct lane *lane);
-void verbs_knock(struct lane *lane);
+void verbs_probe(struct lane *lane);
 bool verbs_met(const struct lane *lane);
-void verbs_nudge(struct lane *lane);
+void verbs_keepalive(struct lane *lane);
 
 /* ---- verbs_keys.c ------------------------------------------------------- */
 /* What a local buffer needs: the key, and the bytes from pointer on that it is
@@ -464,7 +464,7 @@ void grants_turn(struct fabric *fabric);
 void grants_close(struct lane *lane);
 void grant_heard(struct lane *lane, const struct note *note);
 /* The peer's memory of that id: NULL if it was never told of. */
-const struct held *held_find(const struct lane *lane, uint32_t id);
+const struct remote_key *remote_key_find(const struct lane *lane, uint32_t id);
 bool verbs_grant(struct lane *lane, const struct grant *grant);
 void verbs_revoke(struct lane *lane, uint32_t slot);
 bool verbs_inside(struct lane *lane, uint32_t slot);
@@ -496,16 +496,17 @@ bool verbs_fetch_end(struct lane *, struct fetch *);
  * as part of the job, on the pair (NULL: whose turn it is, and several). The
  * remote walk's base is an offset into what is held. Flushed by the caller.
  * Bytes, 0 or a status. */
-int64_t lane_move(struct lane *lane, struct job *job, const struct held *held,
-                  struct payload *remote, struct payload *local, bool write,
-                  struct pair *pair, uint64_t limit);
+int64_t lane_move(struct lane *lane, struct job *job,
+                  const struct remote_key *key, struct payload *remote,
+                  struct payload *local, bool write, struct pair *pair,
+                  uint64_t limit);
 bool verbs_reaches(struct lane *, const struct window *,
                    const struct payload *local);
-int verbs_post(struct lane *, struct job *, const struct window *,
-               struct payload *remote, struct payload *local, bool write);
+int verbs_transfer(struct lane *, struct job *, const struct window *,
+                   struct payload *remote, struct payload *local, bool write);
 void verbs_flush(struct lane *lane);
 /* Resets what data pairs have of the job under way. */
 void lane_fence(struct lane *lane, const struct job *job);
-bool verbs_cease(struct lane *lane, struct job *job);
+bool verbs_quiesce(struct lane *lane, struct job *job);
 
 #endif

@@ -6,10 +6,10 @@
  * wait for the session here; a note's room is the peer's again only when its
  * bytes were taken, so there is room for all that can come.
  *
- * A knock is an RDMA write with immediate of no bytes, for which no key is
+ * A probe is an RDMA write with immediate of no bytes, for which no key is
  * looked at: the peer's inbox may not be open yet. Where no pair is connected
  * it is lost, and the retries run out. Then the pair is made anew with the
- * sequence numbers that it had, and so the knock has the same number again: if
+ * sequence numbers that it had, and so the probe has the same number again: if
  * the first was delivered, and only what answered it was lost, the second is a
  * duplicate, which is answered and does nothing.
  *
@@ -92,7 +92,7 @@ static void post_nothing(struct lane *lane, struct job *job, int opcode) {
   slot->opcode = (uint8_t)opcode;
   slot->remote = lane->peer_inbox;
   slot->rkey = lane->peer_inbox_key;
-  slot->immediate = (uint32_t)FLOW_KNOCK << FLOW_SHIFT;
+  slot->immediate = (uint32_t)FLOW_PROBE << FLOW_SHIFT;
   pair_post(p);
 }
 
@@ -109,19 +109,19 @@ static void renew(struct lane *lane) {
   if (lane->met)
     lane_break(lane, PERIGEE_PEER_LOST, "the peer was there and is gone");
   else if (pair_renew(&lane->pairs[0]))
-    lane->knock = KNOCK_NONE;
+    lane->probe = PROBE_NONE;
 }
 
-void verbs_knock(struct lane *lane) {
+void verbs_probe(struct lane *lane) {
   if (lane->status < 0)
     return;
-  if (lane->knock == KNOCK_FAILED)
-    lane->knock = KNOCK_RESTS;
-  else if (lane->knock == KNOCK_RESTS)
+  if (lane->probe == PROBE_FAILED)
+    lane->probe = PROBE_RESTS;
+  else if (lane->probe == PROBE_RESTS)
     renew(lane);
-  if (lane->knock != KNOCK_NONE || lane->status < 0)
+  if (lane->probe != PROBE_NONE || lane->status < 0)
     return;
-  lane->knock = KNOCK_OUT;
+  lane->probe = PROBE_OUT;
   post_nothing(lane, NULL, IBV_WR_RDMA_WRITE_WITH_IMM);
 }
 
@@ -129,20 +129,21 @@ bool verbs_met(const struct lane *lane) {
   return lane->met;
 }
 
-void verbs_nudge(struct lane *lane) {
+void verbs_keepalive(struct lane *lane) {
   struct pair *p = &lane->pairs[0];
-  if (p->posted == lane->nudged && pair_room(p) > 0)
+  if (p->posted == lane->keepalive_posted && pair_room(p) > 0)
     post_nothing(lane, NULL, IBV_WR_RDMA_WRITE);
-  lane->nudged = p->posted;
+  lane->keepalive_posted = p->posted;
 }
 
 bool verbs_drained(struct lane *lane) {
   if (lane->status < 0 || lane->cut || !lane->joined)
     return true;
-  if (!notes_flush(lane) || (!lane->parting && pair_room(&lane->pairs[0]) == 0))
+  if (!notes_flush(lane) ||
+      (!lane->bye_posted && pair_room(&lane->pairs[0]) == 0))
     return false;
-  if (!lane->parting)
+  if (!lane->bye_posted)
     post_nothing(lane, &lane->last, IBV_WR_RDMA_WRITE);
-  lane->parting = true;
+  lane->bye_posted = true;
   return lane->last.pending == 0;
 }

@@ -60,13 +60,13 @@ static bool goes_round(const struct fetch *f) {
   return s->kind == SOURCE_ARENA && s->stride < f->total && f->total > STAGE;
 }
 
-static int find_held(const struct lane *lane, uint32_t id,
-                     const struct held **held) {
+static int find_remote_key(const struct lane *lane, uint32_t id,
+                           const struct remote_key **key) {
   if (id >= IDS)
     return PERIGEE_PROTOCOL;
-  *held = held_find(lane, id);
+  *key = remote_key_find(lane, id);
   /* Else the news of it is on its way: its owner keeps it for the operation. */
-  return *held && !(*held)->revoked;
+  return *key && !(*key)->revoked;
 }
 
 /* Bytes that lie in the peer's arena already. */
@@ -78,7 +78,8 @@ static uint64_t staged(const struct lane *lane, const struct fetch *f) {
 }
 
 static int next_lane_lends(const struct lane *lane, const struct fetch *f,
-                           const struct held **held, struct payload *walk) {
+                           const struct remote_key **key,
+                           struct payload *walk) {
   uint64_t from = own(f)->job.posted, to = staged(lane, f);
   uint64_t at = f->source.address + from;
   if (to > f->total)
@@ -93,18 +94,18 @@ static int next_lane_lends(const struct lane *lane, const struct fetch *f,
   n = least(n, CHUNK - at % CHUNK);
   payload_bytes(walk, (const void *)(uintptr_t)(at % CHUNK), n);
   uint64_t id = ID_ARENA + at / CHUNK;
-  return find_held(lane, id < IDS ? (uint32_t)id : IDS, held);
+  return find_remote_key(lane, id < IDS ? (uint32_t)id : IDS, key);
 }
 
 /* The bytes to be read next, as a walk over what is held: 1, 0 (there are none
  * now) or a status. */
 static int next_bytes(const struct lane *lane, const struct fetch *f,
-                      const struct held **held, struct payload *walk) {
+                      const struct remote_key **key, struct payload *walk) {
   const struct source *s = &f->source;
   if (own(f)->job.posted == f->total)
     return 0;
   if (s->kind == SOURCE_ARENA)
-    return next_lane_lends(lane, f, held, walk);
+    return next_lane_lends(lane, f, key, walk);
   uint64_t offset = s->address & ((UINT64_C(1) << OFFSET_BITS) - 1);
   *walk = (struct payload){.base = (uint8_t *)(uintptr_t)offset,
                            .block = s->block,
@@ -112,7 +113,7 @@ static int next_bytes(const struct lane *lane, const struct fetch *f,
                            .stride = s->stride,
                            .total = f->total,
                            .done = own(f)->job.posted};
-  return find_held(lane, source_id(s), held);
+  return find_remote_key(lane, source_id(s), key);
 }
 
 /* ---- Reading ------------------------------------------------------------ */
@@ -134,11 +135,11 @@ static int64_t read_some(struct lane *lane, struct fetch *f,
   uint64_t got = 0;
   int64_t n = 1;
   while (n > 0 && got < most) {
-    const struct held *held;
+    const struct remote_key *key;
     struct payload walk;
-    n = next_bytes(lane, f, &held, &walk);
+    n = next_bytes(lane, f, &key, &walk);
     if (n > 0)
-      n = lane_move(lane, &own(f)->job, held, &walk, into, false, pair,
+      n = lane_move(lane, &own(f)->job, key, &walk, into, false, pair,
                     most - got);
     if (n > 0)
       got += (uint64_t)n;
@@ -321,7 +322,7 @@ int64_t verbs_fetch(struct lane *lane, struct fetch *f) {
 }
 
 bool verbs_fetch_end(struct lane *lane, struct fetch *f) {
-  if (!verbs_cease(lane, &own(f)->job) || !payload_quiet(f->into))
+  if (!verbs_quiesce(lane, &own(f)->job) || !payload_quiet(f->into))
     return false;
   if (own(f)->bounce)
     blocks_give(&lane->blocks, (uint64_t)(own(f)->bounce - lane->arena.base));

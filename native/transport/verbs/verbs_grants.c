@@ -93,8 +93,8 @@ void granted_shut(struct granted *granted) {
 static int granted_begin(struct lane *lane, uint32_t id, struct area *area,
                          uint64_t offset, uint64_t length,
                          struct granted **out) {
-  if (id >= IDS || length == 0 || length > HELD_MOST || offset > area->length ||
-      length > area->length - offset)
+  if (id >= IDS || length == 0 || length > GRANT_MOST ||
+      offset > area->length || length > area->length - offset)
     return PERIGEE_UNSUPPORTED;
   struct granted *granted = granted_make(lane, id);
   struct keys *keys = keys_of(lane->fabric, area);
@@ -217,7 +217,7 @@ void grants_close(struct lane *lane) {
     granted_page_close(lane->granted[i]);
   free(lane->granted);
   lane->granted = NULL;
-  held_close(lane);
+  remote_keys_close(lane);
   if (lane->inbox_mw)
     ibv_dealloc_mw(lane->inbox_mw);
   lane->inbox_mw = NULL;

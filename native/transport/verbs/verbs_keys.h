@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * verbs_keys.h - between verbs_register.c, verbs_keys.c, verbs_rights.c,
- * verbs_grants.c and verbs_held.c.
+ * verbs_grants.c and verbs_remote.c.
  *
  * An area that a fabric has registered has keys: for each part of the area (one
  * if it is registered as a whole) and each rail a memory region without remote
@@ -46,10 +46,10 @@ struct keys {
 };
 
 enum { REFUSED = 1000000000 }; /* ns until what failed is tried again */
-enum { PAGE = 64 };            /* entries of a page of lane->granted and held */
+enum { PAGE = 64 }; /* entries of a page of lane->granted and remote_keys */
 _Static_assert(IDS % PAGE == 0, "whole pages");
 /* Bytes under one id: offsets in a source's address have 40 bits. */
-#define HELD_MOST (UINT64_C(1) << 40)
+#define GRANT_MOST (UINT64_C(1) << 40)
 
 static inline int64_t keys_now(const struct fabric *fabric) {
   return fabric->engine.clock(fabric->engine.context);
@@ -78,6 +78,6 @@ bool rights_bind(struct granted *granted);
 void rights_free(struct granted *granted);
 /* Without a word to the peer, if the lane has ended. */
 void granted_shut(struct granted *granted);
-void held_close(struct lane *lane);
+void remote_keys_close(struct lane *lane);
 
 #endif

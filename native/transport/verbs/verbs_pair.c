@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * verbs_pair.c - one queue pair: made, connected, unmade. verbs.h has its
- * states; verbs_post.c what it does, verbs_mend.c what is done when it breaks.
+ * states; verbs_post.c what it does, verbs_recover.c what is done when it breaks.
  */
 #include <errno.h>
 #include <stdio.h>

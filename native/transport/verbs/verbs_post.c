@@ -140,11 +140,11 @@ static int status_of(enum ibv_wc_status status) {
   }
 }
 
-/* A knock that nobody was there to hear. */
-static bool unheard(struct lane *lane) {
-  bool so = lane->knock == KNOCK_OUT && !lane->met;
+/* A probe that nobody was there to hear. */
+static bool probe_failed(struct lane *lane) {
+  bool so = lane->probe == PROBE_OUT && !lane->met;
   if (so)
-    lane->knock = KNOCK_FAILED;
+    lane->probe = PROBE_FAILED;
   return so;
 }
 
@@ -172,7 +172,7 @@ static void failed(struct pair *p, const struct ibv_wc *wc) {
                 wc->status == IBV_WC_RNR_RETRY_EXC_ERR ||
                 wc->status == IBV_WC_RESP_TIMEOUT_ERR ||
                 wc->status == IBV_WC_LOC_QP_OP_ERR;
-  if (p->index == 0 && silent && unheard(p->lane))
+  if (p->index == 0 && silent && probe_failed(p->lane))
     return;
   if (p->index == 0 || (silent && p->doubted)) {
     lose(p, wc, silent);

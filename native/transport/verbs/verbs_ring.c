@@ -53,7 +53,7 @@ int ring_set_up(struct lane *lane) {
     return PERIGEE_NO_MEMORY;
   lane->staged = (void *)lane->words;
   lane->acked = lane->staged + OPERATIONS;
-  lane->over = (void *)(lane->acked + OPERATIONS);
+  lane->ended = (void *)(lane->acked + OPERATIONS);
   lane->in[FLOW_NOTE] = (struct inflow){.bytes = lane->inbox};
   for (int i = 0; i < RINGS; i++)
     lane->in[i] = (struct inflow){
@@ -245,7 +245,7 @@ static void keep(struct lane *lane, const struct note *note) {
     lane->waiting_room = room;
   }
   lane->waiting[lane->waiting_count++] = *note;
-  lane->options.stir(lane->options.session); /* polls send it */
+  lane->options.activate(lane->options.session); /* polls send it */
 }
 
 bool notes_flush(struct lane *lane) {
@@ -288,8 +288,8 @@ static void note_heard(struct lane *lane, const struct note *note) {
     alone_heard(lane, note);
   else if (op >= OPERATIONS || note->part > 1)
     lane_break(lane, PERIGEE_PROTOCOL, "the peer sent a note of nothing");
-  else if (note->kind == NOTE_OVER)
-    lane->over[op] = note->generation;
+  else if (note->kind == NOTE_ENDED)
+    lane->ended[op] = note->generation;
   else if (note->kind == NOTE_STAGED)
     lane->staged[op][note->part] = word;
   else if (note->kind == NOTE_TAKEN)
@@ -337,7 +337,7 @@ void ring_arrived(struct lane *lane, uint32_t immediate) {
     record_arrived(lane, &lane->in[flow], immediate);
   else if (!lane->frames)
     lane_break(lane, PERIGEE_PROTOCOL, "the peer wrote to no ring");
-  lane->options.stir(lane->options.session);
+  lane->options.activate(lane->options.session);
 }
 
 int verbs_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
@@ -383,13 +383,13 @@ void verbs_mark(struct lane *lane, uint16_t operation, uint32_t generation) {
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-void verbs_over(struct lane *lane, uint16_t operation, uint32_t generation) {
+void verbs_ended(struct lane *lane, uint16_t operation, uint32_t generation) {
   struct note note = {
-      .kind = NOTE_OVER, .operation = operation, .generation = generation};
+      .kind = NOTE_ENDED, .operation = operation, .generation = generation};
   note_send(lane, &note);
 }
 
 bool verbs_live(struct lane *lane, uint16_t operation, uint32_t generation) {
-  uint32_t over = lane->over[operation];
+  uint32_t over = lane->ended[operation];
   return lane->status == 0 && (over == 0 || (int32_t)(over - generation) < 0);
 }

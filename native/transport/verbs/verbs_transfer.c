@@ -13,11 +13,11 @@
 #include "verbs.h"
 
 enum { KEPT = 2 }; /* slots of each pair, for marks */
-static const int64_t CEASE_AFTER = 2 * 1000000; /* ns */
+static const int64_t QUIESCE_AFTER = 2 * 1000000; /* ns */
 
 struct move {
   struct job *job;
-  const struct held *held;
+  const struct remote_key *key;
   struct payload *remote, *local;
   bool write;
 };
@@ -120,8 +120,8 @@ static int64_t fill(struct pair *pair, const struct move *m, uint64_t limit) {
     return status;
   struct slot *slot = pair_slot(pair, m->job);
   slot->opcode = m->write ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
-  slot->remote = m->held->base + at;
-  slot->rkey = m->held->rkey[pair->index];
+  slot->remote = m->key->base + at;
+  slot->rkey = m->key->rkey[pair->index];
   slot->bytes = list.bytes;
   slot->inlined = inlined;
   slot->sges = (uint8_t)list.count;
@@ -191,16 +191,17 @@ static int64_t move_some(struct lane *lane, struct pair *pair,
   return n;
 }
 
-int64_t lane_move(struct lane *lane, struct job *job, const struct held *held,
-                  struct payload *remote, struct payload *local, bool write,
-                  struct pair *pair, uint64_t limit) {
+int64_t lane_move(struct lane *lane, struct job *job,
+                  const struct remote_key *key, struct payload *remote,
+                  struct payload *local, bool write, struct pair *pair,
+                  uint64_t limit) {
   if (lane->status < 0 || lane->cut)
     return lane->status < 0 ? lane->status : PERIGEE_CLOSED;
-  if (!is_inside(remote, held->length))
+  if (!is_inside(remote, key->length))
     return PERIGEE_PROTOCOL;
   if (!pair && job->posted == 0)
     next_turn(lane);
-  const struct move m = {job, held, remote, local, write};
+  const struct move m = {job, key, remote, local, write};
   uint64_t share = pair ? 0 : share_of(lane, remote->total), moved = 0;
   int64_t n = 1;
   limit = least(
@@ -219,26 +220,27 @@ bool verbs_reaches(struct lane *lane, const struct window *window,
                    const struct payload *local) {
   if (!local->area || window->slot >= ID_PAYLOAD - ID_REGION)
     return false;
-  const struct held *held = held_find(lane, ID_REGION + window->slot);
-  bool granted =
-      held && held->generation == window->generation && !held->revoked;
+  const struct remote_key *key =
+      remote_key_find(lane, ID_REGION + window->slot);
+  bool granted = key && key->generation == window->generation && !key->revoked;
   return (granted || window->keyed) && keys_reach(lane, local->area);
 }
 
-int verbs_post(struct lane *lane, struct job *job, const struct window *window,
-               struct payload *remote, struct payload *local, bool write) {
+int verbs_transfer(struct lane *lane, struct job *job,
+                   const struct window *window, struct payload *remote,
+                   struct payload *local, bool write) {
   if (job->status < 0)
     return job->status;
   if (local->done == local->total)
     return 1;
-  const struct held *held = held_find(lane, ID_REGION + window->slot);
+  const struct remote_key *key =
+      remote_key_find(lane, ID_REGION + window->slot);
   /* Generations of a slot grow: an older one means that news is on its way. */
-  if (!held || held->generation < window->generation)
+  if (!key || key->generation < window->generation)
     return lane->status;
-  if (held->revoked || held->generation != window->generation)
+  if (key->revoked || key->generation != window->generation)
     return PERIGEE_STALE;
-  int64_t n =
-      lane_move(lane, job, held, remote, local, write, NULL, UINT64_MAX);
+  int64_t n = lane_move(lane, job, key, remote, local, write, NULL, UINT64_MAX);
   if (n < 0)
     return (int)n;
   return local->done == local->total;
@@ -250,7 +252,7 @@ void verbs_flush(struct lane *lane) {
       pair_post(&lane->pairs[i]);
 }
 
-/* ---- Ceasing ------------------------------------------------------------ */
+/* ---- Quiescing ------------------------------------------------------------ */
 
 static bool has_slots(const struct pair *pair, const struct job *job) {
   for (uint32_t at = pair->retired; at != pair->filled; at++)
@@ -267,21 +269,21 @@ void lane_fence(struct lane *lane, const struct job *job) {
       pair_reset(&lane->pairs[i], job);
 }
 
-bool verbs_cease(struct lane *lane, struct job *job) {
+bool verbs_quiesce(struct lane *lane, struct job *job) {
   const struct fabric_options *o = &lane->fabric->engine;
   if (job->pending > 0) {
     int64_t now = o->clock(o->context);
-    if (job->ceasing == 0) {
-      job->ceasing = now > 0 ? now : 1;
+    if (job->quiescing == 0) {
+      job->quiescing = now > 0 ? now : 1;
       verbs_flush(lane);
     } else {
       rails_turn(lane->fabric); /* for those who wait here for the end */
-      if (now - job->ceasing >= CEASE_AFTER)
+      if (now - job->quiescing >= QUIESCE_AFTER)
         lane_fence(lane, job);
     }
   }
   if (job->pending > 0)
     return false;
-  job->ceasing = 0;
+  job->quiescing = 0;
   return true;
 }

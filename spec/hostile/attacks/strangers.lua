@@ -23,7 +23,7 @@ end
 
 -- Hangs up at once: no port waits for what might still come.
 local at_once = ffi.new("struct spec_linger", 1, 0)
-local function knock(from, to)
+local function raw_connect(from, to)
   local fd = ffi.C.spec_net_socket(2, NONBLOCK_INET, 0)
   if fd < 0 then return nil end
   ffi.C.spec_net_option(fd, SOL_SOCKET, SO_LINGER, at_once, 8)
@@ -72,7 +72,7 @@ return function(attack)
     while n < due do
       local slot, text = n % OPEN, words[attack:random(#words) + 1]
       hang_up(open[slot])
-      open[slot] = knock(from, to) -- on one host it is connected at once
+      open[slot] = raw_connect(from, to) -- on one host it is connected at once
       if open[slot] then ffi.C.spec_send(open[slot], text, #text, 0x4040) end
       n = n + 1
       if n % 40 == 0 then

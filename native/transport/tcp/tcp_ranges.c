@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_cover.c - which bytes of a payload came. Streams bring its fragments in
+ * tcp_ranges.c - which bytes of a payload came. Streams bring its fragments in
  * order, but not in order with each other, so there may be gaps for a while. A
  * byte that came twice is a lie: another would be missing where all seem to be
  * there, and what lay there before be taken for the payload's.
@@ -12,12 +12,12 @@
 
 enum { FIRST_ROOM = 8 };
 
-void cover_close(struct cover *c) {
+void ranges_close(struct ranges *c) {
   free(c->ahead);
-  *c = (struct cover){0};
+  *c = (struct ranges){0};
 }
 
-static bool grow(struct cover *c) {
+static bool grow(struct ranges *c) {
   uint32_t room = c->room ? 2 * c->room : FIRST_ROOM;
   struct stretch *more =
       room <= TCP_AHEAD ? realloc(c->ahead, room * sizeof *more) : NULL;
@@ -28,13 +28,13 @@ static bool grow(struct cover *c) {
   return true;
 }
 
-static void drop(struct cover *c, uint32_t i) {
+static void drop(struct ranges *c, uint32_t i) {
   c->count--;
   memmove(&c->ahead[i], &c->ahead[i + 1], (c->count - i) * sizeof *c->ahead);
 }
 
 /* Behind a gap: in front of ahead[i], which begins after it. */
-static int put(struct cover *c, uint32_t i, uint64_t at, uint64_t end) {
+static int put(struct ranges *c, uint32_t i, uint64_t at, uint64_t end) {
   if (i > 0 && c->ahead[i - 1].end == at) {
     c->ahead[i - 1].end = end;
     if (i < c->count && c->ahead[i].at == end) {
@@ -55,7 +55,7 @@ static int put(struct cover *c, uint32_t i, uint64_t at, uint64_t end) {
   return PERIGEE_OK;
 }
 
-int cover_take(struct cover *c, uint64_t at, uint64_t length) {
+int ranges_add(struct ranges *c, uint64_t at, uint64_t length) {
   uint64_t end = at + length;
   uint32_t i = c->count; /* they come in order, mostly */
   while (i > 0 && c->ahead[i - 1].at >= at)

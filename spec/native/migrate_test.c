@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * neighbours_test.c - two sides on one host: that they notice, where their
+ * migrate_test.c - two sides on one host: that they notice, where their
  * sessions move, what is proven before, and where they stay when they cannot.
  */
 #include "hand.h"
-#include "session/neighbour.h"
-#include "stranger.h"
+#include "session/migrate.h"
+#include "raw_peer.h"
 #include "support_inside.h"
 
 #include <arpa/inet.h>
@@ -210,7 +210,7 @@ static struct perigee_engine *named(uint8_t name[HELLO_LOCAL]) {
   assert_int_equal(perigee_engine_open(NULL, &engine), 0);
   struct perigee_session *s = session_new(engine, -1);
   s->tcp = true;
-  neighbour_terms(s, &terms);
+  migrate_terms(s, &terms);
   memcpy(name, terms.local, HELLO_LOCAL);
   return engine;
 }
@@ -329,7 +329,7 @@ static void but_not_where_only_memory_will_do(void **state) {
   pair_close(&p);
 }
 
-static void an_engine_is_no_neighbour_of_itself(void **state) {
+static void an_engine_is_not_its_own_local_peer(void **state) {
   (void)state;
   struct pair p;
   open_port(&p);
@@ -375,7 +375,7 @@ static void without_a_ticket_nobody_comes_in(void **state) {
         10000 * MS);
     ended(&p, 0, op, PERIGEE_DENIED);
     friend_served(&p);
-    close_to_strangers(&p);
+    close_to_raw_peers(&p);
   }
 }
 
@@ -392,8 +392,8 @@ int main(void) {
       cmocka_unit_test(the_secret_is_proven_first),
       cmocka_unit_test(who_cannot_move_stays),
       cmocka_unit_test(but_not_where_only_memory_will_do),
-      cmocka_unit_test(an_engine_is_no_neighbour_of_itself),
+      cmocka_unit_test(an_engine_is_not_its_own_local_peer),
       cmocka_unit_test(without_a_ticket_nobody_comes_in),
   };
-  return cmocka_run_group_tests_name("neighbours", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("migrate", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "strangers.h"
+#include "unauth.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +11,9 @@
  * taken to have more. So many strangers are a crowd. */
 enum { SHARE = 4, BURST = 4000000, LULL = 2000000, CROWD = 16 };
 
-int strangers_open(struct perigee_engine *engine) {
-  struct strangers *strangers = calloc(1, sizeof *strangers);
-  engine->strangers = strangers;
+int unauth_open(struct perigee_engine *engine) {
+  struct unauth *strangers = calloc(1, sizeof *strangers);
+  engine->unauth = strangers;
   if (!strangers)
     return PERIGEE_NO_MEMORY;
   list_open(&strangers->all);
@@ -21,9 +21,9 @@ int strangers_open(struct perigee_engine *engine) {
   return PERIGEE_OK;
 }
 
-void strangers_close(struct perigee_engine *engine) {
-  free(engine->strangers);
-  engine->strangers = NULL;
+void unauth_close(struct perigee_engine *engine) {
+  free(engine->unauth);
+  engine->unauth = NULL;
 }
 
 /* ---- Origins ---------------------------------------------------------------- */
@@ -40,7 +40,7 @@ static struct origin_key key_of(const struct perigee_session *s,
   return key;
 }
 
-static struct origin *origin_of(struct strangers *all, struct origin_key key) {
+static struct origin *origin_of(struct unauth *all, struct origin_key key) {
   struct node *n, *head = &all->origins;
   for (n = head->next; n != head; n = n->next) {
     struct origin *known = CONTAINER(n, struct origin, node);
@@ -58,18 +58,18 @@ static struct origin *origin_of(struct strangers *all, struct origin_key key) {
 /* ---- Places ----------------------------------------------------------------- */
 
 static void wait_no_more(struct perigee_session *s) {
-  s->engine->strangers->waiting -= s->waits_turn;
+  s->engine->unauth->waiting -= s->waits_turn;
   s->origin->waiting -= s->waits_turn;
   s->waits_turn = false;
 }
 
-void strangers_leave(struct perigee_session *s) {
+void unauth_leave(struct perigee_session *s) {
   struct origin *origin = s->origin;
   if (!origin)
     return;
   wait_no_more(s);
   s->origin = NULL;
-  list_remove(&s->stranger);
+  list_remove(&s->unauth);
   s->engine->hellos--;
   if (--origin->here > 0)
     return;
@@ -77,7 +77,7 @@ void strangers_leave(struct perigee_session *s) {
   free(origin);
 }
 
-static uint32_t most(const struct strangers *all) {
+static uint32_t most(const struct unauth *all) {
   const struct node *n, *head = &all->origins;
   uint32_t count = 0;
   for (n = head->next; n != head; n = n->next) {
@@ -92,17 +92,17 @@ static void give_up(struct perigee_session *s) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   s->up->tell(s, &f, NULL, 0);
   s->up->end(s, PERIGEE_TIMEOUT,
-             s->step == HELLO_STRANGE ? "it said nothing, and others came"
-             : s->step == HELLO_MET   ? "it proved nothing, and others came"
-                                      : "it said no more, and others came");
+             s->step == WIREUP_NEW   ? "it said nothing, and others came"
+             : s->step == WIREUP_MET ? "it proved nothing, and others came"
+                                     : "it said no more, and others came");
 }
 
-bool strangers_give_up(struct perigee_engine *engine) {
-  struct strangers *all = engine->strangers;
+bool unauth_give_up(struct perigee_engine *engine) {
+  struct unauth *all = engine->unauth;
   uint32_t count = most(all);
   struct node *n, *head = &all->all;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, stranger);
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, unauth);
     if (s->origin->here < count)
       continue;
     give_up(s);
@@ -111,33 +111,32 @@ bool strangers_give_up(struct perigee_engine *engine) {
   return false;
 }
 
-bool strangers_join(struct perigee_session *s,
-                    const union socket_address *from) {
+bool unauth_join(struct perigee_session *s, const union socket_address *from) {
   struct perigee_engine *engine = s->engine;
-  s->origin = origin_of(engine->strangers, key_of(s, from));
+  s->origin = origin_of(engine->unauth, key_of(s, from));
   if (!s->origin)
     return false;
   s->origin->here++;
   engine->hellos++;
-  list_append(&engine->strangers->all, &s->stranger);
+  list_append(&engine->unauth->all, &s->unauth);
   if (engine->hellos > engine->options.hellos)
-    strangers_give_up(engine);
+    unauth_give_up(engine);
   return true;
 }
 
 /* ---- Turns ------------------------------------------------------------------ */
 
-bool strangers_wait(struct perigee_session *s) {
+bool unauth_wait(struct perigee_session *s) {
   if (!s->origin)
     return false;
   s->waits_turn = true;
   s->origin->waiting++;
-  s->engine->strangers->waiting++;
+  s->engine->unauth->waiting++;
   return true;
 }
 
 /* Of the origin whose turn it is: the newest. */
-static struct perigee_session *next(struct strangers *all) {
+static struct perigee_session *next(struct unauth *all) {
   struct node *n = all->origins.next;
   while (CONTAINER(n, struct origin, node)->waiting == 0)
     n = n->next;
@@ -145,7 +144,7 @@ static struct perigee_session *next(struct strangers *all) {
   list_remove(n);
   list_append(&all->origins, n);
   for (n = all->all.previous;; n = n->previous) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, stranger);
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, unauth);
     if (s->origin == origin && s->waits_turn)
       return s;
   }
@@ -158,7 +157,7 @@ static bool has_work(const struct perigee_engine *engine) {
 /* What a turn took counts SHARE times, from at most BURST ago; but turns while
  * there was no other work are nobody's debt. */
 static void pay(struct perigee_engine *engine, int64_t begin) {
-  struct strangers *all = engine->strangers;
+  struct unauth *all = engine->unauth;
   if (all->paid < begin - BURST)
     all->paid = begin - BURST;
   if (all->paid > begin)
@@ -166,8 +165,8 @@ static void pay(struct perigee_engine *engine, int64_t begin) {
   all->paid += SHARE * (engine_clock(engine) - begin);
 }
 
-void strangers_turn(struct perigee_engine *engine) {
-  struct strangers *all = engine->strangers;
+void unauth_turn(struct perigee_engine *engine) {
+  struct unauth *all = engine->unauth;
   if (all->waiting == 0)
     return;
   int64_t begin = engine_clock(engine);
@@ -180,6 +179,6 @@ void strangers_turn(struct perigee_engine *engine) {
   engine->copying |= all->waiting > 0; /* nobody wakes us for them */
 }
 
-bool strangers_crowded(const struct perigee_engine *engine) {
+bool unauth_crowded(const struct perigee_engine *engine) {
   return engine->hellos > CROWD;
 }

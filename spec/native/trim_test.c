@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ebb_test.c - what a flood took goes back to the system, and only that: the
+ * trim_test.c - what a flood took goes back to the system, and only that: the
  * end of the table of operations, blocks of the pool, what malloc keeps.
  */
 #include <stdlib.h>
@@ -249,5 +249,5 @@ int main(void) {
       OVER(variant_default, the_heap_is_asked_before_a_sleep),
       OVER(variant_default, the_heap_is_asked_of_who_never_sleeps),
   };
-  return cmocka_run_group_tests_name("ebb", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("trim", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "session/sessions.h"
-#include "stranger.h"
+#include "raw_peer.h"
 #include "support_inside.h"
 
 #include <string.h>
@@ -94,7 +94,7 @@ void until_cut(struct pair *p, int fd) {
   close(fd);
 }
 
-void open_for_strangers(struct pair *p) {
+void open_for_raw_peers(struct pair *p) {
   struct perigee_options o;
   variant_options(&variant_default, &o);
   o.hello_timeout = PATIENCE;
@@ -114,7 +114,7 @@ void until_refused(struct pair *p, uint64_t count) {
   assert_true(perigee_counters(p->engine[1], NULL)->refused >= count);
 }
 
-void close_to_strangers(struct pair *p) {
+void close_to_raw_peers(struct pair *p) {
   int64_t end = clock_now() + AT_ONCE;
   while (perigee_counters(p->engine[1], NULL)->sessions > 1 &&
          clock_now() < end)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ebb.c - what a flood leaves behind goes back to the system, by looks on a timer
+ * trim.c - what a flood leaves behind goes back to the system, by looks on a timer
  * that runs only while there is something to look at, and in steps that are
  * short (some milliseconds at most), SOON one after the other:
  *
@@ -18,7 +18,7 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
-#include "ebb.h"
+#include "trim.h"
 #include "pool.h"
 
 /* Of a step: blocks, operations, lanes. Ended sessions that are worth a look at
@@ -27,27 +27,27 @@ enum { BLOCKS = 512, OPERATIONS = 4096, LANES = 256, MANY = 64, RUSH = 32 };
 enum { PAGE = 4096, BYTES = 8 << 20 };
 static const int64_t EVERY = 250 * 1000000, SOON = 5 * 1000000; /* ns */
 
-static bool pool_ebbs(struct perigee_engine *engine) {
+static bool pool_trims(struct perigee_engine *engine) {
   struct blocks *pool = &engine->pool;
-  uint64_t keep = blocks_keep(pool, engine->ebb.look);
+  uint64_t keep = blocks_keep(pool, engine->trim.look);
   return pool->warm > POOL_LOW && pool_shrink(engine, keep, BLOCKS, BYTES);
 }
 
 /* Each has each look once, in several steps if it has to be. */
-static bool lanes_ebb(struct perigee_engine *engine) {
-  struct ebb *e = &engine->ebb;
+static bool lanes_trim(struct perigee_engine *engine) {
+  struct trim *e = &engine->trim;
   for (int n = 0; n < LANES && e->left > 0 && e->count > 0; n++, e->left--) {
     struct perigee_session *s =
         CONTAINER(e->keepers.next, struct perigee_session, keeper);
     bool open = s->state == PERIGEE_SESSION_OPEN;
-    enum ebb_left left =
-        open ? lane_table(s->lane)->kept->ebb(s->lane) : EBB_NOTHING;
-    if (left == EBB_MORE)
+    enum trim_left left =
+        open ? lane_table(s->lane)->kept->trim(s->lane) : TRIM_NOTHING;
+    if (left == TRIM_MORE)
       return true;
     list_remove(&s->keeper);
     list_append(&e->keepers, &s->keeper);
-    if (left == EBB_NOTHING)
-      ebb_forget(s);
+    if (left == TRIM_NOTHING)
+      trim_forget(s);
   }
   return e->left > 0 && e->count > 0;
 }
@@ -63,7 +63,7 @@ static bool retire(struct perigee_engine *engine) {
   return true;
 }
 
-static bool table_ebbs(struct perigee_engine *engine) {
+static bool table_trims(struct perigee_engine *engine) {
   uint32_t had = engine->table_used, n = 0;
   while (n < OPERATIONS && engine->table_used > OPERATIONS_LOW &&
          retire(engine))
@@ -77,46 +77,46 @@ static bool table_ebbs(struct perigee_engine *engine) {
   return n == OPERATIONS;
 }
 
-static void trim(struct ebb *e) {
+static void trim_heap(struct trim *e) {
   malloc_trim(0);
   e->ended = 0;
-  e->trim = false;
+  e->heap_due = false;
 }
 
-static void heap_ebbs(struct perigee_engine *engine) {
-  struct ebb *e = &engine->ebb;
+static void heap_trims(struct perigee_engine *engine) {
+  struct trim *e = &engine->trim;
   bool calm = e->ended >= MANY && e->ended - e->seen < RUSH;
-  if (e->trim)
-    trim(e);
+  if (e->heap_due)
+    trim_heap(e);
   else
-    e->trim = calm;
+    e->heap_due = calm;
   e->seen = e->ended;
 }
 
-void ebb_sleeps(struct perigee_engine *engine) {
-  if (engine->ebb.trim)
-    trim(&engine->ebb);
+void trim_sleeps(struct perigee_engine *engine) {
+  if (engine->trim.heap_due)
+    trim_heap(&engine->trim);
 }
 
 static void set(struct perigee_engine *engine, int64_t pause) {
-  timers_add(&engine->timers, &engine->ebb.timer, engine->now + pause);
+  timers_add(&engine->timers, &engine->trim.timer, engine->now + pause);
 }
 
 static void look(struct perigee_engine *engine) {
-  engine->ebb.look++;
-  engine->ebb.left = engine->ebb.count;
-  heap_ebbs(engine);
+  engine->trim.look++;
+  engine->trim.left = engine->trim.count;
+  heap_trims(engine);
 }
 
 static void due(struct timer *timer) {
   struct perigee_engine *engine =
-      CONTAINER(timer, struct perigee_engine, ebb.timer);
-  struct ebb *e = &engine->ebb;
+      CONTAINER(timer, struct perigee_engine, trim.timer);
+  struct trim *e = &engine->trim;
   if (!e->soon)
     look(engine);
-  e->soon = pool_ebbs(engine);
-  e->soon |= table_ebbs(engine);
-  e->soon |= lanes_ebb(engine);
+  e->soon = pool_trims(engine);
+  e->soon |= table_trims(engine);
+  e->soon |= lanes_trim(engine);
   if (e->soon)
     set(engine, SOON);
   else if (engine->pool.warm > POOL_LOW || e->ended >= MANY || e->count > 0 ||
@@ -124,32 +124,32 @@ static void due(struct timer *timer) {
     set(engine, EVERY);
 }
 
-void ebb_begin(struct perigee_engine *engine) {
-  if (engine->ebb.timer.next)
+void trim_begin(struct perigee_engine *engine) {
+  if (engine->trim.timer.next)
     return;
-  engine->ebb.timer.expired = due;
+  engine->trim.timer.expired = due;
   engine->pool.low = engine->pool.warm;
-  engine->ebb.soon = false;
+  engine->trim.soon = false;
   set(engine, EVERY);
 }
 
-void ebb_keeps(struct perigee_session *s) {
-  struct ebb *e = &s->engine->ebb;
+void trim_keeps(struct perigee_session *s) {
+  struct trim *e = &s->engine->trim;
   if (s->keeper.next)
     return;
   list_append(&e->keepers, &s->keeper);
   e->count++;
-  ebb_begin(s->engine);
+  trim_begin(s->engine);
 }
 
-void ebb_forget(struct perigee_session *s) {
+void trim_forget(struct perigee_session *s) {
   if (!s->keeper.next)
     return;
   list_remove(&s->keeper);
-  s->engine->ebb.count--;
+  s->engine->trim.count--;
 }
 
-void ebb_ended(struct perigee_engine *engine) {
-  if (++engine->ebb.ended >= MANY)
-    ebb_begin(engine);
+void trim_ended(struct perigee_engine *engine) {
+  if (++engine->trim.ended >= MANY)
+    trim_begin(engine);
 }

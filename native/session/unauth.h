@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * strangers.h - who is let in, when, and in what share: strangers, from being
+ * unauth.h - who is let in, when, and in what share: strangers, from being
  * accepted until they have proven who they are, and a share counts what they
  * hold (shares.h). Anybody can come, by thousands.
  *
@@ -15,8 +15,8 @@
  * newest first, who most likely still waits. While sessions have work these
  * turns take at most a SHARE of the time.
  */
-#ifndef STRANGERS_H
-#define STRANGERS_H
+#ifndef UNAUTH_H
+#define UNAUTH_H
 
 #include "base/list.h"
 #include "net/address.h"
@@ -37,7 +37,7 @@ struct origin {
   uint32_t here, waiting; /* strangers; those that wait for their turn */
 };
 
-struct strangers {
+struct unauth {
   struct node all;     /* the oldest first */
   struct node origins; /* with anybody here; whose turn was last is last */
   uint32_t waiting;
@@ -45,21 +45,21 @@ struct strangers {
 };
 
 /* PERIGEE_NO_MEMORY: there is none. Closed when no session is left. */
-int strangers_open(struct perigee_engine *engine);
-void strangers_close(struct perigee_engine *engine);
+int unauth_open(struct perigee_engine *engine);
+void unauth_close(struct perigee_engine *engine);
 /* Who was accepted is a stranger, from that address over TCP. False: there is no
  * memory. It may be given up at once. */
-bool strangers_join(struct perigee_session *, const union socket_address *from);
+bool unauth_join(struct perigee_session *, const union socket_address *from);
 /* It is no stranger any more, or none that will be let in. */
-void strangers_leave(struct perigee_session *session);
+void unauth_leave(struct perigee_session *session);
 /* Gives up the oldest of the origin that has most; false: there is none. */
-bool strangers_give_up(struct perigee_engine *engine);
-/* From here on it costs much: it waits for its turn (hello_turn). False: it is
+bool unauth_give_up(struct perigee_engine *engine);
+/* From here on it costs much: it waits for its turn (wireup_turn). False: it is
  * no stranger, and goes on. */
-bool strangers_wait(struct perigee_session *session);
+bool unauth_wait(struct perigee_session *session);
 /* Gives a turn, if somebody waits and it is time. */
-void strangers_turn(struct perigee_engine *engine);
+void unauth_turn(struct perigee_engine *engine);
 /* Are there so many that who says hello has to come back with a cookie? */
-bool strangers_crowded(const struct perigee_engine *engine);
+bool unauth_crowded(const struct perigee_engine *engine);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_mend.c - queue pairs that break, or have to be fenced: reset, rebuilt,
+ * verbs_recover.c - queue pairs that break, or have to be fenced: reset, rebuilt,
  * or down for good. verbs.h has their states.
  *
  * A reset throws away what the hardware has; the slots are posted again once
@@ -161,5 +161,5 @@ void lane_break(struct lane *lane, int status, const char *format, ...) {
   for (uint32_t i = 0; i < lane->pair_count; i++)
     pair_down(&lane->pairs[i], PERIGEE_PEER_LOST);
   if (lane->joined && !lane->cut)
-    lane->options.stir(lane->options.session);
+    lane->options.activate(lane->options.session);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stranger.h - who comes to a listener's socket and speaks for himself.
+ * raw_peer.h - who comes to a listener's socket and speaks for himself.
  */
-#ifndef STRANGER_H
-#define STRANGER_H
+#ifndef RAW_PEER_H
+#define RAW_PEER_H
 
 #include "net/wire.h"
 #include "support.h"
@@ -15,13 +15,13 @@ enum { HELLOS = 16 };
 static const int64_t PATIENCE = 10000 * MS, AT_ONCE = 2000 * MS;
 
 /* A pair whose listener has patience, and takes in HELLOS strangers. */
-void open_for_strangers(struct pair *p);
+void open_for_raw_peers(struct pair *p);
 /* Those who come from now on have 100 ms; or PATIENCE again. */
 void hurry(struct pair *p, bool on);
 /* Polls until so many were refused. */
 void until_refused(struct pair *p, uint64_t count);
 /* Nothing is left of any stranger, or will be in a moment. */
-void close_to_strangers(struct pair *p);
+void close_to_raw_peers(struct pair *p);
 /* The pair's own session is of use still. */
 void friend_served(struct pair *p);
 

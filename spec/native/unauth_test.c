@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * strangers_test.c - who comes to the socket without being a peer: silence,
+ * unauth_test.c - who comes to the socket without being a peer: silence,
  * other protocols, garbage, hellos that break off or do not fit, and many at
  * once. Nobody of them becomes a session, none costs a descriptor for longer
  * than its hello may take, and a friend is served all the while.
  */
-#include "stranger.h"
+#include "raw_peer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,12 +19,12 @@ enum { STRANGERS = 200 };
 static void the_silent_are_sent_away_in_time(void **state) {
   (void)state;
   struct pair p;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   hurry(&p, true);
   int64_t start = clock_now();
   until_cut(&p, visit(&p));
   assert_true(clock_now() - start >= 90 * MS);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 static void other_protocols_are_sent_away_at_once(void **state) {
@@ -33,7 +33,7 @@ static void other_protocols_are_sent_away_at_once(void **state) {
       "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "*1\r\n$4\r\nPING\r\n",
       "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "\n\n\n\n\n\n\n\n\n"};
   struct pair p;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   for (int i = 0; i < 4; i++) {
     int64_t start = clock_now();
     int fd = visit(&p);
@@ -41,14 +41,14 @@ static void other_protocols_are_sent_away_at_once(void **state) {
     until_cut(&p, fd);
     assert_true(clock_now() - start < AT_ONCE);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 static void garbage_is_sent_away(void **state) {
   (void)state;
   struct pair p;
   uint8_t bytes[3000];
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   hurry(&p, true);
   srand(5);
   for (int i = 0; i < 300; i++) {
@@ -73,7 +73,7 @@ static void garbage_is_sent_away(void **state) {
     if (i % 30 == 0)
       friend_served(&p);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 /* All but READY is said; every prefix of it, cut into two writes. */
@@ -83,7 +83,7 @@ static void frames_that_break_off(void **state) {
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
   struct frame f = good_hello();
   uint32_t length = wire_encode(&f, bytes);
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   for (uint32_t n = 1; n < length; n += 7) {
     int fd = visit(&p);
     say(fd, bytes, n / 2, NULL, 0);
@@ -92,13 +92,13 @@ static void frames_that_break_off(void **state) {
     shutdown(fd, SHUT_WR);
     until_cut(&p, fd);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 static void hellos_that_do_not_fit_are_refused(void **state) {
   (void)state;
   struct pair p;
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   for (int i = 0; i < 9; i++) {
     struct frame hello = good_hello(), f = good_terms();
     struct terms *h = &f.terms;
@@ -138,7 +138,7 @@ static void hellos_that_do_not_fit_are_refused(void **state) {
     say_frame(fd, &f, NULL, 0);
     until_cut(&p, fd);
   }
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 /* ---- Crowds ------------------------------------------------------------- */
@@ -148,7 +148,7 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
   struct pair p;
   struct perigee_session *late[2];
   int fds[STRANGERS];
-  open_for_strangers(&p);
+  open_for_raw_peers(&p);
   hurry(&p, true);
   int before = descriptors();
   for (int i = 0; i < STRANGERS; i++) {
@@ -171,7 +171,7 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
     close(fds[i]);
   quiet(&p, 100);
   assert_int_equal(descriptors(), before);
-  close_to_strangers(&p);
+  close_to_raw_peers(&p);
 }
 
 int main(void) {
@@ -183,5 +183,5 @@ int main(void) {
       cmocka_unit_test(hellos_that_do_not_fit_are_refused),
       cmocka_unit_test(a_crowd_does_not_keep_friends_out),
   };
-  return cmocka_run_group_tests_name("strangers", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("unauth", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hello.c - how two strangers become a session. They say HELLO, which tells
+ * wireup.c - how two strangers become a session. They say HELLO, which tells
  * nothing but versions and nonces; prove who they are; say by TERMS what they
  * are and want; OFFER their half of the transport; join the peer's half and say
  * READY. Over a Unix socket the kernel tells who the peer is (peer.c) before a
@@ -8,17 +8,17 @@
  * silent until it has heard a HELLO, and then the first to prove itself (proof.c).
  *
  *   step      hears     becomes   and says
- *   strange   HELLO     proven                             (Unix)
- *   strange   RETRY     strange   HELLO, with the cookie   (TCP, who dialed)
- *   strange   HELLO     strange   RETRY, in a crowd        (TCP, who was dialed)
- *   strange   HELLO     met       HELLO, PROOF             (TCP, who was dialed)
- *   strange   HELLO     met                                (TCP, who dialed)
+ *   new       HELLO     proven                             (Unix)
+ *   new       RETRY     new       HELLO, with the cookie   (TCP, who dialed)
+ *   new       HELLO     new       RETRY, in a crowd        (TCP, who was dialed)
+ *   new       HELLO     met       HELLO, PROOF             (TCP, who was dialed)
+ *   new       HELLO     met                                (TCP, who dialed)
  *   met       PROOF     proven    PROOF, TERMS             (who dialed)
  *   met       PROOF     proven                             (who was dialed)
  *   proven    TERMS     known     OFFER
  *   proven    TERMS     known     TERMS, OFFER             (TCP, who was dialed)
  *   known     OFFER     joined    READY
- *   known     MOVE      strange   BYE, and HELLO at another socket (neighbour.h)
+ *   known     MOVE      new       BYE, and HELLO at another socket (migrate.h)
  *   joined    READY               the session is open
  *   any       REFUSE, BYE         the session has ended
  *
@@ -33,12 +33,12 @@
 #include <unistd.h>
 
 #include "host/adopted.h"
-#include "neighbour.h"
-#include "strangers.h"
+#include "migrate.h"
+#include "unauth.h"
 
 /* ---- Saying hello ------------------------------------------------------- */
 
-void hello_own(struct perigee_session *s, struct hello *h) {
+void wireup_own(struct perigee_session *s, struct hello *h) {
   *h = (struct hello){.magic = HELLO_MAGIC,
                       .version_min = PROTOCOL_MIN,
                       .version_max = PROTOCOL_MAX,
@@ -46,7 +46,7 @@ void hello_own(struct perigee_session *s, struct hello *h) {
   memcpy(h->challenge, s->challenge, sizeof h->challenge);
   memcpy(h->public_key, s->public_key, sizeof h->public_key);
   memcpy(h->cookie, s->cookie, sizeof h->cookie);
-  neighbour_hello(s, h);
+  migrate_hello(s, h);
 }
 
 void terms_own(struct perigee_session *s, struct terms *t) {
@@ -64,7 +64,7 @@ void terms_own(struct perigee_session *s, struct terms *t) {
   memcpy(t->probe, s->probe, sizeof t->probe);
   memcpy(t->name, s->engine->name, sizeof t->name);
   choice_list(s, t);
-  neighbour_terms(s, t);
+  migrate_terms(s, t);
 }
 
 static void say(struct perigee_session *s, const struct frame *f) {
@@ -78,7 +78,7 @@ static void say_hello(struct perigee_session *s) {
     proof_say_hello(s);
     return;
   }
-  hello_own(s, &f.hello);
+  wireup_own(s, &f.hello);
   say(s, &f);
 }
 
@@ -116,7 +116,7 @@ static void begin_here(struct perigee_session *s) {
     say_terms(s);
 }
 
-void hello_begin(struct perigee_session *s) {
+void wireup_begin(struct perigee_session *s) {
   s->nonce = engine_random(s->engine);
   session_begun(s, s->engine->options.hello_timeout);
   if (!s->tcp)
@@ -126,13 +126,13 @@ void hello_begin(struct perigee_session *s) {
 }
 
 /* Who waited for a turn of ours all the time may try again. */
-void hello_timeout(struct perigee_session *s) {
+void wireup_timeout(struct perigee_session *s) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   if (s->waits_turn)
     session_tell(s, &f, NULL, 0);
   session_end(s, PERIGEE_TIMEOUT,
               s->waits_turn ? "its turn did not come in time, as others came"
-                            : "the peer did not finish its hello in time");
+                            : "the peer did not finish the handshake in time");
 }
 
 /* ---- Hearing it --------------------------------------------------------- */
@@ -140,11 +140,11 @@ void hello_timeout(struct perigee_session *s) {
 static int send_offer(struct perigee_session *s) {
   struct frame f = {.type = FRAME_OFFER};
   char reason[REASON];
-  int status = hello_open(s, &f.offer, reason);
+  int status = wireup_open(s, &f.offer, reason);
   if (status < 0)
     return refuse(s, status, reason);
   if (s->tcp && (s->engine->secret->set || s->ticket))
-    strangers_leave(s); /* its share counts it from here on */
+    unauth_leave(s); /* its share counts it from here on */
   proof_word(s, true, &f);
   session_send(s, &f, f.offer.fds, f.offer.fd_count);
   for (uint32_t i = 0; i < f.offer.fd_count; i++)
@@ -152,7 +152,7 @@ static int send_offer(struct perigee_session *s) {
   return PERIGEE_OK;
 }
 
-bool hello_common(struct perigee_session *s, const struct hello *h) {
+bool wireup_common(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
   s->hello = *h;
   s->version = h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
@@ -189,15 +189,15 @@ static int check_terms(struct perigee_session *s, const struct terms *t,
   int status = check_name(s, t, reason);
   if (status < 0)
     return status;
-  neighbour_met(s, t);
+  migrate_met(s, t);
   s->transport = choice_of(s, &own);
-  s->moves = neighbour_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);
+  s->moves = migrate_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);
   if (!s->transport && !s->moves)
     return choice_none(s, t, reason);
   return s->tcp ? proof_terms(s, reason) : PERIGEE_OK;
 }
 
-bool hello_fits(struct perigee_session *s, const struct terms *t) {
+bool wireup_fits(struct perigee_session *s, const struct terms *t) {
   char reason[REASON];
   s->terms = *t;
   s->features = t->features & s->engine->features;
@@ -227,7 +227,7 @@ static int meet(struct perigee_session *s) {
   int status = proof_agree(s, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->step = HELLO_MET;
+  s->step = WIREUP_MET;
   if (!s->dialed)
     proof_say(s);
   return PERIGEE_OK;
@@ -235,12 +235,12 @@ static int meet(struct perigee_session *s) {
 
 static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
-  if (!s->dialed && strangers_crowded(s->engine) && !cookie_shown(s, h))
+  if (!s->dialed && unauth_crowded(s->engine) && !cookie_shown(s, h))
     return send_back(s, h);
-  int status = neighbour_admits(s, h, reason);
+  int status = migrate_admits(s, h, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  return strangers_wait(s) ? PERIGEE_OK : meet(s);
+  return unauth_wait(s) ? PERIGEE_OK : meet(s);
 }
 
 /* Once: who asks for cookies without end is no listener. */
@@ -254,7 +254,7 @@ static int heard_retry(struct perigee_session *s, const struct retry *retry) {
 /* The peer is known. Who was dialed says whether the session moves; who dialed
  * waits for that, if it may. */
 static int offer_or_move(struct perigee_session *s) {
-  if (s->moves && (s->dialed || neighbour_call(s)))
+  if (s->moves && (s->dialed || migrate_call(s)))
     return PERIGEE_OK;
   s->moves = false;
   if (s->transport)
@@ -265,14 +265,14 @@ static int offer_or_move(struct perigee_session *s) {
 
 static int heard_hello(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
-  if (!hello_common(s, h))
+  if (!wireup_common(s, h))
     return PERIGEE_OK;
   if (s->tcp)
     return met_over_tcp(s, h);
-  int status = neighbour_admits(s, h, reason);
+  int status = migrate_admits(s, h, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->step = HELLO_PROVEN;
+  s->step = WIREUP_PROVEN;
   return PERIGEE_OK;
 }
 
@@ -281,7 +281,7 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
   int status = proof_heard(s, proof, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->step = HELLO_PROVEN;
+  s->step = WIREUP_PROVEN;
   if (!s->dialed)
     return PERIGEE_OK;
   proof_say(s);
@@ -295,17 +295,17 @@ static int heard_terms(struct perigee_session *s, const struct terms *t) {
   bool answers = s->tcp && !s->dialed;
   if (answers)
     s->devices = choice_devices(s->engine);
-  if (!hello_fits(s, t))
+  if (!wireup_fits(s, t))
     return PERIGEE_OK;
-  s->step = HELLO_KNOWN;
+  s->step = WIREUP_KNOWN;
   if (answers)
     say_terms(s);
-  if (s->state == PERIGEE_SESSION_ENDED || (!s->tcp && strangers_wait(s)))
+  if (s->state == PERIGEE_SESSION_ENDED || (!s->tcp && unauth_wait(s)))
     return PERIGEE_OK;
   return offer_or_move(s);
 }
 
-bool hello_joins(struct perigee_session *s, const struct offer *offer) {
+bool wireup_joins(struct perigee_session *s, const struct offer *offer) {
   char reason[REASON] = "";
   int status = s->transport->join(s->lane, offer, reason);
   if (status < 0)
@@ -316,7 +316,7 @@ bool hello_joins(struct perigee_session *s, const struct offer *offer) {
   return s->joined;
 }
 
-void hello_ready(struct perigee_session *s) {
+void wireup_ready(struct perigee_session *s) {
   struct frame f = {.type = FRAME_READY};
   f.pull = lane_pulls(s->lane);
   s->ready_said = true;
@@ -340,8 +340,8 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
         adopted_close(offer.fds[i]);
       return PERIGEE_PROTOCOL;
     }
-  if (hello_joins(s, &offer))
-    hello_ready(s);
+  if (wireup_joins(s, &offer))
+    wireup_ready(s);
   return PERIGEE_OK;
 }
 
@@ -349,32 +349,32 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
 static bool timely(const struct perigee_session *s, int type) {
   switch (type) {
   case FRAME_HELLO:
-    return s->step == HELLO_STRANGE && !s->alone;
+    return s->step == WIREUP_NEW && !s->alone;
   case FRAME_RETRY:
-    return s->tcp && s->dialed && s->step == HELLO_STRANGE && !s->retried;
+    return s->tcp && s->dialed && s->step == WIREUP_NEW && !s->retried;
   case FRAME_PROOF:
-    return s->step == HELLO_MET;
+    return s->step == WIREUP_MET;
   case FRAME_TERMS:
-    return s->step == HELLO_PROVEN;
+    return s->step == WIREUP_PROVEN;
   case FRAME_OFFER:
-    return s->step == HELLO_KNOWN && (s->lane || (s->moves && s->dialed)) &&
+    return s->step == WIREUP_KNOWN && (s->lane || (s->moves && s->dialed)) &&
            !s->joined;
   case FRAME_MOVE:
-    return s->step == HELLO_KNOWN && s->moves && s->dialed;
+    return s->step == WIREUP_KNOWN && s->moves && s->dialed;
   case FRAME_READY:
     return s->joined;
   case FRAME_WAKE:
   case FRAME_PING:
     return s->joined;
   case FRAME_ATTACH:
-    return s->tcp && !s->dialed && s->step == HELLO_STRANGE;
+    return s->tcp && !s->dialed && s->step == WIREUP_NEW;
   default:
     return type == FRAME_REFUSE || type == FRAME_BYE;
   }
 }
 
 static int untimely(struct perigee_session *s) {
-  return s->tcp && s->step < HELLO_PROVEN
+  return s->tcp && s->step < WIREUP_PROVEN
              ? refuse(s, PERIGEE_PROTOCOL,
                       "this came before it was known who sent it")
              : PERIGEE_PROTOCOL;
@@ -384,7 +384,7 @@ static int heard_ready(struct perigee_session *s, uint32_t pull) {
   if (lane_payloads(s->lane)->set_peer_pulls)
     lane_payloads(s->lane)->set_peer_pulls(s->lane, pull != 0);
   if (!s->ready_said)
-    hello_ready(s);
+    wireup_ready(s);
   if (s->state == PERIGEE_SESSION_HELLO && streams_take(s))
     session_opened(s);
   return PERIGEE_OK;
@@ -426,7 +426,7 @@ static int heard(struct perigee_session *s, const struct frame *f) {
   case FRAME_OFFER:
     return heard_offer(s, f);
   case FRAME_MOVE:
-    return neighbour_called(s, &f->move);
+    return migrate_called(s, &f->move);
   case FRAME_READY:
     return heard_ready(s, f->pull);
   case FRAME_ATTACH:
@@ -442,7 +442,7 @@ static int heard(struct perigee_session *s, const struct frame *f) {
 }
 
 /* A HELLO is a word once it is known whether it is to be answered. */
-int hello_frame(struct perigee_session *s, const struct frame *f) {
+int wireup_frame(struct perigee_session *s, const struct frame *f) {
   if (!timely(s, f->type))
     return untimely(s);
   s->wire.corked = s->tcp;
@@ -453,7 +453,7 @@ int hello_frame(struct perigee_session *s, const struct frame *f) {
   return status;
 }
 
-void hello_turn(struct perigee_session *s) {
+void wireup_turn(struct perigee_session *s) {
   s->engine->progress++;
   s->wire.corked = s->tcp;
   if (s->tcp)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * neighbour.h - peers on the same host, and sessions that move.
+ * migrate.h - peers on the same host, and sessions that move.
  *
  * Proof. A peer whose address leads back to this host (here.c) comes from a
  * process here, if only from one that passes on what others say. An engine that
@@ -25,31 +25,31 @@
  * address that was called. If it cannot be had where it moved to, the first
  * address is called once more, and there it stays.
  */
-#ifndef NEIGHBOUR_H
-#define NEIGHBOUR_H
+#ifndef MIGRATE_H
+#define MIGRATE_H
 
 #include "sessions.h"
 
 /* Fills in what HELLO and TERMS say of this. */
-void neighbour_hello(const struct perigee_session *, struct hello *);
-void neighbour_terms(struct perigee_session *, struct terms *);
+void migrate_hello(const struct perigee_session *, struct hello *);
+void migrate_terms(struct perigee_session *, struct terms *);
 /* Shared memory may be asked for over TCP, as the session would move for it. */
-bool neighbour_willing(const struct perigee_session *session);
+bool migrate_willing(const struct perigee_session *session);
 /* Of the peer's HELLO: may it come in here? PERIGEE_OK, or a status and why. */
-int neighbour_admits(struct perigee_session *, const struct hello *,
-                     char reason[REASON]);
+int migrate_admits(struct perigee_session *, const struct hello *,
+                   char reason[REASON]);
 /* Of its TERMS: is it on this host? */
-void neighbour_met(struct perigee_session *, const struct terms *);
+void migrate_met(struct perigee_session *, const struct terms *);
 /* Will the session move? Both sides find the same. */
-bool neighbour_moves(const struct perigee_session *, const struct terms *dialer,
-                     const struct terms *dialed);
+bool migrate_moves(const struct perigee_session *, const struct terms *dialer,
+                   const struct terms *dialed);
 /* Says MOVE; false: it cannot be done. */
-bool neighbour_call(struct perigee_session *session);
+bool migrate_call(struct perigee_session *session);
 /* The peer has said MOVE. */
-int neighbour_called(struct perigee_session *, const struct move *);
+int migrate_called(struct perigee_session *, const struct move *);
 /* A session that moved ends before it was open: true if it goes back to where
  * it was dialed first. */
-bool neighbour_returns(struct perigee_session *session, int status);
-void neighbours_close(struct perigee_engine *engine);
+bool migrate_returns(struct perigee_session *session, int status);
+void migrate_close(struct perigee_engine *engine);
 
 #endif

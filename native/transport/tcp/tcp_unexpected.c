@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_stash.c - fragments that came before their landing was known, by the
+ * tcp_unexpected.c - fragments that came before their landing was known, by the
  * operation of the peer's that they are of: no look for one passes others'.
  */
 #include <stdlib.h>
@@ -41,7 +41,7 @@ struct tcp_peer *tcp_peer_new(struct lane *lane, uint16_t operation) {
   if (!peer)
     return NULL;
   list_open(&peer->fetches);
-  list_open(&peer->stash);
+  list_open(&peer->unexpected);
   lane->peers[operation] = peer;
   return peer;
 }
@@ -55,22 +55,22 @@ bool tcp_count_memory(struct lane *lane, uint64_t bytes) {
 
 /* ---- In and out ----------------------------------------------------------- */
 
-static uint64_t stash_bytes(const struct tcp_head *h) {
-  return sizeof(struct stashed) + h->length;
+static uint64_t unexpected_size(const struct tcp_head *h) {
+  return sizeof(struct unexpected) + h->length;
 }
 
-static void stash_free(struct lane *lane, struct stashed *e) {
-  tcp_peer(lane, e->head.operation)->stashed--;
-  lane->stash_count--;
-  share_back(lane->options.share, SHARE_POOLED, stash_bytes(&e->head));
+static void unexpected_free(struct lane *lane, struct unexpected *e) {
+  tcp_peer(lane, e->head.operation)->unexpected_count--;
+  lane->unexpected_count--;
+  share_back(lane->options.share, SHARE_POOLED, unexpected_size(&e->head));
   if (!(e->head.which & PART_EAGER))
-    lane->stash_late -= e->head.length;
+    lane->unexpected_late -= e->head.length;
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
-    if (!s || s->stashed != e)
+    if (!s || s->unexpected != e)
       continue;
-    s->stashed = NULL; /* what is still to come of it is dropped */
-    if (s->sink == SINK_STASH)
+    s->unexpected = NULL; /* what is still to come of it is dropped */
+    if (s->sink == SINK_UNEXPECTED)
       s->sink = SINK_DROP;
     e->head.which = 0; /* counted when its trailer comes */
   }
@@ -80,39 +80,41 @@ static void stash_free(struct lane *lane, struct stashed *e) {
   free(e);
 }
 
-bool tcp_stash_full(const struct lane *lane, const struct tcp_head *h) {
+bool tcp_unexpected_full(const struct lane *lane, const struct tcp_head *h) {
   const struct tcp_peer *peer = tcp_peer(lane, h->operation);
-  return lane->stash_count >= TCP_STASHED ||
-         (peer && peer->stashed >= TCP_STASHED_EACH);
+  return lane->unexpected_count >= TCP_UNEXPECTED ||
+         (peer && peer->unexpected_count >= TCP_UNEXPECTED_EACH);
 }
 
-struct stashed *tcp_stash(struct lane *lane, const struct tcp_head *head) {
+struct unexpected *tcp_unexpected_add(struct lane *lane,
+                                      const struct tcp_head *head) {
   struct tcp_peer *peer = tcp_peer_new(lane, head->operation);
-  uint64_t bytes = stash_bytes(head);
+  uint64_t bytes = unexpected_size(head);
   if (!peer || !share_take(lane->options.share, SHARE_POOLED, bytes))
     return NULL;
-  struct stashed *e = malloc(bytes);
+  struct unexpected *e = malloc(bytes);
   if (!e) {
     share_back(lane->options.share, SHARE_POOLED, bytes);
     return NULL;
   }
-  *e = (struct stashed){.head = *head};
-  list_append(&peer->stash, &e->node);
-  peer->stashed++;
-  lane->stash_count++;
+  *e = (struct unexpected){.head = *head};
+  list_append(&peer->unexpected, &e->node);
+  peer->unexpected_count++;
+  lane->unexpected_count++;
   if (!(head->which & PART_EAGER))
-    lane->stash_late += head->length;
+    lane->unexpected_late += head->length;
   return e;
 }
 
-uint64_t tcp_stashed(struct lane *lane, const struct fetch *f, bool first) {
+uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f,
+                              bool first) {
   const struct tcp_peer *peer = tcp_peer(lane, f->operation);
   uint64_t sum = 0;
-  if (!peer || peer->stashed == 0)
+  if (!peer || peer->unexpected_count == 0)
     return 0;
-  for (const struct node *n = peer->stash.next; n != &peer->stash;
+  for (const struct node *n = peer->unexpected.next; n != &peer->unexpected;
        n = n->next) {
-    const struct stashed *e = CONTAINER(n, struct stashed, node);
+    const struct unexpected *e = CONTAINER(n, struct unexpected, node);
     if (tcp_is_of(&e->head, f) && (e->first || !first))
       sum += e->head.length;
   }
@@ -126,32 +128,34 @@ static void leave(struct lane *lane, uint16_t operation, uint32_t generation,
                   const struct fetch *f) {
   struct tcp_peer *peer = tcp_peer(lane, operation);
   struct node *next;
-  if (!peer || peer->stashed == 0)
+  if (!peer || peer->unexpected_count == 0)
     return;
-  for (struct node *n = peer->stash.next; n != &peer->stash; n = next) {
-    struct stashed *e = CONTAINER(n, struct stashed, node);
+  for (struct node *n = peer->unexpected.next; n != &peer->unexpected;
+       n = next) {
+    struct unexpected *e = CONTAINER(n, struct unexpected, node);
     next = n->next;
     if (f ? tcp_is_of(&e->head, f)
           : !e->walking && e->head.generation == generation)
-      stash_free(lane, e);
+      unexpected_free(lane, e);
   }
 }
 
-void tcp_stash_drop(struct lane *lane, uint16_t operation,
-                    uint32_t generation) {
+void tcp_unexpected_drop(struct lane *lane, uint16_t operation,
+                         uint32_t generation) {
   leave(lane, operation, generation, NULL);
 }
 
-void tcp_stash_forget(struct lane *lane, const struct fetch *f) {
+void tcp_unexpected_forget(struct lane *lane, const struct fetch *f) {
   leave(lane, f->operation, f->generation, f);
 }
 
 static void peer_free(struct lane *lane, struct tcp_peer *peer) {
   struct node *next;
-  for (struct node *n = peer->stash.next; n != &peer->stash; n = next) {
+  for (struct node *n = peer->unexpected.next; n != &peer->unexpected;
+       n = next) {
     next = n->next;
-    struct stashed *e = CONTAINER(n, struct stashed, node);
-    share_back(lane->options.share, SHARE_POOLED, stash_bytes(&e->head));
+    struct unexpected *e = CONTAINER(n, struct unexpected, node);
+    share_back(lane->options.share, SHARE_POOLED, unexpected_size(&e->head));
     free(e);
   }
   free(peer);
@@ -168,17 +172,17 @@ void tcp_peers_close(struct lane *lane) {
 /* ---- To where they belong -------------------------------------------------- */
 
 /* Is it all there, and its turn? */
-static bool ripe(const struct lane *lane, const struct stashed *e,
+static bool ripe(const struct lane *lane, const struct unexpected *e,
                  const struct fetch *f) {
   for (uint32_t i = 0; i < lane->stream_count; i++)
-    if (lane->streams[i] && lane->streams[i]->stashed == e)
+    if (lane->streams[i] && lane->streams[i]->unexpected == e)
       return false;
   return f->into->memory->direct || e->walking || e->head.at == f->into->done;
 }
 
 /* Moves an entry on; it is gone when all of it is where it belongs. The zeros
  * in one that was given up belong nowhere. */
-static void unstash(struct lane *lane, struct stashed *e, struct fetch *f) {
+static void deliver(struct lane *lane, struct unexpected *e, struct fetch *f) {
   struct payload *into = f->into;
   if (!e->walking && !tcp_fetch_takes(lane, f, &e->head))
     return;
@@ -198,19 +202,20 @@ static void unstash(struct lane *lane, struct stashed *e, struct fetch *f) {
   if (n >= 0 && e->put < e->got)
     return;
   tcp_fetch_got(f, e->head.length, e->good);
-  stash_free(lane, e);
+  unexpected_free(lane, e);
 }
 
-void tcp_unstash(struct lane *lane, struct fetch *f) {
+void tcp_unexpected_take(struct lane *lane, struct fetch *f) {
   struct tcp_peer *peer = tcp_peer(lane, f->operation);
   struct node *next;
-  if (!peer || peer->stashed == 0)
+  if (!peer || peer->unexpected_count == 0)
     return;
-  for (struct node *n = peer->stash.next; n != &peer->stash; n = next) {
-    struct stashed *e = CONTAINER(n, struct stashed, node);
+  for (struct node *n = peer->unexpected.next; n != &peer->unexpected;
+       n = next) {
+    struct unexpected *e = CONTAINER(n, struct unexpected, node);
     next = n->next;
     if (tcp_is_of(&e->head, f) && ripe(lane, e, f))
-      unstash(lane, e, f);
+      deliver(lane, e, f);
     if (lane->status < 0)
       return;
   }

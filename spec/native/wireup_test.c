@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hello_test.c - hellos whose other side is played by hand (hand.c), and which
+ * wireup_test.c - hellos whose other side is played by hand (hand.c), and which
  * go another way than any Perigee's would.
  */
 #include "hand.h"

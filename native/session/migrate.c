@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "neighbour.h"
+#include "migrate.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -13,10 +13,10 @@
 
 #include "core/accounts.h"
 #include "host/adopted.h"
-#include "strangers.h"
+#include "unauth.h"
 
-/* KNOCKS: that wait, and are heard before others have their turn. */
-enum { TICKETS = 64, NAME_TEXT = 48, KNOCKS = 64 };
+/* WAITING: that wait, and are heard before others have their turn. */
+enum { TICKETS = 64, NAME_TEXT = 48, WAITING = 64 };
 
 struct ticket {
   uint64_t id;        /* 0: none */
@@ -28,7 +28,7 @@ struct ticket {
   char address[ADDRESS_TEXT];
 };
 
-struct neighbours {
+struct migration {
   struct watcher watcher; /* of fd */
   uint8_t name[HELLO_LOCAL];
   int fd; /* the socket that has the name; -1: none could be had */
@@ -79,11 +79,11 @@ static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
 }
 
 /* They have seen that it is there, and whose it is. */
-static void knocked(struct watcher *watcher, uint32_t events) {
-  const struct neighbours *n = CONTAINER(watcher, struct neighbours, watcher);
+static void accept_ready(struct watcher *watcher, uint32_t events) {
+  const struct migration *n = CONTAINER(watcher, struct migration, watcher);
   int fd;
   (void)events;
-  for (int i = 0; i < KNOCKS; i++)
+  for (int i = 0; i < WAITING; i++)
     if ((fd = accept(n->fd, NULL, NULL)) >= 0) {
       adopted_drain(fd);
       close(fd);
@@ -92,14 +92,14 @@ static void knocked(struct watcher *watcher, uint32_t events) {
     }
 }
 
-static struct neighbours *neighbours_of(struct perigee_engine *engine) {
+static struct migration *migration_of(struct perigee_engine *engine) {
   const struct perigee_options *o = &engine->options;
-  struct neighbours *n = engine->neighbours;
+  struct migration *n = engine->migration;
   struct sockaddr_un un;
   if (n || !(n = calloc(1, sizeof *n)))
     return n;
-  engine->neighbours = n;
-  n->watcher.ready = knocked;
+  engine->migration = n;
+  n->watcher.ready = accept_ready;
   n->fd = -1;
   n->key = vault_take(&engine->vault, SECRET_KEY);
   n->keyed = n->key && o->random(o->context, n->key, SECRET_KEY) == 0;
@@ -108,7 +108,7 @@ static struct neighbours *neighbours_of(struct perigee_engine *engine) {
   socklen_t length = door_address(n->name, &un);
   n->fd = socket_new(AF_UNIX);
   if (n->fd >= 0 && (bind(n->fd, (struct sockaddr *)&un, length) != 0 ||
-                     listen(n->fd, KNOCKS) != 0 ||
+                     listen(n->fd, WAITING) != 0 ||
                      watch_add(engine, n->fd, &n->watcher, EPOLLIN) != 0)) {
     close(n->fd);
     n->fd = -1;
@@ -116,9 +116,9 @@ static struct neighbours *neighbours_of(struct perigee_engine *engine) {
   return n;
 }
 
-void neighbours_close(struct perigee_engine *engine) {
-  struct neighbours *n = engine->neighbours;
-  engine->neighbours = NULL;
+void migrate_close(struct perigee_engine *engine) {
+  struct migration *n = engine->migration;
+  engine->migration = NULL;
   for (int i = 0; n && i < TICKETS; i++)
     ticket_clear(&n->tickets[i]);
   if (n && n->fd >= 0)
@@ -133,7 +133,7 @@ void neighbours_close(struct perigee_engine *engine) {
 static bool reached(struct perigee_session *s,
                     const uint8_t name[HELLO_LOCAL]) {
   static const uint8_t none[HELLO_LOCAL];
-  struct neighbours *n = neighbours_of(s->engine);
+  struct migration *n = migration_of(s->engine);
   struct sockaddr_un un;
   if (!n || memcmp(name, none, HELLO_LOCAL) == 0 ||
       memcmp(name, n->name, HELLO_LOCAL) == 0)
@@ -153,7 +153,7 @@ static bool reached(struct perigee_session *s,
 
 static struct ticket *ticket_find(struct perigee_engine *engine, uint64_t id,
                                   bool tcp) {
-  struct neighbours *n = engine->neighbours;
+  struct migration *n = engine->migration;
   int64_t now = engine_clock(engine);
   for (int i = 0; n && id != 0 && i < TICKETS; i++) {
     struct ticket *t = &n->tickets[i];
@@ -167,7 +167,7 @@ static bool same_holder(const struct ticket *a, const uint64_t holder[2]) {
   return memcmp(a->holder, holder, sizeof a->holder) == 0;
 }
 
-static int held_by(const struct neighbours *n, const uint64_t holder[2]) {
+static int tickets_of(const struct migration *n, const uint64_t holder[2]) {
   int count = 0;
   for (int i = 0; i < TICKETS; i++)
     count += n->tickets[i].id && same_holder(&n->tickets[i], holder);
@@ -176,12 +176,12 @@ static int held_by(const struct neighbours *n, const uint64_t holder[2]) {
 
 /* The oldest of the peer that has most, and more than this one; NULL: nobody
  * has. */
-static struct ticket *ticket_of_most(struct neighbours *n,
+static struct ticket *ticket_of_most(struct migration *n,
                                      const uint64_t holder[2]) {
-  int most = held_by(n, holder);
+  int most = tickets_of(n, holder);
   struct ticket *found = NULL;
   for (struct ticket *t = n->tickets; t < n->tickets + TICKETS; t++) {
-    int count = held_by(n, t->holder);
+    int count = tickets_of(n, t->holder);
     if (count > most || (found && count == most && t->due < found->due)) {
       found = t;
       most = count;
@@ -191,7 +191,7 @@ static struct ticket *ticket_of_most(struct neighbours *n,
 }
 
 /* A free place, or that of a ticket that was not used in time. */
-static struct ticket *ticket_free(struct neighbours *n, int64_t now) {
+static struct ticket *ticket_free(struct migration *n, int64_t now) {
   for (struct ticket *t = n->tickets; t < n->tickets + TICKETS; t++)
     if (!t->id || now >= t->due)
       return t;
@@ -200,7 +200,7 @@ static struct ticket *ticket_free(struct neighbours *n, int64_t now) {
 
 /* Where there is no place, peers have equal shares; NULL: it has its own. */
 static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
-  struct neighbours *n = s->engine->neighbours;
+  struct migration *n = s->engine->migration;
   int64_t now = engine_clock(s->engine);
   uint64_t holder[2];
   accounts_who(s, holder);
@@ -230,7 +230,7 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
     return PERIGEE_DENIED;
   }
   s->ticket = id;
-  handshake_ticket(s->engine->neighbours->key, id, s->keys->ticket.key);
+  handshake_ticket(s->engine->migration->key, id, s->keys->ticket.key);
   s->keys->ticket.set = true;
   memcpy(s->address, t->address, sizeof s->address);
   if (s->tcp) {
@@ -243,13 +243,13 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
 
 /* ---- Hello -------------------------------------------------------------- */
 
-void neighbour_hello(const struct perigee_session *s, struct hello *h) {
+void migrate_hello(const struct perigee_session *s, struct hello *h) {
   h->ticket = s->ticket;
 }
 
 /* Who was dialed knows by it which sessions are of one agent; nobody else, and
  * so nobody in its place, is told. */
-static void tell_alias(struct perigee_session *s, const struct neighbours *n,
+static void tell_alias(struct perigee_session *s, const struct migration *n,
                        struct terms *t) {
   union socket_address at;
   socklen_t length = sizeof at;
@@ -259,11 +259,11 @@ static void tell_alias(struct perigee_session *s, const struct neighbours *n,
     handshake_alias(n->key, &at, sizeof at, (uint8_t *)t->probe);
 }
 
-void neighbour_terms(struct perigee_session *s, struct terms *t) {
+void migrate_terms(struct perigee_session *s, struct terms *t) {
   t->flags |= s->stays ? TERMS_STAYS : 0;
   if (!s->tcp)
     return;
-  struct neighbours *n = neighbours_of(s->engine);
+  struct migration *n = migration_of(s->engine);
   if (n && n->fd >= 0)
     memcpy(t->local, n->name, sizeof t->local);
   if (s->dialed)
@@ -271,7 +271,7 @@ void neighbour_terms(struct perigee_session *s, struct terms *t) {
   t->user = (uint32_t)geteuid();
 }
 
-bool neighbour_willing(const struct perigee_session *s) {
+bool migrate_willing(const struct perigee_session *s) {
   return s->dialed && !s->stays && s->ticket == 0;
 }
 
@@ -280,8 +280,8 @@ static const char to_memory[] =
 static const char to_loopback[] =
     "tcp was asked for: moved from the Unix socket to TCP over loopback";
 
-int neighbour_admits(struct perigee_session *s, const struct hello *h,
-                     char reason[REASON]) {
+int migrate_admits(struct perigee_session *s, const struct hello *h,
+                   char reason[REASON]) {
   int status = s->ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
   if (status == PERIGEE_OK && s->ticket)
     snprintf(s->why, sizeof s->why, "%s", s->tcp ? to_loopback : to_memory);
@@ -293,7 +293,7 @@ int neighbour_admits(struct perigee_session *s, const struct hello *h,
   return PERIGEE_DENIED;
 }
 
-void neighbour_met(struct perigee_session *s, const struct terms *t) {
+void migrate_met(struct perigee_session *s, const struct terms *t) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
   s->here =
@@ -313,8 +313,8 @@ static bool prefers_memory(const struct perigee_session *s,
   return false;
 }
 
-bool neighbour_moves(const struct perigee_session *s,
-                     const struct terms *dialer, const struct terms *dialed) {
+bool migrate_moves(const struct perigee_session *s, const struct terms *dialer,
+                   const struct terms *dialed) {
   if (s->ticket || s->alone || (dialer->flags & TERMS_STAYS))
     return false;
   if (!s->tcp)
@@ -326,7 +326,7 @@ bool neighbour_moves(const struct perigee_session *s,
 /* ---- Moving ------------------------------------------------------------- */
 
 static struct perigee_listener *local_place(struct perigee_engine *engine) {
-  struct neighbours *n = engine->neighbours;
+  struct migration *n = engine->migration;
   char text[NAME_TEXT + 8] = "unix:";
   name_text(n->name, text + strlen("unix:"));
   if (!n->local)
@@ -335,7 +335,7 @@ static struct perigee_listener *local_place(struct perigee_engine *engine) {
 }
 
 static struct perigee_listener *loopback_place(struct perigee_engine *engine) {
-  struct neighbours *n = neighbours_of(engine);
+  struct migration *n = migration_of(engine);
   if (n && !n->loopback)
     listener_open(engine, "tcp://127.0.0.1:0", true, &n->loopback);
   return n ? n->loopback : NULL;
@@ -349,18 +349,18 @@ static uint32_t port_of(const struct perigee_listener *l) {
              : 0;
 }
 
-bool neighbour_call(struct perigee_session *s) {
+bool migrate_call(struct perigee_session *s) {
   struct frame f = {.type = FRAME_MOVE};
   struct perigee_listener *l =
       s->tcp ? local_place(s->engine) : loopback_place(s->engine);
-  bool keyed = l && s->engine->neighbours->keyed;
+  bool keyed = l && s->engine->migration->keyed;
   struct ticket *t = keyed ? ticket_new(s, !s->tcp) : NULL;
   if (!t)
     return false;
   f.move.ticket = t->id;
   f.move.port = s->tcp ? 0 : port_of(l);
-  handshake_ticket(s->engine->neighbours->key, t->id, f.move.key);
-  strangers_leave(s); /* what it does here from now on is to hang up */
+  handshake_ticket(s->engine->migration->key, t->id, f.move.key);
+  unauth_leave(s); /* what it does here from now on is to hang up */
   s->sent_on = true;
   session_send(s, &f, NULL, 0);
   explicit_bzero(&f.move, sizeof f.move);
@@ -381,7 +381,7 @@ static void place(const struct perigee_session *s, const struct move *move,
   to->length = sizeof to->at.in;
 }
 
-int neighbour_called(struct perigee_session *s, const struct move *move) {
+int migrate_called(struct perigee_session *s, const struct move *move) {
   struct frame bye = {.type = FRAME_BYE};
   struct address to;
   bool waits = s->connect && s->connect->event == PERIGEE_EVENT_NONE;
@@ -397,7 +397,7 @@ int neighbour_called(struct perigee_session *s, const struct move *move) {
   return PERIGEE_OK;
 }
 
-bool neighbour_returns(struct perigee_session *s, int status) {
+bool migrate_returns(struct perigee_session *s, int status) {
   struct address first;
   char reason[ADDRESS_REASON];
   if (!s->dialed || !s->ticket || s->state == PERIGEE_SESSION_OPEN ||

@@ -2,7 +2,7 @@
 --- What many sessions leave behind in Lua's heap when they have ended. The
 -- collector waits until the heap has doubled, which after a flood is never; so
 -- it is made to look at all of it, in steps that nobody notices, as soon as few
--- more of them end. (The core does the same for its own: native/core/ebb.c.)
+-- more of them end. (The core does the same for its own: native/core/trim.c.)
 --
 --   quiet     MANY have ended since the last time        waits
 --   waits     fewer than RUSH more in EVERY              collects
@@ -16,37 +16,37 @@ local EVERY, PAUSE, STEP = 5e7, 5e5, 2e5 -- ns: between looks, steps; of a step
 local CYCLES = 2                         -- one may have been under way
 local KIB = 4                            -- that the collector is asked for
 
-local function look(ebb, now)
-  local rush = ebb.ended - ebb.seen >= RUSH
-  ebb.seen, ebb.due = ebb.ended, now + EVERY
+local function look(trim, now)
+  local rush = trim.ended - trim.seen >= RUSH
+  trim.seen, trim.due = trim.ended, now + EVERY
   if rush then return end
-  ebb.cycles, ebb.ended, ebb.seen = CYCLES, 0, 0
+  trim.cycles, trim.ended, trim.seen = CYCLES, 0, 0
 end
 
-local function collect(ebb, now)
-  ebb.due = now + PAUSE
+local function collect(trim, now)
+  trim.due = now + PAUSE
   repeat
-    if collectgarbage("step", KIB) then ebb.cycles = ebb.cycles - 1 end
-  until ebb.cycles == 0 or loop.now() > now + STEP
+    if collectgarbage("step", KIB) then trim.cycles = trim.cycles - 1 end
+  until trim.cycles == 0 or loop.now() > now + STEP
 end
 
 -- True when there is nothing left to do.
-local function go_on(ebb)
+local function go_on(trim)
   local now = loop.now()
-  if now < ebb.due then return false end
-  if ebb.cycles == 0 then look(ebb, now) else collect(ebb, now) end
-  if ebb.cycles == 0 and ebb.ended < MANY then ebb.due = false end
-  return not ebb.due
+  if now < trim.due then return false end
+  if trim.cycles == 0 then look(trim, now) else collect(trim, now) end
+  if trim.cycles == 0 and trim.ended < MANY then trim.due = false end
+  return not trim.due
 end
 jit.off(go_on)
 
 --- A session of engine's is over.
 function M.note(engine)
-  local ebb = engine.ebb or { ended = 0, seen = 0, due = false, cycles = 0 }
-  engine.ebb, ebb.ended = ebb, ebb.ended + 1
-  if ebb.due or ebb.ended < MANY then return end
-  ebb.due = loop.now() + EVERY
-  engine:later(function() return go_on(ebb) end)
+  local trim = engine.trim or { ended = 0, seen = 0, due = false, cycles = 0 }
+  engine.trim, trim.ended = trim, trim.ended + 1
+  if trim.due or trim.ended < MANY then return end
+  trim.due = loop.now() + EVERY
+  engine:later(function() return go_on(trim) end)
 end
 
 return M

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * turns.c - whose turn it is in a poll: that of the sessions that are hot. Many
+ * schedule.c - whose turn it is in a poll: that of the sessions that are hot. Many
  * sessions idle while few work, and those cost a poll nothing: they are parked.
  *
  *   state    event                                        becomes
@@ -16,7 +16,7 @@
  * A parked session is what every session of a sleeping engine is (wait.c): its
  * lane is armed, so the peer wakes us, by a frame on the session's socket, for
  * whatever it does; and what a lane waits for by itself comes by a descriptor
- * that epoll watches, or by stir. Its wake-up is seen at the next look at the
+ * that epoll watches, or by hot_activate. Its wake-up is seen at the next look at the
  * sockets.
  *
  * No wake-up is lost. To park: arm (a fenced store), then poll, then leave the
@@ -76,7 +76,7 @@ static __attribute__((noinline, cold)) void park(struct perigee_session *s) {
   }
 }
 
-void turns_poll(struct perigee_engine *engine) {
+void schedule_poll(struct perigee_engine *engine) {
   struct node *n, *head = &engine->hot;
   for (n = head->next; n != head && engine_room(engine); n = engine->turn) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, turn);
@@ -90,7 +90,7 @@ void turns_poll(struct perigee_engine *engine) {
     list_append(head, list_pop(head)); /* who came first comes last */
 }
 
-void turns_arm(struct perigee_engine *engine) {
+void schedule_arm(struct perigee_engine *engine) {
   struct node *n, *head = &engine->hot;
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, turn);
@@ -100,7 +100,7 @@ void turns_arm(struct perigee_engine *engine) {
 }
 
 /* Those that are parked stay armed. */
-void turns_disarm(struct perigee_engine *engine) {
+void schedule_disarm(struct perigee_engine *engine) {
   struct node *n, *head = &engine->hot;
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, turn);

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs_remote.c - memory of the peer's that we may reach, as it tells us by
+ * notes. Nothing that it says is more than a number to be checked: a wrong key
+ * or range fails at the peer's own device.
+ */
+#include "verbs_keys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct remote_key *remote_key_make(struct lane *lane, uint32_t id) {
+  if (!lane->remote_keys)
+    lane->remote_keys = calloc(IDS / PAGE, sizeof *lane->remote_keys);
+  if (!lane->remote_keys)
+    return NULL;
+  struct remote_key **page = &lane->remote_keys[id / PAGE];
+  if (!*page)
+    *page = calloc(PAGE, sizeof **page);
+  return *page ? &(*page)[id % PAGE] : NULL;
+}
+
+static bool plausible(const struct note *note) {
+  return note->operation < IDS && note->value != 0 && note->length != 0 &&
+         note->length <= GRANT_MOST && note->base <= UINT64_MAX - note->length;
+}
+
+static void heard_grant(struct lane *lane, const struct note *note) {
+  if (!plausible(note)) {
+    lane_break(lane, PERIGEE_PROTOCOL, "the peer granted impossible memory");
+    return;
+  }
+  struct remote_key *key = remote_key_make(lane, note->operation);
+  if (!key) {
+    lane_break(lane, PERIGEE_NO_MEMORY, "no memory for the peer's grants");
+    return;
+  }
+  *key = (struct remote_key){
+      .generation = note->value, .base = note->base, .length = note->length};
+  memcpy(key->rkey, note->rkey, sizeof key->rkey);
+}
+
+/* Also of what we were never told: it was taken back before it was open. */
+static void heard_revoke(struct lane *lane, const struct note *note) {
+  struct remote_key *key =
+      note->operation < IDS ? remote_key_make(lane, note->operation) : NULL;
+  if (!key || key->generation > note->value)
+    return;
+  key->generation = note->value;
+  key->revoked = true;
+}
+
+void grant_heard(struct lane *lane, const struct note *note) {
+  if (note->kind == NOTE_GRANT)
+    heard_grant(lane, note);
+  else
+    heard_revoke(lane, note);
+}
+
+const struct remote_key *remote_key_find(const struct lane *lane, uint32_t id) {
+  if (id >= IDS || !lane->remote_keys || !lane->remote_keys[id / PAGE])
+    return NULL;
+  const struct remote_key *key = &lane->remote_keys[id / PAGE][id % PAGE];
+  return key->generation != 0 ? key : NULL;
+}
+
+void remote_keys_close(struct lane *lane) {
+  for (uint32_t i = 0; lane->remote_keys && i < IDS / PAGE; i++)
+    free(lane->remote_keys[i]);
+  free(lane->remote_keys);
+  lane->remote_keys = NULL;
+}
