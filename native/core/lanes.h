@@ -32,7 +32,7 @@ static inline void session_wake_soon(struct perigee_session *s) {
   bool polls =
       armed && !s->polled.parked && !s->engine->armed && !s->engine->thread;
   if (polls && atomic_load_explicit(armed, memory_order_relaxed) == 0)
-    s->unsure = true;
+    s->polled.unsure = true;
   else
     session_wake(s);
 }
@@ -40,7 +40,7 @@ static inline void session_wake_soon(struct perigee_session *s) {
 /* The fence is that of wanted() (shm.c), and so is its partner, in arm(). */
 static inline void session_sure(struct perigee_session *s) {
   const struct lane_head *head = (const struct lane_head *)s->lane;
-  s->unsure = false;
+  s->polled.unsure = false;
   atomic_thread_fence(memory_order_seq_cst);
   if (atomic_load_explicit(head->armed, memory_order_relaxed) != 0)
     session_wake(s);

@@ -59,6 +59,7 @@ struct session_polled {
   struct node node; /* in engine->hot, unless it is parked */
   int64_t used;     /* when an operation last began, or moved a payload */
   bool parked;
+  bool unsure; /* does its peer sleep on what was published? (lanes.h) */
 };
 
 /* core/accounts.c, core/trim.c: what it may hold, of what there is. */

@@ -315,7 +315,7 @@ static int poll_rings(struct perigee_session *s) {
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;
   return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
-         !s->socket.hangup && !some_wait(s) && !s->unsure &&
+         !s->socket.hangup && !some_wait(s) && !s->polled.unsure &&
          list_empty(&s->operations.backlog[RING_REQUEST]) &&
          list_empty(&s->operations.backlog[RING_REPLY]);
 }
@@ -338,7 +338,7 @@ void session_poll(struct perigee_session *s) {
   s->inbox.looked = false;
   if (over && lane_records(s->lane)->release(s->lane))
     session_wake(s);
-  if (s->unsure)
+  if (s->polled.unsure)
     session_sure(s);
   const struct perigee_transport *t = lane_table(s->lane);
   if (t->poll && t->poll(s->lane)) {
