@@ -22,7 +22,7 @@ _Static_assert(sizeof(struct offer) - sizeof(int) * (OFFER_FDS + 2) <=
                    FRAME_BODY,
                "an offer fits in a frame");
 
-/* Bodies of one fixed length; OFFER's varies. */
+/* Lengths of the bodies; that of OFFER varies. */
 static const uint32_t body_length[FRAME_TYPES] = {
     [FRAME_HELLO] = sizeof(struct hello),
     [FRAME_READY] = sizeof(uint32_t),
@@ -75,7 +75,7 @@ bool wire_foreign(const struct hello *h) {
   return h->version_min > PROTOCOL_MAX || h->version_max < PROTOCOL_MIN;
 }
 
-/* Another version's may be of any length, and mean anything. */
+/* The HELLO of another version may have any length and any meaning. */
 static bool decode_hello(const uint8_t *body, uint32_t length,
                          struct hello *h) {
   *h = (struct hello){.magic = 0};
@@ -156,8 +156,8 @@ uint32_t wire_fds(const struct frame *f) {
 
 /* ---- The socket -------------------------------------------------------- */
 
-/* ETOOMANYREFS: of this user's processes too many descriptors are on their way
- * already. */
+/* ETOOMANYREFS: too many descriptors of this user's processes are in
+ * transit. */
 static int send_failed(void) {
   switch (errno) {
   case EAGAIN:
@@ -198,7 +198,7 @@ int wire_send(int socket, const struct frame *frame, const int *fds,
   return (size_t)sent == v.iov_len ? PERIGEE_OK : PERIGEE_PEER_LOST;
 }
 
-/* ---- A socket that takes parts ------------------------------------------ */
+/* ---- A socket that takes parts of frames --------------------------------- */
 
 static void out_drop(struct wire *w) {
   free(w->out);
@@ -236,7 +236,7 @@ static int out_append(struct wire *w, const uint8_t *bytes, uint32_t length) {
   return PERIGEE_OK;
 }
 
-/* As it goes: in the clear, or as a chunk. */
+/* Encodes the frame as it is sent: in the clear, or as a sealed chunk. */
 static uint32_t encode(struct wire *w, const struct frame *f,
                        uint8_t bytes[WIRE_ROOM]) {
   if (!w->seal_out)
@@ -309,11 +309,12 @@ int wire_read(int socket, struct wire *w) {
   w->received += (uint64_t)got;
   if (excess)
     return PERIGEE_PROTOCOL;
-  /* There was room for all that a message can bring: this process has none. */
+  /* The control buffer holds all that a message can bring, so it was cut
+   * because this process may have no more descriptors. */
   return m.msg_flags & MSG_CTRUNC ? PERIGEE_NO_MEMORY : (int)got;
 }
 
-/* A chunk is one frame, whole, and nothing else. */
+/* A chunk holds exactly one frame. */
 static int open_chunk(struct wire *w, struct frame *frame) {
   if (w->length < SEAL_HEAD)
     return 0;
