@@ -549,6 +549,8 @@ struct perigee_session_info {
   const char *security;     /* a line: how the peer is known, what is encrypted */
   const char *considered;   /* a line for each transport that does not: "shm:
                                the peer is on another host" */
+  const char *lanes;        /* a line for each lane that there is, or could be,
+                               beside that one: "link: payloads of ...", or "" */
   const char *address;      /* dialed, or the listener's */
   const char *peer;         /* over TCP: the other end's, as a number; or "" */
   const char *reason;       /* why others were not chosen; why it ended */

@@ -56,10 +56,26 @@ enum { RECORD_HEADER = 32, RECORD_SOURCE = 40 };
 #define PAYLOAD_MAX (UINT64_C(1) << 40)
 
 /* Tells the peer where to get a payload. The transport that made it defines
- * what kind and address mean. */
+ * what kind and address mean. The highest byte of kind is the core's: the number
+ * of the session's lane that has the payload (lane_list.h), 0 being the first. */
 struct source {
   uint64_t kind, address, block, count, stride;
 };
+enum { SOURCE_LANE = 56 };
+
+static inline uint32_t source_lane(const struct source *source) {
+  return (uint32_t)(source->kind >> SOURCE_LANE);
+}
+/* As the transport knows it; and as the peer is told. */
+static inline struct source source_bare(struct source source) {
+  source.kind &= (UINT64_C(1) << SOURCE_LANE) - 1;
+  return source;
+}
+static inline struct source source_of_lane(struct source source,
+                                           uint32_t lane) {
+  source.kind |= (uint64_t)lane << SOURCE_LANE;
+  return source;
+}
 
 /* A range of the receiver's region, as the peer names it. */
 struct access {

@@ -6,6 +6,7 @@
 
 #include "base/typed.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "core/pool.h"
 #include "operations.h"
 
@@ -143,15 +144,22 @@ int incoming_bulk(struct operation *op, int place, const struct source *source,
                   uint64_t length, uint16_t peer, uint32_t generation,
                   const struct payload *into, uint8_t **block) {
   struct payload to = {.memory = &memory_host};
-  int status = destination(op, length, into, block, &to);
+  uint32_t lane = source_lane(source);
+  const char *why = "";
+  int status = lane ? lanes_status(op->session, lane, &why) : PERIGEE_OK;
+  if (status < 0)
+    return fail(op->engine, status, "%s", why);
+  status = destination(op, length, into, block, &to);
   if (status < 0)
     return status;
   struct part *part = part_take(op->engine);
   if (!part)
     return PERIGEE_NO_MEMORY;
+  lanes_count(op->session, lane, true, length);
+  part->lane = (uint8_t)lane;
   part->payload = to;
   part->fetching = true;
-  part->fetch = (struct fetch){.source = *source,
+  part->fetch = (struct fetch){.source = source_bare(*source),
                                .into = &part->payload,
                                .operation = peer,
                                .part = place == IN_SLICE,

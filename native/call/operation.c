@@ -8,6 +8,7 @@
 #include "calls.h"
 #include "core/trim.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
@@ -243,12 +244,27 @@ static int count_blocks(struct operation *op, const struct exposure *exposure) {
   return PERIGEE_OK;
 }
 
+struct source part_source(const struct part *part) {
+  return source_of_lane(part->exposure.source, part->lane);
+}
+
+/* Additional lanes have marks of what they expose, and of nothing else. */
+static void mark(const struct operation *op, const struct part *part,
+                 uint32_t generation) {
+  if (part->lane == 0)
+    return;
+  struct lane *lane = session_lane(op->session, part->lane);
+  lane_payloads(lane)->mark(lane, op->index, generation);
+}
+
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source) {
   struct part *part = part_take(op->engine);
   if (!part)
     return PERIGEE_NO_MEMORY;
-  struct lane *lane = op->session->lane;
+  part->lane = (uint8_t)lanes_for(op->session, from);
+  mark(op, part, op->generation);
+  struct lane *lane = session_lane(op->session, part->lane);
   part->payload = *from;
   part->exposure.operation = op->index;
   part->exposure.part = place == OUT_SLICE;
@@ -258,13 +274,14 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   if (status == PERIGEE_OK && (status = count_blocks(op, &part->exposure)) < 0)
     lane_payloads(lane)->conceal(lane, &part->exposure);
   if (status < 0) {
+    mark(op, part, 0);
     part_give(op->engine, part);
     const char *why = lane_trouble(op->session);
     return status == PERIGEE_NO_MEMORY && *why
                ? fail(op->engine, status, "%s", why)
                : status;
   }
-  *source = part->exposure.source;
+  *source = part_source(part);
   part_put(op, place, part);
   return PERIGEE_OK;
 }
@@ -275,12 +292,15 @@ static bool part_end(struct operation *op, int place) {
     return true;
   if (!payload_quiet(&part->payload))
     return false;
-  struct lane *lane = op->session ? op->session->lane : NULL;
+  struct lane *lane =
+      op->session ? session_lane(op->session, part->lane) : NULL;
   if (lane && part->fetching &&
       !lane_payloads(lane)->fetch_end(lane, &part->fetch))
     return false;
-  if (lane && place <= OUT_SLICE)
+  if (lane && place <= OUT_SLICE) {
+    mark(op, part, 0);
     lane_payloads(lane)->conceal(lane, &part->exposure);
+  }
   op->parts[place] = NULL;
   pool_give(op->engine, part->bytes);
   part_give(op->engine, part);
@@ -297,12 +317,26 @@ bool parts_end(struct operation *op) {
   return quiet;
 }
 
+/* Of a lane that is lost: what it brings is lost, and what it exposed ends by the
+ * peer's answer, as the peer may have all of it. */
+static int step_lost(const struct operation *op, const struct part *part,
+                     int place) {
+  const char *why;
+  if (part->lane == 0)
+    return PERIGEE_OK;
+  int status = lanes_status(op->session, part->lane, &why);
+  return place <= OUT_SLICE || status == PERIGEE_OK
+             ? status
+             : fail(op->engine, status, "%s", why);
+}
+
 static int64_t step_once(struct operation *op, struct part *part, int place) {
-  struct lane *lane = op->session->lane;
+  struct lane *lane = session_lane(op->session, part->lane);
+  int lost = step_lost(op, part, place);
   if (place <= OUT_SLICE)
-    return lane_payloads(lane)->feed(lane, &part->exposure);
+    return lost < 0 ? 0 : lane_payloads(lane)->feed(lane, &part->exposure);
   if (part->fetching)
-    return lane_payloads(lane)->fetch(lane, &part->fetch);
+    return lost < 0 ? lost : lane_payloads(lane)->fetch(lane, &part->fetch);
   return payload_put(&part->payload, part->bytes + part->payload.done,
                      part->payload.total - part->payload.done);
 }
@@ -333,11 +367,21 @@ int part_step(struct operation *op, int place) {
   engine->progress += moved;
   if (moved > 0)
     hot_use(op->session);
-  if (part && part->payload.ticket)
+  /* Nobody is woken for what an additional lane does by itself. */
+  if (part && (part->payload.ticket || (part->lane && !complete(part, place))))
     engine->copying = true;
   if (n < 0)
     return (int)n;
   return !part || complete(part, place);
+}
+
+bool part_live(const struct operation *op, int place) {
+  const struct part *part = op->parts[place];
+  if (!part || !part->fetching || part->lane == 0)
+    return true;
+  struct lane *lane = session_lane(op->session, part->lane);
+  return lane_payloads(lane)->live(lane, part->fetch.operation,
+                                   part->fetch.generation);
 }
 
 int slice_payload(struct perigee_engine *engine,

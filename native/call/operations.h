@@ -39,6 +39,11 @@ bool parts_end(struct operation *op);
 void part_put(struct operation *op, int place, struct part *part);
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source);
+/* What the peer is told of an exposed one. */
+struct source part_source(const struct part *part);
+/* Of one that came over an additional lane: was it the operation's own until now,
+ * as that lane says? True of all others. */
+bool part_live(const struct operation *op, int place);
 /* Steps one part: 1 all there, 0 not yet, or a status. */
 int part_step(struct operation *op, int place);
 /* Checks a local slice: its payload, or a status. */

@@ -210,8 +210,9 @@ static bool still_offered(struct operation *op, int place) {
   struct part *part = op->parts[place];
   struct lane *lane = op->session->lane;
   return !part || !part->fetching ||
-         lane_payloads(lane)->live(lane, part->fetch.operation,
-                                   part->fetch.generation);
+         (lane_payloads(lane)->live(lane, part->fetch.operation,
+                                    part->fetch.generation) &&
+          part_live(op, place));
 }
 
 static void fetch(struct operation *op) {

@@ -44,7 +44,7 @@ static int check_limits(struct operation *op, const struct outgoing *out) {
 static int expose(struct operation *op, int place, struct payload *payload,
                   struct source *source) {
   if (op->parts[place]) {
-    *source = op->parts[place]->exposure.source;
+    *source = part_source(op->parts[place]);
     return PERIGEE_OK;
   }
   struct lane *lane = op->session->lane;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/typed.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
@@ -48,6 +49,9 @@ static struct perigee_message refusal(const struct operation *op, int status) {
   if (op->record == RECORD_REQUEST && status == PERIGEE_NO_MEMORY) {
     const char *why = lane_trouble(op->session);
     m.head = *why ? why : "the peer has no room for it now (option pool)";
+    m.length = strlen(m.head);
+  } else if (op->record == RECORD_REQUEST && status == PERIGEE_PEER_LOST) {
+    m.head = lanes_trouble(op->session);
     m.length = strlen(m.head);
   }
   return m;

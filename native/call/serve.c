@@ -261,7 +261,7 @@ static void headed(struct operation *op, int status) {
  * is nothing to wait for. */
 bool served_pulled(struct operation *op, int place) {
   int state = part_step(op, place);
-  if (state >= 0 && served_wanted(op))
+  if (state >= 0 && served_wanted(op) && part_live(op, place))
     return state > 0;
   receiver_freed(op, PERIGEE_PEER_LOST);
   op->unseen = true;

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "calls.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "transfer.h"
@@ -154,9 +155,9 @@ static void part_from_message(struct operation *op) {
 
 /* Nobody works for it any more: neither its children nor a device. */
 static bool settled(struct operation *op) {
-  struct lane *lane = op->session->lane;
   if (op->kind != OP_TRANSFER)
     return true;
+  struct lane *lane = session_lane(op->session, op->lane);
   bool quiet =
       op->job.pending == 0 || lane_table(lane)->jobs->quiesce(lane, &op->job);
   return quiet && op->pending == 0;
@@ -274,15 +275,51 @@ int64_t transfer_copy(struct perigee_session *s,
 /* 1: all of the item is under way, 0: not yet, or a status. */
 static int post_item(struct operation *op,
                      const struct perigee_transfer *item) {
-  struct lane *lane = op->session->lane;
-  int status = lane_table(lane)->jobs->post(
-      lane, &op->job, &item->remote.remote->window, &op->remote, &op->local,
-      op->operation != PERIGEE_OP_READ);
+  struct lane *lane = session_lane(op->session, op->lane);
+  struct window window = item->remote.remote->window;
+  if (op->lane > 0)
+    window = lanes_window(&window);
+  int status = lane_table(lane)->jobs->post(lane, &op->job, &window,
+                                            &op->remote, &op->local,
+                                            op->operation != PERIGEE_OP_READ);
   if (status == PERIGEE_STALE)
     stale(op->session, item);
-  if (status == 1)
-    op->phase = 0;
-  return status;
+  if (status != 1)
+    return status;
+  lanes_count(op->session, op->lane, false, op->local.total);
+  op->phase = 0;
+  return 1;
+}
+
+/* The lanes of an operation have one job between them, one after another: false
+ * while a device of the lane before works for it. */
+static bool take_lane(struct operation *op, uint32_t number) {
+  if (op->lane == number)
+    return true;
+  if (op->job.pending > 0)
+    return false;
+  op->job = (struct job){0};
+  op->lane = (uint8_t)number;
+  return true;
+}
+
+/* The lane that moves an item, the first if that reaches it. False: none does,
+ * its owner has to. */
+static bool choose_lane(struct operation *op,
+                        const struct perigee_transfer *item, uint32_t *number) {
+  *number = 0;
+  if (transfer_reaches(op->session, item, &op->local))
+    return true;
+  *number = lanes_reach(op->session, &item->remote.remote->window, &op->local);
+  return *number > 0;
+}
+
+/* Ends by itself what a lane that is lost worked for. */
+static int lane_lost(const struct operation *op) {
+  const char *why;
+  int status =
+      op->lane > 0 ? lanes_status(op->session, op->lane, &why) : PERIGEE_OK;
+  return status < 0 ? fail(op->engine, status, "%s", why) : PERIGEE_OK;
 }
 
 /* 1: on to the next item, 0: not now, or a status. */
@@ -296,7 +333,8 @@ static int move_item(struct operation *op) {
     if (status < 0)
       return status;
     op->local.delayed_until = delayed_until; /* one wire for all of a batch */
-    if (!transfer_reaches(op->session, item, &op->local)) {
+    uint32_t number;
+    if (!choose_lane(op, item, &number)) {
       if (op->pending >= CHILDREN)
         return 0;
       op->pending++;
@@ -306,9 +344,13 @@ static int move_item(struct operation *op) {
         op->pending--;
       return status < 0 ? status : 1;
     }
+    if (!take_lane(op, number))
+      return 0;
+    if (number > 0)
+      op->remote.base = (uint8_t *)(uintptr_t)item->remote.offset;
     op->phase = 1;
   }
-  if (lane_table(op->session->lane)->jobs)
+  if (lane_table(session_lane(op->session, op->lane))->jobs)
     return post_item(op, item);
   while (op->local.done < op->local.total) {
     if (engine->budget == 0)
@@ -325,10 +367,10 @@ static int move_item(struct operation *op) {
 }
 
 static int move_items(struct operation *op) {
-  struct lane *lane = op->session->lane;
   int status = 1;
   while (op->next < op->count && (status = move_item(op)) == 1)
     op->next++;
+  struct lane *lane = session_lane(op->session, op->lane);
   if (lane_table(lane)->jobs)
     lane_table(lane)->jobs->flush(lane);
   return status;
@@ -340,6 +382,11 @@ void transfer_step(struct operation *op) {
     return;
   }
   int status = op->job.status < 0 ? op->job.status : 1;
+  if (op->lane > 0) {
+    int lost = lane_lost(op);
+    status = lost < 0 ? lost : status;
+    op->engine->copying = true; /* it may wake nobody */
+  }
   if (status > 0 && op->next < op->count)
     status = move_items(op);
   if (status < 0)
@@ -381,7 +428,7 @@ static int later(struct perigee_session *s, int operation,
   op->next = first;
   op->pending = 0;
   op->operation = (uint8_t)operation;
-  op->phase = 0;
+  op->phase = op->lane = 0;
   op->local.delayed_until = 0;
   op->immediate = immediate;
   op->prepared = prepared;
@@ -389,7 +436,7 @@ static int later(struct perigee_session *s, int operation,
   hold_all(op, 1);
   transfer_submit(op, timeout);
   operation_move(op);
-  if (lane_table(s->lane)->jobs) /* devices work meanwhile */
+  if (lane_table(s->lane)->jobs || s->lanes) /* devices work meanwhile */
     transfer_step(op);
   return op->index;
 }

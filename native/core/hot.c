@@ -5,6 +5,8 @@
  */
 #include "hot.h"
 
+#include "lane_list.h"
+
 void hot_enter(struct perigee_session *s) {
   s->polled.used = s->engine->now;
   if (s->polled.node.next)
@@ -38,8 +40,10 @@ void hot_activate(struct perigee_session *s) {
   engine->parked--;
   list_append(&engine->hot, &s->polled.node);
   engine->hot_count++;
-  if (!engine->armed)
-    lane_sleep(s->lane)->disarm(s->lane);
+  if (engine->armed)
+    return;
+  lane_sleep(s->lane)->disarm(s->lane);
+  lanes_disarm(s);
 }
 
 void hot_park(struct perigee_session *s) {

@@ -24,6 +24,7 @@ struct part {
   struct payload payload;
   uint8_t *bytes; /* here already, in a pooled block of the part */
   bool fetching;
+  uint8_t lane; /* by which it goes (lane_list.h) */
   union {
     struct exposure exposure;
     struct fetch fetch;
@@ -145,7 +146,7 @@ struct operation {
     struct { /* transfer */
       const struct perigee_transfer *list;
       uint32_t count, next, pending;
-      uint8_t operation, phase;
+      uint8_t operation, phase, lane; /* the last: that of its job */
       uint64_t immediate;
       struct payload remote, local;
       struct job job;

@@ -225,13 +225,14 @@ struct perigee_session {
   struct perigee_engine *engine;
   const struct upward *up;
   const struct perigee_transport *transport;
-  struct lane *lane;
+  struct lane *lane; /* the first: lane_list.h has those beside it */
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
   bool freed;
-  bool dialed; /* by this side */
-  bool alone;  /* without a socket */
-  bool tcp;    /* its socket is one: the peer has to prove who it is */
+  bool dialed;  /* by this side */
+  bool alone;   /* without a socket */
+  bool tcp;     /* its socket is one: the peer has to prove who it is */
+  bool attends; /* its polls do more: it has no socket, or several lanes */
   struct session_polled polled;
   struct session_account account;
   struct session_inbox inbox;
@@ -255,6 +256,7 @@ struct perigee_session {
   struct session_regions regions;
   struct session_ended ended;
   struct session_texts texts;
+  struct lane_list *lanes; /* NULL: it cannot have more than one */
 };
 
 #endif

@@ -64,10 +64,23 @@ void perigee_options(struct perigee_options *o) {
                                 .random = real_random};
 }
 
-/* A session begins with a lane that has all of these (transport.h). */
+/* An additional lane has to have these (transport.h); */
+static bool carries_payloads(const struct perigee_transport *t) {
+  bool payloads = t->payloads && t->payloads->mark && t->payloads->live &&
+                  !t->payloads->pushes;
+  bool jobs = t->access && t->jobs;
+  return (payloads || (jobs && !t->payloads)) && t->additional->memories &&
+         strlen(t->name) < TRANSPORT_NAME - 1;
+}
+
+/* a session begins with one that has all of these. */
 static bool carry_sessions(const struct perigee_transport *const *all) {
   for (; all && *all; all++) {
     const struct perigee_transport *t = *all;
+    if (t->additional && !carries_payloads(t))
+      return false;
+    if (t->additional)
+      continue;
     bool lane = t->records && t->payloads && t->loans;
     bool frames = t->frames || (!t->sockets && !t->alone);
     if (!lane || !frames)
@@ -109,7 +122,7 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "serving, hellos, clock and random (must be given)";
   if (!carry_sessions(o->transports))
     return "transports (each with records, payloads and loans, and with frames "
-           "if sockets or alone)";
+           "if sockets or alone; an additional one with what transport.h says)";
   return NULL;
 }
 
@@ -231,11 +244,20 @@ static int check_rdma(const char *text) {
   return status < 0 ? fail(NULL, status, "rdma: %s", reason) : PERIGEE_OK;
 }
 
+static bool has_additional(const struct perigee_transport *const *all) {
+  while (all && *all && !(*all)->additional)
+    all++;
+  return all && *all;
+}
+
+/* It has no use for what no transport of its does. */
 static int open_features(struct perigee_engine *engine) {
   char reason[REASON];
   int status = features_parse(engine->options.features, &engine->features,
                               reason, sizeof reason);
   engine->options.features = NULL;
+  if (!has_additional(engine->options.transports))
+    engine->features &= ~(uint64_t)FEATURE_LANES;
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }
 

@@ -9,6 +9,7 @@
 
 #include "call/calls.h"
 #include "core/fabrics.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/pool.h"
 #include "polling.h"
@@ -127,6 +128,8 @@ static void tell_why(const struct operation *op, struct perigee_event *e) {
     why = s->ended.reason;
   else if (e->status == PERIGEE_NO_MEMORY)
     why = trouble(op);
+  else if (e->status == PERIGEE_PEER_LOST) /* but its session goes on */
+    why = lanes_trouble(s);
   if (!*why)
     return;
   e->flags = 0;

@@ -34,6 +34,7 @@
  * use stays hot, so that one session alone waits for no look at the sockets.
  */
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "core/lock.h"
 #include "polling.h"
 #include "session/sessions.h"
@@ -46,7 +47,17 @@ static bool rests(struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_OPEN || !session_rests(s))
     return false;
   const struct perigee_transport *t = lane_table(s->lane);
-  return t->rests && t->rests(s->lane);
+  return t->rests && t->rests(s->lane) && lanes_rest(s);
+}
+
+static void arm(struct perigee_session *s) {
+  lane_sleep(s->lane)->arm(s->lane);
+  lanes_arm(s);
+}
+
+static void disarm(struct perigee_session *s) {
+  lane_sleep(s->lane)->disarm(s->lane);
+  lanes_disarm(s);
 }
 
 /* Was none that is hot used later? Of those used at once one is the last that
@@ -66,13 +77,13 @@ static __attribute__((noinline, cold)) void park(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
   if (!rests(s) || is_last(s))
     return;
-  lane_sleep(s->lane)->arm(s->lane);
+  arm(s);
   uint64_t before = engine->progress;
   session_poll(s);
   if (engine->progress == before && rests(s)) {
     hot_park(s);
   } else if (!engine->armed && s->state == PERIGEE_SESSION_OPEN) {
-    lane_sleep(s->lane)->disarm(s->lane);
+    disarm(s);
   }
 }
 
@@ -97,7 +108,7 @@ void schedule_arm(struct perigee_engine *engine) {
     struct perigee_session *s =
         CONTAINER(n, struct perigee_session, polled.node);
     if (s->lane)
-      lane_sleep(s->lane)->arm(s->lane);
+      arm(s);
   }
 }
 
@@ -108,6 +119,6 @@ void schedule_disarm(struct perigee_engine *engine) {
     struct perigee_session *s =
         CONTAINER(n, struct perigee_session, polled.node);
     if (s->lane)
-      lane_sleep(s->lane)->disarm(s->lane);
+      disarm(s);
   }
 }

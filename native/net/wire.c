@@ -104,9 +104,45 @@ static bool decode_offer(const uint8_t *body, uint32_t length,
   return offer->fd_count <= OFFER_FDS && prefix[1] == 0;
 }
 
+/* As it travels, before the bytes. */
+struct extra_head {
+  uint8_t lane, word;
+  uint16_t fds;
+  int32_t status;
+};
+
+static bool decode_extra(const uint8_t *body, uint32_t length,
+                         struct extra *extra) {
+  struct extra_head head;
+  if (length < sizeof head || length - sizeof head > OFFER_MAX)
+    return false;
+  memcpy(&head, body, sizeof head);
+  bool offer = head.word == EXTRA_WORD_OFFER;
+  bool lost = head.word == EXTRA_WORD_LOST;
+  extra->lane = head.lane;
+  extra->word = head.word;
+  extra->status = head.status;
+  extra->offer.fd_count = head.fds;
+  extra->offer.length = length - (uint32_t)sizeof head;
+  memcpy(extra->offer.bytes, body + sizeof head, extra->offer.length);
+  return head.lane > 0 && head.word > 0 && head.word < EXTRA_WORDS &&
+         head.fds <= (offer ? OFFER_FDS : 0) && lost == (head.status < 0) &&
+         head.status <= 0;
+}
+
+static uint32_t encode_extra(const struct extra *extra, uint8_t *body) {
+  struct extra_head head = {extra->lane, extra->word,
+                            (uint16_t)extra->offer.fd_count, extra->status};
+  memcpy(body, &head, sizeof head);
+  memcpy(body + sizeof head, extra->offer.bytes, extra->offer.length);
+  return (uint32_t)sizeof head + extra->offer.length;
+}
+
 static bool decode_body(const uint8_t *body, uint32_t length, struct frame *f) {
   if (f->type == FRAME_OFFER)
     return decode_offer(body, length, &f->offer);
+  if (f->type == FRAME_EXTRA)
+    return decode_extra(body, length, &f->extra);
   if (f->type == FRAME_HELLO)
     return decode_hello(body, length, &f->hello);
   if (length != body_length[f->type])
@@ -138,6 +174,8 @@ uint32_t wire_encode(const struct frame *f, uint8_t *bytes) {
     head.length = 8 + f->offer.length;
     memcpy(bytes + FRAME_HEAD, prefix, 8);
     memcpy(bytes + FRAME_HEAD + 8, f->offer.bytes, f->offer.length);
+  } else if (f->type == FRAME_EXTRA) {
+    head.length = encode_extra(&f->extra, bytes + FRAME_HEAD);
   } else {
     head.length = body_length[f->type];
     memcpy(bytes + FRAME_HEAD, &f->hello, head.length);
@@ -149,6 +187,8 @@ uint32_t wire_encode(const struct frame *f, uint8_t *bytes) {
 uint32_t wire_fds(const struct frame *f) {
   if (f->type == FRAME_OFFER)
     return f->offer.fd_count;
+  if (f->type == FRAME_EXTRA)
+    return f->extra.offer.fd_count;
   if (f->type == FRAME_LANE)
     return f->lane.fds;
   return f->type == FRAME_FOUND && f->found.mapped ? 1 : 0;

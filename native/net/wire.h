@@ -21,6 +21,8 @@
  *   ATTACH  instead of HELLO: this connection is one more stream of a session
  *   PING    keepalive, without content
  *   MOVE    in place of OFFER: dial there, with a ticket (migrate.h)
+ *   EXTRA   of an additional lane: its half (descriptors), its loss, or a message
+ *           of its transport; where both sides have the feature "lanes"
  *
  * Every version's HELLO begins with magic and versions. If the two sides have
  * no version in common, the rest of it is not looked at.
@@ -55,6 +57,7 @@ enum frame_type {
   FRAME_MOVE,
   FRAME_TERMS,
   FRAME_RETRY,
+  FRAME_EXTRA,
   FRAME_TYPES
 };
 
@@ -132,7 +135,25 @@ struct found {
   uint32_t slot;
   uint64_t region, length; /* region: its generation */
   uint32_t access;
-  uint16_t mapped, keyed; /* comes with a descriptor; was granted by LANE */
+  uint16_t mapped; /* a descriptor comes */
+  uint16_t
+      keyed; /* bits of the lanes whose transports were told: the first, and
+                      those whose kinds its memory is of (lane_list.h) */
+};
+
+/* Of an additional lane (lane_offers.c): this side's half; it is lost, or there
+ * is no half (with a status, and a text); bytes for the other half. */
+enum extra_word {
+  EXTRA_WORD_OFFER = 1,
+  EXTRA_WORD_LOST,
+  EXTRA_WORD_LANE,
+  EXTRA_WORDS
+};
+
+struct extra {
+  uint8_t lane, word;
+  int32_t status;
+  struct offer offer; /* without its descriptors: what follows */
 };
 
 /* A decoded frame: texts are terminated, counts are within bounds. */
@@ -150,6 +171,7 @@ struct frame {
     uint8_t proof[HANDSHAKE_MAC];
     struct attach attach;
     struct move move;
+    struct extra extra;
     struct {
       uint16_t length, fds;
       uint8_t bytes[LANE_FRAME_MAX];

@@ -11,6 +11,7 @@
 #include "core/trim.h"
 #include "core/fabrics.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "migrate.h"
 
 /* ---- Choosing ----------------------------------------------------------- */
@@ -51,7 +52,7 @@ static uint32_t list_names(const struct perigee_session *s,
   for (; from && *from && count < TRANSPORTS_MAX; from++) {
     if ((*s->target.transport &&
          strcmp(s->target.transport, (*from)->name) != 0) ||
-        !carries(s, *from))
+        (*from)->additional || !carries(s, *from))
       continue;
     snprintf(terms->transport[count++], TRANSPORT_NAME, "%s", (*from)->name);
   }
@@ -61,12 +62,13 @@ static uint32_t list_names(const struct perigee_session *s,
 void choice_list(const struct perigee_session *s, struct terms *terms) {
   terms->transports = list_names(s, s->engine->options.transports, terms, 0);
   terms->transports = list_names(s, built_in, terms, terms->transports);
+  lanes_list(s, terms);
 }
 
 static const struct perigee_transport *
 find(const struct perigee_transport *const *from, const char *name) {
   for (; from && *from; from++)
-    if (strcmp((*from)->name, name) == 0)
+    if (!(*from)->additional && strcmp((*from)->name, name) == 0)
       return *from;
   return NULL;
 }
@@ -82,7 +84,7 @@ const struct perigee_transport *transport_alone(struct perigee_engine *engine) {
                                                     built_in};
   for (size_t i = 0; i < 2; i++)
     for (size_t k = 0; lists[i] && lists[i][k]; k++)
-      if (lists[i][k]->alone)
+      if (lists[i][k]->alone && !lists[i][k]->additional)
         return lists[i][k];
   return NULL;
 }
@@ -160,7 +162,7 @@ static size_t consider(const struct perigee_session *s,
                        size_t size, size_t length) {
   char why[REASON];
   for (; from && *from && length < size; from++) {
-    if (strcmp((*from)->name, s->transport->name) == 0)
+    if ((*from)->additional || strcmp((*from)->name, s->transport->name) == 0)
       continue;
     why_not(s, *from, why);
     length += (size_t)snprintf(text + length, size - length, "%s%s: %s",
@@ -186,20 +188,6 @@ static void tell(struct perigee_session *s, const void *bytes,
   memcpy(f.lane.bytes, bytes, length);
   if (s->state != PERIGEE_SESSION_ENDED)
     session_send(s, &f, NULL, 0);
-}
-
-/* Faults were asked for: the new lane has them from the beginning. */
-static int inject(struct perigee_session *s, const struct offer *offer) {
-  const struct perigee_transport *t = faults_join(s->engine->faults, s->lane);
-  if (t) {
-    s->transport = t;
-    return PERIGEE_OK;
-  }
-  for (uint32_t i = 0; i < offer->fd_count; i++)
-    close(offer->fds[i]);
-  s->transport->close(s->lane);
-  s->lane = NULL;
-  return PERIGEE_NO_MEMORY;
 }
 
 int wireup_open(struct perigee_session *s, struct offer *offer,
@@ -241,7 +229,7 @@ int wireup_open(struct perigee_session *s, struct offer *offer,
   if (status == PERIGEE_OK)
     status = s->transport->open(&lane, &s->lane, offer, reason);
   if (status == PERIGEE_OK && s->engine->faults)
-    status = inject(s, offer);
+    status = lane_inject(s->engine, &s->lane, &s->transport, offer);
   if (status < 0 && !*reason)
     snprintf(reason, REASON, "no memory for the session's rings");
   return status;

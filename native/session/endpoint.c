@@ -59,7 +59,7 @@ static int prepare(struct perigee_session *s, char info[INFO_TEXT],
   struct hello hello;
   struct terms terms;
   struct offer offer;
-  s->alone = s->streams.spoken = s->dialed = true;
+  s->alone = s->attends = s->streams.spoken = s->dialed = true;
   s->handshake.nonce = engine_random(s->engine);
   snprintf(s->target.address, sizeof s->target.address, "endpoint");
   snprintf(s->target.transport, sizeof s->target.transport, "%s",

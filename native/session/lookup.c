@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "call/calls.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
@@ -100,7 +101,7 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
                                 region->access};
     bool granted = t->access && t->access->grant(s->lane, &grant);
     found->mapped = t->copies && region->fd >= 0 && !s->alone && !s->tcp;
-    found->keyed = !t->copies && granted;
+    found->keyed = (uint16_t)((!t->copies && granted) | lanes_grant(s, &grant));
   }
   tell_found(s, &f, region ? region->fd : -1);
   return PERIGEE_OK;
@@ -148,7 +149,8 @@ static struct perigee_remote *adopt(struct perigee_session *s,
   r->window = (struct window){.slot = found->slot,
                               .generation = found->region,
                               .length = found->length,
-                              .keyed = found->keyed != 0};
+                              .keyed = found->keyed & 1,
+                              .lanes = (uint8_t)found->keyed};
   r->access = (int)(found->access & (PERIGEE_READ | PERIGEE_WRITE));
   strncpy(r->name, name, REGION_NAME);
   *status = fd >= 0 ? map_window(r, fd) : PERIGEE_OK;
@@ -161,7 +163,18 @@ static struct perigee_remote *adopt(struct perigee_session *s,
   return r;
 }
 
+/* Are the lanes that it names there? */
+static bool names_lanes(const struct perigee_session *s,
+                        const struct found *found) {
+  for (uint32_t n = 1; n < 16; n++)
+    if ((found->keyed & 1u << n) && !lanes_know(s, n))
+      return false;
+  return true;
+}
+
 int lookup_found(struct perigee_session *s, const struct found *found) {
+  if (!names_lanes(s, found))
+    return PERIGEE_PROTOCOL;
   /* What cannot be mapped here is no descriptor's business. */
   int fd = found->mapped ? wire_take_fd(&s->socket.wire) : -1;
   if (found->mapped && fd < 0)

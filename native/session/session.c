@@ -23,6 +23,7 @@
 
 #include "call/calls.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "migrate.h"
@@ -211,13 +212,24 @@ static uint64_t may_serve(const struct perigee_session *s) {
   return newcomer ? RECORDS_A_POLL : may_serve_some(s);
 }
 
-/* Of what its payloads lie in. */
-static __attribute__((noinline)) bool knows_all(struct perigee_session *s,
-                                                const struct record *r) {
+/* Is what a payload lies in known? Of other lanes' these tell. */
+static bool knows(struct perigee_session *s, const struct source *source) {
   const struct transport_loans *l = lane_table(s->lane)->loans;
+  return source_lane(source) > 0 || !l->knows || l->knows(s->lane, source);
+}
+
+static bool knows_all(struct perigee_session *s, const struct record *r) {
   bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
-  return !l->knows || ((!head || l->knows(s->lane, &r->head_source)) &&
-                       (!slice || l->knows(s->lane, &r->slice_source)));
+  return (!head || knows(s, &r->head_source)) &&
+         (!slice || knows(s, &r->slice_source));
+}
+
+/* Are there lanes of the numbers that it names? */
+static bool names_lanes(const struct perigee_session *s,
+                        const struct record *r) {
+  bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
+  return (!head || lanes_know(s, source_lane(&r->head_source))) &&
+         (!slice || lanes_know(s, source_lane(&r->slice_source)));
 }
 
 static uint64_t unread_bytes(const struct perigee_session *s) {
@@ -241,6 +253,20 @@ static bool frames_are_read(struct perigee_session *s, struct deferred *u,
   bool waits = s->socket.wire.received < u->until && !s->socket.hangup &&
                !knows_all(s, r);
   return s->state == PERIGEE_SESSION_OPEN && !waits;
+}
+
+/* Of a record with payloads that lie elsewhere: 1: it is taken, 0: it waits, or
+ * PERIGEE_PROTOCOL. */
+static __attribute__((noinline)) int take_bulks(struct perigee_session *s,
+                                                enum ring ring,
+                                                struct deferred *u,
+                                                const struct record *r) {
+  if (!names_lanes(s, r))
+    return PERIGEE_PROTOCOL;
+  if (knows_all(s, r) || frames_are_read(s, u, r))
+    return 1;
+  s->inbox.deferred[ring] = *u;
+  return 0;
 }
 
 /* Their bytes have to stay. */
@@ -271,11 +297,9 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
   status = record_decode(next.bytes, next.length, &record);
   if (status < 0)
     return status;
-  if (UNLIKELY(record.flags & BULKS) && !knows_all(s, &record) &&
-      !frames_are_read(s, &next, &record)) {
-    s->inbox.deferred[ring] = next;
-    return 0;
-  }
+  if (UNLIKELY(record.flags & BULKS) &&
+      (status = take_bulks(s, ring, &next, &record)) <= 0)
+    return status;
   s->engine->progress++;
   if (ring == RING_REQUEST)
     status = serve_record(s, &record);
@@ -329,9 +353,17 @@ bool session_broken(struct perigee_session *s) {
   return status < 0;
 }
 
-void session_poll(struct perigee_session *s) {
+/* Of those that have no socket, or several lanes. */
+static __attribute__((noinline)) void attend(struct perigee_session *s) {
   if (s->alone)
     endpoint_poll(s);
+  else if (s->state == PERIGEE_SESSION_OPEN)
+    lanes_poll(s);
+}
+
+void session_poll(struct perigee_session *s) {
+  if (s->attends)
+    attend(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
   bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
@@ -423,6 +455,7 @@ void perigee_session_info(const struct perigee_session *s,
       .carrier = s->texts.carrier,
       .security = texts->security,
       .considered = s->texts.considered,
+      .lanes = lanes_told(s),
       .address = s->target.address,
       .peer = s->peer.address,
       .reason = s->texts.reason};

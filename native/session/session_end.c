@@ -14,6 +14,7 @@
 #include "core/trim.h"
 #include "core/fabrics.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "core/lock.h"
 #include "host/adopted.h"
 #include "migrate.h"
@@ -39,11 +40,12 @@ void session_back(struct perigee_session *s) {
   wire_close(&s->socket.wire);
   proof_forget(s);
   trim_forget(s);
-  if (s->lane) {
+  lanes_close(s);
+  if (s->lane)
     lane_table(s->lane)->close(s->lane);
-    fabrics_reap(s->engine);
-  }
+  fabrics_reap(s->engine);
   s->lane = NULL;
+  s->attends = s->alone;
   accounts_leave(s);
   s->transport = NULL;
   s->peer.address[0] = 0;
@@ -103,6 +105,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
     lane_table(s->lane)->cut(s->lane);
+  lanes_cut(s);
   stop_all(s, status);
   if (open && !s->freed && !s->news.next)
     list_append(&engine->losses, &s->news);
@@ -219,10 +222,10 @@ void session_destroy(struct perigee_session *s) {
   free_prepared(s);
   remotes_free(s);
   loans_end(s);
-  if (s->lane) {
+  lanes_close(s);
+  if (s->lane)
     lane_table(s->lane)->close(s->lane);
-    fabrics_reap(engine);
-  }
+  fabrics_reap(engine);
   immediates_free(s);
   accounts_leave(s);
   peer_forget(s);

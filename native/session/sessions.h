@@ -98,6 +98,20 @@ const struct perigee_transport *transport_named(struct perigee_engine *,
 /* The first that can do without a socket, or NULL. */
 const struct perigee_transport *transport_alone(struct perigee_engine *);
 
+/* ---- lane_offers.c ----------------------------------------------------- */
+/* Adds the additional lanes that this side has a transport for; by both sides'
+ * terms: which of them the session has (false: no memory). */
+void lanes_list(const struct perigee_session *session, struct terms *terms);
+bool lanes_agree(struct perigee_session *session, const struct terms *own);
+/* Says this side's halves; has the peer said all of its? */
+void lanes_offer(struct perigee_session *session);
+bool lanes_complete(const struct perigee_session *session);
+/* What the peer says of one, by a process that vouches for it or not (peer.c):
+ * PERIGEE_OK, or PERIGEE_PROTOCOL. */
+int lanes_heard(struct perigee_session *, const struct extra *, bool vouched);
+/* A line for each, for people: the session's own text. */
+const char *lanes_told(const struct perigee_session *session);
+
 /* ---- proof.c ----------------------------------------------------------- */
 /* Says HELLO, over TCP; PROOF, after which what this side says is sealed. Fills
  * in what its TERMS say of sealing. */

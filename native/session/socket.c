@@ -105,6 +105,8 @@ static int frame(struct perigee_session *s, const struct frame *f) {
     return lookup_found(s, &f->found);
   case FRAME_LANE:
     return lane_frame(s, f);
+  case FRAME_EXTRA:
+    return lanes_heard(s, &f->extra, false);
   case FRAME_BYE:
     s->socket.hangup = true;
     strcpy(s->ended.reason, "the peer closed the session");

@@ -17,7 +17,8 @@
  *   met       PROOF     proven                             (who was dialed)
  *   proven    TERMS     known     OFFER
  *   proven    TERMS     known     TERMS, OFFER             (TCP, who was dialed)
- *   known     OFFER     joined    READY
+ *   known     OFFER     joined    READY, if there are no additional lanes
+ *   joined    EXTRA               READY, after the last (lane_offers.c)
  *   known     MOVE      new       BYE, and HELLO at another socket (migrate.h)
  *   joined    READY               the session is open
  *   any       REFUSE, BYE         the session has ended
@@ -150,6 +151,7 @@ static int send_offer(struct perigee_session *s) {
   session_send(s, &f, f.offer.fds, f.offer.fd_count);
   for (uint32_t i = 0; i < f.offer.fd_count; i++)
     close(f.offer.fds[i]);
+  lanes_offer(s);
   return PERIGEE_OK;
 }
 
@@ -197,7 +199,12 @@ static int check_terms(struct perigee_session *s, const struct terms *t,
       migrate_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);
   if (!s->transport && !s->migration.moves)
     return choice_none(s, t, reason);
-  return s->tcp ? proof_terms(s, reason) : PERIGEE_OK;
+  if (s->tcp && (status = proof_terms(s, reason)) < 0)
+    return status;
+  if (lanes_agree(s, &own))
+    return PERIGEE_OK;
+  snprintf(reason, REASON, "no memory for the session's lanes");
+  return PERIGEE_NO_MEMORY;
 }
 
 bool wireup_fits(struct perigee_session *s, const struct terms *t) {
@@ -343,9 +350,18 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
         adopted_close(offer.fds[i]);
       return PERIGEE_PROTOCOL;
     }
-  if (wireup_joins(s, &offer))
+  if (wireup_joins(s, &offer) && lanes_complete(s))
     wireup_ready(s);
   return PERIGEE_OK;
+}
+
+/* READY says that this side has all of the peer's halves, too. */
+static int heard_extra(struct perigee_session *s, const struct extra *extra) {
+  int status = lanes_heard(s, extra, peer_vouches(s));
+  if (status == PERIGEE_OK && s->state == PERIGEE_SESSION_HELLO &&
+      !s->handshake.ready_said && lanes_complete(s))
+    wireup_ready(s);
+  return status;
 }
 
 /* Is it a frame that may come now? */
@@ -367,6 +383,8 @@ static bool timely(const struct perigee_session *s, int type) {
   case FRAME_MOVE:
     return s->handshake.step == WIREUP_KNOWN && s->migration.moves && s->dialed;
   case FRAME_READY:
+    return s->handshake.joined && lanes_complete(s);
+  case FRAME_EXTRA:
     return s->handshake.joined;
   case FRAME_WAKE:
   case FRAME_PING:
@@ -432,6 +450,8 @@ static int heard(struct perigee_session *s, const struct frame *f) {
     return heard_offer(s, f);
   case FRAME_MOVE:
     return migrate_called(s, &f->move);
+  case FRAME_EXTRA:
+    return heard_extra(s, &f->extra);
   case FRAME_READY:
     return heard_ready(s, f->pull);
   case FRAME_ATTACH:

@@ -159,6 +159,7 @@ struct window {
   uint64_t length;
   uint8_t *pointer; /* NULL: no CPU reaches it */
   bool keyed;       /* the peer has granted it to our device */
+  uint8_t lanes;    /* and to which lanes' transports: bits (lane_list.h) */
 };
 
 /* A region of ours as peers are told of it. */
@@ -363,6 +364,30 @@ struct transport_alone {
   void (*keepalive)(struct lane *lane);
 };
 
+/* Additional: its lane is one that a session has beside the first. It carries no
+ * records, but payloads and one-sided copies of kinds of memory that the first
+ * lane cannot reach by itself (lane_list.h tells who chooses, and when).
+ * memories: the names of these kinds, and NULL. least: bytes of a payload, or of
+ * one item of a transfer, from which on the lane is used.
+ *
+ * The transport has payloads, or access and jobs, or all three; and a name of at
+ * most 14 bytes. All is as for a first lane, but:
+ * - lane_options: fabric, operations, key, dialed, share, session, stir, tell, now
+ *   and what is said of the peer's process are there; the rest is 0, or NULL.
+ * - payloads: mark and live have to be there, pushes is false. mark is called
+ *   before an operation's payload is exposed here, and before it is concealed. A
+ *   fetch brings bytes into memory of any kind. What a source's kind says fits in
+ *   56 bits.
+ * - access: grant is called for regions of these kinds, before the peer hears of
+ *   the region; what is told to the peer's half there arrives before that.
+ * - jobs: of a window pointer is NULL, and remote's base an offset.
+ * - broken ends no session: cut is called, and the lane is used no more.
+ * Absent: its lane is one that a session begins with. */
+struct transport_additional {
+  const char *const *memories;
+  uint64_t least;
+};
+
 struct perigee_transport {
   const char *name;
   const struct transport_fabric *fabric;
@@ -377,6 +402,7 @@ struct perigee_transport {
   const struct transport_frames *frames;
   const struct transport_sockets *sockets;
   const struct transport_alone *alone;
+  const struct transport_additional *additional;
 
   /* The lane. open makes this side's half and describes it; join takes the
    * peer's half. The descriptors in a received offer are the transport's to keep
