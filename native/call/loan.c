@@ -41,7 +41,7 @@ static void stage_give(struct perigee_engine *engine, struct stage *stage) {
 }
 
 void stages_free(struct perigee_engine *engine) {
-  bool here = engine->alive && engine_alive(engine); /* not in a child */
+  bool here = engine->alive && engine_alive(engine); /* not in a forked child */
   for (struct stage *s = engine->stages, *next; s; s = next) {
     next = s->next;
     if (here)
@@ -106,7 +106,7 @@ static int lend_block(struct perigee_session *session, struct loan *loan) {
   return PERIGEE_OK;
 }
 
-/* Of a request: it counts from here on. */
+/* Lends a block for a request; it counts against SHARE_LENT from here on. */
 static int lend_request(struct perigee_session *session, struct loan *loan) {
   int status = room_lends(session, loan->length);
   if (status == PERIGEE_OK)
@@ -197,7 +197,7 @@ int loan_abort(struct perigee_session *session, enum ring ring) {
   bool whole = is_whole(session->engine, loan);
   if (!loan->stage && session->lane)
     lane_table(session->lane)->loans->unloan(session->lane, &loan->source);
-  if (loan->stage && !whole) /* what it strayed over is not kept */
+  if (loan->stage && !whole) /* bytes beyond the loan are not kept */
     madvise(loan->stage->bytes, stage_size(session->engine), MADV_DONTNEED);
   loan_close(session, ring);
   return whole ? PERIGEE_OK

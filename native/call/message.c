@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * message.c - sends, receives and immediates at their receiver. Messages match
- * receives in order; an immediate needs no receive to be delivered, and waits
- * in a queue of the session.
+ * message.c - messages, receives and immediates at their receiver. Messages
+ * match receives in order. An immediate is delivered without a receive: it
+ * waits in a queue of the session.
  */
 #include <stdlib.h>
 
@@ -41,7 +41,7 @@ void immediates_free(struct perigee_session *s) {
   s->messages.imm_room = 0;
 }
 
-/* To grow doubles the room. */
+/* Growing doubles the queue, and its memory counts against the peer. */
 uint64_t immediates_room(const struct perigee_session *s) {
   uint64_t more = s->messages.imm_room * sizeof *s->messages.immediates;
   bool grows = s->messages.imm_room < IMMEDIATES &&
@@ -89,8 +89,8 @@ static bool waits(const struct operation *op) {
          op->state == ARRIVED && op->session;
 }
 
-/* What it held is for others: its sender is told so, or loses the session, if it
- * takes no answers either. */
+/* Frees a message for other peers. Its sender is told; if the sender does not
+ * read replies either, the session ends. */
 static void give_way(struct operation *op) {
   struct perigee_session *s = op->session;
   s->engine->shares.refused++;
@@ -102,16 +102,16 @@ static void give_way(struct operation *op) {
                "served, and it does not take the answers");
 }
 
-/* Many peers together may hold the whole table by messages, and keep them as
+/* Many peers together could fill the whole table with messages and keep them as
  * long as they like. */
 static bool has_to_give_way(const struct operation *op) {
   return shares_short(&op->engine->shares, SHARE_OPERATIONS) &&
          share_is_usual(op->session->account.share->parent, SHARE_OPERATIONS);
 }
 
-/* Messages that their sender gave up take no place, nor do those of who has many
- * where newcomers find none. Thousands may wait whose receives nobody posts:
- * each look passes a few entries of the table. */
+/* Frees messages that their sender gave up, and some of peers that have many
+ * while new peers find no entry. Thousands may wait for receives that nobody
+ * posts, so each sweep visits a few entries of the table. */
 void messages_sweep(struct perigee_engine *engine) {
   uint32_t count = engine->table_used;
   if (count > SWEPT_AT_ONCE)
@@ -157,8 +157,8 @@ void message_match(struct perigee_session *s) {
   }
 }
 
-/* The message has come, or it never will: then the receive waits on, first in
- * line. */
+/* The message has arrived, or never will: in that case its receive goes back to
+ * the front of the queue. */
 void message_done(struct operation *served, int status) {
   struct operation *recv = served->receiver;
   served->receiver = NULL;
@@ -166,7 +166,7 @@ void message_done(struct operation *served, int status) {
   if (status != PERIGEE_OK) {
     list_prepend(&recv->session->messages.recvs, &recv->queue);
     if (recv->session->state == PERIGEE_SESSION_OPEN)
-      message_match(recv->session); /* the next one may be here already */
+      message_match(recv->session); /* another message may be waiting */
     return;
   }
   recv->length = served->rest.length;
@@ -218,7 +218,7 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
 int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
   ENTER(s->engine);
   int status;
-  /* What came before a session's end can still be had. */
+  /* Immediates that came before the session's end can still be received. */
   if (!session_open_for(s, &status) && s->messages.imm_count == 0)
     return status;
   struct operation *op = operation_take(s, &recv_imm_class);

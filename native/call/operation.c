@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * operation.c - what all operations share: the table, timing, events, parts.
+ * operation.c - common to all operations: the table, timing, events, parts.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "core/lock.h"
 #include "core/pool.h"
 
-/* Peers find a sixteenth of the table free, however busy this side is. */
+/* Keeps a sixteenth of the table free for peers, however busy this side is. */
 static bool own_room(const struct perigee_engine *engine) {
   uint32_t served = (uint32_t)engine->shares.engine.used[SHARE_OPERATIONS];
   return engine->live - served < engine->shares.own;
@@ -70,7 +70,7 @@ struct operation *operation_take(struct perigee_session *session,
 
 void operation_time(struct operation *op, int64_t timeout) {
   op->timeout = timeout;
-  /* The clock is not read here: the wheel takes it at the next tick. */
+  /* The clock is not read here: the timer starts at the next tick. */
   if (timeout >= 0)
     list_append(&op->engine->fresh, &op->fresh);
 }
@@ -104,8 +104,8 @@ void operation_unqueue(struct operation *op) {
   list_remove(&op->queue);
 }
 
-/* What the peer asks for is not put off for what it keeps: two sides that keep
- * much of each other would wait for ever. */
+/* A peer's requests are not limited by the own operations that wait for it:
+ * otherwise two sides with many of these would wait for each other for ever. */
 static enum share_kind counts_as(const struct operation *op) {
   return op->kind == OP_SERVED ? SHARE_OPERATIONS : SHARE_KEPT;
 }
@@ -115,8 +115,8 @@ void operation_count(struct operation *op) {
   share_add(op->session->account.share, counts_as(op), 1);
 }
 
-/* Nor for what it is asked: its answers, and room for them, are not put off for
- * own requests that it has not answered. */
+/* For the same reason replies, and room for them, are not limited by own
+ * requests that the peer has not answered. */
 static enum share_kind exposes_as(const struct operation *op) {
   return op->kind == OP_SERVED ? SHARE_EXPOSED : SHARE_LENT;
 }
@@ -156,7 +156,7 @@ void operation_uncount(struct operation *op) {
   }
 }
 
-/* So that the end of the table is free again after a flood. */
+/* Frees the operation's index, so that the table can shrink after a flood. */
 void operation_spare(struct operation *op) {
   struct node *free = &op->engine->free;
   op->session = NULL;
@@ -232,7 +232,7 @@ void part_put(struct operation *op, int place, struct part *part) {
   op->has_parts = true;
 }
 
-/* Blocks that were taken for it. Own requests leave room for answers. */
+/* Counts blocks taken for an exposure. Own requests leave room for replies. */
 static int count_blocks(struct operation *op, const struct exposure *exposure) {
   uint64_t bytes =
       exposure->footprint > 0 ? blocks_whole(exposure->footprint) : 0;
@@ -359,7 +359,7 @@ int part_step(struct operation *op, int place) {
       moved += (uint64_t)n;
       engine->budget -=
           (uint64_t)n < engine->budget ? (uint64_t)n : engine->budget;
-      /* What we staged or took may be what a sleeping peer waits for. */
+      /* A sleeping peer may wait for what was just staged or emptied. */
       if (part->fetching || place <= OUT_SLICE)
         session_wake(op->session);
     }
@@ -402,7 +402,7 @@ int slice_payload(struct perigee_engine *engine,
                         .count = slice->count,
                         .stride = slice->stride,
                         .total = slice->length * slice->count};
-  if (p->count > 1 && p->stride == p->block) { /* contiguous all the same */
+  if (p->count > 1 && p->stride == p->block) { /* is contiguous */
     p->block = p->stride = p->total;
     p->count = 1;
   }

@@ -2,8 +2,8 @@
  *
  * outgoing.c - from a message to a record in the peer's ring.
  *
- * Bytes up to the eager limit travel in the ring; more of them, and bytes that
- * the CPU cannot touch, are exposed for the peer to pull.
+ * Bytes up to the eager limit travel in the ring. Longer payloads, and memory
+ * that the CPU cannot touch, are exposed for the peer to pull.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #include "failure.h"
 #include "operations.h"
 
-/* A raw message may be a slice: then that is the head. */
+/* The head of a raw message may be a slice. */
 static int head_payload(struct operation *op, const struct perigee_message *m,
                         struct payload *head) {
   if (m->slice.region && !(m->flags & PERIGEE_TYPED))
@@ -40,7 +40,7 @@ static int check_limits(struct operation *op, const struct outgoing *out) {
   return PERIGEE_OK;
 }
 
-/* Exposed under this operation; once, even if planned again later. */
+/* Exposes a part for this operation; only once, even if it is planned again. */
 static int expose(struct operation *op, int place, struct payload *payload,
                   struct source *source) {
   if (op->parts[place]) {
@@ -121,7 +121,7 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
   return true;
 }
 
-/* Made twice, so that records without a trace context pay nothing for it. */
+/* Inlined twice, so that records without a trace context pay nothing for it. */
 static inline __attribute__((always_inline)) bool
 publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
         const struct perigee_trace *trace) {
@@ -162,8 +162,8 @@ outgoing_traced(struct perigee_session *session, struct outgoing *out,
   return publish(session, RING_REQUEST, out, trace);
 }
 
-/* Where there is room already (a refusal that goes when it is polled next), no
- * peer tells of any: so the session is not parked meanwhile. */
+/* Keeps the session from being parked: if there is room already (for a refusal
+ * that is sent at the next poll), the peer will not report any. */
 void backlog_add(struct operation *op, enum ring ring) {
   list_append(&op->session->operations.backlog[ring], &op->queue);
   hot_use(op->session);

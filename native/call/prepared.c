@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * prepared.c - transfers that are checked once and posted again and again.
+ * prepared.c - transfers that are checked once and posted many times.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * reply.c - answering what is served: by message, by loan, by a bare status.
+ * reply.c - replies to served operations: by a message, by a loan, by a status
+ * alone.
  *
- * A reply is always sent, even to a call that has ended: it lets go of what
- * the request lent. One that refers to memory of ours keeps it until the
+ * A reply is always sent, even to a call that has ended, as it releases the
+ * request's loan. Memory of ours to which a reply refers is kept until the
  * caller's mark is gone.
  */
 #include <string.h>
@@ -43,7 +44,7 @@ static int plan(struct operation *op, const struct perigee_message *m,
   return outgoing_plan(op, m, out);
 }
 
-/* What tells the caller, in place of a reply that could not be sent. */
+/* The reply that is sent if the real one cannot be. */
 static struct perigee_message refusal(const struct operation *op, int status) {
   struct perigee_message m = {.status = status};
   if (op->record == RECORD_REQUEST && status == PERIGEE_NO_MEMORY) {
@@ -57,7 +58,8 @@ static struct perigee_message refusal(const struct operation *op, int status) {
   return m;
 }
 
-/* The same, with what fail() has just noted; as much as is copied at once. */
+/* The same, with the sentence that fail() has just noted, as far as it fits
+ * into an eager record. */
 static struct perigee_message refusal_told(const struct operation *op,
                                            int status) {
   struct perigee_message m = refusal(op, status);
@@ -68,8 +70,9 @@ static struct perigee_message refusal_told(const struct operation *op,
   return m;
 }
 
-/* The reply, or why there is none. A caller that has given up is spared what
- * would have to be exposed; to look for short ones costs more than to send. */
+/* Plans the reply, or the refusal. Replies that would have to be exposed are
+ * not sent to a caller that has given up; for short ones, looking would cost
+ * more than sending. */
 static int plan_either(struct operation *op, const struct perigee_message *m,
                        struct outgoing *out) {
   bool large = !op->head_lent &&
@@ -85,8 +88,9 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
   return status;
 }
 
-/* 1: published, 0: no room, or no block, or a status. The reply's own memory is
- * marked live before the caller can see that it is referred to. */
+/* Returns 1 if it was published, 0 without room in the ring or without a block,
+ * or a status. The reply's memory is marked live before the caller can see a
+ * reference to it. */
 static int publish(struct operation *op, const struct perigee_message *m) {
   struct outgoing out;
   int status = plan_either(op, m, &out);
@@ -116,11 +120,12 @@ void served_refuse(struct operation *op, int status) {
 }
 
 static int after_reply(struct operation *op, int status) {
-  served_tell(op); /* over, unless a copy out of it is still under way */
+  served_tell(op); /* ends it, unless a copy of its memory is in progress */
   return status < 0 ? status : 0;
 }
 
-/* A short head is copied: it may lie in the ring that it came by. */
+/* Keeps a reply that waits. A short head is copied, as it may be in the
+ * ring. */
 static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply = *m;
   if (m->length == 0 || m->length > op->session->peer.eager)
@@ -135,14 +140,14 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply.head = op->block = copy;
 }
 
-/* Of a reply: it may be all of the block that the request was pulled into. */
+/* Bytes that a reply keeps: perhaps the whole block of the request's head. */
 static uint64_t reply_bytes(const struct operation *op, uint64_t length) {
   bool block = op->head_lent && op->head_loan.block > length;
   return block ? op->head_loan.block : length;
 }
 
-/* It lies until the caller has looked at it, and what is long is kept for that:
- * the more of it there is, the longer the caller's requests wait. */
+/* Counts a reply that the caller has not read yet. Long ones are counted in
+ * bytes: the more there are, the longer the caller's requests wait. */
 static int leave(struct operation *op, uint64_t length) {
   struct perigee_session *s = op->session;
   op->untaken = true;
@@ -155,7 +160,7 @@ static int leave(struct operation *op, uint64_t length) {
   return 1;
 }
 
-/* What a request costs is learnt from the replies before; short ones cost
+/* Learns from replies what a peer's requests may cost; short ones cost
  * nothing. */
 static void learn_size(struct perigee_session *s, uint64_t length) {
   uint64_t *size = &s->account.share->parent->reply_size;
@@ -170,7 +175,7 @@ static inline bool costs(const struct perigee_session *s, uint64_t length) {
                   s->account.share->parent->reply_size > 0);
 }
 
-/* 1: published, 0: it waits. */
+/* Returns 1 if it was published, 0 if it waits. */
 static int publish_or_wait(struct operation *op,
                            const struct perigee_message *m) {
   struct node *backlog = &op->session->operations.backlog[RING_REPLY];
@@ -183,7 +188,8 @@ static int publish_or_wait(struct operation *op,
   return 0;
 }
 
-/* More than the caller's share of what may lie: it is told so instead. */
+/* The caller has too many unread replies: it gets a refusal in place of
+ * this. */
 static int answer_too_much(struct operation *op) {
   struct perigee_message none = refusal(op, PERIGEE_NO_MEMORY);
   op->session->account.share->all->refused++;
@@ -194,7 +200,7 @@ static int answer_too_much(struct operation *op) {
               "the caller has left too many replies lie (option pool)");
 }
 
-/* 1: SENT will follow, 0: over. */
+/* Returns 1 if SENT will follow, 0 if the operation has ended. */
 int served_answer(struct operation *op, const struct perigee_message *m) {
   struct perigee_session *s = op->session;
   uint64_t length = m->length;
@@ -243,7 +249,7 @@ struct operation *served_find(struct perigee_engine *engine, int index,
   if (open_lane(op))
     return op;
   *status = fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
-  /* Only a call in service outlives its session. */
+  /* Calls in service outlive their session. */
   if (op->state == SERVING) {
     step(op, ANSWER);
     served_tell(op);
@@ -288,7 +294,7 @@ int perigee_reply(struct perigee_engine *engine, int served,
   struct operation *op = served_find(engine, served, &status);
   if (!op)
     return status;
-  if (op->state == LANDING) { /* refused: nothing is to be waited for */
+  if (op->state == LANDING) { /* the program refused to name a landing */
     op->landed = false;
     served_let_on(op);
     step(op, SERVE);
@@ -338,7 +344,7 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
   } else {
     status = loan_begin(op->session, RING_REPLY, capacity, loan);
   }
-  if (status == PERIGEE_OK) /* else it may be another call's that is open */
+  if (status == PERIGEE_OK) /* otherwise the open loan may be another call's */
     op->session->operations.loans[RING_REPLY].served = served;
   return status;
 }
@@ -352,9 +358,9 @@ int perigee_reply_abort(struct perigee_engine *engine, int served) {
   return loan_abort(op->session, RING_REPLY);
 }
 
-/* The block is the operation's from here on, and the head of a reply that lies
- * in the arena is referred to where it is. A request's head that was pulled
- * into a block of ours has been read by now. */
+/* The operation owns the block from here on. A head in the arena is referred to
+ * where it is. If the request's head was pulled into a block of ours, the
+ * program has read it by now. */
 static int answer_block(struct operation *op, const struct loan *loan,
                         uint64_t length) {
   struct perigee_message m = {.head = loan->pointer, .length = length};

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfer.c - one-sided transfers, and all own operations that are not a
- * record and its reply: receives, lookups, connects.
+ * transfer.c - one-sided transfers and all own operations without a reply
+ * record: receives, look-ups, connects.
  *
  *   state    event     becomes
- *   free     submit    moving    items are copied one after another, by us
- *                                where we can reach the region, else by its
- *                                owner (a window of reads and writes, call.c)
+ *   free     submit    moving    items are copied one after another: by this
+ *                                side where it can reach the region, otherwise
+ *                                by the owner (a window of reads and writes, call.c)
  *   moving   done      ended
  *   moving   queue     queued    the data is there, the immediate has no room
  *   queued   publish   ended
@@ -14,8 +14,8 @@
  *   queued   stop      ended
  *   ended    given     free
  *
- * Most transfers never see this table: what is short and within reach is
- * copied while it is submitted (PERIGEE_INLINE).
+ * Most transfers never enter this table: short ones within reach are copied
+ * while they are submitted (PERIGEE_INLINE).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static void step(struct operation *op, enum event event) {
 
 /* ---- Checking ----------------------------------------------------------- */
 
-/* Where no CPU reaches it, a remote payload's base is an offset. */
+/* If no CPU reaches the memory, a remote payload's base is an offset. */
 static uint8_t *base_of(const struct window *window, uint64_t offset) {
   return (uint8_t *)((uintptr_t)window->pointer + offset);
 }
@@ -100,7 +100,7 @@ bool transfer_immediate(const struct perigee_session *s) {
   return c && c->immediate;
 }
 
-/* Can we, or a device of ours, copy without the peer? */
+/* Can this side, or its device, copy without the peer? */
 bool transfer_reaches(struct perigee_session *s,
                       const struct perigee_transfer *item,
                       const struct payload *local) {
@@ -139,21 +139,21 @@ static void tell(struct operation *op) {
   operation_event(op, op->class->event);
 }
 
-/* A receive that is given up while its message is coming ends that too. */
+/* A receive that ends while its message is landing ends the landing. */
 static void part_from_message(struct operation *op) {
   if (op->kind != OP_RECV || op->pending == 0)
     return;
   struct operation *send = operation_find(op->engine, (int)op->pending - 1);
   op->pending = 0;
   send->receiver = NULL;
-  /* A copy that memory does on its own time is a short one, and has to be
-   * over before the receive's memory is the caller's again. */
+  /* An asynchronous copy is short, and has to end before the receive's memory
+   * is the program's again. */
   while (!parts_end(send))
     ;
   serve_abort(send, PERIGEE_CANCELLED);
 }
 
-/* Nobody works for it any more: neither its children nor a device. */
+/* True once neither its children nor a device work for it. */
 static bool settled(struct operation *op) {
   if (op->kind != OP_TRANSFER)
     return true;
@@ -174,7 +174,7 @@ static void end(struct operation *op, int status) {
     operation_move(op);
 }
 
-/* It has ended, and waits for what still works for it. */
+/* It has ended; its event waits for what still works for it. */
 static void settle(struct operation *op) {
   op->engine->copying = true;
   if (!settled(op))
@@ -194,7 +194,7 @@ static void stop_children(struct operation *op, int status) {
   }
 }
 
-/* PERIGEE_OK: done as meant. */
+/* status PERIGEE_OK: it has succeeded. */
 void transfer_stop(struct operation *op, int status) {
   if (op->state == ENDED)
     return;
@@ -206,7 +206,7 @@ void transfer_stop(struct operation *op, int status) {
   end(op, status);
 }
 
-/* It may be posted again. */
+/* A prepared transfer may be posted again. */
 static void told(struct operation *op) {
   if (op->prepared)
     op->prepared->posted = -1;
@@ -229,7 +229,7 @@ static bool immediate_out(struct perigee_session *s, uint64_t immediate) {
          publish_imm(s, immediate);
 }
 
-/* All the data is there. */
+/* All data has been written: sends the immediate, if there is one. */
 static void data_done(struct operation *op) {
   struct perigee_session *s = op->session;
   if (op->operation != PERIGEE_OP_WRITE_IMM ||
@@ -272,7 +272,7 @@ int64_t transfer_copy(struct perigee_session *s,
   return n == PERIGEE_STALE ? stale(s, item) : n;
 }
 
-/* 1: all of the item is under way, 0: not yet, or a status. */
+/* Returns 1 if all of the item is posted, 0 not yet, or a status. */
 static int post_item(struct operation *op,
                      const struct perigee_transfer *item) {
   struct lane *lane = session_lane(op->session, op->lane);
@@ -322,7 +322,7 @@ static int lane_lost(const struct operation *op) {
   return status < 0 ? fail(op->engine, status, "%s", why) : PERIGEE_OK;
 }
 
-/* 1: on to the next item, 0: not now, or a status. */
+/* Returns 1 if the next item can begin, 0 not now, or a status. */
 static int move_item(struct operation *op) {
   const struct perigee_transfer *item = &op->list[op->next];
   struct perigee_engine *engine = op->engine;
@@ -332,7 +332,7 @@ static int move_item(struct operation *op) {
                                 &op->local);
     if (status < 0)
       return status;
-    op->local.delayed_until = delayed_until; /* one wire for all of a batch */
+    op->local.delayed_until = delayed_until; /* a batch is delayed once */
     uint32_t number;
     if (!choose_lane(op, item, &number)) {
       if (op->pending >= CHILDREN)
@@ -396,7 +396,7 @@ void transfer_step(struct operation *op) {
   else if (op->pending == 0)
     data_done(op);
   else
-    operation_unqueue(op); /* the last child ends it */
+    operation_unqueue(op); /* its last child will end it */
 }
 
 void transfer_submit(struct operation *op, int64_t timeout) {
@@ -436,13 +436,13 @@ static int later(struct perigee_session *s, int operation,
   hold_all(op, 1);
   transfer_submit(op, timeout);
   operation_move(op);
-  if (lane_table(s->lane)->jobs || s->lanes) /* devices work meanwhile */
+  if (lane_table(s->lane)->jobs || s->lanes) /* starts the device at once */
     transfer_step(op);
   return op->index;
 }
 
-/* Short items within reach are copied now: the number of those done. A first
- * item that is wrong is told at once, for the caller to mend. */
+/* Copies short items within reach now and returns their number. A mistake in
+ * the first item is returned at once, for the caller to correct. */
 static int64_t at_once(struct perigee_session *s, int operation,
                        const struct perigee_transfer *list, uint32_t count) {
   struct payload remote = {.memory = &memory_host}, local = remote;
@@ -480,7 +480,7 @@ int transfer_start(struct perigee_session *s, int operation,
                    const struct perigee_transfer *list, uint32_t count,
                    uint64_t immediate, int64_t timeout,
                    struct perigee_prepared *prepared) {
-  /* All of a batch is checked before any of it moves. */
+  /* A batch is checked completely before any item moves. */
   int status =
       count > 1 ? transfer_check_all(s, operation, list, count) : PERIGEE_OK;
   if (status < 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * accounts.c - whose share of what an engine has a session's is (shares.h).
+ * accounts.c - the share of the engine's resources that a session has
+ * (shares.h).
  */
 #include "accounts.h"
 
@@ -10,11 +11,11 @@
 
 #include "lock.h"
 
-/* ---- Who is who --------------------------------------------------------- */
+/* ---- Identities ---------------------------------------------------------- */
 
 enum identity { PROCESS = 1, AGENT, SESSION, HOST };
 
-/* Of its address what the peer cannot choose. */
+/* The part of its address that the peer cannot choose. */
 static void host_of(const struct perigee_session *s, uint64_t key[2]) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
@@ -27,7 +28,7 @@ static void host_of(const struct perigee_session *s, uint64_t key[2]) {
     memcpy(&key[1], &at.in6.sin6_addr, sizeof key[1]);
 }
 
-/* A process is known by the kernel's word also after its session moved from a
+/* The kernel's identity of a process stays valid after its session moved from a
  * Unix socket to loopback (migrate.h). */
 void accounts_who(const struct perigee_session *s, uint64_t key[2]) {
   if (s->alone) {
@@ -49,12 +50,12 @@ void accounts_who(const struct perigee_session *s, uint64_t key[2]) {
 
 /* ---- Sessions ----------------------------------------------------------- */
 
-/* Its socket, and what tells of its process. */
+/* Counts the session's socket and its peer's pidfd. */
 static uint64_t descriptors_of(const struct perigee_session *s) {
   return (s->socket.fd >= 0) + (uint64_t)(s->process.pidfd >= 0);
 }
 
-/* Who was dialed has been asked for. */
+/* Sessions that this side dialed are not limited. */
 static bool may_join(const struct perigee_session *s, const struct share *own) {
   return s->dialed || s->alone ||
          (share_may(own, SHARE_SESSIONS, 1) &&

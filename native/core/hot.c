@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hot.c - the list of the sessions that polls look at: schedule.c tells which are
- * in it, and who takes them out.
+ * hot.c - the list of the sessions that polls look at. schedule.c describes
+ * when a session enters and leaves it.
  */
 #include "hot.h"
 
@@ -15,7 +15,7 @@ void hot_enter(struct perigee_session *s) {
   s->engine->hot_count++;
 }
 
-/* The loop of schedule_poll may stand here. */
+/* Moves the position of schedule_poll's loop, if it is at this session. */
 static void take_out(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
   if (!s->polled.node.next)

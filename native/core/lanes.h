@@ -9,13 +9,14 @@
 
 #include "engine.h"
 
-/* Has it broken? A status and why, or PERIGEE_OK. */
+/* Returns the status of a broken lane and why it broke, or PERIGEE_OK. */
 int lane_state(const struct perigee_session *session, const char **reason);
-/* Why there was no memory over its transport of late, or "". */
+/* Returns why its transport had no memory lately, or "". */
 const char *lane_trouble(const struct perigee_session *session);
-/* May an operation begin? Else its status, and a sentence is kept. */
+/* May an operation begin? If not, its status, and a sentence. */
 bool session_open_for(struct perigee_session *session, int *status);
-/* PERIGEE_OK; or UNSUPPORTED, and a sentence on the feature that is missing. */
+/* PERIGEE_OK; or UNSUPPORTED, with a sentence that names the missing
+ * feature. */
 int session_needs(struct perigee_session *session, uint64_t feature);
 /* Wakes the peer, if it sleeps and wants to be woken. */
 void session_wake(struct perigee_session *session);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attach.c - more sockets for a session whose lane wants them. Who dialed the
- * session dials them, to the same address, once the peer has the lane; the
- * first frame on each, ATTACH, says of which session it is and proves it. One
- * that cannot be had is done without.
+ * attach.c - further sockets for a session whose lane wants them. The dialer of
+ * the session dials them, to the same address, once the peer has the lane. The
+ * first frame on each, ATTACH, names its session and proves that it belongs to
+ * it. The session does without a socket that it cannot get.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,12 +15,12 @@
 #include "net/address.h"
 #include "sessions.h"
 
-/* A socket on its way to be a stream. */
+/* A socket that is to become a stream. */
 struct attaching {
   struct watcher watcher;
   struct perigee_session *session;
   uint32_t number;
-  int fd; /* -1: it is the lane's, or nobody's */
+  int fd; /* -1: the lane has it, or it was closed */
 };
 
 static void attaching_free(struct attaching *a) {
@@ -36,7 +36,7 @@ void attach_end(struct perigee_session *s) {
       attaching_free(s->streams.attaching[i]);
 }
 
-/* One more descriptor of the session's, if the lane has it. */
+/* Counts one more descriptor for the session, if the lane took it. */
 static void count(struct perigee_session *s, int status) {
   if (status < 0)
     return;
@@ -111,7 +111,7 @@ void attach_wanted(struct perigee_session *s) {
 
 /* ---- Being dialed -------------------------------------------------------- */
 
-/* The stranger is gone, its socket is not. */
+/* Frees the session that the socket was accepted for, but not the socket. */
 int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
   struct perigee_session *s = proof_find(stranger->engine, asked);
   int fd = stranger->socket.fd;

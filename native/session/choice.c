@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * choice.c - which transport carries a session: what this side can offer, the
- * one that both have, and this side's half of it.
+ * choice.c - which transport carries a session: those that this side can offer,
+ * the one that both sides choose, and this side's half of it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,15 +16,16 @@
 
 /* ---- Choosing ----------------------------------------------------------- */
 
-/* So long nobody looks again for devices where there were none: to look costs
- * more than a stranger may make it cost. */
+/* After a look that found no devices, nobody looks again for so long: a look
+ * costs more than an unauthenticated peer may cause. */
 static const int64_t NO_DEVICES = 1000000000; /* ns */
 
 static const struct perigee_transport *const built_in[] = {
     &transport_shm, &transport_verbs, &transport_tcp, NULL};
 
-/* Shared memory comes as descriptors, which TCP cannot bring: it is asked for by
- * who would move for it. Devices may not be here, and do not seal. */
+/* Can the transport carry this session? Shared memory needs descriptors, which
+ * TCP cannot bring; it may still be asked for if the session would move for it.
+ * Verbs needs devices, and cannot seal. */
 static bool carries(const struct perigee_session *s,
                     const struct perigee_transport *t) {
   if (!s->tcp)
@@ -120,7 +121,7 @@ int choice_none(const struct perigee_session *s, const struct terms *peer,
 
 /* ---- Why not the others -------------------------------------------------- */
 
-/* Over TCP. */
+/* Why a session over TCP does not use shared memory. */
 static const char *why_no_memory(const struct perigee_session *s) {
   if (!s->peer.same_host)
     return "the peer is on another host";

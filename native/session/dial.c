@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dial.c - from an address to a connected socket. A Unix socket's is there at
- * once, or never. Over TCP a name is looked up first, then its addresses are
- * tried in turn; while there is another one, none is waited for longer than
- * PATIENCE. Until hello begins the session is in state "none", its timer is
- * this file's, and the connect operation's timeout ends all of it.
+ * dial.c - from an address to a connected socket. A Unix socket connects at
+ * once or not at all. Over TCP the name is resolved first, then its addresses
+ * are tried in turn; while there is another one, each gets at most PATIENCE.
+ * Until the handshake begins the session is in state "none", its timer belongs
+ * to this file, and the timeout of the connect operation ends everything.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -26,11 +26,11 @@ static const int64_t PATIENCE = 1000000000, PAUSE = 1000000; /* ns */
 
 struct dial {
   struct address address;
-  struct resolve *resolve; /* NULL: not, or not any more */
+  struct resolve *resolve; /* NULL: no look-up is in progress */
   struct addresses to;
   uint32_t next;
-  int error;  /* of the last that was tried */
-  bool pause; /* before it begins */
+  int error;  /* of the address that was tried last */
+  bool pause; /* dialing begins after a pause */
 };
 
 int socket_new(int family) {
@@ -65,7 +65,7 @@ static void dial_unix(struct perigee_session *s) {
   const struct address *to = &s->dial->address;
   int status = connect(s->socket.fd, &to->at.any, to->length);
   if (status != 0 &&
-      errno == EAGAIN) /* its backlog is full: at the next poll */
+      errno == EAGAIN) /* its backlog is full: tried again at the next poll */
     return;
   operation_unqueue(s->operations.connect);
   dial_end(s);
@@ -77,12 +77,12 @@ static void dial_unix(struct perigee_session *s) {
 }
 
 static void again(struct operation *op) {
-  op->engine->copying = true; /* nothing wakes us: look again soon */
+  op->engine->copying = true; /* polls again soon, as no event will come */
   if (op->session->dial)
     dial_unix(op->session);
 }
 
-/* Nobody else knows of a session that never was. */
+/* Frees a session that failed to connect: the program never got it. */
 static void given(struct operation *op) {
   struct perigee_session *failed = op->status < 0 ? op->session : NULL;
   transfer_given(op);
@@ -112,7 +112,7 @@ static void drop_socket(struct perigee_session *s) {
   s->socket.fd = -1;
 }
 
-/* None of the addresses was good. */
+/* None of the addresses could be reached. */
 static void unreachable(struct perigee_session *s) {
   char reason[ADDRESS_TEXT + 120];
   int error = s->dial->error;
@@ -128,8 +128,8 @@ static void unreachable(struct perigee_session *s) {
   session_end(s, silent ? PERIGEE_TIMEOUT : PERIGEE_NOT_FOUND, reason);
 }
 
-/* A port of this host that nobody listens at may be given to our own end of
- * the connection, which then meets itself. */
+/* If nobody listens at a port of this host, the kernel may give that port to
+ * our own end of the connection, which is then connected to itself. */
 static bool met_itself(int fd) {
   union socket_address own = {0}, peer = {0};
   socklen_t a = sizeof own, b = sizeof peer;
@@ -148,7 +148,7 @@ static void connected(struct perigee_session *s) {
   wireup_begin(s);
 }
 
-/* 0: the connection is under way, or why not. */
+/* Returns 0 if the connection is in progress, or an errno. */
 static int try_one(struct perigee_session *s, const union socket_address *to) {
   s->socket.fd = socket_new(to->any.sa_family);
   if (s->socket.fd < 0)
@@ -192,7 +192,7 @@ static void look_up(struct perigee_session *s) {
     try_next(s);
 }
 
-/* What epoll tells may be of a socket that has been closed meanwhile. */
+/* Checks the socket again, as the event may be of one that was closed since. */
 void dial_ready(struct perigee_session *s) {
   struct pollfd now = {.fd = s->socket.fd, .events = POLLOUT};
   if (!s->dial || s->dial->resolve || s->socket.fd < 0 || poll(&now, 1, 0) != 1)
@@ -224,7 +224,8 @@ static void begin_anew(struct perigee_session *s) {
   dial_to(s, &to);
 }
 
-/* It may be this side that did nothing for a while: an answer may be there. */
+/* Looks at the socket first: if this side was stopped for a while, the answer
+ * may have come in time. */
 void dial_tick(struct perigee_session *s) {
   if (!s->dial)
     return;
@@ -260,7 +261,7 @@ static int dial_tcp(struct perigee_session *s) {
 
 /* ---- Dialing ------------------------------------------------------------ */
 
-/* What cannot be had here is told before anybody is dialed. */
+/* Refuses a transport that this side does not have, before dialing. */
 static int check_transport(struct perigee_engine *engine, const char *name) {
   char reason[REASON];
   struct fabric *fabric;
@@ -308,8 +309,8 @@ void dial_to(struct perigee_session *s, const struct address *address) {
     session_end(s, status, fail_detail(s->engine));
 }
 
-/* Each pause may be twice as long as the one before, to 80 PAUSEs; by chance, so
- * that not all come back at once. */
+/* Each pause may be twice as long as the one before, up to 80 PAUSEs. Its
+ * length is random, so that dialers do not come back all at once. */
 bool dial_again(struct perigee_session *s) {
   struct address to;
   char reason[ADDRESS_REASON];
@@ -377,6 +378,6 @@ int perigee_connect_to(struct perigee_engine *engine, const char *text,
   }
   int index = s->operations.connect->index;
   transfer_submit(s->operations.connect, timeout);
-  dial_to(s, &address); /* the connect's event tells how it ends */
+  dial_to(s, &address); /* the connect operation's event tells the result */
   return index;
 }

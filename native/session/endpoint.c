@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * endpoint.c - sessions without a socket, for programs that have a way of their
- * own to carry a text from each side to the other. The text (info.h) holds
- * what HELLO and OFFER hold elsewhere; everything after goes as frames through
- * the lane.
+ * own to carry a text from each side to the other. The text (info.h) holds what
+ * HELLO, TERMS and OFFER hold elsewhere; all later frames go through the lane.
  *
- * The first word. Each side joins when it is told to, and what is sent to one
- * that has not is lost. So they are not alike: the one with the smaller nonce
- * calls, and the other is silent until it has heard that.
+ * The first message. Each side joins when its program gives it the peer's text,
+ * and what is sent to a side before that is lost. So the sides differ: the one
+ * with the smaller nonce is the caller and probes; the other is silent until a
+ * probe has arrived.
  *
  *   caller                             listener
  *   joins; probes, and again           joins; waits until it is met
@@ -15,14 +15,14 @@
  *   opens                 <--  READY
  *   says READY            READY  -->   opens
  *
- * A probe carries nothing, so it reaches a listener that has joined only half,
- * and it does no harm to be heard twice. The listener says READY when it has
- * joined whole; the caller can hear it from its first probe on.
+ * A probe carries nothing, so it arrives even at a listener that has joined
+ * only half, and may arrive twice. The listener says READY when it has joined
+ * fully; the caller can receive it from its first probe on.
  *
- * Liveness. No socket tells that the peer died. Each side sees to it that
- * something goes to the peer twice a second, which the peer's device answers
- * without its process; without an answer the lane breaks, and the session with
- * it. A timer of the session does it, so sleeping does not put it off.
+ * Liveness. No socket tells that the peer died. Each side sends something at
+ * least twice a second, which the peer's device acknowledges without its
+ * process. Without acknowledgement the lane breaks, and the session ends. A
+ * timer of the session does that, also while the program sleeps in a wait.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static const int64_t PROBE_EVERY = 20 * 1000000,
 
 /* ---- Opening and closing ------------------------------------------------ */
 
-/* NULL, and why, if there is none for sessions without a socket. */
+/* Returns NULL and the reason if no transport works without a socket. */
 static const struct perigee_transport *find(struct perigee_engine *engine,
                                             const char *name) {
   const struct perigee_transport *t =
@@ -53,7 +53,7 @@ static const struct perigee_transport *find(struct perigee_engine *engine,
   return NULL;
 }
 
-/* The session that it will be, with this side's half of the transport. */
+/* Makes the future session and this side's half of the transport. */
 static int prepare(struct perigee_session *s, char info[INFO_TEXT],
                    char reason[REASON]) {
   struct hello hello;
@@ -133,12 +133,12 @@ static int read_info(const struct perigee_endpoint *e, const char *info,
   return PERIGEE_OK;
 }
 
-/* What goes wrong from here on is told by the connect's event. */
+/* Errors from here on are told by the connect operation's event. */
 static void join(struct perigee_session *s, const struct hello *hello,
                  const struct terms *terms, const struct offer *offer) {
   s->handshake.active = s->handshake.nonce < hello->nonce;
   session_begun(s, PROBE_EVERY);
-  hot_enter(s); /* what came before was heard by nobody */
+  hot_enter(s); /* nothing that arrived before was polled */
   if (!wireup_common(s, hello) || !wireup_fits(s, terms) ||
       !wireup_joins(s, offer))
     return;
@@ -165,7 +165,7 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
   if (!s->operations.connect)
     return PERIGEE_NO_MEMORY;
   int index = s->operations.connect->index;
-  e->session = NULL; /* the connect's event gives it out, or ends it */
+  e->session = NULL; /* from here on the connect operation has it */
   transfer_submit(s->operations.connect, timeout);
   join(s, &hello, &terms, &offer);
   return index;
@@ -187,7 +187,7 @@ void endpoint_poll(struct perigee_session *s) {
 void endpoint_tick(struct perigee_session *s) {
   if (!s->handshake.joined || s->state == PERIGEE_SESSION_ENDED)
     return;
-  /* Who was met has a device that answers. */
+  /* Once the peer is met, its device acknowledges what is sent. */
   bool open = s->state == PERIGEE_SESSION_OPEN ||
               (s->handshake.ready_said && !s->handshake.active);
   if (open)

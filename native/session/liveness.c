@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * liveness.c - is a peer on another host still there? On one host the end of
- * its socket tells, and a peer that is stopped is alive. From another host the
- * end may never come: so each side says something at least three times within
- * dead_after, its own or the peer's if that is less, and who hears nothing for
- * its own dead_after has lost its peer.
+ * liveness.c - detects that a peer is gone. On one host the end of the socket
+ * tells, and a peer that is merely stopped counts as alive. From another host
+ * the end may never arrive. So each side sends something at least three times
+ * within dead_after (its own or the peer's, the smaller), and a side that
+ * receives nothing for its own dead_after takes the peer as lost.
  *
- * The session's timer looks when the next word is due, or would be too late.
- * Before a peer is given up, what lies unread in its socket is read: it may be
- * this side that did nothing for a while.
+ * The session's timer fires when the next keepalive is due, or the peer's is
+ * overdue. Before a peer is given up, the socket is read: if this side was
+ * stopped for a while, something may be waiting there.
  *
- * On one host the peer's process is watched, too (peer.c): a child made by plain
- * fork keeps its socket open. Once it has ended only its last words are heard.
+ * On one host the peer's process is watched as well (peer.c), because a child
+ * made by plain fork keeps the socket open. After the process has ended, only
+ * what it sent before is received.
  */
 #include <stdio.h>
 
 #include "core/hot.h"
 #include "sessions.h"
 
-/* Words are at most two looks apart: who said nothing between two looks says
- * one, and looks again after the time of two, as long as nothing else is said;
- * who looks after so long says one in any case. */
+/* Keepalives are at most two looks apart: a side that has sent nothing between
+ * two looks sends one, and then looks after twice the time, as long as it sends
+ * nothing else; at such a look it sends one in any case. */
 enum { LOOKS = 7 };
 static const int64_t MS = 1000000;
-/* How long nothing is heard of a process that has ended, before nothing will
- * be: what it said may be on its way. */
+/* The time without anything received, after which a process that has ended is
+ * taken to have sent nothing more. */
 static const int64_t EXIT_GRACE = 100000000; /* ns */
 
 bool liveness_wanted(const struct perigee_session *s) {
@@ -59,7 +60,7 @@ uint32_t liveness_told(const struct perigee_engine *engine) {
   return ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
 }
 
-/* Between looks: as both sides need it. */
+/* The time between looks, as short as either side needs. */
 static int64_t pause_of(const struct perigee_session *s) {
   int64_t own = s->engine->options.dead_after;
   int64_t peers = s->peer.terms.dead_after * MS;
@@ -92,15 +93,16 @@ static bool dead(struct perigee_session *s) {
     return false;
   const struct perigee_transport *t = lane_table(s->lane);
   if (s->streams.spoken && t->poll) {
-    if (t->sockets) /* no descriptor was looked at for as long */
+    if (t->sockets) /* its sockets were not polled for as long */
       t->sockets->socket_ready(s->lane);
     t->poll(s->lane);
-    hot_activate(s); /* to look at what came */
+    hot_activate(s); /* polls handle what was received */
   } else {
     socket_look(s);
   }
   liveness_heard(s);
-  /* A lane that is ending has a better reason, which the next poll tells. */
+  /* If the lane is ending, the next poll ends the session with a better
+   * reason. */
   bool ending =
       s->streams.spoken && ((const struct lane_head *)s->lane)->ending;
   return s->alive.heard_at < s->engine->now && !ending;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookup.c - finding a peer's region by its name, by frames, because over a
- * socket a descriptor may come with it.
+ * lookup.c - finds a peer's region by its name. It uses frames, because over a
+ * Unix socket a descriptor may come with the answer.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 
 /* ---- Asking ------------------------------------------------------------- */
 
-/* The name is kept in the operation as its message's head would be. */
+/* The operation keeps the name where others keep a message's head. */
 static void ask(struct operation *op) {
   struct frame f = {.type = FRAME_LOOKUP,
                     .lookup = {op->index, op->generation, ""}};
@@ -30,7 +30,7 @@ static void ask(struct operation *op) {
     return;
   }
   operation_move(op);
-  if (!op->session->tcp && !op->session->alone) /* else its lane tells */
+  if (!op->session->tcp && !op->session->alone) /* else the lane tells it */
     op->session->up->await_room(op->session);
 }
 
@@ -69,7 +69,7 @@ int perigee_lookup(struct perigee_session *s, const char *name,
 
 /* ---- Answering ---------------------------------------------------------- */
 
-/* Where no descriptor can go the region is accessed on request. */
+/* If the descriptor cannot be sent, the region is accessed on request. */
 static void tell_found(struct perigee_session *s, struct frame *f, int fd) {
   if (s->up->tell(s, f, &fd, wire_fds(f)) == PERIGEE_OK)
     return;
@@ -109,7 +109,7 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
 
 /* ---- Being answered ----------------------------------------------------- */
 
-/* Mapped only if it is memory that cannot shrink under us. */
+/* Maps the region only if its memory cannot shrink later. */
 static int map_window(struct perigee_remote *r, int fd) {
   enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
   uint64_t length;

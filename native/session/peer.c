@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * peer.c - the process at the other end of a Unix socket. The kernel keeps who
- * connected, or who listens; a pid alone is only as good as its holder's life,
- * so the process is held on to by a pidfd from the moment that the socket is
- * there, and no word is exchanged with one that has ended by then.
+ * peer.c - the process at the other end of a Unix socket. The kernel records
+ * who connected, or who listens. A pid is only valid while its process lives,
+ * so a pidfd of the process is opened as soon as there is a socket, and no
+ * frame is exchanged with a process that has ended by then.
  *
- * SO_PEERPIDFD (Linux 6.5) gives the very process that the socket keeps. Before
- * that the number is looked up, and may be of somebody else by now if the
- * connector died while another process kept its socket open. So there the kernel
- * is asked who sends what comes: whoever sends by that number something that was
- * not there yet when its pidfd was taken has it, and no other process is read
- * from (shm_probe).
+ * SO_PEERPIDFD (Linux 6.5) gives exactly the process that the kernel recorded.
+ * On older kernels the pid is looked up, and may belong to another process by
+ * now, if the peer died while a third process kept the socket open. There the
+ * kernel is asked for the sender of each message: a message that was sent after
+ * the pidfd was opened, and that names this pid, proves that the pidfd is
+ * right. Until then no memory of the process is read (shm_probe).
  *
- * The pidfd is watched while the session lasts, over TCP on one host, too: a
- * child made by plain fork keeps its parent's socket open, so that its end says
- * nothing.
+ * The pidfd is watched while the session lasts, also over TCP on one host: a
+ * child made by plain fork keeps its parent's socket open, so the socket does
+ * not tell that the parent has ended.
  */
 #include <errno.h>
 #include <limits.h>
@@ -34,14 +34,15 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* ---- Taking hold --------------------------------------------------------- */
+/* ---- Finding the process ------------------------------------------------- */
 
 static bool tells(int fd, short what) {
   struct pollfd p = {.fd = fd, .events = what};
   return poll(&p, 1, 0) != 0;
 }
 
-/* Who has the number now is of that user, and the socket is still open. */
+/* Is the process with this pid of the recorded user, and the socket still
+ * open? */
 static bool plausible(int socket, const struct ucred *peer) {
   char path[32];
   struct stat entry;
@@ -52,7 +53,7 @@ static bool plausible(int socket, const struct ucred *peer) {
 
 static int by_number(struct perigee_session *s, const struct ucred *peer) {
   int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
-  int on = 1, there = INT_MAX; /* that cannot be told: all that ever comes */
+  int on = 1, there = INT_MAX; /* unknown: no later byte counts as proof */
   if (pidfd < 0 || plausible(s->socket.fd, peer)) {
     setsockopt(s->socket.fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     ioctl(s->socket.fd, FIONREAD, &there);
@@ -65,7 +66,7 @@ static int by_number(struct perigee_session *s, const struct ucred *peer) {
   return -1;
 }
 
-/* A descriptor, or -1 and why in errno. */
+/* Returns a pidfd, or -1 with errno. */
 static int hold(struct perigee_session *s, const struct ucred *peer) {
   int pidfd;
   socklen_t length = sizeof pidfd;
@@ -74,7 +75,7 @@ static int hold(struct perigee_session *s, const struct ucred *peer) {
   return errno == ENOPROTOOPT ? by_number(s, peer) : -1;
 }
 
-/* A frame ends with the last byte that was read of it. */
+/* Compares with the last byte of the frame, which was just decoded. */
 bool peer_vouches(const struct perigee_session *s) {
   return !s->process.by_number ||
          (s->socket.wire.sender == s->process.pid &&
@@ -108,7 +109,7 @@ int peer_take(struct perigee_session *s, char reason[REASON]) {
   return ended ? PERIGEE_PEER_LOST : PERIGEE_SYSTEM;
 }
 
-/* ---- Letting go ---------------------------------------------------------- */
+/* ---- Closing the pidfd --------------------------------------------------- */
 
 void peer_unwatch(struct perigee_session *s) {
   if (s->process.pidfd >= 0)
@@ -147,12 +148,12 @@ void peer_keep(struct perigee_session *s, int pid, int pidfd) {
   peer_forget(s);
   s->process.pid = pid;
   s->process.pidfd = pidfd;
-  watch(s); /* else its socket tells, as a rule */
+  watch(s); /* if it fails, the socket will tell the end in most cases */
 }
 
-/* ---- Its end ------------------------------------------------------------- */
+/* ---- The end of the process ---------------------------------------------- */
 
-/* What it still said is heard first. */
+/* Receives first what the process has sent. */
 void peer_ended(struct watcher *watcher, uint32_t events) {
   struct perigee_session *s =
       CONTAINER(watcher, struct perigee_session, process.watcher);

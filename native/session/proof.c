@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * proof.c - over TCP anybody can come. How each side proves that it has the
- * secret (handshake.h), who was dialed first: a place that others only pretend
- * to be gets nothing to try secrets on. Who dials a listener does; that is why
- * a secret that somebody may have chosen is stretched (secret.h).
+ * proof.c - authentication over TCP, where everybody can connect. Each side
+ * proves that it has the secret (handshake.h). The listener proves it first, so
+ * a listener that only pretends gets nothing to try secrets on. A dialer does
+ * get that; this is why a secret that a person may have chosen is stretched
+ * (stretch.h).
  */
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static const struct secret *secret_of(const struct perigee_session *s) {
   return s->migration.ticket ? &s->security.keys->ticket : s->engine->secret;
 }
 
-/* ---- Words ---------------------------------------------------------------- */
+/* ---- The transcript ------------------------------------------------------ */
 
 static bool is_word(int type) {
   return type == FRAME_HELLO || type == FRAME_PROOF || type == FRAME_TERMS ||
@@ -37,8 +38,8 @@ void proof_word(struct perigee_session *s, bool ours, const struct frame *f) {
     handshake_word(handshake_of(s), ours == s->dialed, bytes, length);
 }
 
-/* From here on a side's frames are sealed: by a cipher that every machine has,
- * as it is not known yet what the peer's can do. */
+/* Seals the frames of one side from here on, by a cipher that every machine
+ * has, as it is not known yet whether the peer has AES. */
 static int seal_words(struct perigee_session *s, bool by_dialer,
                       struct seal **seal) {
   uint8_t key[HANDSHAKE_KEY];
@@ -59,9 +60,9 @@ static void unseal(struct perigee_session *s) {
   }
 }
 
-/* ---- Saying it ----------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------- */
 
-/* Again after RETRY, with the same keys. */
+/* Also called after a RETRY; the keys are the same then. */
 void proof_say_hello(struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
   struct frame f = {.type = FRAME_HELLO};
@@ -85,7 +86,7 @@ void proof_say(struct perigee_session *s) {
     session_end(s, PERIGEE_NO_MEMORY, VAULT_FULL);
 }
 
-/* What goes over loopback leaves the host no more than what goes by memory. */
+/* Can others read what this session sends? Loopback never leaves the host. */
 static bool leaves_host(const struct perigee_session *s) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
@@ -107,7 +108,7 @@ void proof_flags(struct perigee_session *s, struct terms *t) {
   s->security.own_flags = t->flags;
 }
 
-/* ---- Hearing it ---------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------- */
 
 int proof_agree(struct perigee_session *s, char reason[REASON]) {
   if (s->peer.hello.nonce == s->handshake.nonce) {
@@ -124,8 +125,8 @@ int proof_agree(struct perigee_session *s, char reason[REASON]) {
 static const char how[] = "give it the same one, by option secret or the "
                           "environment's PERIGEE_SECRET";
 
-/* It is said before the other side is known, who learns no more than that it
- * does not have the secret either. */
+/* The text goes to a peer that is not authenticated, so it tells only that the
+ * peer does not have the same secret. */
 static void proof_wrong(const struct perigee_session *s,
                         const uint8_t proof[HANDSHAKE_MAC],
                         char reason[REASON]) {
@@ -153,8 +154,8 @@ int proof_heard(struct perigee_session *s, const uint8_t proof[HANDSHAKE_MAC],
   return status;
 }
 
-/* The stronger wish of the two wins. Who did not ask for it by name does without
- * where the lane cannot have it. */
+/* The stronger wish of the two sides wins. A side that did not ask for
+ * encryption by name does without if the lane cannot do it. */
 int proof_terms(struct perigee_session *s, char reason[REASON]) {
   uint32_t flags = s->security.own_flags | s->peer.terms.flags;
   bool can = !s->transport || s->transport->sockets;
@@ -170,10 +171,10 @@ int proof_terms(struct perigee_session *s, char reason[REASON]) {
   return PERIGEE_UNSUPPORTED;
 }
 
-/* ---- What comes of it ---------------------------------------------------- */
+/* ---- After the handshake ------------------------------------------------- */
 
-/* A lane that does not take the socket has keys of its own, or none, and the
- * session's frames stay sealed. */
+/* If the lane does not take over the socket, it has keys of its own or none,
+ * and the session's frames stay sealed. */
 void proof_end(struct perigee_session *s) {
   handshake_end(handshake_of(s), s->security.keys->session);
   if (s->transport->sockets)
@@ -196,7 +197,7 @@ static struct perigee_session **by_nonce(struct perigee_engine *engine,
 void proof_index(struct perigee_session *s) {
   struct perigee_session **chain = by_nonce(s->engine, s->handshake.nonce);
   if (!s->tcp || s->dialed ||
-      !s->streams.spoken) /* else its key is wiped by now */
+      !s->streams.spoken) /* otherwise the key is wiped */
     return;
   s->security.next_nonce = *chain;
   *chain = s;
@@ -220,7 +221,7 @@ struct perigee_session *proof_find(struct perigee_engine *engine,
              : NULL;
 }
 
-/* ---- Telling people ------------------------------------------------------ */
+/* ---- Messages for the user ----------------------------------------------- */
 
 static const char *protection_of(const struct perigee_session *s) {
   static const char *const texts[2][2] = {
@@ -231,7 +232,7 @@ static const char *protection_of(const struct perigee_session *s) {
                             : "not encrypted: who stands between can change it";
 }
 
-/* Whose wish it is. */
+/* Tells which side asked for it. */
 static const char *why_protected(const struct perigee_session *s) {
   uint32_t what = s->security.sealed ? TERMS_ENCRYPT : TERMS_AUTH;
   bool ours = s->security.own_flags & what;
@@ -244,7 +245,7 @@ static const char *why_protected(const struct perigee_session *s) {
   return ours ? " (asked for here)" : " (asked for by the peer)";
 }
 
-/* Over TCP: how is it known who the peer is? Tickets are given at a path. */
+/* Tells how the peer over TCP was identified. Tickets were given at a path. */
 static const char *who_it_is(const struct perigee_session *s) {
   if (s->migration.ticket)
     return "the same user, as the kernel told at the path that was dialed";

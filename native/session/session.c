@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session.c - a session's life and its part of a poll. wireup.c sets it up,
- * socket.c has its socket, endpoint.c what those do that have none.
+ * session.c - a session's life and its part of a poll. wireup.c does the
+ * handshake, socket.c the socket, endpoint.c sessions that have no socket.
  *
  *   state   event   becomes
- *   none    begin   hello    dialed or accepted; hello is sent
+ *   none    begin   hello    dialed or accepted; the handshake begins
  *   none    end     ended    nobody listens
  *   hello   open    open     both halves of the transport are in place
  *   hello   back    none     it moves to another socket (migrate.h)
  *   hello   end     ended    refused, too slow, gone
- *   open    end     ended    closed here or there, lost, or it lied
+ *   open    end     ended    closed by either side, lost, or protocol error
  *
- * When a session ends, every own operation ends with it, in one status. Memory
- * that it shares stays mapped until it is freed and the next poll has begun,
- * for the sake of pointers that events gave out.
+ * When a session ends, every own operation ends with it, with one status.
+ * Memory that it shares stays mapped until the session is freed and the next
+ * poll has begun, as events may have given out pointers to it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,11 +45,11 @@ const struct machine session_machine = {
 
 enum { BULKS = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
 enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
-/* Replies that a session has not looked at before its requests wait; and
- * immediates that cost it nothing. */
+/* UNTAKEN: with so many replies that the peer has not read, its requests wait.
+ * IMMEDIATES_FREE: immediates that do not count against the peer. */
 enum { UNTAKEN = 64, IMMEDIATES_FREE = 1024 };
-/* Bytes of long replies that requests of one poll may ask for: to fill fresh
- * memory takes 0.7 ns a byte, page by page. */
+/* Bytes of long replies that requests of one poll may ask for: filling fresh
+ * memory takes 0.7 ns a byte. */
 enum { ASKED_A_POLL = 1 << 20 };
 
 /* ---- Beginning ---------------------------------------------------------- */
@@ -63,8 +63,8 @@ static uint32_t new_id(struct perigee_engine *engine) {
   return 0;
 }
 
-/* It may be this side that did nothing for a while: what lies unread in the
- * socket came in time. */
+/* Reads the socket first: if this side was stopped for a while, the answer may
+ * have come in time. */
 static void wireup_due(struct perigee_session *s) {
   socket_look(s);
   if (s->state == PERIGEE_SESSION_HELLO && !s->timer.next)
@@ -143,7 +143,7 @@ void session_opened(struct perigee_session *s) {
   s->engine->progress++;
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
-  secret_wipe(&s->security.keys->ticket); /* it was good once */
+  secret_wipe(&s->security.keys->ticket); /* it is valid once */
   hot_enter(s);
   proof_index(s);
   liveness_begin(s);
@@ -158,8 +158,8 @@ void session_opened(struct perigee_session *s) {
 
 /* ---- Polling ------------------------------------------------------------ */
 
-/* Who has more than a newcomer leaves some of a table that own operations have
- * nearly filled. */
+/* A peer that has more than a new one leaves some entries of a table that own
+ * operations have nearly filled. */
 static bool table_room(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
   const struct share *peer = s->account.share->parent;
@@ -170,7 +170,7 @@ static bool table_room(const struct perigee_session *s) {
   return engine->live + spare < most;
 }
 
-/* Whoever is near its share of anything. */
+/* As may_serve, for a peer that is near one of its limits. */
 static __attribute__((noinline)) uint64_t
 may_serve_some(const struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
@@ -183,15 +183,15 @@ may_serve_some(const struct perigee_session *s) {
       (lies && (serving > 0 || s->replies.untaken > 0)) || !table_room(s))
     return 0;
   if (lies)
-    n = 1; /* by its peer's other sessions, which do not silence it */
+    n = 1; /* other sessions of the peer do not stop this one entirely */
   if (n > o->serving - serving)
     n = o->serving - serving;
   while (n > 0 && !share_may(s->account.share, SHARE_OPERATIONS, n))
     n /= 2;
   if (n == 0 && serving == 0 && share_spare(s->account.share, SHARE_OPERATIONS))
-    n = 1; /* nor do they by what they have in service */
+    n = 1; /* nor do requests that they have in service */
   if (s->messages.imm_count >= IMMEDIATES_FREE && immediates_room(s) < n)
-    n = immediates_room(s); /* each may be one */
+    n = immediates_room(s); /* each request may be an immediate */
   if (peer->reply_size * n <= o->untaken - s->replies.untaken_bytes)
     return n;
   uint64_t left =
@@ -199,8 +199,8 @@ may_serve_some(const struct perigee_session *s) {
   return left < n ? left : n;
 }
 
-/* How many requests this poll may read. Whoever is beyond its share waits: its
- * requests stay in its ring. */
+/* Returns how many requests this poll may read. Those of a peer beyond its
+ * share wait in its ring. */
 static uint64_t may_serve(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
   const struct share *peer = s->account.share->parent;
@@ -212,7 +212,7 @@ static uint64_t may_serve(const struct perigee_session *s) {
   return newcomer ? RECORDS_A_POLL : may_serve_some(s);
 }
 
-/* Is what a payload lies in known? Of other lanes' these tell. */
+/* Is the memory of a payload mapped here already? Additional lanes map none. */
 static bool knows(struct perigee_session *s, const struct source *source) {
   const struct transport_loans *l = lane_table(s->lane)->loans;
   return source_lane(source) > 0 || !l->knows || l->knows(s->lane, source);
@@ -239,10 +239,11 @@ static uint64_t unread_bytes(const struct perigee_session *s) {
   return (uint64_t)bytes;
 }
 
-/* The word of it came before the record did, so it is among what lies in the
- * socket. That is read in one look a poll, whoever goes on to talk; until it was,
- * the record waits, and with it those behind it in its ring. Who gave no word
- * lies, and gives zeros. False: not now. */
+/* The frame that announces the record's memory was sent before the record, so
+ * it is in the socket by now. The socket is read once a poll, however much the
+ * peer sends; until everything is read that was there, the record waits, and
+ * with it those behind it in its ring. If the peer has announced nothing, the
+ * payload will read as zeros. Returns false if the record still has to wait. */
 static bool frames_are_read(struct perigee_session *s, struct deferred *u,
                             const struct record *r) {
   if (u->until == 0)
@@ -255,8 +256,8 @@ static bool frames_are_read(struct perigee_session *s, struct deferred *u,
   return s->state == PERIGEE_SESSION_OPEN && !waits;
 }
 
-/* Of a record with payloads that lie elsewhere: 1: it is taken, 0: it waits, or
- * PERIGEE_PROTOCOL. */
+/* Of a record with payloads outside of the ring: 1 if it can be served now, 0 if
+ * it waits, or PERIGEE_PROTOCOL. */
 static __attribute__((noinline)) int take_bulks(struct perigee_session *s,
                                                 enum ring ring,
                                                 struct deferred *u,
@@ -269,13 +270,13 @@ static __attribute__((noinline)) int take_bulks(struct perigee_session *s,
   return 0;
 }
 
-/* Their bytes have to stay. */
+/* Does a record wait whose bytes must stay in the ring? */
 static inline bool some_wait(const struct perigee_session *s) {
   return s->inbox.deferred[RING_REQUEST].bytes ||
          s->inbox.deferred[RING_REPLY].bytes;
 }
 
-/* One that waited is decoded anew, as a peer can still change it. */
+/* A record that waited is decoded again, as the peer may have changed it. */
 static int next_record(struct perigee_session *s, enum ring ring,
                        struct deferred *next) {
   struct deferred *waits = &s->inbox.deferred[ring];
@@ -287,7 +288,7 @@ static int next_record(struct perigee_session *s, enum ring ring,
   return 1;
 }
 
-/* One record: 1, 0 if there is none, or a status. */
+/* Handles one record: returns 1, 0 if there is none, or a status. */
 static int poll_ring(struct perigee_session *s, enum ring ring) {
   struct deferred next = {.until = 0};
   struct record record;
@@ -310,9 +311,10 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
   return status < 0 ? status : 1;
 }
 
-/* Is a request read now? There has to be room for it, the one before it is no
- * longer on its way (served_hold_back), and those that were read in this poll do
- * not take the program long: it serves all of them before others have a turn. */
+/* May another request be read? There must be room for it, the one before must
+ * not be arriving still (served_hold_back), and the requests of this poll must
+ * not take the program long, as it serves all of them before others have a
+ * turn. */
 static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
   return allowed > 0 && !s->inbox.arriving && s->engine->asked < ASKED_A_POLL;
 }
@@ -344,7 +346,7 @@ bool session_rests(const struct perigee_session *s) {
          list_empty(&s->operations.backlog[RING_REPLY]);
 }
 
-/* What arrived before the lane broke has been heard. */
+/* Called after everything was handled that arrived before the lane broke. */
 bool session_broken(struct perigee_session *s) {
   const char *reason;
   int status = lane_state(s, &reason);
@@ -393,7 +395,7 @@ void session_poll(struct perigee_session *s) {
                 "the peer broke the protocol: a record that no "
                 "Perigee of this version writes");
   else if (status == 0 &&
-           s->socket.hangup) /* all that it said has been heard */
+           s->socket.hangup) /* all that the peer sent was handled */
     session_end(s, PERIGEE_PEER_LOST, s->ended.reason);
   else if (status == 0)
     session_broken(s);

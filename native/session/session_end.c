@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session_end.c - how a session ends, or goes back to its beginning, and what
- * is left of it then. session.c has the table of its states.
+ * session_end.c - how a session ends or starts over, and what remains of it
+ * then. session.c has the table of its states.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 #include "migrate.h"
 #include "unauth.h"
 
-/* What was said goes first. */
+/* Flushes the frames that were posted, then closes the socket. */
 static void close_socket(struct perigee_session *s) {
   if (s->socket.fd >= 0)
     wire_flush(s->socket.fd, &s->socket.wire);
@@ -31,8 +31,8 @@ static void close_socket(struct perigee_session *s) {
   s->socket.fd = -1;
 }
 
-/* As after session_new, but for the dialed address and the operation that waits;
- * also when no socket was found yet. */
+/* Puts the session back to what session_new made, but keeps the dialed address
+ * and the connect operation. Works also if there never was a socket. */
 void session_back(struct perigee_session *s) {
   dial_end(s);
   timers_remove(&s->engine->timers, &s->timer);
@@ -66,7 +66,7 @@ void session_back(struct perigee_session *s) {
 static void stop_all(struct perigee_session *s, int status) {
   struct node seen, *n;
   list_open(&seen);
-  /* Stopping one may free others: each is looked up anew. */
+  /* Stopping one operation may free others, so each is looked up again. */
   while ((n = list_pop(&s->operations.all))) {
     list_append(&seen, n);
     struct operation *op = CONTAINER(n, struct operation, all);
@@ -97,7 +97,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     snprintf(s->ended.reason, sizeof s->ended.reason, "%s", reason);
   fail(engine, status, "%s", s->ended.reason);
   close_socket(s);
-  peer_unwatch(s); /* the lane may still ask it */
+  peer_unwatch(s); /* keeps the pidfd, as the lane may still need it */
   proof_forget(s);
   hot_leave(s);
   proof_unindex(s);
@@ -109,14 +109,14 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   stop_all(s, status);
   if (open && !s->freed && !s->news.next)
     list_append(&engine->losses, &s->news);
-  if (!open && !s->dialed) { /* nobody has heard of it */
+  if (!open && !s->dialed) { /* the program never heard of it */
     s->ended.unannounced = true;
     perigee_session_free(s);
   }
 }
 
-/* A child process has copies of the session's descriptors, which keep the
- * peer from noticing its parent's death, and none of its memory. */
+/* After a fork, the child has copies of the session's descriptors, which would
+ * keep the peer from noticing that the parent died, but none of its memory. */
 void session_close_in_child(struct perigee_session *s) {
   if (s->socket.fd >= 0)
     close(s->socket.fd);
@@ -125,7 +125,7 @@ void session_close_in_child(struct perigee_session *s) {
   s->socket.fd = s->process.pidfd = -1;
   attach_end(s);
   if (s->lane && s->transport->sockets)
-    s->transport->cut(s->lane); /* its sockets are closed, no more */
+    s->transport->cut(s->lane); /* only closes its sockets */
   dial_end(s);
   wire_close(&s->socket.wire);
 }
@@ -183,7 +183,7 @@ void perigee_session_free(struct perigee_session *s) {
   list_append(&s->engine->dead, &s->node);
 }
 
-/* Calls in service outlive their session: the program still answers them. */
+/* Calls in service outlive their session: the program still replies to them. */
 static void drop(struct operation *op) {
   if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
     operation_uncount(op);

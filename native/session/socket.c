@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * socket.c - what goes and comes on sockets, which listen.c and dial.c make.
+ * socket.c - frames on a session's socket. listen.c and dial.c make the
+ * sockets.
  */
 #include <errno.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "migrate.h"
 #include "unauth.h"
 
-enum { READS = 16 }; /* of one socket, before others have their turn */
+enum { READS = 16 }; /* reads of one socket before others have their turn */
 
 void lane_close(struct perigee_session *s, int fd) {
   watch_close(s->engine, fd);
@@ -27,7 +28,7 @@ int lane_watch(struct perigee_session *s, int fd) {
              : watch_add(s->engine, fd, &s->socket.on_lane, edges);
 }
 
-/* ---- What goes ---------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------- */
 
 static void set_waits(struct perigee_session *s, bool waits) {
   if (waits == s->socket.waits || s->socket.hangup)
@@ -37,7 +38,7 @@ static void set_waits(struct perigee_session *s, bool waits) {
                EPOLLIN | EPOLLRDHUP | (waits ? EPOLLOUT : 0u));
 }
 
-/* While something waits to go, epoll tells when there is room. */
+/* Has epoll report room in the socket while something waits to be sent. */
 static void watch_room(struct perigee_session *s) {
   if (!s->socket.wire.corked)
     set_waits(s, wire_waits(&s->socket.wire));
@@ -76,11 +77,11 @@ bool session_send(struct perigee_session *s, const struct frame *f,
     session_end(s, PERIGEE_PROTOCOL, NOT_TAKEN);
   else if (status == PERIGEE_NO_MEMORY)
     session_end(s, PERIGEE_NO_MEMORY, IN_FLIGHT);
-  /* A dead one is noticed by its end of file, after what it still said. */
+  /* A dead peer is noticed by end of file, after all that it sent. */
   return status == PERIGEE_PEER_LOST;
 }
 
-/* ---- What comes --------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------- */
 
 static int lane_frame(struct perigee_session *s, const struct frame *f) {
   const struct perigee_transport *t = lane_table(s->lane);
@@ -124,11 +125,12 @@ void session_hang_up(struct perigee_session *s) {
     session_end(
         s, PERIGEE_PEER_LOST,
         "the peer closed the connection before the handshake was finished");
-  else if (!s->streams.spoken) /* its socket would stay readable for ever */
+  else if (!s->streams.spoken) /* or the socket would stay readable for ever */
     watch_remove(s->engine, s->socket.fd);
 }
 
-/* What it told of cannot be had here, or it is no frame. */
+/* Ends the session: there is no memory for what came, or it is no valid
+ * frame. */
 static void misheard(struct perigee_session *s, int status) {
   if (status == PERIGEE_NO_MEMORY)
     session_end(s, status, lane_trouble(s));
@@ -144,14 +146,14 @@ void session_frames(struct perigee_session *s) {
          !s->admission.waits && (status = wire_next(&s->socket.wire, &f)) > 0)
     if ((status = frame(s, &f)) >= 0)
       status = 1;
-  /* Descriptors that no frame has announced are not ours to keep. */
+  /* Descriptors that no frame has announced end the session. */
   if (s->state != PERIGEE_SESSION_ENDED &&
       (status < 0 ||
        (s->socket.wire.length == 0 && s->socket.wire.fd_count > 0)))
     misheard(s, status);
 }
 
-/* Those that it sends are a stranger's, too. */
+/* Descriptors that an unauthenticated peer sends count like its socket. */
 static bool fds_have_place(struct perigee_session *s) {
   struct wire *w = &s->socket.wire;
   for (uint32_t i = 0; s->admission.origin && i < w->fd_count; i++) {
@@ -163,8 +165,8 @@ static bool fds_have_place(struct perigee_session *s) {
   return true;
 }
 
-/* The spare descriptor makes room for one that a peer may send, as the lane's
- * frames bring one each, which is let go of as soon as it was mapped. */
+/* Frames of the lane bring one descriptor each, which is closed as soon as it
+ * was mapped. The spare descriptor is closed to make room for it. */
 static int read_once(struct perigee_session *s) {
   if (!s->tcp && !s->admission.origin)
     spare_lend(s->engine);
@@ -206,9 +208,10 @@ static void socket_ready(struct perigee_session *s) {
       session_hang_up(s);
       return;
     }
-    /* Less than there was room for: the rest, or the end, comes with the next
-     * look, as epoll tells what is there for as long as it is. A hello's next
-     * frame is waited for; but nobody who never stops talking keeps us. */
+    /* Less came than there was room for: the rest, or the end, comes with the
+     * next look, as epoll is level-triggered. During the handshake the next
+     * frame is read at once; READS bounds that for a peer that never stops
+     * sending. */
     if ((uint32_t)got < room && s->state != PERIGEE_SESSION_HELLO)
       return;
   }
@@ -226,12 +229,12 @@ void session_ready(struct watcher *watcher, uint32_t events) {
     dial_ready(s);
     return;
   }
-  if (s->admission.waits) { /* nobody pays for who has left */
+  if (s->admission.waits) { /* a peer that has left costs no turn */
     if (events & (EPOLLRDHUP | EPOLLHUP))
       session_hang_up(s);
     return;
   }
-  /* What cannot go for good is noticed by the end of what comes. */
+  /* If nothing can be sent any more, the end of file tells so. */
   if ((events & EPOLLOUT) && s->socket.fd >= 0 &&
       wire_flush(s->socket.fd, &s->socket.wire) == 0) {
     watch_room(s);
@@ -245,7 +248,7 @@ void lane_ready(struct watcher *watcher, uint32_t events) {
   struct perigee_session *s =
       CONTAINER(watcher, struct perigee_session, socket.on_lane);
   (void)events;
-  s->engine->progress++; /* whoever has armed for it must do so again */
+  s->engine->progress++; /* lanes that were armed have to be armed again */
   if (!s->lane || s->state != PERIGEE_SESSION_OPEN)
     return;
   lane_table(s->lane)->sockets->socket_ready(s->lane);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * streams.c - sessions whose frames go through their lane: because there is no
- * socket (endpoint.c), or because the lane has taken it.
+ * socket (endpoint.c), or because the lane has taken it over.
  */
 #include <sys/socket.h>
 
@@ -9,10 +9,10 @@
 #include "sessions.h"
 
 static const int64_t DRAIN = 50 * 1000000; /* ns */
-enum { DRAIN_TURNS = 1 << 20 }; /* where the clock is a simulation's */
+enum { DRAIN_TURNS = 1 << 20 }; /* for clocks of simulations, which may stand */
 
-/* Both sides are ready: what follows on the socket is the lane's, if it wants
- * it. */
+/* Both sides are ready: all that follows on the socket is the lane's, if the
+ * lane takes it. */
 bool streams_take(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
   int fd = s->socket.fd;
@@ -42,7 +42,7 @@ bool streams_take(struct perigee_session *s) {
   return status == PERIGEE_OK;
 }
 
-/* ---- Frames through the lane ---------------------------------------------- */
+/* ---- Frames through the lane --------------------------------------------- */
 
 void session_hear(struct perigee_session *s) {
   const struct transport_frames *frames = lane_table(s->lane)->frames;
@@ -63,7 +63,7 @@ int session_say(struct perigee_session *s, const struct frame *f) {
                                           wire_encode(f, bytes));
 }
 
-/* ---- Until all was said ---------------------------------------------------- */
+/* ---- Draining ------------------------------------------------------------ */
 
 static bool said(const struct perigee_session *s) {
   return s->state != PERIGEE_SESSION_OPEN || !s->streams.spoken ||

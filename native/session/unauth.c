@@ -6,9 +6,10 @@
 
 #include "sessions.h"
 
-/* Of the time while sessions have work, a part in SHARE; as many ns of turns may
- * follow each other without a pause; and how long after its work a session is
- * taken to have more. So many strangers are a crowd. */
+/* SHARE: turns get one part in SHARE of the time while sessions have work.
+ * BURST: ns of turns that may follow each other without a pause. LULL: ns after
+ * its last work for which a session is taken to have more. CROWD: so many
+ * unauthenticated peers are a crowd. */
 enum { SHARE = 4, BURST = 4000000, LULL = 2000000, CROWD = 16 };
 
 int unauth_open(struct perigee_engine *engine) {
@@ -26,7 +27,7 @@ void unauth_close(struct perigee_engine *engine) {
   engine->unauth = NULL;
 }
 
-/* ---- Origins ---------------------------------------------------------------- */
+/* ---- Origins ------------------------------------------------------------- */
 
 static struct origin_key key_of(const struct perigee_session *s,
                                 const union socket_address *from) {
@@ -55,7 +56,7 @@ static struct origin *origin_of(struct unauth *all, struct origin_key key) {
   return origin;
 }
 
-/* ---- Places ----------------------------------------------------------------- */
+/* ---- Places -------------------------------------------------------------- */
 
 static void wait_no_more(struct perigee_session *s) {
   s->engine->unauth->waiting -= s->admission.waits;
@@ -126,7 +127,7 @@ bool unauth_join(struct perigee_session *s, const union socket_address *from) {
   return true;
 }
 
-/* ---- Turns ------------------------------------------------------------------ */
+/* ---- Turns --------------------------------------------------------------- */
 
 bool unauth_wait(struct perigee_session *s) {
   if (!s->admission.origin)
@@ -137,7 +138,7 @@ bool unauth_wait(struct perigee_session *s) {
   return true;
 }
 
-/* Of the origin whose turn it is: the newest. */
+/* Returns the newest session of the origin whose turn it is. */
 static struct perigee_session *next(struct unauth *all) {
   struct node *n = all->origins.next;
   while (CONTAINER(n, struct origin, node)->waiting == 0)
@@ -157,8 +158,8 @@ static bool has_work(const struct perigee_engine *engine) {
   return engine->now - engine->worked_at < LULL;
 }
 
-/* What a turn took counts SHARE times, from at most BURST ago; but turns while
- * there was no other work are nobody's debt. */
+/* Accounts for a turn: its time counts SHARE times, from at most BURST ago.
+ * Turns while there was no other work are not counted. */
 static void pay(struct perigee_engine *engine, int64_t begin) {
   struct unauth *all = engine->unauth;
   if (all->paid < begin - BURST)
@@ -179,7 +180,8 @@ void unauth_turn(struct perigee_engine *engine) {
     s->up->turn(s);
     pay(engine, begin);
   }
-  engine->copying |= all->waiting > 0; /* nobody wakes us for them */
+  engine->copying |=
+      all->waiting > 0; /* polls again soon: no event will come */
 }
 
 bool unauth_crowded(const struct perigee_engine *engine) {

@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wireup.c - how two strangers become a session. They say HELLO, which tells
- * nothing but versions and nonces; prove who they are; say by TERMS what they
- * are and want; OFFER their half of the transport; join the peer's half and say
- * READY. Over a Unix socket the kernel tells who the peer is (peer.c) before a
- * word is said, so both say HELLO and TERMS at once. Over TCP who was dialed is
- * silent until it has heard a HELLO, and then the first to prove itself (proof.c).
+ * wireup.c - the handshake that opens a session. The two sides exchange HELLO,
+ * which tells only versions, nonces and keys; prove who they are; tell their
+ * parameters by TERMS; OFFER their half of the transport; join the peer's half
+ * and say READY. Over a Unix socket the kernel tells who the peer is (peer.c)
+ * before any frame, so both sides say HELLO and TERMS at once. Over TCP the
+ * listener is silent until it has received a HELLO, and then proves itself
+ * first (proof.c).
  *
- *   step      hears     becomes   and says
+ *   step      receives  becomes   and sends
  *   new       HELLO     proven                             (Unix)
- *   new       RETRY     new       HELLO, with the cookie   (TCP, who dialed)
- *   new       HELLO     new       RETRY, in a crowd        (TCP, who was dialed)
- *   new       HELLO     met       HELLO, PROOF             (TCP, who was dialed)
- *   new       HELLO     met                                (TCP, who dialed)
- *   met       PROOF     proven    PROOF, TERMS             (who dialed)
- *   met       PROOF     proven                             (who was dialed)
+ *   new       RETRY     new       HELLO, with the cookie   (TCP, dialer)
+ *   new       HELLO     new       RETRY, in a crowd        (TCP, listener)
+ *   new       HELLO     met       HELLO, PROOF             (TCP, listener)
+ *   new       HELLO     met                                (TCP, dialer)
+ *   met       PROOF     proven    PROOF, TERMS             (dialer)
+ *   met       PROOF     proven                             (listener)
  *   proven    TERMS     known     OFFER
- *   proven    TERMS     known     TERMS, OFFER             (TCP, who was dialed)
+ *   proven    TERMS     known     TERMS, OFFER             (TCP, listener)
  *   known     OFFER     joined    READY, if there are no additional lanes
  *   joined    EXTRA               READY, after the last (lane_offers.c)
  *   known     MOVE      new       BYE, and HELLO at another socket (migrate.h)
  *   joined    READY               the session is open
  *   any       REFUSE, BYE         the session has ended
  *
- * Over TCP what comes after a side's PROOF is sealed (wire.h), and all of these
- * words are in the session's key (handshake.h). Whatever does not fit is
- * REFUSEd with a status and a reason that both sides show to their users. So is
- * a frame that is none of these over TCP, where nothing else is understood of a
- * stranger. What is said in answer to one frame goes by one send.
+ * Over TCP all frames after a side's PROOF are sealed (wire.h), and all frames
+ * of the table are in the transcript of the session's key (handshake.h). A
+ * frame that does not fit is answered by REFUSE, with a status and a reason
+ * that both sides show to their users. Over TCP so is anything that is none of
+ * these frames. Frames that answer one frame are sent together.
  */
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +38,7 @@
 #include "migrate.h"
 #include "unauth.h"
 
-/* ---- Saying hello ------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------- */
 
 void wireup_own(struct perigee_session *s, struct hello *h) {
   *h = (struct hello){.magic = HELLO_MAGIC,
@@ -83,7 +84,7 @@ static void say_hello(struct perigee_session *s) {
   say(s, &f);
 }
 
-/* Only to a peer that is known: nobody else makes this side look for devices. */
+/* Only an authenticated peer can make this side look for devices. */
 static void say_terms(struct perigee_session *s) {
   struct frame f = {.type = FRAME_TERMS};
   if (s->tcp)
@@ -100,9 +101,9 @@ static int refuse(struct perigee_session *s, int status, const char *reason) {
   return PERIGEE_OK;
 }
 
-/* Over a Unix socket: the process there, which hears nothing but that if it is
- * another user's, and what it is to put into its memory for us to find
- * (shm_probe). */
+/* Over a Unix socket: identifies the process there. If it is another user's, it
+ * only learns that. Otherwise it is told the random bytes that it has to put
+ * into its memory, for us to find (shm_probe). */
 static void begin_here(struct perigee_session *s) {
   char reason[REASON];
   int status = peer_take(s, reason);
@@ -126,7 +127,7 @@ void wireup_begin(struct perigee_session *s) {
     say_hello(s);
 }
 
-/* Who waited for a turn of ours all the time may try again. */
+/* A peer that waited for its turn all the time is told to try again. */
 void wireup_timeout(struct perigee_session *s) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   if (s->admission.waits)
@@ -137,7 +138,7 @@ void wireup_timeout(struct perigee_session *s) {
                   : "the peer did not finish the handshake in time");
 }
 
-/* ---- Hearing it --------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------- */
 
 static int send_offer(struct perigee_session *s) {
   struct frame f = {.type = FRAME_OFFER};
@@ -146,7 +147,7 @@ static int send_offer(struct perigee_session *s) {
   if (status < 0)
     return refuse(s, status, reason);
   if (s->tcp && (s->engine->secret->set || s->migration.ticket))
-    unauth_leave(s); /* its share counts it from here on */
+    unauth_leave(s); /* from here on the peer's share counts it */
   proof_word(s, true, &f);
   session_send(s, &f, f.offer.fds, f.offer.fd_count);
   for (uint32_t i = 0; i < f.offer.fd_count; i++)
@@ -169,8 +170,9 @@ bool wireup_common(struct perigee_session *s, const struct hello *h) {
   return false;
 }
 
-/* Who dialed said whom. The name is one of the peer's words: who stands between
- * cannot change it, and so cannot have one worker answer for another. */
+/* The dialer may have named the agent that it expects. The peer's name is in
+ * the sealed TERMS: nobody in between can change it, so none can have one
+ * worker answer in place of another. */
 static int check_name(const struct perigee_session *s, const struct terms *t,
                       char reason[REASON]) {
   if (!*s->target.name || strcmp(s->target.name, t->name) == 0)
@@ -180,7 +182,7 @@ static int check_name(const struct perigee_session *s, const struct terms *t,
   return PERIGEE_DENIED;
 }
 
-/* What does not fit: a status and why. */
+/* Returns a status and the reason if the TERMS do not fit. */
 static int check_terms(struct perigee_session *s, const struct terms *t,
                        char reason[REASON]) {
   struct terms own;
@@ -217,7 +219,7 @@ bool wireup_fits(struct perigee_session *s, const struct terms *t) {
   return status == PERIGEE_OK;
 }
 
-/* Nothing is computed for a stranger in a crowd, and nothing kept. */
+/* In a crowd nothing is computed or kept before the cookie was shown. */
 static int send_back(struct perigee_session *s, const struct hello *h) {
   struct frame f = {.type = FRAME_RETRY};
   if (cookie_make(s, h, f.retry.cookie))
@@ -225,7 +227,7 @@ static int send_back(struct perigee_session *s, const struct hello *h) {
   return PERIGEE_OK;
 }
 
-/* What proofs are made of, when both HELLOs are there. */
+/* Both HELLOs are there: agrees on keys. */
 static int meet(struct perigee_session *s) {
   struct frame f = {.type = FRAME_HELLO, .hello = s->peer.hello};
   char reason[REASON];
@@ -253,7 +255,7 @@ static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
   return unauth_wait(s) ? PERIGEE_OK : meet(s);
 }
 
-/* Once: who asks for cookies without end is no listener. */
+/* Accepts one RETRY only: a peer that sends them without end is no listener. */
 static int heard_retry(struct perigee_session *s, const struct retry *retry) {
   s->handshake.retried = true;
   memcpy(s->handshake.cookie, retry->cookie, sizeof s->handshake.cookie);
@@ -261,8 +263,8 @@ static int heard_retry(struct perigee_session *s, const struct retry *retry) {
   return PERIGEE_OK;
 }
 
-/* The peer is known. Who was dialed says whether the session moves; who dialed
- * waits for that, if it may. */
+/* The peer is authenticated. The listener decides whether the session moves;
+ * the dialer waits for that, if the session may move. */
 static int offer_or_move(struct perigee_session *s) {
   if (s->migration.moves && (s->dialed || migrate_call(s)))
     return PERIGEE_OK;
@@ -300,7 +302,7 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
   return PERIGEE_OK;
 }
 
-/* Over TCP who was dialed says its own only to a peer that may stay. */
+/* Over TCP the listener sends its TERMS only to a peer that may stay. */
 static int heard_terms(struct perigee_session *s, const struct terms *t) {
   bool answers = s->tcp && !s->dialed;
   if (answers)
@@ -336,7 +338,7 @@ void wireup_ready(struct perigee_session *s) {
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
   struct offer offer = f->offer;
   offer.vouched = peer_vouches(s);
-  if (s->migration.moves) { /* it does not */
+  if (s->migration.moves) { /* it could have, and does not */
     s->migration.moves = false;
     if (!s->transport)
       return PERIGEE_PROTOCOL;
@@ -355,7 +357,7 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
   return PERIGEE_OK;
 }
 
-/* READY says that this side has all of the peer's halves, too. */
+/* READY also says that this side has joined all additional lanes. */
 static int heard_extra(struct perigee_session *s, const struct extra *extra) {
   int status = lanes_heard(s, extra, peer_vouches(s));
   if (status == PERIGEE_OK && s->state == PERIGEE_SESSION_HELLO &&
@@ -364,7 +366,7 @@ static int heard_extra(struct perigee_session *s, const struct extra *extra) {
   return status;
 }
 
-/* Is it a frame that may come now? */
+/* May a frame of this type come now? */
 static bool timely(const struct perigee_session *s, int type) {
   switch (type) {
   case FRAME_HELLO:
@@ -413,8 +415,8 @@ static int heard_ready(struct perigee_session *s, uint32_t pull) {
   return PERIGEE_OK;
 }
 
-/* The text is for people, and may be of anybody: nothing in it moves a cursor
- * or ends a line. */
+/* The text is shown to users and may come from anybody: all but printable
+ * characters become '?', so that it cannot move a cursor or end a line. */
 static int heard_refuse(struct perigee_session *s, const struct refuse *r) {
   char reason[REFUSE_TEXT + 32];
   if (r->status == PERIGEE_AGAIN && dial_again(s))
@@ -427,9 +429,9 @@ static int heard_refuse(struct perigee_session *s, const struct refuse *r) {
   return PERIGEE_OK;
 }
 
-/* Who dialed for a session that has ended here, or that this side has not heard
- * to be ready yet, as the word of it goes by another connection, is told by the
- * end of this one: its lane does without the stream, and reads no frames. */
+/* If the session has ended here, or this side has not received its READY yet,
+ * as that comes by another connection, closing this one tells the dialer: its
+ * lane does without the stream, and reads no frames. */
 static int heard_attach(struct perigee_session *s, const struct attach *a) {
   if (attach_asked(s, a) != PERIGEE_OK)
     session_end(s, PERIGEE_DENIED, "there is no session to be part of");
@@ -466,7 +468,7 @@ static int heard(struct perigee_session *s, const struct frame *f) {
   }
 }
 
-/* A HELLO is a word once it is known whether it is to be answered. */
+/* A HELLO enters the transcript once it is known that it will be answered. */
 int wireup_frame(struct perigee_session *s, const struct frame *f) {
   if (!timely(s, f->type))
     return untimely(s);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm.c - the shared-memory transport: set-up, rings, words, loans and
- * one-sided copies. shm_payload.c and shm_arena.c have the rest, shm.h the
+ * shm.c - the shared-memory transport: set-up, rings, marks, loans and
+ * one-sided copies. The rest is in shm_payload.c and shm_arena.c; shm.h has the
  * layout.
  *
- * Wake-ups. The sleeper stores `armed`, fences, and polls once more before it
- * sleeps; the other side publishes, fences, and loads `armed`. With both
- * fences in the single total order, either the sleeper's last poll sees what
- * was published or the publisher sees `armed` (spec/model/wakeup.pml).
+ * Wake-ups. The side that goes to sleep stores `armed`, fences, and polls once
+ * more before it sleeps; the other side publishes, fences, and loads `armed`.
+ * As both fences are in the single total order, either the sleeper's last poll
+ * sees what was published or the publisher sees `armed`
+ * (spec/model/wakeup.pml).
  *
- * Regions. Whoever copies in a peer's region stores `inside`, fences, and
- * loads the region's generation; the owner who closes it stores the
- * generation, fences, and loads `inside`. So either the copier sees that the
- * region is closed or the owner sees that somebody is inside.
+ * Regions. A side that copies in a peer's region stores `inside`, fences, and
+ * loads the region's generation; an owner that closes the region stores the
+ * generation, fences, and loads `inside`. So either the copying side sees that
+ * the region is closed, or the owner sees that somebody is inside.
  */
 #include "shm.h"
 
@@ -25,8 +26,9 @@
 #include "host/adopted.h"
 #include "memory/guarded.h"
 
-/* What an offer says; the descriptors are inbox and outbox. At the address, in
- * this process, stands what the peer's HELLO wanted to find there. */
+/* The content of an offer; its descriptors are inbox and outbox. `probed` is an
+ * address in this process, at which the bytes are that the peer's TERMS asked
+ * for. */
 struct shm_offer {
   uint64_t ring, arena, probed;
 };
@@ -39,7 +41,7 @@ static void *map(int fd, uint64_t length, int protection) {
   void *p = mmap(NULL, length, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED)
     return NULL;
-  /* A child must neither see nor hold what belongs to this session. */
+  /* A child must neither see nor keep what belongs to this session. */
   madvise(p, length, MADV_DONTFORK);
   return p;
 }
@@ -62,7 +64,8 @@ fail:
   return PERIGEE_NO_MEMORY;
 }
 
-/* A peer's memfd is mapped only if it is what was announced. */
+/* Maps a peer's memfd, if it has the length and the seals that it should
+ * have. */
 static int adopt(int fd, uint64_t length, int seals, int protection,
                  void **mapped) {
   if (!shm_sound(fd, length, seals))
@@ -131,7 +134,7 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
     return PERIGEE_NO_MEMORY;
   lane_by(lane, &transport_shm);
   lane->options = *options;
-  /* Twice the limit as space, so that blocks of all sizes find room. */
+  /* The address space is twice the limit, so that blocks of all sizes fit. */
   uint64_t arena = 2 * options->pool;
   int status = arena_open(lane, arena);
   if (status < 0)
@@ -167,7 +170,8 @@ static bool plausible(const struct shm_offer *said) {
          said->arena <= 4 * PAYLOAD_MAX;
 }
 
-/* Address space is all that a sparse file costs its maker, and costs us. */
+/* A sparse file costs its maker nothing, and this side address space: counts
+ * it. */
 static bool may_map(struct lane *lane, uint64_t bytes, char reason[REASON]) {
   if (!share_take(lane->options.share, SHARE_MAPPED, bytes)) {
     snprintf(reason, REASON,
@@ -241,9 +245,9 @@ static bool shm_release(struct lane *lane) {
   return ring_release(&lane->in[RING_REPLY]) || requests;
 }
 
-/* Clearing: nothing that is written to the operation's memory afterwards may
- * be seen before the mark is; hence the fence. The reader's part is its
- * acquire fence between its copy and its load (shm_live). */
+/* Clearing a mark: nothing that is written to the operation's memory afterwards
+ * may become visible before the cleared mark, hence the fence. It pairs with
+ * the reader's acquire fence between its copy and its load (shm_live). */
 static void shm_mark(struct lane *lane, uint16_t operation,
                      uint32_t generation) {
   atomic_store_explicit(&lane->own->marks[operation], generation,
