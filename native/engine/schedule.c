@@ -19,15 +19,17 @@
  * by a watched descriptor, or by hot_activate. The wake-up is seen at the next
  * look at the sockets.
  *
- * No wake-up is lost. To park: arm (a fenced store), then poll, then leave the
- * list, with no look at the sockets in between. What the peer did before it
- * could see us armed, that poll finds, by the two fences (arm; wanted, or
- * session_sure); the session stays. For what it does later it sends a frame:
- * that is read after the leaving, and whatever is read from a session's socket
- * makes it hot. It sends one frame for each arming, so the lane is armed anew
- * each time. The poll counts only if it looked at all there may be: a session
- * whose requests nobody takes now, for want of room or since one before them has
- * not landed or not started yet, stays hot. spec/model/park.pml has this.
+ * No wake-up is lost. To park a session: arm its lane (a fenced store), then
+ * poll it, then take it off the list, without a look at the sockets in between.
+ * What the peer did before it could see the lane armed is found by that poll,
+ * because of the two fences (arm; wanted, or session_sure), and the session
+ * stays hot. For what it does later the peer sends a frame. That is read after
+ * the session left the list, and anything that is read from a session's socket
+ * makes it hot. The peer sends one frame for each arming, so the lane is armed
+ * again each time. The poll counts only if it looked at everything: a session
+ * whose requests are not read now, for lack of room or because one before them
+ * is still landing or not started, stays hot. spec/model/park.pml is a model of
+ * this.
  *
  * Frames alone (a keepalive, a late wake-up) do not count as use: the next poll
  * that finds nothing parks the session again. The session that was used last

@@ -191,7 +191,8 @@ struct grant {
  * descriptor reports. dead tells why the fabric can carry nothing more, or
  * NULL; a dead fabric is stopped as soon as no lane uses it. forget is called
  * before a range of an area is unmapped, and returns false while the device
- * still uses it. Absent: lanes share nothing. */
+ * still uses it.
+ * Absent: lanes share nothing. */
 struct transport_fabric {
   int (*start)(const struct fabric_options *options, struct fabric **fabric,
                char reason[REASON]);
@@ -210,8 +211,8 @@ struct transport_fabric {
  * publish sends at most what was reserved; there is one reservation a ring at a
  * time. peek returns 1 and the next record, 0, or a status. A record's bytes
  * stay until release, which frees all that peek has returned so far, and tells
- * whether the peer was told of room that it may wait for. Absent: the lane
- * cannot be the first lane of a session. */
+ * whether the peer was told of room that it may wait for.
+ * Absent: the lane cannot be the first lane of a session. */
 struct transport_records {
   uint8_t *(*reserve)(struct lane *lane, enum ring ring, uint64_t length);
   void (*publish)(struct lane *lane, enum ring ring, uint64_t length);
@@ -238,7 +239,8 @@ struct transport_records {
  * pushes: the owner sends payloads, lent blocks included, and the receiver
  * reads no memory of the peer. pulls, after join: may this side read the peer's
  * private memory? set_peer_pulls gives the peer's answer. Both NULL: it makes
- * no difference. Absent: the lane cannot be the first lane of a session. */
+ * no difference.
+ * Absent: the lane cannot be the first lane of a session. */
 struct transport_payloads {
   bool pushes;
   void (*mark)(struct lane *lane, uint16_t operation, uint32_t generation);
@@ -259,8 +261,8 @@ struct transport_payloads {
  * back. loaned makes the source of bytes within a block, or returns false. view
  * returns where a loan of the peer can be read, or NULL if it has to be
  * fetched. knows: is the memory of such a source known here, or does the frame
- * that tells of it still have to arrive? (NULL: it is always known.) Absent:
- * the lane cannot be the first lane of a session. */
+ * that tells of it still have to arrive? (NULL: it is always known.)
+ * Absent: the lane cannot be the first lane of a session. */
 struct transport_loans {
   int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
               struct source *source);
@@ -283,7 +285,8 @@ struct transport_kept {
 /* Access: one-sided access to regions, by the peer itself. grant opens a region
  * of ours to the peer, and returns whether the peer needs no help of ours from
  * then on; revoke ends that; inside tells whether the peer may still be in the
- * region. Absent: this side reads and writes for the peer, on request. */
+ * region.
+ * Absent: this side reads and writes for the peer, on request. */
 struct transport_access {
   bool (*grant)(struct lane *lane, const struct grant *grant);
   void (*revoke)(struct lane *lane, uint32_t slot);
@@ -294,7 +297,8 @@ struct transport_access {
  * walks. A step returns the bytes moved, at most limit; 0 while a copy is in
  * progress (call again with the same arguments); or a status, such as
  * PERIGEE_STALE. immediate: a step moves all that it is asked for, up to 64
- * KiB. Absent: windows are reached by jobs, or by the peer on request. */
+ * KiB.
+ * Absent: windows are reached by jobs, or by the peer on request. */
 struct transport_copies {
   bool immediate;
   int64_t (*copy)(struct lane *lane, const struct window *window,
@@ -307,8 +311,8 @@ struct transport_copies {
  * job, 0 if some of it is (call again), or a status; remote's base is an
  * offset. flush starts what was posted. A job has ended when its pending is 0.
  * quiesce ends one early: it returns true once nothing of the job is in
- * progress; call it again until then, which takes a bounded time. Absent: no
- * device copies. */
+ * progress; call it again until then, which takes a bounded time.
+ * Absent: no device copies. */
 struct transport_jobs {
   bool (*reaches)(struct lane *lane, const struct window *window,
                   const struct payload *local);
@@ -321,8 +325,8 @@ struct transport_jobs {
 /* Sleeping. After arm the peer wakes this side, over the session's socket, for
  * whatever it does; what it did before is found by a poll after arm. disarm
  * ends that. wanted tells, once for each time that the peer armed, that it has
- * to be woken; it is asked after each thing done for the peer. Absent: whatever
- * the peer does wakes this side, by a watched descriptor. */
+ * to be woken; it is asked after each thing done for the peer.
+ * Absent: whatever the peer does wakes this side, by a watched descriptor. */
 struct transport_sleep {
   void (*arm)(struct lane *lane);
   void (*disarm)(struct lane *lane);
@@ -333,8 +337,8 @@ struct transport_sleep {
  * on (sockets), or from the beginning (alone). say sends a frame's bytes to the
  * peer, in order: 0, PERIGEE_AGAIN or PERIGEE_PEER_LOST. hear returns bytes of
  * frames that arrived, at most room. drained returns false while any that were
- * said are still in transit; nothing is said after drained was called. Absent:
- * the session keeps its socket. */
+ * said are still in transit; nothing is said after drained was called.
+ * Absent: the session keeps its socket. */
 struct transport_frames {
   int (*say)(struct lane *lane, const uint8_t *bytes, uint32_t length);
   uint32_t (*hear)(struct lane *lane, uint8_t *bytes, uint32_t room);
@@ -346,7 +350,8 @@ struct transport_frames {
  * how many more sockets to the peer would be useful; attach gives it one,
  * numbered from 1 on. Taken or not, they are the lane's to close. socket_ready:
  * a watched descriptor has an event. traffic: bytes sent and received so far.
- * Comes with frames. Absent: the lane does not use sockets. */
+ * Comes with frames.
+ * Absent: the lane does not use sockets. */
 struct transport_sockets {
   int (*take)(struct lane *lane, int fd, const uint8_t *bytes, uint32_t length);
   uint32_t (*wants)(const struct lane *lane);
@@ -360,7 +365,8 @@ struct transport_sockets {
  * joined: the active side calls probe until met is true, the passive side stays
  * silent until met is true. keepalive sends something to the peer unless
  * something was sent since the last call; if it cannot be delivered, the lane
- * breaks. Comes with frames. Absent: the transport needs a socket. */
+ * breaks. Comes with frames.
+ * Absent: the transport needs a socket. */
 struct transport_alone {
   void (*probe)(struct lane *lane);
   bool (*met)(const struct lane *lane);

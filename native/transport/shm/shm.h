@@ -55,7 +55,7 @@ struct shm_segment {
 struct shm_arena {
   const uint8_t *bytes;
   uint64_t length, segment;
-  uint16_t heard;                    /* frames about segments received */
+  uint16_t heard;                    /* number of segments told so far */
   uint64_t shown[SHM_SEGMENTS / 64]; /* bits of segments that are mapped */
   uint32_t count;                    /* number of them */
 };
@@ -76,7 +76,7 @@ struct lane {
   uint8_t *arena;  /* address space of this side's arena */
   uint64_t arena_length, segment;
   struct shm_segment *segments;
-  uint16_t said; /* frames about segments that were sent */
+  uint16_t said; /* number of segments told so far */
   uint32_t made; /* segments mapped here, as the peer's share counts them */
   int untold;    /* file of a segment that the peer could not be told of yet */
   uint32_t telling; /* that segment's number; file -1: there is none */

@@ -24,8 +24,8 @@
  * (SHARE_SEGMENTS).
  *
  * The frame about a segment goes by the session's socket, before any record
- * with a block in it. A block's address contains the number of such frames sent
- * before. A side that has received fewer reads its socket first (knows). The
+ * with a block in it. A block's address contains the number of segments told
+ * before. A side that has heard of fewer reads its socket first (knows). The
  * peer maps zeros in place of a segment that is gone, so an owner that removes
  * a segment too early makes the peer read zeros, and not fault.
  */
