@@ -798,6 +798,32 @@ PERIGEE_API void perigee_name_release(int descriptor);
  * taken, for a moment. */
 PERIGEE_API int perigee_names_sweep(const char *folder, const char *prefix);
 
+enum { PERIGEE_ENTRY_MAX = 1 << 20, PERIGEE_CHANGED_MIN = 4096 };
+
+/* What the holder of a name tells of itself, up to PERIGEE_ENTRY_MAX bytes; it
+ * replaces what it told before, and goes with the name. By its descriptor. */
+PERIGEE_API int perigee_entry_write(int descriptor, const void *text,
+                                    uint64_t length);
+/* Its length. NOT_FOUND: nobody alive has the name; AGAIN: who has it has told
+ * nothing yet; TOO_LARGE: for capacity; PROTOCOL: that is no such text. */
+PERIGEE_API int64_t perigee_entry_read(const char *folder, const char *name,
+                                       void *text, uint64_t capacity);
+/* The names in a folder, of the living and the dead, each followed by a newline:
+ * how many bytes they have, which may be more than capacity; then some are left
+ * out. NOT_FOUND: there is no such folder. */
+PERIGEE_API int64_t perigee_names(const char *folder, char *into,
+                                  uint64_t capacity);
+/* A descriptor that is readable when something has changed in a folder: a name
+ * was taken, its holder has told something, released it, or died. */
+PERIGEE_API int perigee_names_watch(const char *folder);
+/* The next of those names, as perigee_names has them, some of them several times;
+ * capacity is at least PERIGEE_CHANGED_MIN. 0: none now. CLOSED: the folder has
+ * gone, or some were lost; watch again, and look at all. Who has died may still
+ * be found for a moment. */
+PERIGEE_API int64_t perigee_names_changed(int descriptor, char *into,
+                                          uint64_t capacity);
+PERIGEE_API void perigee_names_unwatch(int descriptor);
+
 /* ---- Signals ----------------------------------------------------------- */
 
 /* From begin to end the first SIGINT or SIGTERM is only noted: perigee_wait

@@ -13,6 +13,7 @@
  * by fork neither owns nor removes its parent's names (but a child that keeps
  * running without exec keeps the lock alive).
  */
+#include "host/entry.h"
 #include "perigee.h"
 
 #include <dirent.h>
@@ -166,8 +167,11 @@ static int lock_once(const char *path) {
     return errno == ELOOP ? PERIGEE_DENIED : PERIGEE_SYSTEM;
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0)
     status = errno == EWOULDBLOCK ? PERIGEE_NAME_TAKEN : PERIGEE_SYSTEM;
-  else if (is_current(descriptor, path))
-    return descriptor;
+  else if (is_current(descriptor, path)) {
+    status = entry_begin(descriptor);
+    if (status == PERIGEE_OK)
+      return descriptor;
+  }
   close(descriptor);
   return status;
 }
