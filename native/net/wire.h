@@ -135,14 +135,14 @@ struct found {
   uint32_t slot;
   uint64_t region, length; /* region: its generation */
   uint32_t access;
-  uint16_t mapped; /* a descriptor comes */
-  uint16_t
-      keyed; /* bits of the lanes whose transports were told: the first, and
-                      those whose kinds its memory is of (lane_list.h) */
+  uint16_t mapped; /* comes with a descriptor */
+  uint16_t keyed;  /* bits of the lanes that it was granted by: the first, and
+                      those for memory of its kind (lane_list.h) */
 };
 
-/* Of an additional lane (lane_offers.c): this side's half; it is lost, or there
- * is no half (with a status, and a text); bytes for the other half. */
+/* Of an additional lane (lane_offers.c): this side's half; that it is lost, or
+ * that there is no half (with a status, and a text); a message of its
+ * transport. */
 enum extra_word {
   EXTRA_WORD_OFFER = 1,
   EXTRA_WORD_LOST,
