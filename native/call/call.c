@@ -186,7 +186,7 @@ static void lent_head(struct operation *op, struct outgoing *out) {
 
 /* Returns 1 if it was published, 0 without room in the ring or without a block,
  * or a status. */
-static int publish(struct operation *op) {
+static int publish_planned(struct operation *op) {
   struct outgoing out;
   out.record = (struct record){.kind = op->record,
                                .method = op->message.method,
@@ -213,6 +213,37 @@ static int publish(struct operation *op) {
   if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE])
     operation_move(op);
   return 1;
+}
+
+/* Returns 1 if it was published, 0 without room in the ring. */
+static int publish_bytes(struct operation *op, const uint8_t *bytes,
+                         uint64_t length) {
+  const struct perigee_message *m = &op->message;
+  struct record r = {.kind = RECORD_REQUEST,
+                     .flags = (m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0) |
+                              (m->code ? RECORD_CODE : 0) |
+                              (m->capacity ? RECORD_CAPACITY : 0),
+                     .method = m->method,
+                     .operation = op->index,
+                     .generation = op->generation,
+                     .code = m->code,
+                     .capacity = m->capacity,
+                     .remaining = remaining(op),
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REQUEST, &r, bytes))
+    return 0;
+  step(op, PUBLISH);
+  return 1;
+}
+
+/* Returns 1 if it was published, 0 without room in the ring or without a block,
+ * or a status. */
+static int publish(struct operation *op) {
+  const uint8_t *bytes = NULL;
+  uint64_t length;
+  if (op->record == RECORD_REQUEST && !op->lent && !op->message.trace)
+    bytes = outgoing_short(op, &op->message, &length);
+  return bytes ? publish_bytes(op, bytes, length) : publish_planned(op);
 }
 
 /* Undoes an operation that neither the peer nor the program knows of. */
@@ -428,18 +459,10 @@ static int submit_stage(struct operation *op, const struct loan *loan,
   enter(op, op->message.timeout);
   if (UNLIKELY(op->message.trace != NULL))
     return submit_traced(op, loan->pointer, length);
-  struct record r = {.kind = RECORD_REQUEST,
-                     .flags = RECORD_CODE | RECORD_CAPACITY,
-                     .method = op->message.method,
-                     .operation = op->index,
-                     .generation = op->generation,
-                     .code = op->message.code,
-                     .capacity = op->message.capacity,
-                     .remaining = remaining(op),
-                     .head_length = length};
-  if (!outgoing_bytes(op->session, RING_REQUEST, &r, loan->pointer))
+  bool first = list_empty(&op->session->operations.backlog[RING_REQUEST]);
+  op->message.flags = 0;
+  if (!first || publish_bytes(op, loan->pointer, length) == 0)
     return keep_stage(op, loan->pointer, length);
-  step(op, PUBLISH);
   return op->index;
 }
 

@@ -389,9 +389,10 @@ int slice_payload(struct perigee_engine *engine,
   struct perigee_region *region = slice->region;
   if (region->closed)
     return fail(engine, PERIGEE_STALE, "the local region was closed");
-  if (!shape_fits(region->length, slice->offset, slice->length, slice->count,
-                  slice->stride) ||
-      shape_total(slice->length, slice->count) == UINT64_MAX)
+  if (!region_has(region, slice) &&
+      (!shape_fits(region->length, slice->offset, slice->length, slice->count,
+                   slice->stride) ||
+       shape_total(slice->length, slice->count) == UINT64_MAX))
     return fail(engine, PERIGEE_RANGE,
                 "a slice lies outside of its region of %llu bytes",
                 (unsigned long long)region->length);

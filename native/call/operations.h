@@ -76,7 +76,12 @@ struct outgoing {
 /* Fills in the parts of a record. What does not fit into it is exposed. */
 int outgoing_plan(struct operation *op, const struct perigee_message *message,
                   struct outgoing *out);
-/* Publishes a record with a raw inline head only; false if it has to wait for
+/* Returns where the bytes of a message lie that is one contiguous head, short
+ * enough for the ring. NULL: it needs a plan. */
+const uint8_t *outgoing_short(const struct operation *op,
+                              const struct perigee_message *message,
+                              uint64_t *length);
+/* Publishes a record with an inline head only; false if it has to wait for
  * room, or for records that wait already. */
 bool outgoing_bytes(struct perigee_session *session, enum ring ring,
                     const struct record *record, const uint8_t *head);

@@ -100,15 +100,32 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
   return status < 0 ? status : check_limits(op, out);
 }
 
+const uint8_t *outgoing_short(const struct operation *op,
+                              const struct perigee_message *m,
+                              uint64_t *length) {
+  const struct perigee_session *s = op->session;
+  const struct perigee_slice *slice = &m->slice;
+  bool typed = m->flags & PERIGEE_TYPED;
+  uint64_t limit = typed ? s->peer.terms.typed : s->peer.terms.message;
+  const uint8_t *bytes = m->head;
+  *length = m->length;
+  if (slice->region) {
+    if (typed || !region_has(slice->region, slice))
+      return NULL;
+    bytes = slice->region->pointer + slice->offset;
+    *length = slice->length;
+  }
+  return *length > 0 && *length <= s->peer.eager && *length <= limit ? bytes
+                                                                     : NULL;
+}
+
 bool outgoing_bytes(struct perigee_session *session, enum ring ring,
                     const struct record *r, const uint8_t *bytes) {
   struct lane *lane = session->lane;
   const struct transport_records *t = lane_records(lane);
   uint64_t before = record_before(r->flags);
   uint64_t size = before + record_padded(r->head_length);
-  uint8_t *to = list_empty(&session->operations.backlog[ring])
-                    ? t->reserve(lane, ring, size)
-                    : NULL;
+  uint8_t *to = t->reserve(lane, ring, size);
   if (!to) {
     session->counters.stalls++;
     return false;

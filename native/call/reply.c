@@ -281,6 +281,35 @@ static bool affordable(struct perigee_engine *engine,
   return *status >= 0;
 }
 
+/* A short head goes into the ring at once; false: no room, or not its turn. */
+static bool answer_bytes(struct operation *op, uint8_t flags,
+                         const uint8_t *bytes, uint64_t length) {
+  struct perigee_session *s = op->session;
+  struct record r = {.kind = RECORD_REPLY,
+                     .flags = flags,
+                     .method = op->index,
+                     .operation = op->peer_operation,
+                     .generation = op->peer_generation,
+                     .remaining = op->generation,
+                     .head_length = length};
+  if (!list_empty(&s->operations.backlog[RING_REPLY]) ||
+      !outgoing_bytes(s, RING_REPLY, &r, bytes))
+    return false;
+  if (costs(s, length))
+    learn_size(s, length);
+  step(op, ANSWER);
+  return true;
+}
+
+static bool answer_short(struct operation *op,
+                         const struct perigee_message *m) {
+  uint64_t length;
+  bool alone = m->status == PERIGEE_OK && !m->code;
+  const uint8_t *bytes = alone ? outgoing_short(op, m, &length) : NULL;
+  uint8_t flags = m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0;
+  return bytes && answer_bytes(op, flags, bytes, length);
+}
+
 BESIDE reply_shared(struct perigee_engine *engine, int served,
                     const struct perigee_message *m) {
   WITHIN(engine, ENTRY_WORK, perigee_reply(engine, served, m));
@@ -305,6 +334,8 @@ int perigee_reply(struct perigee_engine *engine, int served,
     struct perigee_message none = refusal_told(op, status);
     return served_answer(op, &none) == 1 ? 1 : status;
   }
+  if (answer_short(op, m))
+    return after_reply(op, 1);
   operation_ref(op, m->slice.region);
   return served_answer(op, m);
 }
@@ -373,19 +404,10 @@ static int answer_block(struct operation *op, const struct loan *loan,
 
 static int answer_stage(struct operation *op, const uint8_t *bytes,
                         uint64_t length) {
-  struct record r = {.kind = RECORD_REPLY,
-                     .method = op->index,
-                     .operation = op->peer_operation,
-                     .generation = op->peer_generation,
-                     .remaining = op->generation,
-                     .head_length = length};
-  if (!outgoing_bytes(op->session, RING_REPLY, &r, bytes))
-    return served_answer(
-        op, &(struct perigee_message){.head = bytes, .length = length});
-  if (costs(op->session, length))
-    learn_size(op->session, length);
-  step(op, ANSWER);
-  return after_reply(op, 1);
+  if (answer_bytes(op, 0, bytes, length))
+    return after_reply(op, 1);
+  return served_answer(
+      op, &(struct perigee_message){.head = bytes, .length = length});
 }
 
 BESIDE reply_commit_shared(struct perigee_engine *engine, int served,

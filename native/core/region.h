@@ -65,4 +65,12 @@ struct perigee_region *region_by_slot(struct perigee_engine *engine,
 bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
                 uint64_t count, uint64_t stride);
 
+/* Is the slice one piece of an open region that the CPU may touch? */
+static inline bool region_has(const struct perigee_region *region,
+                              const struct perigee_slice *slice) {
+  return slice->count == 1 && !region->closed && region->memory->direct &&
+         slice->offset <= region->length &&
+         slice->length <= region->length - slice->offset;
+}
+
 #endif
