@@ -348,7 +348,8 @@ int perigee_call(struct perigee_session *session,
       (status =
            incoming_typed(session->engine, message->head, message->length)) < 0)
     return status;
-  if (message->into.region &&
+  const struct perigee_slice *s = &message->into;
+  if (s->region && !region_has(s->region, s) &&
       (status = slice_payload(session->engine, &message->into, &into)) < 0)
     return status;
   if (UNLIKELY(message->trace != NULL) &&

@@ -90,6 +90,19 @@ static int failure_head(struct operation *op, const struct record *r) {
   return status == 1 ? failure_read(op) : status;
 }
 
+/* Of raw bytes. What is short goes to one piece of memory mostly. */
+static int reply_into(struct operation *op, const struct record *r) {
+  const struct perigee_slice *s = &op->message.into;
+  struct payload into;
+  op->slice = r->head_length;
+  if (r->head && r->head_length <= s->length && region_has(s->region, s)) {
+    memcpy(s->region->pointer + s->offset, r->head, r->head_length);
+    return 1;
+  }
+  int status = slice_payload(op->engine, s, &into);
+  return status < 0 ? status : bring(op, r, IN_HEAD, &into, NULL);
+}
+
 static int reply_head(struct operation *op, const struct record *r) {
   struct lane *lane = op->session->lane;
   if (r->status != PERIGEE_OK)
@@ -105,10 +118,7 @@ static int reply_head(struct operation *op, const struct record *r) {
     if (!bulk)
       return typed_inline(op, r);
   } else if (op->message.into.region && op->kind == OP_CALL) {
-    struct payload into;
-    int status = slice_payload(op->engine, &op->message.into, &into);
-    op->slice = r->head_length;
-    return status < 0 ? status : bring(op, r, IN_HEAD, &into, NULL);
+    return reply_into(op, r);
   } else if (!bulk) {
     op->pointer = r->head;
     /* With a thread the head is copied, as the thread goes on with the ring. */

@@ -19,11 +19,9 @@ const char *lane_trouble(const struct perigee_session *s) {
 
 /* Nothing is begun over a broken lane: callers that try again at once would get
  * events without end, and never that of the session. */
-bool session_open_for(struct perigee_session *s, int *status) {
+void session_tell_shut(struct perigee_session *s, int *status) {
   bool open = s->state == PERIGEE_SESSION_OPEN, alive = engine_alive(s->engine);
   const char *reason = "";
-  if (open && alive && !((const struct lane_head *)s->lane)->ending)
-    return true;
   if (open && alive) /* the lane broke; the session's end is not told yet */
     *status = lane_state(s, &reason);
   if (!alive)
@@ -36,7 +34,6 @@ bool session_open_for(struct perigee_session *s, int *status) {
                    s->ended.reason);
   else
     *status = fail(s->engine, PERIGEE_AGAIN, "the session is not open yet");
-  return false;
 }
 
 int session_needs(struct perigee_session *s, uint64_t feature) {

@@ -14,7 +14,14 @@ int lane_state(const struct perigee_session *session, const char **reason);
 /* Returns why its transport had no memory lately, or "". */
 const char *lane_trouble(const struct perigee_session *session);
 /* May an operation begin? If not, its status, and a sentence. */
-bool session_open_for(struct perigee_session *session, int *status);
+void session_tell_shut(struct perigee_session *session, int *status);
+static inline bool session_open_for(struct perigee_session *s, int *status) {
+  if (s->state == PERIGEE_SESSION_OPEN && engine_alive(s->engine) &&
+      !((const struct lane_head *)s->lane)->ending)
+    return true;
+  session_tell_shut(s, status);
+  return false;
+}
 /* PERIGEE_OK; or UNSUPPORTED, with a sentence that names the missing
  * feature. */
 int session_needs(struct perigee_session *session, uint64_t feature);

@@ -195,10 +195,9 @@ give_notices(struct perigee_engine *engine) {
 }
 
 /* Gives a new session before its operations, and its loss after them. */
-static void drain(struct perigee_engine *engine) {
+static __attribute__((noinline)) void
+drain_some(struct perigee_engine *engine) {
   struct node *n;
-  if (engine->aside) /* events wait for the program */
-    return;
   if (!list_empty(&engine->news))
     give_news(engine, &engine->news, PERIGEE_EVENT_ACCEPTED);
   while (engine->filled < engine->room && (n = list_pop(&engine->ready))) {
@@ -209,6 +208,13 @@ static void drain(struct perigee_engine *engine) {
     give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
   if (engine->filled < engine->room && engine->notices)
     give_notices(engine);
+}
+
+static inline void drain(struct perigee_engine *engine) {
+  bool some = engine->ready_count > 0 || engine->notices ||
+              !list_empty(&engine->news) || !list_empty(&engine->losses);
+  if (some && !engine->aside) /* events wait for the program */
+    drain_some(engine);
 }
 
 /* Ends operations whose last event was handed out by the poll before. */
