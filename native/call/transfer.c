@@ -141,20 +141,15 @@ static void tell(struct operation *op) {
 
 /* A receive that ends while its message is landing ends the landing. */
 static void part_from_message(struct operation *op) {
-  if (op->kind != OP_RECV || op->pending == 0)
-    return;
-  struct operation *send = operation_find(op->engine, (int)op->pending - 1);
-  op->pending = 0;
-  send->receiver = NULL;
-  /* An asynchronous copy is short, and has to end before the receive's memory
-   * is the program's again. */
-  while (!parts_end(send))
-    ;
-  serve_abort(send, PERIGEE_CANCELLED);
+  if (op->kind == OP_RECV && op->pending > 0)
+    serve_abort(operation_find(op->engine, (int)op->pending - 1));
 }
 
-/* True once neither its children nor a device work for it. */
+/* True once neither its children nor a device work for it, nor is a message on
+ * its way to its memory. */
 static bool settled(struct operation *op) {
+  if (op->kind == OP_RECV)
+    return op->pending == 0;
   if (op->kind != OP_TRANSFER)
     return true;
   struct lane *lane = session_lane(op->session, op->lane);
@@ -181,6 +176,13 @@ static void settle(struct operation *op) {
     return;
   operation_unqueue(op);
   tell(op);
+}
+
+bool transfer_released(struct operation *op) {
+  op->pending = 0;
+  if (op->quiet_wait)
+    settle(op);
+  return op->state == ENDED;
 }
 
 static void stop_children(struct operation *op, int status) {
