@@ -24,6 +24,7 @@
 #include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
+#include "core/pool.h"
 #include "transfer.h"
 
 enum state { FREE, MOVING, QUEUED, ENDED };
@@ -130,6 +131,7 @@ void transfer_count(struct perigee_session *s, int operation,
 static void tell(struct operation *op) {
   op->quiet_wait = false;
   if (op->kind == OP_TRANSFER) {
+    parts_end(op);
     hold_all(op, -1);
     transfer_count(op->session, op->operation, op->list,
                    op->status == PERIGEE_OK ? op->count : 0);
@@ -152,6 +154,8 @@ static bool settled(struct operation *op) {
     return op->pending == 0;
   if (op->kind != OP_TRANSFER)
     return true;
+  if (!payload_quiet(&op->local))
+    return false;
   struct lane *lane = session_lane(op->session, op->lane);
   bool quiet =
       op->job.pending == 0 || lane_table(lane)->jobs->quiesce(lane, &op->job);
@@ -165,7 +169,7 @@ static void end(struct operation *op, int status) {
   op->quiet_wait = !settled(op);
   if (!op->quiet_wait)
     tell(op);
-  else if (op->job.pending > 0)
+  else if (op->job.pending > 0 || payload_busy(&op->local))
     operation_move(op);
 }
 
@@ -324,6 +328,18 @@ static int lane_lost(const struct operation *op) {
   return status < 0 ? fail(op->engine, status, "%s", why) : PERIGEE_OK;
 }
 
+/* Local memory that copies on its own time has its copies in a part. */
+static bool take_copies(struct operation *op) {
+  struct part *part = op->parts[IN_SLICE];
+  if (!part && (part = part_take(op->engine)))
+    part_put(op, IN_SLICE, part);
+  if (!part)
+    return false;
+  part->copies = (struct copies){0};
+  op->local.copies = &part->copies;
+  return true;
+}
+
 /* Returns 1 if the next item can begin, 0 not now, or a status. */
 static int move_item(struct operation *op) {
   const struct perigee_transfer *item = &op->list[op->next];
@@ -335,6 +351,8 @@ static int move_item(struct operation *op) {
     if (status < 0)
       return status;
     op->local.delayed_until = delayed_until; /* a batch is delayed once */
+    if (!op->local.memory->direct && !take_copies(op))
+      return PERIGEE_NO_MEMORY;
     uint32_t number;
     if (!choose_lane(op, item, &number)) {
       if (op->pending >= CHILDREN)
@@ -432,6 +450,7 @@ static int later(struct perigee_session *s, int operation,
   op->operation = (uint8_t)operation;
   op->phase = op->lane = 0;
   op->local.delayed_until = 0;
+  op->local.copies = NULL;
   op->immediate = immediate;
   op->prepared = prepared;
   op->job = (struct job){0};

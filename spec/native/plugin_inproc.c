@@ -37,7 +37,9 @@ struct task {
   struct job *job;
   uint32_t slot;
   struct payload from, to;
-  uint64_t filled, wanted, done;
+  struct copies from_copies, to_copies;
+  uint64_t wanted, filled, put; /* bytes of this splinter: there, gone on */
+  uint64_t done;
   uint8_t block[SPLINTER];
 };
 
@@ -452,6 +454,8 @@ static int inproc_post(struct lane *lane, struct job *job,
   t->slot = window->slot;
   t->from = write ? *local : there;
   t->to = write ? there : *local;
+  t->from.copies = &t->from_copies;
+  t->to.copies = &t->to_copies;
   t->next = lane->tasks;
   lane->tasks = t;
   job->pending++;
@@ -465,21 +469,24 @@ static void inproc_flush(struct lane *lane) {
 
 /* A splinter through the block: bytes, 0 while one is under way, or a status. */
 static int64_t task_step(struct lane *lane, struct task *t) {
-  if (t->filled == 0) {
-    if (t->wanted == 0)
-      t->wanted = splinter(lane, t->from.total - t->done);
-    int64_t got = payload_take(&t->from, t->block, t->wanted);
+  if (t->put == t->wanted) {
+    t->wanted = splinter(lane, t->from.total - t->done);
+    t->filled = t->put = 0;
+  }
+  if (t->filled < t->wanted) {
+    int64_t got =
+        payload_take(&t->from, t->block + t->filled, t->wanted - t->filled);
     if (got <= 0)
       return got;
-    t->filled = (uint64_t)got;
-    t->wanted = 0;
+    t->filled += (uint64_t)got;
   }
-  int64_t put = payload_put(&t->to, t->block, t->filled);
+  if (t->filled < t->wanted)
+    return 0;
+  int64_t put = payload_put(&t->to, t->block + t->put, t->filled - t->put);
   if (put <= 0)
     return put;
   t->done += (uint64_t)put;
-  t->from.done = t->done; /* a short put takes the rest again */
-  t->filled = 0;
+  t->put += (uint64_t)put;
   return put;
 }
 
