@@ -204,7 +204,8 @@ PERIGEE_API int perigee_engine_open(const struct perigee_options *options,
                                     struct perigee_engine **engine);
 /* Closes every session, listener and region, and frees the engine with all
  * handles that it gave out. Where sessions are over sockets it waits until their
- * peers have been sent the last word, 50 ms at most for all. NULL is allowed. */
+ * peers have been sent the last word, 50 ms at most for all; and until memory
+ * that copies on its own time does not any more. NULL is allowed. */
 PERIGEE_API void perigee_engine_close(struct perigee_engine *engine);
 /* What went wrong last, as a sentence; "" if nothing did. Engine may be NULL
  * for a failed perigee_engine_open (then per thread). Valid until the next
@@ -378,7 +379,8 @@ enum perigee_access {
 
 /* Memory made by the engine: page aligned, zeroed, memfd-backed where kind is
  * NULL or "host" (huge pages where they can be had); kind names a memory of
- * options.memories. NO_MEMORY if it is more than the machine, or the process's
+ * options.memories, and maybe which of its devices: "gpu" is the first, "gpu:3"
+ * the fourth. UNSUPPORTED: no such kind. NOT_FOUND: no such device. NO_MEMORY if it is more than the machine, or the process's
  * control group, could have; else pages are there from their first use on, and a
  * system that has given out more than there is ends whoever touches them then:
  * PERIGEE_POPULATE finds out at once, and takes its time. name: NULL or 1 to 255
@@ -389,7 +391,8 @@ PERIGEE_API int perigee_region_alloc(struct perigee_engine *engine,
                                      int access, const char *kind,
                                      struct perigee_region **region);
 /* Memory that somebody else allocated and keeps until the close: accessed for
- * peers by this process only, on their request. */
+ * peers by this process only, on their request. kind NULL: of whatever kind
+ * knows the pointer, else host memory. INVALID: it is not of the kind named. */
 PERIGEE_API int perigee_region_register(struct perigee_engine *engine,
                                         const char *name, void *pointer,
                                         uint64_t length, int access,
@@ -403,8 +406,8 @@ PERIGEE_API uint64_t perigee_region_length(const struct perigee_region *region);
  * is: then the handle is gone. With force the handle goes at once and memory
  * that a peer may still touch is kept until that peer has left. */
 PERIGEE_API int perigee_region_close(struct perigee_region *region, bool force);
-/* Copies between a region (of any kind of memory) and host memory, waiting
- * for the memory's own engine if it has one. Bounds are checked. */
+/* Copies between a region (of any kind of memory) and host memory. Of memory that
+ * the CPU cannot touch it blocks until the copy has ended. Bounds are checked. */
 PERIGEE_API int perigee_region_read(struct perigee_region *region,
                                     uint64_t offset, void *to, uint64_t length);
 PERIGEE_API int perigee_region_write(struct perigee_region *region,
@@ -513,7 +516,9 @@ PERIGEE_API uint32_t perigee_session_id(const struct perigee_session *session);
 /* Ends the session in order: own operations end in "closed", the peer's in
  * "peer_lost". Over a socket it waits, 50 ms at most, until the peer has been
  * sent the last word. Idempotent; the handle lives on until
- * perigee_session_free, after which its remaining events are dropped. */
+ * perigee_session_free, after which its remaining events are dropped. Memory that
+ * is still copied for it on its own time (a GPU's) is in use until that is over,
+ * as perigee_region_close tells. */
 PERIGEE_API void perigee_session_close(struct perigee_session *session);
 PERIGEE_API void perigee_session_free(struct perigee_session *session);
 

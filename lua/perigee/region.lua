@@ -110,10 +110,12 @@ end
 --   this returns. Otherwise a page is there from its first use on, and a system
 --   that has given out more memory than it has may end the program then
 -- @tparam[opt="host"] string options.kind of memory: "host", or one that the
---   engine was given
+--   engine was given; behind a colon which of its devices, else the first:
+--   "gpu:1"
 -- @treturn Region the region; or nil and an error
 -- @errors `name_taken`; `no_memory`: more than the machine or the process's
---   control group has, or, to populate, than is there now; `too_large`
+--   control group has, or, to populate, than is there now; `too_large`;
+--   `unsupported`: no such kind of memory; `not_found`: no such device
 -- @waits no; populating takes its time
 -- @usage
 -- local cache = assert(engine:alloc(2 ^ 20, { name = "cache", access = "r" }))
@@ -148,7 +150,8 @@ end
 -- @tparam number length bytes
 -- @tparam[opt] table options name, access and kind, as for `Engine:alloc`
 -- @treturn Region the region; or nil and an error
--- @errors `name_taken`, `no_memory`
+-- @errors `name_taken`, `no_memory`; of the kind `unsupported`, `not_found`.
+--   Raises if the memory is known to be of another kind
 -- @waits no
 -- @usage
 -- local ffi = require "ffi"
@@ -165,7 +168,7 @@ function M.register(engine, pointer, length, options)
   local out = region_out()
   local status = C.perigee_region_register(engine:use(2), options.name,
     ffi.cast("void *", pointer), length, ACCESS[options.access or ""],
-    options.kind, out)
+    options.kind or "host", out)
   if status < 0 then
     return nil, errors.from(status, ("registering a region of %d bytes")
       :format(length), engine.handle)

@@ -37,7 +37,9 @@ bool served_keeps(struct operation *op);
 void served_late(struct perigee_engine *engine);
 /* Is it a call that the program still has to reply to? */
 bool serve_survives(const struct operation *op);
-void serve_abort(struct operation *op, int status); /* a SEND that is landing */
+/* The receive that a SEND is on its way to was given up: the SEND lets go of it
+ * (message_released) once nothing is copied there any more. */
+void serve_abort(struct operation *op);
 
 /* ---- message.c ----------------------------------------------------------- */
 void message_arrived(struct operation *served);
@@ -48,7 +50,11 @@ void messages_sweep(struct perigee_engine *engine);
 /* Returns how many more immediates the session may queue. */
 uint64_t immediates_room(const struct perigee_session *session);
 void immediates_free(struct perigee_session *session);
-void message_done(struct operation *served, int status);
+void message_done(struct operation *served);
+/* It will never come whole: its receive waits on, first in line, and is for
+ * another message once nothing of this one is copied there any more. */
+void message_lost(struct operation *served);
+void message_released(struct operation *served);
 
 /* ---- transfer.c ---------------------------------------------------------- */
 extern const struct machine transfer_machine;
@@ -57,6 +63,8 @@ void transfer_step(struct operation *op);
 void transfer_published(struct operation *op);
 void transfer_stop(struct operation *op, int status);
 void transfer_child(struct operation *parent, int status);
+/* A receive's message is no longer on its way to it. Has it ended? */
+bool transfer_released(struct operation *op);
 void transfer_given(struct operation *op);
 
 #endif

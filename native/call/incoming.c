@@ -121,7 +121,7 @@ static int put_later(struct operation *op, int place, const uint8_t *bytes,
     return PERIGEE_NO_MEMORY;
   }
   memcpy(copy, bytes, length);
-  part->payload = *to;
+  part_begin(part, to);
   part->payload.total = length;
   part->bytes = copy;
   part_put(op, place, part);
@@ -158,7 +158,7 @@ int incoming_bulk(struct operation *op, int place, const struct source *source,
     return PERIGEE_NO_MEMORY;
   lanes_count(op->session, lane, true, length);
   part->lane = (uint8_t)lane;
-  part->payload = to;
+  part_begin(part, &to);
   part->fetching = true;
   part->fetch = (struct fetch){.source = source_bare(*source),
                                .into = &part->payload,

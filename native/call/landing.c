@@ -78,7 +78,7 @@ void served_landed(struct operation *op) {
   list_remove(&op->queue);
   parts_end(op);
   if (op->record == RECORD_SEND) {
-    message_done(op, PERIGEE_OK);
+    message_done(op);
     serve_answer(op, PERIGEE_OK);
   } else if (op->record == RECORD_WRITE) {
     operation_unref(op);

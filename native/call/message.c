@@ -150,25 +150,35 @@ void message_match(struct perigee_session *s) {
   while (!list_empty(&s->messages.recvs) && !list_empty(&s->messages.sends)) {
     struct operation *send =
         CONTAINER(s->messages.sends.next, struct operation, queue);
+    struct operation *recv =
+        CONTAINER(s->messages.recvs.next, struct operation, queue);
+    if (recv->pending > 0) /* a lost one is still copied there */
+      return;
     if (served_wanted(send))
-      pair(CONTAINER(s->messages.recvs.next, struct operation, queue), send);
+      pair(recv, send);
     else
       serve_lost(send);
   }
 }
 
-/* The message has arrived, or never will: in that case its receive goes back to
- * the front of the queue. */
-void message_done(struct operation *served, int status) {
+void message_lost(struct operation *served) {
+  struct operation *recv = served->receiver;
+  if (!recv->quiet_wait && !recv->queue.next)
+    list_prepend(&recv->session->messages.recvs, &recv->queue);
+}
+
+void message_released(struct operation *served) {
+  struct operation *recv = served->receiver;
+  struct perigee_session *s = recv->session;
+  served->receiver = NULL;
+  if (!transfer_released(recv) && s->state == PERIGEE_SESSION_OPEN)
+    message_match(s); /* the next one may be here already */
+}
+
+void message_done(struct operation *served) {
   struct operation *recv = served->receiver;
   served->receiver = NULL;
   recv->pending = 0;
-  if (status != PERIGEE_OK) {
-    list_prepend(&recv->session->messages.recvs, &recv->queue);
-    if (recv->session->state == PERIGEE_SESSION_OPEN)
-      message_match(recv->session); /* another message may be waiting */
-    return;
-  }
   recv->length = served->rest.length;
   recv->session->counters.messages++;
   recv->session->counters.bytes_received += recv->length;

@@ -265,7 +265,7 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   part->lane = (uint8_t)lanes_for(op->session, from);
   mark(op, part, op->generation);
   struct lane *lane = session_lane(op->session, part->lane);
-  part->payload = *from;
+  part_begin(part, from);
   part->exposure.operation = op->index;
   part->exposure.part = place == OUT_SLICE;
   part->exposure.generation = op->generation;
@@ -368,7 +368,8 @@ int part_step(struct operation *op, int place) {
   if (moved > 0)
     hot_use(op->session);
   /* Nobody is woken for what an additional lane does by itself. */
-  if (part && (part->payload.ticket || (part->lane && !complete(part, place))))
+  if (part &&
+      (payload_waits(&part->payload) || (part->lane && !complete(part, place))))
     engine->copying = true;
   if (n < 0)
     return (int)n;

@@ -197,15 +197,26 @@ static void given(struct operation *op) {
   gone(op);
 }
 
-/* Frees the receive of a message. An asynchronous copy is short, and has to
- * end before the receive's memory is used for another message, or by the
- * program. */
-static void receiver_freed(struct operation *op, int status) {
+/* Lets go of the receive that it was on its way to, if of any, once no copy to
+ * its memory is under way: that is for another message then, or the caller's
+ * again. Until then false, and a later step asks again. */
+static bool receiver_released(struct operation *op) {
   if (!op->receiver)
+    return true;
+  op->quiet_wait = !parts_end(op);
+  if (op->quiet_wait)
+    operation_move(op);
+  else
+    message_released(op);
+  return !op->quiet_wait;
+}
+
+/* It ends in op->status without having come to its receive. */
+static void give_up(struct operation *op) {
+  if (!receiver_released(op))
     return;
-  while (!parts_end(op))
-    ;
-  message_done(op, status);
+  step(op, PULLED);
+  serve_answer(op, op->status);
 }
 
 /* The session has ended, or the call before it was served. */
@@ -220,8 +231,10 @@ void serve_lost(struct operation *op) {
   operation_unqueue(op);
   served_let_on(op);
   op->status = PERIGEE_PEER_LOST;
-  receiver_freed(op, PERIGEE_PEER_LOST);
-  served_tell(op);
+  if (op->receiver)
+    message_lost(op);
+  if (receiver_released(op))
+    served_tell(op);
 }
 
 /* ---- Arriving ----------------------------------------------------------- */
@@ -266,9 +279,15 @@ bool served_pulled(struct operation *op, int place) {
   int state = part_step(op, place);
   if (state >= 0 && served_wanted(op) && part_live(op, place))
     return state > 0;
-  receiver_freed(op, PERIGEE_PEER_LOST);
+  op->status = state < 0 ? state : PERIGEE_CANCELLED;
+  if (op->receiver) {
+    message_lost(op);
+    operation_unqueue(op);
+    give_up(op);
+    return false;
+  }
   op->unseen = true;
-  served_refuse(op, state < 0 ? state : PERIGEE_CANCELLED);
+  served_refuse(op, op->status);
   return false;
 }
 
@@ -503,7 +522,10 @@ void serve_step(struct operation *op) {
   if (op->quiet_wait) {
     op->engine->copying = true;
     list_remove(&op->queue);
-    served_tell(op);
+    if (op->state == FETCHING)
+      give_up(op);
+    else if (receiver_released(op))
+      served_tell(op);
   } else if (op->state == STALLED) {
     step_stalled(op);
   } else if (op->state == HEADING) {
@@ -534,12 +556,12 @@ const struct operation_class served_class = {.name = "request of the peer",
                                              .stop = stop,
                                              .given = given};
 
-/* The receive was given up while its message was landing. */
-void serve_abort(struct operation *op, int status) {
+void serve_abort(struct operation *op) {
+  if (op->state != FETCHING || op->quiet_wait)
+    return; /* it does so already */
   operation_unqueue(op);
-  step(op, PULLED);
-  parts_end(op);
-  serve_answer(op, status);
+  op->status = PERIGEE_CANCELLED;
+  give_up(op);
 }
 
 void perigee_started(struct perigee_engine *engine, int served) {

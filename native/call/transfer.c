@@ -24,6 +24,7 @@
 #include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
+#include "core/pool.h"
 #include "transfer.h"
 
 enum state { FREE, MOVING, QUEUED, ENDED };
@@ -130,6 +131,7 @@ void transfer_count(struct perigee_session *s, int operation,
 static void tell(struct operation *op) {
   op->quiet_wait = false;
   if (op->kind == OP_TRANSFER) {
+    parts_end(op);
     hold_all(op, -1);
     transfer_count(op->session, op->operation, op->list,
                    op->status == PERIGEE_OK ? op->count : 0);
@@ -141,22 +143,19 @@ static void tell(struct operation *op) {
 
 /* A receive that ends while its message is landing ends the landing. */
 static void part_from_message(struct operation *op) {
-  if (op->kind != OP_RECV || op->pending == 0)
-    return;
-  struct operation *send = operation_find(op->engine, (int)op->pending - 1);
-  op->pending = 0;
-  send->receiver = NULL;
-  /* An asynchronous copy is short, and has to end before the receive's memory
-   * is the program's again. */
-  while (!parts_end(send))
-    ;
-  serve_abort(send, PERIGEE_CANCELLED);
+  if (op->kind == OP_RECV && op->pending > 0)
+    serve_abort(operation_find(op->engine, (int)op->pending - 1));
 }
 
-/* True once neither its children nor a device work for it. */
+/* True once neither its children nor a device work for it, nor is a message on
+ * its way to its memory. */
 static bool settled(struct operation *op) {
+  if (op->kind == OP_RECV)
+    return op->pending == 0;
   if (op->kind != OP_TRANSFER)
     return true;
+  if (!payload_quiet(&op->local))
+    return false;
   struct lane *lane = session_lane(op->session, op->lane);
   bool quiet =
       op->job.pending == 0 || lane_table(lane)->jobs->quiesce(lane, &op->job);
@@ -170,7 +169,7 @@ static void end(struct operation *op, int status) {
   op->quiet_wait = !settled(op);
   if (!op->quiet_wait)
     tell(op);
-  else if (op->job.pending > 0)
+  else if (op->job.pending > 0 || payload_busy(&op->local))
     operation_move(op);
 }
 
@@ -181,6 +180,13 @@ static void settle(struct operation *op) {
     return;
   operation_unqueue(op);
   tell(op);
+}
+
+bool transfer_released(struct operation *op) {
+  op->pending = 0;
+  if (op->quiet_wait)
+    settle(op);
+  return op->state == ENDED;
 }
 
 static void stop_children(struct operation *op, int status) {
@@ -322,6 +328,18 @@ static int lane_lost(const struct operation *op) {
   return status < 0 ? fail(op->engine, status, "%s", why) : PERIGEE_OK;
 }
 
+/* Local memory that copies on its own time has its copies in a part. */
+static bool take_copies(struct operation *op) {
+  struct part *part = op->parts[IN_SLICE];
+  if (!part && (part = part_take(op->engine)))
+    part_put(op, IN_SLICE, part);
+  if (!part)
+    return false;
+  part->copies = (struct copies){0};
+  op->local.copies = &part->copies;
+  return true;
+}
+
 /* Returns 1 if the next item can begin, 0 not now, or a status. */
 static int move_item(struct operation *op) {
   const struct perigee_transfer *item = &op->list[op->next];
@@ -333,6 +351,8 @@ static int move_item(struct operation *op) {
     if (status < 0)
       return status;
     op->local.delayed_until = delayed_until; /* a batch is delayed once */
+    if (!op->local.memory->direct && !take_copies(op))
+      return PERIGEE_NO_MEMORY;
     uint32_t number;
     if (!choose_lane(op, item, &number)) {
       if (op->pending >= CHILDREN)
@@ -430,6 +450,7 @@ static int later(struct perigee_session *s, int operation,
   op->operation = (uint8_t)operation;
   op->phase = op->lane = 0;
   op->local.delayed_until = 0;
+  op->local.copies = NULL;
   op->immediate = immediate;
   op->prepared = prepared;
   op->job = (struct job){0};

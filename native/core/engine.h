@@ -10,6 +10,7 @@
 #include "base/spin.h"
 #include "clock.h"
 #include "errors.h"
+#include "memory/contexts.h"
 #include "security/vault.h"
 #include "session.h"
 #include "transport/fault/fault.h"
@@ -86,6 +87,7 @@ struct perigee_engine {
   struct timers timers;
   struct watched_set *watched; /* watched.c: NULL until needed */
   struct regions regions;
+  struct contexts memories; /* devices whose memory it uses */
   struct shares shares;
   struct blocks pool;
   uint8_t *pool_memory;

@@ -40,7 +40,7 @@ uint32_t lanes_for(const struct perigee_session *s, const struct payload *p) {
   for (uint32_t n = 1; n <= count_of(s); n++) {
     const struct extra_lane *x = extra_of(s, n);
     if (usable(x) && x->transport->payloads &&
-        takes(x, p->memory->name, p->total))
+        takes(x, p->memory->kind->name, p->total))
       return n;
   }
   return 0;
@@ -172,7 +172,7 @@ uint32_t lanes_grant(struct perigee_session *s, const struct grant *grant) {
   for (uint32_t n = 1; n <= count_of(s); n++) {
     const struct extra_lane *x = extra_of(s, n);
     if (usable(x) && x->transport->access &&
-        takes(x, grant->area->memory->name, UINT64_MAX) &&
+        takes(x, grant->area->memory->kind->name, UINT64_MAX) &&
         x->transport->access->grant(x->lane, grant))
       reached |= 1u << n;
   }

@@ -25,13 +25,21 @@ struct part {
   struct payload payload;
   uint8_t *bytes; /* pooled block of the part, if the bytes are here already */
   bool fetching;
-  uint8_t lane; /* by which it goes (lane_list.h) */
+  uint8_t lane;         /* by which it goes (lane_list.h) */
+  struct copies copies; /* the payload's */
   union {
     struct exposure exposure;
     struct fetch fetch;
     struct part *free; /* next in the engine's pool */
   };
 };
+
+/* The part's payload begins as that one. */
+static inline void part_begin(struct part *part,
+                              const struct payload *payload) {
+  part->payload = *payload;
+  part->payload.copies = &part->copies;
+}
 
 /* A block of the lane that was taken ahead, to be lent. */
 struct room {

@@ -7,7 +7,6 @@
 #include "memory/backing.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -56,17 +55,6 @@ struct perigee_region *region_by_slot(struct perigee_engine *engine,
 
 /* ---- Making ------------------------------------------------------------ */
 
-static const struct perigee_memory *memory_named(struct perigee_engine *engine,
-                                                 const char *kind) {
-  const struct perigee_memory *const *m = engine->options.memories;
-  if (!kind || strcmp(kind, "host") == 0)
-    return &memory_host;
-  for (; m && *m; m++)
-    if (strcmp((*m)->name, kind) == 0)
-      return *m;
-  return NULL;
-}
-
 static int check(struct perigee_engine *engine, const char *name,
                  uint64_t length, int access) {
   if (!engine_alive(engine))
@@ -88,16 +76,18 @@ static int check(struct perigee_engine *engine, const char *name,
   return PERIGEE_OK;
 }
 
+static int memory_named(struct perigee_engine *engine, const char *kind,
+                        const struct memory_context **out) {
+  char reason[MEMORY_REASON];
+  int status = contexts_find(&engine->memories, kind, out, reason);
+  return status < 0 ? fail(engine, status, "%s", reason) : PERIGEE_OK;
+}
+
 static int make(struct perigee_engine *engine, const char *name,
-                uint64_t length, int access, const char *kind,
+                uint64_t length, int access,
+                const struct memory_context *memory,
                 struct perigee_region **out) {
-  int status = check(engine, name, length, access);
-  if (status < 0)
-    return status;
   struct regions *r = &engine->regions;
-  const struct perigee_memory *memory = memory_named(engine, kind);
-  if (!memory)
-    return fail(engine, PERIGEE_UNSUPPORTED, "no kind of memory \"%s\"", kind);
   uint32_t slot = 0;
   while (slot < r->limit && r->slots[slot])
     slot++;
@@ -127,34 +117,6 @@ static uint64_t pages(uint64_t length) {
   return (length + PAGE - 1) & ~(uint64_t)(PAGE - 1);
 }
 
-/* The memfd is sealed, so that no peer can shrink it, nor write if it may only
- * read: a read-only descriptor alone could be opened again through /proc. */
-static int make_memfd(struct perigee_region *region) {
-  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  if (!(region->access & PERIGEE_WRITE))
-    seals |= F_SEAL_FUTURE_WRITE;
-  int fd = memfd_create("perigee-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0)
-    return PERIGEE_SYSTEM;
-  uint64_t length = pages(region->length);
-  if (ftruncate(fd, (off_t)length) != 0)
-    goto fail;
-  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (p == MAP_FAILED)
-    goto fail;
-  madvise(p, length, MADV_DONTFORK);
-  if (fcntl(fd, F_ADD_SEALS, seals) != 0) {
-    munmap(p, length);
-    goto fail;
-  }
-  region->pointer = p;
-  region->fd = fd;
-  return PERIGEE_OK;
-fail:
-  close(fd);
-  return PERIGEE_NO_MEMORY;
-}
-
 static void region_free(struct perigee_region *region) {
   struct regions *r = &region->engine->regions;
   fabrics_forget(region->engine, &region->area, 0, region->length);
@@ -162,13 +124,9 @@ static void region_free(struct perigee_region *region) {
   r->slots[region->slot] = NULL;
   r->count--;
   region->engine->counters.regions = r->count;
-  if (region->fd >= 0) {
-    munmap(region->pointer, pages(region->length));
-    close(region->fd);
-  } else if (region->allocated && region->pointer) {
-    region->memory->release(region->pointer, pages(region->length),
-                            region->context);
-  }
+  if (region->allocated && region->pointer)
+    region->memory->kind->release(region->memory, region->pointer,
+                                  pages(region->length), region->handle);
   free(region);
 }
 
@@ -181,13 +139,17 @@ static void describe_area(struct perigee_region *region) {
 /* Peers may map what they may read. Memory that they may only write, which no
  * mapping can express, and memory that only this side uses, stays private. */
 static int back(struct perigee_region *region) {
+  const struct memory_context *m = region->memory;
+  bool shared = m == &memory_host && region->access & PERIGEE_READ;
+  struct memory_key key;
   region->allocated = true;
-  int status;
-  if (region->memory == &memory_host && (region->access & PERIGEE_READ))
-    status = make_memfd(region);
-  else
-    status = region->memory->allocate(pages(region->length), &region->pointer,
-                                      &region->context);
+  int status = m->kind->allocate(m, pages(region->length), shared,
+                                 &region->pointer, &region->handle);
+  if (status == PERIGEE_OK && shared) {
+    status = m->kind->sharing->share(m, region->pointer, pages(region->length),
+                                     region->handle, region->access, &key);
+    region->fd = status == PERIGEE_OK ? key.fds[0] : -1;
+  }
   if (status == PERIGEE_OK && region->memory->direct &&
       region->length >= HUGE_PAGE)
     madvise(region->pointer, pages(region->length), MADV_HUGEPAGE);
@@ -216,7 +178,13 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
                          struct perigee_region **out) {
   LOOK(engine);
   struct perigee_region *region = NULL;
-  int status = make(engine, name, length, access, kind, &region);
+  const struct memory_context *memory;
+  int status = check(engine, name, length, access);
+  if (status == PERIGEE_OK)
+    status = memory_named(engine, kind, &memory);
+  if (status < 0)
+    return status;
+  status = make(engine, name, length, access, memory, &region);
   if (!region)
     return status;
   if (region->memory == &memory_host && !backing_possible(length)) {
@@ -236,6 +204,24 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
   return PERIGEE_OK;
 }
 
+/* That of the kind named, if the pointer is not known to lead elsewhere. */
+static int memory_of(struct perigee_engine *engine, const void *pointer,
+                     const char *kind, const struct memory_context **out) {
+  const struct memory_context *owner;
+  char reason[MEMORY_REASON];
+  int status = contexts_owner(&engine->memories, pointer, &owner, reason);
+  if (status < 0)
+    return fail(engine, status, "%s", reason);
+  *out = owner;
+  if (kind && (status = memory_named(engine, kind, out)) < 0)
+    return status;
+  if (owner != *out && (owner != &memory_host || (*out)->kind->owner_of))
+    return fail(engine, PERIGEE_INVALID,
+                "that is memory of kind \"%s\", device %u, not of \"%s\"",
+                owner->kind->name, owner->device, kind);
+  return PERIGEE_OK;
+}
+
 int perigee_region_register(struct perigee_engine *engine, const char *name,
                             void *pointer, uint64_t length, int access,
                             const char *kind, struct perigee_region **out) {
@@ -243,7 +229,13 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
   if (!pointer)
     return fail(engine, PERIGEE_INVALID, "cannot register a NULL pointer");
   struct perigee_region *region = NULL;
-  int status = make(engine, name, length, access, kind, &region);
+  const struct memory_context *memory;
+  int status = check(engine, name, length, access);
+  if (status == PERIGEE_OK)
+    status = memory_of(engine, pointer, kind, &memory);
+  if (status < 0)
+    return status;
+  status = make(engine, name, length, access, memory, &region);
   if (!region)
     return status;
   region->pointer = pointer;
@@ -348,6 +340,21 @@ void regions_close(struct perigee_engine *engine) {
 
 /* ---- Access by this side ------------------------------------------------- */
 
+/* The program waits for it: the memory's kind blocks until a copy has ended. */
+static int move_all(struct payload *to, struct payload *from) {
+  const struct memory_context *m =
+      to->memory->direct ? from->memory : to->memory;
+  int64_t n = 0;
+  while (to->done < to->total && n >= 0) {
+    n = payload_move(to, from, to->total - to->done);
+    if (n == 0)
+      m->kind->copies->drain(m);
+  }
+  if (n < 0 && !(payload_quiet(to) && payload_quiet(from)))
+    m->kind->copies->drain(m);
+  return n < 0 ? (int)n : PERIGEE_OK;
+}
+
 static int access_here(struct perigee_region *region, uint64_t offset,
                        void *host, uint64_t length, bool in) {
   LOOK(region->engine);
@@ -359,18 +366,15 @@ static int access_here(struct perigee_region *region, uint64_t offset,
                 (unsigned long long)offset,
                 (unsigned long long)(offset + length),
                 (unsigned long long)region->length);
-  struct payload p;
-  payload_bytes(&p, region->pointer + offset, length);
-  p.memory = region->memory;
-  uint8_t *at = host;
-  while (p.done < p.total) {
-    int64_t n = in ? payload_put(&p, at, p.total - p.done)
-                   : payload_take(&p, at, p.total - p.done);
-    if (n < 0)
-      return fail(region->engine, (int)n, "the memory's copy failed");
-    at += n;
-  }
-  return PERIGEE_OK;
+  struct payload there, here;
+  struct copies copies = {0};
+  payload_bytes(&there, region->pointer + offset, length);
+  payload_bytes(&here, host, length);
+  there.memory = region->memory;
+  there.copies = &copies;
+  int status = in ? move_all(&there, &here) : move_all(&here, &there);
+  return status < 0 ? fail(region->engine, status, "the memory's copy failed")
+                    : PERIGEE_OK;
 }
 
 int perigee_region_read(struct perigee_region *region, uint64_t offset,

@@ -25,11 +25,11 @@ struct perigee_region {
   uint64_t generation;
   uint64_t length;
   uint8_t *pointer;
-  const struct perigee_memory *memory;
+  const struct memory_context *memory;
   struct area area; /* the memory, for devices */
-  void *context;    /* of the kind of memory; owned if allocated */
+  void *handle;     /* of the memory, if allocated */
   int access;
-  int fd; /* a memfd that peers may map, or -1 */
+  int fd; /* a memfd that peers may map, which is the memory's; or -1 */
   bool allocated, closed, forced;
   uint64_t granted; /* number of sessions that were ever told of it */
   char name[REGION_NAME + 1];

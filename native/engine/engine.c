@@ -201,6 +201,7 @@ static int open_all(struct perigee_engine *engine) {
                          sizeof engine->mark);
   engine->epoch =
       engine->options.epoch ? engine->options.epoch : engine_random(engine);
+  engine->memories.kinds = engine->options.memories;
   return regions_open(engine);
 }
 
@@ -311,11 +312,14 @@ static void close_sessions(struct perigee_engine *engine) {
   while ((n = head->next) != head) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
     session_end(s, PERIGEE_CLOSED, "its engine was closed here");
+    contexts_drain(&engine->memories);
     session_destroy(s);
   }
+  contexts_drain(&engine->memories);
   while ((n = engine->dead.next) != &engine->dead)
     session_destroy(CONTAINER(n, struct perigee_session, node));
   regions_close(engine);
+  contexts_close(&engine->memories);
   fabrics_forget(engine, &engine->pool_area, 0, engine->pool_area.length);
   fabrics_close(engine);
 }
@@ -329,6 +333,7 @@ static void close_in_child(struct perigee_engine *engine) {
     for (n = lists[i]->next; n != lists[i]; n = n->next)
       session_close_in_child(CONTAINER(n, struct perigee_session, node));
   regions_close_in_child(engine);
+  contexts_forsake(&engine->memories);
 }
 
 void perigee_engine_close(struct perigee_engine *engine) {

@@ -217,6 +217,18 @@ static inline void drain(struct perigee_engine *engine) {
     drain_some(engine);
 }
 
+/* Frees sessions that the program has freed: all of them, or those that it never
+ * heard of. */
+static void reap(struct perigee_engine *engine, bool all) {
+  struct node *n, *next, *head = &engine->dead;
+  for (n = head->next; n != head; n = next) {
+    next = n->next;
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    if (all || s->ended.unannounced)
+      session_reap(s);
+  }
+}
+
 /* Ends operations whose last event was handed out by the poll before. */
 static void end_given(struct perigee_engine *engine) {
   struct node *n;
@@ -225,8 +237,8 @@ static void end_given(struct perigee_engine *engine) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     op->class->given(op);
   }
-  while ((n = engine->dead.next) != &engine->dead)
-    session_destroy(CONTAINER(n, struct perigee_session, node));
+  if (!list_empty(&engine->dead))
+    reap(engine, true);
 }
 
 /* Steps a few operations in each poll, in turn, so that a thousand that cannot
@@ -293,24 +305,12 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   return engine->filled;
 }
 
-/* Frees sessions that ended before the program heard of them: otherwise
- * unauthenticated peers could fill the table of sessions. */
-static void reap_unannounced(struct perigee_engine *engine) {
-  struct node *n, *next, *head = &engine->dead;
-  for (n = head->next; n != head; n = next) {
-    next = n->next;
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (s->ended.unannounced)
-      session_destroy(s);
-  }
-}
-
 bool engine_progress(struct perigee_engine *engine) {
   uint64_t before = engine->progress;
   engine->aside = true;
   engine->sockets_due = true;
   engine->woken = false;
-  reap_unannounced(engine);
+  reap(engine, false); /* strangers would fill the table of sessions */
   engine_poll(engine, NULL, INT_MAX, true);
   engine->aside = false;
   return engine->progress != before;

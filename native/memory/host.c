@@ -1,29 +1,130 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host.c - host memory: anonymous pages. Regions that a peer on the same host
- * may map are made from memfds by region.c instead. */
+ * host.c - host memory: anonymous pages, or those of a memfd where another
+ * process may get them. The handle is the memfd's descriptor and one, or NULL.
+ */
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "memory.h"
 
-static int host_allocate(uint64_t length, uint8_t **pointer, void **context) {
-  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+static int fd_of(const void *handle) {
+  return (int)(intptr_t)handle - 1;
+}
+
+static void *handle_of(int fd) {
+  return (void *)(intptr_t)(fd + 1); // NOLINT(performance-no-int-to-ptr)
+}
+
+static int map(int fd, uint64_t length, uint8_t **pointer) {
+  int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
+  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (p == MAP_FAILED)
     return PERIGEE_NO_MEMORY;
   *pointer = p;
-  *context = NULL;
   return PERIGEE_OK;
 }
 
-static void host_release(uint8_t *pointer, uint64_t length, void *context) {
+/* No peer can shrink it under us. A child process has none of it. */
+static int allocate_shared(uint64_t length, uint8_t **pointer, void **handle) {
+  int fd = memfd_create("perigee-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0)
+    return PERIGEE_SYSTEM;
+  if (ftruncate(fd, (off_t)length) != 0 || map(fd, length, pointer) < 0)
+    goto fail;
+  madvise(*pointer, length, MADV_DONTFORK);
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    munmap(*pointer, length);
+    goto fail;
+  }
+  *handle = handle_of(fd);
+  return PERIGEE_OK;
+fail:
+  close(fd);
+  return PERIGEE_NO_MEMORY;
+}
+
+static int host_allocate(const struct memory_context *context, uint64_t length,
+                         bool shared, uint8_t **pointer, void **handle) {
   (void)context;
+  *handle = NULL;
+  return shared ? allocate_shared(length, pointer, handle)
+                : map(-1, length, pointer);
+}
+
+static void host_release(const struct memory_context *context, uint8_t *pointer,
+                         uint64_t length, void *handle) {
+  (void)context;
+  munmap(pointer, length);
+  if (handle)
+    close(fd_of(handle));
+}
+
+/* ---- Sharing --------------------------------------------------------------- */
+
+/* Whoever may only read cannot write either by opening it again through /proc:
+ * a seal holds for all of its descriptors. */
+static int host_share(const struct memory_context *context, uint8_t *pointer,
+                      uint64_t length, void *handle, int access,
+                      struct memory_key *key) {
+  (void)context, (void)pointer, (void)length;
+  int seals = F_SEAL_SEAL;
+  if (!(access & PERIGEE_WRITE))
+    seals |= F_SEAL_FUTURE_WRITE;
+  int fd = fd_of(handle), have = fcntl(fd, F_GET_SEALS);
+  if (have < 0 || (!(have & F_SEAL_SEAL) && fcntl(fd, F_ADD_SEALS, seals) != 0))
+    return PERIGEE_SYSTEM;
+  *key = (struct memory_key){.fd_count = 1, .fds = {fd}};
+  return PERIGEE_OK;
+}
+
+/* Memory that cannot become shorter while it is used. */
+static bool is_sound(const struct memory_key *key, uint64_t length) {
+  struct stat st;
+  if (key->length != 0 || key->fd_count != 1)
+    return false;
+  int seals = fcntl(key->fds[0], F_GET_SEALS);
+  return seals >= 0 && seals & F_SEAL_SHRINK && fstat(key->fds[0], &st) == 0 &&
+         st.st_size >= 0 && (uint64_t)st.st_size >= length;
+}
+
+static int host_adopt(const struct memory_context *context,
+                      const struct memory_key *key, uint64_t length, int access,
+                      uint8_t **pointer, void **handle) {
+  (void)context;
+  int rights = access & PERIGEE_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
+  if (!is_sound(key, length))
+    return PERIGEE_PROTOCOL;
+  void *p = mmap(NULL, length, rights, MAP_SHARED, key->fds[0], 0);
+  if (p == MAP_FAILED)
+    return PERIGEE_NO_MEMORY;
+  madvise(p, length, MADV_DONTFORK);
+  *pointer = p;
+  *handle = NULL;
+  return PERIGEE_OK;
+}
+
+static void host_leave(const struct memory_context *context, uint8_t *pointer,
+                       uint64_t length, void *handle) {
+  (void)context, (void)handle;
   munmap(pointer, length);
 }
 
-const struct perigee_memory memory_host = {
+static const struct memory_sharing sharing = {
+    .share = host_share,
+    .adopt = host_adopt,
+    .leave = host_leave,
+};
+
+const struct perigee_memory memory_host_kind = {
     .name = "host",
     .direct = true,
     .allocate = host_allocate,
     .release = host_release,
+    .sharing = &sharing,
 };
+
+const struct memory_context memory_host = {.kind = &memory_host_kind,
+                                           .direct = true};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
-
 #include "memory.h"
+
+#include <string.h>
 
 void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
   *p = (struct payload){.memory = &memory_host,
@@ -12,111 +12,44 @@ void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
                         .total = length};
 }
 
-uint8_t *payload_run(const struct payload *p, uint64_t *length) {
-  if (p->done >= p->total) {
+static inline uint8_t *run_at(const struct payload *p, uint64_t at,
+                              uint64_t *length) {
+  if (at >= p->total) {
     *length = 0;
     return p->base;
   }
   if (p->count == 1) {
-    *length = p->total - p->done;
-    return p->base + p->done;
+    *length = p->total - at;
+    return p->base + at;
   }
-  uint64_t block = p->done / p->block, within = p->done % p->block;
+  uint64_t block = at / p->block, within = at % p->block;
   *length = p->block - within;
   return p->base + block * p->stride + within;
 }
 
-/* Starts one contiguous asynchronous copy. */
-static int64_t start(struct payload *p, uint8_t *host, uint64_t length,
-                     bool in) {
-  uint64_t run;
-  uint8_t *inside = payload_run(p, &run);
-  if (run < length)
-    length = run;
-  if (length == 0)
-    return 0; /* nobody would ask for its end */
-  int status = in ? p->memory->copy_in(inside, host, length, &p->ticket)
-                  : p->memory->copy_out(host, inside, length, &p->ticket);
-  if (status < 0)
-    return status;
-  p->pending = length;
-  return 0;
+uint8_t *payload_run(const struct payload *p, uint64_t *length) {
+  return run_at(p, p->done, length);
 }
 
-static int64_t finish(struct payload *p) {
-  int state = p->memory->finished(p->ticket);
-  if (state == 0)
-    return 0;
-  p->ticket = 0;
-  if (state < 0)
-    return state;
-  p->done += p->pending;
-  return (int64_t)p->pending;
-}
+/* ---- By the CPU ----------------------------------------------------------- */
 
-static int64_t move(struct payload *p, uint8_t *host, uint64_t length,
-                    bool in) {
-  if (!p->memory->direct)
-    return p->ticket ? finish(p) : start(p, host, length, in);
-  uint64_t moved = 0, run;
-  while (moved < length) {
-    uint8_t *inside = payload_run(p, &run);
-    if (run == 0)
-      break;
-    if (run > length - moved)
-      run = length - moved;
-    memcpy(in ? inside : host + moved, in ? host + moved : inside, run);
-    moved += run;
-    p->done += run;
-  }
-  return (int64_t)moved;
-}
-
-/* The common case: all that moves is short and in one piece. */
-static inline uint8_t *piece(struct payload *p, uint64_t length) {
-  if (!p->memory->direct || p->count != 1 || length == 0 ||
-      length > p->total - p->done)
-    return NULL;
-  uint8_t *at = p->base + p->done;
-  p->done += length;
-  return at;
-}
-
-int64_t payload_put(struct payload *p, const uint8_t *from, uint64_t length) {
-  uint8_t *to = piece(p, length);
-  if (to) {
-    memcpy(to, from, length);
-    return (int64_t)length;
-  }
-  return move(p, (uint8_t *)(uintptr_t)from, length, true);
-}
-
-int64_t payload_take(struct payload *p, uint8_t *to, uint64_t length) {
-  const uint8_t *from = piece(p, length);
-  if (from) {
-    memcpy(to, from, length);
-    return (int64_t)length;
-  }
-  return move(p, to, length, false);
-}
-
-/* A position in a payload: bytes left of its block, and the gap to the next. */
+/* A place in a payload: bytes left of its block, and how far the next is. */
 struct place {
   uint8_t *at;
   uint64_t left, block, gap;
 };
 
-static struct place place_of(const struct payload *p) {
+static struct place place_at(const struct payload *p, uint64_t at) {
   uint64_t left;
-  uint8_t *at = payload_run(p, &left);
-  return (struct place){at, left, p->block, p->stride - p->block};
+  uint8_t *run = run_at(p, at, &left);
+  return (struct place){run, left, p->block, p->stride - p->block};
 }
 
 static bool at_block(const struct place *p, uint64_t n) {
   return p->left == n && p->block == n;
 }
 
-/* Returns how many whole blocks of n bytes follow at one distance (*step). */
+/* How many whole blocks of n bytes lie ahead, at one distance (*step). */
 static uint64_t ahead(const struct place *p, uint64_t n, uint64_t rest,
                       uint64_t *step) {
   bool blocks = at_block(p, n);
@@ -124,7 +57,7 @@ static uint64_t ahead(const struct place *p, uint64_t n, uint64_t rest,
   return (blocks || rest < p->left ? rest : p->left) / n;
 }
 
-/* Copies blocks of a cache line inline: a call would cost as much. */
+/* Blocks of a cache line are copied here: a call would cost as much. */
 static void copy_blocks(uint8_t *to, uint64_t to_step, const uint8_t *from,
                         uint64_t from_step, uint64_t n, uint64_t count) {
   if (n == 64)
@@ -135,7 +68,7 @@ static void copy_blocks(uint8_t *to, uint64_t to_step, const uint8_t *from,
       memcpy(to, from, n);
 }
 
-/* Moves the position past count blocks of n bytes. */
+/* Past count blocks of n bytes. */
 static void forward(struct place *p, uint64_t n, uint64_t step,
                     uint64_t count) {
   p->at += step * count;
@@ -148,39 +81,191 @@ static void forward(struct place *p, uint64_t n, uint64_t step,
   }
 }
 
-uint64_t payload_copy(struct payload *to, struct payload *from,
-                      uint64_t limit) {
-  uint64_t rest = to->total - to->done, moved = 0;
-  if (from->total - from->done < rest)
-    rest = from->total - from->done;
-  if (rest > limit)
-    rest = limit;
-  struct place a = place_of(to), b = place_of(from);
-  while (moved < rest) {
-    uint64_t n = a.left < b.left ? a.left : b.left, a_step, b_step;
-    if (n > rest - moved)
-      n = rest - moved;
-    if (n == 0) /* cannot happen with a checked shape */
+static uint64_t least(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+/* Returns what is left of rest, which is 0 with checked shapes. */
+static uint64_t copy_shapes(const struct payload *to,
+                            const struct payload *from, uint64_t rest) {
+  struct place a = place_at(to, to->done), b = place_at(from, from->done);
+  while (rest > 0) {
+    uint64_t n = least(least(a.left, b.left), rest), a_step, b_step;
+    if (n == 0)
       break;
-    uint64_t k = ahead(&a, n, rest - moved, &a_step);
-    uint64_t l = ahead(&b, n, rest - moved, &b_step);
-    if (l < k)
-      k = l;
+    uint64_t k = ahead(&a, n, rest, &a_step);
+    k = least(k, ahead(&b, n, rest, &b_step));
     copy_blocks(a.at, a_step, b.at, b_step, n, k);
-    moved += n * k;
-    if (moved == rest)
+    rest -= n * k;
+    if (rest == 0)
       break;
     forward(&a, n, a_step, k);
     forward(&b, n, b_step, k);
   }
-  to->done += moved;
-  from->done += moved;
+  return rest;
+}
+
+uint64_t payload_copy(struct payload *to, struct payload *from,
+                      uint64_t limit) {
+  uint64_t rest =
+      least(limit, least(to->total - to->done, from->total - from->done));
+  if (rest == 0)
+    return 0;
+  if (to->count == 1 && from->count == 1)
+    memcpy(to->base + to->done, from->base + from->done, rest);
+  else
+    rest -= copy_shapes(to, from, rest);
+  to->done += rest;
+  from->done += rest;
+  return rest;
+}
+
+/* ---- On the memory's own time -------------------------------------------- */
+
+/* The most that one copy can do of what lies ahead, at most rest bytes. A block
+ * that was begun ends first, then whole blocks follow: so a copy of many blocks
+ * is three at most, on either side of a shape. */
+static uint64_t cut(const struct place *to, const struct place *from,
+                    uint64_t rest, struct memory_copy *copy) {
+  rest = least(rest, COPY_PIECE);
+  uint64_t n = least(least(to->left, from->left), rest);
+  if (n == 0)
+    return 0;
+  uint64_t k = ahead(to, n, rest, &copy->to_stride);
+  uint64_t l = ahead(from, n, rest, &copy->from_stride);
+  copy->to = to->at;
+  copy->from = from->at;
+  copy->block = n;
+  copy->count = least(k, l);
+  return copy->block * copy->count;
+}
+
+/* Asks for one copy of at most limit bytes, `on` bytes from the positions: its
+ * bytes, 0 (no more now) or a status. */
+static int64_t ask_one(struct copies *c, const struct payload *to,
+                       const struct payload *from, uint64_t on,
+                       uint64_t limit) {
+  struct place a = place_at(to, to->done + on),
+               b = place_at(from, from->done + on);
+  struct memory_copy copy = {.to_memory = to->memory,
+                             .from_memory = from->memory};
+  uint64_t length = cut(&a, &b, limit, &copy);
+  if (length == 0)
+    return 0;
+  const struct memory_context *by =
+      to->memory->direct ? from->memory : to->memory;
+  struct copy_ticket *t = &c->tickets[(c->first + c->count) % COPIES_MOST];
+  int status = by->kind->copies->copy(by, &copy, &t->ticket);
+  c->again = status == PERIGEE_AGAIN;
+  if (status < 0)
+    return c->again ? 0 : status;
+  t->by = by;
+  t->length = length;
+  c->count++;
+  c->asked += length;
+  return (int64_t)length;
+}
+
+/* For what was not asked for yet of the next limit bytes. */
+static void ask(struct payload *p, const struct payload *to,
+                const struct payload *from, uint64_t limit) {
+  struct copies *c = p->copies;
+  int64_t n = 1;
+  while (n > 0 && c->count < COPIES_MOST && c->asked - p->done < limit) {
+    uint64_t on = c->asked - p->done;
+    n = ask_one(c, to, from, on, limit - on);
+  }
+  if (n < 0)
+    c->status = (int)n;
+}
+
+/* The first of them, if it has ended: its bytes, 0 or a status. */
+static int64_t take_first(struct copies *c) {
+  const struct copy_ticket *t = &c->tickets[c->first];
+  int state = t->by->kind->copies->finished(t->by, t->ticket);
+  if (state == 0)
+    return 0;
+  c->first = (uint8_t)((c->first + 1) % COPIES_MOST);
+  c->count--;
+  return state < 0 ? state : (int64_t)t->length;
+}
+
+/* Bytes that have arrived, in order. After a failure there are none. */
+static int64_t collect(struct copies *c) {
+  uint64_t moved = 0;
+  int64_t n = 1;
+  while (c->count > 0 && c->status == 0 && (n = take_first(c)) > 0)
+    moved += (uint64_t)n;
+  if (n < 0)
+    c->status = (int)n;
+  return moved > 0 ? (int64_t)moved : c->status;
+}
+
+static int64_t on_own_time(struct payload *to, struct payload *from,
+                           uint64_t limit) {
+  struct payload *p = to->memory->direct ? from : to;
+  limit = least(limit, least(to->total - to->done, from->total - from->done));
+  if (limit == 0) /* then it need not have copies */
+    return 0;
+  if (p->copies->status == 0)
+    ask(p, to, from, limit);
+  int64_t moved = collect(p->copies);
+  if (moved > 0) {
+    to->done += (uint64_t)moved;
+    from->done += (uint64_t)moved;
+  }
   return moved;
 }
 
 bool payload_quiet(struct payload *p) {
-  if (p->ticket == 0)
+  struct copies *c = p->copies;
+  if (!c)
     return true;
-  finish(p);
-  return p->ticket == 0;
+  c->again = false;
+  while (c->count > 0 && take_first(c) != 0)
+    ;
+  return c->count == 0;
+}
+
+/* ---- Both ------------------------------------------------------------------ */
+
+int64_t payload_move(struct payload *to, struct payload *from, uint64_t limit) {
+  if (to->memory->direct && from->memory->direct)
+    return (int64_t)payload_copy(to, from, limit);
+  if (!to->memory->direct && !from->memory->direct &&
+      to->memory->kind != from->memory->kind)
+    return PERIGEE_UNSUPPORTED;
+  return on_own_time(to, from, limit);
+}
+
+/* Of most payloads all that moves lies in one piece, and is short. */
+static inline uint8_t *piece(struct payload *p, uint64_t length) {
+  if (!p->memory->direct || p->count != 1 || length == 0 ||
+      length > p->total - p->done)
+    return NULL;
+  uint8_t *at = p->base + p->done;
+  p->done += length;
+  return at;
+}
+
+int64_t payload_put(struct payload *p, const uint8_t *from, uint64_t length) {
+  struct payload bytes;
+  uint8_t *to = piece(p, length);
+  if (to) {
+    memcpy(to, from, length);
+    return (int64_t)length;
+  }
+  payload_bytes(&bytes, from, length);
+  return payload_move(p, &bytes, length);
+}
+
+int64_t payload_take(struct payload *p, uint8_t *to, uint64_t length) {
+  struct payload bytes;
+  const uint8_t *from = piece(p, length);
+  if (from) {
+    memcpy(to, from, length);
+    return (int64_t)length;
+  }
+  payload_bytes(&bytes, to, length);
+  return payload_move(&bytes, p, length);
 }

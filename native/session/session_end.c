@@ -150,20 +150,49 @@ void perigee_session_close(struct perigee_session *s) {
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
 }
 
-/* No event follows a free, so this finishes the copies that are still under way
- * before the session and what it holds are freed. */
-static void settle(struct perigee_session *s) {
-  struct node *n, *next;
-  for (bool quiet = false; !quiet;) {
-    quiet = true;
-    for (n = s->operations.all.next; n != &s->operations.all; n = next) {
-      struct operation *op = CONTAINER(n, struct operation, all);
-      next = n->next;
-      quiet = quiet && !op->quiet_wait;
-      if (op->quiet_wait)
-        op->class->step(op);
-    }
+/* Calls in service outlive their session: the program still answers them. */
+static void drop(struct operation *op) {
+  if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
+    operation_uncount(op);
+    list_remove(&op->all);
+    op->session = NULL;
+    return;
   }
+  parts_end(op); /* no copy is under way, as all who come here have seen to */
+  operation_free(op);
+}
+
+/* A step of a freed session: false while a copy is under way for it. No event
+ * follows a free, so operations that wait for a copy step here and not in
+ * step_moving, and those that have an event are dropped. */
+static bool settle(struct perigee_session *s) {
+  struct node seen, *n;
+  bool quiet = true;
+  list_open(&seen);
+  /* A step may free others: each is looked up anew. */
+  while ((n = list_pop(&s->operations.all))) {
+    struct operation *op = CONTAINER(n, struct operation, all);
+    list_append(&seen, n);
+    if (op->quiet_wait)
+      op->class->step(op);
+  }
+  while ((n = list_pop(&seen))) {
+    struct operation *op = CONTAINER(n, struct operation, all);
+    list_append(&s->operations.all, n);
+    if (op->quiet_wait)
+      operation_unqueue(op);
+    else if (op->event != PERIGEE_EVENT_NONE)
+      drop(op);
+    quiet = quiet && !op->quiet_wait;
+  }
+  return quiet;
+}
+
+bool session_reap(struct perigee_session *s) {
+  bool quiet = settle(s);
+  if (quiet)
+    session_destroy(s);
+  return quiet;
 }
 
 void perigee_session_free(struct perigee_session *s) {
@@ -181,19 +210,6 @@ void perigee_session_free(struct perigee_session *s) {
   list_remove(&s->node);
   list_remove(&s->regions.granted);
   list_append(&s->engine->dead, &s->node);
-}
-
-/* Calls in service outlive their session: the program still replies to them. */
-static void drop(struct operation *op) {
-  if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
-    operation_uncount(op);
-    list_remove(&op->all);
-    op->session = NULL;
-    return;
-  }
-  while (!parts_end(op))
-    ;
-  operation_free(op);
 }
 
 static void free_prepared(struct perigee_session *s) {

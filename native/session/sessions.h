@@ -69,6 +69,9 @@ void session_end(struct perigee_session *session, int status,
 /* Sends BYE, if the session is open. */
 void session_say_bye(struct perigee_session *session);
 void session_destroy(struct perigee_session *session);
+/* Destroys one that was freed, if no copy is under way for it any more: in a
+ * later poll it has to be asked again. */
+bool session_reap(struct perigee_session *session);
 void counters_add(struct perigee_counters *to,
                   const struct perigee_counters *from);
 void session_close_in_child(struct perigee_session *session);

@@ -37,7 +37,9 @@ struct task {
   struct job *job;
   uint32_t slot;
   struct payload from, to;
-  uint64_t filled, wanted, done;
+  struct copies from_copies, to_copies;
+  uint64_t wanted, filled, put; /* bytes of this splinter: there, gone on */
+  uint64_t done;
   uint8_t block[SPLINTER];
 };
 
@@ -58,11 +60,19 @@ struct lane {
   struct task *tasks;
 };
 
-/* What a source's address points to: alive as long as its operation's mark. */
+/* What a source's address points to: alive as long as its operation's mark, or
+ * a fetch that has begun. */
 struct exposed {
-  struct payload payload;
+  struct payload *payload; /* of the operation; of a loan: own; NULL: it went */
+  struct payload own;
   struct exposed *next;
+  int fetches;
 };
+
+static void exposed_free(struct exposed *e) {
+  if (!e->payload && e->fetches == 0)
+    free(e);
+}
 
 static uint32_t chance(struct lane *lane) {
   lane->seed = lane->seed * 1664525 + 1013904223;
@@ -131,7 +141,8 @@ static void inproc_close(struct lane *lane) {
   }
   for (struct exposed *e = lane->loans, *next; e; e = next) {
     next = e->next;
-    free(e);
+    e->payload = NULL;
+    exposed_free(e);
   }
   free(lane->said);
   free(lane);
@@ -249,7 +260,7 @@ static bool inproc_live(struct lane *lane, uint16_t op, uint32_t generation) {
 /* ---- Payloads ----------------------------------------------------------- */
 
 static struct source source_of(struct exposed *exposed) {
-  uint64_t total = exposed->payload.total;
+  uint64_t total = exposed->payload->total;
   return (struct source){1, (uint64_t)(uintptr_t)exposed, total, 1, total};
 }
 
@@ -261,7 +272,8 @@ static int inproc_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
   e->next = lane->loans;
   lane->loans = e;
   *pointer = (uint8_t *)(e + 1);
-  payload_bytes(&e->payload, *pointer, length);
+  e->payload = &e->own;
+  payload_bytes(&e->own, *pointer, length);
   *source = source_of(e);
   return PERIGEE_OK;
 }
@@ -272,7 +284,8 @@ static void inproc_unloan(struct lane *lane, const struct source *source) {
   while (*at != e)
     at = &(*at)->next;
   *at = e->next;
-  free(e);
+  e->payload = NULL;
+  exposed_free(e);
 }
 
 static bool inproc_loaned(struct lane *lane, const uint8_t *pointer,
@@ -290,10 +303,10 @@ static const uint8_t *inproc_view(struct lane *lane,
 static int inproc_expose(struct lane *lane, struct exposure *exposure,
                          struct payload *payload) {
   (void)lane;
-  struct exposed *e = malloc(sizeof *e);
+  struct exposed *e = calloc(1, sizeof *e);
   if (!e)
     return PERIGEE_NO_MEMORY;
-  e->payload = *payload;
+  e->payload = payload;
   exposure->source = source_of(e);
   exposure->payload = NULL;
   memcpy(exposure->own, &e, sizeof e);
@@ -309,17 +322,18 @@ static void inproc_conceal(struct lane *lane, struct exposure *exposure) {
   (void)lane;
   struct exposed *e;
   memcpy(&e, exposure->own, sizeof e);
-  while (e && !payload_quiet(&e->payload))
-    ;
-  free(e);
+  if (e) {
+    e->payload = NULL;
+    exposed_free(e);
+  }
   memset(exposure->own, 0, sizeof exposure->own);
 }
 
 /* What a fetch has here. */
 struct bounce {
+  struct exposed *from;
   uint8_t *block;
-  uint64_t filled;
-  bool begun;
+  uint64_t wanted, filled, put; /* bytes of this splinter: there, gone on */
 };
 _Static_assert(sizeof(struct bounce) <= FETCH_OWN, "there is room for it");
 
@@ -335,38 +349,47 @@ static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
   struct bounce *b = bounce_of(f);
   if (!b->block && !(b->block = malloc(SPLINTER)))
     return PERIGEE_NO_MEMORY;
-  if (b->filled == 0) {
+  if (!b->from) {
+    b->from = e;
+    e->fetches++;
+  }
+  if (b->put == b->wanted) {
     if (later(lane))
       return 0;
-    if (!e->payload.ticket)
-      b->begun = false;
-    uint64_t n = b->begun ? SPLINTER : splinter(lane, f->total - f->done);
-    b->begun = true;
-    int64_t got = payload_take(&e->payload, b->block, n);
+    b->wanted = splinter(lane, f->total - f->done);
+    b->filled = b->put = 0;
+  }
+  if (b->filled < b->wanted) {
+    int64_t got =
+        payload_take(e->payload, b->block + b->filled, b->wanted - b->filled);
     if (got <= 0)
       return got;
-    b->filled = (uint64_t)got;
-    e->payload.done = f->done; /* a short put takes the rest again */
+    b->filled += (uint64_t)got;
   }
-  int64_t put = payload_put(f->into, b->block, b->filled);
+  if (b->filled < b->wanted)
+    return 0;
+  int64_t put = payload_put(f->into, b->block + b->put, b->filled - b->put);
   if (put <= 0)
     return put;
   f->done += (uint64_t)put;
-  e->payload.done = f->done;
-  b->filled = 0;
+  b->put += (uint64_t)put;
   return put;
 }
 
 /* The owner's copy may be on its way into our bounce buffer. */
 static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
-  struct exposed *e = (struct exposed *)(uintptr_t)f->source.address;
-  if (!payload_quiet(f->into))
+  (void)lane;
+  struct bounce *b = bounce_of(f);
+  struct exposed *e = b->from;
+  if (!payload_quiet(f->into) ||
+      (e && e->payload && !payload_quiet(e->payload)))
     return false;
-  if (inproc_live(lane, f->operation, f->generation) &&
-      !payload_quiet(&e->payload))
-    return false;
-  free(bounce_of(f)->block);
-  bounce_of(f)->block = NULL;
+  if (e) {
+    e->fetches--;
+    exposed_free(e);
+  }
+  free(b->block);
+  *b = (struct bounce){0};
   return true;
 }
 
@@ -431,6 +454,8 @@ static int inproc_post(struct lane *lane, struct job *job,
   t->slot = window->slot;
   t->from = write ? *local : there;
   t->to = write ? there : *local;
+  t->from.copies = &t->from_copies;
+  t->to.copies = &t->to_copies;
   t->next = lane->tasks;
   lane->tasks = t;
   job->pending++;
@@ -444,21 +469,24 @@ static void inproc_flush(struct lane *lane) {
 
 /* A splinter through the block: bytes, 0 while one is under way, or a status. */
 static int64_t task_step(struct lane *lane, struct task *t) {
-  if (t->filled == 0) {
-    if (t->wanted == 0)
-      t->wanted = splinter(lane, t->from.total - t->done);
-    int64_t got = payload_take(&t->from, t->block, t->wanted);
+  if (t->put == t->wanted) {
+    t->wanted = splinter(lane, t->from.total - t->done);
+    t->filled = t->put = 0;
+  }
+  if (t->filled < t->wanted) {
+    int64_t got =
+        payload_take(&t->from, t->block + t->filled, t->wanted - t->filled);
     if (got <= 0)
       return got;
-    t->filled = (uint64_t)got;
-    t->wanted = 0;
+    t->filled += (uint64_t)got;
   }
-  int64_t put = payload_put(&t->to, t->block, t->filled);
+  if (t->filled < t->wanted)
+    return 0;
+  int64_t put = payload_put(&t->to, t->block + t->put, t->filled - t->put);
   if (put <= 0)
     return put;
   t->done += (uint64_t)put;
-  t->from.done = t->done; /* a short put takes the rest again */
-  t->filled = 0;
+  t->put += (uint64_t)put;
   return put;
 }
 

@@ -230,7 +230,7 @@ enum { BEGUN = -1 }; /* delayed no more; other faults of a step may follow */
 static bool goes_on(const struct fetch *fetch) {
   const struct payload *into = fetch->into;
   return !into->memory->direct &&
-         (into->ticket || into->done || fetch->delayed_until == BEGUN);
+         (payload_busy(into) || into->done || fetch->delayed_until == BEGUN);
 }
 
 /* Each fetch is delayed once, before its first step. Fetches that are in
@@ -283,7 +283,7 @@ static int64_t fault_copy(struct lane *lane, const struct window *window,
                           struct payload *remote, struct payload *local,
                           uint64_t limit, bool write) {
   struct fault_lane *f = of(lane);
-  bool under_way = remote->ticket || local->ticket;
+  bool under_way = payload_busy(remote) || payload_busy(local);
   int go = under_way ? 1 : copy_goes_on(lane, local);
   if (go <= 0)
     return go;

@@ -23,7 +23,7 @@
 
 #include "shm.h"
 
-enum { ACK_SHIFT = 40, VECTORS = 64, BOUNCE = 256 << 10 };
+enum { ACK_SHIFT = 40, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
 /* From this size on, two cores that copy through slots beat one that pulls. */
 static const uint64_t STAGE_ABOVE = 4 << 20;
 
@@ -103,16 +103,29 @@ static uint64_t taken(const struct lane *lane, const struct exposure *e) {
   return bytes;
 }
 
+static uint64_t least(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+/* Bytes that may be staged now. The CPU fills one slot, which the receiver
+ * empties while the next is filled; memory that copies on its own time is asked
+ * for all that there is room for. */
+static uint64_t stage_next(const struct lane *lane, const struct exposure *e) {
+  const struct payload *p = e->payload;
+  uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
+  uint64_t left = p->total - e->fed;
+  if (!p->memory->direct)
+    return least(least(left, room), SHM_STAGE - e->fed % SHM_STAGE);
+  uint64_t n = least(left, SHM_SLOT - e->fed % SHM_SLOT);
+  return n <= room ? n : 0;
+}
+
 int64_t shm_feed(struct lane *lane, struct exposure *e) {
   struct payload *p = e->payload;
   if (!p || e->fed == p->total)
     return 0;
-  uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
-  uint64_t within = e->fed % SHM_SLOT;
-  uint64_t n = SHM_SLOT - within;
-  if (n > p->total - e->fed)
-    n = p->total - e->fed;
-  if (room < n)
+  uint64_t n = stage_next(lane, e);
+  if (n == 0)
     return 0;
   uint8_t *block = lane->arena + *block_of(e) - 1;
   int64_t moved =
@@ -134,15 +147,16 @@ void shm_conceal(struct lane *lane, struct exposure *e) {
 
 /* ---- The receiver's side ----------------------------------------------- */
 
-static int64_t fetch_loan(struct lane *lane, struct fetch *f,
+/* Each of these moves bytes from the source's position `at` on. */
+
+static int64_t fetch_loan(struct lane *lane, struct fetch *f, uint64_t at,
                           struct payload *into) {
   if (f->source.count != 1)
     return PERIGEE_PROTOCOL;
   const uint8_t *from = shm_peer_arena(lane, f->source.address, f->total);
   if (!from)
     return PERIGEE_PROTOCOL;
-  uint64_t n = f->total - f->done;
-  return payload_put(into, from + f->done, n < SHM_QUANTUM ? n : SHM_QUANTUM);
+  return payload_put(into, from + at, least(f->total - at, SHM_QUANTUM));
 }
 
 static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
@@ -150,7 +164,7 @@ static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
                         ack_tag(f->generation) | bytes, memory_order_release);
 }
 
-static int64_t fetch_staged(struct lane *lane, struct fetch *f,
+static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
                             struct payload *into) {
   const uint8_t *block = shm_peer_arena(lane, f->source.address,
                                         SHM_STAGE_HEAD + (uint64_t)SHM_STAGE);
@@ -158,27 +172,23 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f,
     return PERIGEE_PROTOCOL;
   uint64_t staged = atomic_load_explicit(
       (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);
-  if (staged > f->total || staged < f->done || staged - f->done > SHM_STAGE)
+  if (staged > f->total || staged < at || staged - at > SHM_STAGE)
     return PERIGEE_PROTOCOL;
-  uint64_t n = SHM_SLOT - f->done % SHM_SLOT;
-  if (n > staged - f->done)
-    n = staged - f->done;
+  uint64_t n = least(SHM_SLOT - at % SHM_SLOT, staged - at);
   if (n == 0)
     return 0;
-  int64_t moved =
-      payload_put(into, block + SHM_STAGE_HEAD + f->done % SHM_STAGE, n);
+  int64_t moved = payload_put(into, block + SHM_STAGE_HEAD + at % SHM_STAGE, n);
   if (moved > 0)
-    ack(lane, f, f->done + (uint64_t)moved);
+    ack(lane, f, at + (uint64_t)moved);
   return moved;
 }
 
 /* Makes vectors of the source from byte `done` on, at most `limit` bytes.
  * Addresses are the peer's claim: this side treats them as numbers, and the
  * kernel checks them. */
-static int remote_vectors(const struct fetch *f, uint64_t limit,
+static int remote_vectors(const struct fetch *f, uint64_t done, uint64_t limit,
                           struct iovec *v, uint64_t *bytes) {
   const struct source *s = &f->source;
-  uint64_t done = f->done;
   int n = 0;
   for (*bytes = 0; n < VECTORS && *bytes < limit && done < f->total; n++) {
     uint64_t within = done % s->block, run = s->block - within;
@@ -210,11 +220,11 @@ static int local_vectors(struct payload *into, uint64_t limit, struct iovec *v,
   return n;
 }
 
-static int64_t pull(struct lane *lane, struct fetch *f, struct payload *into,
-                    uint64_t limit) {
+static int64_t pull(struct lane *lane, struct fetch *f, uint64_t at,
+                    struct payload *into, uint64_t limit) {
   struct iovec to[VECTORS], from[VECTORS];
   uint64_t bytes, room;
-  int n = remote_vectors(f, limit, from, &bytes);
+  int n = remote_vectors(f, at, limit, from, &bytes);
   int m = local_vectors(into, bytes, to, &room);
   ssize_t got = process_vm_readv(lane->options.peer_pid, to, (unsigned)m, from,
                                  (unsigned)n, 0);
@@ -226,33 +236,32 @@ static int64_t pull(struct lane *lane, struct fetch *f, struct payload *into,
   return got;
 }
 
-static int64_t fetch_private(struct lane *lane, struct fetch *f,
+static int64_t fetch_private(struct lane *lane, struct fetch *f, uint64_t at,
                              struct payload *into) {
-  uint64_t n = f->total - f->done;
   if (!lane->pulls)
     return PERIGEE_PROTOCOL;
-  return pull(lane, f, into, n < SHM_QUANTUM ? n : SHM_QUANTUM);
+  return pull(lane, f, at, into, least(f->total - at, SHM_QUANTUM));
 }
 
-/* Fetches bytes from the source's position `done` on. */
-static int64_t fetch_from(struct lane *lane, struct fetch *f,
+static int64_t fetch_from(struct lane *lane, struct fetch *f, uint64_t at,
                           struct payload *into) {
   switch (f->source.kind) {
   case SOURCE_LOAN:
-    return fetch_loan(lane, f, into);
+    return fetch_loan(lane, f, at, into);
   case SOURCE_STAGED:
-    return fetch_staged(lane, f, into);
+    return fetch_staged(lane, f, at, into);
   case SOURCE_PRIVATE:
-    return fetch_private(lane, f, into);
+    return fetch_private(lane, f, at, into);
   default:
     return PERIGEE_PROTOCOL;
   }
 }
 
-/* A bounce block, for memory that no CPU can write or that others can see. */
+/* A bounce block, for memory that no CPU can write or that others can see. One
+ * half is filled while memory that copies asynchronously empties the other. */
 struct bounce {
   uint8_t *block;
-  uint64_t filled, put; /* bytes in the block; of them copied on */
+  uint64_t filled; /* bytes of the payload in it so far; f->done have gone on */
 };
 _Static_assert(sizeof(struct bounce) <= FETCH_OWN, "there is room for it");
 
@@ -270,31 +279,43 @@ static uint8_t *take_bounce(struct lane *lane) {
   return bounce;
 }
 
+/* Of the half that is filled now: is nothing of it, as it was filled before, still
+ * to go on? */
+static bool has_room(struct fetch *f) {
+  uint64_t filled = bounce_of(f)->filled;
+  return filled < f->total && filled / HALF * HALF + HALF - f->done <= BOUNCE;
+}
+
+static int64_t fill(struct lane *lane, struct fetch *f) {
+  struct bounce *b = bounce_of(f);
+  struct payload half;
+  uint64_t at = b->filled % BOUNCE;
+  payload_bytes(&half, b->block + at, HALF - at % HALF);
+  int64_t got = fetch_from(lane, f, b->filled, &half);
+  if (got <= 0)
+    return got;
+  b->filled += (uint64_t)got;
+  return f->careful && !live(lane, f) ? PERIGEE_CANCELLED : got;
+}
+
 static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
   struct bounce *b = bounce_of(f);
   if (!b->block && !(b->block = take_bounce(lane)))
     return PERIGEE_NO_MEMORY;
-  if (b->put == b->filled) {
-    struct payload bounce;
-    payload_bytes(&bounce, b->block, BOUNCE);
-    b->put = b->filled = 0;
-    int64_t got = fetch_from(lane, f, &bounce);
-    if (got <= 0)
+  if (has_room(f)) {
+    int64_t got = fill(lane, f);
+    if (got < 0 || b->filled == f->done)
       return got;
-    b->filled = (uint64_t)got;
-    if (f->careful && !live(lane, f))
-      return PERIGEE_CANCELLED;
   }
-  int64_t moved = payload_put(f->into, b->block + b->put, b->filled - b->put);
-  if (moved > 0)
-    b->put += (uint64_t)moved;
-  return moved;
+  uint64_t at = f->done % BOUNCE;
+  uint64_t n = least(b->filled - f->done, BOUNCE - at);
+  return payload_put(f->into, b->block + at, n);
 }
 
 int64_t shm_fetch(struct lane *lane, struct fetch *f) {
   bool straight = f->into->memory->direct && !f->careful;
   int64_t moved =
-      straight ? fetch_from(lane, f, f->into) : fetch_bounced(lane, f);
+      straight ? fetch_from(lane, f, f->done, f->into) : fetch_bounced(lane, f);
   if (moved > 0)
     f->done += (uint64_t)moved;
   return moved;

@@ -12,7 +12,7 @@
  * progress belongs to the payload itself. */
 static bool in_turn(const struct fetch *f, const struct tcp_head *h) {
   return f->into->memory->direct ||
-         (h->at == f->into->done && f->into->ticket == 0);
+         (h->at == f->into->done && !payload_busy(f->into));
 }
 
 /* Does the fragment wait for bytes that neither a stream nor the queue can
@@ -21,7 +21,7 @@ static bool is_stuck(struct stream *s) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
   struct fetch *f = s->sink == SINK_WAITING ? tcp_fetch_of(lane, h) : NULL;
-  return f && !in_turn(f, h) && f->into->ticket == 0 &&
+  return f && !in_turn(f, h) && !payload_busy(f->into) &&
          tcp_own(f)->status == 0 &&
          tcp_live(lane, h->operation, h->generation) &&
          tcp_unexpected_bytes(lane, f, false) == 0;

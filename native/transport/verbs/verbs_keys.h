@@ -64,7 +64,7 @@ int keys_part(struct keys *keys, struct rail *rail, uint64_t offset,
 uint64_t keys_part_end(const struct keys *keys, uint64_t offset);
 /* NULL: errno says why, fabric->detail says it for people. */
 struct ibv_mr *keys_register(struct rail *rail,
-                             const struct perigee_memory *memory,
+                             const struct memory_context *memory,
                              uint8_t *address, uint64_t length, int access);
 void keys_deregister(struct fabric *fabric, struct ibv_mr **mr);
 int keys_status(int error);

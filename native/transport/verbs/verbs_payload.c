@@ -157,20 +157,35 @@ static uint64_t stage_room(const struct lane *lane, const struct exposure *e) {
   return STAGE - (e->fed - (taken <= e->fed ? taken : 0));
 }
 
+/* Bytes that may be staged now. The CPU fills one slot, which the receiver reads
+ * while the next is filled; memory that copies on its own time is asked for all
+ * that there is room for. */
+static uint64_t stage_next(const struct lane *lane, const struct exposure *e) {
+  uint64_t total = e->payload->total, left = total - e->fed;
+  uint64_t room = total > STAGE ? stage_room(lane, e) : left;
+  if (!e->payload->memory->direct)
+    return least(least(left, room), STAGE - e->fed % STAGE);
+  uint64_t n = least(left, STAGE_SLOT - e->fed % STAGE_SLOT);
+  return n <= room ? n : 0;
+}
+
 int64_t verbs_feed(struct lane *lane, struct exposure *e) {
   struct payload *p = e->payload;
   if (!p || e->fed == p->total)
     return 0;
-  uint64_t n = least(STAGE_SLOT - e->fed % STAGE_SLOT, p->total - e->fed);
-  if (p->total > STAGE && stage_room(lane, e) < n)
+  uint64_t n = stage_next(lane, e);
+  if (n == 0)
     return 0;
   uint8_t *block = lane->arena.base + *block_of(e) - 1;
   int64_t moved = payload_take(p, block + e->fed % STAGE, n);
   if (moved <= 0)
     return moved;
+  uint64_t before = e->fed;
   e->fed += (uint64_t)moved;
-  if (e->fed % STAGE_SLOT == 0 || e->fed == p->total)
-    note_bytes(lane, NOTE_STAGED, e->operation, e->part, e->generation, e->fed);
+  uint64_t whole =
+      e->fed == p->total ? p->total : e->fed / STAGE_SLOT * STAGE_SLOT;
+  if (whole > before)
+    note_bytes(lane, NOTE_STAGED, e->operation, e->part, e->generation, whole);
   return moved;
 }
 

@@ -52,15 +52,15 @@ static void explain(struct rail *rail, uint64_t length, int error) {
 }
 
 static struct ibv_mr *by_dmabuf(struct rail *rail,
-                                const struct perigee_memory *memory,
+                                const struct memory_context *memory,
                                 const uint8_t *address, uint64_t length,
                                 int access) {
   const struct verbs_library *lib = rail->fabric->lib;
   uint64_t offset = 0;
   errno = EOPNOTSUPP;
-  if (!memory->dmabuf || !lib->reg_dmabuf_mr)
+  if (!memory->kind->dmabuf || !lib->reg_dmabuf_mr)
     return NULL;
-  int fd = memory->dmabuf(address, length, &offset);
+  int fd = memory->kind->dmabuf(memory, address, length, &offset);
   if (fd < 0) {
     errno = EOPNOTSUPP;
     return NULL;
@@ -74,13 +74,13 @@ static struct ibv_mr *by_dmabuf(struct rail *rail,
 }
 
 struct ibv_mr *keys_register(struct rail *rail,
-                             const struct perigee_memory *memory,
+                             const struct memory_context *memory,
                              uint8_t *address, uint64_t length, int access) {
   struct fabric *fabric = rail->fabric;
   struct ibv_mr *mr = NULL;
   if (!memory->direct)
     mr = by_dmabuf(rail, memory, address, length, access);
-  if (!mr && (memory->direct || memory->pinnable))
+  if (!mr && (memory->direct || memory->kind->pinnable))
     mr = fabric->lib->reg_mr(rail->pd, address, length, access);
   if (!mr) {
     int error = errno;

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "contexts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEVICES = 1 << 16 };
+
+struct context {
+  struct context *next;
+  struct memory_context memory;
+};
+
+static const struct perigee_memory *
+kind_named(const struct contexts *all, const char *name, size_t length) {
+  const struct perigee_memory *const *k = all->kinds;
+  for (; k && *k; k++)
+    if (strncmp((*k)->name, name, length) == 0 && !(*k)->name[length])
+      return *k;
+  return NULL;
+}
+
+/* Behind the colon; false: no number of a device. */
+static bool number(const char *text, uint32_t *device) {
+  size_t digits = strspn(text, "0123456789");
+  if (digits == 0 || digits > 5 || text[digits])
+    return false;
+  *device = (uint32_t)strtoul(text, NULL, 10);
+  return *device < DEVICES;
+}
+
+static int make(struct contexts *all, const struct perigee_memory *kind,
+                uint32_t device, struct context **out,
+                char reason[MEMORY_REASON]) {
+  struct context *c = calloc(1, sizeof *c);
+  int status = c ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+  if (c && kind->open)
+    status = kind->open(device, &c->memory.own, reason);
+  else if (c && device > 0)
+    status = PERIGEE_NOT_FOUND;
+  if (status < 0) {
+    free(c);
+    return status;
+  }
+  c->memory.kind = kind;
+  c->memory.device = device;
+  c->memory.direct = kind->direct;
+  c->next = all->first;
+  *out = all->first = c;
+  return PERIGEE_OK;
+}
+
+static int open_one(struct contexts *all, const struct perigee_memory *kind,
+                    uint32_t device, const struct memory_context **out,
+                    char reason[MEMORY_REASON]) {
+  struct context *c = all->first;
+  while (c && (c->memory.kind != kind || c->memory.device != device))
+    c = c->next;
+  int status = c ? PERIGEE_OK : make(all, kind, device, &c, reason);
+  if (status < 0 && !*reason)
+    snprintf(reason, MEMORY_REASON, "cannot open device %u of memory \"%s\"",
+             device, kind->name);
+  if (status == PERIGEE_OK)
+    *out = &c->memory;
+  return status;
+}
+
+int contexts_find(struct contexts *all, const char *name,
+                  const struct memory_context **out,
+                  char reason[MEMORY_REASON]) {
+  uint32_t device = 0;
+  *reason = 0;
+  *out = &memory_host;
+  if (!name || strcmp(name, memory_host_kind.name) == 0)
+    return PERIGEE_OK;
+  size_t length = strcspn(name, ":");
+  const struct perigee_memory *kind = kind_named(all, name, length);
+  if (kind && (!name[length] || number(name + length + 1, &device)))
+    return open_one(all, kind, device, out, reason);
+  snprintf(reason, MEMORY_REASON, "no kind of memory \"%s\"", name);
+  return PERIGEE_UNSUPPORTED;
+}
+
+int contexts_owner(struct contexts *all, const void *pointer,
+                   const struct memory_context **out,
+                   char reason[MEMORY_REASON]) {
+  const struct perigee_memory *const *k = all->kinds;
+  *reason = 0;
+  *out = &memory_host;
+  for (; k && *k; k++) {
+    int device = (*k)->owner_of ? (*k)->owner_of(pointer) : -1;
+    if (device >= 0)
+      return open_one(all, *k, (uint32_t)device, out, reason);
+  }
+  return PERIGEE_OK;
+}
+
+void contexts_drain(struct contexts *all) {
+  for (struct context *c = all->first; c; c = c->next)
+    if (c->memory.kind->copies)
+      c->memory.kind->copies->drain(&c->memory);
+}
+
+static void close_all(struct contexts *all, bool told) {
+  struct context *c;
+  while ((c = all->first)) {
+    all->first = c->next;
+    if (told && c->memory.kind->close)
+      c->memory.kind->close(c->memory.own);
+    free(c);
+  }
+}
+
+void contexts_close(struct contexts *all) {
+  close_all(all, true);
+}
+
+void contexts_forsake(struct contexts *all) {
+  close_all(all, false);
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * copies_test.c - what ends while a copy on the memory's own time is under way:
+ * nothing blocks, the end is told once the copy is over, and until then the
+ * memory is in use. The kind here ends copies when the test says so.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/memory.h"
+#include "support.h"
+
+enum { SIZE = 64 * KIB, COPIES = 64 };
+
+/* ---- A kind that waits for the test ----------------------------------------- */
+
+static struct memory_copy asked[COPIES];
+static bool open_tickets[COPIES];
+static int asked_for;
+static bool may_end;
+
+static int slow_allocate(const struct memory_context *c, uint64_t length,
+                         bool shared, uint8_t **pointer, void **handle) {
+  (void)c, (void)shared;
+  *pointer = *handle = calloc(1, length);
+  return *pointer ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+}
+
+static void slow_release(const struct memory_context *c, uint8_t *pointer,
+                         uint64_t length, void *handle) {
+  (void)c, (void)pointer, (void)length;
+  for (int i = 0; i < COPIES; i++)
+    assert_false(open_tickets[i] && !may_end);
+  free(handle);
+}
+
+static int slow_copy(const struct memory_context *c,
+                     const struct memory_copy *copy, uint64_t *ticket) {
+  (void)c;
+  int i = 0;
+  while (i < COPIES && open_tickets[i])
+    i++;
+  if (i == COPIES)
+    return PERIGEE_AGAIN;
+  asked[i] = *copy;
+  open_tickets[i] = true;
+  asked_for++;
+  *ticket = (uint64_t)i + 1;
+  return PERIGEE_OK;
+}
+
+static int slow_finished(const struct memory_context *c, uint64_t ticket) {
+  (void)c;
+  const struct memory_copy *copy = &asked[ticket - 1];
+  if (!may_end)
+    return 0;
+  for (uint64_t i = 0; i < copy->count; i++)
+    memcpy(copy->to + i * copy->to_stride, copy->from + i * copy->from_stride,
+           copy->block);
+  open_tickets[ticket - 1] = false;
+  return 1;
+}
+
+static void slow_drain(const struct memory_context *c) {
+  (void)c;
+  may_end = true;
+}
+
+static const struct memory_copies copies = {slow_copy, slow_finished,
+                                            slow_drain};
+static const struct perigee_memory slow = {.name = "slow",
+                                           .allocate = slow_allocate,
+                                           .release = slow_release,
+                                           .copies = &copies};
+
+/* ---- Scenes ------------------------------------------------------------------ */
+
+static void open_pair(struct pair *p, void **state) {
+  static const struct perigee_memory *const kinds[] = {&slow, NULL};
+  struct perigee_options o;
+  may_end = false;
+  asked_for = 0;
+  memset(open_tickets, 0, sizeof open_tickets);
+  variant_options(*state, &o);
+  o.memories = kinds;
+  pair_open_with(p, *state, &o);
+}
+
+static struct perigee_region *of_kind(struct pair *p, int side,
+                                      const char *kind) {
+  struct perigee_region *r = NULL;
+  assert_int_equal(
+      perigee_region_alloc(p->engine[side], NULL, SIZE, 0, kind, &r), 0);
+  return r;
+}
+
+/* Until a copy is under way that does not end. */
+static void until_copying(struct pair *p) {
+  int64_t end = clock_now() + 5000 * MS;
+  while (asked_for == 0) {
+    quiet(p, 1);
+    assert_true(clock_now() < end);
+  }
+  quiet(p, 10);
+}
+
+static int send_all(struct pair *p, struct perigee_region *from) {
+  struct perigee_slice all = all_of(from, SIZE);
+  return perigee_send(p->session[0], &all, -1);
+}
+
+static int receive(struct pair *p, struct perigee_region *into) {
+  struct perigee_slice all = all_of(into, SIZE);
+  int op = perigee_recv(p->session[1], &all, -1);
+  assert_true(op >= 0);
+  return op;
+}
+
+/* In use as long as the copy takes, and then no more. */
+static void free_once_it_may_end(struct pair *p, struct perigee_region *r) {
+  for (int i = 0; i < 20; i++) {
+    quiet(p, 1);
+    assert_int_equal(perigee_region_close(r, false), PERIGEE_AGAIN);
+  }
+  may_end = true;
+  int64_t end = clock_now() + 5000 * MS;
+  while (perigee_region_close(r, false) == PERIGEE_AGAIN) {
+    quiet(p, 1);
+    assert_true(clock_now() < end);
+  }
+}
+
+/* ---- Messages ----------------------------------------------------------------- */
+
+static void a_receive_that_is_given_up_ends_when_its_copy_has(void **state) {
+  struct pair p;
+  open_pair(&p, state);
+  struct perigee_region *from = of_kind(&p, 0, "host");
+  struct perigee_region *into = of_kind(&p, 1, "slow");
+  struct perigee_region *next = of_kind(&p, 1, "host");
+  int recv = receive(&p, into), send = send_all(&p, from);
+  until_copying(&p);
+  perigee_cancel(p.engine[1], recv);
+  perigee_cancel(p.engine[1], recv);
+  quiet(&p, 20);
+  assert_int_equal(perigee_region_close(into, false), PERIGEE_AGAIN);
+  may_end = true;
+  ended(&p, 1, recv, PERIGEE_CANCELLED);
+  finish(&p, send, PERIGEE_CANCELLED);
+  recv = receive(&p, next);
+  send = send_all(&p, from);
+  ended(&p, 1, recv, 0);
+  finish(&p, send, 0);
+  settle(&p);
+  region_end(from);
+  perigee_region_close(into, true);
+  region_end(next);
+  pair_close(&p);
+}
+
+/* The message is lost; its receive is for the next one, once it may be. (Over
+ * TCP that it was given up is read after its bytes have been copied.) */
+static void a_message_that_is_given_up_frees_its_receive_later(void **state) {
+  const struct variant *v = *state;
+  struct pair p;
+  if (strcmp(v->transport, "tcp") == 0)
+    return;
+  open_pair(&p, state);
+  struct perigee_region *from = of_kind(&p, 0, "host");
+  struct perigee_region *into = of_kind(&p, 1, "slow");
+  struct perigee_region *other = of_kind(&p, 1, "host");
+  int first = receive(&p, into), second = receive(&p, other);
+  int lost = send_all(&p, from);
+  until_copying(&p);
+  perigee_cancel(p.engine[0], lost);
+  finish(&p, lost, PERIGEE_CANCELLED);
+  quiet(&p, 20); /* until that is known there */
+  int send = send_all(&p, from);
+  quiet(&p, 20); /* it does not go to the second one either */
+  may_end = true;
+  ended(&p, 1, first, 0);
+  finish(&p, send, 0);
+  perigee_cancel(p.engine[1], second);
+  ended(&p, 1, second, PERIGEE_CANCELLED);
+  settle(&p);
+  region_end(from);
+  region_end(into);
+  region_end(other);
+  pair_close(&p);
+}
+
+/* ---- Sessions ------------------------------------------------------------------ */
+
+static void a_session_that_ends_is_told_of_after_its_copies(void **state) {
+  struct pair p;
+  open_pair(&p, state);
+  struct perigee_region *from = of_kind(&p, 0, "host");
+  struct perigee_region *into = of_kind(&p, 1, "slow");
+  int recv = receive(&p, into), send = send_all(&p, from);
+  until_copying(&p);
+  perigee_session_close(p.session[1]);
+  p.still[0] = true;
+  quiet(&p, 20);
+  p.still[0] = false;
+  may_end = true;
+  ended(&p, 1, recv, PERIGEE_CLOSED);
+  finish(&p, send, PERIGEE_PEER_LOST);
+  until(&p, 0, PERIGEE_EVENT_LOST);
+  until(&p, 1, PERIGEE_EVENT_LOST);
+  settle(&p);
+  region_end(from);
+  region_end(into);
+  pair_drop(&p);
+}
+
+static void a_freed_session_keeps_memory_while_it_is_copied(void **state) {
+  struct pair p;
+  open_pair(&p, state);
+  struct perigee_region *from = of_kind(&p, 0, "host");
+  struct perigee_region *into = of_kind(&p, 1, "slow");
+  receive(&p, into);
+  int send = send_all(&p, from);
+  until_copying(&p);
+  perigee_session_free(p.session[1]);
+  p.session[1] = NULL;
+  finish(&p, send, PERIGEE_PEER_LOST);
+  until(&p, 0, PERIGEE_EVENT_LOST);
+  free_once_it_may_end(&p, into);
+  settle(&p);
+  region_end(from);
+  pair_drop(&p);
+}
+
+static void a_freed_sender_keeps_memory_while_it_is_copied(void **state) {
+  struct pair p;
+  open_pair(&p, state);
+  struct perigee_region *from = of_kind(&p, 0, "slow");
+  struct perigee_region *into = of_kind(&p, 1, "host");
+  int recv = receive(&p, into);
+  send_all(&p, from);
+  until_copying(&p);
+  perigee_session_free(p.session[0]);
+  p.session[0] = NULL;
+  p.still[1] = true;
+  free_once_it_may_end(&p, from);
+  p.still[1] = false;
+  ended(&p, 1, recv, PERIGEE_PEER_LOST);
+  until(&p, 1, PERIGEE_EVENT_LOST);
+  settle(&p);
+  region_end(into);
+  pair_drop(&p);
+}
+
+static void an_engine_that_closes_waits_for_its_copies(void **state) {
+  struct pair p;
+  open_pair(&p, state);
+  struct perigee_region *from = of_kind(&p, 0, "slow");
+  struct perigee_region *into = of_kind(&p, 1, "slow");
+  receive(&p, into);
+  send_all(&p, from);
+  until_copying(&p);
+  pair_drop(&p);
+  assert_true(may_end);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_receive_that_is_given_up_ends_when_its_copy_has),
+      cmocka_unit_test(a_message_that_is_given_up_frees_its_receive_later),
+      cmocka_unit_test(a_session_that_ends_is_told_of_after_its_copies),
+      cmocka_unit_test(a_freed_session_keeps_memory_while_it_is_copied),
+      cmocka_unit_test(a_freed_sender_keeps_memory_while_it_is_copied),
+      cmocka_unit_test(an_engine_that_closes_waits_for_its_copies),
+  };
+  return RUN_MATRIX("copies", tests);
+}

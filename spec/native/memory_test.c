@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * memory_test.c - kinds of memory: their devices, copies by tickets, whose a
+ * pointer is, and memory that another process uses. "twin" is a kind that the
+ * core has never heard of.
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/engine.h"
+#include "support.h"
+
+extern const struct perigee_memory perigee_memory_twin;
+extern _Atomic uint64_t perigee_opaque_copies;
+
+enum { BLOCKS = 1000, BLOCK = 64, STRIDE = 256, HANDFUL = 8 };
+enum { GATHERED = BLOCKS * BLOCK, SIZE = BLOCKS * STRIDE };
+
+static struct perigee_engine *engine_with_kinds(void) {
+  static const struct perigee_memory *const kinds[] = {
+      &perigee_memory_opaque, &perigee_memory_twin, NULL};
+  struct perigee_options o;
+  struct perigee_engine *engine;
+  perigee_options(&o);
+  o.memories = kinds;
+  assert_int_equal(perigee_engine_open(&o, &engine), 0);
+  return engine;
+}
+
+static int open_engine(void **state) {
+  *state = engine_with_kinds();
+  return 0;
+}
+
+static int close_engine(void **state) {
+  perigee_engine_close(*state);
+  return 0;
+}
+
+static struct perigee_region *of_kind(struct perigee_engine *engine,
+                                      const char *kind, uint64_t length) {
+  struct perigee_region *region = NULL;
+  assert_int_equal(perigee_region_alloc(engine, NULL, length, 0, kind, &region),
+                   0);
+  return region;
+}
+
+/* All of a region, or BLOCKS of it that lie apart. */
+static struct payload walk(struct perigee_region *r, struct copies *copies,
+                           bool blocks) {
+  *copies = (struct copies){0};
+  uint64_t block = blocks ? BLOCK : GATHERED, count = blocks ? BLOCKS : 1;
+  return (struct payload){.memory = r->memory,
+                          .base = perigee_region_pointer(r),
+                          .block = block,
+                          .count = count,
+                          .stride = blocks ? STRIDE : GATHERED,
+                          .total = block * count,
+                          .copies = copies};
+}
+
+static void move_all(struct payload *to, struct payload *from) {
+  while (to->done < to->total)
+    assert_true(payload_move(to, from, to->total - to->done) >= 0);
+  assert_true(payload_quiet(to) && payload_quiet(from));
+}
+
+static void gather(uint8_t *to, const uint8_t *from) {
+  for (int i = 0; i < BLOCKS; i++)
+    memcpy(to + i * BLOCK, from + i * STRIDE, BLOCK);
+}
+
+/* ---- Shapes ---------------------------------------------------------------- */
+
+static void a_thousand_blocks_are_a_handful_of_copies(void **state) {
+  struct perigee_region *r = of_kind(*state, "opaque", SIZE);
+  uint8_t *all = pattern(SIZE, 5), want[GATHERED], got[GATHERED];
+  struct copies copies;
+  fill(r, 0, all, SIZE);
+  struct payload from = walk(r, &copies, true), to;
+  payload_bytes(&to, got, GATHERED);
+  uint64_t before = atomic_load(&perigee_opaque_copies);
+  move_all(&to, &from);
+  assert_in_range(atomic_load(&perigee_opaque_copies) - before, 1, HANDFUL);
+  gather(want, all);
+  assert_memory_equal(got, want, GATHERED);
+  free(all);
+  region_end(r);
+}
+
+/* From the middle of one block into that of another. */
+static void a_shape_may_begin_and_end_within_a_block(void **state) {
+  struct perigee_region *r = of_kind(*state, "opaque", SIZE);
+  uint8_t *all = pattern(SIZE, 6), want[GATHERED], got[GATHERED] = {0};
+  struct copies copies;
+  fill(r, 0, all, SIZE);
+  gather(want, all);
+  struct payload from = walk(r, &copies, true), to;
+  from.done = copies.asked = 10;
+  payload_bytes(&to, got + 10, GATHERED - 30);
+  uint64_t before = atomic_load(&perigee_opaque_copies);
+  move_all(&to, &from);
+  assert_in_range(atomic_load(&perigee_opaque_copies) - before, 3, HANDFUL);
+  assert_memory_equal(got + 10, want + 10, GATHERED - 30);
+  assert_int_equal(got[GATHERED - 20], 0);
+  free(all);
+  region_end(r);
+}
+
+static void a_message_of_a_thousand_blocks_asks_for_a_handful(void **state) {
+  static const struct variant opaque = {"opaque", "shm", "opaque", 1, NULL};
+  (void)state;
+  struct pair p;
+  pair_open(&p, (void *)(uintptr_t)&opaque);
+  struct perigee_region *r = region_of(&p, 0, NULL, SIZE, 0);
+  struct perigee_region *into = region_of(&p, 1, NULL, SIZE, 0);
+  struct perigee_slice all = all_of(into, GATHERED);
+  uint8_t *bytes = pattern(SIZE, 7), want[GATHERED];
+  fill(r, 0, bytes, SIZE);
+  gather(want, bytes);
+  uint64_t before = atomic_load(&perigee_opaque_copies);
+  struct perigee_slice blocks = {{r}, 0, BLOCK, BLOCKS, STRIDE};
+  assert_int_equal(perigee_recv(p.session[1], &all, -1) >= 0, 1);
+  int op = perigee_send(p.session[0], &blocks, -1);
+  until(&p, 1, PERIGEE_EVENT_DONE);
+  finish(&p, op, 0);
+  assert_in_range(atomic_load(&perigee_opaque_copies) - before, 2, 2 * HANDFUL);
+  same(into, 0, want, GATHERED);
+  settle(&p);
+  free(bytes);
+  region_end(r);
+  region_end(into);
+  pair_close(&p);
+}
+
+/* ---- Tickets --------------------------------------------------------------- */
+
+static void many_copies_are_under_way_at_once(void **state) {
+  enum { LONG = 4 * COPY_PIECE };
+  struct perigee_region *r = of_kind(*state, "opaque", LONG);
+  uint8_t *bytes = pattern(LONG, 8);
+  struct copies copies = {0};
+  struct payload to = {.memory = r->memory,
+                       .base = perigee_region_pointer(r),
+                       .block = LONG,
+                       .count = 1,
+                       .stride = LONG,
+                       .total = LONG,
+                       .copies = &copies};
+  assert_int_equal(payload_put(&to, bytes, LONG), 0);
+  assert_int_equal(copies.count, 4);
+  assert_false(payload_quiet(&to));
+  while (to.done < LONG)
+    assert_true(payload_put(&to, bytes + to.done, LONG - to.done) >= 0);
+  same(r, 0, bytes, LONG);
+  free(bytes);
+  region_end(r);
+}
+
+/* More bytes are named while those before them are on their way. */
+static void what_is_named_later_is_asked_for_at_once(void **state) {
+  struct perigee_region *r = of_kind(*state, "opaque", SIZE);
+  uint8_t *bytes = pattern(SIZE, 9);
+  struct copies copies;
+  struct payload to = walk(r, &copies, false);
+  assert_int_equal(payload_put(&to, bytes, 100), 0);
+  assert_int_equal(payload_put(&to, bytes, 300), 0);
+  assert_int_equal(copies.count, 2);
+  assert_int_equal(copies.asked, 300);
+  while (to.done < 300)
+    assert_true(payload_put(&to, bytes + to.done, 300 - to.done) >= 0);
+  same(r, 0, bytes, 300);
+  free(bytes);
+  region_end(r);
+}
+
+/* A kind whose second copy fails, and whose first is still under way then. */
+static int asked, polled;
+
+static int failing_copy(const struct memory_context *c,
+                        const struct memory_copy *copy, uint64_t *ticket) {
+  (void)c, (void)copy;
+  *ticket = (uint64_t)++asked;
+  return PERIGEE_OK;
+}
+
+static int failing_finished(const struct memory_context *c, uint64_t ticket) {
+  (void)c;
+  polled++;
+  if (ticket == 1)
+    return PERIGEE_SYSTEM;
+  return polled < 4 ? 0 : 1;
+}
+
+static void drain_nothing(const struct memory_context *c) {
+  (void)c;
+}
+
+static void a_failure_is_told_and_the_rest_is_waited_for(void **state) {
+  (void)state;
+  static const struct memory_copies table = {failing_copy, failing_finished,
+                                             drain_nothing};
+  static const struct perigee_memory kind = {.name = "failing",
+                                             .copies = &table};
+  static const struct memory_context memory = {.kind = &kind};
+  static uint8_t bytes[2 * COPY_PIECE];
+  struct copies copies = {0};
+  struct payload to;
+  payload_bytes(&to, bytes, sizeof bytes);
+  to.memory = &memory;
+  to.copies = &copies;
+  asked = polled = 0;
+  assert_int_equal(payload_put(&to, bytes, sizeof bytes), PERIGEE_SYSTEM);
+  assert_int_equal(payload_put(&to, bytes, sizeof bytes), PERIGEE_SYSTEM);
+  assert_int_equal(asked, 2);
+  assert_false(payload_quiet(&to));
+  while (!payload_quiet(&to))
+    ;
+  assert_int_equal(to.done, 0);
+}
+
+/* ---- Devices --------------------------------------------------------------- */
+
+static void a_kind_has_devices_by_number(void **state) {
+  struct perigee_engine *engine = *state;
+  struct perigee_region *none, *first = of_kind(engine, "twin", SIZE),
+                               *again = of_kind(engine, "twin:0", SIZE),
+                               *second = of_kind(engine, "twin:1", SIZE);
+  assert_ptr_equal(first->memory, again->memory);
+  assert_ptr_not_equal(first->memory, second->memory);
+  assert_int_equal(second->memory->device, 1);
+  assert_int_equal(perigee_region_alloc(engine, NULL, SIZE, 0, "twin:2", &none),
+                   PERIGEE_NOT_FOUND);
+  assert_string_equal(perigee_detail(engine),
+                      "a twin has two devices, 0 and 1");
+  static const char *const wrong[] = {
+      "twins", "twi", "twin:", "twin:x", "twin:-1", "twin:99999999"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    assert_int_equal(
+        perigee_region_alloc(engine, NULL, SIZE, 0, wrong[i], &none),
+        PERIGEE_UNSUPPORTED);
+  region_end(first);
+  region_end(again);
+  region_end(second);
+}
+
+static void two_engines_have_contexts_of_their_own(void **state) {
+  struct perigee_engine *other = engine_with_kinds();
+  struct perigee_region *here = of_kind(*state, "twin", SIZE);
+  struct perigee_region *there = of_kind(other, "twin", SIZE);
+  assert_ptr_not_equal(here->memory, there->memory);
+  assert_ptr_not_equal(here->memory->own, there->memory->own);
+  region_end(there);
+  perigee_engine_close(other);
+  region_end(here);
+}
+
+static void one_device_copies_from_the_other_in_any_shape(void **state) {
+  struct perigee_region *from = of_kind(*state, "twin:0", SIZE);
+  struct perigee_region *to = of_kind(*state, "twin:1", SIZE);
+  uint8_t *bytes = pattern(SIZE, 10), want[GATHERED];
+  struct copies copies[2];
+  fill(from, 0, bytes, SIZE);
+  gather(want, bytes);
+  struct payload a = walk(from, &copies[0], true);
+  struct payload b = walk(to, &copies[1], false);
+  move_all(&b, &a);
+  same(to, 0, want, GATHERED);
+  free(bytes);
+  region_end(from);
+  region_end(to);
+}
+
+static void two_kinds_do_not_copy_from_each_other(void **state) {
+  struct perigee_region *from = of_kind(*state, "twin", SIZE);
+  struct perigee_region *to = of_kind(*state, "opaque", SIZE);
+  struct copies copies[2];
+  struct payload a = walk(from, &copies[0], false);
+  struct payload b = walk(to, &copies[1], false);
+  assert_int_equal(payload_move(&b, &a, SIZE), PERIGEE_UNSUPPORTED);
+  region_end(from);
+  region_end(to);
+}
+
+/* ---- Whose memory is it? ---------------------------------------------------- */
+
+static void a_pointer_is_registered_as_what_it_is(void **state) {
+  struct perigee_engine *engine = *state;
+  struct perigee_region *r = of_kind(engine, "twin:1", SIZE), *again = NULL;
+  uint8_t *pointer = perigee_region_pointer(r), host[64];
+  assert_int_equal(
+      perigee_region_register(engine, NULL, pointer + 64, 64, 0, NULL, &again),
+      0);
+  assert_ptr_equal(again->memory, r->memory);
+  region_end(again);
+  static const char *const wrong[] = {"host", "opaque", "twin:0"};
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(
+        perigee_region_register(engine, NULL, pointer, 64, 0, wrong[i], &again),
+        PERIGEE_INVALID);
+  assert_int_equal(
+      perigee_region_register(engine, NULL, host, 64, 0, "twin", &again),
+      PERIGEE_INVALID);
+  assert_int_equal(
+      perigee_region_register(engine, NULL, host, 64, 0, NULL, &again), 0);
+  assert_ptr_equal(again->memory, &memory_host);
+  region_end(again);
+  region_end(r);
+}
+
+/* ---- Other processes -------------------------------------------------------- */
+
+/* What a child does with memory of a key: its descriptors came by the fork. */
+static int in_child(const char *kind, const struct memory_key *key) {
+  struct perigee_engine *engine = engine_with_kinds();
+  const struct memory_context *m;
+  char reason[MEMORY_REASON];
+  uint8_t *pointer, bytes[64];
+  void *handle;
+  struct copies copies = {0};
+  if (contexts_find(&engine->memories, kind, &m, reason) < 0 ||
+      m->kind->sharing->adopt(m, key, SIZE, PERIGEE_READ | PERIGEE_WRITE,
+                              &pointer, &handle) < 0)
+    return 1;
+  struct payload p;
+  payload_bytes(&p, pointer, SIZE);
+  p.memory = m;
+  p.copies = &copies;
+  while (p.done < sizeof bytes)
+    payload_take(&p, bytes + p.done, sizeof bytes - p.done);
+  for (size_t i = 0; i < sizeof bytes; i++)
+    bytes[i] ^= 0xff;
+  p.done = copies.asked = 0;
+  while (p.done < sizeof bytes)
+    payload_put(&p, bytes + p.done, sizeof bytes - p.done);
+  m->kind->sharing->leave(m, pointer, SIZE, handle);
+  perigee_engine_close(engine);
+  return 0;
+}
+
+static void used_by_another_process(struct perigee_engine *engine,
+                                    const char *kind) {
+  const struct memory_context *m;
+  char reason[MEMORY_REASON];
+  uint8_t *pointer, *bytes = pattern(64, 11), got[64];
+  void *handle;
+  struct memory_key key;
+  struct copies copies = {0};
+  assert_int_equal(contexts_find(&engine->memories, kind, &m, reason), 0);
+  assert_int_equal(m->kind->allocate(m, SIZE, true, &pointer, &handle), 0);
+  assert_int_equal(m->kind->sharing->share(m, pointer, SIZE, handle,
+                                           PERIGEE_READ | PERIGEE_WRITE, &key),
+                   0);
+  struct payload p;
+  payload_bytes(&p, pointer, SIZE);
+  p.memory = m;
+  p.copies = &copies;
+  while (p.done < 64)
+    payload_put(&p, bytes + p.done, 64 - p.done);
+  pid_t child = fork();
+  if (child == 0)
+    _exit(in_child(kind, &key));
+  int how;
+  assert_int_equal(waitpid(child, &how, 0), child);
+  assert_int_equal(how, 0);
+  p.done = copies.asked = 0;
+  while (p.done < 64)
+    payload_take(&p, got + p.done, 64 - p.done);
+  for (int i = 0; i < 64; i++)
+    assert_int_equal(got[i], bytes[i] ^ 0xff);
+  m->kind->release(m, pointer, SIZE, handle);
+  free(bytes);
+}
+
+static void host_memory_is_used_by_another_process(void **state) {
+  used_by_another_process(*state, "host");
+}
+
+static void opaque_memory_is_used_by_another_process(void **state) {
+  used_by_another_process(*state, "opaque");
+}
+
+static void a_key_of_too_little_is_refused(void **state) {
+  struct perigee_engine *engine = *state;
+  static const char *const kinds[] = {"host", "opaque"};
+  for (int i = 0; i < 2; i++) {
+    const struct memory_context *m;
+    char reason[MEMORY_REASON];
+    uint8_t *pointer, *adopted;
+    void *handle;
+    struct memory_key key, none = {.fd_count = 0};
+    assert_int_equal(contexts_find(&engine->memories, kinds[i], &m, reason), 0);
+    assert_int_equal(m->kind->allocate(m, 4096, true, &pointer, &handle), 0);
+    const struct memory_sharing *s = m->kind->sharing;
+    assert_int_equal(s->share(m, pointer, 4096, handle, PERIGEE_READ, &key), 0);
+    assert_int_equal(
+        s->adopt(m, &key, 8192, PERIGEE_READ, &adopted, &(void *){0}),
+        PERIGEE_PROTOCOL);
+    assert_int_equal(
+        s->adopt(m, &none, 4096, PERIGEE_READ, &adopted, &(void *){0}),
+        PERIGEE_PROTOCOL);
+    m->kind->release(m, pointer, 4096, handle);
+  }
+}
+
+/* Its maker reads what nobody who has the key may write. */
+static void read_only_host_memory_cannot_be_adopted_to_write(void **state) {
+  (void)state;
+  const struct memory_sharing *s = memory_host_kind.sharing;
+  uint8_t *pointer, *adopted;
+  void *handle;
+  struct memory_key key;
+  assert_int_equal(
+      memory_host_kind.allocate(&memory_host, 4096, true, &pointer, &handle),
+      0);
+  assert_int_equal(
+      s->share(&memory_host, pointer, 4096, handle, PERIGEE_READ, &key), 0);
+  pointer[0] = 7;
+  assert_int_equal(
+      s->adopt(&memory_host, &key, 4096, PERIGEE_WRITE, &adopted, &(void *){0}),
+      PERIGEE_NO_MEMORY);
+  assert_int_equal(
+      s->adopt(&memory_host, &key, 4096, PERIGEE_READ, &adopted, &(void *){0}),
+      0);
+  assert_int_equal(adopted[0], 7);
+  s->leave(&memory_host, adopted, 4096, NULL);
+  memory_host_kind.release(&memory_host, pointer, 4096, handle);
+}
+
+#define WITH_ENGINE(test)                                                      \
+  cmocka_unit_test_setup_teardown(test, open_engine, close_engine)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      WITH_ENGINE(a_thousand_blocks_are_a_handful_of_copies),
+      WITH_ENGINE(a_shape_may_begin_and_end_within_a_block),
+      cmocka_unit_test(a_message_of_a_thousand_blocks_asks_for_a_handful),
+      WITH_ENGINE(many_copies_are_under_way_at_once),
+      WITH_ENGINE(what_is_named_later_is_asked_for_at_once),
+      cmocka_unit_test(a_failure_is_told_and_the_rest_is_waited_for),
+      WITH_ENGINE(a_kind_has_devices_by_number),
+      WITH_ENGINE(two_engines_have_contexts_of_their_own),
+      WITH_ENGINE(one_device_copies_from_the_other_in_any_shape),
+      WITH_ENGINE(two_kinds_do_not_copy_from_each_other),
+      WITH_ENGINE(a_pointer_is_registered_as_what_it_is),
+      WITH_ENGINE(host_memory_is_used_by_another_process),
+      WITH_ENGINE(opaque_memory_is_used_by_another_process),
+      WITH_ENGINE(a_key_of_too_little_is_refused),
+      WITH_ENGINE(read_only_host_memory_cannot_be_adopted_to_write),
+  };
+  return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
+}
