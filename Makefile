@@ -29,10 +29,16 @@ endif
 
 # ---- The core --------------------------------------------------------------
 
-CORE := $(wildcard native/*/*.c native/*/*/*.c)
+# A second object, with other servers' protocols by their libraries, so that the
+# core needs none of these. Where they are missing it is left out.
+CONTROL := $(wildcard native/control/*.c)
+CONTROL_LIBS := -lhiredis -lcares -lssl -lcrypto
+CONTROLLED := $(if $(wildcard /usr/include/hiredis/hiredis.h),perigee/control.so)
+CORE := $(filter-out $(CONTROL),$(wildcard native/*/*.c native/*/*/*.c))
 HEADERS := $(wildcard native/*.h native/*/*.h native/*/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
 CDEF := lua/perigee/cdef.lua
+CONTROL_CDEF := lua/perigee/control/cdef.lua
 COMMAND := lua/perigee/cli/perigee
 MANPAGE := lua/perigee/cli/perigee.1
 
@@ -73,6 +79,12 @@ $(1)/perigee/core.so: $(CORE:%.c=$(1)/obj/%.o)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
 	  $$(LDFLAGS) -o $$@ $$^ $(LIBS)
 
+$(1)/perigee/control.so: $(CONTROL:%.c=$(1)/obj/%.o)
+	$$(call say,LINK)
+	mkdir -p $$(@D)
+	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
+	  $$(LDFLAGS) -o $$@ $$^ $(CONTROL_LIBS)
+
 $(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o \
   $(SUPPORT:%.c=$(1)/obj/%.o) $(1)/libperigee.a
 	$$(call say,LINK)
@@ -93,8 +105,10 @@ $(eval $(call flavour,build/tsan,$(TSAN)))
 
 .SECONDARY:
 
-# LuaJIT's declarations are the public header itself, so the two cannot part.
+# LuaJIT's declarations are the public headers themselves, so they cannot part.
 $(CDEF): native/perigee.h
+$(CONTROL_CDEF): native/control/control.h
+$(CDEF) $(CONTROL_CDEF):
 	$(call say,CDEF)
 	mkdir -p $(@D)
 	{ echo '-- Made from $< by make; not to be edited.' && \
@@ -104,13 +118,13 @@ $(CDEF): native/perigee.h
 .PHONY: all core install uninstall rock clean help
 all: core floors ## build the core and the floors of the benches
 
-core: build/perigee/core.so $(CDEF) ## build what install installs
+core: build/perigee/core.so $(CDEF) $(CONTROLLED:%=build/%) $(CONTROL_CDEF) ## build what install installs
 
 install: core ## install below PREFIX (BINDIR, LUADIR, LIBDIR, MANDIR, DESTDIR)
-	for f in $(LUA) $(CDEF); do install -D -m 644 "$$f" \
+	for f in $(LUA) $(CDEF) $(CONTROL_CDEF); do install -D -m 644 "$$f" \
 	  "$(DESTDIR)$(LUADIR)/$${f#lua/}" || exit; done
-	install -D -m 755 build/perigee/core.so \
-	  "$(DESTDIR)$(LIBDIR)/perigee/core.so"
+	for f in core.so $(notdir $(CONTROLLED)); do install -D -m 755 \
+	  build/perigee/$$f "$(DESTDIR)$(LIBDIR)/perigee/$$f" || exit; done
 	install -D -m 755 $(COMMAND) "$(DESTDIR)$(BINDIR)/perigee"
 	install -D -m 644 $(MANPAGE) "$(DESTDIR)$(MANDIR)/man1/perigee.1"
 
@@ -125,12 +139,13 @@ SOURCES := native lua examples bench spec Makefile LICENSE README.md \
 
 rock: ## pack perigee-scm-1.src.rock for luarocks install
 	rm -rf build/rock *.src.rock && mkdir -p build/rock/perigee
-	cp -R $(SOURCES) build/rock/perigee && rm -f build/rock/perigee/$(CDEF)
+	cp -R $(SOURCES) build/rock/perigee && rm -f $(CDEF:%=build/rock/perigee/%) \
+	  $(CONTROL_CDEF:%=build/rock/perigee/%)
 	cp perigee-scm-1.rockspec build/rock
 	cd build/rock && zip -qr ../../perigee-scm-1.src.rock *
 
 clean: ## remove everything that make made
-	rm -rf build $(CDEF) *.rock
+	rm -rf build $(CDEF) $(CONTROL_CDEF) *.rock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | \

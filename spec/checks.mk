@@ -85,7 +85,8 @@ $(eval $(call liar,build/asan,$(ASAN)))
 .PHONY: tests tests-asan tests-tsan
 tests: all $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR)
 tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
-  $(PLUGINS:%=build/asan/%) build/asan/$(LIAR)
+  $(PLUGINS:%=build/asan/%) build/asan/$(LIAR) $(CONTROL_CDEF) \
+  $(CONTROLLED:%=build/asan/%)
 tests-tsan: $(STRESS:%=build/tsan/%)
 
 test: ## set up, build, and run all the tests
@@ -217,7 +218,7 @@ lint: ## house, luacheck, clang-format, clang-tidy, cppcheck, shellcheck
 	  lint-shell lint-planted
 
 # Of the debug flavour: with LTO the objects have other symbols.
-house: build/debug/libperigee.a ## which folder of native/ uses which
+house: build/debug/libperigee.a $(CONTROL:%.c=build/debug/obj/%.o) ## which folder of native/ uses which
 	spec/support/house build/debug/obj
 
 lint-lua:

@@ -478,12 +478,15 @@ end
 --- Closes it: its services, sessions, memory and engine; its name is free
 -- again. What is pending ends in `closed`. Idempotent.
 -- @function Agent:close
--- @waits no; over TCP up to 50 ms, until the peers' hosts have the last word
+-- @waits no; over TCP up to 50 ms, until the peers' hosts have the last word;
+--   where its name is in another registry than a folder up to 0.2 s, until that
+--   has heard of it
 -- @usage
 -- agent:close()
 -- print(select(2, calc:add(1, 2)).kind)                        --> closed
 function Agent:close()
   if self.lease then self.lease:close() end
+  place.resign(self)
   self.engine:close()
   for _, link in pairs(self.peers) do link:close() end
   for each in pairs(self.awaited) do each:over() end

@@ -48,12 +48,18 @@ function M.name(value)
   end
 end
 
+-- A text as messages have it: a password in an address is nobody's to read.
+local function shown(text)
+  text = text:gsub("://[^@]*@", "://...@")
+  return ("%q"):format((text:gsub("password=[^&]*", "password=...")))
+end
+
 --- Raises unless value passes check. what names it for the message.
 function M.value(value, check, what, level)
   local wanted = check(value)
   if wanted then
     local got = type(value) == "number" and tostring(value) or type(value)
-    if type(value) == "string" then got = ("%q"):format(value) end
+    if type(value) == "string" then got = shown(value) end
     error(("%s must be %s, not %s"):format(what, wanted, got),
           (level or 2) + 1)
   end

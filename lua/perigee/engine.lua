@@ -381,6 +381,9 @@ function Engine:close()
   loop.remove_engine(self)
   descriptors.leave(self)
   C.perigee_engine_close(handle)
+  if loop.state.count == 0 and not loop.state.leaving then
+    for _, f in ipairs(loop.emptied) do f() end
+  end
   local inflight = self.inflight
   self.inflight = {}
   end_pending(inflight)
@@ -392,6 +395,7 @@ jit.off(Engine.close)
 -- Engines that are open when the Lua state ends are closed by this net.
 M.net = newproxy(true)
 getmetatable(M.net).__gc = function()
+  loop.state.leaving = true
   for _, engine in ipairs(loop.state.engines) do
     pcall(engine.agent and engine.agent.close or engine.close,
           engine.agent or engine)

@@ -64,6 +64,9 @@ M.broken = nil
 --- Functions that are called when all tasks have been forgotten.
 M.dropped = {}
 
+--- Functions that are called when the last engine has been closed.
+M.emptied = {}
+
 local ready, pool = state.ready, {}
 
 -- ---- Turns -----------------------------------------------------------------

@@ -27,6 +27,7 @@ M.state = {
   ready = {}, first = 1, last = 0,    -- the ready queue
   stopping = false,                   -- a stop is on its way to run()
   watching = false,                   -- signals are ours
+  leaving = false,                    -- the Lua state ends
   generation = 0,                     -- workers of an older one are dropped
   told = 0,                           -- polls that had events
 }

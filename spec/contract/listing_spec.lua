@@ -29,10 +29,7 @@ for _, where in ipairs(backends.all) do
     local registry
 
     before_each(function() registry = backends.start(where) end)
-    after_each(function()
-      cases.cleanup()
-      backends.stop(where)
-    end)
+    after_each(cases.cleanup)
 
     local function take(name, options)
       local all = { registry = registry }

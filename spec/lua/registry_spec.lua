@@ -89,6 +89,44 @@ describe("a registry", function()
           cases.agent("one", { registry = there }))
   end)
 
+  it("may be named by the environment", function()
+    local process = require "spec.support.process"
+    local child = process.start(function(child, perigee_, ffi_)
+      local there = "folder:" .. child.cases.folder .. "/env"
+      ffi_.C.spec_setenv("PERIGEE_REGISTRY", there, 1)
+      local agent = assert(perigee_.agent { name = "env",
+                                            scope = child.cases.scope })
+      child.say(agent.address)
+      agent:close()
+      ffi_.C.spec_setenv("PERIGEE_REGISTRY", "nonsense", 1)
+      child.say((select(2, pcall(perigee_.agent)):gsub("\n", " ")))
+    end)
+    assert.matches("/env/" .. cases.scope .. "/env.sock", child:read(30), 1,
+                   true)
+    assert.matches("environment's PERIGEE_REGISTRY must be", child:read(30), 1,
+                   true)
+  end)
+
+  it("is given the addresses by which others reach the agent", function()
+    local one = assert(take("one", { listen = "tcp://0.0.0.0:0",
+                                     insecure = true }))
+    local port = one.addresses[1]:match "%d+$"
+    assert.same({ one.address, "tcp://" .. names.one.host .. ":" .. port },
+                names.one.addresses)
+    local two = assert(take("two", { listen = "tcp://127.0.0.1:0",
+                                     advertise = "tcp://10.1.2.3:7" }))
+    assert.same({ two.address, "tcp://10.1.2.3:7" }, names.two.addresses)
+    assert(take("three", { advertise = { "tcp://a:1", "tcp://b:2" } }))
+    assert.same({ "tcp://a:1", "tcp://b:2" },
+                { unpack(names.three.addresses, 2) })
+    for option, value in pairs { advertise = 7, kind = "a b", weight = -1,
+                                 metadata = { text = ("x"):rep(4096) } } do
+      local fine, why = pcall(perigee.agent, { [option] = value })
+      assert.is_false(fine)
+      assert.matches("option " .. option, why, 1, true)
+    end
+  end)
+
   it("that cannot list or watch says so", function()
     local one = assert(take "one")
     wrong("unsupported", "listing scope", one:list())
@@ -130,8 +168,9 @@ describe("a registry", function()
     assert.same({ held }, renewed[2])
     one:serve { name = "x", methods = {} }
     assert.is_true(cases.eventually(function()
-      local entry = renewed[#renewed][2]
-      return entry and entry.services.x == 1
+      for _, each in ipairs(renewed) do
+        if each[2] and each[2].services.x == 1 then return true end
+      end
     end))
     answer = "peer_lost"
     local before = #renewed
@@ -227,6 +266,10 @@ describe("a registry", function()
     assert.equal("tcp://a:1", address { addresses = { "unix:/no", "tcp://a:1",
                                                       "tcp://b:1" } })
     assert.equal("unix:/no", address { addresses = { "unix:/no" } })
+    local list = { "unix:/no", "tcp://a:1", "tcp://b:1" }
+    assert.equal("tcp://b:1", address({ addresses = list }, 1))
+    assert.equal("tcp://a:1", address({ addresses = list }, 2))
+    assert.equal("unix:/no", address({ addresses = { "unix:/no" } }, 2))
     names.one.addresses = { "unix:/no/such.sock", one.address }
     assert.equal(one.address, assert(two:session "one").address)
   end)

@@ -3,12 +3,15 @@
 local board = require "spec.support.board"
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
+local redis = require "spec.support.redis"
 
 local M = { all = { "folder", "folder elsewhere", "board" } }
+if redis.is_there() then M.all[4] = "Redis" end
 
 --- The registry, once it is there; nil for the default.
 function M.registry(where, of)
   if where == "board" then return board.registry(of) end
+  if where == "Redis" then return redis.address(of) end
   if where == "folder elsewhere" then
     return ("folder:%s/elsewhere"):format(of.folder)
   end
@@ -18,11 +21,10 @@ end
 function M.start(where)
   if where == "board" then
     process.start(board.serve):expect("ready", 30 * cases.slow)
+  elseif where == "Redis" then
+    redis.start()
   end
   return M.registry(where, cases)
 end
-
---- Ends it.
-function M.stop() end
 
 return M

@@ -5,7 +5,9 @@
 -- place has a name of its own, and its name is held last, when it listens.
 local folder = require "perigee.registry.folder"
 local leases = require "perigee.agent.lease"
+local loop = require "perigee.loop"
 local native = require "perigee.native"
+local probe = require "perigee.agent.probe"
 local registries = require "perigee.registry"
 
 local C = native.C
@@ -28,13 +30,25 @@ function M.unique_name(engine)
     tonumber(epoch(engine) % 2 ^ 32))
 end
 
+-- From a live holder a name is refused at once, from a dead one it is taken, if
+-- that one has it still.
+local function hold_from_dead(agent, registry, entry)
+  local held, err = registries.hold(registry, entry)
+  local holder = not held and err.holder
+  if not holder or err.kind ~= "name_taken" or not agent.address
+    or not probe.is_dead(agent, holder) then
+    return held, err
+  end
+  return registries.hold(registry, entry, holder.epoch)
+end
+
 -- Another agent that looks whether a new name is a dead one's holds it for a
 -- moment; then it is another. Gives the name, and what the folder says of where
 -- to listen.
 local function hold(agent, registry, name, given)
   local held, address
   for _ = 1, ATTEMPTS do
-    held, address = registries.hold(registry, leases.entry(agent, name))
+    held, address = hold_from_dead(agent, registry, leases.entry(agent, name))
     if held or given or address.kind ~= "name_taken" then break end
     name = M.unique_name(agent.engine)
   end
@@ -109,7 +123,26 @@ function M.take(agent, list)
   return true
 end
 
---- Gives back what was held, the last first.
+local PATIENCE = 0.2                    -- seconds
+
+--- Gives back a name that is not in a folder: before the agent ends, which can
+-- still tell of it then. Waits for that a moment, where it may. Where the Lua
+-- state ends there is nobody any more who could: the registry finds it out.
+function M.resign(agent)
+  local last = agent.held[#agent.held]
+  if not last or registries.has_places(last.registry)
+    or not agent.engine.handle then
+    return
+  end
+  agent.held[#agent.held] = nil
+  if loop.state.leaving then return end
+  local future = registries.release(last.registry, last.held)
+  if not future.ended and not loop.state.pinned then
+    loop.wait(future, loop.deadline(PATIENCE))
+  end
+end
+
+--- Gives back what is held besides, the last first.
 function M.leave(agent)
   local held = agent.held
   agent.held = {}

@@ -13,10 +13,8 @@
 local entries = require "perigee.registry.folder.entries"
 local entry_of = require "perigee.registry.entry"
 local errors = require "perigee.errors"
-local futures = require "perigee.future"
 local native = require "perigee.native"
 local news = require "perigee.registry.folder.news"
-local signals = require "perigee.signal"
 local where = require "perigee.registry.folder.where"
 
 local C = native.C
@@ -163,30 +161,17 @@ function M:list(scope, filter)
 end
 
 local function everything(path, scope, watch, filter)
-  return { revision = news.revision(watch),
+  return { revision = watch.changes:revision(),
            entries = entry_of.select(entries.all(path, scope), filter) }
 end
 
-local function changes(path, scope, watch, names)
+local function changes(path, scope, watch, from)
   local list = {}
-  for i, name in ipairs(names) do
+  for i, name in ipairs(watch.changes:since(from) or {}) do
     local entry = entries.read(path, scope, name)
     list[i] = { name = name, entry = type(entry) == "table" and entry or nil }
   end
-  return { revision = news.revision(watch), changes = list }
-end
-
--- The future of what has changed, once something has.
-local function next_changes(path, scope, watch, from)
-  local future, next = futures.new(false, "watching " .. path), news.next(watch)
-  future.inner = next
-  signals.attach(next, signals.new(1, function()
-    local fine, kind, why = futures.results(next)
-    if not fine then return futures.settle(future, nil, kind, why) end
-    futures.settle(future, changes(path, scope, watch,
-                                   news.since(watch, from) or {}))
-  end))
-  return future
+  return { revision = watch.changes:revision(), changes = list }
 end
 
 --- All there is, or what has changed since filter.from, once something has.
@@ -197,10 +182,10 @@ function M:watch(scope, filter)
   watch, kind, why = news.open(path)
   if not watch then return nil, kind, why end
   local from = filter.from
-  local names = from and news.since(watch, from)
+  local names = from and watch.changes:since(from)
   if not names then return everything(path, scope, watch, filter) end
-  if #names > 0 then return changes(path, scope, watch, names) end
-  return next_changes(path, scope, watch, from)
+  if #names > 0 then return changes(path, scope, watch, from) end
+  return watch.changes:next(changes, path, scope, watch, from)
 end
 
 return M

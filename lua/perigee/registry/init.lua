@@ -7,6 +7,13 @@
 -- it again when it came back elsewhere.
 --
 -- * `"folder:/PATH"`: a folder, as the default is one, at that path
+-- * `"redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"`: a Redis server of
+--   version 6.2 or later; `rediss://` over TLS, `redis+unix:/PATH` by its
+--   socket. Options behind a `?`, joined by `&`: `ttl=10` (seconds after which
+--   who is not heard of loses its name), `timeout=5` (seconds for an answer),
+--   `db=0`, `user`, `password`, and files for TLS: `ca`, `cert`, `key`. What
+--   means something in an address is written as %XX. To load it takes
+--   `perigee/control.so` and lua-cjson
 --
 -- A table has to have `hold`, `release` and `lookup`; without `list` or
 -- `watch` agents cannot do that, without `renew` nothing of an entry changes.
@@ -91,13 +98,23 @@ local OPEN = {
   end,
 }
 
+-- The libraries for it are loaded when the first agent wants it.
+local function redis(address)
+  local fine, module = pcall(require, "perigee.registry.redis")
+  if not fine then return nil, "one that can be spoken to here: " .. module end
+  return module.open(address)
+end
+OPEN.redis, OPEN.rediss, OPEN["redis+unix"] = redis, redis, redis
+
 local opened = {}                       -- by address
 
 --- The registry at an address: one for each. nil and what it has to be.
 function M.open(address)
   if opened[address] then return opened[address] end
   local open = OPEN[address:match "^([%w+]+):" or ""]
-  if not open then return nil, "folder:/PATH" end
+  if not open then
+    return nil, "folder:/PATH, redis://HOST, rediss://HOST or redis+unix:/PATH"
+  end
   local one, why = open(address)
   opened[address] = one
   return one, why
@@ -151,9 +168,13 @@ end
 
 --- Takes a name for an agent: called before it serves anybody, when it listens
 -- everywhere. Whoever holds it has it until `Registry:release`, or until it
--- died, however long that takes to be noticed.
+-- died, however long that takes to be noticed. Where the registry says who has
+-- it, by an entry behind its text, that agent is dialled, and if it is dead
+-- `hold` is asked once more.
 -- @function Registry:hold
 -- @tparam table entry the agent's
+-- @tparam[opt] string over the epoch of a dead holder, which is to lose the
+--   name if it still has it
 -- @return what `Registry:release` is to be given: anything but nil and false;
 --   or nil and an error, nil alone for `name_taken`; or a `Future` of these,
 --   which is cancelled after 30 s
@@ -167,17 +188,19 @@ end
 -- end
 -- print(select(2, perigee.agent { name = "one", registry = registry }))
 -- --> taking the name one in scope default: process 7 of host h has it
-function M.hold(registry, entry)
+function M.hold(registry, entry, over)
   local doing = ("taking the name %s in scope %s"):format(entry.name,
                                                           entry.scope)
-  local future = ask(registry, "hold", entry)
+  local future = ask(registry, "hold", entry, over)
   if not future.ended
     and not loop.wait(future, loop.deadline(M.patience)) then
     return nil, unanswered(future, doing)
   end
-  local held, kind, why = results(future)
+  local held, kind, why, holder = results(future)
   if held then return held, kind end    -- the folder: and where to listen
-  return nil, failure(doing, kind == nil and "name_taken" or kind, why)
+  local err = failure(doing, kind == nil and "name_taken" or kind, why)
+  err.holder = entries.is_entry(holder) and holder or nil
+  return nil, err
 end
 
 --- Tells what the agent is now, and says that it lives: called when it listens
@@ -218,7 +241,7 @@ end
 -- local one = assert(perigee.agent { name = "one", registry = registry })
 -- one:close()                                            --> released a lease
 function M.release(registry, held)
-  ask(registry, "release", held)
+  return ask(registry, "release", held)
 end
 
 -- ---- Looking up ------------------------------------------------------------

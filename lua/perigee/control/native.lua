@@ -1,0 +1,34 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The door to perigee/control.so, which speaks to other servers: finds it
+-- along package.cpath, declares its header (control/cdef, made by make) and
+-- checks that both are of one ABI. Loaded by what needs it, when it is first
+-- needed.
+local ffi = require "ffi"
+
+local MISSING = "perigee/control.so is not on package.cpath: install "
+  .. "libhiredis-dev, libc-ares-dev and libssl-dev, and run make"
+
+local function declare()
+  if pcall(ffi.sizeof, "struct perigee_stream_to") then return true end
+  local fine, text = pcall(require, "perigee.control.cdef")
+  if fine then ffi.cdef(text) end
+  return fine
+end
+
+local path = package.searchpath("perigee.control", package.cpath)
+if not path or not declare() then error(MISSING, 0) end
+local C = ffi.load(path)
+if C.perigee_control_abi() ~= C.PERIGEE_CONTROL_ABI then
+  error(("%s is of another version than these Lua modules; install both from "
+    .. "one version"):format(path), 0)
+end
+
+return {
+  C = C,
+  to_t = ffi.typeof "struct perigee_stream_to",
+  wait_t = ffi.typeof "struct perigee_stream_wait",
+  reply_out_t = ffi.typeof "struct perigee_reply *[1]",
+  words_t = ffi.typeof "const char *[?]",
+  lengths_t = ffi.typeof "uint64_t[?]",
+  length_t = ffi.typeof "uint64_t[1]",
+}

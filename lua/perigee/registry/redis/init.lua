@@ -1,0 +1,315 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Names in Redis: entries with a TTL, an index and a stream for each scope
+-- (redis/keys). A name is taken, told anew and given back by transactions that
+-- compare what is there: WATCH, GET, then MULTI and EXEC, which does nothing if
+-- somebody was in between. No scripts run on the server.
+--
+-- One connection for a Lua state and address carries all of it but what blocks
+-- (redis/feed). Its transactions come one after another: a WATCH is the
+-- connection's.
+local addresses = require "perigee.registry.redis.address"
+local connections = require "perigee.registry.redis.connection"
+local entries = require "perigee.registry.entry"
+local errors = require "perigee.errors"
+local feeds = require "perigee.registry.redis.feed"
+local futures = require "perigee.future"
+local keys = require "perigee.registry.redis.keys"
+local loop = require "perigee.loop"
+local tasks = require "perigee.task"
+
+local M = {}
+
+local NIL = connections.NIL
+local TTL, TIMEOUT = 10, 5              -- seconds
+local ATTEMPTS = 100                    -- of a transaction, others in between
+local PAGE = 500                        -- names that are read at once
+local SWEPT = 32                        -- leftovers that a list removes
+local CHANGES = 10000                   -- that the stream keeps, about
+
+local Redis = {}
+Redis.__index = Redis
+
+local all = setmetatable({}, { __mode = "k" })
+
+--- The registry at an address; or nil and what that has to be.
+function M.open(address)
+  local target, why = addresses.read(address)
+  if not target then return nil, why end
+  local redis = setmetatable({
+    target = target, ttl = target.ttl or TTL, lock = false, feeds = {},
+    patience = target.timeout or TIMEOUT }, Redis)
+  redis.connection = connections.new(target, redis.patience)
+  all[redis] = true
+  return redis
+end
+
+-- Tasks are not resumed after a stop, so the one that has the lock is over.
+loop.dropped[#loop.dropped + 1] = function()
+  for redis in pairs(all) do
+    redis.lock = false
+    for scope, feed in pairs(redis.feeds) do
+      redis.feeds[scope] = nil
+      feed:close("closed", "the loop was stopped")
+    end
+  end
+end
+
+-- ---- Transactions ----------------------------------------------------------
+
+local function unlock(redis, lock, fine, ...)
+  if redis.lock == lock then redis.lock = false end
+  futures.settle(lock)
+  if fine then return ... end
+  return nil, "protocol", errors.shown((...))
+end
+
+-- f(redis, ...) alone on the connection.
+local function alone(f, redis, ...)
+  while redis.lock do loop.wait(redis.lock, math.huge) end
+  local lock = futures.new()
+  redis.lock = lock
+  return unlock(redis, lock, pcall(f, redis, ...))
+end
+
+-- The commands by which an entry is what name has, or, without, nobody.
+local function writing(redis, scope, name, text)
+  local key = keys.name(scope, name)
+  local change = { "XADD", keys.changes(scope), "MAXLEN", "~", CHANGES, "*",
+                   "name", name, "entry", text or "" }
+  if not text then
+    return { { "MULTI" }, { "DEL", key }, { "ZREM", keys.names(scope), name },
+             change, { "EXEC" } }
+  end
+  return { { "MULTI" }, { "SET", key, text, "PX", redis:milliseconds() },
+           { "ZADD", keys.names(scope), 0, name }, change, { "EXEC" } }
+end
+
+function Redis:milliseconds() return math.ceil(self.ttl * 1000) end
+
+local function exec(redis, commands)
+  local replies, kind, why = redis.connection:ask(commands)
+  if not replies then return nil, kind, why end
+  local done = replies[#replies] ~= NIL
+  for _, reply in ipairs(done and replies[#replies] or {}) do
+    if type(reply) == "table" and reply.failure then
+      return nil, connections.kind_of_failure(reply.failure), reply.failure
+    end
+  end
+  return true, done
+end
+
+-- Reads what name has, asks decide(text, now) for commands, and runs them if
+-- nobody changed it in between, else does it again. decide may give nil, and
+-- what the transaction is to give.
+local function transact(redis, scope, name, decide)
+  local key = keys.name(scope, name)
+  for _ = 1, ATTEMPTS do
+    local replies, kind, why = redis.connection:ask {
+      { "WATCH", key }, { "GET", key }, { "TIME" } }
+    if not replies then return nil, kind, why end
+    local text = replies[2] ~= NIL and replies[2] or nil
+    local given = { decide(text, keys.time(replies[3])) }
+    if not given[1] then
+      redis.connection:send { { "UNWATCH" } }
+      return unpack(given, 2, 5)
+    end
+    local fine, done
+    fine, done, why = exec(redis, given[1])
+    if not fine then return nil, done, why end
+    if done then return given[2] or true end
+  end
+  return nil, "timeout", "others change the name " .. name .. " all the time"
+end
+
+local function who(entry)
+  if not entry then return "what is no entry of Perigee's is in its place" end
+  return ("process %s on %s holds it"):format(tostring(entry.pid or "?"),
+                                              tostring(entry.host or "?"))
+end
+
+-- ---- Holding ---------------------------------------------------------------
+
+local function hold(redis, entry, over)
+  local scope, name = entry.scope, entry.name
+  local held = { scope = scope, name = name, epoch = entry.epoch,
+                 entry = entry }
+  return transact(redis, scope, name, function(text, now)
+    local other = text and keys.decode(text, scope, name, now)
+    if text and not (over and other and other.epoch == over) then
+      return nil, nil, "name_taken", who(other), other
+    end
+    local mine, why = keys.encode(entry, now)
+    if not mine then return nil, nil, "protocol", why end
+    return writing(redis, scope, name, mine), held
+  end)
+end
+
+--- Takes a name; over: the epoch of a holder that is dead, as was found out.
+function Redis:hold(entry, over)
+  return tasks.spawn(alone, hold, self, entry, over)
+end
+
+local function renew(redis, held, entry)
+  local scope, name = held.scope, held.name
+  held.entry = entry or held.entry
+  return transact(redis, scope, name, function(text, now)
+    local other = text and keys.decode(text, scope, name, now)
+    if text and not (other and other.epoch == held.epoch) then
+      return nil, nil, "name_taken", who(other)
+    end
+    if text and not entry then
+      return { { "MULTI" }, { "PEXPIRE", keys.name(scope, name),
+                              redis:milliseconds() }, { "EXEC" } }
+    end
+    local mine, why = keys.encode(held.entry, now)
+    if not mine then return nil, nil, "protocol", why end
+    return writing(redis, scope, name, mine)
+  end)
+end
+
+--- Prolongs a name, and tells an entry anew if it is given; takes the name
+-- again where the server has lost it.
+function Redis:renew(held, entry)
+  return tasks.spawn(alone, renew, self, held, entry)
+end
+
+local function release(redis, held)
+  local scope, name = held.scope, held.name
+  return transact(redis, scope, name, function(text, now)
+    local other = text and keys.decode(text, scope, name, now)
+    if not other or other.epoch ~= held.epoch then return nil, true end
+    return writing(redis, scope, name, nil)
+  end)
+end
+
+function Redis:release(held)
+  return tasks.spawn(alone, release, self, held)
+end
+
+-- ---- Asking ----------------------------------------------------------------
+
+local function lookup(redis, scope, name)
+  local replies, kind, why = redis.connection:ask {
+    { "GET", keys.name(scope, name) }, { "TIME" } }
+  if not replies then return nil, kind, why end
+  if replies[1] == NIL then return nil end
+  return keys.decode(replies[1], scope, name, keys.time(replies[2]))
+end
+
+function Redis:lookup(scope, name)
+  return tasks.spawn(lookup, self, scope, name)
+end
+
+-- A page of names behind one, and the texts of their entries.
+local function page(connection, scope, from, to)
+  local replies, kind, why = connection:ask {
+    { "ZRANGEBYLEX", keys.names(scope), from, to, "LIMIT", 0, PAGE },
+    { "TIME" } }
+  if not replies then return nil, kind, why end
+  local names, now = replies[1], keys.time(replies[2])
+  if not names[1] then return {}, {}, now end
+  local get = { "MGET" }
+  for i, name in ipairs(names) do get[i + 1] = keys.name(scope, name) end
+  replies, kind, why = connection:ask { get }
+  if not replies then return nil, kind, why end
+  return names, replies[1], now
+end
+
+-- Removes from the index who is gone.
+local function sweep(redis, scope, names)
+  for i = 1, math.min(#names, SWEPT) do
+    transact(redis, scope, names[i], function(text)
+      if text then return nil, true end
+      return { { "MULTI" }, { "ZREM", keys.names(scope), names[i] },
+               { "EXEC" } }
+    end)
+  end
+end
+
+-- Calls f(name, text, now) for each name between two, until it gives true.
+local function each(redis, connection, scope, from, to, f)
+  local gone, last = {}
+  repeat
+    local names, texts, now = page(connection, scope, from, to)
+    if not names then return nil, texts, now end
+    for i, name in ipairs(names) do
+      if texts[i] == NIL then
+        gone[#gone + 1] = name
+      elseif f(name, texts[i], now) then
+        return true
+      end
+    end
+    last = #names < PAGE
+    from = "(" .. (names[#names] or "")
+  until last
+  if gone[1] then tasks.spawn(alone, sweep, redis, scope, gone) end
+  return true
+end
+
+local function list(redis, scope, filter)
+  local prefix = filter.prefix or ""
+  local from = filter.after and filter.after >= prefix and "(" .. filter.after
+    or "[" .. prefix
+  local to = prefix == "" and "+" or "(" .. prefix .. "\255"
+  local chosen, limit = {}, filter.limit or math.huge
+  local fine, kind, why = each(redis, redis.connection, scope, from, to,
+    function(name, text, now)
+      local entry = keys.decode(text, scope, name, now)
+      if entry and entries.matches(entry, filter) then
+        chosen[#chosen + 1] = entry
+      end
+      return #chosen >= limit
+    end)
+  if not fine then return nil, kind, why end
+  return chosen
+end
+
+function Redis:list(scope, filter)
+  return tasks.spawn(list, self, scope, filter)
+end
+
+--- The texts of all entries of a scope by name, by a connection; waits. (The
+-- feed's.)
+function Redis:all(scope, connection)
+  local texts = {}
+  local fine, kind, why = each(self, connection, scope, "-", "+",
+    function(name, text) texts[name] = text end)
+  if not fine then return nil, kind, why end
+  return texts
+end
+
+-- ---- Watching --------------------------------------------------------------
+
+local function feed_of(redis, scope)
+  local feed = redis.feeds[scope]
+  if feed and not feed.over then return feed end
+  feed = feeds.new(redis, scope, redis.target, redis.patience, redis.ttl)
+  redis.feeds[scope] = feed
+  return feed
+end
+
+local function answer(feed, filter)
+  local names = filter.from and feed.changes:since(filter.from)
+  local told = {}
+  for i, name in ipairs(names or {}) do
+    told[i] = { name = name, entry = feed.known[name] }
+  end
+  if names then
+    return { revision = feed.changes:revision(), changes = told }
+  end
+  for _, entry in pairs(feed.known) do told[#told + 1] = entry end
+  return { revision = feed.changes:revision(),
+           entries = entries.select(told, filter) }
+end
+jit.off(answer)
+
+function Redis:watch(scope, filter)
+  local feed = feed_of(self, scope)
+  local names = filter.from and feed.changes:since(filter.from)
+  if feed.looked and not (names and #names == 0) then
+    return answer(feed, filter)
+  end
+  return feed.changes:next(answer, feed, filter)
+end
+
+return M

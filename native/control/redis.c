@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * redis.c - Redis' protocol, by hiredis' formatter and reader, over a stream.
+ *
+ * Commands are queued in one buffer; the reader is fed with what has come, and
+ * makes replies of it. Replies come in the order of the commands.
+ */
+#include "control/stream.h"
+#include "perigee.h"
+
+#include <assert.h>
+#include <hiredis/hiredis.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is queued and not sent yet, at most: a server that does not take it is
+ * not there. */
+enum { QUEUED = 64 << 20, CHUNK = 65536 };
+
+struct perigee_redis {
+  struct perigee_stream *stream;
+  redisReader *reader;
+  char *out;
+  size_t first, last, capacity;
+  const char *why;
+};
+
+/* A reply is hiredis' own. */
+static const redisReply *in(const struct perigee_reply *reply) {
+  return (const redisReply *)reply;
+}
+
+struct perigee_redis *perigee_redis_open(struct perigee_stream *stream) {
+  struct perigee_redis *redis = calloc(1, sizeof *redis);
+  if (!redis)
+    return NULL;
+  redis->reader = redisReaderCreate();
+  if (!redis->reader) {
+    free(redis);
+    return NULL;
+  }
+  redis->stream = stream;
+  return redis;
+}
+
+void perigee_redis_close(struct perigee_redis *redis) {
+  if (!redis)
+    return;
+  redisReaderFree(redis->reader);
+  perigee_stream_close(redis->stream);
+  free(redis->out);
+  free(redis);
+}
+
+const char *perigee_redis_why(const struct perigee_redis *redis) {
+  return redis->why ? redis->why : perigee_stream_why(redis->stream);
+}
+
+/* ---- Commands ------------------------------------------------------------ */
+
+static bool make_room(struct perigee_redis *redis, size_t length) {
+  if (redis->first > 0)
+    memmove(redis->out, redis->out + redis->first, redis->last - redis->first);
+  redis->last -= redis->first;
+  redis->first = 0;
+  size_t wanted = redis->capacity ? redis->capacity : 4096;
+  while (wanted < redis->last + length)
+    wanted *= 2;
+  char *grown = realloc(redis->out, wanted);
+  if (!grown)
+    return false;
+  redis->out = grown;
+  redis->capacity = wanted;
+  return true;
+}
+
+static int queue(struct perigee_redis *redis, const char *text, size_t length) {
+  if (redis->last - redis->first + length > QUEUED)
+    return PERIGEE_TOO_LARGE;
+  if (redis->capacity - redis->last < length && !make_room(redis, length))
+    return PERIGEE_NO_MEMORY;
+  memcpy(redis->out + redis->last, text, length);
+  redis->last += length;
+  return PERIGEE_OK;
+}
+
+int perigee_redis_put(struct perigee_redis *redis, int words, const char **word,
+                      const uint64_t *length) {
+  static_assert(sizeof(size_t) == sizeof(uint64_t), "lengths");
+  char *text = NULL;
+  int total =
+      (int)redisFormatCommandArgv(&text, words, word, (const size_t *)length);
+  if (total < 0)
+    return PERIGEE_NO_MEMORY;
+  int status = queue(redis, text, (size_t)total);
+  redisFreeCommand(text);
+  return status;
+}
+
+int perigee_redis_flush(struct perigee_redis *redis,
+                        struct perigee_stream_wait *wait) {
+  while (redis->first < redis->last) {
+    int64_t n = stream_write(redis->stream, redis->out + redis->first,
+                             redis->last - redis->first, wait);
+    if (n <= 0)
+      return (int)n;
+    redis->first += (size_t)n;
+  }
+  redis->first = redis->last = 0;
+  return 1;
+}
+
+/* ---- Replies ------------------------------------------------------------- */
+
+static int refuse(struct perigee_redis *redis) {
+  redis->why = "what it answers is not Redis' protocol";
+  return PERIGEE_PROTOCOL;
+}
+
+int perigee_redis_get(struct perigee_redis *redis, struct perigee_reply **reply,
+                      struct perigee_stream_wait *wait) {
+  static _Thread_local char chunk[CHUNK];
+  void *made = NULL;
+  for (;;) {
+    if (redisReaderGetReply(redis->reader, &made) != REDIS_OK)
+      return refuse(redis);
+    if (made) {
+      *reply = made;
+      return 1;
+    }
+    int64_t n = stream_read(redis->stream, chunk, sizeof chunk, wait);
+    if (n <= 0)
+      return (int)n;
+    if (redisReaderFeed(redis->reader, chunk, (size_t)n) != REDIS_OK)
+      return refuse(redis);
+  }
+}
+
+int perigee_reply_kind(const struct perigee_reply *reply) {
+  switch (in(reply)->type) {
+  case REDIS_REPLY_STRING:
+    return PERIGEE_REPLY_TEXT;
+  case REDIS_REPLY_INTEGER:
+    return PERIGEE_REPLY_INTEGER;
+  case REDIS_REPLY_ARRAY:
+    return PERIGEE_REPLY_LIST;
+  case REDIS_REPLY_STATUS:
+    return PERIGEE_REPLY_STATUS;
+  case REDIS_REPLY_ERROR:
+    return PERIGEE_REPLY_FAILURE;
+  default:
+    return PERIGEE_REPLY_NIL;
+  }
+}
+
+int64_t perigee_reply_integer(const struct perigee_reply *reply) {
+  return in(reply)->integer;
+}
+
+const char *perigee_reply_text(const struct perigee_reply *reply,
+                               uint64_t *length) {
+  *length = in(reply)->str ? in(reply)->len : 0;
+  return in(reply)->str;
+}
+
+uint64_t perigee_reply_count(const struct perigee_reply *reply) {
+  return in(reply)->elements;
+}
+
+const struct perigee_reply *perigee_reply_at(const struct perigee_reply *reply,
+                                             uint64_t index) {
+  if (index >= in(reply)->elements)
+    return NULL;
+  return (const struct perigee_reply *)in(reply)->element[index];
+}
+
+void perigee_reply_free(struct perigee_reply *reply) {
+  freeReplyObject(reply);
+}

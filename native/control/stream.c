@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stream.c - connected sockets to other servers: names by c-ares, TLS by
+ * OpenSSL, all without blocking.
+ *
+ *   state      event                                 becomes
+ *   naming     the name's addresses are there        dialling
+ *   dialling   connected                             sealing, or open
+ *   dialling   refused, and there is another address dialling
+ *   sealing    the handshake is over                 open
+ *   any        an error                              ended
+ */
+#include "control/stream.h"
+#include "perigee.h"
+
+#include <ares.h>
+#include <errno.h>
+#include <netdb.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum state { NAMING, DIALLING, SEALING, OPEN, ENDED };
+
+struct perigee_stream {
+  enum state state;
+  int descriptor, status;
+  char *path, *host, *authorities, *certificate, *key;
+  uint16_t port;
+  bool tls, named;
+  ares_channel names;
+  int names_status;
+  struct ares_addrinfo *found;
+  struct ares_addrinfo_node *next;
+  SSL_CTX *context;
+  SSL *ssl;
+  char why[256];
+};
+
+int perigee_control_abi(void) {
+  return PERIGEE_CONTROL_ABI;
+}
+
+static int fail(struct perigee_stream *stream, int status, const char *what,
+                const char *why) {
+  snprintf(stream->why, sizeof stream->why, "%s: %s", what, why);
+  stream->state = ENDED;
+  return stream->status = status;
+}
+
+static void wait_for(struct perigee_stream_wait *wait, int descriptor,
+                     bool readable, bool writable) {
+  *wait = (struct perigee_stream_wait){.descriptor = descriptor,
+                                       .milliseconds = -1,
+                                       .readable = readable,
+                                       .writable = writable};
+}
+
+/* ---- Names --------------------------------------------------------------- */
+
+static void named(void *argument, int status, int timeouts,
+                  struct ares_addrinfo *found) {
+  struct perigee_stream *stream = argument;
+  (void)timeouts;
+  stream->named = true;
+  stream->names_status = status;
+  if (status == ARES_SUCCESS)
+    stream->found = found;
+}
+
+static int name_begin(struct perigee_stream *stream) {
+  char port[8];
+  struct ares_addrinfo_hints hints = {.ai_family = AF_UNSPEC,
+                                      .ai_socktype = SOCK_STREAM};
+  int status = ares_library_init(ARES_LIB_INIT_ALL);
+  if (status == ARES_SUCCESS)
+    status = ares_init(&stream->names);
+  if (status != ARES_SUCCESS)
+    return fail(stream, PERIGEE_NO_MEMORY, stream->host, ares_strerror(status));
+  snprintf(port, sizeof port, "%u", stream->port);
+  ares_getaddrinfo(stream->names, stream->host, port, &hints, named, stream);
+  return PERIGEE_OK;
+}
+
+/* 1: there are addresses. c-ares has several descriptors, which come and go: a
+ * short time is waited for, and all are looked at. */
+static int name_step(struct perigee_stream *stream,
+                     struct perigee_stream_wait *wait) {
+  ares_socket_t all[ARES_GETSOCK_MAXNUM];
+  const unsigned either = 1U | 1U << ARES_GETSOCK_MAXNUM;
+  unsigned bits =
+      (unsigned)ares_getsock(stream->names, all, ARES_GETSOCK_MAXNUM);
+  for (int i = 0; i < ARES_GETSOCK_MAXNUM && !stream->named; i++)
+    if (bits >> i & either)
+      ares_process_fd(stream->names, all[i], ARES_SOCKET_BAD);
+  if (!stream->named)
+    ares_process_fd(stream->names, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
+  if (stream->named && !stream->found)
+    return fail(stream, PERIGEE_NOT_FOUND, stream->host,
+                ares_strerror(stream->names_status));
+  if (stream->named) {
+    stream->next = stream->found->nodes;
+    stream->state = DIALLING;
+    return 1;
+  }
+  wait_for(wait, -1, false, false);
+  wait->milliseconds = 5;
+  return 0;
+}
+
+/* ---- Connecting ---------------------------------------------------------- */
+
+static int dial(struct perigee_stream *stream, const struct sockaddr *address,
+                socklen_t length) {
+  if (stream->descriptor >= 0)
+    close(stream->descriptor);
+  stream->descriptor =
+      socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (stream->descriptor < 0)
+    return -errno;
+  if (connect(stream->descriptor, address, length) == 0)
+    return 1;
+  return errno == EINPROGRESS ? 0 : -errno;
+}
+
+static int dial_path(struct perigee_stream *stream) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  size_t length = strlen(stream->path);
+  if (length >= sizeof address.sun_path)
+    return -ENAMETOOLONG;
+  memcpy(address.sun_path, stream->path, length + 1);
+  return dial(stream, (struct sockaddr *)&address, sizeof address);
+}
+
+static int dial_next(struct perigee_stream *stream) {
+  if (stream->path)
+    return dial_path(stream);
+  struct ares_addrinfo_node *node = stream->next;
+  stream->next = node->ai_next;
+  return dial(stream, node->ai_addr, node->ai_addrlen);
+}
+
+static int dial_result(const struct perigee_stream *stream) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  struct sockaddr_storage peer;
+  socklen_t peer_length = sizeof peer;
+  if (getsockopt(stream->descriptor, SOL_SOCKET, SO_ERROR, &error, &length) < 0)
+    return -errno;
+  if (error)
+    return -error;
+  bool connected = getpeername(stream->descriptor, (struct sockaddr *)&peer,
+                               &peer_length) == 0;
+  return connected ? 1 : 0;
+}
+
+static int not_dialled(struct perigee_stream *stream, int error) {
+  bool refused = error == ECONNREFUSED || error == ENOENT;
+  const char *what = stream->path ? stream->path : stream->host;
+  return fail(stream, refused ? PERIGEE_NOT_FOUND : PERIGEE_PEER_LOST, what,
+              strerror(error));
+}
+
+static int dial_step(struct perigee_stream *stream,
+                     struct perigee_stream_wait *wait) {
+  int result = stream->descriptor < 0 ? dial_next(stream) : dial_result(stream);
+  while (result < 0 && !stream->path && stream->next)
+    result = dial_next(stream);
+  if (result < 0)
+    return not_dialled(stream, -result);
+  if (result == 0)
+    wait_for(wait, stream->descriptor, false, true);
+  else
+    stream->state = stream->tls ? SEALING : OPEN;
+  return result;
+}
+
+/* ---- TLS ----------------------------------------------------------------- */
+
+static int tls_failed(struct perigee_stream *stream) {
+  char text[160];
+  unsigned long code = ERR_get_error();
+  long verified = stream->ssl ? SSL_get_verify_result(stream->ssl) : X509_V_OK;
+  if (verified != X509_V_OK)
+    snprintf(text, sizeof text, "%s", X509_verify_cert_error_string(verified));
+  else if (code)
+    ERR_error_string_n(code, text, sizeof text);
+  else
+    snprintf(text, sizeof text, "the connection ended");
+  ERR_clear_error();
+  return fail(stream,
+              verified != X509_V_OK ? PERIGEE_DENIED : PERIGEE_PEER_LOST, "TLS",
+              text);
+}
+
+static bool tls_trust(const struct perigee_stream *stream) {
+  SSL_CTX *context = stream->context;
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  if (stream->authorities
+          ? !SSL_CTX_load_verify_file(context, stream->authorities)
+          : !SSL_CTX_set_default_verify_paths(context))
+    return false;
+  if (!stream->certificate)
+    return true;
+  const char *key = stream->key ? stream->key : stream->certificate;
+  return SSL_CTX_use_certificate_chain_file(context, stream->certificate) ==
+             1 &&
+         SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) == 1;
+}
+
+static bool tls_begin(struct perigee_stream *stream) {
+  const char *host = stream->host;
+  stream->context = SSL_CTX_new(TLS_client_method());
+  if (!stream->context || !tls_trust(stream))
+    return false;
+  stream->ssl = SSL_new(stream->context);
+  if (!stream->ssl || !SSL_set_fd(stream->ssl, stream->descriptor))
+    return false;
+  X509_VERIFY_PARAM *wanted = SSL_get0_param(stream->ssl);
+  if (X509_VERIFY_PARAM_set1_ip_asc(wanted, host))
+    return true;
+  ERR_clear_error();
+  return SSL_set1_host(stream->ssl, host) &&
+         SSL_set_tlsext_host_name(stream->ssl, host);
+}
+
+/* 0, and what is waited for; else it has ended. */
+static int tls_wait(struct perigee_stream *stream, int result,
+                    struct perigee_stream_wait *wait) {
+  int error = SSL_get_error(stream->ssl, result);
+  bool reading = error == SSL_ERROR_WANT_READ;
+  if (!reading && error != SSL_ERROR_WANT_WRITE)
+    return tls_failed(stream);
+  wait_for(wait, stream->descriptor, reading, !reading);
+  return 0;
+}
+
+static int tls_step(struct perigee_stream *stream,
+                    struct perigee_stream_wait *wait) {
+  ERR_clear_error();
+  if (!stream->ssl && !tls_begin(stream))
+    return tls_failed(stream);
+  int result = SSL_connect(stream->ssl);
+  if (result != 1)
+    return tls_wait(stream, result, wait);
+  stream->state = OPEN;
+  return 1;
+}
+
+/* ---- Streams ------------------------------------------------------------- */
+
+static char *copy(const char *text, bool *fine) {
+  char *copied = text ? strdup(text) : NULL;
+  *fine = *fine && (copied || !text);
+  return copied;
+}
+
+struct perigee_stream *perigee_stream_open(const struct perigee_stream_to *to) {
+  struct perigee_stream *stream = calloc(1, sizeof *stream);
+  bool fine = true;
+  if (!stream)
+    return NULL;
+  stream->descriptor = -1;
+  stream->port = to->port;
+  stream->tls = to->tls;
+  stream->path = copy(to->path, &fine);
+  stream->host = copy(to->host ? to->host : "localhost", &fine);
+  stream->authorities = copy(to->authorities, &fine);
+  stream->certificate = copy(to->certificate, &fine);
+  stream->key = copy(to->key, &fine);
+  stream->state = stream->path ? DIALLING : NAMING;
+  if (fine && (stream->path || name_begin(stream) == PERIGEE_OK))
+    return stream;
+  perigee_stream_close(stream);
+  return NULL;
+}
+
+int perigee_stream_step(struct perigee_stream *stream,
+                        struct perigee_stream_wait *wait) {
+  static int (*const steps[])(struct perigee_stream *,
+                              struct perigee_stream_wait *) = {
+      [NAMING] = name_step, [DIALLING] = dial_step, [SEALING] = tls_step};
+  while (stream->state < OPEN) {
+    int result = steps[stream->state](stream, wait);
+    if (result <= 0)
+      return result;
+  }
+  return stream->state == OPEN ? 1 : stream->status;
+}
+
+const char *perigee_stream_why(const struct perigee_stream *stream) {
+  return stream->why;
+}
+
+int perigee_stream_descriptor(const struct perigee_stream *stream) {
+  return stream->descriptor;
+}
+
+void perigee_stream_close(struct perigee_stream *stream) {
+  if (!stream)
+    return;
+  if (stream->ssl && stream->state == OPEN)
+    SSL_shutdown(stream->ssl);
+  SSL_free(stream->ssl);
+  SSL_CTX_free(stream->context);
+  ERR_clear_error();
+  if (stream->names)
+    ares_destroy(stream->names);
+  if (stream->found)
+    ares_freeaddrinfo(stream->found);
+  if (stream->descriptor >= 0)
+    close(stream->descriptor);
+  free(stream->path);
+  free(stream->host);
+  free(stream->authorities);
+  free(stream->certificate);
+  free(stream->key);
+  free(stream);
+}
+
+/* ---- Bytes --------------------------------------------------------------- */
+
+static int64_t plain(struct perigee_stream *stream, ssize_t n, bool reading,
+                     struct perigee_stream_wait *wait) {
+  if (n > 0)
+    return n;
+  if (n == 0)
+    return fail(stream, PERIGEE_PEER_LOST, "the server", "it hung up");
+  if (errno != EAGAIN && errno != EINTR)
+    return fail(stream, PERIGEE_PEER_LOST, "the server", strerror(errno));
+  wait_for(wait, stream->descriptor, reading, !reading);
+  return 0;
+}
+
+int64_t stream_read(struct perigee_stream *stream, void *into, size_t capacity,
+                    struct perigee_stream_wait *wait) {
+  if (stream->state != OPEN)
+    return stream->status;
+  if (!stream->ssl)
+    return plain(stream, recv(stream->descriptor, into, capacity, 0), true,
+                 wait);
+  ERR_clear_error();
+  int n = SSL_read(stream->ssl, into, (int)capacity);
+  return n > 0 ? n : tls_wait(stream, n, wait);
+}
+
+int64_t stream_write(struct perigee_stream *stream, const void *from,
+                     size_t length, struct perigee_stream_wait *wait) {
+  enum { MOST = 1 << 20 };
+  if (length > MOST)
+    length = MOST;
+  if (stream->state != OPEN)
+    return stream->status;
+  if (!stream->ssl)
+    return plain(stream, send(stream->descriptor, from, length, MSG_NOSIGNAL),
+                 false, wait);
+  ERR_clear_error();
+  int n = SSL_write(stream->ssl, from, (int)length);
+  return n > 0 ? n : tls_wait(stream, n, wait);
+}

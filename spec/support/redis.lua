@@ -1,0 +1,65 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A Redis server of a spec's own: a process at a Unix socket, and at a port of
+-- this host if it is given one, with nothing on disk. It ends with the spec.
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local process = require "spec.support.process"
+
+local M = {}
+local started = 0
+
+local Server = {}
+Server.__index = Server
+
+local function runs(command)
+  return os.execute(command .. " >/dev/null 2>&1") == 0
+end
+
+function M.is_there()
+  return runs "command -v redis-server"
+    and package.searchpath("perigee.control", package.cpath) ~= nil
+end
+
+--- Where it is, for this process and its children: each at a path of its own,
+-- since a process has one registry for an address.
+function M.path(of)
+  return ("%s/redis%s.sock"):format(of.folder, os.getenv "PERIGEE_SPEC_REDIS")
+end
+
+--- Its address, as option `registry` has it. Names end fast, for specs.
+function M.address(of, options)
+  return ("redis+unix:%s?ttl=%g&timeout=5%s"):format(M.path(of),
+    1.5 * of.slow, options or "")
+end
+
+function M.start(...)
+  started = started + 1
+  ffi.C.spec_setenv("PERIGEE_SPEC_REDIS", tostring(started), 1)
+  local server = setmetatable({ path = M.path(cases), more = { ... } }, Server)
+  os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+  server:begin()
+  return server
+end
+
+function Server:begin()
+  self.process = process.spawn { "redis-server", "--port", "0",
+    "--unixsocket", self.path, "--save", "", "--appendonly", "no",
+    "--dir", cases.folder, "--loglevel", "warning", unpack(self.more) }
+  assert(cases.eventually(function() return self:ask "PING" == "PONG" end))
+end
+
+--- What redis-cli prints for a command, without the last newline.
+function Server:ask(command)
+  local pipe = io.popen(("redis-cli -s '%s' %s 2>&1"):format(self.path,
+                                                            command))
+  local text = pipe:read "*a"
+  pipe:close()
+  return (text:gsub("\n$", ""))
+end
+
+function Server:kill()
+  self.process:kill()
+  os.remove(self.path)
+end
+
+return M
