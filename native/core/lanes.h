@@ -45,13 +45,6 @@ static inline void session_wake_soon(struct perigee_session *s) {
     session_wake(s);
 }
 
-/* The fence is that of wanted() (shm.c), and so is its partner, in arm(). */
-static inline void session_sure(struct perigee_session *s) {
-  const struct lane_head *head = (const struct lane_head *)s->lane;
-  s->polled.unsure = false;
-  atomic_thread_fence(memory_order_seq_cst);
-  if (atomic_load_explicit(head->armed, memory_order_relaxed) != 0)
-    session_wake(s);
-}
+void session_sure(struct perigee_session *session);
 
 #endif
