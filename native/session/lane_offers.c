@@ -256,9 +256,11 @@ static const char *why_none(const struct perigee_session *s) {
 
 static const struct extra_lane *lane_named(const struct perigee_session *s,
                                            const char *name) {
-  for (uint32_t i = 0; i < s->lanes->count; i++)
-    if (strcmp(s->lanes->extra[i].transport->name, name) == 0)
+  for (uint32_t i = 0; i < s->lanes->count; i++) {
+    const struct perigee_transport *t = s->lanes->extra[i].transport;
+    if (t && strcmp(t->name, name) == 0)
       return &s->lanes->extra[i];
+  }
   return NULL;
 }
 

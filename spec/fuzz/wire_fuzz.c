@@ -39,6 +39,10 @@ static void promised(const struct frame *frame) {
   } else if (frame->type == FRAME_OFFER) {
     require(frame->offer.length <= OFFER_MAX);
     require(frame->offer.fd_count <= OFFER_FDS);
+  } else if (frame->type == FRAME_EXTRA) {
+    require(frame->extra.lane > 0);
+    require(frame->extra.offer.length <= OFFER_MAX);
+    require(frame->extra.offer.fd_count <= OFFER_FDS);
   } else if (frame->type == FRAME_REFUSE) {
     require(ends(frame->refuse.text, REFUSE_TEXT));
   } else if (frame->type == FRAME_LOOKUP) {

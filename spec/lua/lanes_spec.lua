@@ -126,7 +126,8 @@ describe("a second lane", function()
   end)
 
   it("is nothing to an engine that was given none", function()
-    local plain = { transports = ffi.new("const struct perigee_transport *[1]") }
+    local none = ffi.new("const struct perigee_transport *[1]")
+    local plain = { transports = none }
     local _, session = pair(plain, plain)
     assert.same({}, session:explain().lanes)
     assert.same({ "trace" }, session:explain().features)

@@ -93,6 +93,9 @@ static struct frame sample(int type) {
     frame.attach = (struct attach){.session = 9, .index = 3, .mac = {1, 2}};
   else if (type == FRAME_MOVE)
     frame.move = (struct move){.ticket = 9, .key = {1, 2}, .port = 7471};
+  else if (type == FRAME_EXTRA)
+    frame.extra = (struct extra){
+        .lane = 1, .word = EXTRA_WORD_OFFER, .offer = {.length = 24}};
   return frame;
 }
 
@@ -405,6 +408,24 @@ static void offers_are_limited(void **state) {
   assert_int_equal(patched(&frame, 0, 7), PERIGEE_PROTOCOL);
 }
 
+/* Of an additional lane: its number, its word, descriptors, status, length. */
+static void words_of_lanes_are_checked(void **state) {
+  (void)state;
+  struct frame frame = sample(FRAME_EXTRA);
+  uint32_t head = 1 | EXTRA_WORD_OFFER << 8;
+  assert_true(patched(&frame, FRAME_HEAD, head) > 0);
+  assert_true(patched(&frame, FRAME_HEAD, head | OFFER_FDS << 16) > 0);
+  const uint32_t wrong[] = {
+      head - 1, head | (OFFER_FDS + 1) << 16,       1 | EXTRA_WORDS << 8,
+      1,        1 | EXTRA_WORD_LANE << 8 | 1 << 16, 1 | EXTRA_WORD_LOST << 8};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    assert_int_equal(patched(&frame, FRAME_HEAD, wrong[i]), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, FRAME_HEAD + 4, 1), PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, FRAME_HEAD + 4, UINT32_MAX),
+                   PERIGEE_PROTOCOL);
+  assert_int_equal(patched(&frame, 0, 7), PERIGEE_PROTOCOL);
+}
+
 int main(void) {
 #define test(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
   const struct CMUnitTest tests[] = {
@@ -425,6 +446,7 @@ int main(void) {
       test(a_chunk_is_one_frame),
       test(what_is_posted_in_answer_goes_by_one_send),
       test(offers_are_limited),
+      test(words_of_lanes_are_checked),
   };
   return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }
