@@ -40,9 +40,10 @@ local LONG, REST, LOOK = 5e5, 15e7, 1e7
 
 -- What waits for a portion, in order: { d, job }.
 local waiting, first, last = {}, 1, 0
--- Queued as ready, or to be at the end of a rest, while anything waits.
+-- Queued as ready, or to be at the end of a rest, which is its timer: once,
+-- while anything waits.
 local turn = { generation = 0 }
-local queued, rests_until = false, 0
+local queued, resting, rests_until = false, false, 0
 
 -- ---- Turns -----------------------------------------------------------------
 
@@ -62,8 +63,9 @@ end
 -- A look at what others do, then the turn.
 local function rest(time)
   turn.seen, turn.generation = state.told, state.generation
-  timers.add { ended = false, remaining = 1, worker = turn,
-               at = min(rests_until, time + LOOK) }
+  resting = { ended = false, remaining = 1, worker = turn,
+              at = min(rests_until, time + LOOK) }
+  timers.add(resting)
 end
 
 local function queue()
@@ -163,14 +165,16 @@ function M.decode(engine, event)
 end
 
 -- The sessions of held calls go on, as those of other handlers that are
--- dropped; and so does what nobody was parked for.
+-- dropped; and so does what nobody was parked for. The turn is dropped with the
+-- ready queue, and queued anew; a timer would bring it a second time.
 loop.dropped[#loop.dropped + 1] = function()
   for job in pairs(held) do
     local handle = job.engine.handle
     held[job], job.dropped = nil, true
     if handle then C.perigee_started(handle, job.served) end
   end
-  queued = false
+  if resting then timers.remove(resting) end
+  queued, resting = false, false
   queue()
 end
 

@@ -88,8 +88,8 @@ describe("the error of connecting", function()
     local none, err = agent:session("worker", { timeout = 60 })
     assert.is_nil(none)
     assert.equal("timeout", err.kind)
-    assert.matches("connecting to worker: the peer did not finish its hello",
-                   tostring(err), 1, true)
+    assert.matches("connecting to worker: the peer did not finish the "
+      .. "handshake in time", tostring(err), 1, true)
   end)
 
   it("connects where the engine's own times have no limit", function()

@@ -260,7 +260,7 @@ describe("a large reply of another process", function()
     for _ = 1, 20 do
       local future = proxy.async:list(3000)
       process.usleep(0.01)
-      assert.equal(3000, #(future:wait()))
+      assert.equal(3000, #assert(future:wait()))
     end
   end)
 end)

@@ -65,7 +65,7 @@ describe("in bad weather", function()
       assert(hosts.netem(netem))
       options.transport = "tcp"
       options.secret = hosts.SECRET
-      options.engine = { hello_timeout = 15 }
+      options.engine = { hello_timeout = 90 }
       local started = process.now()
       local near = assert(cases.agent(nil, options))
       local proxy = assert(near:proxy(address, "x", { timeout = BOUND }))

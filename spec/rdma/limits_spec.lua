@@ -117,7 +117,7 @@ local function limited(child, _, ffi, rdma, kib)
   assert(ffi.C.capset(header, ffi.new("uint32_t[6]")) == 0)
   assert(ffi.C.setrlimit(8, ffi.new("uint64_t[2]", bytes, bytes)) == 0)
   local agent = assert(child.cases.agent("worker",
-    { transport = "verbs", engine = { rdma = rdma, hello_timeout = 15 } }))
+    { transport = "verbs", engine = { rdma = rdma, hello_timeout = 90 } }))
   local here = agent.engine:alloc(size)
   agent.engine:alloc(size, { name = "big", access = "rw" })
   agent:serve { name = "x", version = 1, methods = {

@@ -130,11 +130,11 @@ end)
 -- Says each immediate that it got, and whether its bytes were all there then.
 local function immediates(child, perigee_, _, rdma, count, size, long)
   count, size, long = tonumber(count), tonumber(size), tonumber(long)
-  local engine = child.cases.engine { rdma = rdma, hello_timeout = 15 }
+  local engine = child.cases.engine { rdma = rdma, hello_timeout = 90 }
   local region = engine:alloc(count * size, { name = "box", access = "w" })
   local listener = assert(engine:listen(child.cases.address()))
   child.say("ready")
-  local session = assert(listener:accept(20))
+  local session = assert(listener:accept(long))
   for _ = 1, count do
     local value = assert(session:recv_imm({ timeout = long }):wait())
     local bytes = region:slice((value - 1) * size, size):string()
@@ -157,10 +157,10 @@ describe("immediates over four queue pairs", function()
     local COUNT, SIZE = 20, 300000
     local child = process.start(immediates, sides.far, COUNT, SIZE,
                                 weather.LONG)
-    child:expect("ready", 20)
+    child:expect("ready", weather.LONG)
     local engine = cases.engine(weather.options(sides.near))
     local session = assert(engine:connect(cases.address(),
-                                          { transport = "verbs" }))
+      { transport = "verbs", timeout = weather.LONG }))
     local box = assert(session:region("box"))
     local here = engine:alloc(COUNT * SIZE)
     weather.netem "loss 2% delay 2ms"
@@ -179,6 +179,6 @@ describe("immediates over four queue pairs", function()
       assert.is_nil(seen[value])
       seen[value] = true
     end
-    child:expect("timeout", 20)
+    child:expect("timeout", weather.LONG)
   end)
 end)

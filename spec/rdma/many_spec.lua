@@ -68,7 +68,7 @@ end)
 -- Serves as "peerN", and answers what it is asked in the same coin.
 local function peer(child, perigee_, _, rdma, name)
   local agent = assert(child.cases.agent(name,
-    { transport = "verbs", engine = { rdma = rdma, hello_timeout = 15 } }))
+    { transport = "verbs", engine = { rdma = rdma, hello_timeout = 90 } }))
   agent.engine:alloc(2 ^ 20, { name = "m", access = "rw" })
   agent:serve { name = "x", version = 1, methods = {
     same = function(x) return x end,

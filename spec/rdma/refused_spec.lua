@@ -11,7 +11,7 @@ local SIZE = 2 ^ 20
 -- Does what its parent says; its region "box" can be closed and made anew.
 local function peer(child, _, _, rdma)
   local size = 2 ^ 20
-  local engine = child.cases.engine { rdma = rdma, hello_timeout = 15 }
+  local engine = child.cases.engine { rdma = rdma, hello_timeout = 90 }
   local box = engine:alloc(size, { name = "box", access = "rw" })
   local seen = engine:alloc(size, { name = "seen", access = "r" })
   local small = engine:alloc(4096)

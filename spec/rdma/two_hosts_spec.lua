@@ -12,7 +12,7 @@ local function serving(child, perigee_, _, rdma, encrypt)
     listen = "tcp://10.77.7.2:0",
       secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
     dead_after = 6, encrypt = encrypt == "true",
-    engine = { rdma = rdma, hello_timeout = 15 } })
+    engine = { rdma = rdma, hello_timeout = 90 } })
 end
 
 describe("between two addresses", function()
@@ -35,7 +35,7 @@ describe("between two addresses", function()
   local function agent(transport, encrypt)
     return assert(cases.agent(nil, {
       transport = transport, secret = hosts.SECRET, encrypt = encrypt,
-      dead_after = 6, engine = { rdma = sides.near, hello_timeout = 15 } }))
+      dead_after = 6, engine = { rdma = sides.near, hello_timeout = 90 } }))
   end
 
   for _, transport in ipairs { "verbs", "auto" } do

@@ -64,7 +64,7 @@ end
 -- Of engines. A first session opens the device and loads its driver, which may
 -- take a second and more where both sides and others do so at once.
 function M.options(rdma)
-  return { rdma = rdma, hello_timeout = 15 }
+  return { rdma = rdma, hello_timeout = 90 }
 end
 
 function M.agent(rdma, name)
@@ -77,7 +77,7 @@ end
 function M.worker(sides, f, ...)
   local child = process.start(function(child, perigee_, ffi_, rdma, code, ...)
     local agent = assert(child.cases.agent("worker",
-      { transport = "verbs", engine = { rdma = rdma, hello_timeout = 15 } }))
+      { transport = "verbs", engine = { rdma = rdma, hello_timeout = 90 } }))
     local unhex = code:gsub("%x%x", function(x)
       return string.char(tonumber(x, 16))
     end)
@@ -88,7 +88,7 @@ function M.worker(sides, f, ...)
   end, sides.far, (string.dump(f):gsub(".", function(c)
     return ("%02x"):format(c:byte())
   end)), ...)
-  return child:expect("ready", 20)
+  return child:expect("ready", M.LONG)
 end
 
 -- What a worker of these specs serves, and its region "m" of 16 MiB.
