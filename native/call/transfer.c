@@ -62,7 +62,7 @@ static int remote_payload(struct perigee_session *s, int operation,
   if (remote->session != s)
     return fail(s->engine, PERIGEE_INVALID,
                 "region \"%s\" is of another session", remote->name);
-  if (!(remote->access & right))
+  if (!(remote->window.access & right))
     return fail(s->engine, PERIGEE_DENIED, "the peer does not let us %s \"%s\"",
                 right == PERIGEE_READ ? "read" : "write", remote->name);
   if (shape_total(slice->length, slice->count) == UINT64_MAX ||

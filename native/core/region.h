@@ -46,8 +46,6 @@ struct perigee_remote {
   struct perigee_remote *next;
   struct perigee_session *session;
   struct window window;
-  uint64_t mapped; /* bytes to unmap */
-  int access;
   char name[REGION_NAME + 1];
 };
 

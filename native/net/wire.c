@@ -22,13 +22,12 @@ _Static_assert(sizeof(struct offer) - sizeof(int) * (OFFER_FDS + 2) <=
                    FRAME_BODY,
                "an offer fits in a frame");
 
-/* Bodies of one fixed length; OFFER's varies. */
+/* Bodies of one fixed length; those of OFFER and FOUND vary. */
 static const uint32_t body_length[FRAME_TYPES] = {
     [FRAME_HELLO] = sizeof(struct hello),
     [FRAME_READY] = sizeof(uint32_t),
     [FRAME_REFUSE] = sizeof(struct refuse),
     [FRAME_LOOKUP] = sizeof(struct lookup),
-    [FRAME_FOUND] = sizeof(struct found),
     [FRAME_LANE] = sizeof(((struct frame *)0)->lane),
     [FRAME_PROOF] = HANDSHAKE_MAC,
     [FRAME_ATTACH] = sizeof(struct attach),
@@ -107,6 +106,8 @@ static bool decode_offer(const uint8_t *body, uint32_t length,
 static bool decode_body(const uint8_t *body, uint32_t length, struct frame *f) {
   if (f->type == FRAME_OFFER)
     return decode_offer(body, length, &f->offer);
+  if (f->type == FRAME_FOUND)
+    return found_decode(body, length, &f->found);
   if (f->type == FRAME_HELLO)
     return decode_hello(body, length, &f->hello);
   if (length != body_length[f->type])
@@ -138,6 +139,8 @@ uint32_t wire_encode(const struct frame *f, uint8_t *bytes) {
     head.length = 8 + f->offer.length;
     memcpy(bytes + FRAME_HEAD, prefix, 8);
     memcpy(bytes + FRAME_HEAD + 8, f->offer.bytes, f->offer.length);
+  } else if (f->type == FRAME_FOUND) {
+    head.length = found_encode(&f->found, bytes + FRAME_HEAD);
   } else {
     head.length = body_length[f->type];
     memcpy(bytes + FRAME_HEAD, &f->hello, head.length);
@@ -151,7 +154,7 @@ uint32_t wire_fds(const struct frame *f) {
     return f->offer.fd_count;
   if (f->type == FRAME_LANE)
     return f->lane.fds;
-  return f->type == FRAME_FOUND && f->found.mapped ? 1 : 0;
+  return f->type == FRAME_FOUND ? f->found.fds : 0;
 }
 
 /* ---- The socket -------------------------------------------------------- */

@@ -14,13 +14,19 @@
  *   REFUSE  status and reason; the session ends
  *   WAKE    the peer sleeps and there is something for it
  *   LOOKUP  which region has this name?
- *   FOUND   that one (a descriptor if it may be mapped)
+ *   FOUND   that one, with a key for each lane that reaches it (see below)
  *   BYE     closed in order
  *   LANE    from one half of the transport to the other, with a descriptor or
  *           none; after OFFER
  *   ATTACH  instead of HELLO: this connection is one more stream of a session
  *   PING    nothing, so that something is heard
  *   MOVE    instead of OFFER: dial there, with a ticket (migrate.h)
+ *
+ * FOUND: what stands in struct found up to `keys`; then, for each key, u8 lane,
+ * u8 descriptors, u16 length and so many bytes; lanes in order, each once. All
+ * the descriptors come with the frame, in order. A key of the first lane that has
+ * no bytes, where there is no other, is not written: its descriptors, or keys,
+ * tell that it is there.
  *
  * HELLO begins in every version with magic and versions. Where no version is
  * common to both sides, nothing else of it is looked at.
@@ -62,7 +68,7 @@ enum { WIRE_ROOM = SEAL_CHUNK(FRAME_HEAD + FRAME_BODY) };
 enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
 /* Bytes: of the name for peers on this host; of magic and versions. */
 enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16, COOKIE = 16 };
-enum { REGION_NAME = 255 };
+enum { REGION_NAME = 255, FOUND_KEYS = 4 }; /* a lane's at most once */
 enum { TERMS_NAME = 72 }; /* PERIGEE_NAME_MAX and a zero, and more */
 enum { PROTOCOL_MIN = 4, PROTOCOL_MAX = 4 };
 #define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */
@@ -124,13 +130,19 @@ struct lookup {
   char name[REGION_NAME + 1];
 };
 
+struct found_key {
+  uint32_t lane;         /* by its place among those of the session */
+  struct region_key key; /* without its descriptors, but for their number */
+};
+
 struct found {
   uint32_t operation, generation;
   int32_t status;
   uint32_t slot;
   uint64_t region, length; /* region: its generation */
   uint32_t access;
-  uint16_t mapped, keyed; /* a descriptor comes; the transport was told */
+  uint16_t fds, keys; /* descriptors of all keys; how many of these there are */
+  struct found_key key[FOUND_KEYS];
 };
 
 /* A frame as decoded: texts end in 0, counts fit. */
@@ -175,6 +187,9 @@ struct wire {
 int wire_frame(const uint8_t *bytes, uint32_t length, struct frame *frame);
 /* Encodes: the number of bytes, at most FRAME_HEAD + FRAME_BODY. */
 uint32_t wire_encode(const struct frame *frame, uint8_t *bytes);
+/* The same for the body of FOUND (found.c). */
+bool found_decode(const uint8_t *body, uint32_t length, struct found *found);
+uint32_t found_encode(const struct found *found, uint8_t *body);
 /* Has it no protocol version in common with this side? Then it was read no
  * further than its versions. */
 bool wire_foreign(const struct hello *hello);

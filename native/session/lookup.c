@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookup.c - finding a peer's region by its name, by frames, because over a
- * socket a descriptor may come with it.
+ * lookup.c - finding a peer's region by its name: by frames, because over a
+ * socket descriptors may come with them. The owner's lane says by which key the
+ * peer's lane reaches it; what that is passes here unseen (transport.h, Access).
  */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "call/calls.h"
 #include "core/lanes.h"
@@ -68,12 +66,39 @@ int perigee_lookup(struct perigee_session *s, const char *name,
 
 /* ---- Answering ---------------------------------------------------------- */
 
-/* Where no descriptor can go the region is accessed on request. */
-static void tell_found(struct perigee_session *s, struct frame *f, int fd) {
-  if (s->up->tell(s, f, &fd, wire_fds(f)) == PERIGEE_OK)
+/* What the lane says of the region. Nothing, if it cannot, or if descriptors
+ * have to go with it and cannot: then the peer asks for each access. */
+static void export_key(struct perigee_session *s, struct perigee_region *region,
+                       struct found *found) {
+  const struct transport_access *access = lane_table(s->lane)->access;
+  struct region_key *key = &found->key[0].key;
+  const struct grant grant = {region->slot, region->generation, &region->area,
+                              region->access, region->fd};
+  if (!access || access->export(s->lane, &grant, key) < 0 ||
+      (key->fd_count > 0 && (s->tcp || s->spoken)))
     return;
-  f->found.mapped = 0;
+  found->keys = 1;
+  found->fds = (uint16_t)key->fd_count;
+}
+
+/* Its key goes without saying where no descriptor can. */
+static void tell_found(struct perigee_session *s, struct frame *f) {
+  if (s->up->tell(s, f, f->found.key[0].key.fds, wire_fds(f)) == PERIGEE_OK)
+    return;
+  f->found.keys = f->found.fds = 0;
   s->up->send(s, f, NULL, 0);
+}
+
+static void describe(struct perigee_session *s, struct perigee_region *region,
+                     struct found *found) {
+  found->slot = region->slot;
+  found->region = region->generation;
+  found->length = region->length;
+  found->access = (uint32_t)region->access;
+  region->granted++;
+  if (!s->granted.next)
+    list_append(&s->engine->granted, &s->granted);
+  export_key(s, region, found);
 }
 
 int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
@@ -82,51 +107,17 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
   struct frame f = {.type = FRAME_FOUND,
                     .found = {.operation = asked->operation,
                               .generation = asked->generation}};
-  struct found *found = &f.found;
-  if (!region) {
-    found->status = PERIGEE_NOT_FOUND;
-  } else if (region->access == PERIGEE_LOCAL) {
-    found->status = PERIGEE_DENIED;
-  } else {
-    found->slot = region->slot;
-    found->region = region->generation;
-    found->length = region->length;
-    found->access = (uint32_t)region->access;
-    region->granted++;
-    if (!s->granted.next)
-      list_append(&s->engine->granted, &s->granted);
-    const struct perigee_transport *t = lane_table(s->lane);
-    const struct grant grant = {region->slot, region->generation, &region->area,
-                                region->access};
-    bool granted = t->access && t->access->grant(s->lane, &grant);
-    found->mapped = t->copies && region->fd >= 0 && !s->alone && !s->tcp;
-    found->keyed = !t->copies && granted;
-  }
-  tell_found(s, &f, region ? region->fd : -1);
+  if (!region)
+    f.found.status = PERIGEE_NOT_FOUND;
+  else if (region->access == PERIGEE_LOCAL)
+    f.found.status = PERIGEE_DENIED;
+  else
+    describe(s, region, &f.found);
+  tell_found(s, &f);
   return PERIGEE_OK;
 }
 
 /* ---- Being answered ----------------------------------------------------- */
-
-/* Mapped only if it is memory that cannot shrink under us. */
-static int map_window(struct perigee_remote *r, int fd) {
-  enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
-  uint64_t length;
-  if (!adopted_memory(fd, SEALS, &length) || length < r->window.length)
-    return PERIGEE_PROTOCOL;
-  int protection = PROT_READ | (r->access & PERIGEE_WRITE ? PROT_WRITE : 0);
-  if (!share_take(r->session->share, SHARE_MAPPED, length))
-    return PERIGEE_NO_MEMORY;
-  r->mapped = length;
-  void *p = mmap(NULL, r->mapped, protection, MAP_SHARED, fd, 0);
-  if (p == MAP_FAILED) {
-    share_give(r->session->share, SHARE_MAPPED, r->mapped);
-    return PERIGEE_NO_MEMORY;
-  }
-  madvise(p, r->mapped, MADV_DONTFORK);
-  r->window.pointer = p;
-  return PERIGEE_OK;
-}
 
 static struct perigee_remote *known(struct perigee_session *s,
                                     const struct found *found) {
@@ -137,62 +128,110 @@ static struct perigee_remote *known(struct perigee_session *s,
   return r;
 }
 
-static struct perigee_remote *adopt(struct perigee_session *s,
-                                    const struct found *found, const char *name,
-                                    int fd, int *status) {
+static struct perigee_remote *remote_new(struct perigee_session *s,
+                                         const struct found *found,
+                                         const char *name) {
   struct perigee_remote *r = calloc(1, sizeof *r);
-  *status = PERIGEE_NO_MEMORY;
   if (!r)
     return NULL;
   r->session = s;
-  r->window = (struct window){.slot = found->slot,
-                              .generation = found->region,
-                              .length = found->length,
-                              .keyed = found->keyed != 0};
-  r->access = (int)(found->access & (PERIGEE_READ | PERIGEE_WRITE));
+  r->window = (struct window){
+      .slot = found->slot,
+      .generation = found->region,
+      .length = found->length,
+      .access = (int)(found->access & (PERIGEE_READ | PERIGEE_WRITE))};
   strncpy(r->name, name, REGION_NAME);
-  *status = fd >= 0 ? map_window(r, fd) : PERIGEE_OK;
-  if (*status < 0) {
-    free(r);
-    return NULL;
-  }
-  r->next = s->remotes;
-  s->remotes = r;
   return r;
 }
 
-int lookup_found(struct perigee_session *s, const struct found *found) {
-  /* What cannot be mapped here is no descriptor's business. */
-  int fd = found->mapped ? wire_take_fd(&s->wire) : -1;
-  if (found->mapped && fd < 0)
+/* By the key for the lane, if there is one. */
+static int attach(struct lane *lane, struct window *window,
+                  const struct found *found) {
+  const struct transport_access *access = lane_table(lane)->access;
+  if (found->keys == 0)
+    return PERIGEE_OK;
+  if (found->keys > 1 || found->key[0].lane != 0 || !access)
     return PERIGEE_PROTOCOL;
+  int status = access->attach(lane, window, &found->key[0].key);
+  window->attached = status == PERIGEE_OK;
+  return status;
+}
+
+/* One that is there, and that no key has come for, may have one now. */
+static int adopt(struct perigee_session *s, const struct found *found,
+                 const char *name, struct perigee_remote **out) {
+  struct perigee_remote *r = known(s, found), *fresh = NULL;
+  if (!r && !(r = fresh = remote_new(s, found, name)))
+    return PERIGEE_NO_MEMORY;
+  int status =
+      r->window.attached ? PERIGEE_OK : attach(s->lane, &r->window, found);
+  if (status < 0) {
+    free(fresh);
+    return status;
+  }
+  if (fresh) {
+    r->next = s->remotes;
+    s->remotes = r;
+  }
+  *out = r;
+  return PERIGEE_OK;
+}
+
+/* Is it asked for still? */
+static struct operation *asked_for(struct perigee_session *s,
+                                   const struct found *found) {
   struct operation *op =
       operation_find(s->engine, (int)(found->operation & 0x7fffffff));
+  bool is = op && op->kind == OP_LOOKUP && op->session == s &&
+            op->generation == found->generation && op->event == 0;
+  return is ? op : NULL;
+}
+
+static void answered(struct operation *op, const struct found *found) {
+  struct perigee_remote *remote = NULL;
   int status = status_of_peer(found->status);
   if (found->slot >= REGION_SLOTS || found->length > PAYLOAD_MAX)
     status = PERIGEE_PROTOCOL;
-  if (op && op->kind == OP_LOOKUP && op->session == s &&
-      op->generation == found->generation && op->event == 0) {
-    struct perigee_remote *r = status == PERIGEE_OK ? known(s, found) : NULL;
-    if (status == PERIGEE_OK && !r)
-      r = adopt(s, found, (const char *)op->block, fd, &status);
-    op->pointer = (const uint8_t *)r;
-    op->length = 0;
-    transfer_stop(op, status);
-  }
-  if (fd >= 0)
-    adopted_close(fd);
-  return PERIGEE_OK;
+  if (status == PERIGEE_OK)
+    status = adopt(op->session, found, (const char *)op->block, &remote);
+  op->pointer = (const uint8_t *)remote;
+  op->length = 0;
+  transfer_stop(op, status);
+}
+
+/* The descriptors that came, in the order of the keys: how many. */
+static uint32_t take_fds(struct perigee_session *s, struct found *found,
+                         int fds[WIRE_FDS]) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < found->keys; i++)
+    for (uint32_t k = 0; k < found->key[i].key.fd_count; k++) {
+      int fd = wire_take_fd(&s->wire);
+      if (fd < 0)
+        return count;
+      found->key[i].key.fds[k] = fds[count++] = fd;
+    }
+  return count;
+}
+
+int lookup_found(struct perigee_session *s, struct found *found) {
+  int fds[WIRE_FDS];
+  uint32_t count = take_fds(s, found, fds);
+  struct operation *op = asked_for(s, found);
+  bool all = count == found->fds;
+  if (op && all)
+    answered(op, found);
+  while (count > 0)
+    adopted_close(fds[--count]);
+  return all ? PERIGEE_OK : PERIGEE_PROTOCOL;
 }
 
 void remotes_free(struct perigee_session *s) {
   struct perigee_remote *r, *next;
   for (r = s->remotes; r; r = next) {
     next = r->next;
-    if (r->window.pointer) {
-      munmap(r->window.pointer, r->mapped);
-      share_give(s->share, SHARE_MAPPED, r->mapped);
-    }
+    const struct transport_access *access = lane_table(s->lane)->access;
+    if (r->window.attached && access->detach)
+      access->detach(s->lane, &r->window);
     free(r);
   }
   s->remotes = NULL;
@@ -207,5 +246,5 @@ uint64_t perigee_remote_identity(const struct perigee_remote *remote) {
 }
 
 int perigee_remote_access(const struct perigee_remote *remote) {
-  return remote->access;
+  return remote->window.access;
 }
