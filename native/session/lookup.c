@@ -66,31 +66,40 @@ int perigee_lookup(struct perigee_session *s, const char *name,
 
 /* ---- Answering ---------------------------------------------------------- */
 
-/* What the lane says of the region. Nothing, if it cannot, or if descriptors
- * have to go with it and cannot: then the peer asks for each access. */
-static void export_key(struct perigee_session *s, struct perigee_region *region,
-                       struct found *found) {
-  const struct transport_access *access = lane_table(s->lane)->access;
-  struct region_key *key = &found->key[0].key;
-  const struct grant grant = {region->slot, region->generation, &region->area,
-                              region->access, region->fd};
-  if (!access || access->export(s->lane, &grant, key) < 0 ||
-      (key->fd_count > 0 && (s->tcp || s->spoken)))
+/* What a lane says of the region. Nothing, if it cannot, or if descriptors have
+ * to go with it and cannot: then the peer asks for each access. */
+static void add_key(struct perigee_session *s, struct lane *lane,
+                    uint32_t number, const struct grant *grant,
+                    struct found *found) {
+  const struct transport_access *access = lane_table(lane)->access;
+  struct found_key *k = &found->key[found->keys];
+  uint32_t room = s->tcp || s->spoken ? 0 : WIRE_FDS - found->fds;
+  if (!access || access->export(lane, grant, &k->key) < 0 ||
+      k->key.fd_count > room)
     return;
-  found->keys = 1;
-  found->fds = (uint16_t)key->fd_count;
+  k->lane = number;
+  found->keys++;
+  found->fds = (uint16_t)(found->fds + k->key.fd_count);
 }
 
-/* Its key goes without saying where no descriptor can. */
+/* Where descriptors cannot go now the answer has no keys. */
 static void tell_found(struct perigee_session *s, struct frame *f) {
-  if (s->up->tell(s, f, f->found.key[0].key.fds, wire_fds(f)) == PERIGEE_OK)
+  struct found *found = &f->found;
+  int fds[WIRE_FDS];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < found->keys; i++)
+    for (uint32_t k = 0; k < found->key[i].key.fd_count; k++)
+      fds[count++] = found->key[i].key.fds[k];
+  if (s->up->tell(s, f, fds, count) == PERIGEE_OK)
     return;
-  f->found.keys = f->found.fds = 0;
+  found->keys = found->fds = 0;
   s->up->send(s, f, NULL, 0);
 }
 
 static void describe(struct perigee_session *s, struct perigee_region *region,
                      struct found *found) {
+  const struct grant grant = {region->slot, region->generation, &region->area,
+                              region->access, region->fd};
   found->slot = region->slot;
   found->region = region->generation;
   found->length = region->length;
@@ -98,7 +107,7 @@ static void describe(struct perigee_session *s, struct perigee_region *region,
   region->granted++;
   if (!s->granted.next)
     list_append(&s->engine->granted, &s->granted);
-  export_key(s, region, found);
+  add_key(s, s->lane, 0, &grant, found);
 }
 
 int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
