@@ -300,7 +300,9 @@ struct perigee_event {
 };
 
 /* Moves things on and fills at most capacity events; the number of them.
- * Never blocks; holds the thread for at most about 1 ms of own work. */
+ * Never blocks; holds the thread for at most about 1 ms of own work. What is
+ * submitted goes out at once, and wakes a peer that sleeps; a peer that falls
+ * asleep at that very moment is woken by the next poll, wait or arm. */
 PERIGEE_API int perigee_poll(struct perigee_engine *engine,
                              struct perigee_event *events, int capacity);
 /* As perigee_poll for up to spin ns (-1: as options.spin says), but only for the
@@ -547,6 +549,8 @@ struct perigee_session_info {
   const char *security;     /* a line: how the peer is known, what is encrypted */
   const char *considered;   /* a line for each transport that does not: "shm:
                                the peer is on another host" */
+  const char *lanes;        /* a line for each lane that there is, or could be,
+                               beside that one: "link: payloads of ...", or "" */
   const char *address;      /* dialed, or the listener's */
   const char *peer;         /* over TCP: the other end's, as a number; or "" */
   const char *reason;       /* why others were not chosen; why it ended */
@@ -793,6 +797,32 @@ PERIGEE_API void perigee_name_release(int descriptor);
  * 256 that it looks at: how many. Who is taking such a name meanwhile may find it
  * taken, for a moment. */
 PERIGEE_API int perigee_names_sweep(const char *folder, const char *prefix);
+
+enum { PERIGEE_ENTRY_MAX = 1 << 20, PERIGEE_CHANGED_MIN = 4096 };
+
+/* What the holder of a name tells of itself, up to PERIGEE_ENTRY_MAX bytes; it
+ * replaces what it told before, and goes with the name. By its descriptor. */
+PERIGEE_API int perigee_entry_write(int descriptor, const void *text,
+                                    uint64_t length);
+/* Its length. NOT_FOUND: nobody alive has the name; AGAIN: who has it has told
+ * nothing yet; TOO_LARGE: for capacity; PROTOCOL: that is no such text. */
+PERIGEE_API int64_t perigee_entry_read(const char *folder, const char *name,
+                                       void *text, uint64_t capacity);
+/* The names in a folder, of the living and the dead, each followed by a newline:
+ * how many bytes they have, which may be more than capacity; then some are left
+ * out. NOT_FOUND: there is no such folder. */
+PERIGEE_API int64_t perigee_names(const char *folder, char *into,
+                                  uint64_t capacity);
+/* A descriptor that is readable when something has changed in a folder: a name
+ * was taken, its holder has told something, released it, or died. */
+PERIGEE_API int perigee_names_watch(const char *folder);
+/* The next of those names, as perigee_names has them, some of them several times;
+ * capacity is at least PERIGEE_CHANGED_MIN. 0: none now. CLOSED: the folder has
+ * gone, or some were lost; watch again, and look at all. Who has died may still
+ * be found for a moment. */
+PERIGEE_API int64_t perigee_names_changed(int descriptor, char *into,
+                                          uint64_t capacity);
+PERIGEE_API void perigee_names_unwatch(int descriptor);
 
 /* ---- Signals ----------------------------------------------------------- */
 

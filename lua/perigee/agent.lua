@@ -8,11 +8,14 @@
 -- * `engine`: its `Engine`, for memory and sessions
 -- @classmod Agent
 local arrivals = require "perigee.agent.arrivals"
+local others = require "perigee.agent.others"
 local peers = require "perigee.agent.peers"
 local place = require "perigee.agent.place"
+local buffer = require "string.buffer"
 local check = require "perigee.check"
 local contexts = require "perigee.context"
 local engines = require "perigee.engine"
+local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local kept = require "perigee.kept"
@@ -30,6 +33,7 @@ local M = {}
 
 local Agent = {}
 Agent.__index = Agent
+others.add(Agent)
 
 local function is_list(value)
   local n = 0
@@ -47,9 +51,30 @@ local function addresses(value)
 end
 jit.off(is_list)
 
+-- Bytes of an entry's metadata, as text.
+local METADATA = 4096
+
+local function metadata(value)
+  if type(value) == "table" then
+    local out = buffer.new()
+    if not entries.encode(out, value) and #out <= METADATA then return end
+  end
+  return ("a table of values that can travel, in %d bytes"):format(METADATA)
+end
+
+local function weight(value)
+  if type(value) ~= "number" or not (value >= 0 and value < math.huge) then
+    return "a number of at least 0"
+  end
+end
+
 local function secret(value)
   if type(value) == "string" or type(value) == "table" then return end
   return "a string, or a table of strings by scope"
+end
+
+local function list_of(given)
+  return type(given) == "string" and { given } or given
 end
 
 -- Options of the agent's engine that are the agent's, too.
@@ -58,8 +83,9 @@ local OF_ENGINE = { "insecure", "encrypt", "dead_after", "streams",
 
 local OPTIONS = { name = check.name, scope = check.name, services = check.table,
                   transport = check.string, engine = check.table,
-                  listen = addresses, secret = secret,
-                  registry = registries.check }
+                  listen = addresses, advertise = addresses, secret = secret,
+                  registry = registries.check, kind = check.name,
+                  metadata = metadata, weight = weight }
 for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
 
 local function default_scope()
@@ -154,8 +180,15 @@ jit.off(engine_options)
 -- @tparam[opt] string|table options.listen an address, or a list, as
 --   `Engine:listen` takes them ("tcp://0.0.0.0:7471"); `addresses` of the agent
 --   tells what they are (a port 0 replaced)
--- @tparam[opt] Registry options.registry where its name is held, and those of
---   others are looked up; default: a folder on this host
+-- @tparam[opt] Registry|string options.registry where its name is held, and
+--   those of others are looked up, or its address; default PERIGEE_REGISTRY, or
+--   a folder on this host
+-- @tparam[opt] string|table options.advertise an address, or a list, by which
+--   other hosts reach it, where those of `listen` do not say so (containers)
+-- @tparam[opt="agent"] string options.kind what it is listed as, as a name is
+-- @tparam[opt] table options.metadata values that are listed with it, of at
+--   most 4 KiB
+-- @tparam[opt=1] number options.weight that is listed with it
 -- @tparam[opt] string options.transport of what it dials: "auto", "shm", "tcp"
 --   or "verbs"; default PERIGEE_TRANSPORT, or "auto"
 -- @tparam[opt] string|table options.secret for sessions over TCP: "file:PATH"
@@ -193,7 +226,8 @@ function M.new(options, level)
   local scope = options.scope or default_scope()
   check.options(options.engine, engines.OPTIONS, "option engine", level)
   check_services(options.services or {}, level)
-  if options.registry then loop.check_wait(level) end
+  local registry = registries.chosen(options.registry, level)
+  if not registries.has_places(registry) then loop.check_wait(level) end
   local engine, err = engines.new(engine_options(options, scope, level))
   if not engine then return nil, err end
   local agent = setmetatable({
@@ -201,8 +235,11 @@ function M.new(options, level)
     peers = setmetatable({}, { __mode = "v" }), -- links, by name or address
     name = options.name or place.unique_name(engine), named = options.name,
     transport = options.transport,
-    registry = options.registry or registries.default,
-    held = {}, addresses = {},
+    registry = registry, lease = false, since = loop.now(),
+    watches = setmetatable({}, { __mode = "k" }),
+    held = {}, addresses = {}, advertise = list_of(options.advertise),
+    kind = options.kind or "agent", metadata = options.metadata or {},
+    weight = options.weight or 1,
     awaited = {},                       -- kept sessions whose end is awaited
   }, Agent)
   agent.arrivals = arrivals.new(agent)
@@ -259,6 +296,7 @@ jit.off(Agent.add)
 function Agent:serve(definition)
   self.engine:use(2)
   self:add(definition, 2)
+  self:changed()
   return self
 end
 
@@ -432,6 +470,11 @@ function contexts.open_proxy(session, service, options, level)
   return proxies.open(session, service, options, level + 1)
 end
 
+--- Something of it that others are told has changed. (Inner use.)
+function Agent:changed()
+  if self.lease then self.lease:changed() end
+end
+
 --- Closes it: its services, sessions, memory and engine; its name is free
 -- again. What is pending ends in `closed`. Idempotent.
 -- @function Agent:close
@@ -440,9 +483,11 @@ end
 -- agent:close()
 -- print(select(2, calc:add(1, 2)).kind)                        --> closed
 function Agent:close()
+  if self.lease then self.lease:close() end
   self.engine:close()
   for _, link in pairs(self.peers) do link:close() end
   for each in pairs(self.awaited) do each:over() end
+  for watch in pairs(self.watches) do watch:close() end
   place.leave(self)
 end
 

@@ -6,6 +6,9 @@
 -- * `forced`: who asked for that one ("option transport" of this side,
 --   "PERIGEE_TRANSPORT"), or false
 -- * `considered`: why, by name, each other transport does not carry it
+-- * `lanes`: what each additional lane carries beside that one, and how much so
+--   far, or why it does not, by name; empty unless the engine was given
+--   transports for such lanes
 -- * `same_host`: is the peer known to be on this host?
 -- * `authenticated`: did both sides prove to have one secret?
 -- * `encrypted`: the cipher by which all that is carried is sealed, or false
@@ -75,7 +78,7 @@ function M.shares(engine, handle)
   return told
 end
 
-local function considered(lines)
+local function by_name(lines)
   local list = {}
   for name, why in lines:gmatch("([^\n:]+): ([^\n]*)") do list[name] = why end
   return list
@@ -119,7 +122,8 @@ function M.info(handle)
            security = text(info.security),
            address = text(info.address), from = text(info.peer),
            reason = text(info.reason),
-           considered = considered(text(info.considered)),
+           considered = by_name(text(info.considered)),
+           lanes = by_name(text(info.lanes)),
            dialed = info.dialed ~= 0, tcp = info.tcp ~= 0,
            same_host = info.same_host ~= 0,
            authenticated = info.authenticated ~= 0,
@@ -201,12 +205,12 @@ local function carried(told)
     or "copied in chunks")
 end
 
-local function others(told, lines)
+local function others(list, how, lines)
   local names = {}
-  for name in pairs(told.considered) do names[#names + 1] = name end
+  for name in pairs(list) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
-    lines[#lines + 1] = ("  not by %s: %s"):format(name, told.considered[name])
+    lines[#lines + 1] = ("  %s %s: %s"):format(how, name, list[name])
   end
 end
 jit.off(others)
@@ -221,7 +225,8 @@ function Explanation:__tostring()
   if self.reason ~= "" then line("why: ", self.reason) end
   lines[#lines + 1] = carried(self)
   if self.carrier ~= "" then line("over ", self.carrier) end
-  others(self, lines)
+  others(self.lanes, "beside it", lines)
+  others(self.considered, "not by", lines)
   if self.security ~= "" then line("security: ", self.security) end
   line("liveness: ", self.liveness)
   line("limits: ", limits(self.limits))

@@ -325,6 +325,12 @@ function M.check_wait(level)
   if state.pinned then refuse((level or 2) + 1) end
 end
 
+--- Would a wait park a task? Else it runs the loop until it is over.
+function M.parks()
+  local worker = state.current
+  return worker.co and worker.co == running() and yieldable() or false
+end
+
 --- Waits until signal has ended, by a timer at the latest at deadline.
 function M.block(signal, deadline)
   if deadline < huge then
@@ -332,7 +338,7 @@ function M.block(signal, deadline)
     timers.add(signal)
   end
   local worker = state.current
-  if worker.co and worker.co == running() and yieldable() then
+  if M.parks() then
     signal.worker = worker
     if state.leader == worker then state.leader = false end
     repeat yield(PARKED) until signal.ended

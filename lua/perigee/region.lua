@@ -57,6 +57,12 @@ local function net(engine)
   end
 end
 
+-- Has a name stand for region (nil: for none), and the agent tell of it.
+local function list(engine, name, region)
+  engine.regions[name] = region
+  if engine.agent then engine.agent:changed() end
+end
+
 -- Host memory is what the CPU can touch; it has no name here.
 local function memory_of(kind) return kind ~= "host" and kind or false end
 
@@ -70,7 +76,7 @@ local function adopt(engine, handle, options, keep)
   }, Region)
   region.pointer = region.base
   engine.memory[region] = true
-  if region.name then engine.regions[region.name] = region end
+  if region.name then list(engine, region.name, region) end
   return region
 end
 
@@ -216,8 +222,10 @@ function Region:close(timeout)
   local handle = self.handle or self.closing
   if not handle then return true end
   self.handle, self.closing = false, handle
-  local regions = self.engine.regions
-  if self.name and regions[self.name] == self then regions[self.name] = nil end
+  local engine = self.engine
+  if self.name and engine.regions[self.name] == self then
+    list(engine, self.name, nil)
+  end
   local deadline, pause = loop.deadline(timeout or 30), 2e4
   while C.perigee_region_close(handle, false) == C.PERIGEE_AGAIN do
     loop.check_wait(2)

@@ -45,6 +45,7 @@ Session.link, Session.forced, Session.closed = false, false, false
 Session.last, Session.known, Session.spare = false, false, false
 Session.remotes, Session.proxies, Session.scratch = false, false, false
 Session.told = false                    -- the future that ended() gives
+Session.writers = false                 -- who waits for a block (call/room.lua)
 
 --- The session object of an id that an event named; nil if it is gone already.
 -- peer is its name, if known.

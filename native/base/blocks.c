@@ -7,9 +7,10 @@
 
 enum state { NONE = 0, LIVE, WARM, COLD };
 
-/* Of the smallest block that it begins with; NONE inside of a block. */
+/* One for each smallest block. The state is NONE except in the entry at which a
+ * block begins. */
 struct block {
-  uint32_t next, previous; /* index + 1; 0: none; of a live one: its note */
+  uint32_t next, previous; /* free: index + 1, 0 is none; live: its note */
   uint8_t order;
   uint8_t state;
 };
@@ -88,7 +89,8 @@ static void unlink_block(struct blocks *blocks, struct block *block) {
   block->state = NONE;
 }
 
-/* The smallest free block of at least an order; of equal ones a warm one. */
+/* Returns the smallest free block of at least this order; of two of one order,
+ * the warm one. Cold blocks are looked at only with `any`. */
 static struct block *find(struct blocks *blocks, unsigned order, bool any) {
   uint32_t warm = blocks->filled[0] >> order;
   uint32_t cold = any ? blocks->filled[1] >> order : 0;
@@ -101,7 +103,7 @@ static struct block *find(struct blocks *blocks, unsigned order, bool any) {
 
 /* ---- Where blocks come from --------------------------------------------- */
 
-/* Fresh space; what alignment skips becomes smaller free blocks. */
+/* Takes fresh space. What alignment skips becomes smaller free blocks. */
 static struct block *bump(struct blocks *blocks, unsigned order) {
   uint64_t size = order_size(order);
   uint64_t start = (blocks->bump + size - 1) & ~(size - 1);
@@ -116,7 +118,7 @@ static struct block *bump(struct blocks *blocks, unsigned order) {
   return block_at(blocks, start);
 }
 
-/* Halves a free block, unlinked, until it is of the order wanted. */
+/* Halves a free, unlinked block until it has the wanted order. */
 static struct block *split(struct blocks *blocks, struct block *block,
                            unsigned order) {
   enum state state = block->state;
@@ -140,7 +142,7 @@ static struct block *buddy_of(const struct blocks *blocks,
   return is_free && buddy->order == block->order ? buddy : NULL;
 }
 
-/* Joins a free block with free neighbours as far as it goes. */
+/* Joins a free block with its free buddies, as far as there are any. */
 static struct block *join(struct blocks *blocks, struct block *block) {
   struct block *buddy;
   while ((buddy = buddy_of(blocks, block))) {
@@ -155,8 +157,8 @@ static struct block *join(struct blocks *blocks, struct block *block) {
   return block;
 }
 
-/* Only when nothing else is left, and once for as long as nothing is given:
- * passes over all blocks of the space. */
+/* Walks over all blocks of the space, so it runs only if nothing else is left,
+ * and at most once between two gives. */
 static void join_all(struct blocks *blocks) {
   if (blocks->joined)
     return;

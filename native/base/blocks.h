@@ -2,20 +2,20 @@
  *
  * blocks.h - an allocator of power-of-two blocks over a space of offsets.
  *
- * The memory behind the offsets may be shared with a peer that lies, so
- * nothing is stored in it: what is known of a block lies in a private table
- * with one entry for each smallest block, touched only as far as the space
- * was used. Blocks are aligned to their size.
+ * The memory behind the offsets may be shared with a peer that writes anything
+ * into it, so the allocator stores nothing there. What it knows of blocks is in
+ * a private table with one entry for each smallest block; entries are touched
+ * only for space that was used. Blocks are aligned to their size.
  *
  *   state   event   becomes
  *   none    bump    cold      fresh space, handed out in order
  *   cold    take    live
- *   warm    take    live      before cold ones, the last given first
- *   live    give    warm
+ *   warm    take    live      warm blocks are taken before cold ones, the block
+ *                             that was given last first
  *   warm    idle    cold      the caller gives its pages back to the system
  *
- * Where no block of a size is left, a larger one is split; where none is
- * left either, free neighbours are joined.
+ * If no block of a size is free, a larger one is split. If none of those is
+ * free either, adjacent free blocks are joined.
  */
 #ifndef BLOCKS_H
 #define BLOCKS_H
@@ -30,24 +30,24 @@ struct block;
 struct blocks {
   struct block *table; /* by offset >> BLOCKS_SHIFT */
   uint64_t space;      /* bytes, a multiple of the smallest block */
-  uint64_t limit;      /* of bytes live */
-  uint64_t live;       /* bytes */
-  uint64_t warm;       /* bytes free that have been used */
-  uint64_t low;        /* of those the least since the last look, */
-  uint64_t before;     /* and between the two before it */
-  uint64_t keep;       /* bytes, since then */
-  uint32_t look;
-  uint64_t bump;                    /* offset of the space never handed out */
+  uint64_t limit;      /* the most bytes that may be live */
+  uint64_t live;       /* bytes in live blocks */
+  uint64_t warm;       /* bytes in warm blocks: free, and used before */
+  uint64_t low;        /* the least value of warm since the last look */
+  uint64_t before;     /* the value of low at the look before */
+  uint64_t keep;       /* warm bytes worth keeping, found at the last look */
+  uint32_t look;       /* number of the last look */
+  uint64_t bump;       /* offset of the space that was never handed out */
   uint32_t lists[2][BLOCKS_ORDERS]; /* warm, cold: index + 1 of the first */
-  uint32_t filled[2];               /* bit for each order that has any */
-  bool joined;                      /* since the last give: nothing to join */
+  uint32_t filled[2]; /* one bit for each order with free blocks */
+  bool joined; /* join_all() ran since the last give: it would find nothing */
 };
 
 /* PERIGEE_INVALID if the space is above 2^43, PERIGEE_NO_MEMORY. */
 int blocks_open(struct blocks *blocks, uint64_t space, uint64_t limit);
 void blocks_close(struct blocks *blocks);
 
-/* Bytes of the block that so many need: at most 2^63. */
+/* Returns the size of the block that holds length bytes; length <= 2^63. */
 static inline uint64_t blocks_whole(uint64_t length) {
   uint64_t least = UINT64_C(1) << BLOCKS_SHIFT;
   return length <= least
@@ -55,37 +55,40 @@ static inline uint64_t blocks_whole(uint64_t length) {
              : UINT64_C(1) << (64 - (unsigned)__builtin_clzll(length - 1));
 }
 
-/* An offset; PERIGEE_TOO_LARGE if it is more than there could ever be,
- * PERIGEE_AGAIN if there is not as much now. */
+/* Returns the offset of a block of at least length bytes, PERIGEE_TOO_LARGE if
+ * the limit or the space could never hold it, or PERIGEE_AGAIN if no such block
+ * is free now. */
 int64_t blocks_take(struct blocks *blocks, uint64_t length);
-/* The same, only of what is warm. */
+/* As blocks_take, from warm blocks only. */
 int64_t blocks_take_warm(struct blocks *blocks, uint64_t length);
-/* PERIGEE_INVALID, and nothing is changed, if no live block begins there. */
+/* Frees a block. PERIGEE_INVALID if no live block begins at the offset; nothing
+ * changes then. */
 int blocks_give(struct blocks *blocks, uint64_t offset);
-/* Of the live block that begins there; 0: none does. */
+/* Returns the size of the live block that begins at the offset, or 0. */
 uint64_t blocks_size(const struct blocks *blocks, uint64_t offset);
 
-/* What its owner notes of a live block, in place of the links that it has when
- * it is free. */
+/* What the owner of a live block notes of it. It takes the place of the links
+ * that a free block has. */
 struct blocks_note {
   uint32_t owner, pages;
 };
 void blocks_note(struct blocks *blocks, uint64_t offset,
                  struct blocks_note note);
-/* Zeros where no live block begins. */
+/* Returns zeros if no live block begins at the offset. */
 struct blocks_note blocks_noted(const struct blocks *blocks, uint64_t offset);
 
-/* Free blocks that begin there are cold: the caller has given back their pages.
- */
+/* Makes the free blocks that begin in [from, to) cold: the caller has given
+ * their pages back to the system. */
 void blocks_cool(struct blocks *blocks, uint64_t from, uint64_t to);
 
-/* Warm bytes that are worth keeping: all but those that nobody took between the
- * last looks, which are numbered. Half of them at the first, the rest at the
- * second. */
+/* Returns how many warm bytes are worth keeping: all but those that nobody took
+ * since the previous look. Of these, half is given up at the first look that
+ * finds them unused and the rest at the second. Looks are numbered by the
+ * caller. */
 uint64_t blocks_keep(struct blocks *blocks, uint32_t look);
 
-/* While more than keep bytes are warm: makes one free block cold and returns
- * its size and offset, for its pages to be punched out. 0: none. */
+/* If more than keep bytes are warm, makes one free block cold and returns its
+ * size and offset; the caller gives its pages back. Returns 0 otherwise. */
 uint64_t blocks_idle(struct blocks *blocks, uint64_t keep, uint64_t *offset);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * detail.h - the sentence that says more about a status, of what has no engine:
- * of the calling thread.
+ * detail.h - the sentence that explains a status. It belongs to the calling
+ * thread, for functions that have no engine to keep it in.
  */
 #ifndef DETAIL_H
 #define DETAIL_H
@@ -10,9 +10,9 @@
 
 enum { DETAIL = 256 };
 
-/* DETAIL bytes. */
+/* Returns the thread's buffer of DETAIL bytes. */
 char *detail_here(void);
-/* Keeps the sentence, and returns the status. */
+/* Formats the sentence into that buffer and returns the status. */
 int detail_fail(int status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

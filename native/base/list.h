@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * list.h - a doubly linked list whose nodes lie in what they link. A node
- * that is in no list has next == NULL.
+ * list.h - an intrusive doubly linked list. A node that is in no list has
+ * next == NULL.
  */
 #ifndef LIST_H
 #define LIST_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * machine.h - state machines as tables. The table at the head of a file is
- * the one that runs: a step that it does not have aborts a debug build, and
- * in others leaves the state as it is.
+ * machine.h - state machines as tables. The table that stands at the head of a
+ * file is the one that runs. A step that is not in it aborts a debug build;
+ * other builds ignore the event and keep the state.
  */
 #ifndef MACHINE_H
 #define MACHINE_H
@@ -15,7 +15,7 @@
 
 enum { MACHINE_STATES = 16, MACHINE_EVENTS = 16 };
 
-/* In a table: the state to go to. What is not named is forbidden. */
+/* In a table: the state to go to. Steps that are not named are forbidden. */
 #define TO(state) ((state) + 1)
 
 /* In a table: how often each step was taken, in debug builds. */
@@ -36,7 +36,7 @@ void machine_forbidden(const struct machine *machine, uint8_t state,
                        uint8_t event);
 void machine_count(const struct machine *machine, uint8_t state, uint8_t event);
 
-/* Takes the step. */
+/* Takes the step that the table has for this state and event. */
 static inline void machine_step(const struct machine *machine, uint8_t *state,
                                 uint8_t event) {
   uint8_t to = machine->next[*state][event];
@@ -50,11 +50,11 @@ static inline void machine_step(const struct machine *machine, uint8_t *state,
   *state = to - 1;
 }
 
-/* For the specs: "session", "call", "served", "transfer" or "watched", else
- * NULL. */
+/* For the specs: returns the machine "session", "call", "served", "transfer" or
+ * "watched", or NULL. */
 PERIGEE_API const struct machine *machine_find(const char *name);
-/* For the specs, in debug builds: how often a step was taken, by all engines
- * of the process (relaxed counters; nothing depends on them). */
+/* For the specs, in debug builds: how often all engines of the process took a
+ * step. The counters are relaxed: no other memory access depends on them. */
 PERIGEE_API uint64_t machine_taken(const struct machine *machine, uint8_t state,
                                    uint8_t event);
 

@@ -30,7 +30,7 @@ uint64_t record_size(const struct record *r) {
   return n;
 }
 
-/* Its length or its source. */
+/* Returns where the slice's length or its source stands. */
 static uint8_t *slice_part(const struct record *r, uint8_t *bytes) {
   return bytes + record_before(r->flags) + head_room(r);
 }
@@ -72,8 +72,8 @@ void record_encode_traced(const struct record *r, uint8_t *bytes,
   bytes[29] = RECORD_TRACED / 8;
 }
 
-/* The peer may write while we read: what is checked must be what is used, so
- * the compiler may not go back for a second look. */
+/* The peer may write while this side reads. What is checked must be what is
+ * used, so the compiler must not read the ring a second time. */
 static void copy_once(void *to, const uint8_t *from, uint64_t length) {
   memcpy(to, from, length);
   __asm__ volatile("" ::: "memory");
@@ -86,7 +86,7 @@ static uint64_t word_once(const uint8_t *at) {
   return word;
 }
 
-/* The bytes not yet decoded. */
+/* The bytes that are not decoded yet. */
 struct rest {
   const uint8_t *at;
   uint64_t length;
@@ -101,7 +101,7 @@ static const uint8_t *take(struct rest *rest, uint64_t length) {
   return at;
 }
 
-/* The area is a multiple of 8 bytes. */
+/* Reads the extensions. The length of their area is a multiple of 8. */
 static bool take_extensions(struct rest *all, uint64_t length,
                             struct record *r) {
   struct rest rest = {take(all, length), length};
@@ -152,8 +152,8 @@ static bool take_slice(struct rest *rest, struct record *r) {
   return r->slice != NULL;
 }
 
-/* Field by field: to zero the sources of each record would cost more than all
- * the rest. They are set, or not looked at. */
+/* Sets single fields: zeroing the sources of each record would cost more than
+ * decoding does. They are set later, or never read. */
 static void take_header(struct record *r, const uint64_t word[3]) {
   r->kind = (uint8_t)word[0];
   r->flags = (uint8_t)(word[0] >> 8);

@@ -12,12 +12,12 @@
  *                    30 u16 zero
  *  32 [u64 code] [u64 capacity] [extensions] [head] [slice]
  *
- * A head is its bytes, padded to 8, or a source (40 bytes) if HEAD_BULK.
- * A slice is u64 length and its bytes, or a source if SLICE_BULK.
- * An extension is u16 type, u16 length in 8 bytes (of all of it, at least 1) and
- * a payload; together they fill their area. Those of a type that is not known
- * are skipped; a flag that is not known is refused. The head of a
- * reply with a status is a text (failure.h), and no slice comes with it.
+ * A head is its bytes, padded to 8, or a source (40 bytes) if HEAD_BULK. A
+ * slice is u64 length and its bytes, or a source if SLICE_BULK. An extension is
+ * u16 type, u16 length in units of 8 bytes (header included, at least 1) and a
+ * payload; together they fill their area exactly. Receivers skip extensions of
+ * unknown types and refuse unknown flags. The head of a reply that has a status
+ * is a text (failure.h); such a reply has no slice.
  */
 #ifndef PERIGEE_RECORD_H
 #define PERIGEE_RECORD_H
@@ -46,8 +46,8 @@ enum record_flag {
   RECORD_FLAGS = 63 /* bit 6 is kept for MORE (streams) */
 };
 
-/* Extensions, each once at most. TRACE, of requests: a struct perigee_trace, and
- * zeros; a later version may append to it. */
+/* Types of extensions; a record has each at most once. TRACE, in requests: a
+ * struct perigee_trace, padded with zeros; a later version may append to it. */
 enum record_extension { RECORD_TRACE = 1 };
 enum { RECORD_EXTENSION = 4, RECORD_TRACE_PAYLOAD = 25, RECORD_TRACED = 32 };
 
@@ -55,35 +55,53 @@ enum { RECORD_HEADER = 32, RECORD_SOURCE = 40 };
 #define RECORD_NO_LIMIT UINT32_MAX
 #define PAYLOAD_MAX (UINT64_C(1) << 40)
 
-/* Where the peer can get a payload; kind and address mean what the transport
- * that made it says. */
+/* Tells the peer where to get a payload. The transport that made it defines
+ * what kind and address mean, but for the highest byte of kind: that is the number
+ * of the session's lane which has the payload (lane_list.h), 0 for the first. */
 struct source {
   uint64_t kind, address, block, count, stride;
 };
+enum { SOURCE_LANE = 56 };
 
-/* A region of the receiver, as named by its peer. */
+static inline uint32_t source_lane(const struct source *source) {
+  return (uint32_t)(source->kind >> SOURCE_LANE);
+}
+/* As the transport knows it; and as the peer is told. */
+static inline struct source source_bare(struct source source) {
+  source.kind &= (UINT64_C(1) << SOURCE_LANE) - 1;
+  return source;
+}
+static inline struct source source_of_lane(struct source source,
+                                           uint32_t lane) {
+  source.kind |= (uint64_t)lane << SOURCE_LANE;
+  return source;
+}
+
+/* A range of the receiver's region, as the peer names it. */
 struct access {
   uint64_t slot, generation, offset, block, count, stride;
 };
 
-/* A record as decoded: every length checked against the bytes there are. */
+/* A decoded record: every length has been checked against the record's
+ * bytes. */
 struct record {
   uint8_t kind, flags, codec;
   uint16_t method, operation;
   int status;
   uint32_t generation, remaining;
   uint64_t code, capacity;
-  const uint8_t *head;       /* inline, in the ring */
-  uint64_t head_length;      /* of it, or of the source */
+  const uint8_t *head;  /* inline head, in the ring */
+  uint64_t head_length; /* of the inline head, or of what the source names */
   struct source head_source; /* if HEAD_BULK */
   const uint8_t *slice;
   uint64_t slice_length;
   struct source slice_source; /* if SLICE_BULK */
-  const uint8_t *trace;       /* decoded: the payload of TRACE, in the ring: it
-                                 may change; NULL: there is none */
+  /* Payload of the TRACE extension, in the ring, where the peer may still
+   * change it; NULL: there is none. */
+  const uint8_t *trace;
 };
 
-/* Bytes before the head, for a record with these flags. */
+/* Returns how many bytes stand before the head in a record with these flags. */
 static inline uint64_t record_before(uint32_t flags) {
   return RECORD_HEADER + (flags & RECORD_CODE ? 8 : 0) +
          (flags & RECORD_CAPACITY ? 8 : 0);
@@ -91,28 +109,29 @@ static inline uint64_t record_before(uint32_t flags) {
 static inline uint64_t record_padded(uint64_t n) {
   return (n + 7) & ~UINT64_C(7);
 }
-/* Bytes that the record will take; lengths of bulk parts do not count. */
+/* Returns the record's size in the ring; bulk parts count as their sources. */
 uint64_t record_size(const struct record *record);
-/* Where the inline head and the inline slice of a record at bytes belong; NULL:
- * it has none. */
+/* Return where the inline head and the inline slice of the record at `bytes`
+ * belong; NULL if it has none. */
 uint8_t *record_head(const struct record *record, uint8_t *bytes);
 uint8_t *record_slice(const struct record *record, uint8_t *bytes);
-/* Writes all but these and the transport's word. It is to be written last: from
- * its end on, so that the line that the peer looks at, whose word follows, is
- * written in one go and moves between the two processors once. */
+/* Writes everything but the inline head, the inline slice and the transport's
+ * word. Call it last: it writes backwards, so that the record's first line,
+ * which the peer polls, is written at once together with the word that follows,
+ * and moves between the two processors only once. */
 void record_encode(const struct record *record, uint8_t *bytes);
-/* The same of a record with a trace context, which takes RECORD_TRACED bytes
- * more; its head and slice belong so many bytes further on. */
+/* As record_encode, with a trace context. It takes RECORD_TRACED bytes more, so
+ * head and slice stand that much further on. */
 void record_encode_traced(const struct record *record, uint8_t *bytes,
                           const struct perigee_trace *trace);
 
 static inline void record_word(uint8_t *at, uint64_t word) {
   memcpy(at, &word, sizeof word);
 }
-/* The last part of that, for records whose inline head lies there already, and
- * that have nothing else. Words are made in registers and written whole: a
- * header that is put together in memory is read again before its narrow stores
- * can be, behind all those to the ring. */
+/* The last part of record_encode, for records that have only an inline head,
+ * which is in place already. Each word is composed in a register and stored
+ * whole: a header composed in memory by narrow stores would have to wait, when
+ * it is read again, for those stores and all stores to the ring before them. */
 static inline void record_encode_words(const struct record *r, uint8_t *bytes) {
   uint8_t *at = bytes + record_before(r->flags);
   uint64_t head = (r->flags & RECORD_HEAD_BULK) ? 0 : r->head_length;
@@ -127,10 +146,10 @@ static inline void record_encode_words(const struct record *r, uint8_t *bytes) {
                              (uint64_t)(uint16_t)-r->status << 32 |
                              (uint64_t)r->operation << 48);
 }
-/* Copies the header once, then checks it: 0, PERIGEE_PROTOCOL, or
+/* Copies the header once and checks the copy. Returns 0, PERIGEE_PROTOCOL, or
  * PERIGEE_UNSUPPORTED for a flag or kind of a later version. */
 int record_decode(const uint8_t *bytes, uint64_t length, struct record *record);
-/* block * count, or UINT64_MAX if it is over PAYLOAD_MAX. */
+/* Returns block * count, or UINT64_MAX if that exceeds PAYLOAD_MAX. */
 uint64_t shape_total(uint64_t block, uint64_t count);
 
 #endif

@@ -9,8 +9,8 @@ static bool has_room(struct ring_out *r, uint64_t need) {
   if (r->head + need - r->known <= r->size)
     return true;
   uint64_t seen = atomic_load_explicit(r->consumed, memory_order_acquire);
-  /* A position that goes back or ahead of us is a lie and is not believed:
-   * such a peer's ring just stays full. */
+  /* A value that goes back or is ahead of the head comes from a hostile peer
+   * and is ignored: such a peer's ring just stays full. */
   if (seen >= r->known && seen <= r->head)
     r->known = seen;
   return r->head + need - r->known <= r->size;
@@ -40,7 +40,7 @@ int ring_peek(struct ring_in *r, const uint8_t **bytes, uint64_t *length) {
     uint64_t units = word ^ ring_word(r->key, r->tail, 0);
     if (units > r->size / RING_SHARE / RING_UNIT)
       return 0;
-    if (units == 0) { /* cannot repeat: the next position is the start */
+    if (units == 0) { /* skip to the start, which cannot be followed by one */
       if (at == 0)
         return PERIGEE_PROTOCOL;
       r->tail += r->size - at;

@@ -18,7 +18,7 @@ static uint64_t more(uint64_t a, uint64_t b) {
   return a > b ? a : b;
 }
 
-/* Sockets of listeners, files of the program and the like are not counted. */
+/* The sockets of listeners and the program's own files are not counted. */
 static uint64_t descriptors(const struct perigee_options *o) {
   struct rlimit limit = {.rlim_cur = 1024};
   if (o->descriptors > 0)
@@ -28,8 +28,8 @@ static uint64_t descriptors(const struct perigee_options *o) {
   return most - most / 8;
 }
 
-/* Each makes two mappings at most of the space that it lies in: so a quarter of
- * those that a process may have, for whatever it does. */
+/* A segment takes at most two mappings of its area. A quarter of the mappings
+ * that a process may have is used for them; the rest is the program's. */
 static uint64_t segments(void) {
   unsigned long long most = 65530;
   FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
@@ -40,9 +40,9 @@ static uint64_t segments(void) {
   return most / 8;
 }
 
-/* Of operations an eighth stays for own ones, whatever peers do. One peer may
- * have nearly all sessions, and descriptors for them: they cost little, and
- * what it can do with them is bounded by the rest. */
+/* An eighth of the operations is kept for own ones, whatever peers do. One peer
+ * may have nearly all sessions and their descriptors: these cost little, and
+ * what the peer can do with them is bounded by the other quotas. */
 static void fill(struct shares *all, const struct perigee_options *o) {
   enum { ALL_BUT_RESERVE = 1 << 30 };
   uint64_t served = o->operations - more(8, o->operations / 8);
@@ -185,7 +185,7 @@ static void share_free(struct share *s) {
 }
 
 #ifdef PERIGEE_DEBUG
-/* What an ended session still holds, but for blocks that the program has. */
+/* Aborts if an ended session still holds anything but pooled blocks. */
 static void check_empty(const struct share *s) {
   for (int i = 0; i < SHARES; i++)
     if (s->used[i] != 0 && i != SHARE_POOLED) {
@@ -195,7 +195,7 @@ static void check_empty(const struct share *s) {
     }
 }
 
-/* Each level's sum is what the one above it says. */
+/* Aborts if the sums of one level differ from the level above. */
 static void check_sums(struct shares *all) {
   uint64_t sessions[SHARES] = {0}, peers[SHARES] = {0};
   for (uint32_t i = 1; i < all->count; i++)
@@ -239,7 +239,7 @@ void shares_unpool(struct shares *all, uint32_t index, uint64_t n) {
 int shares_open(struct shares *all, const struct perigee_options *options) {
   fill(all, options);
   all->engine.all = all;
-  all->count = 1; /* 0 names nobody */
+  all->count = 1; /* index 0 stands for the engine */
   for (int i = 0; i < SHARE_BUCKETS; i++)
     list_open(&all->peers[i]);
   return room_for(all) ? PERIGEE_OK : PERIGEE_NO_MEMORY;
@@ -247,7 +247,7 @@ int shares_open(struct shares *all, const struct perigee_options *options) {
 
 void shares_close(struct shares *all) {
   for (uint32_t i = 1; i < all->count; i++)
-    if (all->by_index[i]) { /* for blocks that the program never gave back */
+    if (all->by_index[i]) { /* the program never gave its blocks back */
       all->by_index[i]->used[SHARE_POOLED] = all->by_index[i]->members = 0;
       share_free(all->by_index[i]);
     }

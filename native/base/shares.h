@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shares.h - who holds how much of what an engine has: the accounts of each
- * session, of all sessions of one peer, and of the engine, in a tree of three
- * levels. What is held is counted in one place, where it is taken, and taken
- * off in one, where it is given back.
+ * shares.h - accounting of what an engine's peers hold. The accounts form a
+ * tree of three levels: each session, all sessions of one peer, the engine.
+ * Each resource is counted in the one place where it is taken and uncounted in
+ * the one place where it is given back.
  *
- * A peer may hold `factor` times what nobody holds, less a reserve: so one that
- * is alone has factor / (factor + 1) of nearly everything, and each that comes
- * finds something free: the thresholds by which switches share one memory among
- * their ports. Or it may hold `least`; but of the reserve nobody takes more than
- * a part of what is left, so that however many peers there are, who comes next
- * finds some. Who has much gives back what can be taken from it (messages_sweep).
+ * A peer may hold `factor` times what is free, less a reserve. So a peer that
+ * is alone can have factor / (factor + 1) of nearly everything, and a peer that
+ * comes later still finds something free: these are the dynamic thresholds by
+ * which switches share one memory among their ports. Besides, every peer may
+ * hold `least`; from the reserve, no peer takes more than a part of what is
+ * left, so the next peer always finds some, however many there are. What a peer
+ * with much can be made to give back is taken from it (messages_sweep).
  *
- * Who is one peer, of those that are known:
- *   over a Unix socket   a process, by the kernel's word, also once its session
- *                        has moved to loopback. All who may come are
- *                        of one user there, honest or not, so the user would be
- *                        one peer with those that it is to be kept from.
- *   over TCP             an address (of IPv6: its network of 64 bits);
- *   from this host       the agent, as all here have the same addresses, and
- *                        take whichever they like: by an alias that it has with
- *                        this side alone, so that nobody else can take it
- *                        (migrate.c). It is the peer's word: who changes it is
- *                        a newcomer each time, and such share what others have
- *                        left. Of those that were dialed each session.
- *   without a socket     each session.
+ * Which sessions count as one peer, once it is known:
+ *   over a Unix socket   one process, which the kernel names; still so
+ *                        after the session has moved to loopback. The user would be too
+ *                        coarse: all who may connect there are of one user.
+ *   over TCP             one address (of IPv6: one network of 64 bits)
+ *   from this host       one agent, as all local processes share the addresses.
+ *                        It is known by an alias that it uses with this side
+ *                        alone, so nobody else can take it (migrate.c). The
+ *                        alias is the peer's claim: who changes it counts as
+ *                        a new peer, and new peers share what others have left.
+ *                        Sessions that this side dialed count one by one.
+ *   without a socket     one session
  */
 #ifndef SHARES_H
 #define SHARES_H
@@ -36,36 +36,38 @@
 #include "perigee.h"
 
 enum share_kind {
-  SHARE_OPERATIONS,  /* of the engine's table: what peers ask of us, */
-  SHARE_KEPT,        /* and own ones that are over, but for their loans */
-  SHARE_POOLED,      /* bytes for what arrives */
-  SHARE_EXPOSED,     /* bytes of ours kept until the peer has looked at them: of
-                        answers, and of room for them; */
-  SHARE_LENT,        /* of own requests, until it has answered (room.c) */
-  SHARE_MAPPED,      /* bytes of address space, of the peer's memory */
-  SHARE_SEGMENTS,    /* of memory that is mapped: the peer's, and our own */
-  SHARE_DESCRIPTORS, /* sockets and the like, of sessions */
+  SHARE_OPERATIONS, /* entries of the engine's table, for peers' requests */
+  SHARE_KEPT,       /* entries of own operations that ended with a loan open */
+  SHARE_POOLED,     /* bytes of the pool, for payloads that arrive */
+  SHARE_EXPOSED,    /* bytes of own replies, and of room for them, that are kept
+                        until the peer has read them */
+  SHARE_LENT,     /* bytes of own requests, until they are answered (room.c) */
+  SHARE_MAPPED,   /* bytes of address space where the peer's memory is mapped */
+  SHARE_SEGMENTS, /* mapped memory segments, the peer's and our own */
+  SHARE_DESCRIPTORS, /* sockets and other descriptors of sessions */
   SHARE_SESSIONS,
   SHARES
 };
 
 struct quota {
   uint64_t limit, reserve, least, factor;
-  uint8_t part; /* `least` is no more than what is left >> part, and one */
+  uint8_t part; /* `least` is at most what is left >> part, but at least 1 */
 };
 
 struct shares;
 struct share {
   uint64_t used[SHARES];
-  struct share *parent; /* a session's: its peer's; that one's: the engine's */
+  struct share *parent; /* session -> its peer -> the engine */
   struct shares *all;
-  struct node node;        /* of a peer's: among others with its hash */
-  uint64_t key[2];         /* of a peer's: who it is */
-  uint32_t index;          /* of a session's: by which pooled blocks name it */
-  uint64_t unread_replies; /* of a peer's: bytes of replies that it left lie, */
-  uint64_t reply_size;     /* and of one of late: what a request may cost */
-  uint32_t members; /* of a peer's: sessions; of a session's: 1, or it is over
-                       and lives on for blocks that the program still has */
+  struct node node;        /* peer: in the list of its hash */
+  uint64_t key[2];         /* peer: who it is */
+  uint32_t index;          /* session: pooled blocks name it by this number */
+  uint64_t unread_replies; /* peer: bytes of replies that it has not read */
+  uint64_t reply_size; /* peer: bytes of a recent reply, which tells what its
+                              requests may cost */
+  /* Peer: its sessions; session: 1, or 0 once it has ended and lives on for
+   * blocks that the program still has. */
+  uint32_t members;
 };
 
 enum { SHARE_BUCKETS = 256 };
@@ -73,16 +75,17 @@ enum { SHARE_BUCKETS = 256 };
 struct shares {
   struct share engine;
   struct quota quota[SHARES];
-  uint32_t own;     /* operations of this side, at most; and of all, while */
-  uint32_t easy;    /* nobody has to look closely who has how many */
-  uint64_t refused; /* times that somebody was, for what it held */
+  uint32_t own;     /* the most operations of this side */
+  uint32_t easy;    /* below so many operations in all, nobody has to check how
+                       they are divided */
+  uint64_t refused; /* how often a request was refused because of a share */
   uint32_t peer_count;
   struct node peers[SHARE_BUCKETS];
-  struct share **by_index; /* 0 is the engine's own */
+  struct share **by_index; /* 0 stands for the engine itself */
   uint32_t *spare, spares, count, room;
 };
 
-/* May a session hold n more? */
+/* May the session hold n more? */
 static inline bool share_may(const struct share *s, enum share_kind kind,
                              uint64_t n) {
   const struct shares *all = s->all;
@@ -96,21 +99,21 @@ static inline bool share_may(const struct share *s, enum share_kind kind,
   return rest > q->reserve && own <= q->factor * (rest - q->reserve);
 }
 
-/* Is there any, beside what is kept for newcomers? */
+/* Is anything free beyond the reserve for new peers? */
 static inline bool share_spare(const struct share *s, enum share_kind kind) {
   const struct quota *q = &s->all->quota[kind];
   return s->all->engine.used[kind] + q->reserve < q->limit;
 }
 
-/* Have others than newcomers taken of the reserve, so that a quarter is gone? */
+/* Is a quarter of the reserve gone to peers that are not new? */
 static inline bool shares_short(const struct shares *all,
                                 enum share_kind kind) {
   const struct quota *q = &all->quota[kind];
   return all->engine.used[kind] + q->reserve - q->reserve / 4 > q->limit;
 }
 
-/* Does a peer hold as much as half of what peers do on average? At least half of
- * all that is held is held by such. */
+/* Does the peer hold at least half of the average of all peers? Such peers hold
+ * at least half of all that peers hold. */
 static inline bool share_is_usual(const struct share *peer,
                                   enum share_kind kind) {
   const struct shares *all = peer->all;
@@ -131,7 +134,8 @@ static inline void share_give(struct share *s, enum share_kind kind,
   s->all->engine.used[kind] -= n;
 }
 
-/* Takes them, if it may. NULL: nobody counts. */
+/* Counts n more for the session, if it may hold them; a NULL share counts
+ * nothing and always may. */
 static inline bool share_take(struct share *s, enum share_kind kind,
                               uint64_t n) {
   if (!s)
@@ -150,22 +154,22 @@ static inline void share_back(struct share *s, enum share_kind kind,
     share_give(s, kind, n);
 }
 
-/* Of a lane's blocks: bytes. */
+/* Returns how many bytes of blocks a lane may lend. */
 static inline uint64_t shares_half(const struct perigee_options *o) {
   return o->pool / 2;
 }
 
-/* Fills in the quotas by an engine's options. */
+/* Computes the quotas from the engine's options. */
 int shares_open(struct shares *all, const struct perigee_options *options);
 void shares_close(struct shares *all);
-/* A session's share, of its peer's; key: who that is, the same for all sessions
- * of one peer. NULL: there is no memory. */
+/* Returns a new session's share under its peer's, NULL without memory. The key
+ * identifies the peer: it is equal for all sessions of one peer. */
 struct share *share_join(struct shares *all, const uint64_t key[2]);
-/* The session has ended: it holds nothing, but for blocks that name it. */
+/* The session has ended and holds nothing but pooled blocks that name it. */
 void share_leave(struct share *share);
-/* Of a block that names a share: gives n bytes of the pool back. */
+/* Uncounts n pooled bytes of a block that names this share. */
 void shares_unpool(struct shares *all, uint32_t index, uint64_t n);
-/* What a session may hold at most now, as things are. */
+/* Returns the most that the session could hold at present. */
 uint64_t share_most(const struct share *session, enum share_kind kind);
 
 #endif

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spin.c - what waits that have ended say about the next (spin.h).
+ * spin.c - learns from waits that have ended (spin.h).
  */
 #include "spin.h"
 
-/* ns. What a core that was given up takes to be ours again: less if nobody else
- * wanted it, more if somebody did who computes. */
+/* ns after which a yielded core came back: from OTHERS on another process
+ * wanted it, from COMPUTES on one that computes. */
 static const int64_t OTHERS = 2000, COMPUTES = 500000;
-static const int64_t MOST = 50000;       /* ns, by default */
-static const int64_t PAUSE = 1000000000; /* ns, at most */
-/* Pauses are so many times what was lost. To be shy after most, its half, ...
- * costs 2 x most. */
+static const int64_t MOST = 50000;       /* ns, default limit */
+static const int64_t PAUSE = 1000000000; /* ns, longest pause */
+/* A pause is FAIR times what polling lost: going shy over most, most / 2, ...
+ * costs 2 * most. */
 enum { FAIR = 16, HOLD = 64, LEAST = 16, SOON = 2 };
 
 void spin_open(struct spin *spin, int64_t most, bool always) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * spin.h - how long a wait polls before it sleeps: as long as that has paid
- * lately, by how the engine's own waits ended; and when it gives its core up
- * meanwhile. These functions decide, from times that they are told; wait.c
- * waits.
+ * spin.h - decides how long a wait polls before it sleeps, from how the
+ * engine's previous waits ended, and when a polling wait yields its core. These
+ * functions only decide, from times that they are given; wait.c does the
+ * waiting.
  *
  *   state   a wait                         event                      becomes
  *   eager   polls for `limit`, which is    it found something         eager: most
@@ -13,11 +13,11 @@
  *   shy     polls for a moment, and        it was woken soon, and
  *           sleeps                         `pause` is over            eager: most
  *
- * Woken soon: within twice most, so it could have been found while polling, by
- * a peer that does not need this core. It is tried whether it is: with no pause
- * the first time, then, until something is found, after pauses that double. So
- * what does not pay costs a sixteenth of the time at most. It is tried for some
- * waits in a row, as every other one may be long.
+ * "Woken soon" is within twice `most`: a peer that does not need this core
+ * could have been found by polling. Polling is then tried again: at once the
+ * first time, and after pauses that double until something is found. So polling
+ * that does not pay costs at most a sixteenth of the time. Each try lasts for
+ * several waits in a row, as every other wait may be a long one.
  *
  *   state   a wait that polls              event                      becomes
  *   alone   gives the core up every 64     that took some us          others
@@ -28,16 +28,16 @@
  *                                          are over; twice as long
  *                                          from one to the next
  *
- * Nobody has to be asked how many cores there are for how many processes: who
- * gives a core up learns whether somebody else wanted it. What ran meanwhile is
- * mostly the peer that the wait is for, or one that will sleep soon; so two
- * processes on one core hand it to and fro, and neither sleeps nor wakes the
- * other. Those who compute keep a core for milliseconds: one's own share of it is
- * had by not giving it up.
+ * The numbers of cores and processes need not be known: an engine that yields
+ * learns whether another process wanted the core. What runs meanwhile is mostly
+ * the peer that the wait is for, or a process that sleeps soon; so two
+ * processes on one core hand it to each other, without sleeps and wake-ups. A
+ * process that computes keeps a core for milliseconds; against it, an engine
+ * gets its share of the core by not yielding.
  *
- * Owner: the thread that the engine belongs to. Cost: none for what is found
- * within a moment, of 64 polls of one session or some 3 us; then a system call
- * of 0.2 us, and two looks at the clock, in 64 polls.
+ * Belongs to the engine's thread. Cost: nothing for what is found within a
+ * moment (64 polls of one session, some 3 us); after that one system call of
+ * 0.2 us and two readings of the clock in 64 polls.
  */
 #ifndef SPIN_H
 #define SPIN_H
@@ -46,36 +46,38 @@
 #include <stdint.h>
 
 struct spin {
-  int64_t most;  /* ns: options.spin, or by default */
-  int64_t limit; /* for the next wait; 0: shy */
-  int64_t pause; /* the next one; 0: something was found since the last, */
-  int64_t tries; /* and when it is over */
-  int64_t hold;  /* the same for giving the core up */
+  int64_t most;  /* ns: options.spin, or the default */
+  int64_t limit; /* ns that the next wait may poll; 0: shy */
+  int64_t pause; /* ns of the next pause; 0 once a wait found something */
+  int64_t tries; /* time at which the pause ends */
+  int64_t hold;  /* ns for which the core is kept; doubles like pause */
   int64_t yields;
-  uint64_t wasted; /* the engine's progress when a wait polled in vain last */
-  bool given;      /* most is options.spin */
-  bool always;     /* options.spin_always: limit is most, the core is kept */
-  bool others;     /* ran when the core was given up last */
+  uint64_t wasted; /* the engine's progress when a wait last found nothing */
+  bool given;      /* `most` is options.spin, not the default */
+  bool always;     /* options.spin_always: polls for `most` and never yields */
+  bool others;     /* another process ran at the last yield */
   bool soon;       /* the last sleep was short */
 };
 
-/* most < 0: by default. */
+/* most < 0: the default. */
 void spin_open(struct spin *spin, int64_t most, bool always);
-/* Sleeping and waking take longer from now on: a default is so many times. */
+/* Multiplies the default, on an engine where sleeping and waking take
+ * longer. */
 void spin_lengthen(struct spin *spin, int times);
-/* A wait begins, when so much has happened in all: for how long may it poll? Not
- * at all if the one before did, in vain, and nothing has happened since. */
+/* A wait begins; progress counts all that the engine has done. Returns for how
+ * long it may poll: 0 if the previous wait found nothing and nothing happened
+ * since. */
 int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress);
-/* It found something that was not there yet, */
+/* The wait found something that was not there at its begin. */
 static inline void spin_paid(struct spin *spin) {
   spin->limit = spin->most;
   spin->pause = 0;
 }
-/* or nothing within its limit, */
+/* The wait found nothing within its limit. */
 void spin_wasted(struct spin *spin, int64_t now, uint64_t progress);
-/* and was woken so long after it had begun. */
+/* The wait slept and was woken `after` ns after its begin. */
 void spin_woken(struct spin *spin, int64_t after);
-/* Is the core to be given up now? When it was, it was ours again after `took`. */
+/* Should the core be yielded now? After a yield, `took` tells for how long. */
 bool spin_yields(const struct spin *spin, int64_t now);
 void spin_yielded(struct spin *spin, int64_t now, int64_t took);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * status.c - every status once: its name (err.kind in Lua) and its sentence.
+ * status.c - the one table of statuses: name (err.kind in Lua) and sentence.
  */
 #include "perigee.h"
 
@@ -34,7 +34,7 @@ struct status {
   const char *name, *text;
 };
 
-/* The index of a status is its negative. */
+/* Indexed by the negated status. */
 static const struct status statuses[] = {
 #define ENTRY(symbol, name, text) [-PERIGEE_##symbol] = {name, text},
     STATUSES(ENTRY)

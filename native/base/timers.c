@@ -26,7 +26,7 @@ static void turn_slot(struct timers *timers, struct timer *head, int64_t now) {
   }
 }
 
-/* However far the clock has jumped, one revolution passes every slot. */
+/* One revolution passes every slot, however far the clock has jumped. */
 void timers_turn(struct timers *timers, int64_t now) {
   int64_t last = now / TIMERS_TICK, first = timers->tick;
   if (last - first >= TIMERS_SLOTS)
@@ -48,7 +48,7 @@ static int64_t earliest_in(const struct timer *head, int64_t earliest) {
   return earliest;
 }
 
-/* The first slot in order that holds a timer of this revolution ends it. */
+/* The search ends at the first slot that holds a timer of this revolution. */
 static int64_t earliest(const struct timers *timers) {
   int64_t least = INT64_MAX;
   for (int64_t i = 0; i < TIMERS_SLOTS; i++) {
@@ -60,8 +60,8 @@ static int64_t earliest(const struct timers *timers) {
   return least;
 }
 
-/* Removing a timer leaves the bound as it is: at worst one sleep ends early,
- * and only then the slots are searched for a new bound. */
+/* Removing a timer does not update timers->next: at worst one sleep ends early,
+ * and then the slots are searched for a new bound. */
 int64_t timers_next(struct timers *timers) {
   if (timers->count == 0)
     return -1;

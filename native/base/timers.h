@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * timers.h - a hashed timing wheel: arming, disarming and finding nothing due
- * are a handful of instructions; nothing is allocated.
+ * timers.h - a hashed timing wheel. Arming, disarming and finding nothing due
+ * take a handful of instructions; nothing is allocated.
  *
- * A timer lies in the slot of the tick at whose start it is due already, so
- * it is never early and at most one tick (about a millisecond) late. Timers
- * of later revolutions share the slots and are passed over.
+ * A timer is put into the slot of the first tick at whose start it is due. So
+ * it never fires early, and at most one tick (about a millisecond) late. Timers
+ * of later revolutions share the slots and are skipped.
  */
 #ifndef TIMERS_H
 #define TIMERS_H
@@ -19,28 +19,30 @@ enum { TIMERS_SLOTS = 1024, TIMERS_TICK = 1 << 20 }; /* nanoseconds */
 struct timer {
   struct timer *next, *previous; /* next == NULL: not armed */
   int64_t due;
-  /* Called once it has come due, by who turns the wheel; it is not armed by
-   * then. Set by its owner, before it is armed first. */
+  /* Called when the timer has come due and is no longer armed, by the
+   * function that turns the wheel. The owner sets it before arming for the
+   * first time. */
   void (*expired)(struct timer *timer);
 };
 
 struct timers {
   struct timer slots[TIMERS_SLOTS];
-  struct timer expired; /* head of those found due and not taken yet */
+  struct timer expired; /* list of those that came due, not taken yet */
   int64_t tick;         /* the first tick whose slot was not looked at */
-  int64_t now;          /* as last told */
-  int64_t next;         /* no slot before this tick holds one that is due */
+  int64_t now;          /* time of the last turn */
+  int64_t next;         /* no timer is due in a slot before this tick */
   uint32_t count;
 };
 
 /* Times are nanoseconds, not negative, and do not go back. */
 void timers_open(struct timers *timers, int64_t now);
 
-/* Moves what has come due since the last turn to the expired. */
+/* Moves the timers that came due since the last turn to `expired`. */
 void timers_turn(struct timers *timers, int64_t now);
 
-/* When to call timers_expired again at the latest: a tick at whose start
- * something may be due, or a time in the past if something is; -1: never. */
+/* Returns the latest time for the next call of timers_expired: the start of a
+ * tick at which a timer may be due, a time in the past if one is, -1 if none is
+ * armed. */
 int64_t timers_next(struct timers *timers);
 
 static inline int64_t timers_tick(int64_t due) {
@@ -54,7 +56,7 @@ static inline void timers_link(struct timer *head, struct timer *timer) {
   head->previous = timer;
 }
 
-/* Arms a timer that is not armed; due in the past is due at once. */
+/* Arms a timer that is not armed. A time in the past is due at once. */
 static inline void timers_add(struct timers *timers, struct timer *timer,
                               int64_t due) {
   timer->due = due;

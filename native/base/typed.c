@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * typed.c - a walk over LuaJIT string.buffer data that a peer sent, before
- * LuaJIT's own decoder sees it. That decoder recurses as deep as the bytes
- * say, allocates tables by counts that it has not checked, and makes pointers
- * of what it finds; what passes here holds every item that its counts promise.
- * Nor does it look at what comes of them: a table of one byte takes 72, and
- * number keys can be chosen to be all in one chain. So what passes takes memory
- * and time in proportion to its bytes (typed.h). The walk can stop after any
- * item and go on later.
+ * typed.c - walks over LuaJIT string.buffer data that a peer sent, before
+ * LuaJIT's own decoder sees it. That decoder recurses as deep as the bytes say,
+ * allocates tables by counts that it has not checked, and makes pointers of
+ * what it finds; data that passes here holds every item that its counts
+ * promise. Nor does that decoder limit what it allocates: a table of one byte
+ * takes 72, and number keys can be chosen to fall into one hash chain; data
+ * that passes takes memory and time in proportion to its bytes (typed.h). The
+ * walk can stop after any item and continue later.
  *
  *   tag          what follows
  *   0 1 2        nothing: nil, false, true
@@ -18,8 +18,8 @@
  *   16, 17       int64, uint64
  *   32 + n       a string of n bytes
  *
- * Tags and counts are numbers of 1, 2 or 5 bytes. All others are refused:
- * pointers, complex numbers, words and metatables of a dictionary.
+ * Tags and counts are numbers of 1, 2 or 5 bytes. All other tags are refused:
+ * pointers, complex numbers, dictionary words and metatables.
  */
 #include "typed.h"
 
@@ -30,13 +30,13 @@
 
 enum { NIL, FALSE, TRUE, INT = 6, NUM, TAB, TAB_END = TAB + 6 };
 enum { INT64 = 16, UINT64, STRING = 32 };
-enum { DEPTH = 64, COUNT = 1 << 26 }; /* LuaJIT's tables end there */
+enum { DEPTH = 64, COUNT = 1 << 26 }; /* COUNT: LuaJIT's largest table */
 
-/* What an item is to the table that it is in. */
+/* The role of an item in its table. */
 enum role { ELEMENT, KEY, VALUE };
 
-/* A table that is not at its end: items (keys and values alike) still to
- * come, of which the last ones are pairs. */
+/* A table that is not complete: `left` items (keys and values alike) are still
+ * to come, the last `pairs` of which belong to pairs. */
 struct level {
   uint64_t left, pairs;
   struct chains chains;
@@ -45,21 +45,22 @@ struct level {
 struct typed_scan {
   const uint8_t *data;
   uint64_t at, length;
-  uint64_t stop; /* it rests once it is there */
-  uint64_t owed; /* items that counts have promised */
+  uint64_t stop; /* the walk pauses here */
+  uint64_t owed; /* items that counts have promised and that have not come */
   uint32_t depth;
-  int status;  /* why it failed, or will have */
-  int values;  /* so far */
-  bool counts; /* memory */
-  bool over;   /* nothing is left to be walked over */
+  int status;  /* why it fails */
+  int values;  /* values at the top level so far */
+  bool counts; /* whether memory is counted */
+  bool over;   /* the walk has ended */
   struct typed_costs costs;
   struct level levels[DEPTH];
   struct strings strings;
 };
 
-/* Kept out of the way of the few numbers and texts of a small call. */
+/* Keeps rare cases out of the code for small calls with few numbers and
+ * texts. */
 #define SELDOM __attribute__((noinline))
-/* Part of both walks: at once, and in portions. */
+/* Inlined into both walks: at once, and in portions. */
 #define ALWAYS static inline __attribute__((always_inline))
 
 static bool fails(struct typed_scan *scan, int status) {
@@ -78,7 +79,8 @@ static bool skip(struct typed_scan *scan, uint64_t bytes) {
   return true;
 }
 
-/* 0 to 0xdf; two bytes from 0xe0; 0xff and four bytes from 0x1fe0. */
+/* One byte for 0 to 0xdf; two from 0xe0 on; 0xff and four bytes from 0x1fe0
+ * on. */
 static bool number(struct typed_scan *scan, uint32_t *value) {
   if (!skip(scan, 1))
     return false;
@@ -128,7 +130,7 @@ static bool text(struct typed_scan *scan, uint32_t length) {
   return true;
 }
 
-/* A number as a key of the innermost table; NaN cannot be one. */
+/* Counts a number as key of the innermost table; NaN cannot be a key. */
 static SELDOM bool number_key(struct typed_scan *scan, double value) {
   struct level *level = &scan->levels[scan->depth - 1];
   if (value != value)
@@ -181,8 +183,8 @@ static SELDOM bool flags(struct typed_scan *scan) {
   return true;
 }
 
-/* No nil in pairs: as a key it cannot be, as a value nobody sends it, and its
- * node would be taken by a key of another chain, which joins the two. */
+/* Refuses nil in pairs: it cannot be a key, and as a value nobody sends it; its
+ * node would be taken by a key of another chain, which joins the two chains. */
 ALWAYS bool item(struct typed_scan *scan, enum role role) {
   uint32_t tag;
   if (!number(scan, &tag))
@@ -208,7 +210,7 @@ ALWAYS bool item(struct typed_scan *scan, enum role role) {
   }
 }
 
-/* Counts the next item as come, and tells what it is. */
+/* Counts the next item as received and returns its role. */
 static enum role next(struct typed_scan *scan) {
   if (scan->depth == 0)
     return ELEMENT;
@@ -229,7 +231,7 @@ static SELDOM void leave(struct typed_scan *scan) {
   chains_end(chains);
 }
 
-/* Up to where it rests, if it does: true if that is the end. */
+/* Walks to the end, or with `rests` at most to scan->stop. True at the end. */
 ALWAYS bool walk(struct typed_scan *scan, bool rests) {
   while (scan->at < scan->length || scan->depth > 0) {
     if (rests && scan->at >= scan->stop && scan->at < scan->length)
@@ -304,7 +306,7 @@ struct typed_scan *typed_scan_begin(const uint8_t *data, uint64_t length) {
     return NULL;
   begin(scan, data, length);
   scan->stop = 0;
-  if (length > INT32_MAX) /* nothing to be walked over */
+  if (length > INT32_MAX) /* too long for LuaJIT: nothing is walked */
     scan->length = 0, scan->values = PERIGEE_PROTOCOL;
   return scan;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * typed.h - what the values of a typed payload cost LuaJIT's decoder.
+ * typed.h - checks a typed payload and computes what decoding it costs LuaJIT.
  */
 #ifndef PERIGEE_TYPED_H
 #define PERIGEE_TYPED_H
@@ -10,19 +10,19 @@
 
 #include "perigee.h"
 
-/* memory: bytes of LuaJIT's heap, as collectgarbage "count" counts them, that
- * the values take. Not counted (0) in a payload of up to TYPED_FEW bytes, as
- * none of them can be made to take more than TYPED_SLACK.
- * steps: nodes that are passed, at most, where number keys of a table share
- * a chain; tables of few pairs are not counted. */
+/* memory: bytes of LuaJIT's heap that the values take, as collectgarbage
+ * "count" counts them. It is 0 for payloads of up to TYPED_FEW bytes, which
+ * cannot take more than TYPED_SLACK. steps: upper bound of the nodes that are
+ * passed where number keys of a table share a chain; tables of few pairs are
+ * not counted. */
 struct typed_costs {
   int values;
   uint64_t memory, steps;
 };
 enum { TYPED_FEW = 512 };
 
-/* What a payload may cost: so many values at its top level, so much memory for
- * each byte and besides, so many steps besides. */
+/* Limits: values at the top level; memory for each byte (FACTOR) and in
+ * addition (SLACK); steps in addition to those for each byte. */
 enum {
   TYPED_VALUES = 250,
   TYPED_FACTOR = 8,
@@ -32,20 +32,21 @@ enum {
 static inline uint64_t typed_memory(uint64_t length) {
   return TYPED_FACTOR * length + TYPED_SLACK;
 }
-/* At 5 to 8 ns each they keep a byte below 20 ns, scanned and decoded. */
+/* Each step takes 5 to 8 ns, so scanning and decoding stay below 20 ns a
+ * byte. */
 static inline uint64_t typed_steps(uint64_t length) {
   return length + length / 2 + TYPED_STEPS;
 }
-/* What is as short as that costs too little to be refused for it. */
+/* Payloads up to this length cost too little to be refused for their costs. */
 enum { TYPED_CHEAP = TYPED_VALUES };
 
-/* As perigee_typed_scan, and costs (may be NULL), which are complete only if
- * that is not negative. */
+/* As perigee_typed_scan. costs may be NULL; they are complete only if the
+ * result is not negative. */
 int typed_scan(const uint8_t *data, uint64_t length, struct typed_costs *costs);
 
-/* The same in portions, for what is long: bytes have to stay until the end.
- * NULL: no memory. A step goes on for about so many bytes, and tells how many it
- * were; an end before it is over gives up. */
+/* The same in portions, for long payloads. The bytes must stay until the end.
+ * begin returns NULL without memory. step scans about so many bytes and returns
+ * how many it did; end before the scan has finished gives it up. */
 struct typed_scan;
 struct typed_scan *typed_scan_begin(const uint8_t *data, uint64_t length);
 uint64_t typed_scan_step(struct typed_scan *, uint64_t bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * typed_costs.c - what values take in LuaJIT 2.1 (GC64): sizes are those of
- * lj_obj.h, hashes those of lj_tab.c. typed_scan_spec.lua holds both against
- * the LuaJIT that is there.
+ * typed_costs.c - what values take in LuaJIT 2.1 (GC64). Sizes are those of
+ * lj_obj.h, hashes those of lj_tab.c. typed_scan_spec.lua compares both with
+ * the LuaJIT that runs it.
  */
 #include "typed_costs.h"
 
@@ -11,15 +11,16 @@
 
 #include "perigee.h"
 
-/* INTERNED is for the table of all strings, which is the state's: it has room,
- * or doubles, then a new string's share is 8 to 16. To count that in full would
- * refuse lists of pairs of a number and a short text, which are usual. */
+/* INTERNED: a string's part of the table of all strings. That table belongs to
+ * the Lua state and has room, or doubles; a new string's part is then 8 to 16.
+ * Counting that in full would refuse lists of pairs of a number and a short
+ * text, which are common. */
 enum { TABLE = 64, SLOT = 8, NODE = 24, TEXT = 24, INTERNED = 6 };
-enum { SHORT = 32 }; /* of strings that are remembered */
+enum { SHORT = 32 }; /* strings below this length are remembered */
 
 /* ---- Memory ------------------------------------------------------------- */
 
-/* The nodes of a table that is made for so many pairs: a power of two. */
+/* Returns the hash nodes of a table with so many pairs: a power of two. */
 static uint64_t nodes(uint32_t pairs) {
   return pairs < 2 ? 2 * pairs : UINT64_C(2) << (31 - __builtin_clz(pairs - 1));
 }
@@ -34,7 +35,7 @@ static uint32_t four(const uint8_t *at) {
   return value;
 }
 
-/* Any will do: who makes strings meet pays for each anew. */
+/* Any hash will do: a peer whose strings collide pays for each of them. */
 static uint32_t place_of(const uint8_t *at, uint64_t length) {
   uint32_t first = at[0], last = at[length - 1];
   if (length >= 4) {

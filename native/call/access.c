@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * access.c - one-sided access that the peer asks us for: to registered
- * memory, to regions that it may only write, to memory that no CPU touches.
- * Slot, generation, rights and bounds are checked here, before a byte moves.
+ * access.c - one-sided access that the owner of a region does for the peer: to
+ * registered memory, to regions that the peer may only write, to memory that no
+ * CPU can touch. Slot, generation, rights and bounds are checked before any
+ * byte moves.
  */
 #include <string.h>
 
 #include "served.h"
 
-/* ---- One-sided access, by the owner -------------------------------------- */
+/* ---- Access by the owner ------------------------------------------------- */
 
 static int access_payload(struct operation *op, const struct access *a,
                           struct payload *p) {
@@ -50,7 +51,7 @@ void served_access(struct operation *op, const struct record *r) {
     return;
   }
   memcpy(&a, r->head, sizeof a);
-  /* A write that has ended before we saw it must not be done any more. */
+  /* A write that ended before it was served must not be done any more. */
   int status =
       served_wanted(op) ? access_payload(op, &a, &p) : PERIGEE_CANCELLED;
   if (status == PERIGEE_OK && op->record == RECORD_WRITE &&

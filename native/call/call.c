@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * call.c - own operations that are a record to the peer and one record back:
- * calls, sends, and one-sided access that the region's owner does for us.
+ * call.c - own operations that send one record and get one back: calls,
+ * messages, and one-sided access that the region's owner does for this side.
  *
  *   state      event     becomes
  *   free       submit    queued     counted, marked live, timed
@@ -12,13 +12,13 @@
  *   sent       stop      ended
  *   fetching   fetched   ended
  *   fetching   stop      ended
- *   ended      given     free       its event was polled, and the next poll came
- *   ended      lend      orphaned   as given, but the peer may still look at
- *                                   the loan that the request was
+ *   ended      given     free       its event was polled, and then the next poll
+ *   ended      lend      orphaned   as given, but the peer may still read the
+ *                                   loan that the request was
  *   orphaned   let_go    free       the late reply came, or the session is gone
  *
- * An operation that has ended while memory still copies on its own time has
- * quiet_wait set and gets its event when that is over.
+ * If an operation ends while asynchronous copies of its memory are in progress,
+ * quiet_wait is set and its event comes when they are done.
  */
 #include <string.h>
 
@@ -48,13 +48,13 @@ const struct machine call_machine = {
 
 /* ---- Ending ------------------------------------------------------------- */
 
-/* May the request's loan be given back? The peer has answered, or it never saw
- * it, as payloads are pushed. */
+/* May the request's loan be given back? It may once the peer has answered, and
+ * if payloads are pushed, as the peer then never sees it. */
 static bool peer_is_done(const struct operation *op) {
   return op->replied || (op->lent && lane_payloads(op->session->lane)->pushes);
 }
 
-/* The peer sees the request's loan no more. */
+/* Gives the request's loan back: the peer does not read it any more. */
 void call_let_go(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->lent)
@@ -71,8 +71,9 @@ static void unmark(struct operation *op) {
   const struct transport_payloads *t = lane_payloads(session->lane);
   if (session->state != PERIGEE_SESSION_OPEN || op->state == QUEUED)
     return;
-  /* The peer waits for it to take back what its reply refers to, still serves
-   * what has ended otherwise, or has not looked at all that was sent. */
+  /* Tells the peer of the end if it waits for that to free what its reply
+   * refers to, still serves the request, or has not received all that was
+   * sent. */
   bool sent = t->pushes && op->has_parts;
   if (t->ended && (op->by_reference || op->status != PERIGEE_OK || sent))
     t->ended(session->lane, op->index, op->generation);
@@ -106,7 +107,8 @@ void call_end(struct operation *op, int status) {
     op->pointer = NULL;
     op->flags = 0;
   }
-  /* A reply that is seen in place is let go of when its event is over. */
+  /* A reply that is read in place is released when its event has been
+   * polled. */
   if (!op->in_place || status != PERIGEE_OK)
     unmark(op);
   if (op->replied && (!op->in_place || op->loan.block >= LOAN_WARM))
@@ -123,12 +125,12 @@ void call_stop(struct operation *op, int status) {
     return;
   if (op->state == ORPHANED) {
     if (op->session->state == PERIGEE_SESSION_OPEN)
-      return; /* the peer may still look; the program knows of its end */
+      return; /* the program knows of the end, but the peer may still read */
     step(op, LET_GO);
     operation_free(op);
     return;
   }
-  if (op->state == QUEUED) { /* the peer has not heard of it */
+  if (op->state == QUEUED) { /* the request was never sent */
     call_let_go(op);
     unmark(op);
   }
@@ -142,7 +144,7 @@ static void given(struct operation *op) {
     call_let_go(op);
   if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
     step(op, LEND);
-    operation_count(op); /* that the peer keeps from us */
+    operation_count(op); /* for the peer, which keeps it from being free */
     return;
   }
   step(op, GIVEN);
@@ -182,8 +184,9 @@ static void lent_head(struct operation *op, struct outgoing *out) {
   r->head_length = op->loan.block;
 }
 
-/* 1: published, 0: no room in the ring, or no block, or a status. */
-static int publish(struct operation *op) {
+/* Returns 1 if it was published, 0 without room in the ring or without a block,
+ * or a status. */
+static int publish_planned(struct operation *op) {
   struct outgoing out;
   out.record = (struct record){.kind = op->record,
                                .method = op->message.method,
@@ -206,13 +209,44 @@ static int publish(struct operation *op) {
   if (!sent)
     return 0;
   step(op, PUBLISH);
-  /* Staged payloads are fed from now on. */
+  /* From now on each poll feeds staged payloads. */
   if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE])
     operation_move(op);
   return 1;
 }
 
-/* Of what the peer has not heard of, nor the program. */
+/* Returns 1 if it was published, 0 without room in the ring. */
+static int publish_bytes(struct operation *op, const uint8_t *bytes,
+                         uint64_t length) {
+  const struct perigee_message *m = &op->message;
+  struct record r = {.kind = RECORD_REQUEST,
+                     .flags = (m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0) |
+                              (m->code ? RECORD_CODE : 0) |
+                              (m->capacity ? RECORD_CAPACITY : 0),
+                     .method = m->method,
+                     .operation = op->index,
+                     .generation = op->generation,
+                     .code = m->code,
+                     .capacity = m->capacity,
+                     .remaining = remaining(op),
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REQUEST, &r, bytes))
+    return 0;
+  step(op, PUBLISH);
+  return 1;
+}
+
+/* Returns 1 if it was published, 0 without room in the ring or without a block,
+ * or a status. */
+static int publish(struct operation *op) {
+  const uint8_t *bytes = NULL;
+  uint64_t length;
+  if (op->record == RECORD_REQUEST && !op->lent && !op->message.trace)
+    bytes = outgoing_short(op, &op->message, &length);
+  return bytes ? publish_bytes(op, bytes, length) : publish_planned(op);
+}
+
+/* Undoes an operation that neither the peer nor the program knows of. */
 static int withdraw(struct operation *op, int status) {
   unmark(op);
   call_let_go(op);
@@ -232,7 +266,7 @@ static void enter(struct operation *op, int64_t timeout) {
 }
 
 static int submit(struct operation *op, int64_t timeout) {
-  struct node *backlog = &op->session->backlog[RING_REQUEST];
+  struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
   enter(op, timeout);
   int status = list_empty(backlog) ? publish(op) : 0;
   if (status == 0)
@@ -241,7 +275,7 @@ static int submit(struct operation *op, int64_t timeout) {
 }
 
 void call_flush(struct perigee_session *session) {
-  struct node *backlog = &session->backlog[RING_REQUEST];
+  struct node *backlog = &session->operations.backlog[RING_REQUEST];
   while (!list_empty(backlog)) {
     struct operation *op = CONTAINER(backlog->next, struct operation, queue);
     list_remove(&op->queue);
@@ -257,7 +291,7 @@ void call_flush(struct perigee_session *session) {
       transfer_published(op);
       continue;
     }
-    pool_give(op->engine, op->block); /* that of a stage, while it waited */
+    pool_give(op->engine, op->block); /* the copy of a stage, while it waited */
     op->block = NULL;
     if (status < 0)
       call_stop(op, status);
@@ -289,7 +323,7 @@ static struct operation *take(struct perigee_session *session,
   return op;
 }
 
-/* A peer takes such a request for a lie. */
+/* A peer would end the session for such a request. */
 static int beyond_all(const struct perigee_session *session) {
   return fail(session->engine, PERIGEE_TOO_LARGE,
               "no reply has as many bytes as this call's capacity");
@@ -314,7 +348,8 @@ int perigee_call(struct perigee_session *session,
       (status =
            incoming_typed(session->engine, message->head, message->length)) < 0)
     return status;
-  if (message->into.region &&
+  const struct perigee_slice *s = &message->into;
+  if (s->region && !region_has(s->region, s) &&
       (status = slice_payload(session->engine, &message->into, &into)) < 0)
     return status;
   if (UNLIKELY(message->trace != NULL) &&
@@ -341,7 +376,7 @@ int perigee_send(struct perigee_session *session,
   return submit(op, timeout);
 }
 
-/* The local side of a batch's item; the batch holds the region. */
+/* Submits one item of a batch; the batch keeps the local region alive. */
 int call_access(struct perigee_session *session, bool write,
                 const struct perigee_transfer *item, struct operation *parent) {
   const struct perigee_slice *remote = &item->remote;
@@ -392,7 +427,7 @@ int perigee_call_abort(struct perigee_session *session) {
   return loan_abort(session, RING_REQUEST);
 }
 
-/* A stage is used again at once: what waits for room is copied. */
+/* A stage is reused at once, so a request that waits for room is copied. */
 static int keep_stage(struct operation *op, const uint8_t *bytes,
                       uint64_t length) {
   op->block = pool_take(op->session, length);
@@ -406,10 +441,10 @@ static int keep_stage(struct operation *op, const uint8_t *bytes,
   return op->index;
 }
 
-/* As submit, but that the stage is not the operation's. */
+/* As submit; the bytes are in a stage, which the operation does not own. */
 static int submit_traced(struct operation *op, const uint8_t *bytes,
                          uint64_t length) {
-  bool first = list_empty(&op->session->backlog[RING_REQUEST]);
+  bool first = list_empty(&op->session->operations.backlog[RING_REQUEST]);
   op->message.head = bytes;
   op->message.length = length;
   op->message.flags = 0;
@@ -425,18 +460,10 @@ static int submit_stage(struct operation *op, const struct loan *loan,
   enter(op, op->message.timeout);
   if (UNLIKELY(op->message.trace != NULL))
     return submit_traced(op, loan->pointer, length);
-  struct record r = {.kind = RECORD_REQUEST,
-                     .flags = RECORD_CODE | RECORD_CAPACITY,
-                     .method = op->message.method,
-                     .operation = op->index,
-                     .generation = op->generation,
-                     .code = op->message.code,
-                     .capacity = op->message.capacity,
-                     .remaining = remaining(op),
-                     .head_length = length};
-  if (!outgoing_bytes(op->session, RING_REQUEST, &r, loan->pointer))
+  bool first = list_empty(&op->session->operations.backlog[RING_REQUEST]);
+  op->message.flags = 0;
+  if (!first || publish_bytes(op, loan->pointer, length) == 0)
     return keep_stage(op, loan->pointer, length);
-  step(op, PUBLISH);
   return op->index;
 }
 
@@ -465,7 +492,7 @@ int perigee_call_commit(struct perigee_session *session,
                         uint64_t length) {
   if (SHARED(session->engine))
     return call_commit_shared(session, message, length);
-  struct loan *loan = &session->loans[RING_REQUEST];
+  struct loan *loan = &session->operations.loans[RING_REQUEST];
   int status;
   if (!engine_alive(session->engine))
     return PERIGEE_FORKED;

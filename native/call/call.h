@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * call.h - what call.c (submitting, ending) and outcome.c (the reply) share.
+ * call.h - shared by call.c (submitting, ending) and outcome.c (the reply).
  */
 #ifndef CALL_H
 #define CALL_H
@@ -24,11 +24,11 @@ static inline void step(struct operation *op, enum call_event event) {
   machine_step(&call_machine, &op->state, event);
 }
 
-/* The end of a call in a state that has it: its event follows. */
+/* Ends a call in a state that can end; its event follows. */
 void call_end(struct operation *op, int status);
-/* Gives its event, or tells the batch that it is part of. */
+/* Queues its event, or tells the batch that it belongs to. */
 void call_tell(struct operation *op);
-/* The peer sees the request's loan no more. */
+/* Gives the request's loan back: the peer does not read it any more. */
 void call_let_go(struct operation *op);
 
 #endif

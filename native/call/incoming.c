@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * incoming.c - from a record to the memory where its parts belong.
+ * incoming.c - brings the parts of a record to the memory where they belong.
  */
 #include <string.h>
 
 #include "base/typed.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "core/pool.h"
 #include "operations.h"
 
-/* What is too much, in the words of whoever may be told of it. */
+/* Fails with a sentence that says which limit the payload exceeds. */
 static int too_much(struct perigee_engine *engine, uint64_t length,
                     const struct typed_costs *costs) {
   if (costs->values > TYPED_VALUES)
@@ -44,7 +45,7 @@ int incoming_typed(struct perigee_engine *engine, const void *data,
   return verdict(engine, length, status, &costs);
 }
 
-/* A byte takes up to 10 ns, which is as much as copying SCAN_WEIGHT of them. */
+/* Scans a portion. A byte takes up to 10 ns, as much as copying SCAN_WEIGHT. */
 static void scan_some(struct operation *op) {
   enum { SCAN_WEIGHT = 64 };
   struct perigee_engine *engine = op->engine;
@@ -85,7 +86,7 @@ void incoming_scan_end(struct operation *op) {
   op->scan = NULL;
 }
 
-/* The payload that was named, or that of a new pooled block. */
+/* Uses the payload that was named, or takes a pooled block. */
 static int destination(struct operation *op, uint64_t length,
                        const struct payload *into, uint8_t **block,
                        struct payload *out) {
@@ -107,7 +108,8 @@ static int destination(struct operation *op, uint64_t length,
   return PERIGEE_OK;
 }
 
-/* Memory that copies on its own time gets the bytes from a block that stays. */
+/* Memory that copies asynchronously gets the bytes from a block, which stays
+ * until the copy is done. */
 static int put_later(struct operation *op, int place, const uint8_t *bytes,
                      uint64_t length, const struct payload *to) {
   struct part *part = part_take(op->engine);
@@ -143,15 +145,22 @@ int incoming_bulk(struct operation *op, int place, const struct source *source,
                   uint64_t length, uint16_t peer, uint32_t generation,
                   const struct payload *into, uint8_t **block) {
   struct payload to = {.memory = &memory_host};
-  int status = destination(op, length, into, block, &to);
+  uint32_t lane = source_lane(source);
+  const char *why = "";
+  int status = lane ? lanes_status(op->session, lane, &why) : PERIGEE_OK;
+  if (status < 0)
+    return fail(op->engine, status, "%s", why);
+  status = destination(op, length, into, block, &to);
   if (status < 0)
     return status;
   struct part *part = part_take(op->engine);
   if (!part)
     return PERIGEE_NO_MEMORY;
+  lanes_count(op->session, lane, true, length);
+  part->lane = (uint8_t)lane;
   part->payload = to;
   part->fetching = true;
-  part->fetch = (struct fetch){.source = *source,
+  part->fetch = (struct fetch){.source = source_bare(*source),
                                .into = &part->payload,
                                .operation = peer,
                                .part = place == IN_SLICE,

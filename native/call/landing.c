@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * landing.c - bringing a slice to the place that its receiver named.
+ * landing.c - brings a slice to the place that its receiver named.
  */
 #include "core/lock.h"
 #include "core/pool.h"
@@ -17,14 +17,14 @@ int serve_fetch(struct operation *op, const struct payload *into) {
                            op->peer_operation, op->peer_generation, into,
                            &op->slice_block);
   } else if (!into) {
-    status = 1; /* it is in a pooled block already */
+    status = 1; /* the pooled block has it already */
   } else {
     status =
         incoming_bytes(op, IN_SLICE, op->slice_block, rest->length, into, NULL);
   }
   if (status < 0)
     return status;
-  /* A region is seen by others before the write has ended. */
+  /* Other sessions can see a region before the write has ended. */
   if (op->record == RECORD_WRITE && op->parts[IN_SLICE])
     op->parts[IN_SLICE]->fetch.careful = true;
   step(op, LAND);
@@ -33,7 +33,7 @@ int serve_fetch(struct operation *op, const struct payload *into) {
   return PERIGEE_OK;
 }
 
-/* There was no memory for it: another place may be named. */
+/* There was no memory for the slice; the program may name another place. */
 static void unpool(struct operation *op) {
   op->flags &= ~(uint32_t)PERIGEE_POOLED;
   if (!op->rest.bulk)
@@ -72,7 +72,7 @@ int perigee_land(struct perigee_engine *engine, int served,
   return status;
 }
 
-/* All bytes are where they belong. */
+/* All bytes have arrived at their place. */
 void served_landed(struct operation *op) {
   step(op, PULLED);
   list_remove(&op->queue);

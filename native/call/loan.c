@@ -41,7 +41,7 @@ static void stage_give(struct perigee_engine *engine, struct stage *stage) {
 }
 
 void stages_free(struct perigee_engine *engine) {
-  bool here = engine->alive && engine_alive(engine); /* not in a child */
+  bool here = engine->alive && engine_alive(engine); /* not in a forked child */
   for (struct stage *s = engine->stages, *next; s; s = next) {
     next = s->next;
     if (here)
@@ -106,7 +106,7 @@ static int lend_block(struct perigee_session *session, struct loan *loan) {
   return PERIGEE_OK;
 }
 
-/* Of a request: it counts from here on. */
+/* Lends a block for a request; it counts against SHARE_LENT from here on. */
 static int lend_request(struct perigee_session *session, struct loan *loan) {
   int status = room_lends(session, loan->length);
   if (status == PERIGEE_OK)
@@ -114,13 +114,13 @@ static int lend_request(struct perigee_session *session, struct loan *loan) {
   if (status < 0)
     return status;
   loan->lent = blocks_whole(loan->length);
-  share_add(session->share, SHARE_LENT, loan->lent);
+  share_add(session->account.share, SHARE_LENT, loan->lent);
   return PERIGEE_OK;
 }
 
 static int lend(struct perigee_session *session, enum ring ring,
                 struct loan *loan) {
-  if (loan->length <= session->eager)
+  if (loan->length <= session->peer.eager)
     return lend_stage(session->engine, loan);
   return ring == RING_REQUEST ? lend_request(session, loan)
                               : lend_block(session, loan);
@@ -138,7 +138,7 @@ static int opened(struct perigee_engine *engine, struct loan *loan,
 int loan_begin(struct perigee_session *session, enum ring ring,
                uint64_t capacity, struct perigee_loan *out) {
   struct perigee_engine *engine = session->engine;
-  struct loan *loan = &session->loans[ring];
+  struct loan *loan = &session->operations.loans[ring];
   if (loan->open)
     return fail(engine, PERIGEE_INVALID,
                 "a loan of this session is open already");
@@ -150,7 +150,7 @@ int loan_begin(struct perigee_session *session, enum ring ring,
 
 int loan_begin_in(struct perigee_session *session, uint64_t capacity,
                   const struct room *room, struct perigee_loan *out) {
-  struct loan *loan = &session->loans[RING_REPLY];
+  struct loan *loan = &session->operations.loans[RING_REPLY];
   if (loan->open)
     return fail(session->engine, PERIGEE_INVALID,
                 "a loan of this session is open already");
@@ -163,7 +163,7 @@ int loan_begin_in(struct perigee_session *session, uint64_t capacity,
 
 static __attribute__((noinline, cold)) int
 refuse(struct perigee_session *session, enum ring ring, uint64_t length) {
-  const struct loan *loan = &session->loans[ring];
+  const struct loan *loan = &session->operations.loans[ring];
   if (!loan->open || length > loan->length)
     return fail(session->engine, PERIGEE_INVALID,
                 "no loan is open, or it is shorter than %llu bytes",
@@ -173,31 +173,31 @@ refuse(struct perigee_session *session, enum ring ring, uint64_t length) {
 
 int loan_check(struct perigee_session *session, enum ring ring,
                uint64_t length) {
-  const struct loan *loan = &session->loans[ring];
+  const struct loan *loan = &session->operations.loans[ring];
   if (loan->open && length <= loan->length && is_whole(session->engine, loan))
     return PERIGEE_OK;
   return refuse(session, ring, length);
 }
 
 void loan_close(struct perigee_session *session, enum ring ring) {
-  struct loan *loan = &session->loans[ring];
+  struct loan *loan = &session->operations.loans[ring];
   if (loan->stage)
     stage_give(session->engine, loan->stage);
   if (loan->lent > 0)
-    share_give(session->share, SHARE_LENT, loan->lent);
+    share_give(session->account.share, SHARE_LENT, loan->lent);
   loan->lent = 0;
   loan->stage = NULL;
   loan->open = false;
 }
 
 int loan_abort(struct perigee_session *session, enum ring ring) {
-  struct loan *loan = &session->loans[ring];
+  struct loan *loan = &session->operations.loans[ring];
   if (!loan->open)
     return PERIGEE_OK;
   bool whole = is_whole(session->engine, loan);
   if (!loan->stage && session->lane)
     lane_table(session->lane)->loans->unloan(session->lane, &loan->source);
-  if (loan->stage && !whole) /* what it strayed over is not kept */
+  if (loan->stage && !whole) /* bytes beyond the loan are not kept */
     madvise(loan->stage->bytes, stage_size(session->engine), MADV_DONTNEED);
   loan_close(session, ring);
   return whole ? PERIGEE_OK

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * message.c - sends, receives and immediates at their receiver. Messages match
- * receives in order; an immediate needs no receive to be delivered, and waits
- * in a queue of the session.
+ * message.c - messages, receives and immediates at their receiver. Messages
+ * match receives in order. An immediate is delivered without a receive: it
+ * waits in a queue of the session.
  */
 #include <stdlib.h>
 
@@ -16,45 +16,47 @@ enum { IMMEDIATES = 1 << 16, SWEPT_AT_ONCE = 64 };
 /* ---- Immediates --------------------------------------------------------- */
 
 static int grow(struct perigee_session *s) {
-  uint32_t room = s->imm_room ? 2 * s->imm_room : 16;
+  uint32_t room = s->messages.imm_room ? 2 * s->messages.imm_room : 16;
   if (room > IMMEDIATES)
     return PERIGEE_NO_MEMORY;
   uint64_t *values = calloc(room, sizeof *values);
   if (!values)
     return PERIGEE_NO_MEMORY;
-  for (uint32_t i = 0; i < s->imm_count; i++)
-    values[i] = s->immediates[(s->imm_first + i) & (s->imm_room - 1)];
+  for (uint32_t i = 0; i < s->messages.imm_count; i++)
+    values[i] = s->messages.immediates[(s->messages.imm_first + i) &
+                                       (s->messages.imm_room - 1)];
   immediates_free(s);
-  share_add(s->share, SHARE_POOLED, room * sizeof *values);
-  s->immediates = values;
-  s->imm_room = room;
-  s->imm_first = 0;
+  share_add(s->account.share, SHARE_POOLED, room * sizeof *values);
+  s->messages.immediates = values;
+  s->messages.imm_room = room;
+  s->messages.imm_first = 0;
   return PERIGEE_OK;
 }
 
 void immediates_free(struct perigee_session *s) {
-  share_back(s->share, SHARE_POOLED, s->imm_room * sizeof *s->immediates);
-  free(s->immediates);
-  s->immediates = NULL;
-  s->imm_room = 0;
+  share_back(s->account.share, SHARE_POOLED,
+             s->messages.imm_room * sizeof *s->messages.immediates);
+  free(s->messages.immediates);
+  s->messages.immediates = NULL;
+  s->messages.imm_room = 0;
 }
 
-/* To grow doubles the room. */
+/* Growing doubles the queue, and its memory counts against the peer. */
 uint64_t immediates_room(const struct perigee_session *s) {
-  uint64_t more = s->imm_room * sizeof *s->immediates;
-  bool grows =
-      s->imm_room < IMMEDIATES && share_may(s->share, SHARE_POOLED, more);
-  return (grows ? 2 : 1) * s->imm_room - s->imm_count;
+  uint64_t more = s->messages.imm_room * sizeof *s->messages.immediates;
+  bool grows = s->messages.imm_room < IMMEDIATES &&
+               share_may(s->account.share, SHARE_POOLED, more);
+  return (grows ? 2 : 1) * s->messages.imm_room - s->messages.imm_count;
 }
 
 int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
-  if (s->imm_count == s->imm_room) {
+  if (s->messages.imm_count == s->messages.imm_room) {
     int status = grow(s);
     if (status < 0)
       return status;
   }
-  s->immediates[(s->imm_first + s->imm_count++) & (s->imm_room - 1)] =
-      immediate;
+  s->messages.immediates[(s->messages.imm_first + s->messages.imm_count++) &
+                         (s->messages.imm_room - 1)] = immediate;
   s->counters.messages++;
   hot_use(s);
   message_match(s);
@@ -62,12 +64,13 @@ int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
 }
 
 static void match_immediates(struct perigee_session *s) {
-  while (s->imm_count > 0 && !list_empty(&s->recv_imms)) {
-    struct node *n = s->recv_imms.next;
+  while (s->messages.imm_count > 0 && !list_empty(&s->messages.recv_imms)) {
+    struct node *n = s->messages.recv_imms.next;
     struct operation *op = CONTAINER(n, struct operation, queue);
-    op->value = s->immediates[s->imm_first];
-    s->imm_first = (s->imm_first + 1) & (s->imm_room - 1);
-    s->imm_count--;
+    op->value = s->messages.immediates[s->messages.imm_first];
+    s->messages.imm_first =
+        (s->messages.imm_first + 1) & (s->messages.imm_room - 1);
+    s->messages.imm_count--;
     transfer_stop(op, PERIGEE_OK);
   }
 }
@@ -77,7 +80,7 @@ static void match_immediates(struct perigee_session *s) {
 void message_arrived(struct operation *served) {
   struct perigee_session *s = served->session;
   served->length = served->rest.length;
-  list_append(&s->sends, &served->queue);
+  list_append(&s->messages.sends, &served->queue);
   message_match(s);
 }
 
@@ -86,8 +89,8 @@ static bool waits(const struct operation *op) {
          op->state == ARRIVED && op->session;
 }
 
-/* What it held is for others: its sender is told so, or loses the session, if it
- * takes no answers either. */
+/* Frees a message for other peers. Its sender is told; if the sender does not
+ * read replies either, the session ends. */
 static void give_way(struct operation *op) {
   struct perigee_session *s = op->session;
   s->engine->shares.refused++;
@@ -99,16 +102,16 @@ static void give_way(struct operation *op) {
                "served, and it does not take the answers");
 }
 
-/* Many peers together may hold the whole table by messages, and keep them as
+/* Many peers together could fill the whole table with messages and keep them as
  * long as they like. */
 static bool has_to_give_way(const struct operation *op) {
   return shares_short(&op->engine->shares, SHARE_OPERATIONS) &&
-         share_is_usual(op->session->share->parent, SHARE_OPERATIONS);
+         share_is_usual(op->session->account.share->parent, SHARE_OPERATIONS);
 }
 
-/* Messages that their sender gave up take no place, nor do those of who has many
- * where newcomers find none. Thousands may wait whose receives nobody posts:
- * each look passes a few entries of the table. */
+/* Frees messages that their sender gave up, and some of peers that have many
+ * while new peers find no entry. Thousands may wait for receives that nobody
+ * posts, so each sweep visits a few entries of the table. */
 void messages_sweep(struct perigee_engine *engine) {
   uint32_t count = engine->table_used;
   if (count > SWEPT_AT_ONCE)
@@ -144,25 +147,26 @@ static void pair(struct operation *recv, struct operation *send) {
 
 void message_match(struct perigee_session *s) {
   match_immediates(s);
-  while (!list_empty(&s->recvs) && !list_empty(&s->sends)) {
-    struct operation *send = CONTAINER(s->sends.next, struct operation, queue);
+  while (!list_empty(&s->messages.recvs) && !list_empty(&s->messages.sends)) {
+    struct operation *send =
+        CONTAINER(s->messages.sends.next, struct operation, queue);
     if (served_wanted(send))
-      pair(CONTAINER(s->recvs.next, struct operation, queue), send);
+      pair(CONTAINER(s->messages.recvs.next, struct operation, queue), send);
     else
       serve_lost(send);
   }
 }
 
-/* The message has come, or it never will: then the receive waits on, first in
- * line. */
+/* The message has arrived, or never will: in that case its receive goes back to
+ * the front of the queue. */
 void message_done(struct operation *served, int status) {
   struct operation *recv = served->receiver;
   served->receiver = NULL;
   recv->pending = 0;
   if (status != PERIGEE_OK) {
-    list_prepend(&recv->session->recvs, &recv->queue);
+    list_prepend(&recv->session->messages.recvs, &recv->queue);
     if (recv->session->state == PERIGEE_SESSION_OPEN)
-      message_match(recv->session); /* the next one may be here already */
+      message_match(recv->session); /* another message may be waiting */
     return;
   }
   recv->length = served->rest.length;
@@ -205,7 +209,7 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
   op->pending = 0;
   operation_ref(op, slice->region);
   transfer_submit(op, timeout);
-  list_append(&s->recvs, &op->queue);
+  list_append(&s->messages.recvs, &op->queue);
   int index = op->index;
   message_match(s);
   return index;
@@ -214,14 +218,14 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
 int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
   ENTER(s->engine);
   int status;
-  /* What came before a session's end can still be had. */
-  if (!session_open_for(s, &status) && s->imm_count == 0)
+  /* Immediates that came before the session's end can still be received. */
+  if (!session_open_for(s, &status) && s->messages.imm_count == 0)
     return status;
   struct operation *op = operation_take(s, &recv_imm_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
   transfer_submit(op, timeout);
-  list_append(&s->recv_imms, &op->queue);
+  list_append(&s->messages.recv_imms, &op->queue);
   int index = op->index;
   message_match(s);
   return index;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * operation.c - what all operations share: the table, timing, events, parts.
+ * operation.c - common to all operations: the table, timing, events, parts.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +8,12 @@
 #include "calls.h"
 #include "core/trim.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
 
-/* Peers find a sixteenth of the table free, however busy this side is. */
+/* Keeps a sixteenth of the table free for peers, however busy this side is. */
 static bool own_room(const struct perigee_engine *engine) {
   uint32_t served = (uint32_t)engine->shares.engine.used[SHARE_OPERATIONS];
   return engine->live - served < engine->shares.own;
@@ -61,7 +62,7 @@ struct operation *operation_take(struct perigee_session *session,
   op->kind = class->kind;
   op->timeout = -1;
   op->session = session;
-  list_append(&session->operations, &op->all);
+  list_append(&session->operations.all, &op->all);
   hot_use(session);
   engine->live++;
   return op;
@@ -69,7 +70,7 @@ struct operation *operation_take(struct perigee_session *session,
 
 void operation_time(struct operation *op, int64_t timeout) {
   op->timeout = timeout;
-  /* The clock is not read here: the wheel takes it at the next tick. */
+  /* The clock is not read here: the timer starts at the next tick. */
   if (timeout >= 0)
     list_append(&op->engine->fresh, &op->fresh);
 }
@@ -103,19 +104,19 @@ void operation_unqueue(struct operation *op) {
   list_remove(&op->queue);
 }
 
-/* What the peer asks for is not put off for what it keeps: two sides that keep
- * much of each other would wait for ever. */
+/* A peer's requests are not limited by the own operations that wait for it:
+ * otherwise two sides with many of these would wait for each other for ever. */
 static enum share_kind counts_as(const struct operation *op) {
   return op->kind == OP_SERVED ? SHARE_OPERATIONS : SHARE_KEPT;
 }
 
 void operation_count(struct operation *op) {
   op->counted = op->holds = true;
-  share_add(op->session->share, counts_as(op), 1);
+  share_add(op->session->account.share, counts_as(op), 1);
 }
 
-/* Nor for what it is asked: its answers, and room for them, are not put off for
- * own requests that it has not answered. */
+/* For the same reason replies, and room for them, are not limited by own
+ * requests that the peer has not answered. */
 static enum share_kind exposes_as(const struct operation *op) {
   return op->kind == OP_SERVED ? SHARE_EXPOSED : SHARE_LENT;
 }
@@ -123,7 +124,7 @@ static enum share_kind exposes_as(const struct operation *op) {
 void operation_expose(struct operation *op, uint64_t bytes) {
   op->exposed += bytes;
   op->holds = true;
-  share_add(op->session->share, exposes_as(op), bytes);
+  share_add(op->session->account.share, exposes_as(op), bytes);
 }
 
 void operation_lends(struct operation *op, uint64_t *bytes) {
@@ -136,7 +137,7 @@ void operation_unexpose(struct operation *op, uint64_t bytes) {
   if (!op->holds || bytes == 0)
     return;
   op->exposed -= bytes;
-  share_give(op->session->share, exposes_as(op), bytes);
+  share_give(op->session->account.share, exposes_as(op), bytes);
 }
 
 void operation_uncount(struct operation *op) {
@@ -145,17 +146,17 @@ void operation_uncount(struct operation *op) {
     return;
   op->holds = false;
   if (op->counted)
-    share_give(s->share, counts_as(op), 1);
+    share_give(s->account.share, counts_as(op), 1);
   if (op->exposed > 0)
-    share_give(s->share, exposes_as(op), op->exposed);
+    share_give(s->account.share, exposes_as(op), op->exposed);
   if (op->untaken) {
-    s->untaken--;
-    s->untaken_bytes -= op->left;
-    s->share->parent->unread_replies -= op->left;
+    s->replies.untaken--;
+    s->replies.untaken_bytes -= op->left;
+    s->account.share->parent->unread_replies -= op->left;
   }
 }
 
-/* So that the end of the table is free again after a flood. */
+/* Frees the operation's index, so that the table can shrink after a flood. */
 void operation_spare(struct operation *op) {
   struct node *free = &op->engine->free;
   op->session = NULL;
@@ -231,7 +232,7 @@ void part_put(struct operation *op, int place, struct part *part) {
   op->has_parts = true;
 }
 
-/* Blocks that were taken for it. Own requests leave room for answers. */
+/* Counts blocks taken for an exposure. Own requests leave room for replies. */
 static int count_blocks(struct operation *op, const struct exposure *exposure) {
   uint64_t bytes =
       exposure->footprint > 0 ? blocks_whole(exposure->footprint) : 0;
@@ -243,12 +244,27 @@ static int count_blocks(struct operation *op, const struct exposure *exposure) {
   return PERIGEE_OK;
 }
 
+struct source part_source(const struct part *part) {
+  return source_of_lane(part->exposure.source, part->lane);
+}
+
+/* Additional lanes have marks of what they expose, and of nothing else. */
+static void mark(const struct operation *op, const struct part *part,
+                 uint32_t generation) {
+  if (part->lane == 0)
+    return;
+  struct lane *lane = session_lane(op->session, part->lane);
+  lane_payloads(lane)->mark(lane, op->index, generation);
+}
+
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source) {
   struct part *part = part_take(op->engine);
   if (!part)
     return PERIGEE_NO_MEMORY;
-  struct lane *lane = op->session->lane;
+  part->lane = (uint8_t)lanes_for(op->session, from);
+  mark(op, part, op->generation);
+  struct lane *lane = session_lane(op->session, part->lane);
   part->payload = *from;
   part->exposure.operation = op->index;
   part->exposure.part = place == OUT_SLICE;
@@ -258,13 +274,14 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   if (status == PERIGEE_OK && (status = count_blocks(op, &part->exposure)) < 0)
     lane_payloads(lane)->conceal(lane, &part->exposure);
   if (status < 0) {
+    mark(op, part, 0);
     part_give(op->engine, part);
     const char *why = lane_trouble(op->session);
     return status == PERIGEE_NO_MEMORY && *why
                ? fail(op->engine, status, "%s", why)
                : status;
   }
-  *source = part->exposure.source;
+  *source = part_source(part);
   part_put(op, place, part);
   return PERIGEE_OK;
 }
@@ -275,12 +292,15 @@ static bool part_end(struct operation *op, int place) {
     return true;
   if (!payload_quiet(&part->payload))
     return false;
-  struct lane *lane = op->session ? op->session->lane : NULL;
+  struct lane *lane =
+      op->session ? session_lane(op->session, part->lane) : NULL;
   if (lane && part->fetching &&
       !lane_payloads(lane)->fetch_end(lane, &part->fetch))
     return false;
-  if (lane && place <= OUT_SLICE)
+  if (lane && place <= OUT_SLICE) {
+    mark(op, part, 0);
     lane_payloads(lane)->conceal(lane, &part->exposure);
+  }
   op->parts[place] = NULL;
   pool_give(op->engine, part->bytes);
   part_give(op->engine, part);
@@ -297,12 +317,26 @@ bool parts_end(struct operation *op) {
   return quiet;
 }
 
+/* Of a lane that is lost: what it brings is lost, and what it exposed ends by the
+ * peer's answer, as the peer may have all of it. */
+static int step_lost(const struct operation *op, const struct part *part,
+                     int place) {
+  const char *why;
+  if (part->lane == 0)
+    return PERIGEE_OK;
+  int status = lanes_status(op->session, part->lane, &why);
+  return place <= OUT_SLICE || status == PERIGEE_OK
+             ? status
+             : fail(op->engine, status, "%s", why);
+}
+
 static int64_t step_once(struct operation *op, struct part *part, int place) {
-  struct lane *lane = op->session->lane;
+  struct lane *lane = session_lane(op->session, part->lane);
+  int lost = step_lost(op, part, place);
   if (place <= OUT_SLICE)
-    return lane_payloads(lane)->feed(lane, &part->exposure);
+    return lost < 0 ? 0 : lane_payloads(lane)->feed(lane, &part->exposure);
   if (part->fetching)
-    return lane_payloads(lane)->fetch(lane, &part->fetch);
+    return lost < 0 ? lost : lane_payloads(lane)->fetch(lane, &part->fetch);
   return payload_put(&part->payload, part->bytes + part->payload.done,
                      part->payload.total - part->payload.done);
 }
@@ -325,7 +359,7 @@ int part_step(struct operation *op, int place) {
       moved += (uint64_t)n;
       engine->budget -=
           (uint64_t)n < engine->budget ? (uint64_t)n : engine->budget;
-      /* What we staged or took may be what a sleeping peer waits for. */
+      /* A sleeping peer may wait for what was just staged or emptied. */
       if (part->fetching || place <= OUT_SLICE)
         session_wake(op->session);
     }
@@ -333,11 +367,21 @@ int part_step(struct operation *op, int place) {
   engine->progress += moved;
   if (moved > 0)
     hot_use(op->session);
-  if (part && part->payload.ticket)
+  /* Nobody is woken for what an additional lane does by itself. */
+  if (part && (part->payload.ticket || (part->lane && !complete(part, place))))
     engine->copying = true;
   if (n < 0)
     return (int)n;
   return !part || complete(part, place);
+}
+
+bool part_live(const struct operation *op, int place) {
+  const struct part *part = op->parts[place];
+  if (!part || !part->fetching || part->lane == 0)
+    return true;
+  struct lane *lane = session_lane(op->session, part->lane);
+  return lane_payloads(lane)->live(lane, part->fetch.operation,
+                                   part->fetch.generation);
 }
 
 int slice_payload(struct perigee_engine *engine,
@@ -345,9 +389,10 @@ int slice_payload(struct perigee_engine *engine,
   struct perigee_region *region = slice->region;
   if (region->closed)
     return fail(engine, PERIGEE_STALE, "the local region was closed");
-  if (!shape_fits(region->length, slice->offset, slice->length, slice->count,
-                  slice->stride) ||
-      shape_total(slice->length, slice->count) == UINT64_MAX)
+  if (!region_has(region, slice) &&
+      (!shape_fits(region->length, slice->offset, slice->length, slice->count,
+                   slice->stride) ||
+       shape_total(slice->length, slice->count) == UINT64_MAX))
     return fail(engine, PERIGEE_RANGE,
                 "a slice lies outside of its region of %llu bytes",
                 (unsigned long long)region->length);
@@ -358,7 +403,7 @@ int slice_payload(struct perigee_engine *engine,
                         .count = slice->count,
                         .stride = slice->stride,
                         .total = slice->length * slice->count};
-  if (p->count > 1 && p->stride == p->block) { /* contiguous all the same */
+  if (p->count > 1 && p->stride == p->block) { /* is contiguous */
     p->block = p->stride = p->total;
     p->count = 1;
   }

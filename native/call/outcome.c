@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * outcome.c - how a call comes out: its reply, brought to where the caller
+ * outcome.c - the result of a call: its reply is brought to where the caller
  * wants it.
  */
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "core/pool.h"
 #include "failure.h"
 
-/* Puts one part of a reply where it belongs: 1, 0 (under way) or a status. */
+/* Brings one part of a reply to its place: 1, 0 (in progress) or a status. */
 static int bring(struct operation *op, const struct record *r, int place,
                  const struct payload *into, uint8_t **block) {
   bool head = place == IN_HEAD;
@@ -19,21 +19,23 @@ static int bring(struct operation *op, const struct record *r, int place,
   if (!bulk)
     return incoming_bytes(op, place, head ? r->head : r->slice, length, into,
                           block);
-  /* The replier's own operation is named in fields that replies do not use. */
+  /* In a reply, `method` and `remaining` carry the replier's own operation
+   * number and generation, whose mark tells whether the payload is still
+   * offered. */
   return incoming_bulk(op, place, head ? &r->head_source : &r->slice_source,
                        length, r->method, r->remaining, into, block);
 }
 
-/* Is its head to stay for longer than the next poll? A long one is scanned in
- * portions, and may be decoded so. */
+/* Must the head stay for longer than the next poll? A long one is scanned in
+ * portions, and the program may decode it in portions. */
 static bool stays(const struct operation *op, const struct record *r) {
   return r->flags & RECORD_TYPED &&
          (r->head_length > SCANNED_AT_ONCE || op->flags & PERIGEE_HELD);
 }
 
-/* May the event come in a later poll than the record? Then neither the ring nor
- * the scratch will do: a slice may take several polls, and so may memory that is
- * still being read on its own time for the request. */
+/* May the event come in a later poll than the record? Then the head must not
+ * stay in the ring or the scratch: a slice may take several polls, and so may
+ * memory of the request that is still being read asynchronously. */
 static bool may_wait(const struct operation *op, const struct record *r) {
   bool waits = r->flags & RECORD_SLICE;
   for (int i = OUT_HEAD; i <= OUT_SLICE; i++)
@@ -59,7 +61,7 @@ static int typed_inline(struct operation *op, const struct record *r) {
   return status < 0 ? status : incoming_scan(op);
 }
 
-/* Of a head that has come whole. */
+/* Finds the text in a failure's head, which is complete. */
 static int failure_read(struct operation *op) {
   uint64_t text;
   if (!(op->flags & PERIGEE_TYPED))
@@ -73,7 +75,7 @@ static int failure_read(struct operation *op) {
   return 1;
 }
 
-/* What a failure tells goes nowhere that was named for a reply. */
+/* The text of a failure never goes into memory that was named for a reply. */
 static int failure_head(struct operation *op, const struct record *r) {
   op->length = r->head_length;
   if (r->head_length > FAILURE_MOST)
@@ -86,6 +88,19 @@ static int failure_head(struct operation *op, const struct record *r) {
   if (bulk)
     op->pointer = op->block;
   return status == 1 ? failure_read(op) : status;
+}
+
+/* Of raw bytes. What is short goes to one piece of memory mostly. */
+static int reply_into(struct operation *op, const struct record *r) {
+  const struct perigee_slice *s = &op->message.into;
+  struct payload into;
+  op->slice = r->head_length;
+  if (r->head && r->head_length <= s->length && region_has(s->region, s)) {
+    memcpy(s->region->pointer + s->offset, r->head, r->head_length);
+    return 1;
+  }
+  int status = slice_payload(op->engine, s, &into);
+  return status < 0 ? status : bring(op, r, IN_HEAD, &into, NULL);
 }
 
 static int reply_head(struct operation *op, const struct record *r) {
@@ -103,13 +118,10 @@ static int reply_head(struct operation *op, const struct record *r) {
     if (!bulk)
       return typed_inline(op, r);
   } else if (op->message.into.region && op->kind == OP_CALL) {
-    struct payload into;
-    int status = slice_payload(op->engine, &op->message.into, &into);
-    op->slice = r->head_length;
-    return status < 0 ? status : bring(op, r, IN_HEAD, &into, NULL);
+    return reply_into(op, r);
   } else if (!bulk) {
     op->pointer = r->head;
-    /* A thread goes on with the ring. */
+    /* With a thread the head is copied, as the thread goes on with the ring. */
     bool there = !op->engine->thread && !may_wait(op, r);
     return there || r->head_length == 0 ? 1 : copied(op, r);
   } else if ((op->pointer =
@@ -134,7 +146,7 @@ static int reply_slice(struct operation *op, const struct record *r) {
   return status < 0 ? status : bring(op, r, IN_SLICE, &into, NULL);
 }
 
-/* When it will be over by itself; negative: never. */
+/* Returns the time at which the operation times out; negative: never. */
 static int64_t due(const struct operation *op) {
   if (op->timeout < 0)
     return -1;
@@ -151,8 +163,8 @@ static void finish(struct operation *op) {
   call_end(op, PERIGEE_OK);
 }
 
-/* A reply to a call whose caller has its answer already: what the request
- * lent is free again. */
+/* A reply to a call that has already ended for its caller: the loan that the
+ * request was is free again. */
 static void late(struct operation *op) {
   op->replied = true;
   if (op->state != ORPHANED)
@@ -162,9 +174,10 @@ static void late(struct operation *op) {
   operation_free(op);
 }
 
-/* Messages and one-sided access are answered with a status, and what was read:
- * nobody would give back what came besides. Nor does a slice come with a failure
- * or with raw bytes; and a caller that said how much it can take relies on it. */
+/* Checks that a reply has only parts that its operation can take. Messages and
+ * one-sided access are answered with a status and the bytes read; nobody would
+ * free anything else. A failure or raw bytes come without a slice. A caller
+ * that gave a capacity relies on it. */
 static bool fits(const struct operation *op, const struct record *r) {
   bool slice = r->flags & RECORD_SLICE;
   if (op->kind == OP_CALL && r->status != PERIGEE_OK)
@@ -205,24 +218,25 @@ void call_reply(struct perigee_session *session, const struct record *r) {
   operation_move(op);
 }
 
-/* Were the bytes still the reply's when we took the last of them? */
+/* Was the payload still offered when its last bytes were taken? */
 static bool still_offered(struct operation *op, int place) {
   struct part *part = op->parts[place];
   struct lane *lane = op->session->lane;
   return !part || !part->fetching ||
-         lane_payloads(lane)->live(lane, part->fetch.operation,
-                                   part->fetch.generation);
+         (lane_payloads(lane)->live(lane, part->fetch.operation,
+                                    part->fetch.generation) &&
+          part_live(op, place));
 }
 
 static void fetch(struct operation *op) {
   int head = part_step(op, IN_HEAD);
   if (head == 1 && !still_offered(op, IN_HEAD))
-    head = PERIGEE_PEER_LOST; /* what was pulled is no reply: not looked at */
+    head = PERIGEE_PEER_LOST; /* what was pulled must not be used */
   if (head == 1 && op->flags & PERIGEE_TYPED)
     head = op->status != PERIGEE_OK ? failure_read(op) : incoming_scan(op);
   int slice = head == 1 ? part_step(op, IN_SLICE) : head;
   int status = head < 0 ? head : slice;
-  /* Or a device found that it is not. */
+  /* A device may also have found that it is not offered any more. */
   if (status == PERIGEE_CANCELLED ||
       (status >= 0 &&
        !(still_offered(op, IN_HEAD) && still_offered(op, IN_SLICE))))

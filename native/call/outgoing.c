@@ -2,8 +2,8 @@
  *
  * outgoing.c - from a message to a record in the peer's ring.
  *
- * Bytes up to the eager limit travel in the ring; more of them, and bytes that
- * the CPU cannot touch, are exposed for the peer to pull.
+ * Bytes up to the eager limit travel in the ring. Longer payloads, and memory
+ * that the CPU cannot touch, are exposed for the peer to pull.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #include "failure.h"
 #include "operations.h"
 
-/* A raw message may be a slice: then that is the head. */
+/* The head of a raw message may be a slice. */
 static int head_payload(struct operation *op, const struct perigee_message *m,
                         struct payload *head) {
   if (m->slice.region && !(m->flags & PERIGEE_TYPED))
@@ -22,7 +22,7 @@ static int head_payload(struct operation *op, const struct perigee_message *m,
 }
 
 static int check_limits(struct operation *op, const struct outgoing *out) {
-  const struct terms *peer = &op->session->terms;
+  const struct terms *peer = &op->session->peer.terms;
   uint64_t head = out->record.head_length, slice = out->record.slice_length;
   bool typed = out->record.flags & RECORD_TYPED;
   uint64_t limit = typed ? peer->typed : peer->message;
@@ -40,11 +40,11 @@ static int check_limits(struct operation *op, const struct outgoing *out) {
   return PERIGEE_OK;
 }
 
-/* Exposed under this operation; once, even if planned again later. */
+/* Exposes a part for this operation; only once, even if it is planned again. */
 static int expose(struct operation *op, int place, struct payload *payload,
                   struct source *source) {
   if (op->parts[place]) {
-    *source = op->parts[place]->exposure.source;
+    *source = part_source(op->parts[place]);
     return PERIGEE_OK;
   }
   struct lane *lane = op->session->lane;
@@ -76,7 +76,7 @@ static int plan_slice(struct operation *op, const struct perigee_message *m,
 int outgoing_plan(struct operation *op, const struct perigee_message *m,
                   struct outgoing *out) {
   struct record *r = &out->record;
-  uint64_t room = op->session->eager;
+  uint64_t room = op->session->peer.eager;
   int status = head_payload(op, m, &out->head);
   if (status < 0)
     return status;
@@ -100,14 +100,32 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
   return status < 0 ? status : check_limits(op, out);
 }
 
+const uint8_t *outgoing_short(const struct operation *op,
+                              const struct perigee_message *m,
+                              uint64_t *length) {
+  const struct perigee_session *s = op->session;
+  const struct perigee_slice *slice = &m->slice;
+  bool typed = m->flags & PERIGEE_TYPED;
+  uint64_t limit = typed ? s->peer.terms.typed : s->peer.terms.message;
+  const uint8_t *bytes = m->head;
+  *length = m->length;
+  if (slice->region) {
+    if (typed || !region_has(slice->region, slice))
+      return NULL;
+    bytes = slice->region->pointer + slice->offset;
+    *length = slice->length;
+  }
+  return *length > 0 && *length <= s->peer.eager && *length <= limit ? bytes
+                                                                     : NULL;
+}
+
 bool outgoing_bytes(struct perigee_session *session, enum ring ring,
                     const struct record *r, const uint8_t *bytes) {
   struct lane *lane = session->lane;
   const struct transport_records *t = lane_records(lane);
   uint64_t before = record_before(r->flags);
   uint64_t size = before + record_padded(r->head_length);
-  uint8_t *to =
-      list_empty(&session->backlog[ring]) ? t->reserve(lane, ring, size) : NULL;
+  uint8_t *to = t->reserve(lane, ring, size);
   if (!to) {
     session->counters.stalls++;
     return false;
@@ -116,11 +134,11 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
   record_encode_words(r, to);
   t->publish(lane, ring, size);
   session->counters.bytes_sent += r->head_length;
-  session_wake(session);
+  session_wake_soon(session);
   return true;
 }
 
-/* Made twice, so that records without a trace context pay nothing for it. */
+/* Inlined twice, so that records without a trace context pay nothing for it. */
 static inline __attribute__((always_inline)) bool
 publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
         const struct perigee_trace *trace) {
@@ -146,7 +164,7 @@ publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
   t->publish(lane, ring, size);
   if (!out->access)
     session->counters.bytes_sent += r->head_length + r->slice_length;
-  session_wake(session);
+  session_wake_soon(session);
   return true;
 }
 
@@ -161,9 +179,9 @@ outgoing_traced(struct perigee_session *session, struct outgoing *out,
   return publish(session, RING_REQUEST, out, trace);
 }
 
-/* Where there is room already (a refusal that goes when it is polled next), no
- * peer tells of any: so the session is not parked meanwhile. */
+/* Keeps the session from being parked: if there is room already (for a refusal
+ * that is sent at the next poll), the peer will not report any. */
 void backlog_add(struct operation *op, enum ring ring) {
-  list_append(&op->session->backlog[ring], &op->queue);
+  list_append(&op->session->operations.backlog[ring], &op->queue);
   hot_use(op->session);
 }

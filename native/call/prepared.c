@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * prepared.c - transfers that are checked once and posted again and again.
+ * prepared.c - transfers that are checked once and posted many times.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -44,8 +44,8 @@ int perigee_prepare(struct perigee_session *s, int operation,
   payload_bytes(&p->local, NULL, 0);
   transfer_check(s, operation, &p->list[0], &p->remote, &p->local);
   simplify(p);
-  p->next = s->prepared;
-  s->prepared = p;
+  p->next = s->operations.prepared;
+  s->operations.prepared = p;
   *out = p;
   return PERIGEE_OK;
 }
@@ -81,7 +81,7 @@ int perigee_post(struct perigee_prepared *p, int64_t timeout) {
 
 void perigee_prepared_free(struct perigee_prepared *p) {
   LOOK(p->session->engine);
-  struct perigee_prepared **at = &p->session->prepared;
+  struct perigee_prepared **at = &p->session->operations.prepared;
   while (*at && *at != p)
     at = &(*at)->next;
   if (*at)

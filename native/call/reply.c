@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * reply.c - answering what is served: by message, by loan, by a bare status.
+ * reply.c - replies to served operations: by a message, by a loan, by a status
+ * alone.
  *
- * A reply is always sent, even to a call that has ended: it lets go of what
- * the request lent. One that refers to memory of ours keeps it until the
+ * A reply is always sent, even to a call that has ended, as it releases the
+ * request's loan. Memory of ours to which a reply refers is kept until the
  * caller's mark is gone.
  */
 #include <string.h>
 
 #include "base/typed.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
@@ -42,34 +44,39 @@ static int plan(struct operation *op, const struct perigee_message *m,
   return outgoing_plan(op, m, out);
 }
 
-/* What tells the caller, in place of a reply that could not be sent. */
+/* The reply that is sent if the real one cannot be. */
 static struct perigee_message refusal(const struct operation *op, int status) {
   struct perigee_message m = {.status = status};
   if (op->record == RECORD_REQUEST && status == PERIGEE_NO_MEMORY) {
     const char *why = lane_trouble(op->session);
     m.head = *why ? why : "the peer has no room for it now (option pool)";
     m.length = strlen(m.head);
+  } else if (op->record == RECORD_REQUEST && status == PERIGEE_PEER_LOST) {
+    m.head = lanes_trouble(op->session);
+    m.length = strlen(m.head);
   }
   return m;
 }
 
-/* The same, with what fail() has just noted; as much as is copied at once. */
+/* The same, with the sentence that fail() has just noted, as far as it fits
+ * into an eager record. */
 static struct perigee_message refusal_told(const struct operation *op,
                                            int status) {
   struct perigee_message m = refusal(op, status);
   if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
     m.head = fail_detail(op->engine);
-    m.length = strnlen(m.head, op->session->eager);
+    m.length = strnlen(m.head, op->session->peer.eager);
   }
   return m;
 }
 
-/* The reply, or why there is none. A caller that has given up is spared what
- * would have to be exposed; to look for short ones costs more than to send. */
+/* Plans the reply, or the refusal. Replies that would have to be exposed are
+ * not sent to a caller that has given up; for short ones, looking would cost
+ * more than sending. */
 static int plan_either(struct operation *op, const struct perigee_message *m,
                        struct outgoing *out) {
-  bool large =
-      !op->head_lent && (m->length > op->session->eager || m->slice.region);
+  bool large = !op->head_lent &&
+               (m->length > op->session->peer.eager || m->slice.region);
   int status = PERIGEE_CANCELLED;
   if (!large || served_wanted(op))
     status = plan(op, m, out);
@@ -81,8 +88,9 @@ static int plan_either(struct operation *op, const struct perigee_message *m,
   return status;
 }
 
-/* 1: published, 0: no room, or no block, or a status. The reply's own memory is
- * marked live before the caller can see that it is referred to. */
+/* Returns 1 if it was published, 0 without room in the ring or without a block,
+ * or a status. The reply's memory is marked live before the caller can see a
+ * reference to it. */
 static int publish(struct operation *op, const struct perigee_message *m) {
   struct outgoing out;
   int status = plan_either(op, m, &out);
@@ -112,14 +120,15 @@ void served_refuse(struct operation *op, int status) {
 }
 
 static int after_reply(struct operation *op, int status) {
-  served_tell(op); /* over, unless a copy out of it is still under way */
+  served_tell(op); /* ends it, unless a copy of its memory is in progress */
   return status < 0 ? status : 0;
 }
 
-/* A short head is copied: it may lie in the ring that it came by. */
+/* Keeps a reply that waits. A short head is copied, as it may be in the
+ * ring. */
 static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply = *m;
-  if (m->length == 0 || m->length > op->session->eager)
+  if (m->length == 0 || m->length > op->session->peer.eager)
     return;
   uint8_t *copy = pool_take(op->session, m->length);
   if (!copy) {
@@ -131,44 +140,45 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply.head = op->block = copy;
 }
 
-/* Of a reply: it may be all of the block that the request was pulled into. */
+/* Bytes that a reply keeps: perhaps the whole block of the request's head. */
 static uint64_t reply_bytes(const struct operation *op, uint64_t length) {
   bool block = op->head_lent && op->head_loan.block > length;
   return block ? op->head_loan.block : length;
 }
 
-/* It lies until the caller has looked at it, and what is long is kept for that:
- * the more of it there is, the longer the caller's requests wait. */
+/* Counts a reply that the caller has not read yet. Long ones are counted in
+ * bytes: the more there are, the longer the caller's requests wait. */
 static int leave(struct operation *op, uint64_t length) {
   struct perigee_session *s = op->session;
   op->untaken = true;
-  op->left = length > s->eager ? length : 0;
-  s->untaken++;
-  s->untaken_bytes += op->left;
-  s->share->parent->unread_replies += op->left;
+  op->left = length > s->peer.eager ? length : 0;
+  s->replies.untaken++;
+  s->replies.untaken_bytes += op->left;
+  s->account.share->parent->unread_replies += op->left;
   operation_expose(op, reply_bytes(op, op->left));
   room_look(s);
   return 1;
 }
 
-/* What a request costs is learnt from the replies before; short ones cost
+/* Learns from replies what a peer's requests may cost; short ones cost
  * nothing. */
 static void learn_size(struct perigee_session *s, uint64_t length) {
-  uint64_t *size = &s->share->parent->reply_size;
-  if (length > s->eager && length > *size)
+  uint64_t *size = &s->account.share->parent->reply_size;
+  if (length > s->peer.eager && length > *size)
     *size = length;
   else
     *size -= (*size + 7) / 8;
 }
 
 static inline bool costs(const struct perigee_session *s, uint64_t length) {
-  return UNLIKELY(length > s->eager || s->share->parent->reply_size > 0);
+  return UNLIKELY(length > s->peer.eager ||
+                  s->account.share->parent->reply_size > 0);
 }
 
-/* 1: published, 0: it waits. */
+/* Returns 1 if it was published, 0 if it waits. */
 static int publish_or_wait(struct operation *op,
                            const struct perigee_message *m) {
-  struct node *backlog = &op->session->backlog[RING_REPLY];
+  struct node *backlog = &op->session->operations.backlog[RING_REPLY];
   int status = list_empty(backlog) ? publish(op, m) : 0;
   if (status != 0)
     return status;
@@ -178,10 +188,11 @@ static int publish_or_wait(struct operation *op,
   return 0;
 }
 
-/* More than the caller's share of what may lie: it is told so instead. */
+/* The caller has too many unread replies: it gets a refusal in place of
+ * this. */
 static int answer_too_much(struct operation *op) {
   struct perigee_message none = refusal(op, PERIGEE_NO_MEMORY);
-  op->session->share->all->refused++;
+  op->session->account.share->all->refused++;
   if (publish_or_wait(op, &none) == 0)
     return leave(op, 0);
   after_reply(op, 1);
@@ -189,7 +200,7 @@ static int answer_too_much(struct operation *op) {
               "the caller has left too many replies lie (option pool)");
 }
 
-/* 1: SENT will follow, 0: over. */
+/* Returns 1 if SENT will follow, 0 if the operation has ended. */
 int served_answer(struct operation *op, const struct perigee_message *m) {
   struct perigee_session *s = op->session;
   uint64_t length = m->length;
@@ -197,8 +208,8 @@ int served_answer(struct operation *op, const struct perigee_message *m) {
     room_give(op);
   if (costs(s, length)) {
     learn_size(s, length);
-    if (length > s->eager &&
-        !share_may(s->share, SHARE_EXPOSED, reply_bytes(op, length)))
+    if (length > s->peer.eager &&
+        !share_may(s->account.share, SHARE_EXPOSED, reply_bytes(op, length)))
       return answer_too_much(op);
   }
   int status = publish_or_wait(op, m);
@@ -208,7 +219,7 @@ int served_answer(struct operation *op, const struct perigee_message *m) {
 }
 
 void serve_flush(struct perigee_session *session) {
-  struct node *backlog = &session->backlog[RING_REPLY];
+  struct node *backlog = &session->operations.backlog[RING_REPLY];
   while (!list_empty(backlog)) {
     struct operation *op = CONTAINER(backlog->next, struct operation, queue);
     list_remove(&op->queue);
@@ -238,7 +249,7 @@ struct operation *served_find(struct perigee_engine *engine, int index,
   if (open_lane(op))
     return op;
   *status = fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
-  /* Only a call in service outlives its session. */
+  /* Calls in service outlive their session. */
   if (op->state == SERVING) {
     step(op, ANSWER);
     served_tell(op);
@@ -270,6 +281,35 @@ static bool affordable(struct perigee_engine *engine,
   return *status >= 0;
 }
 
+/* A short head goes into the ring at once; false: no room, or not its turn. */
+static bool answer_bytes(struct operation *op, uint8_t flags,
+                         const uint8_t *bytes, uint64_t length) {
+  struct perigee_session *s = op->session;
+  struct record r = {.kind = RECORD_REPLY,
+                     .flags = flags,
+                     .method = op->index,
+                     .operation = op->peer_operation,
+                     .generation = op->peer_generation,
+                     .remaining = op->generation,
+                     .head_length = length};
+  if (!list_empty(&s->operations.backlog[RING_REPLY]) ||
+      !outgoing_bytes(s, RING_REPLY, &r, bytes))
+    return false;
+  if (costs(s, length))
+    learn_size(s, length);
+  step(op, ANSWER);
+  return true;
+}
+
+static bool answer_short(struct operation *op,
+                         const struct perigee_message *m) {
+  uint64_t length;
+  bool alone = m->status == PERIGEE_OK && !m->code;
+  const uint8_t *bytes = alone ? outgoing_short(op, m, &length) : NULL;
+  uint8_t flags = m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0;
+  return bytes && answer_bytes(op, flags, bytes, length);
+}
+
 BESIDE reply_shared(struct perigee_engine *engine, int served,
                     const struct perigee_message *m) {
   WITHIN(engine, ENTRY_WORK, perigee_reply(engine, served, m));
@@ -283,7 +323,7 @@ int perigee_reply(struct perigee_engine *engine, int served,
   struct operation *op = served_find(engine, served, &status);
   if (!op)
     return status;
-  if (op->state == LANDING) { /* refused: nothing is to be waited for */
+  if (op->state == LANDING) { /* the program refused to name a landing */
     op->landed = false;
     served_let_on(op);
     step(op, SERVE);
@@ -294,6 +334,8 @@ int perigee_reply(struct perigee_engine *engine, int served,
     struct perigee_message none = refusal_told(op, status);
     return served_answer(op, &none) == 1 ? 1 : status;
   }
+  if (answer_short(op, m))
+    return after_reply(op, 1);
   operation_ref(op, m->slice.region);
   return served_answer(op, m);
 }
@@ -326,14 +368,15 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
   struct operation *op = served_find(engine, served, &status);
   if (!op)
     return status;
-  if (op->roomy && capacity > op->session->eager && capacity <= op->value) {
+  if (op->roomy && capacity > op->session->peer.eager &&
+      capacity <= op->value) {
     status = loan_begin_in(op->session, capacity, &op->room, loan);
     op->roomy = status < 0;
   } else {
     status = loan_begin(op->session, RING_REPLY, capacity, loan);
   }
-  if (status == PERIGEE_OK) /* else it may be another call's that is open */
-    op->session->loans[RING_REPLY].served = served;
+  if (status == PERIGEE_OK) /* otherwise the open loan may be another call's */
+    op->session->operations.loans[RING_REPLY].served = served;
   return status;
 }
 
@@ -341,14 +384,14 @@ int perigee_reply_abort(struct perigee_engine *engine, int served) {
   ENTER(engine);
   struct operation *op = operation_find(engine, served);
   if (!op || !op->session || !engine_alive(engine) ||
-      op->session->loans[RING_REPLY].served != served)
+      op->session->operations.loans[RING_REPLY].served != served)
     return PERIGEE_OK;
   return loan_abort(op->session, RING_REPLY);
 }
 
-/* The block is the operation's from here on, and the head of a reply that lies
- * in the arena is referred to where it is. A request's head that was pulled
- * into a block of ours has been read by now. */
+/* The operation owns the block from here on. A head in the arena is referred to
+ * where it is. If the request's head was pulled into a block of ours, the
+ * program has read it by now. */
 static int answer_block(struct operation *op, const struct loan *loan,
                         uint64_t length) {
   struct perigee_message m = {.head = loan->pointer, .length = length};
@@ -361,19 +404,10 @@ static int answer_block(struct operation *op, const struct loan *loan,
 
 static int answer_stage(struct operation *op, const uint8_t *bytes,
                         uint64_t length) {
-  struct record r = {.kind = RECORD_REPLY,
-                     .method = op->index,
-                     .operation = op->peer_operation,
-                     .generation = op->peer_generation,
-                     .remaining = op->generation,
-                     .head_length = length};
-  if (!outgoing_bytes(op->session, RING_REPLY, &r, bytes))
-    return served_answer(
-        op, &(struct perigee_message){.head = bytes, .length = length});
-  if (costs(op->session, length))
-    learn_size(op->session, length);
-  step(op, ANSWER);
-  return after_reply(op, 1);
+  if (answer_bytes(op, 0, bytes, length))
+    return after_reply(op, 1);
+  return served_answer(
+      op, &(struct perigee_message){.head = bytes, .length = length});
 }
 
 BESIDE reply_commit_shared(struct perigee_engine *engine, int served,
@@ -390,7 +424,7 @@ int perigee_reply_commit(struct perigee_engine *engine, int served,
   if (!op)
     return status;
   struct perigee_session *session = op->session;
-  struct loan *loan = &session->loans[RING_REPLY];
+  struct loan *loan = &session->operations.loans[RING_REPLY];
   if (loan->open && loan->served != served)
     return fail(engine, PERIGEE_INVALID, "no such loan is open");
   if ((status = loan_check(session, RING_REPLY, length)) < 0)

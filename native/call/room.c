@@ -1,57 +1,60 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * room.c - blocks of the lane that a caller looks into: who has let go of his,
- * and who waits for one.
+ * room.c - blocks of the lane that callers read in place: which of them have
+ * been released, and which operations wait for one.
  *
- * A reply that was lent lies until its caller's mark is gone. To look at a mark
- * takes its line away from the caller, so it is done
+ * A reply that was lent stays until its caller's mark is gone. Looking at a
+ * mark takes its cache line away from the caller, so the marks are looked at
  *
- *   behind a reply   when more than a little lies: the oldest first, till a few
- *                    were found that are still looked into
- *   for a block      when there is none: at all of the session's
- *   at each tick     at some of each session's, and before a sleep at all
+ *   after a reply    if more than a little is outstanding: the oldest first,
+ *                    until a few were found that are still in use
+ *   for a block      if none is free: all marks of the session
+ *   at each tick     some of each session, and all before a sleep
  *
- * so what lies is what callers have under way, and a few more.
+ * so the blocks in use are those of calls in progress, and a few more.
  *
- * A request that would need a block while there is none is not refused: it waits,
- * and with it the session's later ones, until its caller's time is nearly over,
- * or for ROOM_LONGEST.
+ * A request that needs a block while none is free is not refused. It waits, and
+ * the session's later requests wait behind it, until the caller's time is
+ * nearly over, or for ROOM_LONGEST.
  *
- * Two sides that call each other do not wait for each other so. Own requests end
- * when the peer has answered, so no answer may wait for them:
+ * Two sides that call each other must not wait for each other in this way. An
+ * own request ends when the peer has answered, so no reply may wait for own
+ * requests:
  *
- *   they have an account of their own (SHARE_LENT), and of the blocks half: they
- *   fill no share of what answers count for, and leave them as many blocks;
- *   where they lie so that a block is not to be had all the same, it is not
- *   waited for while nothing else of the session's has any.
+ *   own requests have an account of their own (SHARE_LENT) and at most half of
+ *   the blocks; they use nothing of what replies count for, and leave replies
+ *   as many blocks;
+ *   if own requests are placed so that no block of the wanted size can be had,
+ *   and nothing else of the session has a block, the request does not wait.
  *
- * What is waited for is then held by a request that came with all that it needs
- * (the block of its head and that of its reply are taken together, or neither:
- * whoever waits holds nothing), until the program has answered; or by an answer,
- * until the caller has looked at it. Callers take in answers whatever waits in
- * the ring of requests. So one of those that hold always goes on, and after the
- * last of them nobody waits.
+ * A block that is waited for then belongs either to a request that has all that
+ * it needs, until the program has replied (the blocks for its head and its
+ * reply are taken together or not at all, so a request that waits has none), or
+ * to a reply, until the caller has read it. Callers read replies whatever waits
+ * in the ring of requests. So there is always an owner that can go on, and
+ * after the last of them nobody waits.
  */
 #include "loan.h"
 #include "served.h"
 
-/* As long as calls take by default: for who has no deadline. */
+/* The default timeout of calls; for requests without a deadline. */
 static const int64_t ROOM_LONGEST = INT64_C(30) * 1000000000;
 enum { MISSES = 2, LOOKS_A_TICK = 32, LITTLE = 256 << 10, ALL = 1 << 30 };
 
-/* ---- Replies that lie --------------------------------------------------- */
+/* ---- Replies that are outstanding ---------------------------------------- */
 
 void room_keep_reply(struct operation *op) {
   struct perigee_session *s = op->session;
-  list_append(&s->replied, &op->queue);
-  if (!s->lender.next)
-    list_append(&s->engine->lenders, &s->lender);
+  list_append(&s->replies.waiting, &op->queue);
+  if (!s->replies.lender.next)
+    list_append(&s->engine->lenders, &s->replies.lender);
 }
 
-/* Each once at most, until so many misses or looks: how many looks were left.
- * Who still looks comes last. */
+/* Looks at each reply once, until so many are still in use (misses) or so
+ * many were looked at; returns how many looks are left. Those in use go to
+ * the end. */
 static int look(struct perigee_session *s, int misses, int looks) {
-  struct node *n, *head = &s->replied, *last = head->previous;
+  struct node *n, *head = &s->replies.waiting, *last = head->previous;
   while (misses > 0 && looks > 0 && (n = list_pop(head))) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     list_append(head, n);
@@ -65,7 +68,7 @@ static int look(struct perigee_session *s, int misses, int looks) {
 }
 
 void room_look(struct perigee_session *s) {
-  if (s->untaken_bytes > LITTLE)
+  if (s->replies.untaken_bytes > LITTLE)
     look(s, MISSES, ALL);
 }
 
@@ -74,9 +77,10 @@ void room_sweep(struct perigee_engine *engine, bool all) {
   for (int looks = all ? ALL : LOOKS_A_TICK; looks > 0;) {
     if (!(n = list_pop(head)))
       return;
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, lender);
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, replies.lender);
     looks = look(s, ALL, looks);
-    if (!list_empty(&s->replied))
+    if (!list_empty(&s->replies.waiting))
       list_append(head, n);
     if (n == last)
       return;
@@ -87,7 +91,7 @@ int room_lend(struct perigee_session *s, uint64_t length, uint8_t **pointer,
               struct source *source) {
   struct lane *lane = s->lane;
   int status = lane_table(lane)->loans->loan(lane, length, pointer, source);
-  if (status != PERIGEE_AGAIN || list_empty(&s->replied))
+  if (status != PERIGEE_AGAIN || list_empty(&s->replies.waiting))
     return status;
   look(s, ALL, ALL);
   return lane_table(lane)->loans->loan(lane, length, pointer, source);
@@ -97,11 +101,11 @@ int room_lend(struct perigee_session *s, uint64_t length, uint8_t **pointer,
 
 bool room_stages(const struct operation *op, uint64_t bytes) {
   const struct perigee_options *o = &op->engine->options;
-  uint64_t lent = op->session->share->used[SHARE_LENT];
+  uint64_t lent = op->session->account.share->used[SHARE_LENT];
   return lent == op->exposed || lent + bytes <= shares_half(o);
 }
 
-/* To a peer that has nothing of the kind, all that there is. */
+/* A peer that has nothing lent may get all that is free. */
 static bool may_lend(const struct share *s, uint64_t bytes) {
   uint64_t lent = s->all->engine.used[SHARE_LENT];
   return share_may(s, SHARE_LENT, bytes) ||
@@ -116,32 +120,32 @@ int room_lends(struct perigee_session *s, uint64_t length) {
                 "a request of %llu bytes cannot be lent: its block would take "
                 "more than half of the pool (option pool)",
                 (unsigned long long)length);
-  if (share_may(s->share, SHARE_KEPT, 1) &&
-      may_lend(s->share, blocks_whole(length)))
+  if (share_may(s->account.share, SHARE_KEPT, 1) &&
+      may_lend(s->account.share, blocks_whole(length)))
     return PERIGEE_OK;
-  s->share->all->refused++;
+  s->account.share->all->refused++;
   return fail(s->engine, PERIGEE_NO_MEMORY,
               "the peer has not let go of what it was lent before (option "
               "pool)");
 }
 
-/* ---- Room for a request, taken ahead -------------------------------------- */
+/* ---- Room for a request, taken ahead ------------------------------------- */
 
 static bool may_keep_reply(struct perigee_session *s, uint64_t length) {
-  if (share_may(s->share, SHARE_EXPOSED, length))
+  if (share_may(s->account.share, SHARE_EXPOSED, length))
     return true;
   look(s, ALL, ALL);
-  return share_may(s->share, SHARE_EXPOSED, length);
+  return share_may(s->account.share, SHARE_EXPOSED, length);
 }
 
-/* Will a block come back? One that own requests alone keep from us may not: the
+/* Will a block become free? If only own requests have any, perhaps not: the
  * peer might have to wait for us before it answers them. */
 static bool comes_back(const struct perigee_session *s) {
-  const uint64_t *used = s->share->used;
+  const uint64_t *used = s->account.share->used;
   return used[SHARE_LENT] == 0 || used[SHARE_EXPOSED] > 0;
 }
 
-/* Both or none; a length of 0: none of that. */
+/* Takes both blocks or none; a length of 0 needs no block. */
 static int take(struct operation *op, uint64_t head, uint64_t reply) {
   struct perigee_session *s = op->session;
   struct room room = {0};
@@ -175,14 +179,14 @@ static uint64_t whole(uint64_t length) {
   return length > 0 ? blocks_whole(length) : 0;
 }
 
-/* Can both be had at all, once nobody else has any? */
+/* Could both be had if nothing else had a block? */
 static bool ever(const struct operation *op, uint64_t head, uint64_t reply) {
   uint64_t pool = op->engine->options.pool;
   return head <= pool && reply <= pool && whole(head) + whole(reply) <= pool &&
-         head + reply <= share_most(op->session->share, SHARE_EXPOSED);
+         head + reply <= share_most(op->session->account.share, SHARE_EXPOSED);
 }
 
-/* AGAIN only while it is worth waiting. */
+/* As take; returns AGAIN only if waiting makes sense. */
 static int take_ever(struct operation *op, uint64_t head, uint64_t reply) {
   if (head + reply == 0)
     return PERIGEE_OK;
@@ -191,8 +195,8 @@ static int take_ever(struct operation *op, uint64_t head, uint64_t reply) {
   return never ? PERIGEE_NO_MEMORY : status;
 }
 
-/* A raw head that cannot be seen where it lies is pulled into a block that the
- * reply may refer to. */
+/* A raw head that cannot be read in place is pulled into a block, to which the
+ * reply may refer. */
 static uint64_t head_block(struct operation *op, const struct source *source) {
   struct lane *lane = op->session->lane;
   if (!op->bulky || op->flags & PERIGEE_TYPED)
@@ -204,12 +208,12 @@ static uint64_t head_block(struct operation *op, const struct source *source) {
 }
 
 static uint64_t reply_block(const struct operation *op) {
-  bool none = op->flags & PERIGEE_TYPED || op->value <= op->session->eager;
+  bool none = op->flags & PERIGEE_TYPED || op->value <= op->session->peer.eager;
   return none ? 0 : op->value;
 }
 
-/* What could never be had for a reply is for the program to find out, if it
- * asks. */
+/* If the block for a reply could never be had, the request is served anyway:
+ * the program finds out if it asks for the loan. */
 int room_take(struct operation *op, const struct source *source) {
   uint64_t head = head_block(op, source), reply = reply_block(op);
   int status = take_ever(op, head, reply);
@@ -221,7 +225,7 @@ int room_take(struct operation *op, const struct source *source) {
               (unsigned long long)op->length);
 }
 
-/* What it counted for until its answer; the answer counts by itself. */
+/* Gives unused room back. The reply is counted by itself. */
 void room_give(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
   if (op->roomy && lane)
@@ -233,7 +237,7 @@ void room_give(struct operation *op) {
 
 /* ---- Waiting for it ------------------------------------------------------ */
 
-/* An eighth of its time is left to say that there was none. */
+/* Waits for seven eighths of the caller's time; the rest is for the refusal. */
 void room_await(struct operation *op) {
   int64_t now = engine_clock(op->engine), until = op->deadline;
   until = until < 0 ? now + ROOM_LONGEST : until - (until - now) / 8;

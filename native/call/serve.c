@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serve.c - operations of the peer: calls that the program answers, and
- * one-sided access and messages that the core answers by itself.
+ * serve.c - operations of the peer: calls, which the program answers, and
+ * one-sided access and messages, which the core answers.
  *
  *   state      event     becomes
  *   free       arrive    arrived    a record, decoded
- *   arrived    stall     stalled    there is no block for it, or its reply, now
+ *   arrived    stall     stalled    no block is free for it, or for its reply
  *   stalled    pulled    arrived    there is one, or never will be
  *   arrived    pull      heading    the head has to be pulled, or is long and
- *                                   typed: it is looked at in portions
+ *                                   typed and is scanned in portions
  *   heading    pulled    arrived    it is there and sound, or never will be
  *   arrived    serve     serving    REQUEST is given (or the core works)
  *   arrived    ask       landing    LANDING is given
@@ -29,11 +29,12 @@
  *   waiting, replied     lost       told       SENT with a status
  *   serving    lost      serving    the program still has to answer
  *
- * A reply is always sent, even to a call that has ended: it lets go of what
- * the request lent.
+ * A reply is always sent, even to a call that has ended, as it releases the
+ * request's loan.
  *
- * A request that is HELD may be decoded for long once the program has it: till
- * it has been started the ring behind it is not read, as while it arrives.
+ * The program may take long to decode a request that is HELD. Until the program
+ * has started it (perigee_started), the ring behind it is not read, as while a
+ * request arrives.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +84,7 @@ bool served_wanted(struct operation *op) {
 
 /* ---- Ending ------------------------------------------------------------- */
 
-/* What was sent of the reply, and the caller did not want, is over too. */
+/* Ends the reply's payloads, also those that the caller did not want. */
 static void unmark(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
   if (op->marked && lane) {
@@ -101,14 +102,14 @@ void served_unlend(struct operation *op) {
   op->head_lent = false;
 }
 
-/* Has the program answered it, and not polled since? Then it may still look into
- * the block of its head, whatever the thread does meanwhile. */
+/* With a thread: has the program replied, and not polled since? Then it may
+ * still read the block of the request's head. */
 static bool may_look(const struct operation *op) {
   const struct lock *lock = op->engine->lock;
   return lock && !lock->waiting && !lock->polling && op->bulky && !op->unseen;
 }
 
-/* Gives back all but the operation itself; false while a copy is under way. */
+/* Frees all but the operation itself; false while a copy is in progress. */
 static bool settle(struct operation *op) {
   unmark(op);
   op->quiet_wait = !parts_end(op);
@@ -125,18 +126,19 @@ static bool settle(struct operation *op) {
   return true;
 }
 
-/* Requests reach the program in the order in which they were submitted: while
- * one of them is still on its way the ring behind it is not read. */
+/* Stops reading the request ring, so that requests reach the program in the
+ * order in which they were submitted. */
 void served_hold_back(struct operation *op) {
-  op->session->arriving = op;
+  op->session->inbox.arriving = op;
 }
 
 void served_let_on(struct operation *op) {
-  if (op->session && op->session->arriving == op)
-    op->session->arriving = NULL;
+  if (op->session && op->session->inbox.arriving == op)
+    op->session->inbox.arriving = NULL;
 }
 
-/* With a thread a block may have stayed for who might still look into it. */
+/* Frees the operation, and the block of its head unless the program may still
+ * read it. */
 static void gone(struct operation *op) {
   served_let_on(op);
   if (UNLIKELY(op->head_lent) && !served_shown(op))
@@ -195,8 +197,9 @@ static void given(struct operation *op) {
   gone(op);
 }
 
-/* A copy that memory does on its own time is a short one, and has to be over
- * before the receive's memory is for another message, or the caller's again. */
+/* Frees the receive of a message. An asynchronous copy is short, and has to
+ * end before the receive's memory is used for another message, or by the
+ * program. */
 static void receiver_freed(struct operation *op, int status) {
   if (!op->receiver)
     return;
@@ -205,12 +208,12 @@ static void receiver_freed(struct operation *op, int status) {
   message_done(op, status);
 }
 
-/* The session is over, or (before it was served) the call. */
+/* The session has ended, or the call before it was served. */
 void serve_lost(struct operation *op) {
   if (op->state == TOLD || op->state == GONE || op->quiet_wait)
     return;
   if (op->state == SERVING && op->record != RECORD_REQUEST)
-    step(op, WAIT); /* no program will answer it */
+    step(op, WAIT); /* the core answers it, not the program */
   step(op, LOST);
   if (op->state == SERVING)
     return;
@@ -233,16 +236,16 @@ void served_request(struct operation *op) {
   operation_event(op, PERIGEE_EVENT_REQUEST);
 }
 
-/* Of a head: typed data are scanned, raw bytes come without a slice. 1, 0 (in
- * a later poll) or a status. */
+/* Checks a head: typed data are scanned; raw bytes come without a slice.
+ * Returns 1, 0 (continued in a later poll) or a status. */
 static int sound(struct operation *op) {
   if (!(op->flags & PERIGEE_TYPED))
     return op->rest.present ? PERIGEE_PROTOCOL : 1;
   return incoming_scan(op);
 }
 
-/* The head is there, and sound if status is not negative: on to the slice, or to
- * the program. */
+/* The head has arrived; it is sound unless status is negative. Goes on to the
+ * slice, or to the program. */
 static void headed(struct operation *op, int status) {
   if (status < 0) {
     serve_answer(op, status);
@@ -257,11 +260,11 @@ static void headed(struct operation *op, int status) {
   }
 }
 
-/* What was pulled counts only if the call is still live; if it is not, there
- * is nothing to wait for. */
+/* True if the part has arrived and the call is still live. If the call is not,
+ * nothing is waited for. */
 bool served_pulled(struct operation *op, int place) {
   int state = part_step(op, place);
-  if (state >= 0 && served_wanted(op))
+  if (state >= 0 && served_wanted(op) && part_live(op, place))
     return state > 0;
   receiver_freed(op, PERIGEE_PEER_LOST);
   op->unseen = true;
@@ -269,9 +272,10 @@ bool served_pulled(struct operation *op, int place) {
   return false;
 }
 
-/* A typed head is looked at where the peer cannot change it, and stays for as
- * long as the slice takes, or to look at it, or to decode it. A raw one is seen
- * in place, unless a thread goes on with the ring. */
+/* A typed head is copied, so that the peer cannot change it while it is
+ * scanned; the copy stays while the slice arrives and while it is scanned or
+ * decoded. A raw head is read in the ring, unless a thread goes on with the
+ * ring. */
 static int head_inline(struct operation *op, const struct record *r) {
   op->pointer = r->head;
   if ((!(op->flags & PERIGEE_TYPED) && !op->engine->thread) ||
@@ -290,7 +294,7 @@ static int head_inline(struct operation *op, const struct record *r) {
   return 1;
 }
 
-/* A raw head is seen where it lies, or is pulled into a block. */
+/* Pulls a head into a block; a raw head may be read in place instead. */
 static int pull_head(struct operation *op, struct source source) {
   struct payload into;
   bool typed = op->flags & PERIGEE_TYPED;
@@ -306,7 +310,7 @@ static int pull_head(struct operation *op, struct source source) {
   return status;
 }
 
-/* Is it within our limits? */
+/* Is the request within this side's limits? */
 static int check_request(struct operation *op, const struct record *r) {
   const struct perigee_options *o = &op->engine->options;
   bool typed = r->flags & RECORD_TYPED;
@@ -321,7 +325,7 @@ static int check_request(struct operation *op, const struct record *r) {
   return 1;
 }
 
-/* The head is there (1), is pulled (0), or there is none. */
+/* status: 1 if the head is there, 0 while it is pulled, or negative. */
 static void take_in(struct operation *op, int status) {
   if (status == 1)
     status = sound(op);
@@ -334,7 +338,7 @@ static void take_in(struct operation *op, int status) {
   }
 }
 
-/* An inline head leaves the ring while it waits for room. */
+/* Waits for room. An inline head is copied out of the ring. */
 static int stall(struct operation *op, const struct record *r) {
   if (op->bulky) {
     op->head_loan = r->head_source;
@@ -360,10 +364,10 @@ static void serve_request(struct operation *op, const struct record *r) {
     op->flags |= PERIGEE_HELD;
   op->slice = r->slice_length;
   op->value = r->capacity;
-  if (UNLIKELY(r->capacity > op->session->eager))
+  if (UNLIKELY(r->capacity > op->session->peer.eager))
     op->engine->asked += r->capacity;
   int status = check_request(op, r);
-  if (UNLIKELY(op->bulky || op->value > op->session->eager) && status == 1)
+  if (UNLIKELY(op->bulky || op->value > op->session->peer.eager) && status == 1)
     status = room_take(op, &r->head_source);
   if (status == 1)
     status = op->bulky ? pull_head(op, r->head_source) : head_inline(op, r);
@@ -372,7 +376,7 @@ static void serve_request(struct operation *op, const struct record *r) {
   take_in(op, status);
 }
 
-/* An inline slice leaves the ring before anybody has said where it goes. */
+/* Copies an inline slice out of the ring, before its landing is known. */
 static int keep_slice(struct operation *op, const struct record *r) {
   op->rest = (struct record_rest){.source = r->slice_source,
                                   .length = r->slice_length,
@@ -387,25 +391,25 @@ static int keep_slice(struct operation *op, const struct record *r) {
   return PERIGEE_OK;
 }
 
-/* Lanes bring each record once, in order, unless faults were asked for. Then an
- * operation of the peer that was seen, or a later one of its number, is not
- * served (again): 1. */
+/* Returns 1 for a request that must not be served again. Lanes deliver each
+ * record once and in order, unless faults are injected. With faults, operation
+ * numbers that were seen, or older ones, are dropped. */
 static int seen_before(struct perigee_session *session,
                        const struct record *r) {
   enum { NUMBERS = 1 << 16 };
-  if (!session->seen)
-    session->seen = calloc(NUMBERS, sizeof *session->seen);
-  if (!session->seen)
+  if (!session->inbox.seen)
+    session->inbox.seen = calloc(NUMBERS, sizeof *session->inbox.seen);
+  if (!session->inbox.seen)
     return PERIGEE_NO_MEMORY;
-  uint32_t *last = &session->seen[r->operation];
+  uint32_t *last = &session->inbox.seen[r->operation];
   if (*last && (int32_t)(r->generation - *last) <= 0)
     return 1;
   *last = r->generation;
   return 0;
 }
 
-/* By the time as it is: what the program did since it polled last is no time of
- * who has called just now. */
+/* Reads the clock: the time that the program spent since its last poll must not
+ * count against a call that has just arrived. */
 static int64_t deadline_of(struct perigee_engine *engine,
                            const struct record *r) {
   if (r->remaining == RECORD_NO_LIMIT)
@@ -424,7 +428,7 @@ int serve_record(struct perigee_session *session, const struct record *r) {
     if (seen != 0)
       return seen < 0 ? seen : PERIGEE_OK;
   }
-  if (session->hangup) /* nobody waits for an answer any more */
+  if (session->socket.hangup) /* the peer will not read an answer */
     return PERIGEE_OK;
   struct operation *op = operation_take(session, &served_class);
   if (!op)
@@ -479,7 +483,7 @@ static void step_stalled(struct operation *op) {
     served_refuse(op, PERIGEE_CANCELLED);
     return;
   }
-  struct source source = op->head_loan; /* while it waits: the peer's */
+  struct source source = op->head_loan; /* while stalled: the peer's source */
   int status = room_take(op, &source);
   if (status == PERIGEE_AGAIN)
     return;
@@ -530,7 +534,7 @@ const struct operation_class served_class = {.name = "request of the peer",
                                              .stop = stop,
                                              .given = given};
 
-/* The receive that a message was on its way to was given up. */
+/* The receive was given up while its message was landing. */
 void serve_abort(struct operation *op, int status) {
   operation_unqueue(op);
   step(op, PULLED);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * served.h - what the files share that serve operations of the peer: serve.c
+ * served.h - shared by the files that serve operations of the peer: serve.c
  * (the table, arriving, ending), landing.c, reply.c and access.c.
  */
 #ifndef SERVED_H
@@ -41,47 +41,51 @@ static inline void step(struct operation *op, enum served_event event) {
   machine_step(&served_machine, &op->state, event);
 }
 
-/* The session under it is open. */
+/* Is its session open? */
 static inline bool open_lane(const struct operation *op) {
   return op->session && op->session->state == PERIGEE_SESSION_OPEN;
 }
 
-/* Is the caller still there, and waiting? */
+/* Is the caller still waiting for it? */
 bool served_wanted(struct operation *op);
-/* After the last step of a phase: events, or the end of the operation. */
+/* Ends a phase: queues the event, or frees the operation. */
 void served_tell(struct operation *op);
-/* A call that the program may answer now, or NULL and why not. */
+/* Returns a call that the program may answer now, or NULL and the reason. */
 struct operation *served_find(struct perigee_engine *engine, int index,
                               int *status);
-/* Requests reach the program in the order in which they were submitted: while
- * one of them is still on its way the ring behind it is not read. */
+/* hold_back stops reading the request ring while a request arrives, so that
+ * requests reach the program in the order in which they were submitted; let_on
+ * goes on. */
 void served_hold_back(struct operation *op);
 void served_let_on(struct operation *op);
-/* Its bytes are all there: it is the program's. */
+/* All its bytes have arrived: gives it to the program. */
 void served_request(struct operation *op);
-/* Steps a part that comes: true when it is there and still counts. */
+/* Steps a part; true when it has arrived and the call is still live. */
 bool served_pulled(struct operation *op, int place);
 void served_landed(struct operation *op);
-/* 1: SENT will follow, 0: over. */
+/* Returns 1 if SENT will follow, 0 if the operation has ended. */
 int served_answer(struct operation *op, const struct perigee_message *m);
-/* What is pulled will never be there: the caller is told (it lets go of what
- * it lent), and the program if it was asked for a landing. */
+/* Its payload will never arrive: tells the caller, which releases its loan, and
+ * the program if it was asked for a landing. */
 void served_refuse(struct operation *op, int status);
 void served_access(struct operation *op, const struct record *record);
-/* The block that a raw head was pulled into, or that a reply fills. */
+/* Gives back the block of a pulled raw head, or of a reply. */
 void served_unlend(struct operation *op);
 
 /* ---- room.c -------------------------------------------------------------- */
-/* Its reply refers to memory of ours, until the caller has let go of it. */
+/* The reply refers to memory of ours; it is kept until the caller has read
+ * it. */
 void room_keep_reply(struct operation *op);
-/* A reply has just gone: what others have let go of comes back. */
+/* After a reply was sent: takes back memory of replies that were read. */
 void room_look(struct perigee_session *session);
-/* Room for its head, if that has to be pulled into a block (from a source), and
- * for its reply, if that may fill one; given back unless it was used. 1; or
- * PERIGEE_AGAIN, if it is to wait; or a status. */
+/* Takes room for the head, if it has to be pulled into a block (from the
+ * source), and for the reply, if it may need a block; what is not used is given
+ * back by room_give. Returns 1, PERIGEE_AGAIN if the request has to wait, or a
+ * status. */
 int room_take(struct operation *op, const struct source *source);
 void room_give(struct operation *op);
-/* It waits until there is room; it does no more. */
+/* await queues the request until there is room; waited takes it off the
+ * queue. */
 void room_await(struct operation *op);
 void room_waited(struct operation *op);
 

@@ -27,7 +27,7 @@ int trace_check(struct perigee_session *session,
   return session_needs(session, FEATURE_TRACE);
 }
 
-/* splitmix64 from a random beginning: ids have to differ, not to be secret. */
+/* splitmix64 from a random start: ids must be unique, not secret. */
 static uint64_t next_span(struct perigee_engine *engine) {
   if (engine->spans == 0)
     engine->spans = engine_random(engine);
@@ -42,7 +42,7 @@ void trace_keep(struct operation *op) {
   bool carried = op->message.flags & PERIGEE_CARRIED;
   op->trace = *op->message.trace;
   op->message.trace = &op->trace;
-  if (!(op->session->features & FEATURE_TRACE))
+  if (!(op->session->peer.features & FEATURE_TRACE))
     op->message.trace = NULL;
   if (!carried && !is_zero(op->trace.span, sizeof op->trace.span))
     return;
@@ -50,7 +50,7 @@ void trace_keep(struct operation *op) {
   memcpy(op->trace.span, &span, sizeof span);
 }
 
-/* As W3C has it, an id of zeros is none. */
+/* As in W3C's format, an id of zeros means no trace. */
 void trace_arrived(struct operation *op, const uint8_t *bytes) {
   struct perigee_trace *t = &op->came;
   memcpy(t, bytes, sizeof *t);

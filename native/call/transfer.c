@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfer.c - one-sided transfers, and all own operations that are not a
- * record and its reply: receives, lookups, connects.
+ * transfer.c - one-sided transfers and all own operations without a reply
+ * record: receives, look-ups, connects.
  *
  *   state    event     becomes
- *   free     submit    moving    items are copied one after another, by us
- *                                where we can reach the region, else by its
- *                                owner (a window of reads and writes, call.c)
+ *   free     submit    moving    items are copied one after another: by this
+ *                                side where it can reach the region, otherwise
+ *                                by the owner (a window of reads and writes, call.c)
  *   moving   done      ended
  *   moving   queue     queued    the data is there, the immediate has no room
  *   queued   publish   ended
@@ -14,13 +14,14 @@
  *   queued   stop      ended
  *   ended    given     free
  *
- * Most transfers never see this table: what is short and within reach is
- * copied while it is submitted (PERIGEE_INLINE).
+ * Most transfers never enter this table: short ones within reach are copied
+ * while they are submitted (PERIGEE_INLINE).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "calls.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "transfer.h"
@@ -49,7 +50,7 @@ static void step(struct operation *op, enum event event) {
 
 /* ---- Checking ----------------------------------------------------------- */
 
-/* Where no CPU reaches it, a remote payload's base is an offset. */
+/* If no CPU reaches the memory, a remote payload's base is an offset. */
 static uint8_t *base_of(const struct window *window, uint64_t offset) {
   return (uint8_t *)((uintptr_t)window->pointer + offset);
 }
@@ -99,7 +100,7 @@ bool transfer_immediate(const struct perigee_session *s) {
   return c && c->immediate;
 }
 
-/* Can we, or a device of ours, copy without the peer? */
+/* Can this side, or its device, copy without the peer? */
 bool transfer_reaches(struct perigee_session *s,
                       const struct perigee_transfer *item,
                       const struct payload *local) {
@@ -138,25 +139,25 @@ static void tell(struct operation *op) {
   operation_event(op, op->class->event);
 }
 
-/* A receive that is given up while its message is coming ends that too. */
+/* A receive that ends while its message is landing ends the landing. */
 static void part_from_message(struct operation *op) {
   if (op->kind != OP_RECV || op->pending == 0)
     return;
   struct operation *send = operation_find(op->engine, (int)op->pending - 1);
   op->pending = 0;
   send->receiver = NULL;
-  /* A copy that memory does on its own time is a short one, and has to be
-   * over before the receive's memory is the caller's again. */
+  /* An asynchronous copy is short, and has to end before the receive's memory
+   * is the program's again. */
   while (!parts_end(send))
     ;
   serve_abort(send, PERIGEE_CANCELLED);
 }
 
-/* Nobody works for it any more: neither its children nor a device. */
+/* True once neither its children nor a device work for it. */
 static bool settled(struct operation *op) {
-  struct lane *lane = op->session->lane;
   if (op->kind != OP_TRANSFER)
     return true;
+  struct lane *lane = session_lane(op->session, op->lane);
   bool quiet =
       op->job.pending == 0 || lane_table(lane)->jobs->quiesce(lane, &op->job);
   return quiet && op->pending == 0;
@@ -173,7 +174,7 @@ static void end(struct operation *op, int status) {
     operation_move(op);
 }
 
-/* It has ended, and waits for what still works for it. */
+/* It has ended; its event waits for what still works for it. */
 static void settle(struct operation *op) {
   op->engine->copying = true;
   if (!settled(op))
@@ -183,7 +184,7 @@ static void settle(struct operation *op) {
 }
 
 static void stop_children(struct operation *op, int status) {
-  struct node *head = &op->session->operations, *next;
+  struct node *head = &op->session->operations.all, *next;
   for (struct node *n = head->next; n != head && op->pending > 0; n = next) {
     next = n->next;
     struct operation *child = CONTAINER(n, struct operation, all);
@@ -193,7 +194,7 @@ static void stop_children(struct operation *op, int status) {
   }
 }
 
-/* PERIGEE_OK: done as meant. */
+/* status PERIGEE_OK: it has succeeded. */
 void transfer_stop(struct operation *op, int status) {
   if (op->state == ENDED)
     return;
@@ -205,7 +206,7 @@ void transfer_stop(struct operation *op, int status) {
   end(op, status);
 }
 
-/* It may be posted again. */
+/* A prepared transfer may be posted again. */
 static void told(struct operation *op) {
   if (op->prepared)
     op->prepared->posted = -1;
@@ -224,10 +225,11 @@ void transfer_published(struct operation *op) {
 /* ---- Moving ------------------------------------------------------------- */
 
 static bool immediate_out(struct perigee_session *s, uint64_t immediate) {
-  return list_empty(&s->backlog[RING_REQUEST]) && publish_imm(s, immediate);
+  return list_empty(&s->operations.backlog[RING_REQUEST]) &&
+         publish_imm(s, immediate);
 }
 
-/* All the data is there. */
+/* All data has been written: sends the immediate, if there is one. */
 static void data_done(struct operation *op) {
   struct perigee_session *s = op->session;
   if (op->operation != PERIGEE_OP_WRITE_IMM ||
@@ -270,21 +272,55 @@ int64_t transfer_copy(struct perigee_session *s,
   return n == PERIGEE_STALE ? stale(s, item) : n;
 }
 
-/* 1: all of the item is under way, 0: not yet, or a status. */
+/* Returns 1 if all of the item is posted, 0 not yet, or a status. */
 static int post_item(struct operation *op,
                      const struct perigee_transfer *item) {
-  struct lane *lane = op->session->lane;
-  int status = lane_table(lane)->jobs->post(
-      lane, &op->job, &item->remote.remote->window, &op->remote, &op->local,
-      op->operation != PERIGEE_OP_READ);
+  struct lane *lane = session_lane(op->session, op->lane);
+  const struct window *window = remote_window(item->remote.remote, op->lane);
+  int status = lane_table(lane)->jobs->post(lane, &op->job, window, &op->remote,
+                                            &op->local,
+                                            op->operation != PERIGEE_OP_READ);
   if (status == PERIGEE_STALE)
     stale(op->session, item);
-  if (status == 1)
-    op->phase = 0;
-  return status;
+  if (status != 1)
+    return status;
+  lanes_count(op->session, op->lane, false, op->local.total);
+  op->phase = 0;
+  return 1;
 }
 
-/* 1: on to the next item, 0: not now, or a status. */
+/* The lanes of an operation have one job between them, one after another: false
+ * while a device of the lane before works for it. */
+static bool take_lane(struct operation *op, uint32_t number) {
+  if (op->lane == number)
+    return true;
+  if (op->job.pending > 0)
+    return false;
+  op->job = (struct job){0};
+  op->lane = (uint8_t)number;
+  return true;
+}
+
+/* The lane that moves an item, the first if that reaches it. False: none does,
+ * its owner has to. */
+static bool choose_lane(struct operation *op,
+                        const struct perigee_transfer *item, uint32_t *number) {
+  *number = 0;
+  if (transfer_reaches(op->session, item, &op->local))
+    return true;
+  *number = lanes_reach(op->session, item->remote.remote, &op->local);
+  return *number > 0;
+}
+
+/* Ends by itself what a lane that is lost worked for. */
+static int lane_lost(const struct operation *op) {
+  const char *why;
+  int status =
+      op->lane > 0 ? lanes_status(op->session, op->lane, &why) : PERIGEE_OK;
+  return status < 0 ? fail(op->engine, status, "%s", why) : PERIGEE_OK;
+}
+
+/* Returns 1 if the next item can begin, 0 not now, or a status. */
 static int move_item(struct operation *op) {
   const struct perigee_transfer *item = &op->list[op->next];
   struct perigee_engine *engine = op->engine;
@@ -294,8 +330,9 @@ static int move_item(struct operation *op) {
                                 &op->local);
     if (status < 0)
       return status;
-    op->local.delayed_until = delayed_until; /* one wire for all of a batch */
-    if (!transfer_reaches(op->session, item, &op->local)) {
+    op->local.delayed_until = delayed_until; /* a batch is delayed once */
+    uint32_t number;
+    if (!choose_lane(op, item, &number)) {
       if (op->pending >= CHILDREN)
         return 0;
       op->pending++;
@@ -305,9 +342,13 @@ static int move_item(struct operation *op) {
         op->pending--;
       return status < 0 ? status : 1;
     }
+    if (!take_lane(op, number))
+      return 0;
+    if (number > 0)
+      op->remote.base = (uint8_t *)(uintptr_t)item->remote.offset;
     op->phase = 1;
   }
-  if (lane_table(op->session->lane)->jobs)
+  if (lane_table(session_lane(op->session, op->lane))->jobs)
     return post_item(op, item);
   while (op->local.done < op->local.total) {
     if (engine->budget == 0)
@@ -324,10 +365,10 @@ static int move_item(struct operation *op) {
 }
 
 static int move_items(struct operation *op) {
-  struct lane *lane = op->session->lane;
   int status = 1;
   while (op->next < op->count && (status = move_item(op)) == 1)
     op->next++;
+  struct lane *lane = session_lane(op->session, op->lane);
   if (lane_table(lane)->jobs)
     lane_table(lane)->jobs->flush(lane);
   return status;
@@ -339,6 +380,11 @@ void transfer_step(struct operation *op) {
     return;
   }
   int status = op->job.status < 0 ? op->job.status : 1;
+  if (op->lane > 0) {
+    int lost = lane_lost(op);
+    status = lost < 0 ? lost : status;
+    op->engine->copying = true; /* it may wake nobody */
+  }
   if (status > 0 && op->next < op->count)
     status = move_items(op);
   if (status < 0)
@@ -348,7 +394,7 @@ void transfer_step(struct operation *op) {
   else if (op->pending == 0)
     data_done(op);
   else
-    operation_unqueue(op); /* the last child ends it */
+    operation_unqueue(op); /* its last child will end it */
 }
 
 void transfer_submit(struct operation *op, int64_t timeout) {
@@ -380,7 +426,7 @@ static int later(struct perigee_session *s, int operation,
   op->next = first;
   op->pending = 0;
   op->operation = (uint8_t)operation;
-  op->phase = 0;
+  op->phase = op->lane = 0;
   op->local.delayed_until = 0;
   op->immediate = immediate;
   op->prepared = prepared;
@@ -388,13 +434,13 @@ static int later(struct perigee_session *s, int operation,
   hold_all(op, 1);
   transfer_submit(op, timeout);
   operation_move(op);
-  if (lane_table(s->lane)->jobs) /* devices work meanwhile */
+  if (lane_table(s->lane)->jobs || s->lanes) /* starts the device at once */
     transfer_step(op);
   return op->index;
 }
 
-/* Short items within reach are copied now: the number of those done. A first
- * item that is wrong is told at once, for the caller to mend. */
+/* Copies short items within reach now and returns their number. A mistake in
+ * the first item is returned at once, for the caller to correct. */
 static int64_t at_once(struct perigee_session *s, int operation,
                        const struct perigee_transfer *list, uint32_t count) {
   struct payload remote = {.memory = &memory_host}, local = remote;
@@ -432,7 +478,7 @@ int transfer_start(struct perigee_session *s, int operation,
                    const struct perigee_transfer *list, uint32_t count,
                    uint64_t immediate, int64_t timeout,
                    struct perigee_prepared *prepared) {
-  /* All of a batch is checked before any of it moves. */
+  /* A batch is checked completely before any item moves. */
   int status =
       count > 1 ? transfer_check_all(s, operation, list, count) : PERIGEE_OK;
   if (status < 0)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfer.h - what transfer.c and prepared.c share.
+ * transfer.h - shared by transfer.c and prepared.c.
  */
 #ifndef TRANSFER_H
 #define TRANSFER_H
 
 #include "operations.h"
 
-/* Up to this a transfer is copied while it is submitted. */
+/* Transfers up to this size are copied while they are submitted. */
 enum { AT_ONCE = 64 << 10 };
 
 struct perigee_prepared {
@@ -17,20 +17,21 @@ struct perigee_prepared {
   uint32_t count;
   uint64_t immediate;
   uint64_t total;
-  int posted;                   /* operation number, or -1 */
-  struct payload remote, local; /* of a single item within reach */
+  int posted;                   /* its operation's number, or -1 */
+  struct payload remote, local; /* if it is a single item within reach */
   uint64_t local_slot, local_generation;
   bool simple;
   struct perigee_transfer list[];
 };
 
-/* Checks both sides of an item: its payloads, or a status. */
+/* Checks both sides of an item and makes their payloads, or returns a
+ * status. */
 int transfer_check(struct perigee_session *s, int operation,
                    const struct perigee_transfer *item, struct payload *remote,
                    struct payload *local);
 int transfer_check_all(struct perigee_session *s, int operation,
                        const struct perigee_transfer *list, uint32_t count);
-/* Can we copy without the peer? And all of it before copy returns? */
+/* Can this side, or its device, copy without the peer? */
 bool transfer_reaches(struct perigee_session *s,
                       const struct perigee_transfer *item,
                       const struct payload *local);
@@ -39,7 +40,7 @@ int64_t transfer_copy(struct perigee_session *s,
                       const struct perigee_transfer *item,
                       struct payload *remote, struct payload *local,
                       uint64_t limit, int operation);
-/* Of a transfer that has ended: its bytes, if they arrived, are the list's. */
+/* Counts the bytes of a transfer that has succeeded. */
 void transfer_count(struct perigee_session *s, int operation,
                     const struct perigee_transfer *list, uint32_t count);
 int transfer_start(struct perigee_session *s, int operation,

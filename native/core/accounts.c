@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * accounts.c - whose share of what an engine has a session's is (shares.h).
+ * accounts.c - the share of the engine's resources that a session has
+ * (shares.h).
  */
 #include "accounts.h"
 
@@ -10,15 +11,15 @@
 
 #include "lock.h"
 
-/* ---- Who is who --------------------------------------------------------- */
+/* ---- Identities ---------------------------------------------------------- */
 
 enum identity { PROCESS = 1, AGENT, SESSION, HOST };
 
-/* Of its address what the peer cannot choose. */
+/* The part of its address that the peer cannot choose. */
 static void host_of(const struct perigee_session *s, uint64_t key[2]) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
-  getpeername(s->fd, &at.any, &length);
+  getpeername(s->socket.fd, &at.any, &length);
   address_plain(&at);
   key[0] = HOST + (uint64_t)at.any.sa_family;
   if (at.any.sa_family == AF_INET)
@@ -27,19 +28,19 @@ static void host_of(const struct perigee_session *s, uint64_t key[2]) {
     memcpy(&key[1], &at.in6.sin6_addr, sizeof key[1]);
 }
 
-/* A process is known by the kernel's word also after its session moved from a
+/* The kernel's identity of a process stays valid after its session moved from a
  * Unix socket to loopback (migrate.h). */
 void accounts_who(const struct perigee_session *s, uint64_t key[2]) {
   if (s->alone) {
     key[0] = SESSION;
     key[1] = s->id;
-  } else if (!s->tcp || s->peer_pid) {
+  } else if (!s->tcp || s->process.pid) {
     key[0] = PROCESS;
-    key[1] = (uint64_t)s->peer_pid;
-  } else if (s->here && !s->dialed && s->terms.probe[0]) {
+    key[1] = (uint64_t)s->process.pid;
+  } else if (s->peer.here && !s->dialed && s->peer.terms.probe[0]) {
     key[0] = AGENT;
-    key[1] = s->terms.probe[0];
-  } else if (s->here) {
+    key[1] = s->peer.terms.probe[0];
+  } else if (s->peer.here) {
     key[0] = SESSION;
     key[1] = s->id;
   } else {
@@ -49,12 +50,12 @@ void accounts_who(const struct perigee_session *s, uint64_t key[2]) {
 
 /* ---- Sessions ----------------------------------------------------------- */
 
-/* Its socket, and what tells of its process. */
+/* Counts the session's socket and its peer's pidfd. */
 static uint64_t descriptors_of(const struct perigee_session *s) {
-  return (s->fd >= 0) + (uint64_t)(s->pidfd >= 0);
+  return (s->socket.fd >= 0) + (uint64_t)(s->process.pidfd >= 0);
 }
 
-/* Who was dialed has been asked for. */
+/* Sessions that this side dialed are not limited. */
 static bool may_join(const struct perigee_session *s, const struct share *own) {
   return s->dialed || s->alone ||
          (share_may(own, SHARE_SESSIONS, 1) &&
@@ -66,31 +67,32 @@ int accounts_join(struct perigee_session *s, char *reason, uint64_t size) {
   uint64_t key[2];
   accounts_leave(s);
   accounts_who(s, key);
-  s->share = share_join(all, key);
-  if (!s->share)
+  s->account.share = share_join(all, key);
+  if (!s->account.share)
     return PERIGEE_NO_MEMORY;
-  s->descriptors = descriptors_of(s);
-  bool may = may_join(s, s->share);
-  share_add(s->share, SHARE_SESSIONS, 1);
-  share_add(s->share, SHARE_DESCRIPTORS, s->descriptors);
+  s->account.descriptors = descriptors_of(s);
+  bool may = may_join(s, s->account.share);
+  share_add(s->account.share, SHARE_SESSIONS, 1);
+  share_add(s->account.share, SHARE_DESCRIPTORS, s->account.descriptors);
   if (may)
     return PERIGEE_OK;
   all->refused++;
   snprintf(reason, size,
            "this peer has %llu sessions already: what is left is kept for "
            "others (options sessions and descriptors)",
-           (unsigned long long)s->share->parent->used[SHARE_SESSIONS] - 1);
+           (unsigned long long)s->account.share->parent->used[SHARE_SESSIONS] -
+               1);
   accounts_leave(s);
   return PERIGEE_NO_MEMORY;
 }
 
 void accounts_leave(struct perigee_session *s) {
-  struct share *share = s->share;
+  struct share *share = s->account.share;
   if (!share)
     return;
-  s->share = NULL;
+  s->account.share = NULL;
   share_give(share, SHARE_SESSIONS, 1);
-  share_give(share, SHARE_DESCRIPTORS, s->descriptors);
+  share_give(share, SHARE_DESCRIPTORS, s->account.descriptors);
   share_leave(share);
 }
 
@@ -101,7 +103,7 @@ void perigee_shares(struct perigee_engine *engine,
                     struct perigee_shares *out) {
   LOOK(engine);
   const struct shares *all = &engine->shares;
-  const struct share *s = session ? session->share : NULL;
+  const struct share *s = session ? session->account.share : NULL;
   const struct share *whose = session ? s : &all->engine;
   struct perigee_share kept = {0}, lent = {0}, segments = {0};
   struct perigee_share *to[SHARES] = {[SHARE_OPERATIONS] = &out->operations,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clock.h - what an engine has of the world by its options: time and
- * randomness; and whether it is this process's at all.
+ * clock.h - the engine's time and randomness, which its options may replace;
+ * and whether the engine belongs to this process.
  */
 #ifndef CLOCK_H
 #define CLOCK_H
@@ -11,10 +11,10 @@
 
 struct perigee_engine;
 
-/* Reads the clock, and keeps what it says in engine->now. Nanoseconds. */
+/* Reads the clock, in nanoseconds, and keeps the time in engine->now. */
 int64_t engine_clock(struct perigee_engine *engine);
 uint64_t engine_random(struct perigee_engine *engine);
-/* False in a child process made by fork: the engine is its parent's. */
+/* False in a child made by fork: the engine belongs to the parent. */
 bool engine_alive(const struct perigee_engine *engine);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * engine.h - an engine, which owns all: sessions, operations, regions, memory.
- * Nothing of it is touched by two threads at once (lock.h).
+ * engine.h - an engine, which owns everything: sessions, operations, regions,
+ * memory. Two threads never touch it at the same time (lock.h).
  */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -14,111 +14,109 @@
 #include "session.h"
 #include "transport/fault/fault.h"
 
-/* Strangers that were refused, until the program is told. */
+/* Unauthenticated peers that were refused, until the program is told. */
 struct refusals {
   struct timer timer;
-  int64_t every, next; /* ns: between two events; when there may be one */
+  int64_t every, next; /* ns between two events; when the next may be given */
   uint64_t count;
   int32_t status;
   bool on, due;
   char text[2 * ADDRESS_TEXT + REASON], told[2 * ADDRESS_TEXT + REASON];
 };
 
-/* Of memory that goes back to the system (trim.c). */
+/* Memory that goes back to the system (trim.c). */
 struct trim {
   struct timer timer;
-  bool soon;            /* it is due for more of the last look, */
-  uint32_t look;        /* by its number, */
-  uint32_t left;        /* which so many keepers did not have yet */
+  bool soon;            /* the timer is for another step of the last look */
+  uint32_t look;        /* number of the last look */
+  uint32_t left;        /* keepers that this look has not visited yet */
   struct node keepers;  /* sessions whose lanes keep memory for blocks */
-  uint32_t count;       /* of them */
-  uint32_t ended, seen; /* sessions since malloc was asked; at the last look */
-  bool heap_due;        /* it is to be */
+  uint32_t count;       /* number of keepers */
+  uint32_t ended, seen; /* sessions ended since the heap was trimmed; the same
+                           at the last look */
+  bool heap_due;        /* the heap is to be trimmed */
 };
 
 struct perigee_engine {
-  const uint8_t *alive;    /* a page that a child process finds wiped */
-  struct progress *thread; /* its own (progress.h); NULL: none, and no lock */
-  struct lock *lock;       /* (lock.h) */
+  const uint8_t *alive;    /* a page that is zeroed in a forked child */
+  struct progress *thread; /* its own thread (progress.h); NULL: none */
+  struct lock *lock;       /* with a thread (lock.h) */
   struct perigee_options options;
-  struct perigee_event *out; /* of the poll under way */
+  struct perigee_event *out; /* events of the current poll */
   int room, filled;
-  struct perigee_event
-      pending_event; /* found by await for somebody else, or a wait */
-  bool
-      event_awaited; /* it is what a wait was for: nothing had come for a while */
-  bool shared;       /* with a thread: the program has to take it first */
-  bool aside;        /* this is the thread's turn */
+  struct perigee_event pending_event; /* found by a wait, for the next poll */
+  bool event_awaited; /* pending_event came after a quiet time (wait.c) */
+  bool shared;        /* there is a thread: the program has to take the lock */
+  bool aside;         /* the thread is in a turn */
   bool event_pending, armed, woken, sockets_due, keep, copying;
-  bool moved;      /* payload, since the clock was read: time has passed */
-  bool away;       /* the program was elsewhere since then: here, too */
-  bool more_ready; /* than the last look at the sockets took note of */
-  bool notices;    /* there may be a REFUSED or a READY to give */
+  bool moved;      /* payload was moved since the clock was read */
+  bool away;       /* the program was elsewhere since the clock was read */
+  bool more_ready; /* the last look at the sockets did not take all events */
+  bool notices;    /* there may be a REFUSED or READY event to give */
   uint32_t idle;   /* polls since the clock was read */
   int64_t now, sockets_at;
-  uint64_t budget;   /* bytes that this poll may still copy */
-  uint64_t asked;    /* by requests that it has read: of long replies */
-  uint64_t progress; /* anything at all that happened, counted */
+  uint64_t budget; /* bytes that this poll may still copy */
+  uint64_t asked;  /* bytes of long replies asked for by this poll's requests */
+  uint64_t progress; /* counts everything that happens */
   struct node ready; /* operations with an event */
   uint32_t ready_count;
-  struct node late;    /* operations that the program may still look into */
-  struct node given;   /* those whose event was given: over at next poll */
-  struct node moving;  /* to be stepped at each poll */
-  struct node lenders; /* sessions with replies that lie (room.c) */
+  struct node late;    /* ended operations whose memory the program may read */
+  struct node given;   /* operations whose event was given: end at next poll */
+  struct node moving;  /* operations that each poll steps */
+  struct node lenders; /* sessions with replies that are not read (room.c) */
   struct node fresh;
   struct migration *migration; /* migrate.c: NULL until needed */
   struct node sessions, listeners, endpoints, dead;
   struct node granted; /* sessions whose peer may be inside of a region */
   struct node hot;     /* sessions to poll; others are parked (schedule.c) */
-  struct node *turn;   /* of them the next, in schedule_poll */
+  struct node *turn;   /* the next hot session, in schedule_poll */
   uint32_t hot_count, parked;
-  struct node news, losses; /* sessions with ACCEPTED, LOST to be told */
-  struct perigee_session **by_nonce; /* chains of those called over TCP */
+  struct node news, losses; /* sessions whose ACCEPTED, LOST is to be given */
+  struct perigee_session **by_nonce; /* hash chains of sessions over TCP */
   struct perigee_session **by_id;    /* by id modulo id_slots, a power of two */
   uint32_t id_slots, last_id;
   struct operation *table;
-  uint32_t *generations; /* of those beyond table_used, what they had */
+  uint32_t *generations; /* last generations of entries beyond table_used */
   uint32_t table_used, live;
-  uint32_t swept;   /* of the table, by messages_sweep */
-  struct node free; /* operations */
+  uint32_t swept;   /* position of messages_sweep in the table */
+  struct node free; /* free operations */
   struct part *parts;
-  struct stage *stages; /* of loan.c, that nobody has */
-  uint8_t mark[16];     /* what lies behind loans: random */
+  struct stage *stages; /* free stages (loan.c) */
+  uint8_t mark[16];     /* random bytes that stand behind loans */
   struct timers timers;
   struct watched_set *watched; /* watched.c: NULL until needed */
   struct regions regions;
   struct shares shares;
   struct blocks pool;
   uint8_t *pool_memory;
-  struct area pool_area; /* of all of it, for devices */
+  struct area pool_area; /* the whole pool, for devices */
   struct {
     const struct transport_fabric *table;
     struct fabric *fabric;
-  } fabrics[TRANSPORTS_MAX]; /* made when they were first needed */
+  } fabrics[TRANSPORTS_MAX]; /* each made when it is first needed */
   uint32_t fabric_count;
-  struct watcher fabrics_watcher; /* of all their descriptors */
-  char no_devices[REASON];  /* why verbs cannot be had, if it was asked; */
-  int64_t no_devices_until; /* and till when nobody asks again */
+  struct watcher fabrics_watcher; /* of all descriptors of fabrics */
+  char no_devices[REASON];  /* why verbs cannot be used, if that was tried */
+  int64_t no_devices_until; /* until then nobody tries again */
   uint8_t *scratch;         /* copies of typed heads of this poll */
   uint64_t scratch_used;
   struct vault vault;
-  struct secret *secret; /* in it, as is the next */
-  uint8_t *cookie_key;   /* cookie.c: NULL until needed */
+  struct secret *secret; /* in the vault */
+  uint8_t *cookie_key;   /* in the vault; NULL until needed (cookie.c) */
   struct refusals refusals;
   struct trim trim;
-  int epoll, spare_fd;   /* the other: handing.c */
-  struct faults *faults; /* on purpose; NULL: none */
+  int epoll, spare_fd;   /* spare_fd: handing.c */
+  struct faults *faults; /* injected faults; NULL: none */
   uint64_t epoch;
-  uint64_t features;     /* that it has (features.h) */
-  uint64_t spans;        /* how many were made (trace.c), from a random
-                                  number on; 0: none yet */
-  char name[TERMS_NAME]; /* that it goes by, or "" */
-  uint32_t hellos;       /* of strangers, under way */
-  struct unauth *unauth; /* unauth.c */
-  int64_t worked_at;     /* when a session had work last */
+  uint64_t features;     /* of this engine (features.h) */
+  uint64_t spans;        /* last span made, from a random start; 0: none yet */
+  char name[TERMS_NAME]; /* of the agent, or "" */
+  uint32_t hellos;       /* handshakes of unauthenticated peers in progress */
+  struct unauth *unauth; /* unauthenticated peers (unauth.c) */
+  int64_t worked_at;     /* when a session last had work */
   struct spin spin;
   char detail[512];
-  struct perigee_counters counters; /* its own, and of sessions that ended */
+  struct perigee_counters counters; /* of the engine, and of ended sessions */
   struct perigee_counters totals;
 };
 

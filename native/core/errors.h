@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * errors.h - a status, and a sentence that says more.
+ * errors.h - a status, and the sentence that explains it.
  */
 #ifndef ERRORS_H
 #define ERRORS_H
@@ -9,14 +9,15 @@
 
 #include "perigee.h"
 
-/* Keeps the sentence for perigee_detail and returns the status. engine NULL, or
- * in a turn of its own thread: the sentence is that of the calling thread. */
+/* Keeps the sentence for perigee_detail and returns the status. If engine is
+ * NULL, or in the engine's own thread, the sentence belongs to the calling
+ * thread. */
 int fail(struct perigee_engine *engine, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The sentence that fail kept last, for whoever noted it just now. */
+/* Returns the sentence that fail has just kept. */
 const char *fail_detail(const struct perigee_engine *engine);
 
-/* A status as a peer told it: one that has a name. */
+/* Returns a status that a peer sent, or PERIGEE_PROTOCOL if it has no name. */
 static inline int status_of_peer(int status) {
   bool known = status <= PERIGEE_OK && status >= PERIGEE_FORKED;
   return known ? status : PERIGEE_PROTOCOL;

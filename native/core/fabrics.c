@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fabrics.c - what transports share among all sessions of an engine: devices,
- * queues, registered memory. Made when a session first needs it, closed with
- * the engine.
+ * fabrics.c - what a transport shares among all sessions of an engine: devices,
+ * queues, registered memory. A fabric is made when a session first needs it,
+ * and closed with the engine.
  */
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -15,7 +15,7 @@ static void ready(struct watcher *watcher, uint32_t events) {
   (void)events;
   for (uint32_t i = 0; i < engine->fabric_count; i++)
     engine->fabrics[i].table->ready(engine->fabrics[i].fabric);
-  engine->progress++; /* whoever has armed for it must do so again */
+  engine->progress++; /* lanes that were armed have to be armed again */
 }
 
 static int watch_all(struct perigee_engine *engine,
@@ -30,7 +30,8 @@ static int watch_all(struct perigee_engine *engine,
   return PERIGEE_OK;
 }
 
-/* To sleep, each device is asked to tell; to be woken takes an interrupt. */
+/* Waits poll longer: each sleep arms the devices, and is ended by an
+ * interrupt. */
 enum { SPIN_TIMES = 4 };
 
 static int start(struct perigee_engine *engine,

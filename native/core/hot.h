@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hot.h - the sessions that polls look at; others are parked.
+ * hot.h - the sessions that polls look at; all others are parked.
  */
 #ifndef HOT_H
 #define HOT_H
@@ -9,14 +9,14 @@
 
 void hot_enter(struct perigee_session *session);
 void hot_leave(struct perigee_session *session);
-/* Its lane is armed, and there is nothing to poll for. */
+/* Parks it. Its lane must be armed, with nothing to poll for. */
 void hot_park(struct perigee_session *session);
-/* It may have something to poll for: it is hot, if it was parked. */
+/* Makes a parked session hot, as there may be something to poll for. */
 void hot_activate(struct perigee_session *session);
-/* It is in use. */
+/* Notes that the session is in use, and makes it hot. */
 static inline void hot_use(struct perigee_session *session) {
-  session->used = session->engine->now;
-  if (session->parked)
+  session->polled.used = session->engine->now;
+  if (session->polled.parked)
     hot_activate(session);
 }
 

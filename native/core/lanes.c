@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lanes.c - what operations ask of the session that they belong to: may they
- * begin, why is there no memory, and that its peer wakes up.
+ * lanes.c - what operations ask of their session: may they begin, why is there
+ * no memory, and to wake the peer.
  */
 #include "lanes.h"
 
@@ -17,14 +17,12 @@ const char *lane_trouble(const struct perigee_session *s) {
   return known ? s->transport->trouble(s->lane) : "";
 }
 
-/* Over a broken lane nothing is begun: callers who at once try again would have
- * no end of events, and never that of the session. */
-bool session_open_for(struct perigee_session *s, int *status) {
+/* Nothing is begun over a broken lane: callers that try again at once would get
+ * events without end, and never that of the session. */
+void session_tell_shut(struct perigee_session *s, int *status) {
   bool open = s->state == PERIGEE_SESSION_OPEN, alive = engine_alive(s->engine);
   const char *reason = "";
-  if (open && alive && !((const struct lane_head *)s->lane)->ending)
-    return true;
-  if (open && alive) /* before it is told */
+  if (open && alive) /* the lane broke; the session's end is not told yet */
     *status = lane_state(s, &reason);
   if (!alive)
     *status = fail(s->engine, PERIGEE_FORKED,
@@ -32,16 +30,15 @@ bool session_open_for(struct perigee_session *s, int *status) {
   else if (open)
     fail(s->engine, *status, "the session is ending: %s", reason);
   else if (s->state == PERIGEE_SESSION_ENDED)
-    *status =
-        fail(s->engine, s->status, "the session has ended: %s", s->reason);
+    *status = fail(s->engine, s->ended.status, "the session has ended: %s",
+                   s->ended.reason);
   else
     *status = fail(s->engine, PERIGEE_AGAIN, "the session is not open yet");
-  return false;
 }
 
 int session_needs(struct perigee_session *s, uint64_t feature) {
   const char *name = feature_of(feature)->name;
-  if (s->features & feature)
+  if (s->peer.features & feature)
     return PERIGEE_OK;
   if (s->engine->features & feature)
     return fail(s->engine, PERIGEE_UNSUPPORTED,
@@ -55,7 +52,7 @@ void session_wake(struct perigee_session *s) {
     return;
   struct frame wake = {.type = FRAME_WAKE};
   s->counters.wakes++;
-  /* A socket that is full wakes its reader as it is; a dead one is noticed by
-   * the next look at the sockets. */
+  /* A full socket wakes its reader anyway; a dead one is noticed by the next
+   * look at the sockets. */
   s->up->tell(s, &wake, NULL, 0);
 }

@@ -16,7 +16,7 @@ bool lock_take(struct perigee_engine *engine, enum entry entry) {
     return false;
   }
   lock_wait(lock);
-  if (!engine->aside) /* the program reads it without the lock */
+  if (!engine->aside) /* the program reads this field without the lock */
     engine->shared = false;
   lock->polling = entry == ENTRY_POLL;
   lock->entered(lock, entry);

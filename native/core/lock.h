@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lock.h - who has an engine. Without a thread of its own (options.progress)
- * that is the program, always, and all there is here is one branch at the
- * beginning of each public function. With one the two take turns by a lock:
- * every public function that touches an engine begins with ENTER or LOOK, or,
- * where each instruction counts, with SHARED, and has the engine until it
- * returns; perigee_wait has it even while it sleeps (progress.h).
+ * lock.h - which thread owns an engine. Without a thread of its own
+ * (options.progress) that is always the program, and each public function costs
+ * one branch. With one, the program and the thread alternate by a lock: every
+ * public function that touches an engine begins with ENTER or LOOK or, where
+ * each instruction counts, with SHARED, and owns the engine until it returns.
+ * perigee_wait owns it even while it sleeps (progress.h).
  */
 #ifndef LOCK_H
 #define LOCK_H
@@ -16,28 +16,28 @@
 #include "engine.h"
 
 enum entry {
-  ENTRY_LOOK, /* changes nothing that the thread has to know of, */
-  ENTRY_WORK, /* may give it something to do, */
-  ENTRY_POLL  /* and ends the life of what events point to */
+  ENTRY_LOOK, /* gives the thread nothing to do */
+  ENTRY_WORK, /* may give the thread something to do */
+  ENTRY_POLL  /* as WORK, and ends the life of what events point to */
 };
 
-/* Of an engine with a thread. */
+/* The lock of an engine with a thread. */
 struct lock {
-  pthread_mutex_t mutex; /* of the engine, and of what follows; recursive */
-  bool polling; /* the program has it, and ends the life of what it was shown */
-  bool waiting; /* the program is in perigee_wait: it has the engine, locked or
-                   not */
-  /* The thread's: the program has come, and has the lock. */
+  pthread_mutex_t mutex; /* of the engine and the fields below; recursive */
+  bool polling;          /* the program owns it, and polls */
+  bool waiting; /* the program is in perigee_wait, and owns the engine with or
+                   without the mutex */
+  /* Set by the thread; called when the program has come and has the lock. */
   void (*entered)(struct lock *lock, enum entry entry);
-  /* The program waits for it. Last: it is written without the lock, and GCC reads
-   * flags that stand beside each other as one word. */
+  /* The program waits for the lock. It is the last field, as it is written
+   * without the lock, and GCC reads adjacent flags as one word. */
   atomic_bool wanted;
 };
 
 int lock_open(struct lock *lock);
-/* Takes it, before the thread does if both want it. */
+/* Takes the lock; if the thread wants it too, the program gets it first. */
 void lock_wait(struct lock *lock);
-/* By the program: takes the engine; false: it belongs to the parent process. */
+/* The program takes the engine. False: it belongs to the parent process. */
 bool lock_take(struct perigee_engine *engine, enum entry entry);
 void lock_give(struct perigee_engine *engine);
 
@@ -60,8 +60,9 @@ static inline void entry_end(struct perigee_engine **engine) {
 #define LOOK(engine) ENTRY(engine, ENTRY_LOOK)
 #define ENTER(engine) ENTRY(engine, ENTRY_WORK)
 
-/* For functions of which each instruction counts: the body of one beside them
- * that takes the engine and calls them. "of" names the engine. */
+/* For functions in which each instruction counts: WITHIN makes the body of a
+ * second function, which takes the engine and calls the first. "of" names the
+ * engine. */
 #define SHARED(engine) UNLIKELY((engine)->shared)
 #define BESIDE __attribute__((noinline, cold)) static int
 #define WITHIN(of, kind, call)                                                 \

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * operation.h - an operation, of this side or of the peer's that is served: what
- * it is, what it holds, and what its kind does.
+ * operation.h - an operation, of this side or of the peer (served): its state,
+ * what it owns, and what its kind does.
  *
- * Ownership. It belongs to the engine's table, and hangs on its session's list
- * from submission until it is free. A part belongs to its operation.
+ * Ownership. Operations belong to the engine's table. From submission until it
+ * is free, an operation is in its session's list. A part belongs to its
+ * operation.
  */
 #ifndef OPERATION_H
 #define OPERATION_H
@@ -19,11 +20,12 @@ struct typed_scan;
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
 enum { REGION_REFS = 3 };
 
-/* A payload of an operation that does not travel in the ring. */
+/* A payload of an operation that does not travel in the record. */
 struct part {
   struct payload payload;
-  uint8_t *bytes; /* here already, in a pooled block of the part */
+  uint8_t *bytes; /* pooled block of the part, if the bytes are here already */
   bool fetching;
+  uint8_t lane; /* by which it goes (lane_list.h) */
   union {
     struct exposure exposure;
     struct fetch fetch;
@@ -31,11 +33,11 @@ struct part {
   };
 };
 
-/* A block of the lane's, to be lent. */
+/* A block of the lane that was taken ahead, to be lent. */
 struct room {
   uint8_t *pointer;
   struct source source;
-  bool marked; /* there is some behind it for a mark */
+  bool marked; /* there is room behind it for a mark */
 };
 
 enum operation_kind {
@@ -43,7 +45,7 @@ enum operation_kind {
   OP_READ,
   OP_WRITE,
   OP_SEND,     /* call.c: a record, a reply */
-  OP_SERVED,   /* serve.c: somebody else's */
+  OP_SERVED,   /* serve.c: the peer's */
   OP_TRANSFER, /* transfer.c */
   OP_RECV,
   OP_RECV_IMM, /* message.c */
@@ -53,28 +55,28 @@ enum operation_kind {
 
 struct operation;
 
-/* What an operation of a kind does: one constant each, in the file that begins
- * such operations. All but told are there. */
+/* What operations of a kind do: one constant for each kind, in the file that
+ * begins them. Only `told` may be NULL. */
 struct operation_class {
   const char *name;
   uint8_t kind;
-  uint8_t event; /* enum perigee_kind, of its end; 0: the file says it */
-  /* A poll's step of one that is moving. */
+  uint8_t event; /* enum perigee_kind at its end; 0: the file sets it */
+  /* Called by polls while it moves. */
   void (*step)(struct operation *op);
-  /* Its timer is due. */
+  /* Called when its timer is due. */
   void (*late)(struct operation *op);
-  /* It is to end now: timeout, cancelled, session lost. */
+  /* Called to end it now: timeout, cancelled, session lost. */
   void (*stop)(struct operation *op, int status);
-  /* Its last event is handed out; and the program has polled since. */
+  /* told: its last event is handed out. given: the program has polled since. */
   void (*told)(struct operation *op);
   void (*given)(struct operation *op);
 };
 
 struct operation {
-  struct node all;   /* in session->operations, or engine->orphans */
+  struct node all;   /* in session->operations.all, or engine->orphans */
   struct node queue; /* in ready, moving, or a session's waiting list */
   struct timer timer;
-  struct node fresh; /* its timer is still to be started, in engine->fresh */
+  struct node fresh; /* in engine->fresh, until its timer is started */
   int64_t timeout;
   struct perigee_engine *engine;
   const struct operation_class *class;
@@ -82,45 +84,47 @@ struct operation {
   struct perigee_region
       *region_refs[REGION_REFS]; /* regions that it may be inside of */
   struct source head_loan;       /* if head_lent */
-  uint64_t left;                 /* if untaken: bytes */
+  uint64_t left;                 /* if untaken: bytes of the reply */
   uint32_t generation;
   uint16_t index;
-  /* What follows, up to the unions, is zero when it is taken. */
+  /* All fields from here to the unions are zeroed when it is taken. */
   _Alignas(8) uint8_t kind;
   uint8_t state;
-  uint8_t event;  /* enum perigee_kind that waits in ready */
-  uint8_t flags;  /* of the event */
+  uint8_t event;  /* enum perigee_kind of the event that waits in ready */
+  uint8_t flags;  /* of that event */
   uint8_t record; /* enum record_kind */
   bool has_parts, has_region_refs;
-  bool quiet_wait; /* it has ended but for a copy that is still under way */
-  bool marked;     /* readable as live by the peer */
-  bool lent;       /* its request went as a loan that the peer may still see */
-  bool replied;    /* the peer has let go of what the request lent */
-  bool by_reference; /* its reply was: the peer waits for our mark */
-  bool in_place;     /* and is seen where it lies until its event is over */
-  bool landed;       /* a landing was asked for */
-  bool unseen;       /* the program has not heard of it as a request */
-  bool head_lent;    /* a head that came lies in a block of our own arena */
-  bool counted;      /* one of its peer's operations (shares.h) */
-  bool holds;        /* that, or some of what follows */
-  bool scanned;      /* its typed head was looked at */
+  bool quiet_wait;   /* it has ended, but a copy is still in progress */
+  bool marked;       /* the peer can read that it is live */
+  bool lent;         /* its request was a loan that the peer may still read */
+  bool replied;      /* the peer does not use the request's loan any more */
+  bool by_reference; /* its reply refers to memory of the peer, which waits for
+                        our mark to go */
+  bool in_place;     /* its reply is read in place until its event has ended */
+  bool landed;       /* the program was asked for a landing */
+  bool unseen;       /* the program has not got it as a request */
+  bool head_lent;    /* its head is in a block of our own arena */
+  bool counted;      /* it counts as one of its peer's operations (shares.h) */
+  bool holds;        /* it counts for its peer, by `counted` or bytes below */
+  bool scanned;      /* its typed head was scanned */
   bool bulky;        /* its head is not in the ring, but at head_loan */
-  bool untaken;      /* its reply waits for the caller to look at it */
-  bool roomy;        /* room was taken for its reply; it, and a head that was */
-  uint64_t reserved; /* pulled, count for so many bytes until the answer */
-  uint64_t exposed;  /* bytes that it counts for, of that kind */
+  bool untaken;      /* its reply was not read by the caller yet */
+  bool roomy;        /* a block was taken for its reply */
+  uint64_t reserved; /* bytes counted until the answer, for that block and the
+                        pulled head's */
+  uint64_t exposed;  /* bytes that it exposes, counted for its peer */
   int status;
   struct part *parts[PARTS];
-  /* What the event will say. */
+  /* Content of the event. */
   const uint8_t *pointer;
   uint64_t length, slice, value, code;
-  struct typed_scan *scan; /* of a long head, in block, that is looked at */
+  struct typed_scan *scan; /* of a long head in `block`, in progress */
   uint8_t *block;          /* pooled, for the head; freed with the operation */
-  uint8_t *slice_block;    /* pooled, for the slice; POOLED hands it over */
+  uint8_t *slice_block;    /* pooled, for the slice; the program's if POOLED */
   union {
     struct { /* own */
       struct perigee_message message;
-      struct source loan; /* of a lent request */
+      struct source loan; /* the loan, if `lent` */
       struct perigee_slice into;
       struct operation *parent; /* of a READ or WRITE of a batch */
       struct access access;
@@ -135,17 +139,17 @@ struct operation {
         struct source source;
         uint64_t length;
         bool bulk, present;
-      } rest;                        /* the slice that is still to come */
-      struct room room;              /* if roomy: for the reply */
+      } rest;                        /* the slice, until it is brought */
+      struct room room;              /* if roomy: the block for the reply */
       struct perigee_region *region; /* of a READ or WRITE */
       struct perigee_message reply;  /* while it waits for room */
-      struct operation *receiver;    /* of a SEND */
-      struct perigee_trace came;     /* if TRACED */
+      struct operation *receiver;    /* of a SEND: its receive */
+      struct perigee_trace came;     /* if TRACED: from the request */
     };
     struct { /* transfer */
       const struct perigee_transfer *list;
       uint32_t count, next, pending;
-      uint8_t operation, phase;
+      uint8_t operation, phase, lane; /* the last: that of its job */
       uint64_t immediate;
       struct payload remote, local;
       struct job job;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * pool.c - an engine's private memory for what arrives: blocks of the pool,
- * scratch for typed heads of one poll, and parts.
+ * scratch memory for the typed heads of one poll, and parts of operations.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -15,9 +15,9 @@
 
 enum { POOL_KEEP = 64 << 20 };
 
-/* A block counts, from when it is promised, by the pages that it can fill: what
- * lies behind them up to a power of two is address space, which there is enough
- * of, and is never touched. */
+/* A block counts, from when it is promised, by the pages that its content can
+ * fill. The rest of the block up to a power of two is address space that is
+ * never touched. */
 static uint64_t pages(uint64_t length) {
   const uint64_t page = UINT64_C(1) << BLOCKS_SHIFT;
   return length <= page ? 1 : (length + page - 1) >> BLOCKS_SHIFT;
@@ -27,15 +27,16 @@ uint8_t *pool_take(struct perigee_session *session, uint64_t length) {
   struct perigee_engine *engine = session->engine;
   uint64_t count = pages(length), bytes = count << BLOCKS_SHIFT;
   if (length > engine->options.pool ||
-      !share_take(session->share, SHARE_POOLED, bytes))
+      !share_take(session->account.share, SHARE_POOLED, bytes))
     return NULL;
   int64_t offset = blocks_take(&engine->pool, bytes);
   if (offset < 0) {
-    share_give(session->share, SHARE_POOLED, bytes);
+    share_give(session->account.share, SHARE_POOLED, bytes);
     return NULL;
   }
-  blocks_note(&engine->pool, (uint64_t)offset,
-              (struct blocks_note){session->share->index, (uint32_t)count});
+  blocks_note(
+      &engine->pool, (uint64_t)offset,
+      (struct blocks_note){session->account.share->index, (uint32_t)count});
   engine->counters.pooled += bytes;
   return engine->pool_memory + offset;
 }

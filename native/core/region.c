@@ -2,6 +2,7 @@
 #include "region.h"
 
 #include "fabrics.h"
+#include "lane_list.h"
 #include "lock.h"
 #include "memory/backing.h"
 
@@ -126,8 +127,8 @@ static uint64_t pages(uint64_t length) {
   return (length + PAGE - 1) & ~(uint64_t)(PAGE - 1);
 }
 
-/* Sealed so that no peer can shrink it under us, nor write if it may only
- * read: a read-only descriptor alone could be reopened through /proc. */
+/* The memfd is sealed, so that no peer can shrink it, nor write if it may only
+ * read: a read-only descriptor alone could be opened again through /proc. */
 static int make_memfd(struct perigee_region *region) {
   int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   if (!(region->access & PERIGEE_WRITE))
@@ -177,8 +178,8 @@ static void describe_area(struct perigee_region *region) {
                                .length = region->length};
 }
 
-/* Peers may map what they may read; write-only memory, which no mapping can
- * express, and what only we use stays private. */
+/* Peers may map what they may read. Memory that they may only write, which no
+ * mapping can express, and memory that only this side uses, stays private. */
 static int back(struct perigee_region *region) {
   region->allocated = true;
   int status;
@@ -193,7 +194,7 @@ static int back(struct perigee_region *region) {
   return status;
 }
 
-/* Of memory that was made, as it was asked for. */
+/* Populates memory that was allocated, if that was asked for. */
 static int populate(struct perigee_region *region) {
   if (!region->memory->direct)
     return PERIGEE_UNSUPPORTED;
@@ -261,8 +262,9 @@ uint64_t perigee_region_length(const struct perigee_region *region) {
 
 /* ---- Closing ----------------------------------------------------------- */
 
-/* Order: the generations are withdrawn first, then we look who is inside; the
- * transport's grant and inside have the fences (shm.c, "Regions"). */
+/* Ordering: the generations are withdrawn first, then this side looks who
+ * is inside. The transport's grant and inside have the fences (shm.c,
+ * "Regions"). */
 static void withdraw(struct perigee_region *region) {
   region->closed = true;
   region->name[0] = 0;
@@ -270,9 +272,11 @@ static void withdraw(struct perigee_region *region) {
     return;
   struct node *n, *head = &region->engine->granted;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, regions.granted);
     if (s->lane && lane_table(s->lane)->access)
       lane_table(s->lane)->access->revoke(s->lane, region->slot);
+    lanes_revoke(s, region->slot);
   }
 }
 
@@ -283,10 +287,13 @@ static bool occupied(struct perigee_region *region) {
     return false;
   struct node *n, *head = &region->engine->granted;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, granted);
-    if (s->lane && s->state == PERIGEE_SESSION_OPEN &&
-        lane_table(s->lane)->access &&
-        lane_table(s->lane)->access->inside(s->lane, region->slot))
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, regions.granted);
+    if (!s->lane || s->state != PERIGEE_SESSION_OPEN)
+      continue;
+    if ((lane_table(s->lane)->access &&
+         lane_table(s->lane)->access->inside(s->lane, region->slot)) ||
+        lanes_inside(s, region->slot))
       return true;
   }
   return false;
@@ -322,7 +329,7 @@ void regions_sweep(struct perigee_engine *engine) {
   }
 }
 
-/* In a child process, which has the descriptors and not the memory. */
+/* A child process has copies of the descriptors, but not the memory. */
 void regions_close_in_child(struct perigee_engine *engine) {
   struct regions *r = &engine->regions;
   for (uint32_t i = 0; i < r->limit; i++)
@@ -339,7 +346,7 @@ void regions_close(struct perigee_engine *engine) {
   r->slots = NULL;
 }
 
-/* ---- Access from here -------------------------------------------------- */
+/* ---- Access by this side ------------------------------------------------- */
 
 static int access_here(struct perigee_region *region, uint64_t offset,
                        void *host, uint64_t length, bool in) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * region.h - an engine's own regions, and those of peers as looked up.
+ * region.h - an engine's own regions, and windows to those of peers.
  *
- * A region's slot is used again after its close, under another generation;
- * generations start at random and only grow, so that a handle of an earlier
- * life never fits. `users` counts operations that may touch the memory; a
- * closed region with users, or with a peer inside, is kept in `closing`.
+ * A region's slot is used again after the region was closed, with another
+ * generation. Generations start at random and only grow, so that a handle of an
+ * earlier life never fits. `users` counts operations that may touch the memory;
+ * a closed region with users, or with a peer inside, is kept in `closing`.
  */
 #ifndef REGION_H
 #define REGION_H
@@ -26,12 +26,12 @@ struct perigee_region {
   uint64_t length;
   uint8_t *pointer;
   const struct perigee_memory *memory;
-  struct area area; /* the same, for devices */
-  void *context;    /* of the memory; owned if allocated */
+  struct area area; /* the memory, for devices */
+  void *context;    /* of the kind of memory; owned if allocated */
   int access;
   int fd; /* a memfd that peers may map, or -1 */
   bool allocated, closed, forced;
-  uint64_t granted; /* sessions that were told of it, ever */
+  uint64_t granted; /* number of sessions that were ever told of it */
   char name[REGION_NAME + 1];
 };
 
@@ -45,22 +45,36 @@ struct regions {
 struct perigee_remote {
   struct perigee_remote *next;
   struct perigee_session *session;
-  struct window window;
+  struct window window;                /* of the first lane, */
+  struct window extra[FOUND_KEYS - 1]; /* and of those beside it */
   char name[REGION_NAME + 1];
 };
+
+static inline struct window *remote_window(struct perigee_remote *remote,
+                                           uint32_t lane) {
+  return lane == 0 ? &remote->window : &remote->extra[lane - 1];
+}
 
 int regions_open(struct perigee_engine *engine);
 void regions_close(struct perigee_engine *engine);
 void regions_close_in_child(struct perigee_engine *engine);
-/* Frees closed regions that nobody is in any more. */
+/* Frees closed regions that nobody is inside of any more. */
 void regions_sweep(struct perigee_engine *engine);
 struct perigee_region *region_by_name(struct perigee_engine *engine,
                                       const char *name);
-/* The live region of a slot if the generation fits, else NULL. */
+/* Returns the live region of a slot if the generation fits, else NULL. */
 struct perigee_region *region_by_slot(struct perigee_engine *engine,
                                       uint64_t slot, uint64_t generation);
-/* Do count blocks lie inside of length bytes? Safe for any values. */
+/* Are count blocks within length bytes? Safe for any values. */
 bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
                 uint64_t count, uint64_t stride);
+
+/* Is the slice one piece of an open region that the CPU may touch? */
+static inline bool region_has(const struct perigee_region *region,
+                              const struct perigee_slice *slice) {
+  return slice->count == 1 && !region->closed && region->memory->direct &&
+         slice->offset <= region->length &&
+         slice->length <= region->length - slice->offset;
+}
 
 #endif

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * trim.c - what a flood leaves behind goes back to the system, by looks on a timer
- * that runs only while there is something to look at, and in steps that are
- * short (some milliseconds at most), SOON one after the other:
+ * trim.c - gives memory that a flood left behind back to the system. A timer
+ * runs only while there is something to look at. Steps are short (some
+ * milliseconds at most) and follow each other after SOON:
  *
  *   the pool       free blocks that nobody took between two looks, and half of
- *                  those that nobody took since the last
- *   lanes          what they keep for blocks, if none was used between two looks
- *   operations     the end of their table, where none is in use: low ones are
- *                  handed out first (operation.c)
- *   malloc's       what it keeps of sessions, once few more of them end. That is
- *                  one call, however long it takes: so it is made before a
- *                  sleep, when nobody waits, or, if there is none, one look later
+ *                  those that nobody took since the last look
+ *   lanes          what they keep for blocks, if none was used between looks
+ *   operations     the unused end of their table; low numbers are handed out
+ *                  first (operation.c)
+ *   malloc's heap  what it keeps of sessions, once only few more of them end.
+ *                  As that is one call of any length, it is made before a
+ *                  sleep, or one look later if the engine does not sleep
  *
- * So what is in use by turns stays, and a second after a flood little is left.
+ * So memory that is used now and then stays, and a second after a flood little
+ * is left.
  */
 #include <malloc.h>
 #include <sys/mman.h>
@@ -21,8 +22,8 @@
 #include "trim.h"
 #include "pool.h"
 
-/* Of a step: blocks, operations, lanes. Ended sessions that are worth a look at
- * all that malloc has, and so many between two looks that it had better wait. */
+/* BLOCKS, OPERATIONS, LANES: the most of one step. MANY: ended sessions after
+ * which the heap is trimmed; RUSH: so many between two looks put it off. */
 enum { BLOCKS = 512, OPERATIONS = 4096, LANES = 256, MANY = 64, RUSH = 32 };
 enum { PAGE = 4096, BYTES = 8 << 20 };
 static const int64_t EVERY = 250 * 1000000, SOON = 5 * 1000000; /* ns */
@@ -33,27 +34,28 @@ static bool pool_trims(struct perigee_engine *engine) {
   return pool->warm > POOL_LOW && pool_shrink(engine, keep, BLOCKS, BYTES);
 }
 
-/* Each has each look once, in several steps if it has to be. */
+/* Trims each lane once for each look, in several steps if needed. */
 static bool lanes_trim(struct perigee_engine *engine) {
   struct trim *e = &engine->trim;
   for (int n = 0; n < LANES && e->left > 0 && e->count > 0; n++, e->left--) {
     struct perigee_session *s =
-        CONTAINER(e->keepers.next, struct perigee_session, keeper);
+        CONTAINER(e->keepers.next, struct perigee_session, account.keeper);
     bool open = s->state == PERIGEE_SESSION_OPEN;
     enum trim_left left =
         open ? lane_table(s->lane)->kept->trim(s->lane) : TRIM_NOTHING;
     if (left == TRIM_MORE)
       return true;
-    list_remove(&s->keeper);
-    list_append(&e->keepers, &s->keeper);
+    list_remove(&s->account.keeper);
+    list_append(&e->keepers, &s->account.keeper);
     if (left == TRIM_NOTHING)
       trim_forget(s);
   }
   return e->left > 0 && e->count > 0;
 }
 
-/* Its number starts again where it was: no reply to an older one fits it. One
- * that has a block still is kept for who may look into that (served_late). */
+/* Removes the last operation of the table. Its generation continues when the
+ * entry is made again, so a late reply does not fit it. An operation that still
+ * has a block is kept, as the program may read that (served_late). */
 static bool retire(struct perigee_engine *engine) {
   struct operation *op = &engine->table[engine->table_used - 1];
   if (op->kind || op->session || op->block)
@@ -135,17 +137,17 @@ void trim_begin(struct perigee_engine *engine) {
 
 void trim_keeps(struct perigee_session *s) {
   struct trim *e = &s->engine->trim;
-  if (s->keeper.next)
+  if (s->account.keeper.next)
     return;
-  list_append(&e->keepers, &s->keeper);
+  list_append(&e->keepers, &s->account.keeper);
   e->count++;
   trim_begin(s->engine);
 }
 
 void trim_forget(struct perigee_session *s) {
-  if (!s->keeper.next)
+  if (!s->account.keeper.next)
     return;
-  list_remove(&s->keeper);
+  list_remove(&s->account.keeper);
   s->engine->trim.count--;
 }
 

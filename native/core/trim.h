@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * trim.h - memory that nobody uses any more goes back to the system.
+ * trim.h - gives memory that is not used any more back to the system.
  */
 #ifndef TRIM_H
 #define TRIM_H
 
 #include "engine.h"
 
-void trim_begin(struct perigee_engine *engine);  /* there is some, perhaps */
-void trim_ended(struct perigee_engine *engine);  /* of a session */
-void trim_sleeps(struct perigee_engine *engine); /* it is about to */
-/* The session's lane keeps some for blocks; it is no more, or another. */
+void trim_begin(struct perigee_engine *engine);  /* there may be some */
+void trim_ended(struct perigee_engine *engine);  /* a session has ended */
+void trim_sleeps(struct perigee_engine *engine); /* it is about to sleep */
+/* keeps: the session's lane keeps memory for blocks. forget: the lane is freed,
+ * or replaced by another. */
 void trim_keeps(struct perigee_session *session);
 void trim_forget(struct perigee_session *session);
 

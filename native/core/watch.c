@@ -6,9 +6,9 @@
 
 #include "engine.h"
 
-/* Descriptors that one look takes note of; when there are as many, the next poll
- * looks again. What each brings on (a session that begins or ends: up to 0.1 ms)
- * is all in one poll, and others' calls wait for that. */
+/* The most events that one look takes; if there are as many, the next poll
+ * looks again. All that they cause (a session that begins or ends: up to 0.1 ms
+ * each) happens in one poll, while other sessions' calls wait. */
 enum { READY = 8 };
 
 static int control(struct perigee_engine *engine, int how, int fd,
@@ -32,8 +32,8 @@ bool watch_remove(struct perigee_engine *engine, int fd) {
          epoll_ctl(engine->epoll, EPOLL_CTL_DEL, fd, NULL) == 0;
 }
 
-/* Closing alone would not do while a child process, for as long as it has not
- * started another program, has a copy: then epoll goes on to tell of it. */
+/* Removes the descriptor from epoll before it is closed: while a child process
+ * has a copy, epoll would go on to report it. */
 void watch_close(struct perigee_engine *engine, int fd) {
   watch_remove(engine, fd);
   close(fd);
@@ -43,7 +43,7 @@ void watch_poll(struct perigee_engine *engine) {
   struct epoll_event events[READY];
   int n = epoll_wait(engine->epoll, events, READY, 0);
   engine->more_ready = n == READY;
-  engine->progress += engine->more_ready; /* no sleep before the next look */
+  engine->progress += engine->more_ready; /* keeps a wait from sleeping */
   for (int i = 0; i < n; i++) {
     struct watcher *watcher = events[i].data.ptr;
     watcher->ready(watcher, events[i].events);

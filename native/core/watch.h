@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * watch.h - descriptors that the engine's epoll watches. Who owns one has a
- * watcher, which is told what epoll says of it: many descriptors may share one.
- * A watcher outlives the poll in which its last descriptor was closed, as epoll
- * may have told of that already.
+ * watch.h - descriptors in the engine's epoll. The owner of a descriptor has a
+ * watcher, which is called with what epoll reports; many descriptors may share
+ * one. A watcher must outlive the poll in which its last descriptor is closed,
+ * as epoll may have reported that one already.
  */
 #ifndef WATCH_H
 #define WATCH_H
@@ -14,22 +14,22 @@
 struct perigee_engine;
 
 struct watcher {
-  /* events: of epoll, at least one. */
+  /* events: those of epoll, at least one. */
   void (*ready)(struct watcher *watcher, uint32_t events);
 };
 
 /* events: EPOLLIN and the like. 0, or -1 and errno. */
 int watch_add(struct perigee_engine *, int fd, struct watcher *,
               uint32_t events);
-/* Of one that is watched: other events, or another watcher. */
+/* Changes the events, or the watcher, of a descriptor that is watched. */
 int watch_change(struct perigee_engine *, int fd, struct watcher *,
                  uint32_t events);
-/* False: epoll did not have it. Does nothing in a child process, which shares
- * epoll with its parent. */
+/* Returns false if epoll did not have it. Does nothing in a child process,
+ * which shares epoll with its parent. */
 bool watch_remove(struct perigee_engine *, int fd);
 /* The same, and closes it. */
 void watch_close(struct perigee_engine *, int fd);
-/* Tells the watchers of what is ready, without waiting. */
+/* Calls the watchers of descriptors that are ready, without waiting. */
 void watch_poll(struct perigee_engine *);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices.c - the RDMA ports that there are, but for those that the
- * environment hides, as programs are told of them.
+ * devices.c - lists the RDMA ports of this host for programs, without those
+ * that the environment hides.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -13,11 +13,11 @@
 #define SYSFS "/sys"
 enum { LISTED = 256 };
 
-/* ---- What the environment hides -------------------------------------------- */
+/* ---- What the environment hides ------------------------------------------ */
 
 struct visible {
   struct rdma_nic nics[RDMA_LISTED];
-  int count; /* 0: all, if not hidden */
+  int count; /* 0: all are visible, if there is a filter at all */
   bool hiding;
 };
 
@@ -74,7 +74,7 @@ int rdma_ports(const char *sysfs, struct perigee_device **list, char *reason,
   return kept;
 }
 
-/* ---- For programs ----------------------------------------------------------- */
+/* ---- For programs -------------------------------------------------------- */
 
 int perigee_devices(const char *sysfs, struct perigee_device *list,
                     int capacity) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices_choice.c - which RDMA ports are used, by which GID; and one sentence
- * on what is missing where there are none.
+ * devices_choice.c - chooses RDMA ports and their GIDs, or says in one sentence
+ * what is missing.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "devices.h"
 
-/* A choice under way: what there is, and where the sentence goes. */
+/* A choice in progress: the candidates, and where the sentence goes. */
 struct choice {
   const char *sysfs;
   const struct rdma_options *options;
@@ -31,8 +31,8 @@ static bool is_active(const struct perigee_device *port) {
   return strcmp(port->state, "active") == 0;
 }
 
-/* "rxe0/1 is down (disabled), rxe1/1 is init", as far as there is room. Those
- * of one device if name is given. */
+/* Writes "rxe0/1 is down (disabled), rxe1/1 is init", as far as there is room;
+ * of one device only if name is given. */
 static void states_tell(const struct choice *choice, const char *name,
                         char *out, size_t size) {
   size_t used = 0;
@@ -59,7 +59,7 @@ static void names_tell(const struct choice *choice, char *out, size_t size) {
   }
 }
 
-/* What to do about a link that is down depends on what it is. */
+/* The advice on a link that is down depends on the kind of link. */
 static void refuse_inactive(const struct choice *choice,
                             const struct perigee_device *port,
                             const char *name) {
@@ -95,7 +95,8 @@ static void refuse_nothing(const struct choice *choice) {
            "in software by `rdma link add rxe0 type rxe netdev eth0`");
 }
 
-/* NULL, and a sentence, if it is not there or not active. */
+/* Returns NULL, with a sentence, if the port does not exist or is not
+ * active. */
 static const struct perigee_device *named_port(const struct choice *choice,
                                                const struct rdma_nic *nic) {
   const struct perigee_device *found = NULL;
@@ -113,7 +114,7 @@ static const struct perigee_device *named_port(const struct choice *choice,
   return NULL;
 }
 
-/* The same for the best of all. */
+/* The same for the best port of all. */
 static const struct perigee_device *any_port(const struct choice *choice) {
   const struct perigee_device *best = NULL;
   for (int i = 0; i < choice->count; i++)
@@ -127,7 +128,7 @@ static const struct perigee_device *any_port(const struct choice *choice) {
   return best;
 }
 
-/* The GID by rule, or the one that was asked for; false, and a sentence, if
+/* Chooses the GID that was asked for, or the best; false, with a sentence, if
  * there is none. */
 static bool gid_choose(const struct choice *choice,
                        const struct perigee_device *port, int nth,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices_library.c - libibverbs, looked for when RDMA is first asked for, so
- * that the core runs where it is not installed.
+ * devices_library.c - loads libibverbs when RDMA is first asked for, so that
+ * the core runs where it is not installed.
  *
- * The library is one more thing that a process has only once: it keeps state
- * of its own and loads the drivers of all devices, so it is never unloaded.
+ * The library has state of its own, once in a process, and loads the drivers of
+ * all devices, so it is never unloaded.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ const struct verbs_library *verbs_library(const char **why) {
   return trouble[0] ? NULL : &functions;
 }
 
-/* ---- Is it ours to use? --------------------------------------------------- */
+/* ---- May this process use the device? ------------------------------------ */
 
 static struct ibv_device *find(const struct verbs_library *library,
                                struct ibv_device **list, const char *name) {
@@ -62,7 +62,7 @@ static struct ibv_device *find(const struct verbs_library *library,
   return NULL;
 }
 
-/* The library lists what has a driver in user space and a uverbs device. */
+/* The library lists devices with a user-space driver and a uverbs device. */
 static bool usable(const struct verbs_library *library, const char *name,
                    char *reason, size_t size) {
   struct ibv_device **list = library->get_device_list(NULL);
@@ -97,7 +97,7 @@ const char *verbs_obstacle(const char *device, char *reason, size_t size) {
   return reason;
 }
 
-/* ---- MTUs, which only the device itself tells ------------------------------ */
+/* ---- MTUs, which only the opened device tells ---------------------------- */
 
 static uint32_t mtu_bytes(enum ibv_mtu mtu) {
   return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128u << mtu : 0;
@@ -112,7 +112,8 @@ static void measure(const struct verbs_library *library,
   port->max_mtu = mtu_bytes(attributes.max_mtu);
 }
 
-/* Ports of one device stand side by side: it is opened once for all. */
+/* Opens each device once, as the ports of one device are adjacent in the
+ * list. */
 void verbs_measure(struct perigee_device *list, int count) {
   const struct verbs_library *library = count > 0 ? verbs_library(NULL) : NULL;
   struct ibv_device **known = library ? library->get_device_list(NULL) : NULL;

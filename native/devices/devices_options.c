@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices_options.c - what users say about RDMA, read from one line of text
- * that an option, the environment or a command line can hold.
+ * devices_options.c - parses the user's RDMA options: one line of text that an
+ * option, the environment or a command line can hold.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum { WORD = 128 };
 
-/* Numbers: where they go, and their bounds. */
+/* A numeric key: the field that it sets, and its bounds. */
 struct key {
   const char *name;
   size_t offset, size;
@@ -57,14 +57,14 @@ static const struct rdma_options defaults = {
     .windows = true,
 };
 
-/* ---- Words and numbers ---------------------------------------------------- */
+/* ---- Words and numbers --------------------------------------------------- */
 
 static bool parts_words(char c) {
   return c == ',' || c == ' ' || c == '\t' || c == '\n';
 }
 
-/* The next word of *text; false: no more. A word too long is cut, and then
- * nothing that is known. */
+/* Reads the next word of *text; false: no more. A word that is too long is cut,
+ * and then matches nothing. */
 static bool next_word(const char **text, char word[WORD]) {
   const char *from = *text;
   while (parts_words(*from))
@@ -77,7 +77,7 @@ static bool next_word(const char **text, char word[WORD]) {
   return length;
 }
 
-/* "64", "64K", "1M": at most 2^40. */
+/* Parses "64", "64K", "1M": at most 2^40. */
 static bool number_parse(const char *text, uint64_t *out) {
   static const char units[] = "KMG";
   char *end;
@@ -104,7 +104,7 @@ static bool name_is_fine(const char *name, size_t length) {
   return true;
 }
 
-/* "mlx5_0" or "mlx5_0:1". */
+/* Parses "mlx5_0" or "mlx5_0:1". */
 static bool nic_parse(const char *word, struct rdma_nic *out) {
   uint64_t port = 0;
   size_t length = strcspn(word, ":");
@@ -119,7 +119,7 @@ static bool nic_parse(const char *word, struct rdma_nic *out) {
   return true;
 }
 
-/* ---- Lists ----------------------------------------------------------------- */
+/* ---- Lists --------------------------------------------------------------- */
 
 static int nic_add(const char *word, struct rdma_nic *list, int count,
                    int capacity, char *reason, size_t size) {
@@ -166,9 +166,9 @@ static int gid_add(const char *word, struct rdma_options *out, char *reason,
   return PERIGEE_OK;
 }
 
-/* ---- Pairs ----------------------------------------------------------------- */
+/* ---- Pairs --------------------------------------------------------------- */
 
-/* Fields are of several widths; the machine is little-endian or not. */
+/* Sets a field of 1, 4 or 8 bytes, on machines of either byte order. */
 static void field_set(struct rdma_options *out, const struct key *key,
                       uint64_t value) {
   uint8_t *to = (uint8_t *)out + key->offset;

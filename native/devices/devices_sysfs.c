@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices_sysfs.c - what the kernel tells about RDMA devices in sysfs: one
- * folder for each below class/infiniband.
+ * devices_sysfs.c - reads what the kernel tells about RDMA devices in sysfs:
+ * one folder for each device below class/infiniband.
  *
- * Every file holds one short line. Whatever is missing, too long or no number
- * leaves its field empty: a device is listed for as long as its folder is
- * there, and it may go at any moment.
+ * Every file holds one short line. A file that is missing, too long or no
+ * number leaves its field empty: a device is listed as long as its folder
+ * exists, and it may disappear at any moment.
  */
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -21,7 +21,7 @@
 #define CLASS "class/infiniband"
 enum { PATH = 512, LINE = 128, PORTS_LISTED = 255 };
 
-/* ---- Lines and links ------------------------------------------------------ */
+/* ---- Lines and links ----------------------------------------------------- */
 
 __attribute__((format(printf, 2, 0))) static bool
 path_print(char out[PATH], const char *format, va_list list) {
@@ -29,7 +29,8 @@ path_print(char out[PATH], const char *format, va_list list) {
   return length > 0 && length < PATH;
 }
 
-/* The first line of a file, without blanks at its end; "" if there is none. */
+/* Reads the first line of a file without trailing blanks; "" if there is
+ * none. */
 __attribute__((format(printf, 3, 4))) static bool
 line_read(char *out, size_t size, const char *format, ...) {
   char path[PATH];
@@ -50,7 +51,7 @@ line_read(char *out, size_t size, const char *format, ...) {
   return out[0];
 }
 
-/* The last part of what a link points to. */
+/* Reads the last part of a link's target. */
 __attribute__((format(printf, 3, 4))) static bool
 link_read(char *out, size_t size, const char *format, ...) {
   char path[PATH], target[PATH];
@@ -75,7 +76,7 @@ static void lower(char *text) {
     *text = (char)tolower((uint8_t)*text);
 }
 
-/* "4: ACTIVE" as "active". */
+/* Reads "4: ACTIVE" as "active". */
 static void state_read(char *out, size_t size, const char *folder,
                        const char *file) {
   char line[LINE];
@@ -86,9 +87,9 @@ static void state_read(char *out, size_t size, const char *folder,
   lower(out);
 }
 
-/* ---- Ports and devices ----------------------------------------------------- */
+/* ---- Ports and devices --------------------------------------------------- */
 
-/* "0000:3b:00.0", as opposed to what software hangs below. */
+/* True for "0000:3b:00.0"; false for devices made by software. */
 static bool is_pci(const char *name) {
   unsigned domain, bus, slot, function;
   return sscanf(name, "%x:%x:%x.%x", &domain, &bus, &slot, &function) == 4;
@@ -129,7 +130,7 @@ static int visible(const struct dirent *entry) {
   return entry->d_name[0] != '.' && strlen(entry->d_name) < RDMA_NAME;
 }
 
-/* The names in a folder, "2" before "10": their number, 0 if there is none. */
+/* Lists the names in a folder, "2" before "10". Returns their number, or 0. */
 static int folder_read(const char *path, struct dirent ***names) {
   int count = scandir(path, names, visible, versionsort);
   return count < 0 ? 0 : count;
@@ -182,10 +183,10 @@ int sysfs_devices(const char *sysfs, struct perigee_device *list,
   return found;
 }
 
-/* ---- GIDs ------------------------------------------------------------------ */
+/* ---- GIDs ---------------------------------------------------------------- */
 
-/* RoCE v2 before v1, then what is routed: IPv4, IPv6; then link-local. None is
- * better than SCORE_BEST. */
+/* RoCE v2 is better than v1; then routed addresses, IPv4 before IPv6, are
+ * better than link-local ones. SCORE_BEST is the highest score. */
 enum { SCORE_BEST = 7 };
 
 int device_gid_score(const struct device_gid *gid, bool ethernet) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * abi.c - what the specs compare with LuaJIT's view of perigee.h. */
+ * abi.c - sizes and offsets that the specs compare with LuaJIT's view of
+ * perigee.h. */
 #include <string.h>
 
 #include "perigee.h"

@@ -64,10 +64,23 @@ void perigee_options(struct perigee_options *o) {
                                 .random = real_random};
 }
 
-/* A session begins with a lane that has all of these (transport.h). */
+/* Has a transport all that an additional lane needs (transport.h)? */
+static bool carries_payloads(const struct perigee_transport *t) {
+  bool payloads = t->payloads && t->payloads->mark && t->payloads->live &&
+                  !t->payloads->pushes;
+  bool jobs = t->access && t->jobs;
+  return (payloads || (jobs && !t->payloads)) && t->additional->memories &&
+         strlen(t->name) < TRANSPORT_NAME - 1;
+}
+
+/* Has each other transport all that the first lane of a session needs? */
 static bool carry_sessions(const struct perigee_transport *const *all) {
   for (; all && *all; all++) {
     const struct perigee_transport *t = *all;
+    if (t->additional && !carries_payloads(t))
+      return false;
+    if (t->additional)
+      continue;
     bool lane = t->records && t->payloads && t->loans;
     bool frames = t->frames || (!t->sockets && !t->alone);
     if (!lane || !frames)
@@ -109,7 +122,7 @@ static const char *wrong_option(const struct perigee_options *o) {
     return "serving, hellos, clock and random (must be given)";
   if (!carry_sessions(o->transports))
     return "transports (each with records, payloads and loans, and with frames "
-           "if sockets or alone)";
+           "if sockets or alone; an additional one with what transport.h says)";
   return NULL;
 }
 
@@ -167,7 +180,7 @@ static int open_memory(struct perigee_engine *engine) {
                                     .base = engine->pool_memory,
                                     .length = pool_bytes(engine),
                                     .chunk = POOL_CHUNK};
-  /* What counts are the bytes asked for, less than those of their blocks. */
+  /* The limit is on the bytes asked for; blocks may be twice as large. */
   return blocks_open(&engine->pool, pool_bytes(engine),
                      2 * engine->options.pool);
 }
@@ -191,7 +204,7 @@ static int open_all(struct perigee_engine *engine) {
   return regions_open(engine);
 }
 
-/* The options' text is not kept: it may go after this. */
+/* The secret's text is not kept: the program may free it after this. */
 static int open_secret(struct perigee_engine *engine) {
   struct perigee_options *o = &engine->options;
   char reason[256];
@@ -206,7 +219,7 @@ static int open_secret(struct perigee_engine *engine) {
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }
 
-/* Without a seed the script gets one, so that what happened can be had again. */
+/* Gives a script without a seed a random one, so that a run can be repeated. */
 static int open_faults(struct perigee_engine *engine) {
   const struct perigee_options *o = &engine->options;
   const char *text = o->faults ? o->faults : getenv("PERIGEE_FAULTS");
@@ -223,7 +236,7 @@ static int open_faults(struct perigee_engine *engine) {
   return status < 0 ? fail(NULL, status, "no memory for faults") : PERIGEE_OK;
 }
 
-/* A device may be opened much later, or never: what is wrong is told at once. */
+/* Checks the text now, as a device may be opened much later, or never. */
 static int check_rdma(const char *text) {
   struct rdma_options ignored;
   char reason[REASON];
@@ -231,11 +244,20 @@ static int check_rdma(const char *text) {
   return status < 0 ? fail(NULL, status, "rdma: %s", reason) : PERIGEE_OK;
 }
 
+static bool has_additional(const struct perigee_transport *const *all) {
+  while (all && *all && !(*all)->additional)
+    all++;
+  return all && *all;
+}
+
+/* It has no use for what no transport of its does. */
 static int open_features(struct perigee_engine *engine) {
   char reason[REASON];
   int status = features_parse(engine->options.features, &engine->features,
                               reason, sizeof reason);
   engine->options.features = NULL;
+  if (!has_additional(engine->options.transports))
+    engine->features &= ~(uint64_t)FEATURE_LANES;
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }
 
@@ -280,7 +302,7 @@ static void close_parts(struct perigee_engine *engine) {
   }
 }
 
-/* All peers are told before any is waited for. */
+/* Tells all peers before it waits for any. */
 static void close_sessions(struct perigee_engine *engine) {
   struct node *n, *head = &engine->sessions;
   for (n = head->next; n != head; n = n->next)
@@ -298,9 +320,9 @@ static void close_sessions(struct perigee_engine *engine) {
   fabrics_close(engine);
 }
 
-/* A child process gives back its copies of descriptors and of memory that it
- * does not share, and tells nobody. Shared memory did not come along
- * (MADV_DONTFORK): where it was, something else may be mapped by now. */
+/* A child process closes its copies of descriptors and frees memory that it
+ * does not share; peers are told nothing. Shared memory was not inherited
+ * (MADV_DONTFORK), and something else may be mapped in its place. */
 static void close_in_child(struct perigee_engine *engine) {
   struct node *n, *lists[] = {&engine->sessions, &engine->dead};
   for (int i = 0; i < 2; i++)
@@ -366,7 +388,7 @@ perigee_counters(struct perigee_engine *engine,
   engine->totals.operations = engine->live;
   engine->totals.kept = engine->pool.warm;
   for (n = engine->given.next; n != &engine->given; n = n->next)
-    engine->totals.operations--; /* ended for everybody but us */
+    engine->totals.operations--; /* has ended, and is only kept for a loan */
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
     counters_add(&engine->totals, counters_of(s));

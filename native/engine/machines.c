@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * machines.c - the state machines by their names, for the specs.
+ * machines.c - finds the state machines by name, for the specs.
  */
 #include <string.h>
 

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * poll.c - one poll: what the last poll handed out is over; now and then the
- * clock, the timers and the sockets; events that wait; records of every
- * session; steps of everything that moves; events again.
+ * poll.c - one poll. It ends the life of what the last poll handed out; reads
+ * the clock, the timers and the sockets now and then; gives the events that
+ * wait; reads the records of every session; steps every operation that moves;
+ * and gives events again.
  */
 #include <limits.h>
 #include <string.h>
 
 #include "call/calls.h"
 #include "core/fabrics.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/pool.h"
 #include "polling.h"
@@ -17,10 +19,10 @@
 #include "watched.h"
 
 enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };
-/* The clock is read every 64 polls of one session, sooner where they are many;
- * time has passed, too, where the poll before moved something. */
+/* The clock is read every 64 polls of one session, more often with many
+ * sessions, and after a poll that moved something, as that took time. */
 enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31 };
-/* ns. Of sessions that are parked only the sockets tell. */
+/* ns between looks at the sockets, which alone tell of parked sessions. */
 static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000;
 
 static void time_out(struct perigee_engine *engine) {
@@ -40,7 +42,7 @@ static bool sockets_are_due(const struct perigee_engine *engine) {
          engine->now - engine->sockets_at >= every;
 }
 
-/* What need not be looked at in every poll. */
+/* Does what need not be done in every poll. */
 static void tick(struct perigee_engine *engine) {
   engine->idle = 0;
   engine->moved = false;
@@ -65,10 +67,10 @@ static struct perigee_event *next_event(struct perigee_engine *engine) {
   return e;
 }
 
-/* Operations that have ended but for a copy that their memory still does. */
+/* Has an operation ended except for an asynchronous copy of its memory? */
 static bool copying(const struct perigee_session *s) {
   const struct node *n;
-  for (n = s->operations.next; n != &s->operations; n = n->next)
+  for (n = s->operations.all.next; n != &s->operations.all; n = n->next)
     if (CONTAINER(n, struct operation, all)->quiet_wait)
       return true;
   return false;
@@ -86,17 +88,17 @@ static void give_news(struct perigee_engine *engine, struct node *list,
     struct perigee_event *e = next_event(engine);
     e->kind = (uint8_t)kind;
     e->session = s->id;
-    e->status = s->status;
+    e->status = s->ended.status;
     if (kind == PERIGEE_EVENT_LOST) {
-      e->pointer = (const uint8_t *)s->reason;
-      e->length = strlen(s->reason);
+      e->pointer = (const uint8_t *)s->ended.reason;
+      e->length = strlen(s->ended.reason);
     }
     if (list == &engine->news && s->state == PERIGEE_SESSION_ENDED)
-      list_append(&engine->losses, &s->news); /* it was short */
+      list_append(&engine->losses, &s->news); /* it ended before it was told */
   }
 }
 
-/* The lane's text may change while the program reads it. */
+/* With a thread the text is copied, as the lane may change it meanwhile. */
 static const char *trouble(const struct operation *op) {
   const char *why = lane_trouble(op->session), *copy = NULL;
   if (op->engine->thread)
@@ -105,17 +107,17 @@ static const char *trouble(const struct operation *op) {
   return copy ? copy : why;
 }
 
-/* Did the session's end end it? */
+/* Was the operation ended by the end of its session? */
 static bool ended_with(const struct perigee_session *s,
                        const struct perigee_event *e) {
   if (s->state != PERIGEE_SESSION_ENDED)
     return false;
-  return e->kind == PERIGEE_EVENT_CONNECTED ? e->status == s->status
+  return e->kind == PERIGEE_EVENT_CONNECTED ? e->status == s->ended.status
                                             : e->status == PERIGEE_PEER_LOST;
 }
 
-/* Why the session is lost, or never was, or memory could not be had: to
- * whoever has no other text of it. */
+/* Adds to an event without a text why the session is lost or never opened, or
+ * why there was no memory. */
 static void tell_why(const struct operation *op, struct perigee_event *e) {
   const struct perigee_session *s = op->session;
   const char *why = "";
@@ -124,9 +126,11 @@ static void tell_why(const struct operation *op, struct perigee_event *e) {
   if (!own || !s || e->pointer)
     return;
   if (ended_with(s, e))
-    why = s->reason;
+    why = s->ended.reason;
   else if (e->status == PERIGEE_NO_MEMORY)
     why = trouble(op);
+  else if (e->status == PERIGEE_PEER_LOST) /* but its session goes on */
+    why = lanes_trouble(s);
   if (!*why)
     return;
   e->flags = 0;
@@ -134,7 +138,8 @@ static void tell_why(const struct operation *op, struct perigee_event *e) {
   e->length = strlen(why);
 }
 
-/* What is the program's from now on: a slice, the head of a long reply. */
+/* Gives the program what it owns from now on: a slice, the head of a long
+ * reply. */
 static void hand_over(struct operation *op, struct perigee_event *e) {
   if (op->kind == OP_CALL && op->flags & PERIGEE_HELD) {
     int64_t due = (int64_t)op->value, now = op->engine->now;
@@ -179,7 +184,7 @@ static void give(struct perigee_engine *engine, struct operation *op) {
     e->remaining = 0;
 }
 
-/* Events that are neither of a session nor of an operation. */
+/* Gives events that belong neither to a session nor to an operation. */
 static __attribute__((noinline, cold)) void
 give_notices(struct perigee_engine *engine) {
   bool more = watched_give(engine);
@@ -189,11 +194,10 @@ give_notices(struct perigee_engine *engine) {
   engine->notices = more || engine->refusals.due;
 }
 
-/* A session is told of before its operations, and its loss after them. */
-static void drain(struct perigee_engine *engine) {
+/* Gives a new session before its operations, and its loss after them. */
+static __attribute__((noinline)) void
+drain_some(struct perigee_engine *engine) {
   struct node *n;
-  if (engine->aside) /* they are the program's */
-    return;
   if (!list_empty(&engine->news))
     give_news(engine, &engine->news, PERIGEE_EVENT_ACCEPTED);
   while (engine->filled < engine->room && (n = list_pop(&engine->ready))) {
@@ -206,7 +210,14 @@ static void drain(struct perigee_engine *engine) {
     give_notices(engine);
 }
 
-/* Operations whose event was handed out by the poll before. */
+static inline void drain(struct perigee_engine *engine) {
+  bool some = engine->ready_count > 0 || engine->notices ||
+              !list_empty(&engine->news) || !list_empty(&engine->losses);
+  if (some && !engine->aside) /* events wait for the program */
+    drain_some(engine);
+}
+
+/* Ends operations whose last event was handed out by the poll before. */
 static void end_given(struct perigee_engine *engine) {
   struct node *n;
   engine->scratch_used = 0;
@@ -218,8 +229,8 @@ static void end_given(struct perigee_engine *engine) {
     session_destroy(CONTAINER(n, struct perigee_session, node));
 }
 
-/* Each steps in its turn, some of them in each poll, so that a thousand that
- * nobody feeds cost the others little. */
+/* Steps a few operations in each poll, in turn, so that a thousand that cannot
+ * go on cost the others little. */
 static void step_moving(struct perigee_engine *engine, bool all) {
   struct node *head = &engine->moving, *last = head->previous;
   uint32_t turns = all ? engine->live : STEPS_A_POLL;
@@ -255,10 +266,10 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   engine->counters.polls++;
   if (!keep)
     end_given(engine);
-  /* Before a sleep, and after it, nobody is passed over. */
+  /* Before and after a sleep, every session and operation is looked at. */
   bool all = engine->armed || engine->woken || engine->sockets_due;
-  /* Who wakes us mostly has a record for us: that comes first, and what its
-   * wake frame costs to read is left to the next poll. */
+  /* A peer that woke this side mostly has sent a record. That comes first; the
+   * wake frame is read by the next poll. */
   if (engine->woken)
     engine->sockets_due = true;
   else if (tick_is_due(engine))
@@ -273,21 +284,23 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
     engine->worked_at = engine->now;
   if (!list_empty(&engine->moving))
     step_moving(engine, all);
-  /* To look at a caller's mark takes its line away from it. Who lets go while
-   * we sleep wakes us, so all are looked at only before that. */
+  /* Looking at a caller's mark takes its cache line away from the caller. A
+   * peer that releases a reply wakes a sleeper, so all are looked at only
+   * before a sleep. */
   if ((engine->idle == 0 || all) && !list_empty(&engine->lenders))
     room_sweep(engine, engine->armed);
   drain(engine);
   return engine->filled;
 }
 
-/* Else strangers would fill the table of sessions. */
+/* Frees sessions that ended before the program heard of them: otherwise
+ * unauthenticated peers could fill the table of sessions. */
 static void reap_unannounced(struct perigee_engine *engine) {
   struct node *n, *next, *head = &engine->dead;
   for (n = head->next; n != head; n = next) {
     next = n->next;
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    if (s->never_announced)
+    if (s->ended.unannounced)
       session_destroy(s);
   }
 }

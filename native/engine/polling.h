@@ -7,23 +7,24 @@
 
 #include "core/engine.h"
 
-/* ---- poll.c --------------------------------------------------------------- */
-/* keep: what was handed out before stays valid. */
+/* ---- poll.c -------------------------------------------------------------- */
+/* keep: what earlier polls handed out stays valid. */
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
                 int capacity, bool keep);
-/* What a poll does, by the engine's thread: events wait for the program, and
- * all that it was handed stays valid. Did anything happen? */
+/* A poll by the engine's thread: events wait for the program, and what the
+ * program was handed stays valid. Returns whether anything happened. */
 bool engine_progress(struct perigee_engine *engine);
 
-/* ---- wait.c --------------------------------------------------------------- */
-/* Peers wake us from here on. */
+/* ---- wait.c -------------------------------------------------------------- */
+/* Asks peers to wake this side from here on. */
 void engine_arm(struct perigee_engine *engine);
-/* How long may be slept, at most timeout? */
+/* Returns for how long the engine may sleep, at most timeout. */
 int64_t engine_nap(struct perigee_engine *engine, int64_t timeout);
 
-/* ---- schedule.c: of sessions ------------------------------------------------- */
+/* ---- schedule.c: which sessions a poll looks at -------------------------- */
 void schedule_poll(struct perigee_engine *engine);
-/* The lanes of all that are not parked, which are armed already. */
+/* Arms the lanes of all sessions but the parked ones, which are armed
+ * already. */
 void schedule_arm(struct perigee_engine *engine);
 void schedule_disarm(struct perigee_engine *engine);
 

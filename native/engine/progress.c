@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * progress.c - an engine's own thread for the network, for programs that
- * compute for long and are asked for it (options.progress).
+ * progress.c - an engine's own thread (options.progress), for programs that
+ * compute for long while peers want something of them.
  *
  *   state    what the program does            the thread sleeps until
- *   aside    polls, or did a moment ago       a moment (GRACE) is over
+ *   aside    polls, or did a moment ago       a moment (GRACE) has passed
  *   resting  sleeps in perigee_wait           the program is back
  *   acting   something else: polls are due    not at all
  *   armed    the same, and nothing is due     a socket, a timer, the program
@@ -19,28 +19,32 @@
  *   any      -> aside    the program has come (and woken us), or wants to
  *   any      -> ended    close
  *
- * Ownership. Whoever has the lock has the engine; while `waiting` it is the
- * program's, with or without. The thread only ever tries the lock: the program
- * waits for the thread, for one turn at most, and never the other way.
+ * Ownership. The thread that holds the lock owns the engine; while `waiting` is
+ * set, the program owns it, with or without the lock. The progress thread only
+ * tries the lock: the program waits for the thread, for one turn at most, and
+ * the thread never waits for the program.
  *
- * A turn of the thread (engine_progress) is a poll that gives no event. What
- * ends up as one waits in the engine's lists for the program's next poll,
- * within the bounds that a program has which polls and does not answer:
- * options operations, serving and pool. What the program was shown stays where
- * it is until it polls:
+ * A turn of the thread (engine_progress) is a poll that gives no events. Events
+ * wait in the engine's lists for the program's next poll. The options
+ * operations, serving and pool bound them, as for a program that polls and does
+ * not answer. What the program was shown stays where it is until the program
+ * polls:
  *
- *   heads in rings     are copied out by engines with a thread, so that rings
+ *   heads in rings     are copied by engines with a thread, so that rings
  *                      can be read on and their room given back meanwhile
- *   scratch            is the program's polls'; the thread uses pooled blocks
+ *   scratch            belongs to the program's polls; the thread uses pooled
+ *                      blocks
  *   pooled blocks      of calls that were answered are kept (engine->late)
- *   operations given,  are freed by the program's polls; the thread buries
- *   sessions freed     strangers only, of whom the program never heard
- *   detail             of what goes wrong in the thread is the thread's
+ *   operations given,  are freed by the program's polls; the thread frees only
+ *   sessions freed     sessions of which the program never heard
+ *   detail             of errors in the thread is kept for the thread
  *   texts of sessions  are copied when they are asked for
- *   counters           are read without the lock: whole, a moment old
+ *   counters           are read without the lock: each is whole, and may be a
+ *                      moment old
  *
- * A fork waits until no thread is within a turn, so that what the child finds
- * can be closed. It has no thread: engine_alive says so, and nothing is locked.
+ * A fork waits until no thread is in a turn, so that the child can close what
+ * it has inherited. The child has no thread: engine_alive says so, and nothing
+ * is locked.
  */
 #include "progress.h"
 
@@ -68,17 +72,18 @@ struct progress {
   struct perigee_engine *engine;
   pthread_t thread;
   bool started;
-  struct lock lock; /* of the engine, and of what follows */
+  struct lock lock; /* of the engine and of the fields below */
   bool ending;
-  bool asleep;     /* the thread, for longer than a moment */
-  bool promised;   /* the program sleeps by its descriptor, */
-  bool told;       /* which has become readable */
-  uint64_t polls;  /* of the program, when the thread last looked */
-  int wake;        /* readable: the thread should look */
-  int news, outer; /* the program's descriptor: of `news`, and all others */
+  bool asleep;    /* the thread sleeps for longer than a moment */
+  bool promised;  /* the program sleeps by its descriptor */
+  bool told;      /* that descriptor has become readable */
+  uint64_t polls; /* the program's, when the thread last looked */
+  int wake;       /* eventfd: readable if the thread should look */
+  int news,
+      outer; /* the program's descriptor `outer` has `news` and all others */
 };
 
-/* ---- All of them, for forks ---------------------------------------------- */
+/* ---- All threads, for forks ---------------------------------------------- */
 
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -96,7 +101,7 @@ static void after_fork(void) {
   pthread_mutex_unlock(&all_lock);
 }
 
-/* None of the engines is the child's; nor are their locks. */
+/* The child owns none of the engines, nor their locks. */
 static void in_child(void) {
   while (list_pop(&all))
     ;
@@ -107,9 +112,10 @@ static void watch_forks(void) {
   pthread_atfork(before_fork, after_fork, in_child);
 }
 
-/* ---- The program's side --------------------------------------------------- */
+/* ---- The program's side -------------------------------------------------- */
 
-/* Needs the lock; the thread sleeps for longer than it should from now on. */
+/* Wakes the thread if it sleeps for longer than it should now. Needs the
+ * lock. */
 static void wake_thread(struct progress *p) {
   if (!p->asleep)
     return;
@@ -117,7 +123,7 @@ static void wake_thread(struct progress *p) {
   eventfd_write(p->wake, 1);
 }
 
-/* What it was shown is over. */
+/* The program has polled: what it was shown is not valid any more. */
 static void polled(struct progress *p) {
   eventfd_t count;
   p->promised = false;
@@ -159,14 +165,15 @@ int progress_fd(const struct perigee_engine *engine) {
   return engine->thread->outer;
 }
 
-/* ---- The thread's side ---------------------------------------------------- */
+/* ---- The thread's side --------------------------------------------------- */
 
 static bool has_events(const struct perigee_engine *engine) {
   return !list_empty(&engine->ready) || !list_empty(&engine->news) ||
          !list_empty(&engine->losses) || engine->notices;
 }
 
-/* A turn, and another one once peers know that we sleep: did anything happen? */
+/* Takes a turn, and another one after peers were asked to wake this side.
+ * Returns whether anything happened. */
 static bool act(struct progress *p) {
   struct perigee_engine *engine = p->engine;
   bool moved = engine_progress(engine);
@@ -181,7 +188,7 @@ static bool act(struct progress *p) {
   return moved;
 }
 
-/* The state to be in now, and for how long. Needs the lock. */
+/* Returns the next state, and for how long to stay in it. Needs the lock. */
 static enum state look(struct progress *p, int64_t *nap) {
   struct perigee_engine *engine = p->engine;
   *nap = GRACE;
@@ -196,7 +203,7 @@ static enum state look(struct progress *p, int64_t *nap) {
     return ASIDE;
   }
   bool moved = act(p);
-  p->polls = engine->counters.polls; /* our own are among them */
+  p->polls = engine->counters.polls; /* includes those of this thread */
   if (moved)
     return ACTING;
   *nap = engine_nap(engine, -1);
@@ -208,14 +215,14 @@ static enum state turn(struct progress *p, int64_t *nap) {
   if (atomic_load(&p->lock.wanted) ||
       pthread_mutex_trylock(&p->lock.mutex) != 0)
     return ASIDE;
-  p->asleep = false; /* or its own steps would wake it from its next sleep */
+  p->asleep = false; /* otherwise its own steps would write to `wake` */
   enum state state = look(p, nap);
   p->asleep = state == RESTING || state == ARMED;
   pthread_mutex_unlock(&p->lock.mutex);
   return state;
 }
 
-/* True if the program has come. */
+/* Returns true if the program has come. */
 static bool sleep_for(struct progress *p, enum state state, int64_t nap) {
   struct pollfd fds[] = {{.fd = p->wake, .events = POLLIN},
                          {.fd = p->engine->epoll, .events = POLLIN}};
@@ -235,7 +242,7 @@ static void *run(void *context) {
   return NULL;
 }
 
-/* ---- Opening and closing -------------------------------------------------- */
+/* ---- Opening and closing ------------------------------------------------- */
 
 static bool open_descriptors(struct progress *p) {
   struct epoll_event e = {.events = EPOLLIN};
@@ -247,7 +254,7 @@ static bool open_descriptors(struct progress *p) {
          epoll_ctl(p->outer, EPOLL_CTL_ADD, p->engine->epoll, &e) == 0;
 }
 
-/* Signals are the program's. */
+/* Blocks all signals in the thread: they are for the program. */
 static int start(struct progress *p) {
   sigset_t every, before;
   sigfillset(&every);
@@ -278,7 +285,7 @@ int progress_open(struct perigee_engine *engine) {
     return PERIGEE_NO_MEMORY;
   p->engine = engine;
   p->wake = p->news = p->outer = -1;
-  p->polls = UINT64_MAX; /* the program's turn is first */
+  p->polls = UINT64_MAX; /* begins in state aside */
   p->lock.entered = entered;
   int status = lock_open(&p->lock);
   if (status < 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * progress.h - an engine's thread of its own (options.progress); progress.c tells
- * what it does.
+ * progress.h - an engine's own thread (options.progress). progress.c describes
+ * it.
  */
 #ifndef PROGRESS_H
 #define PROGRESS_H
@@ -10,16 +10,16 @@
 
 struct progress;
 
-/* Starts the thread, as the last thing of an opening; ends it, before all else
- * of a closing. */
+/* open starts the thread, as the last step of opening an engine; close ends it,
+ * as the first step of closing. */
 int progress_open(struct perigee_engine *engine);
 void progress_close(struct perigee_engine *engine);
 
-/* From here on, until it is back, the program waits for events by itself. */
+/* Between wait and back the program waits for events, and the thread rests. */
 void progress_wait(struct perigee_engine *engine);
 void progress_back(struct perigee_engine *engine);
-/* The program sleeps by the engine's descriptor, which has to tell of events
- * that the thread finds. */
+/* The program sleeps by the engine's descriptor: from here on that becomes
+ * readable when the thread finds an event. */
 void progress_promise(struct perigee_engine *engine);
 int progress_fd(const struct perigee_engine *engine);
 

@@ -2,21 +2,22 @@
  *
  * wait.c - polling for one operation, and sleeping.
  *
- * How long a wait polls before it sleeps, and when it gives the core up
- * meanwhile, spin.h says, for perigee_await and perigee_wait alike: so a wait of
- * Lua's, which is one after the other, polls once. Until the clock is read, by
- * every 64th poll, nobody asks; what is found by then costs nothing more.
+ * spin.h decides how long a wait polls before it sleeps, and when it yields the
+ * core, for perigee_await and perigee_wait together: so a wait of Lua's, which
+ * calls one after the other, polls only once. spin.h is first asked when the
+ * clock is read, at every 64th poll; what is found before costs nothing more.
  *
- * Sleep: arm every session (a fenced store that peers read after whatever they
- * do for us) but those that are parked, and so armed already (schedule.c); poll
- * once more, and only if that finds nothing sleep on the epoll descriptor, which
- * the peer's wake frame makes readable. What poll finds on the way is kept in
- * the engine's pending_event for the next perigee_poll.
+ * To sleep, a wait arms every session (a fenced store that peers read after
+ * whatever they do for this side), except parked ones, which are armed already
+ * (schedule.c). It polls once more. Only if that finds nothing, it sleeps on
+ * the epoll descriptor, which the peer's wake frame makes readable. An event
+ * that is found on the way is kept as the engine's pending_event for the next
+ * perigee_poll.
  *
- * What comes after a while in which nothing did is mostly one call, whose caller
- * waits for it: the next perigee_poll gives that at once, and nothing else. To
- * look for more would cost a poll, and in it the first line of the record to
- * come, which the caller's core has just taken to write there.
+ * An event after a quiet time is mostly one call whose caller waits for it. So
+ * the next perigee_poll gives that event at once and looks for nothing else:
+ * another look would cost a poll, and take away the first line of the next
+ * record, which the caller's core has just prepared for writing.
  */
 #include <errno.h>
 #include <poll.h>
@@ -29,7 +30,7 @@
 #include "progress.h"
 
 enum { ENGINES = 64 };
-static const int64_t COPYING_NAP = 50000; /* ns: a copy engine wakes nobody */
+static const int64_t COPYING_NAP = 50000; /* ns: copies end without an event */
 
 static void disarm(struct perigee_engine *engine) {
   engine->armed = false;
@@ -68,13 +69,13 @@ static bool found(struct perigee_engine *engine) {
   return engine->event_pending;
 }
 
-/* A wait that polls; of several engines the first one's time counts. */
+/* A wait that polls. Of several engines, the first one's time counts. */
 struct spinning {
-  int64_t most; /* ns, as its caller says */
+  int64_t most; /* ns, the caller's limit */
   int64_t begun, limit;
-  bool timed;  /* these two are known */
-  bool cut;    /* the caller's time is shorter than what was learned */
-  bool looked; /* at the clock: it has polled for longer than a moment */
+  bool timed;  /* begun and limit are set */
+  bool cut;    /* the caller's limit is shorter than the learned one */
+  bool looked; /* the clock was read: the wait is longer than a moment */
 };
 
 static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
@@ -104,7 +105,7 @@ static void give_up(struct perigee_engine *engine, const struct spinning *s) {
     spin_wasted(&engine->spin, engine->now, engine->progress);
 }
 
-/* The core goes to whoever wants it. */
+/* Yields the core, if it is time. */
 static void yield(struct perigee_engine *engine) {
   int64_t before = engine_clock(engine);
   if (!spin_yields(&engine->spin, before))
@@ -129,7 +130,7 @@ static __attribute__((noinline)) bool look(struct perigee_engine *engine,
   return true;
 }
 
-/* After a poll in vain: may it poll on? */
+/* Called after a poll that found nothing: may the wait poll on? */
 static inline bool spin_on(struct perigee_engine *engine, struct spinning *s) {
   __builtin_ia32_pause();
   if (engine->idle != 0 && !engine->spin.others)
@@ -168,7 +169,7 @@ int perigee_await(struct perigee_engine *engine, int operation,
   }
 }
 
-/* What another one moved may have taken long: then the clock is read. */
+/* If another engine moved something, that took time, so the clock is read. */
 static void keep_time(struct perigee_engine *const *engines, int count) {
   for (int i = 1; i < count; i++)
     if (engines[i]->moved)
@@ -192,7 +193,7 @@ static bool spin(struct perigee_engine *const *engines, int count,
   return false;
 }
 
-/* Due time of the nearest timer; sleeping longer would be late. */
+/* Returns the time to the nearest timer: a longer sleep would be late. */
 int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
   if (engine->copying && (timeout < 0 || timeout > COPYING_NAP))
     timeout = COPYING_NAP;
@@ -215,12 +216,12 @@ void engine_arm(struct perigee_engine *engine) {
   schedule_arm(engine);
 }
 
-/* True if there is something to poll for. */
+/* Arms the engine; true if there is something to poll for. */
 static bool arm(struct perigee_engine *engine) {
   engine_arm(engine);
   uint64_t before = engine->progress;
-  engine->sockets_due = true; /* and with it the clock and the timers, */
-  engine->woken = false;      /* which no poll may put off now */
+  engine->sockets_due = true; /* the poll reads sockets, clock and timers */
+  engine->woken = false;      /* and puts none of them off */
   return found(engine) || engine->progress != before;
 }
 
@@ -288,7 +289,7 @@ static int wait_for(struct perigee_engine *const *engines, int count,
   return status;
 }
 
-/* Those with threads of their own are the program's meanwhile. */
+/* Engines with a thread belong to the program while it waits. */
 int perigee_wait(struct perigee_engine *const *engines, int count,
                  int64_t timeout) {
   if (count < 1 || count > ENGINES)

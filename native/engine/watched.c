@@ -1,33 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * watched.c - descriptors of the program's own (perigee_watch): READY for as
- * long as one is ready, told again at each poll of the program.
+ * watched.c - descriptors that the program watches (perigee_watch): it gets
+ * READY as long as one is ready, again at each of its polls.
  *
  *   state   event    becomes
  *   out     watch    armed    epoll watches it for one event (EPOLLONESHOT)
- *   armed   ready    found    epoll has told, and watches it no more; READY
+ *   armed   ready    found    epoll reported it and watches it no more; READY
  *                             waits for room in a poll of the program
  *   found   give     told     the program has READY
- *   told    rearm    armed    the program polls again: epoll looks at it anew,
- *                             and tells at once if it is still ready
+ *   told    rearm    armed    the program polls again: epoll checks it again,
+ *                             and reports at once if it is still ready
  *   armed, found, told
  *           drop     out      perigee_unwatch; a READY that waits is withdrawn.
  *                             Or it was found to be closed
  *
- * What the program has not handled wakes nobody: epoll does not watch what is
- * found or told. So an engine's thread, whose polls neither give nor rearm,
- * sleeps on while a descriptor stays readable and the program computes.
+ * A descriptor that the program has not handled wakes nobody, as epoll does not
+ * watch it in states found and told. So an engine's thread, whose polls neither
+ * give nor rearm, keeps sleeping while a descriptor stays readable and the
+ * program computes.
  *
- * No wake-up is lost. EPOLL_CTL_MOD looks at the descriptor itself, so what
- * came after READY is told by the rearm. perigee_wait and perigee_arm poll
- * before they say that there is nothing, and that poll rearms before it looks at
- * epoll. While any is told, sockets_due has the next poll look; a poll that keeps
- * what the program was shown, as the thread's, passes that on.
+ * No wake-up is lost. EPOLL_CTL_MOD checks the descriptor itself, so the rearm
+ * reports what came after READY. perigee_wait and perigee_arm poll before they
+ * say that there is nothing, and that poll rearms before it looks at epoll.
+ * While any descriptor is in state told, sockets_due makes the next poll look;
+ * a poll that keeps what the program was shown, as the thread's does, leaves
+ * that flag set.
  *
- * Epoll forgets a descriptor that is closed without a word, unless a copy of it
- * is open elsewhere; then it may tell of the old file once more. So an entry is
- * not freed before its engine: what comes for one that is out is ignored, and
- * what comes for one that is used again is a READY too many, which is allowed.
+ * Epoll forgets a descriptor that is closed without perigee_unwatch, unless a
+ * copy of it is open elsewhere; then epoll may report the old file once more.
+ * So an entry is not freed before its engine. An event for an entry in state
+ * out is ignored; for one that is in use again it becomes a READY too many,
+ * which is allowed.
  */
 #include "watched.h"
 
@@ -58,20 +61,20 @@ const struct machine watched_machine = {
 struct watched {
   struct watcher watcher;
   struct perigee_engine *engine;
-  struct watched *next; /* of its bucket */
-  struct node node;     /* in all or spare */
-  struct node queue;    /* in found or told */
+  struct watched *next; /* in its bucket */
+  struct node node;     /* in `all` or `spare` */
+  struct node queue;    /* in `found` or `told` */
   uint64_t token;
   int fd;
   uint8_t state;
-  uint8_t events, ready; /* enum perigee_readiness: asked for, and so */
+  uint8_t events, ready; /* enum perigee_readiness: watched for; reported */
 };
 
-/* Of an engine, from its first one on. */
+/* The descriptors of an engine; made with the first one. */
 struct watched_set {
   uint32_t mask, count;
-  struct node all, spare;    /* those that are not out, and that are */
-  struct node found, told;   /* in these states */
+  struct node all, spare;    /* entries in use, and in state out */
+  struct node found, told;   /* entries in these states */
   struct watched *buckets[]; /* by descriptor */
 };
 
@@ -109,7 +112,7 @@ static struct watched_set *set_open(uint32_t most) {
 
 static void ready(struct watcher *watcher, uint32_t events);
 
-/* NULL: there is no room, or no memory. */
+/* Returns a new entry, or NULL without room or memory. */
 static struct watched *entry_of(struct perigee_engine *engine) {
   if (!engine->watched)
     engine->watched = set_open(engine->options.watched);
@@ -126,7 +129,7 @@ static struct watched *entry_of(struct perigee_engine *engine) {
   return w;
 }
 
-/* Is its READY found, by a wait, and not seen yet by the program? */
+/* Has a wait found its READY, without the program having polled it? */
 static bool is_pending_event(const struct watched *w) {
   const struct perigee_engine *engine = w->engine;
   return engine->event_pending &&
@@ -149,8 +152,9 @@ static void drop(struct watched *w) {
 
 /* ---- Closed without perigee_unwatch ------------------------------------- */
 
-/* epoll has a descriptor and its file, so it cannot be taken in twice. Errors
- * besides: it is closed, or another file has its number. */
+/* Adding the same descriptor and file to epoll twice fails with EEXIST.
+ * Anything else means that it is closed, or that another file has its
+ * number. */
 static bool is_open(const struct watched *w) {
   struct perigee_engine *engine = w->engine;
   if (watch_add(engine, w->fd, &engine->fabrics_watcher, EPOLLONESHOT) < 0)
@@ -173,7 +177,7 @@ static int closed_unseen(struct perigee_engine *engine, int fd) {
               fd);
 }
 
-/* Some of them at each look, in debug builds. */
+/* Checks some descriptors at each look, in debug builds. */
 static void check_some(struct perigee_engine *engine, uint32_t count) {
 #ifdef PERIGEE_DEBUG
   struct node *n, *all = &engine->watched->all;
@@ -233,7 +237,7 @@ static int add(struct perigee_engine *engine, int fd, uint8_t events,
   *place_of(set, fd) = w;
   list_append(&set->all, &w->node);
   set->count++;
-  engine->sockets_due = true; /* it may be ready already */
+  engine->sockets_due = true; /* the descriptor may be ready already */
   return PERIGEE_OK;
 }
 
@@ -270,7 +274,7 @@ int perigee_unwatch(struct perigee_engine *engine, int fd) {
 
 /* ---- Telling ------------------------------------------------------------ */
 
-/* An error, or the end, is what reading and writing would give. */
+/* An error or the end counts as readable and writable: both calls report it. */
 static uint8_t readiness(const struct watched *w, uint32_t events) {
   uint8_t ready = 0;
   if (events & (EPOLLERR | EPOLLHUP))
@@ -285,7 +289,7 @@ static uint8_t readiness(const struct watched *w, uint32_t events) {
 static void ready(struct watcher *watcher, uint32_t events) {
   struct watched *w = CONTAINER(watcher, struct watched, watcher);
   if (w->state != ARMED)
-    return; /* of a copy of what was closed */
+    return; /* event of a copy of a descriptor that was closed */
   step(w, READY);
   w->ready = readiness(w, events);
   list_append(&w->engine->watched->found, &w->queue);

@@ -8,7 +8,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* Only memory has seals, and tells them without asking anybody. */
+/* Only memory (memfd) has seals, and fcntl tells them without waiting for
+ * anything. */
 bool adopted_memory(int fd, int seals, uint64_t *length) {
   struct stat st;
   struct statfs fs;
@@ -20,7 +21,7 @@ bool adopted_memory(int fd, int seals, uint64_t *length) {
   return true;
 }
 
-/* What is left to be sent is dropped. */
+/* Without lingering: bytes that are still to be sent are dropped. */
 void adopted_close(int fd) {
   const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);

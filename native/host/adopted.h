@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * adopted.h - descriptors that peers have sent over a Unix socket. What is behind
- * one may be anything: a file whose file system answers when it likes, or never;
- * a socket that lingers, so that who closes it last waits until all is sent that
- * nobody reads. Nothing here waits for either, for as long as this process may
- * have more descriptors at all.
+ * adopted.h - descriptors that peers sent over a Unix socket. Any file may be
+ * behind such a descriptor: one of a file system that answers late or never, or
+ * a socket with SO_LINGER, whose last close waits until everything is sent.
+ * Nothing here waits for either, as long as this process may have more
+ * descriptors.
  */
 #ifndef ADOPTED_H
 #define ADOPTED_H
@@ -13,7 +13,8 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-/* As many as one message can bring, and the kernel's word on who sent it. */
+/* The most that one message can bring, and room for them and the credentials of
+ * their sender. */
 enum { ADOPTED_MOST = 253 };
 union adopted_control {
   struct cmsghdr head;
@@ -21,11 +22,11 @@ union adopted_control {
             CMSG_SPACE(sizeof(struct ucred))];
 };
 
-/* Is it memory with these seals? Then its length. */
+/* True if the descriptor is memory with these seals; tells its length. */
 bool adopted_memory(int fd, int seals, uint64_t *length);
 void adopted_close(int fd);
-/* Of a socket that will be closed: no more is heard, and what lies there with
- * descriptors is thrown away. */
+/* For a socket that will be closed: shuts its receiving side down and discards
+ * the messages that wait there, with their descriptors. */
 void adopted_drain(int socket);
 
 #endif

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * name.c - private folders, and names held in them.
+ * name.c - private folders, and names that agents own in them.
  *
- * A name is held by a lock on "folder/name.lock" that the kernel drops with
- * its holder, however that dies. Whoever has the lock also owns "name.sock":
- * it removes a dead owner's, and at the end its own, before it lets go. A
- * file that was unlinked between our open and our lock is one that the last
- * owner has left: it counts for nothing, and we try again.
+ * A name is owned by a lock on "folder/name.lock", which the kernel drops when
+ * the owner dies, however it dies. The owner of the lock also owns "name.sock":
+ * it removes a dead owner's socket, and its own before it releases the lock. If
+ * a file was unlinked between our open and our lock, it is what the last owner
+ * left: the lock on it is worth nothing, and we try again.
  *
- * The one exception to "no global state": the names that this process holds
- * are listed, so that an exit without release leaves no files behind. A child
- * made by fork neither owns nor removes what its parent holds (but a child
- * that keeps running without exec keeps the lock alive).
+ * The one exception to "no global state": the names that this process owns are
+ * listed, so that an exit without release leaves no files behind. A child made
+ * by fork neither owns nor removes its parent's names (but a child that keeps
+ * running without exec keeps the lock alive).
  */
+#include "host/entry.h"
 #include "perigee.h"
 
 #include <dirent.h>
@@ -34,13 +35,13 @@ static bool is_private(const struct stat *entry) {
          (entry->st_mode & 077) == 0;
 }
 
-/* Where others can write, somebody else could have put what is there. */
+/* Where others can write, somebody else could have made the entry. */
 static bool is_trusted(const struct stat *entry, bool open_parent) {
   return !open_parent || entry->st_uid == geteuid() || entry->st_uid == 0;
 }
 
-/* open_parent: may others create entries beside this one? Then set for the
- * entry itself. */
+/* Makes or checks one folder of the path. open_parent says whether others may
+ * create entries beside it, and is then set for the folder itself. */
 static int folder_step(const char *path, bool last, bool *open_parent) {
   struct stat entry;
   bool made = mkdir(path, 0700) == 0;
@@ -91,7 +92,7 @@ int perigee_folder_look(const char *path) {
   return own ? PERIGEE_OK : PERIGEE_DENIED;
 }
 
-/* ---- Held names --------------------------------------------------------- */
+/* ---- Names that are owned ------------------------------------------------ */
 
 struct name_lock {
   struct name_lock *next;
@@ -110,7 +111,7 @@ static void name_lock_put(struct name_lock *owned) {
   pthread_mutex_unlock(&name_locks_mutex);
 }
 
-/* With a negative descriptor: any. */
+/* Unlists the name with this descriptor, any name if it is negative. */
 static struct name_lock *name_lock_take(int descriptor) {
   pthread_mutex_lock(&name_locks_mutex);
   struct name_lock **link = &name_locks, *owned;
@@ -122,7 +123,7 @@ static struct name_lock *name_lock_take(int descriptor) {
   return owned;
 }
 
-/* The files go before the lock does, so that they are still ours. */
+/* Removes the files before the lock is dropped, while they are surely ours. */
 static void name_lock_end(struct name_lock *owned) {
   if (owned->owner == getpid()) {
     unlink(owned->socket);
@@ -150,14 +151,15 @@ static bool is_path(char *path, const char *folder, const char *name,
   return length > 0 && length < PATH_MAX;
 }
 
-/* Is the file that we have locked still the one of that path? */
+/* Is the file that we have locked still the one at that path? */
 static bool is_current(int descriptor, const char *path) {
   struct stat ours, there;
   return fstat(descriptor, &ours) == 0 && lstat(path, &there) == 0 &&
          ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
-/* A locked descriptor, PERIGEE_AGAIN if its file has gone meanwhile. */
+/* Returns a locked descriptor, or PERIGEE_AGAIN if its file was unlinked
+ * since. */
 static int lock_once(const char *path) {
   int status = PERIGEE_AGAIN;
   int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -165,8 +167,11 @@ static int lock_once(const char *path) {
     return errno == ELOOP ? PERIGEE_DENIED : PERIGEE_SYSTEM;
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0)
     status = errno == EWOULDBLOCK ? PERIGEE_NAME_TAKEN : PERIGEE_SYSTEM;
-  else if (is_current(descriptor, path))
-    return descriptor;
+  else if (is_current(descriptor, path)) {
+    status = entry_begin(descriptor);
+    if (status == PERIGEE_OK)
+      return descriptor;
+  }
   close(descriptor);
   return status;
 }
@@ -202,10 +207,10 @@ fail:
   return result;
 }
 
-/* ---- What the dead left -------------------------------------------------- */
+/* ---- What dead owners left ----------------------------------------------- */
 
-/* Its lock can be had, so its owner is gone. Who is just taking it finds it
- * taken, for a moment. */
+/* Removes the files of a name whose lock is free: its owner is dead. A process
+ * that takes the name meanwhile finds it taken, for a moment. */
 static bool sweep(const char *folder, const char *name) {
   char path[PATH_MAX], socket[PATH_MAX];
   if (!is_path(path, folder, name, ".lock") ||
@@ -223,7 +228,8 @@ static bool sweep(const char *folder, const char *name) {
   return dead;
 }
 
-/* "PREFIX...lock": without its end, as a name. */
+/* Cuts ".lock" off a name that begins with the prefix; false for other
+ * names. */
 static bool is_lock(char *name, const char *prefix) {
   size_t length = strlen(name), end = strlen(".lock");
   if (strncmp(name, prefix, strlen(prefix)) != 0 || length <= end ||

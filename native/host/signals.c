@@ -10,10 +10,10 @@
  *   noted     signal   -          the process ends by it
  *   noted     2 s      -          the process ends by the signal noted
  *
- * Signals belong to the process, and so does the state here. Only the last of
- * nested ends counts. The timers are POSIX ones, each raising its own signal
- * once more: the program's alarms are left alone, and nothing of ours has to
- * run for the process to end, not even in a loop that never polls.
+ * Signals belong to the process, and so does the state here. Of nested begins,
+ * only the last end restores the actions. The timers are POSIX ones, each of
+ * which raises its own signal: the program's alarms are left alone, and the
+ * process ends without any code of ours, even in a loop that never polls.
  */
 #include "signals.h"
 
@@ -35,7 +35,7 @@ static struct watched watched[] = {{.number = SIGINT}, {.number = SIGTERM}};
 enum { WATCHED = sizeof watched / sizeof *watched };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static volatile sig_atomic_t begun; /* how often; changed under the mutex */
+static volatile sig_atomic_t begun; /* nested begins; set under the mutex */
 static volatile sig_atomic_t noted, told;
 
 static void watched_set(sigset_t *set) {
@@ -44,7 +44,7 @@ static void watched_set(sigset_t *set) {
     sigaddset(set, watched[i].number);
 }
 
-/* Async-signal-safe calls only. */
+/* The handler; makes async-signal-safe calls only. */
 static void note(int number) {
   const struct itimerspec after = {.it_value = {.tv_sec = SECONDS}};
   const struct sigaction standard = {.sa_handler = SIG_DFL};
@@ -89,8 +89,8 @@ static int watch_all(void) {
   return PERIGEE_OK;
 }
 
-/* Blocked for these few instructions only, so that a signal meets either all
- * of the old state or all of the new. */
+/* Blocks both signals for a few instructions, so that a signal meets either the
+ * whole old state or the whole new one. */
 static void enter(sigset_t *mask) {
   sigset_t set;
   watched_set(&set);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backing.c - how much memory a region could ever have, as far as the kernel
- * tells. It promises address space freely and kills who touches more than there
- * is; so what cannot be is refused while it is asked for.
+ * backing.c - how much memory a region could have, as far as the kernel tells.
+ * The kernel grants address space freely and kills processes that touch more
+ * than there is; so a request that cannot be met is refused at once.
  */
 #include <errno.h>
 #include <limits.h>
@@ -19,14 +19,14 @@
 #endif
 
 enum { PAGE = 4096 };
-/* Below this nobody asks: a machine has that. */
+/* Smaller requests are not checked: a machine has that much. */
 static const uint64_t LITTLE = 16 << 20;
 
-/* ---- Control groups ------------------------------------------------------- */
+/* ---- Control groups ------------------------------------------------------ */
 
-/* Those of version 2, and of version 1 that count memory: where they are, and
- * their files: what is allowed, what is in use, and of that, in memory.stat,
- * what is given back when somebody needs it. */
+/* Control groups of version 2, and the memory controller's of version 1: where
+ * they are, and their files for the limit, the use, and (in memory.stat) the
+ * part of the use that the kernel reclaims when needed. */
 struct groups {
   const char *root, *limit, *used, *idle;
 };
@@ -44,7 +44,7 @@ static FILE *group_file(const struct groups *g, const char *folder,
   return n > 0 && n < PATH_MAX ? fopen(path, "re") : NULL;
 }
 
-/* The first number behind a key at the beginning of a line. */
+/* Reads the number behind a key at the beginning of a line. */
 static uint64_t number(FILE *f, const char *key, uint64_t otherwise) {
   char line[128];
   unsigned long long found = otherwise;
@@ -74,7 +74,7 @@ static uint64_t left_of(const struct groups *g, const char *folder) {
   return limit > used ? limit - used : 0;
 }
 
-/* "0::PATH", or "4:memory:PATH", where others may stand beside memory. */
+/* Parses "0::PATH", or "4:memory:PATH" with a list that contains memory. */
 static const char *path_in(char *line, int version) {
   char *names = strchr(line, ':'),
        *path = names ? strchr(names + 1, ':') : NULL;
@@ -100,7 +100,7 @@ static bool own_group(int version, char path[PATH_MAX]) {
   return found;
 }
 
-/* Of our groups and all above them the least. */
+/* Returns the least value of our control group and all above it. */
 static uint64_t least(uint64_t (*of)(const struct groups *, const char *)) {
   char path[PATH_MAX], *end;
   uint64_t least = UINT64_MAX;
@@ -117,7 +117,7 @@ static uint64_t least(uint64_t (*of)(const struct groups *, const char *)) {
   return least;
 }
 
-/* ---- All there is ----------------------------------------------------------- */
+/* ---- The machine --------------------------------------------------------- */
 
 uint64_t backing_most(void) {
   struct sysinfo s;
@@ -131,7 +131,7 @@ uint64_t backing_most(void) {
   return group < all ? group : all;
 }
 
-/* What can be had now without anybody else having less. */
+/* Bytes that can be had now without taking memory from others. */
 static uint64_t available(void) {
   uint64_t kib =
       number(fopen("/proc/meminfo", "re"), "MemAvailable:", UINT64_MAX >> 10);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backing.h - what memory there could be.
+ * backing.h - how much memory there could be.
  */
 #ifndef BACKING_H
 #define BACKING_H
@@ -8,11 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Bytes, of the machine and of our control group. */
+/* Returns the bytes that the machine and our control group allow. */
 uint64_t backing_most(void);
-/* Could there be so much? */
+/* Could there be so many bytes? */
 bool backing_possible(uint64_t length);
-/* Has it all there now; false: there is not as much. */
+/* Populates the memory now; false: there is not enough. */
 bool backing_populate(uint8_t *memory, uint64_t length);
 
 #endif

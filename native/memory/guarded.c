@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
-/* Long copies run ahead of themselves by some pages. */
+/* A long copy may run some pages ahead, so the guard is long. */
 enum { PAGE = 4096, GUARD = 1 << 20 };
 
 static uint64_t whole(uint64_t length) {

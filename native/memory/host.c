@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host.c - host memory: anonymous pages. Regions that a same-host peer maps
- * are made from memfds by region.c instead. */
+ * host.c - host memory: anonymous pages. Regions that a peer on the same host
+ * may map are made from memfds by region.c instead. */
 #include <sys/mman.h>
 
 #include "memory.h"

@@ -26,7 +26,7 @@ uint8_t *payload_run(const struct payload *p, uint64_t *length) {
   return p->base + block * p->stride + within;
 }
 
-/* One contiguous copy started on memory that copies on its own time. */
+/* Starts one contiguous asynchronous copy. */
 static int64_t start(struct payload *p, uint8_t *host, uint64_t length,
                      bool in) {
   uint64_t run;
@@ -72,7 +72,7 @@ static int64_t move(struct payload *p, uint8_t *host, uint64_t length,
   return (int64_t)moved;
 }
 
-/* Of most payloads all that moves lies in one piece, and is short. */
+/* The common case: all that moves is short and in one piece. */
 static inline uint8_t *piece(struct payload *p, uint64_t length) {
   if (!p->memory->direct || p->count != 1 || length == 0 ||
       length > p->total - p->done)
@@ -100,7 +100,7 @@ int64_t payload_take(struct payload *p, uint8_t *to, uint64_t length) {
   return move(p, to, length, false);
 }
 
-/* A place in a payload: bytes left of its block, and how far the next is. */
+/* A position in a payload: bytes left of its block, and the gap to the next. */
 struct place {
   uint8_t *at;
   uint64_t left, block, gap;
@@ -116,7 +116,7 @@ static bool at_block(const struct place *p, uint64_t n) {
   return p->left == n && p->block == n;
 }
 
-/* How many whole blocks of n bytes lie ahead, at one distance (*step). */
+/* Returns how many whole blocks of n bytes follow at one distance (*step). */
 static uint64_t ahead(const struct place *p, uint64_t n, uint64_t rest,
                       uint64_t *step) {
   bool blocks = at_block(p, n);
@@ -124,7 +124,7 @@ static uint64_t ahead(const struct place *p, uint64_t n, uint64_t rest,
   return (blocks || rest < p->left ? rest : p->left) / n;
 }
 
-/* Blocks of a cache line are copied here: a call would cost as much. */
+/* Copies blocks of a cache line inline: a call would cost as much. */
 static void copy_blocks(uint8_t *to, uint64_t to_step, const uint8_t *from,
                         uint64_t from_step, uint64_t n, uint64_t count) {
   if (n == 64)
@@ -135,7 +135,7 @@ static void copy_blocks(uint8_t *to, uint64_t to_step, const uint8_t *from,
       memcpy(to, from, n);
 }
 
-/* Past count blocks of n bytes. */
+/* Moves the position past count blocks of n bytes. */
 static void forward(struct place *p, uint64_t n, uint64_t step,
                     uint64_t count) {
   p->at += step * count;
@@ -160,7 +160,7 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
     uint64_t n = a.left < b.left ? a.left : b.left, a_step, b_step;
     if (n > rest - moved)
       n = rest - moved;
-    if (n == 0) /* not with a checked shape */
+    if (n == 0) /* cannot happen with a checked shape */
       break;
     uint64_t k = ahead(&a, n, rest - moved, &a_step);
     uint64_t l = ahead(&b, n, rest - moved, &b_step);

@@ -49,7 +49,7 @@ static int parse_unix(const char *path, struct address *out, char *reason) {
 
 /* ---- tcp:// ------------------------------------------------------------- */
 
-/* "fe80::1%eth0": the part behind the sign is an interface of this host. */
+/* "fe80::1%eth0": behind the sign stands an interface of this host. */
 static bool numeric_v6(const char *host, struct sockaddr_in6 *in6) {
   char bare[INET6_ADDRSTRLEN];
   const char *scope = strchr(host, '%');
@@ -81,7 +81,8 @@ static bool read_port(const char *text, uint16_t *port) {
   return p != text && !*p && value <= 65535;
 }
 
-/* The host's bytes and where its port begins, or NULL and why. */
+/* Finds the host and where its port begins; NULL and the reason if it
+ * cannot. */
 static const char *split(const char *text, const char **host, size_t *length,
                          bool *brackets, char *reason) {
   const char *rest = text + sizeof tcp_prefix - 1;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * address.h - where a peer is, as a text and as the system wants it:
+ * address.h - addresses of peers, as texts and as the system takes them:
  *
  *   unix:PATH         a socket in the file system
- *   unix:@NAME        one without a file (abstract): between processes of one
- *                     host, made and found by engines, not by users
+ *   unix:@NAME        one without a file (abstract namespace); used between
+ *                     processes of one host, by engines and not by users
  *   tcp://HOST:PORT   HOST: a name, 10.0.0.1, [::1], [fe80::1%eth0]; to listen
  *                     at all addresses: 0.0.0.0 or [::]
  */
@@ -30,20 +30,20 @@ struct address {
   bool tcp;
   uint16_t port;
   char host[ADDRESS_HOST + 1]; /* of TCP, without brackets */
-  socklen_t length;            /* 0: the host's name has to be looked up */
+  socklen_t length;            /* 0: the host's name has to be resolved */
   union socket_address at;
 };
 
-/* PERIGEE_OK; or a status, and in reason a sentence that says what to write. */
+/* PERIGEE_OK, or a status and in reason a sentence that tells what to write. */
 int address_parse(const char *text, struct address *out,
                   char reason[ADDRESS_REASON]);
-/* "tcp://..." of an IPv4 or IPv6 address. */
+/* Writes an IPv4 or IPv6 address as "tcp://...". */
 void address_text(const union socket_address *at, char text[ADDRESS_TEXT]);
-/* Is it one that only processes of this host can reach? */
+/* Is it an address that only processes of this host can reach? */
 bool address_loopback(const union socket_address *at);
-/* Is it one of this host's? The kernel tells (here.c). */
+/* Is it an address of this host? The kernel is asked (here.c). */
 bool address_here(const union socket_address *at);
-/* One of IPv4 that is written as one of IPv6 becomes what it is. */
+/* Turns an IPv4 address that is mapped into IPv6 into plain IPv4. */
 void address_plain(union socket_address *at);
 socklen_t address_length(const union socket_address *at);
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * here.c - is an address one of this host's? The kernel is asked where it would
- * send what goes there: who has a connection with an address that leads back to
- * this host is on it, whatever he says of himself. So each address counts, also
- * a second one of a device, from which nothing comes unless it is asked for; and
- * what other hosts have does not.
+ * here.c - is an address one of this host's? The kernel is asked for its route:
+ * a connection with an address that leads back to this host was made on this
+ * host, whatever the peer says. So every local address counts, also a second
+ * one of a device; addresses of other hosts do not.
  */
 #include <linux/rtnetlink.h>
 #include <string.h>
@@ -44,7 +43,7 @@ static void ask(struct question *q, const union socket_address *at) {
     add(q, RTA_OIF, &at->in6.sin6_scope_id, sizeof at->in6.sin6_scope_id);
 }
 
-/* By the kernel, and nobody else. */
+/* Accepts the answer from the kernel only. */
 static bool leads_back(int fd) {
   struct sockaddr_nl from = {0};
   socklen_t length = sizeof from;

@@ -6,8 +6,8 @@
 static const char digits[] = "0123456789abcdef";
 static const char blanks[] = " \t\r\n";
 
-/* FNV-1a. It finds what went wrong on the way; against who means harm there is
- * only to keep the text from them. */
+/* FNV-1a. It finds accidental damage. It does not protect against an attacker:
+ * the text has to be carried by a channel that one trusts. */
 static uint64_t sum_of(const uint8_t *bytes, uint32_t length) {
   uint64_t sum = UINT64_C(0xcbf29ce484222325);
   for (uint32_t i = 0; i < length; i++)
@@ -43,7 +43,8 @@ void info_write(const struct hello *hello, const struct terms *terms,
   info_text(bytes, length, text);
 }
 
-/* Hexadecimal digits: the bytes, or 0 if there are none, too many, or half. */
+/* Decodes hexadecimal digits: returns the number of bytes, or 0 if there are
+ * none, too many, or an odd number of digits. */
 static uint32_t unhex(const char *text, uint8_t *bytes, uint32_t room) {
   uint32_t length = 0;
   for (; *text && !strchr(blanks, *text); text += 2) {
@@ -56,7 +57,7 @@ static uint32_t unhex(const char *text, uint8_t *bytes, uint32_t room) {
   return text[strspn(text, blanks)] ? 0 : length;
 }
 
-/* The bytes below the check sum, which is right; or 0. */
+/* Returns the bytes before the check sum if it is right, else 0. */
 static uint32_t checked(const char *text, uint8_t bytes[INFO_BYTES + 8]) {
   uint64_t sum;
   text += strspn(text, blanks);
@@ -71,7 +72,7 @@ static uint32_t checked(const char *text, uint8_t bytes[INFO_BYTES + 8]) {
   return sum == sum_of(bytes, length) ? length : 0;
 }
 
-/* The frame at *at, if it is of that type; *at is behind it then. */
+/* Decodes the frame at *at if it has that type, and moves *at behind it. */
 static bool next(const uint8_t *bytes, uint32_t length, uint32_t *at, int type,
                  struct frame *f) {
   int used = wire_frame(bytes + *at, length - *at, f);

@@ -22,7 +22,7 @@ _Static_assert(sizeof(struct offer) - sizeof(int) * (OFFER_FDS + 2) <=
                    FRAME_BODY,
                "an offer fits in a frame");
 
-/* Bodies of one fixed length; those of OFFER and FOUND vary. */
+/* Lengths of the bodies; those of OFFER, FOUND and EXTRA vary. */
 static const uint32_t body_length[FRAME_TYPES] = {
     [FRAME_HELLO] = sizeof(struct hello),
     [FRAME_READY] = sizeof(uint32_t),
@@ -74,7 +74,7 @@ bool wire_foreign(const struct hello *h) {
   return h->version_min > PROTOCOL_MAX || h->version_max < PROTOCOL_MIN;
 }
 
-/* Another version's may be of any length, and mean anything. */
+/* The HELLO of another version may have any length and any meaning. */
 static bool decode_hello(const uint8_t *body, uint32_t length,
                          struct hello *h) {
   *h = (struct hello){.magic = 0};
@@ -103,11 +103,47 @@ static bool decode_offer(const uint8_t *body, uint32_t length,
   return offer->fd_count <= OFFER_FDS && prefix[1] == 0;
 }
 
+/* As it travels, before the bytes. */
+struct extra_head {
+  uint8_t lane, word;
+  uint16_t fds;
+  int32_t status;
+};
+
+static bool decode_extra(const uint8_t *body, uint32_t length,
+                         struct extra *extra) {
+  struct extra_head head;
+  if (length < sizeof head || length - sizeof head > OFFER_MAX)
+    return false;
+  memcpy(&head, body, sizeof head);
+  bool offer = head.word == EXTRA_WORD_OFFER;
+  bool lost = head.word == EXTRA_WORD_LOST;
+  extra->lane = head.lane;
+  extra->word = head.word;
+  extra->status = head.status;
+  extra->offer.fd_count = head.fds;
+  extra->offer.length = length - (uint32_t)sizeof head;
+  memcpy(extra->offer.bytes, body + sizeof head, extra->offer.length);
+  return head.lane > 0 && head.word > 0 && head.word < EXTRA_WORDS &&
+         head.fds <= (offer ? OFFER_FDS : 0) && lost == (head.status < 0) &&
+         head.status <= 0;
+}
+
+static uint32_t encode_extra(const struct extra *extra, uint8_t *body) {
+  struct extra_head head = {extra->lane, extra->word,
+                            (uint16_t)extra->offer.fd_count, extra->status};
+  memcpy(body, &head, sizeof head);
+  memcpy(body + sizeof head, extra->offer.bytes, extra->offer.length);
+  return (uint32_t)sizeof head + extra->offer.length;
+}
+
 static bool decode_body(const uint8_t *body, uint32_t length, struct frame *f) {
   if (f->type == FRAME_OFFER)
     return decode_offer(body, length, &f->offer);
   if (f->type == FRAME_FOUND)
     return found_decode(body, length, &f->found);
+  if (f->type == FRAME_EXTRA)
+    return decode_extra(body, length, &f->extra);
   if (f->type == FRAME_HELLO)
     return decode_hello(body, length, &f->hello);
   if (length != body_length[f->type])
@@ -141,6 +177,8 @@ uint32_t wire_encode(const struct frame *f, uint8_t *bytes) {
     memcpy(bytes + FRAME_HEAD + 8, f->offer.bytes, f->offer.length);
   } else if (f->type == FRAME_FOUND) {
     head.length = found_encode(&f->found, bytes + FRAME_HEAD);
+  } else if (f->type == FRAME_EXTRA) {
+    head.length = encode_extra(&f->extra, bytes + FRAME_HEAD);
   } else {
     head.length = body_length[f->type];
     memcpy(bytes + FRAME_HEAD, &f->hello, head.length);
@@ -152,6 +190,8 @@ uint32_t wire_encode(const struct frame *f, uint8_t *bytes) {
 uint32_t wire_fds(const struct frame *f) {
   if (f->type == FRAME_OFFER)
     return f->offer.fd_count;
+  if (f->type == FRAME_EXTRA)
+    return f->extra.offer.fd_count;
   if (f->type == FRAME_LANE)
     return f->lane.fds;
   return f->type == FRAME_FOUND ? f->found.fds : 0;
@@ -159,8 +199,8 @@ uint32_t wire_fds(const struct frame *f) {
 
 /* ---- The socket -------------------------------------------------------- */
 
-/* ETOOMANYREFS: of this user's processes too many descriptors are on their way
- * already. */
+/* ETOOMANYREFS: too many descriptors of this user's processes are in
+ * transit. */
 static int send_failed(void) {
   switch (errno) {
   case EAGAIN:
@@ -201,7 +241,7 @@ int wire_send(int socket, const struct frame *frame, const int *fds,
   return (size_t)sent == v.iov_len ? PERIGEE_OK : PERIGEE_PEER_LOST;
 }
 
-/* ---- A socket that takes parts ------------------------------------------ */
+/* ---- A socket that takes parts of frames --------------------------------- */
 
 static void out_drop(struct wire *w) {
   free(w->out);
@@ -239,7 +279,7 @@ static int out_append(struct wire *w, const uint8_t *bytes, uint32_t length) {
   return PERIGEE_OK;
 }
 
-/* As it goes: in the clear, or as a chunk. */
+/* Encodes the frame as it is sent: in the clear, or as a sealed chunk. */
 static uint32_t encode(struct wire *w, const struct frame *f,
                        uint8_t bytes[WIRE_ROOM]) {
   if (!w->seal_out)
@@ -312,11 +352,12 @@ int wire_read(int socket, struct wire *w) {
   w->received += (uint64_t)got;
   if (excess)
     return PERIGEE_PROTOCOL;
-  /* There was room for all that a message can bring: this process has none. */
+  /* The control buffer holds all that a message can bring, so it was cut
+   * because this process may have no more descriptors. */
   return m.msg_flags & MSG_CTRUNC ? PERIGEE_NO_MEMORY : (int)got;
 }
 
-/* A chunk is one frame, whole, and nothing else. */
+/* A chunk holds exactly one frame. */
 static int open_chunk(struct wire *w, struct frame *frame) {
   if (w->length < SEAL_HEAD)
     return 0;

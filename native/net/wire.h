@@ -4,23 +4,25 @@
  * zero, body. Little-endian, fixed layouts; descriptors travel with the first
  * byte of the frame that announces them.
  *
- *   HELLO   versions, nonces and keys, to anybody; over TCP who dialed first.
- *           The only frame, with ATTACH, that a stranger may send
- *   RETRY   over TCP, instead of HELLO: say yours again, with this cookie
- *   PROOF   over TCP, after both HELLOs: of the secret; who was dialed first
- *   TERMS   what a side is and wants, to a peer that is known
+ *   HELLO   versions, nonces and keys; over TCP the dialer's comes first. HELLO
+ *           and ATTACH are all that an unauthenticated peer may send
+ *   RETRY   over TCP, in answer to HELLO: send it again, with this cookie
+ *   PROOF   over TCP, after both HELLOs: of the secret; the listener's first
+ *   TERMS   parameters and wishes of a side, for a peer that is authenticated
  *   OFFER   the transport's half (descriptors); after the peer's TERMS
- *   READY   the peer's half is in place; u32 pull follows
+ *   READY   this side has joined the peer's half; u32 pull follows
  *   REFUSE  status and reason; the session ends
- *   WAKE    the peer sleeps and there is something for it
- *   LOOKUP  which region has this name?
- *   FOUND   that one, with a key for each lane that reaches it (see below)
- *   BYE     closed in order
- *   LANE    from one half of the transport to the other, with a descriptor or
- *           none; after OFFER
+ *   WAKE    wakes a peer that sleeps: there is something for it
+ *   LOOKUP  asks for the region with this name
+ *   FOUND   the region asked for, with keys for the lanes that reach it (below)
+ *   BYE     the sender has closed the session
+ *   LANE    message from one half of the transport to the other, with a
+ *           descriptor or none; after OFFER
  *   ATTACH  instead of HELLO: this connection is one more stream of a session
- *   PING    nothing, so that something is heard
- *   MOVE    instead of OFFER: dial there, with a ticket (migrate.h)
+ *   PING    keepalive, without content
+ *   MOVE    in place of OFFER: dial there, with a ticket (migrate.h)
+ *   EXTRA   of an additional lane: its half (descriptors), its loss, or a message
+ *           of its transport; where both sides have the feature "lanes"
  *
  * FOUND: what stands in struct found up to `keys`; then, for each key, u8 lane,
  * u8 descriptors, u16 length and so many bytes; lanes in order, each once. All
@@ -28,11 +30,12 @@
  * no bytes, where there is no other, is not written: its descriptors, or keys,
  * tell that it is there.
  *
- * HELLO begins in every version with magic and versions. Where no version is
- * common to both sides, nothing else of it is looked at.
+ * Every version's HELLO begins with magic and versions. If the two sides have
+ * no version in common, the rest of it is not looked at.
  *
- * Over TCP every frame that a side says after its PROOF is one chunk (seal.h),
- * in every mode, until the lane takes the socket; where it takes none, always.
+ * Over TCP every frame of a side after its PROOF is one sealed chunk (seal.h),
+ * whatever the mode of encryption, until the lane takes over the socket; if the
+ * lane does not, always.
  */
 #ifndef WIRE_H
 #define WIRE_H
@@ -60,16 +63,17 @@ enum frame_type {
   FRAME_MOVE,
   FRAME_TERMS,
   FRAME_RETRY,
+  FRAME_EXTRA,
   FRAME_TYPES
 };
 
 enum { FRAME_HEAD = 8, FRAME_BODY = 1280, WIRE_FDS = 4, WIRE_OUT = 64 << 10 };
 enum { WIRE_ROOM = SEAL_CHUNK(FRAME_HEAD + FRAME_BODY) };
 enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
-/* Bytes: of the name for peers on this host; of magic and versions. */
+/* Bytes of the name for local peers; of magic and versions; of a cookie. */
 enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16, COOKIE = 16 };
-enum { REGION_NAME = 255, FOUND_KEYS = 4 }; /* a lane's at most once */
-enum { TERMS_NAME = 72 }; /* PERIGEE_NAME_MAX and a zero, and more */
+enum { REGION_NAME = 255, FOUND_KEYS = 4 }; /* one for each lane at most */
+enum { TERMS_NAME = 72 }; /* holds PERIGEE_NAME_MAX and a zero */
 enum { PROTOCOL_MIN = 4, PROTOCOL_MAX = 4 };
 #define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */
 
@@ -77,31 +81,32 @@ struct hello {
   uint64_t magic;
   uint32_t version_min, version_max;
   uint64_t nonce;
-  uint64_t ticket; /* whose key is the secret here; 0: none */
-  /* Over TCP; else zeros. */
+  uint64_t ticket; /* its key takes the place of the secret; 0: none */
+  /* Over TCP; otherwise zeros. */
   uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
-  uint8_t cookie[COOKIE]; /* of RETRY, if there was one (cookie.c) */
+  uint8_t cookie[COOKIE]; /* from a RETRY, or zeros (cookie.c) */
 };
 
 enum terms_flags {
-  TERMS_ENCRYPT = 1, /* this side wants all to be sealed, */
-  TERMS_AUTH = 2,    /* or all to have MACs, */
-  TERMS_STRICT = 4,  /* and no session without (not by default); */
-  TERMS_AES = 8,     /* it has AES in hardware, */
-  TERMS_STAYS = 16   /* and wants no MOVE */
+  TERMS_ENCRYPT = 1, /* this side wants everything enciphered */
+  TERMS_AUTH = 2,    /* this side wants everything authenticated (MACs) */
+  TERMS_STRICT = 4,  /* this side refuses a session without (not the default) */
+  TERMS_AES = 8,     /* this side has AES in hardware */
+  TERMS_STAYS = 16   /* this side wants no MOVE */
 };
 
 struct terms {
   uint64_t epoch, features; /* bits of features.h */
   uint64_t ring, eager, message, typed;
-  uint64_t probe[2]; /* over Unix: to be found in the peer's memory; over TCP:
-                        who dialed is one agent by this (migrate.c), or 0 */
+  /* Over Unix sockets: random bytes that the peer looks for in this side's
+   * memory. Over TCP: the dialer's alias (migrate.c), or 0. */
+  uint64_t probe[2];
   uint32_t operations, transports;
   char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
-  uint8_t local[HELLO_LOCAL]; /* by what it can be found if on the same host */
+  uint8_t local[HELLO_LOCAL]; /* name of this side for peers on its host */
   uint32_t user, flags;
-  uint32_t dead_after, zero; /* ms: silent for so long is lost to this side */
-  char name[TERMS_NAME];     /* that it goes by, or "" */
+  uint32_t dead_after, zero; /* ms of silence after which the peer is lost */
+  char name[TERMS_NAME];     /* the agent's name, or "" */
 };
 
 struct retry {
@@ -109,15 +114,15 @@ struct retry {
 };
 
 struct attach {
-  uint64_t session; /* the nonce of the HELLO of who was dialed */
+  uint64_t session; /* the nonce of the listener's HELLO */
   uint32_t index, zero;
   uint8_t mac[HANDSHAKE_MAC];
 };
 
 struct move {
   uint64_t ticket;
-  uint8_t key[SECRET_KEY]; /* what is proven there */
-  uint32_t port, zero;     /* of loopback; 0: the Unix socket of HELLO's name */
+  uint8_t key[SECRET_KEY]; /* the key to prove there */
+  uint32_t port, zero; /* on loopback; 0: the Unix socket that TERMS named */
 };
 
 struct refuse {
@@ -145,7 +150,23 @@ struct found {
   struct found_key key[FOUND_KEYS];
 };
 
-/* A frame as decoded: texts end in 0, counts fit. */
+/* Of an additional lane (lane_offers.c): this side's half; that it is lost, or
+ * that there is no half (with a status, and a text); a message of its
+ * transport. */
+enum extra_word {
+  EXTRA_WORD_OFFER = 1,
+  EXTRA_WORD_LOST,
+  EXTRA_WORD_LANE,
+  EXTRA_WORDS
+};
+
+struct extra {
+  uint8_t lane, word;
+  int32_t status;
+  struct offer offer; /* without its descriptors: what follows */
+};
+
+/* A decoded frame: texts are terminated, counts are within bounds. */
 struct frame {
   uint16_t type;
   union {
@@ -160,6 +181,7 @@ struct frame {
     uint8_t proof[HANDSHAKE_MAC];
     struct attach attach;
     struct move move;
+    struct extra extra;
     struct {
       uint16_t length, fds;
       uint8_t bytes[LANE_FRAME_MAX];
@@ -167,56 +189,58 @@ struct frame {
   };
 };
 
-/* What has come and was not decoded yet. */
+/* The state of a socket: bytes that came and were not decoded, and that
+ * wait. */
 struct wire {
   uint8_t bytes[WIRE_ROOM];
   uint32_t length;
   int fds[WIRE_FDS];
   uint32_t fd_count;
-  uint8_t *out; /* what waits to go: WIRE_OUT bytes, or NULL while none does */
+  uint8_t *out; /* WIRE_OUT bytes that wait to be sent, or NULL if none do */
   uint32_t out_from, out_end;
-  bool corked; /* what is posted waits, to go at once */
+  bool corked; /* frames that are posted wait for wire_flush */
   struct seal *seal_in,
-      *seal_out; /* somebody else's; NULL: frames as they are */
-  int sender; /* pid of who sent what was read last; 0: it was not asked for */
-  uint64_t sent, received; /* bytes that were posted, and read, so far */
+      *seal_out; /* owned by others; NULL: frames go in the clear */
+  int sender;    /* pid that sent what was read last; 0: it was not asked for */
+  uint64_t sent, received; /* total bytes posted and read */
 };
 
-/* The bytes of the first frame: their number, 0 if it is not all there, or
+/* Decodes the first frame: returns its size, 0 if it is incomplete, or
  * PERIGEE_PROTOCOL. */
 int wire_frame(const uint8_t *bytes, uint32_t length, struct frame *frame);
-/* Encodes: the number of bytes, at most FRAME_HEAD + FRAME_BODY. */
+/* Encodes a frame and returns its size, at most FRAME_HEAD + FRAME_BODY. */
 uint32_t wire_encode(const struct frame *frame, uint8_t *bytes);
 /* The same for the body of FOUND (found.c). */
 bool found_decode(const uint8_t *body, uint32_t length, struct found *found);
 uint32_t found_encode(const struct found *found, uint8_t *body);
-/* Has it no protocol version in common with this side? Then it was read no
- * further than its versions. */
+/* True if the HELLO has no protocol version in common with this side; then only
+ * its versions were read. */
 bool wire_foreign(const struct hello *hello);
-/* Does a frame of this kind bring descriptors? */
+/* Returns how many descriptors come with the frame. */
 uint32_t wire_fds(const struct frame *frame);
 
-/* Non-blocking. Sends a frame whole: 0, PERIGEE_AGAIN if the socket is full,
- * PERIGEE_NO_MEMORY if the system has none for it, or for its descriptors,
- * PERIGEE_PEER_LOST. */
+/* Sends a whole frame without blocking: 0, PERIGEE_AGAIN if the socket is full,
+ * PERIGEE_NO_MEMORY if the system has no memory for the frame or its
+ * descriptors, PERIGEE_PEER_LOST. */
 int wire_send(int socket, const struct frame *frame, const int *fds,
               uint32_t fd_count);
-/* The same, without descriptors, where a socket (TCP) may take a part: what it
- * does not take waits in the wire, in order. PERIGEE_AGAIN: too much does. */
+/* The same, without descriptors, for a socket (TCP) that may take a part; the
+ * rest waits in the wire, in order. PERIGEE_AGAIN: too much waits already. */
 int wire_post(int socket, struct wire *wire, const struct frame *frame);
-/* Sends on what waits: 0, also if some still does, or PERIGEE_PEER_LOST; corked
- * no more. */
+/* Uncorks and sends what waits: 0 (some may still wait), or
+ * PERIGEE_PEER_LOST. */
 int wire_flush(int socket, struct wire *wire);
 static inline bool wire_waits(const struct wire *wire) {
   return wire->out != NULL;
 }
-/* Reads once: bytes read, 0 at the end, PERIGEE_AGAIN, PERIGEE_PEER_LOST,
- * PERIGEE_PROTOCOL (more descriptors than there may be), or PERIGEE_NO_MEMORY
- * (some that came are lost, as this process may have no more). */
+/* Reads once: returns the number of bytes, 0 at the end, PERIGEE_AGAIN,
+ * PERIGEE_PEER_LOST, PERIGEE_PROTOCOL (more descriptors than allowed) or
+ * PERIGEE_NO_MEMORY (descriptors were lost, as this process may have no
+ * more). */
 int wire_read(int socket, struct wire *wire);
-/* The next frame that was read: 1, 0, or a status. */
+/* Decodes the next frame that was read: 1, 0 if there is none, or a status. */
 int wire_next(struct wire *wire, struct frame *frame);
-/* Takes one received descriptor, in order, or -1. */
+/* Takes one received descriptor, in order; -1 if there is none. */
 int wire_take_fd(struct wire *wire);
 void wire_close(struct wire *wire);
 

@@ -13,7 +13,7 @@ ONE_LENGTH(crypto_kdf_KEYBYTES);
 ONE_LENGTH(crypto_generichash_BYTES);
 ONE_LENGTH(HANDSHAKE_MAC);
 
-/* What a derived key is for, and whose it is. */
+/* The KDF contexts: what a derived key is for. */
 static const char of_proofs[crypto_kdf_CONTEXTBYTES] = "pgproof";
 static const char of_words[crypto_kdf_CONTEXTBYTES] = "pgwords";
 static const char of_streams[crypto_kdf_CONTEXTBYTES] = "pgattac";
@@ -40,7 +40,7 @@ int handshake_begin(struct handshake *h, bool dialer,
   return PERIGEE_OK;
 }
 
-/* ---- What was said ------------------------------------------------------- */
+/* ---- Transcripts --------------------------------------------------------- */
 
 static uint8_t *words_of(struct handshake *h, bool by_dialer) {
   return h->words[by_dialer ? 0 : 1];

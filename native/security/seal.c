@@ -21,7 +21,7 @@ _Static_assert(SEAL_HEAD == sizeof(uint32_t), "the length");
 
 enum { NONCE = AES(NPUBBYTES) };
 
-/* What chunk comes next, and the key for it. */
+/* Makes the next chunk's nonce, and a new key when the old one was used up. */
 static void next(struct seal *s, uint8_t nonce[NONCE]) {
   if (s->counter > 0 && s->counter % SEAL_KEY_CHUNKS == 0) {
     uint64_t counter = s->counter;
@@ -55,7 +55,7 @@ void seal_bare(struct seal *s) {
   s->bare = true;
 }
 
-/* ---- Long ones, by OpenSSL ---------------------------------------------- */
+/* ---- Long chunks, by OpenSSL --------------------------------------------- */
 
 static bool is_long(const struct seal *s, uint32_t length) {
   return s->aes && length >= SEAL_LONG;
@@ -90,7 +90,7 @@ static bool open_long(struct seal *s, uint8_t *plain, const uint8_t *chunk,
          evp_open(&s->evp, s->key, &job, chunk + SEAL_HEAD + length, good);
 }
 
-/* ---- Bare: all of a chunk is what the tag vouches for ----------------------- */
+/* ---- Bare chunks: authenticated, not enciphered -------------------------- */
 
 static void mark(struct seal *s, uint8_t *chunk, uint32_t length,
                  const uint8_t nonce[NONCE]) {
@@ -137,7 +137,7 @@ static int open_bare(struct seal *s, uint8_t *plain, const uint8_t *chunk,
   return (int)length;
 }
 
-/* ---- Chunks ------------------------------------------------------------------ */
+/* ---- Chunks -------------------------------------------------------------- */
 
 uint32_t seal_close(struct seal *s, uint8_t *chunk, const uint8_t *plain,
                     uint32_t length) {

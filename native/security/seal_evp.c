@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cipher is looked up once a process, in a library context of its own:
- * whatever the program has set up for OpenSSL (openssl.cnf, engines, FIPS)
- * neither changes what we do nor is changed by it.
+ * seal_evp.c - looks the cipher up once in a process, in a library context of
+ * its own: the program's configuration of OpenSSL (openssl.cnf, engines, FIPS)
+ * neither affects it nor is affected by it.
  */
 #include "seal_evp.h"
 

@@ -16,7 +16,7 @@ _Static_assert(SECRET_KEY == crypto_generichash_BYTES, "a hash is a key");
 _Static_assert(SECRET_KEY == crypto_kdf_KEYBYTES, "of which others are made");
 
 struct text {
-  char bytes[SECRET_MOST + 2]; /* with a line's end, and one byte too many */
+  char bytes[SECRET_MOST + 2]; /* room for a newline and one byte too many */
   size_t length;
   bool from_file;
 };
@@ -63,7 +63,7 @@ static int cannot_open(const char *path, const struct complaint *c) {
   return complain(c, status, path, what);
 }
 
-/* Not by stdio, whose buffers would keep a copy. */
+/* Reads without stdio, whose buffers would keep a copy of the secret. */
 static int read_all(int fd, const char *path, struct text *text,
                     const struct complaint *c) {
   ssize_t n = 1;
@@ -93,7 +93,7 @@ static int read_file(const char *path, struct text *text,
   return status;
 }
 
-/* ---- Any of them --------------------------------------------------------- */
+/* ---- From any of the places ---------------------------------------------- */
 
 static int read_text(const char *given, struct text *text,
                      const struct complaint *c) {
@@ -104,7 +104,7 @@ static int read_text(const char *given, struct text *text,
   return PERIGEE_OK;
 }
 
-/* The environment's, if there is any; a path there is read. */
+/* Reads PERIGEE_SECRET, if it is set, or the file that it names. */
 static int read_environment(struct text *text, const struct complaint *c) {
   char path[sizeof text->bytes];
   int64_t length = stretch_environment(text->bytes, sizeof text->bytes - 1);
@@ -125,8 +125,8 @@ static int read_environment(struct text *text, const struct complaint *c) {
   return read_file(path, text, c);
 }
 
-/* The scope comes first and is as long as it says: no two pairs of scope and
- * secret are the same bytes. */
+/* Hashes scope and secret. The scope comes first with its length, so that no
+ * two pairs of scope and secret hash the same bytes. */
 static void make_key(const char *bytes, size_t count, const char *scope,
                      struct secret *secret) {
   static const uint8_t salt[crypto_generichash_blake2b_SALTBYTES],
@@ -143,7 +143,7 @@ static void make_key(const char *bytes, size_t count, const char *scope,
   secret->set = true;
 }
 
-/* In the place of the text comes what is made of it. */
+/* Replaces the text by its stretched key. */
 static int stretched(struct text *text, const char *scope,
                      const struct complaint *c) {
   uint8_t key[STRETCH_KEY];
@@ -161,7 +161,8 @@ static int stretched(struct text *text, const char *scope,
   return status;
 }
 
-/* What a file holds is no mistake of the program's. */
+/* A file with a bad length is not the program's mistake, so not
+ * PERIGEE_INVALID. */
 static int check_length(size_t length, bool from_file,
                         const struct complaint *c) {
   if (length >= SECRET_LEAST && length <= SECRET_MOST)
@@ -197,7 +198,7 @@ int secret_load(const char *given, const char *scope, struct secret *secret,
   }
   *text = (struct text){.length = 0};
   int status = load(given, scope ? scope : "", text, secret, &c);
-  sodium_free(text); /* and wiped */
+  sodium_free(text); /* wipes it first */
   return status;
 }
 

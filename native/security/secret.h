@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * secret.h - what both sides of a session over TCP prove to have. The text is
- * read once, stretched if somebody may have chosen it (stretch.h), and
- * forgotten, but for the environment's; a key made of it and of the scope is
- * kept as long as the engine. Neither is ever sent, nor part of a message to
- * people.
+ * secret.h - the shared secret that both sides of a session over TCP prove to
+ * have. The text is read once, stretched if a person may have chosen it
+ * (stretch.h), and forgotten (but for the environment's). A key made of the
+ * text and the scope is kept as long as the engine. Neither is ever sent, nor
+ * part of a message to users.
  */
 #ifndef SECRET_H
 #define SECRET_H
@@ -16,16 +16,16 @@
 enum { SECRET_KEY = 32, SECRET_LEAST = 16, SECRET_MOST = 4096 };
 
 struct secret {
-  uint8_t key[SECRET_KEY]; /* zeros if none is set */
+  uint8_t key[SECRET_KEY]; /* zeros if no secret is set */
   bool set;
 };
 
-/* Readies libsodium for this process: before anything else here, in
- * handshake.h and seal.h. False: it has no randomness. */
+/* Initialises libsodium for this process. Call it before anything else here, in
+ * handshake.h and in seal.h. False if it has no randomness. */
 bool secret_library(void);
-/* given: "file:PATH", the text itself, "" for none, or NULL: what the
- * environment's PERIGEE_SECRET says in the same way, else none. scope: NULL is
- * "". PERIGEE_OK, or a status and in reason a sentence for the user. */
+/* given: "file:PATH", the text itself, "" for none, or NULL: what
+ * PERIGEE_SECRET in the environment says in the same way, or none. scope: NULL
+ * is "". PERIGEE_OK, or a status and in reason a sentence for the user. */
 int secret_load(const char *given, const char *scope, struct secret *secret,
                 char *reason, size_t room);
 void secret_wipe(struct secret *secret);

@@ -12,16 +12,16 @@
 
 enum { RESULTS = 16, NAME = 32 };
 
-/* What the process keeps. */
+/* The cache of the process. */
 struct kept {
-  uint8_t mask[NAME]; /* results are found by keyed hashes of their texts */
+  uint8_t mask[NAME]; /* key of the hashes by which results are found */
   struct {
     uint8_t name[NAME], key[STRETCH_KEY];
   } results[RESULTS];
   uint32_t used;
-  char text[SECRET_MOST + 2]; /* that the environment had, */
+  char text[SECRET_MOST + 2]; /* the environment's secret */
   size_t length;
-  char *place; /* there */
+  char *place; /* where the environment has it */
 };
 
 static struct kept *kept;
@@ -35,7 +35,7 @@ static void unlock(void) {
   pthread_mutex_unlock(&mutex);
 }
 
-/* Locked by the caller. A child that forks off meanwhile finds it unlocked. */
+/* The caller holds the lock. A child that forks meanwhile finds it unlocked. */
 static struct kept *keep(void) {
   if (kept || !(kept = sodium_malloc(sizeof *kept)))
     return kept;
@@ -45,7 +45,7 @@ static struct kept *keep(void) {
   return kept;
 }
 
-/* ---- Forms ----------------------------------------------------------------- */
+/* ---- Forms --------------------------------------------------------------- */
 
 static int distinct(const char *bytes, size_t length) {
   bool seen[256] = {false};
@@ -64,7 +64,7 @@ static bool is_hex(const char *bytes, size_t length) {
   return length == 64 && distinct(bytes, length) >= 8;
 }
 
-/* Nobody chooses words of that length that have all three kinds of letters. */
+/* A chosen text of that length hardly has upper case, lower case and digits. */
 static bool is_base64(const char *bytes, size_t length) {
   int upper = 0, lower = 0, digits = 0;
   if (length == 44 && bytes[43] == '=')
@@ -81,7 +81,8 @@ static bool is_base64(const char *bytes, size_t length) {
          distinct(bytes, length) >= 16;
 }
 
-/* Bytes that follow the first of a character in UTF-8; -1: it is none. */
+/* Returns how many bytes follow the first of a UTF-8 character; -1 if none can
+ * begin so. */
 static int follow(uint8_t first) {
   if (first < 0x80)
     return first >= ' ' && first != 0x7f ? 0 : -1;
@@ -109,9 +110,10 @@ bool stretch_random(const char *bytes, size_t length) {
          (length == 32 && !is_text(bytes, length));
 }
 
-/* ---- Stretching ------------------------------------------------------------ */
+/* ---- Stretching ---------------------------------------------------------- */
 
-/* The scope comes first and is as long as it says. */
+/* Hashes scope and text, by which a result is found. The scope comes first,
+ * with its length. */
 static void name_of(const struct kept *k, const char *bytes, size_t length,
                     const char *scope, uint8_t name[NAME]) {
   crypto_generichash_state state;
@@ -134,11 +136,11 @@ static bool recall(const struct kept *k, const uint8_t name[NAME],
   return false;
 }
 
-/* In the place of the one that came first. */
+/* Replaces the oldest result. */
 static void remember(struct kept *k, const uint8_t name[NAME],
                      const uint8_t key[STRETCH_KEY]) {
   uint32_t at = k->used++ % RESULTS;
-  if (k->used == 2 * RESULTS) /* it need not count on for ever */
+  if (k->used == 2 * RESULTS) /* keeps the counter from overflowing */
     k->used = RESULTS;
   memcpy(k->results[at].name, name, NAME);
   memcpy(k->results[at].key, key, STRETCH_KEY);
@@ -167,7 +169,7 @@ int stretch(const char *bytes, size_t length, const char *scope,
   unlock();
   if (known)
     return PERIGEE_OK;
-  int status = compute(bytes, length, scope, key); /* by nobody else held up */
+  int status = compute(bytes, length, scope, key); /* without the lock */
   lock();
   if (k && status == PERIGEE_OK)
     remember(k, name, key);
@@ -175,7 +177,7 @@ int stretch(const char *bytes, size_t length, const char *scope,
   return status;
 }
 
-/* ---- The environment -------------------------------------------------------- */
+/* ---- The environment ----------------------------------------------------- */
 
 static void take_out(struct kept *k, char *value) {
   k->length = strnlen(value, sizeof k->text);

@@ -5,11 +5,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Pages, less what sodium_malloc keeps there for itself. The first chunk is one
- * page, as most engines need no more. */
+/* Whole pages, less what sodium_malloc keeps there for itself. The first chunk
+ * is one page: most engines need no more. */
 enum { CANARY = 16, FIRST = (4 << 10) - CANARY, CHUNK = (64 << 10) - CANARY };
 
-/* Beside the keys, not among them: what is here is no secret. */
+/* Bookkeeping; it stands outside of the locked memory, as it is no secret. */
 struct vault_chunk {
   struct vault_chunk *next;
   uint8_t *cells;
@@ -21,8 +21,8 @@ static int class_of(size_t length) {
   return length <= VAULT_SMALL ? 0 : 1;
 }
 
-/* sodium_malloc locks what it can and does not tell: to lock what is locked
- * costs nothing, and tells. */
+/* sodium_malloc locks what it can and does not report failure. Locking the
+ * memory again costs nothing and reports it. */
 static struct vault_chunk *chunk_new(struct vault *v, size_t length) {
   struct vault_chunk *c = malloc(sizeof *c);
   uint8_t *cells = c ? sodium_malloc(length) : NULL;

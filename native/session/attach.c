@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attach.c - more sockets for a session whose lane wants them. Who dialed the
- * session dials them, to the same address, once the peer has the lane; the
- * first frame on each, ATTACH, says of which session it is and proves it. One
- * that cannot be had is done without.
+ * attach.c - further sockets for a session whose lane wants them. The dialer of
+ * the session dials them, to the same address, once the peer has the lane. The
+ * first frame on each, ATTACH, names its session and proves that it belongs to
+ * it. The session does without a socket that it cannot get.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,16 +15,16 @@
 #include "net/address.h"
 #include "sessions.h"
 
-/* A socket on its way to be a stream. */
+/* A socket that is to become a stream. */
 struct attaching {
   struct watcher watcher;
   struct perigee_session *session;
   uint32_t number;
-  int fd; /* -1: it is the lane's, or nobody's */
+  int fd; /* -1: the lane has it, or it was closed */
 };
 
 static void attaching_free(struct attaching *a) {
-  a->session->attaching[a->number - 1] = NULL;
+  a->session->streams.attaching[a->number - 1] = NULL;
   if (a->fd >= 0)
     watch_close(a->session->engine, a->fd);
   free(a);
@@ -32,25 +32,26 @@ static void attaching_free(struct attaching *a) {
 
 void attach_end(struct perigee_session *s) {
   for (int i = 0; i < STREAMS_MAX; i++)
-    if (s->attaching[i])
-      attaching_free(s->attaching[i]);
+    if (s->streams.attaching[i])
+      attaching_free(s->streams.attaching[i]);
 }
 
-/* One more descriptor of the session's, if the lane has it. */
+/* Counts one more descriptor for the session, if the lane took it. */
 static void count(struct perigee_session *s, int status) {
   if (status < 0)
     return;
-  s->descriptors++;
-  share_add(s->share, SHARE_DESCRIPTORS, 1);
+  s->account.descriptors++;
+  share_add(s->account.share, SHARE_DESCRIPTORS, 1);
 }
 
 /* ---- Dialing ------------------------------------------------------------ */
 
 static void connected(struct attaching *a) {
   struct perigee_session *s = a->session;
-  struct frame f = {.type = FRAME_ATTACH,
-                    .attach = {.session = s->hello.nonce, .index = a->number}};
-  handshake_attach(s->keys->session, a->number, f.attach.mac);
+  struct frame f = {
+      .type = FRAME_ATTACH,
+      .attach = {.session = s->peer.hello.nonce, .index = a->number}};
+  handshake_attach(s->security.keys->session, a->number, f.attach.mac);
   if (wire_send(a->fd, &f, NULL, 0) == PERIGEE_OK) {
     int fd = a->fd;
     a->fd = -1;
@@ -74,16 +75,17 @@ static void ready(struct watcher *watcher, uint32_t events) {
 }
 
 static bool dial(struct perigee_session *s, uint32_t number) {
-  const union socket_address *to = &s->peer_address;
+  const union socket_address *to = &s->streams.address;
   struct attaching *a = calloc(1, sizeof *a);
   if (!a)
     return false;
   a->session = s;
   a->number = number;
   a->watcher.ready = ready;
-  s->attaching[number - 1] = a;
+  s->streams.attaching[number - 1] = a;
   a->fd = socket_new(to->any.sa_family);
-  int status = a->fd < 0 ? -1 : connect(a->fd, &to->any, s->peer_length);
+  int status =
+      a->fd < 0 ? -1 : connect(a->fd, &to->any, s->streams.address_length);
   if (status != 0 && errno != EINPROGRESS) {
     attaching_free(a);
     return false;
@@ -100,7 +102,7 @@ void attach_wanted(struct perigee_session *s) {
   uint32_t wanted = t->sockets->wants(s->lane);
   if (wanted == 0)
     return;
-  s->attached = true;
+  s->streams.attached = true;
   if (wanted > STREAMS_MAX)
     wanted = STREAMS_MAX;
   for (uint32_t i = 1; i <= wanted && dial(s, i); i++)
@@ -109,21 +111,21 @@ void attach_wanted(struct perigee_session *s) {
 
 /* ---- Being dialed -------------------------------------------------------- */
 
-/* The stranger is gone, its socket is not. */
+/* Frees the session that the socket was accepted for, but not the socket. */
 int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
   struct perigee_session *s = proof_find(stranger->engine, asked);
-  int fd = stranger->fd;
-  if (!s || !s->spoken || !lane_table(s->lane)->sockets)
+  int fd = stranger->socket.fd;
+  if (!s || !s->streams.spoken || !lane_table(s->lane)->sockets)
     return PERIGEE_DENIED;
-  if (!share_may(s->share, SHARE_DESCRIPTORS, 1)) {
-    s->share->all->refused++;
+  if (!share_may(s->account.share, SHARE_DESCRIPTORS, 1)) {
+    s->account.share->all->refused++;
     return PERIGEE_NO_MEMORY;
   }
-  stranger->fd = -1;
+  stranger->socket.fd = -1;
   count(s, lane_table(s->lane)->sockets->attach(s->lane, asked->index, fd,
-                                                stranger->wire.bytes,
-                                                stranger->wire.length));
-  stranger->wire.length = 0;
+                                                stranger->socket.wire.bytes,
+                                                stranger->socket.wire.length));
+  stranger->socket.wire.length = 0;
   hot_activate(s);
   session_end(stranger, PERIGEE_CLOSED, "its socket is part of a session");
   return PERIGEE_OK;

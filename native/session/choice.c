@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * choice.c - which transport carries a session: what this side can offer, the
- * one that both have, and this side's half of it.
+ * choice.c - which transport carries a session: those that this side can offer,
+ * the one that both sides choose, and this side's half of it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,26 +11,28 @@
 #include "core/trim.h"
 #include "core/fabrics.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "migrate.h"
 
 /* ---- Choosing ----------------------------------------------------------- */
 
-/* So long nobody looks again for devices where there were none: to look costs
- * more than a stranger may make it cost. */
+/* After a look that found no devices, nobody looks again for so long: a look
+ * costs more than an unauthenticated peer may cause. */
 static const int64_t NO_DEVICES = 1000000000; /* ns */
 
 static const struct perigee_transport *const built_in[] = {
     &transport_shm, &transport_verbs, &transport_tcp, NULL};
 
-/* Shared memory comes as descriptors, which TCP cannot bring: it is asked for by
- * who would move for it. Devices may not be here, and do not seal. */
+/* Can the transport carry this session? Shared memory needs descriptors, which
+ * TCP cannot bring; it may still be asked for if the session would move for it.
+ * Verbs needs devices, and cannot seal. */
 static bool carries(const struct perigee_session *s,
                     const struct perigee_transport *t) {
   if (!s->tcp)
     return true;
   if (t == &transport_shm)
     return migrate_willing(s);
-  return t != &transport_verbs || s->devices;
+  return t != &transport_verbs || s->handshake.devices;
 }
 
 bool choice_devices(struct perigee_engine *engine) {
@@ -49,8 +51,9 @@ static uint32_t list_names(const struct perigee_session *s,
                            const struct perigee_transport *const *from,
                            struct terms *terms, uint32_t count) {
   for (; from && *from && count < TRANSPORTS_MAX; from++) {
-    if ((*s->wanted && strcmp(s->wanted, (*from)->name) != 0) ||
-        !carries(s, *from))
+    if ((*s->target.transport &&
+         strcmp(s->target.transport, (*from)->name) != 0) ||
+        (*from)->additional || !carries(s, *from))
       continue;
     snprintf(terms->transport[count++], TRANSPORT_NAME, "%s", (*from)->name);
   }
@@ -60,12 +63,13 @@ static uint32_t list_names(const struct perigee_session *s,
 void choice_list(const struct perigee_session *s, struct terms *terms) {
   terms->transports = list_names(s, s->engine->options.transports, terms, 0);
   terms->transports = list_names(s, built_in, terms, terms->transports);
+  lanes_list(s, terms);
 }
 
 static const struct perigee_transport *
 find(const struct perigee_transport *const *from, const char *name) {
   for (; from && *from; from++)
-    if (strcmp((*from)->name, name) == 0)
+    if (!(*from)->additional && strcmp((*from)->name, name) == 0)
       return *from;
   return NULL;
 }
@@ -81,7 +85,7 @@ const struct perigee_transport *transport_alone(struct perigee_engine *engine) {
                                                     built_in};
   for (size_t i = 0; i < 2; i++)
     for (size_t k = 0; lists[i] && lists[i][k]; k++)
-      if (lists[i][k]->alone)
+      if (lists[i][k]->alone && !lists[i][k]->additional)
         return lists[i][k];
   return NULL;
 }
@@ -95,8 +99,8 @@ static bool offers(const struct terms *terms, const char *name) {
 
 const struct perigee_transport *choice_of(struct perigee_session *s,
                                           const struct terms *own) {
-  const struct terms *order = s->dialed ? own : &s->terms;
-  const struct terms *other = s->dialed ? &s->terms : own;
+  const struct terms *order = s->dialed ? own : &s->peer.terms;
+  const struct terms *other = s->dialed ? &s->peer.terms : own;
   for (uint32_t i = 0; i < order->transports; i++)
     if (offers(other, order->transport[i]))
       return transport_named(s->engine, order->transport[i]);
@@ -106,9 +110,10 @@ const struct perigee_transport *choice_of(struct perigee_session *s,
 int choice_none(const struct perigee_session *s, const struct terms *peer,
                 char reason[REASON]) {
   const char *shm = transport_shm.name;
-  bool memory = s->dialed ? strcmp(s->wanted, shm) == 0 : offers(peer, shm);
+  bool memory =
+      s->dialed ? strcmp(s->target.transport, shm) == 0 : offers(peer, shm);
   snprintf(reason, REASON, "the two sides have no transport in common%s",
-           s->tcp && memory && !s->same_host
+           s->tcp && memory && !s->peer.same_host
                ? ": shared memory is for two processes on one host"
                : "");
   return PERIGEE_UNSUPPORTED;
@@ -116,16 +121,16 @@ int choice_none(const struct perigee_session *s, const struct terms *peer,
 
 /* ---- Why not the others -------------------------------------------------- */
 
-/* Over TCP. */
+/* Why a session over TCP does not use shared memory. */
 static const char *why_no_memory(const struct perigee_session *s) {
-  if (!s->same_host)
+  if (!s->peer.same_host)
     return "the peer is on another host";
-  if (s->stays)
+  if (s->migration.stays)
     return "the session could not move to it";
-  if (!offers(&s->terms, transport_shm.name))
+  if (!offers(&s->peer.terms, transport_shm.name))
     return "the peer does not offer it";
-  return s->terms.user != geteuid() ? "the peer runs as another user"
-                                    : "the session did not move to it";
+  return s->peer.terms.user != geteuid() ? "the peer runs as another user"
+                                         : "the session did not move to it";
 }
 
 static const char *why_not_here(const struct perigee_session *s,
@@ -143,11 +148,11 @@ static void why_not(const struct perigee_session *s,
   const char *chosen = s->transport->name;
   if (s->alone)
     snprintf(why, REASON, "it needs a socket");
-  else if (*s->wanted && strcmp(s->wanted, t->name) != 0)
-    snprintf(why, REASON, "%s was asked for", s->wanted);
+  else if (*s->target.transport && strcmp(s->target.transport, t->name) != 0)
+    snprintf(why, REASON, "%s was asked for", s->target.transport);
   else if (!carries(s, t) || (s->tcp && t == &transport_shm))
     snprintf(why, REASON, "%s", why_not_here(s, t));
-  else if (!offers(&s->terms, t->name))
+  else if (!offers(&s->peer.terms, t->name))
     snprintf(why, REASON, "the peer does not offer it");
   else
     snprintf(why, REASON, "%s comes first", chosen);
@@ -158,7 +163,7 @@ static size_t consider(const struct perigee_session *s,
                        size_t size, size_t length) {
   char why[REASON];
   for (; from && *from && length < size; from++) {
-    if (strcmp((*from)->name, s->transport->name) == 0)
+    if ((*from)->additional || strcmp((*from)->name, s->transport->name) == 0)
       continue;
     why_not(s, *from, why);
     length += (size_t)snprintf(text + length, size - length, "%s%s: %s",
@@ -186,59 +191,46 @@ static void tell(struct perigee_session *s, const void *bytes,
     session_send(s, &f, NULL, 0);
 }
 
-/* Faults were asked for: the new lane has them from the beginning. */
-static int inject(struct perigee_session *s, const struct offer *offer) {
-  const struct perigee_transport *t = faults_join(s->engine->faults, s->lane);
-  if (t) {
-    s->transport = t;
-    return PERIGEE_OK;
-  }
-  for (uint32_t i = 0; i < offer->fd_count; i++)
-    close(offer->fds[i]);
-  s->transport->close(s->lane);
-  s->lane = NULL;
-  return PERIGEE_NO_MEMORY;
-}
-
 int wireup_open(struct perigee_session *s, struct offer *offer,
                 char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
   int status = accounts_join(s, reason, REASON);
   if (status < 0)
     return status;
-  struct lane_options lane = {.ring = o->ring,
-                              .pool = o->pool,
-                              .operations = o->operations,
-                              .pull = o->pull,
-                              .peer_pid = s->peer_pid,
-                              .peer_pidfd = s->pidfd,
-                              .probe = {s->probe[0], s->probe[1]},
-                              .probed = {s->terms.probe[0], s->terms.probe[1]},
-                              .key = s->nonce ^ s->hello.nonce,
-                              .alone = s->alone,
-                              .dialed = s->dialed,
-                              .streams = o->streams,
-                              .seal = s->intact ? s->keys->session : NULL,
-                              .bare = !s->sealed,
-                              .aes = s->aes,
-                              .share = s->share,
-                              .vault = &s->engine->vault,
-                              .session = s,
-                              .activate = hot_activate,
-                              .watch = lane_watch,
-                              .close = lane_close,
-                              .tell = tell,
-                              .file = handing_file,
-                              .hand = handing_hand,
-                              .later = handing_later,
-                              .now = &s->engine->now,
-                              .keeps = trim_keeps,
-                              .look = &s->engine->trim.look};
+  struct lane_options lane = {
+      .ring = o->ring,
+      .pool = o->pool,
+      .operations = o->operations,
+      .pull = o->pull,
+      .peer_pid = s->process.pid,
+      .peer_pidfd = s->process.pidfd,
+      .probe = {s->handshake.probe[0], s->handshake.probe[1]},
+      .probed = {s->peer.terms.probe[0], s->peer.terms.probe[1]},
+      .key = s->handshake.nonce ^ s->peer.hello.nonce,
+      .alone = s->alone,
+      .dialed = s->dialed,
+      .streams = o->streams,
+      .seal = s->security.intact ? s->security.keys->session : NULL,
+      .bare = !s->security.sealed,
+      .aes = s->security.aes,
+      .share = s->account.share,
+      .vault = &s->engine->vault,
+      .session = s,
+      .activate = hot_activate,
+      .watch = lane_watch,
+      .close = lane_close,
+      .tell = tell,
+      .file = handing_file,
+      .hand = handing_hand,
+      .later = handing_later,
+      .now = &s->engine->now,
+      .keeps = trim_keeps,
+      .look = &s->engine->trim.look};
   status = fabric_of(s->engine, s->transport, &lane.fabric, reason);
   if (status == PERIGEE_OK)
     status = s->transport->open(&lane, &s->lane, offer, reason);
   if (status == PERIGEE_OK && s->engine->faults)
-    status = inject(s, offer);
+    status = lane_inject(s->engine, &s->lane, &s->transport, offer);
   if (status < 0 && !*reason)
     snprintf(reason, REASON, "no memory for the session's rings");
   return status;

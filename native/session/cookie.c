@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cookie.c - what a stranger has to show before this side computes anything for
- * him, while strangers crowd: a MAC over where he comes from and what he said,
- * which RETRY told him a moment ago. Nothing is kept of him but his socket.
+ * cookie.c - while a listener is crowded, a dialer has to show a cookie before
+ * this side computes anything for it: a MAC over its address and its HELLO,
+ * which a RETRY gave to it a moment ago. Nothing is kept for the dialer but its
+ * socket.
  *
- * TCP has proven his address already. What this adds: that he stays to hear an
- * answer and says hello once more. Who sends hellos by thousands and leaves, or
- * never reads, costs two hashes each, and no curve (some 100 us).
+ * TCP has proven the address already. The cookie proves that the dialer stays
+ * to read an answer and says HELLO once more. A flood of HELLOs from dialers
+ * that leave, or never read, costs two hashes each and no elliptic curve (some
+ * 100 us).
  */
 #include <sodium.h>
 #include <string.h>
@@ -15,7 +17,7 @@
 #include "unauth.h"
 
 enum { COOKIE_KEY = 32 };
-/* A cookie is good in the period that it was made in, and in the next. */
+/* A cookie is valid in the period in which it was made, and in the next. */
 static const int64_t PERIOD = INT64_C(10000000000); /* ns */
 
 _Static_assert(crypto_kdf_KEYBYTES == COOKIE_KEY,
@@ -44,7 +46,7 @@ static void add(crypto_generichash_state *state, const void *bytes,
   crypto_generichash_update(state, bytes, length);
 }
 
-/* All of it has one length but the address, which comes last. */
+/* Hashes the fields; all have a fixed length but the address, which is last. */
 static bool make(struct perigee_session *s, const struct hello *h,
                  uint64_t period, uint8_t cookie[COOKIE]) {
   uint8_t key[COOKIE_KEY];
@@ -57,7 +59,7 @@ static bool make(struct perigee_session *s, const struct hello *h,
   add(&state, &h->nonce, sizeof h->nonce);
   add(&state, h->challenge, sizeof h->challenge);
   add(&state, h->public_key, sizeof h->public_key);
-  add(&state, s->peer, strlen(s->peer));
+  add(&state, s->peer.address, strlen(s->peer.address));
   crypto_generichash_final(&state, cookie, COOKIE);
   sodium_memzero(key, sizeof key);
   return true;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dial.c - from an address to a connected socket. A Unix socket's is there at
- * once, or never. Over TCP a name is looked up first, then its addresses are
- * tried in turn; while there is another one, none is waited for longer than
- * PATIENCE. Until hello begins the session is in state "none", its timer is
- * this file's, and the connect operation's timeout ends all of it.
+ * dial.c - from an address to a connected socket. A Unix socket connects at
+ * once or not at all. Over TCP the name is resolved first, then its addresses
+ * are tried in turn; while there is another one, each gets at most PATIENCE.
+ * Until the handshake begins the session is in state "none", its timer belongs
+ * to this file, and the timeout of the connect operation ends everything.
  */
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -26,11 +26,11 @@ static const int64_t PATIENCE = 1000000000, PAUSE = 1000000; /* ns */
 
 struct dial {
   struct address address;
-  struct resolve *resolve; /* NULL: not, or not any more */
+  struct resolve *resolve; /* NULL: no look-up is in progress */
   struct addresses to;
   uint32_t next;
-  int error;  /* of the last that was tried */
-  bool pause; /* before it begins */
+  int error;  /* of the address that was tried last */
+  bool pause; /* dialing begins after a pause */
 };
 
 int socket_new(int family) {
@@ -56,33 +56,33 @@ void dial_end(struct perigee_session *s) {
 static void nobody_there(struct perigee_session *s, int error) {
   char reason[ADDRESS_TEXT + 80];
   bool nobody = error == ENOENT || error == ECONNREFUSED;
-  snprintf(reason, sizeof reason, "nobody listens at %s: %s", s->address,
+  snprintf(reason, sizeof reason, "nobody listens at %s: %s", s->target.address,
            strerror(error));
   session_end(s, nobody ? PERIGEE_NOT_FOUND : PERIGEE_SYSTEM, reason);
 }
 
 static void dial_unix(struct perigee_session *s) {
   const struct address *to = &s->dial->address;
-  int status = connect(s->fd, &to->at.any, to->length);
+  int status = connect(s->socket.fd, &to->at.any, to->length);
   if (status != 0 &&
-      errno == EAGAIN) /* its backlog is full: at the next poll */
+      errno == EAGAIN) /* its backlog is full: tried again at the next poll */
     return;
-  operation_unqueue(s->connect);
+  operation_unqueue(s->operations.connect);
   dial_end(s);
-  if (status == 0 &&
-      watch_add(s->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP) == 0)
+  if (status == 0 && watch_add(s->engine, s->socket.fd, &s->socket.watcher,
+                               EPOLLIN | EPOLLRDHUP) == 0)
     wireup_begin(s);
   else
     nobody_there(s, errno);
 }
 
 static void again(struct operation *op) {
-  op->engine->copying = true; /* nothing wakes us: look again soon */
+  op->engine->copying = true; /* polls again soon, as no event will come */
   if (op->session->dial)
     dial_unix(op->session);
 }
 
-/* Nobody else knows of a session that never was. */
+/* Frees a session that failed to connect: the program never got it. */
 static void given(struct operation *op) {
   struct perigee_session *failed = op->status < 0 ? op->session : NULL;
   transfer_given(op);
@@ -107,12 +107,12 @@ static void in_time(struct perigee_session *s, int64_t after) {
 
 static void drop_socket(struct perigee_session *s) {
   timers_remove(&s->engine->timers, &s->timer);
-  if (s->fd >= 0)
-    watch_close(s->engine, s->fd);
-  s->fd = -1;
+  if (s->socket.fd >= 0)
+    watch_close(s->engine, s->socket.fd);
+  s->socket.fd = -1;
 }
 
-/* None of the addresses was good. */
+/* None of the addresses could be reached. */
 static void unreachable(struct perigee_session *s) {
   char reason[ADDRESS_TEXT + 120];
   int error = s->dial->error;
@@ -121,15 +121,15 @@ static void unreachable(struct perigee_session *s) {
     return;
   }
   bool silent = error == ETIMEDOUT;
-  snprintf(reason, sizeof reason, "%s cannot be reached: %s%s", s->address,
-           silent ? "nothing came back" : strerror(error),
+  snprintf(reason, sizeof reason, "%s cannot be reached: %s%s",
+           s->target.address, silent ? "nothing came back" : strerror(error),
            silent ? " (is the host up, and does a firewall let this port pass?)"
                   : "");
   session_end(s, silent ? PERIGEE_TIMEOUT : PERIGEE_NOT_FOUND, reason);
 }
 
-/* A port of this host that nobody listens at may be given to our own end of
- * the connection, which then meets itself. */
+/* If nobody listens at a port of this host, the kernel may give that port to
+ * our own end of the connection, which is then connected to itself. */
 static bool met_itself(int fd) {
   union socket_address own = {0}, peer = {0};
   socklen_t a = sizeof own, b = sizeof peer;
@@ -140,21 +140,24 @@ static bool met_itself(int fd) {
 
 static void connected(struct perigee_session *s) {
   timers_remove(&s->engine->timers, &s->timer);
-  address_text(&s->dial->to.at[s->dial->next - 1], s->peer);
+  address_text(&s->dial->to.at[s->dial->next - 1], s->peer.address);
   dial_end(s);
-  socket_no_delay(s->fd);
-  watch_change(s->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP);
+  socket_no_delay(s->socket.fd);
+  watch_change(s->engine, s->socket.fd, &s->socket.watcher,
+               EPOLLIN | EPOLLRDHUP);
   wireup_begin(s);
 }
 
-/* 0: the connection is under way, or why not. */
+/* Returns 0 if the connection is in progress, or an errno. */
 static int try_one(struct perigee_session *s, const union socket_address *to) {
-  s->fd = socket_new(to->any.sa_family);
-  if (s->fd < 0)
+  s->socket.fd = socket_new(to->any.sa_family);
+  if (s->socket.fd < 0)
     return errno;
-  if (connect(s->fd, &to->any, address_length(to)) != 0 && errno != EINPROGRESS)
+  if (connect(s->socket.fd, &to->any, address_length(to)) != 0 &&
+      errno != EINPROGRESS)
     return errno;
-  bool watched = watch_add(s->engine, s->fd, &s->on_socket, EPOLLOUT) == 0;
+  bool watched =
+      watch_add(s->engine, s->socket.fd, &s->socket.watcher, EPOLLOUT) == 0;
   return watched ? 0 : errno;
 }
 
@@ -189,15 +192,15 @@ static void look_up(struct perigee_session *s) {
     try_next(s);
 }
 
-/* What epoll tells may be of a socket that has been closed meanwhile. */
+/* Checks the socket again, as the event may be of one that was closed since. */
 void dial_ready(struct perigee_session *s) {
-  struct pollfd now = {.fd = s->fd, .events = POLLOUT};
-  if (!s->dial || s->dial->resolve || s->fd < 0 || poll(&now, 1, 0) != 1)
+  struct pollfd now = {.fd = s->socket.fd, .events = POLLOUT};
+  if (!s->dial || s->dial->resolve || s->socket.fd < 0 || poll(&now, 1, 0) != 1)
     return;
   s->engine->progress++;
   socklen_t length = sizeof s->dial->error;
-  getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &s->dial->error, &length);
-  if (s->dial->error == 0 && met_itself(s->fd))
+  getsockopt(s->socket.fd, SOL_SOCKET, SO_ERROR, &s->dial->error, &length);
+  if (s->dial->error == 0 && met_itself(s->socket.fd))
     s->dial->error = ECONNREFUSED;
   if (s->dial->error == 0)
     connected(s);
@@ -207,7 +210,7 @@ void dial_ready(struct perigee_session *s) {
 
 void dial_resolved(struct watcher *watcher, uint32_t events) {
   struct perigee_session *s =
-      CONTAINER(watcher, struct perigee_session, on_lookup);
+      CONTAINER(watcher, struct perigee_session, target.on_lookup);
   (void)events;
   if (!s->dial || !s->dial->resolve)
     return;
@@ -221,7 +224,8 @@ static void begin_anew(struct perigee_session *s) {
   dial_to(s, &to);
 }
 
-/* It may be this side that did nothing for a while: an answer may be there. */
+/* Looks at the socket first: if this side was stopped for a while, the answer
+ * may have come in time. */
 void dial_tick(struct perigee_session *s) {
   if (!s->dial)
     return;
@@ -248,7 +252,7 @@ static int dial_tcp(struct perigee_session *s) {
     try_next(s);
     return PERIGEE_OK;
   }
-  d->resolve = resolve_begin(s->engine, &d->address, &s->on_lookup);
+  d->resolve = resolve_begin(s->engine, &d->address, &s->target.on_lookup);
   if (!d->resolve)
     return PERIGEE_NO_MEMORY;
   look_up(s);
@@ -257,7 +261,7 @@ static int dial_tcp(struct perigee_session *s) {
 
 /* ---- Dialing ------------------------------------------------------------ */
 
-/* What cannot be had here is told before anybody is dialed. */
+/* Refuses a transport that this side does not have, before dialing. */
 static int check_transport(struct perigee_engine *engine, const char *name) {
   char reason[REASON];
   struct fabric *fabric;
@@ -291,10 +295,10 @@ static int begin(struct perigee_session *s, const struct address *address) {
   s->tcp = address->tcp;
   if (s->tcp)
     return dial_tcp(s);
-  s->fd = socket_new(AF_UNIX);
-  if (s->fd < 0)
+  s->socket.fd = socket_new(AF_UNIX);
+  if (s->socket.fd < 0)
     return fail(s->engine, PERIGEE_SYSTEM, "no socket: %s", strerror(errno));
-  operation_move(s->connect);
+  operation_move(s->operations.connect);
   dial_unix(s);
   return PERIGEE_OK;
 }
@@ -305,14 +309,15 @@ void dial_to(struct perigee_session *s, const struct address *address) {
     session_end(s, status, fail_detail(s->engine));
 }
 
-/* Each pause may be twice as long as the one before, to 80 PAUSEs; by chance, so
- * that not all come back at once. */
+/* Each pause may be twice as long as the one before, up to 80 PAUSEs. Its
+ * length is random, so that dialers do not come back all at once. */
 bool dial_again(struct perigee_session *s) {
   struct address to;
   char reason[ADDRESS_REASON];
-  bool waits = s->connect && s->connect->event == PERIGEE_EVENT_NONE;
-  if (!waits || s->ticket ||
-      address_parse(s->address, &to, reason) != PERIGEE_OK)
+  bool waits = s->operations.connect &&
+               s->operations.connect->event == PERIGEE_EVENT_NONE;
+  if (!waits || s->migration.ticket ||
+      address_parse(s->target.address, &to, reason) != PERIGEE_OK)
     return false;
   struct dial *d = calloc(1, sizeof *d);
   if (!d)
@@ -321,8 +326,8 @@ bool dial_again(struct perigee_session *s) {
   s->dial = d;
   *d = (struct dial){.address = to, .pause = true};
   int64_t pause = (int64_t)(1 + engine_random(s->engine) % 4) * PAUSE;
-  in_time(s, pause << s->tries);
-  s->tries += s->tries < 4;
+  in_time(s, pause << s->target.tries);
+  s->target.tries += s->target.tries < 4;
   return true;
 }
 
@@ -361,16 +366,18 @@ int perigee_connect_to(struct perigee_engine *engine, const char *text,
   if (!s)
     return PERIGEE_NO_MEMORY;
   s->dialed = true;
-  snprintf(s->expected, sizeof s->expected, "%s", expected ? expected : "");
-  snprintf(s->address, sizeof s->address, "%s", text);
-  snprintf(s->wanted, sizeof s->wanted, "%s", any ? "" : transport);
-  s->connect = operation_take(s, &connect_class);
-  if (!s->connect) {
+  snprintf(s->target.name, sizeof s->target.name, "%s",
+           expected ? expected : "");
+  snprintf(s->target.address, sizeof s->target.address, "%s", text);
+  snprintf(s->target.transport, sizeof s->target.transport, "%s",
+           any ? "" : transport);
+  s->operations.connect = operation_take(s, &connect_class);
+  if (!s->operations.connect) {
     perigee_session_free(s);
     return PERIGEE_NO_MEMORY;
   }
-  int index = s->connect->index;
-  transfer_submit(s->connect, timeout);
-  dial_to(s, &address); /* the connect's event tells how it ends */
+  int index = s->operations.connect->index;
+  transfer_submit(s->operations.connect, timeout);
+  dial_to(s, &address); /* the connect operation's event tells the result */
   return index;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * endpoint.c - sessions without a socket, for programs that have a way of their
- * own to carry a text from each side to the other. The text (info.h) holds
- * what HELLO and OFFER hold elsewhere; everything after goes as frames through
- * the lane.
+ * own to carry a text from each side to the other. The text (info.h) holds what
+ * HELLO, TERMS and OFFER hold elsewhere; all later frames go through the lane.
  *
- * The first word. Each side joins when it is told to, and what is sent to one
- * that has not is lost. So they are not alike: the one with the smaller nonce
- * calls, and the other is silent until it has heard that.
+ * The first message. Each side joins when its program gives it the peer's text,
+ * and what is sent to a side before that is lost. So the sides differ: the one
+ * with the smaller nonce is the caller and probes; the other is silent until a
+ * probe has arrived.
  *
  *   caller                             listener
  *   joins; probes, and again           joins; waits until it is met
@@ -15,14 +15,14 @@
  *   opens                 <--  READY
  *   says READY            READY  -->   opens
  *
- * A probe carries nothing, so it reaches a listener that has joined only half,
- * and it does no harm to be heard twice. The listener says READY when it has
- * joined whole; the caller can hear it from its first probe on.
+ * A probe carries nothing, so it arrives even at a listener that has joined
+ * only half, and may arrive twice. The listener says READY when it has joined
+ * fully; the caller can receive it from its first probe on.
  *
- * Liveness. No socket tells that the peer died. Each side sees to it that
- * something goes to the peer twice a second, which the peer's device answers
- * without its process; without an answer the lane breaks, and the session with
- * it. A timer of the session does it, so sleeping does not put it off.
+ * Liveness. No socket tells that the peer died. Each side sends something at
+ * least twice a second, which the peer's device acknowledges without its
+ * process. Without acknowledgement the lane breaks, and the session ends. A
+ * timer of the session does that, also while the program sleeps in a wait.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static const int64_t PROBE_EVERY = 20 * 1000000,
 
 /* ---- Opening and closing ------------------------------------------------ */
 
-/* NULL, and why, if there is none for sessions without a socket. */
+/* Returns NULL and the reason if no transport works without a socket. */
 static const struct perigee_transport *find(struct perigee_engine *engine,
                                             const char *name) {
   const struct perigee_transport *t =
@@ -53,16 +53,17 @@ static const struct perigee_transport *find(struct perigee_engine *engine,
   return NULL;
 }
 
-/* The session that it will be, with this side's half of the transport. */
+/* Makes the future session and this side's half of the transport. */
 static int prepare(struct perigee_session *s, char info[INFO_TEXT],
                    char reason[REASON]) {
   struct hello hello;
   struct terms terms;
   struct offer offer;
-  s->alone = s->spoken = s->dialed = true;
-  s->nonce = engine_random(s->engine);
-  snprintf(s->address, sizeof s->address, "endpoint");
-  snprintf(s->wanted, sizeof s->wanted, "%s", s->transport->name);
+  s->alone = s->attends = s->streams.spoken = s->dialed = true;
+  s->handshake.nonce = engine_random(s->engine);
+  snprintf(s->target.address, sizeof s->target.address, "endpoint");
+  snprintf(s->target.transport, sizeof s->target.transport, "%s",
+           s->transport->name);
   wireup_own(s, &hello);
   terms_own(s, &terms);
   int status = wireup_open(s, &offer, reason);
@@ -92,7 +93,7 @@ int perigee_endpoint_open(struct perigee_engine *engine, const char *transport,
   char reason[REASON];
   e->session->transport = t;
   int status = prepare(e->session, e->info, reason);
-  e->nonce = e->session->nonce;
+  e->nonce = e->session->handshake.nonce;
   if (status < 0) {
     perigee_endpoint_close(e);
     return fail(engine, status, "%s", reason);
@@ -132,16 +133,16 @@ static int read_info(const struct perigee_endpoint *e, const char *info,
   return PERIGEE_OK;
 }
 
-/* What goes wrong from here on is told by the connect's event. */
+/* Errors from here on are told by the connect operation's event. */
 static void join(struct perigee_session *s, const struct hello *hello,
                  const struct terms *terms, const struct offer *offer) {
-  s->calls = s->nonce < hello->nonce;
+  s->handshake.active = s->handshake.nonce < hello->nonce;
   session_begun(s, PROBE_EVERY);
-  hot_enter(s); /* what came before was heard by nobody */
+  hot_enter(s); /* nothing that arrived before was polled */
   if (!wireup_common(s, hello) || !wireup_fits(s, terms) ||
       !wireup_joins(s, offer))
     return;
-  if (s->calls)
+  if (s->handshake.active)
     s->transport->alone->probe(s->lane);
 }
 
@@ -160,12 +161,12 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
   int status = read_info(e, info, &hello, &terms, &offer);
   if (status < 0)
     return status;
-  s->connect = operation_take(s, &connect_class);
-  if (!s->connect)
+  s->operations.connect = operation_take(s, &connect_class);
+  if (!s->operations.connect)
     return PERIGEE_NO_MEMORY;
-  int index = s->connect->index;
-  e->session = NULL; /* the connect's event gives it out, or ends it */
-  transfer_submit(s->connect, timeout);
+  int index = s->operations.connect->index;
+  e->session = NULL; /* from here on the connect operation has it */
+  transfer_submit(s->operations.connect, timeout);
   join(s, &hello, &terms, &offer);
   return index;
 }
@@ -173,9 +174,10 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
 /* ---- A session's part in polls ------------------------------------------ */
 
 void endpoint_poll(struct perigee_session *s) {
-  if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
+  if (!s->handshake.joined || s->state == PERIGEE_SESSION_ENDED)
     return;
-  if (!s->calls && !s->ready_said && lane_table(s->lane)->alone->met(s->lane))
+  if (!s->handshake.active && !s->handshake.ready_said &&
+      lane_table(s->lane)->alone->met(s->lane))
     wireup_ready(s);
   session_hear(s);
   if (s->state == PERIGEE_SESSION_HELLO)
@@ -183,13 +185,14 @@ void endpoint_poll(struct perigee_session *s) {
 }
 
 void endpoint_tick(struct perigee_session *s) {
-  if (!s->joined || s->state == PERIGEE_SESSION_ENDED)
+  if (!s->handshake.joined || s->state == PERIGEE_SESSION_ENDED)
     return;
-  /* Who was met has a device that answers. */
-  bool open = s->state == PERIGEE_SESSION_OPEN || (s->ready_said && !s->calls);
+  /* Once the peer is met, its device acknowledges what is sent. */
+  bool open = s->state == PERIGEE_SESSION_OPEN ||
+              (s->handshake.ready_said && !s->handshake.active);
   if (open)
     lane_table(s->lane)->alone->keepalive(s->lane);
-  else if (s->calls && !lane_table(s->lane)->alone->met(s->lane))
+  else if (s->handshake.active && !lane_table(s->lane)->alone->met(s->lane))
     lane_table(s->lane)->alone->probe(s->lane);
   timers_add(&s->engine->timers, &s->timer,
              s->engine->now + (open ? KEEPALIVE_EVERY : PROBE_EVERY));

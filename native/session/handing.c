@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handing.c - memory that a lane hands to the peer's half while the session
- * lasts: files of it, the word of each by the session's Unix socket, and the
+ * handing.c - memory that a lane hands to its peer while the session lasts:
+ * files (memfds), announced by frames on the session's Unix socket, and the
  * descriptors that this takes.
  *
  *   state    event                                        becomes
@@ -11,15 +11,15 @@
  *   waiting  it has had none for long                     the session ends
  *   resting  RESTS is over                                free
  *
- * Only while it is free is anything tried: what cannot go costs a poll nothing.
- * It is not while the session's timer runs, which nothing else has the use of
- * while such a session is open. Whoever waits for a block is stepped once more
- * when it is free again.
+ * Memory is handed only in state free; in the other states a poll tries nothing
+ * and pays nothing. The session's timer, which an open session uses for nothing
+ * else, runs in those states. When the state becomes free again, operations
+ * that wait for a block are stepped once.
  *
- * The spare descriptor. A program may have all descriptors in use for a while;
- * its sessions, which need one more for a moment whenever memory is handed over,
- * need not end for that. So each engine keeps one, which it closes where another
- * may be wanted in its place, and opens again at once.
+ * The spare descriptor. A program may use all its descriptors for a while.
+ * Sessions need one more for a moment whenever memory is handed over, and
+ * should not end for lack of it. So each engine keeps one open, closes it when
+ * another is needed in its place, and opens it again at once.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,11 +31,11 @@
 #include "core/hot.h"
 #include "sessions.h"
 
-/* ns. WAITS: a peer that lives reads its socket whenever it polls. */
+/* ns. WAITS is long: a live peer reads its socket whenever it polls. */
 static const int64_t RESTS = 1000000, WAITS = INT64_C(5000000000);
-static const char full[] = NOT_TAKEN; /* unhanded, while it is waiting */
+static const char full[] = NOT_TAKEN; /* s->unhanded in state waiting */
 
-/* ---- The spare descriptor ------------------------------------------------- */
+/* ---- The spare descriptor ------------------------------------------------ */
 
 bool spare_lend(struct perigee_engine *engine) {
   if (engine->spare_fd < 0)
@@ -45,25 +45,25 @@ bool spare_lend(struct perigee_engine *engine) {
   return true;
 }
 
-/* Any will do that is there. */
+/* A copy of any descriptor will do. */
 void spare_keep(struct perigee_engine *engine) {
   if (engine->spare_fd < 0)
     engine->spare_fd = fcntl(engine->epoll, F_DUPFD_CLOEXEC, 0);
 }
 
-/* ---- When ------------------------------------------------------------------ */
+/* ---- When ---------------------------------------------------------------- */
 
 static bool is_free(const struct perigee_session *s, const char **why) {
   if (s->timer.next)
-    *why = s->unhanded;
+    *why = s->socket.unhanded;
   return !s->timer.next;
 }
 
-/* From now on, though nobody has read the clock for long. */
+/* Counts from the present, as the engine's time may be old. */
 static void pause_for(struct perigee_session *s, const char *why,
                       int64_t time) {
   int64_t now = engine_clock(s->engine);
-  s->unhanded = why;
+  s->socket.unhanded = why;
   timers_add(&s->engine->timers, &s->timer, now + time);
 }
 
@@ -73,8 +73,8 @@ void handing_later(struct perigee_session *s, const char *why) {
     pause_for(s, why, RESTS);
 }
 
-/* Blocks are waited for by operations that every poll steps, if it has cause to
- * go on. */
+/* Counts as progress, so that the next poll steps the operations that wait for
+ * a block. */
 static void free_again(struct perigee_session *s) {
   timers_remove(&s->engine->timers, &s->timer);
   s->engine->progress++;
@@ -82,14 +82,14 @@ static void free_again(struct perigee_session *s) {
 }
 
 static bool has_room(const struct perigee_session *s) {
-  struct pollfd p = {.fd = s->fd, .events = POLLOUT};
+  struct pollfd p = {.fd = s->socket.fd, .events = POLLOUT};
   return poll(&p, 1, 0) == 1;
 }
 
-/* It may be this side that did nothing for a while: then epoll has not told yet
- * of the room that the peer made. */
+/* Checks the socket itself: if this side was stopped for a while, epoll has not
+ * yet told of the room that the peer made. */
 void handing_due(struct perigee_session *s) {
-  if (s->unhanded == full && !has_room(s))
+  if (s->socket.unhanded == full && !has_room(s))
     session_end(s, PERIGEE_PROTOCOL, NOT_TAKEN);
   else
     free_again(s);
@@ -100,7 +100,7 @@ void handing_room(struct perigee_session *s) {
     free_again(s);
 }
 
-/* ---- What ------------------------------------------------------------------ */
+/* ---- What ---------------------------------------------------------------- */
 
 static int memory(void) {
   return memfd_create("perigee-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);

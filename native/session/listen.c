@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * listen.c - listeners and whom they let in. Over TCP everybody can come, so
- * who listens there for other hosts has a secret, or says that it is meant.
+ * listen.c - listeners, and accepting. Over TCP everybody can connect, so a
+ * listener for other hosts needs a secret, or has to be marked insecure.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,14 +22,14 @@
 #include "sessions.h"
 #include "unauth.h"
 
-/* BACKLOG: what the system allows. ACCEPTS: of one listener, before others have
- * their turn. RESERVE: descriptors that strangers leave to peers, or an eighth
- * of all. */
+/* BACKLOG: capped by the system. ACCEPTS: connections that one listener accepts
+ * before others have their turn. RESERVE: descriptors that unauthenticated
+ * peers may not use, at most an eighth of all. */
 enum { BACKLOG = 4096, ACCEPTS = 16, RESERVE = 64 };
 
 /* ---- Opening ------------------------------------------------------------ */
 
-/* True: strangers can come, and nobody asks them for a secret. */
+/* Can other hosts connect without being asked for a secret? */
 static bool open_to_all(const struct perigee_engine *engine,
                         const struct address *address) {
   return address->tcp && !address_loopback(&address->at) &&
@@ -82,7 +82,7 @@ static int cannot(struct perigee_listener *l, const struct address *address) {
               strerror(errno));
 }
 
-/* What the system made of it: port 0 is any that is free. */
+/* Reads the address that the system chose: port 0 stands for any free one. */
 static void learn_address(struct perigee_listener *l) {
   union socket_address at;
   socklen_t length = sizeof at;
@@ -94,7 +94,7 @@ static int bind_to(struct perigee_listener *l, const struct address *address) {
   int on = 1;
   if (address->tcp)
     setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (address->at.any.sa_family == AF_INET6) /* 0.0.0.0 is another listener */
+  if (address->at.any.sa_family == AF_INET6) /* IPv4 has its own listener */
     setsockopt(l->fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   if (bind(l->fd, &address->at.any, address->length) != 0)
     return cannot(l, address);
@@ -150,7 +150,8 @@ int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
   return PERIGEE_OK;
 }
 
-/* Who waits to be accepted at a Unix socket may have sent descriptors. */
+/* Closes connections that were not accepted, with the descriptors that they may
+ * have brought over a Unix socket. */
 static void send_away(struct perigee_listener *l) {
   int fd;
   while (!l->tcp && (fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
@@ -180,13 +181,13 @@ bool perigee_listener_insecure(const struct perigee_listener *l) {
 
 /* ---- Accepting ---------------------------------------------------------- */
 
-/* While there are no descriptors all who come are turned away, one at a time,
- * by the spare one: else the socket would stay readable for ever. */
+/* Without free descriptors, connections are refused one at a time, by means of
+ * the spare one: otherwise the socket would stay readable for ever. */
 static bool spare_serves(struct perigee_engine *engine) {
   return (errno == EMFILE || errno == ENFILE) && spare_lend(engine);
 }
 
-/* Who was accepted, and finds no place. */
+/* Refuses a connection that was accepted. */
 static void turn_away(struct perigee_listener *l, int fd) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   wire_send(fd, &f, NULL, 0);
@@ -199,8 +200,8 @@ static void turn_away(struct perigee_listener *l, int fd) {
                "for keys (ulimit -l)");
 }
 
-/* The last descriptors are for peers. The system gives the lowest that is free:
- * so many are in use as its number says. */
+/* The last descriptors are for authenticated peers. The system gives the lowest
+ * free number, so a number tells how many are in use. */
 static int reserve_from(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > INT_MAX)
@@ -218,7 +219,7 @@ int unauth_place(struct perigee_engine *engine, int fd) {
   return low;
 }
 
-/* Where all sessions are in use, a stranger makes room for the next. */
+/* If all sessions are in use, another unauthenticated peer is given up. */
 static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
   int place = unauth_place(engine, *fd);
   if (place < 0)
@@ -233,13 +234,14 @@ static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
 static void let_in(struct perigee_listener *l, struct perigee_session *s,
                    const union socket_address *from) {
   s->tcp = l->tcp;
-  s->ticketed = l->tickets;
-  snprintf(s->address, sizeof s->address, "%s", l->address);
+  s->migration.ticketed = l->tickets;
+  snprintf(s->target.address, sizeof s->target.address, "%s", l->address);
   if (s->tcp) {
-    address_text(from, s->peer);
-    socket_no_delay(s->fd);
+    address_text(from, s->peer.address);
+    socket_no_delay(s->socket.fd);
   }
-  if (watch_add(l->engine, s->fd, &s->on_socket, EPOLLIN | EPOLLRDHUP)) {
+  if (watch_add(l->engine, s->socket.fd, &s->socket.watcher,
+                EPOLLIN | EPOLLRDHUP)) {
     session_end(s, PERIGEE_SYSTEM, "epoll failed");
     return;
   }

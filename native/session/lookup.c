@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "call/calls.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
@@ -71,9 +72,10 @@ int perigee_lookup(struct perigee_session *s, const char *name,
 static void add_key(struct perigee_session *s, struct lane *lane,
                     uint32_t number, const struct grant *grant,
                     struct found *found) {
-  const struct transport_access *access = lane_table(lane)->access;
+  const struct transport_access *access =
+      lane ? lane_table(lane)->access : NULL;
   struct found_key *k = &found->key[found->keys];
-  uint32_t room = s->tcp || s->spoken ? 0 : WIRE_FDS - found->fds;
+  uint32_t room = s->tcp || s->streams.spoken ? 0 : WIRE_FDS - found->fds;
   if (!access || access->export(lane, grant, &k->key) < 0 ||
       k->key.fd_count > room)
     return;
@@ -105,9 +107,11 @@ static void describe(struct perigee_session *s, struct perigee_region *region,
   found->length = region->length;
   found->access = (uint32_t)region->access;
   region->granted++;
-  if (!s->granted.next)
-    list_append(&s->engine->granted, &s->granted);
+  if (!s->regions.granted.next)
+    list_append(&s->engine->granted, &s->regions.granted);
   add_key(s, s->lane, 0, &grant, found);
+  for (uint32_t n = 1; n < LANES && lanes_know(s, n); n++)
+    add_key(s, lanes_to_export(s, n, &region->area), n, &grant, found);
 }
 
 int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
@@ -130,7 +134,7 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
 
 static struct perigee_remote *known(struct perigee_session *s,
                                     const struct found *found) {
-  struct perigee_remote *r = s->remotes;
+  struct perigee_remote *r = s->regions.remotes;
   while (r && (r->window.slot != found->slot ||
                r->window.generation != found->region))
     r = r->next;
@@ -149,21 +153,44 @@ static struct perigee_remote *remote_new(struct perigee_session *s,
       .generation = found->region,
       .length = found->length,
       .access = (int)(found->access & (PERIGEE_READ | PERIGEE_WRITE))};
+  for (uint32_t n = 1; n < LANES; n++)
+    *remote_window(r, n) = r->window;
   strncpy(r->name, name, REGION_NAME);
   return r;
 }
 
-/* By the key for the lane, if there is one. */
-static int attach(struct lane *lane, struct window *window,
-                  const struct found *found) {
-  const struct transport_access *access = lane_table(lane)->access;
-  if (found->keys == 0)
+/* A lane that is lost here needs no key any more. */
+static int attach(struct perigee_session *s, struct perigee_remote *r,
+                  const struct found_key *k) {
+  struct lane *lane = k->lane ? lanes_to_attach(s, k->lane) : s->lane;
+  struct window *window = remote_window(r, k->lane);
+  if (!lane || window->attached)
     return PERIGEE_OK;
-  if (found->keys > 1 || found->key[0].lane != 0 || !access)
+  if (!lane_table(lane)->access)
     return PERIGEE_PROTOCOL;
-  int status = access->attach(lane, window, &found->key[0].key);
+  int status = lane_table(lane)->access->attach(lane, window, &k->key);
   window->attached = status == PERIGEE_OK;
   return status;
+}
+
+static int attach_all(struct perigee_session *s, struct perigee_remote *r,
+                      const struct found *found) {
+  int status = PERIGEE_OK;
+  for (uint32_t i = 0; i < found->keys && status == PERIGEE_OK; i++)
+    status = attach(s, r, &found->key[i]);
+  return status;
+}
+
+static void remote_free(struct perigee_remote *r) {
+  for (uint32_t n = 0; r && n < LANES; n++) {
+    struct window *window = remote_window(r, n);
+    if (!window->attached)
+      continue;
+    struct lane *lane = session_lane(r->session, n);
+    if (lane_table(lane)->access->detach)
+      lane_table(lane)->access->detach(lane, window);
+  }
+  free(r);
 }
 
 /* One that is there, and that no key has come for, may have one now. */
@@ -172,15 +199,14 @@ static int adopt(struct perigee_session *s, const struct found *found,
   struct perigee_remote *r = known(s, found), *fresh = NULL;
   if (!r && !(r = fresh = remote_new(s, found, name)))
     return PERIGEE_NO_MEMORY;
-  int status =
-      r->window.attached ? PERIGEE_OK : attach(s->lane, &r->window, found);
+  int status = attach_all(s, r, found);
   if (status < 0) {
-    free(fresh);
+    remote_free(fresh);
     return status;
   }
   if (fresh) {
-    r->next = s->remotes;
-    s->remotes = r;
+    r->next = s->regions.remotes;
+    s->regions.remotes = r;
   }
   *out = r;
   return PERIGEE_OK;
@@ -208,13 +234,21 @@ static void answered(struct operation *op, const struct found *found) {
   transfer_stop(op, status);
 }
 
+static bool names_lanes(const struct perigee_session *s,
+                        const struct found *found) {
+  for (uint32_t i = 0; i < found->keys; i++)
+    if (!lanes_know(s, found->key[i].lane))
+      return false;
+  return true;
+}
+
 /* The descriptors that came, in the order of the keys: how many. */
 static uint32_t take_fds(struct perigee_session *s, struct found *found,
                          int fds[WIRE_FDS]) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < found->keys; i++)
     for (uint32_t k = 0; k < found->key[i].key.fd_count; k++) {
-      int fd = wire_take_fd(&s->wire);
+      int fd = wire_take_fd(&s->socket.wire);
       if (fd < 0)
         return count;
       found->key[i].key.fds[k] = fds[count++] = fd;
@@ -226,24 +260,21 @@ int lookup_found(struct perigee_session *s, struct found *found) {
   int fds[WIRE_FDS];
   uint32_t count = take_fds(s, found, fds);
   struct operation *op = asked_for(s, found);
-  bool all = count == found->fds;
-  if (op && all)
+  bool good = count == found->fds && names_lanes(s, found);
+  if (op && good)
     answered(op, found);
   while (count > 0)
     adopted_close(fds[--count]);
-  return all ? PERIGEE_OK : PERIGEE_PROTOCOL;
+  return good ? PERIGEE_OK : PERIGEE_PROTOCOL;
 }
 
 void remotes_free(struct perigee_session *s) {
   struct perigee_remote *r, *next;
-  for (r = s->remotes; r; r = next) {
+  for (r = s->regions.remotes; r; r = next) {
     next = r->next;
-    const struct transport_access *access = lane_table(s->lane)->access;
-    if (r->window.attached && access->detach)
-      access->detach(s->lane, &r->window);
-    free(r);
+    remote_free(r);
   }
-  s->remotes = NULL;
+  s->regions.remotes = NULL;
 }
 
 uint64_t perigee_remote_length(const struct perigee_remote *remote) {

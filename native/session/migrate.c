@@ -15,26 +15,27 @@
 #include "host/adopted.h"
 #include "unauth.h"
 
-/* WAITING: that wait, and are heard before others have their turn. */
+/* WAITING: connections that wait, and that are accepted before others have
+ * their turn. */
 enum { TICKETS = 64, NAME_TEXT = 48, WAITING = 64 };
 
 struct ticket {
-  uint64_t id;        /* 0: none */
-  uint64_t holder[2]; /* the peer that has it (shares.h) */
-  uint32_t session;   /* that is sent on by it */
+  uint64_t id;        /* 0: the entry is free */
+  uint64_t holder[2]; /* the peer that has the ticket (shares.h) */
+  uint32_t session;   /* the session that moves by it */
   int64_t due;
-  bool tcp;       /* for loopback; else for the Unix socket */
-  int pid, pidfd; /* the peer's */
+  bool tcp;       /* for loopback; otherwise for the Unix socket */
+  int pid, pidfd; /* of the peer */
   char address[ADDRESS_TEXT];
 };
 
 struct migration {
   struct watcher watcher; /* of fd */
   uint8_t name[HELLO_LOCAL];
-  int fd; /* the socket that has the name; -1: none could be had */
+  int fd; /* the socket with the name; -1: it could not be made */
   struct perigee_listener *local, *loopback;
-  uint8_t *key; /* of which those of tickets are made; in the vault, */
-  bool keyed;   /* and there is one */
+  uint8_t *key; /* tickets' keys are derived from it; in the vault */
+  bool keyed;   /* the key has been made */
   struct ticket tickets[TICKETS];
 };
 
@@ -55,7 +56,8 @@ static socklen_t name_address(const uint8_t name[HELLO_LOCAL],
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(text));
 }
 
-/* Where others look whether it is there; sessions that move come to the name. */
+/* Address of the socket that only shows that the engine is on this host.
+ * Sessions that move dial the name itself. */
 static socklen_t door_address(const uint8_t name[HELLO_LOCAL],
                               struct sockaddr_un *un) {
   socklen_t length = name_address(name, un);
@@ -69,16 +71,16 @@ static void ticket_clear(struct ticket *t) {
   *t = (struct ticket){.id = 0};
 }
 
-/* Who was sent on by it has no more to do where it was: nobody keeps more of
- * such sessions than there are tickets. */
+/* Frees a ticket and ends the session that was sent away with it: so there are
+ * never more such sessions than tickets. */
 static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
   struct perigee_session *s = t->id ? session_by_id(engine, t->session) : NULL;
   ticket_clear(t);
-  if (s && s->sent_on && s->state == PERIGEE_SESSION_HELLO)
+  if (s && s->migration.sent_on && s->state == PERIGEE_SESSION_HELLO)
     session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
-/* They have seen that it is there, and whose it is. */
+/* Closes the connections: to connect has shown who is there. */
 static void accept_ready(struct watcher *watcher, uint32_t events) {
   const struct migration *n = CONTAINER(watcher, struct migration, watcher);
   int fd;
@@ -128,8 +130,8 @@ void migrate_close(struct perigee_engine *engine) {
   free(n);
 }
 
-/* Our own name, said by others, proves nothing. Where too many knock it is seen
- * all the same that there is somebody. */
+/* Can this side connect to the peer's name? Our own name, told by a peer,
+ * proves nothing. A socket whose backlog is full counts as reached. */
 static bool reached(struct perigee_session *s,
                     const uint8_t name[HELLO_LOCAL]) {
   static const uint8_t none[HELLO_LOCAL];
@@ -174,8 +176,8 @@ static int tickets_of(const struct migration *n, const uint64_t holder[2]) {
   return count;
 }
 
-/* The oldest of the peer that has most, and more than this one; NULL: nobody
- * has. */
+/* Returns the oldest ticket of the peer that has most, if that peer has more
+ * than this one; otherwise NULL. */
 static struct ticket *ticket_of_most(struct migration *n,
                                      const uint64_t holder[2]) {
   int most = tickets_of(n, holder);
@@ -190,7 +192,7 @@ static struct ticket *ticket_of_most(struct migration *n,
   return found;
 }
 
-/* A free place, or that of a ticket that was not used in time. */
+/* Returns a free entry, or that of a ticket that was not used in time. */
 static struct ticket *ticket_free(struct migration *n, int64_t now) {
   for (struct ticket *t = n->tickets; t < n->tickets + TICKETS; t++)
     if (!t->id || now >= t->due)
@@ -198,7 +200,8 @@ static struct ticket *ticket_free(struct migration *n, int64_t now) {
   return NULL;
 }
 
-/* Where there is no place, peers have equal shares; NULL: it has its own. */
+/* Makes a ticket. If all entries are in use, peers get equal shares; NULL if
+ * this one has its share. */
 static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   struct migration *n = s->engine->migration;
   int64_t now = engine_clock(s->engine);
@@ -214,13 +217,13 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   t->session = s->id;
   t->due = now + s->engine->options.hello_timeout;
   t->tcp = tcp;
-  t->pid = s->peer_pid;
-  t->pidfd = tcp ? peer_lend(s) : -1; /* else the kernel tells there */
-  memcpy(t->address, s->address, sizeof t->address);
+  t->pid = s->process.pid;
+  t->pidfd = tcp ? peer_lend(s) : -1; /* over Unix sockets the kernel tells */
+  memcpy(t->address, s->target.address, sizeof t->address);
   return t;
 }
 
-/* The session becomes what the ticket was made for. */
+/* Makes the session the one that the ticket was given for. */
 static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
   struct ticket *t = ticket_find(s->engine, id, s->tcp);
   if (!t) {
@@ -229,10 +232,10 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
              "once; dial the address where they were");
     return PERIGEE_DENIED;
   }
-  s->ticket = id;
-  handshake_ticket(s->engine->migration->key, id, s->keys->ticket.key);
-  s->keys->ticket.set = true;
-  memcpy(s->address, t->address, sizeof s->address);
+  s->migration.ticket = id;
+  handshake_ticket(s->engine->migration->key, id, s->security.keys->ticket.key);
+  s->security.keys->ticket.set = true;
+  memcpy(s->target.address, t->address, sizeof s->target.address);
   if (s->tcp) {
     peer_keep(s, t->pid, t->pidfd);
     t->pidfd = -1;
@@ -241,26 +244,26 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
   return PERIGEE_OK;
 }
 
-/* ---- Hello -------------------------------------------------------------- */
+/* ---- Handshake ----------------------------------------------------------- */
 
 void migrate_hello(const struct perigee_session *s, struct hello *h) {
-  h->ticket = s->ticket;
+  h->ticket = s->migration.ticket;
 }
 
-/* Who was dialed knows by it which sessions are of one agent; nobody else, and
- * so nobody in its place, is told. */
+/* Tells the listener which sessions belong to one agent. Each listener gets
+ * another alias, so that no other peer can use it. */
 static void tell_alias(struct perigee_session *s, const struct migration *n,
                        struct terms *t) {
   union socket_address at;
   socklen_t length = sizeof at;
   memset(&at, 0, sizeof at);
   _Static_assert(sizeof t->probe == HANDSHAKE_ALIAS, "it has its place");
-  if (n && n->keyed && getpeername(s->fd, &at.any, &length) == 0)
+  if (n && n->keyed && getpeername(s->socket.fd, &at.any, &length) == 0)
     handshake_alias(n->key, &at, sizeof at, (uint8_t *)t->probe);
 }
 
 void migrate_terms(struct perigee_session *s, struct terms *t) {
-  t->flags |= s->stays ? TERMS_STAYS : 0;
+  t->flags |= s->migration.stays ? TERMS_STAYS : 0;
   if (!s->tcp)
     return;
   struct migration *n = migration_of(s->engine);
@@ -272,7 +275,7 @@ void migrate_terms(struct perigee_session *s, struct terms *t) {
 }
 
 bool migrate_willing(const struct perigee_session *s) {
-  return s->dialed && !s->stays && s->ticket == 0;
+  return s->dialed && !s->migration.stays && s->migration.ticket == 0;
 }
 
 static const char to_memory[] =
@@ -282,10 +285,11 @@ static const char to_loopback[] =
 
 int migrate_admits(struct perigee_session *s, const struct hello *h,
                    char reason[REASON]) {
-  int status = s->ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
-  if (status == PERIGEE_OK && s->ticket)
-    snprintf(s->why, sizeof s->why, "%s", s->tcp ? to_loopback : to_memory);
-  if (status < 0 || s->ticket == h->ticket || !s->tcp)
+  int status = s->migration.ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
+  if (status == PERIGEE_OK && s->migration.ticket)
+    snprintf(s->migration.why, sizeof s->migration.why, "%s",
+             s->tcp ? to_loopback : to_memory);
+  if (status < 0 || s->migration.ticket == h->ticket || !s->tcp)
     return status;
   snprintf(reason, REASON,
            "this is for one connection that was told of, and that was another, "
@@ -296,12 +300,13 @@ int migrate_admits(struct perigee_session *s, const struct hello *h,
 void migrate_met(struct perigee_session *s, const struct terms *t) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
-  s->here =
-      s->tcp && getpeername(s->fd, &at.any, &length) == 0 && address_here(&at);
-  s->same_host = s->ticket || (s->here && reached(s, t->local));
+  s->peer.here = s->tcp && getpeername(s->socket.fd, &at.any, &length) == 0 &&
+                 address_here(&at);
+  s->peer.same_host =
+      s->migration.ticket || (s->peer.here && reached(s, t->local));
 }
 
-/* Shared memory comes before what both have over TCP. */
+/* Does the dialer prefer shared memory to all that both have over TCP? */
 static bool prefers_memory(const struct perigee_session *s,
                            const struct terms *dialer) {
   for (uint32_t i = 0; i < dialer->transports; i++) {
@@ -315,11 +320,11 @@ static bool prefers_memory(const struct perigee_session *s,
 
 bool migrate_moves(const struct perigee_session *s, const struct terms *dialer,
                    const struct terms *dialed) {
-  if (s->ticket || s->alone || (dialer->flags & TERMS_STAYS))
+  if (s->migration.ticket || s->alone || (dialer->flags & TERMS_STAYS))
     return false;
   if (!s->tcp)
     return s->transport == &transport_tcp;
-  return s->same_host && dialer->user == dialed->user &&
+  return s->peer.same_host && dialer->user == dialed->user &&
          prefers_memory(s, dialer);
 }
 
@@ -360,19 +365,19 @@ bool migrate_call(struct perigee_session *s) {
   f.move.ticket = t->id;
   f.move.port = s->tcp ? 0 : port_of(l);
   handshake_ticket(s->engine->migration->key, t->id, f.move.key);
-  unauth_leave(s); /* what it does here from now on is to hang up */
-  s->sent_on = true;
+  unauth_leave(s); /* from here on this connection only has to end */
+  s->migration.sent_on = true;
   session_send(s, &f, NULL, 0);
   explicit_bzero(&f.move, sizeof f.move);
   return true;
 }
 
-/* The peer's place, by what its TERMS and its MOVE said. */
+/* The address to dial, from the peer's TERMS and MOVE. */
 static void place(const struct perigee_session *s, const struct move *move,
                   struct address *to) {
   *to = (struct address){.tcp = !s->tcp};
   if (s->tcp) {
-    to->length = name_address(s->terms.local, &to->at.un);
+    to->length = name_address(s->peer.terms.local, &to->at.un);
     return;
   }
   to->at.in = (struct sockaddr_in){.sin_family = AF_INET,
@@ -384,15 +389,16 @@ static void place(const struct perigee_session *s, const struct move *move,
 int migrate_called(struct perigee_session *s, const struct move *move) {
   struct frame bye = {.type = FRAME_BYE};
   struct address to;
-  bool waits = s->connect && s->connect->event == PERIGEE_EVENT_NONE;
+  bool waits = s->operations.connect &&
+               s->operations.connect->event == PERIGEE_EVENT_NONE;
   if (!waits || move->ticket == 0 || (move->port == 0) != s->tcp)
     return PERIGEE_PROTOCOL;
   place(s, move, &to);
   session_tell(s, &bye, NULL, 0);
   session_back(s);
-  s->ticket = move->ticket;
-  memcpy(s->keys->ticket.key, move->key, sizeof move->key);
-  s->keys->ticket.set = true;
+  s->migration.ticket = move->ticket;
+  memcpy(s->security.keys->ticket.key, move->key, sizeof move->key);
+  s->security.keys->ticket.set = true;
   dial_to(s, &to);
   return PERIGEE_OK;
 }
@@ -400,20 +406,20 @@ int migrate_called(struct perigee_session *s, const struct move *move) {
 bool migrate_returns(struct perigee_session *s, int status) {
   struct address first;
   char reason[ADDRESS_REASON];
-  if (!s->dialed || !s->ticket || s->state == PERIGEE_SESSION_OPEN ||
-      status == PERIGEE_CLOSED || !s->connect ||
-      s->connect->event != PERIGEE_EVENT_NONE)
+  if (!s->dialed || !s->migration.ticket || s->state == PERIGEE_SESSION_OPEN ||
+      status == PERIGEE_CLOSED || !s->operations.connect ||
+      s->operations.connect->event != PERIGEE_EVENT_NONE)
     return false;
-  if (!s->tcp && *s->wanted) /* nothing but shared memory will do */
+  if (!s->tcp && *s->target.transport) /* only shared memory was asked for */
     return false;
   session_back(s);
-  secret_wipe(&s->keys->ticket);
-  s->ticket = 0;
-  s->stays = true;
-  snprintf(s->why, sizeof s->why,
+  secret_wipe(&s->security.keys->ticket);
+  s->migration.ticket = 0;
+  s->migration.stays = true;
+  snprintf(s->migration.why, sizeof s->migration.why,
            "both sides are on one host, but it could not move to %s",
            s->tcp ? "TCP over loopback" : "shared memory");
-  address_parse(s->address, &first, reason);
+  address_parse(s->target.address, &first, reason);
   dial_to(s, &first);
   return true;
 }

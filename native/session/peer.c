@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * peer.c - the process at the other end of a Unix socket. The kernel keeps who
- * connected, or who listens; a pid alone is only as good as its holder's life,
- * so the process is held on to by a pidfd from the moment that the socket is
- * there, and no word is exchanged with one that has ended by then.
+ * peer.c - the process at the other end of a Unix socket. The kernel records
+ * who connected, or who listens. A pid is only valid while its process lives,
+ * so a pidfd of the process is opened as soon as there is a socket, and no
+ * frame is exchanged with a process that has ended by then.
  *
- * SO_PEERPIDFD (Linux 6.5) gives the very process that the socket keeps. Before
- * that the number is looked up, and may be of somebody else by now if the
- * connector died while another process kept its socket open. So there the kernel
- * is asked who sends what comes: whoever sends by that number something that was
- * not there yet when its pidfd was taken has it, and no other process is read
- * from (shm_probe).
+ * SO_PEERPIDFD (Linux 6.5) gives exactly the process that the kernel recorded.
+ * On older kernels the pid is looked up, and may belong to another process by
+ * now, if the peer died while a third process kept the socket open. There the
+ * kernel is asked for the sender of each message: a message that was sent after
+ * the pidfd was opened, and that names this pid, proves that the pidfd is
+ * right. Until then no memory of the process is read (shm_probe).
  *
- * The pidfd is watched while the session lasts, over TCP on one host, too: a
- * child made by plain fork keeps its parent's socket open, so that its end says
- * nothing.
+ * The pidfd is watched while the session lasts, also over TCP on one host: a
+ * child made by plain fork keeps its parent's socket open, so the socket does
+ * not tell that the parent has ended.
  */
 #include <errno.h>
 #include <limits.h>
@@ -34,14 +34,15 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* ---- Taking hold --------------------------------------------------------- */
+/* ---- Finding the process ------------------------------------------------- */
 
 static bool tells(int fd, short what) {
   struct pollfd p = {.fd = fd, .events = what};
   return poll(&p, 1, 0) != 0;
 }
 
-/* Who has the number now is of that user, and the socket is still open. */
+/* Is the process with this pid of the recorded user, and the socket still
+ * open? */
 static bool plausible(int socket, const struct ucred *peer) {
   char path[32];
   struct stat entry;
@@ -52,12 +53,12 @@ static bool plausible(int socket, const struct ucred *peer) {
 
 static int by_number(struct perigee_session *s, const struct ucred *peer) {
   int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
-  int on = 1, there = INT_MAX; /* that cannot be told: all that ever comes */
-  if (pidfd < 0 || plausible(s->fd, peer)) {
-    setsockopt(s->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
-    ioctl(s->fd, FIONREAD, &there);
-    s->by_number = true;
-    s->before = s->wire.received + (uint64_t)there;
+  int on = 1, there = INT_MAX; /* unknown: no later byte counts as proof */
+  if (pidfd < 0 || plausible(s->socket.fd, peer)) {
+    setsockopt(s->socket.fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+    ioctl(s->socket.fd, FIONREAD, &there);
+    s->process.by_number = true;
+    s->process.before = s->socket.wire.received + (uint64_t)there;
     return pidfd;
   }
   close(pidfd);
@@ -65,39 +66,41 @@ static int by_number(struct perigee_session *s, const struct ucred *peer) {
   return -1;
 }
 
-/* A descriptor, or -1 and why in errno. */
+/* Returns a pidfd, or -1 with errno. */
 static int hold(struct perigee_session *s, const struct ucred *peer) {
   int pidfd;
   socklen_t length = sizeof pidfd;
-  if (getsockopt(s->fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
+  if (getsockopt(s->socket.fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
     return pidfd;
   return errno == ENOPROTOOPT ? by_number(s, peer) : -1;
 }
 
-/* A frame ends with the last byte that was read of it. */
+/* Compares with the last byte of the frame, which was just decoded. */
 bool peer_vouches(const struct perigee_session *s) {
-  return !s->by_number || (s->wire.sender == s->peer_pid &&
-                           s->wire.received - s->wire.length > s->before);
+  return !s->process.by_number ||
+         (s->socket.wire.sender == s->process.pid &&
+          s->socket.wire.received - s->socket.wire.length > s->process.before);
 }
 
 static bool watch(struct perigee_session *s) {
-  return s->pidfd < 0 ||
-         watch_add(s->engine, s->pidfd, &s->on_process, EPOLLIN) == 0;
+  return s->process.pidfd < 0 || watch_add(s->engine, s->process.pidfd,
+                                           &s->process.watcher, EPOLLIN) == 0;
 }
 
 int peer_take(struct perigee_session *s, char reason[REASON]) {
   struct ucred peer;
   socklen_t length = sizeof peer;
-  if (getsockopt(s->fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
+  if (getsockopt(s->socket.fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
       peer.uid != geteuid()) {
     snprintf(reason, REASON, "the peer runs as another user");
     return PERIGEE_DENIED;
   }
   peer_forget(s);
-  s->by_number = false;
-  s->peer_pid = peer.pid;
-  s->pidfd = hold(s, &peer);
-  bool ended = s->pidfd < 0 ? errno == ESRCH : tells(s->pidfd, POLLIN);
+  s->process.by_number = false;
+  s->process.pid = peer.pid;
+  s->process.pidfd = hold(s, &peer);
+  bool ended =
+      s->process.pidfd < 0 ? errno == ESRCH : tells(s->process.pidfd, POLLIN);
   if (!ended && watch(s))
     return PERIGEE_OK;
   snprintf(reason, REASON, "%s",
@@ -106,24 +109,24 @@ int peer_take(struct perigee_session *s, char reason[REASON]) {
   return ended ? PERIGEE_PEER_LOST : PERIGEE_SYSTEM;
 }
 
-/* ---- Letting go ---------------------------------------------------------- */
+/* ---- Closing the pidfd --------------------------------------------------- */
 
 void peer_unwatch(struct perigee_session *s) {
-  if (s->pidfd >= 0)
-    watch_remove(s->engine, s->pidfd);
+  if (s->process.pidfd >= 0)
+    watch_remove(s->engine, s->process.pidfd);
 }
 
 void peer_forget(struct perigee_session *s) {
   peer_unwatch(s);
-  if (s->pidfd >= 0)
-    close(s->pidfd);
-  s->pidfd = -1;
+  if (s->process.pidfd >= 0)
+    close(s->process.pidfd);
+  s->process.pidfd = -1;
 }
 
 int peer_lend(struct perigee_session *s) {
-  int pidfd = s->pidfd;
+  int pidfd = s->process.pidfd;
   peer_unwatch(s);
-  s->pidfd = -1;
+  s->process.pidfd = -1;
   return pidfd;
 }
 
@@ -131,29 +134,29 @@ void peer_named(struct perigee_session *s, int socket) {
   struct ucred peer;
   int pidfd;
   socklen_t size = sizeof peer, length = sizeof pidfd;
-  if (s->pidfd >= 0)
+  if (s->process.pidfd >= 0)
     return;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0)
-    s->pidfd = pidfd;
+    s->process.pidfd = pidfd;
   else if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
            peer.pid > 0)
-    s->pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    s->process.pidfd = (int)syscall(SYS_pidfd_open, peer.pid, 0);
   watch(s);
 }
 
 void peer_keep(struct perigee_session *s, int pid, int pidfd) {
   peer_forget(s);
-  s->peer_pid = pid;
-  s->pidfd = pidfd;
-  watch(s); /* else its socket tells, as a rule */
+  s->process.pid = pid;
+  s->process.pidfd = pidfd;
+  watch(s); /* if it fails, the socket will tell the end in most cases */
 }
 
-/* ---- Its end ------------------------------------------------------------- */
+/* ---- The end of the process ---------------------------------------------- */
 
-/* What it still said is heard first. */
+/* Receives first what the process has sent. */
 void peer_ended(struct watcher *watcher, uint32_t events) {
   struct perigee_session *s =
-      CONTAINER(watcher, struct perigee_session, on_process);
+      CONTAINER(watcher, struct perigee_session, process.watcher);
   (void)events;
   s->engine->progress++;
   peer_unwatch(s);
@@ -163,9 +166,9 @@ void peer_ended(struct watcher *watcher, uint32_t events) {
     liveness_peer_exited(s);
     return;
   }
-  if (!s->spoken)
+  if (!s->streams.spoken)
     socket_look(s);
-  if (s->state != PERIGEE_SESSION_ENDED && !s->hangup)
+  if (s->state != PERIGEE_SESSION_ENDED && !s->socket.hangup)
     session_hang_up(s);
   hot_activate(s);
 }

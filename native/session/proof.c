@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * proof.c - over TCP anybody can come. How each side proves that it has the
- * secret (handshake.h), who was dialed first: a place that others only pretend
- * to be gets nothing to try secrets on. Who dials a listener does; that is why
- * a secret that somebody may have chosen is stretched (secret.h).
+ * proof.c - authentication over TCP, where everybody can connect. Each side
+ * proves that it has the secret (handshake.h). The listener proves it first, so
+ * a listener that only pretends gets nothing to try secrets on. A dialer does
+ * get that; this is why a secret that a person may have chosen is stretched
+ * (stretch.h).
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,14 +13,14 @@
 #include "sessions.h"
 
 static struct handshake *handshake_of(const struct perigee_session *s) {
-  return &s->keys->handshake;
+  return &s->security.keys->handshake;
 }
 
 static const struct secret *secret_of(const struct perigee_session *s) {
-  return s->ticket ? &s->keys->ticket : s->engine->secret;
+  return s->migration.ticket ? &s->security.keys->ticket : s->engine->secret;
 }
 
-/* ---- Words ---------------------------------------------------------------- */
+/* ---- The transcript ------------------------------------------------------ */
 
 static bool is_word(int type) {
   return type == FRAME_HELLO || type == FRAME_PROOF || type == FRAME_TERMS ||
@@ -37,8 +38,8 @@ void proof_word(struct perigee_session *s, bool ours, const struct frame *f) {
     handshake_word(handshake_of(s), ours == s->dialed, bytes, length);
 }
 
-/* From here on a side's frames are sealed: by a cipher that every machine has,
- * as it is not known yet what the peer's can do. */
+/* Seals the frames of one side from here on, by a cipher that every machine
+ * has, as it is not known yet whether the peer has AES. */
 static int seal_words(struct perigee_session *s, bool by_dialer,
                       struct seal **seal) {
   uint8_t key[HANDSHAKE_KEY];
@@ -52,22 +53,22 @@ static int seal_words(struct perigee_session *s, bool by_dialer,
 }
 
 static void unseal(struct perigee_session *s) {
-  struct seal **seals[] = {&s->wire.seal_in, &s->wire.seal_out};
+  struct seal **seals[] = {&s->socket.wire.seal_in, &s->socket.wire.seal_out};
   for (int i = 0; i < 2; i++) {
     vault_give(&s->engine->vault, *seals[i], sizeof(struct seal));
     *seals[i] = NULL;
   }
 }
 
-/* ---- Saying it ----------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------- */
 
-/* Again after RETRY, with the same keys. */
+/* Also called after a RETRY; the keys are the same then. */
 void proof_say_hello(struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
   struct frame f = {.type = FRAME_HELLO};
-  if (!s->retried &&
+  if (!s->handshake.retried &&
       handshake_begin(handshake_of(s), s->dialed, o->random, o->context,
-                      s->challenge, s->public_key) < 0) {
+                      s->security.challenge, s->security.public_key) < 0) {
     session_end(s, PERIGEE_SYSTEM, "there is no randomness to be had");
     return;
   }
@@ -81,41 +82,41 @@ void proof_say(struct perigee_session *s) {
   handshake_prove(handshake_of(s), f.proof);
   proof_word(s, true, &f);
   session_send(s, &f, NULL, 0);
-  if (seal_words(s, s->dialed, &s->wire.seal_out) < 0)
+  if (seal_words(s, s->dialed, &s->socket.wire.seal_out) < 0)
     session_end(s, PERIGEE_NO_MEMORY, VAULT_FULL);
 }
 
-/* What goes over loopback leaves the host no more than what goes by memory. */
+/* Can others read what this session sends? Loopback never leaves the host. */
 static bool leaves_host(const struct perigee_session *s) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
-  return getpeername(s->fd, &at.any, &length) == 0 &&
+  return getpeername(s->socket.fd, &at.any, &length) == 0 &&
          at.any.sa_family != AF_UNIX && !address_loopback(&at);
 }
 
 void proof_flags(struct perigee_session *s, struct terms *t) {
   int32_t wish = s->engine->options.encrypt;
-  s->beyond = leaves_host(s);
+  s->security.beyond = leaves_host(s);
   if (wish == PERIGEE_ENCRYPT_AUTH)
     t->flags |= TERMS_AUTH | TERMS_STRICT;
   if (wish == PERIGEE_ENCRYPT_ALL)
     t->flags |= TERMS_ENCRYPT | TERMS_STRICT;
-  if (wish == PERIGEE_ENCRYPT_DEFAULT && s->beyond)
+  if (wish == PERIGEE_ENCRYPT_DEFAULT && s->security.beyond)
     t->flags |= TERMS_ENCRYPT;
   if (seal_has_aes())
     t->flags |= TERMS_AES;
-  s->own_flags = t->flags;
+  s->security.own_flags = t->flags;
 }
 
-/* ---- Hearing it ---------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------- */
 
 int proof_agree(struct perigee_session *s, char reason[REASON]) {
-  if (s->hello.nonce == s->nonce) {
+  if (s->peer.hello.nonce == s->handshake.nonce) {
     snprintf(reason, REASON, "what this side said came back to it");
     return PERIGEE_DENIED;
   }
   int status =
-      handshake_agree(handshake_of(s), secret_of(s), s->hello.public_key);
+      handshake_agree(handshake_of(s), secret_of(s), s->peer.hello.public_key);
   if (status < 0)
     snprintf(reason, REASON, "the peer's public key is none");
   return status;
@@ -124,14 +125,14 @@ int proof_agree(struct perigee_session *s, char reason[REASON]) {
 static const char how[] = "give it the same one, by option secret or the "
                           "environment's PERIGEE_SECRET";
 
-/* It is said before the other side is known, who learns no more than that it
- * does not have the secret either. */
+/* The text goes to a peer that is not authenticated, so it tells only that the
+ * peer does not have the same secret. */
 static void proof_wrong(const struct perigee_session *s,
                         const uint8_t proof[HANDSHAKE_MAC],
                         char reason[REASON]) {
   bool ours = s->engine->secret->set;
   bool theirs = !handshake_bare(handshake_of(s), proof);
-  if (!s->ticket && ours != theirs)
+  if (!s->migration.ticket && ours != theirs)
     snprintf(reason, REASON, "who %s has a secret and who %s has none: %s",
              s->dialed == ours ? "dials" : "listens",
              s->dialed == ours ? "listens" : "dials", how);
@@ -147,20 +148,20 @@ int proof_heard(struct perigee_session *s, const uint8_t proof[HANDSHAKE_MAC],
     proof_wrong(s, proof, reason);
     return PERIGEE_DENIED;
   }
-  int status = seal_words(s, !s->dialed, &s->wire.seal_in);
+  int status = seal_words(s, !s->dialed, &s->socket.wire.seal_in);
   if (status < 0)
     snprintf(reason, REASON, "%s", VAULT_FULL);
   return status;
 }
 
-/* The stronger wish of the two wins. Who did not ask for it by name does without
- * where the lane cannot have it. */
+/* The stronger wish of the two sides wins. A side that did not ask for
+ * encryption by name does without if the lane cannot do it. */
 int proof_terms(struct perigee_session *s, char reason[REASON]) {
-  uint32_t flags = s->own_flags | s->terms.flags;
+  uint32_t flags = s->security.own_flags | s->peer.terms.flags;
   bool can = !s->transport || s->transport->sockets;
-  s->sealed = can && (flags & TERMS_ENCRYPT);
-  s->intact = can && (flags & (TERMS_ENCRYPT | TERMS_AUTH));
-  s->aes = s->own_flags & s->terms.flags & TERMS_AES;
+  s->security.sealed = can && (flags & TERMS_ENCRYPT);
+  s->security.intact = can && (flags & (TERMS_ENCRYPT | TERMS_AUTH));
+  s->security.aes = s->security.own_flags & s->peer.terms.flags & TERMS_AES;
   if (can || !(flags & TERMS_STRICT))
     return PERIGEE_OK;
   snprintf(reason, REASON,
@@ -170,22 +171,22 @@ int proof_terms(struct perigee_session *s, char reason[REASON]) {
   return PERIGEE_UNSUPPORTED;
 }
 
-/* ---- What comes of it ---------------------------------------------------- */
+/* ---- After the handshake ------------------------------------------------- */
 
-/* A lane that does not take the socket has keys of its own, or none, and the
- * session's frames stay sealed. */
+/* If the lane does not take over the socket, it has keys of its own or none,
+ * and the session's frames stay sealed. */
 void proof_end(struct perigee_session *s) {
-  handshake_end(handshake_of(s), s->keys->session);
+  handshake_end(handshake_of(s), s->security.keys->session);
   if (s->transport->sockets)
     unseal(s);
   else
-    explicit_bzero(s->keys->session, HANDSHAKE_KEY);
+    explicit_bzero(s->security.keys->session, HANDSHAKE_KEY);
 }
 
 void proof_forget(struct perigee_session *s) {
   unseal(s);
   handshake_forget(handshake_of(s));
-  explicit_bzero(s->keys->session, HANDSHAKE_KEY);
+  explicit_bzero(s->security.keys->session, HANDSHAKE_KEY);
 }
 
 static struct perigee_session **by_nonce(struct perigee_engine *engine,
@@ -194,55 +195,59 @@ static struct perigee_session **by_nonce(struct perigee_engine *engine,
 }
 
 void proof_index(struct perigee_session *s) {
-  struct perigee_session **chain = by_nonce(s->engine, s->nonce);
-  if (!s->tcp || s->dialed || !s->spoken) /* else its key is wiped by now */
+  struct perigee_session **chain = by_nonce(s->engine, s->handshake.nonce);
+  if (!s->tcp || s->dialed ||
+      !s->streams.spoken) /* otherwise the key is wiped */
     return;
-  s->next_nonce = *chain;
+  s->security.next_nonce = *chain;
   *chain = s;
 }
 
 void proof_unindex(struct perigee_session *s) {
-  struct perigee_session **at = by_nonce(s->engine, s->nonce);
+  struct perigee_session **at = by_nonce(s->engine, s->handshake.nonce);
   while (*at && *at != s)
-    at = &(*at)->next_nonce;
+    at = &(*at)->security.next_nonce;
   if (*at)
-    *at = s->next_nonce;
+    *at = s->security.next_nonce;
 }
 
 struct perigee_session *proof_find(struct perigee_engine *engine,
                                    const struct attach *a) {
   struct perigee_session *s = *by_nonce(engine, a->session);
-  while (s && s->nonce != a->session)
-    s = s->next_nonce;
-  return s && handshake_attached(s->keys->session, a->index, a->mac) ? s : NULL;
+  while (s && s->handshake.nonce != a->session)
+    s = s->security.next_nonce;
+  return s && handshake_attached(s->security.keys->session, a->index, a->mac)
+             ? s
+             : NULL;
 }
 
-/* ---- Telling people ------------------------------------------------------ */
+/* ---- Messages for the user ----------------------------------------------- */
 
 static const char *protection_of(const struct perigee_session *s) {
   static const char *const texts[2][2] = {
       {"not encrypted: each chunk has a MAC by ChaCha20-Poly1305",
        "not encrypted: each chunk has a MAC by AES-256-GCM"},
       {"sealed with ChaCha20-Poly1305", "sealed with AES-256-GCM"}};
-  return s->intact ? texts[s->sealed][s->aes]
-                   : "not encrypted: who stands between can change it";
+  return s->security.intact ? texts[s->security.sealed][s->security.aes]
+                            : "not encrypted: who stands between can change it";
 }
 
-/* Whose wish it is. */
+/* Tells which side asked for it. */
 static const char *why_protected(const struct perigee_session *s) {
-  uint32_t what = s->sealed ? TERMS_ENCRYPT : TERMS_AUTH;
-  bool ours = s->own_flags & what;
-  bool asked = (ours ? s->own_flags : s->terms.flags) & TERMS_STRICT;
-  if (!s->intact)
+  uint32_t what = s->security.sealed ? TERMS_ENCRYPT : TERMS_AUTH;
+  bool ours = s->security.own_flags & what;
+  bool asked =
+      (ours ? s->security.own_flags : s->peer.terms.flags) & TERMS_STRICT;
+  if (!s->security.intact)
     return "";
   if (!asked)
     return " (by default, beyond loopback)";
   return ours ? " (asked for here)" : " (asked for by the peer)";
 }
 
-/* Over TCP: how is it known who the peer is? Tickets are given at a path. */
+/* Tells how the peer over TCP was identified. Tickets were given at a path. */
 static const char *who_it_is(const struct perigee_session *s) {
-  if (s->ticket)
+  if (s->migration.ticket)
     return "the same user, as the kernel told at the path that was dialed";
   return s->engine->secret->set ? "both sides proved the secret"
                                 : "not authenticated (there is no secret)";

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * refused.c - what becomes known of strangers that were refused. They may come
- * by thousands, so the program hears of them now and then: how many there were
- * since the last time, and of one why: of the last that did more than to look
- * whether somebody listens, if there was one.
+ * refused.c - tells the program of peers that were refused before they were
+ * authenticated. There may be thousands, so an event comes now and then: how
+ * many were refused since the last event, and why one of them was: the last
+ * that did more than connect, if there was one.
  */
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +51,7 @@ void refusals_add(struct perigee_engine *engine, const char *peer,
     timers_add(&engine->timers, &r->timer, r->next);
 }
 
-/* What an event that was given points to stays until the next poll. */
+/* The event's texts stay valid until the next poll. */
 bool refusals_give(struct perigee_engine *engine, struct perigee_event *e) {
   struct refusals *r = &engine->refusals;
   if (!r->due || engine->keep)

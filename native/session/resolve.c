@@ -8,16 +8,17 @@
 #include <sys/epoll.h>
 
 struct resolve {
-  ares_channel channel; /* one for each look-up: to end it is to cancel it */
+  ares_channel channel; /* one for each look-up: destroying it cancels it */
   struct perigee_engine *engine;
   struct watcher *watcher;
   struct address address;
   struct addresses found;
   bool done;
-  int status; /* of c-ares */
+  int status; /* a status of c-ares */
 };
 
-/* A child process shares the epoll instance with its parent, who goes on. */
+/* Does nothing in a child process: it shares the epoll instance with its
+ * parent, whose look-up goes on. */
 static void watch_changed(void *pointer, ares_socket_t fd, int readable,
                           int writable) {
   const struct resolve *r = pointer;
@@ -82,7 +83,8 @@ struct resolve *resolve_begin(struct perigee_engine *engine,
 
 static void process(struct resolve *r) {
   ares_socket_t fds[ARES_GETSOCK_MAXNUM];
-  /* A bit for each that is read from, and above those for each written to. */
+  /* One bit for each socket to read from, and above those one for each to write
+   * to. */
   uint32_t ready = (uint32_t)ares_getsock(r->channel, fds, ARES_GETSOCK_MAXNUM);
   ares_process_fd(r->channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
   for (int i = 0; i < ARES_GETSOCK_MAXNUM && !r->done; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * resolve.h - the addresses of a host's name, without blocking and without a
- * thread: c-ares, whose sockets the engine's epoll watches. /etc/hosts and the
- * rest of the system's settings are honoured, as they are at that time.
+ * resolve.h - resolves a host's name without blocking and without a thread, by
+ * c-ares, whose sockets are watched by the engine's epoll. /etc/hosts and the
+ * system's other settings at that time are used.
  */
 #ifndef RESOLVE_H
 #define RESOLVE_H
@@ -12,7 +12,7 @@
 
 enum { ADDRESSES_MAX = 16 };
 
-/* In the order in which they are to be tried. */
+/* Addresses in the order in which they are to be tried. */
 struct addresses {
   union socket_address at[ADDRESSES_MAX];
   uint32_t count;
@@ -20,17 +20,17 @@ struct addresses {
 
 struct resolve;
 
-/* Begins to look up; what the sockets tell goes to the watcher, for another
- * step. NULL: no memory. */
+/* Begins a look-up. The watcher is called when another step is due. NULL
+ * without memory. */
 struct resolve *resolve_begin(struct perigee_engine *engine,
                               const struct address *address,
                               struct watcher *watcher);
-/* Goes on: 1 and the addresses, 0, or a status and a sentence. */
+/* Continues: returns 1 and the addresses, 0, or a status and a sentence. */
 int resolve_step(struct resolve *resolve, struct addresses *found,
                  char reason[ADDRESS_REASON]);
-/* Nanoseconds until the next step at the latest. */
+/* Returns the nanoseconds after which the next step is due at the latest. */
 int64_t resolve_due(const struct resolve *resolve);
-/* Nothing of it is left, and no callback comes. */
+/* Ends the look-up; the watcher is not called any more. */
 void resolve_end(struct resolve *resolve);
 
 #endif

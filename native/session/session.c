@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session.c - a session's life and its part of a poll. wireup.c sets it up,
- * socket.c has its socket, endpoint.c what those do that have none.
+ * session.c - a session's life and its part of a poll. wireup.c does the
+ * handshake, socket.c the socket, endpoint.c sessions that have no socket.
  *
  *   state   event   becomes
- *   none    begin   hello    dialed or accepted; hello is sent
+ *   none    begin   hello    dialed or accepted; the handshake begins
  *   none    end     ended    nobody listens
  *   hello   open    open     both halves of the transport are in place
  *   hello   back    none     it moves to another socket (migrate.h)
  *   hello   end     ended    refused, too slow, gone
- *   open    end     ended    closed here or there, lost, or it lied
+ *   open    end     ended    closed by either side, lost, or protocol error
  *
- * When a session ends, every own operation ends with it, in one status. Memory
- * that it shares stays mapped until it is freed and the next poll has begun,
- * for the sake of pointers that events gave out.
+ * When a session ends, every own operation ends with it, with one status.
+ * Memory that it shares stays mapped until the session is freed and the next
+ * poll has begun, as events may have given out pointers to it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +23,7 @@
 
 #include "call/calls.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "migrate.h"
@@ -44,11 +45,11 @@ const struct machine session_machine = {
 
 enum { BULKS = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
 enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
-/* Replies that a session has not looked at before its requests wait; and
- * immediates that cost it nothing. */
+/* UNTAKEN: with so many replies that the peer has not read, its requests wait.
+ * IMMEDIATES_FREE: immediates that do not count against the peer. */
 enum { UNTAKEN = 64, IMMEDIATES_FREE = 1024 };
-/* Bytes of long replies that requests of one poll may ask for: to fill fresh
- * memory takes 0.7 ns a byte, page by page. */
+/* Bytes of long replies that requests of one poll may ask for: filling fresh
+ * memory takes 0.7 ns a byte. */
 enum { ASKED_A_POLL = 1 << 20 };
 
 /* ---- Beginning ---------------------------------------------------------- */
@@ -62,8 +63,8 @@ static uint32_t new_id(struct perigee_engine *engine) {
   return 0;
 }
 
-/* It may be this side that did nothing for a while: what lies unread in the
- * socket came in time. */
+/* Reads the socket first: if this side was stopped for a while, the answer may
+ * have come in time. */
 static void wireup_due(struct perigee_session *s) {
   socket_look(s);
   if (s->state == PERIGEE_SESSION_HELLO && !s->timer.next)
@@ -93,7 +94,8 @@ static const struct upward upward = {.tell = session_tell,
 struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   uint32_t id = new_id(engine);
   struct perigee_session *s = id ? calloc(1, sizeof *s) : NULL;
-  if (s && !(s->keys = vault_take(&engine->vault, sizeof *s->keys))) {
+  if (s && !(s->security.keys =
+                 vault_take(&engine->vault, sizeof *s->security.keys))) {
     free(s);
     fail(engine, PERIGEE_NO_MEMORY, "%s", VAULT_FULL);
     return NULL;
@@ -107,21 +109,21 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   }
   s->engine = engine;
   s->id = id;
-  s->fd = fd;
-  s->pidfd = -1;
+  s->socket.fd = fd;
+  s->process.pidfd = -1;
   s->up = &upward;
   s->timer.expired = expired;
-  s->on_socket.ready = session_ready;
-  s->on_lane.ready = lane_ready;
-  s->on_process.ready = peer_ended;
-  s->on_lookup.ready = dial_resolved;
-  struct node *lists[] = {&s->operations,
-                          &s->recvs,
-                          &s->recv_imms,
-                          &s->sends,
-                          &s->replied,
-                          &s->backlog[RING_REQUEST],
-                          &s->backlog[RING_REPLY]};
+  s->socket.watcher.ready = session_ready;
+  s->socket.on_lane.ready = lane_ready;
+  s->process.watcher.ready = peer_ended;
+  s->target.on_lookup.ready = dial_resolved;
+  struct node *lists[] = {&s->operations.all,
+                          &s->messages.recvs,
+                          &s->messages.recv_imms,
+                          &s->messages.sends,
+                          &s->replies.waiting,
+                          &s->operations.backlog[RING_REQUEST],
+                          &s->operations.backlog[RING_REPLY]};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
   engine->by_id[id & (engine->id_slots - 1)] = s;
@@ -141,13 +143,13 @@ void session_opened(struct perigee_session *s) {
   s->engine->progress++;
   if (!s->alone)
     timers_remove(&s->engine->timers, &s->timer);
-  secret_wipe(&s->keys->ticket); /* it was good once */
+  secret_wipe(&s->security.keys->ticket); /* it is valid once */
   hot_enter(s);
   proof_index(s);
   liveness_begin(s);
-  if (s->connect) {
-    struct operation *op = s->connect;
-    s->connect = NULL;
+  if (s->operations.connect) {
+    struct operation *op = s->operations.connect;
+    s->operations.connect = NULL;
     transfer_stop(op, PERIGEE_OK);
     return;
   }
@@ -156,11 +158,11 @@ void session_opened(struct perigee_session *s) {
 
 /* ---- Polling ------------------------------------------------------------ */
 
-/* Who has more than a newcomer leaves some of a table that own operations have
- * nearly filled. */
+/* A peer that has more than a new one leaves some entries of a table that own
+ * operations have nearly filled. */
 static bool table_room(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  const struct share *peer = s->share->parent;
+  const struct share *peer = s->account.share->parent;
   uint32_t most = engine->options.operations, spare = SPARE_OPERATIONS;
   if (peer->used[SHARE_OPERATIONS] >
       engine->shares.quota[SHARE_OPERATIONS].least)
@@ -168,86 +170,116 @@ static bool table_room(const struct perigee_session *s) {
   return engine->live + spare < most;
 }
 
-/* Whoever is near its share of anything. */
+/* As may_serve, for a peer that is near one of its limits. */
 static __attribute__((noinline)) uint64_t
 may_serve_some(const struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
-  const struct share *peer = s->share->parent;
-  uint64_t serving = s->share->used[SHARE_OPERATIONS], n = RECORDS_A_POLL;
+  const struct share *peer = s->account.share->parent;
+  uint64_t serving = s->account.share->used[SHARE_OPERATIONS],
+           n = RECORDS_A_POLL;
   bool lies = peer->unread_replies / 4 >= o->untaken;
-  if (serving >= o->serving || s->untaken >= UNTAKEN ||
-      s->untaken_bytes >= o->untaken ||
-      (lies && (serving > 0 || s->untaken > 0)) || !table_room(s))
+  if (serving >= o->serving || s->replies.untaken >= UNTAKEN ||
+      s->replies.untaken_bytes >= o->untaken ||
+      (lies && (serving > 0 || s->replies.untaken > 0)) || !table_room(s))
     return 0;
   if (lies)
-    n = 1; /* by its peer's other sessions, which do not silence it */
+    n = 1; /* other sessions of the peer do not stop this one entirely */
   if (n > o->serving - serving)
     n = o->serving - serving;
-  while (n > 0 && !share_may(s->share, SHARE_OPERATIONS, n))
+  while (n > 0 && !share_may(s->account.share, SHARE_OPERATIONS, n))
     n /= 2;
-  if (n == 0 && serving == 0 && share_spare(s->share, SHARE_OPERATIONS))
-    n = 1; /* nor do they by what they have in service */
-  if (s->imm_count >= IMMEDIATES_FREE && immediates_room(s) < n)
-    n = immediates_room(s); /* each may be one */
-  if (peer->reply_size * n <= o->untaken - s->untaken_bytes)
+  if (n == 0 && serving == 0 && share_spare(s->account.share, SHARE_OPERATIONS))
+    n = 1; /* nor do requests that they have in service */
+  if (s->messages.imm_count >= IMMEDIATES_FREE && immediates_room(s) < n)
+    n = immediates_room(s); /* each request may be an immediate */
+  if (peer->reply_size * n <= o->untaken - s->replies.untaken_bytes)
     return n;
-  uint64_t left = (o->untaken - s->untaken_bytes) / peer->reply_size + 1;
+  uint64_t left =
+      (o->untaken - s->replies.untaken_bytes) / peer->reply_size + 1;
   return left < n ? left : n;
 }
 
-/* How many requests this poll may read. Whoever is beyond its share waits: its
- * requests stay in its ring. */
+/* Returns how many requests this poll may read. Those of a peer beyond its
+ * share wait in its ring. */
 static uint64_t may_serve(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
-  const struct share *peer = s->share->parent;
+  const struct share *peer = s->account.share->parent;
   uint64_t after = peer->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
-  uint64_t more =
-      s->untaken | peer->reply_size | s->imm_count / IMMEDIATES_FREE;
+  uint64_t more = s->replies.untaken | peer->reply_size |
+                  s->messages.imm_count / IMMEDIATES_FREE;
   bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
                   more == 0 && engine->live < engine->shares.easy;
   return newcomer ? RECORDS_A_POLL : may_serve_some(s);
 }
 
-/* Of what its payloads lie in. */
-static __attribute__((noinline)) bool knows_all(struct perigee_session *s,
-                                                const struct record *r) {
+/* Is the memory of a payload mapped here already? Additional lanes map none. */
+static bool knows(struct perigee_session *s, const struct source *source) {
   const struct transport_loans *l = lane_table(s->lane)->loans;
+  return source_lane(source) > 0 || !l->knows || l->knows(s->lane, source);
+}
+
+static bool knows_all(struct perigee_session *s, const struct record *r) {
   bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
-  return !l->knows || ((!head || l->knows(s->lane, &r->head_source)) &&
-                       (!slice || l->knows(s->lane, &r->slice_source)));
+  return (!head || knows(s, &r->head_source)) &&
+         (!slice || knows(s, &r->slice_source));
+}
+
+/* Are there lanes of the numbers that it names? */
+static bool names_lanes(const struct perigee_session *s,
+                        const struct record *r) {
+  bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
+  return (!head || lanes_know(s, source_lane(&r->head_source))) &&
+         (!slice || lanes_know(s, source_lane(&r->slice_source)));
 }
 
 static uint64_t unread_bytes(const struct perigee_session *s) {
   int bytes = 0;
-  if (s->fd >= 0 && ioctl(s->fd, FIONREAD, &bytes) < 0)
+  if (s->socket.fd >= 0 && ioctl(s->socket.fd, FIONREAD, &bytes) < 0)
     bytes = 0;
   return (uint64_t)bytes;
 }
 
-/* The word of it came before the record did, so it is among what lies in the
- * socket. That is read in one look a poll, whoever goes on to talk; until it was,
- * the record waits, and with it those behind it in its ring. Who gave no word
- * lies, and gives zeros. False: not now. */
+/* The frame that announces the record's memory was sent before the record, so
+ * it is in the socket by now. The socket is read once a poll, however much the
+ * peer sends; until everything is read that was there, the record waits, and
+ * with it those behind it in its ring. If the peer has announced nothing, the
+ * payload will read as zeros. Returns false if the record still has to wait. */
 static bool frames_are_read(struct perigee_session *s, struct deferred *u,
                             const struct record *r) {
   if (u->until == 0)
-    u->until = s->wire.received + unread_bytes(s);
-  if (!s->looked)
+    u->until = s->socket.wire.received + unread_bytes(s);
+  if (!s->inbox.looked)
     socket_look(s);
-  s->looked = true;
-  bool waits = s->wire.received < u->until && !s->hangup && !knows_all(s, r);
+  s->inbox.looked = true;
+  bool waits = s->socket.wire.received < u->until && !s->socket.hangup &&
+               !knows_all(s, r);
   return s->state == PERIGEE_SESSION_OPEN && !waits;
 }
 
-/* Their bytes have to stay. */
-static inline bool some_wait(const struct perigee_session *s) {
-  return s->deferred[RING_REQUEST].bytes || s->deferred[RING_REPLY].bytes;
+/* Of a record with payloads outside of the ring: 1 if it can be served now, 0 if
+ * it waits, or PERIGEE_PROTOCOL. */
+static __attribute__((noinline)) int take_bulks(struct perigee_session *s,
+                                                enum ring ring,
+                                                struct deferred *u,
+                                                const struct record *r) {
+  if (!names_lanes(s, r))
+    return PERIGEE_PROTOCOL;
+  if (knows_all(s, r) || frames_are_read(s, u, r))
+    return 1;
+  s->inbox.deferred[ring] = *u;
+  return 0;
 }
 
-/* One that waited is decoded anew, as a peer can still change it. */
+/* Does a record wait whose bytes must stay in the ring? */
+static inline bool some_wait(const struct perigee_session *s) {
+  return s->inbox.deferred[RING_REQUEST].bytes ||
+         s->inbox.deferred[RING_REPLY].bytes;
+}
+
+/* A record that waited is decoded again, as the peer may have changed it. */
 static int next_record(struct perigee_session *s, enum ring ring,
                        struct deferred *next) {
-  struct deferred *waits = &s->deferred[ring];
+  struct deferred *waits = &s->inbox.deferred[ring];
   if (!waits->bytes)
     return lane_records(s->lane)->peek(s->lane, ring, &next->bytes,
                                        &next->length);
@@ -256,7 +288,7 @@ static int next_record(struct perigee_session *s, enum ring ring,
   return 1;
 }
 
-/* One record: 1, 0 if there is none, or a status. */
+/* Handles one record: returns 1, 0 if there is none, or a status. */
 static int poll_ring(struct perigee_session *s, enum ring ring) {
   struct deferred next = {.until = 0};
   struct record record;
@@ -266,11 +298,9 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
   status = record_decode(next.bytes, next.length, &record);
   if (status < 0)
     return status;
-  if (UNLIKELY(record.flags & BULKS) && !knows_all(s, &record) &&
-      !frames_are_read(s, &next, &record)) {
-    s->deferred[ring] = next;
-    return 0;
-  }
+  if (UNLIKELY(record.flags & BULKS) &&
+      (status = take_bulks(s, ring, &next, &record)) <= 0)
+    return status;
   s->engine->progress++;
   if (ring == RING_REQUEST)
     status = serve_record(s, &record);
@@ -281,11 +311,12 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
   return status < 0 ? status : 1;
 }
 
-/* Is a request read now? There has to be room for it, the one before it is no
- * longer on its way (served_hold_back), and those that were read in this poll do
- * not take the program long: it serves all of them before others have a turn. */
+/* May another request be read? There must be room for it, the one before must
+ * not be arriving still (served_hold_back), and the requests of this poll must
+ * not take the program long, as it serves all of them before others have a
+ * turn. */
 static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
-  return allowed > 0 && !s->arriving && s->engine->asked < ASKED_A_POLL;
+  return allowed > 0 && !s->inbox.arriving && s->engine->asked < ASKED_A_POLL;
 }
 
 static int poll_rings(struct perigee_session *s) {
@@ -310,11 +341,12 @@ static int poll_rings(struct perigee_session *s) {
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;
   return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
-         !s->hangup && !some_wait(s) && list_empty(&s->backlog[RING_REQUEST]) &&
-         list_empty(&s->backlog[RING_REPLY]);
+         !s->socket.hangup && !some_wait(s) && !s->polled.unsure &&
+         list_empty(&s->operations.backlog[RING_REQUEST]) &&
+         list_empty(&s->operations.backlog[RING_REPLY]);
 }
 
-/* What arrived before the lane broke has been heard. */
+/* Called after everything was handled that arrived before the lane broke. */
 bool session_broken(struct perigee_session *s) {
   const char *reason;
   int status = lane_state(s, &reason);
@@ -323,37 +355,48 @@ bool session_broken(struct perigee_session *s) {
   return status < 0;
 }
 
-void session_poll(struct perigee_session *s) {
+/* Of those that have no socket, or several lanes. */
+static __attribute__((noinline)) void attend(struct perigee_session *s) {
   if (s->alone)
     endpoint_poll(s);
+  else if (s->state == PERIGEE_SESSION_OPEN)
+    lanes_poll(s);
+}
+
+void session_poll(struct perigee_session *s) {
+  if (s->attends)
+    attend(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
   bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
-  s->looked = false;
+  s->inbox.looked = false;
   if (over && lane_records(s->lane)->release(s->lane))
     session_wake(s);
+  if (s->polled.unsure)
+    session_sure(s);
   const struct perigee_transport *t = lane_table(s->lane);
   if (t->poll && t->poll(s->lane)) {
     s->engine->progress++;
     liveness_heard(s);
   }
-  if (!s->attached && t->sockets)
+  if (!s->streams.attached && t->sockets)
     attach_wanted(s);
-  if (s->spoken && !s->alone)
+  if (s->streams.spoken && !s->alone)
     session_hear(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
-  if (!list_empty(&s->backlog[RING_REQUEST]))
+  if (!list_empty(&s->operations.backlog[RING_REQUEST]))
     call_flush(s);
-  if (!list_empty(&s->backlog[RING_REPLY]))
+  if (!list_empty(&s->operations.backlog[RING_REPLY]))
     serve_flush(s);
   int status = poll_rings(s);
   if (status < 0)
     session_end(s, status,
                 "the peer broke the protocol: a record that no "
                 "Perigee of this version writes");
-  else if (status == 0 && s->hangup) /* all that it said has been heard */
-    session_end(s, PERIGEE_PEER_LOST, s->reason);
+  else if (status == 0 &&
+           s->socket.hangup) /* all that the peer sent was handled */
+    session_end(s, PERIGEE_PEER_LOST, s->ended.reason);
   else if (status == 0)
     session_broken(s);
 }
@@ -381,42 +424,46 @@ void perigee_session_info(const struct perigee_session *s,
                           struct perigee_session_info *info) {
   LOOK(s->engine);
   const struct perigee_options *o = &s->engine->options;
-  struct perigee_session *texts = (void *)(uintptr_t)s;
+  struct session_texts *texts = (void *)(uintptr_t)&s->texts;
   texts->carrier[0] = texts->security[0] = 0;
   if (s->state == PERIGEE_SESSION_OPEN)
     proof_text(s, texts->security);
-  choice_considered(s, texts->considered, sizeof s->considered);
+  choice_considered(s, texts->considered, sizeof s->texts.considered);
   bool ended = s->state == PERIGEE_SESSION_ENDED;
-  snprintf(texts->told, sizeof s->told, "%s", ended ? s->reason : s->why);
+  snprintf(texts->reason, sizeof s->texts.reason, "%s",
+           ended ? s->ended.reason : s->migration.why);
   *info = (struct perigee_session_info){
       .id = s->id,
       .state = s->state,
-      .status = s->status,
-      .pid = s->peer_pid,
-      .epoch = s->terms.epoch,
-      .version = s->version,
+      .status = s->ended.status,
+      .pid = s->process.pid,
+      .epoch = s->peer.terms.epoch,
+      .version = s->peer.version,
       .ring = o->ring,
-      .eager = s->eager,
-      .message = s->terms.message,
-      .typed = s->terms.typed,
-      .features = s->features,
+      .eager = s->peer.eager,
+      .message = s->peer.terms.message,
+      .typed = s->peer.terms.typed,
+      .features = s->peer.features,
       .transport = s->transport ? s->transport->name : "none",
-      .same_host = s->same_host || (!s->tcp && !s->alone),
+      .same_host = s->peer.same_host || (!s->tcp && !s->alone),
       .dialed = s->dialed,
       .tcp = s->tcp,
-      .authenticated = s->tcp && (s->ticket || s->engine->secret->set),
-      .encrypted = s->sealed,
-      .aes = s->aes,
-      .intact = s->intact,
+      .authenticated =
+          s->tcp && (s->migration.ticket || s->engine->secret->set),
+      .encrypted = s->security.sealed,
+      .aes = s->security.aes,
+      .intact = s->security.intact,
       .dead_after = liveness_wanted(s) ? o->dead_after : 0,
-      .carrier = s->carrier,
+      .carrier = s->texts.carrier,
       .security = texts->security,
-      .considered = s->considered,
-      .address = s->address,
-      .peer = s->peer,
-      .reason = s->told};
+      .considered = s->texts.considered,
+      .lanes = lanes_told(s),
+      .address = s->target.address,
+      .peer = s->peer.address,
+      .reason = s->texts.reason};
   if (s->lane)
     info->pull = lane_pulls(s->lane);
   if (s->lane && lane_table(s->lane)->describe)
-    lane_table(s->lane)->describe(s->lane, texts->carrier, sizeof s->carrier);
+    lane_table(s->lane)->describe(s->lane, texts->carrier,
+                                  sizeof s->texts.carrier);
 }

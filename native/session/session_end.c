@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session_end.c - how a session ends, or goes back to its beginning, and what
- * is left of it then. session.c has the table of its states.
+ * session_end.c - how a session ends or starts over, and what remains of it
+ * then. session.c has the table of its states.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,43 +14,47 @@
 #include "core/trim.h"
 #include "core/fabrics.h"
 #include "core/hot.h"
+#include "core/lane_list.h"
 #include "core/lock.h"
 #include "host/adopted.h"
 #include "migrate.h"
 #include "unauth.h"
 
-/* What was said goes first. */
+/* Flushes the frames that were posted, then closes the socket. */
 static void close_socket(struct perigee_session *s) {
-  if (s->fd >= 0)
-    wire_flush(s->fd, &s->wire);
-  if (s->fd >= 0 && !s->tcp)
-    adopted_drain(s->fd);
-  if (s->fd >= 0)
-    watch_close(s->engine, s->fd);
-  s->fd = -1;
+  if (s->socket.fd >= 0)
+    wire_flush(s->socket.fd, &s->socket.wire);
+  if (s->socket.fd >= 0 && !s->tcp)
+    adopted_drain(s->socket.fd);
+  if (s->socket.fd >= 0)
+    watch_close(s->engine, s->socket.fd);
+  s->socket.fd = -1;
 }
 
-/* As after session_new, but for the dialed address and the operation that waits;
- * also when no socket was found yet. */
+/* Puts the session back to what session_new made, but keeps the dialed address
+ * and the connect operation. Works also if there never was a socket. */
 void session_back(struct perigee_session *s) {
   dial_end(s);
   timers_remove(&s->engine->timers, &s->timer);
   close_socket(s);
-  wire_close(&s->wire);
+  wire_close(&s->socket.wire);
   proof_forget(s);
   trim_forget(s);
-  if (s->lane) {
+  lanes_close(s);
+  if (s->lane)
     lane_table(s->lane)->close(s->lane);
-    fabrics_reap(s->engine);
-  }
+  fabrics_reap(s->engine);
   s->lane = NULL;
+  s->attends = s->alone;
   accounts_leave(s);
   s->transport = NULL;
-  s->peer[0] = 0;
-  s->step = WIREUP_NEW;
-  s->hangup = s->ready_said = s->joined = s->moves = s->waits = false;
-  s->intact = s->sealed = s->aes = s->retried = false;
-  memset(s->cookie, 0, sizeof s->cookie);
+  s->peer.address[0] = 0;
+  s->handshake.step = WIREUP_NEW;
+  s->socket.hangup = s->handshake.ready_said = s->handshake.joined =
+      s->migration.moves = s->socket.waits = false;
+  s->security.intact = s->security.sealed = s->security.aes =
+      s->handshake.retried = false;
+  memset(s->handshake.cookie, 0, sizeof s->handshake.cookie);
   s->engine->progress++;
   if (s->state == PERIGEE_SESSION_NONE)
     return;
@@ -62,14 +66,14 @@ void session_back(struct perigee_session *s) {
 static void stop_all(struct perigee_session *s, int status) {
   struct node seen, *n;
   list_open(&seen);
-  /* Stopping one may free others: each is looked up anew. */
-  while ((n = list_pop(&s->operations))) {
+  /* Stopping one operation may free others, so each is looked up again. */
+  while ((n = list_pop(&s->operations.all))) {
     list_append(&seen, n);
     struct operation *op = CONTAINER(n, struct operation, all);
     op->class->stop(op, status);
   }
   while ((n = list_pop(&seen)))
-    list_append(&s->operations, n);
+    list_append(&s->operations.all, n);
 }
 
 void session_end(struct perigee_session *s, int status, const char *reason) {
@@ -79,50 +83,51 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     return;
   struct perigee_engine *engine = s->engine;
   bool open = s->state == PERIGEE_SESSION_OPEN;
-  if (s->state == PERIGEE_SESSION_HELLO && !s->dialed && !s->sent_on &&
-      status != PERIGEE_CLOSED)
-    refusals_add(engine, s->peer, s->address, status, reason);
+  if (s->state == PERIGEE_SESSION_HELLO && !s->dialed &&
+      !s->migration.sent_on && status != PERIGEE_CLOSED)
+    refusals_add(engine, s->peer.address, s->target.address, status, reason);
   unauth_leave(s);
   dial_end(s);
   timers_remove(&engine->timers, &s->timer);
-  secret_wipe(&s->keys->ticket);
+  secret_wipe(&s->security.keys->ticket);
   machine_step(&session_machine, &s->state, SESSION_END);
   engine->progress++;
-  s->status = status;
-  if (reason != s->reason)
-    snprintf(s->reason, sizeof s->reason, "%s", reason);
-  fail(engine, status, "%s", s->reason);
+  s->ended.status = status;
+  if (reason != s->ended.reason)
+    snprintf(s->ended.reason, sizeof s->ended.reason, "%s", reason);
+  fail(engine, status, "%s", s->ended.reason);
   close_socket(s);
-  peer_unwatch(s); /* the lane may still ask it */
+  peer_unwatch(s); /* keeps the pidfd, as the lane may still need it */
   proof_forget(s);
   hot_leave(s);
   proof_unindex(s);
-  s->connect = NULL;
+  s->operations.connect = NULL;
   attach_end(s);
   if (s->lane && lane_table(s->lane)->cut)
     lane_table(s->lane)->cut(s->lane);
+  lanes_cut(s);
   stop_all(s, status);
   if (open && !s->freed && !s->news.next)
     list_append(&engine->losses, &s->news);
-  if (!open && !s->dialed) { /* nobody has heard of it */
-    s->never_announced = true;
+  if (!open && !s->dialed) { /* the program never heard of it */
+    s->ended.unannounced = true;
     perigee_session_free(s);
   }
 }
 
-/* A child process has copies of the session's descriptors, which keep the
- * peer from noticing its parent's death, and none of its memory. */
+/* After a fork, the child has copies of the session's descriptors, which would
+ * keep the peer from noticing that the parent died, but none of its memory. */
 void session_close_in_child(struct perigee_session *s) {
-  if (s->fd >= 0)
-    close(s->fd);
-  if (s->pidfd >= 0)
-    close(s->pidfd);
-  s->fd = s->pidfd = -1;
+  if (s->socket.fd >= 0)
+    close(s->socket.fd);
+  if (s->process.pidfd >= 0)
+    close(s->process.pidfd);
+  s->socket.fd = s->process.pidfd = -1;
   attach_end(s);
   if (s->lane && s->transport->sockets)
-    s->transport->cut(s->lane); /* its sockets are closed, no more */
+    s->transport->cut(s->lane); /* only closes its sockets */
   dial_end(s);
-  wire_close(&s->wire);
+  wire_close(&s->socket.wire);
 }
 
 void session_say_bye(struct perigee_session *s) {
@@ -140,7 +145,7 @@ void perigee_session_close(struct perigee_session *s) {
   if (s->state == PERIGEE_SESSION_ENDED)
     return;
   session_say_bye(s);
-  if (s->spoken)
+  if (s->streams.spoken)
     session_drain(s);
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
 }
@@ -151,7 +156,7 @@ static void settle(struct perigee_session *s) {
   struct node *n, *next;
   for (bool quiet = false; !quiet;) {
     quiet = true;
-    for (n = s->operations.next; n != &s->operations; n = next) {
+    for (n = s->operations.all.next; n != &s->operations.all; n = next) {
       struct operation *op = CONTAINER(n, struct operation, all);
       next = n->next;
       quiet = quiet && !op->quiet_wait;
@@ -174,11 +179,11 @@ void perigee_session_free(struct perigee_session *s) {
   settle(s);
   list_remove(&s->news);
   list_remove(&s->node);
-  list_remove(&s->granted);
+  list_remove(&s->regions.granted);
   list_append(&s->engine->dead, &s->node);
 }
 
-/* Calls in service outlive their session: the program still answers them. */
+/* Calls in service outlive their session: the program still replies to them. */
 static void drop(struct operation *op) {
   if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
     operation_uncount(op);
@@ -192,8 +197,8 @@ static void drop(struct operation *op) {
 }
 
 static void free_prepared(struct perigee_session *s) {
-  while (s->prepared)
-    perigee_prepared_free(s->prepared);
+  while (s->operations.prepared)
+    perigee_prepared_free(s->operations.prepared);
 }
 
 void counters_add(struct perigee_counters *to,
@@ -207,31 +212,31 @@ void counters_add(struct perigee_counters *to,
 void session_destroy(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
   struct node *n;
-  while ((n = list_pop(&s->operations)))
+  while ((n = list_pop(&s->operations.all)))
     drop(CONTAINER(n, struct operation, all));
   list_remove(&s->node);
   list_remove(&s->news);
-  list_remove(&s->granted);
-  list_remove(&s->lender);
+  list_remove(&s->regions.granted);
+  list_remove(&s->replies.lender);
   trim_forget(s);
   free_prepared(s);
   remotes_free(s);
   loans_end(s);
-  if (s->lane) {
+  lanes_close(s);
+  if (s->lane)
     lane_table(s->lane)->close(s->lane);
-    fabrics_reap(engine);
-  }
+  fabrics_reap(engine);
   immediates_free(s);
   accounts_leave(s);
   peer_forget(s);
-  wire_close(&s->wire);
+  wire_close(&s->socket.wire);
   engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
   engine->counters.sessions--;
   s->counters.kept = 0;
   counters_add(&engine->counters, &s->counters);
-  free(s->seen);
+  free(s->inbox.seen);
   proof_forget(s);
-  vault_give(&engine->vault, s->keys, sizeof *s->keys);
+  vault_give(&engine->vault, s->security.keys, sizeof *s->security.keys);
   free(s);
   trim_ended(engine);
 }

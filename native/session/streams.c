@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * streams.c - sessions whose frames go through their lane: because there is no
- * socket (endpoint.c), or because the lane has taken it.
+ * socket (endpoint.c), or because the lane has taken it over.
  */
 #include <sys/socket.h>
 
@@ -9,43 +9,44 @@
 #include "sessions.h"
 
 static const int64_t DRAIN = 50 * 1000000; /* ns */
-enum { DRAIN_TURNS = 1 << 20 }; /* where the clock is a simulation's */
+enum { DRAIN_TURNS = 1 << 20 }; /* for clocks of simulations, which may stand */
 
-/* Both sides are ready: what follows on the socket is the lane's, if it wants
- * it. */
+/* Both sides are ready: all that follows on the socket is the lane's, if the
+ * lane takes it. */
 bool streams_take(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
-  int fd = s->fd;
+  int fd = s->socket.fd;
   if (s->tcp)
     proof_end(s);
   if (!t->sockets || s->alone)
     return true;
   session_uncork(s);
-  if (wire_waits(&s->wire)) {
+  if (wire_waits(&s->socket.wire)) {
     session_end(s, PERIGEE_PEER_LOST, "the peer does not take what it is told");
     return false;
   }
-  s->peer_length = sizeof s->peer_address;
-  getpeername(fd, &s->peer_address.any, &s->peer_length);
-  s->fd = -1;
-  s->spoken = true;
-  s->attached = !(s->dialed && s->tcp);
-  int status = t->sockets->take(s->lane, fd, s->wire.bytes, s->wire.length);
-  handshake_further(s->keys->session);
-  s->wire.length = 0;
+  s->streams.address_length = sizeof s->streams.address;
+  getpeername(fd, &s->streams.address.any, &s->streams.address_length);
+  s->socket.fd = -1;
+  s->streams.spoken = true;
+  s->streams.attached = !(s->dialed && s->tcp);
+  int status = t->sockets->take(s->lane, fd, s->socket.wire.bytes,
+                                s->socket.wire.length);
+  handshake_further(s->security.keys->session);
+  s->socket.wire.length = 0;
   if (status < 0)
     session_end(s, status,
-                status == PERIGEE_NO_MEMORY && s->intact
+                status == PERIGEE_NO_MEMORY && s->security.intact
                     ? VAULT_FULL
                     : "the session's socket could not be taken over");
   return status == PERIGEE_OK;
 }
 
-/* ---- Frames through the lane ---------------------------------------------- */
+/* ---- Frames through the lane --------------------------------------------- */
 
 void session_hear(struct perigee_session *s) {
   const struct transport_frames *frames = lane_table(s->lane)->frames;
-  struct wire *w = &s->wire;
+  struct wire *w = &s->socket.wire;
   uint32_t got;
   while (s->state != PERIGEE_SESSION_ENDED &&
          (got = frames->hear(s->lane, w->bytes + w->length,
@@ -62,10 +63,10 @@ int session_say(struct perigee_session *s, const struct frame *f) {
                                           wire_encode(f, bytes));
 }
 
-/* ---- Until all was said ---------------------------------------------------- */
+/* ---- Draining ------------------------------------------------------------ */
 
 static bool said(const struct perigee_session *s) {
-  return s->state != PERIGEE_SESSION_OPEN || !s->spoken ||
+  return s->state != PERIGEE_SESSION_OPEN || !s->streams.spoken ||
          lane_table(s->lane)->frames->drained(s->lane);
 }
 

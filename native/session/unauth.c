@@ -6,9 +6,10 @@
 
 #include "sessions.h"
 
-/* Of the time while sessions have work, a part in SHARE; as many ns of turns may
- * follow each other without a pause; and how long after its work a session is
- * taken to have more. So many strangers are a crowd. */
+/* SHARE: turns get one part in SHARE of the time while sessions have work.
+ * BURST: ns of turns that may follow each other without a pause. LULL: ns after
+ * its last work for which a session is taken to have more. CROWD: so many
+ * unauthenticated peers are a crowd. */
 enum { SHARE = 4, BURST = 4000000, LULL = 2000000, CROWD = 16 };
 
 int unauth_open(struct perigee_engine *engine) {
@@ -26,13 +27,13 @@ void unauth_close(struct perigee_engine *engine) {
   engine->unauth = NULL;
 }
 
-/* ---- Origins ---------------------------------------------------------------- */
+/* ---- Origins ------------------------------------------------------------- */
 
 static struct origin_key key_of(const struct perigee_session *s,
                                 const union socket_address *from) {
   struct origin_key key = {.family = (uint64_t)from->any.sa_family};
   if (!s->tcp)
-    key = (struct origin_key){AF_UNIX, (uint64_t)s->peer_pid};
+    key = (struct origin_key){AF_UNIX, (uint64_t)s->process.pid};
   else if (key.family == AF_INET6)
     memcpy(&key.bits, &from->in6.sin6_addr, sizeof key.bits);
   else
@@ -55,21 +56,21 @@ static struct origin *origin_of(struct unauth *all, struct origin_key key) {
   return origin;
 }
 
-/* ---- Places ----------------------------------------------------------------- */
+/* ---- Places -------------------------------------------------------------- */
 
 static void wait_no_more(struct perigee_session *s) {
-  s->engine->unauth->waiting -= s->waits_turn;
-  s->origin->waiting -= s->waits_turn;
-  s->waits_turn = false;
+  s->engine->unauth->waiting -= s->admission.waits;
+  s->admission.origin->waiting -= s->admission.waits;
+  s->admission.waits = false;
 }
 
 void unauth_leave(struct perigee_session *s) {
-  struct origin *origin = s->origin;
+  struct origin *origin = s->admission.origin;
   if (!origin)
     return;
   wait_no_more(s);
-  s->origin = NULL;
-  list_remove(&s->unauth);
+  s->admission.origin = NULL;
+  list_remove(&s->admission.node);
   s->engine->hellos--;
   if (--origin->here > 0)
     return;
@@ -91,10 +92,11 @@ static uint32_t most(const struct unauth *all) {
 static void give_up(struct perigee_session *s) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   s->up->tell(s, &f, NULL, 0);
-  s->up->end(s, PERIGEE_TIMEOUT,
-             s->step == WIREUP_NEW   ? "it said nothing, and others came"
-             : s->step == WIREUP_MET ? "it proved nothing, and others came"
-                                     : "it said no more, and others came");
+  s->up->end(
+      s, PERIGEE_TIMEOUT,
+      s->handshake.step == WIREUP_NEW   ? "it said nothing, and others came"
+      : s->handshake.step == WIREUP_MET ? "it proved nothing, and others came"
+                                        : "it said no more, and others came");
 }
 
 bool unauth_give_up(struct perigee_engine *engine) {
@@ -102,8 +104,9 @@ bool unauth_give_up(struct perigee_engine *engine) {
   uint32_t count = most(all);
   struct node *n, *head = &all->all;
   for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, unauth);
-    if (s->origin->here < count)
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, admission.node);
+    if (s->admission.origin->here < count)
       continue;
     give_up(s);
     return true;
@@ -113,29 +116,29 @@ bool unauth_give_up(struct perigee_engine *engine) {
 
 bool unauth_join(struct perigee_session *s, const union socket_address *from) {
   struct perigee_engine *engine = s->engine;
-  s->origin = origin_of(engine->unauth, key_of(s, from));
-  if (!s->origin)
+  s->admission.origin = origin_of(engine->unauth, key_of(s, from));
+  if (!s->admission.origin)
     return false;
-  s->origin->here++;
+  s->admission.origin->here++;
   engine->hellos++;
-  list_append(&engine->unauth->all, &s->unauth);
+  list_append(&engine->unauth->all, &s->admission.node);
   if (engine->hellos > engine->options.hellos)
     unauth_give_up(engine);
   return true;
 }
 
-/* ---- Turns ------------------------------------------------------------------ */
+/* ---- Turns --------------------------------------------------------------- */
 
 bool unauth_wait(struct perigee_session *s) {
-  if (!s->origin)
+  if (!s->admission.origin)
     return false;
-  s->waits_turn = true;
-  s->origin->waiting++;
+  s->admission.waits = true;
+  s->admission.origin->waiting++;
   s->engine->unauth->waiting++;
   return true;
 }
 
-/* Of the origin whose turn it is: the newest. */
+/* Returns the newest session of the origin whose turn it is. */
 static struct perigee_session *next(struct unauth *all) {
   struct node *n = all->origins.next;
   while (CONTAINER(n, struct origin, node)->waiting == 0)
@@ -144,8 +147,9 @@ static struct perigee_session *next(struct unauth *all) {
   list_remove(n);
   list_append(&all->origins, n);
   for (n = all->all.previous;; n = n->previous) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, unauth);
-    if (s->origin == origin && s->waits_turn)
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, admission.node);
+    if (s->admission.origin == origin && s->admission.waits)
       return s;
   }
 }
@@ -154,8 +158,8 @@ static bool has_work(const struct perigee_engine *engine) {
   return engine->now - engine->worked_at < LULL;
 }
 
-/* What a turn took counts SHARE times, from at most BURST ago; but turns while
- * there was no other work are nobody's debt. */
+/* Accounts for a turn: its time counts SHARE times, from at most BURST ago.
+ * Turns while there was no other work are not counted. */
 static void pay(struct perigee_engine *engine, int64_t begin) {
   struct unauth *all = engine->unauth;
   if (all->paid < begin - BURST)
@@ -176,7 +180,8 @@ void unauth_turn(struct perigee_engine *engine) {
     s->up->turn(s);
     pay(engine, begin);
   }
-  engine->copying |= all->waiting > 0; /* nobody wakes us for them */
+  engine->copying |=
+      all->waiting > 0; /* polls again soon: no event will come */
 }
 
 bool unauth_crowded(const struct perigee_engine *engine) {

@@ -1,32 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wireup.c - how two strangers become a session. They say HELLO, which tells
- * nothing but versions and nonces; prove who they are; say by TERMS what they
- * are and want; OFFER their half of the transport; join the peer's half and say
- * READY. Over a Unix socket the kernel tells who the peer is (peer.c) before a
- * word is said, so both say HELLO and TERMS at once. Over TCP who was dialed is
- * silent until it has heard a HELLO, and then the first to prove itself (proof.c).
+ * wireup.c - the handshake that opens a session. The two sides exchange HELLO,
+ * which tells only versions, nonces and keys; prove who they are; tell their
+ * parameters by TERMS; OFFER their half of the transport; join the peer's half
+ * and say READY. Over a Unix socket the kernel tells who the peer is (peer.c)
+ * before any frame, so both sides say HELLO and TERMS at once. Over TCP the
+ * listener is silent until it has received a HELLO, and then proves itself
+ * first (proof.c).
  *
- *   step      hears     becomes   and says
+ *   step      receives  becomes   and sends
  *   new       HELLO     proven                             (Unix)
- *   new       RETRY     new       HELLO, with the cookie   (TCP, who dialed)
- *   new       HELLO     new       RETRY, in a crowd        (TCP, who was dialed)
- *   new       HELLO     met       HELLO, PROOF             (TCP, who was dialed)
- *   new       HELLO     met                                (TCP, who dialed)
- *   met       PROOF     proven    PROOF, TERMS             (who dialed)
- *   met       PROOF     proven                             (who was dialed)
+ *   new       RETRY     new       HELLO, with the cookie   (TCP, dialer)
+ *   new       HELLO     new       RETRY, in a crowd        (TCP, listener)
+ *   new       HELLO     met       HELLO, PROOF             (TCP, listener)
+ *   new       HELLO     met                                (TCP, dialer)
+ *   met       PROOF     proven    PROOF, TERMS             (dialer)
+ *   met       PROOF     proven                             (listener)
  *   proven    TERMS     known     OFFER
- *   proven    TERMS     known     TERMS, OFFER             (TCP, who was dialed)
- *   known     OFFER     joined    READY
+ *   proven    TERMS     known     TERMS, OFFER             (TCP, listener)
+ *   known     OFFER     joined    READY, if there are no additional lanes
+ *   joined    EXTRA               READY, after the last (lane_offers.c)
  *   known     MOVE      new       BYE, and HELLO at another socket (migrate.h)
  *   joined    READY               the session is open
  *   any       REFUSE, BYE         the session has ended
  *
- * Over TCP what comes after a side's PROOF is sealed (wire.h), and all of these
- * words are in the session's key (handshake.h). Whatever does not fit is
- * REFUSEd with a status and a reason that both sides show to their users. So is
- * a frame that is none of these over TCP, where nothing else is understood of a
- * stranger. What is said in answer to one frame goes by one send.
+ * Over TCP all frames after a side's PROOF are sealed (wire.h), and all frames
+ * of the table are in the transcript of the session's key (handshake.h). A
+ * frame that does not fit is answered by REFUSE, with a status and a reason
+ * that both sides show to their users. Over TCP so is anything that is none of
+ * these frames. Frames that answer one frame are sent together.
  */
 #include <stdio.h>
 #include <string.h>
@@ -36,16 +38,16 @@
 #include "migrate.h"
 #include "unauth.h"
 
-/* ---- Saying hello ------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------- */
 
 void wireup_own(struct perigee_session *s, struct hello *h) {
   *h = (struct hello){.magic = HELLO_MAGIC,
                       .version_min = PROTOCOL_MIN,
                       .version_max = PROTOCOL_MAX,
-                      .nonce = s->nonce};
-  memcpy(h->challenge, s->challenge, sizeof h->challenge);
-  memcpy(h->public_key, s->public_key, sizeof h->public_key);
-  memcpy(h->cookie, s->cookie, sizeof h->cookie);
+                      .nonce = s->handshake.nonce};
+  memcpy(h->challenge, s->security.challenge, sizeof h->challenge);
+  memcpy(h->public_key, s->security.public_key, sizeof h->public_key);
+  memcpy(h->cookie, s->handshake.cookie, sizeof h->cookie);
   migrate_hello(s, h);
 }
 
@@ -61,7 +63,7 @@ void terms_own(struct perigee_session *s, struct terms *t) {
                       .dead_after = liveness_told(s->engine)};
   if (s->tcp)
     proof_flags(s, t);
-  memcpy(t->probe, s->probe, sizeof t->probe);
+  memcpy(t->probe, s->handshake.probe, sizeof t->probe);
   memcpy(t->name, s->engine->name, sizeof t->name);
   choice_list(s, t);
   migrate_terms(s, t);
@@ -82,11 +84,11 @@ static void say_hello(struct perigee_session *s) {
   say(s, &f);
 }
 
-/* Only to a peer that is known: nobody else makes this side look for devices. */
+/* Only an authenticated peer can make this side look for devices. */
 static void say_terms(struct perigee_session *s) {
   struct frame f = {.type = FRAME_TERMS};
   if (s->tcp)
-    s->devices = choice_devices(s->engine);
+    s->handshake.devices = choice_devices(s->engine);
   terms_own(s, &f.terms);
   say(s, &f);
 }
@@ -99,9 +101,9 @@ static int refuse(struct perigee_session *s, int status, const char *reason) {
   return PERIGEE_OK;
 }
 
-/* Over a Unix socket: the process there, which hears nothing but that if it is
- * another user's, and what it is to put into its memory for us to find
- * (shm_probe). */
+/* Over a Unix socket: identifies the process there. If it is another user's, it
+ * only learns that. Otherwise it is told the random bytes that it has to put
+ * into its memory, for us to find (shm_probe). */
 static void begin_here(struct perigee_session *s) {
   char reason[REASON];
   int status = peer_take(s, reason);
@@ -110,14 +112,14 @@ static void begin_here(struct perigee_session *s) {
     return;
   }
   for (int i = 0; i < 2; i++)
-    s->probe[i] = engine_random(s->engine);
+    s->handshake.probe[i] = engine_random(s->engine);
   say_hello(s);
   if (s->state == PERIGEE_SESSION_HELLO)
     say_terms(s);
 }
 
 void wireup_begin(struct perigee_session *s) {
-  s->nonce = engine_random(s->engine);
+  s->handshake.nonce = engine_random(s->engine);
   session_begun(s, s->engine->options.hello_timeout);
   if (!s->tcp)
     begin_here(s);
@@ -125,17 +127,18 @@ void wireup_begin(struct perigee_session *s) {
     say_hello(s);
 }
 
-/* Who waited for a turn of ours all the time may try again. */
+/* A peer that waited for its turn all the time is told to try again. */
 void wireup_timeout(struct perigee_session *s) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
-  if (s->waits_turn)
+  if (s->admission.waits)
     session_tell(s, &f, NULL, 0);
   session_end(s, PERIGEE_TIMEOUT,
-              s->waits_turn ? "its turn did not come in time, as others came"
-                            : "the peer did not finish the handshake in time");
+              s->admission.waits
+                  ? "its turn did not come in time, as others came"
+                  : "the peer did not finish the handshake in time");
 }
 
-/* ---- Hearing it --------------------------------------------------------- */
+/* ---- Receiving ----------------------------------------------------------- */
 
 static int send_offer(struct perigee_session *s) {
   struct frame f = {.type = FRAME_OFFER};
@@ -143,19 +146,21 @@ static int send_offer(struct perigee_session *s) {
   int status = wireup_open(s, &f.offer, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  if (s->tcp && (s->engine->secret->set || s->ticket))
-    unauth_leave(s); /* its share counts it from here on */
+  if (s->tcp && (s->engine->secret->set || s->migration.ticket))
+    unauth_leave(s); /* from here on the peer's share counts it */
   proof_word(s, true, &f);
   session_send(s, &f, f.offer.fds, f.offer.fd_count);
   for (uint32_t i = 0; i < f.offer.fd_count; i++)
     close(f.offer.fds[i]);
+  lanes_offer(s);
   return PERIGEE_OK;
 }
 
 bool wireup_common(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
-  s->hello = *h;
-  s->version = h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
+  s->peer.hello = *h;
+  s->peer.version =
+      h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
   if (!wire_foreign(h))
     return true;
   snprintf(reason, REASON,
@@ -165,24 +170,25 @@ bool wireup_common(struct perigee_session *s, const struct hello *h) {
   return false;
 }
 
-/* Who dialed said whom. The name is one of the peer's words: who stands between
- * cannot change it, and so cannot have one worker answer for another. */
+/* The dialer may have named the agent that it expects. The peer's name is in
+ * the sealed TERMS: nobody in between can change it, so none can have one
+ * worker answer in place of another. */
 static int check_name(const struct perigee_session *s, const struct terms *t,
                       char reason[REASON]) {
-  if (!*s->expected || strcmp(s->expected, t->name) == 0)
+  if (!*s->target.name || strcmp(s->target.name, t->name) == 0)
     return PERIGEE_OK;
-  snprintf(reason, REASON, "%s was dialled, and who answers %s%s", s->expected,
-           *t->name ? "is " : "goes by no name", t->name);
+  snprintf(reason, REASON, "%s was dialled, and who answers %s%s",
+           s->target.name, *t->name ? "is " : "goes by no name", t->name);
   return PERIGEE_DENIED;
 }
 
-/* What does not fit: a status and why. */
+/* Returns a status and the reason if the TERMS do not fit. */
 static int check_terms(struct perigee_session *s, const struct terms *t,
                        char reason[REASON]) {
   struct terms own;
   terms_own(s, &own);
-  s->eager = t->eager < own.eager ? t->eager : own.eager;
-  if (t->ring / 4 < 128 || s->eager > t->ring / 4 - 128) {
+  s->peer.eager = t->eager < own.eager ? t->eager : own.eager;
+  if (t->ring / 4 < 128 || s->peer.eager > t->ring / 4 - 128) {
     snprintf(reason, REASON, "the rings are too small");
     return PERIGEE_UNSUPPORTED;
   }
@@ -191,23 +197,29 @@ static int check_terms(struct perigee_session *s, const struct terms *t,
     return status;
   migrate_met(s, t);
   s->transport = choice_of(s, &own);
-  s->moves = migrate_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);
-  if (!s->transport && !s->moves)
+  s->migration.moves =
+      migrate_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);
+  if (!s->transport && !s->migration.moves)
     return choice_none(s, t, reason);
-  return s->tcp ? proof_terms(s, reason) : PERIGEE_OK;
+  if (s->tcp && (status = proof_terms(s, reason)) < 0)
+    return status;
+  if (lanes_agree(s, &own))
+    return PERIGEE_OK;
+  snprintf(reason, REASON, "no memory for the session's lanes");
+  return PERIGEE_NO_MEMORY;
 }
 
 bool wireup_fits(struct perigee_session *s, const struct terms *t) {
   char reason[REASON];
-  s->terms = *t;
-  s->features = t->features & s->engine->features;
+  s->peer.terms = *t;
+  s->peer.features = t->features & s->engine->features;
   int status = check_terms(s, t, reason);
   if (status < 0)
     refuse(s, status, reason);
   return status == PERIGEE_OK;
 }
 
-/* Nothing is computed for a stranger in a crowd, and nothing kept. */
+/* In a crowd nothing is computed or kept before the cookie was shown. */
 static int send_back(struct perigee_session *s, const struct hello *h) {
   struct frame f = {.type = FRAME_RETRY};
   if (cookie_make(s, h, f.retry.cookie))
@@ -215,9 +227,9 @@ static int send_back(struct perigee_session *s, const struct hello *h) {
   return PERIGEE_OK;
 }
 
-/* What proofs are made of, when both HELLOs are there. */
+/* Both HELLOs are there: agrees on keys. */
 static int meet(struct perigee_session *s) {
-  struct frame f = {.type = FRAME_HELLO, .hello = s->hello};
+  struct frame f = {.type = FRAME_HELLO, .hello = s->peer.hello};
   char reason[REASON];
   if (!s->dialed)
     say_hello(s);
@@ -227,7 +239,7 @@ static int meet(struct perigee_session *s) {
   int status = proof_agree(s, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->step = WIREUP_MET;
+  s->handshake.step = WIREUP_MET;
   if (!s->dialed)
     proof_say(s);
   return PERIGEE_OK;
@@ -243,20 +255,20 @@ static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
   return unauth_wait(s) ? PERIGEE_OK : meet(s);
 }
 
-/* Once: who asks for cookies without end is no listener. */
+/* Accepts one RETRY only: a peer that sends them without end is no listener. */
 static int heard_retry(struct perigee_session *s, const struct retry *retry) {
-  s->retried = true;
-  memcpy(s->cookie, retry->cookie, sizeof s->cookie);
+  s->handshake.retried = true;
+  memcpy(s->handshake.cookie, retry->cookie, sizeof s->handshake.cookie);
   say_hello(s);
   return PERIGEE_OK;
 }
 
-/* The peer is known. Who was dialed says whether the session moves; who dialed
- * waits for that, if it may. */
+/* The peer is authenticated. The listener decides whether the session moves;
+ * the dialer waits for that, if the session may move. */
 static int offer_or_move(struct perigee_session *s) {
-  if (s->moves && (s->dialed || migrate_call(s)))
+  if (s->migration.moves && (s->dialed || migrate_call(s)))
     return PERIGEE_OK;
-  s->moves = false;
+  s->migration.moves = false;
   if (s->transport)
     return send_offer(s);
   return refuse(s, PERIGEE_NO_MEMORY,
@@ -272,7 +284,7 @@ static int heard_hello(struct perigee_session *s, const struct hello *h) {
   int status = migrate_admits(s, h, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->step = WIREUP_PROVEN;
+  s->handshake.step = WIREUP_PROVEN;
   return PERIGEE_OK;
 }
 
@@ -281,7 +293,7 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
   int status = proof_heard(s, proof, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->step = WIREUP_PROVEN;
+  s->handshake.step = WIREUP_PROVEN;
   if (!s->dialed)
     return PERIGEE_OK;
   proof_say(s);
@@ -290,14 +302,14 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
   return PERIGEE_OK;
 }
 
-/* Over TCP who was dialed says its own only to a peer that may stay. */
+/* Over TCP the listener sends its TERMS only to a peer that may stay. */
 static int heard_terms(struct perigee_session *s, const struct terms *t) {
   bool answers = s->tcp && !s->dialed;
   if (answers)
-    s->devices = choice_devices(s->engine);
+    s->handshake.devices = choice_devices(s->engine);
   if (!wireup_fits(s, t))
     return PERIGEE_OK;
-  s->step = WIREUP_KNOWN;
+  s->handshake.step = WIREUP_KNOWN;
   if (answers)
     say_terms(s);
   if (s->state == PERIGEE_SESSION_ENDED || (!s->tcp && unauth_wait(s)))
@@ -312,22 +324,22 @@ bool wireup_joins(struct perigee_session *s, const struct offer *offer) {
     refuse(s, status,
            *reason ? reason
                    : "the peer's half of the transport is not what it said");
-  s->joined = status == PERIGEE_OK;
-  return s->joined;
+  s->handshake.joined = status == PERIGEE_OK;
+  return s->handshake.joined;
 }
 
 void wireup_ready(struct perigee_session *s) {
   struct frame f = {.type = FRAME_READY};
   f.pull = lane_pulls(s->lane);
-  s->ready_said = true;
+  s->handshake.ready_said = true;
   say(s, &f);
 }
 
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
   struct offer offer = f->offer;
   offer.vouched = peer_vouches(s);
-  if (s->moves) { /* it does not */
-    s->moves = false;
+  if (s->migration.moves) { /* it could have, and does not */
+    s->migration.moves = false;
     if (!s->transport)
       return PERIGEE_PROTOCOL;
     send_offer(s);
@@ -335,46 +347,59 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
       return PERIGEE_OK;
   }
   for (uint32_t i = 0; i < offer.fd_count; i++)
-    if ((offer.fds[i] = wire_take_fd(&s->wire)) < 0) {
+    if ((offer.fds[i] = wire_take_fd(&s->socket.wire)) < 0) {
       while (i-- > 0)
         adopted_close(offer.fds[i]);
       return PERIGEE_PROTOCOL;
     }
-  if (wireup_joins(s, &offer))
+  if (wireup_joins(s, &offer) && lanes_complete(s))
     wireup_ready(s);
   return PERIGEE_OK;
 }
 
-/* Is it a frame that may come now? */
+/* READY also says that this side has joined all additional lanes. */
+static int heard_extra(struct perigee_session *s, const struct extra *extra) {
+  int status = lanes_heard(s, extra, peer_vouches(s));
+  if (status == PERIGEE_OK && s->state == PERIGEE_SESSION_HELLO &&
+      !s->handshake.ready_said && lanes_complete(s))
+    wireup_ready(s);
+  return status;
+}
+
+/* May a frame of this type come now? */
 static bool timely(const struct perigee_session *s, int type) {
   switch (type) {
   case FRAME_HELLO:
-    return s->step == WIREUP_NEW && !s->alone;
+    return s->handshake.step == WIREUP_NEW && !s->alone;
   case FRAME_RETRY:
-    return s->tcp && s->dialed && s->step == WIREUP_NEW && !s->retried;
+    return s->tcp && s->dialed && s->handshake.step == WIREUP_NEW &&
+           !s->handshake.retried;
   case FRAME_PROOF:
-    return s->step == WIREUP_MET;
+    return s->handshake.step == WIREUP_MET;
   case FRAME_TERMS:
-    return s->step == WIREUP_PROVEN;
+    return s->handshake.step == WIREUP_PROVEN;
   case FRAME_OFFER:
-    return s->step == WIREUP_KNOWN && (s->lane || (s->moves && s->dialed)) &&
-           !s->joined;
+    return s->handshake.step == WIREUP_KNOWN &&
+           (s->lane || (s->migration.moves && s->dialed)) &&
+           !s->handshake.joined;
   case FRAME_MOVE:
-    return s->step == WIREUP_KNOWN && s->moves && s->dialed;
+    return s->handshake.step == WIREUP_KNOWN && s->migration.moves && s->dialed;
   case FRAME_READY:
-    return s->joined;
+    return s->handshake.joined && lanes_complete(s);
+  case FRAME_EXTRA:
+    return s->handshake.joined;
   case FRAME_WAKE:
   case FRAME_PING:
-    return s->joined;
+    return s->handshake.joined;
   case FRAME_ATTACH:
-    return s->tcp && !s->dialed && s->step == WIREUP_NEW;
+    return s->tcp && !s->dialed && s->handshake.step == WIREUP_NEW;
   default:
     return type == FRAME_REFUSE || type == FRAME_BYE;
   }
 }
 
 static int untimely(struct perigee_session *s) {
-  return s->tcp && s->step < WIREUP_PROVEN
+  return s->tcp && s->handshake.step < WIREUP_PROVEN
              ? refuse(s, PERIGEE_PROTOCOL,
                       "this came before it was known who sent it")
              : PERIGEE_PROTOCOL;
@@ -383,15 +408,15 @@ static int untimely(struct perigee_session *s) {
 static int heard_ready(struct perigee_session *s, uint32_t pull) {
   if (lane_payloads(s->lane)->set_peer_pulls)
     lane_payloads(s->lane)->set_peer_pulls(s->lane, pull != 0);
-  if (!s->ready_said)
+  if (!s->handshake.ready_said)
     wireup_ready(s);
   if (s->state == PERIGEE_SESSION_HELLO && streams_take(s))
     session_opened(s);
   return PERIGEE_OK;
 }
 
-/* The text is for people, and may be of anybody: nothing in it moves a cursor
- * or ends a line. */
+/* The text is shown to users and may come from anybody: all but printable
+ * characters become '?', so that it cannot move a cursor or end a line. */
 static int heard_refuse(struct perigee_session *s, const struct refuse *r) {
   char reason[REFUSE_TEXT + 32];
   if (r->status == PERIGEE_AGAIN && dial_again(s))
@@ -404,9 +429,9 @@ static int heard_refuse(struct perigee_session *s, const struct refuse *r) {
   return PERIGEE_OK;
 }
 
-/* Who dialed for a session that has ended here, or that this side has not heard
- * to be ready yet, as the word of it goes by another connection, is told by the
- * end of this one: its lane does without the stream, and reads no frames. */
+/* If the session has ended here, or this side has not received its READY yet,
+ * as that comes by another connection, closing this one tells the dialer: its
+ * lane does without the stream, and reads no frames. */
 static int heard_attach(struct perigee_session *s, const struct attach *a) {
   if (attach_asked(s, a) != PERIGEE_OK)
     session_end(s, PERIGEE_DENIED, "there is no session to be part of");
@@ -427,6 +452,8 @@ static int heard(struct perigee_session *s, const struct frame *f) {
     return heard_offer(s, f);
   case FRAME_MOVE:
     return migrate_called(s, &f->move);
+  case FRAME_EXTRA:
+    return heard_extra(s, &f->extra);
   case FRAME_READY:
     return heard_ready(s, f->pull);
   case FRAME_ATTACH:
@@ -441,11 +468,11 @@ static int heard(struct perigee_session *s, const struct frame *f) {
   }
 }
 
-/* A HELLO is a word once it is known whether it is to be answered. */
+/* A HELLO enters the transcript once it is known that it will be answered. */
 int wireup_frame(struct perigee_session *s, const struct frame *f) {
   if (!timely(s, f->type))
     return untimely(s);
-  s->wire.corked = s->tcp;
+  s->socket.wire.corked = s->tcp;
   if (f->type != FRAME_HELLO)
     proof_word(s, false, f);
   int status = heard(s, f);
@@ -455,7 +482,7 @@ int wireup_frame(struct perigee_session *s, const struct frame *f) {
 
 void wireup_turn(struct perigee_session *s) {
   s->engine->progress++;
-  s->wire.corked = s->tcp;
+  s->socket.wire.corked = s->tcp;
   if (s->tcp)
     meet(s);
   else

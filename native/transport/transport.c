@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transport.c - lanes and their tables.
+ * transport.c - gives lanes their tables.
  */
 #include "transport/transport.h"
 
@@ -13,7 +13,8 @@ static bool never(struct lane *lane) {
   return false;
 }
 
-/* Where a transport has none, so that nobody has to ask after each record. */
+/* For transports without the group, so that no caller has to ask after each
+ * record. */
 static const struct transport_sleep awake = {nothing, nothing, never};
 
 void lane_by(struct lane *lane, const struct perigee_transport *transport) {

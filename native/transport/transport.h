@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transport.h - the tables that a transport fills: perigee_transport, and one
- * for each group of things that it does. A transport carries records, payloads
- * and one-sided copies for one session, in a lane that it makes; it knows
- * nothing of calls. All functions are non-blocking; those that move bytes are
- * steps, repeated by the core's poll until they are done, so that a copy by the
+ * transport.h - the tables that a transport fills in: perigee_transport, and
+ * one for each group of things that it does. A transport carries the records,
+ * payloads and one-sided copies of one session in a lane that it makes; it
+ * knows nothing of calls. No function blocks. Functions that move bytes are
+ * steps, which the core's poll repeats until they are done; so a copy by the
  * CPU and a NIC's work queue look the same.
  *
- * Order: a record is seen after everything that was done on the lane before
- * it was published.
+ * Ordering: a record becomes visible after everything that was done on the lane
+ * before it was published.
  */
 #ifndef PERIGEE_TRANSPORT_H
 #define PERIGEE_TRANSPORT_H
@@ -22,23 +22,25 @@ enum { OFFER_MAX = 1024, OFFER_FDS = 4, LANE_FRAME_MAX = 256 };
 enum { REASON = 240 };
 
 struct fabric; /* what all lanes of an engine over one transport share */
-struct lane;   /* each transport's own; begins with struct lane_head */
+struct lane;   /* defined by each transport; begins with struct lane_head */
 struct fault_lane;
 struct transport_records;
 struct transport_payloads;
 struct transport_sleep;
-/* Filled by lane_by(). What each record needs is here, too, so that it is as
- * near as the table itself. */
+/* Filled in by lane_by(). It holds what each record needs, to save a step
+ * through the table. */
 struct lane_head {
   const struct perigee_transport *transport;
   const struct transport_records *records;
   const struct transport_payloads *payloads;
   const struct transport_sleep *sleep;
-  struct fault_lane *faults; /* that befall it on purpose; mostly NULL */
-  bool ending; /* it has broken, as broken() tells: nothing more is begun */
+  const _Atomic uint32_t *armed; /* the peer's word: 0 while it is awake; NULL:
+                                    nobody but wanted() tells */
+  struct fault_lane *faults;     /* injected on purpose; NULL: none */
+  bool ending; /* broken, as broken() tells: nothing more is begun */
 };
 
-/* What a fabric is made with. */
+/* Options of a new fabric. */
 struct fabric_options {
   uint32_t operations;
   struct area *pool; /* private blocks of the engine */
@@ -47,105 +49,109 @@ struct fabric_options {
   void *context;
 };
 
-/* What a lane is made with. */
+/* Options of a new lane. */
 struct lane_options {
   struct fabric *fabric; /* NULL if the transport has none */
   uint64_t ring, pool;
-  uint32_t operations; /* of this side: indexes below it are marked */
+  uint32_t operations; /* of this side; marks are for indexes below it */
   bool pull;           /* may the peer's memory be read directly? */
   int peer_pid;
-  int peer_pidfd; /* -1: unknown; the session's */
-  /* What the peer's memory has to hold, so that it is pulled from (zeros: it is
-   * not); and what it wants to find in ours. */
+  int peer_pidfd; /* the session's; -1: unknown */
+  /* probe: what the peer's memory must contain before it is read (zeros: it is
+   * not read). probed: what the peer wants to find in ours. */
   uint64_t probe[2], probed[2];
   uint64_t key;        /* random, shared by both sides */
-  bool alone;          /* no socket: what follows as "alone" will be used */
-  bool dialed;         /* this side did */
-  uint32_t streams;    /* sockets for payloads, if it is by sockets */
-  const uint8_t *seal; /* 32 bytes that only the two sides know, to seal all
-                          that is sent with; NULL: it goes as it is */
-  bool aes;            /* by a cipher that both have in hardware */
-  struct share *share; /* what the peer makes it hold counts there */
-  bool bare;           /* not enciphered: by MACs only */
-  struct vault *vault; /* for such keys */
-  /* The session, to be told: there is something to poll for; a frame for the
-   * peer's half of the lane (LANE_FRAME_MAX bytes at most), in order. */
+  bool alone;          /* no socket: the group "alone" will be used */
+  bool dialed;         /* this side dialed the session */
+  uint32_t streams;    /* number of sockets for payloads, if it uses sockets */
+  const uint8_t *seal; /* key of 32 bytes that only the two sides know, to seal
+                          everything with; NULL: nothing is sealed */
+  bool aes;            /* both sides have AES in hardware */
+  struct share *share; /* counts what the peer makes the lane hold */
+  bool bare;           /* with seal: MACs only, not enciphered */
+  struct vault *vault; /* memory for derived keys */
+  /* The session. activate: there is something to poll for. tell: sends a
+   * frame of at most LANE_FRAME_MAX bytes to the peer's half of the lane,
+   * in order. */
   struct perigee_session *session;
   void (*activate)(struct perigee_session *session);
-  /* From now on the engine does not sleep over a change in what can be read
-   * from or written to a descriptor; socket_ready() tells. 0, or not. */
+  /* Has changes of a descriptor end the engine's sleep, and tell
+   * socket_ready(). 0, or -1. */
   int (*watch)(struct perigee_session *session, int fd);
   /* Closes a descriptor that the engine may watch. */
   void (*close)(struct perigee_session *session, int fd);
   void (*tell)(struct perigee_session *session, const void *bytes,
                uint32_t length);
-  /* Memory that the peer is to map (handing.c). file: a fresh memfd, or a
-   * status. hand: the same as tell, with a descriptor, or -1, of what may be
-   * said later: 0, and it is closed; PERIGEE_AGAIN: it did not go, and is still
-   * the lane's. later: not now. After either both give PERIGEE_AGAIN at once,
-   * until the session is polled as it may be had again. why: a text. */
+  /* Memory that the peer is to map (handing.c). file: returns a fresh memfd, or
+   * a status. hand: as tell, with a descriptor or -1; returns 0, and the
+   * descriptor is closed; or PERIGEE_AGAIN, and it is still the lane's. later:
+   * not now. After PERIGEE_AGAIN both fail at once, until the session is polled
+   * again because it may succeed. why: a text. */
   int (*file)(struct perigee_session *session, const char **why);
   int (*hand)(struct perigee_session *session, const void *bytes,
               uint32_t length, int fd, const char **why);
   void (*later)(struct perigee_session *session, const char *why);
-  const int64_t *now; /* the engine's clock, as it was read last */
-  /* Of blocks that are lent: the lane keeps memory that trim may give back. Looks
-   * are numbered, and a quarter of a second apart. */
+  const int64_t *now; /* the engine's clock, as it was last read */
+  /* keeps: tells that the lane keeps memory for blocks, which trim may give
+   * back. *look is the number of the last look; looks are a quarter of a second
+   * apart. */
   void (*keeps)(struct perigee_session *session);
   const uint32_t *look;
 };
 
-/* What trim has left to do: nothing, something later, some more at once. */
+/* What trim has left to do: nothing; something at a later look; more at
+ * once. */
 enum trim_left { TRIM_NOTHING, TRIM_SOME, TRIM_MORE };
 
-/* What a side tells the other while a session is set up. */
+/* A transport's half of a lane, as it is told to the peer. */
 struct offer {
   uint8_t bytes[OFFER_MAX];
   uint32_t length;
-  int fds[OFFER_FDS]; /* of a received offer: owned by whoever holds it */
+  int fds[OFFER_FDS]; /* of a received offer: the holder owns them */
   uint32_t fd_count;
   bool vouched; /* of a received one: the peer's process said it (peer.c) */
 };
 
-/* Bytes for the transport's own use in what follows. */
+/* Bytes of private areas of transports. */
 enum { EXPOSURE_OWN = 16, FETCH_OWN = 112, WINDOW_OWN = 8 };
 
-/* A payload made reachable for the peer under one operation of ours. */
+/* A payload of an operation of ours that the peer can reach. */
 struct exposure {
   struct source source;    /* for the record */
-  struct payload *payload; /* what is fed from; NULL: nothing to feed */
+  struct payload *payload; /* to be fed from; NULL: nothing to feed */
   uint16_t operation;
   uint8_t part; /* 0: head, 1: slice */
   uint32_t generation;
-  uint64_t fed;       /* bytes staged or sent */
-  uint64_t footprint; /* bytes of memory that this takes, if any */
-  /* The transport's own, zeros before expose. Bytes, as these alias whatever it
-   * has there. */
+  uint64_t fed;       /* bytes staged or sent so far */
+  uint64_t footprint; /* bytes of memory that the exposure takes */
+  /* Private area of the transport, zeroed before expose. It is of characters,
+   * which may alias whatever the transport puts there. */
   _Alignas(8) unsigned char own[EXPOSURE_OWN];
 };
 
 /* Copies that a device does for a part or a transfer. All zero: none. */
 struct job {
-  uint32_t pending;      /* posted, and not completed */
-  int status;            /* what went wrong first */
+  uint32_t pending;      /* work requests posted and not completed */
+  int status;            /* the first error */
   uint64_t posted, done; /* bytes */
-  int64_t quiescing;     /* since when it is to end; 0: it is not */
-  uint16_t operation;    /* of the peer, whose mark is read after the bytes, */
-  uint32_t generation;   /* or 0: no mark is read */
-  uint32_t marks;        /* seen, and live */
+  int64_t quiescing;     /* when quiesce was first called; 0: never */
+  uint16_t operation;    /* of the peer: its mark is read after the bytes */
+  uint32_t generation;   /* of that operation; 0: no mark is read */
+  uint32_t marks;        /* marks that were read and live */
 };
 
-/* A payload of the peer, on its way to us. */
+/* A payload of the peer that is being brought here. */
 struct fetch {
   struct source source;
   struct payload *into;
-  uint16_t operation; /* the peer's, */
+  uint16_t operation; /* of the peer */
   uint8_t part;
   uint32_t generation; /* under which it is exposed */
   uint64_t total, done;
-  bool careful; /* others see the destination: not a byte goes there before the
-                   mark was seen live after it was taken */
-  int64_t delayed_until; /* by faults: until when */
+  /* Others can see the destination: a byte goes there only after a mark was
+   * found live that was read after the byte was. */
+  bool careful;
+  int64_t delayed_until; /* by fault injection */
   /* The transport's own, as in an exposure; zeros before the first step. */
   _Alignas(8) unsigned char own[FETCH_OWN];
 };
@@ -185,19 +191,20 @@ struct window {
 /* ---- What a transport may do ---------------------------------------------
  *
  * Each group of functions is a table of its own. A transport that does not do
- * what a group is for has NULL in its place, and the core asks for the group,
- * not for its functions: within a group all are there, but for those that say
- * what their absence means. */
+ * what a group is for has NULL in its place; the core asks for the group, not
+ * for its functions. Within a group all functions must be there, except those
+ * whose comment tells what NULL means. */
 
 /* Fabric: what all lanes of an engine share, such as devices, queues and
  * registered memory. It is made when a session first needs it and stopped with
- * the engine. turn takes in what the hardware has done, at each poll, for all
- * lanes; true if there was anything. descriptors gives at most capacity of
- * them, to be watched; ready is called when one of them is. arm comes before
- * the engine sleeps: what turn does not find from then on, a descriptor tells.
- * dead tells why the fabric can carry nothing more, or NULL: it is stopped as
- * soon as no lane uses it. forget is told that a range of an area is going, and
- * returns false while the device still uses it.
+ * the engine. turn handles at each poll, for all lanes, what the hardware has
+ * done; true if there was anything. descriptors returns at most `capacity`
+ * descriptors to be watched; ready is called when one of them has an event. arm
+ * is called before the engine sleeps: what turn does not find afterwards, a
+ * descriptor reports. dead tells why the fabric can carry nothing more, or
+ * NULL; a dead fabric is stopped as soon as no lane uses it. forget is called
+ * before a range of an area is unmapped, and returns false while the device
+ * still uses it.
  * Absent: lanes share nothing. */
 struct transport_fabric {
   int (*start)(const struct fabric_options *options, struct fabric **fabric,
@@ -212,13 +219,13 @@ struct transport_fabric {
                  uint64_t length);
 };
 
-/* Records: requests and replies, in order, by one ring for each. reserve gives
- * contiguous room in the peer's ring, or NULL (try again after a poll); publish
- * sends at most what was reserved; one reservation a ring at a time. peek gives
- * 1 and the next record that came, 0, or a status. Its bytes stay until release,
- * which gives back all that peek has returned so far, and tells whether the peer
- * heard of room that it may wait for.
- * Absent: the lane cannot be the one that a session begins with. */
+/* Records: requests and replies, in order, in one ring for each. reserve
+ * returns contiguous room in the peer's ring, or NULL (try again after a poll);
+ * publish sends at most what was reserved; there is one reservation a ring at a
+ * time. peek returns 1 and the next record, 0, or a status. A record's bytes
+ * stay until release, which frees all that peek has returned so far, and tells
+ * whether the peer was told of room that it may wait for.
+ * Absent: the lane cannot be the first lane of a session. */
 struct transport_records {
   uint8_t *(*reserve)(struct lane *lane, enum ring ring, uint64_t length);
   void (*publish)(struct lane *lane, enum ring ring, uint64_t length);
@@ -230,23 +237,23 @@ struct transport_records {
 /* Payloads: what does not fit into a record goes from the owner's memory to the
  * receiver's in steps, as long as the operation that it belongs to is marked.
  *
- * mark tells whether an operation of ours is live, by its generation (0: it is
- * not), in a word that the peer can read at any time, even if this process is
- * stopped; live reads the peer's. What was fetched before live said so was the
- * operation's own. over tells a peer that may wait for a mark to go (NULL:
- * needless, as it looks by itself).
+ * mark writes the generation of an operation of ours (0: it is not live) into a
+ * word that the peer can read at any time, even while this process is stopped;
+ * live reads the peer's word. Bytes that were fetched before live returned true
+ * belong to the operation. ended tells the peer, which may wait for it, that a
+ * mark is gone (NULL: the peer looks by itself).
  *
  * The owner: expose makes a payload reachable and fills in the source for the
- * record, or returns PERIGEE_AGAIN while all there is for that is in use; feed is
- * a step; conceal takes the payload back. The receiver: fetch is a step;
- * fetch_end returns false while something may still write to the destination.
- * Steps return the bytes moved, 0 if there is nothing to do now, or a status.
+ * record, or returns PERIGEE_AGAIN while all resources for that are in use;
+ * feed is a step; conceal ends it. The receiver: fetch is a step; fetch_end
+ * returns false while something may still write to the destination. Steps
+ * return the bytes moved, 0 if there is nothing to do now, or a status.
  *
- * pushes: the owner sends, a lent block like all others, and the receiver reads
- * from no memory of the peer's. pulls, after join: may this side read from the
- * peer's private memory? set_peer_pulls: the peer's answer. Both NULL: that makes
+ * pushes: the owner sends payloads, lent blocks included, and the receiver
+ * reads no memory of the peer. pulls, after join: may this side read the peer's
+ * private memory? set_peer_pulls gives the peer's answer. Both NULL: it makes
  * no difference.
- * Absent: the lane cannot be the one that a session begins with. */
+ * Absent: the lane cannot be the first lane of a session. */
 struct transport_payloads {
   bool pushes;
   void (*mark)(struct lane *lane, uint16_t operation, uint32_t generation);
@@ -262,13 +269,13 @@ struct transport_payloads {
   void (*set_peer_pulls)(struct lane *lane, bool pulls);
 };
 
-/* Loans: blocks that one side fills and the peer sees in place. loan lends one,
- * or returns PERIGEE_AGAIN while others are lent or exposed; unloan gives it
- * back. loaned gives the source of bytes that lie inside of one, or false. view
- * tells where a loan of the peer's is seen, or NULL if it has to be fetched.
- * knows: is what such a source lies in known here, or does the frame that tells
- * of it still have to come? (NULL: it is known.)
- * Absent: the lane cannot be the one that a session begins with. */
+/* Loans: blocks that one side fills and the peer reads in place. loan lends
+ * one, or returns PERIGEE_AGAIN while all are lent or exposed; unloan gives it
+ * back. loaned makes the source of bytes within a block, or returns false. view
+ * returns where a loan of the peer can be read, or NULL if it has to be
+ * fetched. knows: is the memory of such a source known here, or does the frame
+ * that tells of it still have to arrive? (NULL: it is always known.)
+ * Absent: the lane cannot be the first lane of a session. */
 struct transport_loans {
   int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
               struct source *source);
@@ -279,10 +286,10 @@ struct transport_loans {
   bool (*knows)(struct lane *lane, const struct source *source);
 };
 
-/* Kept memory: what a lane keeps for blocks that nobody has now. trim gives back
- * to the system some of what was not used between the last two looks, in a step
- * that is short; bytes tells how much is kept. lane_options.keeps asks for it.
- * Absent: the lane keeps nothing, or never gives it back. */
+/* Kept memory: what a lane keeps for blocks that nobody has now. trim gives
+ * some of what was not used between the last two looks back to the system, in a
+ * short step; bytes tells how much is kept. lane_options.keeps asks for trim to
+ * be called. Absent: the lane keeps nothing, or never gives it back. */
 struct transport_kept {
   enum trim_left (*trim)(struct lane *lane);
   uint64_t (*bytes)(const struct lane *lane);
@@ -315,10 +322,11 @@ struct transport_access {
   void (*detach)(struct lane *lane, struct window *window);
 };
 
-/* Copies: the CPU copies between local memory that it may touch and a window of
- * which remote is a walk. A step returns the bytes moved, at most limit; 0 while
- * one is under way (call again with the same arguments); or a status, such as
- * PERIGEE_STALE. immediate: a step moves all that it is asked for, up to 64 KiB.
+/* Copies: the CPU copies between local memory and a window, over which `remote`
+ * walks. A step returns the bytes moved, at most limit; 0 while a copy is in
+ * progress (call again with the same arguments); or a status, such as
+ * PERIGEE_STALE. immediate: a step moves all that it is asked for, up to 64
+ * KiB.
  * Absent: windows are reached by jobs, or by the peer on request. */
 struct transport_copies {
   bool immediate;
@@ -328,11 +336,11 @@ struct transport_copies {
 };
 
 /* Jobs: a device copies between local memory and a window. reaches: can it, for
- * this local memory? post returns 1 if all of the item is under way as part of
- * the job, 0 if some of it is (call again), or a status; remote's base is an
- * offset. flush starts what was posted. A job has ended when its pending is 0;
- * quiesce returns true once nothing of it is under way any more: ask again until
- * then, which takes a bounded time.
+ * this local memory? post returns 1 if all of the item is posted as part of the
+ * job, 0 if some of it is (call again), or a status; remote's base is an
+ * offset. flush starts what was posted. A job has ended when its pending is 0.
+ * quiesce ends one early: it returns true once nothing of the job is in
+ * progress; call it again until then, which takes a bounded time.
  * Absent: no device copies. */
 struct transport_jobs {
   bool (*reaches)(struct lane *lane, const struct window *window,
@@ -343,22 +351,22 @@ struct transport_jobs {
   bool (*quiesce)(struct lane *lane, struct job *job);
 };
 
-/* Sleeping. From arm on the peer wakes us, over the session's socket, for
- * whatever it does; what it did before, a poll after arm finds. disarm ends
- * that. wanted tells, once for each time that the peer armed, that it has to be
- * woken; it is asked after each thing done for the peer.
- * Absent: whatever the peer does wakes us, by a watched descriptor. */
+/* Sleeping. After arm the peer wakes this side, over the session's socket, for
+ * whatever it does; what it did before is found by a poll after arm. disarm
+ * ends that. wanted tells, once for each time that the peer armed, that it has
+ * to be woken; it is asked after each thing done for the peer.
+ * Absent: whatever the peer does wakes this side, by a watched descriptor. */
 struct transport_sleep {
   void (*arm)(struct lane *lane);
   void (*disarm)(struct lane *lane);
   bool (*wanted)(struct lane *lane);
 };
 
-/* Frames: the lane carries those of the session, instead of a socket of the
- * session's: from take on (sockets), or from the beginning (alone). say sends a
- * frame's bytes to the peer, in order: 0, PERIGEE_AGAIN or PERIGEE_PEER_LOST. hear
- * gives what came of such bytes, at most room. drained returns false while any
- * that were said are under way; nothing is said after it was asked.
+/* Frames: the lane carries the session's frames in place of a socket: from take
+ * on (sockets), or from the beginning (alone). say sends a frame's bytes to the
+ * peer, in order: 0, PERIGEE_AGAIN or PERIGEE_PEER_LOST. hear returns bytes of
+ * frames that arrived, at most room. drained returns false while any that were
+ * said are still in transit; nothing is said after drained was called.
  * Absent: the session keeps its socket. */
 struct transport_frames {
   int (*say)(struct lane *lane, const uint8_t *bytes, uint32_t length);
@@ -366,12 +374,13 @@ struct transport_frames {
   bool (*drained)(struct lane *lane);
 };
 
-/* Sockets: the lane works over sockets of the session. take: the session's
- * socket is the lane's from here on, with what was read from it already. wants
- * tells how many more sockets to the peer would be of use; attach gives it one,
- * by its number from 1 on. Taken or not, they are the lane's to close. socket_ready:
- * a watched descriptor has changed. traffic: bytes sent and received so far.
- * Goes with frames. Absent: the lane works over something else. */
+/* Sockets: the lane works over sockets of the session. take gives it the
+ * session's socket, with the bytes that were already read from it. wants tells
+ * how many more sockets to the peer would be useful; attach gives it one,
+ * numbered from 1 on. Taken or not, they are the lane's to close. socket_ready:
+ * a watched descriptor has an event. traffic: bytes sent and received so far.
+ * Comes with frames.
+ * Absent: the lane does not use sockets. */
 struct transport_sockets {
   int (*take)(struct lane *lane, int fd, const uint8_t *bytes, uint32_t length);
   uint32_t (*wants)(const struct lane *lane);
@@ -383,13 +392,38 @@ struct transport_sockets {
 
 /* Alone: sessions without any socket. Neither side knows when the other has
  * joined: the active side calls probe until met is true, the passive side stays
- * silent until met is. keepalive sends something to the peer, unless something went
- * since the last time; if it cannot be delivered, the lane breaks.
- * Goes with frames. Absent: there has to be a socket. */
+ * silent until met is true. keepalive sends something to the peer unless
+ * something was sent since the last call; if it cannot be delivered, the lane
+ * breaks. Comes with frames.
+ * Absent: the transport needs a socket. */
 struct transport_alone {
   void (*probe)(struct lane *lane);
   bool (*met)(const struct lane *lane);
   void (*keepalive)(struct lane *lane);
+};
+
+/* Additional: its lane is one that a session has beside the first. It carries no
+ * records, but payloads and one-sided copies of kinds of memory that the first
+ * lane cannot reach by itself (lane_list.h tells who chooses, and when).
+ * memories: the names of these kinds, and NULL. least: bytes of a payload, or of
+ * one item of a transfer, from which on the lane is used.
+ *
+ * The transport has payloads, or access and jobs, or all three; and a name of at
+ * most 14 bytes. All is as for a first lane, but:
+ * - lane_options: fabric, operations, key, dialed, share, session, stir, tell, now
+ *   and what is said of the peer's process are there; the rest is 0, or NULL.
+ * - payloads: mark and live have to be there, pushes is false. mark is called
+ *   before an operation's payload is exposed here, and before it is concealed. A
+ *   fetch brings bytes into memory of any kind. What a source's kind says fits in
+ *   56 bits.
+ * - access: grant is called for regions of these kinds, before the peer hears of
+ *   the region; what is told to the peer's half there arrives before that.
+ * - jobs: of a window pointer is NULL, and remote's base an offset.
+ * - broken ends no session: cut is called, and the lane is used no more.
+ * Absent: its lane is one that a session begins with. */
+struct transport_additional {
+  const char *const *memories;
+  uint64_t least;
 };
 
 struct perigee_transport {
@@ -406,41 +440,44 @@ struct perigee_transport {
   const struct transport_frames *frames;
   const struct transport_sockets *sockets;
   const struct transport_alone *alone;
+  const struct transport_additional *additional;
 
   /* The lane. open makes this side's half and describes it; join takes the
-   * peer's half. The descriptors in a received offer are the transport's to keep
-   * or close. With a status goes a reason, or "". */
+   * peer's half. The transport keeps or closes the descriptors of a received
+   * offer. A status comes with a reason, or "". */
   int (*open)(const struct lane_options *options, struct lane **lane,
               struct offer *offer, char reason[REASON]);
   int (*join)(struct lane *lane, const struct offer *offer,
               char reason[REASON]);
   void (*close)(struct lane *lane);
-  /* A frame of the peer's half; the descriptor, or -1, is the lane's. NULL: it
-   * sends none. */
+  /* Handles a frame from the peer's half; the lane owns the descriptor (or -1).
+   * NULL: the transport sends none. */
   int (*heard)(struct lane *lane, const void *bytes, uint32_t length, int fd);
-  /* At each poll of the session, before its records: what was published goes
-   * out and what came is taken in; true if anything was. NULL: needless. */
+  /* Called at each poll of the session, before its records: sends what was
+   * published and receives what came; true if there was anything. NULL:
+   * needless. */
   bool (*poll)(struct lane *lane);
   /* Once armed, may the lane be left alone (no poll, peek or release) until the
-   * peer wakes us, a watched descriptor stirs, or the lane asks to be polled by
-   * stir()? Not while it has something to do that none of these tells. NULL: it
-   * may never. */
+   * peer wakes this side, a watched descriptor has an event, or the lane calls
+   * activate()? Not while it has something to do that none of these tells.
+   * NULL: never. */
   bool (*rests)(struct lane *lane);
-  /* Is the lane broken? A status, and why. NULL: it never is. */
+  /* Returns the status of a broken lane, and why. NULL: it never breaks. */
   int (*broken)(const struct lane *lane, const char **reason);
-  /* Why memory could not be had of late; "": it could. NULL: nobody knows. */
+  /* Returns why memory could not be had lately, or "". NULL: unknown. */
   const char *(*trouble)(const struct lane *lane);
-  /* The session has ended: from here on no device touches anybody's memory
-   * for it, and every job is over. NULL: none ever does. */
+  /* The session has ended: from the return on no device touches anybody's
+   * memory for it, and every job has ended. NULL: no device ever does. */
   void (*cut)(struct lane *lane);
-  /* A line for people: what carries it, and what it cannot do. NULL: none. */
+  /* Writes a line for users: what carries the session, and limits. NULL:
+   * none. */
   void (*describe)(const struct lane *lane, char *text, uint64_t size);
 };
 
 extern const struct perigee_transport transport_shm, transport_verbs,
     transport_tcp;
 
-/* Gives a lane its table: its transport's, or what is put around that. */
+/* Gives a lane its table: its transport's, or one that wraps it. */
 void lane_by(struct lane *lane, const struct perigee_transport *transport);
 
 static inline const struct perigee_transport *lane_table(struct lane *lane) {
@@ -460,7 +497,7 @@ static inline const struct transport_sleep *lane_sleep(struct lane *lane) {
   return ((struct lane_head *)lane)->sleep;
 }
 
-/* Are payloads of the peer pulled from where they lie? */
+/* Are the peer's payloads pulled from where they are? */
 static inline bool lane_pulls(struct lane *lane) {
   const struct transport_payloads *p = lane_payloads(lane);
   return p->pulls ? p->pulls(lane) : !p->pushes;

@@ -24,8 +24,8 @@ end
 -- What programs may rely on, by class. Of what is not made yet nothing is
 -- asked.
 local CONTRACT = {
-  Agent = "close drain list lookup mesh on_session proxy read rendezvous serve "
-    .. "serve_once session sessions watch write",
+  Agent = "close drain list lookup mesh on_session proxy read regions "
+    .. "rendezvous serve serve_once session sessions watch write",
   Engine = "alloc close connect endpoint listen register stats",
   Listener = "accept close", Region = "close slice",
   Remote = "close slice", Slice = "close fill slice string write",

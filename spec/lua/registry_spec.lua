@@ -63,13 +63,106 @@ describe("a registry", function()
   end
 
   it("has three functions", function()
-    for _, value in ipairs { "redis", 7, {}, { hold = print, lookup = print },
+    for _, value in ipairs { 7, {}, { hold = print, lookup = print },
                              { hold = print, lookup = print, release = 7 } } do
       local fine, why = pcall(perigee.agent, { registry = value })
       assert.is_false(fine)
       assert.matches("hold, release and lookup", why)
     end
     assert.equal("", sockets())
+  end)
+
+  it("may be named by its address", function()
+    for _, value in ipairs { "", "disk", "folder:", "folder:names", "x://y" } do
+      local fine, why = pcall(perigee.agent, { registry = value })
+      assert.is_false(fine)
+      assert.matches("by its address: .*folder:/", why)
+    end
+    local there = "folder:" .. cases.folder .. "/there"
+    local one = assert(cases.agent("one", { registry = there .. "/" }))
+    assert.matches("/there/" .. cases.scope .. "/one.sock", one.address, 1,
+                   true)
+    local two = assert(cases.agent(nil, { registry = there }))
+    assert.equal("one", assert(two:session "one").peer)
+    wrong("not_found", "one", assert(cases.agent()):session "one")
+    wrong("name_taken", "process " .. one:lookup "one".pid,
+          cases.agent("one", { registry = there }))
+  end)
+
+  it("that cannot list or watch says so", function()
+    local one = assert(take "one")
+    wrong("unsupported", "listing scope", one:list())
+    wrong("unsupported", "watching scope", one:watch({}))
+    assert.equal(one.address, one:lookup "one".addresses[1])
+  end)
+
+  it("may tell nonsense to who lists or watches", function()
+    local one = assert(take "one")
+    for _, junk in ipairs { 7, true, { 7 }, { {} }, { { name = "x" } },
+                            { { name = 7, addresses = { "tcp://a:1" } } } } do
+      registry.list = function() return junk end
+      wrong("protocol", "no list of entries", one:list())
+      local told = 0
+      registry.watch = function()
+        told = told + 1
+        return told == 1 and { entries = junk } or told == 2
+          and { changes = junk } or told == 3 and junk
+          or { revision = "1", entries = { { name = "x", addresses =
+               { "tcp://a:1" } } } }
+      end
+      local change = assert(one:watch({}))()
+      assert.equal("up x", change.kind .. " " .. change.entry.name)
+    end
+  end)
+
+  it("with a ttl is told three times in it, until another has the name",
+     function()
+    local renewed, answer = {}, true
+    registry.ttl = 0.03
+    function registry:renew(held, entry)
+      renewed[#renewed + 1] = { held, entry }
+      if answer == true then return true end
+      return nil, answer, "another"
+    end
+    local one = assert(take "one")
+    local held = names.one
+    assert.is_true(cases.eventually(function() return #renewed >= 3 end))
+    assert.same({ held }, renewed[2])
+    one:serve { name = "x", methods = {} }
+    assert.is_true(cases.eventually(function()
+      local entry = renewed[#renewed][2]
+      return entry and entry.services.x == 1
+    end))
+    answer = "peer_lost"
+    local before = #renewed
+    assert.is_true(cases.eventually(function()
+      return #renewed >= before + 2
+    end))
+    assert.equal("one", renewed[#renewed][2].name) -- it is told again, too
+    answer = "name_taken"
+    before = #renewed
+    assert.is_true(cases.eventually(function() return #renewed > before end))
+    before = #renewed
+    perigee.sleep(0.05)
+    assert.equal(before, #renewed)
+  end)
+
+  it("goes on being renewed and watched after a stop", function()
+    local renewed, told = 0, 0
+    registry.ttl = 0.003
+    function registry:renew() renewed = renewed + 1 return true end
+    local one = assert(take "one")
+    local two = assert(cases.agent "two")
+    assert(two:watch({}, function() told = told + 1 end))
+    perigee.run(function() perigee.stop() perigee.sleep(1) end)
+    local before = renewed
+    assert.is_true(cases.eventually(function()
+      return renewed > before and told > 0
+    end))
+    told = 0
+    assert(cases.agent "three")
+    assert.is_true(cases.eventually(function() return told > 0 end))
+    one:close()
   end)
 
   it("is given entries that tell of the agent", function()

@@ -8,7 +8,7 @@
  *
  * A record that is left lying is a consumer that waits for the socket for ever:
  * an invalid end state. Take out any one of these, and there is one:
- *   -DNO_PRODUCER_FENCE  -DNO_CONSUMER_FENCE  -DNO_RECHECK
+ *   -DNO_PRODUCER_FENCE  -DNO_CONSUMER_FENCE  -DNO_RECHECK  -DNO_SECOND_LOOK
  *   -DNO_NEW_NUMBER  it parks under the number of the last time, for which a kick
  *                    was sent already
  *   -DNO_ORDER       a look at the socket between the last poll and the leaving,
@@ -36,26 +36,39 @@ end:
   od
 }
 
+inline look() {
+#ifndef NO_PRODUCER_FENCE
+  fence(ring_buffer);
+#endif
+  seen = armed;
+  if
+  :: seen != 0 && seen != kicked ->
+    kicked = seen;
+    if
+    :: socket ! 1
+    :: full(socket) /* it is readable all the same */
+    fi
+  :: else
+  fi
+}
+
+/* Whom it sees awake, it looks at once more in its next poll (lanes.h). */
 active proctype producer() {
   byte published, seen, kicked;
+  bool unsure;
   do
-  :: published == RECORDS -> break
+  :: published == RECORDS && !unsure -> break
   :: published < RECORDS ->
     published++;
     ring_buffer ! published;
-#ifndef NO_PRODUCER_FENCE
-    fence(ring_buffer);
-#endif
-    seen = armed;
     if
-    :: seen != 0 && seen != kicked ->
-      kicked = seen;
-      if
-      :: socket ! 1
-      :: full(socket) /* it is readable all the same */
-      fi
-    :: else
+    :: armed != 0 -> look()
+    :: armed == 0
+#ifndef NO_SECOND_LOOK
+      -> unsure = true
+#endif
     fi
+  :: unsure -> unsure = false; look()
   od
 }
 

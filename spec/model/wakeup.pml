@@ -2,8 +2,9 @@
  *
  * wakeup.pml - waking a sleeping peer over shared memory: is a wake-up ever
  * lost? The loads and stores are those of ring.h (publish, peek) and shm.c
- * (arm, disarm, wanted); the last poll before the sleep (wait.c) reads the
- * socket, in which the kick is a frame, and then the ring (engine.c).
+ * (arm, disarm, wanted) and lanes.h (session_wake_soon, session_sure); the last
+ * poll before the sleep (wait.c) reads the socket, in which the kick is a frame,
+ * and then the ring (session.c).
  *
  * Memory. A store goes to the store buffer of its process, and reaches memory
  * at any time later (process `memory`); a fence waits until the buffer is
@@ -13,7 +14,7 @@
  *
  * A lost wake-up is a consumer that sleeps for ever: an invalid end state.
  * Take out any one of these, and there is one:
- *   -DNO_PRODUCER_FENCE  -DNO_CONSUMER_FENCE  -DNO_RECHECK
+ *   -DNO_PRODUCER_FENCE  -DNO_CONSUMER_FENCE  -DNO_RECHECK  -DNO_SECOND_LOOK
  *   -DNO_PROGRESS  a kick that the last poll reads does not count as found:
  *                  it may be for a record taken before, but no other will be
  *                  sent for this sleep's number
@@ -37,26 +38,39 @@ end:
   od
 }
 
+inline look() {
+#ifndef NO_PRODUCER_FENCE
+  fence(ring_buffer);
+#endif
+  seen = armed;
+  if
+  :: seen != 0 && seen != kicked ->
+    kicked = seen;
+    if
+    :: socket ! 1
+    :: full(socket) /* it will wake all the same */
+    fi
+  :: else
+  fi
+}
+
+/* Whom it sees awake, it looks at once more in its next poll (lanes.h). */
 active proctype producer() {
   byte published, seen, kicked;
+  bool unsure;
   do
-  :: published == RECORDS -> break
+  :: published == RECORDS && !unsure -> break
   :: published < RECORDS ->
     published++;
     ring_buffer ! published;
-#ifndef NO_PRODUCER_FENCE
-    fence(ring_buffer);
-#endif
-    seen = armed;
     if
-    :: seen != 0 && seen != kicked ->
-      kicked = seen;
-      if
-      :: socket ! 1
-      :: full(socket) /* it will wake all the same */
-      fi
-    :: else
+    :: armed != 0 -> look()
+    :: armed == 0
+#ifndef NO_SECOND_LOOK
+      -> unsure = true
+#endif
     fi
+  :: unsure -> unsure = false; look()
   od
 }
 

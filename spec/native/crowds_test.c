@@ -90,9 +90,9 @@ static void addresses_of_one_ipv6_network_are_one(void **state) {
     s[i]->tcp = true;
     assert_true(unauth_join(s[i], &at));
   }
-  assert_ptr_equal(s[0]->origin, s[1]->origin);
-  assert_ptr_not_equal(s[0]->origin, s[2]->origin);
-  assert_int_equal(s[0]->origin->here, 2);
+  assert_ptr_equal(s[0]->admission.origin, s[1]->admission.origin);
+  assert_ptr_not_equal(s[0]->admission.origin, s[2]->admission.origin);
+  assert_int_equal(s[0]->admission.origin->here, 2);
   perigee_engine_close(engine);
 }
 

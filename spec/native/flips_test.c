@@ -88,8 +88,10 @@ static void come(struct scene *s, int i) {
   struct perigee_session *session = session_new(side->engine, pair[1]);
   session->tcp = true;
   session->dialed = i == DIALER;
-  snprintf(session->wanted, sizeof session->wanted, "tcp"); /* it stays */
-  watch_add(side->engine, pair[1], &session->on_socket, EPOLLIN | EPOLLRDHUP);
+  snprintf(session->target.transport, sizeof session->target.transport,
+           "tcp"); /* it stays */
+  watch_add(side->engine, pair[1], &session->socket.watcher,
+            EPOLLIN | EPOLLRDHUP);
   side->id = session->id;
   side->fd = pair[0];
   side->opened = side->cut = false;

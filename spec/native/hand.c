@@ -28,8 +28,9 @@ void hand_come(struct hand *h, struct perigee_engine *engine, bool dials) {
   h->session->tcp = true;
   h->session->dialed = !dials;
   h->id = h->session->id;
-  snprintf(h->session->address, sizeof h->session->address, "by hand");
-  require(watch_add(engine, pair[1], &h->session->on_socket,
+  snprintf(h->session->target.address, sizeof h->session->target.address,
+           "by hand");
+  require(watch_add(engine, pair[1], &h->session->socket.watcher,
                     EPOLLIN | EPOLLRDHUP) == 0);
   wireup_begin(h->session);
 }

@@ -119,16 +119,16 @@ static struct perigee_session *met(struct perigee_engine *engine, int fd,
   if (!s)
     return NULL;
   s->tcp = true;
-  s->terms.probe[0] = alias;
+  s->peer.terms.probe[0] = alias;
   if (name)
-    memcpy(s->terms.local, name, sizeof s->terms.local);
-  migrate_met(s, &s->terms);
+    memcpy(s->peer.terms.local, name, sizeof s->peer.terms.local);
+  migrate_met(s, &s->peer.terms);
   return accounts_join(s, reason, sizeof reason) < 0 ? NULL : s;
 }
 
 static bool one_peer(const struct perigee_session *a,
                      const struct perigee_session *b) {
-  return a->share->parent == b->share->parent;
+  return a->account.share->parent == b->account.share->parent;
 }
 
 /* ---- Tests ---------------------------------------------------------------- */
@@ -155,7 +155,7 @@ static void in_two_hosts(bool (*test)(struct perigee_engine *)) {
 static bool far_is_one(struct perigee_engine *e) {
   struct perigee_session *a = met(e, accepted(own, far_away), 1, NULL);
   struct perigee_session *b = met(e, accepted(second, far_away), 2, NULL);
-  return a && b && one_peer(a, b) && !a->here;
+  return a && b && one_peer(a, b) && !a->peer.here;
 }
 
 /* Whatever it says of itself: it cannot choose its address. */
@@ -170,7 +170,7 @@ static bool near_are_two(struct perigee_engine *e) {
     for (int k = 0; k < 2; k++) {
       struct perigee_session *a = met(e, accepted(from[i], from[k]), 1, NULL);
       struct perigee_session *b = met(e, accepted(from[i], from[k]), 2, NULL);
-      if (!a || !b || one_peer(a, b) || !a->here)
+      if (!a || !b || one_peer(a, b) || !a->peer.here)
         return false;
     }
   return true;
@@ -188,7 +188,7 @@ static bool near_is_one(struct perigee_engine *e) {
   for (int i = 0; first && from[i]; i++) {
     const char *to = strchr(from[i], ':') ? from[i] : "127.0.0.1";
     struct perigee_session *s = met(e, accepted(to, from[i]), 7, NULL);
-    if (!s || !s->here || !one_peer(first, s))
+    if (!s || !s->peer.here || !one_peer(first, s))
       return false;
   }
   return first;
@@ -210,8 +210,8 @@ static bool liars_are_no_local_peers(struct perigee_engine *e) {
       met(e, accepted(own, far_away), 2, other.local);
   struct perigee_session *here = met(e, accepted(own, own), 2, other.local);
   struct perigee_session *also = met(e, accepted(second, own), 2, other.local);
-  return away && here && also && !away->same_host && liveness_wanted(away) &&
-         here->same_host && also->same_host;
+  return away && here && also && !away->peer.same_host &&
+         liveness_wanted(away) && here->peer.same_host && also->peer.same_host;
 }
 
 /* Who was told a name of this host knows it on any other, too. */
@@ -260,11 +260,12 @@ static void who_takes_an_epoch_is_not_who_has_it(void **state) {
   assert_int_equal(perigee_listen(server, "tcp://127.0.0.1:0", &l), 0);
   assert_int_equal(perigee_listen(other, "tcp://127.0.0.1:0", &also), 0);
   struct perigee_session *first = dials(honest, server, l);
-  assert_true(first->here);
+  assert_true(first->peer.here);
   assert_false(one_peer(first, dials(liar, server, l)));
   assert_true(one_peer(first, dials(honest, server, l)));
   struct perigee_session *elsewhere = dials(honest, other, also);
-  assert_int_not_equal(first->terms.probe[0], elsewhere->terms.probe[0]);
+  assert_int_not_equal(first->peer.terms.probe[0],
+                       elsewhere->peer.terms.probe[0]);
   perigee_engine_close(honest);
   perigee_engine_close(liar);
   perigee_engine_close(other);

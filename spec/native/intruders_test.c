@@ -313,7 +313,7 @@ static void a_crowd_has_to_come_back_with_a_cookie(void **state) {
   perigee_tell_refused(p.engine[1], -1);
   pair_dial(&p, p.session); /* and friends do */
   friend_served(&p);
-  assert_true(p.session[0]->retried);
+  assert_true(p.session[0]->handshake.retried);
   for (int i = 0; i < CROWD; i++)
     close(fds[i]);
   pair_drop(&p);

@@ -293,6 +293,127 @@ static void what_dead_owners_left_is_swept(void **state) {
   assert_false(exists("any-live.lock"));
 }
 
+static int64_t entry(const char *name, char *text, size_t capacity) {
+  memset(text, 0, capacity);
+  return perigee_entry_read(root, name, text, capacity - 1);
+}
+
+static void a_holder_tells_of_itself_while_it_lives(void **state) {
+  (void)state;
+  char text[64];
+  assert_int_equal(entry("one", text, 64), PERIGEE_NOT_FOUND);
+  int held = perigee_name_hold(root, "one");
+  assert_int_equal(entry("one", text, 64), PERIGEE_AGAIN);
+  assert_int_equal(perigee_entry_write(held, "first text", 10), PERIGEE_OK);
+  assert_int_equal(entry("one", text, 64), 10);
+  assert_string_equal(text, "first text");
+  assert_int_equal(perigee_entry_write(held, "next", 4), PERIGEE_OK);
+  assert_int_equal(entry("one", text, 64), 4);
+  assert_string_equal(text, "next");
+  assert_int_equal(entry("one", text, 4), PERIGEE_TOO_LARGE);
+  assert_int_equal(perigee_entry_write(held, "", 0), PERIGEE_OK);
+  assert_int_equal(entry("one", text, 64), 0);
+  assert_int_equal(perigee_entry_write(held, text, PERIGEE_ENTRY_MAX + 1),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_entry_write(-1, "x", 1), PERIGEE_INVALID);
+  assert_int_equal(entry("../one", text, 64), PERIGEE_INVALID);
+  perigee_name_release(held);
+  assert_int_equal(entry("one", text, 64), PERIGEE_NOT_FOUND);
+}
+
+static void what_the_dead_have_told_is_gone(void **state) {
+  (void)state;
+  char text[64];
+  pid_t child = fork();
+  if (child == 0) {
+    int held = perigee_name_hold(root, "one");
+    _exit(perigee_entry_write(held, "mine", 4) == PERIGEE_OK ? 0 : 1);
+  }
+  assert_int_equal(ended(child), 0);
+  assert_true(exists("one.lock"));
+  assert_int_equal(entry("one", text, 64), PERIGEE_NOT_FOUND);
+  int held = perigee_name_hold(root, "one");
+  assert_int_equal(entry("one", text, 64), PERIGEE_AGAIN);
+  perigee_name_release(held);
+}
+
+/* Of the same user: whatever it says, no more than its bytes is read. */
+static void what_is_no_entry_is_refused(void **state) {
+  (void)state;
+  char text[64];
+  uint64_t head[3] = {4, 0, 0x78787878};
+  int held = perigee_name_hold(root, "one");
+  assert_int_equal(pwrite(held, head, 20, 0), 20);
+  assert_int_equal(entry("one", text, 64), PERIGEE_AGAIN);
+  head[0] = UINT64_MAX;
+  assert_int_equal(pwrite(held, head, 20, 0), 20);
+  assert_int_equal(entry("one", text, 64), PERIGEE_PROTOCOL);
+  head[0] = 1000;
+  assert_int_equal(pwrite(held, head, 20, 0), 20);
+  assert_int_equal(entry("one", text, 64), PERIGEE_TOO_LARGE);
+  assert_int_equal(ftruncate(held, 7), 0);
+  assert_int_equal(entry("one", text, 64), PERIGEE_AGAIN);
+  perigee_name_release(held);
+}
+
+/* Never a mix of two, while one is written after the other. */
+static void what_is_told_is_told_as_a_whole(void **state) {
+  (void)state;
+  enum { LENGTH = 20000 };
+  static char text[LENGTH + 1], got[LENGTH + 1];
+  int held = perigee_name_hold(root, "one");
+  assert_int_equal(perigee_entry_write(held, text, LENGTH), PERIGEE_OK);
+  pid_t child = fork();
+  for (int i = 0; child == 0 && i < 5000; i++) {
+    memset(text, 'a' + i % 26, LENGTH);
+    if (perigee_entry_write(held, text, (uint64_t)LENGTH - i % 100) < 0)
+      _exit(1);
+  }
+  if (child == 0)
+    _exit(0);
+  int read_whole = 0, status;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    int64_t length = entry("one", got, sizeof got);
+    assert_true(length >= LENGTH - 100 || length == PERIGEE_AGAIN);
+    for (int64_t i = 1; i < length; i++)
+      assert_int_equal(got[i], got[0]);
+    read_whole += length > 0;
+  }
+  assert_int_equal(status, 0);
+  assert_true(read_whole > 0);
+  perigee_name_release(held);
+}
+
+static void names_are_listed_and_what_changes_is_told(void **state) {
+  (void)state;
+  static char text[PERIGEE_CHANGED_MIN + 1];
+  int news = perigee_names_watch(root);
+  assert_true(news >= 0);
+  assert_int_equal(perigee_names_changed(news, text, sizeof text - 1), 0);
+  int held = perigee_name_hold(root, "one");
+  touch("other.txt");
+  assert_int_equal(perigee_names(root, text, 2), 4);
+  memset(text, 0, sizeof text);
+  assert_int_equal(perigee_names(root, text, sizeof text - 1), 4);
+  assert_string_equal(text, "one\n");
+  perigee_entry_write(held, "x", 1);
+  assert_true(perigee_names_changed(news, text, sizeof text - 1) >= 4);
+  assert_memory_equal(text, "one\n", 4);
+  perigee_name_release(held);
+  assert_true(perigee_names_changed(news, text, sizeof text - 1) >= 4);
+  assert_int_equal(perigee_names(root, text, sizeof text - 1), 0);
+  assert_int_equal(perigee_names_changed(news, text, 4), PERIGEE_INVALID);
+  perigee_names_unwatch(news);
+  assert_int_equal(perigee_names(path("nowhere"), text, 4), PERIGEE_NOT_FOUND);
+  assert_int_equal(perigee_names_watch(path("nowhere")), PERIGEE_NOT_FOUND);
+  assert_int_equal(mkdir(path("going"), 0700), 0);
+  news = perigee_names_watch(path("going"));
+  assert_int_equal(rmdir(path("going")), 0);
+  assert_int_equal(perigee_names_changed(news, text, sizeof text - 1),
+                   PERIGEE_CLOSED);
+  perigee_names_unwatch(news);
+}
+
 int main(int argc, char **argv) {
   if (argc == 3)
     return hold_and_exit(argv[2]);
@@ -310,6 +431,11 @@ int main(int argc, char **argv) {
       test(what_dead_owners_left_is_swept),
       test(exit_leaves_nothing),
       test(never_two_owners),
+      test(a_holder_tells_of_itself_while_it_lives),
+      test(what_the_dead_have_told_is_gone),
+      test(what_is_no_entry_is_refused),
+      test(what_is_told_is_told_as_a_whole),
+      test(names_are_listed_and_what_changes_is_told),
   };
   return cmocka_run_group_tests_name("name", tests, NULL, NULL);
 }

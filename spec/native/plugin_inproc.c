@@ -6,6 +6,10 @@
  *
  * A side that arms gets everything without delay, as what it would sleep
  * through would never come.
+ *
+ * There are two of it: one that sessions begin with, and an additional one for
+ * opaque memory (plugin_opaque.c), which copies by jobs between the memory of
+ * both sides, and can be broken.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +32,16 @@ struct queue {
   uint64_t bytes; /* not yet released */
 };
 
+/* A job's item, on its way through a block of its own. */
+struct task {
+  struct task *next;
+  struct job *job;
+  uint32_t slot;
+  struct payload from, to;
+  uint64_t filled, wanted, done;
+  uint8_t block[SPLINTER];
+};
+
 struct lane {
   struct lane_head head;
   struct lane *peer;
@@ -41,6 +55,9 @@ struct lane {
   bool armed, joined, alone, met;
   uint8_t *said; /* by the peer, without a socket, */
   uint64_t said_length, said_taken;
+  bool dialed, broken; /* of an additional one */
+  struct area *areas[REGIONS];
+  struct task *tasks;
 };
 
 /* What a source's address points to: alive as long as its operation's mark. */
@@ -99,9 +116,17 @@ static void drop(struct late **first) {
   }
 }
 
+static void tasks_end(struct lane *lane);
+static struct lane *additional[2]; /* the newest, by who dialed */
+
 static void inproc_close(struct lane *lane) {
-  if (lane->peer && lane->peer->peer == lane)
+  if (lane->peer && lane->peer->peer == lane) {
+    tasks_end(lane->peer);
     lane->peer->peer = NULL;
+  }
+  tasks_end(lane);
+  if (additional[lane->dialed] == lane)
+    additional[lane->dialed] = NULL;
   for (int i = 0; i < RINGS; i++) {
     drop(&lane->in[i].first);
     drop(&lane->in[i].peeked);
@@ -307,7 +332,7 @@ static struct bounce *bounce_of(struct fetch *f) {
 
 /* A splinter: from the source to the bounce, from there to its place. */
 static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
-  if (!inproc_live(lane, f->operation, f->generation))
+  if (lane->broken || !inproc_live(lane, f->operation, f->generation))
     return PERIGEE_PEER_LOST;
   struct exposed *e = (struct exposed *)(uintptr_t)f->source.address;
   struct bounce *b = bounce_of(f);
@@ -350,13 +375,18 @@ static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
 
 /* ---- One-sided ---------------------------------------------------------- */
 
-/* Its file, and as bytes how long that is. */
+/* Its file, and as bytes how long that is. An additional lane needs neither. */
 static int inproc_export(struct lane *lane, const struct grant *grant,
                          struct region_key *key) {
   struct stat st;
-  if (grant->file < 0 || fstat(grant->file, &st) != 0)
+  bool mapped = !lane_table(lane)->additional;
+  if (mapped && (grant->file < 0 || fstat(grant->file, &st) != 0))
     return PERIGEE_UNSUPPORTED;
   lane->regions[grant->slot] = grant->generation;
+  lane->areas[grant->slot] = grant->area;
+  key->length = key->fd_count = 0;
+  if (!mapped)
+    return PERIGEE_OK;
   memcpy(key->bytes, &st.st_size, sizeof st.st_size);
   key->length = sizeof st.st_size;
   key->fds[0] = grant->file;
@@ -368,6 +398,8 @@ static int inproc_attach(struct lane *lane, struct window *window,
                          const struct region_key *key) {
   off_t said;
   struct stat st;
+  if (lane_table(lane)->additional)
+    return key->length + key->fd_count == 0 ? PERIGEE_OK : PERIGEE_PROTOCOL;
   memcpy(&said, key->bytes, sizeof said);
   if (key->length != sizeof said || key->fd_count != 1 ||
       fstat(key->fds[0], &st) != 0 || st.st_size != said ||
@@ -388,6 +420,8 @@ static int inproc_attach(struct lane *lane, struct window *window,
 
 static void inproc_detach(struct lane *lane, struct window *window) {
   off_t mapped;
+  if (!window->pointer)
+    return;
   memcpy(&mapped, window->own, sizeof mapped);
   munmap(window->pointer, (size_t)mapped);
   share_back(lane->share, SHARE_MAPPED, (uint64_t)mapped);
@@ -398,8 +432,10 @@ static void inproc_revoke(struct lane *lane, uint32_t slot) {
 }
 
 static bool inproc_inside(struct lane *lane, uint32_t slot) {
-  (void)lane, (void)slot;
-  return false;
+  const struct task *t = lane->peer ? lane->peer->tasks : NULL;
+  while (t && t->slot != slot)
+    t = t->next;
+  return t != NULL;
 }
 
 static int64_t inproc_copy(struct lane *lane, const struct window *window,
@@ -417,6 +453,128 @@ static int64_t inproc_copy(struct lane *lane, const struct window *window,
   if (moved > 0)
     remote->done += (uint64_t)moved;
   return moved;
+}
+
+/* ---- An additional lane --------------------------------------------------- */
+
+static bool inproc_reaches(struct lane *lane, const struct window *window,
+                           const struct payload *local) {
+  (void)lane, (void)window;
+  return !local->memory->direct;
+}
+
+/* The whole item at once. */
+static int inproc_post(struct lane *lane, struct job *job,
+                       const struct window *window, struct payload *remote,
+                       struct payload *local, bool write) {
+  struct lane *peer = lane->peer;
+  if (!peer || peer->regions[window->slot] != window->generation)
+    return PERIGEE_STALE;
+  struct task *t = calloc(1, sizeof *t);
+  if (!t)
+    return PERIGEE_NO_MEMORY;
+  struct payload there = *remote;
+  there.memory = peer->areas[window->slot]->memory;
+  there.base = peer->areas[window->slot]->base + (uintptr_t)remote->base;
+  t->job = job;
+  t->slot = window->slot;
+  t->from = write ? *local : there;
+  t->to = write ? there : *local;
+  t->next = lane->tasks;
+  lane->tasks = t;
+  job->pending++;
+  job->posted += local->total;
+  return 1;
+}
+
+static void inproc_flush(struct lane *lane) {
+  (void)lane;
+}
+
+/* A splinter through the block: bytes, 0 while one is under way, or a status. */
+static int64_t task_step(struct lane *lane, struct task *t) {
+  if (t->filled == 0) {
+    if (t->wanted == 0)
+      t->wanted = splinter(lane, t->from.total - t->done);
+    int64_t got = payload_take(&t->from, t->block, t->wanted);
+    if (got <= 0)
+      return got;
+    t->filled = (uint64_t)got;
+    t->wanted = 0;
+  }
+  int64_t put = payload_put(&t->to, t->block, t->filled);
+  if (put <= 0)
+    return put;
+  t->done += (uint64_t)put;
+  t->from.done = t->done; /* a short put takes the rest again */
+  t->filled = 0;
+  return put;
+}
+
+static void task_end(struct task **at, int status) {
+  struct task *t = *at;
+  while (!payload_quiet(&t->from) || !payload_quiet(&t->to))
+    ;
+  t->job->pending--;
+  t->job->done += t->done;
+  if (status < 0 && t->job->status == 0)
+    t->job->status = status;
+  *at = t->next;
+  free(t);
+}
+
+static void tasks_end(struct lane *lane) {
+  while (lane->tasks)
+    task_end(&lane->tasks, PERIGEE_PEER_LOST);
+}
+
+/* Only of tasks that are not in the middle of a copy may others go on. */
+static bool additional_poll(struct lane *lane) {
+  bool any = false;
+  for (struct task **at = &lane->tasks; *at && !lane->broken;) {
+    int64_t n = later(lane) ? 0 : task_step(lane, *at);
+    any = any || n > 0;
+    if (n < 0 || (*at)->done == (*at)->from.total)
+      task_end(at, n < 0 ? (int)n : 0);
+    else
+      at = &(*at)->next;
+  }
+  return any;
+}
+
+static bool inproc_cease(struct lane *lane, struct job *job) {
+  for (struct task **at = &lane->tasks; *at;)
+    if ((*at)->job == job)
+      task_end(at, PERIGEE_CANCELLED);
+    else
+      at = &(*at)->next;
+  return true;
+}
+
+static int additional_broken(const struct lane *lane, const char **reason) {
+  *reason =
+      lane->broken ? "it was broken on purpose" : "the peer's half is gone";
+  return lane->broken || !lane->peer ? PERIGEE_PEER_LOST : PERIGEE_OK;
+}
+
+extern const struct perigee_transport perigee_transport_inproc_additional;
+
+static int additional_open(const struct lane_options *options,
+                           struct lane **out, struct offer *offer,
+                           char reason[REASON]) {
+  int status = inproc_open(options, out, offer, reason);
+  if (status < 0)
+    return status;
+  lane_by(*out, &perigee_transport_inproc_additional);
+  (*out)->dialed = options->dialed;
+  additional[options->dialed] = *out;
+  return PERIGEE_OK;
+}
+
+/* Breaks that side's half of the newest, as if a cable were pulled. */
+PERIGEE_API void perigee_inproc_break(int dialed);
+void perigee_inproc_break(int dialed) {
+  additional[dialed]->broken = true;
 }
 
 /* ---- Sleeping ----------------------------------------------------------- */
@@ -505,4 +663,33 @@ PERIGEE_API const struct perigee_transport perigee_transport_inproc = {
     .join = inproc_join,
     .close = inproc_close,
     .broken = inproc_broken,
+};
+
+static const struct transport_jobs jobs = {
+    .reaches = inproc_reaches,
+    .post = inproc_post,
+    .flush = inproc_flush,
+    .quiesce = inproc_cease,
+};
+
+static const char *const kinds[] = {"opaque", NULL};
+static const struct transport_additional beside = {
+    .memories = kinds,
+    .least = 4096,
+};
+
+PERIGEE_API const struct perigee_transport perigee_transport_inproc_additional =
+    {
+        .name = "link",
+        .payloads = &payloads,
+        .access = &rights,
+        .jobs = &jobs,
+        .sleep = &sleeping,
+        .additional = &beside,
+        .open = additional_open,
+        .join = inproc_join,
+        .close = inproc_close,
+        .cut = tasks_end,
+        .poll = additional_poll,
+        .broken = additional_broken,
 };

@@ -55,7 +55,7 @@ static void who_comes_next_finds_some(void **state) {
   struct share *peers[PEERS];
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     for (int i = 0; i < PEERS; i++) {
-      peers[i] = newcomer(engine)->share;
+      peers[i] = newcomer(engine)->account.share;
       if (!share_may(peers[i], kinds[k], wanted[kinds[k]]))
         fail_msg("of kind %d nothing is left for peer %d", kinds[k], i);
       takes_all(peers[i], kinds[k]);
@@ -72,7 +72,7 @@ static void the_most_is_what_can_be_had(void **state) {
   struct perigee_engine *engine = engine_of(1024);
   struct share *peers[8];
   for (int i = 0; i < 8; i++) {
-    peers[i] = newcomer(engine)->share;
+    peers[i] = newcomer(engine)->account.share;
     uint64_t most = share_most(peers[i], SHARE_POOLED);
     takes_all(peers[i], SHARE_POOLED);
     assert_int_equal(peers[i]->used[SHARE_POOLED], most);
@@ -230,7 +230,7 @@ static void what_a_peer_leaves_lying_does_not_silence_all_of_it(void **state) {
   o.untaken = MIB;
   pair_open_with(&p, *state, &o);
   leave_lying(&p);
-  assert_true(p.session[1]->share->parent->unread_replies >= 4 * MIB);
+  assert_true(p.session[1]->account.share->parent->unread_replies >= 4 * MIB);
   assert_true(perigee_call(p.session[0], &m) >= 0);
   assert_true(asked(&p, &e, 100000));
   assert_int_equal(e.session, perigee_session_id(p.session[1]));

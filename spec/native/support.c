@@ -150,7 +150,7 @@ const char *pair_path_next(void) {
 }
 
 /* Who wants TCP is dialed over it, too. */
-static void pair_listen(struct pair *p) {
+void pair_listen(struct pair *p) {
   char address[80] = "tcp://127.0.0.1:0";
   if (!over(p->variant, "tcp")) {
     memcpy(p->path, pair_path_next(), sizeof p->path);

@@ -23,6 +23,10 @@ enum { KIB = 1 << 10, MIB = 1 << 20, INBOX = 4096 };
 static const int64_t MS = 1000000;
 
 extern const struct perigee_transport perigee_transport_inproc;
+/* The same beside another, for opaque memory; and its newest half of who dialed,
+ * or of who listened, breaks. */
+extern const struct perigee_transport perigee_transport_inproc_additional;
+void perigee_inproc_break(int dialed);
 extern const struct perigee_memory perigee_memory_opaque;
 
 /* What a test's state points to. */
@@ -51,6 +55,8 @@ void pair_open(struct pair *p, void *state);
 const char *pair_path_next(void);
 void pair_open_with(struct pair *p, void *state,
                     const struct perigee_options *options);
+/* Side 1 listens where its variant is dialed. */
+void pair_listen(struct pair *p);
 /* One more session between the two, [0] and [1] as above. */
 void pair_dial(struct pair *p, struct perigee_session *session[2]);
 /* Nothing may be left in flight and no pooled byte taken. */

@@ -97,7 +97,7 @@ void set_hello_timeout(struct perigee_engine *engine, int64_t timeout) {
 }
 
 bool on_same_host(const struct perigee_session *session) {
-  return session->same_host;
+  return session->peer.same_host;
 }
 
 bool looked_up(struct perigee_engine *engine, const char *text, int family) {

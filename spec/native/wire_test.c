@@ -91,6 +91,10 @@ static struct frame sample(int type) {
     memset(frame.proof, 0x5a, sizeof frame.proof);
   else if (type == FRAME_ATTACH)
     frame.attach = (struct attach){.session = 9, .index = 3, .mac = {1, 2}};
+  else if (type == FRAME_EXTRA)
+    frame.extra = (struct extra){.lane = 1,
+                                 .word = EXTRA_WORD_LANE,
+                                 .offer = {.length = 3, .bytes = "lie"}};
   else if (type == FRAME_MOVE)
     frame.move = (struct move){.ticket = 9, .key = {1, 2}, .port = 7471};
   return frame;

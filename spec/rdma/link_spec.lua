@@ -20,7 +20,7 @@ describe("a link", function()
     agent = weather.agent(with.near)
     here = agent.engine:alloc(12 * MIB)
     weather.worker(with, weather.services)
-    proxy = assert(agent:proxy("worker", "x", { timeout = 60 }))
+    proxy = assert(agent:proxy("worker", "x", { timeout = weather.LONG }))
     session = assert(agent:session("worker"))
     assert.equal("verbs", session:explain().transport)
   end
@@ -75,7 +75,7 @@ describe("a link", function()
       weather.calm()
       local again
       assert.is_true(cases.eventually(function()
-        again = agent:proxy("worker", "x", { timeout = 60 })
+        again = agent:proxy("worker", "x", { timeout = weather.LONG })
         return again
       end, 20))
       proxy, session = again, assert(agent:session("worker"))
@@ -113,7 +113,7 @@ describe("a link", function()
   end)
 
   it("that loses 2 % and delays by 2 ms carries right bytes, once", function()
-    begin "qps=3 stripe=64K timeout=13"
+    begin "qps=3 stripe=64K timeout=15" -- 134 ms, and 6 times again
     weather.netem "loss 2% delay 2ms"
     local before = assert(proxy:calls())
     for round = 1, 3 do
@@ -128,15 +128,15 @@ describe("a link", function()
 end)
 
 -- Says each immediate that it got, and whether its bytes were all there then.
-local function immediates(child, perigee_, _, rdma, count, size)
-  count, size = tonumber(count), tonumber(size)
+local function immediates(child, perigee_, _, rdma, count, size, long)
+  count, size, long = tonumber(count), tonumber(size), tonumber(long)
   local engine = child.cases.engine { rdma = rdma, hello_timeout = 15 }
   local region = engine:alloc(count * size, { name = "box", access = "w" })
   local listener = assert(engine:listen(child.cases.address()))
   child.say("ready")
   local session = assert(listener:accept(20))
   for _ = 1, count do
-    local value = assert(session:recv_imm({ timeout = 60 }):wait())
+    local value = assert(session:recv_imm({ timeout = long }):wait())
     local bytes = region:slice((value - 1) * size, size):string()
     child.say(value, bytes == string.char(value):rep(size))
   end
@@ -152,10 +152,11 @@ describe("immediates over four queue pairs", function()
   end)
 
   it("come once each, after their bytes, whatever is lost", function()
-    local sides, why = weather.across "qps=4 stripe=64K timeout=13"
+    local sides, why = weather.across "qps=4 stripe=64K timeout=15"
     if not sides then return pending(why) end
     local COUNT, SIZE = 20, 300000
-    local child = process.start(immediates, sides.far, COUNT, SIZE)
+    local child = process.start(immediates, sides.far, COUNT, SIZE,
+                                weather.LONG)
     child:expect("ready", 20)
     local engine = cases.engine(weather.options(sides.near))
     local session = assert(engine:connect(cases.address(),
@@ -167,11 +168,13 @@ describe("immediates over four queue pairs", function()
     for i = 1, COUNT do
       local slice = here:slice((i - 1) * SIZE, SIZE):fill(i)
       futures[i] = session:write_imm(
-        { from = slice, to = box:slice((i - 1) * SIZE, SIZE) }, i)
+        { from = slice, to = box:slice((i - 1) * SIZE, SIZE),
+          timeout = weather.LONG }, i)
     end
     for i = 1, COUNT do weather.well(futures[i]) end
     for _ = 1, COUNT do
-      local value, whole = child:read(60):match("^(%d+) (%a+)$")
+      local line = assert(child:read(weather.LONG))
+      local value, whole = line:match("^(%d+) (%a+)$")
       assert.equal("true", whole)
       assert.is_nil(seen[value])
       seen[value] = true

@@ -12,6 +12,10 @@ local M = {}
 -- this many seconds, far below any timeout given.
 M.SOON = 2
 
+-- And what is to end well may take so long: who loses packets sends them again
+-- and again, on cores that others use, too.
+M.LONG = 120
+
 local function active(name)
   local list = perigee.devices { name = name, state = "active" } or {}
   return #list > 0
@@ -124,18 +128,19 @@ function M.mix(proxy, session, here, round)
   local futures = {
     proxy.async:same(round), proxy.async:echo(text),
     proxy.async:put(own(2), byte + 1),
-    session:write { from = own(0), to = remote:slice(8 * 2 ^ 20, size) },
+    session:write { from = own(0), to = remote:slice(8 * 2 ^ 20, size),
+                    timeout = M.LONG },
   }
   local function check(got)
     assert(got[1] == round, "same() returned something else")
     assert(got[2] == text, "echo() returned something else")
     assert(got[3] == size, "put() was given something else")
     local back = session:read { from = remote:slice(8 * 2 ^ 20, size),
-                                to = own(3) }
+                                to = own(3), timeout = M.LONG }
     M.well(back)
     assert(own(3):string() == string.char(byte):rep(size), "wrong bytes")
     local into = own(4)
-    local slice = assert(proxy:with({ into = into, timeout = 60 })
+    local slice = assert(proxy:with({ into = into, timeout = M.LONG })
       :get(size, byte + 2))
     assert(slice:string() == string.char(byte + 2):rep(size), "wrong reply")
   end
@@ -144,7 +149,7 @@ end
 
 -- The value of a future that has to end well.
 function M.well(future)
-  local got, err, took = M.ended(future, 60)
+  local got, err, took = M.ended(future, M.LONG)
   if got == nil then
     error(("it ended in %s after %.1f s"):format(tostring(err), took), 2)
   end

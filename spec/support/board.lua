@@ -6,13 +6,28 @@ local M = {}
 
 -- What that child runs (process.start).
 function M.serve(child, perigee)
+  local entries = require "perigee.registry.entry"
   local held, agent = {}, assert(child.cases.agent("board"))
+  local changes, waiting = {}, {}       -- a revision is how many there are
+  local id = child.cases.scope .. os.time()
+
+  -- Who waits for a change looks again now.
+  local function changed(key)
+    changes[#changes + 1] = key
+    for future in pairs(waiting) do future:cancel() end
+    waiting = {}
+  end
+
+  local function free(key)
+    held[key] = nil
+    changed(key)
+  end
 
   agent:on_session(function(session)
     perigee.spawn(function()
       session:ended():wait()
       for key, one in pairs(held) do
-        if one.holder == session.peer then held[key] = nil end
+        if one.holder == session.peer then free(key) end
       end
     end)
   end)
@@ -27,17 +42,64 @@ function M.serve(child, perigee)
         one.entry.pid, one.entry.host)
     end
     held[key] = { entry = entry, holder = perigee.context().peer }
+    changed(key)
     return key
+  end
+
+  function methods.renew(key, entry)
+    local one = held[key]
+    if not one or one.holder ~= perigee.context().peer then
+      return nil, "name_taken", "another has it"
+    end
+    one.entry = entry or one.entry
+    changed(key)
+    return true
   end
 
   function methods.release(key)
     local one = held[key]
-    if one and one.holder == perigee.context().peer then held[key] = nil end
+    if one and one.holder == perigee.context().peer then free(key) end
   end
 
   function methods.lookup(scope, name)
     local one = held[scope .. "/" .. name]
     return one and one.entry
+  end
+
+  local function of_scope(scope)
+    local list = {}
+    for _, one in pairs(held) do
+      if one.entry.scope == scope then list[#list + 1] = one.entry end
+    end
+    return list
+  end
+
+  function methods.list(scope, filter)
+    return entries.select(of_scope(scope), filter)
+  end
+
+  function methods.watch(scope, filter)
+    local from = tonumber((filter.from or ""):match("^" .. id .. ":(%d+)$"))
+    if not from then
+      return { revision = id .. ":" .. #changes,
+               entries = entries.select(of_scope(scope), filter) }
+    end
+    local context = perigee.context()
+    while from == #changes and not context:cancelled() do
+      local future = perigee.spawn(perigee.sleep, 1)
+      waiting[future] = true
+      future:wait()
+      waiting[future] = nil
+    end
+    local list = {}
+    for at = from + 1, #changes do
+      local in_scope, name = changes[at]:match "^(.*)/(.*)$"
+      if in_scope == scope then
+        local one = held[changes[at]]
+        list[#list + 1] = { name = name, entry = one and one.entry }
+      end
+    end
+    return { revision = id .. ":" .. #changes, changes = list }
   end
 
   agent:serve { name = "names", methods = methods }

@@ -76,7 +76,7 @@ local function way(agent, peer)
   if is_address(peer) then
     return peer:find "^unix:" and BY_PATH or BY_HOST
   end
-  return agent.registry == registries.default and IN_FOLDER or IN_REGISTRY
+  return registries.has_places(agent.registry) and IN_FOLDER or IN_REGISTRY
 end
 
 local function peer_name(value)

@@ -4,6 +4,7 @@
 -- folder its place is its name; where its name is in another registry, its
 -- place has a name of its own, and its name is held last, when it listens.
 local folder = require "perigee.registry.folder"
+local leases = require "perigee.agent.lease"
 local native = require "perigee.native"
 local registries = require "perigee.registry"
 
@@ -27,25 +28,19 @@ function M.unique_name(engine)
     tonumber(epoch(engine) % 2 ^ 32))
 end
 
-local function entry(agent, name)
-  return { name = name, scope = agent.scope, host = folder.system.host(),
-           pid = native.pid(), epoch = ("%016x"):format(epoch(agent.engine)),
-           addresses = { agent.address, unpack(agent.addresses) } }
-end
-
 -- Another agent that looks whether a new name is a dead one's holds it for a
 -- moment; then it is another. Gives the name, and what the folder says of where
 -- to listen.
 local function hold(agent, registry, name, given)
   local held, address
   for _ = 1, ATTEMPTS do
-    held, address = registries.hold(registry, entry(agent, name))
+    held, address = registries.hold(registry, leases.entry(agent, name))
     if held or given or address.kind ~= "name_taken" then break end
     name = M.unique_name(agent.engine)
   end
   if not held then return nil, address end
   agent.held[#agent.held + 1] = { registry = registry, held = held }
-  return name, address
+  return name, address, held
 end
 
 -- ---- Listening -------------------------------------------------------------
@@ -77,20 +72,40 @@ local function go_by(agent, name)
   C.perigee_go_by(agent.engine.handle, name)
 end
 
+-- Takes a place of agent's own, which is its name where that is held in a
+-- folder, and listens: the name and what is held.
+local function settle_in(agent, list, elsewhere)
+  local places = elsewhere and folder or agent.registry
+  local wanted = elsewhere and M.unique_name(agent.engine) or agent.name
+  local name, err, held = hold(agent, places, wanted,
+                               not elsewhere and agent.named)
+  if not name then return nil, err end
+  go_by(agent, elsewhere and agent.name or name)
+  local fine, misuse
+  fine, err, misuse = listen_everywhere(agent, err, list)
+  if not fine then return nil, err, misuse end
+  return name, held
+end
+
+-- Where it listens is told as soon as it does.
+local function told_at_once(agent, held)
+  agent.lease = leases.new(agent, agent.registry, held)
+  return agent.lease:now()
+end
+
 --- Takes agent's name and has it listen in its place and at the addresses of a
 -- list: true, or nil, an error, and text of what the caller did wrong. Waits if
--- the registry is not the folder.
+-- the registry is not a folder.
 function M.take(agent, list)
-  local named, elsewhere = agent.named, agent.registry ~= folder
-  local wanted = elsewhere and M.unique_name(agent.engine) or agent.name
-  local name, address = hold(agent, folder, wanted, not elsewhere and named)
-  if not name then return nil, address end
-  go_by(agent, elsewhere and agent.name or name)
-  local fine, err, misuse = listen_everywhere(agent, address, list)
-  if not fine or not elsewhere then return fine, err, misuse end
-  name, err = hold(agent, agent.registry, agent.name, named)
+  local elsewhere = not registries.has_places(agent.registry)
+  local name, held, misuse = settle_in(agent, list, elsewhere)
+  if not name then return nil, held, misuse end
+  if not elsewhere then return told_at_once(agent, held) end
+  local err
+  name, err, held = hold(agent, agent.registry, agent.name, agent.named)
   if not name then return nil, err end
   if name ~= agent.name then go_by(agent, name) end
+  agent.lease = leases.new(agent, agent.registry, held)
   return true
 end
 

@@ -10,7 +10,7 @@ local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
-local signals = require "perigee.signal"
+local room = require "perigee.call.room"
 local slices = require "perigee.slice"
 local tasks = require "perigee.task"
 local traces = require "perigee.trace"
@@ -22,7 +22,7 @@ local await, event, settle = outcome.await, outcome.event, futures.settle
 local binding_of = outcome.binding
 local band, open, close, state = bit.band, views.open, views.close, loop.state
 local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
-local min, now = math.min, loop.now
+local now = loop.now
 
 local M = {}
 
@@ -172,6 +172,11 @@ end
 local function submit_writer(binding, method, handle, writer, deadline)
   local length = binding.request or binding.capacity or SMALL
   if binding.into then fill_into(binding, method, 3) end
+  if length > SMALL and not deadline and room.crowded(binding, length) then
+    return nil, errors.new("no_memory", outcome.doing(binding, method)
+      .. ": calls before it wait for a block (option pool)",
+      binding.sent or false)
+  end
   local status = C.perigee_call_begin(handle, length, loan)
   if status < 0 then
     return nil, outcome.refused(binding, method, status, 4)
@@ -215,37 +220,31 @@ end
 
 -- ---- Room ------------------------------------------------------------------
 
-local PAUSE = 1e6
-
--- Of a writer's loan that there is no block for now, as the peer has not let go
--- of what it was lent before: may the call wait for one? deadline is that of
--- its wait, nil before it.
-local function waits(payload, operation, err, deadline)
+-- May a call wait for a block for its writer's loan, as there is none for now,
+-- or calls before it wait for theirs? place: where it waits, nil before that.
+local function waits(payload, operation, err, place)
   return not operation and err.kind == "no_memory"
-    and type(payload) == "function"
-    and not (deadline and (now() >= deadline or state.stopping))
+    and type(payload) == "function" and not (place and room.over(place))
 end
 
--- Waits for a moment; the deadline, which is that of the call.
-local function wait_for_room(binding, deadline)
-  deadline = deadline or binding.deadline or loop.deadline(binding.timeout)
-  loop.wait_signal(signals.new(1), min(now() + PAUSE, deadline))
-  return deadline
-end
-
-local function submit_in_time(binding, method, payload)
-  local operation, kept, deadline
+-- Until it is submitted, cannot be, or future has ended: its caller gave up.
+local function submit_in_time(binding, method, payload, place, future)
+  local operation, kept
   repeat
-    deadline = wait_for_room(binding, deadline)
-    operation, kept = submit(binding, method, payload, deadline)
-  until not waits(payload, operation, kept, deadline)
+    local turn = room.wait(place)
+    if future.ended then return nil end
+    if turn then
+      operation, kept = submit(binding, method, payload, place.deadline)
+    end
+  until turn and not waits(payload, operation, kept, place)
   return operation, kept
 end
 
 -- In a task, for the future of who did not wait.
-local function go_on(future, self, method, payload, began)
-  local binding = self[1]
-  local fine, operation, kept = pcall(submit_in_time, binding, method, payload)
+local function go_on(future, self, method, payload, place)
+  local binding, began = self[1], place.began
+  local fine, operation, kept = pcall(submit_in_time, binding, method, payload,
+                                      place, future)
   if future.ended then
     if fine and operation then
       C.perigee_cancel(binding.engine.handle, operation)
@@ -266,7 +265,7 @@ end
 local function later(self, method, payload)
   local binding = self[1]
   local future = futures.new(binding, outcome.doing(binding, method))
-  tasks.drive(future, go_on, self, method, payload, now())
+  tasks.drive(future, go_on, self, method, payload, room.enter(binding))
   return future
 end
 
@@ -301,11 +300,12 @@ function M.call(method)
     if state.pinned then loop.check_wait(2) end
     local began = method.idempotent and now()
     local operation, kept = submit(binding, method, payload)
-    local err, deadline, waited
-    while waits(payload, operation, kept, deadline) do
-      waited = waited or now()
-      deadline = wait_for_room(binding, deadline)
-      operation, kept = submit(binding, method, payload, deadline)
+    local err, place
+    while waits(payload, operation, kept, place) do
+      place = place or room.enter(binding)
+      if room.wait(place) then
+        operation, kept = submit(binding, method, payload, place.deadline)
+      end
     end
     if not operation then
       err = kept
@@ -322,7 +322,8 @@ function M.call(method)
       if not err then return futures.results(future) end
     end
     local call, proxy = again.renew(self, method, err,
-                                    operation and began or waited)
+                                    operation and began
+                                      or place and place.began)
     if call then return call(proxy, payload) end
     return nil, proxy
   end

@@ -32,7 +32,7 @@ end
 -- The future of a session with an entry's agent.
 local function dial_at(link, entry, timeout)
   if not link.engine.handle then return not_dialled(link, M.closed(link)) end
-  link.address = registries.address(entry)
+  link.address = registries.address(entry, link.tries)
   local fine, attempt = pcall(sessions.connect, link.engine, link.address, {
     timeout = timeout, transport = link.agent.transport, peer = link.peer,
     expect = link.way.expect(link), link = link })

@@ -5,91 +5,39 @@
 -- names are in another registry have a place in the folder, too, without a name
 -- that anybody would look for.
 --
---   $XDG_RUNTIME_DIR/perigee/SCOPE/, or without that variable
---   $TMPDIR or /tmp, then perigee-UID/SCOPE/, or where that is another's
---   $HOME/.cache/perigee/HOST/SCOPE/
+--   $XDG_RUNTIME_DIR/perigee/SCOPE/, or one of those that folder/where tells
 --
--- Anybody can write where temporary files are, and may make our folder there
--- first; nobody else can at home, which other hosts may share. All processes of
--- a user choose alike, whenever they look:
---
---   the temporary one   and home's    is chosen
---   is this user's      as it may be  the temporary one
---   is missing          is missing    the temporary one, to be made
---   is missing          is there      home's
---   is another's        as it may be  home's
---
--- So once home's is there, to take the other's folder away calls nobody back.
+-- A name has no lease: it is its holder's until that ends, and is free at once
+-- then. What a holder tells of itself lies in the lock's file
+-- (folder/entries), and who watches is told by the kernel (folder/news).
+local entries = require "perigee.registry.folder.entries"
+local entry_of = require "perigee.registry.entry"
 local errors = require "perigee.errors"
-local log = require "perigee.log"
+local futures = require "perigee.future"
 local native = require "perigee.native"
+local news = require "perigee.registry.folder.news"
+local signals = require "perigee.signal"
+local where = require "perigee.registry.folder.where"
 
 local C = native.C
 
-local M = {}
+--- places: agents listen in it.
+local M = { places = true, base = where.base, system = where.system }
 
 -- Somebody who gives the last name back may remove the folder between our
 -- making it and our taking a name in it; others may make theirs meanwhile.
 local ATTEMPTS = 10
 
--- ---- Choosing ---------------------------------------------------------------
-
-local LOOKS = { [C.PERIGEE_OK] = "own", [C.PERIGEE_NOT_FOUND] = "missing",
-                [C.PERIGEE_DENIED] = "other" }
-
-local function host()
-  local file = io.open "/proc/sys/kernel/hostname"
-  local name = file and file:read "*l" or ""
-  if file then file:close() end
-  return name
-end
-
---- What a choice is made by: getenv(name), uid, host() and look(path), which is
--- "own" (a folder of this user's), "missing" or "other".
-M.system = {
-  getenv = os.getenv, uid = native.uid(), host = host,
-  look = function(path) return LOOKS[C.perigee_folder_look(path)] end,
-}
-
-local function absolute(world, name)
-  local path = world.getenv(name)
-  return path and path:sub(1, 1) == "/" and path or nil
-end
-
-local function temporary(world)
-  local path = absolute(world, "TMPDIR") or "/tmp"
-  return ("%s/perigee-%d"):format((path:gsub("/+$", "")), world.uid)
-end
-
--- nil: there is no home, or it is another's.
-local function at_home(world)
-  local home = absolute(world, "HOME")
-  if not home or world.look(home .. "/.") ~= "own" then return nil end
-  local name = world.host():match "^[^.]*":gsub("[^%w_-]", "_")
-  return ("%s/.cache/perigee/%s"):format(home:gsub("/+$", ""), name)
-end
-
---- The folder of all scopes in a world (nil: this one), and, if it is not there
--- that it would be, but for another's: where.
-function M.base(world)
-  world = world or M.system
-  local runtime = absolute(world, "XDG_RUNTIME_DIR")
-  if runtime then return runtime .. "/perigee" end
-  local first = temporary(world)
-  local there = world.look(first)
-  if there == "own" then return first end
-  local home = at_home(world)
-  if not home or there == "missing" and world.look(home) ~= "own" then
-    return first
-  end
-  return home, first
-end
-
 -- ---- Folders ----------------------------------------------------------------
 
 --- The folder of a scope, whether it is there or not.
-function M.path(scope)
-  return M.base() .. "/" .. scope
+function M:path(scope)
+  return (self.root or M.base()) .. "/" .. scope
+end
+
+--- The registry that is in a folder at root, an absolute path.
+function M.at(root)
+  return setmetatable({ root = root }, { __index = M })
 end
 
 local function socket(path, name)
@@ -104,50 +52,12 @@ local function too_long(address)
     :format(length, tonumber(C.PERIGEE_ADDRESS_MAX), address)
 end
 
--- Makes or checks one: its path, or nil, a kind (denied) and why.
-local function folder(path)
-  local status = C.perigee_folder(path)
-  if status >= 0 then return path end
-  local why = status == C.PERIGEE_DENIED
-    and "it must be a folder of this user's, with no access for others (or "
-      .. "name another, by XDG_RUNTIME_DIR)"
-    or status == C.PERIGEE_SYSTEM and "it cannot be made or looked at"
-    or errors.text(status)
-  return nil, errors.kind(status), ("the registry's folder %s: %s"):format(path,
-                                                                           why)
-end
-
-local warned
-
-local function warn(base, instead_of)
-  if not instead_of or warned then return end
-  warned = true
-  log.write("warning", ("%s is another user's, or was: names of agents are in "
-    .. "%s"):format(instead_of, base))
-end
-
--- Who has just made the temporary folder while somebody went home goes there,
--- too. In between others may have made theirs: then once more.
-local function made()
-  local base, instead_of, fine, kind, why
-  for _ = 1, ATTEMPTS do
-    base, instead_of = M.base()
-    local home = not instead_of and M.system.look(base) == "missing"
-      and base == temporary(M.system) and at_home(M.system)
-    fine, kind, why = folder(base)
-    if fine and home and M.system.look(home) == "own" then os.remove(base) end
-    if base == M.base() then break end
-  end
-  if not fine then return nil, kind, why end
-  warn(base, instead_of)
-  return base
-end
-
 -- Makes or checks a scope's: as folder().
-local function prepare(scope)
-  local base, kind, why = made()
+local function prepare(self, scope)
+  local base, kind, why = self.root
+  if not base then base, kind, why = where.made() end
   if not base then return nil, kind, why end
-  return folder(base .. "/" .. scope)
+  return where.folder(base .. "/" .. scope)
 end
 
 -- ---- Names ------------------------------------------------------------------
@@ -156,13 +66,13 @@ local held = {}                         -- by descriptor: the folder
 
 --- How names begin that nobody will ever take again: what those leave that a
 -- signal ended is removed by the next agent of their scope.
-M.ANONYMOUS = "anonymous-"
+M.ANONYMOUS = entry_of.ANONYMOUS
 
 local TAKEN = "a live process holds it"
 
 -- A descriptor and the address, or the core's status, or nil, a kind and why.
-local function hold(scope, name)
-  local path, kind, why = prepare(scope)
+local function hold(self, scope, name)
+  local path, kind, why = prepare(self, scope)
   if not path then return nil, kind, why end
   local address = socket(path, name)
   kind, why = too_long(address)
@@ -175,21 +85,50 @@ local function hold(scope, name)
   return descriptor, address
 end
 
+-- Who has it, as far as that is known.
+local function taken(self, entry)
+  local other = entries.read(self:path(entry.scope), entry.scope, entry.name)
+  if type(other) ~= "table" or not other.pid then return TAKEN end
+  return ("process %d on %s holds it"):format(other.pid, other.host or "?")
+end
+
+local function told(self, descriptor, entry)
+  if not entry.addresses or not entry.addresses[1] then return true end
+  local fine, kind, why = entries.write(descriptor, entry)
+  if not fine then self:release(descriptor) end
+  return fine, kind, why
+end
+
 --- Takes entry.name in entry.scope for this process: what release takes and the
 -- address at which to listen; or nil, a kind and why (name_taken while a live
--- owner has it, too_large if the address is).
+-- owner has it, too_large if the address is). What the entry tells is told from
+-- now on if it has addresses, else by the first renew.
 function M:hold(entry)
   local descriptor, address, why
   for _ = 1, ATTEMPTS do
-    descriptor, address, why = hold(entry.scope, entry.name)
+    descriptor, address, why = hold(self, entry.scope, entry.name)
     local gone = descriptor == C.PERIGEE_SYSTEM
       or not descriptor and address == "unsupported"
     if not gone then break end
   end
   if not descriptor then return nil, address, why end
-  if descriptor >= 0 then return descriptor, address end
-  if descriptor == C.PERIGEE_NAME_TAKEN then return nil, "name_taken", TAKEN end
-  return nil, errors.kind(descriptor), errors.text(descriptor)
+  if descriptor == C.PERIGEE_NAME_TAKEN then
+    return nil, "name_taken", taken(self, entry)
+  end
+  if descriptor < 0 then
+    return nil, errors.kind(descriptor), errors.text(descriptor)
+  end
+  local fine, kind
+  fine, kind, why = told(self, descriptor, entry)
+  if not fine then return nil, kind, why end
+  return descriptor, address
+end
+
+--- Tells entry, in place of what was told before. Without one there is nothing
+-- to do: a lock needs no renewal.
+function M:renew(descriptor, entry)
+  if not entry then return true end
+  return entries.write(descriptor, entry)
 end
 
 --- Gives a name back; its files go, and the scope's folder with its last name.
@@ -199,18 +138,69 @@ function M:release(descriptor)
   held[descriptor] = nil
 end
 
+-- ---- Asking ----------------------------------------------------------------
+
 --- Is there something of that path on this host?
 function M.is_there(path)
   return M.system.look(path) ~= "missing"
 end
 
---- Where who has that name listens, who may have died. Nil if nobody does.
+--- What who has that name tells; where it listens, if it has told nothing yet.
+-- Nil if nobody alive has it.
 function M:lookup(scope, name)
-  local address = socket(M.path(scope), name)
+  local path = self:path(scope)
+  local address = socket(path, name)
   local kind, why = too_long(address)
   if kind then return nil, kind, why end
-  if not M.is_there(address:match "^unix:(.*)$") then return nil end
+  local entry = entries.read(path, scope, name)
+  if entry ~= true then return entry end
   return { name = name, scope = scope, addresses = { address } }
+end
+
+--- The entries of the living, as a filter asks for them.
+function M:list(scope, filter)
+  return entry_of.select(entries.all(self:path(scope), scope), filter)
+end
+
+local function everything(path, scope, watch, filter)
+  return { revision = news.revision(watch),
+           entries = entry_of.select(entries.all(path, scope), filter) }
+end
+
+local function changes(path, scope, watch, names)
+  local list = {}
+  for i, name in ipairs(names) do
+    local entry = entries.read(path, scope, name)
+    list[i] = { name = name, entry = type(entry) == "table" and entry or nil }
+  end
+  return { revision = news.revision(watch), changes = list }
+end
+
+-- The future of what has changed, once something has.
+local function next_changes(path, scope, watch, from)
+  local future, next = futures.new(false, "watching " .. path), news.next(watch)
+  future.inner = next
+  signals.attach(next, signals.new(1, function()
+    local fine, kind, why = futures.results(next)
+    if not fine then return futures.settle(future, nil, kind, why) end
+    futures.settle(future, changes(path, scope, watch,
+                                   news.since(watch, from) or {}))
+  end))
+  return future
+end
+
+--- All there is, or what has changed since filter.from, once something has.
+function M:watch(scope, filter)
+  local path, kind, why = prepare(self, scope)
+  if not path then return nil, kind, why end
+  local watch
+  watch, kind, why = news.open(path)
+  if not watch then return nil, kind, why end
+  local from = filter.from
+  local names = from and news.since(watch, from)
+  if not names then return everything(path, scope, watch, filter) end
+  if #names > 0 then return changes(path, scope, watch, names) end
+  return next_changes(path, scope, watch, from)
 end
 
 return M

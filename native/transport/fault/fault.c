@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fault.c - the functions of a transport that inject faults (fault.h says
- * which faults, and what they mean). All befall the receiving side: what the
- * transport has brought is kept here, by the time at which it is to be seen.
+ * fault.c - a transport's functions with faults injected (fault.h tells which
+ * faults, and what they mean). All are injected at the receiving side: what the
+ * transport has delivered is kept here until the time at which it may be seen.
  */
 #include "fault.h"
 
@@ -11,9 +11,9 @@
 #include <string.h>
 
 enum { WRAPPED = 16, DELAYED_MAX = 256 << 10 };
-static const int64_t A_WHILE = 1000000; /* ns, where no delay was asked for */
+static const int64_t A_WHILE = 1000000; /* ns, if the script has no delay */
 
-/* A record that has come, and is to be seen at some time. */
+/* A record that has arrived and may be seen at the time `due`. */
 struct delayed {
   struct delayed *next;
   int64_t due;
@@ -21,7 +21,7 @@ struct delayed {
   uint8_t *bytes;
 };
 
-/* A transport's tables as lanes with faults have them. */
+/* A transport's tables, as lanes with faults see them. */
 struct wrapped {
   struct perigee_transport table;
   struct transport_records records;
@@ -43,16 +43,16 @@ struct faults {
   int count;
 };
 
-/* What a lane's head points to. */
+/* What the head of a lane with faults points to. */
 struct fault_lane {
   const struct wrapped *by;
   uint64_t dice;
   bool cut;
-  struct delayed *queue[RINGS]; /* by time */
-  int64_t last[RINGS];          /* when the last in order is to be seen */
-  struct delayed *given[RINGS]; /* until release */
-  uint64_t bytes;               /* held in all */
-  int64_t words;                /* when frames go on */
+  struct delayed *queue[RINGS]; /* sorted by time */
+  int64_t last[RINGS];          /* when the last record in order may be seen */
+  struct delayed *given[RINGS]; /* peeked, and not released yet */
+  uint64_t bytes;               /* of all records that are kept here */
+  int64_t words;                /* when the session's frames may go on */
   uint64_t dropped, twice, cut_short, overtaken;
 };
 
@@ -85,7 +85,8 @@ static int64_t now(const struct fault_lane *f) {
   return f->by->faults->clock(f->by->faults->context);
 }
 
-/* 0 to the script's delay, or (least > 0) 1 to what is more. */
+/* Returns 0 to the script's delay, or 1 to the larger of `least` and the
+ * delay. */
 static int64_t some_time(struct fault_lane *f, int64_t least) {
   int64_t most = script_of(f)->delay;
   if (most < least)
@@ -95,7 +96,7 @@ static int64_t some_time(struct fault_lane *f, int64_t least) {
   return (least > 0) + (int64_t)(roll(f) % (uint64_t)most);
 }
 
-/* Is it still to wait? Then somebody has to look again. */
+/* Is `due` still to come? If it is, the engine has to poll again then. */
 static bool waits(struct fault_lane *f, int64_t due) {
   struct faults *all = f->by->faults;
   int64_t time = due > 0 ? now(f) : 0;
@@ -173,7 +174,8 @@ static int take_record(struct fault_lane *f, enum ring ring,
   return hold(f, ring, due, bytes, length);
 }
 
-/* All that has come, as long as there is room for it here. */
+/* Takes all records that have arrived, as far as there is room for them
+ * here. */
 static int take_in(struct lane *lane, enum ring ring) {
   struct fault_lane *f = of(lane);
   const uint8_t *bytes;
@@ -220,18 +222,19 @@ static uint8_t *fault_reserve(struct lane *lane, enum ring ring,
 
 /* ---- Payloads and copies ------------------------------------------------- */
 
-enum { BEGUN = -1 }; /* held back no more, but what else may befall a step is */
+enum { BEGUN = -1 }; /* delayed no more; other faults of a step may follow */
 
-/* Memory that copies on its own time is filled in order, and who brings what
- * comes later waits for what comes first: once that has begun, it goes on. */
+/* True if the fetch has begun to fill memory that copies asynchronously. Such
+ * memory is filled in order, and later fetches wait for the first one, so that
+ * one must not be delayed again. */
 static bool goes_on(const struct fetch *fetch) {
   const struct payload *into = fetch->into;
   return !into->memory->direct &&
          (into->ticket || into->done || fetch->delayed_until == BEGUN);
 }
 
-/* What is under way side by side is held back side by side, as by a long wire,
- * and once: before the first step. */
+/* Each fetch is delayed once, before its first step. Fetches that are in
+ * progress at the same time are delayed at the same time, as by a long wire. */
 static int64_t fault_fetch(struct lane *lane, struct fetch *fetch) {
   struct fault_lane *f = of(lane);
   const struct script *s = script_of(f);
@@ -259,7 +262,7 @@ static int64_t fault_fetch(struct lane *lane, struct fetch *fetch) {
   return moved;
 }
 
-/* 1: go on, 0: not now, or a status. */
+/* Returns 1 if the copy may go on, 0 if not yet, or a status. */
 static int copy_goes_on(struct lane *lane, struct payload *local) {
   struct fault_lane *f = of(lane);
   if (f->cut)
@@ -331,7 +334,7 @@ static void fault_describe(const struct lane *lane, char *text, uint64_t size) {
   script_text(script_of(f), script);
   if (inner(lane)->describe)
     inner(lane)->describe(lane, own, sizeof own);
-  /* First, as there may not be room for all of both. */
+  /* The faults come first, as there may not be room for both texts. */
   snprintf(text, size,
            "faults on purpose: %s; so far %llu dropped, %llu twice, %llu cut "
            "short, %llu overtaken%s%s",
@@ -369,8 +372,8 @@ void faults_close(struct faults *faults) {
   free(faults);
 }
 
-/* A copy of one of the inner transport's tables takes its place; what it does
- * not have, a lane with faults does not have either. */
+/* Copies one of the inner transport's tables, to be changed. A group that the
+ * transport does not have is absent with faults, too. */
 #define TAKE_OVER(w, group)                                                    \
   if ((w)->inner->group) {                                                     \
     (w)->group = *(w)->inner->group;                                           \
@@ -383,7 +386,7 @@ static void inject(struct wrapped *w) {
   TAKE_OVER(w, copies);
   TAKE_OVER(w, jobs);
   TAKE_OVER(w, frames);
-  w->table.rests = NULL; /* what is held back comes by time */
+  w->table.rests = NULL; /* delayed records come by time, without an event */
   w->table.broken = fault_broken;
   w->table.describe = fault_describe;
   w->table.close = fault_close;

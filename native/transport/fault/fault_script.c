@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fault_script.c - what faults are asked for, read from one line of text.
+ * fault_script.c - parses the script of faults.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static int wrong(char reason[REASON], const char *word, const char *why) {
   return PERIGEE_INVALID;
 }
 
-/* Digits with at most one point among them, and where they end. */
+/* Parses digits with at most one point, and tells where they end. */
 static bool decimal(const char *text, double *value, const char **end) {
   double scale = 0;
   size_t digits = 0;

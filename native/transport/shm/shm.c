@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm.c - the shared-memory transport: set-up, rings, words and loans.
- * shm_regions.c, shm_payload.c and shm_arena.c have the rest, shm.h the layout.
+ * shm.c - the shared-memory transport: set-up, rings, marks and
+ * loans. The rest is in shm_regions.c, shm_payload.c and shm_arena.c; shm.h has
+ * the layout.
  *
- * Wake-ups. The sleeper stores `armed`, fences, and polls once more before it
- * sleeps; the other side publishes, fences, and loads `armed`. With both
- * fences in the single total order, either the sleeper's last poll sees what
- * was published or the publisher sees `armed` (spec/model/wakeup.pml).
+ * Wake-ups. The side that goes to sleep stores `armed`, fences, and polls once
+ * more before it sleeps; the other side publishes, fences, and loads `armed`.
+ * As both fences are in the single total order, either the sleeper's last poll
+ * sees what was published or the publisher sees `armed`
+ * (spec/model/wakeup.pml).
  */
 #include "shm.h"
 
@@ -19,8 +21,9 @@
 #include "host/adopted.h"
 #include "memory/guarded.h"
 
-/* What an offer says; the descriptors are inbox and outbox. At the address, in
- * this process, stands what the peer's HELLO wanted to find there. */
+/* The content of an offer; its descriptors are inbox and outbox. `probed` is an
+ * address in this process, at which the bytes are that the peer's TERMS asked
+ * for. */
 struct shm_offer {
   uint64_t ring, arena, probed;
 };
@@ -33,7 +36,7 @@ void *shm_map(int fd, uint64_t length, int protection) {
   void *p = mmap(NULL, length, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED)
     return NULL;
-  /* A child must neither see nor hold what belongs to this session. */
+  /* A child must neither see nor keep what belongs to this session. */
   madvise(p, length, MADV_DONTFORK);
   return p;
 }
@@ -56,7 +59,8 @@ fail:
   return PERIGEE_NO_MEMORY;
 }
 
-/* A peer's memfd is mapped only if it is what was announced. */
+/* Maps a peer's memfd, if it has the length and the seals that it should
+ * have. */
 static int adopt(int fd, uint64_t length, int seals, int protection,
                  void **mapped) {
   if (!shm_sound(fd, length, seals))
@@ -96,6 +100,7 @@ static void wire_out(struct lane *lane) {
                           .key = lane->options.key};
   lane->out[RING_REQUEST].consumed = &lane->peer->consumed_request;
   lane->out[RING_REPLY].consumed = &lane->peer->consumed_reply;
+  lane->head.armed = &lane->peer->armed;
 }
 
 static void shm_close(struct lane *lane) {
@@ -124,7 +129,7 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
     return PERIGEE_NO_MEMORY;
   lane_by(lane, &transport_shm);
   lane->options = *options;
-  /* Twice the limit as space, so that blocks of all sizes find room. */
+  /* The address space is twice the limit, so that blocks of all sizes fit. */
   uint64_t arena = 2 * options->pool;
   int status = arena_open(lane, arena);
   if (status < 0)
@@ -160,7 +165,8 @@ static bool plausible(const struct shm_offer *said) {
          said->arena <= 4 * PAYLOAD_MAX;
 }
 
-/* Address space is all that a sparse file costs its maker, and costs us. */
+/* A sparse file costs its maker nothing, and this side address space: counts
+ * it. */
 static bool may_map(struct lane *lane, uint64_t bytes, char reason[REASON]) {
   if (!share_take(lane->options.share, SHARE_MAPPED, bytes)) {
     snprintf(reason, REASON,
@@ -234,9 +240,9 @@ static bool shm_release(struct lane *lane) {
   return ring_release(&lane->in[RING_REPLY]) || requests;
 }
 
-/* Clearing: nothing that is written to the operation's memory afterwards may
- * be seen before the mark is; hence the fence. The reader's part is its
- * acquire fence between its copy and its load (shm_live). */
+/* Clearing a mark: nothing that is written to the operation's memory afterwards
+ * may become visible before the cleared mark, hence the fence. It pairs with
+ * the reader's acquire fence between its copy and its load (shm_live). */
 static void shm_mark(struct lane *lane, uint16_t operation,
                      uint32_t generation) {
   atomic_store_explicit(&lane->own->marks[operation], generation,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm.h - what the files of the shared-memory transport share.
+ * shm.h - shared by the files of the shared-memory transport.
  *
- * Each side makes two memfds. Its inbox holds the two rings that it receives
- * and is mapped read-write by the peer. Its outbox is mapped read-only by the
- * peer (sealed against writing once its owner has mapped it) and holds words
- * that the owner publishes; so are blocks, in memfds of their own (shm_arena.c).
- * Sizes are sealed.
+ * Each side makes two memfds. Its inbox holds the two rings that it receives,
+ * and is mapped read-write by the peer. Its outbox holds words that it
+ * publishes, and is mapped read-only by the peer (sealed against writing once
+ * its owner has mapped it); so are blocks, in memfds of their own
+ * (shm_arena.c). Sizes are sealed.
  */
 #ifndef SHM_H
 #define SHM_H
@@ -24,13 +24,13 @@ enum { SHM_STAGE = SHM_SLOT * SHM_SLOTS };
 /* A step of a copy: about 0.1 ms. */
 enum { SHM_QUANTUM = 1 << 20 };
 
-/* What a side tells the other; each word on a line of its own where the peer
- * polls it. Pages never used are never there. */
+/* The words that a side publishes; each that the peer polls has a cache line of
+ * its own. Pages that are never used take no memory. */
 struct outbox {
-  _Alignas(64) _Atomic uint32_t armed; /* sleeping: a number, else 0 */
+  _Alignas(64) _Atomic uint32_t armed; /* a number while asleep, else 0 */
   _Alignas(64) _Atomic uint64_t consumed_request;
   _Alignas(64) _Atomic uint64_t consumed_reply;
-  _Alignas(64) _Atomic uint64_t inside; /* copying in slot - 1 of the peer */
+  _Alignas(64) _Atomic uint64_t inside; /* copying: peer's slot + 1 */
   _Alignas(4096) _Atomic uint64_t regions[SHM_REGIONS]; /* generations */
   _Atomic uint32_t marks[SHM_OPERATIONS];   /* generation of live operations */
   _Atomic uint64_t acks[SHM_OPERATIONS][2]; /* by the peer's operation and
@@ -44,26 +44,26 @@ enum { SHM_SEGMENTS = 256 };
   "the system gives no more mappings (vm.max_map_count), or no memory for "    \
   "them"
 
-/* Of the own arena. */
+/* A segment of this side's arena. */
 struct shm_segment {
-  uint32_t live; /* blocks in it */
-  uint32_t used; /* the last look before it was */
+  uint32_t live; /* blocks in use */
+  uint32_t used; /* number of the last look before which it was in use */
   bool there;
 };
 
-/* The peer's. */
+/* The peer's arena. */
 struct shm_arena {
   const uint8_t *bytes;
   uint64_t length, segment;
-  uint16_t heard;                    /* words of segments that are there */
-  uint64_t shown[SHM_SEGMENTS / 64]; /* bits of those that are, */
-  uint32_t count;                    /* and how many */
+  uint16_t heard;                    /* number of segments told so far */
+  uint64_t shown[SHM_SEGMENTS / 64]; /* bits of segments that are mapped */
+  uint32_t count;                    /* number of them */
 };
 
 enum source_kind {
   SOURCE_LOAN = 1,    /* address: arena_address in the owner's arena */
   SOURCE_PRIVATE = 2, /* address: in the owner's process */
-  SOURCE_STAGED = 3   /* address: that of a staging block */
+  SOURCE_STAGED = 3   /* address: of a staging block */
 };
 
 struct lane {
@@ -72,25 +72,27 @@ struct lane {
   struct outbox *own;        /* read-write */
   const struct outbox *peer; /* read-only */
   uint8_t *inbox, *peer_inbox;
-  uint64_t mapped; /* bytes of the peer's, as its share counts */
-  uint8_t *arena;  /* the own one's address space */
+  uint64_t mapped; /* bytes of the peer's memory, as its share counts */
+  uint8_t *arena;  /* address space of this side's arena */
   uint64_t arena_length, segment;
   struct shm_segment *segments;
-  uint16_t said; /* words of segments that are there */
-  uint32_t made; /* segments that are mapped here, as the peer's share counts */
-  int untold;    /* the file of one that it could not be told of yet, */
-  uint32_t telling; /* this one; -1: there is none */
-  const char *why;  /* memory for blocks could not be had of late; NULL: it */
-  int64_t why_at;   /* was the pool that was used up */
+  uint16_t said; /* number of segments told so far */
+  uint32_t made; /* segments mapped here, as the peer's share counts them */
+  int untold;    /* file of a segment that the peer could not be told of yet */
+  uint32_t telling; /* that segment's number; file -1: there is none */
+  /* Why there was no memory for blocks lately, and when that was; NULL: the
+   * pool was used up. */
+  const char *why;
+  int64_t why_at;
   struct shm_arena peer_arena;
   uint64_t peer_ring;
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
-  struct blocks blocks; /* of the own arena */
-  uint32_t sleeps;      /* last number that armed had */
-  uint32_t kicked;      /* the peer's armed that was answered */
+  struct blocks blocks; /* of this side's arena */
+  uint32_t sleeps;      /* the last number stored in armed */
+  uint32_t kicked;      /* the peer's armed that was answered by a wake-up */
   bool pulls, peer_pulls;
-  uint8_t *spare; /* a bounce buffer for the next fetch that needs one */
+  uint8_t *spare; /* bounce buffer for the next fetch that needs one */
 };
 
 int shm_expose(struct lane *, struct exposure *, struct payload *);
@@ -98,12 +100,12 @@ int64_t shm_feed(struct lane *, struct exposure *);
 void shm_conceal(struct lane *, struct exposure *);
 int64_t shm_fetch(struct lane *, struct fetch *);
 bool shm_fetch_end(struct lane *, struct fetch *);
-/* May the peer's memory be read, and is it the peer's? */
+/* May the memory of that process be read, and is it the peer's? */
 bool shm_probe(const struct lane_options *options, uint64_t address);
-/* The peer's arena bytes, or NULL if they are not all inside of it. */
+/* Returns bytes of the peer's arena, or NULL if they are not all within it. */
 const uint8_t *shm_peer_arena(const struct lane *, uint64_t offset,
                               uint64_t length);
-/* Is it a memfd of that length, with these seals at least? */
+/* Is it a memfd of that length, with at least these seals? */
 bool shm_sound(int fd, uint64_t length, int seals);
 
 /* Maps what was found to be sound; NULL: errno says why not. No child process
@@ -122,20 +124,20 @@ int64_t shm_copy(struct lane *, const struct window *, struct payload *remote,
 /* ---- shm_arena.c -------------------------------------------------------- */
 int arena_open(struct lane *, uint64_t length);
 void arena_close(struct lane *);
-/* Bytes of a segment of such an arena. */
+/* Returns the size of a segment of such an arena. */
 uint64_t arena_segment(uint64_t length);
-/* The offset of a block that the peer has been told of, or a status. */
+/* Returns the offset of a block that the peer was told of, or a status. */
 int64_t arena_take(struct lane *, uint64_t length);
 void arena_give(struct lane *, uint64_t address);
-/* As sources have it. */
+/* Returns the address that a source has for an offset. */
 uint64_t arena_address(const struct lane *, uint64_t offset);
 enum trim_left arena_trim(struct lane *);
 uint64_t arena_kept(const struct lane *);
-/* Of the peer's. */
+/* For the peer's arena. */
 int arena_join(struct lane *, uint64_t length);
 void arena_part(struct lane *);
 int arena_heard(struct lane *, const void *bytes, uint32_t length, int fd);
-/* Why memory could not be had of late, or "". */
+/* Returns why there was no memory for blocks lately, or "". */
 const char *arena_trouble(const struct lane *);
 bool arena_knows(struct lane *, const struct source *);
 

@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * shm_arena.c - the blocks that a side lends: an arena of address space in
- * segments, each a memfd that the peer maps read-only.
+ * segments, each of which is a memfd that the peer maps read-only.
  *
- * The seal that keeps the peer from writing keeps us from punching holes, and a
- * file that could shrink under it would kill it. So what nobody uses any more
- * goes back to the system by whole segments, whose files both sides let go of.
+ * The seal that keeps the peer from writing also keeps this side from punching
+ * holes, and a file that could shrink would kill a peer that reads it. So
+ * memory goes back to the system by whole segments, whose files both sides
+ * close.
  *
  *   segment   event                                         becomes
  *   none      a block in it is to be lent                   made
  *   made      the peer is told                              there
- *   made      it still cannot be at the next look           none: unmapped
- *   there     no block in it was live since the last look
- *             but one                                       none: told, unmapped
+ *   made      the peer still cannot be told at next look    none: unmapped
+ *   there     no block in it was live since the look
+ *             before the last                               none: told, unmapped
  *
- * What the session cannot tell now (handing.c) is tried again when it may: one
- * segment at most is made and not there, and waits with its file. Meanwhile
- * blocks are taken of what is there.
+ * If the session cannot tell the peer now (handing.c), it is tried again when
+ * it may succeed. At most one segment is made and not there; it waits with its
+ * file, while blocks are taken from segments that are there.
  *
- * A process may have so many mappings, and each segment makes some, of who has
- * it and of who sees it. Both count for the peer's share (SHARE_SEGMENTS).
+ * The number of mappings of a process is limited. Each segment takes mappings
+ * of its owner and of the peer; both count for the peer's share
+ * (SHARE_SEGMENTS).
  *
- * The word of a segment goes by the session's socket, before any record that
- * tells of a block in it. A block's address says how many such words it came
- * after: who has heard fewer looks at its socket first (knows). The peer maps
- * zeros where a segment was, so that who lies about one that is still looked
- * into gives zeros and no fault.
+ * The frame about a segment goes by the session's socket, before any record
+ * with a block in it. A block's address contains the number of segments told
+ * before. A side that has heard of fewer reads its socket first (knows). The
+ * peer maps zeros in place of a segment that is gone, so an owner that removes
+ * a segment too early makes the peer read zeros, and not fault.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -37,17 +39,19 @@
 #include "memory/guarded.h"
 #include "shm.h"
 
-/* Behind a block's address in the arena: how many words came before it. */
+/* In a block's address, above its offset: the number of frames sent before
+ * it. */
 enum { WORDS_SHIFT = 48 };
 static const uint64_t OFFSETS = (UINT64_C(1) << WORDS_SHIFT) - 1;
 static const uint64_t LEAST = 4 << 20; /* bytes of a segment */
-/* ns: so long it is told why there was no memory. */
+/* ns for which the reason for a lack of memory is told. */
 static const int64_t RECENT = 1000000000;
 #define MANY_SEGMENTS                                                          \
   "this peer has more mappings already than are left for it "                  \
   "(vm.max_map_count)"
 
-/* As it goes to the peer: with a descriptor if it is there. */
+/* The frame about a segment; it comes with a descriptor if the segment is
+ * there. */
 struct shm_word {
   uint32_t segment, there;
 };
@@ -59,7 +63,7 @@ uint64_t arena_segment(uint64_t length) {
   return size;
 }
 
-/* Whole segments. */
+/* Rounds up to whole segments. */
 static uint64_t space(uint64_t length) {
   uint64_t size = arena_segment(length);
   return (length + size - 1) / size * size;
@@ -87,7 +91,7 @@ void arena_close(struct lane *lane) {
   free(lane->segments);
 }
 
-/* Why there is none. */
+/* Notes why there is no memory. */
 static int trouble(struct lane *lane, int status, const char *why) {
   lane->why = why;
   lane->why_at = *lane->options.now;
@@ -107,7 +111,7 @@ static bool form(int fd, uint64_t length, void *at) {
          fcntl(fd, F_ADD_SEALS, SHM_ARENA_SEALS | F_SEAL_SEAL) == 0;
 }
 
-/* Where that fails it only stays in memory. */
+/* Unmaps a segment; if that fails, it only stays in memory. */
 static void unmap(struct lane *lane, uint32_t i) {
   (void)mmap(lane->arena + i * lane->segment, lane->segment, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -122,7 +126,7 @@ static bool may_make(struct lane *lane) {
   return share_take(lane->options.share, SHARE_SEGMENTS, 1);
 }
 
-/* It is mapped no more. */
+/* Unmaps a segment and stops counting it. */
 static void unmake(struct lane *lane, uint32_t i) {
   unmap(lane, i);
   lane->made--;
@@ -158,7 +162,7 @@ static int say(struct lane *lane, uint32_t i, int fd) {
   return status < 0 ? trouble(lane, status, why) : status;
 }
 
-/* The one that is made. */
+/* Tells the peer of the segment that was made. */
 static int tell(struct lane *lane) {
   int status = say(lane, lane->telling, lane->untold);
   if (status < 0)
@@ -201,8 +205,9 @@ static uint64_t end_of(const struct lane *lane, uint64_t offset) {
   return (offset + blocks_size(&lane->blocks, offset) - 1) / lane->segment + 1;
 }
 
-/* A block that was taken, or the status that it is; what could not be brought
- * is no memory that is kept. */
+/* Makes the segment of a block that was taken, or passes on the status of
+ * taking it. If the segment cannot be made, the block does not count as kept
+ * memory. */
 static int64_t backed(struct lane *lane, int64_t taken) {
   uint64_t offset = (uint64_t)taken;
   if (taken < 0)
@@ -239,7 +244,8 @@ uint64_t arena_address(const struct lane *lane, uint64_t offset) {
   return offset | (uint64_t)lane->said << WORDS_SHIFT;
 }
 
-/* What the peer does not take now is said at the next look. */
+/* Removes a segment. If the peer cannot be told now, the next look tries
+ * again. */
 static bool drop(struct lane *lane, uint32_t i) {
   if (say(lane, i, -1) < 0)
     return false;
@@ -275,7 +281,7 @@ uint64_t arena_kept(const struct lane *lane) {
   return lane->blocks.warm;
 }
 
-/* ---- The peer's --------------------------------------------------------- */
+/* ---- The peer's arena ---------------------------------------------------- */
 
 static const struct shm_arena none = {0};
 
@@ -306,7 +312,7 @@ bool shm_sound(int fd, uint64_t length, int seals) {
   return adopted_memory(fd, seals, &is) && is == length;
 }
 
-/* fd -1: none, zeros. */
+/* Maps the segment from fd, or zeros if fd is -1. */
 static bool show(struct shm_arena *a, uint32_t i, int fd) {
   uint8_t *at = (uint8_t *)(uintptr_t)a->bytes + i * a->segment;
   int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
@@ -360,7 +366,8 @@ int arena_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
   return status;
 }
 
-/* In 16 bits, as more words than half of that are never on their way. */
+/* The numbers are compared in 16 bits: at most half as many frames are in
+ * transit. */
 bool arena_knows(struct lane *lane, const struct source *source) {
   uint16_t said = (uint16_t)(source->address >> WORDS_SHIFT);
   bool block = source->kind == SOURCE_LOAN || source->kind == SOURCE_STAGED;

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm_payload.c - how a payload gets from one process to the other.
+ * shm_payload.c - brings payloads from one process to the other.
  *
- * The receiver always pulls. What it pulls from is a loan (a block of the
- * owner's outbox, mapped), private memory of the owner (process_vm_readv,
- * where a probe at hello found it allowed), or a staging block: slots of
- * 32 KiB that the owner fills while the receiver empties them, so that both
- * cores copy at once.
+ * The receiver always pulls. It pulls from a loan (a block of the owner's
+ * arena, mapped here), from private memory of the owner (process_vm_readv, if a
+ * probe during the handshake succeeded), or from a staging block: slots of 32
+ * KiB that the owner fills while the receiver empties them, so that both cores
+ * copy at the same time.
  *
  *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots
  *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
- *   operation's generation in the upper 24 bits, so that an old one is not
- *   believed.
+ *   operation's generation in the upper 24 bits, so that an old ack is ignored
  *
- * Bytes that were pulled count only if the operation is still marked live
- * afterwards; the core asks live before it delivers them.
+ * Pulled bytes count only if the operation is still marked live afterwards; the
+ * core calls live before it delivers them.
  */
 #include <errno.h>
 #include <poll.h>
@@ -25,23 +24,23 @@
 #include "shm.h"
 
 enum { ACK_SHIFT = 40, VECTORS = 64, BOUNCE = 256 << 10 };
-/* From here on two cores that copy through slots beat one that pulls. */
+/* From this size on, two cores that copy through slots beat one that pulls. */
 static const uint64_t STAGE_ABOVE = 4 << 20;
 
 static uint64_t ack_tag(uint32_t generation) {
   return (uint64_t)generation << ACK_SHIFT;
 }
 
-/* A pid is only as good as the process that had it: what was read counts if
- * that process still runs afterwards. */
+/* A pid is valid only while its process lives: what was read counts if that
+ * process still runs afterwards. */
 static bool alive(const struct lane_options *o) {
   struct pollfd p = {.fd = o->peer_pidfd, .events = POLLIN};
   return poll(&p, 1, 0) == 0;
 }
 
-/* What is looked for is random and ours, told to the peer alone: no memory but
- * its own has it, by chance or by its choice. So a pid that is somebody else's
- * by now, or never was the peer's, is not read from again. */
+/* Looks in the process's memory for random bytes of ours that only the peer was
+ * told. No other process has them. So a pid that belongs to another process by
+ * now, or never was the peer's, is not read from again. */
 bool shm_probe(const struct lane_options *o, uint64_t address) {
   uint64_t seen[2] = {0, 0};
   struct iovec to = {seen, sizeof seen};
@@ -54,7 +53,7 @@ bool shm_probe(const struct lane_options *o, uint64_t address) {
 
 /* ---- The owner's side -------------------------------------------------- */
 
-/* Where the staging block lies in the arena, and one; or 0. */
+/* The staging block's offset in the arena, plus one; 0: there is none. */
 static uint64_t *block_of(struct exposure *e) {
   return (uint64_t *)(void *)e->own;
 }
@@ -84,7 +83,7 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   bool pull = lane->peer_pulls && p->memory->direct;
   int status = pull && p->total < STAGE_ABOVE ? PERIGEE_OK : stage(lane, e, p);
   if (*block_of(e) ||
-      !pull) /* where there is none, all that can be is pulled */
+      !pull) /* without staging, whatever can be pulled is pulled */
     return status;
   e->source = (struct source){.kind = SOURCE_PRIVATE,
                               .address = (uint64_t)(uintptr_t)p->base,
@@ -94,7 +93,7 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   return PERIGEE_OK;
 }
 
-/* Bytes that the receiver has taken of those staged. */
+/* Returns how many of the staged bytes the receiver has taken. */
 static uint64_t taken(const struct lane *lane, const struct exposure *e) {
   uint64_t ack = atomic_load_explicit(&lane->peer->acks[e->operation][e->part],
                                       memory_order_acquire);
@@ -173,8 +172,9 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f,
   return moved;
 }
 
-/* The source as vectors from byte `done` on, at most `limit` bytes. Addresses
- * are the peer's word: numbers here, which the kernel checks. */
+/* Makes vectors of the source from byte `done` on, at most `limit` bytes.
+ * Addresses are the peer's claim: this side treats them as numbers, and the
+ * kernel checks them. */
 static int remote_vectors(const struct fetch *f, uint64_t limit,
                           struct iovec *v, uint64_t *bytes) {
   const struct source *s = &f->source;
@@ -234,7 +234,7 @@ static int64_t fetch_private(struct lane *lane, struct fetch *f,
   return pull(lane, f, into, n < SHM_QUANTUM ? n : SHM_QUANTUM);
 }
 
-/* Bytes from the source's position `done` on. */
+/* Fetches bytes from the source's position `done` on. */
 static int64_t fetch_from(struct lane *lane, struct fetch *f,
                           struct payload *into) {
   switch (f->source.kind) {
@@ -249,10 +249,10 @@ static int64_t fetch_from(struct lane *lane, struct fetch *f,
   }
 }
 
-/* By way of a bounce block, to memory that no CPU touches, or that others see. */
+/* A bounce block, for memory that no CPU can write or that others can see. */
 struct bounce {
   uint8_t *block;
-  uint64_t filled, put; /* bytes in it, and gone on from it */
+  uint64_t filled, put; /* bytes in the block; of them copied on */
 };
 _Static_assert(sizeof(struct bounce) <= FETCH_OWN, "there is room for it");
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tcp.c - the transport over sockets: its table, set-up and ends. tcp.h
- * tells how it works and what is where.
+ * explains how it works and lists the files.
  *
- * Order, without atomics: one thread, and what a socket delivers in order. An
- * operation's OVER goes by stream 0 before anything that is sent later; what
- * other streams deliver of it afterwards is dropped, as it names the
- * operation's generation.
+ * Ordering needs no atomics: there is one thread, and each socket delivers in
+ * order. An operation's ENDED goes by stream 0 before anything that is sent
+ * later. What other streams deliver of the operation afterwards names its
+ * generation and is dropped.
  *
- * Sleeping. Every socket is watched for edges. While armed, only what an edge
- * has told of is read: one that came before the arming is told by the look at
- * the descriptors that follows it, one that comes later ends the sleep.
+ * Sleeping. Every socket is watched edge-triggered. While the lane is armed,
+ * only streams with an edge are read: an edge before the arming is found by the
+ * look at the descriptors that follows it, a later one ends the sleep.
  */
 #include "tcp.h"
 
@@ -36,7 +36,7 @@ void tcp_break(struct lane *lane, int status, const char *format, ...) {
   va_start(list, format);
   vsnprintf(lane->reason, sizeof lane->reason, format, list);
   va_end(list);
-  lane->options.activate(lane->options.session); /* somebody has to see it */
+  lane->options.activate(lane->options.session); /* a poll has to see it */
 }
 
 /* ---- Streams ------------------------------------------------------------- */
@@ -145,7 +145,7 @@ static bool poll_stream(struct stream *s) {
         tcp_send(s, s->left > 0 ? lane->may_send[s->number > 0] : TCP_TURN);
   if (s->sink == SINK_WAITING && s->patience > 0)
     s->patience--;
-  /* Streams for payloads are read while somebody waits for them. */
+  /* Streams for payloads are read only while somebody waits for them. */
   if (s->readable || (s->number == 0 && !armed))
     moved += tcp_receive(s, s->number > 0 ? lane->may_read : TCP_TURN);
   else if (s->in_end > s->in_first || s->sink == SINK_WAITING)
@@ -153,9 +153,9 @@ static bool poll_stream(struct stream *s) {
   return moved > 0;
 }
 
-/* Only polls that moved payloads use up turns: those that wait for a reply, or
- * for a socket with room, are many, and what gathers in the meantime would be
- * moved at once. */
+/* Latency mode is counted in polls that moved payloads. Polls that wait for a
+ * reply or for room in a socket are many and are not counted: the bytes that
+ * gather meanwhile would then be moved all at once. */
 static void turn(struct lane *lane) {
   bool used = lane->may_send[0] < lane->turn ||
               lane->may_send[1] < lane->turn || lane->may_read < lane->turn;
@@ -240,7 +240,7 @@ static int tcp_broken(const struct lane *lane, const char **reason) {
   return lane->status;
 }
 
-/* The peer learns of the end by the end of its streams. */
+/* The peer learns of the end when its streams end. */
 static void tcp_cut(struct lane *lane) {
   lane->cut = true;
   lane->head.ending = true;
@@ -264,7 +264,7 @@ static void tcp_describe(const struct lane *lane, char *text, uint64_t size) {
                                 : ", sealed");
 }
 
-/* ---- Frames of the session ------------------------------------------------ */
+/* ---- Frames of the session ----------------------------------------------- */
 
 static int tcp_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
   struct tcp_head head = {.length = length, .type = TCP_BYTES};
@@ -285,7 +285,7 @@ static uint32_t tcp_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
   return n;
 }
 
-/* The other side's kernel has all that was said. */
+/* True once the peer's kernel has acknowledged everything. */
 static bool tcp_drained(struct lane *lane) {
   struct stream *s = lane->streams[0];
   int unsent = 0;
@@ -296,7 +296,7 @@ static bool tcp_drained(struct lane *lane) {
          (tcp_idle(s) && (ioctl(s->fd, SIOCOUTQ, &unsent) != 0 || unsent == 0));
 }
 
-/* ---- Sleeping -------------------------------------------------------------- */
+/* ---- Sleeping ------------------------------------------------------------ */
 
 static void tcp_arm(struct lane *lane) {
   lane->armed = true;
@@ -308,10 +308,10 @@ static void tcp_disarm(struct lane *lane) {
 
 static bool tcp_wanted(struct lane *lane) {
   (void)lane;
-  return false; /* a socket wakes by itself */
+  return false; /* a socket wakes the peer by itself */
 }
 
-/* What comes, and room for what waits to go, is told by an edge. */
+/* Can the stream wait for an edge, which tells of bytes and of room to send? */
 static bool stream_rests(const struct stream *s) {
   bool own_time = s->fetch && !s->fetch->into->memory->direct;
   return s->fd < 0 || (!s->readable && (s->full || tcp_idle(s)) &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_feed.c - payloads at their owner: cut into fragments, which streams send
- * from where they lie. What lies in short blocks, or where no CPU reaches it,
- * is gathered in a block of the exposure first.
+ * tcp_feed.c - payloads at their owner: cut into fragments that streams send
+ * from the payload's memory. Short blocks, and memory that no CPU can read, are
+ * first gathered in a block of the exposure.
  */
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@
 
 /* ---- Exposing ------------------------------------------------------------ */
 
-/* The block that short ones are gathered in, or NULL. */
+/* The block in which short blocks are gathered, or NULL. */
 static uint8_t **gathered(struct exposure *e) {
   return (uint8_t **)e->own;
 }
@@ -40,7 +40,7 @@ int tcp_expose(struct lane *lane, struct exposure *e, struct payload *p) {
 
 void tcp_conceal(struct lane *lane, struct exposure *e) {
   tcp_disown(lane, e);
-  if (e->fed < e->source.address) /* the peer will never see the rest of it */
+  if (e->fed < e->source.address) /* the peer will not get the rest of it */
     lane->eager_sent -= e->source.address - e->fed;
   free(*gathered(e));
   *gathered(e) = NULL;
@@ -70,8 +70,8 @@ static uint64_t allowed(const struct lane *lane, const struct exposure *e) {
 
 /* ---- Feeding ------------------------------------------------------------- */
 
-/* Long payloads take turns on the streams that are for them. NULL: all are
- * busy. */
+/* Long payloads use the streams for payloads in turn. Returns NULL if all of
+ * them are busy. */
 static struct stream *pick(struct lane *lane, uint64_t total) {
   bool any = false;
   if (total <= TCP_MEDIUM || lane->stream_count == 1)
@@ -94,9 +94,9 @@ static bool sending(const struct lane *lane, const struct exposure *e) {
   return false;
 }
 
-/* The next bytes as a walk: how many, 0 if not now, or a status. What was
- * gathered and not yet fed lies in the block: so many short blocks go as one
- * fragment. */
+/* Sets a walk over the next bytes and returns their number, 0 if not now, or a
+ * status. Gathered bytes are sent from the block, so many short blocks become
+ * one fragment. */
 static int64_t gather(struct lane *lane, struct exposure *e, uint64_t length,
                       struct payload *walk) {
   struct payload *p = e->payload;
@@ -133,7 +133,7 @@ int64_t tcp_feed(struct lane *lane, struct exposure *e) {
     return 0;
   struct stream *s = pick(lane, e->payload->total);
   if (!s || s->left > 0 || lane->may_send[s->number > 0] == 0)
-    return 0; /* they go on in each poll */
+    return 0; /* each poll continues the copy */
   bool eager = e->fed < e->source.address;
   uint64_t length = (eager ? e->source.address : most) - e->fed;
   if (length > TCP_FRAGMENT_MOST)
@@ -149,7 +149,7 @@ int64_t tcp_feed(struct lane *lane, struct exposure *e) {
                           .generation = e->generation,
                           .at = e->fed};
   e->fed += (uint64_t)n;
-  struct stream *first = lane->streams[0]; /* where its record may wait */
+  struct stream *first = lane->streams[0]; /* its record may wait there */
   if (s != first && first->left == 0 && !first->full)
     tcp_send(first, TCP_TURN);
   if (tcp_put_fragment(s, &head, &walk, e))

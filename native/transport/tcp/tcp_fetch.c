@@ -35,7 +35,7 @@ void tcp_fetch_got(struct fetch *f, uint32_t length, bool good) {
   if (good)
     f->done += length;
   else if (tcp_own(f)->status == 0)
-    tcp_own(f)->status = PERIGEE_CANCELLED; /* its owner has given it up */
+    tcp_own(f)->status = PERIGEE_CANCELLED; /* its owner gave it up */
 }
 
 static int begin(struct lane *lane, struct fetch *f) {
@@ -59,8 +59,8 @@ static int begin(struct lane *lane, struct fetch *f) {
   return PERIGEE_OK;
 }
 
-/* All fetches of a poll share what it may read; and where there was nothing
- * more, none asks again in that poll. */
+/* Reads from all streams. The fetches of one poll share what the poll may read;
+ * a stream that had nothing more is not read again in that poll. */
 static void pump(struct lane *lane) {
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = tcp_in_turn(lane, i);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_landing.c - where a fragment goes: to its landing, straight or by way of
- * a bounce block; to the unexpected queue; or nowhere.
+ * tcp_landing.c - where a fragment goes: to its landing, directly or through a
+ * bounce block; to the unexpected queue; or nowhere.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tcp.h"
 
-/* Memory that copies on its own time takes what comes in order only: the
- * copy under way belongs to the payload itself. */
+/* Memory that copies asynchronously is filled in order only: the copy in
+ * progress belongs to the payload itself. */
 static bool in_turn(const struct fetch *f, const struct tcp_head *h) {
   return f->into->memory->direct ||
          (h->at == f->into->done && f->into->ticket == 0);
 }
 
-/* It waits for what no stream and no queue can bring: whoever sends in order
- * does not come to that. */
+/* Does the fragment wait for bytes that neither a stream nor the queue can
+ * bring? A peer that sends in order does not cause that. */
 static bool is_stuck(struct stream *s) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
@@ -35,7 +35,8 @@ static bool all_stuck(const struct lane *lane) {
   return true;
 }
 
-/* Where others see the landing: is it still wanted, as far as stream 0 tells? */
+/* If others can see the landing: has stream 0 brought no end of its
+ * operation? */
 static bool still_wanted(struct stream *s, const struct fetch *f) {
   if (!f->careful || s->number == 0)
     return true;
@@ -61,9 +62,10 @@ static bool lands(struct stream *s, struct fetch *f) {
   return true;
 }
 
-/* To the unexpected queue, where what stream 0 brings of what others see has to come in
- * order, and what no window bounds waits until there is room. Other streams may
- * have brought later bytes before. */
+/* Puts the fragment into the unexpected queue, if it may go there. If others
+ * can see the landing, the fragments of stream 0 have to go in order; fragments
+ * that no window bounds wait until there is room. Other streams may have
+ * brought later bytes already. */
 static bool is_unexpected(struct stream *s, struct fetch *f) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
@@ -87,7 +89,7 @@ static bool is_unexpected(struct stream *s, struct fetch *f) {
   return s->unexpected != NULL;
 }
 
-/* False: its stream waits. */
+/* Returns false if the stream has to wait. */
 bool tcp_place(struct stream *s) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
@@ -118,10 +120,10 @@ void tcp_trailed(struct stream *s) {
   tcp_sink(s, SINK_HEAD, 0);
 }
 
-/* ---- Memory that no CPU touches ------------------------------------------- */
+/* ---- Memory that no CPU can write ---------------------------------------- */
 
-/* By way of the bounce block, to memory that no CPU touches; how many bytes
- * were taken from `at`. */
+/* Copies bytes into the bounce block, from where memory that no CPU can write
+ * takes them. Returns how many bytes of `at` it took. */
 uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n) {
   struct payload *into = s->fetch->into;
   if (!s->bounce && !(s->bounce = malloc(TCP_BOUNCE))) {
@@ -143,7 +145,7 @@ uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n) {
   return n;
 }
 
-/* Is what it bounced all where it belongs? */
+/* Has everything that went through the bounce block reached the landing? */
 bool tcp_settled(struct stream *s) {
   if (s->put == s->bounced || !s->fetch || s->fetch->into->memory->direct)
     return true;

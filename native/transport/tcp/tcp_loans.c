@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_loans.c - blocks that are lent to be filled, in an arena of the lane.
+ * tcp_loans.c - blocks that are lent to be filled, from an arena of the lane.
  */
 #include <sys/mman.h>
 
@@ -38,10 +38,10 @@ int tcp_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
   return PERIGEE_OK;
 }
 
-/* Blocks of a step, and bytes. */
+/* The most blocks, and bytes, that one step gives back. */
 enum { STEP_BLOCKS = 256, STEP_BYTES = 4 << 20 };
 
-/* A block goes back: its size, or 0 if no more are to. */
+/* Gives one block's pages back: returns its size, or 0 if enough are given. */
 static uint64_t give_back(struct lane *lane, uint64_t keep) {
   uint64_t offset, size = blocks_idle(&lane->blocks, keep, &offset);
   if (size > 0)
@@ -67,7 +67,7 @@ void tcp_unloan(struct lane *lane, const struct source *source) {
   blocks_give(&lane->blocks, source->address);
 }
 
-/* A loan is exposed as all other memory is. */
+/* A loan has no source of its own: it is exposed as any other memory. */
 bool tcp_loaned(struct lane *lane, const uint8_t *pointer, uint64_t length,
                 struct source *source) {
   (void)lane, (void)pointer, (void)length, (void)source;

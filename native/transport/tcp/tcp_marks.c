@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_marks.c - which operations have ended: told to the peer, and told by it.
+ * tcp_marks.c - which operations have ended: ours, told to the peer, and the
+ * peer's, told by it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -40,14 +41,16 @@ void tcp_ended(struct lane *lane, uint16_t operation, uint32_t generation) {
   tcp_put(lane->streams[0], &head, NULL);
 }
 
-/* Generations go round, and the peer goes by the last that it was told of. */
+/* Generations wrap around, and the peer compares with the last that it was told
+ * of, so a distant one is told first. */
 void tcp_mark(struct lane *lane, uint16_t operation, uint32_t generation) {
   uint32_t told = generation_of(&lane->told, operation);
   if (told != 0 && generation != 0 && generation - told > GENERATIONS_APART)
     tcp_ended(lane, operation, generation - 1);
 }
 
-/* The peer makes them grow, by the numbers that it says. */
+/* The peer chooses the numbers, and so how far the array grows: it is
+ * counted. */
 static uint32_t *ended_place(struct lane *lane, uint32_t number) {
   uint32_t before = lane->ended.count;
   uint32_t *place = generation_place(&lane->ended, number);
@@ -59,7 +62,7 @@ void tcp_ended_told(struct lane *lane, const struct tcp_head *h) {
   uint32_t *last = ended_place(lane, h->operation);
   if (!last)
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what has ended");
-  else /* told in the order of the ends */
+  else /* ends are told in order */
     *last = h->generation;
   tcp_unexpected_drop(lane, h->operation, h->generation);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_ranges.c - which bytes of a payload came. Streams bring its fragments in
- * order, but not in order with each other, so there may be gaps for a while. A
- * byte that came twice is a lie: another would be missing where all seem to be
- * there, and what lay there before be taken for the payload's.
+ * tcp_ranges.c - which bytes of a payload have been received. Each stream
+ * brings fragments in order, but streams overtake each other, so there may be
+ * gaps for a while. A byte that comes twice violates the protocol: another
+ * would be missing although the count is right, and old bytes at its place
+ * would be taken for the payload's.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static void drop(struct ranges *c, uint32_t i) {
   memmove(&c->ahead[i], &c->ahead[i + 1], (c->count - i) * sizeof *c->ahead);
 }
 
-/* Behind a gap: in front of ahead[i], which begins after it. */
+/* Adds a range behind a gap, before ahead[i], which begins after it. */
 static int put(struct ranges *c, uint32_t i, uint64_t at, uint64_t end) {
   if (i > 0 && c->ahead[i - 1].end == at) {
     c->ahead[i - 1].end = end;
@@ -57,7 +58,7 @@ static int put(struct ranges *c, uint32_t i, uint64_t at, uint64_t end) {
 
 int ranges_add(struct ranges *c, uint64_t at, uint64_t length) {
   uint64_t end = at + length;
-  uint32_t i = c->count; /* they come in order, mostly */
+  uint32_t i = c->count; /* from the end, as most come in order */
   while (i > 0 && c->ahead[i - 1].at >= at)
     i--;
   if (at < c->first || (i > 0 && c->ahead[i - 1].end > at) ||

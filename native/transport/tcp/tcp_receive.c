@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_receive.c - a stream's way in. What is read is looked at once: a head of
- * 24 bytes is copied and checked, then its body goes where `sink` says.
+ * tcp_receive.c - receiving from a stream. A head of 24 bytes is copied and
+ * checked, then its body goes where `sink` says.
  *
  *   sink      event                      becomes
  *   head      a record, frames           record, bytes
- *   head      credit, over, claim        head       it is done
+ *   head      credit, ended, claim       head       it is handled
  *   head      a fragment                 waiting    no landing is known yet
  *   waiting   its landing is there       fetch
  *   waiting   nobody wants it any more   drop
@@ -68,17 +68,17 @@ static bool record(struct stream *s) {
   return s->place || tcp_protocol_error(s, "a record");
 }
 
-/* The session does without it. */
+/* The session does without this stream. */
 static bool not_wanted(struct stream *s) {
   tcp_shut(s->lane, s->fd);
   s->fd = -1;
   return false;
 }
 
-/* A stream for payloads says a word first. Where another thing comes, there was
- * no place for it: a crowded listener refuses it by a frame, as any stranger,
- * and closes it. (To a sealed one that is a chunk of which the end never comes.)
- */
+/* A stream for payloads first says a word. If anything else arrives, the
+ * listener was crowded: it refused the socket by a frame, as that of any
+ * unauthenticated peer, and closed it. (A sealed stream takes that for a chunk
+ * without end.) */
 static bool begin(struct stream *s) {
   const struct tcp_head *h = &s->head;
   if (s->number > 0 && !s->up && (h->type != TCP_WORD || h->length != 0))
@@ -129,7 +129,7 @@ static uint64_t frames(struct stream *s, const uint8_t *at, uint64_t n) {
   return n;
 }
 
-/* Bytes that the sink has taken, of n that are its; 0: it waits. */
+/* Returns how many of n bytes for the sink it has taken; 0: it has to wait. */
 static uint64_t sunk(struct stream *s, const uint8_t *at, uint64_t n) {
   switch (s->sink) {
   case SINK_RECORD:
@@ -160,7 +160,7 @@ static uint64_t sunk(struct stream *s, const uint8_t *at, uint64_t n) {
   return n;
 }
 
-/* All of a body came. */
+/* All bytes of a body have arrived. */
 static bool complete(struct stream *s) {
   if (s->sink == SINK_RECORD)
     tcp_record_there(s->lane, s->head.which, s->head.length);
@@ -176,7 +176,8 @@ static bool complete(struct stream *s) {
   return true;
 }
 
-/* One step in what was read; false: it needs more bytes, or has to wait. */
+/* Handles the next head or body bytes; false: more bytes are needed, or it has
+ * to wait. */
 static bool step(struct stream *s) {
   if (s->sink == SINK_HEAD) {
     if (there(s) < TCP_HEAD)
@@ -199,7 +200,7 @@ static bool step(struct stream *s) {
 
 /* ---- Reading ------------------------------------------------------------- */
 
-/* Vectors for at most limit bytes, from the socket to where they belong. */
+/* Makes vectors that read at most limit bytes straight into their landing. */
 static int straight(const struct stream *s, uint64_t limit, struct iovec *v) {
   struct payload walk = s->walk;
   uint64_t left = s->rest < limit ? s->rest : limit, run;
@@ -240,7 +241,7 @@ static int64_t read_some(struct stream *s, struct iovec *v, int n) {
   return recvmsg(s->fd, &m, MSG_DONTWAIT);
 }
 
-/* The rest of a body and a little of what follows, or as much as there is. */
+/* Reads the rest of a body and a little of what follows, or all there is. */
 static int64_t fill(struct stream *s, uint64_t limit, bool *all) {
   struct iovec v[TCP_RUNS + 1];
   int n = there(s) == 0 ? straight(s, limit, v) : 0;
@@ -281,8 +282,9 @@ bool tcp_waits(const struct stream *s) {
          there(s) >= TCP_HEAD;
 }
 
-/* Where others see the landing, nothing goes there any more once its operation
- * has ended, of which the word may lie unread in stream 0. */
+/* If others can see the landing, nothing may be written there once the
+ * operation has ended, and ENDED may be unread in stream 0: so that is read
+ * first. */
 static void look_ahead(struct stream *s) {
   struct fetch *f = s->fetch;
   if (s->number == 0 || s->sink != SINK_FETCH || !f->careful)
@@ -314,7 +316,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
       hung_up(s, got);
       break;
     }
-    s->readable = true; /* the edge may have told of its end, too */
+    s->readable = true; /* the edge may also have told of the end */
     if (!s->sealed)
       s->lane->bytes_received += (uint64_t)got;
     done += (uint64_t)got;

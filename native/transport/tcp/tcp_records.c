@@ -2,11 +2,11 @@
  *
  * tcp_records.c - records and credits.
  *
- * The first record that is published after a poll goes out at once; more of
- * them wait for the next poll, to go together. Where it was more than one the
- * last time, none goes at once: a window of calls costs one send for each poll,
- * and a single call waits for nothing. A record that a payload follows is sent
- * together with that.
+ * The first record that is published after a poll is sent at once; further ones
+ * wait for the next poll and are sent together. If there was more than one
+ * between the last two polls, none is sent at once. So a window of calls costs
+ * one send for each poll, and a single call waits for nothing. A record that is
+ * followed by a payload is sent together with it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ void tcp_drafts_close(struct lane *lane) {
       munmap(lane->out[i].draft, draft_size(lane));
 }
 
-/* What waits to be sent is bounded, however long the peer's rings are. */
+/* Bounds what waits to be sent, however long the peer's rings are. */
 static bool is_full(const struct lane *lane) {
   const struct bytes *out = &lane->streams[0]->out;
   return out->end - out->first > TCP_WAITING;
@@ -54,7 +54,7 @@ static bool has_room(const struct lane *lane, enum ring ring, uint64_t length) {
 uint8_t *tcp_reserve(struct lane *lane, enum ring ring, uint64_t length) {
   struct outbox_ring *out = &lane->out[ring];
   if (!has_room(lane, ring, length)) {
-    lane->pushing = false; /* that was of a record that comes later */
+    lane->pushing = false; /* that was for a record that comes later */
     return NULL;
   }
   if (!out->draft)
@@ -100,9 +100,10 @@ bool tcp_credited(struct lane *lane, uint8_t which, uint64_t at) {
 
 /* ---- In ----------------------------------------------------------------- */
 
-/* The bytes that are taken, with those lost before a wrap, are never more than
- * the ring and a quarter (the longest record) of it; so there is room for what
- * the credits allow, and it does not run into what is still looked at. */
+/* Records that were not released, with the bytes lost before a wrap, are at
+ * most the ring and a quarter of it (the longest record). So there is room
+ * for all that the credits allow, and nothing is overwritten that is still
+ * in use. */
 static bool prepare(struct lane *lane, struct inbox *in) {
   if (in->bytes)
     return true;
@@ -118,7 +119,7 @@ uint8_t *tcp_record_room(struct lane *lane, enum ring ring, uint32_t length) {
       in->charged - in->released + n > lane->options.ring || !prepare(lane, in))
     return NULL;
   if (in->charged ==
-      in->released) /* all were looked at: the same lines again */
+      in->released) /* all are released: begin with the same lines again */
     in->write = in->read = in->wrap = 0;
   if (in->write + n > in->size) {
     in->wrap = in->write;
@@ -127,7 +128,7 @@ uint8_t *tcp_record_room(struct lane *lane, enum ring ring, uint32_t length) {
   return in->bytes + in->write;
 }
 
-/* Its first word is the transport's: the length. */
+/* The record's first word, which belongs to the transport, is its length. */
 void tcp_record_there(struct lane *lane, enum ring ring, uint32_t length) {
   struct inbox *in = &lane->in[ring];
   uint64_t word = length;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_sealed.c - a stream whose bytes are sealed, or have MACs, in chunks of up to
- * 16 KiB, by a key for each stream and direction (seal.h). What lies in one piece is
- * sealed from where it lies, and opened to where it belongs.
+ * tcp_sealed.c - streams that are sealed (enciphered, or only with MACs) in
+ * chunks of up to 16 KiB, with one key for each stream and direction (seal.h).
+ * Bytes that stand in one piece are sealed and opened without another copy.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,15 +15,17 @@
 #include "security/vault.h"
 #include "tcp.h"
 
-/* Sent and read by so many chunks at once: a send of 64 KiB takes twice as long
- * for each byte as one of 256 KiB. Pages that are not used are not there. */
+/* So many chunks are sent and read at once: a send of 64 KiB takes twice as
+ * long for each byte as one of 256 KiB. Pages of the buffer that are not used
+ * take no memory. */
 enum { CHUNKS = 32, ROOM = CHUNKS * SEAL_CHUNK_MOST };
 
 struct sealed {
-  struct seal *out, *in;         /* in the engine's vault */
-  uint32_t out_first, out_end;   /* sealed, and not yet sent */
-  uint32_t in_first, in_end;     /* read, and not yet opened */
-  uint32_t open_first, open_end; /* opened in in_bytes, and not yet given */
+  struct seal *out, *in;       /* in the engine's vault */
+  uint32_t out_first, out_end; /* sealed and not sent yet */
+  uint32_t in_first, in_end;   /* read and not opened yet */
+  uint32_t open_first,
+      open_end; /* opened, in in_bytes, and not delivered yet */
   uint8_t gathered[SEAL_MOST];
   uint8_t out_bytes[ROOM], in_bytes[ROOM];
 };
@@ -88,14 +90,15 @@ int64_t sealed_flush(struct stream *s) {
   return 0;
 }
 
-/* Where what is to be sealed is taken from. */
+/* A position in the bytes that are to be sealed. */
 struct walk {
   const struct iovec *v;
   int count;
   uint64_t within;
 };
 
-/* The next bytes of a chunk, where they lie or gathered; their number. */
+/* Returns the next bytes for a chunk, in place or gathered, and their
+ * number. */
 static uint32_t next_plain(struct sealed *x, struct walk *w,
                            const uint8_t **plain) {
   uint32_t n = 0;
@@ -131,7 +134,7 @@ int64_t sealed_write(struct stream *s, const struct iovec *v, int count) {
     x->out_end += seal_close(x->out, x->out_bytes + x->out_end, plain, n);
     taken += n;
   }
-  /* What cannot go now is told by the next try. */
+  /* If this fails, the next call reports it. */
   sealed_flush(s);
   return taken;
 }
@@ -163,12 +166,13 @@ static int64_t give_open(struct sealed *x, uint8_t *to, uint64_t room) {
   return (int64_t)n;
 }
 
-/* Where others look, nothing is put that is not vouched for yet. */
+/* If others can see the landing, only authenticated bytes are put there. */
 static bool is_seen(const struct stream *s) {
   return s->sink == SINK_FETCH && s->fetch->careful;
 }
 
-/* The first chunk, if all of it is there: bytes given; 0: it is not. */
+/* Opens the first chunk if it is complete. Returns the bytes delivered, or
+ * 0. */
 static int64_t open_chunk(struct stream *s, uint8_t *to, uint64_t room) {
   struct sealed *x = s->sealed;
   uint8_t *chunk = x->in_bytes + x->in_first;
@@ -202,7 +206,7 @@ static int64_t read_more(struct stream *s) {
   x->in_first = 0;
   int64_t got =
       recv(s->fd, x->in_bytes + x->in_end, ROOM - x->in_end, MSG_DONTWAIT);
-  if (got > 0) { /* a chunk that is not whole yet is a sign of life, too */
+  if (got > 0) { /* a part of a chunk is a sign of life, too */
     x->in_end += (uint32_t)got;
     s->lane->bytes_received += (uint64_t)got;
   }

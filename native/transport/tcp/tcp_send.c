@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_send.c - a stream's way out.
+ * tcp_send.c - sending on a stream.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { FIRST_ROOM = 4096, ZEROS = 4096 };
 
 static const uint8_t zeros[ZEROS];
 
-/* ---- What is to be sent -------------------------------------------------- */
+/* ---- The send buffer ----------------------------------------------------- */
 
 static void compact(struct stream *s) {
   struct bytes *b = &s->out;
@@ -41,11 +41,11 @@ static uint8_t *room(struct stream *s, uint64_t length) {
   return b->at + b->end;
 }
 
-/* As room, or the lane is broken. */
+/* As room(); without memory, the lane is broken. */
 static uint8_t *room_or_end(struct stream *s, uint64_t length) {
   if (s->lane->status < 0 || s->fd < 0)
     return NULL;
-  s->lane->options.activate(s->lane->options.session); /* polls send it */
+  s->lane->options.activate(s->lane->options.session); /* a poll will send it */
   uint8_t *at = room(s, length);
   if (!at && s->out.end + length > TCP_OUT_MOST)
     tcp_break(s->lane, PERIGEE_PEER_LOST,
@@ -82,7 +82,7 @@ bool tcp_put_fragment(struct stream *s, const struct tcp_head *head,
   return true;
 }
 
-/* Its fragment goes on as zeros, and ends in another word. */
+/* The fragment goes on as zeros, with the trailer GIVEN_UP. */
 void tcp_disown(struct lane *lane, const struct exposure *exposure) {
   const uint64_t given_up = TCP_GIVEN_UP;
   for (uint32_t i = 0; i < lane->stream_count; i++) {
@@ -99,7 +99,7 @@ bool tcp_idle(const struct stream *s) {
          !(s->sealed && sealed_waiting(s));
 }
 
-/* ---- Sending it ---------------------------------------------------------- */
+/* ---- Sending ------------------------------------------------------------- */
 
 static int add(struct iovec *v, int n, const uint8_t *at, uint64_t length) {
   if (length > 0)
@@ -107,7 +107,7 @@ static int add(struct iovec *v, int n, const uint8_t *at, uint64_t length) {
   return n;
 }
 
-/* Vectors of the body, at most limit bytes; their number. */
+/* Makes vectors of at most limit bytes of the body; returns their number. */
 static int body_vectors(const struct stream *s, uint64_t limit, struct iovec *v,
                         uint64_t *bytes) {
   struct payload walk = s->body;
@@ -175,7 +175,7 @@ static int64_t send_some(struct stream *s, uint64_t limit) {
   int n = vectors(s, limit, v);
   if (s->sealed)
     return n > 0 ? sealed_write(s, v, n) : sealed_flush(s);
-  if (n == 1) /* the system has less to look at */
+  if (n == 1) /* send() costs less than sendmsg() */
     return send(s->fd, v->iov_base, v->iov_len, MSG_DONTWAIT | MSG_NOSIGNAL);
   struct msghdr m = {.msg_iov = v, .msg_iovlen = (size_t)n};
   return sendmsg(s->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -189,7 +189,7 @@ uint64_t tcp_send(struct stream *s, uint64_t limit) {
     if (sent < 0 && errno == EINTR)
       continue;
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-      /* What it said before it went is still to be heard. */
+      /* What the peer sent before it went is still to be received. */
       s->ended = true;
       break;
     }

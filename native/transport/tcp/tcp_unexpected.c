@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_unexpected.c - fragments that came before their landing was known, by the
- * operation of the peer's that they are of: no look for one passes others'.
+ * tcp_unexpected.c - the unexpected queue: fragments that came before their
+ * landing was known. Each operation of the peer has a queue of its own, so a
+ * look-up passes over no other operation's fragments.
  */
 #include <stdlib.h>
 
@@ -9,7 +10,7 @@
 
 enum { FIRST_PEERS = 64 };
 
-/* ---- Operations of the peer ----------------------------------------------- */
+/* ---- Operations of the peer ---------------------------------------------- */
 
 struct tcp_peer *tcp_peer(const struct lane *lane, uint16_t operation) {
   return operation < lane->peer_count ? lane->peers[operation] : NULL;
@@ -53,7 +54,7 @@ bool tcp_count_memory(struct lane *lane, uint64_t bytes) {
   return true;
 }
 
-/* ---- In and out ----------------------------------------------------------- */
+/* ---- In and out ---------------------------------------------------------- */
 
 static uint64_t unexpected_size(const struct tcp_head *h) {
   return sizeof(struct unexpected) + h->length;
@@ -69,10 +70,10 @@ static void unexpected_free(struct lane *lane, struct unexpected *e) {
     struct stream *s = lane->streams[i];
     if (!s || s->unexpected != e)
       continue;
-    s->unexpected = NULL; /* what is still to come of it is dropped */
+    s->unexpected = NULL; /* the rest of it is dropped as it comes */
     if (s->sink == SINK_UNEXPECTED)
       s->sink = SINK_DROP;
-    e->head.which = 0; /* counted when its trailer comes */
+    e->head.which = 0; /* it is counted when its trailer comes */
   }
   list_remove(&e->node);
   if (e->head.which & PART_EAGER)
@@ -122,8 +123,8 @@ uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f,
 }
 
 /* With f, drops all its fragments. Otherwise drops those of the generation, but
- * keeps those that are still being copied into their landing: memory that copies
- * on its own time reads from them until the fetch ends. */
+ * keeps those that are still being copied into their landing: memory that
+ * copies on its own time reads from them until the fetch ends. */
 static void leave(struct lane *lane, uint16_t operation, uint32_t generation,
                   const struct fetch *f) {
   struct tcp_peer *peer = tcp_peer(lane, operation);
@@ -169,9 +170,9 @@ void tcp_peers_close(struct lane *lane) {
   share_back(lane->options.share, SHARE_POOLED, lane->counted);
 }
 
-/* ---- To where they belong -------------------------------------------------- */
+/* ---- To where they belong ------------------------------------------------ */
 
-/* Is it all there, and its turn? */
+/* Is the fragment complete, and next in order? */
 static bool ripe(const struct lane *lane, const struct unexpected *e,
                  const struct fetch *f) {
   for (uint32_t i = 0; i < lane->stream_count; i++)
@@ -180,8 +181,8 @@ static bool ripe(const struct lane *lane, const struct unexpected *e,
   return f->into->memory->direct || e->walking || e->head.at == f->into->done;
 }
 
-/* Moves an entry on; it is gone when all of it is where it belongs. The zeros
- * in one that was given up belong nowhere. */
+/* Moves an entry into its landing and frees it once all of it is there. An
+ * entry that was given up is freed at once, as it holds zeros. */
 static void deliver(struct lane *lane, struct unexpected *e, struct fetch *f) {
   struct payload *into = f->into;
   if (!e->walking && !tcp_fetch_takes(lane, f, &e->head))

@@ -1,0 +1,174 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What an agent tells its registry of itself, and how it keeps its name there.
+--
+--   state     event                                 becomes
+--   quiet     something of the agent has changed    due, at once
+--   quiet     a third of the registry's ttl is over due
+--   due       the loop's next turn                  asking
+--   asking    the answer                            quiet, or due if more has
+--                                                   changed meanwhile
+--   asking    another has the name                  lost
+--   asking    any other error                       quiet, told after a third
+--                                                   of the ttl, or a second
+--   any       the agent's close                     lost
+--
+-- It runs on the loop without a task, so that a stop does not end it.
+local asks = require "perigee.registry.ask"
+local folder = require "perigee.registry.folder"
+local log = require "perigee.log"
+local loop = require "perigee.loop"
+local native = require "perigee.native"
+local registries = require "perigee.registry"
+local signals = require "perigee.signal"
+local timers = require "perigee.timers"
+
+local C = native.C
+
+local M = {}
+
+local RETRY = 1                         -- seconds, where there is no ttl
+
+-- ---- What it is ------------------------------------------------------------
+
+local function services_of(agent)
+  local versions = {}
+  for name, service in pairs(agent.services) do
+    versions[name] = service.version
+  end
+  return versions
+end
+jit.off(services_of)
+
+local function regions_of(engine)
+  local told = {}
+  for name, region in pairs(engine.regions) do
+    told[name] = { length = region.length, access = region.access }
+  end
+  return told
+end
+jit.off(regions_of)
+
+-- All of a host's addresses are to others what its name says.
+local function reachable(address)
+  local port = address:match "^tcp://0%.0%.0%.0:(%d+)$"
+    or address:match "^tcp://%[::%]:(%d+)$"
+  return port and ("tcp://%s:%s"):format(folder.system.host(), port) or address
+end
+
+local function addresses_of(agent)
+  local list = { agent.address }
+  for _, address in ipairs(agent.advertise or agent.addresses) do
+    list[#list + 1] = reachable(address)
+  end
+  return list
+end
+
+--- The entry of an agent that goes by name.
+function M.entry(agent, name)
+  local engine = agent.engine
+  return { name = name, scope = agent.scope, kind = agent.kind,
+           host = folder.system.host(), pid = native.pid(),
+           epoch = ("%016x"):format(C.perigee_epoch(engine.handle)),
+           addresses = addresses_of(agent), services = services_of(agent),
+           regions = regions_of(engine), state = "up",
+           metadata = agent.metadata, weight = agent.weight,
+           since = (loop.now() - agent.since) * 1e-9 }
+end
+
+-- ---- Telling ---------------------------------------------------------------
+
+local Lease = {}
+Lease.__index = Lease
+
+local function after(lease, seconds)
+  timers.remove(lease.timer)
+  lease.timer.ended = false
+  lease.timer.at = loop.now() + seconds * 1e9
+  timers.add(lease.timer)
+end
+
+-- A third of the time, a tenth more or less, so that agents which began
+-- together do not come together.
+local function pause(lease)
+  local ttl = lease.registry.ttl
+  if type(ttl) ~= "number" then return nil end
+  return ttl / 3 * (0.9 + loop.now() % 1009 / 1009 * 0.2)
+end
+
+local function lost(lease, err)
+  lease:close()
+  log.write("error", tostring(err) .. "; this agent goes on without it")
+end
+
+-- A registry that cannot renew knows what it was told at first.
+local QUIET = { unsupported = true, no_method = true }
+
+local function failed(lease, err)
+  if err.kind == "name_taken" then return lost(lease, err) end
+  if QUIET[err.kind] then return lease:close() end
+  if not lease.err then log.write("warning", tostring(err)) end
+  lease.err, lease.dirty = err, true
+  after(lease, pause(lease) or RETRY)
+end
+
+local function heard(lease, future)
+  lease.asked = false
+  if lease.over then return end
+  local fine, kind, why = asks.results(future)
+  if not fine then
+    return failed(lease, asks.failure(("keeping the name %s in scope %s")
+      :format(lease.agent.name, lease.agent.scope), kind or "not_found", why))
+  end
+  if lease.err then log.write("warning", "the registry has answered again") end
+  lease.err = false
+  local seconds = lease.dirty and 0 or pause(lease)
+  if seconds then after(lease, seconds) end
+end
+
+local function tell(lease)
+  local agent = lease.agent
+  local entry = lease.dirty and M.entry(agent, agent.name) or nil
+  lease.dirty = false
+  local future = registries.renew(lease.registry, lease.held, entry)
+  lease.asked = future
+  if future.ended then return heard(lease, future) end
+  signals.attach(future, signals.new(1, function() heard(lease, future) end))
+end
+
+--- The lease of what agent holds: renewed from now on.
+function M.new(agent, registry, held)
+  local lease = setmetatable({ agent = agent, registry = registry, held = held,
+                               asked = false, dirty = false, err = false,
+                               over = false, timer = false }, Lease)
+  lease.timer = signals.new(1, function()
+    if not lease.over and not lease.asked then tell(lease) end
+  end)
+  local seconds = pause(lease)
+  if seconds then after(lease, seconds) end
+  return lease
+end
+
+--- Tells at once what the agent is: true; or nil and an error. Only where the
+-- registry answers at once.
+function Lease:now()
+  local future = registries.renew(self.registry, self.held,
+                                  M.entry(self.agent, self.agent.name))
+  if not future.ended then return true end
+  local fine, kind, why = asks.results(future)
+  if fine then return true end
+  return nil, asks.failure("telling of " .. self.agent.name, kind, why)
+end
+
+--- Something of the agent has changed: it is told soon.
+function Lease:changed()
+  if self.over then return end
+  self.dirty = true
+  if not self.asked then after(self, 0) end
+end
+
+function Lease:close()
+  self.over = true
+  timers.remove(self.timer)
+end
+
+return M

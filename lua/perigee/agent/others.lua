@@ -1,0 +1,150 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What an agent can ask of others, by its registry, without a session to them.
+local check = require "perigee.check"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local registries = require "perigee.registry"
+local watches = require "perigee.registry.watch"
+
+local M = {}
+
+local TIMEOUT = 30                      -- seconds, where none is given
+
+local function limit(value)
+  if not check.is_count(value) or value < 1 then
+    return "an integer of at least 1"
+  end
+end
+
+local WATCH = { kind = check.string, prefix = check.string,
+                service = check.string }
+local LIST = { timeout = check.seconds, after = check.string, limit = limit,
+               kind = check.string, prefix = check.string,
+               service = check.string }
+local LOOKUP = { timeout = check.seconds }
+
+-- What a future gives within timeout.
+local function within(future, timeout, doing)
+  timeout = timeout or TIMEOUT
+  if future.ended or loop.wait(future, loop.deadline(timeout)) then
+    return futures.results(future)
+  end
+  future:cancel()
+  if loop.state.stopping then
+    return nil, errors.new("closed", doing .. ": the loop was stopped", false)
+  end
+  return nil, errors.new("timeout", ("%s: the registry has not answered within "
+    .. "%g s"):format(doing, timeout), false)
+end
+
+--- Adds these to the class of agents.
+function M.add(Agent)
+
+--- Lists the agents of its scope that have a name now. Those whose names nobody
+-- gave are left out, unless `prefix` asks for "anonymous-".
+-- @function Agent:list
+-- @tparam[opt] table filter
+-- @tparam[opt] string filter.kind only those of that kind
+-- @tparam[opt] string filter.prefix only those whose names begin so
+-- @tparam[opt] string filter.service only those who serve that
+-- @tparam[opt] string filter.after only those whose names are behind that one:
+--   the last of the page before
+-- @tparam[opt] number filter.limit at most so many; default: all
+-- @tparam[opt=30] number filter.timeout seconds
+-- @treturn table a list of entries (`Registry`), by name; or nil and an error
+-- @errors `unsupported`: the registry has no lists; `timeout`; `protocol`;
+--   those of the registry
+-- @waits no; yes where the registry is not a folder
+-- @usage
+-- for _, entry in ipairs(assert(agent:list { service = "calc" })) do
+--   print(entry.name, entry.services.calc)                   --> worker:0 1
+-- end
+function Agent:list(filter)
+  filter = check.options(filter, LIST, "list")
+  self.engine:use(2)
+  loop.check_wait(2)
+  local doing = "listing scope " .. self.scope
+  local future = registries.list(self.registry, self.scope, {
+    kind = filter.kind, prefix = filter.prefix, service = filter.service,
+    after = filter.after, limit = filter.limit }, doing)
+  local list, err = within(future, filter.timeout, doing)
+  return list, err
+end
+
+--- What the registry has of a name.
+-- @function Agent:lookup
+-- @tparam string name an agent's, in this agent's scope
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds
+-- @treturn table its entry (`Registry`); or nil and an error
+-- @errors `not_found`: nobody has that name; `timeout`; `protocol`; those of
+--   `Registry:lookup`
+-- @waits no; yes where the registry is not a folder
+-- @usage
+-- print(agent:lookup("worker:0").regions.kv.length)            --> 1048576
+-- print(select(2, agent:lookup "nobody").kind)                 --> not_found
+function Agent:lookup(name, options)
+  check.value(name, check.name, "an agent's name")
+  options = check.options(options, LOOKUP, "lookup")
+  self.engine:use(2)
+  loop.check_wait(2)
+  local doing = "looking up " .. name
+  local entry, err = within(registries.lookup(self.registry, self.scope, name,
+                                              doing), options.timeout, doing)
+  return entry, err
+end
+
+--- The named regions of another agent, as it has told the registry of them.
+-- @function Agent:regions
+-- @tparam string name an agent's, in this agent's scope
+-- @tparam[opt] table options those of `Agent:lookup`
+-- @treturn table `{ length = bytes, access = "rw" }` by the region's name; or
+--   nil and an error
+-- @errors those of `Agent:lookup`
+-- @waits as `Agent:lookup`
+-- @usage
+-- print(agent:regions("worker:0").kv.access)                   --> rw
+function Agent:regions(name, options)
+  check.value(name, check.name, "an agent's name")
+  local entry, err = self:lookup(name, options)
+  if not entry then return nil, err end
+  return type(entry.regions) == "table" and entry.regions or {}
+end
+
+--- Watches the names of its scope: tells of those that are there now, as "up",
+-- and then of each change. A function is told them one after another, in a
+-- task, so it may wait; what it raises goes to the log. Without a function the
+-- object is an iterator: `for change in agent:watch {} do`.
+--
+-- `change.kind` is "up" (a name was taken, or there is another life behind it),
+-- "changed" (its entry is another), or "down" (released, or its holder died;
+-- `change.entry` is the last one known). A worker that started again is told
+-- "down" and "up". Where the registry cannot be reached for a while nothing is
+-- told; then what has changed meanwhile.
+-- @function Agent:watch
+-- @tparam[opt] table filter
+-- @tparam[opt] string filter.kind only those of that kind
+-- @tparam[opt] string filter.prefix only those whose names begin so
+-- @tparam[opt] string filter.service only those who serve that
+-- @tparam[opt] function f is given each change
+-- @treturn Watch what ends this by its `close()`; or nil and an error
+-- @errors `unsupported`: the registry cannot tell of changes
+-- @waits no; as an iterator yes
+-- @usage
+-- for change in agent:watch { prefix = "worker:" } do
+--   print(change.kind, change.entry.name)                    --> up worker:0
+--   break
+-- end
+function Agent:watch(filter, f)
+  filter = check.options(filter, WATCH, "watch")
+  if f ~= nil then check.value(f, check.callable, "what watch tells") end
+  self.engine:use(2)
+  local watch, err = watches.new(self.registry, self.scope, filter, f)
+  if watch then self.watches[watch] = true end
+  return watch, err
+end
+
+end
+
+return M

@@ -1,0 +1,50 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- How registries are asked: on the loop, where their functions must not wait,
+-- and what comes of those that fail.
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+
+local state = loop.state
+
+local M = {}
+
+local function given(fine, first, ...)
+  if fine then return first, ... end
+  return nil, "protocol", "the registry failed: " .. errors.shown(first)
+end
+
+local function as_future(first, ...)
+  if futures.is_future(first) then return first end
+  return futures.done(first, ...)
+end
+
+--- The future of what a function of registry gives.
+function M.ask(registry, name, ...)
+  local pinned = state.pinned
+  state.pinned = "a registry's function " .. name
+  local f = registry[name]
+  local future = f and as_future(given(pcall(f, registry, ...)))
+    or futures.done(nil, "unsupported", "the registry cannot " .. name)
+  state.pinned = pinned
+  return future
+end
+
+--- The error of what a registry gave behind nil.
+function M.failure(doing, kind, why)
+  local status = type(kind) == "string" and errors.status(kind)
+  if errors.is_error(kind) then
+    kind, why = kind.kind, kind.message
+  elseif not status then
+    kind, why = "protocol", "the registry says: " .. errors.shown(kind)
+  end
+  return errors.new(kind, doing .. ": "
+    .. errors.shown(why == nil and errors.text(status) or why), false)
+end
+
+--- What a future that has ended gives, which may be to raise.
+function M.results(future)
+  return given(pcall(futures.results, future))
+end
+
+return M

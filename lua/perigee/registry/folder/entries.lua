@@ -1,0 +1,88 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What the holders of names in a folder tell of themselves: written in the
+-- lock files of the names, so that it ends with them.
+local codec = require "perigee.codec"
+local entries = require "perigee.registry.entry"
+local errors = require "perigee.errors"
+local native = require "perigee.native"
+
+local ffi = require "ffi"
+local C = native.C
+
+local M = {}
+
+local buffer, bytes = native.bytes_t(65536), 65536
+
+local function grow(least)
+  bytes = math.max(least, 2 * bytes)
+  buffer = native.bytes_t(bytes)
+end
+
+-- ---- Writing ---------------------------------------------------------------
+
+--- Tells entry by the descriptor of its name: true; or nil, a kind and why.
+function M.write(descriptor, entry)
+  local out = codec.acquire()
+  local began = entry.since or 0
+  entry.since = native.clock() - began * 1e9
+  local why = entries.encode(out, entry)
+  entry.since = began
+  local status = C.PERIGEE_OK
+  if not why then
+    local pointer, length = out:ref()
+    status = C.perigee_entry_write(descriptor, pointer, length)
+  end
+  codec.release(out)
+  if why then return nil, "protocol", "its entry has " .. why end
+  if status == C.PERIGEE_INVALID then
+    return nil, "too_large", ("its entry has more than %d bytes")
+      :format(tonumber(C.PERIGEE_ENTRY_MAX))
+  end
+  if status < 0 then return nil, errors.kind(status), errors.text(status) end
+  return true
+end
+
+-- ---- Reading ---------------------------------------------------------------
+
+local function text_length(path, name)
+  local length = tonumber(C.perigee_entry_read(path, name, buffer, bytes))
+  if length ~= C.PERIGEE_TOO_LARGE then return length end
+  grow(tonumber(C.PERIGEE_ENTRY_MAX))
+  return tonumber(C.perigee_entry_read(path, name, buffer, bytes))
+end
+
+--- What the holder of name tells; true if it lives and tells nothing, nothing
+-- yet, or nonsense; nil if nobody has the name.
+function M.read(path, scope, name)
+  local length = text_length(path, name)
+  if length == C.PERIGEE_NOT_FOUND then return nil end
+  local value = length >= 0 and entries.decode(buffer, length)
+  local entry = value and entries.trusted(value, scope, name)
+  if not entry then return true end
+  if entry.since then
+    entry.since = math.max(0, (native.clock() - entry.since) * 1e-9)
+  end
+  return entry
+end
+
+--- The names in a folder, of the living and the dead.
+function M.names(path)
+  local length = tonumber(C.perigee_names(path, buffer, bytes))
+  if length > bytes then
+    grow(length)
+    return M.names(path)
+  end
+  return ffi.string(buffer, math.max(0, length)):gmatch "[^\n]+"
+end
+
+--- Those of the living who have told something.
+function M.all(path, scope)
+  local list = {}
+  for name in M.names(path) do
+    local entry = M.read(path, scope, name)
+    if type(entry) == "table" then list[#list + 1] = entry end
+  end
+  return list
+end
+
+return M

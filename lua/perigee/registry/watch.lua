@@ -1,0 +1,220 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Watching the names of a scope: what `Agent:watch` gives. It is called for
+-- the next change, by a `for`; or `Agent:watch` was given a function.
+--
+-- * `known`: the entries that it has told of and that are still there, by name
+-- * `revision`: the registry's, of what it has told; a text, or nil
+-- @classmod Watch
+
+--   state     event                                    becomes
+--   asking    the registry's answer, or its timeout    asking, of what follows
+--   asking    an error that passes                     pausing
+--   asking    the registry cannot watch                ended
+--   pausing   the pause is over                        asking
+--   any       close, the agent's close                 ended
+--
+-- The registry is asked and answers on the loop; a stop (perigee.stop) ends the
+-- tasks that wait for changes, not this.
+local asks = require "perigee.registry.ask"
+local entries = require "perigee.registry.entry"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local log = require "perigee.log"
+local loop = require "perigee.loop"
+local registries = require "perigee.registry"
+local signals = require "perigee.signal"
+local tasks = require "perigee.task"
+local timers = require "perigee.timers"
+
+local M = {}
+
+local FIRST, LONGEST = 10e6, 5e9        -- nanoseconds of a pause
+-- An answer that came at once and told nothing is followed by a pause, too.
+local IDLE = 100e6
+
+-- Kinds of errors that are for good.
+local FINAL = { unsupported = true, no_method = true, no_service = true,
+                version = true }
+
+local Watch = {}
+Watch.__index = Watch
+
+-- ---- Telling ---------------------------------------------------------------
+
+local function told(watch, change)
+  local fine, failure = xpcall(watch.f, debug.traceback, change)
+  if fine then return end
+  log.write("error", ("what watches scope %s failed: %s"):format(watch.scope,
+    errors.shown(failure)))
+end
+
+local function drain(watch)
+  while watch.queue[1] and not watch.over do
+    told(watch, table.remove(watch.queue, 1))
+  end
+end
+
+-- In a task, so that it may wait; one after another.
+local function deliver(watch)
+  if watch.f then
+    if watch.draining and not watch.draining.ended then return end
+    watch.draining = tasks.spawn(drain, watch)
+  elseif watch.waiting then
+    futures.settle(watch.waiting, true)
+  end
+end
+
+local function push(watch, kind, entry)
+  watch.queue[#watch.queue + 1] = { kind = kind, entry = entry }
+end
+
+-- ---- What has changed ------------------------------------------------------
+
+-- name has this entry now, or nobody has it.
+local function apply(watch, name, entry)
+  local before = watch.known[name]
+  if entry and not entries.matches(entry, watch.filter) then entry = nil end
+  watch.known[name] = entry
+  if before and entry and before.epoch == entry.epoch then
+    if not entries.unchanged(before, entry) then
+      push(watch, "changed", entry)
+    end
+    return
+  end
+  if before then push(watch, "down", before) end
+  if entry then push(watch, "up", entry) end
+end
+
+local function apply_all(watch, list)
+  local gone = {}
+  for name in pairs(watch.known) do gone[name] = true end
+  for _, entry in ipairs(list) do
+    gone[entry.name] = nil
+    apply(watch, entry.name, entry)
+  end
+  for name in pairs(gone) do apply(watch, name, nil) end
+end
+jit.off(apply_all)
+
+local function is_named(entry)
+  return entries.is_entry(entry) and type(entry.name) == "string"
+end
+
+local function take(watch, answer)
+  local all = type(answer) == "table" and answer.entries
+  local list = all or type(answer) == "table" and answer.changes
+  if type(list) ~= "table" then return false end
+  if all then
+    for _, entry in ipairs(all) do
+      if not is_named(entry) then return false end
+    end
+    apply_all(watch, all)
+  else
+    for _, each in ipairs(list) do
+      local named = type(each) == "table" and type(each.name) == "string"
+      if not named or each.entry and not is_named(each.entry) then
+        return false
+      end
+      apply(watch, each.name, each.entry)
+    end
+  end
+  watch.revision = answer.revision
+  return true
+end
+
+-- ---- Asking ----------------------------------------------------------------
+
+local ask
+
+local function ask_after(watch, pause)
+  local signal = signals.new(1, function() ask(watch) end)
+  signal.at = loop.now() + pause
+  watch.timer = signal
+  timers.add(signal)
+end
+
+local function failed(watch, err)
+  watch.err = err
+  if FINAL[err.kind] then return watch:close() end
+  if err.kind == "timeout" then return ask_after(watch, 0) end
+  if watch.tries == 4 then
+    log.write("warning", tostring(err) .. "; it is tried again")
+  end
+  ask_after(watch, math.min(FIRST * 2 ^ watch.tries, LONGEST))
+  watch.tries = watch.tries + 1
+end
+
+local function heard(watch, future, at_once)
+  if watch.over then return end
+  local doing = "watching scope " .. watch.scope
+  local answer, kind, why = asks.results(future)
+  if not answer then return failed(watch, asks.failure(doing, kind, why)) end
+  if not take(watch, answer) then
+    return failed(watch, errors.new("protocol", doing .. ": what the registry "
+      .. "answers is no list of entries or changes"))
+  end
+  watch.tries, watch.err = 0, false
+  if watch.queue[1] then deliver(watch) end
+  ask_after(watch, at_once and not watch.queue[1] and IDLE or 0)
+end
+
+function ask(watch)
+  local filter = watch.filter
+  local future = registries.watch(watch.registry, watch.scope, {
+    kind = filter.kind, prefix = filter.prefix, from = watch.revision })
+  watch.asked = future
+  if future.ended then return heard(watch, future, watch.revision) end
+  signals.attach(future, signals.new(1, function() heard(watch, future) end))
+end
+
+-- ---- What there is ---------------------------------------------------------
+
+--- Watches a scope of registry: what filter { kind, prefix, service } asks
+-- for is told to f, or given by calls of what this returns.
+function M.new(registry, scope, filter, f)
+  local watch = setmetatable({
+    registry = registry, scope = scope, filter = filter, f = f or false,
+    known = {}, queue = {}, revision = nil, tries = 0, err = false,
+    over = false, asked = false, timer = false, draining = false,
+    waiting = false,
+  }, Watch)
+  ask(watch)
+  if watch.over then return nil, watch.err end
+  return watch
+end
+
+--- The next change: called by `for change in watch do`. Nil when it was closed,
+-- its agent was, or the loop was stopped.
+-- @treturn table `kind`: "up", "changed" or "down", and `entry`
+-- @waits yes
+function Watch:__call()
+  loop.check_wait(2)
+  while not self.queue[1] and not self.over do
+    self.waiting = self.waiting and not self.waiting.ended and self.waiting
+      or futures.new(self, "watching scope " .. self.scope)
+    if not loop.wait(self.waiting, math.huge) then return nil end
+  end
+  if self.over then return nil end
+  return table.remove(self.queue, 1)
+end
+
+--- Ends it: nothing is told any more. Idempotent.
+-- @function Watch:close
+-- @waits no
+-- @usage
+-- local watch = assert(agent:watch({}, print))
+-- watch:close()
+function Watch:close()
+  if self.over then return end
+  self.over = true
+  if self.timer then timers.remove(self.timer) end
+  if self.asked and not self.asked.ended then self.asked:cancel() end
+  if self.waiting then futures.settle(self.waiting, true) end
+end
+
+function Watch:__tostring()
+  return ("watch of scope %s (%s)"):format(self.scope,
+                                           self.over and "closed" or "open")
+end
+
+return M

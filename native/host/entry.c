@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * entry.c - what the holders of names (name.c) tell of themselves, and news of
+ * it.
+ *
+ * The text lies in the name's lock file, so it is there and goes with the name
+ * and wants no cleaning of its own: 8 bytes of length, 8 of a checksum, text.
+ * Who reads amid a write sees that by the checksum, and reads again.
+ *
+ * A holder has a second lock on the file, of its open file description, which
+ * others can ask about without taking it: so a reader is never in the way of
+ * who takes a name. The kernel drops it with its holder.
+ */
+#include "host/entry.h"
+#include "perigee.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdalign.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static const char suffix[] = ".lock";
+
+/* ---- Texts --------------------------------------------------------------- */
+
+struct head {
+  uint64_t length, sum;
+};
+
+/* FNV-1a, with the length before the text. */
+static uint64_t sum_of(const uint8_t *text, uint64_t length) {
+  uint64_t sum = 0xcbf29ce484222325 ^ length;
+  for (uint64_t i = 0; i < length; i++)
+    sum = (sum ^ text[i]) * 0x100000001b3;
+  return sum;
+}
+
+static struct flock whole_file(void) {
+  return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
+}
+
+int entry_begin(int descriptor) {
+  struct flock whole = whole_file();
+  bool done = fcntl(descriptor, F_OFD_SETLK, &whole) == 0 &&
+              ftruncate(descriptor, 0) == 0;
+  return done ? PERIGEE_OK : PERIGEE_SYSTEM;
+}
+
+int perigee_entry_write(int descriptor, const void *text, uint64_t length) {
+  if (descriptor < 0 || (!text && length) || length > PERIGEE_ENTRY_MAX)
+    return PERIGEE_INVALID;
+  struct head head = {length, sum_of(text, length)};
+  struct iovec parts[] = {{&head, sizeof head}, {(void *)text, length}};
+  ssize_t whole = (ssize_t)(sizeof head + length);
+  if (pwritev(descriptor, parts, 2, 0) != whole ||
+      ftruncate(descriptor, whole) != 0)
+    return PERIGEE_SYSTEM;
+  return PERIGEE_OK;
+}
+
+static bool is_held(int descriptor) {
+  struct flock whole = whole_file();
+  return fcntl(descriptor, F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
+}
+
+/* Its length; AGAIN: not to be read now. */
+static int64_t read_text(int descriptor, void *text, uint64_t capacity) {
+  struct head head;
+  struct iovec parts[] = {{&head, sizeof head}, {text, capacity}};
+  ssize_t n = preadv(descriptor, parts, 2, 0);
+  if (n < (ssize_t)sizeof head)
+    return n < 0 ? PERIGEE_SYSTEM : PERIGEE_AGAIN;
+  if (head.length > PERIGEE_ENTRY_MAX)
+    return PERIGEE_PROTOCOL;
+  if (head.length > capacity)
+    return PERIGEE_TOO_LARGE;
+  if ((uint64_t)n - sizeof head < head.length ||
+      sum_of(text, head.length) != head.sum)
+    return PERIGEE_AGAIN;
+  return (int64_t)head.length;
+}
+
+static int64_t read_open(int descriptor, void *text, uint64_t capacity) {
+  enum { ATTEMPTS = 100 };
+  int64_t length = PERIGEE_NOT_FOUND;
+  for (int i = 0; i < ATTEMPTS && is_held(descriptor); i++) {
+    length = read_text(descriptor, text, capacity);
+    if (length != PERIGEE_AGAIN)
+      return length;
+    sched_yield();
+  }
+  return length;
+}
+
+int64_t perigee_entry_read(const char *folder, const char *name, void *text,
+                           uint64_t capacity) {
+  char path[PATH_MAX];
+  if (!folder || !name || !text || strchr(name, '/'))
+    return PERIGEE_INVALID;
+  int n = snprintf(path, sizeof path, "%s/%s%s", folder, name, suffix);
+  if (n < 0 || n >= (int)sizeof path)
+    return PERIGEE_TOO_LARGE;
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (descriptor < 0)
+    return errno == ENOENT ? PERIGEE_NOT_FOUND : PERIGEE_SYSTEM;
+  int64_t length = read_open(descriptor, text, capacity);
+  close(descriptor);
+  return length;
+}
+
+/* ---- Names --------------------------------------------------------------- */
+
+/* The length of the name whose lock file this is, or 0. */
+static size_t name_length(const char *file) {
+  size_t length = strlen(file), end = sizeof suffix - 1;
+  if (file[0] == '.' || length <= end || length > 64 + end ||
+      strcmp(file + length - end, suffix) != 0)
+    return 0;
+  return length - end;
+}
+
+struct list {
+  char *into;
+  uint64_t capacity, length;
+};
+
+static void append(struct list *list, const char *file) {
+  size_t length = name_length(file);
+  if (length == 0)
+    return;
+  if (list->into && list->length + length + 1 <= list->capacity) {
+    memcpy(list->into + list->length, file, length);
+    list->into[list->length + length] = '\n';
+  }
+  list->length += length + 1;
+}
+
+int64_t perigee_names(const char *folder, char *into, uint64_t capacity) {
+  if (!folder || (!into && capacity))
+    return PERIGEE_INVALID;
+  struct list list = {into, capacity, 0};
+  struct dirent *entry;
+  DIR *all = opendir(folder);
+  if (!all)
+    return errno == ENOENT ? PERIGEE_NOT_FOUND : PERIGEE_SYSTEM;
+  while ((entry = readdir(all)))
+    append(&list, entry->d_name);
+  closedir(all);
+  return (int64_t)list.length;
+}
+
+/* ---- News ---------------------------------------------------------------- */
+
+int perigee_names_watch(const char *folder) {
+  if (!folder)
+    return PERIGEE_INVALID;
+  int descriptor = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  if (descriptor < 0)
+    return errno == EMFILE || errno == ENFILE ? PERIGEE_NO_MEMORY
+                                              : PERIGEE_SYSTEM;
+  uint32_t mask = IN_MODIFY | IN_CLOSE_WRITE | IN_DELETE | IN_ONLYDIR;
+  if (inotify_add_watch(descriptor, folder, mask) >= 0)
+    return descriptor;
+  int status = errno == ENOENT   ? PERIGEE_NOT_FOUND
+               : errno == ENOSPC ? PERIGEE_NO_MEMORY
+                                 : PERIGEE_SYSTEM;
+  close(descriptor);
+  return status;
+}
+
+/* The folder is gone, or more has happened than the kernel keeps. */
+static bool is_end(const struct inotify_event *event) {
+  return event->mask & (IN_IGNORED | IN_UNMOUNT | IN_Q_OVERFLOW);
+}
+
+int64_t perigee_names_changed(int descriptor, char *into, uint64_t capacity) {
+  alignas(struct inotify_event) char events[PERIGEE_CHANGED_MIN];
+  if (descriptor < 0 || !into || capacity < PERIGEE_CHANGED_MIN)
+    return PERIGEE_INVALID;
+  struct list list = {into, capacity, 0};
+  ssize_t n = read(descriptor, events, sizeof events);
+  if (n < 0)
+    return errno == EAGAIN || errno == EINTR ? 0 : PERIGEE_SYSTEM;
+  const struct inotify_event *event;
+  for (ssize_t at = 0; at < n; at += (ssize_t)(sizeof *event + event->len)) {
+    event = (const struct inotify_event *)(events + at);
+    if (is_end(event))
+      return PERIGEE_CLOSED;
+    if (event->len > 0)
+      append(&list, event->name);
+  }
+  return (int64_t)list.length;
+}
+
+void perigee_names_unwatch(int descriptor) {
+  if (descriptor >= 0)
+    close(descriptor);
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * lane_offers.c - how a session comes to its additional lanes, and what the two
+ * sides say of them by EXTRA (lane_list.h has the states). The peer's word of a
+ * lane is checked here: its number, its order, and what it may say when.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/fabrics.h"
+#include "core/hot.h"
+#include "core/lane_list.h"
+#include "host/adopted.h"
+#include "net/features.h"
+#include "sessions.h"
+
+/* Before the name of an additional transport in TERMS: no peer that does not know
+ * of these takes it for one that could carry the session. */
+enum { MARK = '+' };
+
+/* ---- Which there are ------------------------------------------------------ */
+
+void lanes_list(const struct perigee_session *s, struct terms *terms) {
+  const struct perigee_transport *const *t = s->engine->options.transports;
+  if (s->alone || !(s->engine->features & FEATURE_LANES))
+    return;
+  for (; t && *t && terms->transports < TRANSPORTS_MAX; t++)
+    if ((*t)->additional)
+      snprintf(terms->transport[terms->transports++], TRANSPORT_NAME, "%c%s",
+               MARK, (*t)->name);
+}
+
+static const struct perigee_transport *
+own_named(const struct perigee_session *s, const char *name) {
+  const struct perigee_transport *const *t = s->engine->options.transports;
+  while (t && *t && !((*t)->additional && strcmp((*t)->name, name) == 0))
+    t++;
+  return t ? *t : NULL;
+}
+
+static bool names(const struct terms *terms, const char *name) {
+  for (uint32_t i = 0; i < terms->transports; i++)
+    if (strcmp(terms->transport[i], name) == 0)
+      return true;
+  return false;
+}
+
+static bool has_additional(const struct perigee_session *s) {
+  const struct perigee_transport *const *t = s->engine->options.transports;
+  while (t && *t && !(*t)->additional)
+    t++;
+  return t && *t;
+}
+
+static bool may_have(const struct perigee_session *s) {
+  return (s->peer.features & FEATURE_LANES) && !s->security.intact && !s->alone;
+}
+
+bool lanes_agree(struct perigee_session *s, const struct terms *own) {
+  const struct terms *order = s->dialed ? own : &s->peer.terms;
+  const struct terms *other = s->dialed ? &s->peer.terms : own;
+  if (!has_additional(s))
+    return true;
+  struct lane_list *l = s->lanes = calloc(1, sizeof *s->lanes);
+  if (!l)
+    return false;
+  for (uint32_t i = 0; may_have(s) && i < order->transports; i++) {
+    const char *name = order->transport[i];
+    const struct perigee_transport *t =
+        *name == MARK ? own_named(s, name + 1) : NULL;
+    if (t && names(other, name) && l->count < LANES - 1)
+      l->extra[l->count++].transport = t;
+  }
+  s->attends = s->alone || l->count > 0;
+  return true;
+}
+
+bool lanes_complete(const struct perigee_session *s) {
+  return !s->lanes || s->lanes->heard == s->lanes->count;
+}
+
+/* ---- This side's halves --------------------------------------------------- */
+
+static void tell(struct perigee_session *s, uint32_t number, const void *bytes,
+                 uint32_t length) {
+  struct frame f = {
+      .type = FRAME_EXTRA,
+      .extra = {.lane = (uint8_t)number, .word = EXTRA_WORD_LANE}};
+  f.extra.offer.length = length;
+  memcpy(f.extra.offer.bytes, bytes, length);
+  if (s->state != PERIGEE_SESSION_ENDED)
+    s->up->send(s, &f, NULL, 0);
+}
+
+/* A transport knows of its session, and of no number. */
+static void tell_1(struct perigee_session *s, const void *bytes, uint32_t n) {
+  tell(s, 1, bytes, n);
+}
+static void tell_2(struct perigee_session *s, const void *bytes, uint32_t n) {
+  tell(s, 2, bytes, n);
+}
+static void tell_3(struct perigee_session *s, const void *bytes, uint32_t n) {
+  tell(s, 3, bytes, n);
+}
+static void (*const tells[])(struct perigee_session *, const void *,
+                             uint32_t) = {tell_1, tell_2, tell_3};
+_Static_assert(sizeof tells / sizeof *tells == LANES - 1, "one for each");
+
+static struct lane_options options_of(struct perigee_session *s,
+                                      uint32_t number) {
+  return (struct lane_options){
+      .operations = s->engine->options.operations,
+      .peer_pid = s->process.pid,
+      .peer_pidfd = s->process.pidfd,
+      .key = (s->handshake.nonce ^ s->peer.hello.nonce) + number,
+      .dialed = s->dialed,
+      .share = s->account.share,
+      .session = s,
+      .activate = hot_activate,
+      .tell = tells[number - 1],
+      .now = &s->engine->now};
+}
+
+static int open_half(struct perigee_session *s, uint32_t number,
+                     struct offer *offer, char reason[REASON]) {
+  struct extra_lane *x = &s->lanes->extra[number - 1];
+  struct lane_options options = options_of(s, number);
+  *reason = 0;
+  int status = fabric_of(s->engine, x->transport, &options.fabric, reason);
+  if (status == PERIGEE_OK)
+    status = x->transport->open(&options, &x->lane, offer, reason);
+  if (status == PERIGEE_OK)
+    status = lane_inject(s->engine, &x->lane, &x->transport, offer);
+  if (status < 0 && !*reason)
+    snprintf(reason, REASON, "it cannot be opened");
+  return status;
+}
+
+static void offer_half(struct perigee_session *s, uint32_t number) {
+  struct frame f = {
+      .type = FRAME_EXTRA,
+      .extra = {.lane = (uint8_t)number, .word = EXTRA_WORD_OFFER}};
+  struct offer *offer = &f.extra.offer;
+  char reason[REASON];
+  int status = open_half(s, number, offer, reason);
+  if (status < 0) {
+    lanes_lose(s, number, status, reason, true);
+    return;
+  }
+  s->lanes->extra[number - 1].state = EXTRA_OFFERED;
+  s->up->send(s, &f, offer->fds, offer->fd_count);
+  for (uint32_t i = 0; i < offer->fd_count; i++)
+    close(offer->fds[i]);
+}
+
+void lanes_offer(struct perigee_session *s) {
+  for (uint32_t n = 1;
+       s->lanes && n <= s->lanes->count && s->state != PERIGEE_SESSION_ENDED;
+       n++)
+    offer_half(s, n);
+}
+
+/* ---- The peer's ----------------------------------------------------------- */
+
+static bool take_descriptors(struct perigee_session *s, struct offer *offer) {
+  for (uint32_t i = 0; i < offer->fd_count; i++)
+    if ((offer->fds[i] = wire_take_fd(&s->socket.wire)) < 0) {
+      while (i-- > 0)
+        adopted_close(offer->fds[i]);
+      return false;
+    }
+  return true;
+}
+
+static int join(struct perigee_session *s, uint32_t number,
+                const struct offer *said, bool vouched) {
+  struct extra_lane *x = &s->lanes->extra[number - 1];
+  struct offer offer = *said;
+  char reason[REASON] = "";
+  if (!take_descriptors(s, &offer))
+    return PERIGEE_PROTOCOL;
+  if (x->state != EXTRA_OFFERED) { /* there is no half of it here */
+    for (uint32_t i = 0; i < offer.fd_count; i++)
+      adopted_close(offer.fds[i]);
+    return PERIGEE_OK;
+  }
+  offer.vouched = vouched;
+  int status = x->transport->join(x->lane, &offer, reason);
+  if (status == PERIGEE_OK)
+    x->state = EXTRA_OPEN;
+  else
+    lanes_lose(s, number, status,
+               *reason ? reason : "the peer's half is not what it said", true);
+  return PERIGEE_OK;
+}
+
+/* The text is for people, and may be of anybody. */
+static void lost_there(struct perigee_session *s, const struct extra *e) {
+  char why[REASON];
+  uint32_t length = e->offer.length < 200 ? e->offer.length : 200;
+  snprintf(why, sizeof why, "the peer: %.*s", (int)length,
+           (const char *)e->offer.bytes);
+  for (char *c = why; *c; c++)
+    if (*c < ' ' || *c > '~')
+      *c = '?';
+  lanes_lose(s, e->lane, status_of_peer(e->status), why, false);
+}
+
+/* A half that says what its transport does not understand is lost, no more. */
+static void lane_word(struct perigee_session *s, const struct extra *e) {
+  struct extra_lane *x = &s->lanes->extra[e->lane - 1];
+  if (x->state != EXTRA_OPEN)
+    return;
+  int status = PERIGEE_PROTOCOL;
+  if (x->transport->heard)
+    status = x->transport->heard(x->lane, e->offer.bytes, e->offer.length, -1);
+  if (status < 0)
+    lanes_lose(s, e->lane, status, "the peer's half said what is no word of it",
+               true);
+}
+
+int lanes_heard(struct perigee_session *s, const struct extra *e,
+                bool vouched) {
+  struct lane_list *l = s->lanes;
+  if (!l || e->lane > l->count || e->lane > l->heard + 1)
+    return PERIGEE_PROTOCOL;
+  bool first =
+      e->lane == l->heard + 1; /* OFFER or LOST, and OFFER never again */
+  if (e->word == (first ? EXTRA_WORD_LANE : EXTRA_WORD_OFFER))
+    return PERIGEE_PROTOCOL;
+  l->heard += first;
+  s->engine->progress++;
+  if (e->word == EXTRA_WORD_OFFER)
+    return join(s, e->lane, &e->offer, vouched);
+  if (e->word == EXTRA_WORD_LOST)
+    lost_there(s, e);
+  else
+    lane_word(s, e);
+  return PERIGEE_OK;
+}
+
+/* ---- For people ----------------------------------------------------------- */
+
+static const char *why_none(const struct perigee_session *s) {
+  if (s->alone)
+    return "the session has no socket";
+  if (!(s->engine->features & FEATURE_LANES))
+    return "the feature \"lanes\" is turned off here (option features)";
+  if ((s->peer.features & FEATURE_LANES) && s->security.intact)
+    return "what it carries is neither encrypted nor has MACs, and that is "
+           "asked for";
+  return "the peer does not have it";
+}
+
+static const struct extra_lane *lane_named(const struct perigee_session *s,
+                                           const char *name) {
+  for (uint32_t i = 0; i < s->lanes->count; i++)
+    if (strcmp(s->lanes->extra[i].transport->name, name) == 0)
+      return &s->lanes->extra[i];
+  return NULL;
+}
+
+static void kinds(const struct transport_additional *a, char *text,
+                  size_t size) {
+  size_t length = 0;
+  *text = 0;
+  for (const char *const *m = a->memories; *m && length < size; m++)
+    length += (size_t)snprintf(text + length, size - length, "%s%s",
+                               length ? ", " : "", *m);
+}
+
+static int line(const struct perigee_session *s,
+                const struct perigee_transport *t, char *text, size_t size) {
+  const struct extra_lane *x = lane_named(s, t->name);
+  char of[64];
+  if (!x || x->state != EXTRA_OPEN)
+    return snprintf(text, size, "%s: %s", t->name,
+                    !x                       ? why_none(s)
+                    : x->state == EXTRA_LOST ? x->why
+                                             : "not yet");
+  kinds(t->additional, of, sizeof of);
+  return snprintf(
+      text, size,
+      "%s: %s%s%s of %s memory, from %llu bytes on; %llu payloads and %llu "
+      "items, %llu bytes so far",
+      t->name, t->payloads ? "payloads" : "",
+      t->payloads && t->jobs ? " and " : "", t->jobs ? "one-sided copies" : "",
+      of, (unsigned long long)t->additional->least,
+      (unsigned long long)x->payloads, (unsigned long long)x->transfers,
+      (unsigned long long)x->bytes);
+}
+
+const char *lanes_told(const struct perigee_session *s) {
+  const struct perigee_transport *const *t = s->engine->options.transports;
+  struct lane_list *l = s->lanes;
+  size_t length = 0;
+  if (!l)
+    return "";
+  for (*l->told = 0; *t && length + 1 < sizeof l->told; t++) {
+    if (!(*t)->additional)
+      continue;
+    if (length > 0)
+      l->told[length++] = '\n';
+    length += (size_t)line(s, *t, l->told + length, sizeof l->told - length);
+  }
+  return l->told;
+}

@@ -1,0 +1,224 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What registries tell of the names that they hold, whichever it is: lists,
+-- look-ups, watches, and what agents tell of themselves.
+local backends = require "spec.support.backends"
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+-- Takes names as it is told: "hold NAME", "close".
+local function person(child, _, _, where)
+  local backend = require("spec.support.backends")
+  local agent
+  child.say("ready")
+  for line in child.attend do
+    local word, name = line:match "^(%w+) ?(.*)$"
+    if word == "hold" then
+      agent = assert(child.cases.agent(name, {
+        registry = backend.registry(where, child.cases), kind = "person" }))
+      child.say("held")
+    else
+      agent:close()
+      child.say("closed")
+    end
+  end
+end
+
+for _, where in ipairs(backends.all) do
+  describe("a registry that is a " .. where, function()
+    local registry
+
+    before_each(function() registry = backends.start(where) end)
+    after_each(function()
+      cases.cleanup()
+      backends.stop(where)
+    end)
+
+    local function take(name, options)
+      local all = { registry = registry }
+      for key, value in pairs(options or {}) do all[key] = value end
+      return assert(cases.agent(name, all))
+    end
+
+    local function names(list)
+      local text = {}
+      for i, entry in ipairs(assert(list)) do text[i] = entry.name end
+      return table.concat(text, " ")
+    end
+
+    -- A list of "KIND NAME" that is filled with what is watched.
+    local function watched(agent, filter)
+      local told = { entries = {} }
+      told.watch = assert(agent:watch(filter, function(change)
+        told[#told + 1] = change.kind .. " " .. change.entry.name
+        told.entries[#told] = change.entry
+      end))
+      return told
+    end
+
+    local function expect(told, ...)
+      local wanted = { ... }
+      cases.eventually(function() return #told >= #wanted end)
+      assert.same(wanted, { unpack(told) })
+    end
+
+    it("tells of an agent what it was made with and what it has", function()
+      local one = take("one", { listen = "tcp://127.0.0.1:0", kind = "worker",
+                                metadata = { rank = 7, text = "\0%s\n" },
+                                weight = 2.5 })
+      local two = take()
+      local entry = assert(two:lookup "one")
+      local addresses = { one.address, one.addresses[1] }
+      assert.same({ "one", cases.scope, "worker", "up", 2.5 },
+                  { entry.name, entry.scope, entry.kind, entry.state,
+                    entry.weight })
+      assert.same(addresses, entry.addresses)
+      assert.same({ rank = 7, text = "\0%s\n" }, entry.metadata)
+      assert.equal(process.pid(), entry.pid)
+      assert.is_true(#entry.host > 0)
+      assert.equal(assert(two:session "one").epoch, entry.epoch)
+      assert.is_true(entry.since >= 0 and entry.since < 60)
+      assert.same({}, entry.regions)
+      one:serve { name = "x", version = 3, methods = {} }
+      local kv = one.engine:alloc(8192, { name = "kv", access = "rw" })
+      assert.is_true(cases.eventually(function()
+        entry = assert(two:lookup "one")
+        return entry.services.x == 3 and entry.regions.kv
+      end))
+      assert.same({ kv = { length = 8192, access = "rw" } },
+                  assert(two:regions "one"))
+      kv:close()
+      assert.is_true(cases.eventually(function()
+        return next(assert(two:regions "one")) == nil
+      end))
+      for _, f in ipairs { "lookup", "regions" } do
+        local none, err = two[f](two, "nobody")
+        assert.is_nil(none)
+        assert.equal("not_found", err.kind)
+        assert.matches("nobody", tostring(err))
+      end
+    end)
+
+    it("lists names in order, by what is asked for, page by page", function()
+      for i = 1, 5 do
+        take("w:" .. i, { kind = i % 2 == 0 and "even" or nil })
+      end
+      local one = take("a")
+      local hidden = take()
+      one:serve { name = "x", methods = {} }
+      assert.equal("a w:1 w:2 w:3 w:4 w:5", names(one:list()))
+      assert.equal("w:1 w:2 w:3 w:4 w:5", names(one:list { prefix = "w:" }))
+      assert.equal("w:2 w:4", names(one:list { kind = "even" }))
+      assert.is_true(cases.eventually(function()
+        return names(one:list { service = "x" }) == "a"
+      end))
+      assert.equal("", names(one:list { service = "y" }))
+      assert.equal("a w:1", names(one:list { limit = 2 }))
+      assert.equal("w:2 w:3", names(one:list { limit = 2, after = "w:1" }))
+      assert.equal("", names(one:list { after = "w:5" }))
+      assert.equal(hidden.name, names(one:list { prefix = hidden.name }))
+      local far = take("far", { scope = cases.scope .. "-2" })
+      assert.equal("far", names(far:list()))
+    end)
+
+    it("tells who watches of what is there and of what comes and goes",
+       function()
+      take "one"
+      local watcher = take "watcher"
+      local told = watched(watcher, { prefix = "" })
+      expect(told, "up one", "up watcher")
+      local two = take "two"
+      expect(told, "up one", "up watcher", "up two")
+      two:serve { name = "x", version = 2, methods = {} }
+      expect(told, "up one", "up watcher", "up two", "changed two")
+      assert.equal(2, told.entries[4].services.x)
+      two:close()
+      expect(told, "up one", "up watcher", "up two", "changed two", "down two")
+      told.watch:close()
+      told.watch:close()
+      take "three"
+      perigee.sleep(0.05)
+      assert.equal(5, #told)
+    end)
+
+    it("tells who watches only of what it asks for", function()
+      local watcher = take "watcher"
+      local of_kind = watched(watcher, { kind = "odd" })
+      local of_prefix = watched(watcher, { prefix = "w:" })
+      local of_service = watched(watcher, { service = "x" })
+      local odd = take("odd", { kind = "odd" })
+      expect(of_kind, "up odd")
+      local worker = take "w:1"
+      expect(of_prefix, "up w:1")
+      worker:serve { name = "x", methods = {} }
+      expect(of_service, "up w:1")
+      expect(of_prefix, "up w:1", "changed w:1")
+      odd:close()
+      worker:close()
+      expect(of_kind, "up odd", "down odd")
+      expect(of_service, "up w:1", "down w:1")
+      expect(of_prefix, "up w:1", "changed w:1", "down w:1")
+    end)
+
+    it("tells who watches of a holder that was killed, and of its next life",
+       function()
+      local watcher = take "watcher"
+      local told = watched(watcher, { kind = "person" })
+      local child = process.start(person, where):expect("ready", 30)
+      child:tell("hold mortal")
+      expect(told, "up mortal")
+      child:kill()
+      expect(told, "up mortal", "down mortal")
+      local next_life = process.start(person, where):expect("ready", 30)
+      next_life:tell("hold mortal")
+      expect(told, "up mortal", "down mortal", "up mortal")
+      assert.is_not.equal(told.entries[1].epoch, told.entries[3].epoch)
+      assert.equal(next_life.pid, told.entries[3].pid)
+    end)
+
+    it("is watched by a loop, too, until that is closed", function()
+      local watcher = take "watcher"
+      local watch = assert(watcher:watch { prefix = "w:" })
+      local got = perigee.spawn(function()
+        local text = {}
+        for change in watch do
+          text[#text + 1] = change.kind .. " " .. change.entry.name
+        end
+        return table.concat(text, ", ")
+      end)
+      local worker = take "w:1"
+      assert.is_true(cases.eventually(function() return watch.known["w:1"] end))
+      worker:close()
+      assert.is_true(cases.eventually(function()
+        return not watch.known["w:1"]
+      end))
+      perigee.sleep(0.001)
+      watcher:close()
+      assert.equal("up w:1, down w:1", (got:wait(10)))
+    end)
+
+    it("goes on telling after what it is told to has raised or waits",
+       function()
+      local watcher = take "watcher"
+      local told = {}
+      assert(watcher:watch({ prefix = "w:" }, function(change)
+        perigee.sleep(0.001)
+        told[#told + 1] = change.entry.name
+        error("on purpose")
+      end))
+      for i = 1, 4 do take("w:" .. i) end
+      cases.eventually(function() return #told == 4 end)
+      assert.same({ "w:1", "w:2", "w:3", "w:4" }, told)
+    end)
+
+    it("is watched by many at once", function()
+      local watchers, told = {}, {}
+      for i = 1, 10 do
+        watchers[i] = take()
+        told[i] = watched(watchers[i], { prefix = "w:" })
+      end
+      for i = 1, 3 do take("w:" .. i) end
+      for i = 1, 10 do expect(told[i], "up w:1", "up w:2", "up w:3") end
+    end)
+  end)
+end
