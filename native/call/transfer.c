@@ -64,7 +64,7 @@ static int remote_payload(struct perigee_session *s, int operation,
   if (remote->session != s)
     return fail(s->engine, PERIGEE_INVALID,
                 "region \"%s\" is of another session", remote->name);
-  if (!(remote->access & right))
+  if (!(remote->window.access & right))
     return fail(s->engine, PERIGEE_DENIED, "the peer does not let us %s \"%s\"",
                 right == PERIGEE_READ ? "read" : "write", remote->name);
   if (shape_total(slice->length, slice->count) == UINT64_MAX ||
@@ -282,11 +282,9 @@ int64_t transfer_copy(struct perigee_session *s,
 static int post_item(struct operation *op,
                      const struct perigee_transfer *item) {
   struct lane *lane = session_lane(op->session, op->lane);
-  struct window window = item->remote.remote->window;
-  if (op->lane > 0)
-    window = lanes_window(&window);
-  int status = lane_table(lane)->jobs->post(lane, &op->job, &window,
-                                            &op->remote, &op->local,
+  const struct window *window = remote_window(item->remote.remote, op->lane);
+  int status = lane_table(lane)->jobs->post(lane, &op->job, window, &op->remote,
+                                            &op->local,
                                             op->operation != PERIGEE_OP_READ);
   if (status == PERIGEE_STALE)
     stale(op->session, item);
@@ -316,7 +314,7 @@ static bool choose_lane(struct operation *op,
   *number = 0;
   if (transfer_reaches(op->session, item, &op->local))
     return true;
-  *number = lanes_reach(op->session, &item->remote.remote->window, &op->local);
+  *number = lanes_reach(op->session, item->remote.remote, &op->local);
   return *number > 0;
 }
 

@@ -10,6 +10,8 @@
 
 #include "lane_list.h"
 
+_Static_assert((int)FOUND_KEYS == (int)LANES, "a key for each lane");
+
 static struct extra_lane *extra_of(const struct perigee_session *s,
                                    uint32_t number) {
   return &s->lanes->extra[number - 1];
@@ -46,21 +48,15 @@ uint32_t lanes_for(const struct perigee_session *s, const struct payload *p) {
   return 0;
 }
 
-struct window lanes_window(const struct window *window) {
-  struct window w = *window;
-  w.pointer = NULL;
-  w.keyed = true;
-  return w;
-}
-
 uint32_t lanes_reach(const struct perigee_session *s,
-                     const struct window *window, const struct payload *local) {
-  struct window w = lanes_window(window);
+                     const struct perigee_remote *remote,
+                     const struct payload *local) {
   for (uint32_t n = 1; n <= count_of(s); n++) {
     const struct extra_lane *x = extra_of(s, n);
-    if ((window->lanes & 1u << n) && usable(x) && x->transport->jobs &&
+    const struct window *window = &remote->extra[n - 1];
+    if (window->attached && usable(x) && x->transport->jobs &&
         local->total >= x->transport->additional->least &&
-        x->transport->jobs->reaches(x->lane, &w, local))
+        x->transport->jobs->reaches(x->lane, window, local))
       return n;
   }
   return 0;
@@ -167,16 +163,16 @@ bool lanes_rest(const struct perigee_session *s) {
 
 /* ---- Regions ------------------------------------------------------------ */
 
-uint32_t lanes_grant(struct perigee_session *s, const struct grant *grant) {
-  uint32_t reached = 0;
-  for (uint32_t n = 1; n <= count_of(s); n++) {
-    const struct extra_lane *x = extra_of(s, n);
-    if (usable(x) && x->transport->access &&
-        takes(x, grant->area->memory->kind->name, UINT64_MAX) &&
-        x->transport->access->grant(x->lane, grant))
-      reached |= 1u << n;
-  }
-  return reached;
+struct lane *lanes_to_export(const struct perigee_session *s, uint32_t number,
+                             const struct area *area) {
+  const struct extra_lane *x = extra_of(s, number);
+  bool may = usable(x) && takes(x, area->memory->kind->name, UINT64_MAX);
+  return may ? x->lane : NULL;
+}
+
+struct lane *lanes_to_attach(const struct perigee_session *s, uint32_t number) {
+  const struct extra_lane *x = extra_of(s, number);
+  return usable(x) ? x->lane : NULL;
 }
 
 static bool has_regions(const struct extra_lane *x) {

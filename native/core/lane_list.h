@@ -28,7 +28,7 @@
  * length, when the record is made: the source in the record has the lane's number.
  * The receiver follows, whatever memory it wants it in. Of an item of a transfer
  * who asks chooses: the first lane if that reaches it; else a lane whose transport
- * was granted the region by its owner (a bit of FOUND's keyed: the region's memory
+ * has attached a key of the region (its owner's lane made one: the region's memory
  * is of its kinds), if it reaches the local memory and the item is long enough;
  * else its owner is asked, by the first lane.
  *
@@ -97,10 +97,9 @@ const char *lanes_trouble(const struct perigee_session *session);
 uint32_t lanes_for(const struct perigee_session *, const struct payload *);
 /* or moves so much between local memory and a window that the first does not
  * reach: 0: none. */
-uint32_t lanes_reach(const struct perigee_session *, const struct window *,
+uint32_t lanes_reach(const struct perigee_session *,
+                     const struct perigee_remote *,
                      const struct payload *local);
-/* The window as an additional lane is told of it. */
-struct window lanes_window(const struct window *window);
 /* It was used, for a payload that this side takes or an item of a transfer. */
 void lanes_count(struct perigee_session *, uint32_t number, bool payload,
                  uint64_t bytes);
@@ -114,9 +113,12 @@ bool lanes_rest(const struct perigee_session *session);
 void lanes_lose(struct perigee_session *, uint32_t number, int status,
                 const char *why, bool tell);
 
-/* Regions: bits of the lanes that reach it by themselves from now on, from bit 1
- * on; no more; may the peer be inside? */
-uint32_t lanes_grant(struct perigee_session *, const struct grant *);
+/* Regions. The additional lane that a region may be exported by, or a key be
+ * attached by; NULL: it is lost, or not for that kind of memory. Revoked on all;
+ * may the peer be inside? */
+struct lane *lanes_to_export(const struct perigee_session *, uint32_t number,
+                             const struct area *);
+struct lane *lanes_to_attach(const struct perigee_session *, uint32_t number);
 void lanes_revoke(struct perigee_session *, uint32_t slot);
 bool lanes_inside(struct perigee_session *, uint32_t slot);
 

@@ -45,11 +45,15 @@ struct regions {
 struct perigee_remote {
   struct perigee_remote *next;
   struct perigee_session *session;
-  struct window window;
-  uint64_t mapped; /* bytes to unmap */
-  int access;
+  struct window window;                /* of the first lane, */
+  struct window extra[FOUND_KEYS - 1]; /* and of those beside it */
   char name[REGION_NAME + 1];
 };
+
+static inline struct window *remote_window(struct perigee_remote *remote,
+                                           uint32_t lane) {
+  return lane == 0 ? &remote->window : &remote->extra[lane - 1];
+}
 
 int regions_open(struct perigee_engine *engine);
 void regions_close(struct perigee_engine *engine);

@@ -22,13 +22,12 @@ _Static_assert(sizeof(struct offer) - sizeof(int) * (OFFER_FDS + 2) <=
                    FRAME_BODY,
                "an offer fits in a frame");
 
-/* Lengths of the bodies; that of OFFER varies. */
+/* Lengths of the bodies; those of OFFER, FOUND and EXTRA vary. */
 static const uint32_t body_length[FRAME_TYPES] = {
     [FRAME_HELLO] = sizeof(struct hello),
     [FRAME_READY] = sizeof(uint32_t),
     [FRAME_REFUSE] = sizeof(struct refuse),
     [FRAME_LOOKUP] = sizeof(struct lookup),
-    [FRAME_FOUND] = sizeof(struct found),
     [FRAME_LANE] = sizeof(((struct frame *)0)->lane),
     [FRAME_PROOF] = HANDSHAKE_MAC,
     [FRAME_ATTACH] = sizeof(struct attach),
@@ -141,6 +140,8 @@ static uint32_t encode_extra(const struct extra *extra, uint8_t *body) {
 static bool decode_body(const uint8_t *body, uint32_t length, struct frame *f) {
   if (f->type == FRAME_OFFER)
     return decode_offer(body, length, &f->offer);
+  if (f->type == FRAME_FOUND)
+    return found_decode(body, length, &f->found);
   if (f->type == FRAME_EXTRA)
     return decode_extra(body, length, &f->extra);
   if (f->type == FRAME_HELLO)
@@ -174,6 +175,8 @@ uint32_t wire_encode(const struct frame *f, uint8_t *bytes) {
     head.length = 8 + f->offer.length;
     memcpy(bytes + FRAME_HEAD, prefix, 8);
     memcpy(bytes + FRAME_HEAD + 8, f->offer.bytes, f->offer.length);
+  } else if (f->type == FRAME_FOUND) {
+    head.length = found_encode(&f->found, bytes + FRAME_HEAD);
   } else if (f->type == FRAME_EXTRA) {
     head.length = encode_extra(&f->extra, bytes + FRAME_HEAD);
   } else {
@@ -191,7 +194,7 @@ uint32_t wire_fds(const struct frame *f) {
     return f->extra.offer.fd_count;
   if (f->type == FRAME_LANE)
     return f->lane.fds;
-  return f->type == FRAME_FOUND && f->found.mapped ? 1 : 0;
+  return f->type == FRAME_FOUND ? f->found.fds : 0;
 }
 
 /* ---- The socket -------------------------------------------------------- */

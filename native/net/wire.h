@@ -14,7 +14,7 @@
  *   REFUSE  status and reason; the session ends
  *   WAKE    wakes a peer that sleeps: there is something for it
  *   LOOKUP  asks for the region with this name
- *   FOUND   the region asked for (with a descriptor if it may be mapped)
+ *   FOUND   the region asked for, with keys for the lanes that reach it (below)
  *   BYE     the sender has closed the session
  *   LANE    message from one half of the transport to the other, with a
  *           descriptor or none; after OFFER
@@ -23,6 +23,12 @@
  *   MOVE    in place of OFFER: dial there, with a ticket (migrate.h)
  *   EXTRA   of an additional lane: its half (descriptors), its loss, or a message
  *           of its transport; where both sides have the feature "lanes"
+ *
+ * FOUND: what stands in struct found up to `keys`; then, for each key, u8 lane,
+ * u8 descriptors, u16 length and so many bytes; lanes in order, each once. All
+ * the descriptors come with the frame, in order. A key of the first lane that has
+ * no bytes, where there is no other, is not written: its descriptors, or keys,
+ * tell that it is there.
  *
  * Every version's HELLO begins with magic and versions. If the two sides have
  * no version in common, the rest of it is not looked at.
@@ -66,7 +72,7 @@ enum { WIRE_ROOM = SEAL_CHUNK(FRAME_HEAD + FRAME_BODY) };
 enum { TRANSPORT_NAME = 16, TRANSPORTS_MAX = 8, REFUSE_TEXT = 240 };
 /* Bytes of the name for local peers; of magic and versions; of a cookie. */
 enum { HELLO_LOCAL = 16, HELLO_VERSIONS = 16, COOKIE = 16 };
-enum { REGION_NAME = 255 };
+enum { REGION_NAME = 255, FOUND_KEYS = 4 }; /* one for each lane at most */
 enum { TERMS_NAME = 72 }; /* holds PERIGEE_NAME_MAX and a zero */
 enum { PROTOCOL_MIN = 4, PROTOCOL_MAX = 4 };
 #define HELLO_MAGIC UINT64_C(0x3165656769726570) /* "perigee1" */
@@ -129,15 +135,19 @@ struct lookup {
   char name[REGION_NAME + 1];
 };
 
+struct found_key {
+  uint32_t lane;         /* by its place among those of the session */
+  struct region_key key; /* without its descriptors, but for their number */
+};
+
 struct found {
   uint32_t operation, generation;
   int32_t status;
   uint32_t slot;
   uint64_t region, length; /* region: its generation */
   uint32_t access;
-  uint16_t mapped; /* comes with a descriptor */
-  uint16_t keyed;  /* bits of the lanes that it was granted by: the first, and
-                      those for memory of its kind (lane_list.h) */
+  uint16_t fds, keys; /* descriptors of all keys; how many of these there are */
+  struct found_key key[FOUND_KEYS];
 };
 
 /* Of an additional lane (lane_offers.c): this side's half; that it is lost, or
@@ -200,6 +210,9 @@ struct wire {
 int wire_frame(const uint8_t *bytes, uint32_t length, struct frame *frame);
 /* Encodes a frame and returns its size, at most FRAME_HEAD + FRAME_BODY. */
 uint32_t wire_encode(const struct frame *frame, uint8_t *bytes);
+/* The same for the body of FOUND (found.c). */
+bool found_decode(const uint8_t *body, uint32_t length, struct found *found);
+uint32_t found_encode(const struct found *found, uint8_t *body);
 /* True if the HELLO has no protocol version in common with this side; then only
  * its versions were read. */
 bool wire_foreign(const struct hello *hello);

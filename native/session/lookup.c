@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lookup.c - finds a peer's region by its name. It uses frames, because over a
- * Unix socket a descriptor may come with the answer.
+ * lookup.c - finding a peer's region by its name: by frames, because over a
+ * socket descriptors may come with them. The owner's lane says by which key the
+ * peer's lane reaches it; what that is passes here unseen (transport.h, Access).
  */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "call/calls.h"
 #include "core/lane_list.h"
@@ -19,7 +17,7 @@
 
 /* ---- Asking ------------------------------------------------------------- */
 
-/* The operation keeps the name where others keep a message's head. */
+/* The name is kept in the operation as its message's head would be. */
 static void ask(struct operation *op) {
   struct frame f = {.type = FRAME_LOOKUP,
                     .lookup = {op->index, op->generation, ""}};
@@ -30,7 +28,7 @@ static void ask(struct operation *op) {
     return;
   }
   operation_move(op);
-  if (!op->session->tcp && !op->session->alone) /* else the lane tells it */
+  if (!op->session->tcp && !op->session->alone) /* else its lane tells */
     op->session->up->await_room(op->session);
 }
 
@@ -69,12 +67,51 @@ int perigee_lookup(struct perigee_session *s, const char *name,
 
 /* ---- Answering ---------------------------------------------------------- */
 
-/* If the descriptor cannot be sent, the region is accessed on request. */
-static void tell_found(struct perigee_session *s, struct frame *f, int fd) {
-  if (s->up->tell(s, f, &fd, wire_fds(f)) == PERIGEE_OK)
+/* What a lane says of the region. Nothing, if it cannot, or if descriptors have
+ * to go with it and cannot: then the peer asks for each access. */
+static void add_key(struct perigee_session *s, struct lane *lane,
+                    uint32_t number, const struct grant *grant,
+                    struct found *found) {
+  const struct transport_access *access =
+      lane ? lane_table(lane)->access : NULL;
+  struct found_key *k = &found->key[found->keys];
+  uint32_t room = s->tcp || s->streams.spoken ? 0 : WIRE_FDS - found->fds;
+  if (!access || access->export(lane, grant, &k->key) < 0 ||
+      k->key.fd_count > room)
     return;
-  f->found.mapped = 0;
+  k->lane = number;
+  found->keys++;
+  found->fds = (uint16_t)(found->fds + k->key.fd_count);
+}
+
+/* Where descriptors cannot go now the answer has no keys. */
+static void tell_found(struct perigee_session *s, struct frame *f) {
+  struct found *found = &f->found;
+  int fds[WIRE_FDS];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < found->keys; i++)
+    for (uint32_t k = 0; k < found->key[i].key.fd_count; k++)
+      fds[count++] = found->key[i].key.fds[k];
+  if (s->up->tell(s, f, fds, count) == PERIGEE_OK)
+    return;
+  found->keys = found->fds = 0;
   s->up->send(s, f, NULL, 0);
+}
+
+static void describe(struct perigee_session *s, struct perigee_region *region,
+                     struct found *found) {
+  const struct grant grant = {region->slot, region->generation, &region->area,
+                              region->access, region->fd};
+  found->slot = region->slot;
+  found->region = region->generation;
+  found->length = region->length;
+  found->access = (uint32_t)region->access;
+  region->granted++;
+  if (!s->regions.granted.next)
+    list_append(&s->engine->granted, &s->regions.granted);
+  add_key(s, s->lane, 0, &grant, found);
+  for (uint32_t n = 1; n < LANES && lanes_know(s, n); n++)
+    add_key(s, lanes_to_export(s, n, &region->area), n, &grant, found);
 }
 
 int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
@@ -83,51 +120,17 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
   struct frame f = {.type = FRAME_FOUND,
                     .found = {.operation = asked->operation,
                               .generation = asked->generation}};
-  struct found *found = &f.found;
-  if (!region) {
-    found->status = PERIGEE_NOT_FOUND;
-  } else if (region->access == PERIGEE_LOCAL) {
-    found->status = PERIGEE_DENIED;
-  } else {
-    found->slot = region->slot;
-    found->region = region->generation;
-    found->length = region->length;
-    found->access = (uint32_t)region->access;
-    region->granted++;
-    if (!s->regions.granted.next)
-      list_append(&s->engine->granted, &s->regions.granted);
-    const struct perigee_transport *t = lane_table(s->lane);
-    const struct grant grant = {region->slot, region->generation, &region->area,
-                                region->access};
-    bool granted = t->access && t->access->grant(s->lane, &grant);
-    found->mapped = t->copies && region->fd >= 0 && !s->alone && !s->tcp;
-    found->keyed = (uint16_t)((!t->copies && granted) | lanes_grant(s, &grant));
-  }
-  tell_found(s, &f, region ? region->fd : -1);
+  if (!region)
+    f.found.status = PERIGEE_NOT_FOUND;
+  else if (region->access == PERIGEE_LOCAL)
+    f.found.status = PERIGEE_DENIED;
+  else
+    describe(s, region, &f.found);
+  tell_found(s, &f);
   return PERIGEE_OK;
 }
 
 /* ---- Being answered ----------------------------------------------------- */
-
-/* Maps the region only if its memory cannot shrink later. */
-static int map_window(struct perigee_remote *r, int fd) {
-  enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
-  uint64_t length;
-  if (!adopted_memory(fd, SEALS, &length) || length < r->window.length)
-    return PERIGEE_PROTOCOL;
-  int protection = PROT_READ | (r->access & PERIGEE_WRITE ? PROT_WRITE : 0);
-  if (!share_take(r->session->account.share, SHARE_MAPPED, length))
-    return PERIGEE_NO_MEMORY;
-  r->mapped = length;
-  void *p = mmap(NULL, r->mapped, protection, MAP_SHARED, fd, 0);
-  if (p == MAP_FAILED) {
-    share_give(r->session->account.share, SHARE_MAPPED, r->mapped);
-    return PERIGEE_NO_MEMORY;
-  }
-  madvise(p, r->mapped, MADV_DONTFORK);
-  r->window.pointer = p;
-  return PERIGEE_OK;
-}
 
 static struct perigee_remote *known(struct perigee_session *s,
                                     const struct found *found) {
@@ -138,75 +141,138 @@ static struct perigee_remote *known(struct perigee_session *s,
   return r;
 }
 
-static struct perigee_remote *adopt(struct perigee_session *s,
-                                    const struct found *found, const char *name,
-                                    int fd, int *status) {
+static struct perigee_remote *remote_new(struct perigee_session *s,
+                                         const struct found *found,
+                                         const char *name) {
   struct perigee_remote *r = calloc(1, sizeof *r);
-  *status = PERIGEE_NO_MEMORY;
   if (!r)
     return NULL;
   r->session = s;
-  r->window = (struct window){.slot = found->slot,
-                              .generation = found->region,
-                              .length = found->length,
-                              .keyed = found->keyed & 1,
-                              .lanes = (uint8_t)found->keyed};
-  r->access = (int)(found->access & (PERIGEE_READ | PERIGEE_WRITE));
+  r->window = (struct window){
+      .slot = found->slot,
+      .generation = found->region,
+      .length = found->length,
+      .access = (int)(found->access & (PERIGEE_READ | PERIGEE_WRITE))};
+  for (uint32_t n = 1; n < LANES; n++)
+    *remote_window(r, n) = r->window;
   strncpy(r->name, name, REGION_NAME);
-  *status = fd >= 0 ? map_window(r, fd) : PERIGEE_OK;
-  if (*status < 0) {
-    free(r);
-    return NULL;
-  }
-  r->next = s->regions.remotes;
-  s->regions.remotes = r;
   return r;
 }
 
-/* Are the lanes that it names there? */
+/* A lane that is lost here needs no key any more. */
+static int attach(struct perigee_session *s, struct perigee_remote *r,
+                  const struct found_key *k) {
+  struct lane *lane = k->lane ? lanes_to_attach(s, k->lane) : s->lane;
+  struct window *window = remote_window(r, k->lane);
+  if (!lane || window->attached)
+    return PERIGEE_OK;
+  if (!lane_table(lane)->access)
+    return PERIGEE_PROTOCOL;
+  int status = lane_table(lane)->access->attach(lane, window, &k->key);
+  window->attached = status == PERIGEE_OK;
+  return status;
+}
+
+static int attach_all(struct perigee_session *s, struct perigee_remote *r,
+                      const struct found *found) {
+  int status = PERIGEE_OK;
+  for (uint32_t i = 0; i < found->keys && status == PERIGEE_OK; i++)
+    status = attach(s, r, &found->key[i]);
+  return status;
+}
+
+static void remote_free(struct perigee_remote *r) {
+  for (uint32_t n = 0; r && n < LANES; n++) {
+    struct window *window = remote_window(r, n);
+    if (!window->attached)
+      continue;
+    struct lane *lane = session_lane(r->session, n);
+    if (lane_table(lane)->access->detach)
+      lane_table(lane)->access->detach(lane, window);
+  }
+  free(r);
+}
+
+/* One that is there, and that no key has come for, may have one now. */
+static int adopt(struct perigee_session *s, const struct found *found,
+                 const char *name, struct perigee_remote **out) {
+  struct perigee_remote *r = known(s, found), *fresh = NULL;
+  if (!r && !(r = fresh = remote_new(s, found, name)))
+    return PERIGEE_NO_MEMORY;
+  int status = attach_all(s, r, found);
+  if (status < 0) {
+    remote_free(fresh);
+    return status;
+  }
+  if (fresh) {
+    r->next = s->regions.remotes;
+    s->regions.remotes = r;
+  }
+  *out = r;
+  return PERIGEE_OK;
+}
+
+/* Is it asked for still? */
+static struct operation *asked_for(struct perigee_session *s,
+                                   const struct found *found) {
+  struct operation *op =
+      operation_find(s->engine, (int)(found->operation & 0x7fffffff));
+  bool is = op && op->kind == OP_LOOKUP && op->session == s &&
+            op->generation == found->generation && op->event == 0;
+  return is ? op : NULL;
+}
+
+static void answered(struct operation *op, const struct found *found) {
+  struct perigee_remote *remote = NULL;
+  int status = status_of_peer(found->status);
+  if (found->slot >= REGION_SLOTS || found->length > PAYLOAD_MAX)
+    status = PERIGEE_PROTOCOL;
+  if (status == PERIGEE_OK)
+    status = adopt(op->session, found, (const char *)op->block, &remote);
+  op->pointer = (const uint8_t *)remote;
+  op->length = 0;
+  transfer_stop(op, status);
+}
+
 static bool names_lanes(const struct perigee_session *s,
                         const struct found *found) {
-  for (uint32_t n = 1; n < 16; n++)
-    if ((found->keyed & 1u << n) && !lanes_know(s, n))
+  for (uint32_t i = 0; i < found->keys; i++)
+    if (!lanes_know(s, found->key[i].lane))
       return false;
   return true;
 }
 
-int lookup_found(struct perigee_session *s, const struct found *found) {
-  if (!names_lanes(s, found))
-    return PERIGEE_PROTOCOL;
-  /* What cannot be mapped here is no descriptor's business. */
-  int fd = found->mapped ? wire_take_fd(&s->socket.wire) : -1;
-  if (found->mapped && fd < 0)
-    return PERIGEE_PROTOCOL;
-  struct operation *op =
-      operation_find(s->engine, (int)(found->operation & 0x7fffffff));
-  int status = status_of_peer(found->status);
-  if (found->slot >= REGION_SLOTS || found->length > PAYLOAD_MAX)
-    status = PERIGEE_PROTOCOL;
-  if (op && op->kind == OP_LOOKUP && op->session == s &&
-      op->generation == found->generation && op->event == 0) {
-    struct perigee_remote *r = status == PERIGEE_OK ? known(s, found) : NULL;
-    if (status == PERIGEE_OK && !r)
-      r = adopt(s, found, (const char *)op->block, fd, &status);
-    op->pointer = (const uint8_t *)r;
-    op->length = 0;
-    transfer_stop(op, status);
-  }
-  if (fd >= 0)
-    adopted_close(fd);
-  return PERIGEE_OK;
+/* The descriptors that came, in the order of the keys: how many. */
+static uint32_t take_fds(struct perigee_session *s, struct found *found,
+                         int fds[WIRE_FDS]) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < found->keys; i++)
+    for (uint32_t k = 0; k < found->key[i].key.fd_count; k++) {
+      int fd = wire_take_fd(&s->socket.wire);
+      if (fd < 0)
+        return count;
+      found->key[i].key.fds[k] = fds[count++] = fd;
+    }
+  return count;
+}
+
+int lookup_found(struct perigee_session *s, struct found *found) {
+  int fds[WIRE_FDS];
+  uint32_t count = take_fds(s, found, fds);
+  struct operation *op = asked_for(s, found);
+  bool good = count == found->fds && names_lanes(s, found);
+  if (op && good)
+    answered(op, found);
+  while (count > 0)
+    adopted_close(fds[--count]);
+  return good ? PERIGEE_OK : PERIGEE_PROTOCOL;
 }
 
 void remotes_free(struct perigee_session *s) {
   struct perigee_remote *r, *next;
   for (r = s->regions.remotes; r; r = next) {
     next = r->next;
-    if (r->window.pointer) {
-      munmap(r->window.pointer, r->mapped);
-      share_give(s->account.share, SHARE_MAPPED, r->mapped);
-    }
-    free(r);
+    remote_free(r);
   }
   s->regions.remotes = NULL;
 }
@@ -220,5 +286,5 @@ uint64_t perigee_remote_identity(const struct perigee_remote *remote) {
 }
 
 int perigee_remote_access(const struct perigee_remote *remote) {
-  return remote->access;
+  return remote->window.access;
 }

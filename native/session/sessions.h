@@ -234,7 +234,8 @@ void liveness_tick(struct perigee_session *session);
 
 /* ---- lookup.c ---------------------------------------------------------- */
 int lookup_asked(struct perigee_session *, const struct lookup *);
-int lookup_found(struct perigee_session *, const struct found *);
+/* Takes the descriptors of its keys. */
+int lookup_found(struct perigee_session *, struct found *);
 void remotes_free(struct perigee_session *session);
 
 /* ---- listen.c ---------------------------------------------------------- */

@@ -93,7 +93,7 @@ static int lane_frame(struct perigee_session *s, const struct frame *f) {
   return PERIGEE_PROTOCOL;
 }
 
-static int frame(struct perigee_session *s, const struct frame *f) {
+static int frame(struct perigee_session *s, struct frame *f) {
   if (s->state == PERIGEE_SESSION_HELLO)
     return wireup_frame(s, f);
   switch (f->type) {

@@ -113,7 +113,7 @@ struct offer {
 };
 
 /* Bytes of private areas of transports. */
-enum { EXPOSURE_OWN = 16, FETCH_OWN = 112 };
+enum { EXPOSURE_OWN = 16, FETCH_OWN = 112, WINDOW_OWN = 8 };
 
 /* A payload of an operation of ours that the peer can reach. */
 struct exposure {
@@ -156,23 +156,36 @@ struct fetch {
   _Alignas(8) unsigned char own[FETCH_OWN];
 };
 
-/* A region of the peer that this side can reach by itself (an unpacked
- * rkey). */
-struct window {
-  uint32_t slot; /* the peer's region slot */
-  uint64_t generation;
-  uint64_t length;
-  uint8_t *pointer; /* where it is mapped; NULL: the CPU cannot reach it */
-  bool keyed;       /* the peer has granted it to our device */
-  uint8_t lanes;    /* and to which lanes' transports: bits (lane_list.h) */
-};
-
-/* A region of ours, as peers are told of it. */
+/* A region of ours, for the peer. */
 struct grant {
   uint32_t slot;
   uint64_t generation;
   struct area *area;
+  int access; /* enum perigee_access */
+  int file;   /* a memfd, of sealed size, that begins with its bytes; or -1 */
+};
+
+/* What our lane says of such a region to the peer's, as a packed rkey does in
+ * UCX: bytes and descriptors that nobody between the two looks into. */
+enum { KEY_MAX = 128, KEY_FDS = 4 };
+struct region_key {
+  uint8_t bytes[KEY_MAX];
+  uint32_t length;
+  uint32_t fd_count;
+  int fds[KEY_FDS];
+};
+
+/* A region of the peer: what the peer has said of it, and what attach made of
+ * its key. */
+struct window {
+  uint32_t slot; /* the peer's region slot */
   int access;
+  uint64_t generation;
+  uint64_t length;
+  uint8_t *pointer; /* NULL: no CPU reaches it */
+  bool attached;    /* the lane reaches it by itself */
+  /* The transport's own, as in an exposure; zeros before attach. */
+  _Alignas(8) unsigned char own[WINDOW_OWN];
 };
 
 /* ---- What a transport may do ---------------------------------------------
@@ -282,15 +295,31 @@ struct transport_kept {
   uint64_t (*bytes)(const struct lane *lane);
 };
 
-/* Access: one-sided access to regions, by the peer itself. grant opens a region
- * of ours to the peer, and returns whether the peer needs no help of ours from
- * then on; revoke ends that; inside tells whether the peer may still be in the
- * region.
+/* Access: one-sided access to regions without help of their owner, by keys.
+ *
+ * The owner's lane: export opens a region of ours to the peer, with its rights
+ * and no more, and writes the key, or gives a status: the peer has to ask for
+ * each access. It may be exported again; the key's descriptors stay the
+ * owner's. revoke ends that: who copies by such a key from then on gets
+ * PERIGEE_STALE, whichever region has the slot. inside, after revoke, tells
+ * whether a copy that began before may still be under way.
+ *
+ * The peer's lane: attach makes a window, of which slot, generation, length and
+ * access are filled in, reachable by its key. A key is the peer's word, and each
+ * byte and descriptor of it is checked. PERIGEE_PROTOCOL: no lane of this kind
+ * writes such a key for such a window; PERIGEE_NO_MEMORY: there is no room for
+ * it, here or in the peer's share, where all that attach takes counts. The
+ * descriptors are the caller's to close. detach, before the lane is closed, lets
+ * go of all that attach took (NULL: that is nothing).
  * Absent: this side reads and writes for the peer, on request. */
 struct transport_access {
-  bool (*grant)(struct lane *lane, const struct grant *grant);
+  int (*export)(struct lane *lane, const struct grant *grant,
+                struct region_key *key);
   void (*revoke)(struct lane *lane, uint32_t slot);
   bool (*inside)(struct lane *lane, uint32_t slot);
+  int (*attach)(struct lane *lane, struct window *window,
+                const struct region_key *key);
+  void (*detach)(struct lane *lane, struct window *window);
 };
 
 /* Copies: the CPU copies between local memory and a window, over which `remote`

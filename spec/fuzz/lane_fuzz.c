@@ -259,6 +259,19 @@ static void says_word(struct talk *t) {
   say_head(t, &h);
 }
 
+/* Keys of any lane, with any bytes; that descriptors come is never true. */
+static void says_keys(struct talk *t, struct found *found, uint8_t how) {
+  found->keys = how / 2 % 8 > 4 ? how / 2 % 4 : 0;
+  for (uint32_t i = 0; i < found->keys; i++) {
+    struct found_key *k = &found->key[i];
+    k->lane = how > 200 ? take8(t->in) : i;
+    k->key.fd_count = how > 250;
+    k->key.length = take8(t->in) % (KEY_MAX + 1);
+    take(t->in, k->key.bytes, k->key.length);
+    found->fds += k->key.fd_count;
+  }
+}
+
 static void says_frame(struct talk *t) {
   struct frame f = {.type = 1 + take8(t->in) % (FRAME_TYPES - 1)};
   uint8_t bytes[FRAME_HEAD + FRAME_BODY], how = take8(t->in);
@@ -268,7 +281,7 @@ static void says_frame(struct talk *t) {
     f.found.operation = operation;
     f.found.length = how & 1 ? PLACE : take_edge(t->in);
     f.found.access = 3;
-    f.found.mapped = how > 250;
+    says_keys(t, &f.found, how);
   } else if (f.type == FRAME_LOOKUP) {
     memcpy(f.lookup.name, how & 1 ? "exported" : "elsewhere", 9);
   } else if (f.type != FRAME_OFFER) {

@@ -4,7 +4,7 @@
  * What is decoded must keep what wire.h promises of it, encode to a frame that
  * decodes to the same, and not depend on the pieces in which it came.
  *
- * decoder: native/net/wire.c native/net/info.c
+ * decoder: native/net/wire.c native/net/found.c native/net/info.c
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -24,6 +24,19 @@ static void require(bool holds) {
 
 static bool ends(const char *text, size_t room) {
   return memchr(text, 0, room) != NULL;
+}
+
+/* Lanes in order, lengths within bounds, descriptors as many as there are. */
+static void promised_of_keys(const struct found *found) {
+  uint32_t fds = 0;
+  require(found->keys <= FOUND_KEYS);
+  for (uint32_t i = 0; i < found->keys; i++) {
+    const struct found_key *k = &found->key[i];
+    require(k->key.length <= KEY_MAX && k->key.fd_count <= KEY_FDS);
+    require(i == 0 || k->lane > found->key[i - 1].lane);
+    fds += k->key.fd_count;
+  }
+  require(fds == found->fds);
 }
 
 static void promised(const struct frame *frame) {
@@ -47,6 +60,8 @@ static void promised(const struct frame *frame) {
     require(ends(frame->refuse.text, REFUSE_TEXT));
   } else if (frame->type == FRAME_LOOKUP) {
     require(ends(frame->lookup.name, sizeof frame->lookup.name));
+  } else if (frame->type == FRAME_FOUND) {
+    promised_of_keys(&frame->found);
   }
 }
 

@@ -589,7 +589,8 @@ static void words_of_no_lane_end_the_session(void **state) {
   f.extra.word = EXTRA_WORD_LOST;
   f.extra.status = PERIGEE_PEER_LOST;
   says_wrong(state, &f);
-  struct frame found = {.type = FRAME_FOUND, .found = {.keyed = 4}};
+  struct frame found = {.type = FRAME_FOUND,
+                        .found = {.keys = 1, .key = {{.lane = 2}}}};
   says_wrong(state, &found);
 }
 

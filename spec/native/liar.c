@@ -5,8 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/lanes.h"
@@ -257,6 +260,74 @@ static bool lie_record(struct liar *l, bool reply) {
   return true;
 }
 
+/* ---- Keys ------------------------------------------------------------------ */
+
+/* What an answer to a look-up may bring: memory that may not change its size, or
+ * may, is too short or far too long, or is none at all. */
+static int lying_descriptor(void) {
+  static const int seals[] = {F_SEAL_SHRINK | F_SEAL_GROW, F_SEAL_SHRINK, 0,
+                              F_SEAL_SHRINK | F_SEAL_GROW |
+                                  F_SEAL_FUTURE_WRITE};
+  static const uint64_t lengths[] = {4u << 20, 4096, 0, UINT64_C(1) << 45};
+  if (below(4) == 0)
+    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int fd = memfd_create("bait", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd >= 0 && ftruncate(fd, (off_t)lengths[below(4)]) == 0)
+    fcntl(fd, F_ADD_SEALS, seals[below(4)]);
+  return fd;
+}
+
+/* The answer as it should be, then here and there not: descriptors that are
+ * told of, and as many that come, or not. */
+static uint32_t lie_about(struct found *f, int fds[WIRE_FDS]) {
+  uint32_t came = 0;
+  f->keys = (uint16_t)below(3);
+  f->fds = 0;
+  for (uint32_t i = 0; i < f->keys; i++) {
+    struct region_key *key = &f->key[i].key;
+    f->key[i].lane = below(8) ? i : (uint32_t)below(256);
+    key->length = below(2) ? 0 : (uint32_t)below(KEY_MAX + 1);
+    key->fd_count = i == 0 && below(4) ? 1 : (uint32_t)below(3);
+    scribble(key->bytes, KEY_MAX);
+    f->fds = (uint16_t)(f->fds + key->fd_count);
+  }
+  if (below(4) == 0)
+    f->length = edge();
+  if (below(8) == 0)
+    f->slot = (uint32_t)edge();
+  if (below(4) == 0)
+    f->region = edge();
+  for (uint32_t most = below(8) ? f->fds : (uint32_t)below(WIRE_FDS + 1);
+       came < most && came < WIRE_FDS; came++)
+    if ((fds[came] = lying_descriptor()) < 0)
+      break;
+  return came;
+}
+
+static const struct upward *honest;
+
+/* In place of what tells the victim: look-ups are answered by lies. */
+static int tell_lies(struct perigee_session *s, const struct frame *told,
+                     const int *fds, uint32_t count) {
+  struct frame f = *told;
+  int own[WIRE_FDS];
+  if (f.type != FRAME_FOUND || f.found.status < 0 || below(4) == 0)
+    return honest->tell(s, told, fds, count);
+  uint32_t came = lie_about(&f.found, own);
+  int status = honest->tell(s, &f, own, came);
+  while (came > 0)
+    close(own[--came]);
+  return status;
+}
+
+static void lie_of_keys(struct perigee_session *s) {
+  static struct upward lying;
+  honest = s->up;
+  lying = *honest;
+  lying.tell = tell_lies;
+  s->up = &lying;
+}
+
 static bool lie_once(struct liar *l, enum lie lie) {
   switch (lie) {
   case LIE_SCRIBBLE:
@@ -265,6 +336,8 @@ static bool lie_once(struct liar *l, enum lie lie) {
   case LIE_WORDS:
     jump_words(l);
     return true;
+  case LIE_KEYS: /* it lies whenever it is asked */
+    return false;
   default:
     return lie_record(l, lie == LIE_REPLIES);
   }
@@ -294,8 +367,11 @@ static void open_liar(struct liar *l, const char *address) {
 static void live(const char *address, enum lie lie) {
   struct liar l = {0};
   open_liar(&l, address);
-  if (behave(&l, 1000 * MS) && behave(&l, (int64_t)below(10) * MS)) {
-    int lies = 1 + (int)below(200);
+  bool met = behave(&l, 1000 * MS);
+  if (met && lie == LIE_KEYS)
+    lie_of_keys(l.session); /* it is asked at once, and not often */
+  if (met && behave(&l, (int64_t)below(10) * MS)) {
+    int lies = 1 + (int)below(lie == LIE_KEYS ? 8 : 200);
     for (int i = 0; i < lies && l.session->state == PERIGEE_SESSION_OPEN; i++)
       if (!lie_once(&l, lie) || below(4) == 0)
         behave(&l, (int64_t)below(500000));

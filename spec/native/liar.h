@@ -14,6 +14,7 @@ enum lie {
   LIE_RECORDS,  /* records whose every field is at some limit */
   LIE_REPLIES,  /* the same as replies to what is live */
   LIE_WORDS,    /* marks, acks, positions and generations that jump */
+  LIE_KEYS,     /* keys of regions, and descriptors, that are none */
   LIES
 };
 

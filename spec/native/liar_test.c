@@ -106,6 +106,7 @@ static void survive(enum lie lie, const struct variant *variant) {
   if (child == 0)
     liar_run(address, lie, seed, own_time());
   srand((unsigned)seed);
+  int before = descriptors();
   print_message("# seed %llu\n", (unsigned long long)seed);
   struct victim *v = victim_open(variant);
   live_through(v, child);
@@ -116,6 +117,7 @@ static void survive(enum lie lie, const struct variant *variant) {
   region_end(v->exported);
   region_end(v->own);
   pair_close(&v->p);
+  assert_int_equal(descriptors(), before);
   free(v);
 }
 
@@ -135,6 +137,10 @@ static void words_do_no_harm(void **state) {
   survive(LIE_WORDS, *state);
 }
 
+static void keys_do_no_harm(void **state) {
+  survive(LIE_KEYS, *state);
+}
+
 int main(void) {
   static const struct variant staged = {"staged", "shm", "host", 0, NULL};
   static const struct variant opaque = {"opaque", "shm", "opaque", 1, NULL};
@@ -143,6 +149,7 @@ int main(void) {
       OVER(variant_default, records_do_no_harm),
       OVER(variant_default, replies_do_no_harm),
       OVER(variant_default, words_do_no_harm),
+      OVER(variant_default, keys_do_no_harm),
       OVER(staged, replies_do_no_harm),
       OVER(staged, words_do_no_harm),
       OVER(opaque, records_do_no_harm),

@@ -2,8 +2,7 @@
  *
  * plugin_inproc.c - a transport for specs between two engines of one thread:
  * records come late, payloads come in splinters, copies take several steps.
- * Neither shared memory nor a descriptor is needed, and nothing else in the
- * tree knows of it.
+ * Nothing else in the tree knows of it.
  *
  * A side that arms gets everything without delay, as what it would sleep
  * through would never come.
@@ -14,6 +13,8 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "transport/transport.h"
 
@@ -46,6 +47,7 @@ struct task {
 struct lane {
   struct lane_head head;
   struct lane *peer;
+  struct share *share;
   struct late *reserved[RINGS];
   struct queue in[RINGS];
   struct exposed *loans; /* all that are out */
@@ -99,6 +101,7 @@ static int inproc_open(const struct lane_options *options, struct lane **out,
   lane_by(lane, &perigee_transport_inproc);
   lane->seed = (uint32_t)options->key;
   lane->alone = options->alone;
+  lane->share = options->share;
   for (int i = 0; i < RINGS; i++)
     lane->in[i].last = &lane->in[i].first;
   memcpy(offer->bytes, &lane, sizeof lane);
@@ -395,10 +398,56 @@ static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
 
 /* ---- One-sided ---------------------------------------------------------- */
 
-static bool inproc_grant(struct lane *lane, const struct grant *grant) {
+/* Its file, and as bytes how long that is. An additional lane needs neither. */
+static int inproc_export(struct lane *lane, const struct grant *grant,
+                         struct region_key *key) {
+  struct stat st;
+  bool mapped = !lane_table(lane)->additional;
+  if (mapped && (grant->file < 0 || fstat(grant->file, &st) != 0))
+    return PERIGEE_UNSUPPORTED;
   lane->regions[grant->slot] = grant->generation;
   lane->areas[grant->slot] = grant->area;
-  return true;
+  key->length = key->fd_count = 0;
+  if (!mapped)
+    return PERIGEE_OK;
+  memcpy(key->bytes, &st.st_size, sizeof st.st_size);
+  key->length = sizeof st.st_size;
+  key->fds[0] = grant->file;
+  key->fd_count = 1;
+  return PERIGEE_OK;
+}
+
+static int inproc_attach(struct lane *lane, struct window *window,
+                         const struct region_key *key) {
+  off_t said;
+  struct stat st;
+  if (lane_table(lane)->additional)
+    return key->length + key->fd_count == 0 ? PERIGEE_OK : PERIGEE_PROTOCOL;
+  memcpy(&said, key->bytes, sizeof said);
+  if (key->length != sizeof said || key->fd_count != 1 ||
+      fstat(key->fds[0], &st) != 0 || st.st_size != said ||
+      (uint64_t)said < window->length)
+    return PERIGEE_PROTOCOL;
+  if (!share_take(lane->share, SHARE_MAPPED, (uint64_t)said))
+    return PERIGEE_NO_MEMORY;
+  int rights = PROT_READ | (window->access & PERIGEE_WRITE ? PROT_WRITE : 0);
+  void *p = mmap(NULL, (size_t)said, rights, MAP_SHARED, key->fds[0], 0);
+  if (p == MAP_FAILED) {
+    share_back(lane->share, SHARE_MAPPED, (uint64_t)said);
+    return PERIGEE_NO_MEMORY;
+  }
+  window->pointer = p;
+  memcpy(window->own, &said, sizeof said);
+  return PERIGEE_OK;
+}
+
+static void inproc_detach(struct lane *lane, struct window *window) {
+  off_t mapped;
+  if (!window->pointer)
+    return;
+  memcpy(&mapped, window->own, sizeof mapped);
+  munmap(window->pointer, (size_t)mapped);
+  share_back(lane->share, SHARE_MAPPED, (uint64_t)mapped);
 }
 
 static void inproc_revoke(struct lane *lane, uint32_t slot) {
@@ -599,9 +648,11 @@ static const struct transport_loans loans = {
 };
 
 static const struct transport_access rights = {
-    .grant = inproc_grant,
+    .export = inproc_export,
     .revoke = inproc_revoke,
     .inside = inproc_inside,
+    .attach = inproc_attach,
+    .detach = inproc_detach,
 };
 
 static const struct transport_copies copies = {

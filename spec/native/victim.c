@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 static const int64_t PATIENCE = 100 * MS;
+enum { LOOKS = 32 }; /* a session */
 
 /* {7} as string.buffer writes it. */
 static const uint8_t seven[] = {7, 0, 0, 0, 0, 0, 0, 28, 64};
@@ -58,6 +59,22 @@ static void move(struct victim *v, struct perigee_session *s) {
   began(v, s, perigee_transfer(s, 1 + rand() % 3, t, 1, 7, -1));
 }
 
+/* What it is told of, it asks for again, some times. */
+static void look(struct victim *v, struct perigee_session *s) {
+  int op = perigee_lookup(s, "bait", PATIENCE);
+  began(v, s, op);
+  if (op >= 0)
+    v->looks[op] = true;
+}
+
+static void look_again(struct victim *v, struct perigee_session *s, int op) {
+  bool looked = v->looks[op];
+  uint32_t id = perigee_session_id(s) % SESSIONS;
+  v->looks[op] = false;
+  if (looked && !v->over[id] && v->looked[id]++ < LOOKS)
+    look(v, s);
+}
+
 static void want(struct victim *v, struct perigee_session *s) {
   struct perigee_slice all = all_of(v->own, SIZE);
   switch (rand() % 8) {
@@ -71,7 +88,7 @@ static void want(struct victim *v, struct perigee_session *s) {
     began(v, s, perigee_recv_imm(s, PATIENCE));
     break;
   case 3:
-    began(v, s, perigee_lookup(s, "bait", PATIENCE));
+    look(v, s);
     break;
   case 4:
     move(v, s);
@@ -139,7 +156,9 @@ void victim_handle(struct victim *v, const struct perigee_event *e) {
     v->met++;
     v->bait[e->session % SESSIONS] = NULL;
     v->over[e->session % SESSIONS] = false;
+    v->looked[e->session % SESSIONS] = 0;
     assert_int_equal(v->open[e->session % SESSIONS], 0);
+    look(v, s);
     for (int i = 0; i < 8; i++)
       want(v, s);
     break;
@@ -157,6 +176,7 @@ void victim_handle(struct victim *v, const struct perigee_event *e) {
     ended_here(v, e);
     if (e->kind == PERIGEE_EVENT_DONE && e->status == 0 && e->pointer && s)
       v->bait[e->session % SESSIONS] = (void *)(uintptr_t)e->pointer;
+    look_again(v, s, e->operation);
     if (!v->over[e->session % SESSIONS])
       want(v, s);
     let_go(v, e->session);

@@ -15,7 +15,9 @@ struct victim {
   struct perigee_region *exported, *own;
   struct perigee_remote *bait[SESSIONS]; /* by the session's id */
   uint8_t pending[OPERATIONS];
-  int open[SESSIONS]; /* operations, by the session's id */
+  bool looks[OPERATIONS]; /* it is a look-up */
+  int looked[SESSIONS];   /* and so many there were */
+  int open[SESSIONS];     /* operations, by the session's id */
   bool over[SESSIONS];
   int lost, protocol, met;
   int friends; /* calls of the friend that were answered */

@@ -91,6 +91,10 @@ static struct frame sample(int type) {
     memset(frame.proof, 0x5a, sizeof frame.proof);
   else if (type == FRAME_ATTACH)
     frame.attach = (struct attach){.session = 9, .index = 3, .mac = {1, 2}};
+  else if (type == FRAME_EXTRA)
+    frame.extra = (struct extra){.lane = 1,
+                                 .word = EXTRA_WORD_LANE,
+                                 .offer = {.length = 3, .bytes = "lie"}};
   else if (type == FRAME_MOVE)
     frame.move = (struct move){.ticket = 9, .key = {1, 2}, .port = 7471};
   else if (type == FRAME_EXTRA)
@@ -292,6 +296,111 @@ static void hellos_of_other_versions_tell_which(void **state) {
   assert_int_equal(versions(7, 9, FRAME_BODY + 1, &got), PERIGEE_PROTOCOL);
 }
 
+/* ---- Keys of regions -------------------------------------------------------- */
+
+static void adds_key(struct found *f, uint32_t lane, uint32_t fds,
+                     uint32_t length) {
+  struct found_key *k = &f->key[f->keys++];
+  k->lane = lane;
+  k->key.fd_count = fds;
+  k->key.length = length;
+  memset(k->key.bytes, (int)(1 + lane), length);
+  f->fds += (uint16_t)fds;
+}
+
+/* Bytes of the body, after which it is the same frame. */
+static uint32_t goes_as(const struct frame *frame) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  struct frame got;
+  uint32_t length = wire_encode(frame, bytes);
+  assert_int_equal(wire_frame(bytes, length, &got), length);
+  assert_int_equal(wire_fds(&got), frame->found.fds);
+  assert_int_equal(got.found.keys, frame->found.keys);
+  for (uint32_t i = 0; i < got.found.keys; i++) {
+    const struct found_key *k = &got.found.key[i], *as = &frame->found.key[i];
+    assert_int_equal(k->lane, as->lane);
+    assert_int_equal(k->key.fd_count, as->key.fd_count);
+    assert_int_equal(k->key.length, as->key.length);
+    assert_memory_equal(k->key.bytes, as->key.bytes, k->key.length);
+  }
+  return length - FRAME_HEAD;
+}
+
+static void keys_of_lanes_arrive(void **state) {
+  (void)state;
+  struct frame f = sample(FRAME_FOUND);
+  assert_int_equal(goes_as(&f), 40);
+  adds_key(&f.found, 0, 1, 0); /* as older builds tell of a descriptor */
+  assert_int_equal(goes_as(&f), 40);
+  adds_key(&f.found, 1, 0, KEY_MAX);
+  assert_int_equal(goes_as(&f), 40 + 4 + 4 + KEY_MAX);
+  adds_key(&f.found, 2, 3, 1);
+  adds_key(&f.found, 255, 0, KEY_MAX);
+  assert_int_equal(goes_as(&f), 40 + 4 * 4 + 1 + 2 * KEY_MAX);
+}
+
+/* Two keys: 40 bytes, lane 0 with 16 bytes, lane 3 with a descriptor and 8. */
+static struct frame two_keys(void) {
+  struct frame f = sample(FRAME_FOUND);
+  adds_key(&f.found, 0, 0, 16);
+  adds_key(&f.found, 3, 1, 8);
+  return f;
+}
+
+/* The same, with 16 bits of its body set to a value. */
+static int keys_patched(size_t at, uint16_t value) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  struct frame f = two_keys(), got;
+  uint32_t length = wire_encode(&f, bytes);
+  memcpy(bytes + FRAME_HEAD + at, &value, sizeof value);
+  return wire_frame(bytes, length, &got);
+}
+
+static void keys_that_do_not_add_up_are_refused(void **state) {
+  enum { FDS = 36, KEYS = 38, FIRST = 40, SECOND = 40 + 4 + 16 };
+  (void)state;
+  assert_true(keys_patched(FDS, 1) > 0);
+  const struct {
+    size_t at;
+    uint16_t value;
+  } wrong[] = {
+      {FDS, 0},
+      {FDS, 2},
+      {FDS, KEY_FDS + 1},
+      {FDS, UINT16_MAX},
+      {KEYS, 0},
+      {KEYS, 1},
+      {KEYS, 3},
+      {KEYS, FOUND_KEYS + 1},
+      {KEYS, UINT16_MAX},
+      {FIRST, 3},                  /* the second's lane */
+      {FIRST, 4},                  /* one behind it */
+      {FIRST, (KEY_FDS + 1) << 8}, /* descriptors */
+      {FIRST + 2, 15},
+      {FIRST + 2, KEY_MAX + 1},
+      {FIRST + 2, UINT16_MAX},
+      {SECOND + 2, 7},
+      {SECOND + 2, 9},
+      {SECOND, 2 << 8 | 3},
+  };
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    assert_int_equal(keys_patched(wrong[i].at, wrong[i].value),
+                     PERIGEE_PROTOCOL);
+}
+
+/* One frame, one sequence of bytes. */
+static void a_key_that_need_not_be_written_is_not(void **state) {
+  (void)state;
+  struct frame f = sample(FRAME_FOUND), got;
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY], key[4] = {0, 1, 0, 0};
+  adds_key(&f.found, 0, 1, 0);
+  uint32_t length = wire_encode(&f, bytes), longer = 44;
+  assert_true(wire_frame(bytes, length, &got) > 0);
+  memcpy(bytes, &longer, sizeof longer);
+  memcpy(bytes + length, key, sizeof key);
+  assert_int_equal(wire_frame(bytes, length + 4, &got), PERIGEE_PROTOCOL);
+}
+
 static void attachments_have_no_spare_bytes(void **state) {
   (void)state;
   struct frame frame = sample(FRAME_ATTACH);
@@ -438,6 +547,9 @@ int main(void) {
       test(end_of_file_is_zero),
       test(unsound_frames_are_refused),
       test(hellos_of_other_versions_tell_which),
+      test(keys_of_lanes_arrive),
+      test(keys_that_do_not_add_up_are_refused),
+      test(a_key_that_need_not_be_written_is_not),
       test(attachments_have_no_spare_bytes),
       test(moves_go_to_a_port),
       test(endless_texts_are_refused),

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm.c - the shared-memory transport: set-up, rings, marks, loans and
- * one-sided copies. The rest is in shm_payload.c and shm_arena.c; shm.h has the
- * layout.
+ * shm.c - the shared-memory transport: set-up, rings, marks and
+ * loans. The rest is in shm_regions.c, shm_payload.c and shm_arena.c; shm.h has
+ * the layout.
  *
  * Wake-ups. The side that goes to sleep stores `armed`, fences, and polls once
  * more before it sleeps; the other side publishes, fences, and loads `armed`.
  * As both fences are in the single total order, either the sleeper's last poll
  * sees what was published or the publisher sees `armed`
  * (spec/model/wakeup.pml).
- *
- * Regions. A side that copies in a peer's region stores `inside`, fences, and
- * loads the region's generation; an owner that closes the region stores the
- * generation, fences, and loads `inside`. So either the copying side sees that
- * the region is closed, or the owner sees that somebody is inside.
  */
 #include "shm.h"
 
@@ -37,7 +32,7 @@ enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 
 /* ---- Set-up ------------------------------------------------------------ */
 
-static void *map(int fd, uint64_t length, int protection) {
+void *shm_map(int fd, uint64_t length, int protection) {
   void *p = mmap(NULL, length, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED)
     return NULL;
@@ -70,7 +65,7 @@ static int adopt(int fd, uint64_t length, int seals, int protection,
                  void **mapped) {
   if (!shm_sound(fd, length, seals))
     return PERIGEE_PROTOCOL;
-  *mapped = map(fd, length, protection);
+  *mapped = shm_map(fd, length, protection);
   return *mapped ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
 
@@ -303,41 +298,6 @@ static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
   return shm_peer_arena(lane, source->address, source->block);
 }
 
-/* ---- One-sided --------------------------------------------------------- */
-
-static bool shm_grant(struct lane *lane, const struct grant *grant) {
-  atomic_store_explicit(&lane->own->regions[grant->slot], grant->generation,
-                        memory_order_release);
-  return true;
-}
-
-static void shm_revoke(struct lane *lane, uint32_t slot) {
-  atomic_store_explicit(&lane->own->regions[slot], 0, memory_order_release);
-}
-
-static bool shm_inside(struct lane *lane, uint32_t slot) {
-  atomic_thread_fence(memory_order_seq_cst);
-  return lane->peer && atomic_load_explicit(&lane->peer->inside,
-                                            memory_order_acquire) == slot + 1;
-}
-
-static int64_t shm_copy(struct lane *lane, const struct window *window,
-                        struct payload *remote, struct payload *local,
-                        uint64_t limit, bool write) {
-  atomic_store_explicit(&lane->own->inside, window->slot + 1,
-                        memory_order_relaxed);
-  atomic_thread_fence(memory_order_seq_cst);
-  int64_t moved = PERIGEE_STALE;
-  if (limit > SHM_QUANTUM)
-    limit = SHM_QUANTUM;
-  if (atomic_load_explicit(&lane->peer->regions[window->slot],
-                           memory_order_acquire) == window->generation)
-    moved = (int64_t)(write ? payload_copy(remote, local, limit)
-                            : payload_copy(local, remote, limit));
-  atomic_store_explicit(&lane->own->inside, 0, memory_order_release);
-  return moved;
-}
-
 /* ---- Sleeping ---------------------------------------------------------- */
 
 static void shm_arm(struct lane *lane) {
@@ -399,9 +359,11 @@ static const struct transport_kept kept = {
 };
 
 static const struct transport_access rights = {
-    .grant = shm_grant,
+    .export = shm_export,
     .revoke = shm_revoke,
     .inside = shm_inside,
+    .attach = shm_attach,
+    .detach = shm_detach,
 };
 
 static const struct transport_copies copies = {

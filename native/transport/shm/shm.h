@@ -108,6 +108,19 @@ const uint8_t *shm_peer_arena(const struct lane *, uint64_t offset,
 /* Is it a memfd of that length, with at least these seals? */
 bool shm_sound(int fd, uint64_t length, int seals);
 
+/* Maps what was found to be sound; NULL: errno says why not. No child process
+ * sees it. */
+void *shm_map(int fd, uint64_t length, int protection);
+
+/* ---- shm_regions.c ------------------------------------------------------ */
+int shm_export(struct lane *, const struct grant *, struct region_key *);
+void shm_revoke(struct lane *, uint32_t slot);
+bool shm_inside(struct lane *, uint32_t slot);
+int shm_attach(struct lane *, struct window *, const struct region_key *);
+void shm_detach(struct lane *, struct window *);
+int64_t shm_copy(struct lane *, const struct window *, struct payload *remote,
+                 struct payload *local, uint64_t limit, bool write);
+
 /* ---- shm_arena.c -------------------------------------------------------- */
 int arena_open(struct lane *, uint64_t length);
 void arena_close(struct lane *);

@@ -18,6 +18,8 @@
 #include "verbs.h"
 
 enum { OFFER_VERSION = 1 };
+/* Flags of an offer. What is not known there is passed over. */
+enum { OFFER_KEYED = 1 }; /* it reads what keys of regions say */
 enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 static const int64_t RECENT = 5000000000; /* ns */
 
@@ -35,7 +37,7 @@ struct pair_offer {
 struct lane_offer {
   uint32_t version, records, notes, rails, pairs, operations;
   uint64_t ring, inbox, marks;
-  uint32_t inbox_key, reserved;
+  uint32_t inbox_key, flags;
   struct rail_offer rail[RAILS];
   struct pair_offer pair[PAIRS];
 };
@@ -125,6 +127,7 @@ static void make_offer(struct lane *lane, struct offer *offer) {
                             .ring = lane->options.ring,
                             .inbox = (uintptr_t)lane->inbox,
                             .inbox_key = lane->inbox_key,
+                            .flags = OFFER_KEYED,
                             .marks = (uintptr_t)f->marks};
   for (uint32_t i = 0; i < f->rail_count; i++) {
     const struct rail *r = &f->rails[i];
@@ -248,6 +251,7 @@ static int verbs_join(struct lane *lane, const struct offer *offer,
   lane->peer_inbox_key = said.inbox_key;
   lane->peer_marks = said.marks;
   lane->peer_operations = said.operations;
+  lane->keyed = said.flags & OFFER_KEYED;
   for (uint32_t i = 0; i < said.rails; i++)
     lane->peer_marks_key[i] = said.rail[i].marks_key;
   status = connect_pairs(lane, &said, reason);
@@ -335,9 +339,10 @@ static const struct transport_loans loans = {
 };
 
 static const struct transport_access rights = {
-    .grant = verbs_grant,
+    .export = verbs_export,
     .revoke = verbs_revoke,
     .inside = verbs_inside,
+    .attach = verbs_attach,
 };
 
 static const struct transport_jobs jobs = {

@@ -217,7 +217,8 @@ struct granted {
   struct job job;          /* the binds of its windows, */
   uint32_t bound;          /* on so many pairs so far, in order */
   struct granted *waiting; /* in fabric->opening */
-  bool opening;            /* the peer is not told yet */
+  bool opening;            /* the peer is not told yet, */
+  bool by_note;            /* and will be by a note, not by a region's key */
   uint64_t refused;        /* generation that could not be opened, */
   int64_t until;           /* and is not tried again before then */
 };
@@ -233,7 +234,8 @@ enum note_kind {
   NOTE_ENDED,      /* operation, generation: its mark is gone */
   NOTE_STAGED,     /* operation, generation, part: value bytes are staged */
   NOTE_TAKEN,      /* operation, generation, part: value bytes were taken */
-  NOTE_GRANT,      /* id in operation, value generation, base, length, rkeys */
+  NOTE_GRANT,      /* id in operation, value generation, base, length, rkeys;
+                      of regions: that were not bound when the key was made */
   NOTE_REVOKE,     /* id in operation, value generation */
   NOTE_FRAME       /* the next bytes of the peer's frames, part of them */
 };
@@ -276,6 +278,8 @@ struct lane {
   int status;          /* negative: broken, */
   char reason[REASON]; /* and why */
   bool joined, cut;
+  bool
+      keyed; /* the peer reads keys of regions; else notes tell of these, too */
 
   /* One mapping: inbox (notes, requests, replies), outbox of the peer's
    * sizes, marks as seen. The peer may write to the inbox only. */
@@ -465,9 +469,10 @@ void grants_close(struct lane *lane);
 void grant_heard(struct lane *lane, const struct note *note);
 /* The peer's memory of that id: NULL if it was never told of. */
 const struct remote_key *remote_key_find(const struct lane *lane, uint32_t id);
-bool verbs_grant(struct lane *lane, const struct grant *grant);
+int verbs_export(struct lane *, const struct grant *, struct region_key *);
 void verbs_revoke(struct lane *lane, uint32_t slot);
 bool verbs_inside(struct lane *lane, uint32_t slot);
+int verbs_attach(struct lane *, struct window *, const struct region_key *);
 /* The id of the lane's grant to read all of the area, opened on first use; or
  * a status: the bytes have to be staged. */
 int keys_payload_id(struct lane *lane, struct area *area);

@@ -140,7 +140,8 @@ static bool go_on(struct granted *granted) {
   if (!rights_bind(granted) || job->pending > 0 || job->status < 0)
     return false;
   opening_unlink(granted);
-  tell_granted(granted);
+  if (granted->by_note)
+    tell_granted(granted);
   return true;
 }
 
@@ -172,7 +173,9 @@ static int granted_open(struct granted *granted, uint64_t generation,
   granted->opening = true;
   granted->waiting = fabric->opening;
   fabric->opening = granted;
+  granted->by_note = granted->id >= ID_PAYLOAD || !granted->lane->keyed;
   go_on(granted);
+  granted->by_note = true; /* it is not bound yet */
   return PERIGEE_OK;
 }
 
@@ -226,13 +229,29 @@ void grants_close(struct lane *lane) {
 
 /* ---- Regions and payloads ----------------------------------------------- */
 
-bool verbs_grant(struct lane *lane, const struct grant *grant) {
+/* Of what is bound. */
+static void key_write(const struct granted *granted, struct region_key *key) {
+  struct verbs_key said = {.base = (uintptr_t)granted->keys->area->base};
+  memcpy(said.rkey, granted->rkey, sizeof said.rkey);
+  memcpy(key->bytes, &said, sizeof said);
+  key->length = sizeof said;
+}
+
+int verbs_export(struct lane *lane, const struct grant *grant,
+                 struct region_key *key) {
+  uint32_t id = ID_REGION + grant->slot;
   if (grant->slot >= ID_PAYLOAD - ID_REGION ||
       (grant->access & (PERIGEE_READ | PERIGEE_WRITE)) == 0)
-    return false;
-  return grant_open(lane, ID_REGION + grant->slot, grant->generation,
-                    grant->area, 0, grant->area->length,
-                    grant->access) == PERIGEE_OK;
+    return PERIGEE_UNSUPPORTED;
+  int status = grant_open(lane, id, grant->generation, grant->area, 0,
+                          grant->area->length, grant->access);
+  if (status < 0)
+    return status;
+  const struct granted *granted = granted_find(lane, id);
+  key->length = key->fd_count = 0;
+  if (lane->keyed && !granted->opening)
+    key_write(granted, key);
+  return PERIGEE_OK;
 }
 
 void verbs_revoke(struct lane *lane, uint32_t slot) {

@@ -45,6 +45,14 @@ struct keys {
   uint32_t id;         /* the same on all lanes */
 };
 
+/* The key of a region whose windows are bound; of one whose windows are not, it
+ * is without bytes, and NOTE_GRANT follows. rkey: by pair. */
+struct verbs_key {
+  uint64_t base;
+  uint32_t rkey[PAIRS], zero;
+};
+_Static_assert(sizeof(struct verbs_key) <= KEY_MAX, "it fits");
+
 enum { REFUSED = 1000000000 }; /* ns until what failed is tried again */
 enum { PAGE = 64 }; /* entries of a page of lane->granted and remote_keys */
 _Static_assert(IDS % PAGE == 0, "whole pages");

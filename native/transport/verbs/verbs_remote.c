@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * verbs_remote.c - memory of the peer's that we may reach, as it tells us by
- * notes. Nothing that it says is more than a number to be checked: a wrong key
- * or range fails at the peer's own device.
+ * notes, or by the keys of regions. Nothing that it says is more than a number
+ * to be checked: a wrong key or range fails at the peer's own device.
+ *
+ * Generations of an id grow. Keys of regions come over the session's socket and
+ * may overtake notes, so what is of an older generation than is known here is
+ * dropped.
  */
 #include "verbs_keys.h"
 
@@ -25,19 +29,47 @@ static bool plausible(const struct note *note) {
          note->length <= GRANT_MOST && note->base <= UINT64_MAX - note->length;
 }
 
-static void heard_grant(struct lane *lane, const struct note *note) {
-  if (!plausible(note)) {
-    lane_break(lane, PERIGEE_PROTOCOL, "the peer granted impossible memory");
-    return;
-  }
+static int remember(struct lane *lane, const struct note *note) {
   struct remote_key *key = remote_key_make(lane, note->operation);
-  if (!key) {
-    lane_break(lane, PERIGEE_NO_MEMORY, "no memory for the peer's grants");
-    return;
-  }
+  if (!key)
+    return PERIGEE_NO_MEMORY;
+  if (key->generation > note->value)
+    return PERIGEE_OK;
   *key = (struct remote_key){
       .generation = note->value, .base = note->base, .length = note->length};
   memcpy(key->rkey, note->rkey, sizeof key->rkey);
+  return PERIGEE_OK;
+}
+
+static void heard_grant(struct lane *lane, const struct note *note) {
+  if (!plausible(note))
+    lane_break(lane, PERIGEE_PROTOCOL, "the peer granted impossible memory");
+  else if (remember(lane, note) < 0)
+    lane_break(lane, PERIGEE_NO_MEMORY, "no memory for the peer's grants");
+}
+
+/* A key without bytes: a note will come. If one of that generation has come, it
+ * was no older than the key, and it may have been revoked since. */
+int verbs_attach(struct lane *lane, struct window *window,
+                 const struct region_key *key) {
+  struct verbs_key said;
+  if (window->slot >= ID_PAYLOAD - ID_REGION || key->fd_count != 0 ||
+      (key->length != 0 && key->length != sizeof said))
+    return PERIGEE_PROTOCOL;
+  if (key->length == 0)
+    return PERIGEE_OK;
+  memcpy(&said, key->bytes, sizeof said);
+  struct note note = {.operation = ID_REGION + window->slot,
+                      .value = window->generation,
+                      .base = said.base,
+                      .length = window->length};
+  memcpy(note.rkey, said.rkey, sizeof note.rkey);
+  if (said.zero != 0 || !plausible(&note))
+    return PERIGEE_PROTOCOL;
+  const struct remote_key *known = remote_key_find(lane, note.operation);
+  if (known && known->generation == note.value)
+    return PERIGEE_OK;
+  return remember(lane, &note);
 }
 
 /* Also of what we were never told: it was taken back before it was open. */

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs_keys_test.c - keys of regions as the RDMA transport takes them, whoever
+ * wrote them. No device is needed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "transport/verbs/verbs_keys.h"
+
+enum { LENGTH = 1 << 20, BOTH = PERIGEE_READ | PERIGEE_WRITE };
+enum { SLOT = 5, ID = ID_REGION + SLOT };
+
+static struct window window_of(uint64_t generation) {
+  return (struct window){
+      .slot = SLOT, .generation = generation, .length = LENGTH, .access = BOTH};
+}
+
+static struct region_key rkeys_of(uint64_t base) {
+  struct verbs_key said = {.base = base, .rkey = {1, 2, 3}};
+  struct region_key key = {.length = sizeof said};
+  memcpy(key.bytes, &said, sizeof said);
+  return key;
+}
+
+static void tells(struct lane *lane, enum note_kind kind, uint64_t generation) {
+  struct note note = {.kind = (uint8_t)kind,
+                      .operation = ID,
+                      .value = generation,
+                      .base = 4096,
+                      .length = LENGTH};
+  grant_heard(lane, &note);
+}
+
+static int attaches(struct lane *lane, uint64_t generation,
+                    const struct region_key *key) {
+  struct window w = window_of(generation);
+  return transport_verbs.access->attach(lane, &w, key);
+}
+
+static void rdma_keys_have_one_form(void **state) {
+  static struct lane lane;
+  (void)state;
+  struct region_key good = rkeys_of(4096), key;
+  const uint32_t lengths[] = {1, sizeof(struct verbs_key) - 1,
+                              sizeof(struct verbs_key) + 1, KEY_MAX};
+  for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    key = good;
+    key.length = lengths[i];
+    assert_int_equal(attaches(&lane, 9, &key), PERIGEE_PROTOCOL);
+  }
+  key = good;
+  key.fd_count = 1;
+  assert_int_equal(attaches(&lane, 9, &key), PERIGEE_PROTOCOL);
+  key = good;
+  key.bytes[offsetof(struct verbs_key, zero)] = 1;
+  assert_int_equal(attaches(&lane, 9, &key), PERIGEE_PROTOCOL);
+  key = rkeys_of(UINT64_MAX - LENGTH + 1);
+  assert_int_equal(attaches(&lane, 9, &key), PERIGEE_PROTOCOL);
+  assert_int_equal(attaches(&lane, 0, &good), PERIGEE_PROTOCOL);
+  assert_null(remote_key_find(&lane, ID));
+  key = (struct region_key){.length = 0};
+  assert_int_equal(attaches(&lane, 9, &key), PERIGEE_OK);
+  assert_null(remote_key_find(&lane, ID)); /* a note will tell */
+  assert_int_equal(attaches(&lane, 9, &good), PERIGEE_OK);
+  assert_int_equal(remote_key_find(&lane, ID)->rkey[2], 3);
+  remote_keys_close(&lane);
+}
+
+/* Keys come over the session's socket, notes over the lane. */
+static void notes_and_rdma_keys_may_overtake_each_other(void **state) {
+  static struct lane lane;
+  (void)state;
+  struct region_key key = rkeys_of(8192);
+  tells(&lane, NOTE_GRANT, 3);
+  tells(&lane, NOTE_REVOKE, 3);
+  assert_int_equal(attaches(&lane, 3, &key), PERIGEE_OK);
+  assert_true(remote_key_find(&lane, ID)->revoked);
+  assert_int_equal(attaches(&lane, 5, &key), PERIGEE_OK);
+  assert_false(remote_key_find(&lane, ID)->revoked);
+  tells(&lane, NOTE_GRANT, 4);
+  tells(&lane, NOTE_REVOKE, 4);
+  assert_int_equal(attaches(&lane, 4, &key), PERIGEE_OK);
+  assert_int_equal(remote_key_find(&lane, ID)->generation, 5);
+  assert_int_equal(remote_key_find(&lane, ID)->base, 8192);
+  assert_false(remote_key_find(&lane, ID)->revoked);
+  remote_keys_close(&lane);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(rdma_keys_have_one_form),
+      cmocka_unit_test(notes_and_rdma_keys_may_overtake_each_other),
+  };
+  return cmocka_run_group_tests_name("verbs_keys", tests, NULL, NULL);
+}
