@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_remote.c - memory of the peer's that we may reach, as it tells us by
- * notes. Nothing that it says is more than a number to be checked: a wrong key
- * or range fails at the peer's own device.
+ * verbs_remote.c - memory of the peer that we may reach, as the peer tells by
+ * notes. What it tells is only used as numbers: a wrong key or range fails at
+ * the peer's own device.
  */
 #include "verbs_keys.h"
 
@@ -40,7 +40,7 @@ static void heard_grant(struct lane *lane, const struct note *note) {
   memcpy(key->rkey, note->rkey, sizeof key->rkey);
 }
 
-/* Also of what we were never told: it was taken back before it was open. */
+/* The memory may be unknown here: it was revoked before it was open. */
 static void heard_revoke(struct lane *lane, const struct note *note) {
   struct remote_key *key =
       note->operation < IDS ? remote_key_make(lane, note->operation) : NULL;
