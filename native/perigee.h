@@ -108,9 +108,9 @@ struct perigee_options {
                                most 15/16 of it, those of peers 7/8 */
   uint32_t sessions;        /* at once: 1024 */
   uint32_t regions;         /* exported at once: 1024, at most 4096 */
-  uint32_t hellos;          /* strangers in their hello at once: 256; beyond
-                               them the oldest of the address (at a path: the
-                               process) that most came from makes room */
+  uint32_t hellos;          /* unauthenticated peers at once: 256; beyond that
+                               the oldest of the address (at a path: of the
+                               process) that has most is given up */
   uint32_t watched;         /* descriptors of the program's own at once
                                (perigee_watch): 4096, at most 2^20 */
   int64_t hello_timeout;    /* for the peer to finish hello: 2 s */
@@ -233,7 +233,7 @@ enum perigee_kind {
   PERIGEE_EVENT_SENT = 8,      /* the caller has a reply for which perigee_reply
                                   returned 1, or never will (status) */
   PERIGEE_EVENT_DONE = 9,      /* transfer, send, recv, recv_imm, lookup ended */
-  PERIGEE_EVENT_REFUSED = 10,  /* strangers were refused: code of them since the
+  PERIGEE_EVENT_REFUSED = 10,  /* unauthenticated peers were refused: code since the
                                   last such event; status and pointer: of one,
                                   why (the last that did not merely hang up, if
                                   any). Only after perigee_tell_refused */

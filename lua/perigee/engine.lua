@@ -118,10 +118,10 @@ end
 -- @tparam[opt=16384] number options.operations in flight at once, at most 65536
 -- @tparam[opt=1024] number options.sessions at once
 -- @tparam[opt=1024] number options.regions that peers may reach, at most 4096
--- @tparam[opt=256] number options.hellos strangers in their handshake at once
+-- @tparam[opt=256] number options.hellos unauthenticated peers at once
 -- @tparam[opt=4096] number options.watched descriptors of the program's own
 --   that are waited for at once (`descriptor.readable`), at most 2^20
--- @tparam[opt=2] number options.hello_timeout seconds for a stranger's
+-- @tparam[opt=2] number options.hello_timeout seconds for a peer's
 --   handshake
 -- @tparam[opt=65536] number options.ring bytes of a session's receive ring, a
 --   power of two; each session has two

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * verbs.c - the RDMA transport: how a lane is made, joined and cut. verbs.h
- * tells what its other files do, who owns what, and the states of a pair.
+ * lists the other files, tells who owns what, and has the states of a pair.
  *
- * A lane is offered with all that its pairs need to be connected; both sides
- * use as many pairs as both have. Records flow only once both have joined
- * (READY), so the first one finds a receiver.
+ * An offer holds all that is needed to connect the lane's pairs; both sides use
+ * as many pairs as both have. Records are sent only after both sides have
+ * joined (READY), so the first one finds a receiver.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +75,8 @@ static void verbs_close(struct lane *lane) {
 
 /* ---- Opening ------------------------------------------------------------ */
 
-/* Control on the first rail, then each rail's share of the others in turn. */
+/* Makes the control pair on the first rail, then qps pairs on each rail in
+ * turn. */
 static int open_pairs(struct lane *lane, char reason[REASON]) {
   struct fabric *f = lane->fabric;
   uint32_t want = 1 + f->options.qps * f->rail_count;
@@ -93,7 +94,7 @@ static int open_pairs(struct lane *lane, char reason[REASON]) {
   return PERIGEE_OK;
 }
 
-/* Twice the limit as space, so that blocks of all sizes find room. */
+/* The address space is twice the limit, so that blocks of all sizes fit. */
 static int open_arena(struct lane *lane) {
   uint64_t length = 2 * lane->options.pool;
   length = (length + CHUNK - 1) / CHUNK * CHUNK;
@@ -108,7 +109,7 @@ static int open_arena(struct lane *lane) {
   return blocks_open(&lane->blocks, length, lane->options.pool);
 }
 
-/* The port's, or what the options allow of it. */
+/* Returns the port's MTU, or the largest that the options allow. */
 static enum ibv_mtu own_mtu(const struct rail *r) {
   uint32_t mtu = r->state.active_mtu, bytes = r->fabric->options.mtu;
   while (bytes > 0 && mtu > IBV_MTU_256 && (128u << mtu) > bytes)
@@ -208,7 +209,7 @@ static int check_offer(const struct lane *lane, const struct lane_offer *said,
   return PERIGEE_OK;
 }
 
-/* What both sides have. */
+/* Returns the smaller MTU of both sides. */
 static enum ibv_mtu mtu_of(const struct rail *r, const struct rail_offer *o) {
   enum ibv_mtu mtu = own_mtu(r);
   bool lower = o->mtu >= IBV_MTU_256 && o->mtu < mtu;
@@ -217,7 +218,7 @@ static enum ibv_mtu mtu_of(const struct rail *r, const struct rail_offer *o) {
 
 static int connect_pairs(struct lane *lane, const struct lane_offer *said,
                          char reason[REASON]) {
-  /* What the peer has not, we do not use. */
+  /* Drops pairs that the peer does not have. */
   while (lane->pair_count > said->pairs)
     pair_unmake(&lane->pairs[--lane->pair_count]);
   for (uint32_t i = 0; i < lane->pair_count; i++) {
@@ -297,7 +298,7 @@ static void verbs_describe(const struct lane *lane, char *text, uint64_t size) {
       (unsigned long long)lane->resets);
 }
 
-/* What arrives stirs the lane, and so does what it breaks by. */
+/* What arrives activates the session, and so does what breaks the lane. */
 static bool verbs_rests(struct lane *lane) {
   return lane->status == 0 && ring_rests(lane);
 }

@@ -1,45 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs.h - what the files of the RDMA transport share.
+ * verbs.h - shared by the files of the RDMA transport.
  *
- *   verbs.c           a lane's set-up: offer, join, cut; the table
+ *   verbs.c           set-up of a lane: offer, join, cut; the table
  *   verbs_rail.c      a port in use: its context and events
  *   verbs_queues.c    completion and receive queues; what completes
- *   verbs_pair.c      a queue pair: made, connected, unmade
- *   verbs_post.c      posting and retiring
- *   verbs_recover.c      breaking, fencing, rebuilding
+ *   verbs_pair.c      a queue pair: made, connected, destroyed
+ *   verbs_post.c      posting work requests and retiring them
+ *   verbs_recover.c   breaking, fencing, rebuilding pairs
  *   verbs_ring.c      records, notes, credits, marks
  *   verbs_alone.c     what lanes of sessions without a socket do besides
  *   verbs_register.c  memory regions by kind of memory; the inbox
  *   verbs_keys.c      registered areas
  *   verbs_grants.c    memory of ours that the peer may reach
- *   verbs_rights.c    and by which keys
- *   verbs_remote.c      memory of the peer's
- *   verbs_payload.c   payloads of calls: lent, exposed, staged
- *   verbs_fetch.c     and fetched
+ *   verbs_rights.c    the keys for that
+ *   verbs_remote.c    memory of the peer that we may reach
+ *   verbs_payload.c   payloads of calls at their owner
+ *   verbs_fetch.c     payloads of calls at their receiver
  *   verbs_transfer.c  one-sided transfers
  *
- * Who owns what. The engine has one fabric; a fabric one rail for each port
- * that it uses. A session has one lane: pair 0 (control) carries records and
- * notes, each one RDMA write with immediate into the receiver's inbox; the
- * others carry bytes. Only the control pairs receive: from the shared receive
- * queue of rail 0, which always has an entry for each record and note that may
- * be under way, so that no receiver is ever found not ready.
+ * Who owns what. The engine has one fabric; a fabric has one rail for each port
+ * that it uses. A session has one lane. Its pair 0 (control) carries records
+ * and notes, each of them one RDMA write with immediate into the receiver's
+ * inbox; the other pairs carry bytes. Only control pairs receive: from the
+ * shared receive queue of rail 0, which always has an entry for each record and
+ * note that may be in transit, so that no receiver is ever not ready (RNR).
  *
- * A pair's life:
- *   fresh    made, its half is told to the peer
- *   up       connected; posts
- *   resetting  it broke, or had to be fenced, and was reset: nothing of it
- *            touches memory; the peer was told, what was under way waits in
- *            its slots to be posted again
- *   down     for good: the lane is broken, or cut
+ * States of a pair:
+ *   fresh      made; its half is told to the peer
+ *   up         connected; posts
+ *   resetting  it broke or had to be fenced, and was reset: it touches no
+ *              memory any more; the peer was told, and what was in progress
+ *              waits in its slots to be posted again
+ *   down       for good: the lane is broken, or cut
  * fresh -> up (join), up -> resetting (fence, break, the peer's reset),
- * resetting -> up (the peer's half came), any -> down. Control never resets:
- * when it breaks, the lane is broken; but for a probe that nobody heard.
+ * resetting -> up (the peer's half came), any -> down. A control pair is never
+ * reset: when it breaks, the lane is broken, unless it broke by a probe that
+ * nobody received.
  *
- * The mark of an operation is a word of its owner (fabric->marks) that the
- * peer reads by RDMA after the operation's bytes, on the same pair, where reads
- * are done in order: what was read before a live mark was the operation's.
+ * The mark of an operation is a word of its owner (fabric->marks). The peer
+ * reads it by RDMA after the operation's bytes, on the same pair, where reads
+ * are done in order: bytes that were read before a live mark belong to the
+ * operation.
  */
 #ifndef VERBS_H
 #define VERBS_H
@@ -55,16 +57,17 @@
 enum { RAILS = 4, PAIRS = 9, SGES = 4 }; /* pairs: control and at most 8 */
 enum { QUEUES = 32 };
 enum { OPERATIONS = 65536, UNIT = 64 };
-/* Records and notes that one side may have under way; the last notes are kept
- * for credits, and so nobody waits for credits that cannot come. */
+/* Records and notes that one side may have in transit. The last notes are
+ * reserved for credits, so that nobody waits for credits that cannot be
+ * sent. */
 enum { RECORDS = 192, NOTES = 64, NOTES_KEPT = 16, NOTE = 128 };
 enum { SEGMENT = 1 << 20 }; /* most bytes of one work request */
-/* Names of granted memory: regions as windows, regions as payloads, arena. */
+/* Ids of granted memory: regions as windows, regions as payloads, the arena. */
 enum { ID_REGION = 0, ID_PAYLOAD = 4096, ID_ARENA = 8192, IDS = 65536 };
-enum { CHUNK = 4 << 20 }; /* of arenas and pool: registered at once */
+enum { CHUNK = 4 << 20 }; /* bytes of an arena or the pool registered at once */
 enum { STAGE_SLOT = 256 << 10, STAGE_SLOTS = 4 };
 enum { STAGE = STAGE_SLOT * STAGE_SLOTS };
-/* Where a payload is: verbs_payload.c. */
+/* Where a payload is (verbs_payload.c). */
 enum source_kind { SOURCE_REGION = 5, SOURCE_ARENA = 6 };
 enum { OFFSET_BITS = 40 };
 
@@ -75,11 +78,11 @@ struct pair;
 struct queues {
   struct rail *rail;
   struct ibv_cq *cq;
-  uint32_t cq_size, cq_used;   /* what may be completed at once, at most */
-  struct ibv_srq *srq;         /* of rail 0 */
-  uint32_t srq_size, srq_used; /* entries: at most; for lanes, and to spare */
-  uint32_t srq_owed;           /* to post again */
-  uint32_t unacked;            /* channel events */
+  uint32_t cq_size, cq_used;   /* capacity; completions that are reserved */
+  struct ibv_srq *srq;         /* on rail 0 only */
+  uint32_t srq_size, srq_used; /* capacity; entries reserved and to spare */
+  uint32_t srq_owed;           /* used entries that are to be posted again */
+  uint32_t unacked;            /* channel events not acknowledged yet */
   bool armed;
 };
 
@@ -93,14 +96,14 @@ struct rail {
   union ibv_gid gid;
   struct ibv_pd *pd;
   struct ibv_comp_channel *channel;
-  struct queues queues[QUEUES]; /* one, until it is full */
+  struct queues queues[QUEUES]; /* a further one when the last is full */
   uint32_t queue_count;
   struct ibv_mr *marks;
   struct pair *by_number[256]; /* chains of pairs, by queue pair number */
   bool windows;                /* memory windows of type 2 */
   int removal;                 /* inotify of /dev/infiniband, or -1 */
   bool failed;
-  char reason[REASON]; /* of failed */
+  char reason[REASON]; /* why the rail has failed */
 };
 
 struct fabric {
@@ -112,33 +115,33 @@ struct fabric {
   _Atomic uint32_t *marks; /* by operation: its generation, or 0 */
   struct lane *lanes;
   uint32_t pairs_made;
-  struct keys *keys;                  /* all of this fabric's */
+  struct keys *keys;                  /* list of all keys of this fabric */
   struct granted *opening;            /* grants that wait for their windows */
-  uint64_t registered, registrations; /* bytes now; how often, ever */
-  char detail[REASON]; /* why memory could not be registered, the last time, */
-  int64_t detail_at;   /* and when that was */
+  uint64_t registered, registrations; /* bytes now; number, ever */
+  char detail[REASON]; /* why memory could not be registered, the last time */
+  int64_t detail_at;   /* when that was */
   uint64_t found;      /* polls of a queue that found something */
-  uint64_t numbered[(ID_ARENA - ID_PAYLOAD) / 64]; /* payload ids in use, */
-  uint32_t number;                                 /* where to look next, */
-  uint64_t generation;                             /* and the last given */
+  uint64_t numbered[(ID_ARENA - ID_PAYLOAD) / 64]; /* payload ids in use */
+  uint32_t number;                                 /* where to look next */
+  uint64_t generation;                             /* the last one given */
 };
 
 /* ---- Pairs -------------------------------------------------------------- */
 
 enum pair_state { PAIR_FRESH, PAIR_UP, PAIR_RESETTING, PAIR_DOWN };
 
-/* A work request that was posted, or waits for its pair to be up again. */
+/* A work request that is posted, or waits for its pair to be up again. */
 struct slot {
-  struct job *job; /* NULL: a record or note, or nobody cares any more */
+  struct job *job; /* NULL: a record or note, or its job was dropped */
   uint64_t remote, bytes;
   uint32_t rkey, immediate;
   uint8_t opcode, sges; /* enum ibv_wr_opcode */
   bool inlined, signaled;
   bool mark;  /* reads the mark of job->operation into pair->seen */
-  int status; /* the peer's device refused it, and the job is not told yet */
+  int status; /* the peer's device refused it; the job is not told yet */
   union {
     struct ibv_sge sge[SGES];
-    struct { /* IBV_WR_BIND_MW; address, length and key as of the others */
+    struct { /* IBV_WR_BIND_MW; address, length and key as for others */
       struct ibv_mw *mw;
       struct ibv_mr *mr;
       int rights;
@@ -154,22 +157,22 @@ struct pair {
   struct ibv_qp *qp;
   uint32_t index, number;
   uint8_t state;
-  uint32_t epoch; /* how often it was reset; with salt, which no two */
-  uint32_t salt;  /* pairs share, in the ids of its work requests */
-  uint32_t psn;   /* of our sending */
+  uint32_t epoch; /* number of resets; part of the ids of work requests */
+  uint32_t salt;  /* differs for each pair; part of these ids, too */
+  uint32_t psn;   /* our first sequence number for sending */
   uint32_t peer_number, peer_psn;
   union ibv_gid peer_gid;
   uint16_t peer_lid;
   enum ibv_mtu mtu;
-  bool connected; /* while resetting: our half is in place */
-  bool doubted;   /* the peer was silent, and the pair was made anew since */
+  bool connected; /* while resetting: our half is connected */
+  bool doubted;   /* the peer was silent, and the pair was rebuilt since */
   uint32_t depth; /* slots, a power of two */
   uint32_t filled, posted, retired; /* counts of slots: retired <= posted
                                        <= filled <= retired + depth */
-  uint32_t unsignaled; /* posted since the last that was signaled */
+  uint32_t unsignaled; /* slots posted since the last signaled one */
   uint32_t inline_max;
   struct slot *slots;
-  volatile uint32_t *seen; /* registered: marks as read, by slot */
+  volatile uint32_t *seen; /* registered: the marks that were read, by slot */
   uint32_t seen_key;
 };
 
@@ -180,68 +183,69 @@ enum flow {
   FLOW_REPLY = RING_REPLY,
   FLOW_NOTE,
   FLOWS,
-  FLOW_PROBE = FLOWS, /* nothing but the immediate */
-  FLOW_SHIFT = 30     /* of an immediate */
+  FLOW_PROBE = FLOWS, /* the immediate alone */
+  FLOW_SHIFT = 30     /* position of the flow in an immediate */
 };
 
-/* A ring of the peer that we write into, by way of a registered mirror. */
+/* A ring of the peer, written through a registered mirror. */
 struct outflow {
   uint8_t *bytes;
   uint64_t remote, size;
   uint64_t head, known; /* next position to write; freed by the peer */
-  uint64_t at;          /* what was reserved last */
+  uint64_t at;          /* position of what was reserved last */
 };
 
-/* A ring that the peer writes into. What has arrived stands in units. */
+/* A ring that the peer writes. `units` has the sizes of records that
+ * arrived. */
 struct inflow {
   const uint8_t *bytes;
   uint64_t size;
-  uint64_t arrived, tail; /* positions after what came, and was peeked; */
-  uint64_t freed, told;   /* given back, and as the peer knows it */
+  uint64_t arrived, tail; /* positions behind what arrived; was peeked */
+  uint64_t freed, told; /* position up to which it is free; told to the peer */
   uint32_t units[RECORDS];
-  uint32_t first, count; /* arrived and not peeked */
+  uint32_t first, count; /* records that arrived and were not peeked */
 };
 
-/* Memory of ours that the peer may reach, and memory of the peer's. */
+/* A grant: memory of ours that the peer may reach. */
 struct granted {
-  uint64_t generation; /* 0: none */
+  uint64_t generation; /* 0: the id is free */
   struct ibv_mw *mw[PAIRS];
   struct lane *lane;
   uint32_t id;
-  struct keys *keys;            /* of the area, in whose list it is; or NULL */
-  struct granted *next, **link; /* there */
+  struct keys *keys;            /* of the area; NULL: not open */
+  struct granted *next, **link; /* in the list of these keys */
   uint64_t offset, length;
   struct shared *shared; /* where windows cannot be had */
   int rights;
   uint32_t rkey[PAIRS];
-  struct job job;          /* the binds of its windows, */
-  uint32_t bound;          /* on so many pairs so far, in order */
+  struct job job;          /* binds its windows */
+  uint32_t bound;          /* pairs on which that was posted, in order */
   struct granted *waiting; /* in fabric->opening */
-  bool opening;            /* the peer is not told yet, */
-  bool by_note;            /* and will be by a note, not by a region's key */
-  uint64_t refused;        /* generation that could not be opened, */
-  int64_t until;           /* and is not tried again before then */
+  bool opening;            /* the peer is not told yet */
+  bool by_note;            /* it will be by a note, not by a region's key */
+  uint64_t refused;        /* generation that could not be opened */
+  int64_t until;           /* when that is tried again */
 };
 struct remote_key {
-  uint64_t generation; /* 0: not told of yet */
+  uint64_t generation; /* 0: the peer has not told of it yet */
   uint64_t base, length;
   uint32_t rkey[PAIRS];
   bool revoked;
 };
 
 enum note_kind {
-  NOTE_CREDIT = 1, /* nothing but the word that all bring */
+  NOTE_CREDIT = 1, /* only the word that every note has */
   NOTE_ENDED,      /* operation, generation: its mark is gone */
   NOTE_STAGED,     /* operation, generation, part: value bytes are staged */
   NOTE_TAKEN,      /* operation, generation, part: value bytes were taken */
-  NOTE_GRANT,      /* id in operation, value generation, base, length, rkeys;
-                      of regions: that were not bound when the key was made */
-  NOTE_REVOKE,     /* id in operation, value generation */
-  NOTE_FRAME       /* the next bytes of the peer's frames, part of them */
+  NOTE_GRANT,  /* id in operation, generation in value, base, length, rkeys; of
+                  regions that were not bound when their key was made */
+  NOTE_REVOKE, /* id in operation, generation in value */
+  NOTE_FRAME   /* the next bytes of session frames; their number in part */
 };
 
 struct note {
-  uint64_t word; /* credits; each record begins with one too */
+  uint64_t word; /* credits; each record begins with such a word, too */
   uint8_t kind, part;
   uint16_t reserved;
   uint32_t operation, generation, pad;
@@ -257,13 +261,13 @@ _Static_assert(sizeof(struct note) <= NOTE, "a note fits into its unit");
 
 enum { FRAME_PART = sizeof(((struct note *)0)->bytes) };
 
-/* A call at a peer that may not have joined. */
+/* State of a probe, to a peer that may not have joined yet. */
 enum probe { PROBE_NONE, PROBE_OUT, PROBE_FAILED, PROBE_RESTS };
 
-/* Bytes of frames that came, by notes. */
+/* Bytes of session frames that arrived in notes. */
 struct frames {
   uint32_t first, count; /* notes */
-  uint32_t taken;        /* bytes of the first */
+  uint32_t taken;        /* bytes taken of the first note */
   uint8_t length[NOTES];
   uint8_t bytes[NOTES][FRAME_PART];
 };
@@ -275,14 +279,15 @@ struct lane {
   struct lane *next; /* in fabric->lanes */
   struct pair pairs[PAIRS];
   uint32_t pair_count;
-  int status;          /* negative: broken, */
-  char reason[REASON]; /* and why */
+  int status;          /* negative: the lane is broken */
+  char reason[REASON]; /* why it is */
   bool joined, cut;
   bool
       keyed; /* the peer reads keys of regions; else notes tell of these, too */
 
-  /* One mapping: inbox (notes, requests, replies), outbox of the peer's
-   * sizes, marks as seen. The peer may write to the inbox only. */
+  /* One mapping holds the inbox (notes, requests, replies), the outbox (of the
+   * sizes of the peer's inbox) and marks that were read. The peer may write to
+   * the inbox only. */
   uint8_t *inbox, *outbox;
   uint64_t inbox_length, outbox_length;
   struct ibv_mr *inbox_mr, *outbox_mr[RAILS];
@@ -292,43 +297,43 @@ struct lane {
   uint64_t peer_ring;
   struct outflow out[FLOWS];
   struct inflow in[FLOWS];
-  uint32_t sent, sent_known;        /* records: ever, freed by the peer */
-  uint32_t taken;                   /* records of the peer: ever peeked, */
-  uint32_t taken_freed, taken_told; /* given back, and as it knows */
-  uint32_t notes, notes_known;      /* the same of notes */
+  uint32_t sent, sent_known; /* records sent; of them freed by the peer */
+  uint32_t taken;            /* records of the peer that were peeked */
+  uint32_t taken_freed, taken_told; /* of them freed; told to the peer */
+  uint32_t notes, notes_known;      /* notes sent; of them freed by the peer */
   uint32_t heard, heard_told;
 
-  struct frames *frames; /* NULL: there is a socket */
-  bool met;              /* something came of the peer */
+  struct frames *frames; /* NULL: the session has a socket */
+  bool met;              /* something of the peer has arrived */
   enum probe probe;
-  uint32_t keepalive_posted; /* what control had posted at the last keepalive */
-  bool bye_posted;           /* the last word was posted, as: */
+  uint32_t keepalive_posted; /* posts of control at the last keepalive */
+  bool bye_posted;           /* the last message was posted, by this job: */
   struct job last;
 
-  struct note *waiting; /* notes without room, in order */
+  struct note *waiting; /* notes that wait for room, in order */
   uint32_t waiting_count, waiting_room;
 
   uint64_t peer_marks; /* address */
   uint32_t peer_marks_key[RAILS];
   uint32_t peer_operations;
-  uint8_t *words;  /* one mapping of the three that follow */
+  uint8_t *words;  /* one mapping of the next three arrays */
   uint32_t *ended; /* by the peer's operation: last generation that ended */
   uint64_t (*staged)[2]; /* by the peer's operation and part: tagged bytes */
   uint64_t (*acked)[2];  /* by our operation and part: tagged bytes */
 
   struct granted **granted; /* pages of 64, by id */
   struct remote_key **remote_keys;
-  struct area arena; /* loans and staging blocks */
+  struct area arena; /* of loans and staging blocks */
   struct blocks blocks;
-  uint32_t turn;          /* of the pairs, for whose turn it is */
-  uint64_t posts, resets; /* counted, for describe() */
+  uint32_t turn;          /* the pair whose turn it is */
+  uint64_t posts, resets; /* counters for describe() */
 };
 
 /* ---- verbs_rail.c ------------------------------------------------------- */
 int rails_start(const struct fabric_options *options, struct fabric **fabric,
                 char reason[REASON]);
 void rails_stop(struct fabric *fabric);
-/* Takes in what has completed; turn goes on with what waited for it, too. */
+/* poll handles completions; turn also goes on with what waited for them. */
 bool rails_poll(struct fabric *fabric);
 bool rails_turn(struct fabric *fabric);
 int rails_descriptors(struct fabric *fabric, int *fds, int capacity);
@@ -337,12 +342,12 @@ const char *rails_dead(const struct fabric *fabric, bool *used);
 void rails_arm(struct fabric *fabric);
 
 /* ---- verbs_queues.c ----------------------------------------------------- */
-/* One more of the rail's: 0 or an errno. */
+/* Opens a further pair of queues on the rail: 0 or an errno. */
 int queues_open(struct rail *rail);
 void queues_close(struct queues *queues);
-/* Takes in what has completed. */
+/* Handles completions. */
 bool queues_turn(struct queues *queues);
-/* Queues with room for that many more, or PERIGEE_NO_MEMORY. */
+/* Returns queues with room for that many more, or PERIGEE_NO_MEMORY. */
 int rail_reserve(struct rail *rail, uint32_t completions, uint32_t receives,
                  struct queues **queues, char reason[REASON]);
 void queues_unreserve(struct queues *queues, uint32_t completions,
@@ -351,14 +356,15 @@ void queues_unreserve(struct queues *queues, uint32_t completions,
 /* ---- verbs_pair.c ------------------------------------------------------- */
 int pair_make(struct pair *pair, struct lane *lane, struct rail *rail,
               char reason[REASON]);
-/* To the peer's half, as its peer_ fields say. */
+/* Connects to the peer's half, which the peer_ fields describe. */
 int pair_connect(struct pair *pair, char reason[REASON]);
 void pair_unmake(struct pair *pair);
-/* After a reset, as its fields say. False: the lane is broken. */
+/* Connects again after a reset, with the new fields. False: the lane is
+ * broken. */
 bool pair_reconnect(struct pair *pair);
-/* A first sequence number: random, 24 bits. */
+/* Returns a first sequence number: random, 24 bits. */
 uint32_t pair_psn(void);
-/* Takes it out of those that are found by number. */
+/* Removes the pair from the index by number. */
 void pair_unlink(struct pair *pair);
 struct pair *pair_by_number(const struct rail *rail, uint32_t number);
 
@@ -366,45 +372,46 @@ struct pair *pair_by_number(const struct rail *rail, uint32_t number);
 static inline struct slot *pair_slot_at(const struct pair *p, uint32_t count) {
   return &p->slots[count & (p->depth - 1)];
 }
-/* Slots that may still be filled. */
+/* Returns how many slots may still be filled. */
 uint32_t pair_room(const struct pair *pair);
-/* The next slot, zeroed; there has to be room. Counted in its job when it is
- * filled (job->pending). */
+/* Returns the next slot, zeroed, and counts it in job->pending; there must be
+ * room. */
 struct slot *pair_slot(struct pair *pair, struct job *job);
-/* A read of the mark of job->operation; the job is cancelled if it is gone. */
+/* Reads the mark of job->operation; the job is cancelled if the mark is
+ * gone. */
 void pair_mark(struct pair *pair, struct job *job);
-/* Binds a window under a key that nobody knows yet, as part of the job. A reset
- * cancels it. There has to be room. */
+/* Binds a window under a key that nobody knows yet, as part of the job; a reset
+ * cancels it. There must be room. */
 void pair_bind(struct pair *pair, struct job *job, struct ibv_mw *mw,
                struct ibv_mr *mr, uint64_t address, uint64_t length, int rights,
                uint32_t rkey);
-/* Waits a moment for what the control pair does for the job, and breaks the
- * lane rather than to wait longer. */
+/* Waits, for a bounded time, for what the control pair does for the job; then
+ * breaks the lane. */
 void lane_await(struct lane *lane, const struct job *job);
-/* Posts what was filled, as one chain, the last signaled. With a pair that is
- * not up it waits until it is. */
+/* Posts the filled slots as one chain, the last one signaled. If the pair is
+ * not up, they are posted when it is. */
 void pair_post(struct pair *pair);
-/* A completion of the pair. */
+/* Handles a completion of the pair. */
 void pair_completed(struct pair *pair, const struct ibv_wc *wc);
-/* The slot is out of the hardware's hands. */
+/* The hardware is done with the slot: tells its job. */
 void pair_settle(struct pair *pair, uint32_t at, int status);
 
-/* ---- verbs_recover.c ------------------------------------------------------- */
-/* Fence: from the return on nothing of the pair touches memory. The slots of
- * `but` are dropped, all others are posted again. */
+/* ---- verbs_recover.c ---------------------------------------------------- */
+/* A fence: from the return on nothing of the pair touches memory. The slots of
+ * the job `but` are dropped, all others are posted again. */
 void pair_reset(struct pair *pair, const struct job *but);
 int pair_heard(struct lane *lane, const void *bytes, uint32_t length, int fd);
-/* For good; every job on it ends with the status. */
+/* Ends the pair for good; every job on it ends with the status. */
 void pair_down(struct pair *pair, int status);
-/* Connects a pair anew to the same peer, with the first sequence numbers of
- * both; what was posted is forgotten. False: the lane is broken. */
+/* Rebuilds a pair to the same peer with the first sequence numbers of both
+ * sides; what was posted is dropped. False: the lane is broken. */
 bool pair_renew(struct pair *pair);
 void lane_break(struct lane *lane, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* ---- verbs_ring.c ------------------------------------------------------- */
-int ring_set_up(struct lane *lane); /* own half: inbox */
-int ring_join(struct lane *lane);   /* peer's sizes are known: outbox */
+int ring_set_up(struct lane *lane); /* this side's half: the inbox */
+int ring_join(struct lane *lane);   /* with the peer's sizes: the outbox */
 void ring_close(struct lane *lane);
 uint8_t *verbs_reserve(struct lane *, enum ring, uint64_t length);
 void verbs_publish(struct lane *, enum ring, uint64_t length);
@@ -413,18 +420,19 @@ bool verbs_release(struct lane *lane);
 void verbs_mark(struct lane *, uint16_t operation, uint32_t generation);
 void verbs_ended(struct lane *, uint16_t operation, uint32_t generation);
 bool verbs_live(struct lane *, uint16_t operation, uint32_t generation);
-/* An immediate came on the control pair. */
+/* Handles an immediate that arrived on the control pair. */
 void ring_arrived(struct lane *lane, uint32_t immediate);
-/* Sends it now, or when there is room. */
+/* Sends a note now, or when there is room. */
 void note_send(struct lane *lane, const struct note *note);
-/* NOTE_STAGED or NOTE_TAKEN. */
+/* Sends NOTE_STAGED or NOTE_TAKEN. */
 void note_bytes(struct lane *lane, enum note_kind kind, uint32_t operation,
                 uint8_t part, uint32_t generation, uint64_t bytes);
-/* Sends those that wait, as far as there is room: false if some still wait. */
+/* Sends waiting notes as far as there is room; false if some still wait. */
 bool notes_flush(struct lane *lane);
-/* Does nothing wait to be told to the peer? */
+/* True if nothing waits to be told to the peer. */
 bool ring_rests(const struct lane *lane);
-/* What was told of bytes staged or taken, if it is of that generation. */
+/* A count of bytes with its generation, and the count if the generation
+ * fits. */
 static inline uint64_t tagged(uint32_t generation, uint64_t bytes) {
   return (uint64_t)generation << 40 | (bytes & ((UINT64_C(1) << 40) - 1));
 }
@@ -435,7 +443,7 @@ static inline uint64_t untagged(uint64_t word, uint32_t generation) {
 
 /* ---- verbs_alone.c ------------------------------------------------------ */
 int alone_open(struct lane *lane);
-/* A note with bytes of a frame. */
+/* Takes a note with bytes of session frames. */
 void alone_heard(struct lane *lane, const struct note *note);
 int verbs_say(struct lane *lane, const uint8_t *bytes, uint32_t length);
 uint32_t verbs_hear(struct lane *lane, uint8_t *bytes, uint32_t room);
@@ -445,38 +453,39 @@ bool verbs_met(const struct lane *lane);
 void verbs_keepalive(struct lane *lane);
 
 /* ---- verbs_keys.c ------------------------------------------------------- */
-/* What a local buffer needs: the key, and the bytes from pointer on that it is
- * good for. PERIGEE_UNSUPPORTED: this memory cannot be registered;
- * PERIGEE_NO_MEMORY: not now. lane: told why in rail->fabric's detail. */
+/* Returns the lkey for a local buffer, and how many bytes from pointer on it is
+ * valid for. PERIGEE_UNSUPPORTED: this memory cannot be registered;
+ * PERIGEE_NO_MEMORY: it cannot now. rail->fabric->detail says why. */
 int keys_local(struct rail *rail, struct area *area, const uint8_t *pointer,
                uint32_t *lkey, uint64_t *run);
-/* Could it be? Registers what it has to in order to know. */
+/* Can the area be registered? Registers what it has to, to find out. */
 bool keys_reach(struct lane *lane, struct area *area);
 bool verbs_forget(struct fabric *, struct area *, uint64_t offset,
                   uint64_t length);
 void keys_close(struct fabric *fabric);
-/* Makes length bytes from base on reachable for the peer under an id, on every
- * pair, and tells it: later, once windows are bound, behind what the pairs do
- * now. Rights: enum perigee_access. 0 or a status. */
+/* Makes length bytes from the offset on reachable for the peer under an id, on
+ * every pair. The peer is told when all windows are bound, behind what the
+ * pairs do now. access: enum perigee_access. 0 or a status. */
 int grant_open(struct lane *lane, uint32_t id, uint64_t generation,
                struct area *area, uint64_t offset, uint64_t length, int access);
-/* Takes it back: nothing of the peer reaches it from the return on. */
+/* Revokes a grant: from the return on the peer does not reach the memory. */
 void grant_shut(struct lane *lane, uint32_t id);
 bool grant_is(const struct lane *lane, uint32_t id, uint64_t generation);
-/* Goes on with those that are being opened. */
+/* Goes on with grants that are being opened. */
 void grants_turn(struct fabric *fabric);
 void grants_close(struct lane *lane);
 void grant_heard(struct lane *lane, const struct note *note);
-/* The peer's memory of that id: NULL if it was never told of. */
+/* Returns the peer's memory with that id, or NULL if the peer never told of
+ * it. */
 const struct remote_key *remote_key_find(const struct lane *lane, uint32_t id);
 int verbs_export(struct lane *, const struct grant *, struct region_key *);
 void verbs_revoke(struct lane *lane, uint32_t slot);
 bool verbs_inside(struct lane *lane, uint32_t slot);
 int verbs_attach(struct lane *, struct window *, const struct region_key *);
-/* The id of the lane's grant to read all of the area, opened on first use; or
- * a status: the bytes have to be staged. */
+/* Returns the id of the lane's grant to read the whole area, opened on first
+ * use; or a status, and then the bytes have to be staged. */
 int keys_payload_id(struct lane *lane, struct area *area);
-/* The inbox: reachable by the control pair only, where windows can be had. */
+/* The inbox; if the device has windows, only the control pair can reach it. */
 int inbox_open(struct lane *lane);
 int inbox_bind(struct lane *lane);
 
@@ -488,7 +497,7 @@ const uint8_t *verbs_view(struct lane *, const struct source *);
 int verbs_expose(struct lane *, struct exposure *, struct payload *);
 int64_t verbs_feed(struct lane *, struct exposure *);
 void verbs_conceal(struct lane *, struct exposure *);
-/* Do these bytes lie in the lane's arena? */
+/* Are these bytes in the lane's arena? */
 bool lane_lends(const struct lane *lane, const uint8_t *pointer,
                 uint64_t length);
 
@@ -497,10 +506,10 @@ int64_t verbs_fetch(struct lane *, struct fetch *);
 bool verbs_fetch_end(struct lane *, struct fetch *);
 
 /* ---- verbs_transfer.c --------------------------------------------------- */
-/* Bytes from the walks' positions on, as far as there is room on pairs: posted
- * as part of the job, on the pair (NULL: whose turn it is, and several). The
- * remote walk's base is an offset into what is held. Flushed by the caller.
- * Bytes, 0 or a status. */
+/* Posts copies from the walks' positions on, as far as the pairs have room, as
+ * part of the job: on `pair`, or, if that is NULL, on the pairs in turn. The
+ * base of the remote walk is an offset into the remote key's memory. The caller
+ * flushes. Returns bytes, 0 or a status. */
 int64_t lane_move(struct lane *lane, struct job *job,
                   const struct remote_key *key, struct payload *remote,
                   struct payload *local, bool write, struct pair *pair,
@@ -510,7 +519,7 @@ bool verbs_reaches(struct lane *, const struct window *,
 int verbs_transfer(struct lane *, struct job *, const struct window *,
                    struct payload *remote, struct payload *local, bool write);
 void verbs_flush(struct lane *lane);
-/* Resets what data pairs have of the job under way. */
+/* Resets the data pairs on which the job has slots. */
 void lane_fence(struct lane *lane, const struct job *job);
 bool verbs_quiesce(struct lane *lane, struct job *job);
 

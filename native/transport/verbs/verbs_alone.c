@@ -2,33 +2,33 @@
  *
  * verbs_alone.c - what a lane does for a session without a socket.
  *
- * Frames go as bytes in notes, in order with all other notes. Those that came
- * wait for the session here; a note's room is the peer's again only when its
- * bytes were taken, so there is room for all that can come.
+ * Session frames travel as bytes in notes, in order with all other notes. Notes
+ * with frames wait here until the session takes their bytes; only then their
+ * room is given back to the peer, so there is room for all that can arrive.
  *
  * A probe is an RDMA write with immediate of no bytes, for which no key is
- * looked at: the peer's inbox may not be open yet. Where no pair is connected
- * it is lost, and the retries run out. Then the pair is made anew with the
- * sequence numbers that it had, and so the probe has the same number again: if
- * the first was delivered, and only what answered it was lost, the second is a
- * duplicate, which is answered and does nothing.
+ * checked: the peer's inbox may not be open yet. If no pair is connected at the
+ * peer, the probe is lost and the retries run out. The pair is then rebuilt
+ * with the sequence numbers that it had, so the next probe has the same number:
+ * if the first was delivered and only its acknowledgement was lost, the second
+ * is a duplicate, which is acknowledged and has no effect.
  *
- * That is right only while nothing of the peer has come, as that, too, would
- * come again. It cannot come later than the pair's error: a pair in error takes
- * nothing. But its completion may be found after that of the error, so the
- * pair rests for a while, and is made anew only if the queue is found empty
- * then. Once anything has come, a failure is an end as ever.
+ * That is right only as long as nothing of the peer has arrived, as that would
+ * arrive again, too. Nothing arrives after the pair's error, as a pair in error
+ * receives nothing; but a completion may be found after that of the error. So
+ * the pair rests for a while, and is rebuilt only if the queue is then found
+ * empty. Once something has arrived, a failure ends the lane as usual.
  *
- * The inbox's window stays bound to its pair over that, as those of other
- * pairs do when they are fenced.
+ * The inbox's window stays bound to its pair when that is rebuilt, as windows
+ * of other pairs do when those are fenced.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "verbs.h"
 
-/* Notes that may wait for room before no more is said; turns that find the
- * completion queue empty, or it is not. */
+/* WAITING: notes that may wait for room before frames are refused. TURNS: polls
+ * in which an empty completion queue must be found. */
 enum { WAITING = 4096, TURNS = 64 };
 
 int alone_open(struct lane *lane) {
@@ -83,9 +83,9 @@ uint32_t verbs_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
   return done;
 }
 
-/* ---- The first word, the last, and those between ------------------------ */
+/* ---- Probes, keepalives, the last message -------------------------------- */
 
-/* A write of no bytes on the control pair. */
+/* Posts a write of no bytes on the control pair. */
 static void post_nothing(struct lane *lane, struct job *job, int opcode) {
   struct pair *p = &lane->pairs[0];
   struct slot *slot = pair_slot(p, job);

@@ -4,26 +4,27 @@
  * verbs_payload.c put them.
  *
  * Bytes that were read count if the operation was live after the last of them:
- * a mark is read behind them, on each pair that carried some. The last byte is
- * held back until then. What others can see, and memory that cannot be
- * registered, gets its bytes from a bounce block of the own arena: one half is
- * read into while the other is emptied, each filling under a mark of its own.
- * What goes round staging slots is read over one pair, which completes in order.
+ * on each pair that carried some, a mark is read behind them. The last byte is
+ * not reported until then. Memory that others can see, or that cannot be
+ * registered, gets its bytes from a bounce block of our own arena: one half is
+ * read into while the other is emptied, each filling followed by a mark of its
+ * own. A payload in staging slots that are reused is read over one pair, which
+ * completes in order.
  */
 #include "verbs.h"
 
-/* What is read at once; and of it, under one completion. */
+/* Most bytes in progress; bytes under one completion. */
 enum { UNDER_WAY = 4 << 20, PIECE = 1 << 20 };
 enum { BOUNCE = 256 << 10, BOUNCE_LEAST = 4 << 10 };
 
-/* What a fetch has here. The bounce block is filled in two halves, by turns. */
+/* The private part of a fetch. The two halves of the bounce block alternate. */
 struct reading {
   struct job job;
   uint8_t *bounce;
-  uint64_t half, ends[2];  /* bytes; of the payload, by half: where it ends */
-  uint64_t put;            /* bytes gone on from the half */
-  uint32_t asked, emptied; /* halves: ever read into, ever gone on */
-  uint32_t marked;         /* how often the mark was asked for, behind bytes */
+  uint64_t half, ends[2];  /* bytes of a half; position where each half ends */
+  uint64_t put;            /* bytes copied on from the half */
+  uint32_t asked, emptied; /* halves read into so far; emptied so far */
+  uint32_t marked;         /* how many marks were asked for, behind bytes */
 };
 _Static_assert(sizeof(struct reading) <= FETCH_OWN, "there is room for it");
 
@@ -41,7 +42,7 @@ static uint32_t source_id(const struct source *s) {
   return (uint32_t)(s->address >> OFFSET_BITS);
 }
 
-/* Does the record tell of something that can be? */
+/* Is what the record says of the payload possible? */
 static bool is_sound(const struct lane *lane, const struct fetch *f) {
   const struct source *s = &f->source;
   if (f->operation >= lane->peer_operations || f->part > 1)
@@ -54,7 +55,7 @@ static bool is_sound(const struct lane *lane, const struct fetch *f) {
          s->address <= (uint64_t)(IDS - ID_ARENA) * CHUNK;
 }
 
-/* Is it staged into slots that are filled again? */
+/* Is it staged in slots that are reused? */
 static bool goes_round(const struct fetch *f) {
   const struct source *s = &f->source;
   return s->kind == SOURCE_ARENA && s->stride < f->total && f->total > STAGE;
@@ -65,11 +66,11 @@ static int find_remote_key(const struct lane *lane, uint32_t id,
   if (id >= IDS)
     return PERIGEE_PROTOCOL;
   *key = remote_key_find(lane, id);
-  /* Else the news of it is on its way: its owner keeps it for the operation. */
+  /* Otherwise the grant is on its way: the owner keeps it for the operation. */
   return *key && !(*key)->revoked;
 }
 
-/* Bytes that lie in the peer's arena already. */
+/* Returns how many bytes are in the peer's arena by now. */
 static uint64_t staged(const struct lane *lane, const struct fetch *f) {
   uint64_t told = untagged(lane->staged[f->operation][f->part], f->generation);
   if (f->source.stride == f->total)
@@ -97,8 +98,8 @@ static int next_lane_lends(const struct lane *lane, const struct fetch *f,
   return find_remote_key(lane, id < IDS ? (uint32_t)id : IDS, key);
 }
 
-/* The bytes to be read next, as a walk over what is held: 1, 0 (there are none
- * now) or a status. */
+/* Makes a walk over the bytes to be read next. Returns 1, 0 (none now) or a
+ * status. */
 static int next_bytes(const struct lane *lane, const struct fetch *f,
                       const struct remote_key **key, struct payload *walk) {
   const struct source *s = &f->source;
@@ -118,7 +119,7 @@ static int next_bytes(const struct lane *lane, const struct fetch *f,
 
 /* ---- Reading ------------------------------------------------------------ */
 
-/* The one pair that carries it all, or NULL: all for data do. */
+/* Returns the pair that carries all of it, or NULL: all data pairs do. */
 static struct pair *only_pair(struct lane *lane, const struct fetch *f) {
   if (lane->pair_count == 1)
     return &lane->pairs[0];
@@ -128,7 +129,8 @@ static struct pair *only_pair(struct lane *lane, const struct fetch *f) {
   return &lane->pairs[1 + f->operation % (lane->pair_count - 1)];
 }
 
-/* At most that many bytes: those posted, 0 or a status. */
+/* Posts reads of at most that many bytes; returns their number, 0 or a
+ * status. */
 static int64_t read_some(struct lane *lane, struct fetch *f,
                          struct payload *into, uint64_t most) {
   struct pair *pair = only_pair(lane, f);
@@ -147,7 +149,7 @@ static int64_t read_some(struct lane *lane, struct fetch *f,
   return got > 0 ? (int64_t)got : n;
 }
 
-/* Behind all that was read; false: no room for it now. */
+/* Reads the mark behind all bytes; false without room. */
 static bool read_marks(struct lane *lane, struct fetch *f) {
   struct pair *pair = only_pair(lane, f);
   uint32_t first = pair ? pair->index : 1;
@@ -160,7 +162,7 @@ static bool read_marks(struct lane *lane, struct fetch *f) {
   return true;
 }
 
-/* Whole slots of a ring, when all of their bytes have been taken. */
+/* Tells the owner of slots of which all bytes have been taken. */
 static void tell_taken(struct lane *lane, const struct fetch *f,
                        uint64_t bytes) {
   uint64_t slots = bytes / STAGE_SLOT;
@@ -171,7 +173,7 @@ static void tell_taken(struct lane *lane, const struct fetch *f,
 
 /* ---- By way of a bounce block ------------------------------------------- */
 
-/* A payload that fits into half of it is not divided. */
+/* A payload that fits into half of a bounce block is read in one piece. */
 static int take_bounce(struct lane *lane, struct fetch *f) {
   uint64_t size = f->total <= BOUNCE ? f->total : 2 * BOUNCE;
   int64_t offset = blocks_take(&lane->blocks, size);
@@ -195,8 +197,8 @@ static uint8_t *half_at(const struct fetch *f, uint32_t count) {
   return own(f)->bounce + count % halves(f) * own(f)->half;
 }
 
-/* Reads on while the other half is emptied; a mark stands behind each filling.
- * 0 or a status. */
+/* Reads into one half while the other is emptied; a mark is read behind each
+ * filling. 0 or a status. */
 static int ask(struct lane *lane, struct fetch *f) {
   const struct job *job = &own(f)->job;
   struct payload half;
@@ -219,7 +221,8 @@ static int ask(struct lane *lane, struct fetch *f) {
   return n < 0 && own(f)->asked == own(f)->emptied ? (int)n : 0;
 }
 
-/* What lies in the first half that was asked for, once its mark was seen. */
+/* Takes bytes from the half that was asked for first, once its mark was
+ * read. */
 static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
   int status = ask(lane, f);
   if (status < 0 || own(f)->job.marks == own(f)->emptied)
@@ -239,7 +242,7 @@ static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
   return moved;
 }
 
-/* From now on. */
+/* Uses a bounce block from now on. */
 static int64_t bounce(struct lane *lane, struct fetch *f) {
   int status = take_bounce(lane, f);
   return status < 0 ? status : fetch_bounced(lane, f);
@@ -247,8 +250,8 @@ static int64_t bounce(struct lane *lane, struct fetch *f) {
 
 /* ---- Straight to its place ---------------------------------------------- */
 
-/* Keeps the pair busy without flooding it. The last piece is for the caller to
- * flush, with the marks behind it. 0 or a status. */
+/* Keeps the pair busy without flooding it. The caller flushes the last piece,
+ * with the marks behind it. 0 or a status. */
 static int64_t read_ahead(struct lane *lane, struct fetch *f) {
   const struct job *job = &own(f)->job;
   uint64_t piece = goes_round(f) ? STAGE_SLOT : PIECE;
@@ -261,7 +264,7 @@ static int64_t read_ahead(struct lane *lane, struct fetch *f) {
   return n < 0 ? n : 0;
 }
 
-/* What has come counts, but for the last byte before its marks. */
+/* Reports the bytes that came, but not the last one before its marks. */
 static int64_t progress(struct lane *lane, struct fetch *f) {
   const struct job *job = &own(f)->job;
   bool all = own(f)->marked && job->pending == 0;
@@ -276,9 +279,9 @@ static int64_t progress(struct lane *lane, struct fetch *f) {
   return (int64_t)(now - before);
 }
 
-/* The state: reading, then marked: the marks behind all of it are read.
- * Memory that turns out not to be registered gets the rest another way, once
- * nothing is under way; the marks after that stand for all. */
+/* First reads, then, with `marked` set, reads the marks behind all bytes. If
+ * memory turns out not to be registrable, the rest is bounced once nothing is
+ * in progress; the marks after that stand for all bytes. */
 static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
   struct job *job = &own(f)->job;
   if (!own(f)->marked) {
@@ -301,7 +304,7 @@ static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
 static void start(struct lane *lane, struct fetch *f) {
   own(f)->job.operation = f->operation;
   own(f)->job.generation = f->generation;
-  /* A head comes to a loan of our own. */
+  /* The landing of a head may be a loan of our own. */
   if (!f->into->area && f->into->count == 1 &&
       lane_lends(lane, f->into->base, f->total))
     f->into->area = &lane->arena;

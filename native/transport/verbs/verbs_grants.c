@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_grants.c - memory of ours that a peer may reach by itself.
+ * verbs_grants.c - grants: memory of ours that a peer may reach by itself. A
+ * grant has an id, a generation, and keys (verbs_rights.c).
  *
- * A grant is an id with a generation, and keys (verbs_rights.c).
- *
- *   none     open    opening   keys made; windows are being bound
- *   none     open    refused   there are no keys: not tried again for a second
+ *   none     open    opening   keys are made, windows are being bound
+ *   none     open    refused   no keys could be made: retried after a second
  *   opening  bound   granted   on all pairs: the peer is told
- *   opening  reset   opening   a pair was: new windows
+ *   opening  reset   opening   a pair was reset: new windows are made
  *   opening, granted
- *            shut    none      windows freed, the peer told
+ *            shut    none      windows are freed, the peer is told
  *
- * A window is bound in its pair's order, behind the bulk that is there already.
- * Nobody waits for that but the peer, who knows that the grant will come.
+ * A window is bound in the order of its pair, behind bulk data that is there
+ * already. Only the peer waits for that; it knows that the grant will come.
  *
- * Freeing a window, like deregistering, ends only when the device is through
- * with it: a fence. A peer that was not told yet breaks its own pair, which is
- * then rebuilt.
+ * Freeing a window, like deregistering, returns only when the device does not
+ * use it any more: it is a fence. A peer that was not told yet, and uses the
+ * key, breaks its own pair, which is then rebuilt.
  */
 #include "verbs_keys.h"
 
@@ -62,7 +61,7 @@ static void opening_unlink(struct granted *granted) {
   granted->opening = false;
 }
 
-/* What is being bound is so no more, on the pairs that would do it later. */
+/* Stops binding, on the pairs that would do it later. */
 static void stop_binding(struct granted *granted) {
   opening_unlink(granted);
   lane_fence(granted->lane, &granted->job);
@@ -118,7 +117,7 @@ static void tell_granted(const struct granted *granted) {
   note_send(granted->lane, &note);
 }
 
-/* A reset has cancelled it. */
+/* A reset has cancelled the binding: it is begun again. */
 static void open_again(struct granted *granted) {
   bool refused = granted->job.status != PERIGEE_CANCELLED;
   granted->job = (struct job){0};
@@ -128,7 +127,7 @@ static void open_again(struct granted *granted) {
                granted->lane->pairs[0].rail->port.device);
 }
 
-/* Goes on with it: false while it has to wait. */
+/* Continues to open a grant; false while it has to wait. */
 static bool go_on(struct granted *granted) {
   struct job *job = &granted->job;
   if (granted->lane->status < 0 || granted->lane->cut) {
@@ -264,7 +263,7 @@ bool verbs_inside(struct lane *lane, uint32_t slot) {
   return false;
 }
 
-/* The next id that is free: one that was freed rests for as long as it can. */
+/* Returns the next free id. So an id that was freed is not reused for long. */
 static int payload_number(struct keys *keys) {
   struct fabric *fabric = keys->fabric;
   const uint32_t count = ID_ARENA - ID_PAYLOAD;

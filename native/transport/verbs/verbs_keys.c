@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_keys.c - registration: what a device may touch for us, made on first
- * use and kept until the area goes.
+ * verbs_keys.c - registration of memory with devices, made on first use and
+ * kept until the area is freed.
  *
  * Least rights. What is registered here lets the device work for this process
  * only. Memory whose pages are read-only is registered without the right to
  * write, and without windows, since a window could give that right: the kernel
  * pins bindable memory as if it were written to.
  *
- * A refusal is kept: for good if this memory can never be registered, else for
- * a second, since locked memory may become free.
+ * A refusal is remembered: for good if the memory can never be registered,
+ * otherwise for a second, since locked memory may become free.
  */
 #include "verbs_keys.h"
 
@@ -29,7 +29,7 @@ static struct part *part_at(const struct keys *keys, uint64_t index,
   return &keys->parts[index * keys->fabric->rail_count + rail];
 }
 
-/* What turns out to be read-only is so for everybody from then on. */
+/* If the memory turns out to be read-only, the whole area is from then on. */
 static int part_register(struct keys *keys, struct rail *rail, uint64_t offset,
                          struct part *part) {
   struct area *area = keys->area;
@@ -120,7 +120,7 @@ static void unlink_keys(struct keys *keys) {
     keys->next->link = keys->link;
 }
 
-/* Grants first: what a window is bound to cannot be deregistered. */
+/* Shuts the grants first: memory with windows cannot be deregistered. */
 static void keys_drop(struct keys *keys) {
   while (keys->grants)
     granted_shut(keys->grants);
@@ -159,7 +159,7 @@ int keys_local(struct rail *rail, struct area *area, const uint8_t *pointer,
   return PERIGEE_OK;
 }
 
-/* By all rails, since a transfer may be striped over them. */
+/* Checks all rails, as a transfer may be striped over them. */
 bool keys_reach(struct lane *lane, struct area *area) {
   struct fabric *fabric = lane->fabric;
   uint32_t key;
@@ -171,7 +171,8 @@ bool keys_reach(struct lane *lane, struct area *area) {
   return true;
 }
 
-/* Does what is registered or granted of a range lie wholly inside of it? */
+/* Is everything that is registered or granted of a range completely within
+ * it? */
 static bool is_inside(const struct keys *keys, uint64_t from, uint64_t to) {
   for (uint64_t at = from; at < to; at = keys_part_end(keys, at)) {
     bool whole = at % keys->size == 0 && keys_part_end(keys, at) <= to;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_pair.c - one queue pair: made, connected, unmade. verbs.h has its
- * states; verbs_post.c what it does, verbs_recover.c what is done when it breaks.
+ * verbs_pair.c - one queue pair: made, connected, destroyed. verbs.h has its
+ * states; verbs_post.c posts on it, verbs_recover.c handles its failures.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static uint8_t least(int a, int b) {
   return (uint8_t)(a < b ? a : b);
 }
 
-/* How many RDMA reads one pair may have under way. */
+/* Returns how many RDMA reads one pair may have in progress. */
 static uint8_t reads(const struct rail *rail) {
   return least(
       16, least(rail->attr.max_qp_rd_atom, rail->attr.max_qp_init_rd_atom));
@@ -71,7 +71,8 @@ static int to_receive(struct pair *p) {
 
 static int to_send(struct pair *p) {
   const struct rdma_options *o = &p->rail->fabric->options;
-  /* A receiver that is not ready would be our fault: retried, not for ever. */
+  /* A receiver that is not ready would be our mistake: it is not retried for
+   * ever. */
   struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTS,
                           .timeout = (uint8_t)o->timeout,
                           .retry_cnt = (uint8_t)o->retries,
@@ -117,8 +118,9 @@ void pair_unlink(struct pair *p) {
     *at = p->next;
 }
 
-/* What its queues hold at most. Twice the depth: what was completed before a
- * reset may lie there still when the slots are posted again. */
+/* Returns how many completions the pair may have in its queues. It is twice the
+ * depth: completions from before a reset may still be there when slots are
+ * posted again. */
 static uint32_t completions(const struct pair *p) {
   return 2 * p->depth + (p->index == 0 ? RECORDS + NOTES : 0);
 }

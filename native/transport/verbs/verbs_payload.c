@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_payload.c - payloads of calls, at their owner's. verbs_fetch.c is the
+ * verbs_payload.c - payloads of calls, at their owner. verbs_fetch.c is the
  * other side.
  *
- * The receiver always pulls, by RDMA reads. What it reads is registered memory
- * of the owner (a region that the peer was granted as a whole), or blocks of
- * the owner's arena: a loan, or a staging block that the owner fills while the
- * receiver empties it.
+ * The receiver always pulls, by RDMA reads. It reads registered memory of the
+ * owner (a region, granted to the peer as a whole) or blocks of the owner's
+ * arena: a loan, or a staging block that the owner fills while the receiver
+ * empties it.
  *
  *   SOURCE_REGION  address: id << OFFSET_BITS | offset; the payload's own shape
  *   SOURCE_ARENA   address: offset in the arena; block: bytes, count 1;
- *                  stride: bytes that lie there already
+ *                  stride: bytes that are staged already
  *
- * A staged payload that fits into STAGE bytes has a block to itself. A longer
- * one goes round a block of STAGE_SLOTS slots: STAGED tells how far the owner
- * has filled them, TAKEN how far they may be filled again.
+ * A staged payload that fits into STAGE bytes has a block of its own. A longer
+ * one reuses a block of STAGE_SLOTS slots: STAGED tells how far the owner has
+ * filled them, TAKEN how far they may be filled again.
  */
 #include "verbs.h"
 
 enum { ARENA_GENERATION = 1 };
-/* Blocks shorter than this are copied together rather than read one by one. */
+/* Shorter blocks are copied together, not read one by one. */
 enum { SCATTERED = 4 << 10 };
 
 static uint64_t least(uint64_t a, uint64_t b) {
@@ -28,7 +28,7 @@ static uint64_t least(uint64_t a, uint64_t b) {
 
 /* ---- Loans -------------------------------------------------------------- */
 
-/* The peer may read the chunks that these bytes of our arena lie in. */
+/* Grants the peer the chunks that contain these bytes of our arena. */
 static int open_chunks(struct lane *lane, uint64_t offset, uint64_t length) {
   uint64_t last = (offset + length - 1) / CHUNK;
   for (uint64_t i = offset / CHUNK; i <= last; i++) {
@@ -45,7 +45,7 @@ static int open_chunks(struct lane *lane, uint64_t offset, uint64_t length) {
   return PERIGEE_OK;
 }
 
-/* A block of our arena that the peer may read: its offset or a status. */
+/* Returns the offset of a block that the peer may read, or a status. */
 static int64_t take_block(struct lane *lane, uint64_t length) {
   int64_t offset = blocks_take(&lane->blocks, length);
   if (offset < 0)
@@ -97,7 +97,7 @@ bool verbs_loaned(struct lane *lane, const uint8_t *pointer, uint64_t length,
   return open_chunks(lane, offset, length) == PERIGEE_OK;
 }
 
-/* What is the peer's has to be fetched. */
+/* The peer's memory is never visible here: it has to be fetched. */
 const uint8_t *verbs_view(struct lane *lane, const struct source *source) {
   (void)lane;
   (void)source;
@@ -106,7 +106,7 @@ const uint8_t *verbs_view(struct lane *lane, const struct source *source) {
 
 /* ---- The owner's side --------------------------------------------------- */
 
-/* Read where it lies? */
+/* Exposes a region in place, if that can be; false otherwise. */
 static bool expose_region(struct lane *lane, struct exposure *e,
                           const struct payload *p) {
   if (!p->area || (p->count > 1 && p->block < SCATTERED && p->memory->direct))
@@ -123,14 +123,14 @@ static bool expose_region(struct lane *lane, struct exposure *e,
   return true;
 }
 
-/* Where the staging block lies in the arena, and one; or 0. */
+/* The staging block's offset in the arena, plus one; 0: there is none. */
 static uint64_t *block_of(struct exposure *e) {
   return (uint64_t *)(void *)e->own;
 }
 _Static_assert(sizeof(uint64_t) <= EXPOSURE_OWN, "there is room for it");
 
-/* Memory that the CPU may touch is staged by a slot at once, so that the record
- * tells of it; the rest is fed. */
+/* Memory that the CPU may touch is staged by one slot at once, so that the
+ * record tells of it; the rest is fed later. */
 static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   int64_t offset = take_block(lane, least(p->total, STAGE));
   if (offset < 0)
@@ -151,7 +151,7 @@ int verbs_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   return expose_region(lane, e, p) ? PERIGEE_OK : stage(lane, e, p);
 }
 
-/* Bytes that may still be staged over others. */
+/* Returns how many bytes may be staged in slots that were emptied. */
 static uint64_t stage_room(const struct lane *lane, const struct exposure *e) {
   uint64_t taken = untagged(lane->acked[e->operation][e->part], e->generation);
   return STAGE - (e->fed - (taken <= e->fed ? taken : 0));
@@ -189,8 +189,8 @@ int64_t verbs_feed(struct lane *lane, struct exposure *e) {
   return moved;
 }
 
-/* A peer that still reads the block reads bytes of somebody else's, sent to
- * it too, and finds the mark gone. */
+/* A peer that still reads the block reads bytes that were sent to it as well,
+ * of another operation, and finds the mark gone. */
 void verbs_conceal(struct lane *lane, struct exposure *e) {
   if (*block_of(e))
     blocks_give(&lane->blocks, *block_of(e) - 1);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_post.c - what a queue pair is given to do, and what becomes of it.
+ * verbs_post.c - posting work requests on a queue pair, and their completions.
  *
- * Slots are the pair's memory of what it was given: a completion retires all
- * slots up to its own, as a reliable pair completes in order. Work request ids
- * carry the pair's epoch, so that completions from before a reset are known for
- * what they are.
+ * Slots record what was posted. A completion retires all slots up to its own,
+ * as a reliable pair completes in order. The ids of work requests contain the
+ * pair's epoch, so that completions from before a reset are recognised.
  */
 #include <errno.h>
 #include <string.h>
@@ -46,8 +45,8 @@ void pair_mark(struct pair *p, struct job *job) {
   slot->sges = 1;
 }
 
-/* The last of each job in a chain is signaled, and now and then one of those
- * that nobody waits for, so that the hardware's queue is emptied. */
+/* The last slot of each job in a chain is signaled, and now and then one that
+ * nobody waits for, so that the hardware's queue is emptied. */
 static bool signals(struct pair *p, const struct slot *slot, uint32_t at) {
   bool ends = slot->job && (at + 1 == p->filled ||
                             pair_slot_at(p, at + 1)->job != slot->job);
@@ -140,7 +139,7 @@ static int status_of(enum ibv_wc_status status) {
   }
 }
 
-/* A probe that nobody was there to hear. */
+/* Did the pair fail by a probe that nobody received? */
 static bool probe_failed(struct lane *lane) {
   bool so = lane->probe == PROBE_OUT && !lane->met;
   if (so)
@@ -163,9 +162,10 @@ static void lose(struct pair *p, const struct ibv_wc *wc, bool silent) {
                port->device, port->port, what);
 }
 
-/* The peer's device is silent, too, where only its pair has failed, of which it
- * may not know: so a pair is made anew once before the way counts as gone. That
- * soft-RoCE finds no route is what a link does that is down for a moment. */
+/* The peer's device is silent also if only its queue pair has failed, and the
+ * peer may not know that; so a pair is rebuilt once before the peer counts as
+ * lost. soft-RoCE reports that it finds no route when a link is down for a
+ * moment. */
 static void failed(struct pair *p, const struct ibv_wc *wc) {
   int status = status_of(wc->status);
   bool silent = wc->status == IBV_WC_RETRY_EXC_ERR ||
@@ -198,7 +198,7 @@ void pair_completed(struct pair *p, const struct ibv_wc *wc) {
   uint32_t at = (uint32_t)wc->wr_id;
   if (wc->wr_id >> 32 != (uint32_t)(p->salt + p->epoch) ||
       at - p->retired >= p->posted - p->retired)
-    return; /* of before a reset */
+    return; /* from before a reset */
   if (wc->status == IBV_WC_SUCCESS) {
     p->doubted = false;
     retire(p, at + 1);

@@ -2,12 +2,12 @@
  *
  * verbs_queues.c - a completion queue and a shared receive queue.
  *
- * A completion queue is never overrun: what may complete at once is reserved
- * before it can be posted, and the queue grows with it. The receive queue has
- * an entry, without a buffer, for each record and note that the peers of its
- * lanes may send; those used up are posted again by dozens, for which there are
- * as many to spare. When either has reached its limit, the next lane has new
- * ones.
+ * A completion queue is never overrun: completions are reserved before requests
+ * can be posted, and the queue grows with that. The receive queue has an entry,
+ * without a buffer, for each record and note that the peers of its lanes may
+ * send. Used entries are posted again in batches, for which as many spare
+ * entries exist. When either queue has reached its limit, the next lane gets
+ * new ones.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -62,7 +62,8 @@ void queues_close(struct queues *q) {
 
 /* ---- Reserving ---------------------------------------------------------- */
 
-/* One that is full has all that it can hold, and so all that was reserved. */
+/* Posts receives. If the queue is full, it has all entries that were
+ * reserved. */
 static bool post_receives(struct queues *q, uint32_t count) {
   struct ibv_recv_wr chain[OWED], *bad;
   int error = 0;
@@ -90,7 +91,7 @@ static bool grow(struct queues *q, uint32_t want) {
 }
 
 static bool reserve(struct queues *q, uint32_t completions, uint32_t receives) {
-  /* What is used up is owed; the first lane brings what is to spare. */
+  /* Used entries are posted later; the first lane brings the spare ones. */
   uint32_t spare = receives > 0 && q->srq_used == 0 ? 2 * OWED : 0;
   uint32_t more = receives + spare;
   if (more > q->srq_size - q->srq_used || !grow(q, q->cq_used + completions) ||
@@ -119,8 +120,8 @@ int rail_reserve(struct rail *r, uint32_t completions, uint32_t receives,
   return PERIGEE_NO_MEMORY;
 }
 
-/* Of the receives some stay posted, and some devices drop those that had come
- * for a queue pair that goes: so the next lane brings its own again. */
+/* Keeps the receives posted. Some devices drop entries that were taken for a
+ * queue pair that is destroyed; so the next lane posts its own again. */
 void queues_unreserve(struct queues *q, uint32_t completions,
                       uint32_t receives) {
   q->cq_used -= completions;
@@ -136,7 +137,7 @@ static void received(struct queues *q, const struct ibv_wc *wc) {
 }
 
 static void completed(struct queues *q, const struct ibv_wc *wc) {
-  /* The opcode of a failed completion says nothing; receives have no id. */
+  /* The opcode of a failed completion is undefined; receives have no id. */
   if (wc->wr_id == RECEIVE_ID) {
     q->srq_owed++;
     if (wc->status == IBV_WC_SUCCESS)

@@ -2,8 +2,9 @@
  *
  * verbs_rail.c - a port in use by an engine: opening it, and its events.
  *
- * Sleeping: arm asks the queues for an event; a poll afterwards finds what came
- * before; what comes later makes the channel's descriptor readable.
+ * Sleeping: arm asks the queues for an event. A poll after that finds what
+ * completed before; what completes later makes the channel's descriptor
+ * readable.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 #include "verbs.h"
 
 #define NODES "/dev/infiniband"
-enum { EVENTS = 16 }; /* acknowledged at once: it takes a lock */
+enum { EVENTS = 16 }; /* acknowledged together, as that takes a lock */
 
 /* ---- Opening ------------------------------------------------------------ */
 
@@ -70,7 +71,7 @@ static bool has_node(const struct rail *r) {
   return access(path, F_OK) == 0;
 }
 
-/* Where nodes are not the kernel's own, there is nothing to hear. */
+/* If device nodes are not made by the kernel, their removal tells nothing. */
 static void watch_removal(struct rail *r) {
   if (!has_node(r))
     return;
@@ -230,7 +231,7 @@ static void break_lanes(struct rail *r) {
 }
 
 static void rail_fail(struct rail *r, const char *what) {
-  char text[REASON]; /* GCC takes parts of one structure for overlapping */
+  char text[REASON]; /* GCC believes that parts of one structure overlap */
   snprintf(text, sizeof text, "the RDMA device %s: %s", r->port.device, what);
   memcpy(r->reason, text, sizeof text);
   r->failed = true;
@@ -290,8 +291,8 @@ static void channel_events(struct rail *r) {
   }
 }
 
-/* A driver that cannot take its device from programs, as soft-RoCE's, waits for
- * them to let go of it, and all that they see is that its node is gone. */
+/* A driver that cannot take its device away from programs, as soft-RoCE's,
+ * waits until they close it; all that programs see is that its node is gone. */
 static void removals(struct rail *r) {
   char events[1024];
   bool any = false;

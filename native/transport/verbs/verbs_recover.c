@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_recover.c - queue pairs that break, or have to be fenced: reset, rebuilt,
- * or down for good. verbs.h has their states.
+ * verbs_recover.c - queue pairs that break, or have to be fenced: reset,
+ * rebuilt, or down for good. verbs.h has their states.
  *
- * A reset throws away what the hardware has; the slots are posted again once
- * both halves are connected anew. That is safe for what stands in them: reads,
- * and writes that nobody has been told of, as their immediate goes out after
- * they completed.
+ * A reset discards what the hardware has; the slots are posted again once both
+ * halves are connected again. That is safe for what slots contain: reads, and
+ * writes that nobody was told of, as their immediate is sent after they
+ * completed.
  *
- * The device of a process that is being killed refuses, too. So what was
- * refused is told once the pair is up again, by a peer that lives.
+ * The device of a process that is being killed refuses requests, too. So a
+ * refusal is reported only once the pair is up again, as that needs a live
+ * peer.
  *
- * Rebuilding, by frames: a side that resets tells its half (epoch, first
- * sequence number); the other resets too, if it has not, and tells its own; a
- * half that says ready comes from a connected pair, which may be posted to.
+ * Rebuilding uses frames. A side that resets tells its half (epoch, first
+ * sequence number); the other side resets too, if it has not, and tells its
+ * own. A half that says ready comes from a connected pair, to which may be
+ * posted.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,7 +24,7 @@
 #include "host/adopted.h"
 #include "verbs.h"
 
-/* What goes to the peer when a pair was reset. */
+/* The frame that a side sends when it has reset a pair. */
 struct half {
   uint32_t pair, epoch, psn, ready;
 };
@@ -35,14 +37,14 @@ static void quiet(struct pair *p) {
   p->epoch++;
   p->connected = false;
   p->unsignaled = 0;
-  if (error) { /* nothing short of its end stops it, then */
+  if (error) { /* then only destroying the pair stops it */
     pair_unlink(p);
     p->rail->fabric->lib->destroy_qp(p->qp);
     p->qp = NULL;
   }
 }
 
-/* What the hardware had is to be posted again, but for one job's. */
+/* Requeues what the hardware had, except slots of one job. */
 static void requeue(struct pair *p, const struct job *but) {
   uint32_t to = p->retired;
   for (uint32_t at = p->retired; at != p->filled; at++) {
@@ -86,7 +88,7 @@ void pair_reset(struct pair *p, const struct job *but) {
     tell_half(p);
 }
 
-/* The peer is there, and has refused what its process took back. */
+/* The peer is alive, and its device refused memory that the peer took back. */
 static void tell_refused(struct pair *p) {
   struct slot *slot = pair_slot_at(p, p->retired);
   struct job *job = slot->job;

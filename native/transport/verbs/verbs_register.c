@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * verbs_register.c - memory regions by kind of memory, with a sentence for
- * people where there is none to be had; and the inbox, which the peer writes to.
+ * users if one cannot be had; and the inbox, to which the peer writes.
  *
- * Memory that no CPU touches is registered through its dma-buf where there is
- * one and the driver takes it, else by address where a kernel module pins such
- * addresses, else not at all: then its bytes are staged.
+ * Memory that no CPU can touch is registered through its dma-buf, if it has one
+ * and the driver supports it; otherwise by address, if a kernel module pins
+ * such addresses; otherwise not at all, and then its bytes are staged.
  */
 #include "verbs_keys.h"
 
@@ -121,7 +121,7 @@ int inbox_open(struct lane *lane) {
              rail->port.device, strerror(errno));
     return keys_status(errno);
   }
-  /* As it will be: the peer is told before it is bound. */
+  /* The key that it will have: the peer is told before the window is bound. */
   lane->inbox_key = ibv_inc_rkey(lane->inbox_mw->rkey);
   return PERIGEE_OK;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_remote.c - memory of the peer's that we may reach, as it tells us by
- * notes, or by the keys of regions. Nothing that it says is more than a number
- * to be checked: a wrong key or range fails at the peer's own device.
+ * verbs_remote.c - memory of the peer that we may reach, as the peer tells by
+ * notes, or by the keys of regions. What it tells is only used as numbers: a
+ * wrong key or range fails at the peer's own device.
  *
  * Generations of an id grow. Keys of regions come over the session's socket and
- * may overtake notes, so what is of an older generation than is known here is
- * dropped.
+ * may overtake notes, so anything of an older generation than the one known here
+ * is dropped.
  */
 #include "verbs_keys.h"
 
@@ -72,7 +72,7 @@ int verbs_attach(struct lane *lane, struct window *window,
   return remember(lane, &note);
 }
 
-/* Also of what we were never told: it was taken back before it was open. */
+/* The memory may be unknown here: it was revoked before it was open. */
 static void heard_revoke(struct lane *lane, const struct note *note) {
   struct remote_key *key =
       note->operation < IDS ? remote_key_make(lane, note->operation) : NULL;

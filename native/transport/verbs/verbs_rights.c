@@ -2,11 +2,11 @@
  *
  * verbs_rights.c - the keys by which a peer reaches what it was granted.
  *
- * Where the device has windows, there is one for each pair of the lane: no
+ * If the device has memory windows, there is one for each pair of the lane: no
  * other session's pair can use its key, and its rights are those of the grant.
- * Else the range is registered once more with the rights; then whoever learns
- * the key and is connected to this process can use it, while any session has a
- * grant of the range.
+ * Otherwise the range is registered once more, with the rights; then anybody
+ * who learns the key and is connected to this process can use it, as long as
+ * any session has a grant of the range.
  */
 #include "verbs_keys.h"
 
@@ -53,7 +53,7 @@ static int shared_key(struct granted *granted, struct rail *rail, int rights,
   if (!granted->shared)
     return PERIGEE_NO_MEMORY;
   struct ibv_mr **mr = &granted->shared->mr[rail->index];
-  /* Without the right to write here nobody else can have it. */
+  /* The remote right to write requires the local one. */
   if (rights & IBV_ACCESS_REMOTE_WRITE)
     rights |= IBV_ACCESS_LOCAL_WRITE;
   if (!*mr)
@@ -79,7 +79,8 @@ static int window_make(struct granted *granted, struct pair *pair,
   return PERIGEE_OK;
 }
 
-/* The key for a pair: good at once, or that of a window to be bound. */
+/* Returns the key for a pair: valid at once, or that of a window to be
+ * bound. */
 static int pair_key(struct granted *granted, uint32_t at) {
   struct pair *pair = &granted->lane->pairs[at];
   struct rail *rail = pair->rail;
@@ -93,14 +94,14 @@ static int pair_key(struct granted *granted, uint32_t at) {
     return status;
   if (!part->bindable)
     return shared_key(granted, rail, granted->rights, rkey);
-  /* A window lies in one memory region. */
+  /* A window is within one memory region. */
   uint64_t end = granted->offset + granted->length;
   if (end > keys_part_end(keys, granted->offset))
     return PERIGEE_UNSUPPORTED;
   return window_make(granted, pair, &granted->mw[at]);
 }
 
-/* Control carries no bytes where there are pairs that do. */
+/* The control pair carries no bytes if there are data pairs. */
 static uint32_t first_pair(const struct lane *lane) {
   return lane->pair_count > 1;
 }

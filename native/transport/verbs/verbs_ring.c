@@ -2,20 +2,20 @@
  *
  * verbs_ring.c - records and notes: what goes through the control pair.
  *
- * An inbox is a ring of notes and two of records. Whatever is put there is one
- * RDMA write with an immediate, which tells the ring, whether the record began
- * anew at the ring's start, and its length. So nothing is looked for in memory:
- * a record is there when its completion is.
+ * An inbox is a ring of notes and two rings of records. Each of them arrives as
+ * one RDMA write with an immediate, which tells the ring, whether the record
+ * wrapped to the ring's start, and its length. So memory is not polled: a
+ * record is there when its completion is.
  *
  * Credits. Each record and note begins with a word that tells how far the
  * sender has emptied its own inbox: units of both rings (20 bits each), records
- * and notes (12 bits each). A word that tells more than was sent is an old one,
- * or a lie, and tells nothing. With nothing else to send, a note goes out when
- * a quarter of something is to be given back.
+ * and notes (12 bits each). A word that tells more than was sent is old or
+ * wrong, and is ignored. If there is nothing else to send, a note is sent when
+ * a quarter of something can be given back.
  *
- * Notes are taken in as they complete and never wait for the program; records
- * wait in their ring until the core peeks. A record goes out after all notes
- * before it: what it speaks of may be a grant that one of them takes back.
+ * Notes are handled as they complete and never wait for the program. Records
+ * wait in their ring until the core peeks. A record is sent after all notes
+ * before it, as it may rely on a grant that one of them revokes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -117,7 +117,8 @@ void ring_close(struct lane *lane) {
 
 /* ---- Credits ------------------------------------------------------------ */
 
-/* Notes whose room the peer has again: a frame's, when it has been taken. */
+/* Notes whose room is free; one with session frames only after they were
+ * taken. */
 static uint32_t heard(const struct lane *lane) {
   return lane->heard - (lane->frames ? lane->frames->count : 0);
 }
@@ -164,7 +165,7 @@ static bool credits_due(const struct lane *lane) {
 
 /* ---- Sending ------------------------------------------------------------ */
 
-/* One RDMA write with immediate of what lies at bytes. */
+/* Posts one RDMA write with immediate of the bytes at the offset. */
 static void write_out(struct lane *lane, const struct outflow *out,
                       uint64_t offset, uint64_t length, uint32_t immediate) {
   struct pair *p = &lane->pairs[0];
@@ -215,7 +216,7 @@ static bool note_room(const struct lane *lane, bool credit) {
          pair_room(&lane->pairs[0]) > 0;
 }
 
-/* The bytes of a note that have to go. */
+/* Returns how many bytes of a note have to be sent. */
 static uint64_t span(const struct note *note) {
   if (note->kind == NOTE_FRAME)
     return offsetof(struct note, bytes) + note->part;
@@ -245,7 +246,7 @@ static void keep(struct lane *lane, const struct note *note) {
     lane->waiting_room = room;
   }
   lane->waiting[lane->waiting_count++] = *note;
-  lane->options.activate(lane->options.session); /* polls send it */
+  lane->options.activate(lane->options.session); /* a poll will send it */
 }
 
 bool notes_flush(struct lane *lane) {
@@ -294,7 +295,7 @@ static void note_heard(struct lane *lane, const struct note *note) {
     lane->staged[op][note->part] = word;
   else if (note->kind == NOTE_TAKEN)
     lane->acked[op][note->part] = word;
-  /* Others are of a later version, and tell nothing that has to be known. */
+  /* Unknown kinds are of a later version, and may be ignored. */
 }
 
 /* ---- Receiving ---------------------------------------------------------- */
@@ -369,13 +370,14 @@ bool verbs_release(struct lane *lane) {
     notes_flush(lane);
   if (credits_due(lane) && note_room(lane, true))
     emit(lane, &(struct note){.kind = NOTE_CREDIT});
-  return false; /* completions wake */
+  return false; /* the completion wakes the peer */
 }
 
 /* ---- Marks -------------------------------------------------------------- */
 
-/* Clearing: whatever is written to the operation's memory afterwards may not
- * be seen before the mark is; the peer's device reads the mark last. */
+/* Clearing a mark: what is written to the operation's memory afterwards must
+ * not become visible before the cleared mark; the peer's device reads the mark
+ * last. */
 void verbs_mark(struct lane *lane, uint16_t operation, uint32_t generation) {
   atomic_store_explicit(&lane->fabric->marks[operation], generation,
                         memory_order_release);

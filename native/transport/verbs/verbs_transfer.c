@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_transfer.c - bytes between our memory and the peer's, as work requests.
+ * verbs_transfer.c - copies between our memory and the peer's, as work
+ * requests.
  *
  * A request is contiguous at the peer; here it is a list of up to SGES entries.
- * What is written and short is copied into the request, which needs no key.
+ * Short writes are copied into the request (inline), which needs no key.
  *
- * Whose turn it is among the pairs for data (the control pair, if there are no
- * others): a job begins on the next one and stays there until a stripe is
- * full, so that a batch of short items is one chain. A longer item is dealt out
- * in shares of at least a stripe. A pair that has no room is passed over.
+ * Data pairs (or the control pair, if there are no others) take turns: a job
+ * begins on the next one and stays there until a stripe is full, so that a
+ * batch of short items is one chain. A longer item is divided into shares of at
+ * least a stripe. Pairs without room are skipped.
  */
 #include "verbs.h"
 
-enum { KEPT = 2 }; /* slots of each pair, for marks */
+enum { KEPT = 2 }; /* slots of each pair that are reserved for marks */
 static const int64_t QUIESCE_AFTER = 2 * 1000000; /* ns */
 
 struct move {
@@ -34,7 +35,7 @@ static uint64_t least(uint64_t a, uint64_t b) {
 
 /* ---- One work request --------------------------------------------------- */
 
-/* Is all of the walk in what is held? Its shape may be the peer's word. */
+/* Is the whole walk within the memory? The peer may have given its shape. */
 static bool is_inside(const struct payload *p, uint64_t length) {
   uint64_t end;
   return p->count > 0 &&
@@ -44,7 +45,8 @@ static bool is_inside(const struct payload *p, uint64_t length) {
          end <= length;
 }
 
-/* The offset of the present position, and what is contiguous from there. */
+/* Returns the offset of the present position, and the contiguous bytes
+ * there. */
 static uint64_t remote_run(const struct payload *p, uint64_t *length) {
   uint64_t base = (uintptr_t)p->base;
   if (p->count == 1) {
@@ -69,7 +71,7 @@ static int most_entries(const struct pair *pair, bool write) {
   return most > 0 ? most : 1;
 }
 
-/* The next entry, of at most that many bytes. 0 or a status. */
+/* Adds an entry of at most that many bytes. 0 or a status. */
 static int add_entry(struct pair *pair, struct payload *local, uint64_t most,
                      bool keyed, struct list *list) {
   uint64_t run, good = most;
@@ -79,7 +81,7 @@ static int add_entry(struct pair *pair, struct payload *local, uint64_t most,
   if (status < 0)
     return status;
   run = least(run, least(good, most));
-  if (run == 0) /* to a device it may mean 2 GiB */
+  if (run == 0) /* some devices take a length of 0 for 2 GiB */
     return PERIGEE_UNSUPPORTED;
   list->entry[list->count++] =
       (struct ibv_sge){(uintptr_t)at, (uint32_t)run, key};
@@ -88,7 +90,8 @@ static int add_entry(struct pair *pair, struct payload *local, uint64_t most,
   return PERIGEE_OK;
 }
 
-/* What can be had of the next bytes; a status only if there is nothing. */
+/* Lists as many of the next bytes as possible; a status only if there are
+ * none. */
 static int gather(struct pair *pair, const struct move *m, uint64_t bytes,
                   bool keyed, struct list *list) {
   struct payload *local = m->local;
@@ -97,7 +100,7 @@ static int gather(struct pair *pair, const struct move *m, uint64_t bytes,
     return PERIGEE_UNSUPPORTED;
   while (status == PERIGEE_OK && list->bytes < bytes && list->count < most)
     status = add_entry(pair, local, bytes - list->bytes, keyed, list);
-  /* That an area is read-only may have come out just now. */
+  /* Registering may just have found that the area is read-only. */
   if (!m->write && local->area->read_only) {
     local->done -= list->bytes;
     return PERIGEE_UNSUPPORTED;
@@ -105,7 +108,7 @@ static int gather(struct pair *pair, const struct move *m, uint64_t bytes,
   return list->count > 0 ? PERIGEE_OK : status;
 }
 
-/* Of at most limit bytes: how many it has, or a status. */
+/* Fills a slot with at most limit bytes; returns their number, or a status. */
 static int64_t fill(struct pair *pair, const struct move *m, uint64_t limit) {
   uint64_t run, at = remote_run(m->remote, &run);
   run = least(least(run, m->local->total - m->local->done),
@@ -132,9 +135,9 @@ static int64_t fill(struct pair *pair, const struct move *m, uint64_t limit) {
   return (int64_t)list.bytes;
 }
 
-/* ---- Whose turn it is --------------------------------------------------- */
+/* ---- Turns --------------------------------------------------------------- */
 
-/* Control has to have room for records too. */
+/* Control keeps room for records. */
 static bool has_room(const struct pair *pair) {
   uint32_t kept = pair->index == 0 ? KEPT + pair->depth / 4 : KEPT;
   return pair_room(pair) > kept;
@@ -155,8 +158,8 @@ static struct pair *whose_turn(struct lane *lane) {
   return NULL;
 }
 
-/* Bytes of an item for one pair at a time; 0: it is not dealt out. The last
- * share is what is left. */
+/* Returns the bytes of an item that one pair gets at a time; 0: it is not
+ * divided. The last share is what is left. */
 static uint64_t share_of(const struct lane *lane, uint64_t total) {
   const uint64_t stripe = lane->fabric->options.stripe;
   if (lane->pair_count <= 2 || total < 2 * stripe)
@@ -167,7 +170,7 @@ static uint64_t share_of(const struct lane *lane, uint64_t total) {
   return least(share, 2 * stripe > SEGMENT ? 2 * stripe : SEGMENT);
 }
 
-/* After n bytes of the job. */
+/* After n bytes of the job: passes the turn to the next pair, if it is time. */
 static void pass_turn(struct lane *lane, const struct move *m, uint64_t share,
                       uint64_t n) {
   const uint64_t stripe = lane->fabric->options.stripe;
@@ -177,7 +180,7 @@ static void pass_turn(struct lane *lane, const struct move *m, uint64_t share,
     next_turn(lane);
 }
 
-/* By the pair, or by whose turn it is. Bytes, 0 or a status. */
+/* Posts on the pair, or on that whose turn it is. Bytes, 0 or a status. */
 static int64_t move_some(struct lane *lane, struct pair *pair,
                          const struct move *m, uint64_t share, uint64_t limit) {
   struct pair *on = pair ? pair : whose_turn(lane);
@@ -230,7 +233,8 @@ int verbs_transfer(struct lane *lane, struct job *job,
     return 1;
   const struct remote_key *key =
       remote_key_find(lane, ID_REGION + window->slot);
-  /* Generations of a slot grow: an older one means that news is on its way. */
+  /* Generations of a slot grow: an older one means that the grant is on its
+   * way. */
   if (!key || key->generation < window->generation)
     return lane->status;
   if (key->revoked || key->generation != window->generation)
@@ -247,7 +251,7 @@ void verbs_flush(struct lane *lane) {
       pair_post(&lane->pairs[i]);
 }
 
-/* ---- Quiescing ------------------------------------------------------------ */
+/* ---- Quiescing ----------------------------------------------------------- */
 
 static bool has_slots(const struct pair *pair, const struct job *job) {
   for (uint32_t at = pair->retired; at != pair->filled; at++)
@@ -256,7 +260,7 @@ static bool has_slots(const struct pair *pair, const struct job *job) {
   return false;
 }
 
-/* Control is not reset: what was put there is short, and ends by itself or
+/* Control is not reset: what was posted there is short, and ends by itself or
  * with the lane. */
 void lane_fence(struct lane *lane, const struct job *job) {
   for (uint32_t i = 1; i < lane->pair_count && job->pending > 0; i++)
@@ -272,7 +276,7 @@ bool verbs_quiesce(struct lane *lane, struct job *job) {
       job->quiescing = now > 0 ? now : 1;
       verbs_flush(lane);
     } else {
-      rails_turn(lane->fabric); /* for those who wait here for the end */
+      rails_turn(lane->fabric); /* for callers that wait here for the end */
       if (now - job->quiescing >= QUIESCE_AFTER)
         lane_fence(lane, job);
     }
