@@ -56,8 +56,8 @@ enum { RECORD_HEADER = 32, RECORD_SOURCE = 40 };
 #define PAYLOAD_MAX (UINT64_C(1) << 40)
 
 /* Tells the peer where to get a payload. The transport that made it defines
- * what kind and address mean, but for the highest byte of kind: that is the number
- * of the session's lane which has the payload (lane_list.h), 0 for the first. */
+ * what kind and address mean, except the highest byte of kind: the number of
+ * the session's lane that has the payload (lane_list.h), 0 for the first. */
 struct source {
   uint64_t kind, address, block, count, stride;
 };

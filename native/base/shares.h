@@ -14,9 +14,9 @@
  * with much can be made to give back is taken from it (messages_sweep).
  *
  * Which sessions count as one peer, once it is known:
- *   over a Unix socket   one process, which the kernel names; still so
- *                        after the session has moved to loopback. The user would be too
- *                        coarse: all who may connect there are of one user.
+ *   over a Unix socket   one process, which the kernel names; also after
+ *                        the session has moved to loopback. The user would
+ *                        be too coarse: all who may connect are one user's.
  *   over TCP             one address (of IPv6: one network of 64 bits)
  *   from this host       one agent, as all local processes share the addresses.
  *                        It is known by an alias that it uses with this side

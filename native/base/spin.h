@@ -6,12 +6,12 @@
  * waiting.
  *
  *   state   a wait                         event                      becomes
- *   eager   polls for `limit`, which is    it found something         eager: most
- *           `most` at most, then sleeps    it found nothing           eager: half
+ *   eager   polls for `limit`, which is    it found something        eager: most
+ *           `most` at most, then sleeps    it found nothing          eager: half
  *                                          the same, and half is less
  *                                          than a sixteenth of most   shy
  *   shy     polls for a moment, and        it was woken soon, and
- *           sleeps                         `pause` is over            eager: most
+ *           sleeps                         `pause` is over           eager: most
  *
  * "Woken soon" is within twice `most`: a peer that does not need this core
  * could have been found by polling. Polling is then tried again: at once the

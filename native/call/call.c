@@ -12,7 +12,7 @@
  *   sent       stop      ended
  *   fetching   fetched   ended
  *   fetching   stop      ended
- *   ended      given     free       its event was polled, and then the next poll
+ *   ended      given     free       its event was polled, and a poll followed
  *   ended      lend      orphaned   as given, but the peer may still read the
  *                                   loan that the request was
  *   orphaned   let_go    free       the late reply came, or the session is gone

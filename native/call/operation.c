@@ -317,8 +317,8 @@ bool parts_end(struct operation *op) {
   return quiet;
 }
 
-/* Of a lane that is lost: what it brings is lost, and what it exposed ends by the
- * peer's answer, as the peer may have all of it. */
+/* Of a lane that is lost: what it brings is lost, and what it exposed ends by
+ * the peer's answer, as the peer may have all of it. */
 static int step_lost(const struct operation *op, const struct part *part,
                      int place) {
   const char *why;

@@ -42,8 +42,8 @@ int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source);
 /* What the peer is told of an exposed part. */
 struct source part_source(const struct part *part);
-/* Of a part that came over an additional lane: does that lane's mark say that it
- * was the operation's own until now? True of all others. */
+/* Of a part that came over an additional lane: does that lane's mark say that
+ * it was the operation's own until now? True of all others. */
 bool part_live(const struct operation *op, int place);
 /* Steps one part: 1 when all bytes are there, 0 not yet, or a status. */
 int part_step(struct operation *op, int place);

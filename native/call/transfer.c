@@ -6,7 +6,8 @@
  *   state    event     becomes
  *   free     submit    moving    items are copied one after another: by this
  *                                side where it can reach the region, otherwise
- *                                by the owner (a window of reads and writes, call.c)
+ *                                by the owner (some reads and writes at a time,
+ *                                call.c)
  *   moving   done      ended
  *   moving   queue     queued    the data is there, the immediate has no room
  *   queued   publish   ended

@@ -89,10 +89,10 @@ struct operation {
   struct perigee_engine *engine;
   const struct operation_class *class;
   struct perigee_session *session; /* NULL once it was freed */
-  struct perigee_region
-      *region_refs[REGION_REFS]; /* regions that it may be inside of */
-  struct source head_loan;       /* if head_lent */
-  uint64_t left;                 /* if untaken: bytes of the reply */
+  /* Regions whose memory it may touch. */
+  struct perigee_region *region_refs[REGION_REFS];
+  struct source head_loan; /* if head_lent */
+  uint64_t left;           /* if untaken: bytes of the reply */
   uint32_t generation;
   uint16_t index;
   /* All fields from here to the unions are zeroed when it is taken. */
