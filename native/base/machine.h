@@ -50,8 +50,8 @@ static inline void machine_step(const struct machine *machine, uint8_t *state,
   *state = to - 1;
 }
 
-/* For the specs: returns the machine "session", "call", "served", "transfer" or
- * "watched", or NULL. */
+/* For the specs: returns the machine "session", "call", "served", "transfer",
+ * "watched", "streams" or "migration", or NULL. */
 PERIGEE_API const struct machine *machine_find(const char *name);
 /* For the specs, in debug builds: how often all engines of the process took a
  * step. The counters are relaxed: no other memory access depends on them. */

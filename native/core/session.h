@@ -18,6 +18,17 @@ enum { STREAMS_MAX = 16 };
 /* Of a hello: what is known of the peer (wireup.c). */
 enum wireup_step { WIREUP_NEW, WIREUP_MET, WIREUP_PROVEN, WIREUP_KNOWN };
 
+/* What carries a session's frames (streams.c), and whether it moves to another
+ * socket (migrate.c). The tables of these machines are there. */
+enum streams_state { STREAMS_SOCKET, STREAMS_LANE, STREAMS_WHOLE };
+enum migration_state {
+  MIGRATION_NONE,
+  MIGRATION_AGREED,
+  MIGRATION_SENT_ON,
+  MIGRATION_MOVED,
+  MIGRATION_RETURNED
+};
+
 /* An open loan: begin was called, commit or abort was not (loan.h). */
 struct loan {
   bool open, marked;
@@ -113,8 +124,7 @@ struct session_socket {
 
 /* attach.c, streams.c: sockets of a lane that uses sockets. */
 struct session_streams {
-  bool spoken;   /* frames of the session go through the lane */
-  bool attached; /* further sockets were dialed for the lane */
+  uint8_t state; /* enum streams_state */
   struct attaching *attaching[STREAMS_MAX]; /* those not connected yet */
   union socket_address address; /* of the peer, to be dialed again */
   uint32_t address_length;
@@ -190,11 +200,10 @@ struct session_process {
 
 /* migrate.c: a session that moves to another socket. */
 struct session_migration {
-  bool ticketed;     /* its listener accepts holders of tickets only */
-  bool moves, stays; /* it will move; it must not */
-  bool sent_on;      /* MOVE was sent, so its peer is authenticated */
-  uint64_t ticket;   /* the ticket by which it moved here; 0: none */
-  char why[REASON];  /* why it moved or stayed, for users */
+  uint8_t state;    /* enum migration_state */
+  bool ticketed;    /* its listener accepts holders of tickets only */
+  uint64_t ticket;  /* the ticket by which it moved here; 0: none */
+  char why[REASON]; /* why it moved or stayed, for users */
 };
 
 /* lookup.c, core/region.c: regions of the peer, and ours that it may use. */

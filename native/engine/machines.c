@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "call/calls.h"
-#include "session/sessions.h"
+#include "session/migrate.h"
 #include "watched.h"
 
 static const struct machine *const machines[] = {
-    &session_machine, &call_machine, &served_machine, &transfer_machine,
-    &watched_machine};
+    &session_machine, &call_machine,    &served_machine,   &transfer_machine,
+    &watched_machine, &streams_machine, &migration_machine};
 
 const struct machine *machine_find(const char *name) {
   for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)

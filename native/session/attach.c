@@ -102,7 +102,7 @@ void attach_wanted(struct perigee_session *s) {
   uint32_t wanted = t->sockets->wants(s->lane);
   if (wanted == 0)
     return;
-  s->streams.attached = true;
+  machine_step(&streams_machine, &s->streams.state, STREAMS_ATTACH);
   if (wanted > STREAMS_MAX)
     wanted = STREAMS_MAX;
   for (uint32_t i = 1; i <= wanted && dial(s, i); i++)
@@ -115,7 +115,7 @@ void attach_wanted(struct perigee_session *s) {
 int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
   struct perigee_session *s = proof_find(stranger->engine, asked);
   int fd = stranger->socket.fd;
-  if (!s || !s->streams.spoken || !lane_table(s->lane)->sockets)
+  if (!s || s->streams.state == STREAMS_SOCKET || !lane_table(s->lane)->sockets)
     return PERIGEE_DENIED;
   if (!share_may(s->account.share, SHARE_DESCRIPTORS, 1)) {
     s->account.share->all->refused++;

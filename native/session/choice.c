@@ -125,7 +125,7 @@ int choice_none(const struct perigee_session *s, const struct terms *peer,
 static const char *why_no_memory(const struct perigee_session *s) {
   if (!s->peer.same_host)
     return "the peer is on another host";
-  if (s->migration.stays)
+  if (s->migration.state == MIGRATION_RETURNED)
     return "the session could not move to it";
   if (!offers(&s->peer.terms, transport_shm.name))
     return "the peer does not offer it";

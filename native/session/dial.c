@@ -316,7 +316,7 @@ bool dial_again(struct perigee_session *s) {
   char reason[ADDRESS_REASON];
   bool waits = s->operations.connect &&
                s->operations.connect->event == PERIGEE_EVENT_NONE;
-  if (!waits || s->migration.ticket ||
+  if (!waits || session_moved(s) ||
       address_parse(s->target.address, &to, reason) != PERIGEE_OK)
     return false;
   struct dial *d = calloc(1, sizeof *d);

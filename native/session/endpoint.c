@@ -59,7 +59,8 @@ static int prepare(struct perigee_session *s, char info[INFO_TEXT],
   struct hello hello;
   struct terms terms;
   struct offer offer;
-  s->alone = s->attends = s->streams.spoken = s->dialed = true;
+  s->alone = s->attends = s->dialed = true;
+  machine_step(&streams_machine, &s->streams.state, STREAMS_TAKE);
   s->handshake.nonce = engine_random(s->engine);
   snprintf(s->target.address, sizeof s->target.address, "endpoint");
   snprintf(s->target.transport, sizeof s->target.transport, "%s",

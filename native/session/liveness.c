@@ -40,7 +40,7 @@ static void traffic(const struct perigee_session *s, uint64_t *sent,
                     uint64_t *received) {
   *sent = s->socket.wire.sent;
   *received = s->socket.wire.received;
-  if (s->streams.spoken)
+  if (s->streams.state != STREAMS_SOCKET)
     lane_table(s->lane)->sockets->traffic(s->lane, sent, received);
 }
 
@@ -92,7 +92,7 @@ static bool dead(struct perigee_session *s) {
   if (s->engine->now < limit)
     return false;
   const struct perigee_transport *t = lane_table(s->lane);
-  if (s->streams.spoken && t->poll) {
+  if (s->streams.state != STREAMS_SOCKET && t->poll) {
     if (t->sockets) /* its sockets were not polled for as long */
       t->sockets->socket_ready(s->lane);
     t->poll(s->lane);
@@ -103,8 +103,8 @@ static bool dead(struct perigee_session *s) {
   liveness_heard(s);
   /* If the lane is ending, the next poll ends the session with a better
    * reason. */
-  bool ending =
-      s->streams.spoken && ((const struct lane_head *)s->lane)->ending;
+  bool ending = s->streams.state != STREAMS_SOCKET &&
+                ((const struct lane_head *)s->lane)->ending;
   return s->alive.heard_at < s->engine->now && !ending;
 }
 

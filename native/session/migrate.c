@@ -1,4 +1,23 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * migrate.c - names, tickets, and moves between sockets. migrate.h tells
+ * which sessions move, and why.
+ *
+ *   state   event   becomes
+ *   none    agree   agreed    the TERMS of both sides allow a move; who was
+ *                             dialed decides
+ *   none    enter   moved     who was dialed: the peer's HELLO showed a ticket
+ *   agreed  stay    none      who was dialed has no ticket to give, and says
+ *                             OFFER; who dialed hears that, or dials anew
+ *   agreed  send    sent_on   who was dialed has said MOVE; the session waits
+ *                             for the BYE
+ *   agreed  follow  moved     who dialed has heard MOVE, and dials the place
+ *   moved   return  returned  who dialed could not have it there: it dials the
+ *                             first address again, and tells by TERMS_STAYS
+ *                             that it will not move
+ *
+ * A session that has moved has its ticket, others have none.
+ */
 #include "migrate.h"
 
 #include <errno.h>
@@ -39,6 +58,26 @@ struct migration {
   struct ticket tickets[TICKETS];
 };
 
+enum migration_event { AGREE, STAY, SEND, FOLLOW, ENTERED, RETURN };
+
+const struct machine migration_machine = {
+    .name = "migration",
+    .taken = MACHINE_STEPS,
+    .states = {"none", "agreed", "sent_on", "moved", "returned"},
+    .events = {"agree", "stay", "send", "follow", "enter", "return"},
+    .next = {
+        [MIGRATION_NONE] =
+            {[AGREE] = TO(MIGRATION_AGREED), [ENTERED] = TO(MIGRATION_MOVED)},
+        [MIGRATION_AGREED] = {[STAY] = TO(MIGRATION_NONE),
+                              [SEND] = TO(MIGRATION_SENT_ON),
+                              [FOLLOW] = TO(MIGRATION_MOVED)},
+        [MIGRATION_MOVED] = {[RETURN] = TO(MIGRATION_RETURNED)},
+    }};
+
+static void step(struct perigee_session *s, enum migration_event event) {
+  machine_step(&migration_machine, &s->migration.state, event);
+}
+
 /* ---- Names -------------------------------------------------------------- */
 
 static void name_text(const uint8_t name[HELLO_LOCAL], char text[NAME_TEXT]) {
@@ -76,7 +115,8 @@ static void ticket_clear(struct ticket *t) {
 static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
   struct perigee_session *s = t->id ? session_by_id(engine, t->session) : NULL;
   ticket_clear(t);
-  if (s && s->migration.sent_on && s->state == PERIGEE_SESSION_HELLO)
+  if (s && s->migration.state == MIGRATION_SENT_ON &&
+      s->state == PERIGEE_SESSION_HELLO)
     session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
@@ -232,6 +272,7 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
              "once; dial the address where they were");
     return PERIGEE_DENIED;
   }
+  step(s, ENTERED);
   s->migration.ticket = id;
   handshake_ticket(s->engine->migration->key, id, s->security.keys->ticket.key);
   s->security.keys->ticket.set = true;
@@ -263,7 +304,7 @@ static void tell_alias(struct perigee_session *s, const struct migration *n,
 }
 
 void migrate_terms(struct perigee_session *s, struct terms *t) {
-  t->flags |= s->migration.stays ? TERMS_STAYS : 0;
+  t->flags |= s->migration.state == MIGRATION_RETURNED ? TERMS_STAYS : 0;
   if (!s->tcp)
     return;
   struct migration *n = migration_of(s->engine);
@@ -275,7 +316,8 @@ void migrate_terms(struct perigee_session *s, struct terms *t) {
 }
 
 bool migrate_willing(const struct perigee_session *s) {
-  return s->dialed && !s->migration.stays && s->migration.ticket == 0;
+  return s->dialed && !session_moved(s) &&
+         s->migration.state != MIGRATION_RETURNED;
 }
 
 static const char to_memory[] =
@@ -286,7 +328,7 @@ static const char to_loopback[] =
 int migrate_admits(struct perigee_session *s, const struct hello *h,
                    char reason[REASON]) {
   int status = s->migration.ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
-  if (status == PERIGEE_OK && s->migration.ticket)
+  if (status == PERIGEE_OK && session_moved(s))
     snprintf(s->migration.why, sizeof s->migration.why, "%s",
              s->tcp ? to_loopback : to_memory);
   if (status < 0 || s->migration.ticket == h->ticket || !s->tcp)
@@ -303,7 +345,7 @@ void migrate_met(struct perigee_session *s, const struct terms *t) {
   s->peer.here = s->tcp && getpeername(s->socket.fd, &at.any, &length) == 0 &&
                  address_here(&at);
   s->peer.same_host =
-      s->migration.ticket || (s->peer.here && reached(s, t->local));
+      session_moved(s) || (s->peer.here && reached(s, t->local));
 }
 
 /* Does the dialer prefer shared memory to all that both have over TCP? */
@@ -318,14 +360,25 @@ static bool prefers_memory(const struct perigee_session *s,
   return false;
 }
 
-bool migrate_moves(const struct perigee_session *s, const struct terms *dialer,
-                   const struct terms *dialed) {
-  if (s->migration.ticket || s->alone || (dialer->flags & TERMS_STAYS))
+static bool may_move(const struct perigee_session *s,
+                     const struct terms *dialer, const struct terms *dialed) {
+  if (session_moved(s) || s->alone || (dialer->flags & TERMS_STAYS))
     return false;
   if (!s->tcp)
     return s->transport == &transport_tcp;
   return s->peer.same_host && dialer->user == dialed->user &&
          prefers_memory(s, dialer);
+}
+
+void migrate_agree(struct perigee_session *s, const struct terms *dialer,
+                     const struct terms *dialed) {
+  if (may_move(s, dialer, dialed))
+    step(s, AGREE);
+}
+
+void migrate_stays(struct perigee_session *s) {
+  if (s->migration.state == MIGRATION_AGREED)
+    step(s, STAY);
 }
 
 /* ---- Moving ------------------------------------------------------------- */
@@ -366,7 +419,7 @@ bool migrate_call(struct perigee_session *s) {
   f.move.port = s->tcp ? 0 : port_of(l);
   handshake_ticket(s->engine->migration->key, t->id, f.move.key);
   unauth_leave(s); /* from here on this connection only has to end */
-  s->migration.sent_on = true;
+  step(s, SEND);
   session_send(s, &f, NULL, 0);
   explicit_bzero(&f.move, sizeof f.move);
   return true;
@@ -395,6 +448,7 @@ int migrate_called(struct perigee_session *s, const struct move *move) {
     return PERIGEE_PROTOCOL;
   place(s, move, &to);
   session_tell(s, &bye, NULL, 0);
+  step(s, FOLLOW);
   session_back(s);
   s->migration.ticket = move->ticket;
   memcpy(s->security.keys->ticket.key, move->key, sizeof move->key);
@@ -406,7 +460,7 @@ int migrate_called(struct perigee_session *s, const struct move *move) {
 bool migrate_returns(struct perigee_session *s, int status) {
   struct address first;
   char reason[ADDRESS_REASON];
-  if (!s->dialed || !s->migration.ticket || s->state == PERIGEE_SESSION_OPEN ||
+  if (!s->dialed || !session_moved(s) || s->state == PERIGEE_SESSION_OPEN ||
       status == PERIGEE_CLOSED || !s->operations.connect ||
       s->operations.connect->event != PERIGEE_EVENT_NONE)
     return false;
@@ -414,8 +468,8 @@ bool migrate_returns(struct perigee_session *s, int status) {
     return false;
   session_back(s);
   secret_wipe(&s->security.keys->ticket);
+  step(s, RETURN);
   s->migration.ticket = 0;
-  s->migration.stays = true;
   snprintf(s->migration.why, sizeof s->migration.why,
            "both sides are on one host, but it could not move to %s",
            s->tcp ? "TCP over loopback" : "shared memory");

@@ -33,6 +33,8 @@
 
 #include "sessions.h"
 
+extern const struct machine migration_machine; /* migrate.c */
+
 /* Fill in the fields of HELLO and TERMS that are about moving. */
 void migrate_hello(const struct perigee_session *, struct hello *);
 void migrate_terms(struct perigee_session *, struct terms *);
@@ -44,10 +46,13 @@ int migrate_admits(struct perigee_session *, const struct hello *,
                    char reason[REASON]);
 /* Finds out from the peer's TERMS whether it is on this host. */
 void migrate_met(struct perigee_session *, const struct terms *);
-/* Will the session move? Both sides compute the same answer. */
-bool migrate_moves(const struct perigee_session *, const struct terms *dialer,
+/* Takes the step to agreed if the session may move. Both sides compute the same
+ * answer. */
+void migrate_agree(struct perigee_session *, const struct terms *dialer,
                    const struct terms *dialed);
-/* Says MOVE; false if it cannot. */
+/* Takes the step back if a move was agreed: the session stays where it is. */
+void migrate_stays(struct perigee_session *session);
+/* Sends MOVE; false if it cannot. */
 bool migrate_call(struct perigee_session *session);
 /* The peer has said MOVE. */
 int migrate_called(struct perigee_session *, const struct move *);

@@ -166,7 +166,7 @@ void peer_ended(struct watcher *watcher, uint32_t events) {
     liveness_peer_exited(s);
     return;
   }
-  if (!s->streams.spoken)
+  if (s->streams.state == STREAMS_SOCKET)
     socket_look(s);
   if (s->state != PERIGEE_SESSION_ENDED && !s->socket.hangup)
     session_hang_up(s);

@@ -17,7 +17,7 @@ static struct handshake *handshake_of(const struct perigee_session *s) {
 }
 
 static const struct secret *secret_of(const struct perigee_session *s) {
-  return s->migration.ticket ? &s->security.keys->ticket : s->engine->secret;
+  return session_moved(s) ? &s->security.keys->ticket : s->engine->secret;
 }
 
 /* ---- The transcript ------------------------------------------------------ */
@@ -132,7 +132,7 @@ static void proof_wrong(const struct perigee_session *s,
                         char reason[REASON]) {
   bool ours = s->engine->secret->set;
   bool theirs = !handshake_bare(handshake_of(s), proof);
-  if (!s->migration.ticket && ours != theirs)
+  if (!session_moved(s) && ours != theirs)
     snprintf(reason, REASON, "who %s has a secret and who %s has none: %s",
              s->dialed == ours ? "dials" : "listens",
              s->dialed == ours ? "listens" : "dials", how);
@@ -197,7 +197,7 @@ static struct perigee_session **by_nonce(struct perigee_engine *engine,
 void proof_index(struct perigee_session *s) {
   struct perigee_session **chain = by_nonce(s->engine, s->handshake.nonce);
   if (!s->tcp || s->dialed ||
-      !s->streams.spoken) /* otherwise the key is wiped */
+      s->streams.state == STREAMS_SOCKET) /* otherwise the key is wiped */
     return;
   s->security.next_nonce = *chain;
   *chain = s;
@@ -247,7 +247,7 @@ static const char *why_protected(const struct perigee_session *s) {
 
 /* Tells how the peer over TCP was identified. Tickets were given at a path. */
 static const char *who_it_is(const struct perigee_session *s) {
-  if (s->migration.ticket)
+  if (session_moved(s))
     return "the same user, as the kernel told at the path that was dialed";
   return s->engine->secret->set ? "both sides proved the secret"
                                 : "not authenticated (there is no secret)";

@@ -379,9 +379,9 @@ void session_poll(struct perigee_session *s) {
     s->engine->progress++;
     liveness_heard(s);
   }
-  if (!s->streams.attached && t->sockets)
+  if (s->streams.state != STREAMS_WHOLE && t->sockets)
     attach_wanted(s);
-  if (s->streams.spoken && !s->alone)
+  if (s->streams.state != STREAMS_SOCKET && !s->alone)
     session_hear(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
@@ -448,8 +448,7 @@ void perigee_session_info(const struct perigee_session *s,
       .same_host = s->peer.same_host || (!s->tcp && !s->alone),
       .dialed = s->dialed,
       .tcp = s->tcp,
-      .authenticated =
-          s->tcp && (s->migration.ticket || s->engine->secret->set),
+      .authenticated = s->tcp && (session_moved(s) || s->engine->secret->set),
       .encrypted = s->security.sealed,
       .aes = s->security.aes,
       .intact = s->security.intact,

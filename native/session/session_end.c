@@ -49,9 +49,10 @@ void session_back(struct perigee_session *s) {
   accounts_leave(s);
   s->transport = NULL;
   s->peer.address[0] = 0;
+  migrate_stays(s);
   s->handshake.step = WIREUP_NEW;
   s->socket.hangup = s->handshake.ready_said = s->handshake.joined =
-      s->migration.moves = s->socket.waits = false;
+      s->socket.waits = false;
   s->security.intact = s->security.sealed = s->security.aes =
       s->handshake.retried = false;
   memset(s->handshake.cookie, 0, sizeof s->handshake.cookie);
@@ -84,7 +85,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   struct perigee_engine *engine = s->engine;
   bool open = s->state == PERIGEE_SESSION_OPEN;
   if (s->state == PERIGEE_SESSION_HELLO && !s->dialed &&
-      !s->migration.sent_on && status != PERIGEE_CLOSED)
+      s->migration.state != MIGRATION_SENT_ON && status != PERIGEE_CLOSED)
     refusals_add(engine, s->peer.address, s->target.address, status, reason);
   unauth_leave(s);
   dial_end(s);
@@ -145,7 +146,7 @@ void perigee_session_close(struct perigee_session *s) {
   if (s->state == PERIGEE_SESSION_ENDED)
     return;
   session_say_bye(s);
-  if (s->streams.spoken)
+  if (s->streams.state != STREAMS_SOCKET)
     session_drain(s);
   session_end(s, PERIGEE_CLOSED, "the session was closed here");
 }

@@ -42,6 +42,11 @@ struct perigee_endpoint {
 /* Events of session_machine; session.c describes them. */
 enum session_event { SESSION_BEGIN, SESSION_OPEN, SESSION_BACK, SESSION_END };
 
+/* Did the session move here, by a ticket? */
+static inline bool session_moved(const struct perigee_session *s) {
+  return s->migration.state == MIGRATION_MOVED;
+}
+
 /* Reasons for which something cannot be sent or received. */
 #define NOT_TAKEN "the peer does not take what it is told"
 #define IN_FLIGHT                                                              \
@@ -51,6 +56,9 @@ enum session_event { SESSION_BEGIN, SESSION_OPEN, SESSION_BACK, SESSION_END };
 
 /* ---- session.c --------------------------------------------------------- */
 extern const struct machine session_machine;
+/* Of streams_machine: streams.c tells what they do. */
+enum streams_event { STREAMS_TAKE, STREAMS_ATTACH };
+extern const struct machine streams_machine; /* streams.c */
 void session_poll(struct perigee_session *session);
 /* May the session be parked? It may if polls would see everything without
  * looking at it, and nothing here waits for room at the peer. */

@@ -63,7 +63,7 @@ void session_uncork(struct perigee_session *s) {
 
 int session_tell(struct perigee_session *s, const struct frame *f,
                  const int *fds, uint32_t fd_count) {
-  if (s->streams.spoken)
+  if (s->streams.state != STREAMS_SOCKET)
     return session_say(s, f);
   return s->tcp ? post(s, f) : wire_send(s->socket.fd, f, fds, fd_count);
 }
@@ -125,7 +125,8 @@ void session_hang_up(struct perigee_session *s) {
     session_end(
         s, PERIGEE_PEER_LOST,
         "the peer closed the connection before the handshake was finished");
-  else if (!s->streams.spoken) /* or the socket would stay readable for ever */
+  else if (s->streams.state == STREAMS_SOCKET)
+    /* otherwise the socket would stay readable for ever */
     watch_remove(s->engine, s->socket.fd);
 }
 
@@ -201,8 +202,8 @@ static void socket_ready(struct perigee_session *s) {
     heard(s, got);
     if (s->state == PERIGEE_SESSION_OPEN)
       liveness_heard(s);
-    if (s->state == PERIGEE_SESSION_ENDED || s->streams.spoken || s->dial ||
-        s->admission.waits)
+    if (s->state == PERIGEE_SESSION_ENDED ||
+        s->streams.state != STREAMS_SOCKET || s->dial || s->admission.waits)
       return;
     if (got <= 0) {
       session_hang_up(s);

@@ -2,11 +2,30 @@
  *
  * streams.c - sessions whose frames go through their lane: because there is no
  * socket (endpoint.c), or because the lane has taken it over.
+ *
+ *   state   event   becomes
+ *   socket  take    lane    the lane takes the session's socket over, or there
+ *                           never was one: frames go through the lane
+ *   lane    attach  whole   the dialer over TCP has dialed the further sockets
+ *                           that the lane wants (attach.c); the listener dials
+ *                           none, and is whole at once
+ *
+ * A session whose lane wants no socket stays in the first state.
  */
 #include <sys/socket.h>
 
 #include "core/fabrics.h"
 #include "sessions.h"
+
+const struct machine streams_machine = {
+    .name = "streams",
+    .taken = MACHINE_STEPS,
+    .states = {"socket", "lane", "whole"},
+    .events = {"take", "attach"},
+    .next = {
+        [STREAMS_SOCKET] = {[STREAMS_TAKE] = TO(STREAMS_LANE)},
+        [STREAMS_LANE] = {[STREAMS_ATTACH] = TO(STREAMS_WHOLE)},
+    }};
 
 static const int64_t DRAIN = 50 * 1000000; /* ns */
 enum { DRAIN_TURNS = 1 << 20 }; /* for clocks of simulations, which may stand */
@@ -28,8 +47,9 @@ bool streams_take(struct perigee_session *s) {
   s->streams.address_length = sizeof s->streams.address;
   getpeername(fd, &s->streams.address.any, &s->streams.address_length);
   s->socket.fd = -1;
-  s->streams.spoken = true;
-  s->streams.attached = !(s->dialed && s->tcp);
+  machine_step(&streams_machine, &s->streams.state, STREAMS_TAKE);
+  if (!s->dialed || !s->tcp)
+    machine_step(&streams_machine, &s->streams.state, STREAMS_ATTACH);
   int status = t->sockets->take(s->lane, fd, s->socket.wire.bytes,
                                 s->socket.wire.length);
   handshake_further(s->security.keys->session);
@@ -66,7 +86,8 @@ int session_say(struct perigee_session *s, const struct frame *f) {
 /* ---- Draining ------------------------------------------------------------ */
 
 static bool said(const struct perigee_session *s) {
-  return s->state != PERIGEE_SESSION_OPEN || !s->streams.spoken ||
+  return s->state != PERIGEE_SESSION_OPEN ||
+         s->streams.state == STREAMS_SOCKET ||
          lane_table(s->lane)->frames->drained(s->lane);
 }
 

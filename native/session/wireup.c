@@ -146,7 +146,7 @@ static int send_offer(struct perigee_session *s) {
   int status = wireup_open(s, &f.offer, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  if (s->tcp && (s->engine->secret->set || s->migration.ticket))
+  if (s->tcp && (s->engine->secret->set || session_moved(s)))
     unauth_leave(s); /* from here on the peer's share counts it */
   proof_word(s, true, &f);
   session_send(s, &f, f.offer.fds, f.offer.fd_count);
@@ -197,9 +197,8 @@ static int check_terms(struct perigee_session *s, const struct terms *t,
     return status;
   migrate_met(s, t);
   s->transport = choice_of(s, &own);
-  s->migration.moves =
-      migrate_moves(s, s->dialed ? &own : t, s->dialed ? t : &own);
-  if (!s->transport && !s->migration.moves)
+  migrate_agree(s, s->dialed ? &own : t, s->dialed ? t : &own);
+  if (!s->transport && s->migration.state != MIGRATION_AGREED)
     return choice_none(s, t, reason);
   if (s->tcp && (status = proof_terms(s, reason)) < 0)
     return status;
@@ -266,9 +265,9 @@ static int heard_retry(struct perigee_session *s, const struct retry *retry) {
 /* The peer is authenticated. The listener decides whether the session moves;
  * the dialer waits for that, if the session may move. */
 static int offer_or_move(struct perigee_session *s) {
-  if (s->migration.moves && (s->dialed || migrate_call(s)))
+  if (s->migration.state == MIGRATION_AGREED && (s->dialed || migrate_call(s)))
     return PERIGEE_OK;
-  s->migration.moves = false;
+  migrate_stays(s);
   if (s->transport)
     return send_offer(s);
   return refuse(s, PERIGEE_NO_MEMORY,
@@ -338,8 +337,8 @@ void wireup_ready(struct perigee_session *s) {
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
   struct offer offer = f->offer;
   offer.vouched = peer_vouches(s);
-  if (s->migration.moves) { /* it could have, and does not */
-    s->migration.moves = false;
+  if (s->migration.state == MIGRATION_AGREED) { /* it does not move */
+    migrate_stays(s);
     if (!s->transport)
       return PERIGEE_PROTOCOL;
     send_offer(s);
@@ -366,6 +365,11 @@ static int heard_extra(struct perigee_session *s, const struct extra *extra) {
   return status;
 }
 
+/* May MOVE come? The dialer learns by it whether the session moves. */
+static bool may_be_sent_on(const struct perigee_session *s) {
+  return s->dialed && s->migration.state == MIGRATION_AGREED;
+}
+
 /* May a frame of this type come now? */
 static bool timely(const struct perigee_session *s, int type) {
   switch (type) {
@@ -380,10 +384,9 @@ static bool timely(const struct perigee_session *s, int type) {
     return s->handshake.step == WIREUP_PROVEN;
   case FRAME_OFFER:
     return s->handshake.step == WIREUP_KNOWN &&
-           (s->lane || (s->migration.moves && s->dialed)) &&
-           !s->handshake.joined;
+           (s->lane || may_be_sent_on(s)) && !s->handshake.joined;
   case FRAME_MOVE:
-    return s->handshake.step == WIREUP_KNOWN && s->migration.moves && s->dialed;
+    return s->handshake.step == WIREUP_KNOWN && may_be_sent_on(s);
   case FRAME_READY:
     return s->handshake.joined && lanes_complete(s);
   case FRAME_EXTRA:

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "session/sessions.h"
+#include "session/migrate.h"
 #include "transport/tcp/tcp.h"
 
 static void require(bool holds) {
@@ -184,6 +184,18 @@ bool hand_proves(struct hand *h, const struct secret *secret) {
   if (h->dials)
     says_proof(h);
   return true;
+}
+
+struct perigee_engine *hand_named(uint8_t name[HELLO_LOCAL]) {
+  struct perigee_engine *engine;
+  struct terms terms = {0};
+  require(perigee_engine_open(NULL, &engine) == 0);
+  struct perigee_session *s = session_new(engine, -1);
+  require(s != NULL);
+  s->tcp = true;
+  migrate_terms(s, &terms);
+  memcpy(name, terms.local, HELLO_LOCAL);
+  return engine;
 }
 
 bool hand_moves(struct hand *h, const struct secret *secret,

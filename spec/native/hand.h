@@ -49,6 +49,8 @@ bool hand_proof(struct hand *hand, const struct secret *secret,
  * place that it is sent on to; false: it was not. */
 bool hand_moves(struct hand *hand, const struct secret *secret,
                 const uint8_t name[HELLO_LOCAL], uint64_t alias);
+/* An engine, to be closed, that a hand may say to be: its name. */
+struct perigee_engine *hand_named(uint8_t name[HELLO_LOCAL]);
 /* Up to both proofs; false: it was refused. */
 bool hand_proves(struct hand *hand, const struct secret *secret);
 /* All of it, as it should be, but for its own READY; false: it was refused. */

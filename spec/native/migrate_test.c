@@ -203,18 +203,6 @@ static void who_was_sent_on_takes_no_place(void **state) {
   pair_drop(&p);
 }
 
-/* The name of an engine that lives as long as the test. */
-static struct perigee_engine *named(uint8_t name[HELLO_LOCAL]) {
-  struct perigee_engine *engine;
-  struct terms terms = {0};
-  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
-  struct perigee_session *s = session_new(engine, -1);
-  s->tcp = true;
-  migrate_terms(s, &terms);
-  memcpy(name, terms.local, HELLO_LOCAL);
-  return engine;
-}
-
 /* It lets itself be sent on, again and again, and never goes there. */
 static void who_takes_all_tickets_leaves_some_to_others(void **state) {
   (void)state;
@@ -223,7 +211,7 @@ static void who_takes_all_tickets_leaves_some_to_others(void **state) {
   struct hand hands[TICKETS + MORE];
   uint8_t name[HELLO_LOCAL];
   open_port(&p);
-  struct perigee_engine *other = named(name);
+  struct perigee_engine *other = hand_named(name);
   for (int i = 0; i < TICKETS + MORE; i++) {
     hand_come(&hands[i], p.engine[1], true);
     assert_int_equal(hand_moves(&hands[i], p.engine[1]->secret, name, 1),
@@ -248,7 +236,7 @@ static void nobody_is_sent_on_more_often_than_there_are_tickets(void **state) {
   struct hand hands[CAME];
   uint8_t name[HELLO_LOCAL];
   open_port(&p);
-  struct perigee_engine *other = named(name);
+  struct perigee_engine *other = hand_named(name);
   for (int i = 0; i < CAME; i++) {
     hand_come(&hands[i], p.engine[1], true);
     assert_true(

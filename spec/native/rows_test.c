@@ -3,7 +3,9 @@
  * rows_test.c - the state tables, row by row: every step that they allow
  * is taken here through the public interface, and every other step aborts.
  */
+#include "hand.h"
 #include "scenes.h"
+#include "support_inside.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -15,9 +17,9 @@
 
 #include "base/machine.h"
 
-static const char *const machines[] = {"session", "call", "served", "transfer",
-                                       "watched"};
-enum { MACHINES = 5 };
+static const char *const machines[] = {
+    "session", "call", "served", "transfer", "watched", "streams", "migration"};
+enum { MACHINES = 7 };
 
 static int missing(const struct machine *m) {
   int n = 0;
@@ -68,8 +70,9 @@ static void nobody_listens(void *variant) {
   scene_close(&s);
 }
 
-/* Called at a Unix socket for "tcp", it goes on over loopback. */
-static void a_session_moves(void *variant) {
+/* Called at a Unix socket for "tcp", a session goes on over loopback; where
+ * nobody listens there, it comes back and stays. */
+static void sessions_move(void *variant) {
   struct variant tcp = *(struct variant *)variant;
   struct perigee_session *moved[2];
   struct pair p;
@@ -77,7 +80,28 @@ static void a_session_moves(void *variant) {
   tcp.transport = "tcp";
   p.variant = &tcp;
   pair_dial(&p, moved);
+  deafen(moved_to(p.engine[1], true));
+  pair_dial(&p, moved);
   pair_close(&p);
+}
+
+/* One peer takes all tickets. Its next session stays where it is. */
+static void a_session_does_not_move(void) {
+  enum { TICKETS = 64 };
+  struct hand hands[TICKETS + 1];
+  struct perigee_engine *engine, *other;
+  uint8_t name[HELLO_LOCAL];
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  other = hand_named(name);
+  for (int i = 0; i <= TICKETS; i++) {
+    hand_come(&hands[i], engine, true);
+    assert_int_equal(hand_moves(&hands[i], engine->secret, name, 1),
+                     i < TICKETS);
+  }
+  for (int i = 0; i <= TICKETS; i++)
+    hand_close(&hands[i]);
+  perigee_engine_close(other);
+  perigee_engine_close(engine);
 }
 
 enum { CALLS = 40 };
@@ -170,7 +194,8 @@ static void every_step_is_taken(void **state) {
   run_out(variant, "fetching");
   run_out(variant, "immediate queued");
   nobody_listens(variant);
-  a_session_moves(variant);
+  sessions_move(variant);
+  a_session_does_not_move();
   waiting_replies(variant);
   stalled_requests(variant);
   descriptors_are_watched();
