@@ -18,6 +18,16 @@
  * payload; together they fill their area exactly. Receivers skip extensions of
  * unknown types and refuse unknown flags. The head of a reply that has a status
  * is a text (failure.h); such a reply has no slice.
+ *
+ *              operation, generation   method            remaining
+ *   REQUEST    the caller's operation  the method        us left for it
+ *   REPLY      the caller's operation  replier's index   replier's generation
+ *   others     the sender's operation  0                 us left for it
+ *
+ * A reply answers the operation that its request named. It names the replier's
+ * own operation in the two fields that replies do not need otherwise: a payload
+ * that the caller fetches is exposed under that operation, whose mark tells when
+ * it has ended.
  */
 #ifndef PERIGEE_RECORD_H
 #define PERIGEE_RECORD_H
@@ -37,6 +47,9 @@ enum record_kind {
 };
 
 enum record_flag {
+  /* Of requests and their replies: the head is typed values (typed.h); of a
+   * failure, it is a text, a zero and typed values. Receivers ignore it on other
+   * kinds, where older builds set it if a slice comes with the record. */
   RECORD_TYPED = 1,
   RECORD_SLICE = 2,
   RECORD_HEAD_BULK = 4,

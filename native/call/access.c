@@ -36,7 +36,6 @@ static int access_payload(struct operation *op, const struct access *a,
 
 static void serve_read(struct operation *op, const struct access *a) {
   struct perigee_message m = {
-      .flags = PERIGEE_TYPED,
       .slice = {{op->region}, a->offset, a->block, a->count, a->stride}};
   step(op, SERVE);
   operation_ref(op, op->region);

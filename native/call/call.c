@@ -368,7 +368,7 @@ int perigee_send(struct perigee_session *session,
   int status;
   if (!session_open_for(session, &status))
     return status;
-  struct perigee_message message = {.flags = PERIGEE_TYPED, .slice = *slice};
+  struct perigee_message message = {.slice = *slice};
   struct operation *op = take(session, &send_class, RECORD_SEND, &message);
   if (!op)
     return PERIGEE_NO_MEMORY;
@@ -380,8 +380,7 @@ int perigee_send(struct perigee_session *session,
 int call_access(struct perigee_session *session, bool write,
                 const struct perigee_transfer *item, struct operation *parent) {
   const struct perigee_slice *remote = &item->remote;
-  struct perigee_message message = {.flags = PERIGEE_TYPED,
-                                    .length = sizeof(struct access)};
+  struct perigee_message message = {.length = sizeof(struct access)};
   if (write)
     message.slice = item->local;
   else

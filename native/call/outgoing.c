@@ -12,10 +12,17 @@
 #include "failure.h"
 #include "operations.h"
 
-/* The head of a raw message may be a slice. */
+/* The slice of a raw call, or of a raw reply, is sent as its head; the slices of
+ * typed ones, of messages and of one-sided access are sent beside it. */
+static bool goes_as_head(const struct operation *op,
+                         const struct perigee_message *m) {
+  return m->slice.region && op->record == RECORD_REQUEST &&
+         !(m->flags & PERIGEE_TYPED);
+}
+
 static int head_payload(struct operation *op, const struct perigee_message *m,
                         struct payload *head) {
-  if (m->slice.region && !(m->flags & PERIGEE_TYPED))
+  if (goes_as_head(op, m))
     return slice_payload(op->engine, &m->slice, head);
   payload_bytes(head, m->head, m->length);
   return PERIGEE_OK;
@@ -95,7 +102,7 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
     r->flags |= RECORD_HEAD_BULK;
     status = expose(op, OUT_HEAD, &out->head, &r->head_source);
   }
-  if (status == PERIGEE_OK && m->slice.region && (m->flags & PERIGEE_TYPED))
+  if (status == PERIGEE_OK && m->slice.region && !goes_as_head(op, m))
     status = plan_slice(op, m, out, room);
   return status < 0 ? status : check_limits(op, out);
 }

@@ -355,6 +355,13 @@ bool session_broken(struct perigee_session *s) {
   return status < 0;
 }
 
+/* Hears the frames of a session whose lane has taken over its socket. */
+static void hear_lane(struct perigee_session *s) {
+  if (s->streams.state == STREAMS_LANE)
+    attach_wanted(s);
+  session_hear(s);
+}
+
 /* Of those that have no socket, or several lanes. */
 static __attribute__((noinline)) void attend(struct perigee_session *s) {
   if (s->alone)
@@ -379,10 +386,8 @@ void session_poll(struct perigee_session *s) {
     s->engine->progress++;
     liveness_heard(s);
   }
-  if (s->streams.state != STREAMS_WHOLE && t->sockets)
-    attach_wanted(s);
   if (s->streams.state != STREAMS_SOCKET && !s->alone)
-    session_hear(s);
+    hear_lane(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
   if (!list_empty(&s->operations.backlog[RING_REQUEST]))
