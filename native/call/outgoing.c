@@ -117,7 +117,7 @@ const uint8_t *outgoing_short(const struct operation *op,
   const uint8_t *bytes = m->head;
   *length = m->length;
   if (slice->region) {
-    if (typed || !region_has(slice->region, slice))
+    if (!goes_as_head(op, m) || !region_has(slice->region, slice))
       return NULL;
     bytes = slice->region->pointer + slice->offset;
     *length = slice->length;
