@@ -205,8 +205,10 @@ static int64_t on_own_time(struct payload *to, struct payload *from,
                            uint64_t limit) {
   struct payload *p = to->memory->direct ? from : to;
   limit = least(limit, least(to->total - to->done, from->total - from->done));
-  if (limit == 0) /* then it need not have copies */
+  if (limit == 0)
     return 0;
+  if (!p->copies) /* its owner has made it without */
+    return PERIGEE_INVALID;
   if (p->copies->status == 0)
     ask(p, to, from, limit);
   int64_t moved = collect(p->copies);
@@ -238,21 +240,17 @@ int64_t payload_move(struct payload *to, struct payload *from, uint64_t limit) {
   return on_own_time(to, from, limit);
 }
 
-/* Of most payloads all that moves lies in one piece, and is short. */
-static inline uint8_t *piece(struct payload *p, uint64_t length) {
-  if (!p->memory->direct || p->count != 1 || length == 0 ||
-      length > p->total - p->done)
-    return NULL;
-  uint8_t *at = p->base + p->done;
-  p->done += length;
-  return at;
+/* Does all that moves lie in one piece, for the CPU? So it is with most. */
+static inline bool in_one_piece(const struct payload *p, uint64_t length) {
+  return p->memory->direct && p->count == 1 && length > 0 &&
+         length <= p->total - p->done;
 }
 
 int64_t payload_put(struct payload *p, const uint8_t *from, uint64_t length) {
   struct payload bytes;
-  uint8_t *to = piece(p, length);
-  if (to) {
-    memcpy(to, from, length);
+  if (in_one_piece(p, length)) {
+    memcpy(p->base + p->done, from, length);
+    p->done += length;
     return (int64_t)length;
   }
   payload_bytes(&bytes, from, length);
@@ -261,9 +259,9 @@ int64_t payload_put(struct payload *p, const uint8_t *from, uint64_t length) {
 
 int64_t payload_take(struct payload *p, uint8_t *to, uint64_t length) {
   struct payload bytes;
-  const uint8_t *from = piece(p, length);
-  if (from) {
-    memcpy(to, from, length);
+  if (in_one_piece(p, length)) {
+    memcpy(to, p->base + p->done, length);
+    p->done += length;
     return (int64_t)length;
   }
   payload_bytes(&bytes, to, length);

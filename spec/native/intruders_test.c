@@ -105,6 +105,8 @@ static void who_says_hello_by_something_else_hears_only_that(void **state) {
     struct frame f = {.type = (uint16_t)type};
     if (type == FRAME_REFUSE || type == FRAME_BYE)
       continue; /* the end of it, as it should be */
+    if (type == FRAME_EXTRA)
+      f.extra = (struct extra){.lane = 1, .word = EXTRA_WORD_OFFER};
     int fd = raw_connect(&p);
     say_frame(fd, &f, NULL, 0);
     hear(&p, fd, &h, HEARD);
