@@ -178,7 +178,7 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
                          struct perigee_region **out) {
   LOOK(engine);
   struct perigee_region *region = NULL;
-  const struct memory_context *memory;
+  const struct memory_context *memory = NULL;
   int status = check(engine, name, length, access);
   if (status == PERIGEE_OK)
     status = memory_named(engine, kind, &memory);
@@ -229,7 +229,7 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
   if (!pointer)
     return fail(engine, PERIGEE_INVALID, "cannot register a NULL pointer");
   struct perigee_region *region = NULL;
-  const struct memory_context *memory;
+  const struct memory_context *memory = NULL;
   int status = check(engine, name, length, access);
   if (status == PERIGEE_OK)
     status = memory_of(engine, pointer, kind, &memory);

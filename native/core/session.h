@@ -124,7 +124,7 @@ struct session_socket {
 
 /* attach.c, streams.c: sockets of a lane that uses sockets. */
 struct session_streams {
-  uint8_t state; /* enum streams_state */
+  uint8_t state;                            /* enum streams_state */
   struct attaching *attaching[STREAMS_MAX]; /* those not connected yet */
   union socket_address address; /* of the peer, to be dialed again */
   uint32_t address_length;

@@ -75,7 +75,8 @@ static void add_key(struct perigee_session *s, struct lane *lane,
   const struct transport_access *access =
       lane ? lane_table(lane)->access : NULL;
   struct found_key *k = &found->key[found->keys];
-  uint32_t room = s->tcp || s->streams.state != STREAMS_SOCKET ? 0 : WIRE_FDS - found->fds;
+  uint32_t room =
+      s->tcp || s->streams.state != STREAMS_SOCKET ? 0 : WIRE_FDS - found->fds;
   if (!access || access->export(lane, grant, &k->key) < 0 ||
       k->key.fd_count > room)
     return;

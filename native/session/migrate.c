@@ -371,7 +371,7 @@ static bool may_move(const struct perigee_session *s,
 }
 
 void migrate_agree(struct perigee_session *s, const struct terms *dialer,
-                     const struct terms *dialed) {
+                   const struct terms *dialed) {
   if (may_move(s, dialer, dialed))
     step(s, AGREE);
 }

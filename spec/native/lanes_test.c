@@ -478,15 +478,14 @@ static struct perigee_transport failing;
 static int fails_to_open(const struct lane_options *options, struct lane **lane,
                          struct offer *offer, char reason[REASON]) {
   (void)options, (void)lane, (void)offer;
-  strcpy(reason, "there is no cable");
+  snprintf(reason, REASON, "there is no cable");
   return PERIGEE_UNSUPPORTED;
 }
 
 static int fails_to_join(struct lane *lane, const struct offer *offer,
                          char reason[REASON]) {
-  perigee_transport_inproc.join(lane, offer,
-                                reason); /* so that its end is told */
-  strcpy(reason, "there is no cable");
+  perigee_transport_inproc.join(lane, offer, reason); /* its end is told */
+  snprintf(reason, REASON, "there is no cable");
   return PERIGEE_UNSUPPORTED;
 }
 

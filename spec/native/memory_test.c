@@ -318,7 +318,7 @@ static int in_child(const char *kind, const struct memory_key *key) {
   struct perigee_engine *engine = engine_with_kinds();
   const struct memory_context *m;
   char reason[MEMORY_REASON];
-  uint8_t *pointer, bytes[64];
+  uint8_t *pointer, bytes[64] = {0};
   void *handle;
   struct copies copies = {0};
   if (contexts_find(&engine->memories, kind, &m, reason) < 0 ||

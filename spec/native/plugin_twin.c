@@ -6,6 +6,7 @@
  * one file, and nothing else in the tree knows of it.
  */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -186,7 +187,7 @@ static void twin_drain(const struct memory_context *context) {
 
 static int twin_open(uint32_t device, void **own, char reason[MEMORY_REASON]) {
   if (device >= DEVICES) {
-    strcpy(reason, "a twin has two devices, 0 and 1");
+    snprintf(reason, MEMORY_REASON, "a twin has two devices, 0 and 1");
     return PERIGEE_NOT_FOUND;
   }
   struct stream *s = calloc(1, sizeof *s);
