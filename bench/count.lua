@@ -16,7 +16,6 @@ ffi.cdef "int raise(int signal);"
 local C = ffi.C
 local SIGUSR1 = 10
 local WARM, COUNTED, STEPPED = 400, 400, 15 -- operations
-local COUNTS = "(%d+) posts, (%d+) polls"
 
 -- ---- Operations -------------------------------------------------------------
 
@@ -86,11 +85,11 @@ end
 local function verbs(side)
   local posts, found = 0, 0
   for _, session in pairs(side.engine.sessions) do
-    local p, f = session:explain().carrier:match(COUNTS)
-    posts, found = posts + (p or 0), f or 0
+    local told = session:explain().facts
+    posts, found = posts + (told.posts or 0), told.polls_that_found or 0
   end
-  local there = assert(side.proxy:posts(COUNTS))
-  return { posts, tonumber(found), unpack(there) }
+  local there = assert(side.proxy:posts())
+  return { posts, found, unpack(there) }
 end
 
 local function child(mode, transport)

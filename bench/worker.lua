@@ -56,13 +56,14 @@ end
 
 -- Posts, and polls that found something, of all our engines.
 local engines = {}
-local function posts(pattern)
+local function posts()
   local made, found = 0, 0
   for _, one in ipairs(engines) do
     local most = 0
     for _, session in pairs(one.sessions) do
-      local p, f = session:explain().carrier:match(pattern)
-      made, most = made + (p or 0), math.max(most, f or 0)
+      local told = session:explain().facts
+      made = made + (told.posts or 0)
+      most = math.max(most, told.polls_that_found or 0)
     end
     found = found + most
   end

@@ -527,6 +527,13 @@ enum perigee_session_state {
   PERIGEE_SESSION_ENDED = 3, PERIGEE_SESSION_STATES = 4
 };
 
+/* One thing that a transport tells of what carries a session: a text, or (text
+ * NULL) a number. Names are words with underscores: "queue_pairs". */
+struct perigee_fact {
+  const char *name;
+  const char *text;
+  uint64_t number;
+};
 /* What a session is, for explain(). Texts are valid until it is freed. */
 struct perigee_session_info {
   uint32_t id;
@@ -550,7 +557,9 @@ struct perigee_session_info {
   int64_t dead_after;       /* silent for so long it is lost; 0: the end of its
                                socket tells */
   const char *transport;
-  const char *carrier;      /* a line on what carries it, or "" */
+  const char *carrier;      /* a line on what carries it, or "": all these */
+  const struct perigee_fact *facts; /* facts of the transport's, */
+  uint32_t fact_count;              /* so many; 0: it tells none */
   const char *security;     /* a line: how the peer is known, what is encrypted */
   const char *considered;   /* a line for each transport that does not: "shm:
                                the peer is on another host" */
@@ -560,7 +569,8 @@ struct perigee_session_info {
   const char *peer;         /* over TCP: the other end's, as a number; or "" */
   const char *reason;       /* why others were not chosen; why it ended */
 };
-/* Fills in all of info; of a session that is over, too. */
+/* Fills in all of info; of a session that is over, too. Its facts stay until
+ * info is asked for again, of any session of the engine. */
 PERIGEE_API void perigee_session_info(const struct perigee_session *session,
                                       struct perigee_session_info *info);
 /* The name of a bit of info.features, 0 to 63; NULL: this build has no such

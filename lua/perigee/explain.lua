@@ -2,7 +2,12 @@
 --- What a session is, as `Session:explain` tells it: a table of plain values
 -- that prints as text.
 --
--- * `transport`: what carries it; `carrier`: a line on that, or ""
+-- * `transport`: what carries it; `carrier`: a line on that, or "". `facts`:
+--   the same by name, numbers and texts. Over TCP: `payload_sockets`, `chunks`.
+--   Over RDMA: `device`, `queue_pairs`, `MTU`, `inline`, `keys`,
+--   `registered_bytes`, `registrations`, `posts`, `polls_that_found`, `resets`.
+--   With faults on purpose, first: `faults_on_purpose`, `dropped`, `twice`,
+--   `cut_short`, `overtaken`
 -- * `forced`: who asked for that one ("option transport" of this side,
 --   "PERIGEE_TRANSPORT"), or false
 -- * `considered`: why, by name, each other transport does not carry it
@@ -84,6 +89,16 @@ local function by_name(lines)
   return list
 end
 
+local function facts(info)
+  local told = {}
+  for i = 0, info.fact_count - 1 do
+    local fact = info.facts[i]
+    told[text(fact.name)] = fact.text ~= nil and text(fact.text)
+      or tonumber(fact.number)
+  end
+  return told
+end
+
 local function cipher(info, has)
   if has == 0 then return false end
   return info.aes ~= 0 and "AES-256-GCM" or "ChaCha20-Poly1305"
@@ -119,6 +134,7 @@ function M.info(handle)
            status = info.status, pid = info.pid ~= 0 and info.pid or nil,
            version = info.version, pull = info.pull ~= 0,
            transport = text(info.transport), carrier = text(info.carrier),
+           facts = facts(info),
            security = text(info.security),
            address = text(info.address), from = text(info.peer),
            reason = text(info.reason),

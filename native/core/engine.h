@@ -118,6 +118,8 @@ struct perigee_engine {
   int64_t worked_at;     /* when a session last had work */
   struct spin spin;
   char detail[512];
+  struct lane_facts
+      facts; /* perigee_session_info's, until it is called again */
   struct perigee_counters counters; /* of the engine, and of ended sessions */
   struct perigee_counters totals;
 };

@@ -430,7 +430,7 @@ void perigee_session_info(const struct perigee_session *s,
   LOOK(s->engine);
   const struct perigee_options *o = &s->engine->options;
   struct session_texts *texts = (void *)(uintptr_t)&s->texts;
-  texts->carrier[0] = texts->security[0] = 0;
+  texts->security[0] = 0;
   if (s->state == PERIGEE_SESSION_OPEN)
     proof_text(s, texts->security);
   choice_considered(s, texts->considered, sizeof s->texts.considered);
@@ -467,7 +467,11 @@ void perigee_session_info(const struct perigee_session *s,
       .reason = s->texts.reason};
   if (s->lane)
     info->pull = lane_pulls(s->lane);
+  struct lane_facts *facts = &s->engine->facts;
+  facts->count = facts->used = 0;
   if (s->lane && lane_table(s->lane)->describe)
-    lane_table(s->lane)->describe(s->lane, texts->carrier,
-                                  sizeof s->texts.carrier);
+    lane_table(s->lane)->describe(s->lane, facts);
+  facts_line(facts, texts->carrier, sizeof s->texts.carrier);
+  info->facts = facts->list;
+  info->fact_count = facts->count;
 }

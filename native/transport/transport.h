@@ -426,6 +426,21 @@ struct transport_additional {
   uint64_t least;
 };
 
+/* What a lane tells of itself, in order, with room for its texts. What does not
+ * fit is left out. */
+enum { FACTS = 24 };
+struct lane_facts {
+  struct perigee_fact list[FACTS];
+  uint32_t count, used;
+  char texts[2 * REASON];
+};
+/* Names are static. */
+void fact_number(struct lane_facts *, const char *name, uint64_t number);
+void fact_text(struct lane_facts *, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* All of them as one line, cut off where there is no more room. */
+void facts_line(const struct lane_facts *, char *text, uint64_t size);
+
 struct perigee_transport {
   const char *name;
   const struct transport_fabric *fabric;
@@ -469,9 +484,9 @@ struct perigee_transport {
   /* The session has ended: from the return on no device touches anybody's
    * memory for it, and every job has ended. NULL: no device ever does. */
   void (*cut)(struct lane *lane);
-  /* Writes a line for users: what carries the session, and limits. NULL:
-   * none. */
-  void (*describe)(const struct lane *lane, char *text, uint64_t size);
+  /* Tells what carries the session, and limits, for users (fact_text,
+   * fact_number). NULL: nothing. */
+  void (*describe)(const struct lane *lane, struct lane_facts *facts);
 };
 
 extern const struct perigee_transport transport_shm, transport_verbs,

@@ -206,6 +206,9 @@ describe("a session", function()
     if asked ~= "auto" then assert.equal(asked, told.transport) end
     local sealed = told.transport == "tcp" and cases.sealed
     assert.equal(sealed, told.carrier:find("sealed", 1, true) ~= nil)
+    assert.equal(sealed and "sealed" or nil, told.facts.chunks)
+    assert.equal(told.transport == "tcp",
+                 type(told.facts.payload_sockets) == "number")
   end)
 
   it("is counted", function()

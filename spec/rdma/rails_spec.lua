@@ -55,6 +55,8 @@ describe("a session over two NICs", function()
     local told = session:explain()
     assert.equal("verbs", told.transport)
     assert.matches("rxe1/1 and others, 4 queue pairs", told.carrier)
+    assert.equal("rxe1/1 and others", told.facts.device)
+    assert.equal(4, told.facts.queue_pairs)
   end)
 
   it("carries each byte to its place and back, over both", function()

@@ -328,19 +328,18 @@ static int fault_broken(const struct lane *lane, const char **reason) {
   return inner(lane)->broken ? inner(lane)->broken(lane, reason) : PERIGEE_OK;
 }
 
-static void fault_describe(const struct lane *lane, char *text, uint64_t size) {
+/* The faults come first, as there may not be room for all. */
+static void fault_describe(const struct lane *lane, struct lane_facts *facts) {
   const struct fault_lane *f = of(lane);
-  char script[SCRIPT_TEXT], own[REASON] = "";
+  char script[SCRIPT_TEXT];
   script_text(script_of(f), script);
+  fact_text(facts, "faults_on_purpose", "%s", script);
+  fact_number(facts, "dropped", f->dropped);
+  fact_number(facts, "twice", f->twice);
+  fact_number(facts, "cut_short", f->cut_short);
+  fact_number(facts, "overtaken", f->overtaken);
   if (inner(lane)->describe)
-    inner(lane)->describe(lane, own, sizeof own);
-  /* The faults come first, as there may not be room for both texts. */
-  snprintf(text, size,
-           "faults on purpose: %s; so far %llu dropped, %llu twice, %llu cut "
-           "short, %llu overtaken%s%s",
-           script, (unsigned long long)f->dropped, (unsigned long long)f->twice,
-           (unsigned long long)f->cut_short, (unsigned long long)f->overtaken,
-           *own ? "; " : "", own);
+    inner(lane)->describe(lane, facts);
 }
 
 static void fault_close(struct lane *lane) {

@@ -253,15 +253,13 @@ static void tcp_cut(struct lane *lane) {
   }
 }
 
-static void tcp_describe(const struct lane *lane, char *text, uint64_t size) {
+static void tcp_describe(const struct lane *lane, struct lane_facts *facts) {
   uint32_t streams = 0;
   for (uint32_t i = 1; i < lane->stream_count; i++)
     streams += tcp_usable(lane->streams[i]);
-  snprintf(text, size, "%u socket%s for payloads beside the session's%s",
-           streams, streams == 1 ? "" : "s",
-           !lane->options.seal  ? ""
-           : lane->options.bare ? ", each chunk with a MAC"
-                                : ", sealed");
+  fact_number(facts, "payload_sockets", streams);
+  if (lane->options.seal)
+    fact_text(facts, "chunks", lane->options.bare ? "with a MAC" : "sealed");
 }
 
 /* ---- Frames of the session ----------------------------------------------- */

@@ -279,23 +279,23 @@ static const char *verbs_trouble(const struct lane *lane) {
   return now - f->detail_at < RECENT ? f->detail : "";
 }
 
-static void verbs_describe(const struct lane *lane, char *text, uint64_t size) {
-  const struct rail *r = &lane->fabric->rails[0];
-  snprintf(
-      text, size,
-      "%s/%u%s, %u queue pairs for data, MTU %u, inline %u, %s, "
-      "%llu KiB registered in %llu steps, %llu posts, "
-      "%llu polls that found something, %llu resets",
-      r->port.device, r->port.port,
-      lane->fabric->rail_count > 1 ? " and others" : "", lane->pair_count - 1,
-      128u << lane->pairs[0].mtu, lane->pairs[0].inline_max,
-      r->windows ? "memory windows keep what is granted to this session"
-                 : "the device has no memory windows: whoever learns a "
-                   "key of granted memory may use it",
-      (unsigned long long)(lane->fabric->registered >> 10),
-      (unsigned long long)lane->fabric->registrations,
-      (unsigned long long)lane->posts, (unsigned long long)lane->fabric->found,
-      (unsigned long long)lane->resets);
+static void verbs_describe(const struct lane *lane, struct lane_facts *facts) {
+  const struct fabric *f = lane->fabric;
+  const struct rail *r = &f->rails[0];
+  fact_text(facts, "device", "%s/%u%s", r->port.device, r->port.port,
+            f->rail_count > 1 ? " and others" : "");
+  fact_number(facts, "queue_pairs", lane->pair_count - 1);
+  fact_number(facts, "MTU", 128u << lane->pairs[0].mtu);
+  fact_number(facts, "inline", lane->pairs[0].inline_max);
+  fact_text(facts, "keys", "%s",
+            r->windows ? "of this session alone, by memory windows"
+                       : "of any peer that learns them, as the device has no "
+                         "memory windows");
+  fact_number(facts, "registered_bytes", f->registered);
+  fact_number(facts, "registrations", f->registrations);
+  fact_number(facts, "posts", lane->posts);
+  fact_number(facts, "polls_that_found", f->found);
+  fact_number(facts, "resets", lane->resets);
 }
 
 /* What arrives activates the session, and so does what breaks the lane. */
