@@ -307,10 +307,24 @@ local function judge_rest(self, before)
     before.pooled, now.sessions, before.sessions)
 end
 
+-- The counters once a session over TCP has its second socket, which it gets a
+-- moment after it opened: when the number of descriptors stays for 0.4 s.
+local function settled(self)
+  local stats, same = assert(self:stats()), 0
+  cases.eventually(function()
+    process.usleep(0.1)
+    local now = assert(self:stats())
+    same = now.files == stats.files and same + 1 or 0
+    stats = now
+    return same == 4
+  end, PATIENCE)
+  return stats
+end
+
 -- Clients that are there before, and the memory of before: that of a server
 -- which had nobody, and which has them.
 local function prepare(self, chosen)
-  local empty = assert(self:stats())
+  local empty = settled(self)
   local lured = false
   for _, one in ipairs(chosen) do
     lured = lured or one.judge and one.judge.serves
