@@ -27,14 +27,14 @@ local EXPONENT, FRACTION = 0x7ff00000, 0xfffff
 local NAN = 0 / 0
 local RUN = 64                          -- most flags decoded as one item
 local SLOT, NODE = 8, 24                -- bytes of LuaJIT's tables
-local LARGE = 2 ^ 17                    -- of a table that begins a step
+local LARGE = 2 ^ 17                    -- bytes of a table that begins a step
 
 --- Returns a decoder of length bytes at pointer, which must stay until it is
 -- done. Its values come into d.values, d.n of them.
 --
 -- By depth, for each table that is being filled: slots is its next slot; left
--- is how many items are still to come (first slots, then keys and values in
--- turn), the last pairs of which are keys and values; keys is the key whose
+-- counts the items still to come, first slots, then keys and values in turn;
+-- pairs is how many of its items are keys and values; keys is the key whose
 -- value comes next.
 function M.new(pointer, length)
   local values = {}

@@ -5,7 +5,7 @@
 --
 -- * `kind`: one of those below
 -- * `message`: a sentence: what was being done, to whom, and what happened
--- * `sent`: false: certainly no handler ran; true: one may have run
+-- * `sent`: false if no handler can have run; true if one may have run
 -- * `code`: the code in a remote handler's error table, if any
 -- * `traceback`: the remote handler's, as text, if any
 --

@@ -152,7 +152,7 @@ function M.lost(future)
     and err or nil
 end
 
---- What is being done, and to whom.
+--- Describes what is being done, and to whom.
 function M.doing(future)
   local owner, what = future.owner, "an operation with "
   if future.doing then return future.doing end
@@ -181,10 +181,10 @@ local function wait(future, seconds)
   return M.unfinished(M.doing(future))
 end
 
--- Waits for an operation of the core without a limit; mostly it ends soon. If
--- it is the only one in flight, the core waits for its event alone; of several
--- the loop finds many ends by one poll. The event may not end the future: a
--- large reply still has to be decoded, and a call may be made again.
+-- Waits for an operation of the core without a limit. Most end soon, so the
+-- only operation in flight is awaited by itself; if there are several, the loop
+-- finds many ends by one poll. The event may not end the future: a large reply
+-- still has to be decoded, and a call may be made again.
 local function short(future)
   local engine = future.owner.engine
   if engine.flying == 1 and not state.pinned and engine.handle
@@ -232,8 +232,8 @@ end
 
 --- Cancels the operation, which ends once: with `cancelled`, or with its
 -- results if they came first. The handler of a cancelled call sees
--- `Context:cancelled`. Does nothing once the operation has ended, nor to
--- futures that tell of an end (`Session:ended`).
+-- `Context:cancelled`. Does nothing if the operation has ended, or if the
+-- future only tells of an end (`Session:ended`).
 -- @function Future:cancel
 -- @waits no
 -- @usage

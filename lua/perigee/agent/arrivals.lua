@@ -50,8 +50,8 @@ local function tell(agent, f, session)
     :format(tostring(agent), tostring(failure)))
 end
 
---- Calls all functions with a session that came. If one raises, the others are
--- called all the same.
+--- Calls all functions with a session that came. An error in one does not keep
+-- the others from being called.
 function Arrivals:tell(session)
   local list = self.list
   for i = 1, #list do

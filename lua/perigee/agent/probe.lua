@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Finds out whether the holder of a name in a registry is dead, by dialling
--- its address: it is dead if nobody listens there, or somebody of another
--- epoch. In any other case, above all silence, the holder keeps the name.
+-- its address. It is dead if nobody listens there, or an agent of another epoch
+-- does. In any other case, above all if there is no answer, the holder keeps
+-- the name.
 local errors = require "perigee.errors"
 local folder = require "perigee.registry.folder"
 local futures = require "perigee.future"

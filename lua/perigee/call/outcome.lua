@@ -22,7 +22,7 @@ local huge = math.huge
 local M = {}
 
 local POOLED = C.PERIGEE_POOLED
--- Refusals that come before a handler runs, whoever they are from.
+-- Kinds of refusals that come before a handler runs, from the core or the peer.
 local NOT_RUN = { no_service = true, no_method = true, version = true,
                   denied = true }
 

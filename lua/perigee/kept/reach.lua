@@ -4,7 +4,7 @@
 -- done once, however many operations wait for it.
 --
 --   the session   event                              becomes
---   lost          an operation needs one, the link    being joined
+--   lost          an operation needs one, the link   being joined
 --                 has one
 --   being joined  all regions were looked up         the present one
 --   being joined  it ends, time is over, a stop      lost; regions stay as they
@@ -94,7 +94,8 @@ local function not_reached(kept, err, deadline)
     or ("connecting to %s: no answer in time"):format(kept:text()), false)
 end
 
--- Returns the error that forbids waiting on (closed, or stopped), or nil.
+-- Returns the error of a kept session that was closed, or of a stopped loop,
+-- else nil.
 local function over(kept)
   local gone = kept:gone()
   if gone or not loop.state.stopping then return gone end
@@ -137,8 +138,9 @@ function M.enter(kept, deadline)
   return session, err
 end
 
---- Tells whether err, of an operation in session, means that the session is
--- over, though Lua had not been told. Handles the events that are known.
+--- Tells whether err, of an operation in session, is `peer_lost` because the
+-- session is over. Handles known events first, since Lua may not have been
+-- told.
 function M.is_over(kept, session, err)
   if err.kind ~= "peer_lost" then return false end
   if session.handle then loop.refresh(kept.engine) end
