@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The RDMA devices of this machine, a port each, as `perigee.devices` lists
--- them. Texts are "" where nothing is known.
+--- The RDMA devices of this machine, one entry for each port, as
+-- `perigee.devices` lists them. Texts are "" where nothing is known.
 --
 -- * `name`: "mlx5_0"; `port`: from 1
 -- * `state`: "active", "down", "init", "armed"
 -- * `physical`: "linkup", "disabled", "polling" and so on
 -- * `link`: "ethernet", "infiniband"; `rate`: Gb/s
--- * `mtu`: active, in bytes; `max_mtu`: the largest; 0 where the device could
---   not be asked (no libibverbs, or no access to it)
+-- * `mtu`: the active MTU in bytes; `max_mtu`: the largest; both 0 if the
+--   device could not be asked (no libibverbs, or no access to it)
 -- * `lid`: on InfiniBand; 0 on Ethernet
 -- * `gids`: a list of tables with index, address, type ("RoCE v2", "RoCE v1",
 --   "IB") and netdev

@@ -39,8 +39,8 @@ Kept.__index = Kept
 
 local RECONNECT, TIMEOUT = 3, 30
 
---- Returns a kept session over link whose present session is session.
--- reconnect: seconds, nil for the default. Its waiting has the futures of
+--- Returns a kept session over link, with session as its present one.
+-- reconnect: seconds, nil for the default. Field waiting has the futures of
 -- operations that wait for a session; joining is the future of the task that
 -- joins one.
 function M.new(link, session, reconnect)

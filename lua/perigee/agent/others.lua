@@ -122,7 +122,7 @@ end
 -- "changed" (its entry has changed), or "down" (the name was released, or its
 -- holder died; `change.entry` is the last one known). A worker that started
 -- again is reported as "down" and "up". While the registry cannot be reached
--- nothing is reported; afterwards what has changed meanwhile is.
+-- nothing is reported; the changes of that time are reported afterwards.
 -- @function Agent:watch
 -- @tparam[opt] table filter
 -- @tparam[opt] string filter.kind only those of that kind
