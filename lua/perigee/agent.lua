@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Agents: named engines that others find, with services of their own and
--- proxies of others'. Made by `perigee.agent`.
+--- An agent is a named engine that other agents can find. It serves services of
+-- its own and makes proxies of others' services. Made by `perigee.agent`.
 --
--- * `name`, `scope`: by which others find it
--- * `address`: its Unix socket; `addresses`: the list of those it listens at
---   besides
+-- * `name`, `scope`: other agents find it by these
+-- * `address`: the address of its Unix socket; `addresses`: a list of the other
+--   addresses at which it listens
 -- * `engine`: its `Engine`, for memory and sessions
 -- @classmod Agent
 local arrivals = require "perigee.agent.arrivals"
@@ -51,7 +51,7 @@ local function addresses(value)
 end
 jit.off(is_list)
 
--- Bytes of an entry's metadata, as text.
+-- The most bytes that an entry's metadata may have, encoded.
 local METADATA = 4096
 
 local function metadata(value)
@@ -77,7 +77,7 @@ local function list_of(given)
   return type(given) == "string" and { given } or given
 end
 
--- Options of the agent's engine that are the agent's, too.
+-- Options of the engine that `perigee.agent` takes directly, too.
 local OF_ENGINE = { "insecure", "encrypt", "dead_after", "streams",
                     "progress" }
 
@@ -97,10 +97,12 @@ end
 
 -- ---- Describing ------------------------------------------------------------
 
--- Its bytes would lie in the pool until Lua collects them.
+-- Method 0 refuses a slice among its arguments, because the slice's bytes would
+-- stay in the pool until Lua collects them.
 local function no_slice() return nil, "describe takes no slice" end
 
--- The built-in method 0: what a service is; nil and a text if there is none.
+-- The built-in method 0 describes a service by its name. It returns nil and a
+-- text if this agent does not have the service.
 local function describe(agent)
   return function(name, caller)
     local context = contexts.current()
@@ -110,7 +112,8 @@ local function describe(agent)
     end
     local service = type(name) == "string" and agent.services[name]
     if service then return services.describe(service) end
-    -- A peer may ask by a table: where that lies is no business of its.
+    -- A peer may send any value as the name. Only the type of a value that is
+    -- no string is told: tostring would show the peer an address.
     return nil, ("there is no service %s here; there is %s"):format(
       type(name) == "string" and name:sub(1, 255)
         or "named by a " .. type(name),
@@ -120,7 +123,8 @@ end
 
 -- ---- Making ----------------------------------------------------------------
 
--- Before a name is held: nothing may be left half made by what raises.
+-- Raises for a wrong definition. This runs before a name is held, so that
+-- nothing is left half made.
 local function check_services(list, level)
   local seen = {}
   for i = 1, #list do
@@ -139,7 +143,7 @@ local function check_services(list, level)
   end
 end
 
--- A secret that is one of several, by scope.
+-- Returns the secret for scope if option secret is a table by scope.
 local function secret_of(options, scope, level)
   local given = options.secret
   if type(given) ~= "table" then return given end
@@ -152,7 +156,8 @@ local function secret_of(options, scope, level)
   return one
 end
 
--- The options of the agent's engine: those given for it, and the agent's own.
+-- Returns the options of the agent's engine: those in option engine, and those
+-- that the agent takes directly.
 local function engine_options(options, scope, level)
   local all = {}
   for name, value in pairs(options.engine or {}) do all[name] = value end
@@ -166,36 +171,38 @@ end
 jit.off(engine_options)
 
 --- Makes an agent: an engine that listens under a name, with services of its
--- own and proxies of others'. It is found by its name by those who have the
--- same registry (by default: on its host), and by addresses from anywhere. It
--- serves whenever the loop runs, and lives until `Agent:close` or the program's
--- end.
+-- own and proxies of others'. Agents that use the same registry (by default:
+-- those on the same host) find it by its name, and agents anywhere by its
+-- addresses. It serves calls whenever the loop runs, and exists until
+-- `Agent:close` or the program's end.
 -- @function perigee.agent
 -- @tparam[opt] table options
 -- @tparam[opt] string options.name 1 to 64 letters, digits and `. _ : -`;
 --   default: a unique one
--- @tparam[opt] string options.scope names are per scope; default PERIGEE_SCOPE,
---   or "default"
+-- @tparam[opt] string options.scope the scope in which the name is unique;
+--   default PERIGEE_SCOPE, or "default"
 -- @tparam[opt] table options.services a list of definitions (`Service`)
 -- @tparam[opt] string|table options.listen an address, or a list, as
---   `Engine:listen` takes them ("tcp://0.0.0.0:7471"); `addresses` of the agent
---   tells what they are (a port 0 replaced)
--- @tparam[opt] Registry|string options.registry where its name is held, and
---   those of others are looked up, or its address; default PERIGEE_REGISTRY, or
---   a folder on this host
+--   `Engine:listen` takes them ("tcp://0.0.0.0:7471"); the agent's `addresses`
+--   has them with the actual port in place of port 0
+-- @tparam[opt] Registry|string options.registry the registry, or its address,
+--   that holds the agent's name and in which it looks up others; default
+--   PERIGEE_REGISTRY, or a folder on this host
 -- @tparam[opt] string|table options.advertise an address, or a list, by which
---   other hosts reach it, where those of `listen` do not say so (containers)
--- @tparam[opt="agent"] string options.kind what it is listed as, as a name is
--- @tparam[opt] table options.metadata values that are listed with it, of at
---   most 4 KiB
--- @tparam[opt=1] number options.weight that is listed with it
--- @tparam[opt] string options.transport of what it dials: "auto", "shm", "tcp"
---   or "verbs"; default PERIGEE_TRANSPORT, or "auto"
--- @tparam[opt] string|table options.secret for sessions over TCP: "file:PATH"
---   or the secret itself, which both sides prove to have; or a table of such by
---   scope; default PERIGEE_SECRET
--- @tparam[opt=false] boolean options.insecure listens without a secret even
---   where other hosts can connect
+--   other hosts reach it, if they cannot use those of `listen` (containers)
+-- @tparam[opt="agent"] string options.kind the kind that the registry lists it
+--   as; the same characters as in a name
+-- @tparam[opt] table options.metadata values that the registry lists with it,
+--   at most 4 KiB
+-- @tparam[opt=1] number options.weight a number that the registry lists with it
+-- @tparam[opt] string options.transport the transport of sessions that it
+--   opens: "auto", "shm", "tcp" or "verbs"; default PERIGEE_TRANSPORT, or
+--   "auto"
+-- @tparam[opt] string|table options.secret the secret for sessions over TCP,
+--   which each side proves to have: "file:PATH" or the secret itself; or a
+--   table of such strings by scope; default PERIGEE_SECRET
+-- @tparam[opt=false] boolean options.insecure true: listens without a secret
+--   even where other hosts can connect
 -- @param[opt] options.encrypt true, "auth" or false; `perigee.engine` says what
 --   they mean
 -- @tparam[opt=3] number options.dead_after seconds of silence after which a
@@ -207,13 +214,13 @@ jit.off(engine_options)
 -- @tparam[opt] table options.engine options of `perigee.engine`
 -- @treturn Agent the agent, with `name`, `scope`, `address`, `addresses` and
 --   `engine`; or nil and an error
--- @errors `name_taken`: a live agent has the name, or something else the
---   address; `denied`: a secret is needed, or its file may be read by others;
+-- @errors `name_taken`: a live agent has the name, or something else uses the
+--   address; `denied`: a secret is needed, or other users may read its file;
 --   `not_found`: there is no such file; `too_large`: the path of its socket has
 --   more than 107 bytes; `no_memory`; with option `registry` those of
 --   `Registry:hold`, `timeout`, `protocol`
--- @waits no, but for some 0.1 s where a secret is stretched for the first time,
---   and with option `registry` until that has answered, at most 30 s
+-- @waits no, except about 0.1 s when a secret is stretched for the first time,
+--   and with option `registry` until the registry has answered, at most 30 s
 -- @usage
 -- local worker = assert(perigee.agent { name = "worker:1", scope = "demo" })
 -- print(worker.name, worker.scope)                          --> worker:1 demo
@@ -260,7 +267,7 @@ end
 
 -- ---- Serving ---------------------------------------------------------------
 
---- Adds a checked service, for serve and new.
+--- Checks a definition and adds its service, for serve and new.
 function Agent:add(definition, level)
   local service = services.new(definition, level + 1)
   if self.services[service.name] then
@@ -282,8 +289,8 @@ function Agent:add(definition, level)
 end
 jit.off(Agent.add)
 
---- Adds a service; its calls are served whenever the loop runs. A definition
--- that is wrong, or a second service of one name, is misuse.
+--- Adds a service; its calls are served whenever the loop runs. A wrong
+-- definition is misuse, and so is a second service of the same name.
 -- @function Agent:serve
 -- @tparam table definition what `Service` describes
 -- @treturn Agent the agent itself
@@ -331,16 +338,18 @@ function Agent:serve_once(timeout)
   return futures.unfinished("serving one call")
 end
 
---- Tells a function of each session that a peer opens to this agent, from now
--- on, as soon as it is there: before the peer's first call. All functions that
--- were given are told, in the order in which they were; they run on the loop
--- and must not wait (`perigee.spawn` what has to). What one raises goes to the
--- log, and ends nothing. The peer's name (`session.peer`) is not known yet;
--- `Session:explain` tells its process or address. `Session:ended` tells when it
--- goes. Sessions that this agent opens are not told of.
+--- Has a function called for each session that a peer opens to this agent from
+-- now on, as soon as the session exists and before the peer's first call.
+-- Functions are called in the order in which they were given. They run on the
+-- loop and must not wait (use `perigee.spawn` for what has to wait). An error
+-- that one raises is logged and ends nothing. The peer's name (`session.peer`)
+-- is not known yet; `Session:explain` tells its process or address.
+-- `Session:ended` tells when the session ends. Sessions that this agent opens
+-- are not included.
 -- @function Agent:on_session
 -- @tparam function f is given the `Session`
--- @treturn table what ends this by its `close()`, idempotent
+-- @treturn table an object whose `close()`, which is idempotent, ends the calls
+--   of f
 -- @waits no
 -- @usage
 -- local ended
@@ -359,11 +368,12 @@ end
 
 -- ---- Peers -----------------------------------------------------------------
 
--- The session of a link, and the link; or nil and an error.
+-- Returns the session with peer and its link, and connects if there is none; or
+-- nil and an error.
 local function session_with(self, peer, timeout, level)
   local link, err = peers.link(self, peer, level + 1)
   if not link then return nil, err end
-  if link:live() then loop.refresh(self.engine) end -- may have ended unnoticed
+  if link:live() then loop.refresh(self.engine) end -- may have ended unseen
   local session = link:live()
   if session then return session, link end
   session, err = link:open(timeout)
@@ -374,23 +384,24 @@ end
 local SESSION = { timeout = check.seconds, keep = check.boolean,
                   reconnect = check.seconds }
 
---- The session with a peer: the one there is, or a new one. By it the peer's
--- memory is found, read and written, and `Session:explain` tells what carries
--- it.
+--- Returns the session with a peer: the existing one, or a new one. It finds,
+-- reads and writes the peer's memory; `Session:explain` tells which transport
+-- carries it.
 -- @function Agent:session
 -- @tparam string peer the name of an agent in this agent's scope, or an address
 --   ("tcp://HOST:PORT", "unix:/PATH")
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
--- @tparam[opt=false] boolean options.keep true: a `Kept` session, which
---   connects again when the peer was lost
+-- @tparam[opt=false] boolean options.keep true: returns a `Kept` session, which
+--   connects again after the peer was lost
 -- @tparam[opt=3] number options.reconnect seconds that transfers of a kept
 --   session wait for a peer that is away
 -- @treturn Session|Kept the session; or nil and an error
 -- @errors `not_found`: nobody has that name, or listens there; `timeout`;
---   `denied`: another user's, or another secret; `version`; `unsupported`: the
---   transport that was asked for; `peer_lost`; `no_memory`; of another registry
---   than the folder those of `Registry:lookup`, and `protocol`
+--   `denied`: the peer is another user's, or has another secret; `version`;
+--   `unsupported`: the transport that was asked for; `peer_lost`; `no_memory`;
+--   with a registry other than the folder those of `Registry:lookup`, and
+--   `protocol`
 -- @waits yes
 -- @usage
 -- local same = assert(agent:session "worker:0")
@@ -404,25 +415,26 @@ function Agent:session(peer, options)
   return kept.new(link, session, options.reconnect)
 end
 
---- A proxy of a peer's service. A second proxy to a peer uses the session there
--- is.
+--- Returns a proxy of a peer's service. A second proxy to the same peer uses
+-- the same session.
 --
--- The proxy outlives the session. When the peer is lost, calls that are under
--- way end once, in `peer_lost` (those of methods marked `idempotent` are made
--- again within their timeout); the next call connects again, asks what the
--- service is like now, and is made. A call made while the peer is away waits
--- for it for `reconnect` seconds of its timeout, that of an idempotent method
--- for all of it, and then ends in `peer_lost`, or `timeout` if that was over,
--- with `err.sent == false`. Closing the session, the proxy or the agent on this
--- side ends that.
+-- The proxy outlives the session. When the peer is lost, each pending call ends
+-- once, with `peer_lost`; only calls of methods marked `idempotent` are made
+-- again, within their timeout. The next call connects again, asks for the
+-- service's description, and is then made. A call that is made while the peer
+-- is away waits for it for `reconnect` seconds of its timeout, or, if its
+-- method is idempotent, for the whole timeout. Then it ends with `peer_lost`,
+-- or with `timeout` if its timeout is over, and `err.sent == false`. Once this
+-- side has closed the session, the proxy or the agent, the proxy does not
+-- connect again.
 -- @function Agent:proxy
 -- @tparam string peer as for `Agent:session`
 -- @tparam string service the service's name
 -- @tparam[opt] table options those of `Proxy:with`, and
--- @tparam[opt=30] number options.timeout seconds, for this and as default of
---   calls
--- @tparam[opt] number|table options.version the version that is asked for, or
---   `{ lowest, highest }`; default: any
+-- @tparam[opt=30] number options.timeout seconds, for this function and as the
+--   default of calls
+-- @tparam[opt] number|table options.version the version wanted, or `{ lowest,
+--   highest }`; default: any
 -- @treturn Proxy the proxy; or nil and an error
 -- @errors `no_service`, `version`: of the service; those of `Agent:session`
 -- @waits yes
@@ -439,8 +451,8 @@ function Agent:proxy(peer, service, options)
   return proxy, err
 end
 
---- A proxy of a service of this session's peer, for sessions that have no
--- agent's, as those of endpoints. It ends with the session.
+--- Returns a proxy of a service of this session's peer. It is for sessions that
+-- no agent has made, as those of endpoints. The proxy ends with the session.
 -- @function Session:proxy
 -- @tparam string service the service's name
 -- @tparam[opt] table options as for `Agent:proxy`
@@ -470,17 +482,17 @@ function contexts.open_proxy(session, service, options, level)
   return proxies.open(session, service, options, level + 1)
 end
 
---- Something of it that others are told has changed. (Inner use.)
+--- Tells the registry soon that the agent's entry has changed. (Inner use.)
 function Agent:changed()
   if self.lease then self.lease:changed() end
 end
 
---- Closes it: its services, sessions, memory and engine; its name is free
--- again. What is pending ends in `closed`. Idempotent.
+--- Closes the agent: its services, sessions, memory and engine; its name is
+-- free again. Pending operations end with `closed`. Idempotent.
 -- @function Agent:close
--- @waits no; over TCP up to 50 ms, until the peers' hosts have the last word;
---   where its name is in another registry than a folder up to 0.2 s, until that
---   has heard of it
+-- @waits no; over TCP up to 50 ms, until the peers' hosts have all that was
+--   sent; up to 0.2 s until a registry that is not a folder has released the
+--   name
 -- @usage
 -- agent:close()
 -- print(select(2, calc:add(1, 2)).kind)                        --> closed

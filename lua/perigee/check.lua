@@ -48,13 +48,13 @@ function M.name(value)
   end
 end
 
--- A text as messages have it: a password in an address is nobody's to read.
+-- A text as error messages show it, without the passwords in addresses.
 local function shown(text)
   text = text:gsub("://[^@]*@", "://...@")
   return ("%q"):format((text:gsub("password=[^&]*", "password=...")))
 end
 
---- Raises unless value passes check. what names it for the message.
+--- Raises unless value passes check. what names the value in the message.
 function M.value(value, check, what, level)
   local wanted = check(value)
   if wanted then
@@ -73,8 +73,8 @@ local function known(schema)
   return table.concat(names, ", ")
 end
 -- This LuaJIT (2022-03) compiles loops over pairs(), and sometimes wrongly:
--- seen with -Ohotloop=1 were a loop that never ended, and a crash. No function
--- with one is on a hot path; all of them are kept from the compiler.
+-- with -Ohotloop=1 one loop never ended and another crashed. No function with
+-- such a loop is on a hot path, so none of them is compiled.
 jit.off(known)
 
 --- Raises unless options is nil or a table of schema's options only. Returns
@@ -102,18 +102,18 @@ local function bare(raised)
   return (tostring(raised):gsub("^[^:]*:%d+: ", ""))
 end
 
---- Raises at level what a function of the library, which was pcalled, raised
--- since it was misused.
+--- Raises at level the message of a misuse error of the library that a pcall
+-- has caught, without the position in it.
 function M.blame(raised, level)
   error(bare(raised), (level or 2) + 1)
 end
 
---- "file:line: " of level, for what is found to be misuse later on.
+--- The text "file:line: " of level, for misuse that is found later.
 function M.line(level)
   return select(2, pcall(error, "", level + 2))
 end
 
---- What such a function raised, blamed on a line.
+--- The message of such an error with line, which M.line gave, as its position.
 function M.blamed(raised, line)
   return line .. bare(raised)
 end

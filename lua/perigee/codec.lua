@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Typed values on the wire: string.buffer data, one value after another. The
--- number of values is where the data ends. A slice among them is a nil in its
--- place, and its place (from 1) follows as one more value after the last.
+--- Typed values on the wire are string.buffer data, one value after another up
+-- to the end of the data. A slice among them travels as a nil in its place, and
+-- its place (counted from 1) follows as one more value after the last.
 --
--- The core has copied and scanned what arrives (PERIGEE_TYPED) before it gets
--- here: its memory and its time are bounded by its bytes (native/base/typed.h).
--- Decoding may still raise on a table that gives one key twice. What is large
--- is decoded elsewhere (portions.lua).
+-- The core has copied and scanned incoming data (PERIGEE_TYPED) before Lua
+-- decodes it, so the memory and the time that this takes are bounded by the
+-- data's length (native/base/typed.h). Decoding may still raise if a table
+-- gives one key twice. Large data is decoded in portions (portions.lua).
 local collector = require "perigee.collector"
 local native = require "perigee.native"
 local slices = require "perigee.slice"
@@ -21,8 +21,8 @@ local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 
 local M = {}
 
-local KEEP, MOST = 2 ^ 16, 256          -- larger or more buffers are not kept
-local VALUES = 250                      -- at most; a slice's place is one
+local KEEP, MOST = 2 ^ 16, 256          -- bytes of a buffer, and buffers, kept
+local VALUES = 250                      -- at most; a slice's place is one value
 local pool, pooled = {}, 0
 
 --- An empty buffer; release gives it back once the core is done with it.
@@ -40,10 +40,11 @@ function M.release(out)
   pool[pooled] = out
 end
 
--- Not by compiled code: what it calls must not raise, for LuaJIT then puts the
--- message where the stack last ended, which may be a caller's frame by now. And
--- in a coroutine, as compiled code ends at a resume and goes on behind it, but
--- gives up at a call of a function that is not to be compiled.
+-- Runs the encoder in an uncompiled function, in a coroutine of its own. When a
+-- function that compiled code calls raises, LuaJIT puts the message where the
+-- stack last ended, which may be in a caller's frame by then. The coroutine is
+-- there because compiled code gives up at a call of an uncompiled function, but
+-- can end at a resume and go on after it.
 local function attempts(out, value)
   while true do
     local fine, why = pcall(out.encode, out, value)
@@ -55,11 +56,12 @@ jit.off(attempts)
 
 local encoder = coroutine.create(attempts)
 
--- Appends value; true, or false and what the encoder said.
+-- Appends value. Returns true, or false and the encoder's message.
 local function try(out, value)
   local alone, fine, why = coroutine.resume(encoder, out, value)
   if alone then return fine, why end
-  return coroutine.wrap(attempts)(out, value) -- in a finalizer, amid another
+  -- A finalizer runs this while the encoder is at work on another value.
+  return coroutine.wrap(attempts)(out, value)
 end
 
 local function encode_text(out, value)
@@ -81,7 +83,7 @@ local function encode_table(out, value)
   end
 end
 
--- What is neither nil, a boolean, a number nor a string.
+-- Appends a value that is not nil, a boolean, a number or a string.
 local function encode_other(out, value)
   local kind = type(value)
   if kind == "table" then return encode_table(out, value) end
@@ -95,7 +97,7 @@ local function encode_other(out, value)
   return "a " .. kind .. ", which cannot travel"
 end
 
--- Appends value; what is wrong with it, or nil.
+-- Appends value. Returns what is wrong with it, or nil.
 local function encode(out, value)
   local kind = type(value)
   if kind == "string" and #value > KEEP then return encode_text(out, value) end
@@ -129,8 +131,8 @@ local function pack_list(out, n, ...)
   return nil, slice
 end
 
---- Appends values to out. Returns nil and the slice among them (nil without);
--- or what is wrong with one of them, and its place.
+--- Appends values to out. Returns nil and the slice among them, if there is
+-- one; or a text on what is wrong with a value, and that value's place.
 function M.pack(out, ...)
   local n = select("#", ...)
   if n == 0 then return nil end
@@ -152,17 +154,18 @@ end
 local inbox = buffer.new()
 local nothing = ffi.new("double[1]", -0.0)
 
--- Not by compiled code (see attempts): on a table that gives one key twice the
--- decoder raises.
+-- Never compiled (see attempts), because the decoder raises on a table that
+-- gives one key twice.
 local TABLE, TABLE_END = 8, 14          -- tags (native/base/typed.c)
 
 local function decode_table() return (inbox:decode()) end
 jit.off(decode_table)
 
--- The next value. LuaJIT's compiled code reads a decoded number where it is
--- used, from a place that the next decoding has overwritten by then (so that
--- `p:f(1) < p:f(2)` compared 2 with 2). A sum is read at once, and kept; adding
--- -0, which the compiler must not know to be that, changes no number.
+-- Decodes the next value. LuaJIT's compiled code reads a decoded number only
+-- where it is used, and the next decoding may have overwritten it by then
+-- (`p:f(1) < p:f(2)` compared 2 with 2). A sum is computed at once and kept, so
+-- -0 is added, which changes no number. The -0 comes from memory, so that the
+-- compiler cannot drop the addition.
 local function decode()
   local tag = inbox:ref()[0]
   if tag >= TABLE and tag < TABLE_END then return decode_table() end
@@ -181,9 +184,9 @@ local function decode_small()
   return values, n
 end
 
--- Compiled code guesses what type comes. Where it is another, what has been
--- decoded is thrown away and decoded again: that would take twice what the
--- scanner has counted. So this is not compiled.
+-- Compiled code guesses the type of the next value. After a wrong guess it
+-- throws the decoded value away and decodes it again, which would take twice
+-- the memory that the scanner has counted. So this is not compiled.
 local function decode_large()
   local values, n = {}, 0
   while #inbox > 0 do
@@ -203,7 +206,8 @@ local function decode_all(pointer, length)
   return decode_small()
 end
 
---- The values of length bytes at pointer, which stay the core's.
+--- Returns the values in length bytes at pointer, which the core goes on
+-- owning.
 function M.unpack(pointer, length)
   if length > LARGE then
     local values, n = decode_all(pointer, length)
@@ -224,8 +228,9 @@ function M.unpack(pointer, length)
   return a, b, c, d, unpack(values, 1, n)
 end
 
---- Of n values that a slice came with the last is its place: takes that out and
--- makes fields of it and of their number, place and n. nil if it is no place.
+--- The last of n values that came with a slice is the slice's place. Removes it
+-- from values, and sets the fields place and n (the number of values left).
+-- Returns values, or nil if the last one is no place.
 function M.placed(values, n)
   local place = values[n]
   if n == 0 or n > VALUES then return nil end
@@ -238,8 +243,8 @@ function M.placed(values, n)
   return values
 end
 
---- The values of data that a slice came with, as M.placed gives them; nil if it
--- names no place for the slice. Never raises.
+--- Decodes data that came with a slice. Returns the values as M.placed does, or
+-- nil if they name no place for the slice. Never raises.
 function M.unpack_slice(pointer, length)
   local fine, values, n = pcall(decode_all, pointer, tonumber(length))
   if not fine then return nil end

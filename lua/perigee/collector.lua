@@ -1,18 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Making LuaJIT's collector keep up with what decoding allocates.
+--- Makes LuaJIT's collector keep up with what decoding allocates.
 --
--- Of itself it does one step for each value that is decoded, however large
--- that is: heaps of 300 MB came of calls of 1 MB. So who decodes says so, and
--- what was allocated since is owed: for each KiB one step, which costs 0 to 10
--- ns for each byte that came, and mostly saves as much, as the next values lie
--- where others were. It is paid by and by, so that it holds nobody up for long.
+-- On its own the collector does one step for each value that is decoded,
+-- however large the value is: calls of 1 MB led to heaps of 300 MB. So decoders
+-- report how many bytes they decode, and for each KiB allocated since the last
+-- report one collector step is owed. A step costs 0 to 10 ns for each byte that
+-- came, and mostly saves as much, because the next values reuse memory. The
+-- steps are done a few at a time, so that they delay nobody for long.
 local native = require "perigee.native"
 
 local clock, collect = native.clock, collectgarbage
 local M = {}
 
-local DUE = 2 ^ 14                      -- bytes that came
-local WHILE = 1e5                       -- nanoseconds that paying takes, about
+local DUE = 2 ^ 14                      -- decoded bytes before steps are done
+local WHILE = 1e5                       -- nanoseconds of one pay(), about
 
 local came, counted, owed = 0, collect "count", 0
 
@@ -22,7 +23,7 @@ local function owe()
   came, counted = 0, count
 end
 
---- Pays some of what is owed: true if there is more.
+--- Does some of the steps that are owed. Returns true if there are more.
 function M.pay()
   if owed <= 0 then return false end
   local enough = clock() + WHILE
@@ -34,7 +35,7 @@ function M.pay()
   return owed > 0
 end
 
---- Takes note of so many bytes that are decoded, from which on they count.
+--- Notes that length bytes are decoded; does steps once enough have come.
 function M.note(length)
   came = came + length
   if came > DUE then
@@ -43,7 +44,7 @@ function M.note(length)
   end
 end
 
---- Takes note of a portion, after which pay is called by and by.
+--- Counts the steps owed for a portion; the caller calls pay from time to time.
 M.owe = owe
 
 return M

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a handler can know of the call that it serves, and do beside it. Made
--- by `perigee.context`; it may be kept and passed on, and what the call was
--- stays known after its end.
+--- What a handler can learn about the call that it serves, and do besides
+-- replying. Made by `perigee.context`. It may be kept and passed on: its fields
+-- stay valid after the call's end.
 --
--- * `peer`: the caller: its agent's name, if it has told it; else "process
---   PID", or over TCP the address it came from
+-- * `peer`: the caller: the name of its agent, if it has told one; otherwise
+--   "process PID", or over TCP the caller's address
 -- * `method`, `service`: the names of what was called
 -- @classmod Context
 local errors = require "perigee.errors"
@@ -20,15 +20,16 @@ local M = {}
 local Context = {}
 Context.__index = Context
 
---- What the raw or inplace handler that runs now serves; a worker has the same
--- fields for typed ones. served is false outside of a handler.
+--- The call that the running raw or inplace handler serves; a worker has the
+-- same fields for typed handlers. served is false outside of a handler.
 M.raw = { engine = false, served = false, session = 0, method = false,
           context = false, trace = false }
 
---- The traceparent of a trace. (trace.lua's.)
+--- Returns the traceparent of a trace. (Set by trace.lua.)
 M.traceparent = false
 
---- The call that is being served here. Misuse outside of a handler.
+--- Returns the context of the call that is served here. Misuse outside of a
+-- handler.
 -- @function perigee.context
 -- @treturn Context of the call
 -- @waits no
@@ -57,7 +58,7 @@ function M.current()
   return context
 end
 
---- What is left of the call's timeout.
+--- Tells what is left of the call's timeout.
 -- @function Context:remaining
 -- @treturn number seconds; math.huge without a timeout, 0 after the call's end
 -- @waits no
@@ -74,7 +75,8 @@ function Context:remaining()
   return left < 0 and math.huge or left * 1e-9
 end
 
---- Has the caller given up, or is it gone? For handlers that work for long.
+--- Tells whether the caller has given up or is gone. For handlers that work for
+-- long.
 -- @function Context:cancelled
 -- @treturn boolean false once the reply is on its way
 -- @waits no
@@ -94,10 +96,10 @@ function Context:cancelled()
   return C.perigee_served_cancelled(self.engine.handle, self.served)
 end
 
---- Which trace the call belongs to, as its caller said by `Proxy:with`, or
--- carried on from a call that it serves itself. Calls that are made while this
--- one is served, and in tasks that it spawns, carry it on by themselves, each
--- with a new span.
+--- Tells which trace the call belongs to: the one that its caller gave to
+-- `Proxy:with`, or that of the call which the caller was serving. Calls made
+-- while this one is served, and in tasks that it spawns, carry the trace on by
+-- themselves, each with a new span.
 -- @function Context:trace
 -- @treturn string a W3C traceparent; nil if the call came without one
 -- @waits no
@@ -117,11 +119,12 @@ local function replying(context)
   return ("replying to %s of %s"):format(context.method, context.peer)
 end
 
---- Waits until the caller has the reply, so that a slice in it may change
--- again. For a task that the handler spawned: the reply goes when the handler
--- returns, so the handler itself would wait for ever, which is misuse.
+--- Waits until the caller has the reply, so that the memory of a slice in it
+-- may change again. Call it in a task that the handler spawned: the reply is
+-- sent when the handler returns, so the handler itself would wait for ever,
+-- which is misuse.
 -- @function Context:sent
--- @tparam[opt] number timeout seconds; default: as long as that takes
+-- @tparam[opt] number timeout seconds; default: no limit
 -- @treturn boolean true; or nil and an error if the caller will never have it
 -- @errors `timeout`, `peer_lost`, `cancelled`
 -- @waits yes
@@ -146,8 +149,8 @@ function Context:sent(timeout)
   return ended, err
 end
 
---- A proxy of a service of the caller, over the session that the call came by:
--- to call back. It ends with that session.
+--- Returns a proxy of a service of the caller, over the session by which the
+-- call came, so that a handler can call back. The proxy ends with that session.
 -- @function Context:proxy
 -- @tparam string service the service's name
 -- @tparam[opt] table options as for `Agent:proxy`
@@ -169,8 +172,8 @@ function Context:proxy(service, options)
   return proxy, err
 end
 
---- The reply has gone: delivered is true, false (it will be told by settle) or
--- an error. (The server's.)
+--- Ends the context when the reply has been sent. delivered is true, an error,
+-- or false if settle will tell later. (The server calls it.)
 function M.replied(context, delivered)
   context.served = false
   if delivered then M.settle(context, delivered) end
@@ -183,7 +186,7 @@ function M.settle(context, delivered)
   futures.settle(context.delivered, nil, delivered)
 end
 
---- The error of a reply that the caller will never have.
+--- The error of a reply that the caller will never get.
 function M.undelivered(context, status)
   return errors.ended(status, replying(context))
 end

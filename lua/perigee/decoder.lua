@@ -1,11 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A decoder of string.buffer data that can stop after any item and go on
--- later, for what is too large to be decoded at one go (portions.lua). It gives
--- what LuaJIT's own gives, and raises, as that does, on a key given twice.
+--- Decodes string.buffer data that is too large to be decoded at once
+-- (portions.lua): it can stop after any item and go on later. It gives the same
+-- values as LuaJIT's own decoder and, like that, raises if a table gives one
+-- key twice.
 --
--- native/base/typed.c has the format. Its scan has let the bytes pass: they are
--- whole, no deeper than 64 tables, and bounded in what their values take. Were
--- they not, decoding would raise a few bytes beyond their end at the latest.
+-- native/base/typed.c describes the format. Its scan has accepted the bytes:
+-- they are complete, at most 64 tables deep, and the memory of their values is
+-- bounded. Otherwise decoding would raise at most a few bytes beyond their end.
 local new_table = require "table.new"
 local ffi = require "ffi"
 
@@ -24,16 +25,17 @@ local NIL, FALSE, TRUE, INT, NUM, TAB, TAB_END = 0, 1, 2, 6, 7, 8, 14
 local INT64, UINT64, STRING = 16, 17, 32
 local EXPONENT, FRACTION = 0x7ff00000, 0xfffff
 local NAN = 0 / 0
-local RUN = 64                          -- flags that are one item
+local RUN = 64                          -- most flags decoded as one item
 local SLOT, NODE = 8, 24                -- bytes of LuaJIT's tables
-local LARGE = 2 ^ 17                    -- of which a new one is a whole step
+local LARGE = 2 ^ 17                    -- bytes of a table that begins a step
 
---- A decoder of length bytes at pointer, which have to stay until it is done.
--- Its values come into d.values, d.n of them.
+--- Returns a decoder of length bytes at pointer, which must stay until it is
+-- done. Its values come into d.values, d.n of them.
 --
--- Of the table that is filled: its next slot, items (slots, then keys and
--- values in turn) that are still to come, of which the last are pairs; and the
--- key whose value comes next. Those of the tables around it lie in stacks.
+-- By depth, for each table that is being filled: slots is its next slot; left
+-- counts the items still to come, first slots, then keys and values in turn;
+-- pairs is how many of its items are keys and values; keys is the key whose
+-- value comes next.
 function M.new(pointer, length)
   local values = {}
   return {
@@ -44,8 +46,8 @@ function M.new(pointer, length)
   }
 end
 
--- Numbers of two or five bytes, of which the first is given: and where the next
--- item is.
+-- Reads a number of two or five bytes whose first byte is given. Returns it and
+-- the offset behind it.
 local function long(p, at, first)
   if first < 0xff then
     return (first - 0xe0) * 256 + p[at] + 0xe0, at + 1
@@ -59,8 +61,8 @@ local function number(p, at)
   return long(p, at + 1, first)
 end
 
--- Not every NaN that can travel may be in a variable: others are taken for
--- pointers.
+-- Reads a number. All NaNs become one, because LuaJIT takes the bits of some
+-- others for pointers.
 local function real(p)
   local high = cast(int32_t, p)[1]
   if band(high, EXPONENT) == EXPONENT
@@ -70,7 +72,8 @@ local function real(p)
   return cast(double_t, p)[0]
 end
 
--- What of fixed length follows a tag, and where the next item is.
+-- Reads the value of fixed length behind a tag. Returns it and the offset
+-- behind it.
 local function scalar(p, at, tag)
   if tag == INT then return cast(int32_t, p + at)[0], at + 4 end
   if tag == NUM then return real(p + at), at + 8 end
@@ -81,7 +84,7 @@ local function scalar(p, at, tag)
   return nil, at
 end
 
--- Puts a value where it belongs in the table on top.
+-- Puts a value into the innermost open table, as a slot, a key or a value.
 local function place(d, value)
   local depth = d.depth
   local t, left = d.tables[depth], d.left[depth]
@@ -98,20 +101,22 @@ local function place(d, value)
   end
 end
 
--- LuaJIT makes a large table at one go. That is to be all that a step does.
+-- LuaJIT allocates a large table at once. Returns true if the present step
+-- should end before this table, so that the next step begins with it.
 local function comes_too_late(d, slots, pairs)
   d.alone = not d.alone and slots * SLOT + pairs * NODE > LARGE
   return d.alone
 end
 
--- A table begins behind its tag: it is placed, and filled from now on; where
--- its first item is. Nothing, if that is for the next step to do.
+-- Begins a table whose tag has been read: places it, and makes it the one that
+-- is filled. Returns the offset of its first item, or nil if the next step has
+-- to begin with this table.
 local function enter(d, at, shape)
   local p, slots, pairs = d.pointer, 0, 0
   if shape >= 2 then slots, at = number(p, at) end
   if shape % 2 == 1 then pairs, at = number(p, at) end
   if comes_too_late(d, slots, pairs) then return nil end
-  local room = slots                  -- with slot 0, which new_table adds
+  local room = slots                  -- counts slot 0, which new_table adds
   if room > 1 then room = room - 1 end
   local t, first = new_table(room, pairs), shape >= 4 and 1 or 0
   place(d, t)
@@ -136,8 +141,9 @@ local function check(d, at)
   if at > d.length then error("typed bytes end too early", 0) end
 end
 
--- Nils, falses and trues of a list, the first of which is at `at`: there is
--- nothing that a byte brings more of. Where the next item is.
+-- Reads a run of nils, falses and trues of a list from offset at on, in a loop
+-- of its own, because no other items have as many values per byte. Returns the
+-- offset behind them.
 local function flags(d, at)
   local depth = d.depth
   local t, slot, p = d.tables[depth], d.slots[depth], d.pointer + at
@@ -154,8 +160,8 @@ local function flags(d, at)
   return at + n
 end
 
--- One item, at a place within the bytes, or some flags; false if that is for
--- the next step to do.
+-- Decodes the next item, or a run of flags. Returns false if the next step has
+-- to begin with it.
 local function item(d)
   local p = d.pointer
   local tag, at = number(p, d.at)
@@ -180,8 +186,8 @@ local function item(d)
   return true
 end
 
---- Decodes up to n items: is there more? And is a step that takes long by
--- itself next, so that others should have their turn before?
+--- Decodes up to n items. Returns whether there are more, and whether the next
+-- step takes long by itself, so that others should have their turn first.
 function M.step(d, n)
   local length = d.length
   for _ = 1, n do

@@ -1,31 +1,32 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Waiting for descriptors of the program's own, on the loop beside all else:
--- for libraries that speak to other servers (Redis, etcd) without blocking. An
--- inner module, `require "perigee.descriptor"`: programs that only call and
--- transfer need none of it.
+--- Waits on the loop for file descriptors of the program's own. It is for
+-- libraries that talk to other servers (Redis, etcd) without blocking. It is an
+-- inner module, `require "perigee.descriptor"`; programs that only call and
+-- transfer do not need it.
 --
--- A descriptor is a number, of a socket, a pipe or whatever epoll takes; it
--- should not block (O_NONBLOCK). It stays the program's. Several tasks may wait
--- for the same one, in both directions. The first engine that is open watches
--- it (`perigee_watch` in C); when that is closed, another one does.
+-- A descriptor is a number: that of a socket, a pipe or anything else that
+-- epoll takes. It should not block (O_NONBLOCK). The program goes on owning it.
+-- Several tasks may wait for the same one, in both directions. The first open
+-- engine watches it (`perigee_watch` in C); when that engine is closed, another
+-- one does.
 --
--- Whoever closes a descriptor that somebody may wait for calls
--- `descriptor.forget` first. Else those waits go on until their time is over,
--- and with a debug build of the core the process aborts.
+-- Call `descriptor.forget` before closing a descriptor that a task may wait
+-- for. Otherwise those waits go on until their timeout, and with a debug build
+-- of the core the process aborts.
 -- @module descriptor
 
 --   state     it has                                    the engine
 --   none      no entry                                  does not watch it
 --   watched   an entry, with a side for each direction  watches it for those
---             that somebody waits for                   directions
+--             with waits                                directions
 --
 --   none    -> watched   the first wait
---   watched -> watched   a direction has its first wait, or none any more: it
---                        is unwatched, and watched for others
+--   watched -> watched   a direction gets its first wait or loses its last: it
+--                        is unwatched, then watched for the present ones
 --   watched -> none      no wait is left: all are ready, timed out, forgotten
 --
--- A READY that was polled before such a change has another serial number, and
--- is dropped: what is still ready is told again.
+-- A READY event that was polled before such a change has an older serial number
+-- and is dropped; the core reports what is still ready again.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -40,8 +41,9 @@ local state = loop.state
 
 local M = {}
 
--- By descriptor: { fd, engine, serial, bits: what the engine watches it for;
--- [READABLE], [WRITABLE]: { future, n: waits for it } or false }.
+-- Entries by descriptor: { fd, engine, serial, bits = the directions that the
+-- engine watches, [READABLE] and [WRITABLE] = { future, n = how many waits } or
+-- false }.
 local entries = {}
 local serial = 0
 
@@ -72,7 +74,8 @@ local function unwatch(entry)
   entry.bits = 0
 end
 
--- Has the engine watch it for what is waited for; a status.
+-- Has the engine watch the descriptor for the directions that have waits.
+-- Returns a status.
 local function watch(entry)
   local bits = (entry[READABLE] and READABLE or 0)
     + (entry[WRITABLE] and WRITABLE or 0)
@@ -89,7 +92,7 @@ local function watch(entry)
   return status
 end
 
--- The same, for those that wait already.
+-- Does the same; if it fails, all waits for the descriptor end with the error.
 local function update(entry)
   local status = watch(entry)
   if status < 0 then
@@ -117,7 +120,7 @@ local function each(f)
 end
 jit.off(each)
 
---- Has another engine watch what engine, which was closed, did.
+--- Has another engine watch what engine, which was closed, has watched.
 function M.leave(engine)
   each(function(entry)
     if entry.engine ~= engine then return end
@@ -131,7 +134,7 @@ function M.leave(engine)
   end)
 end
 
--- After a stop nobody is there any more who would end these waits.
+-- A stop drops the tasks that wait, so their waits are ended here.
 loop.dropped[#loop.dropped + 1] = function()
   each(function(entry)
     unwatch(entry)
@@ -155,7 +158,8 @@ local function check_wait(fd, timeout, name)
   loop.check_wait(3)
 end
 
--- One wait more in this direction: its entry and side; or nil and an error.
+-- Adds a wait in one direction. Returns its entry and side; or nil and an
+-- error.
 local function join(fd, bit)
   local entry = entries[fd]
   if not entry then
@@ -186,7 +190,7 @@ local function leave(entry, bit, side)
   end
 end
 
--- With no time to wait it looks once at all that is known.
+-- With a timeout of 0 it handles what is known to have happened, once.
 local function wait_for(entry, future, timeout)
   local ended = loop.wait(future, loop.deadline(timeout))
   if not ended and timeout == 0 then loop.refresh(entry.engine) end
@@ -208,17 +212,17 @@ local function wait(fd, timeout, bit)
     :format(doing(fd, bit), timeout))
 end
 
---- Waits until reading a descriptor (or accepting at it) would not block:
--- there is something, or its end, or an error, which reading tells. What is
--- left unread is there for the next wait.
+--- Waits until reading a descriptor (or accepting at it) would not block: there
+-- is data, or its end, or an error that reading reports. What is left unread is
+-- reported again by the next wait.
 -- @function descriptor.readable
 -- @tparam number fd
 -- @tparam[opt] number timeout seconds, 0 to look without waiting; default: no
 --   limit
--- @treturn boolean true; or nil and an error. Raises for what is not open
+-- @treturn boolean true; or nil and an error. Raises if fd is not open
 -- @errors `timeout`; `cancelled`: it was forgotten; `unsupported`: files and
---   folders, which are always ready; `no_memory`: as many are watched as option
---   `watched` of the engine allows
+--   folders, which are always ready; `no_memory`: the engine watches as many as
+--   its option `watched` allows
 -- @waits yes
 -- @usage
 -- local ffi, descriptor = require "ffi", require "perigee.descriptor"
@@ -232,13 +236,14 @@ function M.readable(fd, timeout)
 end
 
 --- Waits until writing to a descriptor would not block, or a connect that was
--- begun has ended. The rest is as for `descriptor.readable`.
+-- begun has ended. Otherwise as `descriptor.readable`.
 -- @function descriptor.writable
 -- @tparam number fd
 -- @tparam[opt] number timeout seconds, 0 to look without waiting; default: no
 --   limit
--- @treturn boolean true; or nil and an error. Raises for what is not open
--- @errors `timeout`, `cancelled`, `unsupported`, `no_memory`, as there
+-- @treturn boolean true; or nil and an error. Raises if fd is not open
+-- @errors `timeout`, `cancelled`, `unsupported`, `no_memory`, as of
+--   `descriptor.readable`
 -- @waits yes
 -- @usage
 -- local ffi, descriptor = require "ffi", require "perigee.descriptor"
@@ -251,8 +256,8 @@ function M.writable(fd, timeout)
   return wait(fd, timeout, WRITABLE)
 end
 
---- Ends all waits for a descriptor, in `cancelled`; to be called before it is
--- closed. No-op where nobody waits.
+--- Ends all waits for a descriptor with `cancelled`. Call it before the
+-- descriptor is closed. Does nothing if there are no waits.
 -- @function descriptor.forget
 -- @tparam number fd
 -- @waits no

@@ -1,22 +1,22 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The RDMA devices of this machine, a port each, as `perigee.devices` lists
--- them. Texts are "" where nothing is known.
+--- The RDMA devices of this machine, one entry for each port, as
+-- `perigee.devices` lists them. Texts are "" where nothing is known.
 --
 -- * `name`: "mlx5_0"; `port`: from 1
 -- * `state`: "active", "down", "init", "armed"
 -- * `physical`: "linkup", "disabled", "polling" and so on
 -- * `link`: "ethernet", "infiniband"; `rate`: Gb/s
--- * `mtu`: active, in bytes; `max_mtu`: the largest; 0 where the device could
---   not be asked (no libibverbs, or no access to it)
+-- * `mtu`: the active MTU in bytes; `max_mtu`: the largest; both 0 if the
+--   device could not be asked (no libibverbs, or no access to it)
 -- * `lid`: on InfiniBand; 0 on Ethernet
 -- * `gids`: a list of tables with index, address, type ("RoCE v2", "RoCE v1",
 --   "IB") and netdev
--- * `gid`: index of the one that is used unless another is asked for: RoCE v2
---   before v1, IPv4 before IPv6 before link-local; -1: none
+-- * `gid`: index of the GID that is used by default, which prefers RoCE v2 to
+--   v1, and IPv4 to IPv6 to link-local; -1: there is none
 -- * `netdev`: the network interface behind it
--- * `pci`: "0000:3b:00.0"; "" of a device in software
+-- * `pci`: "0000:3b:00.0"; "" for a software device
 -- * `numa`: node, -1 if unknown
--- * `driver`: "mlx5_core"; of a device in software what it calls itself
+-- * `driver`: "mlx5_core"; a software device's own name for itself
 -- * `firmware`: version
 -- @classmod Device
 local check = require "perigee.check"
@@ -51,7 +51,8 @@ local schema = {
   end,
 }
 
--- All entries of a list whose length is only known once it was asked for.
+-- Returns all entries of a list and their number, and asks again with more room
+-- if they did not fit; or nil and a status.
 local function all(list_t, ask)
   local room = 16
   while true do
@@ -90,7 +91,7 @@ local function fits(port, options)
     and (not options.link or port.link == options.link)
 end
 
---- All ports without their GIDs; opens no device where sysfs is told.
+--- Lists all ports without their GIDs; opens no device if sysfs is given.
 function M.ports(sysfs)
   local list, count = all(devices_t, function(list, room)
     return C.perigee_devices(sysfs, list, room)
@@ -101,7 +102,7 @@ function M.ports(sysfs)
   return ports
 end
 
---- Lists the ports of RDMA devices, those that PERIGEE_NICS does not hide. All
+--- Lists the ports of RDMA devices, except those that PERIGEE_NICS hides. All
 -- options but the last are filters.
 -- @function perigee.devices
 -- @tparam[opt] table options
@@ -109,11 +110,11 @@ end
 -- @tparam[opt] number options.port
 -- @tparam[opt] string options.state "active", "down", "init" or "armed"
 -- @tparam[opt] string options.link "ethernet" or "infiniband"
--- @tparam[opt] string options.sysfs where another /sys is ("/host/sys" in a
+-- @tparam[opt] string options.sysfs the path of another /sys ("/host/sys" in a
 --   container); no device is opened then, and MTUs stay 0
 -- @treturn table a list of `Device`, sorted by name and port, {} where there is
 --   none; or nil and an error
--- @errors `no_memory`; what PERIGEE_NICS cannot mean is misuse
+-- @errors `no_memory`; a malformed PERIGEE_NICS is misuse
 -- @waits no
 -- @usage
 -- for _, port in ipairs(assert(perigee.devices { state = "active" })) do

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Endpoints: halves of sessions that need no socket, over RDMA. Each side
--- makes one by `Engine:endpoint`, carries its `info` to the other side by a
--- way of its own, and connects it to what came from there.
+--- Endpoints make sessions over RDMA without a socket. Each side makes one by
+-- `Engine:endpoint`, passes its `info` to the other side by a channel of its
+-- own, and connects its endpoint with the info that came from there.
 -- @classmod Endpoint
 local check = require "perigee.check"
 local errors = require "perigee.errors"
@@ -20,7 +20,7 @@ local PEER = "the peer's endpoint"
 local Endpoint = {}
 Endpoint.__index = Endpoint
 
---- engine:endpoint.
+--- Does what engine:endpoint promises.
 function M.new(engine, options)
   local out = ffi.new("struct perigee_endpoint *[1]")
   local status = C.perigee_endpoint_open(engine.handle, options.transport, out)
@@ -39,10 +39,10 @@ local function use(endpoint)
   error("the endpoint has been closed", 3)
 end
 
---- What the peer's `connect` wants: a text of letters, digits and signs without
--- blanks, below 4 KiB; blanks and line ends around it do no harm. It is a
--- secret, good for one session: whoever reads it can be the peer. Raises once
--- the endpoint is closed.
+--- Returns the text that the peer gives to its `connect`: letters, digits and
+-- signs without blanks, less than 4 KiB; blanks and line ends around it are
+-- ignored. The text is a secret for one session: whoever reads it can pose as
+-- the peer. Raises once the endpoint is closed.
 -- @function Endpoint:info
 -- @treturn string the text
 -- @waits no
@@ -55,19 +55,20 @@ end
 
 local CONNECT = { timeout = check.seconds }
 
---- A session with the endpoint whose info that is, when it has been connected
--- to this one's: in any order, as far apart as the timeouts allow. The session
--- does not need the endpoint, which is to be closed. A peer that dies is
--- noticed by its device's silence, in about a second. Raises once the endpoint
--- is closed, or was connected before.
+--- Connects this endpoint with the peer's, and returns the session once the
+-- peer has connected its endpoint with this one. The sides may call it in any
+-- order, as far apart as their timeouts allow. The session does not need the
+-- endpoint, so close it afterwards. A peer that dies is noticed in about a
+-- second, by its device's silence. Raises if the endpoint is closed or was
+-- connected before.
 -- @function Endpoint:connect
--- @tparam string info the peer's
+-- @tparam string info the info of the peer's endpoint
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
 -- @treturn Session the session; or nil and an error
--- @errors `protocol`: no endpoint's info, changed, or this one's own;
---   `version`: one that cannot be read (these leave the endpoint as it was);
---   `timeout`; `unsupported`; `peer_lost`
+-- @errors `protocol`: the info is not that of an endpoint, was changed, or is
+--   this endpoint's own; `version`: this side cannot read its version (both
+--   leave the endpoint as it was); `timeout`; `unsupported`; `peer_lost`
 -- @waits yes
 -- @usage
 -- local endpoint = engine:endpoint()                -- nil without a device
@@ -90,8 +91,8 @@ function Endpoint:connect(info, options)
   return self.connecting:wait()
 end
 
---- Its info is void then; a connect under way ends in `cancelled`; a session
--- that it has become stays. Idempotent.
+--- Closes the endpoint; its info is invalid from then on. A pending connect
+-- ends with `cancelled`; a session that was made stays open. Idempotent.
 -- @function Endpoint:close
 -- @waits no
 -- @usage

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Engines: one reactor of the core each, polled by the loop of this Lua state
--- from its making to its close. It owns regions, listeners and sessions. Made
--- by `perigee.engine`; an agent's is its field `engine`.
+--- An engine is one reactor of the core. The loop of this Lua state polls it
+-- until it is closed. It owns regions, listeners and sessions. Made by
+-- `perigee.engine`; an agent has one in its field `engine`.
 -- @classmod Engine
 local check = require "perigee.check"
 local descriptors = require "perigee.descriptor"
@@ -39,7 +39,7 @@ local TEXTS = { "secret", "scope" }
 local FLAGS = { "pull", "insecure", "spin_always" }
 local GIVEN = { "clock", "random", "context", "transports", "memories" }
 
--- As enum perigee_encrypt has them.
+-- The values of enum perigee_encrypt.
 local ENCRYPT = { [true] = 1, auth = 2, [false] = 3 }
 
 local function encrypt(value)
@@ -61,10 +61,11 @@ local Engine = {}
 Engine.__index = Engine
 M.Engine = Engine
 
--- Longer typed heads are decoded in portions (portions.lua): each byte may take
--- 20 ns.
+-- Typed heads of more bytes are decoded in portions (portions.lua), because a
+-- byte may take 20 ns.
 local HOLD = 2 ^ 14
--- Seconds that stand for no limit: none of the core's times is negative.
+-- Seconds that stand for no limit, because the core's options take no negative
+-- time.
 local LONGEST = 1e6
 
 local function core_options(options)
@@ -99,20 +100,21 @@ end
 
 local warned = false
 
--- Faults are never on unseen.
+-- Logs once that faults are injected, so that they are never on unnoticed.
 local function warn_of_faults(text)
   if warned or not text or not text:find "%S" then return end
   warned = true
   log.write("warning", "faults on purpose: " .. text)
 end
 
---- Makes an engine. Programs that use agents need none besides the agent's,
--- which takes these options too (`perigee.agent`'s option `engine`). Without
--- options all have good defaults; limits that are met are errors, of kind
--- `no_memory` or `too_large`.
+--- Makes an engine. Programs that use agents need no engine but the agent's,
+-- which takes the same options (`perigee.agent`'s option `engine`). All options
+-- have good defaults. What exceeds a limit fails with `no_memory` or
+-- `too_large`.
 --
--- Of what peers make an engine hold each has a share, which grows with what the
--- others leave: operations, sessions, `pool`, `mapped`, `descriptors`.
+-- Operations, sessions, `pool`, `mapped` and `descriptors` are shared among the
+-- peers: each peer may make the engine hold a share, which grows with what the
+-- other peers leave unused.
 -- @function perigee.engine
 -- @tparam[opt] table options
 -- @tparam[opt=16384] number options.operations in flight at once, at most 65536
@@ -125,71 +127,76 @@ end
 --   handshake
 -- @tparam[opt=65536] number options.ring bytes of a session's receive ring, a
 --   power of two; each session has two
--- @tparam[opt=8192] number options.eager payloads up to so many bytes travel in
---   the ring; at most a quarter of it
+-- @tparam[opt=8192] number options.eager bytes of the largest payload that
+--   travels in the ring; at most a quarter of it
 -- @tparam[opt=2^40] number options.message bytes of the largest payload
 --   accepted
 -- @tparam[opt=1052672] number options.typed bytes of the largest typed payload
 --   accepted (1 MiB and 4 KiB)
--- @tparam[opt=2^30] number options.pool bytes of pooled blocks, and of those
---   that are kept until peers have looked at them, each
--- @tparam[opt=1024] number options.serving calls of one session in service at
---   once
+-- @tparam[opt=2^30] number options.pool bytes of pooled blocks; the blocks that
+--   are kept until peers have looked at them have a limit of their own, as
+--   large
+-- @tparam[opt=1024] number options.serving calls of one session that are served
+--   at once
 -- @tparam[opt=2^46] number options.mapped bytes of address space for memory of
 --   peers
--- @tparam[opt] number options.descriptors of sessions; default: seven eighths
---   of what the process may open
+-- @tparam[opt] number options.descriptors file descriptors of sessions;
+--   default: seven eighths of those that the process may open
 -- @tparam[opt=2^25] number options.untaken bytes of replies that a session may
---   leave lie before its requests wait
+--   leave unread before its requests have to wait
 -- @tparam[opt] number options.spin the longest time in seconds that a wait
---   polls before it sleeps: it polls as long as that has paid lately, and gives
---   its core up to whoever wants it; default: 50e-6, and once the engine uses
---   an RDMA device 200e-6
--- @tparam[opt=false] boolean options.spin_always true: a wait polls always that
---   long and keeps its core, for a process that has one of its own
+--   polls before it sleeps. A wait polls for as long as polling has paid off
+--   lately, and yields its core to others that want it; default: 50e-6, and
+--   once the engine uses an RDMA device 200e-6
+-- @tparam[opt=false] boolean options.spin_always true: a wait always polls that
+--   long and keeps its core, for a process that has a core of its own
 -- @tparam[opt=true] boolean options.pull false: never reads a peer's memory by
 --   process_vm_readv
 -- @tparam[opt="poll"] string options.progress "thread": a thread of the
 --   engine's own serves reads, writes, messages and heartbeats while the
 --   program computes; it never runs Lua
--- @tparam[opt] table|string options.rdma which NICs, and how: a table or a text
---   like "nics=mlx5_0,mlx5_1 qps=2" (keys: the page "Settings"); default
+-- @tparam[opt] table|string options.rdma which NICs to use, and how: a table or
+--   a text like "nics=mlx5_0,mlx5_1 qps=2" (keys: the page "Settings"); default
 --   PERIGEE_RDMA
--- @tparam[opt] string options.faults to try a program in bad weather: a text
+-- @tparam[opt] string options.faults injects faults, to test a program: a text
 --   like "drop=0.01 delay=5ms" (words: the page "Settings"); default
 --   PERIGEE_FAULTS
--- @tparam[opt] string options.features to try a program with older peers: a
---   text like "-trace", which turns off what sessions could do (what
---   `Session:explain` lists as `features`)
--- @tparam[opt] string options.secret what both sides of a session over TCP
---   prove to have: "file:PATH", or the secret itself, "" for none; default
---   PERIGEE_SECRET
--- @tparam[opt=""] string options.scope proofs are good for the same scope only
--- @tparam[opt=false] boolean options.insecure may listen without a secret where
---   other hosts can connect
--- @param[opt] options.encrypt true: no session that is not sealed; "auth": none
---   whose bytes could be changed unseen, though others can read them; false:
---   neither. Of two sides that differ the stronger wins. Default: true beyond
---   loopback, where the transport can do it, else false
+-- @tparam[opt] string options.features turns features of sessions off, to test
+--   a program with older peers: a text like "-trace" (`Session:explain` lists
+--   them as `features`)
+-- @tparam[opt] string options.secret the secret that both sides of a session
+--   over TCP prove to have: "file:PATH", or the secret itself, "" for none;
+--   default PERIGEE_SECRET
+-- @tparam[opt=""] string options.scope the scope for which the secret is
+--   proved; both sides need the same
+-- @tparam[opt=false] boolean options.insecure true: may listen without a secret
+--   where other hosts can connect
+-- @param[opt] options.encrypt true: only sessions that are encrypted; "auth":
+--   only sessions whose bytes nobody can change unnoticed, though others can
+--   read them; false: neither is required. If the two sides differ, the
+--   stronger setting wins. Default: true beyond loopback, where the transport
+--   can do it, else false
 -- @tparam[opt=3] number options.dead_after seconds of silence after which a
 --   peer on another host is lost
 -- @tparam[opt=1] number options.streams connections for payloads of a session
---   that is dialled here, at most 16
--- @tparam[opt] number options.epoch for simulations: names this life of the
---   engine; default: random
--- @tparam[opt] cdata options.clock for simulations, as `perigee.h` has it; so
---   are random, context, transports and memories
+--   that this engine dials, at most 16
+-- @tparam[opt] number options.epoch for simulations: identifies this life of
+--   the engine; default: random
+-- @tparam[opt] cdata options.clock for simulations, as described in
+--   `perigee.h`; so are random, context, transports and memories
 -- @treturn Engine the engine; or nil and an error
--- @errors `no_memory`; of the secret's file `not_found`, or `denied`: others
---   may read it, it is another user's, no regular file, too short or too long
--- @waits no, but for some 0.1 s where a secret is stretched for the first time
+-- @errors `no_memory`; `not_found`: there is no such file of a secret;
+--   `denied`: others may read that file, it is another user's, no regular file,
+--   too short or too long
+-- @waits no, except about 0.1 s when a secret is stretched for the first time
 -- @usage
 -- local small = assert(perigee.engine { pool = 2 ^ 24, sessions = 16 })
 -- small:close()
 function M.new(options)
   options = check.options(options, OPTIONS, "perigee.engine", 2)
   if options.secret and options.secret:find("\0", 1, true) then
-    -- the core would read it up to there only; and messages tell no secrets
+    -- The core would read the secret only up to the zero byte. The message does
+    -- not show the secret.
     error("option secret of perigee.engine has zero bytes in it: write it in "
       .. "hexadecimal, or to a file", 2)
   end
@@ -211,7 +218,7 @@ function M.new(options)
     methods = {}, landed = {}, replying = {}, once = false,
     spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,
   }, Engine)
-  engine.engine = engine                -- an owner of futures has one
+  engine.engine = engine                -- futures read it of their owner
   loop.add_engine(engine)
   refused.watch(engine.handle)
   return engine
@@ -228,16 +235,16 @@ function Engine:text() return "the engine" end
 Engine.alloc = regions.alloc
 Engine.register = regions.register
 
---- Listens for sessions, which `Listener:accept` gives. Sessions that come to
--- an agent's own addresses are the agent's.
+--- Listens for sessions; `Listener:accept` returns them. Sessions that come to
+-- an agent's own addresses belong to the agent.
 -- @function Engine:listen
 -- @tparam string address "unix:PATH", or "tcp://ADDRESS:PORT" with an address
 --   of this host: a number ("10.0.0.1", "[::1]"), "localhost", or all of them
---   ("0.0.0.0", "[::]"); port 0: any that is free
--- @treturn Listener the listener; its `address` has the port that it has; or
---   nil and an error
+--   ("0.0.0.0", "[::]"); port 0: any free port
+-- @treturn Listener the listener, whose `address` has the actual port; or nil
+--   and an error
 -- @errors `name_taken`: the path or port is in use; `denied`: other hosts could
---   come and there is neither a secret nor option `insecure`; `too_large`: a
+--   connect and there is neither a secret nor option `insecure`; `too_large`: a
 --   path of more than 107 bytes; `not_found`: no such folder or address
 -- @waits no
 -- @usage
@@ -256,21 +263,22 @@ local CONNECT = { timeout = check.seconds, transport = check.string,
 local ENDPOINT = { transport = check.string }
 
 --- Dials a listener. A host's name is looked up without blocking, and its
--- addresses are tried in turn. Two sides that are on one host find that out,
+-- addresses are tried in turn. If both sides are on one host, they detect it
 -- and use shared memory, whatever the address.
 -- @function Engine:connect
 -- @tparam string address "unix:PATH" or "tcp://HOST:PORT"
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
--- @tparam[opt] string options.transport "auto", or what must carry it: "shm",
---   "tcp", "verbs"; default PERIGEE_TRANSPORT, or "auto"
+-- @tparam[opt] string options.transport "auto", or the transport that must
+--   carry the session: "shm", "tcp", "verbs"; default PERIGEE_TRANSPORT, or
+--   "auto"
 -- @tparam[opt] string options.expect the name of the agent that has to answer;
 --   else `denied`
 -- @treturn Session the session; or nil and an error
--- @errors `not_found`: nobody listens there, there is no way there, or no such
---   host; `timeout`; `denied`: another user's process, another secret, another
---   name; `version`; `unsupported`: the transport that was asked for;
---   `peer_lost`; `no_memory`
+-- @errors `not_found`: nobody listens there, there is no route, or no such
+--   host; `timeout`; `denied`: the peer is another user's process, or has
+--   another secret or another name; `version`; `unsupported`: the transport
+--   that was asked for; `peer_lost`; `no_memory`
 -- @waits yes
 -- @usage
 -- local other = assert(engine:connect(listener.address, { timeout = 5 }))
@@ -284,16 +292,16 @@ function Engine:connect(address, options)
   return sessions.connect(self, address, options):wait()
 end
 
---- Half of a session that needs no socket, over RDMA, for programs that have a
--- way of their own to carry a text from each side to the other.
+--- Makes an endpoint: one side of a session over RDMA that needs no socket. It
+-- is for programs that can carry a text from each side to the other themselves.
 -- @function Engine:endpoint
 -- @tparam[opt] table options
--- @tparam[opt="verbs"] string options.transport one that can do without a
+-- @tparam[opt="verbs"] string options.transport a transport that needs no
 --   socket
 -- @treturn Endpoint the endpoint; or nil and an error
--- @errors `unsupported`: no device for it is here; `no_memory`
--- @waits no; the first of an engine opens the device, which may block for some
---   time
+-- @errors `unsupported`: this host has no device for it; `no_memory`
+-- @waits no; the first endpoint of an engine opens the device, which may block
+--   for some time
 -- @usage
 -- local endpoint, err = engine:endpoint()
 -- print(endpoint ~= nil or err.kind == "unsupported")          --> true
@@ -303,15 +311,14 @@ function Engine:endpoint(options)
   return endpoints.new(self, options)
 end
 
---- Counters since its start: `calls`, `served`, `replies`, `failures`,
--- `timeouts`, `transfers`, `messages`, `bytes_sent`, `bytes_received`,
--- `wakes`, `sleeps`, `stalls`, `refused`, `polls`; and what there is now:
--- `sessions`, `regions`, `operations`, `pooled` (bytes of blocks in use),
--- `kept` (bytes of blocks that nobody has, for what comes next; what was not
--- used for half a second goes back to the system). `held_operations`,
--- `held_pooled`, `held_exposed`, `held_mapped` and `held_descriptors` tell
--- what its peers make it hold now, and `held_refused` how often one was
--- refused for that.
+--- Returns counters since the engine's start: `calls`, `served`, `replies`,
+-- `failures`, `timeouts`, `transfers`, `messages`, `bytes_sent`,
+-- `bytes_received`, `wakes`, `sleeps`, `stalls`, `refused`, `polls`; and what
+-- there is now: `sessions`, `regions`, `operations`, `pooled` (bytes of blocks
+-- in use), `kept` (bytes of free blocks that are kept for reuse; those unused
+-- for half a second go back to the system). `held_operations`, `held_pooled`,
+-- `held_exposed`, `held_mapped` and `held_descriptors` tell what peers make the
+-- engine hold now, and `held_refused` how often it refused to hold more.
 -- @function Engine:stats
 -- @treturn table numbers by name
 -- @waits no
@@ -325,14 +332,14 @@ function Engine:stats()
   return stats
 end
 
---- Has the loop call f, which must not wait, about once a millisecond until it
--- returns true. For what has to be tried again. (Inner use.)
+--- Has the loop call f about once a millisecond until it returns true, for work
+-- that has to be tried again. f must not wait. (Inner use.)
 function Engine:later(f)
   self.chores = self.chores or {}
   self.chores[#self.chores + 1] = f
 end
 
---- Does what is to be tried again. (The loop's.)
+--- Calls the functions that `later` was given. (The loop calls it.)
 function Engine:tidy()
   local chores, left = self.chores, false
   self.chores = false
@@ -357,7 +364,7 @@ local function end_children(engine)
 end
 jit.off(end_children)
 
--- Each says by itself what it was.
+-- The finish of each future says in the error what was pending.
 local function end_pending(inflight)
   local why = "the engine was closed"
   local event = native.event_t()
@@ -366,10 +373,11 @@ local function end_pending(inflight)
 end
 jit.off(end_pending)
 
---- Closes its listeners, sessions and regions and then itself, at once. What is
--- pending ends in `closed`. Idempotent.
+--- Closes the engine's listeners, sessions and regions and then the engine, at
+-- once. Pending operations end with `closed`. Idempotent.
 -- @function Engine:close
--- @waits no; over TCP up to 50 ms, until the peers' hosts have the last word
+-- @waits no; over TCP up to 50 ms, until the peers' hosts have all that was
+--   sent
 -- @usage
 -- local other = assert(perigee.engine())
 -- other:close()
@@ -392,7 +400,8 @@ function Engine:close()
 end
 jit.off(Engine.close)
 
--- Engines that are open when the Lua state ends are closed by this net.
+-- The finalizer of this object closes the engines that are open when the Lua
+-- state ends.
 M.net = newproxy(true)
 getmetatable(M.net).__gc = function()
   loop.state.leaving = true

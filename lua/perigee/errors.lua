@@ -1,38 +1,39 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What the world did, as values: functions return nil and one of these. What
--- the caller did wrong is raised, and never one of these. It prints as its
--- message.
+--- An error is what a function returns after nil when an operation has failed.
+-- Mistakes of the caller are raised, and never are one of these. An error
+-- prints as its message.
 --
 -- * `kind`: one of those below
 -- * `message`: a sentence: what was being done, to whom, and what happened
--- * `sent`: false promises that no handler ran; true: one may have
--- * `code`: what a remote handler's error table had as its code, if any
+-- * `sent`: false if no handler can have run; true if one may have run
+-- * `code`: the code in a remote handler's error table, if any
 -- * `traceback`: the remote handler's, as text, if any
 --
 -- The kinds:
 --
--- * `timeout`: the operation's own time is over, or that of a wait
--- * `cancelled`: somebody asked for its end
+-- * `timeout`: the timeout of the operation, or of a wait for it, is over
+-- * `cancelled`: the operation was cancelled
 -- * `peer_lost`: the session with the peer ended while the operation was under
 --   way: its process died, its host is silent for `dead_after` seconds, the
 --   connection broke, or the peer closed the session. The operation may have
 --   been done or not (`sent` tells what is known). A proxy finds the peer again
 --   by itself, a session does not
--- * `remote`: the peer's handler raised; message and traceback are its
--- * `denied`: not granted: an access, a landing, a secret, another user's
---   process
--- * `range`: outside of the peer's region, or a loan that was overrun
--- * `stale`: of memory that was closed, or of an earlier life of the peer
--- * `no_service`, `no_method`, `version`: the peer has no such one; the message
---   lists what it has
--- * `too_large`: over a limit, or longer than what was to take it
--- * `unsupported`: not on this machine, or not by the peer
--- * `protocol`: the peer did not keep to the protocol
--- * `no_memory`: there is none, or this peer may have no more
--- * `closed`: the object, its engine or the loop was closed or stopped on this
---   side
--- * `name_taken`: a live owner has it
--- * `not_found`: nobody and nothing of that name
+-- * `remote`: the peer's handler raised; message and traceback are the
+--   handler's
+-- * `denied`: the peer does not grant an access or a landing, the secret is
+--   wrong, or the process is another user's
+-- * `range`: outside of the peer's region, or beyond the end of a loan
+-- * `stale`: the memory was closed, or is of an earlier life of the peer
+-- * `no_service`, `no_method`, `version`: the peer does not have it; the
+--   message lists what the peer has
+-- * `too_large`: larger than a limit, or than the memory that was to take it
+-- * `unsupported`: this machine or the peer cannot do it
+-- * `protocol`: what came from the other side violates the protocol
+-- * `no_memory`: memory or another resource is used up, or this peer's share of
+--   it
+-- * `closed`: this side closed or stopped the object, its engine or the loop
+-- * `name_taken`: a live owner has the name
+-- * `not_found`: there is nothing of that name, or nobody has it
 -- @classmod Error
 -- @usage
 -- local sum, err = calc:fail("no luck")
@@ -73,8 +74,8 @@ function M.new(kind, message, sent)
   return setmetatable({ kind = kind, message = message, sent = sent }, Error)
 end
 
---- Tells an error of Perigee's from a handler's own `nil, x`, which passes
--- unchanged.
+--- Tells whether x is an error of Perigee's. A handler's own results `nil, x`
+-- pass unchanged, so x may be anything.
 -- @function perigee.is_error
 -- @param x anything
 -- @treturn boolean
@@ -88,8 +89,8 @@ end
 
 local LONGEST = 2 ^ 16                  -- bytes of text about what failed
 
---- x, which anybody may have made, as text of at most 64 KiB. Never raises.
---- What is no text tells its type, not where it lies: peers may hear it.
+--- Returns any value as text of at most 64 KiB. Never raises. The text of what
+-- is no string does not tell its address, because peers may see it.
 function M.shown(x)
   local fine, text = pcall(tostring, x)
   if not fine or type(text) ~= "string" then return "what cannot be shown" end
@@ -110,8 +111,9 @@ function M.text(status) return ffi.string(C.perigee_status_text(status)) end
 
 local LIBRARY = debug.getinfo(1, "S").source:match "^(@.*/)errors%.lua$"
 
--- The level, for error() in the function that asks, of who called the library:
--- however deep it is when the core finds a mistake, the line told is theirs.
+-- Returns the level at which error(), in the calling function, blames the code
+-- that called the library. However deep in the library the core finds a
+-- mistake, the message names the program's line.
 local function outside()
   local level = 2
   while LIBRARY do
@@ -125,9 +127,9 @@ local function outside()
   return 2
 end
 
---- An error from a status that a function of the core returned. doing says
--- what was being done and to whom; engine is its handle or nil. The caller's
--- own mistakes raise at the line outside of Perigee from which it came here.
+--- Returns an error for a status that a function of the core returned. doing
+-- says what was being done and to whom; engine is its handle or nil. A status
+-- that means a mistake of the caller raises instead, at the program's line.
 function M.from(status, doing, engine, sent)
   local detail = native.detail(engine)
   local why = detail ~= "" and detail or M.text(status)
@@ -144,8 +146,8 @@ function M.why(event)
   return ffi.string(event.pointer, math.min(tonumber(event.length), LONGEST))
 end
 
---- An error of an operation that the core ended with status; text may add what
--- is known (what the peer said).
+--- Returns the error of an operation that the core ended with status. text may
+-- add what is known (what the peer said).
 function M.ended(status, doing, text, sent)
   local why = text and text ~= "" and text or M.text(status)
   return M.new(M.kind(status), doing .. ": " .. why, sent)

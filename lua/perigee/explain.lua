@@ -1,38 +1,40 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a session is, as `Session:explain` tells it: a table of plain values
--- that prints as text.
+--- A description of a session, as `Session:explain` returns it: a table of
+-- plain values that prints as text.
 --
--- * `transport`: what carries it; `carrier`: a line on that, or "". `facts`:
---   the same by name, numbers and texts. Over TCP: `payload_sockets`, `chunks`.
---   Over RDMA: `device`, `queue_pairs`, `MTU`, `inline`, `keys`,
---   `registered_bytes`, `registrations`, `posts`, `polls_that_found`, `resets`.
---   With faults on purpose, first: `faults_on_purpose`, `dropped`, `twice`,
---   `cut_short`, `overtaken`
--- * `forced`: who asked for that one ("option transport" of this side,
+-- * `transport`: what carries the session; `carrier`: a line about it, or "".
+--   `facts`: the same by name, as numbers and texts. Over TCP:
+--   `payload_sockets`, `chunks`. Over RDMA: `device`, `queue_pairs`, `MTU`,
+--   `inline`, `keys`, `registered_bytes`, `registrations`, `posts`,
+--   `polls_that_found`, `resets`. With injected faults, first:
+--   `faults_on_purpose`, `dropped`, `twice`, `cut_short`, `overtaken`
+-- * `forced`: what asked for that transport ("option transport" of this side,
 --   "PERIGEE_TRANSPORT"), or false
--- * `considered`: why, by name, each other transport does not carry it
--- * `lanes`: what each additional lane carries beside that one, and how much so
---   far, or why it does not, by name; empty unless the engine was given
---   transports for such lanes
--- * `same_host`: is the peer known to be on this host?
--- * `authenticated`: did both sides prove to have one secret?
--- * `encrypted`: the cipher by which all that is carried is sealed, or false
--- * `intact`: the cipher without which nobody can change it, or false
--- * `security`: both in a sentence, "" once it is over
--- * `dead_after`: seconds of silence after which the peer is lost; false where
---   the end of its socket tells. `liveness`: that in a sentence
+-- * `considered`: by name, why each other transport does not carry the session
+-- * `lanes`: by name, what each additional lane carries beside that transport
+--   and how much it has carried, or why it carries nothing; empty unless the
+--   engine was given transports for such lanes
+-- * `same_host`: true if the peer is known to be on this host
+-- * `authenticated`: true if both sides have proved to have the same secret
+-- * `encrypted`: the cipher that encrypts all that the session carries, or
+--   false
+-- * `intact`: the cipher that protects it from being changed, or false
+-- * `security`: both in a sentence, "" once the session has ended
+-- * `dead_after`: seconds of silence after which the peer is lost; false if
+--   only the end of its socket tells. `liveness`: the same in a sentence
 -- * `limits`: ring, eager, typed, message: bytes
--- * `shares`: what it makes this engine hold now, of operations, pooled,
---   exposed and mapped bytes, descriptors, sessions: used by it, peer (by all
---   sessions of its peer), most (that the peer may hold as things are); and
---   refused: how often any peer was
--- * `counters`: since its start: those of `Engine:stats` that are of a session.
---   `stalls` (submitted while the peer's ring was full) and `sleeps` (waits
---   that polling did not end) tell who waits for whom
+-- * `shares`: what the session makes this engine hold now, of operations,
+--   pooled, exposed and mapped bytes, descriptors, sessions: each has used (by
+--   the session), peer (by all sessions of its peer) and most (what the peer
+--   may hold now); and refused: how often any peer was refused more
+-- * `counters`: since the session's start: the counters of `Engine:stats` that
+--   sessions have. `stalls` (operations submitted while the peer's ring was
+--   full) and `sleeps` (waits that polling did not end) show which side waits
+--   for the other
 -- * `id`, `peer`, `pid`, `address`, `from`, `state`, `status`, `reason`,
---   `version`, `epoch`, `pull`: of the session and the other side
--- * `features`: a list of the names of what both sides can: "trace" (calls may
---   carry a trace context)
+--   `version`, `epoch`, `pull`: facts about the session and the other side
+-- * `features`: a list of the names of the features that both sides have:
+--   "trace" (calls may carry a trace context)
 -- @classmod Explanation
 local native = require "perigee.native"
 local units = require "perigee.units"
@@ -70,7 +72,7 @@ end
 local KINDS = { "operations", "pooled", "exposed", "mapped", "descriptors",
                 "sessions" }
 
---- The shares of a session's handle, or of the engine's.
+--- Returns the shares of a session's handle, or without it those of the engine.
 function M.shares(engine, handle)
   local shares = native.shares_t()
   C.perigee_shares(engine, handle, shares)
@@ -118,15 +120,15 @@ local who = native.info_t()
 
 local function epoch(info) return ("%016x"):format(info.epoch) end
 
---- Of a session's handle, cheaply: the address, whence it came over TCP, its
--- process and its epoch.
+--- Tells a few facts of a session's handle cheaply: its address, where it came
+-- from over TCP, the peer's process and epoch.
 function M.peer(handle)
   C.perigee_session_info(handle, who)
   return text(who.address), text(who.peer), who.pid ~= 0 and who.pid or nil,
     epoch(who)
 end
 
---- What the core says of a session's handle.
+--- Returns all that the core tells of a session's handle.
 function M.info(handle)
   local info = native.info_t()
   C.perigee_session_info(handle, info)
@@ -166,7 +168,8 @@ local function liveness(told)
   return "the end of the peer's socket tells, a stopped peer is alive"
 end
 
--- In whose words a transport is wanted.
+-- Has the explanation say what asked for the transport that carries the
+-- session.
 local function by_whom(told, forced)
   if not forced then return end
   for name, why in pairs(told.considered) do

@@ -1,18 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Futures: what has been started and will end once, with the results that
--- waiting for it gives.
+--- A future stands for an operation that has been started and will end once.
+-- Waiting for it gives the operation's results.
 -- @classmod Future
 
---   owner      what it belongs to: has `engine`, and is or has a session
+--   owner      the object it belongs to: has `engine`, and is or has a session
 --   operation  the core's number of it while pending, or false
---   ended      false, then how many results there are
+--   ended      false; then how many results there are, or -1 if it raises
 --   value      while pending whatever must stay alive for the core; then the
---              one result, or a table of them
+--              one result, a table of them, or what it raises
 --   finish     function (future, event): settles it with the event's results
---   waiter     signals to tell (loop.lua)
---   doing      nil, or what to say of it: "running a task"
---   again, inner  nil but for calls that go on in another session
---              (call/again.lua): what to go on with, the future of what goes on
+--   waiter     the signals that its end triggers (loop.lua)
+--   doing      nil, or a description for messages: "running a task"
+--   again      nil, or the call to make again in another session
+--              (call/again.lua)
+--   inner      nil, or the future that this one follows
 --
 -- A future is made for every asynchronous operation, so it stays this small.
 local errors = require "perigee.errors"
@@ -30,14 +31,15 @@ local Future = {}
 Future.__index = Future
 M.Future = Future
 
---- Has future, which is pending, end by M.finish with the operation's event.
+--- Has M.finish end a pending future at the event of its operation.
 local function expect(engine, operation, future)
   engine.inflight[operation] = future
   engine.flying = engine.flying + 1
 end
 M.expect = expect
 
---- A pending future of a started operation, known to the loop by its number.
+--- Returns a pending future of a started operation; the loop finds it by the
+-- operation's number.
 function M.start(owner, operation, value, finish)
   local future = setmetatable({ owner = owner, operation = operation,
                                 ended = false, value = value, finish = finish,
@@ -46,31 +48,31 @@ function M.start(owner, operation, value, finish)
   return future
 end
 
---- Makes a pending future that was none yet that of a started operation.
+--- Gives a pending future a started operation, whose event will end it.
 function M.begin(future, operation, value, finish)
   future.operation, future.value, future.finish = operation, value, finish
   expect(future.owner.engine, operation, future)
 end
 
---- A pending future of something else than an operation of the core; doing is
--- what to say of it, if others get to see it.
+--- Returns a pending future that no operation of the core ends. doing describes
+-- it in messages, if others get to see it.
 function M.new(owner, doing)
   return setmetatable({ owner = owner or false, operation = false,
                         ended = false, value = false, finish = false,
                         waiter = false, doing = doing }, Future)
 end
 
--- In place of what a future waits for: nobody's to end.
+-- The inner of a future that nobody can cancel.
 local NOBODYS = { cancel = function() end }
 
---- The same of one that is handed to many: none of them can cancel it.
+--- Returns such a future for many holders, none of whom can cancel it.
 function M.shared(owner, doing)
   local future = M.new(owner, doing)
   future.inner = NOBODYS
   return future
 end
 
---- Ends future with results; no more than once.
+--- Ends future with results; does nothing if it has ended already.
 function M.settle(future, ...)
   if future.ended then return end
   local n = select("#", ...)
@@ -87,7 +89,7 @@ function M.done(...)
   return future
 end
 
---- The future of what ended in success while it was submitted: shared by all.
+--- The future of all operations that succeeded while they were submitted.
 M.SUCCESS = M.done(true)
 
 --- Ends the operation that event tells about.
@@ -101,7 +103,7 @@ function M.finish(engine, event)
   end
 end
 
---- Ends it in what a function raised: waiting for it raises that.
+--- Ends future with what a function raised; waiting for it raises that.
 function M.raise(future, raised)
   if future.ended then return end
   future.value, future.ended, future.operation = raised, -1, false
@@ -113,15 +115,16 @@ local function end_as(future, other)
   M.settle(future, M.results(other))
 end
 
---- Ends it as other ends, and when; to cancel it cancels other.
+--- Ends future when other ends, and with the same. Cancelling future cancels
+-- other.
 function M.follow(future, other)
   future.inner = other
   if other.ended then return end_as(future, other) end
   signals.attach(other, signals.new(1, function() end_as(future, other) end))
 end
 
---- How it failed, or nil: an error, not a handler's own `nil, x`. Raises what
--- waiting for it would raise.
+--- Returns the error with which a future has failed, or nil; a handler's own
+-- `nil, x` is no failure. Raises what waiting for the future would raise.
 function M.failure(future)
   if future.ended == -1 then error(future.value, 0) end
   if future.ended ~= 2 then return nil end
@@ -130,7 +133,8 @@ function M.failure(future)
     or nil
 end
 
---- The results of what has ended.
+--- Returns the results of a future that has ended, or raises what it ended
+-- with.
 function M.results(future)
   local n = future.ended
   if n == 1 then return future.value end
@@ -139,7 +143,7 @@ function M.results(future)
 end
 local results = M.results
 
---- The error of what has ended, if it ended with its peer; or nil.
+--- Returns the error of a future that has ended with `peer_lost`, else nil.
 -- Never raises.
 function M.lost(future)
   if future.ended ~= 2 then return nil end
@@ -148,7 +152,7 @@ function M.lost(future)
     and err or nil
 end
 
---- What is being done, and to whom.
+--- Describes what is being done, and to whom.
 function M.doing(future)
   local owner, what = future.owner, "an operation with "
   if future.doing then return future.doing end
@@ -157,7 +161,7 @@ function M.doing(future)
   return "waiting for " .. what .. owner:text()
 end
 
--- What a wait gives that ended before its future did.
+-- Returns nil and the error of a wait that ended before its future.
 function M.unfinished(what)
   if loop.state.stopping then
     return nil, errors.new("closed", what .. ": the loop was stopped")
@@ -166,7 +170,7 @@ function M.unfinished(what)
     .. "operation goes on")
 end
 
--- Called in tail position: its caller is future:wait's.
+-- Called in tail position, so that its caller is that of future:wait.
 local function wait(future, seconds)
   if seconds ~= nil and not (type(seconds) == "number" and seconds >= 0) then
     error("future:wait takes seconds, a number of at least 0, or nothing", 2)
@@ -177,9 +181,10 @@ local function wait(future, seconds)
   return M.unfinished(M.doing(future))
 end
 
--- Of an operation of the core, without a limit: mostly it ends soon. Its event
--- may not be its end: a large reply is yet to be decoded, a call made again.
--- Where it is not alone the loop finds many ends by one poll.
+-- Waits for an operation of the core without a limit. Most end soon, so the
+-- only operation in flight is awaited by itself; if there are several, the loop
+-- finds many ends by one poll. The event may not end the future: a large reply
+-- still has to be decoded, and a call may be made again.
 local function short(future)
   local engine = future.owner.engine
   if engine.flying == 1 and not state.pinned and engine.handle
@@ -190,11 +195,11 @@ local function short(future)
   return wait(future)
 end
 
---- Waits, and returns the operation's results, or nil and an error. Waiting
--- again gives the same again.
+--- Waits for the end of the operation and returns its results, or nil and an
+-- error. Waiting again returns the same.
 --
--- There are two timeouts. The operation's own ends the operation; this one
--- bounds only the waiting: when it is over first, the operation goes on, and
+-- There are two timeouts. The operation's own timeout ends the operation. This
+-- one only limits the waiting: if it is over first, the operation goes on, and
 -- `Future:done` is still false.
 -- @function Future:wait
 -- @tparam[opt] number seconds default: as long as the operation takes
@@ -213,7 +218,7 @@ function Future:wait(seconds)
   return wait(self, seconds)
 end
 
---- Has it ended, with whatever results?
+--- Tells whether the operation has ended, with whatever results.
 -- @function Future:done
 -- @treturn boolean
 -- @waits no
@@ -225,10 +230,10 @@ function Future:done()
   return self.ended and true or false
 end
 
---- Asks for the operation's end. It then ends once: in `cancelled`, or as it
--- would have if that came first. The handler of a cancelled call sees
--- `Context:cancelled`. No-op on what has ended, and on what tells of an end
--- (`Session:ended`).
+--- Cancels the operation, which ends once: with `cancelled`, or with its
+-- results if they came first. The handler of a cancelled call sees
+-- `Context:cancelled`. Does nothing if the operation has ended, or if the
+-- future only tells of an end (`Session:ended`).
 -- @function Future:cancel
 -- @waits no
 -- @usage
@@ -249,7 +254,7 @@ function Future:cancel()
   end
 end
 
---- Is x a future (or something that can be waited for as one)?
+--- Tells whether x is a future, or something that can be waited for as one.
 function M.is_future(x)
   return type(x) == "table" and (getmetatable(x) == Future
     or x.wait == Future.wait)

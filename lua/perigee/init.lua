@@ -6,20 +6,22 @@
 -- Times are seconds, sizes are bytes, both plain numbers; pointers are `uint8_t
 -- *`. Options are tables, and an option that does not exist is misuse.
 --
--- *Results.* What the world does comes back as `nil, err`, where `err.kind` is
--- one of a fixed set (`Error`); what the caller did wrong (a wrong type, an
--- unknown option, a slice outside of its region) raises at the caller's line.
--- "Errors" in this manual lists the kinds of a function; `closed` comes from
--- everything that belongs to something closed, and is left out there.
+-- *Results.* When an operation fails, its function returns `nil, err`, where
+--   `err.kind` is one of a fixed set (`Error`). A mistake of the caller (a
+--   wrong type, an unknown option, a slice outside of its region) raises at the
+--   caller's line. "Errors" in this manual lists the kinds of a function;
+--   `closed` is left out there, because everything that belongs to a closed
+--   object returns it.
 --
--- *Waiting.* "Waits: yes" says that a function returns when what it is about
--- has ended: in a task (a typed handler, or what `perigee.spawn` and
--- `perigee.run` run) it parks the task; anywhere else it runs the loop until
--- then, and calls are served meanwhile. Raw and inplace handlers, landings,
--- writers and readers must not wait: such a function raises there.
+-- *Waiting.* "Waits: yes" means that a function returns when its operation has
+--   ended. In a task (a typed handler, or what `perigee.spawn` and
+--   `perigee.run` run) it parks the task; anywhere else it runs the loop until
+--   then, and calls are served meanwhile. Raw and inplace handlers, landings,
+--   writers and readers must not wait: such a function raises there.
 --
--- *Examples* of this manual are run by its specs. Each stands behind the first
--- of the two scripts below, while the second, a worker, runs beside it.
+-- *Examples* of this manual are run by its specs. Each example runs after the
+--   first of the two scripts below, while the second script, a worker, runs at
+--   the same time.
 -- @module perigee
 -- @usage
 -- local perigee = require "perigee"

@@ -1,21 +1,23 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Kept sessions: transfers and messages with an agent that go on in the next
--- session, as proxies do. Made by `Agent:session` with option `keep`.
+--- A kept session connects again after its session was lost, as proxies do, so
+-- that transfers and messages with an agent go on in the next session. Made by
+-- `Agent:session` with option `keep`.
 --
--- * `epoch`: names the life of the peer that the last session was with: a
---   restart changes it, a broken wire does not
+-- * `epoch`: identifies the life of the peer in the last session: a restart of
+--   the peer changes it, a broken connection does not
 --
--- When the session is lost while an operation is under way, that ends once, in
--- `peer_lost`; a look-up of a region is made again. When none is and one
--- begins, it waits for the peer `reconnect` seconds of its timeout, then ends
--- in `peer_lost`, or `timeout`.
+-- An operation that is pending when the session is lost ends once, with
+-- `peer_lost`; only the look-up of a region is made again. An operation that
+-- begins while there is no session waits for the peer for `reconnect` seconds
+-- of its timeout, then ends with `peer_lost`, or with `timeout` if its timeout
+-- is over.
 --
--- Regions and their slices go on being good as long as they are of the same
--- memory: the peer lives (its epoch is the same) and has not closed the region.
--- Of any other life or region of that name they are `stale` from then on, and
--- nothing is read or written: look it up again by `Kept:region`. Messages and
--- immediates of an earlier session are lost with it: what was not received is
--- not sent again.
+-- Regions and their slices stay valid as long as they are of the same memory:
+-- the peer lives (its epoch is the same) and has not closed the region. If the
+-- peer is in another life, or has another region of that name, they are `stale`
+-- from then on, and nothing is read or written: look the region up again by
+-- `Kept:region`. Messages and immediates of an earlier session are lost with
+-- it: those that were not received are not sent again.
 -- @classmod Kept
 local anew = require "perigee.transfer.anew"
 local batch = require "perigee.transfer.batch"
@@ -37,9 +39,10 @@ Kept.__index = Kept
 
 local RECONNECT, TIMEOUT = 3, 30
 
---- A kept session over link, of which session is the present one. reconnect:
--- seconds, nil for the default. Its waiting are futures of what waits for a
--- session; joining is the future of the task that joins one.
+--- Returns a kept session over link, with session as its present one.
+-- reconnect: seconds, nil for the default. Field waiting has the futures of
+-- operations that wait for a session; joining is the future of the task that
+-- joins one.
 function M.new(link, session, reconnect)
   return setmetatable({ link = link, engine = link.engine, current = session,
                         epoch = session.epoch, joining = false, told = false,
@@ -49,8 +52,8 @@ end
 
 function Kept:text() return self.link.peer end
 
---- The error of using it once it, its session or its agent was closed on this
--- side; or nil.
+--- Returns the error of using a kept session that this side has closed, or
+-- whose session or agent this side has closed; else nil.
 function Kept:gone()
   if self.engine.handle and not (self.closed or self.current.closed) then
     return nil
@@ -81,17 +84,18 @@ local function try(future, kept, deadline, begin, line)
   if not fine then futures.raise(future, check.blamed(raised, line)) end
 end
 
---- The future of what begin(session, seconds left) starts, itself a future, as
--- soon as there is a session; again, if what it gives has ended since that
--- session is over. What only then turns out to be misuse is raised by who waits
--- for it, and blamed on line.
+--- Calls begin(session, seconds left), which returns a future, as soon as there
+-- is a session, and again if that future has ended because the session is over.
+-- Returns a future that ends with the same results. Misuse that begin finds
+-- only then is raised by waiting for the future, with line as its position.
 function Kept:later(name, timeout, begin, line)
   local future = waiter(self, ("%s with %s"):format(name, self:text()))
   tasks.drive(future, try, self, loop.deadline(timeout), begin, line)
   return future
 end
 
--- The last of an operation's arguments, the n-th, tells its timeout.
+-- Begins an operation later. Its n-th and last argument, a table, has its
+-- timeout.
 local function later(kept, name, n, ...)
   local arguments = { ... }
   local own = batch.copy(arguments[n] or {})
@@ -104,10 +108,11 @@ local function later(kept, name, n, ...)
   end, check.line(3))
 end
 
--- A session that is over checks what can be checked there. What has ended with
--- its peer here was not begun: the core knows that the session is over, and Lua
--- has not been told. Called in tail position: misuse is raised at our caller's
--- caller.
+-- Begins an operation in the present session; one that is over still checks the
+-- arguments. If the future has ended with `peer_lost` at once, the operation
+-- was not begun: the core knows that the session is over, and Lua has not been
+-- told yet. Then it is begun in the next session. Called in tail position:
+-- misuse is raised at our caller's caller.
 local function operate(self, name, n, first, second)
   local gone, session = self:gone(), self.current
   if gone then return futures.done(nil, gone) end
@@ -118,12 +123,12 @@ local function operate(self, name, n, first, second)
   return future
 end
 
---- As `Session:read`, in the session that there is, or the next one.
+--- As `Session:read`, in the present session or the next one.
 -- @function Kept:read
 -- @tparam table spec as for `Session:read`
 -- @treturn Future of true
--- @errors `stale`: of another life of the peer; `peer_lost`, `timeout`; those
---   of `Session:write`
+-- @errors `stale`: the memory is of another life of the peer; `peer_lost`,
+--   `timeout`; those of `Session:write`
 -- @waits no
 -- @usage
 -- local kept = assert(agent:session("worker:0", { keep = true }))
@@ -132,7 +137,7 @@ end
 --                   to = region:slice(0, 64) }:wait(5))        --> true
 function Kept:read(spec) return operate(self, "read", 1, spec) end
 
---- As `Session:write`, in the session that there is, or the next one.
+--- As `Session:write`, in the present session or the next one.
 -- @function Kept:write
 -- @tparam table spec as for `Session:write`
 -- @treturn Future of true
@@ -145,7 +150,7 @@ function Kept:read(spec) return operate(self, "read", 1, spec) end
 --                    to = kv:slice(0, 64) }:wait(5))           --> true
 function Kept:write(spec) return operate(self, "write", 1, spec) end
 
---- As `Session:write_imm`, in the session that there is, or the next one.
+--- As `Session:write_imm`, in the present session or the next one.
 -- @function Kept:write_imm
 -- @tparam table spec as for `Session:write`
 -- @tparam number immediate an integer of 0 to 2^53
@@ -161,7 +166,7 @@ function Kept:write_imm(spec, immediate)
   return operate(self, "write_imm", 1, spec, immediate)
 end
 
---- As `Session:send`, in the session that there is, or the next one.
+--- As `Session:send`, in the present session or the next one.
 -- @function Kept:send
 -- @tparam Slice slice own memory
 -- @tparam[opt] table options
@@ -177,7 +182,7 @@ function Kept:send(slice, options)
   return operate(self, "send", 2, slice, options)
 end
 
---- As `Session:recv`, in the session that there is, or the next one.
+--- As `Session:recv`, in the present session or the next one.
 -- @function Kept:recv
 -- @tparam Slice slice own memory, as long as the message or longer
 -- @tparam[opt] table options
@@ -193,7 +198,7 @@ function Kept:recv(slice, options)
   return operate(self, "recv", 2, slice, options)
 end
 
---- As `Session:recv_imm`, in the session that there is, or the next one.
+--- As `Session:recv_imm`, in the present session or the next one.
 -- @function Kept:recv_imm
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
@@ -210,7 +215,7 @@ end
 
 -- ---- Regions, and the rest -------------------------------------------------
 
---- The session that there is, or a new one.
+--- Returns the present session, or a new one.
 -- @function Kept:session
 -- @tparam[opt=30] number timeout seconds, of which it waits `reconnect` for a
 --   peer that is away
@@ -227,7 +232,8 @@ function Kept:session(timeout)
   return session, err
 end
 
--- In the session that there is, or the next one.
+-- Prepares a transfer in the present session, or in the next one if that is
+-- over.
 local function prepare(self, name, spec, immediate)
   local session, deadline = self.current, loop.deadline(TIMEOUT)
   if self:gone() then return nil, self:gone() end
@@ -246,10 +252,10 @@ local function prepare(self, name, spec, immediate)
   end
 end
 
---- As `Session:prepare_read`; in the next session it is prepared anew, when it
--- is posted there first. A post is `stale` if it names memory of an earlier
--- life of the peer. Lists of futures (`perigee.wait_all`) take what its `post`
--- returned, not itself.
+--- As `Session:prepare_read`. In a later session the transfer is prepared again
+-- when it is first posted there. A post is `stale` if it names memory of an
+-- earlier life of the peer. Lists of futures (`perigee.wait_all`) take the
+-- future that `post` returned, not the transfer itself.
 -- @function Kept:prepare_read
 -- @tparam table spec as for `Session:read`
 -- @treturn Prepared the transfer; or nil and an error
@@ -300,7 +306,7 @@ end
 
 local REGION = { timeout = check.seconds }
 
--- The object that the region has had all along.
+-- Returns the object that the program has for this region already, else region.
 local function known(self, region)
   local before = self.regions[region.name]
   if before and before.handle and before.identity == region.identity then
@@ -310,7 +316,8 @@ local function known(self, region)
   return region
 end
 
---- As `Session:region`; connects again if the session was, or is, lost.
+--- As `Session:region`; connects again if the session is lost, before or
+-- meanwhile.
 -- @function Kept:region
 -- @tparam string name the region's
 -- @tparam[opt] table options
@@ -347,10 +354,10 @@ end
 -- print(kept:explain().state)                                  --> open
 function Kept:explain() return self.current:explain() end
 
---- Tells when this object ends, which is when this side closes it, its session
--- or its agent. A peer that is lost ends the session only (`Session:ended`
--- tells), and this one goes on in the next. All who ask get the same future; to
--- cancel it does nothing.
+--- Returns a future that ends when this side closes this object, its session or
+-- its agent. When the peer is lost only the session ends (`Session:ended`
+-- tells), and this object goes on in the next one. All callers get the same
+-- future; cancelling it does nothing.
 -- @function Kept:ended
 -- @treturn Future of nil and the error that explains the end
 -- @errors `closed`
@@ -371,7 +378,7 @@ function Kept:ended()
   return future
 end
 
---- Tells that it has ended, if somebody has asked. (Inner use.)
+--- Ends the future of `ended`, if there is one. (Inner use.)
 function Kept:over()
   local future = self.told
   if not future then return end
@@ -379,9 +386,9 @@ function Kept:over()
   settle(future, nil, self:gone())
 end
 
---- Ends this object, not the session, which others may use: what waits for a
--- session ends in `closed`, what was begun in one goes on. To close the session
--- ends this object, too. Idempotent.
+--- Closes this object, not the session, which others may use. Operations that
+-- wait for a session end with `closed`; operations that were begun in one go
+-- on. Closing the session closes this object, too. Idempotent.
 -- @function Kept:close
 -- @waits no
 -- @usage

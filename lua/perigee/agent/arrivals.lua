@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The functions that an agent tells of each session that comes to it.
+--- The functions that an agent calls for each session that peers open to it.
 local log = require "perigee.log"
 local signals = require "perigee.signal"
 
@@ -10,8 +10,8 @@ local M = {}
 local Arrivals = {}
 Arrivals.__index = Arrivals
 
---- Those of one agent: a list that is replaced and never changed, since what is
--- told may add and remove some.
+--- Returns the functions of one agent. Their list is replaced and never
+-- changed, because a function that is called may add and remove some.
 function M.new(agent)
   return setmetatable({ agent = agent, list = {} }, Arrivals)
 end
@@ -24,7 +24,7 @@ function Told:close()
   self.arrivals:replace()
 end
 
---- Forgets those that were closed, and adds one, if given.
+--- Removes the functions that were closed, and adds one, if given.
 function Arrivals:replace(added)
   local list = {}
   for _, each in ipairs(self.list) do
@@ -34,7 +34,7 @@ function Arrivals:replace(added)
   self.list = list
 end
 
---- Has f be told from now on: what closes that.
+--- Has f called from now on. Returns the object whose close() ends that.
 function Arrivals:add(f)
   local told = setmetatable({ arrivals = self, f = f }, Told)
   self:replace(told)
@@ -50,11 +50,12 @@ local function tell(agent, f, session)
     :format(tostring(agent), tostring(failure)))
 end
 
---- Tells all of a session that came. One that raises keeps it from nobody else.
+--- Calls all functions with a session that came. An error in one does not keep
+-- the others from being called.
 function Arrivals:tell(session)
   local list = self.list
   for i = 1, #list do
-    local f = list[i].f                 -- may be closed by one before it
+    local f = list[i].f                 -- one before it may have closed it
     if f and session.handle then
       session.known = true
       tell(self.agent, f, session)

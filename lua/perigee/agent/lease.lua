@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What an agent tells its registry of itself, and how it keeps its name there.
+--- Tells the registry about an agent, and keeps the agent's name there.
 --
 --   state     event                                 becomes
 --   quiet     something of the agent has changed    due, at once
@@ -8,7 +8,7 @@
 --   asking    the answer                            quiet, or due if more has
 --                                                   changed meanwhile
 --   asking    another has the name                  lost
---   asking    any other error                       quiet, told after a third
+--   asking    any other error                       quiet, due after a third
 --                                                   of the ttl, or a second
 --   any       the agent's close                     lost
 --
@@ -26,7 +26,7 @@ local C = native.C
 
 local M = {}
 
-local RETRY = 1                         -- seconds, where there is no ttl
+local RETRY = 1                         -- seconds, if there is no ttl
 
 -- ---- What it is ------------------------------------------------------------
 
@@ -48,7 +48,8 @@ local function regions_of(engine)
 end
 jit.off(regions_of)
 
--- All of a host's addresses are to others what its name says.
+-- Returns an address for other hosts: one that stands for all addresses of this
+-- host is replaced by the host's name.
 local function reachable(address)
   local port = address:match "^tcp://0%.0%.0%.0:(%d+)$"
     or address:match "^tcp://%[::%]:(%d+)$"
@@ -63,7 +64,7 @@ local function addresses_of(agent)
   return list
 end
 
---- The entry of an agent that goes by name.
+--- Returns the registry's entry of an agent under name.
 function M.entry(agent, name)
   local engine = agent.engine
   return { name = name, scope = agent.scope, kind = agent.kind,
@@ -87,8 +88,8 @@ local function after(lease, seconds)
   timers.add(lease.timer)
 end
 
--- A third of the time, a tenth more or less, so that agents which began
--- together do not come together.
+-- A third of the ttl, give or take a tenth, so that agents that began together
+-- do not renew together. nil if there is no ttl.
 local function pause(lease)
   local ttl = lease.registry.ttl
   if type(ttl) ~= "number" then return nil end
@@ -100,7 +101,7 @@ local function lost(lease, err)
   log.write("error", tostring(err) .. "; this agent goes on without it")
 end
 
--- A registry that cannot renew knows what it was told at first.
+-- A registry that cannot renew keeps what it was told at first.
 local QUIET = { unsupported = true, no_method = true }
 
 local function failed(lease, err)
@@ -135,7 +136,7 @@ local function tell(lease)
   signals.attach(future, signals.new(1, function() heard(lease, future) end))
 end
 
---- The lease of what agent holds: renewed from now on.
+--- Returns the lease of the name that agent holds; it is renewed from now on.
 function M.new(agent, registry, held)
   local lease = setmetatable({ agent = agent, registry = registry, held = held,
                                asked = false, dirty = false, err = false,
@@ -148,8 +149,8 @@ function M.new(agent, registry, held)
   return lease
 end
 
---- Tells at once what the agent is: true; or nil and an error. Only where the
--- registry answers at once.
+--- Tells the registry about the agent at once. Returns true; or nil and an
+-- error. Only for registries that answer at once.
 function Lease:now()
   local future = registries.renew(self.registry, self.held,
                                   M.entry(self.agent, self.agent.name))
@@ -159,7 +160,7 @@ function Lease:now()
   return nil, asks.failure("telling of " .. self.agent.name, kind, why)
 end
 
---- Something of the agent has changed: it is told soon.
+--- Has the registry told soon that something of the agent has changed.
 function Lease:changed()
   if self.over then return end
   self.dirty = true

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What an agent can ask of others, by its registry, without a session to them.
+-- What an agent can learn about others from its registry, without a session.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -24,7 +24,8 @@ local LIST = { timeout = check.seconds, after = check.string, limit = limit,
                service = check.string }
 local LOOKUP = { timeout = check.seconds }
 
--- What a future gives within timeout.
+-- Waits for a future up to timeout and returns its results; or nil and an
+-- error.
 local function within(future, timeout, doing)
   timeout = timeout or TIMEOUT
   if future.ended or loop.wait(future, loop.deadline(timeout)) then
@@ -38,24 +39,24 @@ local function within(future, timeout, doing)
     .. "%g s"):format(doing, timeout), false)
 end
 
---- Adds these to the class of agents.
+--- Adds these methods to the class of agents.
 function M.add(Agent)
 
---- Lists the agents of its scope that have a name now. Those whose names nobody
--- gave are left out, unless `prefix` asks for "anonymous-".
+--- Lists the agents that have a name in this agent's scope now. Generated names
+-- are left out, unless `prefix` asks for "anonymous-".
 -- @function Agent:list
 -- @tparam[opt] table filter
 -- @tparam[opt] string filter.kind only those of that kind
--- @tparam[opt] string filter.prefix only those whose names begin so
--- @tparam[opt] string filter.service only those who serve that
--- @tparam[opt] string filter.after only those whose names are behind that one:
---   the last of the page before
+-- @tparam[opt] string filter.prefix only those whose names begin with it
+-- @tparam[opt] string filter.service only those that serve it
+-- @tparam[opt] string filter.after only those whose names sort after this one,
+--   the last name of the page before
 -- @tparam[opt] number filter.limit at most so many; default: all
 -- @tparam[opt=30] number filter.timeout seconds
 -- @treturn table a list of entries (`Registry`), by name; or nil and an error
--- @errors `unsupported`: the registry has no lists; `timeout`; `protocol`;
+-- @errors `unsupported`: the registry cannot list names; `timeout`; `protocol`;
 --   those of the registry
--- @waits no; yes where the registry is not a folder
+-- @waits no; yes if the registry is not a folder
 -- @usage
 -- for _, entry in ipairs(assert(agent:list { service = "calc" })) do
 --   print(entry.name, entry.services.calc)                   --> worker:0 1
@@ -72,15 +73,15 @@ function Agent:list(filter)
   return list, err
 end
 
---- What the registry has of a name.
+--- Looks up a name in the registry.
 -- @function Agent:lookup
--- @tparam string name an agent's, in this agent's scope
+-- @tparam string name the name of an agent in this agent's scope
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
 -- @treturn table its entry (`Registry`); or nil and an error
 -- @errors `not_found`: nobody has that name; `timeout`; `protocol`; those of
 --   `Registry:lookup`
--- @waits no; yes where the registry is not a folder
+-- @waits no; yes if the registry is not a folder
 -- @usage
 -- print(agent:lookup("worker:0").regions.kv.length)            --> 1048576
 -- print(select(2, agent:lookup "nobody").kind)                 --> not_found
@@ -95,9 +96,9 @@ function Agent:lookup(name, options)
   return entry, err
 end
 
---- The named regions of another agent, as it has told the registry of them.
+--- Returns the named regions of another agent, as it has told the registry.
 -- @function Agent:regions
--- @tparam string name an agent's, in this agent's scope
+-- @tparam string name the name of an agent in this agent's scope
 -- @tparam[opt] table options those of `Agent:lookup`
 -- @treturn table `{ length = bytes, access = "rw" }` by the region's name; or
 --   nil and an error
@@ -112,24 +113,24 @@ function Agent:regions(name, options)
   return type(entry.regions) == "table" and entry.regions or {}
 end
 
---- Watches the names of its scope: tells of those that are there now, as "up",
--- and then of each change. A function is told them one after another, in a
--- task, so it may wait; what it raises goes to the log. Without a function the
--- object is an iterator: `for change in agent:watch {} do`.
+--- Watches the names of this agent's scope: reports those that are there now as
+-- "up", and then each change. f is called with one change after another, in a
+-- task, so it may wait; errors that it raises are logged. Without f the object
+-- is an iterator: `for change in agent:watch {} do`.
 --
--- `change.kind` is "up" (a name was taken, or there is another life behind it),
--- "changed" (its entry is another), or "down" (released, or its holder died;
--- `change.entry` is the last one known). A worker that started again is told
--- "down" and "up". Where the registry cannot be reached for a while nothing is
--- told; then what has changed meanwhile.
+-- `change.kind` is "up" (a name was taken, or its holder is in another life),
+-- "changed" (its entry has changed), or "down" (the name was released, or its
+-- holder died; `change.entry` is the last one known). A worker that started
+-- again is reported as "down" and "up". While the registry cannot be reached
+-- nothing is reported; the changes of that time are reported afterwards.
 -- @function Agent:watch
 -- @tparam[opt] table filter
 -- @tparam[opt] string filter.kind only those of that kind
--- @tparam[opt] string filter.prefix only those whose names begin so
--- @tparam[opt] string filter.service only those who serve that
+-- @tparam[opt] string filter.prefix only those whose names begin with it
+-- @tparam[opt] string filter.service only those that serve it
 -- @tparam[opt] function f is given each change
--- @treturn Watch what ends this by its `close()`; or nil and an error
--- @errors `unsupported`: the registry cannot tell of changes
+-- @treturn Watch an object whose `close()` ends this; or nil and an error
+-- @errors `unsupported`: the registry cannot report changes
 -- @waits no; as an iterator yes
 -- @usage
 -- for change in agent:watch { prefix = "worker:" } do

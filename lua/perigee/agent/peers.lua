@@ -1,11 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
---- How the links of an agent find their peers: each by an address that was
--- given, or by a name that the agent's registry is asked for before each dial.
+--- How the links of an agent find their peers: by an address that was given, or
+-- by a name that is looked up in the agent's registry before each dial.
 --
--- A way is a table: `near`, is asking again next to free? find(link), the
--- future of an entry (registry/init.lua); expect(link), the name that the other
--- side has to go by, if any; explain(link, err), what the user is told of an
--- error of dialling; refused(link, raised), of an address that is none.
+-- A way is a table: `near`, whether trying again costs next to nothing;
+-- find(link) returns the future of an entry (registry/init.lua); expect(link),
+-- the name that the other side must have, if any; explain(link, err), what the
+-- program is told of an error of dialling; refused(link, raised) returns or
+-- raises the error of an address that is not valid.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -17,7 +18,7 @@ local M = {}
 
 -- ---- By address ------------------------------------------------------------
 
--- Is peer an address? No name has a slash or an @ in it.
+-- Tells whether peer is an address. No name has a slash or an @ in it.
 local function is_address(peer)
   return peer:find("^tcp://") or peer:find("^unix:.*[/@]")
 end
@@ -43,7 +44,8 @@ end
 
 local ABSENT = { peer_lost = true, not_found = true }
 
--- In the folder who is dead may still have a socket.
+-- Returns the error of dialling a name in the folder. A dead agent's socket may
+-- still be there, so a peer that does not answer is a name that nobody has.
 local function no_such_name(link, err)
   if not ABSENT[err.kind] then return err end
   return registries.nobody(link.agent.scope, link.peer)
@@ -85,7 +87,8 @@ local function peer_name(value)
   if wanted then return wanted .. ", or an address (tcp://... or unix:/...)" end
 end
 
---- The link of agent to peer, a name or an address. Raises misuse at level.
+--- Returns the link of agent to peer, a name or an address. Raises misuse at
+-- level.
 function M.link(agent, peer, level)
   check.value(peer, peer_name, "an agent's name", level + 1)
   agent.engine:use(level + 1)

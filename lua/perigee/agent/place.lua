@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
---- An agent's name, and where it listens. It has a place on its host, a socket
--- in the folder, and listens at the addresses of its options besides. In the
--- folder its place is its name; where its name is in another registry, its
--- place has a name of its own, and its name is held last, when it listens.
+--- Takes an agent's name and has the agent listen. Each agent has a place on
+-- its host, a socket in the folder, and listens at the addresses of its options
+-- as well. If its registry is the folder, the place is its name. If its
+-- registry is another one, the place has a generated name, and the agent's name
+-- is held last, when it listens.
 local folder = require "perigee.registry.folder"
 local leases = require "perigee.agent.lease"
 local loop = require "perigee.loop"
@@ -18,20 +19,20 @@ local M = {}
 
 local made = 0
 
--- For what nobody has to find by name.
+-- How often another name is generated if one is taken.
 local ATTEMPTS = 10
 
 local function epoch(engine) return C.perigee_epoch(engine.handle) end
 
---- A name that no other agent has.
+--- Returns a name that no other agent has.
 function M.unique_name(engine)
   made = made + 1
   return ("%s%d-%d-%08x"):format(folder.ANONYMOUS, native.pid(), made,
     tonumber(epoch(engine) % 2 ^ 32))
 end
 
--- From a live holder a name is refused at once, from a dead one it is taken, if
--- that one has it still.
+-- Holds a name. A live holder keeps it; from a dead one it is taken, if that
+-- one still has it.
 local function hold_from_dead(agent, registry, entry)
   local held, err = registries.hold(registry, entry)
   local holder = not held and err.holder
@@ -42,9 +43,10 @@ local function hold_from_dead(agent, registry, entry)
   return registries.hold(registry, entry, holder.epoch)
 end
 
--- Another agent that looks whether a new name is a dead one's holds it for a
--- moment; then it is another. Gives the name, and what the folder says of where
--- to listen.
+-- Holds a name. An agent that checks whether the holder of a generated name is
+-- dead may hold that name for a moment; then another name is generated. Returns
+-- the name, what the folder says of where to listen, and what is held; or nil
+-- and an error.
 local function hold(agent, registry, name, given)
   local held, address
   for _ = 1, ATTEMPTS do
@@ -59,12 +61,13 @@ end
 
 -- ---- Listening -------------------------------------------------------------
 
--- Listens at one address more. What the caller did wrong is returned as text.
+-- Listens at one more address. Returns the actual address; or nil and an error;
+-- or nil, nil and the text of the caller's mistake.
 local function listen_at(agent, address)
   local fine, listener, err = pcall(agent.engine.listen, agent.engine, address)
   if not fine then return nil, nil, listener end
   if not listener then return nil, err end
-  listener.agent = agent                -- keeps what comes by it to itself
+  listener.agent = agent                -- takes the sessions that come by it
   return listener.address
 end
 
@@ -86,8 +89,9 @@ local function go_by(agent, name)
   C.perigee_go_by(agent.engine.handle, name)
 end
 
--- Takes a place of agent's own, which is its name where that is held in a
--- folder, and listens: the name and what is held.
+-- Takes the agent's place in the folder and listens. The place is its name if
+-- that is held in a folder. Returns the name of the place and what is held; or
+-- nil, an error and the text of the caller's mistake.
 local function settle_in(agent, list, elsewhere)
   local places = elsewhere and folder or agent.registry
   local wanted = elsewhere and M.unique_name(agent.engine) or agent.name
@@ -101,15 +105,15 @@ local function settle_in(agent, list, elsewhere)
   return name, held
 end
 
--- Where it listens is told as soon as it does.
+-- Tells the registry at once where the agent listens.
 local function told_at_once(agent, held)
   agent.lease = leases.new(agent, agent.registry, held)
   return agent.lease:now()
 end
 
---- Takes agent's name and has it listen in its place and at the addresses of a
--- list: true, or nil, an error, and text of what the caller did wrong. Waits if
--- the registry is not a folder.
+--- Takes agent's name and has it listen in its place and at the addresses of
+-- list. Returns true; or nil, an error and the text of the caller's mistake.
+-- Waits if the registry is not a folder.
 function M.take(agent, list)
   local elsewhere = not registries.has_places(agent.registry)
   local name, held, misuse = settle_in(agent, list, elsewhere)
@@ -125,9 +129,9 @@ end
 
 local PATIENCE = 0.2                    -- seconds
 
---- Gives back a name that is not in a folder: before the agent ends, which can
--- still tell of it then. Waits for that a moment, where it may. Where the Lua
--- state ends there is nobody any more who could: the registry finds it out.
+--- Releases a name that is not in a folder, before the agent ends, while it can
+-- still tell the registry. Waits a moment for that, if it may wait. When the
+-- Lua state ends nothing is sent, and the registry finds out by itself.
 function M.resign(agent)
   local last = agent.held[#agent.held]
   if not last or registries.has_places(last.registry)
@@ -142,7 +146,7 @@ function M.resign(agent)
   end
 end
 
---- Gives back what is held besides, the last first.
+--- Releases all else that the agent holds, the last first.
 function M.leave(agent)
   local held = agent.held
   agent.held = {}

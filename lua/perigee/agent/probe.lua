@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Is who has a name in a registry dead? Its address is dialled: nobody listens
--- there, or somebody of another epoch does. All else, silence above all, leaves
--- the name to its holder.
+--- Finds out whether the holder of a name in a registry is dead, by dialling
+-- its address. It is dead if nobody listens there, or an agent of another epoch
+-- does. In any other case, above all if there is no answer, the holder keeps
+-- the name.
 local errors = require "perigee.errors"
 local folder = require "perigee.registry.folder"
 local futures = require "perigee.future"
@@ -13,13 +14,13 @@ local M = {}
 
 local TIMEOUT = 2                       -- seconds
 
--- Addresses that say nothing on another host than their own.
+-- Tells whether an address means nothing on other hosts than its own.
 local function is_local(address)
   return address:find "^unix:" or address:find "^tcp://127%."
     or address:find "^tcp://%[::1%]" or address:find "^tcp://localhost:"
 end
 
---- Waits. An agent that asks, and the entry of who has the name.
+--- Waits until agent knows whether the holder in entry is dead; returns that.
 function M.is_dead(agent, entry)
   local address = registries.address(entry)
   local here = entry.host == folder.system.host()

@@ -1,23 +1,23 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Calls of proxies that outlive their session: when the peer is there again,
--- such a proxy finds it by its link, asks what the service is like now, and the
--- call goes on.
+--- Calls of proxies that outlive their session. When the peer is there again,
+-- the proxy finds it by its link and asks for the service's description, and
+-- the call goes on.
 --
 --   the call            what becomes of it
 --   is made while the   waits for the peer `reconnect` seconds of its timeout,
 --   peer is away        or, if its method is idempotent, all of it
---   was under way,      is made again, within its timeout
+--   was pending,        is made again, within its timeout
 --   idempotent
---   was under way,      ends in peer_lost: its handler may have run
---   any other
+--   was pending,        ends with peer_lost: its handler may have run
+--   not idempotent
 --
--- A call that goes on does so by a proxy of its own, which lasts as long as the
--- call: its binding has besides what bindings have
+-- A call goes on by a proxy of its own, which lasts as long as the call. The
+-- binding of that proxy has these fields in addition:
 --
 --   root       the binding of the program's proxy
---   deadline   when the call's timeout is over, patience: until when it waits
---              for the peer (nanoseconds of the loop's clock)
---   sent       may a handler have run for it already?
+--   deadline   when the call's timeout is over (ns of the loop's clock)
+--   patience   until when it waits for the peer (by the same clock)
+--   sent       true if a handler may have run for it already
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -33,28 +33,30 @@ local huge = math.huge
 local min = math.min
 local now, left, settle = loop.now, loop.left, futures.settle
 
---- The proxy's: fit(class, session, timeout) has class fit the peer's service
--- (true, or nil and an error), unfit(class, version, session) is the error of a
--- version that is not wanted, no_method(class, name) of a missing method.
+--- Set by proxy.lua: fit(class, session, timeout) updates class to the peer's
+-- service (returns true, or nil and an error); unfit(class, version, session)
+-- returns the error of a version that is not wanted, or nil; no_method(class,
+-- name) returns the error of a missing method.
 local M = { fit = false, unfit = false, no_method = false }
 
 M.RESTARTED = "%s is in another life than the epoch that was asked for"
 
-local PAUSE = 25e6                      -- before a service is asked for again
--- What a worker that is starting may say.
+local PAUSE = 25e6                      -- ns before a service is asked again
+-- Errors that come from a worker that is still starting.
 local STARTING = { peer_lost = true, no_service = true }
 
 -- ---- Waiting for the peer --------------------------------------------------
 
--- May a call that err was the end of go on? The session's end, if it is that,
--- may not have been told yet.
+-- Tells whether a call that ended with err may go on. If err is the session's
+-- end, Lua may not have been told of that yet.
 local function may(binding, err)
   if not binding.link or not binding.engine.handle then return false end
   local session = binding.session
   return not session.closed and (not session.handle or err.kind == "peer_lost")
 end
 
--- The error of a call by binding that err was the end of, since why.
+-- Returns the error of a call that ended with err and could not go on because
+-- of why.
 local function failed(binding, err, why, deadline, sent)
   if not why then return err end
   local kind = why.kind
@@ -71,8 +73,9 @@ local function failed(binding, err, why, deadline, sent)
                                                     why.message), sent)
 end
 
--- A session in which the peer serves what class says; or nil and an error, or
--- false if call, a future, has ended meanwhile.
+-- Waits for a session in which the peer has the service of class. Returns it,
+-- with the error of a version that is not wanted if there is one; or nil and an
+-- error, or nil and false if call, a future, has ended meanwhile.
 local function rejoin(binding, patience, deadline, call)
   local link, class = binding.link, binding.class
   while true do
@@ -114,8 +117,8 @@ local function going_on(root, session, patience, deadline, sent)
   return { binding }
 end
 
---- What a call of method by proxy does that err was the end of: waits for the
--- peer, and gives the function and the proxy to go on with; or nil and the
+--- Goes on with a call of method by proxy that ended with err. Waits for the
+-- peer, and returns the function and the proxy to go on with; or nil and the
 -- error to end with. began: when the call was submitted, false if it was not;
 -- call: its future, if others have it.
 function M.renew(proxy, method, err, began, call)
@@ -148,8 +151,9 @@ end
 
 -- ---- Futures ---------------------------------------------------------------
 
---- In a task: goes on with future, that of a call that err was the end of. call
--- has its proxy, when it began (false: it was never tried), and its arguments.
+--- Runs in a task: goes on with a call that ended with err, and ends its
+-- future. call has the proxy, when the call began (false: it was never tried),
+-- and its arguments.
 local function go_on(future, call, method, err)
   local proxy, began = call.proxy, call.began
   if future.ended then return end
@@ -164,8 +168,8 @@ local function go_on(future, call, method, err)
 end
 M.go_on = go_on
 
---- The future of a call that could not be submitted, since err. What is wrong
--- with its arguments is then raised by who waits for it.
+--- Returns the future of a call that could not be submitted because of err.
+-- Misuse in its arguments is raised by waiting for the future.
 function M.later(proxy, method, err, ...)
   if not may(proxy[1], err) then return futures.done(nil, err) end
   local future = futures.new(proxy[1], outcome.doing(proxy[1], method))
@@ -175,15 +179,15 @@ function M.later(proxy, method, err, ...)
   return future
 end
 
---- Has the call of future, an idempotent one that has been submitted, be made
--- again if the peer is lost meanwhile. Returns future.
+--- Has the submitted call of future, an idempotent one, made again if the peer
+-- is lost meanwhile. Returns future.
 function M.guard(future, proxy, ...)
   future.again = { proxy = proxy, began = now(), n = select("#", ...),
                    trace = traces.here(), ... }
   return future
 end
 
---- Goes on with a future that was guarded, and whose peer is lost.
+--- Goes on with the call of a guarded future whose peer is lost.
 function M.resume(future, method, told)
   local call, err = future.again, outcome.failure(future.owner, method, told)
   future.again, future.operation = nil, false

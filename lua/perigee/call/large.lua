@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Large typed replies (PERIGEE_HELD): they are decoded in portions, while the
--- loop goes on; their call's time goes on, too, and it can be cancelled. The
--- bytes are a pooled block of ours until that is over.
+--- Large typed replies (PERIGEE_HELD) are decoded in portions while the loop
+-- goes on. The call's timeout still applies, and the call can be cancelled. The
+-- bytes are in a pooled block that is freed when decoding is over.
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
@@ -49,9 +49,9 @@ local function deadline(told)
   return now() + tonumber(told.remaining)
 end
 
---- Has future, a call's, end once the reply that the event told has been
--- decoded: as results(binding, method, told, values, n) says, where nil and a
--- text come of what cannot be decoded.
+--- Decodes the reply that the event told, then ends future, a call's, with
+-- results(binding, method, told, values, n). If the reply cannot be decoded,
+-- values is nil and n is a text.
 function M.start(future, method, told, results)
   local binding = future.owner
   future.operation, future.value = false, false
@@ -65,7 +65,7 @@ function M.start(future, method, told, results)
   }, Large))
 end
 
---- The same where nobody has a future: waits, and returns what comes of it.
+--- Does the same without a caller's future: waits, and returns the results.
 function M.wait(binding, method, told, results)
   local future = futures.new(binding)
   M.start(future, method, told, results)

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What is common to all calls: a binding (what a proxy's methods work on), the
--- wait for the reply, and failures as errors.
+--- What all calls have in common: the binding (what a proxy's methods work on),
+-- the wait for the reply, and failures as errors.
 --
--- A binding has: session, engine, message (a struct that is filled for every
--- call), timeout (seconds), and from with{}: into, reader, capacity, request
--- (its capacity), each false if not given; class (what is known of the service,
--- proxy.lua), version (wanted), and for calls that may go on in another session
--- (again.lua) link, which is false for others, and reconnect (seconds); trace
--- (trace.lua), or false.
+-- A binding has: session; engine; message (a struct that is filled for every
+-- call); timeout (seconds); from with{}: into, reader, capacity, request (the
+-- capacity of a request), each false if not given; class (what is known of the
+-- service, proxy.lua); version (the one wanted); link and reconnect (seconds),
+-- for calls that may go on in another session (again.lua): link is false for
+-- others; trace (trace.lua), or false.
 local codec = require "perigee.codec"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -22,14 +22,14 @@ local huge = math.huge
 local M = {}
 
 local POOLED = C.PERIGEE_POOLED
--- Refusals that come before a handler runs, whoever they are from.
+-- Kinds of refusals that come before a handler runs, from the core or the peer.
 local NOT_RUN = { no_service = true, no_method = true, version = true,
                   denied = true }
 
---- The short way of a wait, and its event.
+--- The core's wait for one operation, and the event that it fills.
 M.await, M.event = loop.await, loop.event
 
---- The binding of what a proxy's method was called on.
+--- Returns the binding of the proxy that a method was called on.
 function M.binding(proxy, method)
   local binding = type(proxy) == "table" and proxy[1]
   if type(binding) ~= "table" then
@@ -44,7 +44,7 @@ function M.doing(binding, method)
   return ("calling %s of %s"):format(method.text, binding.session:text())
 end
 
--- What a peer gives as text or as a code: one that is neither is not looked at.
+-- Returns what a peer sent as a code, if it is a string or a number.
 local function plain(value)
   local kind = type(value)
   if kind == "string" or kind == "number" then return value end
@@ -54,7 +54,7 @@ local function text_of(value)
   return type(value) == "string" and errors.shown(value) or nil
 end
 
--- What came with a failure's text, if that could be decoded.
+-- Returns a failure's text and what came with it, if that could be decoded.
 local function with(text, fine, traceback, code, ran)
   if not fine then return text end
   return text, text_of(traceback), plain(code), ran
@@ -88,7 +88,7 @@ function M.failure(binding, method, told)
   return error_of(binding, method, told.status, failure_text(told))
 end
 
---- Gives back the slice of a reply that nobody will have.
+--- Frees the slice of a reply that nobody will get.
 function M.discard(binding, told)
   local handle = binding.engine.handle
   if handle and band(told.flags, POOLED) ~= 0 then
@@ -96,18 +96,18 @@ function M.discard(binding, told)
   end
 end
 
---- The error of a call whose time is over while its reply is decoded.
+--- The error of a call whose timeout is over while its reply is decoded.
 function M.too_late(binding, method)
   return error_of(binding, method, C.PERIGEE_TIMEOUT)
 end
 
---- Gives back a reply that is held, as nobody decodes it.
+--- Frees a held reply that nobody decodes.
 function M.release(binding, told)
   C.perigee_pool_free(binding.engine.handle,
                       ffi.cast(native.pointer_t, told.pointer))
 end
 
---- The error of a reply that is none, in what way why says.
+--- The error of a reply that cannot be used; why says why not.
 function M.no_reply(binding, method, kind, why)
   return errors.new(kind, ("%s: %s"):format(M.doing(binding, method), why),
                     true)
@@ -125,7 +125,8 @@ function M.gone(binding, method)
   return binding.session:gone(("calling %s"):format(method.text))
 end
 
---- The long way: the future, which has ended, or nil and an error.
+--- Waits for an operation by a future. Returns the future once it has ended, or
+-- nil and an error.
 function M.wait(binding, operation, value, finish)
   local future = futures.start(binding, operation, value, finish)
   if loop.wait(future, huge) then return future end

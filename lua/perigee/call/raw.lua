@@ -28,8 +28,8 @@ local M = {}
 
 local PEER_LOST, RANGE = C.PERIGEE_PEER_LOST, C.PERIGEE_RANGE
 local TYPED, HELD = C.PERIGEE_TYPED, C.PERIGEE_HELD
-local SMALL = 8192                      -- least capacity nobody asked for
-local LONG = 2 ^ 20                     -- strings that memory may lack for
+local SMALL = 8192                      -- least default capacity
+local LONG = 2 ^ 20                     -- longer strings may not fit in memory
 local loan = native.loan_t()
 
 local function misuse(method, problem, level)
@@ -38,7 +38,8 @@ end
 
 -- ---- Replies ---------------------------------------------------------------
 
--- Ends a view and passes on what its function gave, raising what it raised.
+-- Closes a view and returns what its function returned, or raises what it
+-- raised.
 local function leave(view, before, fine, ...)
   close(view)
   state.pinned = before
@@ -88,7 +89,8 @@ local function fill_into(binding, method, level)
   if why then misuse(method, "into: " .. why, level + 1) end
 end
 
--- What the reply may take where nobody said: as much as the request.
+-- The default capacity of a reply: that of into, else the request's length, but
+-- at least SMALL.
 local function default_capacity(binding, length)
   if binding.into then return binding.into.length end
   return length > SMALL and length or SMALL
@@ -129,7 +131,8 @@ end
 
 -- ---- Writers ---------------------------------------------------------------
 
--- Besides what pcall gives: did a write not fit into the loan?
+-- Calls a writer with a view of its loan. Returns what pcall returns, and
+-- whether a write did not fit into the loan.
 local function write(writer, pointer, length)
   local view = views.lend(pointer, length)
   local before = state.pinned
@@ -159,7 +162,8 @@ local function is_filled(n, length)
   return type(n) == "number" and n >= 0 and n <= length and n % 1 == 0
 end
 
--- Until deadline, if it is given: a call that has waited has less time left.
+-- Commits n bytes of a loan. A call that has waited for room has a deadline:
+-- its timeout is what is left until then.
 local function commit(handle, message, n, deadline)
   if not deadline then return C.perigee_call_commit(handle, message, n) end
   local timeout = message.timeout
@@ -200,7 +204,8 @@ local function submit_writer(binding, method, handle, writer, deadline)
   return operation, false
 end
 
--- deadline: of a call that has waited for room; nil of others.
+-- Submits a call. Returns its operation and what must stay alive for it; or nil
+-- and an error. deadline is that of a call that has waited for room, else nil.
 local function submit(binding, method, payload, deadline)
   local handle = binding.session.handle
   if not handle then return nil, outcome.gone(binding, method) end
@@ -220,14 +225,16 @@ end
 
 -- ---- Room ------------------------------------------------------------------
 
--- May a call wait for a block for its writer's loan, as there is none for now,
--- or calls before it wait for theirs? place: where it waits, nil before that.
+-- Tells whether a call has failed only because no block is free for its
+-- writer's loan, or calls before it wait for one, so that it may wait. place:
+-- where it waits, nil before that.
 local function waits(payload, operation, err, place)
   return not operation and err.kind == "no_memory"
     and type(payload) == "function" and not (place and room.over(place))
 end
 
--- Until it is submitted, cannot be, or future has ended: its caller gave up.
+-- Tries until the call is submitted, cannot be, or its future has ended because
+-- the caller gave up.
 local function submit_in_time(binding, method, payload, place, future)
   local operation, kept
   repeat
@@ -240,7 +247,7 @@ local function submit_in_time(binding, method, payload, place, future)
   return operation, kept
 end
 
--- In a task, for the future of who did not wait.
+-- Runs in a task: submits an asynchronous call that had to wait for room.
 local function go_on(future, self, method, payload, place)
   local binding, began = self[1], place.began
   local fine, operation, kept = pcall(submit_in_time, binding, method, payload,
@@ -286,13 +293,14 @@ end
 
 M.finish = finish_by
 
---- Settles a future with what a reader gave; what it raised, waiting raises.
+--- Settles a future with what a reader returned. If the reader raised, waiting
+-- for the future raises the same.
 function M.settle_read(future, fine, ...)
   if fine then return settle(future, ...) end
   futures.raise(future, (...))
 end
 
---- The function of a proxy for a method: calls and waits.
+--- Returns a proxy's function for a method: it calls and waits.
 function M.call(method)
   local finish = finish_by(method)
   return function(self, payload)
@@ -329,7 +337,8 @@ function M.call(method)
   end
 end
 
---- The function of a proxy's async for a method: the future of the results.
+--- Returns the function of a proxy's async for a method: it calls, and returns
+-- the future of the results.
 function M.start(method)
   local finish = finish_by(method)
   return function(self, payload)

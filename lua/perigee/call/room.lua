@@ -1,19 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Where writers' calls wait for a block to be lent: behind one another, so
--- that those of a session are submitted in the order in which they were made,
--- and none waits while later ones go on.
+--- The queue in which calls with writers wait for a block to be lent. It keeps
+-- the order: calls of a session are submitted in the order in which they were
+-- made, and none waits while later ones go on.
 --
--- Blocks come back without a word, so whoever waits looks each millisecond, but
--- asks for one only when its turn has come:
+-- No event tells that a block is free, so a call that waits looks each
+-- millisecond, but asks for a block only when its turn has come:
 --
---   who is before it                               its turn
---   nobody, or only who has left                   has come
---   who waits in a task, or by a base (loop.lua)   has not
---     that nothing else runs on top of
---   who waits by a base below the one that runs,   has come
---     and so cannot go on before that is over
+--   before it in the queue                         its turn
+--   no call, or only calls that have left          has come
+--   a call that waits in a task, or by a base      has not
+--     (loop.lua) on top of which nothing runs
+--   only calls that wait by a base below the one   has come
+--     that runs, and cannot go on before it ends
 --
--- Who does not wait when others look has left: its call was submitted, or has
+-- A call that does not wait when others look has left: it was submitted, or has
 -- ended, or its writer raised.
 local loop = require "perigee.loop"
 local signals = require "perigee.signal"
@@ -24,8 +24,8 @@ local M = {}
 
 local PAUSE = 1e6
 
---- A place behind the calls of binding's session that wait already. A call's
--- time begins with it: began, deadline (of the loop's clock).
+--- Returns a place behind the calls of binding's session that wait already. The
+-- call's timeout begins now: began and deadline are of the loop's clock.
 function M.enter(binding)
   local session = binding.session
   local queue = session.writers or { first = 1, last = 0 }
@@ -40,17 +40,19 @@ function M.enter(binding)
   return place
 end
 
--- Tasks that a stop has dropped wait no more.
+-- Tells whether the call at a place waits no more, as tasks that a stop has
+-- dropped.
 local function has_left(place)
   return not place.waits or place.generation ~= state.generation
 end
 
--- Before whoever runs now is over? Who cannot park runs on top of all bases.
+-- Tells whether the call at a place can go on before what runs now is over.
+-- Code that cannot park runs on top of all bases.
 local function can_go_on(place)
   return not place.base or (place.base == state.target and loop.parks())
 end
 
--- Is none before place (nil: the end) that can go on?
+-- Tells whether no call before place (nil: the end) can go on.
 local function is_turn(session, place)
   local queue = session.writers
   if not queue then return true end
@@ -67,18 +69,19 @@ local function is_turn(session, place)
   return true
 end
 
---- Has a call that is made now, of a loan of length bytes, to wait behind
--- others? Not what is no longer than records are: that takes no block.
+--- Tells whether a call that is made now, with a loan of length bytes, has to
+-- wait behind others. Loans up to the length of records take no block and do
+-- not wait.
 function M.crowded(binding, length)
   return length > binding.engine.eager and not is_turn(binding.session)
 end
 
---- Is there no use in waiting on?
+--- Tells whether waiting on is of no use.
 function M.over(place)
   return now() >= place.deadline or state.stopping
 end
 
---- Waits for a moment: true if the call is to be tried then.
+--- Waits for a moment. Returns true if the call is to be tried then.
 function M.wait(place)
   local signal = signals.new(1)
   place.waits, place.base = true, not loop.parks() and signal

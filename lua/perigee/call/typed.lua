@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Typed calls. A caller's function encodes the arguments into a buffer of the
--- codec's, which is kept until the call has ended: the core may refer to it.
+--- Typed calls. A proxy's function encodes the arguments into a buffer of the
+-- codec, which is kept until the call has ended, because the core may refer to
+-- it.
 local again = require "perigee.call.again"
 local codec = require "perigee.codec"
 local errors = require "perigee.errors"
@@ -33,8 +34,8 @@ local function decoded(binding, method, fine, ...)
     "the reply cannot be decoded: " .. errors.shown((...)))
 end
 
--- The results of a reply that a slice came with; values as codec.placed has
--- them, or nil.
+-- Returns the results of a reply that has a slice; values are as codec.placed
+-- returns them, or nil.
 local function with_slice(binding, method, told, values)
   local length = tonumber(told.slice)
   local slice
@@ -56,7 +57,7 @@ local function results(binding, method, told)
   if told.status ~= 0 then
     return nil, outcome.failure(binding, method, told)
   end
-  if band(told.flags, TYPED) == 0 then -- nobody has scanned it
+  if band(told.flags, TYPED) == 0 then -- the core has not scanned it
     return decoded(binding, method, false, "it is not typed")
   end
   if band(told.flags, SLICE) ~= 0 then
@@ -67,7 +68,7 @@ local function results(binding, method, told)
                  pcall(unpack_values, told.pointer, tonumber(told.length)))
 end
 
--- The same of a large reply.
+-- Does the same for a large reply.
 local function large_results(binding, method, told, values, n)
   if band(told.flags, SLICE) ~= 0 then
     return with_slice(binding, method, told, values and codec.placed(values, n))
@@ -80,8 +81,8 @@ local function misuse(method, problem, level)
   error(("%s: %s"):format(method.text, problem), level + 1)
 end
 
--- Fills in the binding's message, but for the slice that is among the
--- arguments; returns the buffer and the slice.
+-- Fills in the binding's message, except for the slice among the arguments.
+-- Returns the buffer and that slice.
 local function fill(binding, method, ...)
   local out = acquire()
   local why, extra = pack(out, ...)
@@ -106,8 +107,8 @@ local function fill_slices(binding, method, slice, level)
   if why then misuse(method, why, level + 1) end
 end
 
--- Submits a call; its operation, its buffer and what else it refers to; or nil
--- and an error.
+-- Submits a call. Returns its operation, its buffer and the slice among its
+-- arguments; or nil and an error.
 local function submit(binding, method, ...)
   local handle = binding.session.handle
   if not handle then return nil, outcome.gone(binding, method) end
@@ -138,7 +139,7 @@ local function finish_by(method)
   end
 end
 
---- The function of a proxy for a method: calls and waits.
+--- Returns a proxy's function for a method: it calls and waits.
 function M.call(method)
   local finish = finish_by(method)
   return function(self, ...)
@@ -171,7 +172,8 @@ function M.call(method)
   end
 end
 
---- The function of a proxy's async for a method: the future of the results.
+--- Returns the function of a proxy's async for a method: it calls, and returns
+-- the future of the results.
 function M.start(method)
   local finish = finish_by(method)
   return function(self, ...)

@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
---- How kept sessions (kept.lua) come by their next one: by their link, and then
--- the regions that were looked up before are looked up again. However many wait
--- for that, it is done once.
+--- How kept sessions (kept.lua) get their next session: their link opens it,
+-- and then all regions that were looked up before are looked up again. This is
+-- done once, however many operations wait for it.
 --
 --   the session   event                              becomes
---   lost          somebody wants one, the link has   being joined
---                 one
---   being joined  all regions are told of            the present one
---   being joined  it ends, time is over, a stop      lost; regions stay as good
---                                                    as they were
+--   lost          an operation needs one, the link   being joined
+--                 has one
+--   being joined  all regions were looked up         the present one
+--   being joined  it ends, time is over, a stop      lost; regions stay as they
+--                                                    were
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local links = require "perigee.link"
@@ -19,13 +19,13 @@ local left, now = loop.left, loop.now
 
 local M = {}
 
-local TIMEOUT = 30                      -- of a join
-local PAUSE = 0.025                     -- before a region is asked for again
+local TIMEOUT = 30                      -- seconds of a join
+local PAUSE = 0.025                     -- seconds before a join is tried again
 
 -- ---- Joining the next session ----------------------------------------------
 
--- Has a region of an earlier session be one of this, if it is the same. False
--- if the peer has not told.
+-- Looks a region of an earlier session up in this one, and moves it there if it
+-- is the same memory. Returns false if the peer has not answered.
 local function carry_over(session, region, deadline)
   local found, err = session:region(region.name, { timeout = left(deadline) })
   if not session.handle then return false end
@@ -34,12 +34,13 @@ local function carry_over(session, region, deadline)
   end
   if found.identity == region.identity then
     region:move_to(found)
-    session.remotes[region] = region    -- ends with it, beside the one found
+    session.remotes[region] = region    -- ends with it, as found does
   end
   return true
 end
 
--- Those that are no more are stale from then on.
+-- Carries all regions over; those that no longer exist are stale from then on.
+-- Returns false if the peer has not answered for one of them.
 local function carry_all_over(kept, session, deadline)
   local names = {}
   for name in pairs(kept.regions) do names[#names + 1] = name end
@@ -54,9 +55,9 @@ local function carry_all_over(kept, session, deadline)
 end
 jit.off(carry_all_over)
 
--- In a task, in a time of its own: whose time is short must not be why regions
--- of others are lost. What does not come to its end is begun anew by the next
--- who wants a session.
+-- Joins a session, in a task with a timeout of its own: a caller's short
+-- timeout must not lose the regions of others. If it is not completed, the next
+-- operation that needs a session begins it again.
 local function join(kept, session)
   if kept.epoch ~= session.epoch then
     kept.regions = {}
@@ -67,8 +68,8 @@ local function join(kept, session)
   kept.current, kept.epoch = session, session.epoch
 end
 
--- Waits until it has been joined, however many wait for that: is it the present
--- one, and alive? Or nil and an error.
+-- Waits until session has been joined; one join serves all that wait. Returns
+-- whether session is the present one and alive; or nil and an error.
 local function joined(kept, session, deadline, call)
   if kept.current == session then return session.handle end
   local joining = kept.joining
@@ -93,7 +94,8 @@ local function not_reached(kept, err, deadline)
     or ("connecting to %s: no answer in time"):format(kept:text()), false)
 end
 
--- Why nothing more is to be waited for, or nil.
+-- Returns the error of a kept session that was closed, or of a stopped loop,
+-- else nil.
 local function over(kept)
   local gone = kept:gone()
   if gone or not loop.state.stopping then return gone end
@@ -101,8 +103,8 @@ local function over(kept)
     .. "stopped"):format(kept:text()), false)
 end
 
---- The session until deadline, or nil and an error. Waits; not longer than
--- until call, its caller's future, has ended.
+--- Waits for the session until deadline, or until call, the caller's future,
+-- has ended. Returns it, or nil and an error.
 function M.reach(kept, deadline, call)
   local patience = math.min(deadline, loop.deadline(kept.reconnect))
   local why = over(kept)
@@ -119,14 +121,15 @@ function M.reach(kept, deadline, call)
   return nil, over(kept) or not_reached(kept, nil, deadline)
 end
 
---- A future of what waits for a session: close() ends it.
+--- Returns a future of an operation that waits for a session; Kept:close ends
+-- it.
 function M.waiter(kept, doing)
   local future = futures.new(kept, doing)
   kept.waiting[future] = true
   return future
 end
 
---- As reach, for who has no future.
+--- As reach, for callers that have no future.
 function M.enter(kept, deadline)
   local call = M.waiter(kept, "using the session with " .. kept:text())
   local session, err = M.reach(kept, deadline, call)
@@ -135,8 +138,9 @@ function M.enter(kept, deadline)
   return session, err
 end
 
---- Was err, of what was begun in session, that this is over, which nobody had
--- been told? Runs the loop.
+--- Tells whether err, of an operation in session, is `peer_lost` because the
+-- session is over. Handles known events first, since Lua may not have been
+-- told.
 function M.is_over(kept, session, err)
   if err.kind ~= "peer_lost" then return false end
   if session.handle then loop.refresh(kept.engine) end

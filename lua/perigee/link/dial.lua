@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- One attempt of a link (link.lua) to have a session: it finds where the peer
--- is now, and dials that.
+--- One attempt of a link (link.lua) to open a session: it finds out where the
+-- peer is now, and dials that address.
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
@@ -16,20 +16,20 @@ function M.closed(link)
     :format(link.peer), false)
 end
 
---- An attempt's results, as the user is told them.
+--- Returns an attempt's results as the program gets them.
 function M.told(link, session, err)
   if session then return session end
   if err == link.unfound then return nil, err end
   return nil, link.way.explain(link, err)
 end
 
--- Ends the attempt: nobody is to be dialled, as err says.
+-- Returns an attempt that has failed with err before anything was dialled.
 local function not_dialled(link, err)
   link.unfound = err
   return futures.done(nil, err)
 end
 
--- The future of a session with an entry's agent.
+-- Dials the agent of an entry. Returns the future of the session.
 local function dial_at(link, entry, timeout)
   if not link.engine.handle then return not_dialled(link, M.closed(link)) end
   link.address = registries.address(entry, link.tries)
@@ -45,7 +45,8 @@ local function no_answer(link)
     .. "answered in time"):format(link.peer), false)
 end
 
--- The session of what found, a future, gives. In a task.
+-- Runs in a task: waits for found, the future of an entry, and dials that
+-- entry's agent. Returns the session, or nil and an error.
 local function find_and_dial(link, found, timeout)
   local deadline = loop.deadline(timeout)
   local entry, err
@@ -61,8 +62,8 @@ local function find_and_dial(link, found, timeout)
   return futures.results(attempt)
 end
 
---- The future of an attempt's session. Most peers are found at once; a task
--- waits for the others.
+--- Begins an attempt and returns the future of its session. Most peers are
+-- found at once; for the others a task waits.
 function M.begin(link, timeout)
   if not link.engine.handle then return not_dialled(link, M.closed(link)) end
   local found = link.way.find(link)
