@@ -187,8 +187,7 @@ jit.off(finish)
 --- Closes it. Pending operations end in `closed` here and in `peer_lost` at the
 -- peer. Idempotent.
 -- @function Session:close
--- @waits no; over TCP up to 50 ms, until the last message has reached the
---   peer's host
+-- @waits no; over TCP up to 50 ms, until the peer has been told
 -- @usage
 -- near:close()
 -- print(select(2, near:region "any").kind)                     --> closed
