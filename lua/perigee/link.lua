@@ -9,7 +9,7 @@
 --   dialling   the attempt succeeded              open
 --   dialling   it failed; nobody waits            idle
 --   dialling   it failed for now; somebody waits  waiting
---   dialling   it failed for good                 idle    all who wait are told
+--   dialling   it failed for good                 idle    all waits end
 --   waiting    the pause is over                  dialling
 --   waiting    nobody waits any more              idle
 --   open       the session's end                  idle
@@ -44,7 +44,7 @@ local PASSING = { not_found = true, peer_lost = true, timeout = true,
 M.PASSING = PASSING
 
 --- Set by the agent: function (link, session). It is called in a task when a
--- retry made a session, before the waiting callers are told.
+-- retry has made a session, before the waiting callers go on.
 M.joined = false
 
 local Link = {}
@@ -240,7 +240,7 @@ function Link:reach(patience, deadline, call)
   end
 end
 
---- Fails all who wait for a session. Called when the agent is closed.
+--- Ends all waits for a session with an error. Called when the agent is closed.
 function Link:close()
   local retrying, attempt = self.retrying, under_way(self)
   if attempt then futures.settle(attempt, nil, dials.closed(self)) end

@@ -213,9 +213,9 @@ end
 --   traceparent, "00-<32 hex>-<16 hex>-<2 hex>", which `Context:trace` gives on
 --   the other side; or the 32 digits alone, for a sampled trace and a new span
 --   for each call. Calls end in `unsupported` if the peer does not have the
---   feature "trace" (`Session:explain`). Default: a call that is made while
---   another call is served continues that call's trace with a new span, if the
---   peer has the feature
+--   feature "trace" (`Session:explain`). Default: a call that a handler makes
+--   continues the trace of the call it serves with a new span, if the peer has
+--   the feature
 -- @treturn Proxy
 -- @waits no
 -- @usage

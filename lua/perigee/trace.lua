@@ -68,7 +68,7 @@ local function text(trace)
 end
 contexts.traceparent = text
 
---- The trace of the served call that event tells of; false if it has none.
+--- The trace of the served call of an event; false if it has none.
 function M.came(engine, event)
   if band(event.flags, TRACED) == 0 then return false end
   local trace = native.trace_t()
