@@ -394,7 +394,7 @@ end
 -- owns the block: close() gives it back, or else the collector does.
 function M.pooled(engine, pointer, length)
   collect(engine, length)
-  local box = { region = false }      -- for the finalizer, without the block
+  local box = { region = false }      -- for pool_net; no reference to block
   local base = ffi.cast(native.pointer_t, pointer)
   local block = setmetatable({ engine = engine, length = length, box = box,
                                base = ffi.gc(base, pool_net(engine, length,

@@ -62,8 +62,8 @@ function M.adopt(engine, id, peer)
   return session
 end
 
--- session.epoch is a text that names the life of the peer's engine: it is the
--- same in each session with it, and another after a restart.
+-- session.epoch is a text that identifies the life of the peer's engine: it is
+-- the same in each session with it, and a new one after a restart.
 
 --- The peer's name for messages, or what else is known of it.
 function Session:text()
@@ -298,7 +298,7 @@ end
 
 local REGION = { timeout = check.seconds }
 
---- Finds the peer's memory by its name.
+--- Finds a region of the peer's by its name.
 -- @function Session:region
 -- @tparam string name the one that the peer gave to `Engine:alloc` or
 --   `Engine:register`
