@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Landings: where the slice of a typed call goes. engine.landed keeps, by the
--- served call's number, what a landing gave until its handler has it.
+--- Landings: where the slice of a typed call is stored. engine.landed maps the
+-- served call's number to its landing until the handler takes the slice.
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"
@@ -26,7 +26,7 @@ local target = native.slice_t()
 local Landing = {}
 Landing.__index = Landing
 
---- Tells the method that its handler will never run; once.
+--- Tells the method that its handler will never run; called at most once.
 function Landing:abandon()
   local abandoned, values = self.method.abandoned, self.values
   if not abandoned then return end
@@ -49,7 +49,8 @@ local function pooled(engine, served)
   end
 end
 
--- Asks the method; what it gave, or nil and why there is nothing.
+-- Calls the method's landing function. Returns whether it succeeded (false: it
+-- raised), then the slice it returned, or nil and the reason for refusing.
 local function ask(engine, event, method, values)
   values[values.place] = tonumber(event.slice)
   state.pinned = "a landing"
@@ -86,8 +87,8 @@ local function land(engine, served, method, values, slice, length)
   end
 end
 
--- A call's arguments are there, as codec.placed has them, or nil: asks where
--- its slice goes.
+-- Asks the method where the slice goes, once the call's arguments are decoded.
+-- values: as codec.placed returns them; nil if no argument stands for a slice.
 local function arrive(engine, event, method, values)
   local served = event.operation
   if not values then
@@ -104,8 +105,8 @@ local function arrive(engine, event, method, values)
   return land(engine, served, method, values, slice, tonumber(event.slice))
 end
 
--- Large arguments are decoded in portions; until then this stands in
--- engine.landed, and for the event.
+-- A call whose large arguments are still being decoded in portions. Meanwhile
+-- it takes the landing's place in engine.landed, and serves as the event.
 local Coming = {}
 Coming.__index = Coming
 
@@ -148,7 +149,7 @@ loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)
   if not method.landing then return pooled(engine, served) end
   if band(event.flags, HELD) ~= 0 then return decode(engine, event, method) end
   return arrive(engine, event, method, band(event.flags, TYPED) ~= 0
-    and codec.unpack_slice(event.pointer, event.length)) -- else not scanned
+    and codec.unpack_slice(event.pointer, event.length)) -- scanned if TYPED
 end
 
 loop.on[C.PERIGEE_EVENT_ABANDONED] = function(engine, event)
@@ -157,7 +158,7 @@ loop.on[C.PERIGEE_EVENT_ABANDONED] = function(engine, event)
   if landing then landing:abandon() end
 end
 
---- The slice of a REQUEST that came with one: where it landed, or pooled.
+--- The slice of a REQUEST that came with one: the landing's, or a pooled one.
 function M.take(engine, event, served)
   local landing = engine.landed[served]
   if landing then
@@ -168,7 +169,7 @@ function M.take(engine, event, served)
   return regions.pooled(engine, pointer, tonumber(event.slice))
 end
 
---- Lets go of a slice that no handler will get.
+--- Closes a slice that no handler will get.
 function M.give_up(slice) slice:close() end
 
 return M

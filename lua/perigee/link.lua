@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Links: an agent's ways to its peers, by name or address. A link outlives the
--- sessions that go over it: what lost its session finds the next one here. Each
--- attempt first asks where the peer is now (agent/peers.lua).
+--- Links: one for each peer (a name or an address) that an agent connects to. A
+-- link outlives its sessions: users that lost a session get the next one here.
+-- Each attempt first looks up where the peer is now (agent/peers.lua).
 --
 --   state      event                              becomes
 --   idle       a session is asked for             dialling
@@ -9,18 +9,18 @@
 --   dialling   the attempt succeeded              open
 --   dialling   it failed; nobody waits            idle
 --   dialling   it failed for now; somebody waits  waiting
---   dialling   it failed for good                 idle    all who wait are told
+--   dialling   it failed for good                 idle    all waits end
 --   waiting    the pause is over                  dialling
 --   waiting    nobody waits any more              idle
 --   open       the session's end                  idle
 --
--- However many wait, there is one attempt at a time. The first is made at once;
--- the pauses between the next ones are 10 ms where asking costs next to nothing
--- (a Unix socket, a name in the folder). Elsewhere they grow, to twice as long
--- each time, and up to a hundredth of the time that the peer has been away,
--- within 20 ms and 1 s. All are by up to half shorter or longer, so that those
--- who lost the same peer do not come back in step. A session that ends within a
--- second of its making counts as an attempt that failed.
+-- There is one attempt at a time, however many callers wait. The first attempt
+-- is made at once. The pause before each later one is 10 ms for a peer that is
+-- cheap to look up (a Unix socket, a name in the folder). For other peers it
+-- doubles each time, up to a hundredth of the time that the peer has been away;
+-- this limit is at least 20 ms and at most 1 s. Each pause is varied by up to
+-- half, so that processes that lost the same peer do not retry in step. A
+-- session that ends within a second counts as a failed attempt.
 local dials = require "perigee.link.dial"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -33,29 +33,29 @@ local now = loop.now
 
 local M = {}
 
-local ATTEMPT = 3                       -- seconds for one, if others may follow
+local ATTEMPT = 3                       -- seconds for each of several attempts
 local FIRST, LEAST, LONGEST = 10e6, 20e6, 1e9
-local SETTLED = 1e9                     -- a session that lived so long was one
+local SETTLED = 1e9                     -- a shorter session is a failed attempt
 
---- Errors, by kind, of what may be otherwise a moment later.
+--- Kinds of errors after which another attempt may succeed.
 local PASSING = { not_found = true, peer_lost = true, timeout = true,
                   closed = true, no_memory = true }
 
 M.PASSING = PASSING
 
---- Called in a task when there is a session again, before those who wait are
--- told: function (link, session). The agent's.
+--- Set by the agent: function (link, session). It is called in a task when a
+-- retry has made a session, before the waiting callers go on.
 M.joined = false
 
 local Link = {}
 Link.__index = Link
 
---- The link of an agent to peer (a name, or an address), which is found in that
--- way (agent/peers.lua).
+--- The link of an agent to peer (a name or an address); way says how the peer
+-- is found (agent/peers.lua).
 function M.new(agent, peer, way)
   return setmetatable({
     agent = agent, engine = agent.engine, peer = peer, way = way, proxies = {},
-    address = false, unfound = false,   -- the last one, or why there is none
+    address = false, unfound = false,   -- last address, or the lookup's error
     session = false, attempt = false, retrying = false,
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
   }, Link)
@@ -69,7 +69,7 @@ function Link:live()
   return session and session.handle and session
 end
 
---- A session was made for it. (The session's.)
+--- Notes a new session of the link. Called by session.lua.
 function Link:arrived(session)
   session.link = self
   self.session, self.opened = session, now()
@@ -93,7 +93,7 @@ local function failed(link, err)
   link.tries, link.err = link.tries + 1, err
 end
 
--- Tells the kept sessions that end with session, since this side closed it.
+-- Ends the kept sessions that use session, which this side has closed.
 local function end_kept(agent, session)
   for kept in pairs(agent.awaited) do
     if kept.current == session then kept:over() end
@@ -101,7 +101,7 @@ local function end_kept(agent, session)
 end
 jit.off(end_kept)
 
---- A session of it is over. (The session's.)
+--- Notes the end of one of the link's sessions. Called by session.lua.
 function Link:left(session)
   if session.closed then end_kept(self.agent, session) end
   if self.session ~= session then return end
@@ -118,7 +118,7 @@ local function under_way(link)
   return attempt and not attempt.ended and attempt
 end
 
---- The attempt that is under way, or a new one of timeout seconds: a future.
+--- The future of the attempt under way, or of a new one of timeout seconds.
 function Link:dial(timeout)
   local attempt = under_way(self)
   if attempt then return attempt end
@@ -126,7 +126,7 @@ function Link:dial(timeout)
   return self.attempt
 end
 
--- Whose own time is over first, while an attempt of others goes on.
+-- The error for a caller whose timeout ends before somebody else's attempt.
 local function unanswered(link, timeout)
   local doing = "connecting to " .. link.peer
   if loop.state.stopping then
@@ -136,9 +136,10 @@ local function unanswered(link, timeout)
     timeout), false)
 end
 
---- The session within timeout seconds (default 30), or nil and an error. An
--- attempt that others began is waited for first; its failure counts if it began
--- later than this, and not if merely its time was shorter.
+--- The session within timeout seconds (default 30), or nil and an error. Waits
+-- first for an attempt that somebody else began. The failure of such an attempt
+-- is returned only if the attempt began after this call, and did not time out;
+-- otherwise this makes its own attempt.
 function Link:open(timeout)
   timeout = timeout or 30
   local deadline, before = loop.deadline(timeout), self.attempt
@@ -156,7 +157,7 @@ function Link:open(timeout)
   end
 end
 
--- Tells those who wait, first come first.
+-- Settles the future that the callers wait for, in the order they came.
 local function ended(link, retrying, session, err)
   if link.retrying == retrying then link.retrying = false end
   futures.settle(retrying, session, err)
@@ -176,7 +177,7 @@ local function keep_trying(retrying, link)
   repeat
     if link.at > now() then pause(link) end
     if not (retrying.waiter and link.engine.handle) then break end
-    session = link:live()               -- somebody else may have dialled
+    session = link:live()               -- another caller may have made one
     if not session then
       session, err = dials.told(link, link:dial(ATTEMPT):wait())
     end
@@ -185,7 +186,8 @@ local function keep_trying(retrying, link)
   ended(link, retrying, session, err)
 end
 
--- What ends when there is a session, none will be, or the loop is stopped.
+-- The future of the retries, which are started if there are none. It ends when
+-- there is a session, when no session can be made, or when the loop is stopped.
 local function retry(link)
   local retrying = link.retrying
   if retrying and not retrying.ended then return retrying end
@@ -196,7 +198,8 @@ local function retry(link)
   return retrying
 end
 
---- Waits for future until deadline; not longer than for call, if that is given.
+--- Waits until future has ended, the deadline has passed, or call (a future, if
+-- given) has ended. Returns whether future has ended.
 local function wait(future, deadline, call)
   if not call then return loop.wait(future, deadline) end
   local signal = signals.new(1)
@@ -209,7 +212,7 @@ local function wait(future, deadline, call)
 end
 M.wait = wait
 
--- What is under way when patience is over may still come to a good end.
+-- Lets an attempt that is under way when patience is over finish by deadline.
 local function last_attempt(link, deadline, call)
   local attempt = under_way(link)
   if attempt then wait(attempt, deadline, call) end
@@ -218,10 +221,10 @@ local function last_attempt(link, deadline, call)
   return nil, link.err
 end
 
---- The session, or one that is made now: tries until patience is over (in
--- nanoseconds; huge: never), and lets what is under way then go on until
--- deadline. nil and an error, or nil and false if none is known. Waits; not
--- longer than until call (a future), if that is given, has ended.
+--- The live session, or a new one. Begins attempts until the time patience (in
+-- nanoseconds; huge: without limit), and lets the last one go on until
+-- deadline. Returns nil and an error on failure; the error is false if none is
+-- known. Waits, but no longer than until call (a future, if given) has ended.
 function Link:reach(patience, deadline, call)
   while true do
     local session = self:live()
@@ -237,7 +240,7 @@ function Link:reach(patience, deadline, call)
   end
 end
 
---- Tells all who wait for it that there will be none. (The agent's.)
+--- Ends all waits for a session with an error. Called when the agent is closed.
 function Link:close()
   local retrying, attempt = self.retrying, under_way(self)
   if attempt then futures.settle(attempt, nil, dials.closed(self)) end

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Listeners: addresses at which peers open sessions. Made by `Engine:listen`.
 --
--- * `address`: with the port that it really has
+-- * `address`: with the actual port
 -- @classmod Listener
 local check = require "perigee.check"
 local errors = require "perigee.errors"

@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Where the library says what nobody asked for: through perigee.log, which a
--- program may replace. It never prints otherwise.
+--- The library's log: messages that are no function's result go to perigee.log,
+-- which a program may replace. The library prints nothing in any other way.
 local M = {}
 
 --- The table whose field `log` is called: the module perigee, once loaded.
 M.target = {}
 
---- Where the library says what nobody asked for; it never prints otherwise. A
--- program may replace it; one that raises is ignored. By default warnings and
--- errors go to stderr.
+--- Receives the library's log messages; the library prints nothing in any other
+-- way. A program may replace it; errors that the replacement raises are
+-- ignored. By default warnings and errors go to stderr.
 -- @function perigee.log
 -- @tparam string level "debug", "info", "warning" or "error"
 -- @tparam string message
@@ -26,8 +26,8 @@ function M.default(level, message)
   end
 end
 
---- Says message at level. A log function that raises is ignored: what is being
--- logged must not break what is being done.
+--- Logs message at level. Ignores errors of the log function, so that logging
+-- cannot break the operation that logs.
 function M.write(level, message)
   pcall(M.target.log or M.default, level, message)
 end

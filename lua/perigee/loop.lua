@@ -1,14 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The loop: one for each Lua state, over all its engines.
+--- The event loop: one for each Lua state, which polls all its engines.
 --
--- Whoever waits runs it. A wait first *pumps*: it polls and handles events on
--- the spot, with no coroutine switch, for as long as none of them can park.
--- What can park are typed handlers and tasks, and those run on workers: pooled
--- coroutines of which one at a time leads. The leader runs the loop and calls
--- handlers and tasks directly, with no switch either; when one of them parks,
--- its worker is suspended with it and another leads on with the rest of the
--- batch. A parked worker whose wait has ended is resumed by the leader; once
--- its handler is over it sees that it leads no more, and goes back to the pool.
+-- The thread or task that waits runs the loop. A wait first *pumps*: it polls
+-- and handles events directly, without a coroutine switch, as long as none of
+-- them can park. Only typed handlers and tasks can park. They run on workers:
+-- pooled coroutines, one of which is the leader at a time. The leader runs the
+-- loop and calls handlers and tasks directly, also without a switch. When one
+-- of them parks, its worker is suspended with it, and another worker becomes
+-- the leader and goes on with the rest of the batch. The leader resumes a
+-- parked worker whose wait has ended. When that worker's handler is over, the
+-- worker finds that it is no longer the leader, and returns to the pool.
 --
 --   worker    event                                  becomes
 --   idle      taken by a base or a leader's park     leading
@@ -20,13 +21,14 @@
 --   running   its handler or task waits              parked
 --   running   its handler or task is over            idle
 --
--- A *base* is the wait of code that cannot park: the main thread, a foreign
--- coroutine, a callback across a C boundary. It resumes leaders until what it
--- waits for has ended. Bases nest; the innermost one's target counts.
+-- A *base* is the wait of code that cannot park: the main thread, a coroutine
+-- of the program's, a callback across a C boundary. It resumes leaders until
+-- its target, the signal it waits for, has ended. Bases nest; the loop runs for
+-- the innermost base's target.
 --
--- Each engine keeps a batch of polled events with what has been handled of it,
--- so that whoever runs the loop next goes on with the rest, and polls (which
--- ends the life of the events' pointers) only when none is left.
+-- Each engine keeps its batch of polled events and how many are handled, so the
+-- next one to run the loop continues with the rest. An engine is polled again,
+-- which invalidates the events' pointers, only when the batch is finished.
 local native = require "perigee.native"
 local signals = require "perigee.signal"
 local timers = require "perigee.timers"
@@ -42,7 +44,7 @@ local AGAIN = C.PERIGEE_AGAIN
 local REQUEST, TYPED = C.PERIGEE_EVENT_REQUEST, C.PERIGEE_TYPED
 local REPLY, LANDING = C.PERIGEE_EVENT_REPLY, C.PERIGEE_EVENT_LANDING
 local BATCH = 64
-local PARKED, IDLE = {}, {}           -- what a worker says as it yields
+local PARKED, IDLE = {}, {}           -- what a worker yields
 
 local state, now, enqueue = signals.state, signals.now, signals.enqueue
 local expire = signals.expire
@@ -56,12 +58,12 @@ local on = M.on
 --- Called for typed requests: function (engine, event, worker). May park.
 M.serve = nil
 
---- Called where one of these raised, which nothing that a peer sends should get
--- them to: function (engine, the session's id, the served call's number or
--- false, what was raised with its traceback).
+--- Called when one of these functions raised, which no input from a peer should
+-- cause: function (engine, the session's id, the served call's number or false,
+-- the error with its traceback).
 M.broken = nil
 
---- Functions that are called when all tasks have been forgotten.
+--- Functions that are called after a stop has dropped all tasks.
 M.dropped = {}
 
 --- Functions that are called when the last engine has been closed.
@@ -80,8 +82,8 @@ local function poll(engine)
   end
 end
 
--- Handles the next event of engine's batch; false if the batch has to wait: a
--- typed request needs a leader, or worker leads no more.
+-- Handles the next event of engine's batch. False if the rest of the batch has
+-- to wait: a typed request needs a leader, or worker is no longer the leader.
 local function handle(engine, worker)
   local event = engine.events[engine.i]
   local kind = event.kind
@@ -101,14 +103,15 @@ local function handle(engine, worker)
   return true
 end
 
--- LuaJIT tries to compile each loop that it has met often. One that mostly has
--- one turn cannot be, and is given up, with all code that it lies in: whoever
--- waits would be interpreted. That is why what mostly is alone, the event of a
--- batch, or an engine, is handled outside of loops.
+-- LuaJIT tries to compile each loop that runs often. A loop that mostly has a
+-- single iteration cannot be compiled; LuaJIT then gives up on the code around
+-- it too, and waits would be interpreted. So the first event of a batch, and a
+-- single engine, are handled outside of loops.
 
--- Handles the rest of engine's batch; false if it has to wait. Ends of own
--- operations are all handled, also beyond target's: so whoever waits for many
--- finds most of them ended, on a path without a loop, which compiles into its.
+-- Handles the rest of engine's batch; false if it has to wait. After target has
+-- ended, goes on only with completions of own operations, so that a caller that
+-- waits for many in turn finds most of them ended, on a path without a loop,
+-- which LuaJIT compiles into the caller's.
 local function drain(engine, worker, target)
   if not handle(engine, worker) then return false end
   while engine.i < engine.n
@@ -118,7 +121,7 @@ local function drain(engine, worker, target)
   return true
 end
 
--- As pass, of one engine.
+-- The same as pass, for one engine.
 local function visit(engine, worker, target)
   if not engine.handle then return true end
   if engine.i == engine.n then poll(engine) end
@@ -131,8 +134,8 @@ local function visit(engine, worker, target)
   return quiet
 end
 
--- One pass over the engines: true if there was nothing to do, false if there
--- was, nil if a batch has to wait.
+-- One pass over the engines. True if there was nothing to do, false if there
+-- was something, nil if a batch has to wait for a leader.
 local function pass(worker, target)
   local engines, quiet = state.engines, true
   if #engines == 1 then return visit(engines[1], worker, target) end
@@ -158,7 +161,8 @@ local function chores_wait()
   end
 end
 
--- Sleeps until there may be events, a timer or deadline is due, a signal came.
+-- Sleeps until there may be events, a timer or the deadline is due, or a system
+-- signal came.
 local function sleep(deadline)
   local at, timeout = timers.earliest(), -1
   if deadline < at then at = deadline end
@@ -179,8 +183,9 @@ local function sleep(deadline)
   if status == AGAIN then note_signals() end
 end
 
--- Runs the loop on the spot: true when target has ended, false at the deadline,
--- nil when something is due that only a leader may run, or a base has to go on.
+-- Runs the loop without workers. True when target has ended, false at the
+-- deadline, nil when something is due that only a leader may run, or when the
+-- outer base's target has ended or a stop came.
 local function pump(target, deadline)
   local outer = state.target
   while not target.ended do
@@ -199,12 +204,13 @@ local function pump(target, deadline)
   return true
 end
 
--- ---- The net ---------------------------------------------------------------
+-- ---- Errors in event handlers ----------------------------------------------
 
--- Nothing that a peer sends should raise where its events are told. If it does,
--- that ends the peer's session, and the loop goes on: raises what was raised if
--- it was no such event's. There is no pcall for each event, which compiled code
--- could not return through: workers are coroutines, and pump has one for all.
+-- No input from a peer should make an event handler raise. If one raises, the
+-- peer's session is ended and the loop goes on. Other errors, which no event
+-- caused, are raised again. There is no pcall around each event, since compiled
+-- code could not return through it: a worker's errors end its coroutine, and
+-- pump has one xpcall around all events.
 local function broken(worker, failure)
   local engine, id, served = state.telling, 0, false
   if worker and worker.serving then
@@ -225,7 +231,7 @@ local function raised(e)
   return state.telling and debug.traceback(tostring(e), 2) or e
 end
 
--- Pump, in the net.
+-- pump, with errors of event handlers caught.
 local function run(target, deadline)
   local fine, ended = xpcall(pump, raised, target, deadline)
   if fine then return ended end
@@ -254,7 +260,7 @@ local function resume_ready(worker)
   returned(worker, fine, what)
 end
 
--- Runs what is ready now, not what gets ready meanwhile.
+-- Runs what is ready at the start, not what becomes ready meanwhile.
 local function run_ready(leader)
   local last = state.last
   while state.first <= last and state.first <= state.last
@@ -323,18 +329,18 @@ local function refuse(level)
         level + 1)
 end
 
---- Raises where waiting is not allowed: in what runs on the loop itself.
+--- Raises in code that runs on the loop itself and so must not wait.
 function M.check_wait(level)
   if state.pinned then refuse((level or 2) + 1) end
 end
 
---- Would a wait park a task? Else it runs the loop until it is over.
+--- Would a wait park the running task? Otherwise the wait itself runs the loop.
 function M.parks()
   local worker = state.current
   return worker.co and worker.co == running() and yieldable() or false
 end
 
---- Waits until signal has ended, by a timer at the latest at deadline.
+--- Waits until signal has ended; a timer ends it at deadline.
 function M.block(signal, deadline)
   if deadline < huge then
     signal.at = deadline
@@ -351,26 +357,26 @@ function M.block(signal, deadline)
   timers.remove(signal)
 end
 
---- Parks the worker that runs, until it is queued as ready again.
+--- Parks the running worker until it is queued as ready again.
 function M.park()
   local worker = state.current
   if state.leader == worker then state.leader = false end
   yield(PARKED)
 end
 
---- The time at which a wait of seconds (nil: without limit) ends.
+--- The deadline of a wait of seconds from now (nil: without limit).
 function M.deadline(seconds)
   if not seconds or seconds > 9e9 then return huge end
   return now() + seconds * 1e9
 end
 
---- The seconds that are left until then.
+--- The seconds left until deadline, at least 0.
 function M.left(deadline)
   return max(0, deadline - now()) * 1e-9
 end
 
---- Waits for a future, at most until deadline; has it ended? Not if a stop
--- came.
+--- Waits for a future, at most until deadline, and returns whether it has
+-- ended. A stop ends the wait early.
 function M.wait(future, deadline)
   if state.pinned then refuse(3) end
   local ended = run(future, deadline)
@@ -382,15 +388,14 @@ function M.wait(future, deadline)
   return future.ended and true or false
 end
 
---- The same for a signal that is attached to what it waits for.
+--- The same for a signal that is already attached to futures or has a time.
 function M.wait_signal(signal, deadline)
   if state.pinned then refuse(3) end
   local ended = run(signal, deadline)
   if ended == nil then M.block(signal, deadline) end
 end
 
---- Looks at what a wait on the short way would not see for long: signals and
--- timers that are due.
+--- Checks for system signals and due timers, which await does not look at.
 function M.glance()
   note_signals()
   expire()
@@ -399,12 +404,13 @@ end
 --- The event of the last await; valid until the loop runs again.
 M.event = native.event_t()
 
--- Every so many waits on the short way look around.
+-- One in so many calls of await also calls glance.
 local GLANCE = 64
 local waits = 0
 
---- The short way of a wait: true if operation's event is in M.event now. Not
--- taken where others have something to do.
+--- The fast path of a wait: polls only for operation's event, for a short time.
+-- True if the event is in M.event now. Returns false at once if anything else
+-- is due, there are several engines, or a stop is on its way.
 function M.await(engine, operation)
   waits = (waits + 1) % GLANCE
   if waits == 0 then M.glance() end
@@ -415,10 +421,10 @@ function M.await(engine, operation)
   return C.perigee_await(engine.handle, operation, M.event, engine.spin) == 1
 end
 
--- Where there is always something more to tell, it waits for the next wait.
+-- The most passes of one refresh, in case new events never stop coming.
 local REFRESHES = 64
 
---- Has whatever is known to have happened on engine told, without waiting.
+--- Handles all events that engine has now, without waiting for more.
 function M.refresh(engine)
   for _ = 1, REFRESHES do
     M.wait_signal(signals.new(1), 0)
@@ -429,8 +435,8 @@ function M.refresh(engine)
   end
 end
 
---- Forgets all tasks: those that are parked will not be resumed, those that
--- are ready not be run. For the end of run().
+--- Drops all tasks: parked ones are never resumed, and ready ones do not run.
+-- Called after a stop, at the end of run().
 function M.drop_tasks()
   state.generation = state.generation + 1
   for i = state.first, state.last do ready[i] = nil end
@@ -446,7 +452,7 @@ local function set_engines(engines)
   for i, engine in ipairs(engines) do state.handles[i - 1] = engine.handle end
 end
 
---- Has the loop poll engine, whose handle, events, i and n are set.
+--- Makes the loop poll engine, whose handle, events, i and n are set.
 function M.add_engine(engine)
   local engines = { unpack(state.engines) }
   engines[#engines + 1] = engine

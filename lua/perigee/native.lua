@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The door to the C core: finds perigee/core.so along package.cpath, declares
--- the public header (perigee.cdef, made by make from native/perigee.h) and
--- checks that both are of one ABI. Nothing above this module declares a C
--- type of the core or loads a library.
+--- Loads the C core: finds perigee/core.so along package.cpath, declares the
+-- public header (perigee.cdef, made by make from native/perigee.h) and checks
+-- that both have the same ABI. No other module declares C types of the core or
+-- loads it.
 local ffi = require "ffi"
 
 local M = {}
@@ -14,8 +14,8 @@ local function find()
     .. "run make in the source tree, or install Perigee:" .. tried, 0)
 end
 
--- The declarations can be told only once in one Lua state, while specs load
--- this module again and again.
+-- A Lua state accepts the declarations only once, while specs load this module
+-- repeatedly.
 local function declare()
   if pcall(ffi.sizeof, "struct perigee_event") then return end
   local fine, text = pcall(require, "perigee.cdef")
@@ -67,15 +67,15 @@ local function read(clock)
   return tonumber(time[0]) * 1e9 + tonumber(time[1])
 end
 
---- Monotonic nanoseconds of the system; for times at which no engine, and so
--- no engine's clock, is there.
+--- The system's monotonic time in nanoseconds, for when there is no engine
+-- whose clock could be used.
 function M.clock() return read(CLOCK_MONOTONIC) end
 
 --- Nanoseconds of processor time that this thread has used.
 function M.burnt() return read(CLOCK_THREAD_CPUTIME_ID) end
 
---- Sleeps for nanoseconds, 0.1 s at most, where no engine is there to wait on;
--- PERIGEE_AGAIN, as if a signal had come.
+--- Sleeps for nanoseconds, 0.1 s at most, when there is no engine to wait on.
+-- Returns PERIGEE_AGAIN, so that the caller checks for system signals.
 function M.sleep(nanoseconds)
   ffi.C.perigee_nap(nil, 0, math.min(math.ceil(nanoseconds / 1e6), 100))
   return C.PERIGEE_AGAIN
@@ -85,7 +85,7 @@ end
 function M.pid() return ffi.C.getpid() end
 function M.uid() return tonumber(ffi.C.getuid()) end
 
---- What the core last said about engine (a handle, or nil), as a string.
+--- The core's last error text of engine (a handle, or nil), as a string.
 function M.detail(engine)
   return ffi.string(C.perigee_detail(engine))
 end

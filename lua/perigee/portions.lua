@@ -1,19 +1,20 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Decoding what is large, in portions: one takes up to a fraction of a
--- millisecond, then the loop does whatever else there is to do. In each turn of
--- the loop one portion is decoded, of all that wait in turn, however many there
--- are. They are jobs, which whoever runs the loop comes by, in a task or not.
+--- Decodes large messages in portions, so that they do not hold up the loop. A
+-- portion takes a fraction of a millisecond. Each turn of the loop decodes one
+-- portion of one message; the waiting messages take turns. Portions run on the
+-- ready queue, so they make progress in every wait, in a task or not.
 --
--- What is a job's:
---   engine, session, served   whose it is; the last is false but for calls
---   wanted(job)               does anybody still want the values?
---   done(job, values, n)      the values and their number; or nil and why they
---                             cannot be decoded; or nil if nobody wants them.
---                             Once, on the loop; it must not wait
+-- Each message has a job with these fields:
+--   engine, session, served   of the message; served is false if it is no call
+--   wanted(job)               returns whether the values are still needed
+--   done(job, values, n)      is called once with the values and their number;
+--                             with nil and why they cannot be decoded; or with
+--                             nil if they are not needed. It runs on the loop
+--                             and must not wait
 --
--- LuaJIT does some things at one go: it makes or visits large tables, and makes
--- room for more strings. Where a portion took long by that, and others have
--- something to do, all decoding rests, so that this is what few of them notice.
+-- LuaJIT cannot interrupt some steps: to make or traverse a large table, and to
+-- enlarge its table of strings. After a portion that took long, all decoding
+-- rests if events came meanwhile, so that few other operations are delayed.
 --
 --   decoding  event                                     becomes
 --   waits     it is the first, and the loop has turned  has its portion
@@ -34,14 +35,14 @@ local enqueue, step, burnt = signals.enqueue, decoder.step, native.burnt
 
 local M = {}
 
--- Nanoseconds. ITEMS lie between two looks at the clock.
+-- Nanoseconds, except ITEMS: how many are decoded between looks at the clock.
 local PORTION, ITEMS = 2e5, 16
 local LONG, REST, LOOK = 5e5, 15e7, 1e7
 
--- What waits for a portion, in order: { d, job }.
+-- The messages that wait for their next portion, in order: { d, job }.
 local waiting, first, last = {}, 1, 0
--- Queued as ready, or to be at the end of a rest, which is its timer: once,
--- while anything waits.
+-- The turn is a job of the ready queue. While anything waits, it is queued
+-- once, or resting is the timer that queues it at the end of a rest.
 local turn = { generation = 0 }
 local queued, resting, rests_until = false, false, 0
 
@@ -60,7 +61,8 @@ local function take()
   return decoding
 end
 
--- A look at what others do, then the turn.
+-- Starts a timer for the next turn, and notes how many events had come, so that
+-- the turn sees whether any came during the rest.
 local function rest(time)
   turn.seen, turn.generation = state.told, state.generation
   resting = { ended = false, remaining = 1, worker = turn,
@@ -85,7 +87,8 @@ local function run(d, enough)
   return more
 end
 
--- True while there is more; or false, or nil and why it cannot be decoded.
+-- Decodes one portion. True if there is more, false at the end, nil and the
+-- reason if the message cannot be decoded.
 local function portion(d)
   local fine, more = pcall(run, d, now() + PORTION)
   collector.owe()
@@ -112,7 +115,7 @@ end
 
 function turn:run()
   queued = false
-  if self.seen == state.told then rests_until = 0 end -- nobody noticed
+  if self.seen == state.told then rests_until = 0 end -- no events came
   self.seen = false
   if now() >= rests_until then
     local began = burnt()
@@ -122,7 +125,8 @@ function turn:run()
   queue()
 end
 
---- Begins to decode length bytes at pointer, which have to stay, for job.
+--- Begins to decode length bytes at pointer for job. The bytes must stay valid
+-- until job.done is called.
 function M.start(pointer, length, job)
   add { d = decoder.new(pointer, length), job = job }
   queue()
@@ -130,7 +134,7 @@ end
 
 -- ---- Held calls ------------------------------------------------------------
 
--- Those whose workers wait for their arguments.
+-- The calls whose workers wait for their arguments, as keys.
 local held = {}
 
 local Held = {}
@@ -147,12 +151,12 @@ function Held:done(values, n)
   if not self.dropped then enqueue(self.worker) end
 end
 
---- The values of length bytes at pointer, of a served call that is held, and
--- their number; nil and why they cannot be decoded; or nil if nobody wants them
--- any more. Parks the worker that runs.
+--- Decodes the arguments of event's call. Returns the values and their number;
+-- nil and why they cannot be decoded; or nil if they are no longer needed.
+-- Parks the running worker.
 --
--- The core holds what is decoded (PERIGEE_HELD): its bytes stay, and no later
--- request of its session comes before it has started.
+-- The core holds such a call (PERIGEE_HELD): its bytes stay valid, and no later
+-- request of its session is delivered until the call has started.
 function M.decode(engine, event)
   local job = setmetatable({ engine = engine, session = event.session,
                              served = event.operation, values = nil, n = nil,
@@ -164,9 +168,10 @@ function M.decode(engine, event)
   return job.values, job.n
 end
 
--- The sessions of held calls go on, as those of other handlers that are
--- dropped; and so does what nobody was parked for. The turn is dropped with the
--- ready queue, and queued anew; a timer would bring it a second time.
+-- After a stop the sessions of held calls go on, like those of other dropped
+-- handlers, and decoding for which no worker is parked continues. The turn is
+-- dropped with the ready queue and queued again here; its timer is removed so
+-- that it is not queued twice.
 loop.dropped[#loop.dropped + 1] = function()
   for job in pairs(held) do
     local handle = job.engine.handle

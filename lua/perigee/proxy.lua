@@ -2,30 +2,30 @@
 --- A peer's service as an object with its methods. Made by `Agent:proxy`,
 -- `Session:proxy` and `Context:proxy`.
 --
--- What a call gives: of a typed method, its results. Of a raw or inplace one,
--- the reply as a Lua string; with option `into`, the filled part of that slice;
--- with option `reader`, what the reader returned. A slice among the results of
--- a typed method is the filled part of `into`, or, without that, a pooled
--- slice, which goes back by `Slice:close` or with collection.
+-- Results of a call: a typed method gives what its handler returned. A raw or
+-- inplace method gives the reply as a Lua string; with option `into`, the
+-- filled part of that slice; with option `reader`, what the reader returned. A
+-- slice among the results of a typed method is the filled part of `into`, or,
+-- without that option, a pooled slice, which `Slice:close` or the collector
+-- frees.
 --
--- What a call takes: of a typed method, Lua values: nil, booleans, numbers,
+-- Arguments of a call: a typed method takes Lua values: nil, booleans, numbers,
 -- strings, int64, uint64, tables of these, and at most one slice; 250 in all.
--- Of a raw or inplace one, a string, a slice, or a writer: a function that is
--- given a loan (`View`), fills it, and returns how many bytes it filled.
+-- A raw or inplace method takes a string, a slice, or a writer: a function that
+-- gets a loan (`View`), fills it, and returns how many bytes it filled.
 --
 -- Errors of every call: `timeout`, `cancelled`, `peer_lost`; `remote` (the
 -- handler raised; `err.traceback` is its traceback), `denied` (a landing
 -- refused), `too_large`, `no_method`, `no_memory`, `protocol`. `err.sent ==
--- false` promises that the handler did not run.
+-- false` guarantees that the handler did not run.
 -- @classmod Proxy
 
--- A service's description is asked for once in a session; methods go by the ids
--- it gives. A proxy holds nothing but its binding (call/outcome.lua) at [1], so
--- that no method's name can be in the way. What it knows of the service is its
--- class, one for all proxies of a service that have the same link (or session):
--- when the peer is there again after its session was lost (call/again.lua), the
--- class is made to fit its new description, and so the functions that programs
--- hold go by the new ids at once.
+-- A service's description, which gives the methods' ids, is fetched once for
+-- each session. A proxy has no field but its binding (call/outcome.lua), at
+-- [1], so no method's name can clash with a field. The methods are kept in a
+-- class, which all proxies of a service over the same link (or session) share.
+-- When a lost peer is back (call/again.lua), the class is updated to its new
+-- description, so that functions which programs hold use the new ids at once.
 local again = require "perigee.call.again"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
@@ -64,11 +64,11 @@ for name, each in pairs(WITH) do OPEN[name] = each end
 -- ---- Bindings --------------------------------------------------------------
 
 local RECONNECT = 3                     -- seconds that a call waits by default
-local ASKING = 5                        -- for descriptions nobody yet waits for
+local ASKING = 5                        -- for descriptions no caller waits for
 local NOWHERE = 65535                   -- an id that no method has
 
--- In place of a session, for a proxy that is to reach none any more: one that
--- is over, and tells of the real one.
+-- Stands for the session of a proxy that must not reach the peer any more: it
+-- has ended, with an error of kind, and otherwise describes the real session.
 local function nowhere(session, kind, why)
   local real = session.real or session
   local text = real:text()
@@ -133,7 +133,7 @@ end
 -- sums:close()
 -- print(select(2, sums:add(1, 2)).kind)                        --> closed
 
--- Every way to end is the same: calls on it give nil, closed.
+-- Calls on the proxy give nil and an error of kind `closed` from now on.
 local function close(self)
   local binding = self[1]
   binding.link = false
@@ -149,7 +149,8 @@ local function unknown(class, name)
   end
 end
 
--- What is asked for and is not there: a function that says so.
+-- For a method that the service does not have: a function that returns the
+-- error `no_method`.
 local function fallback(class, wrap)
   return { __index = function(methods, name)
     if type(name) ~= "string" then return nil end
@@ -165,9 +166,9 @@ local function in_future(f)
   return function() return futures.done(f()) end
 end
 
---- Calls a method, by its name, and waits for its end.
+--- Calls a method by its name, and waits until it has ended.
 -- @function Proxy:method
--- @param ... what the handler is given; of a raw method one string, slice or
+-- @param ... the handler's arguments; for a raw method one string, slice or
 --   writer
 -- @return what the handler returned (above); or nil and an error
 -- @errors `timeout`, `cancelled`, `peer_lost`, `remote`, `denied`, `too_large`,
@@ -178,8 +179,8 @@ end
 -- print(calc:echo "bytes")                                     --> bytes
 -- print(store:put(region:slice(0, 100), "layer.3"))            --> 100 layer.3
 
---- Calls a method without waiting for its end. As many calls may be under way
--- as the peer's engine serves; more of them wait.
+--- Calls a method without waiting for its end. The peer's engine limits how
+-- many calls are under way at once; further calls wait for their turn.
 -- @function Proxy.async:method
 -- @param ... as for `Proxy:method`
 -- @treturn Future of what `Proxy:method` gives
@@ -189,30 +190,32 @@ end
 -- local one, two = calc.async:add(1, 2), calc.async:add(3, 4)
 -- print(one:wait(), two:wait())                             --> 3 7
 
---- The same service with other options of calls. It is cheap: two small tables.
--- A proxy of it keeps what is not named.
+--- Makes a proxy of the same service with other options for calls. Options that
+-- are not named stay as they were. It is cheap: it allocates a few small
+-- tables.
 -- @function Proxy:with
 -- @tparam table options
 -- @tparam[opt=30] number options.timeout seconds that a call may take;
 --   math.huge for no limit
--- @tparam[opt] Slice options.into where the reply lands: the bytes of a raw or
---   inplace method, the slice among the results of a typed one
--- @tparam[opt] function options.reader of raw and inplace methods: is given the
---   reply as a `View`, where it lies, and its results are the call's
+-- @tparam[opt] Slice options.into where the reply is stored: the bytes of a raw
+--   or inplace method, the slice among the results of a typed one
+-- @tparam[opt] function options.reader for raw and inplace methods: gets the
+--   reply as a `View`, without a copy, and its results are the call's results
 -- @tparam[opt] number options.capacity bytes that an inplace method's reply
 --   may have; default: the length of `into`, else the request's, at least 8192
 -- @tparam[opt] number options.request_capacity bytes of a writer's loan, at
 --   least; default: capacity
 -- @tparam[opt=3] number options.reconnect seconds that a call waits for a peer
 --   that is away; 0: one attempt
--- @tparam[opt] string options.epoch of a session: calls end in `stale` rather
---   than reach the peer in another life
--- @tparam[opt] string options.trace which trace the calls belong to: a W3C
+-- @tparam[opt] string options.epoch a session's epoch: after a restart of the
+--   peer, calls end in `stale` and do not reach it
+-- @tparam[opt] string options.trace the trace that the calls belong to: a W3C
 --   traceparent, "00-<32 hex>-<16 hex>-<2 hex>", which `Context:trace` gives on
 --   the other side; or the 32 digits alone, for a sampled trace and a new span
---   for each call. Calls end in `unsupported` where the peer has no feature
---   "trace" (`Session:explain`). Default: that of the call that is being served
---   where a call is made, with a new span, if the peer has the feature
+--   for each call. Calls end in `unsupported` if the peer does not have the
+--   feature "trace" (`Session:explain`). Default: a call that a handler makes
+--   continues the trace of the call it serves with a new span, if the peer has
+--   the feature
 -- @treturn Proxy
 -- @waits no
 -- @usage
@@ -231,8 +234,8 @@ local function with_of(class)
   end
 end
 
--- methods: kinds by name; known: all methods there ever were whose functions
--- somebody may still hold, by name.
+-- methods: the kinds of the current methods, by name. known: by name, all
+-- methods of any description so far whose functions a program may still hold.
 local function make_class(name)
   local class = { name = name, version = 0, methods = {}, session = false,
                   known = setmetatable({}, { __mode = "v" }) }
@@ -270,7 +273,7 @@ local function fit_method(class, key, told)
   class.async.__index[key] = method.start
 end
 
--- Makes the class fit a description. Its functions are made once.
+-- Updates the class to a description. Functions of known methods are kept.
 local function fit(class, description)
   class.version = description.version
   forget_methods(class, class.sync.__index, class.async.__index)
@@ -286,7 +289,8 @@ jit.off(fit)
 local describe = typed.call { id = 0, name = "describe", service = "",
                               text = "the description" }
 
--- A peer may say anything; what services are, services.new says.
+-- Checks a peer's description, which may be any value. services.new says what
+-- a service may have.
 local function is_description(told)
   if type(told) ~= "table" or type(told.methods) ~= "table"
     or not check.is_count(told.version) then
@@ -304,7 +308,7 @@ local function is_description(told)
 end
 jit.off(is_description)
 
--- What session's peer says of a service, or nil and an error.
+-- The peer's description of a service, or nil and an error.
 local function ask(session, name, timeout)
   local asking = { bind(session, { timeout = timeout }, NOTHING, 2) }
   local agent = session.engine.agent
@@ -321,7 +325,7 @@ local function ask(session, name, timeout)
   return told
 end
 
--- Has class fit what session's peer serves: true, or nil and an error.
+-- Updates class to what session's peer serves. True, or nil and an error.
 local function fit_to(class, session, timeout)
   if class.session == session then return true end
   local told, err = ask(session, class.name, timeout)
@@ -331,7 +335,8 @@ local function fit_to(class, session, timeout)
   return true
 end
 
--- The class of a service, asked for once in a session; owner keeps it.
+-- The class of a service, kept by owner (a link or a session). The description
+-- is fetched once for each session.
 local function class_of(owner, session, name, timeout)
   local classes = owner.proxies or {}
   owner.proxies = classes
@@ -354,10 +359,10 @@ local function check_version(class, wanted, session)
     false)
 end
 
---- Has all that is known of services by link fit what session's peer serves.
--- (For links. Whom this fails ask for themselves.)
+--- Updates all classes of link to what session's peer serves. Called when a
+-- link has a new session. Calls fetch a description again if this fails for it.
 function M.joined(link, session)
-  local classes = {}                    -- more may come while it waits
+  local classes = {}                    -- a copy: fit_to waits
   for _, class in pairs(link.proxies) do classes[#classes + 1] = class end
   for _, class in ipairs(classes) do fit_to(class, session, ASKING) end
 end
@@ -371,9 +376,9 @@ function again.no_method(class, name)
   return err
 end
 
---- A proxy of a service of session's peer; see agent:proxy. link: by which the
--- peer is found again, nil if it is not to be; deadline: when the time for this
--- is over, nil for the timeout from now on. Raises misuse at level.
+--- A proxy of a service of session's peer; see agent:proxy. link: used to find
+-- the peer again, or nil; deadline: of this function, nil for the timeout from
+-- now on. Raises misuse at level.
 function M.open(session, name, options, level, link, deadline)
   check.value(name, check.string, "a service's name", level + 1)
   options = check.options(options, OPEN, "proxy", level + 1)
@@ -388,8 +393,8 @@ function M.open(session, name, options, level, link, deadline)
   return open(class, bind(session, options, before, level + 1))
 end
 
---- The session that a proxy's calls go by now, which may be over, and is for a
--- proxy that was closed, or is of another life of the peer.
+--- The session that a proxy's calls use now. It may have ended, and has ended
+-- if the proxy was closed or was made for an earlier life of the peer.
 -- @function perigee.session
 -- @tparam Proxy proxy
 -- @treturn Session the session

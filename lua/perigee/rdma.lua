@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a program says of its NICs: option `rdma` of engines and agents, a
--- table or the text that the core takes and PERIGEE_RDMA may hold.
+--- A program's settings for its NICs: option `rdma` of engines and agents. It
+-- is a table, or the text that the core and PERIGEE_RDMA take.
 local check = require "perigee.check"
 
 local M = {}
@@ -18,10 +18,10 @@ local function value_text(value)
   return tostring(value)
 end
 
---- A check for options: a text, or a table of what native/devices/devices.h
--- lists: nics ("mlx5_0:1" or a list), qps, gid, sl, tc, hop, pkey, mtu,
--- timeout, retry, rnr, receives, stripe (bytes or "256K"), depth, inline,
--- windows.
+--- The check of option rdma: a text, or a table with keys that
+-- native/devices/devices.h describes: nics ("mlx5_0:1" or a list), qps, gid,
+-- sl, tc, hop, pkey, mtu, timeout, retry, rnr, receives, stripe (bytes or
+-- "256K"), depth, inline, windows.
 function M.check(value)
   if type(value) == "string" then return end
   if type(value) ~= "table" then return check.table(value) end
@@ -33,7 +33,7 @@ function M.check(value)
 end
 jit.off(M.check)
 
---- The core's text of such a value.
+--- Such a value as the text that the core takes.
 function M.text(value)
   if type(value) == "string" then return value end
   local parts = {}

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Strangers that came to a listener and were refused: told to the log, once a
--- second at most, as they may come by thousands.
+--- Logs connections that a listener refused: at most once a second, since there
+-- may be thousands.
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -12,12 +12,12 @@ local M = {}
 
 local EVERY = 1e9                     -- nanoseconds
 
---- Has engine (a handle) tell of them.
+--- Makes engine (a handle) report refused connections as events.
 function M.watch(engine)
   C.perigee_tell_refused(engine, EVERY)
 end
 
--- Who only looked whether somebody listens is not worth a warning.
+-- A peer that only probed whether somebody listens causes no warning.
 local function level(status)
   return status == C.PERIGEE_PEER_LOST and "info" or "warning"
 end

@@ -4,11 +4,11 @@
 --
 -- * `length`: bytes
 -- * `pointer`: uint8_t * to its first byte; it keeps nothing alive
--- * `name`, `access`: as it was made with
+-- * `name`, `access`: the options that it was made with
 -- @classmod Region
 
--- Regions, the peers' regions and pooled blocks own slices; slice.lua says what
--- an owner has.
+-- Regions, peers' regions and pooled blocks are owners of slices; slice.lua
+-- lists the fields of an owner.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local loop = require "perigee.loop"
@@ -25,7 +25,8 @@ local ACCESS = { [""] = 0, r = C.PERIGEE_READ, w = C.PERIGEE_WRITE,
                  rw = C.PERIGEE_READ + C.PERIGEE_WRITE }
 local POPULATE = C.PERIGEE_POPULATE
 local LARGEST, UNSEEN = 2 ^ 40, 2 ^ 31
--- Bytes of pooled blocks that the collector may be behind; KiB of a step.
+-- PRESSURE: bytes of pooled blocks before the collector is stepped. STEP: the
+-- size of a step in KiB.
 local PRESSURE, STEP = 8 * 2 ^ 20, 64
 M.PRESSURE = PRESSURE
 local region_out = ffi.typeof("struct perigee_region *[1]")
@@ -50,20 +51,22 @@ local ALLOC = { name = region_name, access = access, kind = check.string,
 local Region = {}
 Region.__index = Region
 
--- The net below close(): an unnamed region that nothing refers to any more.
+-- The finalizer that closes a region which was collected without close(). Only
+-- unnamed regions are collected.
 local function net(engine)
   return function(handle)
     if engine.handle then C.perigee_region_close(handle, true) end
   end
 end
 
--- Has a name stand for region (nil: for none), and the agent tell of it.
+-- Lists region under name (nil: removes the name), and tells the agent, which
+-- updates its registry entry.
 local function list(engine, name, region)
   engine.regions[name] = region
   if engine.agent then engine.agent:changed() end
 end
 
--- Host memory is what the CPU can touch; it has no name here.
+-- false for host memory, which the CPU accesses directly; else the kind.
 local function memory_of(kind) return kind ~= "host" and kind or false end
 
 local function adopt(engine, handle, options, keep)
@@ -80,7 +83,8 @@ local function adopt(engine, handle, options, keep)
   return region
 end
 
--- Lua's collector does not see how large regions are either.
+-- Lua's collector does not know how large regions are, so a full collection is
+-- run each time that UNSEEN bytes have been allocated.
 local function collect_unseen(engine, length)
   engine.unseen = engine.unseen + length
   if engine.unseen > UNSEEN then
@@ -95,10 +99,10 @@ local function core_alloc(engine, length, options, out)
     options.kind, out)
 end
 
---- Allocates page-aligned, zeroed memory that peers on this host can map. It is
--- shared by its name: a peer finds it by `Session:region`. The region is the
--- caller's: it lives until `Region:close`, or, unnamed, while it, a slice of
--- it or an operation refers to it.
+--- Allocates page-aligned, zeroed memory that peers on this host can map. A
+-- peer finds a named region by `Session:region`. The region belongs to the
+-- caller. It lives until `Region:close`; an unnamed one also ends when neither
+-- the program, nor a slice, nor an operation refers to it any more.
 -- @function Engine:alloc
 -- @tparam number length bytes, at most 2^40
 -- @tparam[opt] table options
@@ -106,17 +110,18 @@ end
 --   find the region by it
 -- @tparam[opt=""] string options.access what peers may do: "" nothing, "r"
 --   read, "w" write, "rw" both
--- @tparam[opt=false] boolean options.populate true: all of it is there when
---   this returns. Otherwise a page is there from its first use on, and a system
---   that has given out more memory than it has may end the program then
--- @tparam[opt="host"] string options.kind of memory: "host", or one that the
---   engine was given; behind a colon which of its devices, else the first:
---   "gpu:1"
+-- @tparam[opt=false] boolean options.populate true: all pages are allocated
+--   before this returns. Otherwise each page is allocated when it is first
+--   used, and a system that has overcommitted its memory may then kill the
+--   program
+-- @tparam[opt="host"] string options.kind the kind of memory: "host", or one
+--   that the engine was given; its device number may follow a colon ("gpu:1"),
+--   otherwise it is the first device
 -- @treturn Region the region; or nil and an error
 -- @errors `name_taken`; `no_memory`: more than the machine or the process's
---   control group has, or, to populate, than is there now; `too_large`;
+--   control group has, or, to populate, than is free now; `too_large`;
 --   `unsupported`: no such kind of memory; `not_found`: no such device
--- @waits no; populating takes its time
+-- @waits no; populating takes time
 -- @usage
 -- local cache = assert(engine:alloc(2 ^ 20, { name = "cache", access = "r" }))
 -- print(cache.length, cache.access)                            --> 1048576 r
@@ -132,7 +137,7 @@ function M.alloc(engine, length, options)
   local out = region_out()
   local status = core_alloc(engine, length, options, out)
   if status == C.PERIGEE_NO_MEMORY then
-    collectgarbage()                    -- regions that nobody refers to
+    collectgarbage()                    -- frees unreferenced regions
     status = core_alloc(engine, length, options, out)
   end
   if status < 0 then
@@ -142,9 +147,9 @@ function M.alloc(engine, length, options)
   return adopt(engine, out[0], options)
 end
 
---- Makes a region of memory that somebody else allocated, and keeps until the
--- close. Peers do not map it: this process alone accesses it, on their
--- request.
+--- Makes a region of memory that the program allocated. The memory must stay
+-- valid until the region is closed. Peers do not map it: only this process
+-- accesses it, on their request.
 -- @function Engine:register
 -- @tparam cdata pointer kept alive by the region
 -- @tparam number length bytes
@@ -203,7 +208,7 @@ function Region:attach()
   return nil, self:text() .. " has been closed"
 end
 
--- Forgets the handle; the core has let go of it.
+-- Forgets the handle, which the core has freed.
 function Region:ended()
   if self.closing then ffi.gc(self.closing, nil) end
   self.handle, self.closing, self.base, self.pointer = false, false, nil, nil
@@ -211,12 +216,12 @@ function Region:ended()
   self.keep = nil
 end
 
---- Closes it; a fence. From the first call on peers get `stale`; then it waits
--- until no transfer is inside. Idempotent.
+--- Closes the region and is a fence: from the first call on peers get `stale`,
+-- and once it has returned true no transfer accesses the memory. Idempotent.
 -- @function Region:close
 -- @tparam[opt=30] number timeout seconds
 -- @treturn boolean true; or nil and an error
--- @errors `timeout`: a transfer is still inside; it can be called again
+-- @errors `timeout`: a transfer still uses it; close can be called again
 -- @waits yes
 -- @usage
 -- print(region:close(1))                                       --> true
@@ -238,7 +243,7 @@ function Region:close(timeout)
     end
     loop.wait_signal(signals.new(1), loop.now() + pause)
     pause = math.min(2 * pause, 1e6)
-    if not self.closing then return true end    -- its engine was closed
+    if not self.closing then return true end    -- the engine was closed
   end
   self:ended()
   return true
@@ -252,7 +257,7 @@ Remote.__index = Remote
 --- Regions of peers, as `Session:region` finds them. They end with their
 -- session, or when the peer closes them (`stale`).
 --
--- * `length`, `access`, `name`: as the peer made it
+-- * `length`, `access`, `name`: as the peer made the region
 -- * `identity`: a number that no other region of that name has, not even after
 --   a restart of the peer
 -- @classmod Remote
@@ -267,13 +272,13 @@ function M.remote(session, name, handle)
   }, Remote)
 end
 
---- Is from now on what other, of the same region, is in a later session.
+--- Takes over the handle of other: the same region found in a later session.
 function Remote:move_to(other)
   self.session, self.engine, self.handle = other.session, other.engine,
                                            other.handle
 end
 
---- A part of it, for transfers; as `Region:slice`.
+--- A part of the region, for transfers; as `Region:slice`.
 -- @function Remote:slice
 -- @tparam[opt=0] number offset bytes
 -- @tparam[opt] number length bytes of each block; default: the rest
@@ -290,14 +295,14 @@ function Remote:text()
   return ("region %q of %s"):format(self.name, self.session:text())
 end
 
---- Ends it on this side: using it is misuse from then on. Idempotent.
+--- Ends the object on this side: to use it afterwards is misuse. Idempotent.
 -- @function Remote:close
 -- @waits no
 -- @usage
 -- remote:close()
 function Remote:close() self.handle, self.closed = false, true end
 
---- It is over with its session. (The session's.)
+--- Ends it with its session. Called by session.lua.
 function Remote:ended() self.handle = false end
 
 -- ---- Pooled blocks ---------------------------------------------------------
@@ -320,7 +325,7 @@ function Block:text() return "a pooled block" end
 
 local nothing = native.bytes_t(1)     -- stands for blocks of 0 bytes
 
--- Only a block that is sent on needs a handle of the core's.
+-- Registers the block with the core; needed only when it is sent on.
 function Block:attach()
   if not self.base then return nil, "the pooled slice has been closed" end
   local out = region_out()
@@ -333,7 +338,7 @@ function Block:attach()
   return self.handle
 end
 
--- Forgets the memory; the core has it back, or will.
+-- Forgets the memory, which the caller gives back to the core.
 function Block:ended()
   if self.base then ffi.gc(self.base, nil) end
   self.base, self.handle = nil, false
@@ -350,8 +355,8 @@ function Block:release()
   end
 end
 
--- A step of the collector, about once a millisecond while it is behind; true
--- once it has seen everything.
+-- A step of the collector, run about once a millisecond while it is behind.
+-- True when a cycle is complete.
 local function step(engine)
   if not collectgarbage("step", STEP) then return false end
   engine.behind = false
@@ -360,8 +365,9 @@ local function step(engine)
 end
 jit.off(step)
 
--- Lua's collector does not see how large blocks are. Those that handlers leave
--- to it are looked for in steps; before they fill the pool, at once.
+-- Lua's collector does not know how large blocks are. Blocks that handlers did
+-- not close are therefore collected in steps once there are many bytes of them,
+-- and by a full collection before they fill the pool.
 local function collect(engine, length)
   engine.pooled = engine.pooled + length
   if engine.pooled > engine.pressure and not engine.behind then
@@ -384,11 +390,11 @@ local function pool_net(engine, length, box)
   end
 end
 
---- A slice of length bytes in a block of the core's pool, at pointer, which is
--- now the slice's: it goes back by close(), with collection as the net.
+--- A slice of length bytes of the core's pool block at pointer. The slice now
+-- owns the block: close() gives it back, or else the collector does.
 function M.pooled(engine, pointer, length)
   collect(engine, length)
-  local box = { region = false }      -- must not refer to the block
+  local box = { region = false }      -- for pool_net; no reference to block
   local base = ffi.cast(native.pointer_t, pointer)
   local block = setmetatable({ engine = engine, length = length, box = box,
                                base = ffi.gc(base, pool_net(engine, length,

@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Replies: what a handler returned, or how it failed, on its way to the
--- caller. What the core only refers to is kept in engine.replying until SENT:
--- { value, buffer, context }. A failure is a text, a zero and typed values:
--- traceback, code, and whether a handler ran (native/call/failure.h).
+--- Replies: sends what a handler returned, or how it failed, to the caller. The
+-- core may refer to a reply's data until the event SENT; until then
+-- engine.replying keeps it alive: { value, buffer, context }. A failure is sent
+-- as a text, a zero and typed values: traceback, code, and whether a handler
+-- ran (native/call/failure.h).
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"
@@ -19,10 +20,10 @@ local M = {}
 
 local TYPED, REMOTE = C.PERIGEE_TYPED, C.PERIGEE_REMOTE
 local TOO_LARGE = C.PERIGEE_TOO_LARGE
-local message = native.message_t()      -- of every reply; the core copies it
-local out = acquire()                   -- of typed heads; replaced when kept
+local message = native.message_t()      -- shared; the core copies it
+local out = acquire()                   -- typed heads; replaced while in use
 
--- What error() was given, as text, with its traceback.
+-- The value that error() was given, as text, with its traceback and code.
 local function describe(e)
   local message_text, code = e, nil
   if type(e) == "table" then
@@ -46,14 +47,15 @@ function M.caught(e)
   return { message = "an error that cannot be shown", traceback = "" }
 end
 
--- For want of memory or stack LuaJIT gives a plain text in its place.
+-- xpcall's error value: a table from caught, or a plain text if LuaJIT had no
+-- memory or stack left to run caught.
 local function failure_of(given)
   if type(given) == "table" then return given end
   return { message = errors.shown(given), traceback = "" }
 end
 
--- The call is over for its record (a worker's, or that of raw handlers); kept
--- says whether SENT will come.
+-- Ends the call for its record (a worker, or the record of raw handlers). kept:
+-- what to keep until the event SENT, or nil if no such event will come.
 local function over(engine, record, served, status, kept)
   local context = record.context
   record.served, record.context = false, false
@@ -71,7 +73,8 @@ local function over(engine, record, served, status, kept)
   if once and record.method.service ~= "" then once() end
 end
 
--- Sends the message that has been filled in; what says what it refers to.
+-- Sends the filled message; value and buffer are kept alive if the core still
+-- refers to them.
 local function send(engine, served, record, value, buffer)
   local status = C.perigee_reply(engine.handle, served, message)
   local kept
@@ -101,7 +104,7 @@ local function cut(text)
   return text
 end
 
--- A reply of kind status with text, for an error there.
+-- Replies with the error status; failure has the text. ran: did a handler run?
 local function fail(engine, served, record, status, failure, ran)
   out:reset()
   out:put((failure.message:gsub("%z", "\\0")), "\0")
@@ -121,13 +124,14 @@ function M.refuse(engine, served, status, text)
   fail(engine, served, NOBODY, status, { message = text }, false)
 end
 
---- Replies that the handler failed; or, if it did not run, its landing.
+--- Replies that the handler failed; before: that its landing failed, and the
+-- handler did not run.
 function M.failed(engine, served, record, failure, before)
   if not engine.handle then return end
   fail(engine, served, record, REMOTE, failure_of(failure), not before)
 end
 
---- Replies that what the handler wrote did not fit into the reply.
+--- Replies that the handler's result did not fit into the caller's capacity.
 function M.too_large(engine, served, record, capacity)
   fail(engine, served, record, TOO_LARGE, { message = ("%s: what it replies "
     .. "does not fit into the caller's capacity of %d bytes"):format(
@@ -139,7 +143,7 @@ local function bad_result(engine, served, record, text)
                   { message = record.method.text .. " returned " .. text })
 end
 
---- Replies to a typed call with what xpcall gave.
+--- Replies to a typed call with the results of xpcall.
 function M.answer(engine, served, worker, fine, ...)
   if not engine.handle then
     worker.served = false
@@ -158,8 +162,7 @@ function M.answer(engine, served, worker, fine, ...)
   send(engine, served, worker, slice, out)
 end
 
---- Replies with bytes that the core can refer to as long as it has to: the
--- request's own.
+--- Replies with bytes of the request itself, which stay valid for the core.
 function M.bytes(engine, served, record, pointer, length)
   if not engine.handle then return end
   plain(0, 0, pointer, length)

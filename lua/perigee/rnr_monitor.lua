@@ -1,22 +1,22 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Watches RDMA devices' counters of "receiver not ready": a message came and
--- no receive was posted for it. The device tries again by itself, so nothing
--- fails and no completion tells; only latency shows it, and these counters.
--- Made by `perigee.RnrMonitor`.
+--- Watches RDMA devices' counters of "receiver not ready" (RNR): a message
+-- arrived and no receive was posted for it. The device retries by itself, so
+-- nothing fails and no completion reports it; only the latency and these
+-- counters show it. Made by `perigee.RnrMonitor`.
 --
--- * `out_of_buffer`: mlx5: arrived and found no receive (receiver)
--- * `rnr_nak_retry_err`: mlx5: gave up (sender)
+-- * `out_of_buffer`: mlx5: a message arrived and found no receive (receiver)
+-- * `rnr_nak_retry_err`: mlx5: the sender gave up (sender)
 -- * `send_rnr_err`: soft-RoCE: told a sender to wait (receiver)
 -- * `rcvd_rnr_err`: soft-RoCE: was told to wait (sender)
--- * `retry_rnr_exceeded_err`: soft-RoCE: gave up (sender)
+-- * `retry_rnr_exceeded_err`: soft-RoCE: the sender gave up (sender)
 -- * `rnr_naks_rcvd`: bnxt_re: was told to wait (sender)
 --
--- Perigee itself always has a receive posted for what may come, so they do not
--- grow by it. They count the whole device, whoever uses it, and a device that
--- is both sender and receiver counts one event on both sides. The kernel hands
--- out values that are up to about 15 ms old. Values are Lua numbers: exact up
--- to 2^53. A counter that is smaller than before was reset (the device was made
--- anew) and counts from 0.
+-- Perigee always has a receive posted for what may arrive, so its own traffic
+-- does not increase these counters. They count for the whole device, for all
+-- its users, and a device that is both sender and receiver counts an event on
+-- both sides. The kernel's values may be about 15 ms old. Values are Lua
+-- numbers, exact up to 2^53. A counter that is smaller than before was reset
+-- (the device was created again) and counts from 0.
 -- @classmod RnrMonitor
 local check = require "perigee.check"
 local devices = require "perigee.devices"
@@ -65,7 +65,7 @@ local function read(path)
   return line and tonumber(line)
 end
 
--- A folder of counters: those that it has, and those that it lacks.
+-- A folder of counters, with the names that it has and those that it lacks.
 local function source(key, folder, counters)
   local found = { key = key, folder = folder, has = {}, lacks = {} }
   for _, name in ipairs(counters) do
@@ -89,7 +89,7 @@ local function names_of(ports)
   return #names > 0 and table.concat(names, ", ") or "none"
 end
 
--- The ports that are watched, in the order of their names.
+-- The ports to watch: all, or those of the named devices in the given order.
 local function watched(self)
   local ports, err = devices.ports(self.sysfs)
   if not ports then return nil, err end
@@ -108,8 +108,8 @@ local function watched(self)
   return found
 end
 
--- Most devices count by port; what one counts for all its ports goes by its
--- name alone.
+-- The folders to read. Most devices count for each port ("mlx5_0/1"); counters
+-- of the whole device have its name alone as key ("mlx5_0").
 local function sources(self, ports)
   local list, seen = {}, {}
   for _, port in ipairs(ports) do
@@ -135,7 +135,7 @@ local function has_any(list)
   return false
 end
 
--- Finds out anew what there is to read.
+-- Finds the counters that there are now.
 local function look(self)
   local ports, err = watched(self)
   if not ports then return nil, err end
@@ -152,7 +152,7 @@ local function look(self)
   return list
 end
 
--- The counters of every source now, by key and name.
+-- The present values of all counters, by key and name.
 local function values(list)
   local all = {}
   for _, from in ipairs(list) do
@@ -169,7 +169,7 @@ local function values(list)
   return all
 end
 
--- A new table of what now is more than before (nil: than 0).
+-- A new table of each counter's growth since before (nil: since 0).
 local function grown(list, now, before)
   local all = {}
   for _, from in ipairs(list) do
@@ -185,9 +185,9 @@ end
 
 -- ---- The monitor -----------------------------------------------------------
 
---- Reads all counters, and is what later deltas begin at. Without named devices
--- it also finds those that came since. After an error, what deltas begin at is
--- as it was.
+--- Reads all counters; later deltas are relative to this snapshot. If no
+-- devices were named, it also finds new ones. If it fails, the previous
+-- snapshot stays.
 -- @function RnrMonitor:snapshot
 -- @treturn table by key ("mlx5_0/1"; "mlx5_0" for what a device counts for all
 --   its ports) a table of values by counter; or nil and an error
@@ -207,9 +207,8 @@ function Monitor:snapshot()
   return grown(list, now)
 end
 
---- What each counter grew by since the last snapshot (at first: since the
--- monitor was made). Does not begin anew: two deltas in a row tell the same,
--- or more.
+--- How much each counter has grown since the last snapshot, or since the
+-- monitor was made. It takes no snapshot: a second delta includes the first.
 -- @function RnrMonitor:delta
 -- @treturn table in the shape of a snapshot; or nil and an error
 -- @errors `not_found`: a device is gone
@@ -241,8 +240,8 @@ function Monitor:total_delta()
   return sum
 end
 
---- The counters that devices do not have, as the last snapshot found. A device
--- with none of a kind says nothing about receiver-not-ready on that side.
+--- The counters that devices lacked at the last snapshot. Without a counter for
+-- a side (sender or receiver), a device shows nothing about RNR on that side.
 -- @function RnrMonitor:missing
 -- @treturn table by key a list of names, {} for a device with all of them
 -- @waits no
@@ -257,15 +256,15 @@ function Monitor:missing()
   return missing
 end
 
---- Makes a monitor. It never says 0 for want of a counter: where there is no
--- such device, or it counts nothing of the kind, there is none.
+--- Makes a monitor. A missing counter is never reported as 0: it fails if there
+-- is no such device, or no device has any of the counters.
 -- @function perigee.RnrMonitor
 -- @tparam[opt] table options
 -- @tparam[opt] string|table options.devices names, as in `{ "mlx5_0",
 --   "mlx5_1:2" }`; default: all
 -- @tparam[opt] string|table options.counter a name or a list of names; default:
 --   all of them
--- @tparam[opt="/sys"] string options.sysfs where another /sys is
+-- @tparam[opt="/sys"] string options.sysfs the path of sysfs
 -- @treturn RnrMonitor the monitor; or nil and an error
 -- @errors `not_found`: no such device; `unsupported`: no device, or none that
 --   counts

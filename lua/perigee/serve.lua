@@ -4,10 +4,10 @@ local agents = require "perigee.agent"
 local futures = require "perigee.future"
 local tasks = require "perigee.task"
 
---- Makes an agent, serves until it is stopped, closes it and returns true. It
--- is stopped by `perigee.stop`, or by the first SIGINT or SIGTERM (a second
--- one, or 2 s without an end, take the default action). For the main thread; a
--- task uses `Agent:serve`.
+--- Makes an agent, serves until it is stopped, closes the agent and returns
+-- true. It is stopped by `perigee.stop`, or by the first SIGINT or SIGTERM; a
+-- second signal, or 2 s in which it does not end, cause the default action. For
+-- the main thread; a task uses `Agent:serve`.
 -- @function perigee.serve
 -- @tparam table options those of `perigee.agent`
 -- @treturn boolean true after a stop; or nil and an error

@@ -1,14 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Serving: what is done with the calls that peers make, for engines that have
--- methods. Typed handlers are called by the loop's leader and may park; raw and
--- inplace ones run on the loop, on views.
+--- Serves the calls of peers. The loop's leader calls typed handlers, which may
+-- park. Raw and inplace handlers run on the loop, get views and must not wait.
 --
 --   event       what is done
---   LANDING     the method's landing is asked; the core told, or the call
---               refused (landing.lua)
---   REQUEST     decoded, the handler called, the reply committed
+--   LANDING     the method's landing is called, then the core is told where the
+--               slice goes, or the call is refused (landing.lua)
+--   REQUEST     the request is decoded, the handler called, the reply sent
 --   ABANDONED   the method's abandoned is called, once (landing.lua)
---   SENT        what the reply referred to is let go
+--   SENT        the data that the reply referred to is released
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"
@@ -58,7 +57,8 @@ local function call(worker, ...)
   return worker.method.handler(...)
 end
 
--- Under xpcall, as decoding can fail on what no scan sees (a key given twice).
+-- Runs under xpcall, as decoding can fail on errors that the scan does not find
+-- (a key given twice).
 local function decode_and_call(worker, pointer, length)
   return call(worker, unpack_values(pointer, length))
 end
@@ -72,7 +72,8 @@ local function answer_decoded(engine, served, worker, fine, ...)
     .. errors.shown(failure.message or failure))
 end
 
--- Of a large call whose arguments there are none of, for whatever reason.
+-- Refuses a large call whose arguments were not decoded. why: what is wrong
+-- with them; nil if the caller gave up.
 local function undecoded(engine, served, worker, why)
   if not engine.handle then
     worker.served = false
@@ -83,7 +84,8 @@ local function undecoded(engine, served, worker, why)
   end
 end
 
--- A large call: the loop goes on while it is decoded, and the event is over.
+-- Serves a large call, which is decoded in portions while the worker is parked.
+-- The event is no longer valid then.
 local function serve_held(engine, event, served, method, worker)
   local slice = band(event.flags, SLICE) ~= 0
     and landings.take(engine, event, served)
@@ -169,7 +171,7 @@ local function beyond(method, capacity)
   return { message = text }
 end
 
--- As xpcall; and did a write not fit into the reply?
+-- Returns xpcall's results, and whether a write did not fit into the reply.
 local function run_inplace(engine, event, served, method, capacity)
   local request = open(event.pointer, tonumber(event.length))
   local room = lend(loan.pointer, capacity)
@@ -183,7 +185,8 @@ local function run_inplace(engine, event, served, method, capacity)
   return fine, n, take_back(room)
 end
 
--- Of a handler that failed, or wrote what it must not.
+-- Aborts the reply of a handler that failed or wrote more than fits, and
+-- replies with an error.
 local function undo(engine, served, method, capacity, failure, short)
   local status = C.perigee_reply_abort(engine.handle, served)
   if status == RANGE then failure = beyond(method, capacity) end

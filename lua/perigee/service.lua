@@ -1,32 +1,33 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Definitions of services: the tables that `perigee.serve`, `perigee.agent`
--- and `Agent:serve` take. They are checked once; nothing of them travels but
--- names and ids.
+-- and `Agent:serve` take. They are checked once. Callers get a description of
+-- the methods, never the functions.
 --
--- * `name`: of the service, 1 to 255 bytes; `version`: an integer, default 1
+-- * `name`: the service's name, 1 to 255 bytes; `version`: an integer, default
+--   1
 -- * `methods`: handlers by name. A handler is a function, or a table with the
---   function as its first element, and with
+--   function as its first element and any of these fields:
 --
 -- * `raw = true`: the payload is bytes: the handler gets a `View` and returns a
 --   string, its own view, a slice or nothing
 -- * `inplace = true`: it also gets the reply's loan (a `View`), and returns how
 --   many bytes it filled
--- * `capacity = n`, of inplace methods: callers who offer less than n bytes for
---   the reply are refused in `too_large` before it runs
--- * `idempotent = true`: may be called again when the peer was lost, within the
---   call's timeout
--- * `landing = function(length, ...)`, of typed methods: where the slice among
---   the arguments lands; it gets the slice's length and the other arguments,
---   and returns a slice, or nil and a reason (`denied` to the caller). Without
---   a landing it lands in a pooled block
--- * `abandoned = function(slice, ...)`: called once if a landing was given and
---   the handler will never run
+-- * `capacity = n`, for inplace methods: a caller that offers less than n bytes
+--   for the reply gets `too_large`, and the handler does not run
+-- * `idempotent = true`: the method may be called again if the peer was lost,
+--   within the call's timeout
+-- * `landing = function(length, ...)`, for typed methods: chooses where the
+--   slice among the arguments is stored. It gets the slice's length and the
+--   other arguments, and returns a slice, or nil and a reason (`denied` to the
+--   caller). Without a landing the slice is stored in a pooled block
+-- * `abandoned = function(slice, ...)`: called once if the landing returned a
+--   slice and the handler will never run
 --
 -- Methods called `with`, `async` or `close` are refused. Typed handlers run in
 -- tasks of their own: they may call, sleep and wait, and a slow one blocks no
 -- other call. Raw and inplace handlers, landings and `abandoned` run on the
--- loop and must not wait. A handler that raises gives the caller `remote`, with
--- the message as text (and `err.code`, where it raised a table with a code).
+-- loop and must not wait. If a handler raises, the caller gets `remote` with
+-- the message as text (and `err.code`, if it raised a table with a code).
 -- @classmod Service
 -- @usage
 -- local stored
@@ -61,8 +62,8 @@ local SERVICE = {
   end,
 }
 
--- capacity: of inplace methods, what a caller has to offer for the reply at
--- least; who offers less is refused before the handler runs.
+-- capacity, of inplace methods: the least that a caller has to offer for the
+-- reply; with less the call is refused before the handler runs.
 local METHOD = {
   raw = check.boolean, inplace = check.boolean, idempotent = check.boolean,
   landing = check.callable, capacity = check.count,
@@ -116,8 +117,8 @@ local function method_of(service, name, definition, level)
            idempotent = definition.idempotent or false }
 end
 
---- Checks definition; a service: name, version and its methods by name. Raises
--- at level.
+--- Checks definition and makes a service of it: name, version and methods by
+-- name. Raises at level.
 function M.new(definition, level)
   check.value(definition, check.table, "a service", level + 1)
   check.options(definition, SERVICE, "a service", level + 1)
@@ -136,8 +137,8 @@ function M.new(definition, level)
 end
 jit.off(M.new)
 
---- What travels of a service: its version, and of methods kind, id, landing and
--- idempotent.
+--- The description that callers get: the service's version, and each method's
+-- kind, id, landing and idempotent.
 function M.describe(service)
   local methods = {}
   for name, each in pairs(service.methods) do

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Sessions: connections to one peer each. Made by `Agent:session`,
 -- `Engine:connect`, `Listener:accept` and `Endpoint:connect`;
--- `perigee.session` tells by which one a proxy goes.
+-- `perigee.session` returns the one that a proxy uses.
 --
 -- * `peer`: the name of the agent at the other end, if it is known
--- * `epoch`: a text that names the life of the peer's engine: the same in each
---   session with it, and another after a restart
--- * `address`: what was dialed, or the listener's; `from`: over TCP, where the
---   peer is
+-- * `epoch`: a text that identifies the life of the peer's engine: the same in
+--   each session with it, and a new one after a restart
+-- * `address`: the address that was dialed, or the listener's; `from`: over
+--   TCP, the peer's address
 -- @classmod Session
 
 --   state    event                           becomes
@@ -15,8 +15,8 @@
 --   open     the core's LOST                 lost     the same
 --   both     no operation is left of it      freed    the core's memory is back
 --
--- A session that is over keeps its explanation, and says why to whoever still
--- uses it.
+-- A session that has ended keeps its explanation, and operations on it fail
+-- with the reason of its end.
 local check = require "perigee.check"
 local trim = require "perigee.trim"
 local errors = require "perigee.errors"
@@ -38,17 +38,18 @@ M.Session = Session
 M.counters = explain.counters
 M.shares = explain.shares
 
--- What most of thousands that idle never have; each has its own once it needs
--- one. known: may a program have it? Then it is asked what it was.
+-- Defaults of fields that most idle sessions never set: kept here, they take no
+-- memory in each of thousands of sessions. known: may a program hold the
+-- session? If so, its explanation is kept at its end.
 Session.peer, Session.lost, Session.ending = false, false, false
 Session.link, Session.forced, Session.closed = false, false, false
 Session.last, Session.known, Session.spare = false, false, false
 Session.remotes, Session.proxies, Session.scratch = false, false, false
 Session.told = false                    -- the future that ended() gives
-Session.writers = false                 -- who waits for a block (call/room.lua)
+Session.writers = false                 -- waits for a block (call/room.lua)
 
---- The session object of an id that an event named; nil if it is gone already.
--- peer is its name, if known.
+--- Makes the object of the session with this id, which an event gave; nil if
+-- the core has ended it already. peer: the peer's name, if known.
 function M.adopt(engine, id, peer)
   local handle = C.perigee_session(engine.handle, id)
   if handle == nil then return nil end
@@ -61,10 +62,10 @@ function M.adopt(engine, id, peer)
   return session
 end
 
--- session.epoch is a text that names the life of the peer's engine: it is the
--- same in each session with it, and another after a restart.
+-- session.epoch is a text that identifies the life of the peer's engine: it is
+-- the same in each session with it, and a new one after a restart.
 
---- Who the peer is, for messages.
+--- The peer's name for messages, or what else is known of it.
 function Session:text()
   if self.peer then return self.peer end
   if self.accepted and self.pid then
@@ -76,7 +77,7 @@ end
 
 -- ---- Connecting ------------------------------------------------------------
 
--- The value of the future tells to whom, and the peer's name if it has one.
+-- Finishes connect's future, whose value has the fields that M.connect set.
 local function connected(future, event)
   local engine, asked = future.owner, future.value
   if event.status ~= 0 then
@@ -98,8 +99,8 @@ M.connected = connected
 
 local told = false
 
--- A transport that only the environment asked for and this machine has not is
--- done without, and that is said once. (In its place comes what auto chooses.)
+-- Replaces a transport that only the environment asked for and this machine
+-- lacks by the choice of "auto". Warns once.
 local function instead(engine)
   if not told then
     log.write("warning", native.detail(engine.handle) .. "; PERIGEE_TRANSPORT "
@@ -109,7 +110,7 @@ local function instead(engine)
   return "auto"
 end
 
--- Who asks for the transport, which may be "auto".
+-- The transport to use, which may be "auto", and which setting it comes from.
 local function asker(options)
   local name = options.transport
   if name then return name, "option transport" end
@@ -131,9 +132,9 @@ local function dial(engine, address, options)
   return operation, name ~= "auto" and by
 end
 
---- Dials address; the future of a session. options: timeout, transport, expect
--- (the name that the other side has to go by), peer (a name for it), link
--- (which is told of its making and its end).
+--- Connects to address; returns the future of a session. options: timeout,
+-- transport, expect (the name that the other side must have), peer (its name
+-- here), link (which is told when the session is made and when it ends).
 function M.connect(engine, address, options)
   local to = options.peer or address
   local operation, by = dial(engine, address, options)
@@ -158,7 +159,8 @@ local function in_use(session)
 end
 jit.off(in_use)
 
--- Frees the core's part once every operation has had its event.
+-- Frees the core's session once all operations have completed and all polled
+-- events are handled. Returns whether it is freed.
 local function free(session)
   local engine, handle = session.engine, session.ending
   if not handle then return true end
@@ -182,10 +184,10 @@ local function finish(session, err)
 end
 jit.off(finish)
 
---- Closes it. What is pending here ends in `closed`, at the peer in
--- `peer_lost`. Idempotent.
+--- Closes it. Pending operations end in `closed` here and in `peer_lost` at the
+-- peer. Idempotent.
 -- @function Session:close
--- @waits no; over TCP up to 50 ms, until the peer's host has the last word
+-- @waits no; over TCP up to 50 ms, until the peer has been told
 -- @usage
 -- near:close()
 -- print(select(2, near:region "any").kind)                     --> closed
@@ -198,15 +200,15 @@ function Session:close()
     :format(self:text()), false))
 end
 
---- Tells when the session ends, and why. All who ask get the same future; to
--- cancel it does nothing. It settles whenever the loop learns of the end, which
--- takes as long as `Session:explain` says under `liveness`; of a session that
--- has ended it has settled.
+--- Returns a future that settles when the session ends, with the reason. All
+-- callers get the same future; cancelling it does nothing. It settles when the
+-- loop learns of the end; `Session:explain` says under `liveness` how long that
+-- takes. If the session has ended already, the future has settled.
 -- @function Session:ended
 -- @treturn Future of nil and the error that explains the end
 -- @errors `closed`: it was closed on this side, by itself or with its engine;
---   `peer_lost`: the peer closed it, died, or fell silent; `protocol`: it was
---   ended since the peer did not keep to the protocol
+--   `peer_lost`: the peer closed it, died, or became silent; `protocol`: it was
+--   ended because the peer violated the protocol
 -- @waits no
 -- @usage
 -- local ended = near:ended()
@@ -223,8 +225,8 @@ function Session:ended()
   return self.told
 end
 
---- Ends it, since the peer does not keep to the protocol: its own calls end in
--- peer_lost, those to it in closed.
+--- Ends it because the peer violated the protocol: the peer's calls end in
+-- peer_lost, calls to the peer in closed.
 function Session:refuse(why)
   local handle = self.handle
   if not handle then return end
@@ -250,7 +252,7 @@ function loop.broken(engine, id, served, failure)
   if not fine then log.write("error", "nor could that: " .. tostring(why)) end
 end
 
---- Forgets it without the core, which is about to close it. (The engine's.)
+--- Ends it without a call to the core, since its engine is being closed.
 function Session:forget()
   if not self.handle then self.ending = false return end
   self.closed = true
@@ -268,7 +270,8 @@ loop.on[C.PERIGEE_EVENT_LOST] = function(engine, event)
     ("the session with %s is lost: %s"):format(session:text(), text), false))
 end
 
---- The error of using it after its end; doing says for what.
+--- The error of an operation after the session's end; doing names the
+-- operation.
 function Session:gone(doing)
   local lost = self.lost
   return errors.new(lost.kind, doing .. ": " .. lost.message, false)
@@ -295,9 +298,9 @@ end
 
 local REGION = { timeout = check.seconds }
 
---- Finds the peer's memory by its name.
+--- Finds a region of the peer's by its name.
 -- @function Session:region
--- @tparam string name as the peer gave it to `Engine:alloc` or
+-- @tparam string name the one that the peer gave to `Engine:alloc` or
 --   `Engine:register`
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
@@ -326,9 +329,10 @@ end
 
 -- ---- Telling ---------------------------------------------------------------
 
---- What carries the session, what does not and why, who the peer has proven to
--- be, limits and counters: a table of plain values that prints as text, the
--- first thing to look at when something is slow. Works after its end, too.
+--- Describes the session: which transport carries it, why others do not, which
+-- identity the peer has proven, limits and counters. The result is a table of
+-- plain values that prints as text; look at it first when something is slow. It
+-- also works after the session's end.
 -- @function Session:explain
 -- @treturn Explanation the table
 -- @waits no

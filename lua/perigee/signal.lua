@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Signals: what every wait is made of; and what the loop knows (M.state).
+--- Signals, on which every wait is built; and the loop's state (M.state).
 --
--- A signal is attached to futures, or has a time, or both, and ends once: when
--- enough of the futures have ended or its time has come. Whoever waits parks
--- its worker on one, or runs the loop until it has ended.
+-- A signal is attached to futures, or has a time, or both. It ends once: when
+-- enough of the futures have ended or its time has come. A wait parks its
+-- worker until the signal ends, or runs the loop until then.
 local native = require "perigee.native"
 local timers = require "perigee.timers"
 
@@ -12,29 +12,29 @@ local huge = math.huge
 
 local M = {}
 
---- What the loop knows. Other modules read it; only the loop writes it, but for
--- pinned (what runs on the loop now and must not wait, as text, or false),
--- stopping and watching.
+--- The loop's state. Other modules read it, and may write only pinned (the name
+-- of the code that runs on the loop now and must not wait, or false), stopping
+-- and watching.
 M.state = {
   engines = {}, count = 0,            -- open engines; replaced, never changed
-  handles = nil,                      -- theirs, for perigee_wait
-  current = { co = false, served = false, trace = false }, -- the worker that
-                                      -- runs now
+  handles = nil,                      -- the engines', for perigee_wait
+  -- The worker that runs now; the main thread has this one.
+  current = { co = false, served = false, trace = false },
   leader = false,                     -- the worker that leads
-  target = { ended = false },         -- what the innermost base waits for
+  target = { ended = false },         -- the signal of the innermost base
   pinned = false,
-  telling = false,                    -- the engine one of whose events is told
+  telling = false,                    -- the engine whose event is being handled
   ready = {}, first = 1, last = 0,    -- the ready queue
-  stopping = false,                   -- a stop is on its way to run()
-  watching = false,                   -- signals are ours
-  leaving = false,                    -- the Lua state ends
+  stopping = false,                   -- run() is about to stop
+  watching = false,                   -- SIGINT and SIGTERM are caught
+  leaving = false,                    -- the Lua state is being closed
   generation = 0,                     -- workers of an older one are dropped
   told = 0,                           -- polls that had events
 }
 local state = M.state
 local ready = state.ready
 
---- Nanoseconds of the first engine's clock.
+--- The time in nanoseconds: the first engine's, or the system's without one.
 local function now()
   local first = state.engines[1]
   if first then return tonumber(C.perigee_now(first.handle)) end
@@ -42,16 +42,17 @@ local function now()
 end
 M.now = now
 
---- Queues a worker to be resumed or a job (a table with a function `run`) to be
--- run by whoever leads next.
+--- Queues a worker to be resumed, or a job (a table with a function `run`) to
+-- be run, by the next leader.
 local function enqueue(item)
   state.last = state.last + 1
   ready[state.last] = item
 end
 M.enqueue = enqueue
 
---- A signal ends once, after `remaining` things that it is attached to have.
--- Where nobody waits for it: tell(signal), which must not wait, is called then.
+--- A signal that ends once `remaining` of the futures it is attached to have
+-- ended. If tell is given, tell(signal) is called then instead of resuming a
+-- worker; it must not wait.
 function M.new(remaining, tell)
   return { ended = false, remaining = remaining, worker = false, at = huge,
            place = nil, tell = tell or false }
@@ -66,7 +67,7 @@ local function trigger(signal)
 end
 M.trigger = trigger
 
---- Has future's end count for signal.
+--- Makes the end of future count for signal.
 function M.attach(future, signal)
   future.waiter = { signal = signal, next = future.waiter }
 end
@@ -85,8 +86,8 @@ local function first_first(node)
   return before
 end
 
---- Tells those who wait for future, whose field `ended` has just been set, in
--- the order in which they came.
+--- Tells the signals attached to future, in the order they were attached.
+-- Called when the future's field `ended` has just been set.
 function M.wake(future)
   local node = first_first(future.waiter)
   future.waiter = false

@@ -1,19 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Slices: parts of a region, of a peer's region or of a pooled block. They are
--- what transfers and calls take; the shape belongs to the slice.
+--- Slices: parts of a region, of a peer's region or of a pooled block.
+-- Transfers and calls take slices; a slice may consist of several blocks.
 --
--- * `length`: bytes in all, of every block together
--- * `offset`: of its first byte in what it is a slice of
--- * `pointer`: uint8_t * to its first byte; nil for a peer's memory. A pointer
---   keeps nothing alive: keep the slice
+-- * `length`: bytes of all blocks together
+-- * `offset`: of its first byte in its owner
+-- * `pointer`: uint8_t * to its first byte; nil for a peer's memory. The
+--   pointer does not keep the memory alive, the slice does
 -- * `block`, `count`, `stride`: its shape: count blocks of block bytes each,
 --   whose starts lie stride bytes apart
 -- * `owner`: the region, remote region or pooled block; kept alive
 -- @classmod Slice
 
--- An owner has `engine`, `length`, `handle` (false once closed, or not yet
--- attached), `base` (a pointer, nil for a peer's memory), `session` (of a
--- peer's region only), `attach()` and `text()`.
+-- An owner has `engine`, `length`, `handle` (false if closed or not attached to
+-- the core yet), `base` (a pointer, nil for a peer's memory), `session` (only a
+-- peer's region), `attach()` and `text()`.
 local check = require "perigee.check"
 local native = require "perigee.native"
 
@@ -61,7 +61,7 @@ end
 
 --- The part of owner at offset (default 0) of length bytes (default: the rest).
 -- options: count and stride (default: length) for many blocks of length bytes.
--- Raises at level where it would lie outside of owner.
+-- Raises at level if it would lie outside of owner.
 function M.new(owner, offset, length, options, level)
   offset = offset or 0
   length = length or owner.length - offset
@@ -87,8 +87,8 @@ local function store(target, slice)
   target.stride = slice.stride
 end
 
---- Writes a slice of engine's own memory into a struct perigee_slice; nil, or
--- what is wrong with it.
+--- Writes a slice of engine's own memory into a struct perigee_slice. Returns
+-- nil, or what is wrong with the slice.
 function M.store_local(target, slice, engine)
   if not is_slice(slice) then
     return "a slice is meant, not a " .. type(slice)
@@ -138,7 +138,7 @@ local function own(slice, what, level)
   return owner
 end
 
--- Host memory is copied as it is, any other through the core.
+-- Host memory is copied directly, other kinds of memory through the core.
 local function copy_out(owner, offset, to, length)
   if not owner.memory then
     ffi.copy(to, owner.base + offset, length)
@@ -155,8 +155,9 @@ local function copy_in(owner, offset, from, length)
   end
 end
 
---- Copies its length bytes, its blocks one after the other, to memory that has
--- room for them. Raises at level where it has none of its own. (Inner use.)
+--- Copies all bytes of the slice, block after block, to memory that has room
+-- for slice.length bytes. Raises at level if the slice is a peer's memory or
+-- closed. For use inside the library.
 function M.copy_to(slice, to, level)
   local owner, left = own(slice, "copying a slice", level + 1), slice.length
   for i = 0, slice.count - 1 do
@@ -167,7 +168,7 @@ function M.copy_to(slice, to, level)
   end
 end
 
---- Its bytes as a Lua string, its blocks one after the other. A copy.
+--- A copy of its bytes as a Lua string, block after block.
 -- @function Slice:string
 -- @treturn string the bytes
 -- @waits no
@@ -187,7 +188,7 @@ end
 --- Copies the bytes of a string into a slice of one block.
 -- @function Slice:write
 -- @tparam string bytes
--- @tparam[opt=0] number offset where they begin
+-- @tparam[opt=0] number offset of the first byte written
 -- @treturn Slice the slice itself
 -- @waits no
 -- @usage
@@ -223,8 +224,8 @@ function methods.fill(slice, byte)
   return slice
 end
 
--- The first length bytes of a slice of many blocks. Where the last block is not
--- whole the length still counts for string(), and no transfer takes it.
+-- The first length bytes of a slice of many blocks. If the last block is only
+-- partly used, string() returns length bytes, but transfers refuse the slice.
 local function prefix(slice, length)
   if length <= slice.block then
     return make(slice.owner, slice.offset, length, length, 1, length)
@@ -233,8 +234,8 @@ local function prefix(slice, length)
               math.ceil(length / slice.block), slice.stride)
 end
 
---- A part of it, of the same memory. Of a slice of many blocks a part begins
--- where a block does, and has no shape of its own.
+--- A part of it, in the same memory. A part of a slice of many blocks must
+-- begin at the start of a block, and takes no options.
 -- @function Slice:slice
 -- @tparam[opt=0] number offset bytes
 -- @tparam[opt] number length bytes; default: the rest
@@ -269,9 +270,10 @@ function methods.slice(slice, offset, length, options)
                      slice.count, slice.stride), length)
 end
 
---- Gives a pooled block back, the one in which a call's slice landed where
--- nobody named another place; every slice of it ends. A slice of a region has
--- nothing to close. Collection is the net under it. Idempotent.
+--- Gives a pooled block back: one in which a call's slice was stored because no
+-- other place was given. All slices of the block end. For a slice of a region
+-- it does nothing. A block that is not closed is freed by the collector.
+-- Idempotent.
 -- @function Slice:close
 -- @waits no
 -- @usage

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Tasks: functions that run in the loop's workers and may wait; waiting for
--- several futures; running the loop until main or the program is done.
+--- Tasks: functions that run in the loop's workers and may wait. Also functions
+-- that wait for several futures, and those that run the loop until main ends or
+-- a stop.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -18,7 +19,7 @@ local M = {}
 
 -- ---- Spawn -----------------------------------------------------------------
 
--- What error() was given, and where, as one value for both pcalls.
+-- The value that error() was given, with its traceback.
 local function caught(e)
   return { value = e, traceback = debug.traceback(tostring(e), 2) }
 end
@@ -32,7 +33,7 @@ local function as_error(raised)
   return err
 end
 
--- Those that are not over.
+-- The jobs that have not ended, as keys.
 local jobs = setmetatable({}, { __mode = "k" })
 
 local function ended(job, fine, ...)
@@ -51,7 +52,7 @@ local function ended(job, fine, ...)
   futures.settle(future, nil, as_error(raised))
 end
 
--- It goes on with what it was spawned for.
+-- Runs a job, as part of the trace that it was spawned in.
 local function run_job(job, worker)
   worker.trace = job.trace
   ended(job, xpcall(job.f, caught, unpack(job, 1, job.n)))
@@ -70,13 +71,13 @@ local function spawn(f, ...)
   return start(futures.new(false, "running a task"), false, f, ...)
 end
 
---- Runs f(future, ...) in a task, which is to end future, or has given it an
--- `inner` to follow; what f returns is nothing to it.
+--- Runs f(future, ...) in a task. f must settle future, or give it an `inner`
+-- future to follow; the results of f are ignored.
 function M.drive(future, f, ...)
   start(future, true, f, future, ...)
 end
 
--- After a stop: what waits for tasks that will not be resumed hears of it.
+-- After a stop: ends the futures of tasks that will not be resumed in `closed`.
 local function drop_jobs()
   local dropped = {}
   for job in pairs(jobs) do dropped[#dropped + 1], jobs[job] = job, nil end
@@ -91,9 +92,9 @@ end
 jit.off(drop_jobs)
 
 --- Runs a function in a task, soon. If it raises, waiting for the future gives
--- nil and an error of kind `remote` with its message and traceback (or the
--- error itself where it raised one of Perigee's); an error that nobody waits
--- for when it happens goes to the log.
+-- nil and an error of kind `remote` with its message and traceback, or the
+-- raised value itself if it is an error of Perigee's. If nobody waits for the
+-- future when the function raises, the error is also logged.
 -- @function perigee.spawn
 -- @tparam function f
 -- @param ... its arguments
@@ -107,7 +108,8 @@ function M.spawn(f, ...)
   return spawn(f, ...).future
 end
 
---- Waits. In a task it parks that; elsewhere it runs the loop.
+--- Waits for some time. In a task it parks the task; elsewhere it runs the
+-- loop.
 -- @function perigee.sleep
 -- @tparam number seconds
 -- @waits yes
@@ -137,8 +139,8 @@ local function check_futures(list, seconds, what)
   loop.check_wait(3)
 end
 
--- Waits until `remaining` of the futures that have not ended have, with a
--- signal of its own, which nothing refers to afterwards.
+-- Waits until `remaining` of the pending futures have ended. Its signal is
+-- detached afterwards, so that nothing refers to it.
 local function wait_for(list, remaining, deadline)
   local signal = signals.new(remaining)
   for i = 1, #list do
@@ -164,7 +166,7 @@ end
 -- @tparam[opt] number timeout seconds for the whole; default: no limit
 -- @treturn boolean true; or nil and the error of the first in the list's order
 --   that failed
--- @errors `timeout`: what is pending goes on; else those of the futures
+-- @errors `timeout`: pending futures go on; else those of the futures
 -- @waits yes
 -- @usage
 -- local a, b = calc.async:add(1, 2), calc.async:add(3, 4)
@@ -190,7 +192,7 @@ end
 -- @tparam[opt] number timeout seconds; default: no limit
 -- @treturn number its place in the list, and the future, whose `wait` gives its
 --   results; or nil and an error
--- @errors `timeout`: what is pending goes on
+-- @errors `timeout`: pending futures go on
 -- @waits yes
 -- @usage
 -- local i, future = perigee.wait_any { calc.async:slow(5),
@@ -208,9 +210,9 @@ function M.wait_any(list, timeout)
   return futures.unfinished("waiting for any of " .. #list .. " futures")
 end
 
--- What becomes of a list's futures: over has the places of those that have
--- ended, in the order of their ends, and waiting is the signal of who waits for
--- more, or false.
+-- Notes that a future of a list has ended. course.over: the places of the ended
+-- futures, in the order of their ends; course.waiting: the signal of the caller
+-- that waits for the next one, or false.
 local function note(watcher)
   local course = watcher.course
   course.over[#course.over + 1] = watcher.index
@@ -255,9 +257,9 @@ local function each_ended(given, deadline)
   end
 end
 
---- For loops: runs once for each future of a list, in the order of their ends,
--- and waits in between. It stops when the timeout is over and all that has
--- ended was told; what is pending goes on.
+--- An iterator for `for` loops: gives each future of a list in the order in
+-- which they end, and waits in between. After the timeout it still gives the
+-- futures that have ended, then stops; pending futures go on.
 -- @function perigee.as_completed
 -- @tparam table list of futures
 -- @tparam[opt] number timeout seconds for the whole loop; default: no limit
@@ -299,8 +301,8 @@ local function check_run(what, level)
   loop.check_wait(level + 1)
 end
 
---- Runs the loop until future has ended or a stop: true if it was stopped. For
--- run and serve.
+--- Runs the loop until future has ended or a stop came; returns whether it was
+-- stopped. Used by run and serve.
 function M.run_until(future, what, level)
   check_run(what, (level or 2) + 1)
   local watched = watch()
@@ -321,12 +323,12 @@ local function stopped_error()
   return nil, errors.new("closed", "running the loop: it was stopped")
 end
 
---- Runs main in a task, and the loop until it has ended. Without main it runs
--- until a stop: by `perigee.stop`, or by the first SIGINT or SIGTERM, which
--- are watched meanwhile and put back after. After a stop it returns at once;
--- tasks that are parked then are never resumed, and what only they would have
--- ended (futures of `perigee.spawn`, calls that waited for a peer) ends in
--- `closed`.
+--- Runs main in a task, and the loop until main has ended. Without main it runs
+-- until a stop: by `perigee.stop`, or by the first SIGINT or SIGTERM; handlers
+-- of these signals are installed meanwhile and restored afterwards. After a
+-- stop it returns at once. Parked tasks are then never resumed, and futures
+-- that only they would have ended (those of `perigee.spawn`, and of calls that
+-- waited for a peer) end in `closed`.
 -- @function perigee.run
 -- @tparam[opt] function main
 -- @param ... its arguments
@@ -340,7 +342,8 @@ function M.run(main, ...)
   check_run("run", 2)
   local job = main and spawn(main, ...)
   local future = job and job.future or futures.new()
-  -- Its error is raised here, which is as good as a waiter.
+  -- The signal marks the future as waited for: main's error is raised here, so
+  -- it need not be logged.
   if job then signals.attach(future, signals.new(1)) end
   if M.run_until(future, "run") then return stopped_error() end
   if job.raised then error(job.raised.value, 0) end

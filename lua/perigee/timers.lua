@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A binary heap of whatever has a time: tables with a field `at`, nanoseconds.
--- Their field `place`, the index in the heap, belongs to this module: it makes
--- removal as cheap as insertion, and most timers end by removal.
+--- Timers: a binary heap of tables with a field `at`, in nanoseconds. This
+-- module keeps the index in the heap in their field `place`, so that removal is
+-- as cheap as insertion: most timers are removed before they are due.
 local M = {}
 
 local heap, count = {}, 0
@@ -40,7 +40,7 @@ function M.add(entry)
   rise(entry, count)
 end
 
---- Removes entry if it is there.
+--- Removes entry if it is in the heap.
 function M.remove(entry)
   local place = entry.place
   if not place then return end
@@ -56,7 +56,7 @@ function M.remove(entry)
   end
 end
 
---- The earliest time, math.huge without any.
+--- The earliest time, or math.huge if there are no entries.
 function M.earliest()
   return count > 0 and heap[1].at or math.huge
 end

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Trace contexts of calls, as a text of W3C, a traceparent, tells them:
--- "00-<32 hex: the trace>-<16 hex: the span>-<2 hex: flags>". A call has the
--- one that its proxy was given (`Proxy:with`), or carries on that of the call
--- which is being served where it is made.
+--- Trace contexts of calls, as in a W3C traceparent:
+-- "00-<32 hex: the trace>-<16 hex: the span>-<2 hex: flags>". A call uses the
+-- trace of its proxy (`Proxy:with`). Without one, a call that a handler makes
+-- continues the trace of the call that the handler serves.
 local contexts = require "perigee.context"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -19,7 +19,8 @@ local TRACE = ("%x"):rep(32)
 local FULL = "^00%-(" .. TRACE .. ")%-(" .. ("%x"):rep(16) .. ")%-(%x%x)$"
 local SHORT = "^(" .. TRACE .. ")$"
 
--- The trace, the span (nil: a new one for each call) and the flags of a text.
+-- The trace, the span (nil: a new one for each call) and the flags that a text
+-- contains; nothing if it is not valid.
 local function parts(text)
   if type(text) ~= "string" or text:find "%u" then return end
   local id, span, flags = text:match(FULL)
@@ -44,7 +45,7 @@ local function unhex(bytes, text)
   end
 end
 
---- What calls take, of a text that was checked.
+--- A checked text as a struct perigee_trace, for calls.
 function M.parse(text)
   local id, span, flags = parts(text)
   local trace = native.trace_t()
@@ -60,14 +61,14 @@ local function hex(bytes, n)
   end))
 end
 
---- The traceparent of one.
+--- A struct perigee_trace as a traceparent.
 local function text(trace)
   return ("00-%s-%s-%02x"):format(hex(trace.id, 16), hex(trace.span, 8),
                                   trace.flags)
 end
 contexts.traceparent = text
 
---- That of a served call that has come, by its event: false if it has none.
+--- The trace of the served call of an event; false if it has none.
 function M.came(engine, event)
   if band(event.flags, TRACED) == 0 then return false end
   local trace = native.trace_t()
@@ -75,16 +76,15 @@ function M.came(engine, event)
   return has == 1 and trace
 end
 
---- That of the call which is being served here, or false. What events call is
--- not part of whatever waits meanwhile.
+--- The trace of the call or task that runs here, or false. Code that handles
+-- other events has none, although some task waits meanwhile.
 local function here()
   if raw.served then return raw.trace end
   return not state.telling and state.current.trace
 end
 M.here = here
 
---- Names in a call's message the trace that binding was given, or that of the
--- call which is being served here.
+--- Sets the trace of a call's message: the binding's, or the one of here().
 function M.put(message, binding)
   local given = binding.trace
   if given then

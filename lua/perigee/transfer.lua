@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- One-sided and two-sided operations of sessions: read, write, write_imm,
--- recv_imm, send, recv. All return futures at once. A transfer names slices of
--- one length in all; their shapes may differ. From a future's end on every
--- byte that it named is the caller's again.
+-- recv_imm, send, recv. All return futures at once. The two slices of a
+-- transfer have the same total length; their blocks may differ. Once its future
+-- has ended, the caller may use all memory of the operation again.
 local batch = require "perigee.transfer.batch"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
@@ -41,13 +41,13 @@ end
 
 local function transferred(future, event)
   local session, kept = future.owner, future.value
-  if kept[3] then session.spare = kept[1] end -- of one transfer
+  if kept[3] then session.spare = kept[1] end -- a list of one is reused
   if event.status == 0 then return settle(future, true) end
   settle(future, nil, errors.ended(event.status, doing(session, "a transfer"),
                                    errors.why(event)))
 end
 
--- The list goes into the future's value: it has to stay until the end.
+-- The future's value keeps the list and its slices alive until the end.
 local function submit(session, kind, list, n, immediate, timeout, a, b)
   local operation = C.perigee_transfer(session.handle, kind, list, n, immediate,
                                        timeout)
@@ -81,10 +81,10 @@ local function transfer(session, kind, spec, immediate)
   return submit(session, kind, list, 1, immediate, timeout, from, to)
 end
 
---- Writes own memory to the peer's. Both slices have one length in all; their
--- shapes may differ. Several transfers in a list are one operation with one
--- end. From the future's end on, with whatever result, all memory it named is
--- the caller's again.
+--- Writes own memory to the peer's. Both slices have the same total length;
+-- their blocks may differ. Several transfers in a list are one operation, which
+-- ends as a whole. Once the future has ended, with any result, the caller may
+-- use all memory of the operation again.
 -- @function Session:write
 -- @tparam table spec one transfer, or a list of transfers (with the timeout
 --   beside them)
@@ -92,8 +92,9 @@ end
 -- @tparam Slice spec.to the peer's, of the same length
 -- @tparam[opt=30] number spec.timeout seconds; math.huge for none
 -- @treturn Future of true
--- @errors `range`, `denied`, `stale`: not there, not granted, or closed:
---   nothing was touched; `timeout`, `peer_lost`, `cancelled`
+-- @errors `range`, `denied`, `stale`: the memory does not exist, is not
+--   granted, or was closed; no memory was changed. `timeout`, `peer_lost`,
+--   `cancelled`
 -- @waits no
 -- @usage
 -- region:slice(0, 5):write "12345"
@@ -133,8 +134,8 @@ local function check_immediate(immediate, level)
   end
 end
 
---- As `Session:write`, and after all the data is there the peer's next
--- `Session:recv_imm` gets a number.
+--- Writes as `Session:write` does. After all the data has arrived, the peer's
+-- next `Session:recv_imm` gets the number immediate.
 -- @function Session:write_imm
 -- @tparam table spec as for `Session:write`
 -- @tparam number immediate an integer of 0 to 2^53
@@ -182,17 +183,17 @@ end
 
 local core_send, core_recv = C.perigee_send, C.perigee_recv
 
---- Sends a slice to the peer's next `Session:recv`, and ends when that has it.
--- Messages match receives in order; a send whose receive is not posted yet
--- waits for it.
+--- Sends a slice to the peer's next `Session:recv`, and ends when the message
+-- has been received. Messages match receives in order; a send waits until a
+-- receive for it is posted.
 -- @function Session:send
 -- @tparam Slice slice own memory
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
 -- @treturn Future of true
--- @errors `too_large`: the receive was shorter, and ended so too; `timeout`,
---   `peer_lost`, `cancelled`; `no_memory`: the peer holds too many that nobody
---   receives
+-- @errors `too_large`: the receive's slice was shorter; the receive ends in it
+--   too; `timeout`, `peer_lost`, `cancelled`; `no_memory`: the peer holds too
+--   many messages that it has not received
 -- @waits no
 -- @usage
 -- local sent = near:send(region:slice(0, 10))
@@ -209,7 +210,7 @@ end
 -- @tparam Slice slice own memory, as long as the message or longer
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
--- @treturn Future of the length that came
+-- @treturn Future of the message's length
 -- @errors `too_large`: the message was longer; `timeout`, `peer_lost`,
 --   `cancelled`
 -- @waits no
@@ -223,8 +224,8 @@ function Session:recv(slice, options)
   return future
 end
 
---- Receives the immediate of the peer's next `Session:write_imm`, when its data
--- is there.
+--- Receives the immediate of the peer's next `Session:write_imm`, after its
+-- data has arrived.
 -- @function Session:recv_imm
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds

@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What many sessions leave behind in Lua's heap when they have ended. The
--- collector waits until the heap has doubled, which after a flood is never; so
--- it is made to look at all of it, in steps that nobody notices, as soon as few
--- more of them end. (The core does the same for its own: native/core/trim.c.)
+--- Collects what many ended sessions leave behind in Lua's heap. Lua's
+-- collector would wait until the heap has doubled, which may never happen after
+-- a flood of sessions. So once few more sessions end, this runs full
+-- collections, in short steps. (For the core's own memory see
+-- native/core/trim.c.)
 --
 --   quiet     MANY have ended since the last time        waits
 --   waits     fewer than RUSH more in EVERY              collects
@@ -12,9 +13,10 @@ local loop = require "perigee.loop"
 local M = {}
 
 local MANY, RUSH = 64, 8
-local EVERY, PAUSE, STEP = 5e7, 5e5, 2e5 -- ns: between looks, steps; of a step
-local CYCLES = 2                         -- one may have been under way
-local KIB = 4                            -- that the collector is asked for
+-- Nanoseconds: EVERY between looks, PAUSE between steps, STEP for one step.
+local EVERY, PAUSE, STEP = 5e7, 5e5, 2e5
+local CYCLES = 2                         -- the first may have been under way
+local KIB = 4                            -- of one collector step
 
 local function look(trim, now)
   local rush = trim.ended - trim.seen >= RUSH
@@ -40,7 +42,7 @@ local function go_on(trim)
 end
 jit.off(go_on)
 
---- A session of engine's is over.
+--- Notes that a session of engine has ended.
 function M.note(engine)
   local trim = engine.trim or { ended = 0, seen = 0, due = false, cycles = 0 }
   engine.trim, trim.ended = trim, trim.ended + 1

@@ -21,8 +21,8 @@ local function parts(text)
   return tonumber(number), unit
 end
 
---- Bytes of a text as people write them. For command lines; the functions of
--- Perigee take plain numbers.
+--- The number of bytes that a text such as "64K" means. For command lines; the
+-- functions of Perigee take plain numbers.
 -- @function perigee.units.size
 -- @tparam string|number text "4096", "64K", "64k", "64KiB" (all binary) or
 --   "64KB" (decimal); a number stays what it is
@@ -41,7 +41,7 @@ function M.size(text)
   return bytes
 end
 
---- Seconds of a text as people write them.
+--- The number of seconds that a text such as "200ms" means.
 -- @function perigee.units.time
 -- @tparam string|number text "0.5", "200ms", "2s", "1m", "1h"; a number stays
 --   what it is
@@ -59,7 +59,7 @@ function M.time(text)
   return number * by
 end
 
---- A number of bytes for people.
+--- A number of bytes as text with a unit.
 -- @function perigee.units.format_size
 -- @tparam number bytes
 -- @treturn string
@@ -75,7 +75,7 @@ function M.format_size(bytes)
   return (("%.1f"):format(bytes):gsub("%.0$", "")) .. " " .. unit
 end
 
---- A number of seconds for people.
+--- A number of seconds as text with a unit.
 -- @function perigee.units.format_time
 -- @tparam number seconds
 -- @treturn string

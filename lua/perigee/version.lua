@@ -1,4 +1,4 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The version of Perigee, as https://semver.org means it; CHANGELOG.md tells
--- what each brought. The one place where it stands.
+--- The version of Perigee (https://semver.org); CHANGELOG.md lists the changes
+-- of each. It is defined only here.
 return "0.1.0"

@@ -1,22 +1,22 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Views and loans: windows onto bytes that belong to somebody else for the
--- time of one handler, writer or reader, which is given one and may not keep
--- it: using it later raises. A handler's request and a reader's reply are
--- views; an inplace handler's reply and what a writer fills are loans.
+--- Views and loans: give a handler, writer or reader access to bytes of the
+-- library while it runs. It must not keep them: using one later raises. A
+-- handler's request and a reader's reply are views; an inplace handler's reply
+-- and the buffer that a writer fills are loans.
 --
--- * `pointer`: uint8_t *; who uses it looks at `length` first
--- * `length`: bytes; of a loan its capacity
+-- * `pointer`: uint8_t *; accesses through it are not checked against `length`
+-- * `length`: bytes; a loan's is its capacity
 -- @classmod View
 
--- Views are used again, so that calls allocate nothing; they come round in
--- turns, so that one which was kept by mistake stays dead for many calls.
+-- Views are reused, so that calls allocate nothing. They are reused in turn, so
+-- that a view which was kept by mistake stays invalid for many calls.
 local check = require "perigee.check"
 local native = require "perigee.native"
 local slices = require "perigee.slice"
 
 local ffi = require "ffi"
 
---- The longest text that Lua can have.
+--- LONGEST: the greatest length of a Lua string.
 local M = { LONGEST = 0x7fffff00 }
 
 local TURNS = 64
@@ -24,7 +24,8 @@ local cast, copy, pointer_t = ffi.cast, ffi.copy, native.pointer_t
 local istype, type = ffi.istype, type
 local is_count, is_slice = check.is_count, slices.is_slice
 
--- lent: is it a loan? missed: did something not fit into it?
+-- live: 0 once the view has ended. lent: is it a loan? missed: did a write not
+-- fit into it?
 local view_t = ffi.typeof [[
   struct { uint8_t *at; double size; int32_t live; bool lent, missed; }
 ]]
@@ -70,13 +71,13 @@ local function too_short(view, length, offset)
     :format(length, offset, view.size), 3)
 end
 
---- Of loans: copies a view, a slice or a string into it. What does not fit
--- raises, and ends the call in `too_large`.
+--- Only for loans: copies a view, a slice or a string into the loan. If the
+-- data does not fit, this raises, and the call ends in `too_large`.
 -- @function View:write
 -- @tparam View|Slice|string source
--- @tparam[opt=0] number offset where it goes
--- @treturn number offset and the source's length together: what an inplace
---   handler returns where it wrote nothing behind
+-- @tparam[opt=0] number offset where to write in the loan
+-- @treturn number the sum of offset and the source's length, which an inplace
+--   handler can return if it wrote nothing behind it
 -- @waits no
 -- @usage
 -- local reply = calc:with { capacity = 64 }:copy(function(loan)
@@ -141,7 +142,8 @@ function M.close(view)
   view.live = 0
 end
 
---- The same for a loan. take_back tells whether something did not fit into it.
+--- The same for a loan. M.take_back ends it, and returns whether a write did
+-- not fit into it.
 function M.lend(pointer, length)
   local view = M.open(pointer, length)
   view.lent = true

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The door to perigee/control.so, which speaks to other servers: finds it
+--- Loads perigee/control.so, which connects to servers such as Redis: finds it
 -- along package.cpath, declares its header (control/cdef, made by make) and
--- checks that both are of one ABI. Loaded by what needs it, when it is first
--- needed.
+-- checks that both have the same ABI. Modules require this only when they need
+-- it, since the library is optional.
 local ffi = require "ffi"
 
 local MISSING = "perigee/control.so is not on package.cpath: install "

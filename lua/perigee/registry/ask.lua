@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- How registries are asked: on the loop, where their functions must not wait,
--- and what comes of those that fail.
+--- Calls the functions of registries, on the loop, where they must not wait,
+-- and converts their failures to errors.
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
@@ -19,7 +19,7 @@ local function as_future(first, ...)
   return futures.done(first, ...)
 end
 
---- The future of what a function of registry gives.
+--- Calls a function of registry; returns the future of its results.
 function M.ask(registry, name, ...)
   local pinned = state.pinned
   state.pinned = "a registry's function " .. name
@@ -30,7 +30,7 @@ function M.ask(registry, name, ...)
   return future
 end
 
---- The error of what a registry gave behind nil.
+--- Makes an error of kind and why, which a registry returned after nil.
 function M.failure(doing, kind, why)
   local status = type(kind) == "string" and errors.status(kind)
   if errors.is_error(kind) then
@@ -42,7 +42,8 @@ function M.failure(doing, kind, why)
     .. errors.shown(why == nil and errors.text(status) or why), false)
 end
 
---- What a future that has ended gives, which may be to raise.
+--- The results of a future that has ended; nil, "protocol" and why if it
+-- raised.
 function M.results(future)
   return given(pcall(futures.results, future))
 end

@@ -1,19 +1,20 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Numbered changes of names, for backends that watch: what has changed since a
--- revision, and a future of the next change. A revision is a number with a text
--- that no other list of changes has: who comes with another's is told all.
+--- A numbered list of changed names, for backends that watch: it gives what has
+-- changed since a revision, and a future of the next change. A revision is a
+-- text that holds the list's unique id and a number; since() returns nil for a
+-- revision of another list, and the caller then has to get everything.
 local futures = require "perigee.future"
 local native = require "perigee.native"
 
 local M = {}
 
-local KEPT = 1024                       -- changes that can be told again
+local KEPT = 1024                       -- changes that since() can return
 local made = 0
 
 local Changes = {}
 Changes.__index = Changes
 
---- A list without any; what is watched, as text.
+--- Makes an empty list. what: the watched thing, for messages.
 function M.new(what)
   made = made + 1
   return setmetatable({ what = what, at = 0, log = {}, waiting = {},
@@ -22,15 +23,15 @@ function M.new(what)
                       Changes)
 end
 
---- Notes that there is something new of name. Those who wait are not told yet.
+--- Notes that name has changed. Waiting futures are settled only by tell().
 function Changes:note(name)
   self.at = self.at + 1
   self.log[self.at] = name
   self.log[self.at - KEPT] = nil
 end
 
---- Ends what waits for a change: with what it asked for, or, where not fine,
--- with nil, a kind and why.
+--- Settles all futures that wait for a change: with the results of their
+-- functions, or, if fine is false, with nil, kind and why.
 function Changes:tell(fine, kind, why)
   local waiting = self.waiting
   self.waiting = {}
@@ -44,7 +45,7 @@ function Changes:tell(fine, kind, why)
   end
 end
 
---- Does anybody wait for a change?
+--- Does any future still wait for a change?
 function Changes:is_wanted()
   for _, each in ipairs(self.waiting) do
     if not each.future.ended then return true end
@@ -52,13 +53,13 @@ function Changes:is_wanted()
   return false
 end
 
---- The revision that is now.
+--- The current revision.
 function Changes:revision()
   return ("%s:%d"):format(self.id, self.at)
 end
 
---- The names that have something new since a revision, perhaps none, each once;
--- nil if that cannot be told.
+--- The names that have changed since a revision, each once; may be empty. Nil
+-- if the list does not have this revision.
 function Changes:since(revision)
   local id, from = revision:match "^(.*):(%d+)$"
   from = tonumber(from)
@@ -73,8 +74,8 @@ function Changes:since(revision)
   return names
 end
 
---- A future of f(...), called when there is something new; or of nil, a kind
--- and why.
+--- A future of the results of f(...), which is called at the next tell(); or of
+-- nil, a kind and why.
 function Changes:next(f, ...)
   local future = futures.new(false, "watching " .. self.what)
   self.waiting[#self.waiting + 1] = { future = future, f = f, ... }

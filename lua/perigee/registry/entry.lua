@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Entries of registries: what is one, which of them are asked for, and when
--- two are the same. For the backends, and for who asks them.
+--- Entries of registries: checks, filters, compares and encodes them. Used by
+-- the backends and by their callers.
 local codec = require "perigee.codec"
 local native = require "perigee.native"
 
@@ -8,11 +8,11 @@ local C = native.C
 
 local M = {}
 
---- How names begin that nobody is to find: they are listed for those only who
--- ask for names that begin so.
+--- The prefix of the names of agents that were given none. A filter without a
+-- prefix does not match them.
 M.ANONYMOUS = "anonymous-"
 
--- ---- What is one -----------------------------------------------------------
+-- ---- Checks ----------------------------------------------------------------
 
 local function is_addresses(value)
   if type(value) ~= "table" then return false end
@@ -32,8 +32,8 @@ local FIELDS = { kind = "string", epoch = "string", services = "table",
                  state = "string", host = "string", pid = "number",
                  since = "number" }
 
---- An entry of name in scope, of what somebody else has written: without
--- fields of other types than theirs; or nil if it is none of that name.
+--- Checks a value that another process wrote: returns it as the entry of name
+-- in scope, without fields of wrong types; or nil if it is not that entry.
 function M.trusted(value, scope, name)
   if not M.is_entry(value) or value.name ~= name or value.scope ~= scope then
     return nil
@@ -45,9 +45,9 @@ function M.trusted(value, scope, name)
 end
 jit.off(M.trusted)
 
--- ---- Which are asked for ---------------------------------------------------
+-- ---- Filters ---------------------------------------------------------------
 
---- Is it one that a filter { kind, prefix, service } asks for?
+--- Does an entry match a filter { kind, prefix, service }?
 function M.matches(entry, filter)
   local prefix, name = filter.prefix or "", entry.name
   if name:sub(1, #prefix) ~= prefix then return false end
@@ -61,8 +61,8 @@ end
 
 local function by_name(a, b) return a.name < b.name end
 
---- Those of a list that a filter { kind, prefix, service, after, limit } asks
--- for, by name.
+--- The entries of a list that match a filter { kind, prefix, service, after,
+-- limit }, sorted by name. Sorts list.
 function M.select(list, filter)
   local chosen = {}
   table.sort(list, by_name)
@@ -76,7 +76,7 @@ function M.select(list, filter)
   return chosen
 end
 
--- ---- The same --------------------------------------------------------------
+-- ---- Comparison ------------------------------------------------------------
 
 local function within(a, b)
   for key, value in pairs(a) do
@@ -86,13 +86,13 @@ local function within(a, b)
 end
 jit.off(within)
 
---- Are two values the same, all that is in them?
+--- Are two values equal, tables by their contents?
 function M.same(a, b)
   if type(a) ~= "table" or type(b) ~= "table" then return a == b end
   return within(a, b) and within(b, a)
 end
 
---- Do two entries tell the same? How long they have been there is nothing new.
+--- Are two entries equal, apart from `since`?
 function M.unchanged(a, b)
   local since = a.since
   a.since = b.since
@@ -103,12 +103,12 @@ end
 
 -- ---- As text ---------------------------------------------------------------
 
---- Appends an entry to a buffer; what of it cannot be written, or nil.
+--- Appends an entry to a buffer. Returns what in it cannot be encoded, or nil.
 function M.encode(out, entry)
   return (codec.pack(out, entry))
 end
 
---- What length bytes at pointer say, or nil if that is nothing. Never raises.
+--- Decodes length bytes at pointer; nil if they are not valid. Never raises.
 function M.decode(pointer, length)
   if C.perigee_typed_scan(pointer, length) < 0 then return nil end
   local fine, value = pcall(codec.unpack, pointer, length)

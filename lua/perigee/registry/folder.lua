@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The registry of names on one host: a private folder for each scope, in it
--- for each live name a lock, held for life, and a socket. A name is a place
--- here: who holds it listens at its socket, and is found there. So agents whose
--- names are in another registry have a place in the folder, too, without a name
--- that anybody would look for.
+--- The registry of names on one host: a private folder for each scope. Each
+-- live name has a lock file there, which its holder keeps locked for life, and
+-- a socket. The holder of a name listens at the name's socket, and peers find
+-- it there. Agents whose names are in another registry also hold a name in the
+-- folder, for the socket, but one that nobody looks up.
 --
---   $XDG_RUNTIME_DIR/perigee/SCOPE/, or one of those that folder/where tells
+--   $XDG_RUNTIME_DIR/perigee/SCOPE/, or a folder that folder/where describes
 --
--- A name has no lease: it is its holder's until that ends, and is free at once
--- then. What a holder tells of itself lies in the lock's file
--- (folder/entries), and who watches is told by the kernel (folder/news).
+-- A name has no lease: its holder has it until the holder ends, and then it is
+-- free at once. A holder writes its entry into the lock file (folder/entries),
+-- and watchers learn of changes from the kernel (folder/news).
 local entries = require "perigee.registry.folder.entries"
 local entry_of = require "perigee.registry.entry"
 local errors = require "perigee.errors"
@@ -19,16 +19,17 @@ local where = require "perigee.registry.folder.where"
 
 local C = native.C
 
---- places: agents listen in it.
+--- places: agents listen at sockets in this registry.
 local M = { places = true, base = where.base, system = where.system }
 
--- Somebody who gives the last name back may remove the folder between our
--- making it and our taking a name in it; others may make theirs meanwhile.
+-- How often hold() tries. A process that releases the last name removes the
+-- folder; that may happen after this process has made the folder and before it
+-- has taken a name in it, and others may make their folder meanwhile.
 local ATTEMPTS = 10
 
 -- ---- Folders ----------------------------------------------------------------
 
---- The folder of a scope, whether it is there or not.
+--- The path of a scope's folder, whether it exists or not.
 function M:path(scope)
   return (self.root or M.base()) .. "/" .. scope
 end
@@ -42,7 +43,7 @@ local function socket(path, name)
   return "unix:" .. path .. "/" .. name .. ".sock"
 end
 
--- Nothing, or why a socket cannot be there.
+-- Nothing, or a kind and why a socket cannot have this address.
 local function too_long(address)
   local length = #address - #"unix:"
   if length <= C.PERIGEE_ADDRESS_MAX then return end
@@ -50,7 +51,7 @@ local function too_long(address)
     :format(length, tonumber(C.PERIGEE_ADDRESS_MAX), address)
 end
 
--- Makes or checks a scope's: as folder().
+-- Makes or checks the folder of a scope; returns as where.folder does.
 local function prepare(self, scope)
   local base, kind, why = self.root
   if not base then base, kind, why = where.made() end
@@ -60,15 +61,16 @@ end
 
 -- ---- Names ------------------------------------------------------------------
 
-local held = {}                         -- by descriptor: the folder
+local held = {}                         -- the folder, by descriptor
 
---- How names begin that nobody will ever take again: what those leave that a
--- signal ended is removed by the next agent of their scope.
+--- The prefix of names that are never taken a second time. If a signal kills
+-- the holder of such a name, the next agent in the scope removes its files.
 M.ANONYMOUS = entry_of.ANONYMOUS
 
 local TAKEN = "a live process holds it"
 
--- A descriptor and the address, or the core's status, or nil, a kind and why.
+-- Tries once to take a name: a descriptor (or a negative status of the core)
+-- and the socket's address; or nil, a kind and why.
 local function hold(self, scope, name)
   local path, kind, why = prepare(self, scope)
   if not path then return nil, kind, why end
@@ -83,7 +85,7 @@ local function hold(self, scope, name)
   return descriptor, address
 end
 
--- Who has it, as far as that is known.
+-- Text that says which process holds the name, as far as that is known.
 local function taken(self, entry)
   local other = entries.read(self:path(entry.scope), entry.scope, entry.name)
   if type(other) ~= "table" or not other.pid then return TAKEN end
@@ -97,10 +99,10 @@ local function told(self, descriptor, entry)
   return fine, kind, why
 end
 
---- Takes entry.name in entry.scope for this process: what release takes and the
--- address at which to listen; or nil, a kind and why (name_taken while a live
--- owner has it, too_large if the address is). What the entry tells is told from
--- now on if it has addresses, else by the first renew.
+--- Takes entry.name in entry.scope for this process. Returns the descriptor for
+-- release and the address at which to listen; or nil, a kind and why
+-- (name_taken while a live process has it, too_large if the address is too
+-- long). Publishes the entry if it has addresses; else the first renew does.
 function M:hold(entry)
   local descriptor, address, why
   for _ = 1, ATTEMPTS do
@@ -122,29 +124,30 @@ function M:hold(entry)
   return descriptor, address
 end
 
---- Tells entry, in place of what was told before. Without one there is nothing
--- to do: a lock needs no renewal.
+--- Publishes entry in place of the one before. Without an entry it does
+-- nothing, since a lock needs no renewal.
 function M:renew(descriptor, entry)
   if not entry then return true end
   return entries.write(descriptor, entry)
 end
 
---- Gives a name back; its files go, and the scope's folder with its last name.
+--- Releases a name and removes its files, and the scope's folder after the last
+-- name.
 function M:release(descriptor)
   C.perigee_name_release(descriptor)
-  os.remove(held[descriptor])           -- a folder goes only if it is empty
+  os.remove(held[descriptor])           -- fails unless the folder is empty
   held[descriptor] = nil
 end
 
 -- ---- Asking ----------------------------------------------------------------
 
---- Is there something of that path on this host?
+--- Does a path exist on this host?
 function M.is_there(path)
   return M.system.look(path) ~= "missing"
 end
 
---- What who has that name tells; where it listens, if it has told nothing yet.
--- Nil if nobody alive has it.
+--- The entry of a name's holder; only its address if it has published nothing
+-- yet. Nil if no live process has the name.
 function M:lookup(scope, name)
   local path = self:path(scope)
   local address = socket(path, name)
@@ -155,7 +158,7 @@ function M:lookup(scope, name)
   return { name = name, scope = scope, addresses = { address } }
 end
 
---- The entries of the living, as a filter asks for them.
+--- The entries of live processes that match filter.
 function M:list(scope, filter)
   return entry_of.select(entries.all(self:path(scope), scope), filter)
 end
@@ -174,7 +177,8 @@ local function changes(path, scope, watch, from)
   return { revision = watch.changes:revision(), changes = list }
 end
 
---- All there is, or what has changed since filter.from, once something has.
+--- All entries; or with filter.from, what has changed since that revision, as
+-- soon as something has.
 function M:watch(scope, filter)
   local path, kind, why = prepare(self, scope)
   if not path then return nil, kind, why end

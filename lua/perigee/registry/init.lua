@@ -1,51 +1,54 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Registries: where agents' names are held and looked up. The default is a
--- folder of this user's on this host. Another is named by its address, or is a
--- table with the functions below, which a program gives to `perigee.agent` as
--- option `registry`; agents find each other by names that are in the same one.
--- A name is looked up before each dial, so that proxies and kept sessions find
--- it again when it came back elsewhere.
+--- Registries hold agents' names and look them up. The default registry is a
+-- folder of this user's on this host. Option `registry` of `perigee.agent`
+-- names another one by its address, or is a table with the functions below.
+-- Agents find each other by names in the same registry. A name is looked up
+-- before each connection attempt, so proxies and kept sessions find an agent
+-- again that came back at another address.
 --
--- * `"folder:/PATH"`: a folder, as the default is one, at that path
+-- * `"folder:/PATH"`: a folder at that path, used as the default one is
 -- * `"redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"`: a Redis server of
 --   version 6.2 or later; `rediss://` over TLS, `redis+unix:/PATH` by its
---   socket. Options behind a `?`, joined by `&`: `ttl=10` (seconds after which
---   who is not heard of loses its name), `timeout=5` (seconds for an answer),
---   `db=0`, `user`, `password`, and files for TLS: `ca`, `cert`, `key`. What
---   means something in an address is written as %XX. To load it takes
+--   socket. Options follow a `?`, joined by `&`: `ttl=10` (seconds after which
+--   an agent that is not heard of loses its name), `timeout=5` (seconds for an
+--   answer), `db=0`, `user`, `password`, and files for TLS: `ca`, `cert`,
+--   `key`. Characters with a meaning in addresses are written as %XX. Needs
 --   `perigee/control.so` and lua-cjson
 --
--- A table has to have `hold`, `release` and `lookup`; without `list` or
--- `watch` agents cannot do that, without `renew` nothing of an entry changes.
--- One with a field `ttl` forgets who does not renew a name in so many seconds.
+-- A table must have `hold`, `release` and `lookup`. Without `list` or `watch`
+-- agents cannot list or watch names; without `renew` entries never change. A
+-- registry with a field `ttl` removes a name that was not renewed for so many
+-- seconds.
 --
--- The functions are called as methods, on the loop: they must not wait (that
--- raises). What takes time gives a `Future` of its results at once, by
--- `perigee.spawn` or as `proxy.async` does: the `async` of a proxy whose
--- service has these methods is a registry. What one raises is an error of kind
--- `protocol`.
+-- The functions are called as methods, on the loop; they raise if they wait. A
+-- function that takes time returns a `Future` of its results at once, made by
+-- `perigee.spawn` or `proxy.async`: the `async` of a proxy whose service has
+-- these methods can be used as a registry. If a function raises, that is an
+-- error of kind `protocol`.
 --
--- What fails gives nil, a kind of `Error` (a text, or an error of Perigee's),
--- and, if it likes, a text that says why.
+-- A function that fails returns nil, a kind of `Error` (a text, or an error of
+-- Perigee's), and optionally a text with the reason.
 --
 -- An entry is a table of plain values, which may be copied and sent:
 --
 -- * `name`, `scope`: of the agent, each 1 to 64 letters, digits and `. _ : -`
 -- * `kind`: a text, the agent's option; `"agent"` by default
--- * `addresses`: a list of those it listens at: its Unix socket, then those of
---   option `advertise`, or of `listen` with their ports and, for all of a
---   host's, the host's name. Dialled is the socket, where it is on the host of
---   who dials; else the first that is none, and at the next attempt the next
--- * `services`: their versions, by name
--- * `regions`: those with a name, by it: `{ length = bytes, access = "rw" }`
+-- * `addresses`: a list of its addresses: its Unix socket, then those of option
+--   `advertise`, or else those of `listen` with their ports; an address that
+--   stands for all of the host's interfaces gets the host's name. A peer on the
+--   same host dials the socket. Others dial the first address that is no
+--   socket, and at each further attempt the next one
+-- * `services`: the services' versions, by name
+-- * `regions`: the named regions, by name: `{ length = bytes, access = "rw" }`
 -- * `state`: "up"
 -- * `metadata`, `weight`: the agent's options
 -- * `host`, `pid`: of its process
--- * `epoch`: a text that names its life, as `Session` has it
+-- * `epoch`: a text that identifies its life, as a `Session` has it
 -- * `since`: for how many seconds it has had the name
 --
--- A registry keeps what it does not know, and gives it back: there may be more
--- some day. It may leave out all but `addresses`, and in lists `name`.
+-- A registry must store and return fields that it does not know, since there
+-- may be more in the future. Only `addresses` is required in what it returns,
+-- and in lists also `name`.
 -- @classmod Registry
 -- @usage
 -- local names = {}                              -- one within this Lua state
@@ -79,17 +82,18 @@ local state = loop.state
 
 local M = {}
 
---- The registry of who names none.
+--- The registry of agents without option `registry`.
 M.default = folder
 
---- Seconds that one has for holding a name.
+--- Seconds that a registry may take to hold a name.
 M.patience = 30
 
 local FUNCTIONS = { "hold", "release", "lookup" }
 
 -- ---- Opening ---------------------------------------------------------------
 
--- By the first part of an address: the registry there, or nil and why not.
+-- Functions by the scheme of an address. Each returns the registry at the
+-- address, or nil and what the address should be.
 local OPEN = {
   folder = function(address)
     local root = address:match "^folder:(/.*)$"
@@ -98,7 +102,7 @@ local OPEN = {
   end,
 }
 
--- The libraries for it are loaded when the first agent wants it.
+-- The libraries for Redis are loaded when an agent first uses it.
 local function redis(address)
   local fine, module = pcall(require, "perigee.registry.redis")
   if not fine then return nil, "one that can be spoken to here: " .. module end
@@ -108,7 +112,8 @@ OPEN.redis, OPEN.rediss, OPEN["redis+unix"] = redis, redis, redis
 
 local opened = {}                       -- by address
 
---- The registry at an address: one for each. nil and what it has to be.
+--- The registry at an address, the same object for each use of the address; or
+-- nil and what the address should be.
 function M.open(address)
   if opened[address] then return opened[address] end
   local open = OPEN[address:match "^([%w+]+):" or ""]
@@ -136,8 +141,9 @@ function M.check(value)
   end
 end
 
---- What an option (a registry, an address or nil) stands for; the environment's
--- where there is none, which raises at level if it is wrong.
+--- The registry for an option (a registry, an address or nil). Nil stands for
+-- the environment's PERIGEE_REGISTRY, or else the default; raises at level if
+-- the environment's address is wrong.
 function M.chosen(value, level)
   if type(value) == "table" then return value end
   local address = value or os.getenv "PERIGEE_REGISTRY" or ""
@@ -149,14 +155,15 @@ function M.chosen(value, level)
   return M.open(address)
 end
 
---- Do agents listen in it, as in a folder? (Of a proxy each field is there.)
+--- Do agents listen at sockets in the registry, as in a folder? Compares with
+-- true, as a proxy has a function for any field.
 function M.has_places(registry)
   return registry.places == true
 end
 
 -- ---- Holding ---------------------------------------------------------------
 
--- Why a wait for future ended before it did.
+-- Cancels future, for which a wait has ended early; returns the reason.
 local function unanswered(future, doing)
   future:cancel()
   if state.stopping then
@@ -166,20 +173,20 @@ local function unanswered(future, doing)
     :format(doing, M.patience), false)
 end
 
---- Takes a name for an agent: called before it serves anybody, when it listens
--- everywhere. Whoever holds it has it until `Registry:release`, or until it
--- died, however long that takes to be noticed. Where the registry says who has
--- it, by an entry behind its text, that agent is dialled, and if it is dead
--- `hold` is asked once more.
+--- Takes a name for an agent. Called when the agent listens at all its
+-- addresses, before it serves calls. The agent has the name until
+-- `Registry:release`, or until the registry notices that it has died. If the
+-- name is taken and the registry returns the holder's entry after the text, the
+-- library connects to the holder; if the holder is dead, it calls `hold` again.
 -- @function Registry:hold
 -- @tparam table entry the agent's
 -- @tparam[opt] string over the epoch of a dead holder, which is to lose the
 --   name if it still has it
--- @return what `Registry:release` is to be given: anything but nil and false;
---   or nil and an error, nil alone for `name_taken`; or a `Future` of these,
---   which is cancelled after 30 s
--- @errors `name_taken`: a live agent has it; any other, which is what
---   `perigee.agent` then gives
+-- @return a value for `Registry:release`: anything but nil and false; or nil
+--   and an error, nil alone for `name_taken`; or a `Future` of these, which is
+--   cancelled after 30 s
+-- @errors `name_taken`: a live agent has it; `perigee.agent` returns this or
+--   any other error
 -- @waits no
 -- @usage
 -- local registry = { release = print, lookup = print }
@@ -197,22 +204,22 @@ function M.hold(registry, entry, over)
     return nil, unanswered(future, doing)
   end
   local held, kind, why, holder = results(future)
-  if held then return held, kind end    -- the folder: and where to listen
+  if held then return held, kind end    -- kind: a folder's address to listen at
   local err = failure(doing, kind == nil and "name_taken" or kind, why)
   err.holder = entries.is_entry(holder) and holder or nil
   return nil, err
 end
 
---- Tells what the agent is now, and says that it lives: called when it listens
--- everywhere, when something of its entry is another, and, where the registry
--- has a field `ttl`, three times in so many seconds. A registry without this
--- function knows what it was told by `Registry:hold`.
+--- Updates the agent's entry and shows that the agent lives. Called when the
+-- agent listens at all its addresses, when its entry has changed, and, if the
+-- registry has a field `ttl`, three times in so many seconds. A registry
+-- without this function keeps the entry of `Registry:hold`.
 -- @function Registry:renew
 -- @param held what `Registry:hold` gave
--- @tparam[opt] table entry the agent's, as it is now; nil: as it was
+-- @tparam[opt] table entry the agent's present entry; nil: it is unchanged
 -- @treturn boolean true; or nil and an error; or a `Future` of these
--- @errors `name_taken`: another has the name by now, and this is over; any
---   other is for now, and goes to the log
+-- @errors `name_taken`: another agent has the name now, and this agent has lost
+--   it; any other error is considered temporary, and is logged
 -- @waits no
 -- @usage
 -- local function yes() return true end
@@ -228,9 +235,9 @@ function M.renew(registry, held, entry)
   return ask(registry, "renew", held, entry)
 end
 
---- Gives a name back: called once, when the agent is closed, or was not made
--- for another reason. Nobody waits for what it gives, and the program may be at
--- its end: what is sent may never arrive.
+--- Releases a name. Called once, when the agent is closed, or could not be made
+-- for another reason. Its results are not waited for, and the program may be
+-- about to end: a message that it sends may never arrive.
 -- @function Registry:release
 -- @param held what `Registry:hold` gave
 -- @waits no
@@ -246,20 +253,20 @@ end
 
 -- ---- Looking up ------------------------------------------------------------
 
---- The error of a name that nobody has.
+--- The error of a name that no agent has.
 function M.nobody(scope, name, doing)
   return errors.new("not_found", ("%s: no agent of that name is in scope %s")
     :format(doing or "connecting to " .. name, scope), false)
 end
 
--- The future of what f(future, ...) makes of one, when that has ended.
+-- The future of the results of f(future, ...), called when future has ended.
 local function answered(future, f, ...)
   if future.ended then return futures.done(f(future, ...)) end
   local made = tasks.spawn(function(...)
     loop.wait(future, math.huge)
     return f(future, ...)
   end, ...)
-  made.inner = future                   -- to cancel one cancels the other
+  made.inner = future                   -- cancelled together with made
   return made
 end
 
@@ -275,18 +282,18 @@ local function told(future, scope, name, doing)
     .. "entry with addresses"):format(doing), false)
 end
 
---- Finds who has a name now: called before each dial. It need not know whether
--- that one is alive: who dials takes nobody who goes by another name, nor, over
--- TCP, who has another secret.
+--- Finds the agent that has a name now. Called before each connection attempt.
+-- The registry need not know whether the agent is alive: the connection is only
+-- accepted from an agent of that name and, over TCP, with the same secret.
 -- @function Registry:lookup
 -- @tparam string scope
 -- @tparam string name
 -- @treturn table the entry that was held; or nil and an error, nil alone for
 --   `not_found`; or a `Future` of these, which is cancelled when the time for
 --   connecting is over
--- @errors `not_found`: nobody has it; `peer_lost`, `timeout`, `no_memory`,
---   `closed`: for now (a call whose peer is away tries again); any other ends
---   what waits for the peer
+-- @errors `not_found`: no agent has it; `peer_lost`, `timeout`, `no_memory`,
+--   `closed`: temporary errors. After these, operations that wait for the peer
+--   try again; any other error ends them
 -- @waits no
 -- @usage
 -- local function yes() return true end
@@ -319,16 +326,17 @@ local function listed(future, doing)
     .. "list of entries", false)
 end
 
---- Lists who has names now. Optional: without this function `Agent:list` is
--- `unsupported`.
+--- Lists the agents that have names now. Optional: without this function
+-- `Agent:list` is `unsupported`.
 -- @function Registry:list
 -- @tparam string scope
--- @tparam table filter `kind`: of that kind; `prefix`: whose names begin so;
---   `service`: who serve that; `after`: whose names are behind that one;
---   `limit`: at most so many; each may be nil
--- @treturn table a list of entries, by name; or nil and an error; or a `Future`
---   of these
--- @errors any, which is what `Agent:list` then gives
+-- @tparam table filter which agents to list; each field may be nil. `kind`:
+--   those of that kind; `prefix`: those whose names begin so; `service`: those
+--   that serve it; `after`: those whose names sort after it; `limit`: at most
+--   so many
+-- @treturn table a list of entries, sorted by name; or nil and an error; or a
+--   `Future` of these
+-- @errors any; `Agent:list` returns it
 -- @waits no
 -- @usage
 -- local function yes() return true end
@@ -343,22 +351,23 @@ function M.list(registry, scope, filter, doing)
   return answered(ask(registry, "list", scope, filter), listed, doing)
 end
 
---- Tells what has changed, once: who goes on watching asks again. Optional:
--- without this function `Agent:watch` is `unsupported`.
+--- Returns one answer about changes; a watch calls this again after each.
+-- Optional: without this function `Agent:watch` is `unsupported`.
 --
--- Without `filter.from`, and with one that is not known any more, the answer is
--- what there is, at once: `{ revision = text, entries = list }`. With one it is
--- what has changed since, as soon as something has: `{ revision = text,
--- changes = { { name = text, entry = entry }, ... } }`, without an entry for
--- who is gone; what the filter does not ask for may be among it.
+-- Without `filter.from`, or if that revision is not known any more, the answer
+-- has all entries and comes at once: `{ revision = text, entries = list }`.
+-- Otherwise it has the changes since that revision, and comes as soon as there
+-- are any: `{ revision = text, changes = { { name = text, entry = entry }, ...
+-- } }`. A name that is gone has no entry. Changes that do not match the filter
+-- may be included.
 -- @function Registry:watch
 -- @tparam string scope
 -- @tparam table filter `kind` and `prefix`, as for `Registry:list`; `from`: the
 --   revision of the last answer
 -- @treturn table the answer; or nil and an error; or a `Future` of these, which
---   is cancelled when nobody watches any more
--- @errors `timeout`: nothing has changed so far; any other is for now but
---   `unsupported`, `no_method`, `no_service` and `version`
+--   is cancelled when the watch is closed
+-- @errors `timeout`: nothing has changed so far. `unsupported`, `no_method`,
+--   `no_service` and `version` end the watch; any other is temporary
 -- @waits no
 -- @usage
 -- local function yes() return true end
@@ -380,7 +389,7 @@ end
 
 -- ---- Addresses -------------------------------------------------------------
 
---- The address of an entry to dial, after so many attempts.
+--- The address of an entry to dial after the given number of attempts.
 function M.address(entry, tries)
   local others = {}
   for _, address in ipairs(entry.addresses) do

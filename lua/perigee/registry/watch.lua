@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Watching the names of a scope: what `Agent:watch` gives. It is called for
--- the next change, by a `for`; or `Agent:watch` was given a function.
+--- Watches the names of a scope; made by `Agent:watch`. A `for` loop over it
+-- gets the changes, unless `Agent:watch` was given a function to call with
+-- them.
 --
--- * `known`: the entries that it has told of and that are still there, by name
--- * `revision`: the registry's, of what it has told; a text, or nil
+-- * `known`: the entries that it has reported and that still exist, by name
+-- * `revision`: the registry's revision of the last answer; a text, or nil
 -- @classmod Watch
 
 --   state     event                                    becomes
@@ -13,8 +14,8 @@
 --   pausing   the pause is over                        asking
 --   any       close, the agent's close                 ended
 --
--- The registry is asked and answers on the loop; a stop (perigee.stop) ends the
--- tasks that wait for changes, not this.
+-- The registry is asked, and answers, on the loop. A stop (perigee.stop) ends
+-- tasks that wait for changes, but not the watch.
 local asks = require "perigee.registry.ask"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
@@ -29,10 +30,10 @@ local timers = require "perigee.timers"
 local M = {}
 
 local FIRST, LONGEST = 10e6, 5e9        -- nanoseconds of a pause
--- An answer that came at once and told nothing is followed by a pause, too.
+-- Nanoseconds of the pause after an answer that came at once without a change.
 local IDLE = 100e6
 
--- Kinds of errors that are for good.
+-- Kinds of errors that end a watch.
 local FINAL = { unsupported = true, no_method = true, no_service = true,
                 version = true }
 
@@ -54,7 +55,8 @@ local function drain(watch)
   end
 end
 
--- In a task, so that it may wait; one after another.
+-- Calls the function in a task, so that it may wait, with one change at a time;
+-- or wakes the caller that waits for a change.
 local function deliver(watch)
   if watch.f then
     if watch.draining and not watch.draining.ended then return end
@@ -70,7 +72,8 @@ end
 
 -- ---- What has changed ------------------------------------------------------
 
--- name has this entry now, or nobody has it.
+-- Notes that name has this entry now (nil: no process has the name), and queues
+-- the changes.
 local function apply(watch, name, entry)
   local before = watch.known[name]
   if entry and not entries.matches(entry, watch.filter) then entry = nil end
@@ -169,8 +172,9 @@ end
 
 -- ---- What there is ---------------------------------------------------------
 
---- Watches a scope of registry: what filter { kind, prefix, service } asks
--- for is told to f, or given by calls of what this returns.
+--- Watches a scope of registry for changes of entries that match filter { kind,
+-- prefix, service }. They are passed to f, or without f returned by calls of
+-- the watch.
 function M.new(registry, scope, filter, f)
   local watch = setmetatable({
     registry = registry, scope = scope, filter = filter, f = f or false,
@@ -183,8 +187,8 @@ function M.new(registry, scope, filter, f)
   return watch
 end
 
---- The next change: called by `for change in watch do`. Nil when it was closed,
--- its agent was, or the loop was stopped.
+--- The next change: called by `for change in watch do`. Nil if the watch or its
+-- agent was closed, or the loop was stopped.
 -- @treturn table `kind`: "up", "changed" or "down", and `entry`
 -- @waits yes
 function Watch:__call()
@@ -198,7 +202,7 @@ function Watch:__call()
   return table.remove(self.queue, 1)
 end
 
---- Ends it: nothing is told any more. Idempotent.
+--- Ends it: no changes are reported any more. Idempotent.
 -- @function Watch:close
 -- @waits no
 -- @usage

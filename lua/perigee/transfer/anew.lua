@@ -1,13 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Prepared transfers of kept sessions: in each session that theirs joins they
--- are prepared anew, when they are posted first. Otherwise as others:
+--- Prepared transfers of kept sessions. When a kept session has reconnected,
+-- the first post prepares the transfer again in the new session. Otherwise they
+-- behave as other prepared transfers:
 --
---   transfer:post()      starts it once more; the future of this post. `stale`
---                        if it names memory of an earlier life of the peer
---   transfer:wait(t), :done(), :cancel()    of the last post
---   transfer:close()     frees it; what is posted is cancelled
+--   transfer:post()      starts it once more; returns the future of this post,
+--                        which ends in `stale` if the transfer names memory of
+--                        an earlier life of the peer
+--   transfer:wait(t), :done(), :cancel()    apply to the last post
+--   transfer:close()     frees it, and cancels a post that is under way
 --
--- A post that finds the session lost waits for the peer as a kept session's
+-- A post that finds the session lost waits for the peer, as a kept session's
 -- other operations do.
 local batch = require "perigee.transfer.batch"
 local check = require "perigee.check"
@@ -19,8 +21,8 @@ local M = {}
 local Anew = {}
 Anew.__index = Anew
 
---- One of a kept session, prepared in session by its function of that name; or
--- nil and an error. Misuse is raised at level.
+--- Makes a transfer of a kept session, prepared in session by its function of
+-- that name. Nil and an error on failure. Raises misuse at level.
 function M.new(kept, session, name, spec, immediate, level)
   local fine, inner, err = pcall(session[name], session, spec, immediate)
   if not fine then check.blame(inner, level + 1) end
@@ -30,7 +32,8 @@ function M.new(kept, session, name, spec, immediate, level)
                         closed = false }, Anew)
 end
 
--- Prepared in this session, and posted with so many seconds left.
+-- Posts it in session, prepared again if needed, with left seconds as timeout.
+-- Returns the post's future, or nil and an error.
 local function post_in(self, session, left)
   if self.inner.owner ~= session then
     local inner, err = session[self.name](session, self.spec, self.immediate)
@@ -49,7 +52,8 @@ local function no_more(self)
     "posting a transfer: it was closed", false)
 end
 
--- Apart from post, which a closure would keep from being compiled.
+-- A function apart from post, since LuaJIT does not compile code that makes a
+-- closure.
 local function post_later(self)
   return self.kept:later("a prepared transfer", self.spec.timeout or 30,
     function(session, left) return post_in(self, session, left) end,

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- From what callers name, { from = slice, to = slice } or a list of such, to
--- what the core takes. Misuse raises at the given level.
+--- Converts the specs of callers, { from = slice, to = slice } or a list of
+-- these, to the structs that the core takes. Raises misuse at the given level.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local native = require "perigee.native"
@@ -39,8 +39,8 @@ local function known(key)
   return key == "from" or key == "to" or key == "timeout"
 end
 
---- Has spec, which has from and to, a name that it should not have? Written out
--- since this is on the way of every transfer, and a loop could not be compiled.
+--- Does spec, which has from and to, have an unknown name? Every transfer calls
+-- this. It is written without a loop, which LuaJIT could not compile.
 function M.unknown(spec)
   local key = next(spec)
   if not known(key) then return true end
@@ -51,13 +51,13 @@ function M.unknown(spec)
   return not known(key) or next(spec, key) ~= nil
 end
 
---- What is wrong with a spec that is not a transfer.
+--- Says what is wrong with a spec that is not a valid transfer.
 local function explain(spec)
   return unknown(spec) or "a transfer needs from and to, two slices"
 end
 M.explain = explain
 
--- Fills item; what is wrong, or nil.
+-- Fills item, a struct perigee_transfer. Returns what is wrong, or nil.
 local function fill(item, session, kind, from, to)
   local why
   if kind == READ then
@@ -74,8 +74,8 @@ local function fill(item, session, kind, from, to)
 end
 M.fill = fill
 
---- The error of a transfer whose remote slice is of a session that is over, as
--- handles of a peer's earlier life are; nil if that is not what is wrong.
+--- The error `stale` if the transfer's remote slice belongs to another session,
+-- which has ended (as after a restart of the peer); else nil.
 function M.stale(session, kind, from, to)
   local remote = kind == READ and from or to
   local other = slices.is_slice(remote) and remote.owner.session
@@ -93,8 +93,8 @@ local function problem(item, session, kind, spec)
   return fill(item, session, kind, spec.from, spec.to)
 end
 
---- The core's list of a list of specs, how many there are, and the slices that
--- must stay alive with it; or nil and an error of kind stale.
+--- Converts a list of specs: returns the core's list, its length, and the
+-- slices that must stay alive with it; or nil and an error of kind stale.
 function M.list(session, kind, specs, level)
   local n = #specs
   if n == 0 then misuse(kind, explain(specs), level + 1) end
@@ -119,8 +119,7 @@ function M.list(session, kind, specs, level)
 end
 jit.off(M.list)
 
---- A spec of the library's own: the caller may use its tables for something
--- else.
+--- A copy of a spec, since the caller may change its tables later.
 function M.copy(spec)
   local own = {}
   for key, value in pairs(spec) do
@@ -140,7 +139,7 @@ end
 
 local TIMEOUT = { timeout = check.seconds }
 
---- The same of a function's options, which are nothing else.
+--- The same for a function that has no other options.
 function M.only_timeout(options, what)
   if options == nil then return DEFAULT end
   check.options(options, TIMEOUT, what, 3)

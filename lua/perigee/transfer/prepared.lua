@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Prepared transfers: checked and resolved once, posted again and again. Each
--- is its own future, so that posting allocates nothing. It is not freed with
--- its last reference, but with its session or by `Prepared:close`. Made by
--- `Session:prepare_write`, `Session:prepare_read` and
+--- Prepared transfers: checked and resolved once, and posted any number of
+-- times. A prepared transfer is itself the future of its post, so that posting
+-- allocates nothing. It is freed by `Prepared:close` or with its session, not
+-- by the collector. Made by `Session:prepare_write`, `Session:prepare_read` and
 -- `Session:prepare_write_imm`.
 -- @classmod Prepared
 local batch = require "perigee.transfer.batch"
@@ -42,8 +42,8 @@ local function not_posted(self, status)
 end
 
 --- Starts the transfer once more. Its `wait`, `done` and `cancel` (as a
--- `Future`'s) are of this post until the next. Posting what is still under way
--- is misuse.
+-- `Future`'s) apply to this post until the next one. To post it while it is
+-- still under way is misuse.
 -- @function Prepared:post
 -- @treturn Prepared itself, as the future of true
 -- @errors as of `Session:write`
@@ -76,7 +76,8 @@ function Prepared:post()
   return self
 end
 
---- Frees it; what is posted is cancelled first and freed after. Idempotent.
+--- Frees it. A post that is under way is cancelled, and the transfer is freed
+-- when the post has ended. Idempotent.
 -- @function Prepared:close
 -- @waits no
 -- @usage
@@ -128,8 +129,8 @@ local function prepare(session, kind, spec, immediate)
   }, Prepared)
 end
 
---- Prepares a write that is posted again and again. It keeps its memory alive
--- until its close or the session's end.
+--- Prepares a write that can be posted any number of times. It keeps its memory
+-- alive until it is closed or the session ends.
 -- @function Session:prepare_write
 -- @tparam table spec as for `Session:write`
 -- @treturn Prepared the transfer; or nil and an error

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What the holders of names in a folder tell of themselves: written in the
--- lock files of the names, so that it ends with them.
+--- Reads and writes the entries of names in a folder. A holder's entry is in
+-- the lock file of its name, so that it ends with the name.
 local codec = require "perigee.codec"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
@@ -20,7 +20,8 @@ end
 
 -- ---- Writing ---------------------------------------------------------------
 
---- Tells entry by the descriptor of its name: true; or nil, a kind and why.
+--- Writes entry to the descriptor of its name. True; or nil, a kind and why.
+-- `since` is written as the monotonic time at which it began.
 function M.write(descriptor, entry)
   local out = codec.acquire()
   local began = entry.since or 0
@@ -51,8 +52,8 @@ local function text_length(path, name)
   return tonumber(C.perigee_entry_read(path, name, buffer, bytes))
 end
 
---- What the holder of name tells; true if it lives and tells nothing, nothing
--- yet, or nonsense; nil if nobody has the name.
+--- The entry of name's holder; true if the holder lives but has no valid entry
+-- (or none yet); nil if no process has the name.
 function M.read(path, scope, name)
   local length = text_length(path, name)
   if length == C.PERIGEE_NOT_FOUND then return nil end
@@ -65,7 +66,7 @@ function M.read(path, scope, name)
   return entry
 end
 
---- The names in a folder, of the living and the dead.
+--- An iterator over the names in a folder, those of dead processes included.
 function M.names(path)
   local length = tonumber(C.perigee_names(path, buffer, bytes))
   if length > bytes then
@@ -75,7 +76,7 @@ function M.names(path)
   return ffi.string(buffer, math.max(0, length)):gmatch "[^\n]+"
 end
 
---- Those of the living who have told something.
+--- The entries of all live holders that have written one.
 function M.all(path, scope)
   local list = {}
   for name in M.names(path) do

@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
---- News of the names in a folder, by inotify. One task for each folder reads
--- which names have something new, while somebody asks for it and for some
+--- Changes of the names in a folder, by inotify. One task for each folder reads
+-- which names have changed, as long as a future waits for changes and for some
 -- seconds after.
 --
--- A name is told again some milliseconds later, and later still: the kernel
--- tells of a process that dies just before it lets go of the name.
+-- Each change of a name is reported again after some milliseconds, and twice
+-- more later: when a process dies, the kernel reports it just before it
+-- releases the lock of the name.
 local changes = require "perigee.registry.changes"
 local descriptors = require "perigee.descriptor"
 local errors = require "perigee.errors"
@@ -19,8 +20,8 @@ local C = native.C
 
 local M = {}
 
-local LINGER = 5                        -- seconds without anybody who asks
-local AGAIN = { 10e6, 100e6, 1e9 }      -- nanoseconds
+local LINGER = 5                        -- seconds without a waiting future
+local AGAIN = { 10e6, 100e6, 1e9 }      -- nanoseconds before each repetition
 local BYTES = 16384
 
 local buffer = native.bytes_t(BYTES)
@@ -28,7 +29,7 @@ local open = {}                         -- by path
 
 -- ---- Telling ---------------------------------------------------------------
 
--- Notes name once more when its next time has come.
+-- Sets the timer that notes name again for this step and starts the next step.
 local function later(watch, name, step)
   local before = watch.again[name]
   if before then timers.remove(before) end
@@ -56,7 +57,7 @@ local function close(watch, kind, why)
 end
 jit.off(close)
 
--- Reads what is new; false if the folder has gone, or some of it was lost.
+-- Reads the changes. False if the folder is gone, or some changes were lost.
 local function read(watch)
   local length = tonumber(C.perigee_names_changed(watch.fd, buffer, BYTES))
   if length < 0 then return false end
@@ -80,7 +81,7 @@ local function run(watch)
   end
 end
 
--- Tasks are not resumed after a stop.
+-- Tasks are not resumed after a stop, so their watches are closed.
 loop.dropped[#loop.dropped + 1] = function()
   local all = {}
   for _, watch in pairs(open) do all[#all + 1] = watch end
@@ -89,8 +90,8 @@ loop.dropped[#loop.dropped + 1] = function()
   end
 end
 
---- The watch of a folder, the one there is, or a new one: its field `changes`
--- tells (registry/changes.lua). Or nil, a kind and why.
+--- The existing watch of a folder, or a new one; or nil, a kind and why. Its
+-- field `changes` is a list of changes (registry/changes.lua).
 function M.open(path)
   if open[path] then return open[path] end
   local fd = C.perigee_names_watch(path)

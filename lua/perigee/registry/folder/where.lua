@@ -1,21 +1,23 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Where the folder of all names on a host is:
+--- Chooses the folder of all names on a host:
 --
---   $XDG_RUNTIME_DIR/perigee/SCOPE/, or without that variable
---   $TMPDIR or /tmp, then perigee-UID/SCOPE/, or where that is another's
+--   $XDG_RUNTIME_DIR/perigee/SCOPE/; without that variable
+--   $TMPDIR or /tmp, then perigee-UID/SCOPE/; if that is another user's
 --   $HOME/.cache/perigee/HOST/SCOPE/
 --
--- Anybody can write where temporary files are, and may make our folder there
--- first; nobody else can at home, which other hosts may share. All processes of
--- a user choose alike, whenever they look:
+-- Any user can write to the directory of temporary files, and may make our
+-- folder there first. Nobody else can write to the home directory, but other
+-- hosts may share it. All processes of a user choose the same folder at any
+-- time:
 --
---   the temporary one   and home's    is chosen
---   is this user's      as it may be  the temporary one
---   is missing          is missing    the temporary one, to be made
---   is missing          is there      home's
---   is another's        as it may be  home's
+--   temporary folder    home's folder   is chosen
+--   is this user's      any state       the temporary one
+--   is missing          is missing      the temporary one, which is made
+--   is missing          is there        home's
+--   is another's        any state       home's
 --
--- So once home's is there, to take the other's folder away calls nobody back.
+-- So when home's folder exists and the other user's folder is removed,
+-- processes stay with home's.
 local errors = require "perigee.errors"
 local log = require "perigee.log"
 local native = require "perigee.native"
@@ -24,7 +26,8 @@ local C = native.C
 
 local M = {}
 
--- Others may make theirs between our look and our making.
+-- How often made() tries, as others may make a folder between a look and the
+-- making.
 local ATTEMPTS = 10
 
 -- ---- Choosing ---------------------------------------------------------------
@@ -39,8 +42,8 @@ local function host()
   return name
 end
 
---- What a choice is made by: getenv(name), uid, host() and look(path), which is
--- "own" (a folder of this user's), "missing" or "other".
+--- The inputs of a choice: getenv(name), uid, host() and look(path), which
+-- returns "own" (a folder of this user's), "missing" or "other".
 M.system = {
   getenv = os.getenv, uid = native.uid(), host = host,
   look = function(path) return LOOKS[C.perigee_folder_look(path)] end,
@@ -56,7 +59,8 @@ local function temporary(world)
   return ("%s/perigee-%d"):format((path:gsub("/+$", "")), world.uid)
 end
 
--- nil: there is no home, or it is another's.
+-- The folder under the home directory; nil if that is missing or another
+-- user's.
 local function at_home(world)
   local home = absolute(world, "HOME")
   if not home or world.look(home .. "/.") ~= "own" then return nil end
@@ -64,8 +68,8 @@ local function at_home(world)
   return ("%s/.cache/perigee/%s"):format(home:gsub("/+$", ""), name)
 end
 
---- The folder of all scopes in a world (nil: this one), and, if it is not there
--- that it would be, but for another's: where.
+--- The folder of all scopes, chosen by the inputs of world (default M.system).
+-- If it is home's, also returns the temporary folder that it replaces.
 function M.base(world)
   world = world or M.system
   local runtime = absolute(world, "XDG_RUNTIME_DIR")
@@ -104,10 +108,11 @@ local function warn(base, instead_of)
     .. "%s"):format(instead_of, base))
 end
 
---- Makes or checks that of all names: as M.folder.
+--- Makes or checks the folder of all names; returns as M.folder does.
 --
--- Who has just made the temporary folder while somebody went home goes there,
--- too. In between others may have made theirs: then once more.
+-- If another process has made home's folder while this one made the temporary
+-- folder, this one removes its own and uses home's too. If the choice has
+-- changed meanwhile, it tries again.
 function M.made()
   local base, instead_of, fine, kind, why
   for _ = 1, ATTEMPTS do

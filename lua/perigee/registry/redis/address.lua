@@ -7,8 +7,8 @@
 --
 -- OPTIONS are ttl=SECONDS, timeout=SECONDS, db=DATABASE, user=USER,
 -- password=PASSWORD, and for TLS ca=FILE, cert=FILE and key=FILE, joined by &.
--- A password alone is ":PASSWORD@". What means something here is written as
--- %XX.
+-- A password alone is ":PASSWORD@". Characters with a meaning in an address are
+-- written as %XX.
 local M = {}
 
 local WANTED = "redis://HOST:PORT/DATABASE, rediss:// or redis+unix:/PATH"
@@ -22,7 +22,7 @@ local function plain(text)
   end))
 end
 
--- Fills options of text: true, or nil and what is wrong.
+-- Reads text into options. True, or nil and what the address should be.
 local function read_options(text, options)
   for name, value in text:gmatch "([^&=]+)=?([^&]*)" do
     local number = NUMBERS[name] and tonumber(value)
@@ -54,8 +54,8 @@ local function read_host(rest, target)
   return target.port < 65536
 end
 
---- What an address says: a target (redis/connection.lua) with `ttl` and
--- `timeout`, if given; or nil and what it has to be.
+--- Parses an address: returns a target (redis/connection.lua), with `ttl` and
+-- `timeout` if given; or nil and what the address should be.
 function M.read(address)
   local scheme, rest, options = address:match "^([%w+]+):([^?]*)%??(.*)$"
   local target = { tls = scheme == "rediss" }

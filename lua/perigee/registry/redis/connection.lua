@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A connection to a Redis server: commands go out as they come, one behind the
--- other, and replies settle their futures in that order. It connects when the
--- first command comes, and again when the next one comes after it was lost.
+--- A connection to a Redis server. Commands are pipelined: each is sent at
+-- once, and replies settle their futures in the same order. It connects at the
+-- first command, and after a loss at the next command.
 --
 --   state       event                                      becomes
 --   away        a command                                  connecting
 --   connecting  the server has greeted                     open
 --   open        a reply                                    open
---   any         an error, silence, a stop of the loop      away: all that was
---                                                          sent ends in that
+--   any         an error, silence, a stop of the loop      away: all pending
+--                                                          commands fail
 --
 -- A reply is a text, a number, a list, M.NIL, or a table with field `failure`.
 local control = require "perigee.control.native"
@@ -29,8 +29,8 @@ Connection.__index = Connection
 local all = setmetatable({}, { __mode = "k" })
 
 --- A connection to target: { text, path, host, port, tls, ca, cert, key, user,
--- password, database }. patience: seconds after which a server that is asked
--- and says nothing is lost.
+-- password, database }. patience: seconds without a reply after which the
+-- server counts as lost.
 function M.new(target, patience)
   local connection = setmetatable({
     target = target, patience = patience, stream = false, redis = false,
@@ -56,7 +56,7 @@ local function close(connection)
   connection.stream, connection.redis = false, false
 end
 
---- Loses it: what was sent ends in kind, and why.
+--- Closes it; pending commands end in nil, kind and why.
 function Connection:lose(kind, why)
   close(self)
   local pending, first, last = self.pending, self.first, self.last
@@ -84,7 +84,8 @@ end
 
 -- ---- Waiting ---------------------------------------------------------------
 
--- Waits as the object says: true, or nil and an error.
+-- Waits for what connection.wait asks for: a descriptor or a time. True, or nil
+-- and an error.
 local function wait(connection, seconds)
   local wanted = connection.wait
   if wanted.descriptor < 0 then
@@ -108,7 +109,7 @@ local function target_of(target)
   return to
 end
 
--- true; or nil, a kind and why.
+-- Connects. True; or nil, a kind and why.
 local function dial(connection)
   local deadline = loop.deadline(connection.patience)
   local stream = C.perigee_stream_open(target_of(connection.target))
@@ -194,7 +195,8 @@ local function oldest(connection)
   return connection.pending[connection.first]
 end
 
--- One more reply came, for the oldest of those who wait.
+-- Adds a reply to the oldest pending commands, and settles their future when
+-- they have all theirs.
 local function heard(connection, value)
   local block = oldest(connection)
   if not block then return connection:lose("protocol", "it spoke unasked") end
@@ -218,7 +220,7 @@ local function read(connection)
       return nil, kind_of(status), ffi.string(C.perigee_redis_why(redis))
     end
     local block = oldest(connection)
-    -- Who asks meanwhile has its time, too.
+    -- Commands that are sent during this wait get their full time.
     local left = block and loop.left(block.deadline) or connection.patience
     local ready, err = wait(connection, left)
     if connection.redis ~= redis then return nil, "closed", "it was closed" end
@@ -263,7 +265,7 @@ local function greet(connection)
   return fine, kind, why
 end
 
--- Sends what came while it connected.
+-- Sends the commands that came while it connected.
 local function catch_up(connection)
   for i = connection.first, connection.last do
     local fine, kind, why = put_all(connection, connection.pending[i].commands)
@@ -285,9 +287,9 @@ local function run(connection)
   end
 end
 
---- Sends commands, lists of words, one behind the other: the future of a list
--- of their replies; or nil, a kind and why. longer: seconds that the server may
--- take besides (it blocks).
+--- Sends commands, which are lists of words. Returns the future of a list of
+-- their replies; or of nil, a kind and why. longer: seconds that a blocking
+-- command may take in addition.
 function Connection:send(commands, longer)
   local future = futures.new(false, "asking " .. self.target.text)
   local seconds = self.patience + (longer or 0)
@@ -311,8 +313,8 @@ function Connection:send(commands, longer)
   return future
 end
 
---- The same, in a task: waits, and gives the list; or nil, a kind and why. The
--- first command that failed makes it fail, with what the server says.
+--- Sends commands and waits, in a task. Returns the list of replies; or nil, a
+-- kind and why. If a command failed, fails with the first such command's text.
 function Connection:ask(commands, longer)
   local future = self:send(commands, longer)
   loop.wait(future, math.huge)
@@ -334,7 +336,7 @@ local KINDS = { NOAUTH = "denied", WRONGPASS = "denied", NOPERM = "denied",
                 BUSY = "peer_lost", MISCONF = "no_memory",
                 CLUSTERDOWN = "peer_lost", EXECABORT = "protocol" }
 
---- The kind of error that a failure of the server's stands for.
+--- The kind of error for a failure text of the server.
 function M.kind_of_failure(text)
   return KINDS[text:match "^%u+" or ""] or "protocol"
 end

@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What changes in a scope in Redis: one task reads its stream by a connection
--- of its own, while somebody watches and for some seconds after, and knows all
--- entries that there are. While the server is away it asks again and again.
+--- Follows the changes of a scope in Redis. One task reads the scope's stream
+-- on a connection of its own, as long as somebody watches and for some seconds
+-- after, and keeps all entries. While the server is away it retries.
 --
--- Nothing is told where a TTL ends: so each entry is looked at again when its
--- time, as last heard, is over, and is either gone or has a new time.
+-- Redis reports nothing when a TTL ends. So when the last known TTL of an entry
+-- is over, the entry's TTL is read again: the entry is gone or has a new TTL.
 --
--- Where the stream does not go on from what was read last (the server was
--- emptied, or another took its place), all is looked at anew. Who is not there
--- then is told to be gone only when its time is over: its holder takes the name
--- again by itself meanwhile.
+-- If the stream does not continue from the last id read (the server was emptied
+-- or replaced), all entries are read again. An entry that is missing then is
+-- reported as gone only after a TTL, since its holder may take the name again
+-- meanwhile.
 local changes = require "perigee.registry.changes"
 local connections = require "perigee.registry.redis.connection"
 local errors = require "perigee.errors"
@@ -22,8 +22,8 @@ local M = {}
 
 local NIL = connections.NIL
 local BLOCK = 2                         -- seconds that the server holds a read
-local LINGER = 10                       -- without anybody who asks
-local PAUSE = 0.1                       -- before a lost server is asked again
+local LINGER = 10                       -- seconds without a waiting future
+local PAUSE = 0.1                       -- seconds between attempts
 local GRACE = 0.02                      -- seconds after the end of a TTL
 local BATCH = 1000
 
@@ -47,7 +47,7 @@ end
 
 -- ---- Reading ---------------------------------------------------------------
 
--- Is the stream's last id, of a reply to XREVRANGE, behind the one read?
+-- Is the stream's last id (from XREVRANGE) lower than the last id read?
 local function is_behind(last, read)
   local a, b = last:match "^(%d+)-(%d+)$"
   local c, d = read:match "^(%d+)-(%d+)$"
@@ -57,7 +57,7 @@ end
 
 local function last_of(reply) return reply[1] and reply[1][1] or "0-0" end
 
--- Looks at all that there is.
+-- Reads all entries.
 local function look(feed)
   local replies, kind, why = feed.connection:ask {
     { "XREVRANGE", feed.stream, "+", "-", "COUNT", 1 }, { "TIME" } }
@@ -86,7 +86,7 @@ local function take(feed, stream)
   end
 end
 
--- The seconds until something is due.
+-- The seconds until the next TTL ends.
 local function until_due(feed)
   local first = math.huge
   for _, at in pairs(feed.due) do first = math.min(first, at) end
@@ -108,7 +108,7 @@ local function follow(feed)
   return true
 end
 
--- Looks again at those whose time is over.
+-- Reads the TTLs of the entries whose time is over.
 local function check_due(feed)
   local names, commands, now = {}, {}, loop.now()
   for name, at in pairs(feed.due) do
@@ -149,7 +149,8 @@ local function read_on(feed)
   return kind, why
 end
 
--- What is known stays so while the server is away.
+-- Follows the scope until the feed is over. Keeps the known entries while the
+-- server is away.
 local function try_again(feed)
   while not is_over(feed) do
     local kind, why = read_on(feed)
@@ -158,15 +159,15 @@ local function try_again(feed)
   end
 end
 
--- What the server says may be of other shapes than it should be.
+-- Runs the feed; a reply of an unexpected type raises and ends it.
 local function run(feed)
   local fine, why = pcall(try_again, feed)
   if fine then return feed:close("closed", "nobody watched") end
   feed:close("protocol", errors.shown(why))
 end
 
---- Begins to follow a scope. redis has `all`, which gives its entries' texts by
--- name.
+--- Begins to follow a scope. redis:all(scope, connection) returns the texts of
+-- its entries by name.
 function M.new(redis, scope, target, patience, ttl)
   local feed = setmetatable({
     redis = redis, scope = scope, ttl = ttl, stream = keys.changes(scope),

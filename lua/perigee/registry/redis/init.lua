@@ -1,12 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Names in Redis: entries with a TTL, an index and a stream for each scope
--- (redis/keys). A name is taken, told anew and given back by transactions that
--- compare what is there: WATCH, GET, then MULTI and EXEC, which does nothing if
--- somebody was in between. No scripts run on the server.
+--- The registry in Redis: entries with a TTL, an index and a stream for each
+-- scope (redis/keys). Names are taken, updated and released by transactions
+-- that check the present entry: WATCH, GET, then MULTI and EXEC, which does
+-- nothing if another client has changed the entry. No scripts run on the
+-- server.
 --
--- One connection for a Lua state and address carries all of it but what blocks
--- (redis/feed). Its transactions come one after another: a WATCH is the
--- connection's.
+-- There is one connection for each Lua state and address, for all but blocking
+-- reads (redis/feed). Its transactions run one after another, since a WATCH
+-- applies to the whole connection.
 local addresses = require "perigee.registry.redis.address"
 local connections = require "perigee.registry.redis.connection"
 local entries = require "perigee.registry.entry"
@@ -21,17 +22,17 @@ local M = {}
 
 local NIL = connections.NIL
 local TTL, TIMEOUT = 10, 5              -- seconds
-local ATTEMPTS = 100                    -- of a transaction, others in between
+local ATTEMPTS = 100                    -- of a transaction that others disturb
 local PAGE = 500                        -- names that are read at once
-local SWEPT = 32                        -- leftovers that a list removes
-local CHANGES = 10000                   -- that the stream keeps, about
+local SWEPT = 32                        -- expired names that a list removes
+local CHANGES = 10000                   -- the stream's approximate length
 
 local Redis = {}
 Redis.__index = Redis
 
 local all = setmetatable({}, { __mode = "k" })
 
---- The registry at an address; or nil and what that has to be.
+--- The registry at an address; or nil and what the address should be.
 function M.open(address)
   local target, why = addresses.read(address)
   if not target then return nil, why end
@@ -43,7 +44,8 @@ function M.open(address)
   return redis
 end
 
--- Tasks are not resumed after a stop, so the one that has the lock is over.
+-- Tasks are not resumed after a stop: releases the lock of one that was
+-- dropped, and ends the feeds.
 loop.dropped[#loop.dropped + 1] = function()
   for redis in pairs(all) do
     redis.lock = false
@@ -63,7 +65,7 @@ local function unlock(redis, lock, fine, ...)
   return nil, "protocol", errors.shown((...))
 end
 
--- f(redis, ...) alone on the connection.
+-- Calls f(redis, ...) while no other transaction uses the connection.
 local function alone(f, redis, ...)
   while redis.lock do loop.wait(redis.lock, math.huge) end
   local lock = futures.new()
@@ -71,7 +73,7 @@ local function alone(f, redis, ...)
   return unlock(redis, lock, pcall(f, redis, ...))
 end
 
--- The commands by which an entry is what name has, or, without, nobody.
+-- The commands that set name's entry to text, or remove it if text is nil.
 local function writing(redis, scope, name, text)
   local key = keys.name(scope, name)
   local change = { "XADD", keys.changes(scope), "MAXLEN", "~", CHANGES, "*",
@@ -98,9 +100,10 @@ local function exec(redis, commands)
   return true, done
 end
 
--- Reads what name has, asks decide(text, now) for commands, and runs them if
--- nobody changed it in between, else does it again. decide may give nil, and
--- what the transaction is to give.
+-- Reads name's entry, calls decide(text, now) for the commands, and runs them
+-- if no other client has changed the entry; otherwise tries again. decide may
+-- return a second value as the result (else true). If it returns nil in place
+-- of commands, nothing is run, and its other values are the results.
 local function transact(redis, scope, name, decide)
   local key = keys.name(scope, name)
   for _ = 1, ATTEMPTS do
@@ -144,7 +147,7 @@ local function hold(redis, entry, over)
   end)
 end
 
---- Takes a name; over: the epoch of a holder that is dead, as was found out.
+--- Takes a name. over: the epoch of a holder that was found dead, or nil.
 function Redis:hold(entry, over)
   return tasks.spawn(alone, hold, self, entry, over)
 end
@@ -167,8 +170,8 @@ local function renew(redis, held, entry)
   end)
 end
 
---- Prolongs a name, and tells an entry anew if it is given; takes the name
--- again where the server has lost it.
+--- Prolongs a name's TTL, and updates its entry if one is given. Takes the name
+-- again if the server has lost it.
 function Redis:renew(held, entry)
   return tasks.spawn(alone, renew, self, held, entry)
 end
@@ -200,7 +203,8 @@ function Redis:lookup(scope, name)
   return tasks.spawn(lookup, self, scope, name)
 end
 
--- A page of names behind one, and the texts of their entries.
+-- A page of names in a range, the texts of their entries, and the server's
+-- time; or nil, a kind and why.
 local function page(connection, scope, from, to)
   local replies, kind, why = connection:ask {
     { "ZRANGEBYLEX", keys.names(scope), from, to, "LIMIT", 0, PAGE },
@@ -215,7 +219,7 @@ local function page(connection, scope, from, to)
   return names, replies[1], now
 end
 
--- Removes from the index who is gone.
+-- Removes names without an entry from the index.
 local function sweep(redis, scope, names)
   for i = 1, math.min(#names, SWEPT) do
     transact(redis, scope, names[i], function(text)
@@ -226,7 +230,8 @@ local function sweep(redis, scope, names)
   end
 end
 
--- Calls f(name, text, now) for each name between two, until it gives true.
+-- Calls f(name, text, now) for each name in a range, until f returns true.
+-- True; or nil, a kind and why.
 local function each(redis, connection, scope, from, to, f)
   local gone, last = {}
   repeat
@@ -268,8 +273,8 @@ function Redis:list(scope, filter)
   return tasks.spawn(list, self, scope, filter)
 end
 
---- The texts of all entries of a scope by name, by a connection; waits. (The
--- feed's.)
+--- Reads the texts of all entries of a scope by name, on the given connection.
+-- Waits. Used by feeds.
 function Redis:all(scope, connection)
   local texts = {}
   local fine, kind, why = each(self, connection, scope, "-", "+",

@@ -1,13 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a scope has in Redis, and how entries are written there.
+--- The keys of a scope in Redis, and the encoding of entries.
 --
---   perigee:{SCOPE}:name:NAME   the entry, as JSON; it ends with its TTL
+--   perigee:{SCOPE}:name:NAME   the entry as JSON, with a TTL
 --   perigee:{SCOPE}:names       a sorted set of the names, all of score 0, so
 --                               in the order of their bytes
 --   perigee:{SCOPE}:changes     a stream: fields name and entry (empty: gone)
 --
--- The braces keep a scope in one slot of a cluster. What is no letter, digit, _
--- or - is written as %XX, so no name or scope reaches another's keys.
+-- The braces keep a scope in one slot of a cluster. Characters other than
+-- letters, digits, _ and - are written as %XX, so the keys of different names
+-- and scopes never clash.
 local entries = require "perigee.registry.entry"
 
 local json = require "cjson.safe".new()
@@ -29,8 +30,8 @@ function M.name(scope, name) return key(scope, "name:" .. escape(name)) end
 function M.names(scope) return key(scope, "names") end
 function M.changes(scope) return key(scope, "changes") end
 
---- An entry as text; `since` becomes the server's time at which it began (now:
--- that time, in milliseconds). nil and why it cannot be.
+--- Encodes an entry as text; nil and why if that fails. `since` is replaced by
+-- the server's time at which it began. now: the server's time in milliseconds.
 function M.encode(entry, now)
   local since = entry.since
   local copy = {}
@@ -40,7 +41,7 @@ function M.encode(entry, now)
 end
 jit.off(M.encode)
 
---- The entry that a text is, of name in scope; nil if it is none.
+--- Decodes a text as the entry of name in scope; nil if it is not that entry.
 function M.decode(text, scope, name, now)
   local value = type(text) == "string" and json.decode(text)
   local entry = entries.trusted(value, scope, name)
@@ -51,7 +52,7 @@ function M.decode(text, scope, name, now)
   return entry
 end
 
---- The milliseconds of a reply to TIME.
+--- The time in milliseconds of a reply to the command TIME.
 function M.time(reply)
   return tonumber(reply[1]) * 1000 + math.floor(tonumber(reply[2]) / 1000)
 end
