@@ -34,8 +34,8 @@
 #include "host/adopted.h"
 #include "unauth.h"
 
-/* WAITING: connections that wait, and that are accepted before others have
- * their turn. */
+/* WAITING: how many connections may wait, and how many are accepted in one go
+ * before other descriptors have their turn. */
 enum { TICKETS = 64, NAME_TEXT = 48, WAITING = 64 };
 
 struct ticket {
@@ -120,7 +120,8 @@ static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
     session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
-/* Closes the connections: to connect has shown who is there. */
+/* Closes the connections at once: a peer that could connect has seen that the
+ * engine is here. */
 static void accept_ready(struct watcher *watcher, uint32_t events) {
   const struct migration *n = CONTAINER(watcher, struct migration, watcher);
   int fd;
@@ -170,8 +171,9 @@ void migrate_close(struct perigee_engine *engine) {
   free(n);
 }
 
-/* Can this side connect to the peer's name? Our own name, told by a peer,
- * proves nothing. A socket whose backlog is full counts as reached. */
+/* Returns whether this side can connect to the peer's name. Our own name, told
+ * by a peer, proves nothing. A socket whose backlog is full counts as
+ * reached. */
 static bool reached(struct perigee_session *s,
                     const uint8_t name[HELLO_LOCAL]) {
   static const uint8_t none[HELLO_LOCAL];
@@ -348,7 +350,8 @@ void migrate_met(struct perigee_session *s, const struct terms *t) {
       session_moved(s) || (s->peer.here && reached(s, t->local));
 }
 
-/* Does the dialer prefer shared memory to all that both have over TCP? */
+/* Returns whether the dialer prefers shared memory to all transports that both
+ * sides have over TCP. */
 static bool prefers_memory(const struct perigee_session *s,
                            const struct terms *dialer) {
   for (uint32_t i = 0; i < dialer->transports; i++) {
