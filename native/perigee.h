@@ -149,11 +149,13 @@ struct perigee_options {
                                us once the engine uses an RDMA device, which
                                takes longer to sleep and to wake */
   uint64_t epoch;           /* 0: random */
-  int32_t pull;             /* 0: never read a peer's memory by process_vm_readv,
-                               even where a probe at hello says it may: 1 */
-  const char *rdma;         /* "nics=mlx5_0:1,mlx5_1 qps=2 gid=3 ...", as
-                               native/devices/devices.h says; outlives the engine. NULL:
-                               the environment's PERIGEE_RDMA, else defaults */
+  int32_t pull;             /* 0: never read a peer's memory by
+                               process_vm_readv, even if a probe at hello says
+                               that it works: 1 */
+  const char *rdma;         /* "nics=mlx5_0:1,mlx5_1 qps=2 gid=3 ..."
+                               (native/devices/devices.h); outlives the engine.
+                               NULL: the environment's PERIGEE_RDMA, else
+                               defaults */
   /* Sessions over TCP. The texts outlive the engine. */
   const char *secret;       /* the secret that both sides prove to have:
                                "file:PATH" (owned by this user, closed to
@@ -232,17 +234,18 @@ PERIGEE_API uint64_t perigee_epoch(const struct perigee_engine *engine);
 enum perigee_kind {
   PERIGEE_EVENT_NONE = 0,
   PERIGEE_EVENT_ACCEPTED = 1,  /* a listener has a new session */
-  PERIGEE_EVENT_CONNECTED = 2, /* a connect ended, well or not (status) */
-  PERIGEE_EVENT_LOST = 3,      /* an established session ended; once; all its
-                                  operations end with events of their own */
+  PERIGEE_EVENT_CONNECTED = 2, /* a connect succeeded or failed (status) */
+  PERIGEE_EVENT_LOST = 3,      /* an established session ended; comes once. All
+                                  its operations end with events of their own */
   PERIGEE_EVENT_REQUEST = 4,   /* a call to serve, all its bytes here */
   PERIGEE_EVENT_LANDING = 5,   /* a call with a slice: perigee_land says where
                                   it lands; REQUEST follows, or ABANDONED */
   PERIGEE_EVENT_ABANDONED = 6, /* a call that had LANDING will never have
                                   REQUEST; its operation is over */
-  PERIGEE_EVENT_REPLY = 7,     /* an own call ended */
-  PERIGEE_EVENT_SENT = 8,      /* the caller has a reply for which perigee_reply
-                                  returned 1, or never will (status) */
+  PERIGEE_EVENT_REPLY = 7,     /* a call of this side ended */
+  PERIGEE_EVENT_SENT = 8,      /* the caller has received a reply for which
+                                  perigee_reply returned 1, or never will
+                                  (status) */
   PERIGEE_EVENT_DONE = 9,      /* transfer, send, recv, recv_imm, lookup ended */
   PERIGEE_EVENT_REFUSED = 10,  /* unauthenticated peers were refused. code: how
                                   many since the last such event; status and
@@ -253,9 +256,9 @@ enum perigee_kind {
 };
 
 enum perigee_flag {
-  PERIGEE_TYPED = 1,        /* the head is string.buffer data: for received
-                               heads, copied to private memory and scanned. Of
-                               a perigee_message with a status: a text, a zero,
+  PERIGEE_TYPED = 1,        /* the head is string.buffer data. Received heads
+                               are copied to private memory and scanned. A
+                               perigee_message with a status has a text, a zero,
                                and at most 16 KiB of such data behind it */
   PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
   PERIGEE_POOLED = 4,       /* .landed is a pooled block, now the caller's:
@@ -283,23 +286,28 @@ struct perigee_event {
                                perigee_readiness */
   uint16_t method;          /* REQUEST, LANDING */
   uint32_t session;         /* perigee_session_id, never used again; 0: none */
-  int32_t status;           /* how it ended; REPLY: also the callee's status */
-  int32_t operation;        /* own: what submitting returned. REQUEST, LANDING:
-                               the served call, for perigee_reply */
+  int32_t status;           /* how the operation ended; REPLY: also the callee's
+                               status */
+  int32_t operation;        /* of own operations: what submitting returned.
+                               REQUEST, LANDING: the served call, for
+                               perigee_reply */
   const uint8_t *pointer;   /* REQUEST, LANDING, REPLY: the head (raw bytes or
-                               typed data). REPLY with a status: what failed, a
-                               text (no zero ends it), or NULL. DONE of a
-                               lookup: the struct perigee_remote. LOST, and DONE
-                               and CONNECTED that failed: the text of why, or
-                               NULL */
-  uint64_t length;          /* of it; DONE of recv and transfers: bytes */
-  uint64_t slice;           /* length of the slice part that came; REPLY into
-                               a named slice: bytes filled; REPLY with a status:
-                               bytes of typed data at pointer + length + 1 that
-                               came with the text (Lua's: traceback, code, did
-                               a handler run), nothing is in `into` then */
+                               typed data). REPLY with a status: a text of what
+                               failed (not NUL-terminated), or NULL. DONE of a
+                               lookup: the struct perigee_remote. LOST, and
+                               CONNECTED and DONE with a status: a text of why,
+                               or NULL */
+  uint64_t length;          /* bytes at pointer; DONE of recv and transfers:
+                               bytes moved */
+  uint64_t slice;           /* length of the slice part that came. REPLY into a
+                               named slice: bytes filled. REPLY with a status:
+                               nothing is in `into`, and this is the length of
+                               typed data at pointer + length + 1 that came with
+                               the text (Lua's: traceback, code, whether a
+                               handler ran) */
   union {
-    uint64_t capacity;      /* REQUEST: what the caller can take in reply */
+    uint64_t capacity;      /* REQUEST: the largest reply that the caller
+                               takes */
     uint64_t immediate;     /* DONE of recv_imm */
     uint8_t *landed;        /* where a pooled slice part is (PERIGEE_POOLED) */
   };
@@ -308,8 +316,8 @@ struct perigee_event {
                                no limit */
     int64_t descriptor;     /* READY */
   };
-  uint64_t code;            /* REPLY, REQUEST: an application's 64 bits; READY:
-                               the token */
+  uint64_t code;            /* REPLY, REQUEST: 64 bits of the application;
+                               READY: the token */
 };
 
 /* Moves operations on and fills at most capacity events; returns their number.
@@ -501,13 +509,15 @@ PERIGEE_API int perigee_go_by(struct perigee_engine *engine, const char *name);
  * its own means, and connects to the info of the other. The sides may do so in
  * any order, and as far apart in time as their timeouts allow. The session is
  * then like any other, except that
- *    reads it can be that peer, and who changes it can come between; there is
- *    no check of the peer's user. The way by which it goes has to be trusted.
- *  - its process id is not known (0), its address is "endpoint".
- *  - a peer that died, or the way to it that is cut, is noticed when its device
- *    stops answering: half a second after the last thing sent, and then all
+ *  - the process that has the info is the peer. The info is a secret, valid for
+ *    one session: a process that reads it can act as the peer, and one that
+ *    changes it can act as an intermediary. The peer's user is not checked, so
+ *    the way by which the info goes has to be trusted.
+ *  - the peer's process id is not known (0), and its address is "endpoint".
+ *  - a dead peer, or a network that is cut, is noticed when the peer's device
+ *    stops answering: half a second after the last message sent, plus all
  *    retries (about 0.5 s by default, up to four times that on devices that
- *    stretch the timeout). A peer that is stopped, or busy, is alive.
+ *    stretch the timeout). A peer that is stopped, or busy, counts as alive.
  *  - closing waits until the peer has been told, for 50 ms at most.
  *
  * transport: NULL (one that can do without a socket) or a name; UNSUPPORTED
@@ -568,7 +578,7 @@ struct perigee_session_info {
   uint64_t epoch;           /* the peer's */
   uint32_t version;         /* of the protocol, agreed */
   uint32_t pull;            /* 1: payloads are read from the peer's memory */
-  uint64_t ring, eager, message, typed; /* limits agreed */
+  uint64_t ring, eager, message, typed; /* agreed limits */
   uint64_t features;        /* bits of the features that both sides have;
                                perigee_feature_name */
   uint32_t dialed;          /* 1: by this side */
@@ -624,7 +634,7 @@ struct perigee_counters {
   uint64_t bytes_received;  /* the same, and of own reads */
   uint64_t wakes;           /* sent to a sleeping peer */
   uint64_t sleeps;          /* own */
-  uint64_t spins;           /* waits that polled for longer than a moment (engine) */
+  uint64_t spins;           /* waits that polled for long (engine) */
   uint64_t stalls;          /* submitted while the peer's ring was full */
   uint64_t sessions;        /* now (engine) */
   uint64_t regions;         /* now (engine) */
@@ -632,9 +642,8 @@ struct perigee_counters {
   uint64_t pooled;          /* bytes of pooled blocks now (engine) */
   uint64_t refused;         /* hellos refused (engine) */
   uint64_t polls;           /* (engine) */
-  uint64_t kept;            /* bytes of blocks that nobody has now, kept for what
-                               comes next; what was not used for half a second
-                               goes back to the system */
+  uint64_t kept;            /* bytes of free blocks kept for later use; those not
+                               used for half a second go back to the system */
 };
 PERIGEE_API const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,
@@ -651,7 +660,7 @@ struct perigee_shares {
   struct perigee_share pooled;      /* bytes of blocks for what arrives */
   struct perigee_share exposed;     /* bytes of replies and loans that the peer
                                        still reads */
-  struct perigee_share mapped;      /* bytes of its memory, mapped here */
+  struct perigee_share mapped;      /* bytes of the peer's memory mapped here */
   struct perigee_share descriptors; /* of its sessions */
   struct perigee_share sessions;
   uint64_t refused;                 /* how often peers were refused more than
@@ -684,7 +693,8 @@ struct perigee_transfer {
 enum perigee_operation {
   PERIGEE_OP_READ = 1,      /* remote to local */
   PERIGEE_OP_WRITE = 2,     /* local to remote */
-  PERIGEE_OP_WRITE_IMM = 3  /* then the immediate, after all the data */
+  PERIGEE_OP_WRITE_IMM = 3  /* local to remote, and then the immediate, after
+                               all data */
 };
 /* A batch is one operation with one event. The list stays the caller's,
  * unchanged until the event. */
@@ -740,8 +750,8 @@ struct perigee_message {
   struct perigee_slice slice; /* region NULL: none */
   struct perigee_slice into;  /* of a call: where the reply's slice part (typed)
                                or head (raw) lands; region NULL: pooled */
-  uint64_t capacity;        /* of a call: largest reply to an inplace method; at
-                               most 2^40 */
+  uint64_t capacity;        /* of a call: the largest reply to an inplace
+                               method; at most 2^40 */
   int64_t timeout;          /* of a call */
   uint64_t code;            /* travels with it */
   const struct perigee_trace *trace; /* of a call: its trace, copied.

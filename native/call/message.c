@@ -103,8 +103,8 @@ static void give_way(struct operation *op) {
                "served, and it does not take the answers");
 }
 
-/* Many peers together could fill the whole table with messages and keep them as
- * long as they like. */
+/* Many peers together could fill the whole table with messages and leave them
+ * there, so peers with many of them give way. */
 static bool has_to_give_way(const struct operation *op) {
   return shares_short(&op->engine->shares, SHARE_OPERATIONS) &&
          share_is_usual(op->session->account.share->parent, SHARE_OPERATIONS);

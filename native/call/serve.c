@@ -5,19 +5,19 @@
  *
  *   state      event     becomes
  *   free       arrive    arrived    a record, decoded
- *   arrived    stall     stalled    no block is free for it, or for its reply
- *   stalled    pulled    arrived    there is one, or never will be
+ *   arrived    stall     stalled    no block is free for it or for its reply
+ *   stalled    pulled    arrived    a block is free, or never will be
  *   arrived    pull      heading    the head has to be pulled, or is long and
  *                                   typed and is scanned in portions
- *   heading    pulled    arrived    it is there and sound, or never will be
- *   arrived    serve     serving    REQUEST is given (or the core works)
+ *   heading    pulled    arrived    it is complete and sound, or never will be
+ *   arrived    serve     serving    REQUEST is given, or the core serves it
  *   arrived    ask       landing    LANDING is given
  *   landing    land      fetching   a place was named
  *   arrived    land      fetching   as above, by the core (WRITE, SEND)
- *   fetching   pulled    serving    all bytes are there, or never will be
+ *   fetching   pulled    serving    all bytes have come, or never will
  *   serving    answer    free       the reply is in the ring, whole
  *   serving    wait      waiting    no room in the ring
- *   serving    refer     replied    the reply refers to memory of ours
+ *   serving    refer     replied    the reply refers to this side's memory
  *   waiting    answer    told       it is in the ring now
  *   waiting    refer     replied
  *   replied    released  told       the caller's mark is gone

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * migrate.c - names, tickets, and moves between sockets. migrate.h tells
- * which sessions move, and why.
+ * migrate.c - names, tickets, and moves between sockets. migrate.h tells which
+ * sessions move, and why.
  *
  *   state   event   becomes
- *   none    agree   agreed    the TERMS of both sides allow a move; who was
- *                             dialed decides
- *   none    enter   moved     who was dialed: the peer's HELLO showed a ticket
- *   agreed  stay    none      who was dialed has no ticket to give, and says
- *                             OFFER; who dialed hears that, or dials anew
- *   agreed  send    sent_on   who was dialed has said MOVE; the session waits
- *                             for the BYE
- *   agreed  follow  moved     who dialed has heard MOVE, and dials the place
- *   moved   return  returned  who dialed could not have it there: it dials the
- *                             first address again, and tells by TERMS_STAYS
+ *   none    agree   agreed    the TERMS of both sides allow a move; the listening
+ *                             side decides
+ *   none    enter   moved     listening side: the peer's HELLO showed a ticket
+ *   agreed  stay    none      the listening side has no ticket to give, and says
+ *                             OFFER; the dialer hears that, or dials anew
+ *   agreed  send    sent_on   the listening side has said MOVE; the session
+ *                             waits for the BYE
+ *   agreed  follow  moved     the dialer has heard MOVE, and dials the new place
+ *   moved   return  returned  the dialer cannot open it there: it dials the
+ *                             first address again, and says by TERMS_STAYS
  *                             that it will not move
  *
- * A session that has moved has its ticket, others have none.
+ * Only a session that has moved has a ticket.
  */
 #include "migrate.h"
 

@@ -31,8 +31,8 @@ static uint64_t ack_tag(uint32_t generation) {
   return (uint64_t)generation << ACK_SHIFT;
 }
 
-/* A pid is valid only while its process lives: what was read counts if that
- * process still runs afterwards. */
+/* A pid is valid only while its process lives, so bytes that were read count
+ * only if that process still runs afterwards. */
 static bool alive(const struct lane_options *o) {
   struct pollfd p = {.fd = o->peer_pidfd, .events = POLLIN};
   return poll(&p, 1, 0) == 0;
