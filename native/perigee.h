@@ -220,9 +220,9 @@ PERIGEE_API int perigee_engine_open(const struct perigee_options *options,
  * also waits until no asynchronous copy of memory is under way. NULL is
  * allowed. */
 PERIGEE_API void perigee_engine_close(struct perigee_engine *engine);
-/* Returns what went wrong last, as a sentence; "" if nothing did. After a
- * failed perigee_engine_open the engine is NULL (the text is then kept for each
- * thread). Valid until the next failing call. */
+/* Returns what went wrong last, as a sentence; "" if nothing did. With engine
+ * NULL it is what failed last in this thread without an engine, such as
+ * perigee_engine_open. Valid until the next failing call. */
 PERIGEE_API const char *perigee_detail(const struct perigee_engine *engine);
 /* Returns the nanoseconds of the engine's clock, which is monotonic. */
 PERIGEE_API int64_t perigee_now(const struct perigee_engine *engine);

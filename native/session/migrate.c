@@ -4,14 +4,14 @@
  * sessions move, and why.
  *
  *   state   event   becomes
- *   none    agree   agreed    the TERMS of both sides allow a move; the listening
- *                             side decides
+ *   none    agree   agreed    the TERMS of both sides allow a move; the
+ *                             listening side decides
  *   none    enter   moved     listening side: the peer's HELLO showed a ticket
- *   agreed  stay    none      the listening side has no ticket to give, and says
+ *   agreed  stay    none      the listening side has no ticket to give and says
  *                             OFFER; the dialer hears that, or dials anew
  *   agreed  send    sent_on   the listening side has said MOVE; the session
  *                             waits for the BYE
- *   agreed  follow  moved     the dialer has heard MOVE, and dials the new place
+ *   agreed  follow  moved     the dialer has heard MOVE and dials the new place
  *   moved   return  returned  the dialer cannot open it there: it dials the
  *                             first address again, and says by TERMS_STAYS
  *                             that it will not move
