@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What one operation takes, counted instruction by instruction (steps.c): from
--- the Lua call to the post, in the device's library, and from the completion to
--- the result in Lua. Exact, whatever else the machine does; polls that found
+-- Counts the instructions of one operation (steps.c): from the Lua call to the
+-- post, in the device's library, and from the completion to the result in Lua.
+-- The counts are exact, whatever else the machine does; polls that found
 -- nothing are left out. See bench/README.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
@@ -71,7 +71,7 @@ function STEPS.prepared_read(side)
   return function() return transfer:post():wait() end
 end
 
--- Between two system calls that do nothing, in a loop that was compiled.
+-- Runs each step between two system calls that do nothing, in a compiled loop.
 local function operate(step, count)
   for _ = 1, count do
     C.getppid()
@@ -81,7 +81,8 @@ local function operate(step, count)
   end
 end
 
--- Posts, and polls that found something: ours and the worker's.
+-- Returns the posts, and the polls that found something, of this side and the
+-- worker's.
 local function verbs(side)
   local posts, found = 0, 0
   for _, session in pairs(side.engine.sessions) do
@@ -126,7 +127,7 @@ local CALLS = head { "operation", "posts, driver", "polls that found",
 local function line(mode, runs)
   local a, b, n = runs.first, runs.last, #runs
   local function sum(...) return steps.sum(runs, ...) end
-  if not a then -- no device; all of it
+  if not a then -- no device: all instructions
     return row { mode, sum(1, n, "lua"), sum(1, n, "core") }
   end
   return row {
@@ -176,7 +177,7 @@ local function counted(mode, transport)
 end
 
 local function main(given)
-  process.pin(0, cores()[1]) -- and with us who steps, and whom
+  process.pin(0, cores()[1]) -- the stepper and its command inherit it
   local calls = {}
   print(HEAD)
   for _, mode in ipairs(given.mode) do

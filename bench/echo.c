@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A checked echo of Perigee's with both ends in C: what the core costs without
- * Lua. Over shared memory, or with --at tcp://HOST:PORT over TCP, by the secret
- * in PERIGEE_SECRET. --how raw: a region's bytes in, into another; inplace (the
- * default): a loan is filled, copied to the reply's loan, and one byte of each
- * page of the reply is read in place. --window: so many under way.
+ * A checked echo over Perigee with both ends in C, which measures the core
+ * without Lua. It runs over shared memory, or with --at tcp://HOST:PORT over
+ * TCP, with the secret in PERIGEE_SECRET. --how raw: bytes are sent from a
+ * region and received into another; --how inplace (the default): a loan is
+ * filled, copied to the reply's loan, and one byte of each page of the reply is
+ * read in place. --window: how many are under way.
  */
 #include "echoes.h"
 #include "perigee.h"
@@ -16,13 +17,12 @@ enum { BATCH = 64, OPERATIONS = 1 << 16 };
 struct side {
   struct perigee_engine *engine;
   struct perigee_session *session;
-  struct perigee_region *region; /* of each slot the request, then the reply */
+  struct perigee_region *region; /* for each slot the request, then the reply */
   uint8_t *bytes;
   const struct options *options;
-  struct perigee_event
-      events[BATCH]; /* found together, and not yet looked at */
+  struct perigee_event events[BATCH]; /* polled together and not yet handled */
   int first, found;
-  int operation; /* of the only slot */
+  int operation; /* of the slot, if there is one only */
   uint16_t slots[OPERATIONS];
   char address[64];
 };
@@ -41,7 +41,8 @@ static void open_side(struct side *side) {
   must(perigee_engine_open(&o, &side->engine), "engine");
 }
 
-/* One at a time where there is one, so that none is looked for in vain. */
+/* Returns the next event. It polls for as many events as can be under way, so
+ * with one call under way it does not look for a second event. */
 static const struct perigee_event *next(struct side *side) {
   int room = side->options->window < BATCH ? side->options->window : BATCH;
   if (side->first < side->found)
@@ -129,12 +130,12 @@ static void submit(void *context, int slot, size_t length) {
   side->slots[side->operation] = (uint16_t)slot;
 }
 
-/* The way of a caller that has one call under way. */
+/* Waits for the reply of a caller that has one call under way. */
 static const struct perigee_event *await_one(struct side *side) {
   struct perigee_event *e = side->events;
   while (perigee_await(side->engine, side->operation, e, SPIN) == 0)
     if (perigee_poll(side->engine, e, 1) == 1)
-      break; /* it came between the two */
+      break; /* the reply came between the two calls */
   return e;
 }
 

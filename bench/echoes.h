@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The caller's side of a checked echo with so many under way (--window),
- * whoever carries it: so that two programs that are compared do the same work.
- * A latency is from before a slot's bytes go out to after they were looked at;
- * of several under way, from when the slot was free, so that window over the
+ * The caller's side of a checked echo with --window messages under way, for any
+ * transport, so that two programs that are compared do the same work. A latency
+ * is from before a slot's bytes are sent to after the reply was checked; with
+ * several under way it begins when the slot was free, so that window over the
  * mean latency is the rate.
  */
 #ifndef BENCH_ECHOES_H
@@ -16,13 +16,13 @@ enum { WINDOW = 1024 };
 struct caller {
   const struct options *options;
   const char *what;
-  int window; /* so many under way: as many buffers */
+  int window; /* messages under way; each has a buffer */
   void *context;
   uint8_t *buffers[WINDOW]; /* one for each slot, with the bytes to go out */
   void (*submit)(void *context, int slot, size_t length);
-  /* Waits for any that has come back: its slot, and where its bytes are. */
+  /* Waits for any reply: returns its slot, and where its bytes are. */
   int (*collect)(void *context, size_t length, const uint8_t **reply);
-  uint64_t round, rounds[WINDOW]; /* the next, and what each slot is in */
+  uint64_t round, rounds[WINDOW]; /* the next round, and that of each slot */
   int64_t begun[WINDOW];
 };
 
@@ -40,7 +40,7 @@ static inline void caller_look(const struct caller *caller, int slot,
     wrong_bytes();
 }
 
-/* All bytes of the last round are compared, one of each page in the others. */
+/* Compares all bytes of the last round, and one of each page in the others. */
 static inline long caller_rounds(struct caller *caller, size_t length,
                                  double *ns, int64_t end) {
   int under = caller->window;
@@ -65,7 +65,7 @@ static inline long caller_rounds(struct caller *caller, size_t length,
   return count;
 }
 
-/* An eighth of the time first, without samples. */
+/* The first eighth of the time has no samples. */
 static inline void caller_measure(struct caller *caller, const char *size,
                                   struct samples *samples) {
   size_t length = strtoull(size, NULL, 10);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the floors share: options, two pinned processes over touched memory, a
- * clock, and samples. A floor is the least that the hardware lets any program
- * do for the same result, written without a protocol, errors or waiting.
+ * clock, and samples. A floor is the least time that the hardware lets any
+ * program need for the same result, written without a protocol, errors or
+ * waiting.
  *
  * All floors take   [--pin A,B] [--seconds S] [--samples] ... SIZE...
  * and print one line for each size: what, size, p50, mean, p99 in ns, count.
@@ -42,9 +43,9 @@ struct options {
   int window; /* echo: messages under way at once */
   long count; /* memcpy: blocks, and the distance between their starts */
   long stride;
-  const char *how;   /* tcp: which of its floors, */
-  const char *at;    /* where the server listens */
-  const char *netns; /* and in which network namespace */
+  const char *how;   /* tcp: which of its floors */
+  const char *at;    /* tcp: where the server listens */
+  const char *netns; /* tcp: and in which network namespace */
   long chunk;        /* tcp, seal: bytes of a send, or sealed at once */
 };
 
@@ -79,8 +80,8 @@ static inline void pin(int core) {
     die("sched_setaffinity");
 }
 
-/* Zeroed memory with every page touched; flags: MAP_SHARED or MAP_PRIVATE.
- * Huge pages where they can be had, as Perigee asks for them. */
+/* Returns zeroed memory with every page touched; flags: MAP_SHARED or
+ * MAP_PRIVATE. It asks for huge pages, as Perigee does. */
 static inline void *memory(size_t length, int flags) {
   size_t whole = (length + HUGE - 1) / HUGE * HUGE;
   char *at =
@@ -93,7 +94,7 @@ static inline void *memory(size_t length, int flags) {
   return at;
 }
 
-/* Maps pages that a fork left to be faulted in. */
+/* Faults in the pages that a fork left unmapped. */
 static inline void touch(const volatile char *at, size_t length) {
   for (size_t i = 0; i < length; i += PAGE)
     (void)at[i];
@@ -110,7 +111,7 @@ static inline void stamp(uint8_t *at, size_t length, uint64_t round) {
     at[i] = (uint8_t)(round + page);
 }
 
-/* Reads a byte of each page; 0 if each is that of this round. */
+/* Reads a byte of each page; returns 0 if each is that of this round. */
 static inline unsigned check(const volatile uint8_t *at, size_t length,
                              uint64_t round) {
   unsigned bad = 0;
@@ -125,10 +126,9 @@ static inline void child_ended(int signal) {
   _exit(1);
 }
 
-/* Forks; the child runs serve(context) on the second core and exits. A child
- * that dies early takes the parent with it, and the other way round. It begins
- * on its own core: under SCHED_FIFO a parent that polls would never let it go
- * there. */
+/* Forks; the child runs serve(context) on the second core and exits. If one of
+ * the two dies early, so does the other. The child starts on the second core,
+ * because under SCHED_FIFO a polling parent would never let it move there. */
 static inline pid_t start(const struct options *options, void (*serve)(void *),
                           void *context) {
   signal(SIGCHLD, child_ended);
@@ -146,12 +146,12 @@ static inline pid_t start(const struct options *options, void (*serve)(void *),
   _exit(0);
 }
 
-/* Before the child is told to end. */
+/* Called before the child is told to end, so that its end is not an error. */
 static inline void ending(void) {
   signal(SIGCHLD, SIG_DFL);
 }
 
-/* Touched here, so that no sample waits for a page. */
+/* The room is touched here, so that no sample waits for a page. */
 static inline struct samples samples_new(void) {
   static double room[SAMPLES];
   memset(room, 1, sizeof room);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The floor of a connect: a Unix-domain connection to a sleeping server, SIZE
- * bytes of fresh shared memory whose descriptor goes along with the first
- * byte, every page touched by both sides, and one byte back.
+ * bytes of fresh shared memory whose descriptor is sent with the first byte,
+ * every page touched by both sides, and one byte back.
  */
 #include "floor.h"
 

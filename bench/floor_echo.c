@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The floor of an echo: two processes, a cache-line ping-pong, and exactly two
- * copies: the caller's buffer to the request slot in shared memory, the
- * request slot to the reply slot. The caller reads one byte of each page of
- * the reply in place. With --copies 3 it copies the reply into a buffer of its
- * own instead. With --window N, N messages are under way at once, each in a
- * slot of its own; else it is done with one slot each way and with two used in
- * turn: at some sizes the caches like the one better, at some the other.
+ * copies: from the caller's buffer to the request slot in shared memory, and
+ * from there to the reply slot. The caller reads one byte of each page of the
+ * reply in place. With --copies 3 it copies the reply into its own buffer
+ * instead. With --window N, N messages are under way at once, each in a slot of
+ * its own. Otherwise it is measured with one slot each way and with two used in
+ * turn, because the caches favour the one at some sizes and the other at
+ * others.
  */
 #include "floor.h"
 
 /* A slot's header fills its first line; the payload follows. The sequence is
- * written last, so that who sees it sees the payload. */
+ * written last, so a process that sees it also sees the payload. */
 struct slot {
   _Alignas(LINE) _Atomic uint64_t sequence;
   uint64_t length; /* of a request; 0: no more will come */
@@ -65,7 +66,7 @@ static void submit(struct echo *echo, size_t length) {
   publish(request, echo->sequence++);
 }
 
-/* 0 if the reply is right. */
+/* Returns 0 if the reply is right. */
 static unsigned collect(struct echo *echo, uint64_t sequence, size_t length) {
   struct slot *reply = slot_at(echo, echo->replies, sequence);
   await(reply, sequence);
@@ -87,7 +88,7 @@ static void round_one(struct echo *echo, size_t length, double *ns) {
     wrong_bytes();
 }
 
-/* Oldest first: collect one, submit one. A latency is from submit to collect.*/
+/* Collects the oldest and submits one. A latency is from submit to collect. */
 static long rounds_window(struct echo *echo, size_t length, double *ns,
                           int64_t end) {
   int64_t begun[1024];
@@ -127,7 +128,7 @@ static void measure(struct echo *echo, const char *size,
   report(echo->options, echo->slots == 2 ? "echo-2" : "echo", size, samples);
 }
 
-/* All sizes with so many slots, each time with a new server. */
+/* Measures all sizes with that many slots, each with a new server. */
 static void run(struct echo *echo, uint64_t slots, char **sizes,
                 struct samples *samples) {
   echo->slots = slots;

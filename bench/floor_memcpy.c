@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The floor of a one-sided transfer: memcpy in memory touched beforehand, from
- * private memory to memory shared with another process, or with --count and
- * --stride a plain loop over blocks of SIZE bytes that lie STRIDE apart in
- * the source. Short ones are repeated and the mean of each batch is a sample.
+ * The floor of a one-sided transfer: memcpy between touched memory, from
+ * private memory to memory shared with another process; or with --count and
+ * --stride a plain loop over blocks of SIZE bytes that lie STRIDE apart in the
+ * source. Short copies are repeated, and the mean of each batch is a sample.
  */
 #include "floor.h"
 

@@ -5,8 +5,9 @@
  *   overlap  each direction goes through shared memory in chunks of 32 KiB,
  *            the sender filling one while the receiver empties another.
  * The reply starts when the whole request is there, as a handler would see it.
- * Each is done with one buffer at the handler and ("-2") with two used in turn:
- * at some sizes the caches like the one better, at some the other.
+ * Each is measured with one buffer at the handler and ("-2") with two used in
+ * turn, because the caches favour the one at some sizes and the other at
+ * others.
  */
 #include "floor.h"
 
@@ -19,7 +20,7 @@ enum { CHUNK = 32 << 10, CHUNKS = 8, PULL = 1, OVERLAP = 2, STOP = 3 };
 struct lane {
   _Alignas(LINE) _Atomic uint64_t sequence;
   uint64_t way;
-  uint64_t views; /* the handler's buffers that are used in turn */
+  uint64_t views; /* buffers of the handler that are used in turn */
   uint64_t length;
   _Alignas(LINE) _Atomic uint64_t filled;
   _Alignas(LINE) _Atomic uint64_t emptied;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The floor of encrypted transfers: how fast one thread seals SIZE bytes, cut
- * into chunks of 16 KiB (--chunk) as native/security/seal.h does, from and to memory
- * touched beforehand: with libsodium (AES-256-GCM where the processor has it,
- * else ChaCha20-Poly1305), then with OpenSSL (AES-256-GCM). --how sodium or
- * openssl: only with that one. The benches take the faster one for the floor.
+ * The floor of encrypted transfers: how fast one thread encrypts SIZE bytes,
+ * cut into chunks of 16 KiB (--chunk) as native/security/seal.h does, between
+ * touched memory: with libsodium (AES-256-GCM if the processor has it, else
+ * ChaCha20-Poly1305), then with OpenSSL (AES-256-GCM). --how sodium or openssl:
+ * with that one only. The benches use the faster one as the floor.
  */
 #include "floor.h"
 

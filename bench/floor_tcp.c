@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The floors of what goes over TCP, between two processes, one socket and
- * TCP_NODELAY, without heads or errors. --how is one of
+ * The floors over TCP: two processes, one socket and TCP_NODELAY, without
+ * headers or error handling. --how is one of
  *   spin      an echo; both sides look for bytes without sleeping (default)
  *   copy      the same, and both sides copy what they send before they do, as
  *             writer and handler of an inplace call do
@@ -31,7 +31,7 @@
 
 enum { QUIET = 300000 };
 
-/* sleeps: in epoll_wait, but the client where it looks. */
+/* sleeps: waits in epoll_wait; a client that `looks` polls instead. */
 struct how {
   const char *name;
   bool sleeps, looks, blocks, pinned, one_way, connects, quiet, copies;
@@ -48,8 +48,9 @@ static const struct how hows[] = {
     {.name = "asleep", .sleeps = true, .quiet = true},
     {.name = "connect", .connects = true}};
 
-/* What a connection begins with: the length of its messages and of their
- * answers; messages of 0 bytes: one answer; and no answers: the end. */
+/* A connection begins with the length of its messages and of their answers.
+ * Messages of 0 bytes ask for one answer; answers of 0 bytes then end the
+ * server. */
 struct order {
   uint64_t size, back;
 };
@@ -59,9 +60,9 @@ struct tcp {
   const struct how *how;
   struct sockaddr_storage address;
   socklen_t length;
-  _Atomic int *port; /* shared: where the server came to listen */
+  _Atomic int *port; /* shared: the port on which the server listens */
   uint8_t *buffer;
-  uint8_t *lent; /* where what is sent is copied to, or NULL: it is not */
+  uint8_t *lent; /* sent bytes are copied here first; NULL: not copied */
   size_t chunk;
 };
 
@@ -96,7 +97,7 @@ static void end_close(struct end *end) {
     close(end->ear);
 }
 
-/* All of it, or false where the peer has closed. */
+/* Receives all bytes; returns false if the peer has closed. */
 static bool receive(struct end *end, uint8_t *to, size_t length) {
   const struct how *how = end->tcp->how;
   struct epoll_event event;
@@ -142,7 +143,7 @@ static void send_out(struct end *end, size_t length) {
   transmit(end, tcp->lent ? tcp->lent : tcp->buffer, length);
 }
 
-/* Until the kernel has given back all that it was lent. */
+/* Waits until the kernel has given back all buffers. */
 static void reap(struct end *end) {
   union {
     struct cmsghdr header;
@@ -171,7 +172,8 @@ static void enter(const char *netns) {
   close(space);
 }
 
-/* Answers messages until the client closes; false: it wants us to end. */
+/* Answers messages until the client closes; returns false if the server is to
+ * end. */
 static bool serve_one(struct tcp *tcp, int socket) {
   struct end end = end_of(tcp, socket, true);
   struct order order = {0, 0};
@@ -198,7 +200,8 @@ static void serve(void *context) {
   struct tcp *tcp = context;
   enter(tcp->options->netns);
   int listener = listening(tcp);
-  struct sockaddr_in *bound = (void *)&tcp->address; /* v6: at the same place */
+  /* IPv6 has its port at the same place */
+  struct sockaddr_in *bound = (void *)&tcp->address;
   atomic_store(tcp->port, bound->sin_port);
   while (serve_one(tcp, accept4(listener, NULL, NULL, SOCK_CLOEXEC)))
     ;
@@ -233,7 +236,7 @@ static int64_t round_one(struct end *end, size_t size, uint64_t round) {
   return ns;
 }
 
-/* No TIME_WAIT: the ports of a long run would be used up. */
+/* Avoids TIME_WAIT, which would use up all ports in a long run. */
 static int64_t connect_one(struct tcp *tcp) {
   struct linger at_once = {1, 0};
   uint8_t byte;

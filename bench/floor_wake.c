@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The floor of a call to a sleeping server: an eventfd ping-pong. The server
- * sleeps in poll(2) on its eventfd; the caller rings it and, as a caller of
- * Perigee does, looks at shared memory for the answer. A round starts when
- * both have been quiet for 300 us.
+ * sleeps in poll(2) on its eventfd. The caller writes to it and, like a caller
+ * of Perigee, polls shared memory for the answer. A round starts when both have
+ * been quiet for 300 us.
  */
 #include "floor.h"
 

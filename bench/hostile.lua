@@ -1,11 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What attacks cost honest clients: 64 B echoes and connects alone and beside
--- each attack of spec/hostile, by turns in the same run. See bench/README.md.
+-- What attacks cost honest clients: 64 B echoes and connects, alone and beside
+-- each attack of spec/hostile, in turns in the same run. See bench/README.md.
 --
 --   luajit bench/hostile.lua [--only TEXT] [--transport shm|tcp] [--json] ...
 
 local here = arg[0]:match ".*/" or "./"
-if not os.getenv "PERIGEE_BUILD" then -- its children are those of the specs
+-- its child processes are those of the specs
+if not os.getenv "PERIGEE_BUILD" then
   local words = { ("cd %q.. && exec spec/support/with luajit bench/hostile.lua")
     :format(here) }
   for i, word in ipairs(arg) do words[i + 1] = ("%q"):format(word) end
@@ -63,7 +64,7 @@ end
 
 -- ---- A row -----------------------------------------------------------------
 
--- What the clients tell of a turn: added to where.
+-- Adds what the clients report of a turn to `where`.
 local function note(case, where)
   for _, name in ipairs { "calling", "coming" } do
     local told = assert(judge.report(case[name]))
@@ -88,8 +89,8 @@ local function forget(case)
   judge.report(case.coming)
 end
 
--- One turn beside the attack; the memory that the server has more than before,
--- one second after its end.
+-- Runs one turn beside the attack. Returns by how much the server's memory has
+-- grown one second after the attack ended.
 local function beside(case, one, where)
   case.said = {}
   forget(case)
@@ -101,8 +102,9 @@ local function beside(case, one, where)
   return assert(case:stats()).memory - before
 end
 
--- An attacker is on the clients' core, in whose way it is not: of nice 19 alone
--- it keeps a core to the end of its slice (4 ms), whoever wakes up meanwhile.
+-- Moves an attacker to the clients' core with SCHED_IDLE, so that it does not
+-- delay them. At nice 19 it would keep the core to the end of its slice (4 ms)
+-- when another process wakes up.
 local function step_aside(pid)
   local SCHED_IDLE = 5
   bench.pin(pid, given.pin[1])

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What idle sessions cost a busy one: the p50 and p99 of a 64 B inplace echo
--- with a server that has COUNT idle sessions besides, and with one that has
--- none. The two take turns. Idle sessions are held by processes of their own;
--- with --cable (as root) those are on another host, by network namespaces, so
--- that both sides of each say every second that they are there.
+-- with a server that also has COUNT idle sessions, and with a server that has
+-- none. The two take turns. Processes of their own hold the idle sessions.
+-- With --cable (as root) these are on another host, made by network
+-- namespaces, so that both sides of each session send heartbeats every second.
 --
 --   luajit bench/idle.lua [--idle 950,5000] [--over tcp] [--busy shm,tcp]
 --                         [--cable] [--json]      (--help tells all)
@@ -74,7 +74,7 @@ function ROLES.server()
   perigee.run()
 end
 
--- Holds sessions, and does nothing.
+-- Holds sessions and does nothing else.
 function ROLES.crowd()
   local engine = engine_of(given.count + 16)
   for _ = 1, given.count do
@@ -85,7 +85,7 @@ function ROLES.crowd()
   perigee.run()
 end
 
--- For each line that comes a turn of so many seconds.
+-- Takes a turn of that many seconds for each line that it reads.
 function ROLES.client()
   process.pin(0, 0)
   local agent = assert(perigee.agent { scope = SCOPE, insecure = true,
@@ -119,7 +119,7 @@ local function crowd(cable, address, transport, count)
   end
 end
 
--- The same busy session at both servers, by turns: a row.
+-- Measures the same busy session at both servers in turns; returns a row.
 local function compare(cable, servers, busy)
   local clients, alone, beside = {}, {}, {}
   for i = 1, 2 do

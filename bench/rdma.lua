@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- All figures over RDMA as one table: calls and transfers next to perftest on
--- the same device in the same run, and what is counted of them. Options are
--- handed on to rpc.lua and transfer.lua. See bench/README.md.
+-- the same device in the same run, and counts of their work. Options are
+-- passed on to rpc.lua and transfer.lua. See bench/README.md.
 --
 --   luajit bench/rdma.lua [--only TEXT] [--no-counts] [OPTION...]
 
@@ -11,8 +11,9 @@ local cjson = require "cjson"
 local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"
 
--- What, the ratio to reach and the one beyond, the bench and its options. In a
--- guest it takes a second to start a burst of the floor: few turns, long ones.
+-- What is measured, the ratio to reach and the one beyond, the bench and its
+-- options. In a virtual machine it takes a second to start a burst of the
+-- floor, so the turns are few and long.
 local SHORT, LONG = " --turns 3 --seconds 1", " --turns 2 --seconds 4"
 local FIGURES = {
   { "inplace echo, 64 B, / 2 x ib_write_lat", 1.35, 1.15,
@@ -71,7 +72,7 @@ local function command(script, ...)
   return words
 end
 
--- The row that a bench told, or nil.
+-- Returns the row that a bench measured, or nil.
 local function measured(script, options)
   local child = assert(process.spawn(
     command(script, "--transport verbs --json", options)))
@@ -80,7 +81,7 @@ local function measured(script, options)
   return cjson.decode(told).rows[1]
 end
 
--- Where rates are to be reached they are told: the inverse of times.
+-- Returns the figure's ratio; for a rate, the inverse of the ratio of times.
 local function reached(figure, row)
   local ratio = row.ratio
   if not ratio or ratio == cjson.null then return "-" end

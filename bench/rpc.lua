@@ -17,7 +17,8 @@ local trouble = require "perigee.bench.trouble"
 local PIPELINED_SECONDS, PIPELINED_WINDOW = 5, 64
 local PIPELINED_MOST = 2 ^ 26 -- bytes under way
 local LOAN_LEAST = 64
-local LONG, RATE_DEPTH = 2 ^ 16, 4 -- a long payload, and how many make a rate
+-- a long payload, and how many of them for a rate
+local LONG, RATE_DEPTH = 2 ^ 16, 4
 
 local function command_line()
   local parser = options.parser {
@@ -47,7 +48,7 @@ local function command_line()
   return given
 end
 
--- How each mode is called and what its floor is.
+-- How the calls of each mode are made, and their floor.
 local MODES = {
   typed = { one = calls.typed, slots = calls.typed_slots, sizes = { 16 },
             floor = "floor_echo" },
@@ -56,8 +57,8 @@ local MODES = {
               floor = "floor_echo" },
 }
 
--- Over RDMA: what is short takes twice as long as one way; of what is long, the
--- rate of one way counts, and where several are under way, too.
+-- The floor over RDMA: a short call takes twice the time of one way. A long
+-- one, or several under way, take the time at the rate of one way.
 local function rdma_floor(run, size, window)
   local short = window == 1 and size < LONG
   local program = run.given.floor or short and "ib_write_lat" or "ib_write_bw"
@@ -108,7 +109,7 @@ local function measure_pipelined(run, size)
                         echo_floor(run, "floor_echo", size, window))
 end
 
--- The floor of a loan is a loan of 64 B: no byte is moved by us.
+-- The floor of a loan is a loan of 64 B, as Perigee moves none of its bytes.
 local function measure_loan(run, size)
   local least = calls.loan(run.proxy, LOAN_LEAST)
   local row = { mode = "loan", size = size, window = 1,
@@ -143,7 +144,7 @@ local function run_mode(run, mode)
   if trouble[mode] then return trouble[mode](run) end
   for _, size in ipairs(sizes_of(run.given, mode)) do
     if fits(run.given, mode, size) then
-      jit.flush() -- no row runs on the traces of another
+      jit.flush() -- no row runs on traces of another
       run.report:progress(mode, size)
       run.report:row(measure(run, mode, size))
       collectgarbage()

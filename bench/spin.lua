@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How long a wait should poll before it sleeps: calls with the engines' own
--- way, which learns it, next to the same with fixed times of polling. Each has
--- its processes; all of them take turns.
+-- How long a wait should poll before it sleeps: calls of engines that learn
+-- that time (the default), next to the same calls with fixed times. Each
+-- variant has processes of its own, and all of them take turns.
 --
 --   shared   a client and a server on one core: a typed call
 --   crowd    a client and eight servers on two cores: a typed call to each at
@@ -25,8 +25,8 @@ local text = require "perigee.bench.table"
 local turns = require "perigee.bench.turns"
 
 local SCOPE = "bench-spin"
--- A mode's servers, the cores of its client and its servers, and what is to be
--- reached: times the best of the fixed ones, or times one of them.
+-- A mode's servers, the cores of its client and its servers, and its goal: a
+-- multiple of the best fixed time's figure, or of that of one fixed time.
 local MODES = {
   shared = { servers = 1, client = "0", server = "0", reach = 1.1, of = "0" },
   crowd = { servers = 8, client = "0,1", server = "0,1", reach = 1.15 },
@@ -78,14 +78,14 @@ function ROLES.server()
   perigee.run()
 end
 
--- Computes.
+-- Keeps its core busy.
 function ROLES.hog()
   turns.tell "there"
   local x = 0
   while true do x = (x + 1) % 1000 end
 end
 
--- A typed call to each at once, till all have answered.
+-- Makes a typed call to each server at once and waits for all answers.
 local function broadcast(proxies)
   local a, futures = 0, {}
   return function(samples, capacity, until_ns)
@@ -105,7 +105,7 @@ local function broadcast(proxies)
   end
 end
 
--- For each line that comes a turn of so many seconds.
+-- Takes a turn of that many seconds for each line that it reads.
 function ROLES.client()
   local agent = assert(perigee.agent { scope = SCOPE,
                                        engine = engine_options() })
@@ -145,7 +145,8 @@ local function row_of(name, spin, taken)
   return row
 end
 
--- What the own way is compared with: the best of the fixed, or a given one.
+-- Returns the row that the default is compared with: the best of the fixed
+-- times, or a given one.
 local function rival(rows, of)
   local best
   for _, row in ipairs(rows) do

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * steps.c - the instructions of a program, one by one
+ * steps.c - records the instructions of a program, one by one
  *
  *   steps FILE COMMAND [ARGUMENT...]
  *
- * Runs COMMAND at full speed until it sends itself SIGUSR1, and in single steps
- * from there on until it ends. Into FILE goes a line for each instruction
- * between two calls of getppid, the first and the second, the third and the
- * fourth, ...: "OFFSET OBJECT", or "system NUMBER OBJECT" for a system call;
- * and "end" after each such stretch. Offsets are those of the object's file.
+ * Runs COMMAND at full speed until it sends itself SIGUSR1, and from then on in
+ * single steps until it ends. It writes a line to FILE for each instruction
+ * between the first and the second call of getppid, between the third and the
+ * fourth, and so on: "OFFSET OBJECT", or "system NUMBER OBJECT" for a system
+ * call; and "end" after each such stretch. Offsets are in the object's file.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -69,7 +69,8 @@ static const struct object *find(struct steps *s, unsigned long at) {
   return NULL;
 }
 
-/* The compiler of Lua maps as it goes. */
+/* Lua's compiler maps memory as it goes, so an unknown address reads the maps
+ * again. */
 static const struct object *object_of(struct steps *s, unsigned long at) {
   const struct object *o = find(s, at);
   if (!o) {
@@ -81,7 +82,7 @@ static const struct object *object_of(struct steps *s, unsigned long at) {
   return o;
 }
 
-/* What is about to be done. */
+/* Writes the instruction that is about to run. */
 static void tell(struct steps *s) {
   struct user_regs_struct regs;
   if (ptrace(PTRACE_GETREGS, s->pid, NULL, &regs) != 0)
@@ -103,7 +104,7 @@ static void tell(struct steps *s) {
   }
 }
 
-/* The exit status. */
+/* Returns the exit status. */
 static int follow(struct steps *s) {
   bool stepping = false;
   int status, signal = 0;

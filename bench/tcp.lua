@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- All figures over TCP as one table: over loopback, and (as root) between two
--- network namespaces with a veth pair. Options that it does not know are handed
--- on to rpc.lua and transfer.lua. See bench/README.md.
+-- network namespaces with a veth pair. Options that it does not know are
+-- passed on to rpc.lua and transfer.lua. See bench/README.md.
 --
 --   luajit bench/tcp.lua [--only TEXT] [--loopback | --netns] [--json]
 --                        [OPTION...]
@@ -17,8 +17,9 @@ local verdict = require "perigee.bench.verdict"
 
 local TRANSPORT = os.getenv "PERIGEE_TRANSPORT" or "tcp"
 
--- What is told of a bench's document: the first row's times over its floor's,
--- or (as more is better) rates; its p99 over the unloaded p50; or a figure.
+-- What is read from a bench's document: the ratio of the first row's time to
+-- its floor's, or of the rates (more is better); its p99 over the unloaded
+-- p50; or a figure.
 local function row_of(document) return document.rows[1] or {} end
 local function times(document) return row_of(document).ratio end
 local function rates(document)
@@ -39,7 +40,7 @@ local function add(...) FIGURES[#FIGURES + 1] = { ... } end
 
 for _, size in ipairs { "64", "64K", "1M", "16M" } do
   local name = text.size(assert(require "perigee.bench.options".size(size)))
-  -- As the rivals: from the caller's memory, and back into it.
+  -- Like the rivals: from the caller's memory, and back into it.
   local mode = "--mode raw --sizes " .. size
   add("echo, " .. name .. " / the best rival", 1, 0.8, times, "x",
       "rpc.lua", mode .. " --floor rivals" .. LONG)
@@ -137,7 +138,7 @@ local function split(words)
   return list
 end
 
--- The document that a bench told, or nil and why there is none.
+-- Returns the document that a bench printed, or nil and why there is none.
 local function measured(place, one)
   if one[7]:find "mode cut" and place == LOOPBACK then
     return nil, "there is no cable"

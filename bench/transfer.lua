@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One-sided transfers and messages between two processes, next to memcpy on the
--- same core, over TCP to bare sockets, or over RDMA to perftest on the same
--- device, in the same run. See bench/README.md.
+-- One-sided transfers and messages between two processes, measured in the same
+-- run as a floor: memcpy on the same core, bare sockets over TCP, or perftest
+-- on the same device over RDMA. See bench/README.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
 local driver = require "perigee.bench.driver"
@@ -16,8 +16,8 @@ local tcp = require "perigee.bench.tcp"
 
 local SIZES = "8,64,1K,4K,64K,256K,1M,4M,16M"
 local BLOCK, BLOCKS, STRIDES = 64, 1000, { 256, 4096 }
-local BLOCKS_DEEP = 64 -- of them perftest has under way
-local EVERY = 16 -- samples between two checks, where these take long
+local BLOCKS_DEEP = 64 -- blocks that perftest has under way
+local EVERY = 16 -- samples between two checks, if checks take long
 local ALL = { "write", "read", "write_imm", "send", "prepared_write",
               "prepared_read", "strided_write", "strided_read" }
 
@@ -58,7 +58,7 @@ local function command_line()
   return given
 end
 
--- How each mode makes one post; from and to are whole slices or lists.
+-- How each mode makes one post; from and to are whole slices or lists of them.
 local POSTS = {}
 
 function POSTS.write(job)
@@ -96,7 +96,7 @@ function POSTS.send(job)
   return function() return session:send(from) end
 end
 
--- A list of `batch` transfers that together move what job.from to job.to does.
+-- Makes a list of `batch` transfers that together move job.from to job.to.
 local function batched(job, kind, batch)
   local list, part = {}, job.from.length / batch
   for i = 1, batch do
@@ -109,8 +109,8 @@ end
 
 local function is_read(mode) return mode:find "read$" ~= nil end
 
--- One contiguous block at offset `at`, or `count` of 64 B that are `stride`
--- apart where they come from.
+-- Makes a job of one contiguous block at offset `at`, or of `count` blocks of
+-- 64 B that are `stride` apart at their source.
 local function job_of(run, mode, size, stride, at)
   local count, reads = run.given.count, is_read(mode)
   local block = stride and BLOCK or size
@@ -139,8 +139,8 @@ local function job_of(run, mode, size, stride, at)
   return job
 end
 
--- Over RDMA the program that does the like, with as many under way; of strided
--- transfers, one that does so with their blocks.
+-- Returns the floor over RDMA: the program that does the same with as many
+-- under way; for strided transfers, one that does so with their blocks.
 local function rdma_floor(run, mode, size, window, blocks)
   local kind = is_read(mode) and "read" or mode == "send" and "send" or "write"
   local several = window > 1 or blocks
@@ -201,12 +201,13 @@ local function measure(run, mode, size, stride)
                         floor_of(run, mode, size * batch, stride, window))
 end
 
--- A session for each row: messages and immediates are counted from its start.
+-- Opens a session for each row, because messages and immediates are counted
+-- from its start.
 local function fresh_session(run)
   if run.session then run.session:close() end
   run.session = run.side:connect "transfer.sock"
   run.remote = assert(run.session:region "bench")
-  if run.given.part > 0 then -- others write there, too
+  if run.given.part > 0 then -- other processes write to the region, too
     local length = run.given.largest
     run.remote = run.remote:slice(run.given.part * length, length)
   end
@@ -214,7 +215,7 @@ local function fresh_session(run)
 end
 
 local function one_row(run, mode, size, stride)
-  jit.flush() -- no row runs on the traces of another
+  jit.flush() -- no row runs on traces of another
   run.report:progress(mode, size)
   fresh_session(run)
   run.report:row(measure(run, mode, size, stride))

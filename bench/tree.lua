@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Lets a bench find Perigee in the source tree around it, if it is built there
--- (else the installed one is measured), the floors, and its worker.
+-- Lets a bench find Perigee in the source tree around it if it is built there
+-- (else the installed one is measured), the floors, and the worker.
 
 local here = arg[0]:match ".*/" or "./"
 local core = io.open(here .. "../build/perigee/core.so")

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Calls over shared memory beside UCX's tagged messages, in turns, on the same
--- two cores: from C (echo.c beside ucx_echo.c, which do the same work) and from
--- Lua (rpc.lua with --floor ucx). See bench/README.md.
+-- Calls over shared memory next to UCX's tagged messages, in turns, on the
+-- same two cores: from C (echo.c and ucx_echo.c, which do the same work) and
+-- from Lua (rpc.lua with --floor ucx). See bench/README.md.
 --
 --   pip install --target build/libucx-cu12 libucx-cu12
 --   luajit bench/ucx.lua
@@ -19,8 +19,8 @@ local verdict = require "perigee.bench.verdict"
 
 local ROOT = here .. "../"
 local WINDOW, TYPED_TURNS = 64, 5
--- What is to be reached: ratios of p50 to UCX's, by size, from C and from Lua;
--- of calls/s; and of a typed call to an inplace one.
+-- The goals: ratios of p50 to UCX's, by size, from C and from Lua; ratios of
+-- calls/s; and of a typed call to an inplace one.
 local SMALL = { C = { 1.1, 0.9 }, Lua = { 1.25, 1.0 } }
 local KIB, LARGE = { 0.75, 0.6 }, { 0.95, 0.8 }
 local RATE, TYPED = { 1.0, 1.5 }, { 1.15, 1.05 }
@@ -76,7 +76,7 @@ end
 
 -- ---- Rows ------------------------------------------------------------------
 
--- One program's burst as a round of statistics.row.
+-- Returns one program's burst as a round of statistics.row.
 local function round(program, words, seconds, size, window)
   local _, pool = next(floor.burst(program, given, words, seconds, size))
   return { histogram = pool, calls = pool.count,
@@ -98,7 +98,7 @@ local function from_c(one)
                           window = one.window }, rounds, bursts)
 end
 
--- The first row of rpc.lua.
+-- Returns the first row of rpc.lua.
 local function rpc(mode, size, window, turns, ...)
   local command = process.interpreter()
   for _, list in ipairs { {
@@ -123,7 +123,7 @@ local function median(values)
   return values[math.ceil(#values / 2)]
 end
 
--- Each of the two in processes, and on traces, of its own.
+-- Measures each of the two in processes, and on traces, of its own.
 local function typed_by_inplace()
   local typed, inplace = {}, {}
   for turn = 1, TYPED_TURNS do
@@ -149,7 +149,7 @@ local function echo_rows(list, size)
   end
 end
 
--- The rows, in the order of the table.
+-- Returns the rows, in the order of the table.
 local function all_rows()
   local list = {}
   for _, size in ipairs(given.sizes) do echo_rows(list, size) end

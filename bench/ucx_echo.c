@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * echo.c's work by UCX's tagged messages: a checked echo from and to private
- * memory, over posix shared memory unless UCX_TLS says otherwise. Both sides
- * post a receive before they wait, and answer from the memory that a message
- * came to while the next one goes elsewhere, so that no byte is copied but by
- * UCX. Built where UCX's headers are (variable UCX of make).
+ * The work of echo.c by UCX's tagged messages: a checked echo from and to
+ * private memory, over POSIX shared memory unless UCX_TLS says otherwise. Both
+ * sides post a receive before they wait. They answer from the memory in which a
+ * message arrived while the next one arrives elsewhere, so UCX alone copies
+ * bytes. Built where UCX's headers are (variable UCX of make).
  */
 #include <ucp/api/ucp.h>
 
@@ -12,14 +12,14 @@
 
 enum { TAG = 1, ADDRESS = 4096 };
 
-/* How the two find each other; over: no more will come. */
+/* How the two find each other; over: no more messages will come. */
 struct meeting {
   _Atomic size_t lengths[2];
   _Alignas(LINE) atomic_bool over;
   uint8_t addresses[2][ADDRESS];
 };
 
-/* A message under way in each direction, and memory for two, used in turn. */
+/* One message under way in each direction, and memory for two, used in turn. */
 struct slot {
   ucs_status_ptr_t sent, coming;
   uint8_t *buffers[2];
@@ -73,7 +73,7 @@ static void meet(struct end *end, int self) {
   must(ucp_ep_create(end->worker, &peer, &end->peer), "endpoint");
 }
 
-/* Receives that nothing will come for. */
+/* Cancels receives for which nothing will come. */
 static void give_up(struct end *end) {
   for (int i = 0; i < end->options->window; i++) {
     ucs_status_ptr_t coming = end->slots[i].coming;
@@ -99,7 +99,7 @@ static void close_end(struct end *end) {
   ucp_cleanup(end->context);
 }
 
-/* False: the caller has ended. */
+/* Waits for a request; returns false if the caller has ended. */
 static bool finish(struct end *end, ucs_status_ptr_t *request) {
   if (UCS_PTR_IS_PTR(*request)) {
     ucs_status_t status;

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The other side of both benches. Started by them it serves "bench" as the
--- agent "worker"; sessions to FOLDER/idle.sock are only kept; if --bytes is
--- above 0 it has a region "bench" of that size and receives messages and
--- immediates at FOLDER/transfer.sock; and it ends with its parent. Started
--- apart,
+-- The other side of both benches. A bench starts it as the agent "worker",
+-- which serves "bench". It keeps sessions to FOLDER/idle.sock open without
+-- using them. If --bytes is above 0, it has a region "bench" of that size and
+-- receives messages and immediates at FOLDER/transfer.sock. It ends with its
+-- parent. Started separately,
 --
 --   luajit bench/worker.lua --listen ADDRESS [--bytes 64M] [--rdma TEXT]
 --
--- it does all that at ADDRESS, for benches with --connect ADDRESS, until it is
+-- it does all this at ADDRESS, for benches with --connect ADDRESS, until it is
 -- stopped.
 
 local tree = (arg[0]:match ".*/" or "./") .. "tree.lua"
@@ -31,16 +31,16 @@ local doubles = ffi.typeof "double *"
 local const_doubles = ffi.typeof "const double *"
 local HEAD = 16 -- bytes in front of a timed call's stamps
 local NO_LIMIT = { timeout = math.huge }
-local wrong = 0 -- messages and immediates that were not what they should be
-local missing = 0 -- immediates that others have overtaken
+local wrong = 0 -- messages and immediates with wrong contents
+local missing = 0 -- immediates that others overtook
 
 local function copy(request, reply)
   return reply:write(request)
 end
 
 -- Reads one byte of each page of the request, which begins with the round's
--- number, writes one of each page of the reply, and says in the reply's first
--- bytes how long it took itself.
+-- number, writes one byte of each page of the reply, and puts the time that it
+-- took into the reply's first bytes.
 local function timed(request, reply)
   local begin = now()
   local length, from, to = request.length, request.pointer, reply.pointer
@@ -54,7 +54,7 @@ local function timed(request, reply)
   return length
 end
 
--- Posts, and polls that found something, of all our engines.
+-- Returns the posts, and the polls that found something, of all engines here.
 local engines = {}
 local function posts()
   local made, found = 0, 0
@@ -87,8 +87,8 @@ local service = {
   },
 }
 
--- Message k of a session carries the stamps of round k. As many receives wait
--- as messages may be under way, each with a part of the inbox.
+-- Message k of a session carries the stamps of round k. As many receives are
+-- posted as messages may be under way, each with its part of the inbox.
 local function receive(session, engine)
   local memory = assert(engine:alloc(bytes))
   local inbox, part = memory:slice():fill(1), bytes / given.window
@@ -110,7 +110,7 @@ local function receive(session, engine)
   end
 end
 
--- Immediates count from 1; those under way at once come in any order.
+-- Immediates count from 1; those under way together come in any order.
 local function receive_immediates(session)
   local low, early = 1, {}
   while true do
@@ -136,7 +136,8 @@ local agent = assert(perigee.agent {
 agent:serve(service)
 engines[1] = agent.engine
 
--- Sessions to that address: the one that it came to be.
+-- Serves sessions at that address; returns the address with the port that was
+-- chosen.
 local function serve_transfers(engine, address)
   if engine ~= agent.engine then engines[2] = engine end
   if bytes > 0 then
@@ -164,13 +165,15 @@ if address then
 else
   local folder = "unix:" .. given.folder
   assert(agent.engine:listen(folder .. "/idle.sock"))
-  -- An engine of its own, so that calls and transfers do not share counters.
+  -- Transfers have an engine of their own, so that their counters have no
+  -- calls.
   if bytes > 0 then
     serve_transfers(assert(perigee.engine(engine_options)),
                     folder .. "/transfer.sock")
   end
 end
--- Since when it listens, by the clock of all processes, and where.
+-- Tells since when it listens, by the clock that all processes share, and
+-- where.
 io.write(("ready %.0f %s\n"):format(now(), address or ""))
 io.flush()
 perigee.run()

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Does MSG_ZEROCOPY pay? Bare sockets, SIZE bytes one way and one back: sent
--- plainly and with MSG_ZEROCOPY (until the kernel has given the buffer back),
--- in turns, over loopback and (as root) over a veth pair.
+-- Whether MSG_ZEROCOPY is worth it. Bare sockets carry SIZE bytes one way and
+-- one back, sent plainly and with MSG_ZEROCOPY (until the kernel has given the
+-- buffer back), in turns, over loopback and (as root) over a veth pair.
 --
 --   luajit bench/zerocopy.lua [SIZE...]
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Landings: whoever receives bulk data names the memory that it lands in, so
--- that a store keeps what it is given without a copy of its own.
+-- Landings: the receiver of bulk data names the memory in which it lands, so a
+-- store keeps the data without another copy.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local ffi = require "ffi"
 local perigee = require "perigee"

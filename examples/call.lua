@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A driver: calls each kind of method of examples/serve.lua, moves 1 GiB each
--- way through 64 MiB by one-sided writes and reads with every byte checked, and
--- prints what it took beside the floor: the least that this hardware lets any
--- program do, measured in the same run (where make has built bench/).
--- It starts a worker of its own if none is there.
+-- A driver: calls each kind of method of examples/serve.lua, and moves 1 GiB
+-- each way through 64 MiB by one-sided writes and reads, with every byte
+-- checked. It prints the times beside the floor, the least that this hardware
+-- lets any program do, measured in the same run (if make has built bench/). It
+-- starts a worker of its own if none is running.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -16,7 +16,8 @@ local floors = os.getenv("PERIGEE_FLOORS") or common.here .. "../build/bench"
 local name = arg[1] or "worker:0"
 local scope = os.getenv("PERIGEE_SCOPE") or "demo"
 
--- ns of the p50 that build/bench/PROGRAM prints for a size; nil without it.
+-- Returns the p50 in ns that build/bench/PROGRAM prints for a size; nil
+-- without that program.
 local function floor(program, size, options)
   local path = floors .. "/" .. program
   local file = io.open(path)
@@ -29,7 +30,7 @@ local function floor(program, size, options)
   return tonumber(text:match("p50%s+(%d+)"))
 end
 
--- Seconds of the median and the 99th percentile of calls of f.
+-- Returns the median and the 99th percentile of calls of f, in seconds.
 local function measure(f)
   local took, started = {}, common.now()
   repeat
@@ -89,15 +90,15 @@ local function call_inplace(calc, size, label)
   row("inplace copy, " .. label, p50, p99, floor("floor_echo", size))
 end
 
--- 1 MiB and some more of numbers that do not repeat.
+-- Returns a bit more than 1 MiB of numbers that do not repeat.
 local function pattern()
   local words = ffi.new("uint32_t[?]", MIB / 4 + 64 * ROUNDS)
   for i = 0, MIB / 4 + 64 * ROUNDS - 1 do words[i] = i * 2654435761 % 2 ^ 32 end
   return words
 end
 
--- Fills the memory with what only this round has, each MiB other than the one
--- before; the sum of a word of each page.
+-- Fills the memory with bytes that only this round has, different in each MiB.
+-- Returns the sum of one word of each page.
 local function fill(pointer, words, round)
   local sum, filled = 0, ffi.cast(u32, pointer)
   for i = 0, MEMORY / MIB - 1 do
@@ -113,7 +114,7 @@ local function transfers(session, memory, engine)
   local remote = assert(session:region("memory")):slice(0, MEMORY)
   local words = pattern()
   local writing, reading = 0, 0
-  -- Once without a clock, so that every page has been touched.
+  -- Once untimed, so that every page has been touched.
   assert(session:write { from = from, to = remote }:wait(10))
   assert(session:read { from = remote, to = to }:wait(10))
   for round = 1, ROUNDS do
@@ -163,7 +164,7 @@ local function drive(agent)
   report_transfers(session, memory, agent.engine)
 end
 
--- The worker that is there, or one of our own in a scope of our own.
+-- Uses the running worker, or starts one in a scope of its own.
 local agent = assert(perigee.agent { scope = scope })
 local worker
 if not agent:proxy(name, "calc", { timeout = 1 }) then

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the examples share: finding Perigee in the source tree around them where
--- it is not installed, and a second process that ends when the first one ends.
+-- What the examples share: they find Perigee in the source tree around them if
+-- it is not installed, and start a second process that ends when the first one
+-- ends.
 local ffi = require "ffi"
 
 ffi.cdef [[
@@ -12,7 +13,7 @@ ffi.cdef [[
   int example_clock(int clock, int64_t *time) __asm__("clock_gettime");
 ]]
 
--- Who reads this through a pipe sees each line when it is printed.
+-- A reader at the other end of a pipe gets each line when it is printed.
 io.stdout:setvbuf "line"
 
 local here = arg[0]:match(".*/") or "./"
@@ -26,7 +27,7 @@ local SIGTERM, PR_SET_PDEATHSIG, CLOCK_MONOTONIC = 15, 1, 1
 local time = ffi.new("int64_t[2]")
 local M = { here = here }
 
--- Unique to a run and the same in its driver and workers.
+-- Unique to a run, and the same in its driver and workers.
 M.id = arg[2] or tostring(ffi.C.getpid())
 M.scope = "example-" .. M.id
 
@@ -36,7 +37,7 @@ function M.address(name)
   return ("unix:%s/perigee-%s-%s.sock"):format(folder, M.id, name or "0")
 end
 
--- Seconds that only go forward.
+-- Returns the seconds of a monotonic clock.
 function M.now()
   ffi.C.example_clock(CLOCK_MONOTONIC, time)
   return tonumber(time[0]) + tonumber(time[1]) * 1e-9
@@ -46,7 +47,8 @@ local function quote(word)
   return "'" .. word:gsub("'", "'\\''") .. "'"
 end
 
--- Starts `luajit script role id ...`; returns once that has called ready().
+-- Starts `luajit script role id ...`; returns once that process has called
+-- ready().
 function M.start(script, role, ...)
   local words = { "exec luajit", quote(script) }
   for _, word in ipairs { role, M.id, ... } do
@@ -68,20 +70,20 @@ function M.stop(process)
   process.pipe:close()
 end
 
--- In a worker: from here on the end of the driver is the end of the worker.
+-- Called in a worker: from then on the worker ends when the driver ends.
 function M.follow()
   ffi.C.prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0)
   if ffi.C.getppid() ~= tonumber(M.id) then os.exit(1) end
 end
 
--- In a worker: tells the driver that it can be called.
+-- Called in a worker: tells the driver that the worker can be called.
 function M.ready()
   print("ready " .. ffi.C.getpid())
   io.stdout:flush()
 end
 
--- The life of a worker: it does what its role is, and serves until it is told
--- to stop, which run() makes an orderly end whenever that comes.
+-- Runs a worker: calls the function of its role and serves until it is told to
+-- stop, which run() turns into an orderly end.
 local function work(role)
   local perigee = require "perigee"
   M.follow()
@@ -91,8 +93,9 @@ local function work(role)
   end)
 end
 
--- Runs driver() with one worker process for each of roles (a table from role
--- to function) that start names, in this order; in those, the function.
+-- Runs driver() with one worker process for each role that start names, in
+-- this order. roles is a table from role to function, which the worker process
+-- runs.
 function M.main(driver, roles, start)
   if arg[1] then return work(roles[arg[1]]) end
   local workers = {}

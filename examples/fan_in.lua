@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Many callers, one server: each caller is a process of its own; the server
--- counts, and nobody's calls are lost, doubled or out of order.
+-- Many callers, one server: each caller is a process of its own. The server
+-- counts, and no call is lost, doubled or out of order.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local perigee = require "perigee"
 

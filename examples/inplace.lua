@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Inplace calls: the caller's writer fills the request where the server reads
--- it, the server fills the reply where the caller's reader looks at it. No byte
--- moves twice, so a large message costs what filling and reading it costs.
+-- Inplace calls: the caller's writer fills the request in the memory where the
+-- server reads it, and the server fills the reply in the memory where the
+-- caller's reader looks at it. No byte is copied, so a large message costs
+-- only filling and reading it.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -15,7 +16,7 @@ local function worker()
   agent:serve {
     name = "math", version = 1,
     methods = {
-      -- y = 2 x + 1, from the request's memory to the reply's.
+      -- Computes y = 2 x + 1 from the request's memory to the reply's.
       affine = { raw = true, inplace = true, function(request, reply)
         if request.length > reply.length then error "the reply is short" end
         local x = ffi.cast(f32, request.pointer)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Prepared transfers: checked and resolved once, then posted again and again;
--- the bytes are those that stand there when it is posted.
+-- Prepared transfers: checked and resolved once, then posted again and again.
+-- Each post moves the bytes that the memory has at that time.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local ffi = require "ffi"
 local perigee = require "perigee"

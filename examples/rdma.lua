@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What the rdma_*.lua examples share: two sides that meet without a socket.
--- Each has one line of text for the other; how it gets there is up to you. Here
--- in one go, with a second process, or by hand between two terminals or hosts.
+-- Each side has one line of text for the other, and how it gets there is up to
+-- you. Here one run starts both, with a second process, or you carry the lines
+-- by hand between two terminals or hosts.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local perigee = require "perigee"
 
@@ -46,7 +47,8 @@ end
 
 -- ---- Carrying a line --------------------------------------------------------
 
--- Whole or not at all: it is there once it has its name.
+-- Writes the line under another name first, so that the file never has a part
+-- of it.
 local function write(file, line)
   local out = assert(io.open(file .. ".part", "w"))
   out:write(line, "\n")
@@ -100,8 +102,8 @@ end
 
 local function quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
 
--- The worker's line comes out of its pipe, the driver's goes there in a file
--- that nobody else may read.
+-- Runs both sides. The worker's line comes through its pipe; the driver's goes
+-- to the worker in a file that no other user may read.
 local function both_sides(driver, given)
   local engine, endpoint = engine_and_endpoint(given.nic)
   local file = os.tmpname()
@@ -124,8 +126,8 @@ local function both_sides(driver, given)
   if not fine then error(message, 0) end
 end
 
--- Runs sides.driver and sides.worker, functions of (engine, connect); each
--- calls connect() once, for its session, when its regions are in place.
+-- Runs sides.driver and sides.worker, functions of (engine, connect). Each
+-- calls connect() once to get its session, when its regions are in place.
 function M.main(sides)
   local fine, message = xpcall(function()
     local given = options()
@@ -141,7 +143,8 @@ end
 
 M.now = common.now
 
--- Bytes that tell where they belong, and whether they are there.
+-- Fills a slice with bytes that depend on their place; the next function
+-- checks them.
 function M.fill(slice, seed)
   for i = 0, slice.length - 1 do slice.pointer[i] = (i * 7 + seed) % 251 end
 end
@@ -153,7 +156,8 @@ function M.is_filled(slice, seed)
   return true
 end
 
--- The worker's last word on what it saw, and the driver waiting for it.
+-- The worker tells whether it saw the right bytes, and the driver waits for
+-- that.
 function M.say_verdict(session, engine, good)
   local word = engine:alloc(1)
   word:slice(0, 1).pointer[0] = good and 1 or 0

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- RDMA reads between two programs that carry their own set-up: two lines of
--- text, no listener, no address. The worker lends memory, the driver reads it.
+-- RDMA reads between two programs that set up their session by two lines of
+-- text, without a listener or an address. The worker lends memory, the driver
+-- reads it.
 local rdma = dofile((arg[0]:match(".*/") or "./") .. "rdma.lua")
 
 local LENGTH = 2 ^ 22

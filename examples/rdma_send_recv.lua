@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Messages between two programs that carry their own set-up: two lines of text,
--- no listener, no address. Each receive takes one message; the worker sends
--- back what came.
+-- Messages between two programs that set up their session by two lines of
+-- text, without a listener or an address. Each receive takes one message; the
+-- worker sends back what came.
 local rdma = dofile((arg[0]:match(".*/") or "./") .. "rdma.lua")
 
 local SIZES = { 1, 64, 4096, 65536, 2 ^ 20 }

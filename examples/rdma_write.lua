@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- RDMA writes between two programs that carry their own set-up: two lines of
--- text, no listener, no address. The driver writes the worker's memory, of
--- which the worker hears by a message afterwards.
+-- RDMA writes between two programs that set up their session by two lines of
+-- text, without a listener or an address. The driver writes to the worker's
+-- memory and tells the worker by a message afterwards.
 local rdma = dofile((arg[0]:match(".*/") or "./") .. "rdma.lua")
 
 local LENGTH, PARTS = 2 ^ 22, 16
@@ -24,7 +24,7 @@ local function driver(engine, connect)
   local here = engine:alloc(LENGTH)
   rdma.fill(here:slice(0, LENGTH), 5)
 
-  -- A batch is one submit and one end.
+  -- A batch is submitted once and ends once.
   local batch, part = {}, LENGTH / PARTS
   for i = 1, PARTS do
     local at = (i - 1) * part

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- RDMA writes with an immediate between two programs that carry their own
--- set-up: two lines of text, no listener, no address. Each number comes after
--- the bytes that it speaks of, so the worker need not be told otherwise.
+-- RDMA writes with an immediate between two programs that set up their session
+-- by two lines of text, without a listener or an address. Each immediate
+-- arrives after the bytes that it announces, so the worker needs no other
+-- message.
 local rdma = dofile((arg[0]:match(".*/") or "./") .. "rdma.lua")
 
 local SLOTS, SLOT = 16, 2 ^ 16

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One-sided reads: a worker lends a table of numbers, a driver reads parts of
--- it, and the worker's program does nothing for it.
+-- One-sided reads: a worker lends a table of numbers and a driver reads parts
+-- of it, while the worker's program does nothing.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -37,7 +37,7 @@ local function driver()
   for i = 0, COUNT - 1 do assert(numbers[i] == 3 * i + 1) end
   print(("read %d numbers, every one checked"):format(COUNT))
 
-  -- What was not granted is refused by the owner, and nothing is touched.
+  -- The owner refuses an access that it did not grant, and no byte changes.
   local done, err = session:write { from = here:slice(0, 4),
                                     to = remote:slice(0, 4) }:wait(1)
   assert(not done and err.kind == "denied", "a read-only region was written")

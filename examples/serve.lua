@@ -20,7 +20,7 @@ local calc = {
     -- Raw: bytes in, bytes out.
     echo = { raw = true, function(request) return request end },
 
-    -- Inplace: from the memory of the request to the memory of the reply.
+    -- Inplace: from the request's memory to the reply's.
     copy = { raw = true, inplace = true, function(request, reply)
       return reply:write(request)
     end },
@@ -39,7 +39,8 @@ agent:serve(calc)
 agent:serve {
   name = "memory", version = 1,
   methods = {
-    -- The sum of a 32-bit word of each page, as the memory's owner sees it.
+    -- Returns the sum of one 32-bit word of each page, as the memory's owner
+    -- sees it.
     sum = function()
       local words = ffi.cast(u32, memory:slice(0, MEMORY).pointer)
       local sum = 0

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A handler may call: the driver asks a front, the front asks a store in a
--- third process, and tells the driver how far it is by calling back on the
--- session that the call came on.
+-- A handler may call. The driver calls a front, which calls a store in a third
+-- process. The front tells the driver of its progress by calling back on the
+-- session on which the call came.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local perigee = require "perigee"
 
@@ -13,7 +13,8 @@ local function store()
     name = "prices", version = 1,
     methods = {
       price = function(name)
-        perigee.sleep(0.01)               -- a slow one blocks nobody
+        -- a slow handler blocks no other call
+        perigee.sleep(0.01)
         return PRICES[name]
       end,
     },

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Strided transfers: the shape belongs to the slice, so that a column of a
--- matrix, or one head of a KV block, is one descriptor.
+-- Strided transfers: a slice has a shape, so one descriptor stands for a
+-- column of a matrix or for one head of a KV block.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -24,7 +24,7 @@ local function worker()
   assert(listener:accept(10))
 end
 
--- Column n of the matrix: one float of every row.
+-- Returns column n of the matrix: one float of every row.
 local function column(region, n)
   return region:slice(n * FLOAT, FLOAT,
                       { count = ROWS, stride = COLUMNS * FLOAT })
@@ -44,7 +44,8 @@ local function driver()
   print(("read column 7 of a %d x %d matrix into %d bytes, checked")
     :format(ROWS, COLUMNS, packed.length))
 
-  -- Shapes may differ as long as the totals agree: packed floats, a column.
+  -- Shapes may differ as long as the totals are equal: packed floats to a
+  -- column.
   for row = 0, ROWS - 1 do floats[row] = -row end
   assert(session:write { from = packed, to = column(matrix, 9) }:wait(1))
   assert(session:read { from = matrix:slice(0, LENGTH),

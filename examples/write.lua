@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One-sided writes: a driver puts a text into a worker's memory, reads it back,
--- and meets the end of the region.
+-- One-sided writes: a driver writes a text into a worker's memory, reads it
+-- back, and tries to go beyond the end of the region.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -29,7 +29,7 @@ local function driver()
   assert(back:string() == TEXT, "other bytes came back")
   print(("wrote %d bytes at offset 4096 and read the same back"):format(#TEXT))
 
-  -- Several transfers are one submit and one end.
+  -- A list of transfers is submitted once and ends once.
   local list = {}
   for i = 0, 15 do
     list[i + 1] = { from = here:slice(i * 100, 100),
@@ -38,7 +38,8 @@ local function driver()
   assert(session:write(list):wait(1))
   print("wrote a batch of 16 as one operation")
 
-  -- A slice outside its region is the caller's mistake, and raised at once.
+  -- A slice outside its region is a mistake of the caller and raises an error
+  -- at once.
   local fine = pcall(function() return page:slice(LENGTH - 10, 100) end)
   assert(not fine, "a slice outside of the region was made")
   print("a slice past the end is refused before anything is sent")

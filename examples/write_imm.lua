@@ -15,7 +15,7 @@ local function worker()
   common.ready()
   local session = assert(listener:accept(10))
   local good, seen = 0, {}
-  for _ = 1, SLOTS do -- writes that are under way together have no order
+  for _ = 1, SLOTS do -- writes under way together arrive in any order
     local slot = assert(session:recv_imm():wait(5))
     local bytes = region:slice(slot * SLOT, SLOT):string()
     if not seen[slot] and bytes == string.char(65 + slot):rep(SLOT) then

@@ -41,7 +41,8 @@ void immediates_free(struct perigee_session *s) {
   s->messages.imm_room = 0;
 }
 
-/* Growing doubles the queue, and its memory counts against the peer. */
+/* Returns how many more immediates fit. Growing doubles the queue, and its
+ * memory counts against the peer. */
 uint64_t immediates_room(const struct perigee_session *s) {
   uint64_t more = s->messages.imm_room * sizeof *s->messages.immediates;
   bool grows = s->messages.imm_room < IMMEDIATES &&
@@ -102,16 +103,17 @@ static void give_way(struct operation *op) {
                "served, and it does not take the answers");
 }
 
-/* Many peers together could fill the whole table with messages and keep them as
- * long as they like. */
+/* Many peers together could fill the whole table with messages and leave them
+ * there, so peers with many of them give way. */
 static bool has_to_give_way(const struct operation *op) {
   return shares_short(&op->engine->shares, SHARE_OPERATIONS) &&
          share_is_usual(op->session->account.share->parent, SHARE_OPERATIONS);
 }
 
-/* Frees messages that their sender gave up, and some of peers that have many
- * while new peers find no entry. Thousands may wait for receives that nobody
- * posts, so each sweep visits a few entries of the table. */
+/* Frees messages that their sender gave up. While new peers find no entry in
+ * the table, it also frees messages of peers that have many. Thousands may wait
+ * for receives that nobody posts, so each sweep visits a few entries of the
+ * table. */
 void messages_sweep(struct perigee_engine *engine) {
   uint32_t count = engine->table_used;
   if (count > SWEPT_AT_ONCE)
@@ -152,7 +154,7 @@ void message_match(struct perigee_session *s) {
         CONTAINER(s->messages.sends.next, struct operation, queue);
     struct operation *recv =
         CONTAINER(s->messages.recvs.next, struct operation, queue);
-    if (recv->pending > 0) /* a lost one is still copied there */
+    if (recv->pending > 0) /* a lost message is still copied there */
       return;
     if (served_wanted(send))
       pair(recv, send);
@@ -172,7 +174,7 @@ void message_released(struct operation *served) {
   struct perigee_session *s = recv->session;
   served->receiver = NULL;
   if (!transfer_released(recv) && s->state == PERIGEE_SESSION_OPEN)
-    message_match(s); /* the next one may be here already */
+    message_match(s); /* the next message may have arrived already */
 }
 
 void message_done(struct operation *served) {

@@ -5,19 +5,19 @@
  *
  *   state      event     becomes
  *   free       arrive    arrived    a record, decoded
- *   arrived    stall     stalled    no block is free for it, or for its reply
- *   stalled    pulled    arrived    there is one, or never will be
+ *   arrived    stall     stalled    no block is free for it or for its reply
+ *   stalled    pulled    arrived    a block is free, or never will be
  *   arrived    pull      heading    the head has to be pulled, or is long and
  *                                   typed and is scanned in portions
- *   heading    pulled    arrived    it is there and sound, or never will be
- *   arrived    serve     serving    REQUEST is given (or the core works)
+ *   heading    pulled    arrived    it is complete and sound, or never will be
+ *   arrived    serve     serving    REQUEST is given, or the core serves it
  *   arrived    ask       landing    LANDING is given
  *   landing    land      fetching   a place was named
  *   arrived    land      fetching   as above, by the core (WRITE, SEND)
- *   fetching   pulled    serving    all bytes are there, or never will be
+ *   fetching   pulled    serving    all bytes have come, or never will
  *   serving    answer    free       the reply is in the ring, whole
  *   serving    wait      waiting    no room in the ring
- *   serving    refer     replied    the reply refers to memory of ours
+ *   serving    refer     replied    the reply refers to this side's memory
  *   waiting    answer    told       it is in the ring now
  *   waiting    refer     replied
  *   replied    released  told       the caller's mark is gone
@@ -102,14 +102,15 @@ void served_unlend(struct operation *op) {
   op->head_lent = false;
 }
 
-/* With a thread: has the program replied, and not polled since? Then it may
- * still read the block of the request's head. */
+/* With a polling thread: returns whether the program has replied and not polled
+ * since. It may then still read the block of the request's head. */
 static bool may_look(const struct operation *op) {
   const struct lock *lock = op->engine->lock;
   return lock && !lock->waiting && !lock->polling && op->bulky && !op->unseen;
 }
 
-/* Frees all but the operation itself; false while a copy is in progress. */
+/* Frees all but the operation itself; returns false while a copy is under
+ * way. */
 static bool settle(struct operation *op) {
   unmark(op);
   op->quiet_wait = !parts_end(op);
@@ -197,9 +198,10 @@ static void given(struct operation *op) {
   gone(op);
 }
 
-/* Lets go of the receive that it was on its way to, if of any, once no copy to
- * its memory is under way: that is for another message then, or the caller's
- * again. Until then false, and a later step asks again. */
+/* Releases the receive that the message was matched with, if any, once no copy
+ * to its memory is under way. The receive then belongs to another message or to
+ * its caller again. Until then it returns false, and a later step asks
+ * again. */
 static bool receiver_released(struct operation *op) {
   if (!op->receiver)
     return true;
@@ -211,7 +213,8 @@ static bool receiver_released(struct operation *op) {
   return !op->quiet_wait;
 }
 
-/* It ends in op->status without having come to its receive. */
+/* Ends the message with op->status, before all of it has reached its
+ * receive. */
 static void give_up(struct operation *op) {
   if (!receiver_released(op))
     return;
@@ -219,7 +222,7 @@ static void give_up(struct operation *op) {
   serve_answer(op, op->status);
 }
 
-/* The session has ended, or the call before it was served. */
+/* Called when the session has ended, or the call has before it was served. */
 void serve_lost(struct operation *op) {
   if (op->state == TOLD || op->state == GONE || op->quiet_wait)
     return;
@@ -273,8 +276,8 @@ static void headed(struct operation *op, int status) {
   }
 }
 
-/* True if the part has arrived and the call is still live. If the call is not,
- * nothing is waited for. */
+/* Returns true if the part has arrived and the call is still live. For a call
+ * that is not live it waits for nothing. */
 bool served_pulled(struct operation *op, int place) {
   int state = part_step(op, place);
   if (state >= 0 && served_wanted(op) && part_live(op, place))
@@ -329,7 +332,7 @@ static int pull_head(struct operation *op, struct source source) {
   return status;
 }
 
-/* Is the request within this side's limits? */
+/* Checks the request against this side's limits. */
 static int check_request(struct operation *op, const struct record *r) {
   const struct perigee_options *o = &op->engine->options;
   bool typed = r->flags & RECORD_TYPED;
@@ -502,7 +505,8 @@ static void step_stalled(struct operation *op) {
     served_refuse(op, PERIGEE_CANCELLED);
     return;
   }
-  struct source source = op->head_loan; /* while stalled: the peer's source */
+  /* while stalled, it holds the peer's source */
+  struct source source = op->head_loan;
   int status = room_take(op, &source);
   if (status == PERIGEE_AGAIN)
     return;
@@ -558,7 +562,7 @@ const struct operation_class served_class = {.name = "request of the peer",
 
 void serve_abort(struct operation *op) {
   if (op->state != FETCHING || op->quiet_wait)
-    return; /* it does so already */
+    return; /* it is ending already */
   operation_unqueue(op);
   op->status = PERIGEE_CANCELLED;
   give_up(op);

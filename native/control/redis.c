@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * redis.c - Redis' protocol, by hiredis' formatter and reader, over a stream.
+ * redis.c - Redis' protocol over a stream, by hiredis' formatter and reader.
  *
- * Commands are queued in one buffer; the reader is fed with what has come, and
- * makes replies of it. Replies come in the order of the commands.
+ * Commands are queued in one buffer. The reader gets the bytes that have
+ * arrived and makes replies of them, in the order of the commands.
  */
 #include "control/stream.h"
 #include "perigee.h"
@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is queued and not sent yet, at most: a server that does not take it is
- * not there. */
+/* At most QUEUED bytes wait to be sent; a server that lets more pile up counts
+ * as dead. */
 enum { QUEUED = 64 << 20, CHUNK = 65536 };
 
 struct perigee_redis {
@@ -25,7 +25,7 @@ struct perigee_redis {
   const char *why;
 };
 
-/* A reply is hiredis' own. */
+/* A perigee_reply is hiredis' redisReply. */
 static const redisReply *in(const struct perigee_reply *reply) {
   return (const redisReply *)reply;
 }

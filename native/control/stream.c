@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stream.c - connected sockets to other servers: names by c-ares, TLS by
- * OpenSSL, all without blocking.
+ * stream.c - connects sockets to other servers without blocking: names by
+ * c-ares, TLS by OpenSSL.
  *
  *   state      event                                 becomes
  *   naming     the name's addresses are there        dialling
@@ -88,8 +88,8 @@ static int name_begin(struct perigee_stream *stream) {
   return PERIGEE_OK;
 }
 
-/* 1: there are addresses. c-ares has several descriptors, which come and go: a
- * short time is waited for, and all are looked at. */
+/* Returns 1 once there are addresses. c-ares has several descriptors, which
+ * come and go, so this waits a short time and then looks at all of them. */
 static int name_step(struct perigee_stream *stream,
                      struct perigee_stream_wait *wait) {
   ares_socket_t all[ARES_GETSOCK_MAXNUM];
@@ -233,7 +233,7 @@ static bool tls_begin(struct perigee_stream *stream) {
          SSL_set_tlsext_host_name(stream->ssl, host);
 }
 
-/* 0, and what is waited for; else it has ended. */
+/* Returns 0 and sets what to wait for, or ends the stream. */
 static int tls_wait(struct perigee_stream *stream, int result,
                     struct perigee_stream_wait *wait) {
   int error = SSL_get_error(stream->ssl, result);

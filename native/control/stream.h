@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stream.h - what protocols do with a connected stream.
+ * stream.h - reads and writes of a connected stream, for protocols.
  */
 #ifndef PERIGEE_CONTROL_STREAM_H
 #define PERIGEE_CONTROL_STREAM_H
@@ -9,7 +9,8 @@
 
 #include <stddef.h>
 
-/* How many bytes; 0: it waits; else it has ended (stream_why). */
+/* Both return the number of bytes; 0: waiting; else the stream has ended, and
+ * perigee_stream_why tells why. */
 int64_t stream_read(struct perigee_stream *stream, void *into, size_t capacity,
                     struct perigee_stream_wait *wait);
 int64_t stream_write(struct perigee_stream *stream, const void *from,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lane_list.c - a session's additional lanes: which of them an operation takes,
- * and what becomes of one that breaks.
+ * lane_list.c - a session's additional lanes: which of them an operation uses,
+ * and what happens when one breaks.
  */
 #include <stdio.h>
 #include <stdlib.h>

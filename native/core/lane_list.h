@@ -1,56 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lane_list.h - the lanes of a session. The first (number 0, session->lane) is
- * there for as long as the session, carries all records, frames, loans and marks
- * of operations, and whatever else no other lane takes. Numbers 1 and up are
- * additional ones (transport.h, Additional), for payloads and one-sided copies
- * of kinds of memory that the first cannot reach by itself.
+ * lane_list.h - the lanes of a session. The first lane (number 0,
+ * session->lane) exists for as long as the session. It carries all records,
+ * frames, loans and marks of operations, and every payload that no other lane
+ * takes. Numbers 1 and up are additional lanes (transport.h, Additional). They
+ * carry payloads and one-sided copies of kinds of memory that the first lane
+ * cannot reach by itself.
  *
- * Negotiation (lane_offers.c). TERMS name a side's additional transports, each
- * with a + before its name, which no older peer looks for. Those that both name,
- * in the order of who dialed, are the numbers 1 and up; none, where one side does
- * not have the feature "lanes", where the first lane is sealed or has MACs (these
- * have not), or has no socket. Each side then says EXTRA once for each number,
- * behind its OFFER and before its READY. So when a session opens both sides know
- * the same of every number, and operations choose from the first on.
+ * Negotiation (lane_offers.c). The TERMS of each side name its additional
+ * transports, each with a + before its name; older peers ignore such names.
+ * Transports that both sides name get the numbers 1 and up, in the dialer's
+ * order. A session has no additional lanes if one side lacks the feature
+ * "lanes", if the first lane is sealed or has MACs (additional lanes have
+ * neither), or if the session has no socket. Each side sends EXTRA once for
+ * each number, after its OFFER and before its READY. So when a session opens,
+ * both sides know the state of every number, and operations choose lanes from
+ * the start.
  *
  *   state     event                                            becomes
- *   agreed    this side's half is made, and OFFER said         offered
- *   agreed    it cannot be made: LOST said                     lost
- *   offered   the peer's OFFER is joined                       open
- *   offered   it cannot be joined: LOST said; or LOST heard    lost
- *   open      broken here: LOST said; or LOST heard            lost
+ *   agreed    this side has made its half and sent OFFER       offered
+ *   agreed    this side cannot make its half and sends LOST    lost
+ *   offered   this side has joined the peer's OFFER            open
+ *   offered   it cannot join it and sends LOST, or gets LOST   lost
+ *   open      it finds the lane broken, or gets LOST           lost
  *
- * Lost is for good: nothing fails for it but what was under way there, nothing
- * more is begun, and the session goes on.
+ * A lost lane stays lost. Operations that were under way on it fail, no other
+ * begins there, and the session goes on.
  *
- * Choice. Of a payload its owner chooses, by the kind of its memory and its
- * length, when the record is made: the source in the record has the lane's number.
- * The receiver follows, whatever memory it wants it in. Of an item of a transfer
- * who asks chooses: the first lane if that reaches it; else a lane whose transport
- * has attached a key of the region (its owner's lane made one: the region's memory
- * is of its kinds), if it reaches the local memory and the item is long enough;
- * else its owner is asked, by the first lane.
+ * Choice. The owner of a payload chooses its lane when it makes the record, by
+ * the kind of memory and the length; the source in the record names the lane.
+ * The receiver uses that lane, whatever memory it receives into. For an item of
+ * a transfer the side that asks chooses: the first lane if that reaches the
+ * item; else a lane whose transport has attached a key of the region, if that
+ * lane reaches the local memory and the item is long enough; else it asks the
+ * region's owner over the first lane. A region has a key for each lane of its
+ * owner that serves the region's kind of memory.
  *
- * Ends. An operation ends once, by its own step: part_step() and transfer_step()
- * ask lanes_status(). What was exposed to a peer over a lane that is lost now
- * ends by the peer's answer. Marks: an operation is live as the first lane's marks
- * say, and what was fetched over another counts if that lane's own mark says so,
- * too, which is set for as long as the payload is exposed there (part_live()).
+ * Ends. An operation ends once, by its own step: part_step() and
+ * transfer_step() ask lanes_status(). A payload that was exposed to the peer
+ * over a lane that is now lost ends with the peer's answer. The marks of the
+ * first lane tell whether an operation is live. Bytes fetched over another lane
+ * count only if that lane's own mark is set as well; it is set while the
+ * payload is exposed there (part_live()).
  *
- * Ownership. The session owns the list, the list its lanes. A lane that is lost
- * stays until the session is freed, as operations that end still refer to it; the
- * session's end cuts all.
+ * Ownership. The session owns the list, and the list owns its lanes. A lost
+ * lane is kept until the session is freed, because operations that end still
+ * refer to it. The session's end cuts all lanes.
  *
- * Bytes of the peer that name a lane: a source's number (lanes_know(), before a
- * record is taken: else PROTOCOL), EXTRA's (lane_offers.c), bits of FOUND (lookup.c).
+ * The peer names lanes in a source (lanes_know() checks the number before the
+ * record is taken; an unknown one is PROTOCOL), in EXTRA (lane_offers.c), and
+ * by bits of FOUND (lookup.c).
  *
- * Faults (fault.h) are injected into each lane by its own dice; cut breaks that lane only.
+ * Faults (fault.h) are injected into each lane by its own dice; the fault `cut`
+ * breaks that lane only.
  *
- * Cost. Of a session with one lane: nothing, as session_poll() looks at `attends`
- * where it looked whether there is a socket, and the rest is asked where a payload
- * does not fit into a ring. Of one with more: a call of poll and broken for each
- * lane and poll of the session.
+ * Cost. A session with one lane pays nothing: session_poll() tests `attends` in
+ * place of the socket, and the rest is asked only for payloads that do not fit
+ * into a ring. A session with more lanes pays a call of poll and one of broken
+ * for each open lane in each of its polls.
  */
 #ifndef LANE_LIST_H
 #define LANE_LIST_H
@@ -62,71 +69,77 @@ enum extra_state { EXTRA_AGREED, EXTRA_OFFERED, EXTRA_OPEN, EXTRA_LOST };
 
 struct extra_lane {
   const struct perigee_transport *transport;
-  struct lane *lane; /* NULL: there is no half here */
+  struct lane *lane; /* NULL: this side has no half */
   uint8_t state;
-  int status; /* if lost: */
+  int status; /* status and reason, once lost */
   char why[REASON];
-  uint64_t payloads, transfers, bytes; /* that this side took, or moved */
+  uint64_t payloads, transfers, bytes; /* received or moved by this side */
 };
 
 struct lane_list {
-  uint32_t count; /* of those below that are in use */
-  uint32_t heard; /* so many of the peer's halves, in order */
+  uint32_t count; /* entries of extra in use */
+  uint32_t heard; /* how many numbers the peer has sent EXTRA for, in order */
   struct extra_lane extra[LANES - 1];
-  char told[LANES_TOLD]; /* of all of them, for people */
+  char told[LANES_TOLD]; /* text of lanes_told() */
 };
 
-/* A lane by its number, which is known. */
+/* Returns the lane of a number that lanes_know(). */
 static inline struct lane *session_lane(const struct perigee_session *s,
                                         uint32_t number) {
   return number == 0 ? s->lane : s->lanes->extra[number - 1].lane;
 }
 
-/* Is there a lane of that number, lost or not? */
+/* Returns whether there is a lane of that number, lost or not. */
 static inline bool lanes_know(const struct perigee_session *s,
                               uint32_t number) {
   return number == 0 || (s->lanes && number <= s->lanes->count);
 }
 
-/* PERIGEE_OK, or why nothing goes over that lane any more, with a sentence. */
+/* Returns PERIGEE_OK, or the status for which that lane is unusable, with a
+ * sentence. */
 int lanes_status(const struct perigee_session *, uint32_t number,
                  const char **why);
-/* What the lane that was lost last is lost for, or "". */
+/* Returns why a lane was lost, or "" if none was. */
 const char *lanes_trouble(const struct perigee_session *session);
-/* Which lane exposes a payload, */
+/* Returns the lane that exposes a payload; 0: the first. */
 uint32_t lanes_for(const struct perigee_session *, const struct payload *);
-/* or moves so much between local memory and a window that the first does not
- * reach: 0: none. */
+/* Returns the lane that moves bytes between local memory and a window that the
+ * first lane does not reach; 0: none. */
 uint32_t lanes_reach(const struct perigee_session *,
                      const struct perigee_remote *,
                      const struct payload *local);
-/* It was used, for a payload that this side takes or an item of a transfer. */
+/* Counts the use of a lane, for a payload that this side takes or for an item
+ * of a transfer. */
 void lanes_count(struct perigee_session *, uint32_t number, bool payload,
                  uint64_t bytes);
 
-/* Their part of a poll; of sleeping and parking (schedule.c). */
+/* The additional lanes' part of a poll, of sleeping and of parking
+ * (schedule.c). */
 void lanes_poll(struct perigee_session *session);
 void lanes_arm(struct perigee_session *session);
 void lanes_disarm(struct perigee_session *session);
 bool lanes_rest(const struct perigee_session *session);
-/* Ends the use of one, and tells the peer, unless it was the peer that told. */
+/* Ends the use of a lane. `tell`: also sends LOST to the peer. */
 void lanes_lose(struct perigee_session *, uint32_t number, int status,
                 const char *why, bool tell);
 
-/* Regions. The additional lane that a region may be exported by, or a key be
- * attached by; NULL: it is lost, or not for that kind of memory. Revoked on all;
- * may the peer be inside? */
+/* Regions. The first two return the additional lane that may export the region
+ * or attach its key, or NULL if it is lost or not for that kind of memory.
+ * lanes_revoke() revokes on all lanes; lanes_inside() returns whether the peer
+ * may still be inside. */
 struct lane *lanes_to_export(const struct perigee_session *, uint32_t number,
                              const struct area *);
 struct lane *lanes_to_attach(const struct perigee_session *, uint32_t number);
 void lanes_revoke(struct perigee_session *, uint32_t slot);
 bool lanes_inside(struct perigee_session *, uint32_t slot);
 
-/* Of any lane that was opened just now: it has faults from the beginning, and their
- * table, if they were asked for. A status: it is closed, and NULL. */
+/* Called for every lane that was just opened: puts faults in front of its
+ * transport if the engine has any. On failure it returns a status; the lane is
+ * closed and *lane is NULL. */
 int lane_inject(struct perigee_engine *, struct lane **,
                 const struct perigee_transport **, struct offer *);
-/* The session has ended; it is freed, or begins anew. */
+/* lanes_cut() is for a session that has ended, lanes_close() for one that is
+ * freed or starts over. */
 void lanes_cut(struct perigee_session *session);
 void lanes_close(struct perigee_session *session);
 

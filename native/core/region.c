@@ -156,7 +156,7 @@ static int back(struct perigee_region *region) {
   return status;
 }
 
-/* Populates memory that was allocated, if that was asked for. */
+/* Populates allocated memory. */
 static int populate(struct perigee_region *region) {
   if (!region->memory->direct)
     return PERIGEE_UNSUPPORTED;
@@ -204,7 +204,8 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
   return PERIGEE_OK;
 }
 
-/* That of the kind named, if the pointer is not known to lead elsewhere. */
+/* Finds the memory of the named kind; fails if the pointer is known to lead to
+ * other memory. */
 static int memory_of(struct perigee_engine *engine, const void *pointer,
                      const char *kind, const struct memory_context **out) {
   const struct memory_context *owner;
@@ -254,9 +255,9 @@ uint64_t perigee_region_length(const struct perigee_region *region) {
 
 /* ---- Closing ----------------------------------------------------------- */
 
-/* Ordering: the generations are withdrawn first, then this side looks who
- * is inside. The transport's grant and inside have the fences (shm.c,
- * "Regions"). */
+/* Ordering: the generations are withdrawn first, then this side looks whether a
+ * peer is inside. The transport's grant and inside have the fences
+ * (shm_regions.c). */
 static void withdraw(struct perigee_region *region) {
   region->closed = true;
   region->name[0] = 0;
@@ -340,7 +341,7 @@ void regions_close(struct perigee_engine *engine) {
 
 /* ---- Access by this side ------------------------------------------------- */
 
-/* The program waits for it: the memory's kind blocks until a copy has ended. */
+/* Blocks the program until each copy has ended. */
 static int move_all(struct payload *to, struct payload *from) {
   const struct memory_context *m =
       to->memory->direct ? from->memory : to->memory;

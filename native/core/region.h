@@ -29,9 +29,9 @@ struct perigee_region {
   struct area area; /* the memory, for devices */
   void *handle;     /* of the memory, if allocated */
   int access;
-  int fd; /* a memfd that peers may map, which is the memory's; or -1 */
+  int fd; /* the memory's memfd, which peers may map; or -1 */
   bool allocated, closed, forced;
-  uint64_t granted; /* number of sessions that were ever told of it */
+  uint64_t granted; /* how many sessions were ever told of it */
   char name[REGION_NAME + 1];
 };
 
@@ -45,8 +45,8 @@ struct regions {
 struct perigee_remote {
   struct perigee_remote *next;
   struct perigee_session *session;
-  struct window window;                /* of the first lane, */
-  struct window extra[FOUND_KEYS - 1]; /* and of those beside it */
+  struct window window;                /* for the first lane */
+  struct window extra[FOUND_KEYS - 1]; /* for the additional lanes */
   char name[REGION_NAME + 1];
 };
 
@@ -58,18 +58,19 @@ static inline struct window *remote_window(struct perigee_remote *remote,
 int regions_open(struct perigee_engine *engine);
 void regions_close(struct perigee_engine *engine);
 void regions_close_in_child(struct perigee_engine *engine);
-/* Frees closed regions that nobody is inside of any more. */
+/* Frees closed regions once no peer is inside. */
 void regions_sweep(struct perigee_engine *engine);
 struct perigee_region *region_by_name(struct perigee_engine *engine,
                                       const char *name);
 /* Returns the live region of a slot if the generation fits, else NULL. */
 struct perigee_region *region_by_slot(struct perigee_engine *engine,
                                       uint64_t slot, uint64_t generation);
-/* Are count blocks within length bytes? Safe for any values. */
+/* Returns whether count blocks lie within length bytes. Safe for any values. */
 bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
                 uint64_t count, uint64_t stride);
 
-/* Is the slice one piece of an open region that the CPU may touch? */
+/* Returns whether the slice is one piece of an open region that the CPU may
+ * touch. */
 static inline bool region_has(const struct perigee_region *region,
                               const struct perigee_slice *slice) {
   return slice->count == 1 && !region->closed && region->memory->direct &&

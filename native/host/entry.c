@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * entry.c - what the holders of names (name.c) tell of themselves, and news of
- * it.
+ * entry.c - the text that the holder of a name (name.c) publishes, and notice
+ * of changes to it.
  *
- * The text lies in the name's lock file, so it is there and goes with the name
- * and wants no cleaning of its own: 8 bytes of length, 8 of a checksum, text.
- * Who reads amid a write sees that by the checksum, and reads again.
+ * The text is in the name's lock file, so it disappears with the name and needs
+ * no cleanup of its own. The file has 8 bytes of length, 8 of a checksum, and
+ * the text. A reader that meets a write under way sees a wrong checksum and
+ * reads again.
  *
- * A holder has a second lock on the file, of its open file description, which
- * others can ask about without taking it: so a reader is never in the way of
- * who takes a name. The kernel drops it with its holder.
+ * The holder also has a lock of its open file description on the file. Readers
+ * can ask whether it is held without taking it, so they never get in the way of
+ * a process that takes a name. The kernel drops the lock when the holder ends.
  */
 #include "host/entry.h"
 #include "perigee.h"
@@ -72,7 +73,7 @@ static bool is_held(int descriptor) {
   return fcntl(descriptor, F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
 }
 
-/* Its length; AGAIN: not to be read now. */
+/* Returns the text's length; AGAIN: a write is under way. */
 static int64_t read_text(int descriptor, void *text, uint64_t capacity) {
   struct head head;
   struct iovec parts[] = {{&head, sizeof head}, {text, capacity}};
@@ -177,7 +178,7 @@ int perigee_names_watch(const char *folder) {
   return status;
 }
 
-/* The folder is gone, or more has happened than the kernel keeps. */
+/* True if the folder is gone or the kernel dropped events. */
 static bool is_end(const struct inotify_event *event) {
   return event->mask & (IN_IGNORED | IN_UNMOUNT | IN_Q_OVERFLOW);
 }

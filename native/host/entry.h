@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * entry.h - what holders of names tell of themselves.
+ * entry.h - the text that the holder of a name publishes.
  */
 #ifndef PERIGEE_HOST_ENTRY_H
 #define PERIGEE_HOST_ENTRY_H
 
-/* Locks the file of a name that was just taken for those who ask, and forgets
- * what a dead owner told. */
+/* Locks the file of a name that was just taken, so that readers see that it is
+ * held, and removes the text of a dead holder. */
 int entry_begin(int descriptor);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * backing.c - how much memory a region could have, as far as the kernel tells.
  * The kernel grants address space freely and kills processes that touch more
- * than there is; so a request that cannot be met is refused at once.
+ * memory than there is, so a request that cannot be met is refused at once.
  */
 #include <errno.h>
 #include <limits.h>
@@ -19,14 +19,14 @@
 #endif
 
 enum { PAGE = 4096 };
-/* Smaller requests are not checked: a machine has that much. */
+/* Smaller requests are not checked. */
 static const uint64_t LITTLE = 16 << 20;
 
 /* ---- Control groups ------------------------------------------------------ */
 
-/* Control groups of version 2, and the memory controller's of version 1: where
- * they are, and their files for the limit, the use, and (in memory.stat) the
- * part of the use that the kernel reclaims when needed. */
+/* Control groups of version 2, and the memory controller's of version 1: their
+ * root, and their files for the limit, the use, and (in memory.stat) the part
+ * of the use that the kernel reclaims when needed. */
 struct groups {
   const char *root, *limit, *used, *idle;
 };
@@ -44,7 +44,7 @@ static FILE *group_file(const struct groups *g, const char *folder,
   return n > 0 && n < PATH_MAX ? fopen(path, "re") : NULL;
 }
 
-/* Reads the number behind a key at the beginning of a line. */
+/* Returns the number after a key at the beginning of a line. */
 static uint64_t number(FILE *f, const char *key, uint64_t otherwise) {
   char line[128];
   unsigned long long found = otherwise;
@@ -100,7 +100,7 @@ static bool own_group(int version, char path[PATH_MAX]) {
   return found;
 }
 
-/* Returns the least value of our control group and all above it. */
+/* Returns the least value of this process's control group and its ancestors. */
 static uint64_t least(uint64_t (*of)(const struct groups *, const char *)) {
   char path[PATH_MAX], *end;
   uint64_t least = UINT64_MAX;
@@ -131,7 +131,8 @@ uint64_t backing_most(void) {
   return group < all ? group : all;
 }
 
-/* Bytes that can be had now without taking memory from others. */
+/* Returns the bytes that are available now without taking memory from
+ * others. */
 static uint64_t available(void) {
   uint64_t kib =
       number(fopen("/proc/meminfo", "re"), "MemAvailable:", UINT64_MAX >> 10);

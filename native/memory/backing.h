@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backing.h - how much memory there could be.
+ * backing.h - how much memory can be allocated.
  */
 #ifndef BACKING_H
 #define BACKING_H
@@ -8,11 +8,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Returns the bytes that the machine and our control group allow. */
+/* Returns the bytes that the machine and this process's control group allow. */
 uint64_t backing_most(void);
-/* Could there be so many bytes? */
+/* Returns whether the machine and the control group could have that many
+ * bytes. */
 bool backing_possible(uint64_t length);
-/* Populates the memory now; false: there is not enough. */
+/* Populates the memory now; returns false if there is not enough. */
 bool backing_populate(uint8_t *memory, uint64_t length);
 
 #endif

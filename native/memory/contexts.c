@@ -21,7 +21,7 @@ kind_named(const struct contexts *all, const char *name, size_t length) {
   return NULL;
 }
 
-/* Behind the colon; false: no number of a device. */
+/* Parses what follows the colon; returns false if that is no device number. */
 static bool number(const char *text, uint32_t *device) {
   size_t digits = strspn(text, "0123456789");
   if (digits == 0 || digits > 5 || text[digits])

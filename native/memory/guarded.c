@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
-/* A long copy may run some pages ahead, so the guard is long. */
+/* A long copy may write some pages ahead of a fault, so the guard is long. */
 enum { PAGE = 4096, GUARD = 1 << 20 };
 
 static uint64_t whole(uint64_t length) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * host.c - host memory: anonymous pages, or those of a memfd where another
- * process may get them. The handle is the memfd's descriptor and one, or NULL.
+ * host.c - host memory: anonymous pages, or pages of a memfd if they may be
+ * shared. The handle is the memfd's descriptor plus one, or NULL.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -27,7 +27,8 @@ static int map(int fd, uint64_t length, uint8_t **pointer) {
   return PERIGEE_OK;
 }
 
-/* No peer can shrink it under us. A child process has none of it. */
+/* The size is sealed, so no peer can shrink it. A child process does not
+ * inherit the mapping. */
 static int allocate_shared(uint64_t length, uint8_t **pointer, void **handle) {
   int fd = memfd_create("perigee-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0)
@@ -64,8 +65,8 @@ static void host_release(const struct memory_context *context, uint8_t *pointer,
 
 /* ---- Sharing --------------------------------------------------------------- */
 
-/* Whoever may only read cannot write either by opening it again through /proc:
- * a seal holds for all of its descriptors. */
+/* A peer that may only read cannot get write access by opening the memfd again
+ * through /proc, because a seal holds for all descriptors. */
 static int host_share(const struct memory_context *context, uint8_t *pointer,
                       uint64_t length, void *handle, int access,
                       struct memory_key *key) {
@@ -80,7 +81,7 @@ static int host_share(const struct memory_context *context, uint8_t *pointer,
   return PERIGEE_OK;
 }
 
-/* Memory that cannot become shorter while it is used. */
+/* Returns whether the memfd has that size and cannot shrink. */
 static bool is_sound(const struct memory_key *key, uint64_t length) {
   struct stat st;
   if (key->length != 0 || key->fd_count != 1)

@@ -33,7 +33,8 @@ uint8_t *payload_run(const struct payload *p, uint64_t *length) {
 
 /* ---- By the CPU ----------------------------------------------------------- */
 
-/* A place in a payload: bytes left of its block, and how far the next is. */
+/* A place in a payload: the bytes left in its block, and the gap to the
+ * next. */
 struct place {
   uint8_t *at;
   uint64_t left, block, gap;
@@ -49,7 +50,8 @@ static bool at_block(const struct place *p, uint64_t n) {
   return p->left == n && p->block == n;
 }
 
-/* How many whole blocks of n bytes lie ahead, at one distance (*step). */
+/* Returns the number of whole blocks of n bytes ahead, and their distance
+ * (*step). */
 static uint64_t ahead(const struct place *p, uint64_t n, uint64_t rest,
                       uint64_t *step) {
   bool blocks = at_block(p, n);
@@ -57,7 +59,7 @@ static uint64_t ahead(const struct place *p, uint64_t n, uint64_t rest,
   return (blocks || rest < p->left ? rest : p->left) / n;
 }
 
-/* Blocks of a cache line are copied here: a call would cost as much. */
+/* Copies blocks; those of a cache line here, as a call would cost as much. */
 static void copy_blocks(uint8_t *to, uint64_t to_step, const uint8_t *from,
                         uint64_t from_step, uint64_t n, uint64_t count) {
   if (n == 64)
@@ -68,7 +70,7 @@ static void copy_blocks(uint8_t *to, uint64_t to_step, const uint8_t *from,
       memcpy(to, from, n);
 }
 
-/* Past count blocks of n bytes. */
+/* Moves the place past count blocks of n bytes. */
 static void forward(struct place *p, uint64_t n, uint64_t step,
                     uint64_t count) {
   p->at += step * count;
@@ -85,7 +87,7 @@ static uint64_t least(uint64_t a, uint64_t b) {
   return a < b ? a : b;
 }
 
-/* Returns what is left of rest, which is 0 with checked shapes. */
+/* Returns the bytes of rest that were not copied: 0 with checked shapes. */
 static uint64_t copy_shapes(const struct payload *to,
                             const struct payload *from, uint64_t rest) {
   struct place a = place_at(to, to->done), b = place_at(from, from->done);
@@ -122,9 +124,9 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
 
 /* ---- On the memory's own time -------------------------------------------- */
 
-/* The most that one copy can do of what lies ahead, at most rest bytes. A block
- * that was begun ends first, then whole blocks follow: so a copy of many blocks
- * is three at most, on either side of a shape. */
+/* Makes the largest copy possible of at most rest bytes ahead. It first ends a
+ * block that was begun; whole blocks follow. So many blocks take three copies
+ * at most, whatever the shape of either side. */
 static uint64_t cut(const struct place *to, const struct place *from,
                     uint64_t rest, struct memory_copy *copy) {
   rest = least(rest, COPY_PIECE);
@@ -140,8 +142,8 @@ static uint64_t cut(const struct place *to, const struct place *from,
   return copy->block * copy->count;
 }
 
-/* Asks for one copy of at most limit bytes, `on` bytes from the positions: its
- * bytes, 0 (no more now) or a status. */
+/* Asks for one copy of at most limit bytes, `on` bytes past the positions.
+ * Returns its bytes, 0 (no more now) or a status. */
 static int64_t ask_one(struct copies *c, const struct payload *to,
                        const struct payload *from, uint64_t on,
                        uint64_t limit) {
@@ -166,7 +168,7 @@ static int64_t ask_one(struct copies *c, const struct payload *to,
   return (int64_t)length;
 }
 
-/* For what was not asked for yet of the next limit bytes. */
+/* Asks for those of the next limit bytes that were not asked for yet. */
 static void ask(struct payload *p, const struct payload *to,
                 const struct payload *from, uint64_t limit) {
   struct copies *c = p->copies;
@@ -179,7 +181,8 @@ static void ask(struct payload *p, const struct payload *to,
     c->status = (int)n;
 }
 
-/* The first of them, if it has ended: its bytes, 0 or a status. */
+/* Takes back the first copy if it has ended: returns its bytes, 0 or a
+ * status. */
 static int64_t take_first(struct copies *c) {
   const struct copy_ticket *t = &c->tickets[c->first];
   int state = t->by->kind->copies->finished(t->by, t->ticket);
@@ -190,7 +193,8 @@ static int64_t take_first(struct copies *c) {
   return state < 0 ? state : (int64_t)t->length;
 }
 
-/* Bytes that have arrived, in order. After a failure there are none. */
+/* Returns the bytes that have arrived, in order, or the status of a failed
+ * copy. */
 static int64_t collect(struct copies *c) {
   uint64_t moved = 0;
   int64_t n = 1;
@@ -207,7 +211,7 @@ static int64_t on_own_time(struct payload *to, struct payload *from,
   limit = least(limit, least(to->total - to->done, from->total - from->done));
   if (limit == 0)
     return 0;
-  if (!p->copies) /* its owner has made it without */
+  if (!p->copies) /* its owner did not set them */
     return PERIGEE_INVALID;
   if (p->copies->status == 0)
     ask(p, to, from, limit);
@@ -240,7 +244,7 @@ int64_t payload_move(struct payload *to, struct payload *from, uint64_t limit) {
   return on_own_time(to, from, limit);
 }
 
-/* Does all that moves lie in one piece, for the CPU? So it is with most. */
+/* Returns whether the CPU can move the bytes as one piece, the common case. */
 static inline bool in_one_piece(const struct payload *p, uint64_t length) {
   return p->memory->direct && p->count == 1 && length > 0 &&
          length <= p->total - p->done;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * found.c - the body of FOUND, as wire.h describes it. What a key says is read
- * by the lane that it is for, and by nobody else.
+ * found.c - the body of FOUND, as wire.h describes it. Only the lane that a key
+ * is for reads the bytes of the key.
  */
 #include <stddef.h>
 #include <string.h>
@@ -15,7 +15,7 @@ _Static_assert(HEAD + FOUND_KEYS * (KEY_HEAD + KEY_MAX) <= FRAME_BODY,
 _Static_assert((int)KEY_FDS <= (int)WIRE_FDS,
                "and its descriptors in a message");
 
-/* Is all that there is to be said of its keys in the head? */
+/* Returns whether the head alone describes the keys. */
 static bool is_bare(const struct found *f) {
   return f->keys == 1 && f->key[0].lane == 0 && f->key[0].key.length == 0;
 }
@@ -28,7 +28,7 @@ static bool decode_bare(struct found *f) {
   return true;
 }
 
-/* The number of bytes that it takes, or 0: that is no key. */
+/* Returns the number of bytes of the key, or 0 if it is not valid. */
 static uint32_t decode_key(const uint8_t *at, uint32_t left,
                            struct found_key *k) {
   uint16_t length;

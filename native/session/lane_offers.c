@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lane_offers.c - how a session comes to its additional lanes, and what the two
- * sides say of them by EXTRA (lane_list.h has the states). The peer's word of a
- * lane is checked here: its number, its order, and what it may say when.
+ * lane_offers.c - how a session gets its additional lanes, and what the two
+ * sides tell each other about them by EXTRA (lane_list.h has the states). What
+ * the peer sends is checked here: the lane's number, its order, and which word
+ * it may send when.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,9 @@
 #include "net/features.h"
 #include "sessions.h"
 
-/* Before the name of an additional transport in TERMS: no peer that does not know
- * of these takes it for one that could carry the session. */
+/* Stands before the name of an additional transport in TERMS. Peers that do not
+ * know additional transports then do not take it for one that could carry the
+ * session. */
 enum { MARK = '+' };
 
 /* ---- Which there are ------------------------------------------------------ */
@@ -94,7 +96,8 @@ static void tell(struct perigee_session *s, uint32_t number, const void *bytes,
     s->up->send(s, &f, NULL, 0);
 }
 
-/* A transport knows of its session, and of no number. */
+/* Transports do not know their lane's number, so each number has its own
+ * function. */
 static void tell_1(struct perigee_session *s, const void *bytes, uint32_t n) {
   tell(s, 1, bytes, n);
 }
@@ -181,7 +184,7 @@ static int join(struct perigee_session *s, uint32_t number,
   char reason[REASON] = "";
   if (!take_descriptors(s, &offer))
     return PERIGEE_PROTOCOL;
-  if (x->state != EXTRA_OFFERED) { /* there is no half of it here */
+  if (x->state != EXTRA_OFFERED) { /* this side has no half */
     for (uint32_t i = 0; i < offer.fd_count; i++)
       adopted_close(offer.fds[i]);
     return PERIGEE_OK;
@@ -196,7 +199,7 @@ static int join(struct perigee_session *s, uint32_t number,
   return PERIGEE_OK;
 }
 
-/* The text is for people, and may be of anybody. */
+/* The peer chose the text, so unprintable characters are replaced. */
 static void lost_there(struct perigee_session *s, const struct extra *e) {
   char why[REASON];
   uint32_t length = e->offer.length < 200 ? e->offer.length : 200;
@@ -208,7 +211,7 @@ static void lost_there(struct perigee_session *s, const struct extra *e) {
   lanes_lose(s, e->lane, status_of_peer(e->status), why, false);
 }
 
-/* A half that says what its transport does not understand is lost, no more. */
+/* If the transport does not understand the message, only the lane is lost. */
 static void lane_word(struct perigee_session *s, const struct extra *e) {
   struct extra_lane *x = &s->lanes->extra[e->lane - 1];
   if (x->state != EXTRA_OPEN)
@@ -226,8 +229,7 @@ int lanes_heard(struct perigee_session *s, const struct extra *e,
   struct lane_list *l = s->lanes;
   if (!l || e->lane > l->count || e->lane > l->heard + 1)
     return PERIGEE_PROTOCOL;
-  bool first =
-      e->lane == l->heard + 1; /* OFFER or LOST, and OFFER never again */
+  bool first = e->lane == l->heard + 1; /* OFFER or LOST; no later OFFER */
   if (e->word == (first ? EXTRA_WORD_LANE : EXTRA_WORD_OFFER))
     return PERIGEE_PROTOCOL;
   l->heard += first;

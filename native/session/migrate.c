@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * migrate.c - names, tickets, and moves between sockets. migrate.h tells
- * which sessions move, and why.
+ * migrate.c - names, tickets, and moves between sockets. migrate.h tells which
+ * sessions move, and why.
  *
  *   state   event   becomes
- *   none    agree   agreed    the TERMS of both sides allow a move; who was
- *                             dialed decides
- *   none    enter   moved     who was dialed: the peer's HELLO showed a ticket
- *   agreed  stay    none      who was dialed has no ticket to give, and says
- *                             OFFER; who dialed hears that, or dials anew
- *   agreed  send    sent_on   who was dialed has said MOVE; the session waits
- *                             for the BYE
- *   agreed  follow  moved     who dialed has heard MOVE, and dials the place
- *   moved   return  returned  who dialed could not have it there: it dials the
- *                             first address again, and tells by TERMS_STAYS
+ *   none    agree   agreed    the TERMS of both sides allow a move; the
+ *                             listening side decides
+ *   none    enter   moved     listening side: the peer's HELLO showed a ticket
+ *   agreed  stay    none      the listening side has no ticket to give and says
+ *                             OFFER; the dialer hears that, or dials anew
+ *   agreed  send    sent_on   the listening side has said MOVE; the session
+ *                             waits for the BYE
+ *   agreed  follow  moved     the dialer has heard MOVE and dials the new place
+ *   moved   return  returned  the dialer cannot open it there: it dials the
+ *                             first address again, and says by TERMS_STAYS
  *                             that it will not move
  *
- * A session that has moved has its ticket, others have none.
+ * Only a session that has moved has a ticket.
  */
 #include "migrate.h"
 
@@ -34,8 +34,8 @@
 #include "host/adopted.h"
 #include "unauth.h"
 
-/* WAITING: connections that wait, and that are accepted before others have
- * their turn. */
+/* WAITING: how many connections may wait, and how many are accepted in one go
+ * before other descriptors have their turn. */
 enum { TICKETS = 64, NAME_TEXT = 48, WAITING = 64 };
 
 struct ticket {
@@ -120,7 +120,8 @@ static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
     session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
-/* Closes the connections: to connect has shown who is there. */
+/* Closes the connections at once: a peer that could connect has seen that the
+ * engine is here. */
 static void accept_ready(struct watcher *watcher, uint32_t events) {
   const struct migration *n = CONTAINER(watcher, struct migration, watcher);
   int fd;
@@ -170,8 +171,9 @@ void migrate_close(struct perigee_engine *engine) {
   free(n);
 }
 
-/* Can this side connect to the peer's name? Our own name, told by a peer,
- * proves nothing. A socket whose backlog is full counts as reached. */
+/* Returns whether this side can connect to the peer's name. Our own name, told
+ * by a peer, proves nothing. A socket whose backlog is full counts as
+ * reached. */
 static bool reached(struct perigee_session *s,
                     const uint8_t name[HELLO_LOCAL]) {
   static const uint8_t none[HELLO_LOCAL];
@@ -348,7 +350,8 @@ void migrate_met(struct perigee_session *s, const struct terms *t) {
       session_moved(s) || (s->peer.here && reached(s, t->local));
 }
 
-/* Does the dialer prefer shared memory to all that both have over TCP? */
+/* Returns whether the dialer prefers shared memory to all transports that both
+ * sides have over TCP. */
 static bool prefers_memory(const struct perigee_session *s,
                            const struct terms *dialer) {
   for (uint32_t i = 0; i < dialer->transports; i++) {

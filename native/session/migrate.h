@@ -40,8 +40,8 @@ void migrate_hello(const struct perigee_session *, struct hello *);
 void migrate_terms(struct perigee_session *, struct terms *);
 /* Shared memory may be asked for over TCP if the session would move for it. */
 bool migrate_willing(const struct perigee_session *session);
-/* May the sender of this HELLO come in here? PERIGEE_OK, or a status and
- * why. */
+/* Returns PERIGEE_OK if the sender of this HELLO may come in here, else a
+ * status and the reason. */
 int migrate_admits(struct perigee_session *, const struct hello *,
                    char reason[REASON]);
 /* Finds out from the peer's TERMS whether it is on this host. */
@@ -54,7 +54,7 @@ void migrate_agree(struct perigee_session *, const struct terms *dialer,
 void migrate_stays(struct perigee_session *session);
 /* Sends MOVE; false if it cannot. */
 bool migrate_call(struct perigee_session *session);
-/* The peer has said MOVE. */
+/* Called when the peer has sent MOVE. */
 int migrate_called(struct perigee_session *, const struct move *);
 /* Called when a session ends before it was open. Returns true if it had moved
  * and now goes back to the address that was dialed first. */

@@ -159,18 +159,18 @@ static void drop(struct operation *op) {
     op->session = NULL;
     return;
   }
-  parts_end(op); /* no copy is under way, as all who come here have seen to */
+  parts_end(op); /* callers make sure that no copy is under way */
   operation_free(op);
 }
 
-/* A step of a freed session: false while a copy is under way for it. No event
- * follows a free, so operations that wait for a copy step here and not in
+/* Steps a freed session; returns false while a copy is under way for it. No
+ * event follows a free, so operations that wait for a copy step here and not in
  * step_moving, and those that have an event are dropped. */
 static bool settle(struct perigee_session *s) {
   struct node seen, *n;
   bool quiet = true;
   list_open(&seen);
-  /* A step may free others: each is looked up anew. */
+  /* A step may free other operations, so each is looked up anew. */
   while ((n = list_pop(&s->operations.all))) {
     struct operation *op = CONTAINER(n, struct operation, all);
     list_append(&seen, n);

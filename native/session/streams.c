@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * streams.c - sessions whose frames go through their lane: because there is no
- * socket (endpoint.c), or because the lane has taken it over.
+ * streams.c - sessions whose frames go through their lane, because they have no
+ * socket (endpoint.c) or because the lane has taken the socket over.
  *
  *   state   event   becomes
  *   socket  take    lane    the lane takes the session's socket over, or there
@@ -28,10 +28,11 @@ const struct machine streams_machine = {
     }};
 
 static const int64_t DRAIN = 50 * 1000000; /* ns */
-enum { DRAIN_TURNS = 1 << 20 }; /* for clocks of simulations, which may stand */
+/* A limit, as the clock of a simulation may stand still. */
+enum { DRAIN_TURNS = 1 << 20 };
 
-/* Both sides are ready: all that follows on the socket is the lane's, if the
- * lane takes it. */
+/* Called when both sides are ready. If the lane takes the socket over, all
+ * further bytes on it belong to the lane. */
 bool streams_take(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
   int fd = s->socket.fd;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Two network namespaces with a cable (a veth pair) between them. Each is held
--- by a process that ends with us, and goes with it, however that ends.
+-- Two network namespaces with a cable (a veth pair) between them. A process
+-- that ends with this one holds each namespace, which disappears with it.
 
 local process = require "perigee.bench.process"
 
@@ -9,9 +9,9 @@ local M = {}
 local NEAR, FAR = "10.91.7.1", "10.91.7.2"
 local DEVICE = "cable" -- the name of either end
 
-local HOLD = "echo held; read line" -- until its input is closed
+local HOLD = "echo held; read line" -- ends when its input is closed
 
--- Runs a command, all of whose output is its reason if it fails.
+-- Runs a command. If it fails, its whole output is the reason.
 local function run(words)
   local command = { "sh", "-c", 'exec "$@" 2>&1', "sh" }
   for _, word in ipairs(words) do command[#command + 1] = word end
@@ -61,8 +61,9 @@ local function connect(cable)
   return true
 end
 
--- near and far: paths of the namespaces; at: the far one's address; device; or
--- nil and why it cannot be had.
+-- Returns a cable: near and far are the paths of the namespaces, at is the far
+-- end's address, device its name. Returns nil and the reason if there can be
+-- none.
 function M.new()
   local a, b, why, fine
   a, why = hold()

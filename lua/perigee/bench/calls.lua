@@ -2,7 +2,7 @@
 -- The measured loops of bench/rpc.lua. A kind of call makes
 --   step(samples, capacity, until_ns) --> calls made [, ns of all together]
 -- for one call at a time, or the two functions submit(i) --> future and
--- settle(i, future) of a window's slots. Every reply is checked.
+-- settle(i, future) for the slots of a window. Every reply is checked.
 
 local ffi = require "ffi"
 local payload = require "perigee.bench.payload"
@@ -13,8 +13,8 @@ local wrong, now = payload.wrong, process.now
 
 local M = {}
 
--- `window` calls under way in slots 0 .. window - 1, settled oldest first. A
--- latency is from submit to settle.
+-- Keeps `window` calls under way in slots 0 .. window - 1 and settles the
+-- oldest first. A latency is from submit to settle.
 function M.windowed(window, submit, settle)
   local futures, begun = {}, ffi.new("double[?]", window)
   return function(samples, capacity, until_ns)
@@ -40,7 +40,7 @@ function M.windowed(window, submit, settle)
   end
 end
 
--- typed: add(a, b), both changing.
+-- typed: add(a, b), with other arguments in each call.
 function M.typed(proxy)
   local a = 0
   return function(samples, capacity, until_ns)
@@ -72,8 +72,8 @@ function M.typed_slots(proxy)
   return submit, settle
 end
 
--- inplace: the writer's copy from private memory is the first, the handler's
--- the second; the reader reads one byte of each page of the reply in place.
+-- inplace: the writer copies from private memory and the handler copies again;
+-- the reader reads one byte of each page of the reply in place.
 function M.inplace(proxy, size)
   local buffer = payload.private(size)
   local round = 0
@@ -109,7 +109,7 @@ function M.inplace(proxy, size)
   end
 end
 
--- With `into` there is a third copy, from the reply's loan.
+-- `into` adds a third copy, out of the reply's loan.
 function M.inplace_into(proxy, size, engine)
   local buffer = payload.private(size)
   local into = assert(engine:alloc(size, { access = "" })):slice(0, size)
@@ -138,7 +138,7 @@ function M.inplace_into(proxy, size, engine)
   end
 end
 
--- Each slot's writer and reader know their round by the slot that is theirs.
+-- Each slot has its own writer and reader, which know the slot's round.
 function M.inplace_slots(proxy, size, window)
   local round, asyncs, writers, rounds = 0, {}, {}, {}
   local buffers = {}
@@ -167,7 +167,7 @@ function M.inplace_slots(proxy, size, window)
   return submit, settle
 end
 
--- raw: a slice in, `into` out; both private.
+-- raw: a slice is sent and `into` received, both in private memory.
 local function raw_memory(engine, size)
   local region = assert(engine:alloc(2 * size, { access = "" }))
   ffi.fill(region:slice(0, 2 * size).pointer, 2 * size, 1)
@@ -218,7 +218,7 @@ function M.raw_slots(proxy, size, window, engine)
   return submit, settle
 end
 
--- pipelined: raw calls with strings, each a new one.
+-- pipelined: raw calls, each with a new string.
 function M.pipelined_slots(proxy, size)
   local async, serial, sent = proxy.async, 0, {}
   local bytes = ffi.new("uint8_t[?]", size + 8)
@@ -238,9 +238,10 @@ function M.pipelined_slots(proxy, size)
   return submit, settle
 end
 
--- loan: the time of an inplace call less what writer, handler and reader
--- spent; the handler tells its own time in front of the reply. They touch one
--- byte of each page and copy nothing, as a program would that works in place.
+-- loan: the time of an inplace call without the time that writer, handler and
+-- reader took; the handler writes its own time in front of the reply. All
+-- three touch one byte of each page and copy nothing, like a program that
+-- works in place.
 local HEAD = 16
 local doubles = ffi.typeof "double *"
 local const_doubles = ffi.typeof "const double *"

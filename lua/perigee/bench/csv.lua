@@ -13,7 +13,7 @@ local function cell(value)
   return '"' .. value:gsub('"', '""') .. '"'
 end
 
--- True, or nil and why the file could not be written.
+-- Returns true, or nil and why the file could not be written.
 function M.write(path, key, rows)
   local file, message = io.open(path, "w")
   if not file then return nil, message end

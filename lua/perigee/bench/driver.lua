@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A bench's own side: its worker, an agent, and sessions to the worker. The
--- names are of this run only, so that benches may run side by side. A worker
--- that was started apart is found by its address, serves all at that one, and
--- is not ended.
+-- names are unique to this run, so benches may run side by side. A worker that
+-- was started separately is found by its address, serves everything there, and
+-- is left running.
 
 local engine_options = require "perigee.bench.options".engine
 local process = require "perigee.bench.process"
@@ -10,11 +10,12 @@ local process = require "perigee.bench.process"
 local LONG = { timeout = 60 }
 -- Handlers that copy for milliseconds should find the other side awake.
 local SPIN = 0.02
--- While a burst of the floor runs, neither side says anything.
+-- While a burst of the floor runs, both sides are silent and must not count as
+-- dead.
 local PATIENCE = 600
--- But here it is Perigee's own time until a silent side is dead that counts.
+-- These modes keep Perigee's own dead_after.
 local MORTALS = { idle = true, cut = true, restart = true }
--- In these modes sides sleep as they do where nobody asks for anything else.
+-- These modes keep Perigee's own time of polling before a side sleeps.
 local SLEEPERS = { connect = true, sleeping = true, idle = true, memory = true,
                    cut = true, restart = true }
 
@@ -22,7 +23,7 @@ local M = {}
 local Driver = {}
 Driver.__index = Driver
 
--- What the worker listens at, in the folder of the run.
+-- The sockets that the worker listens at, in the folder of the run.
 M.SOCKETS = { "transfer.sock", "idle.sock" }
 
 local function pin(options)
@@ -55,14 +56,14 @@ local function command_of(self, worker, bytes)
   return command
 end
 
--- Starts it (again), and does not wait for it.
+-- Starts the worker, again if it had ended, and does not wait for it.
 function Driver:launch()
   for _, name in ipairs(M.SOCKETS) do os.remove(self.folder .. "/" .. name) end
   self.worker = assert(process.spawn(
     command_of(self, self.path, self.bytes)))
 end
 
--- Waits until it listens: since when, in ns.
+-- Waits until the worker listens; returns since when, in ns.
 function Driver:ready()
   local since, address = (self.worker:line() or ""):match "^ready (%d+) (.*)$"
   if not since then error("the bench's worker did not start", 0) end
@@ -72,9 +73,9 @@ function Driver:ready()
   return tonumber(since)
 end
 
--- Strangers that meet over TCP prove that they know the same secret. It is in a
--- file, as an engine takes a text out of the environment, and workers are
--- started again later.
+-- Over TCP both sides prove that they know the same secret. It is in a file
+-- because an engine removes a secret's text from the environment, and workers
+-- are started again later.
 local function share_secret(self)
   local text = os.getenv "PERIGEE_SECRET"
   if text and text:match "^file:" or not (text or self.options.at) then
@@ -112,7 +113,8 @@ local function start_agent(self)
   self.proxy = assert(proxies.open(self.session, "bench", LONG, 1))
 end
 
--- Worker: the path of bench/worker.lua; bytes: of its region for transfers.
+-- Starts a worker and returns a driver. worker: the path of bench/worker.lua;
+-- bytes: the size of its region for transfers.
 function M.start(options, worker, bytes)
   pin(options)
   options.spin = options.spin or not SLEEPERS[options.mode[1]] and SPIN or nil
@@ -132,7 +134,8 @@ function M.start(options, worker, bytes)
   error(message, 0)
 end
 
--- A session of the layer below to one of the worker's sockets.
+-- Opens a session of the engine, without the agent, to one of the worker's
+-- sockets.
 function Driver:connect(name)
   local options = self.options
   return assert(self.engine:connect(
@@ -140,7 +143,8 @@ function Driver:connect(name)
     { timeout = 10, transport = options.transport }))
 end
 
--- Brings the number of idle sessions beside the agent's own to `count`.
+-- Opens or closes idle sessions until there are `count` beside the agent's
+-- own.
 function Driver:set_idle(count)
   while #self.idle < count do
     self.idle[#self.idle + 1] = self:connect "idle.sock"
@@ -148,7 +152,7 @@ function Driver:set_idle(count)
   while #self.idle > count do table.remove(self.idle):close() end
 end
 
--- What carries the sessions between the two.
+-- Returns the transport of the sessions between driver and worker.
 function Driver:transport()
   local session = self:connect "idle.sock"
   local name = session:explain().transport
@@ -156,7 +160,7 @@ function Driver:transport()
   return name
 end
 
--- Ends the worker, however things went.
+-- Ends the worker, also after a failure.
 function Driver:stop()
   if self.agent then self.agent:close() end
   if self.worker then self.worker:stop() end

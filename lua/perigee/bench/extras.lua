@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What bench/rpc.lua can tell besides calls of a size: connecting, waking a
--- sleeper, other sessions beside, and what idling and calling use up.
+-- What bench/rpc.lua measures besides calls of a given size: connecting,
+-- waking a sleeping server, other sessions beside, and what idling and calling
+-- use up.
 
 local calls = require "perigee.bench.calls"
 local floor = require "perigee.bench.floor"
@@ -32,7 +33,7 @@ local function floor_of(run, program, size)
   return floor.of(program, run.given, {}, size)
 end
 
--- connect: until the session can be called. It is closed again untimed.
+-- connect: the time until the session can be called. Closing it is not timed.
 function M.connect(run)
   local side = run.side
   local function step(samples, capacity, until_ns)
@@ -54,8 +55,8 @@ function M.connect(run)
 end
 
 -- sleeping: an inplace call of 64 B to a server that has gone to sleep. The
--- row tells how often each side slept for a call (each sample is of two: one is
--- timed, the other's bytes are all compared).
+-- row tells how often each side slept for a call. Each sample takes two calls:
+-- one is timed, and all bytes of the other are compared.
 function M.sleeping(run)
   local call = calls.inplace(run.proxy, ECHO)
   local one = require "ffi".new "double[2]"
@@ -81,8 +82,8 @@ function M.sleeping(run)
   run.report:row(row)
 end
 
--- sessions: an inplace call of 64 B while 63 other sessions idle; its floor is
--- the same call without them.
+-- sessions: an inplace call of 64 B while 63 other sessions are idle; its
+-- floor is the same call without them.
 function M.beside(run)
   local count = run.given.sessions > 1 and run.given.sessions or 64
   local step = calls.inplace(run.proxy, ECHO)
@@ -99,15 +100,16 @@ function M.beside(run)
   run.side:set_idle(run.given.sessions - 1)
 end
 
--- What this process and the worker use, together or only the worker.
+-- Returns what this process and the worker used together (`both`), or only the
+-- worker.
 local function used(run, key, both)
   local there, err = run.proxy:resources()
   if not there then wrong("resources", err) end
   return there[key] + (both and resources.used()[key] or 0)
 end
 
--- idle: processor time of a server with 10 sessions and nothing to do but
--- heartbeats, which go on here, too.
+-- idle: processor time of a server with 10 sessions that has nothing to do but
+-- heartbeats. This side sends them, too.
 function M.idle(run)
   local seconds = math.max(run.given.seconds, 2)
   local sleep = require "perigee".sleep
@@ -125,7 +127,7 @@ function M.idle(run)
                     "idle server with 10 sessions: %.3f %% of a core")
 end
 
--- memory: of one more idle session, both sides together.
+-- memory: what one more idle session takes, both sides together.
 function M.memory(run)
   local count = 64
   run.report:progress "memory"
@@ -139,7 +141,8 @@ function M.memory(run)
                     "an idle session, both sides: %.0f bytes")
 end
 
--- Bytes that `calls` calls leave to the collector, a call.
+-- Returns the bytes that a call leaves to the collector, the mean of `count`
+-- calls.
 local function allocated(step, count)
   local samples = require "ffi".new("double[?]", count)
   step(samples, count, math.huge)
@@ -152,7 +155,7 @@ local function allocated(step, count)
   return kib * 1024 / count
 end
 
--- allocations: Lua memory for each call of 64 B.
+-- allocations: the Lua memory that each call of 64 B takes.
 function M.allocations(run)
   local count = 100000
   local kinds = {

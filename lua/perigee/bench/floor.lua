@@ -6,7 +6,7 @@ local process = require "perigee.bench.process"
 
 local M = {}
 
--- Where `make` puts them; set by the bench from its own place.
+-- Where `make` puts the floors; the bench sets it from its own place.
 M.folder = "build/bench"
 
 local function parse(text)
@@ -19,7 +19,8 @@ local function parse(text)
   return variants
 end
 
--- One burst: { what = histogram }. Arguments are words before the size.
+-- Runs one burst and returns { what = histogram }. The arguments are words
+-- before the size.
 function M.burst(program, options, arguments, seconds, size)
   local path = M.folder .. "/" .. program
   local command = { path, "--samples", "--seconds", seconds,
@@ -36,7 +37,7 @@ function M.burst(program, options, arguments, seconds, size)
   return variants
 end
 
--- A floor as the function burst(seconds) that rounds.lua wants.
+-- Returns a floor as the function burst(seconds) that rounds.lua calls.
 function M.of(program, options, arguments, size)
   return function(seconds)
     return M.burst(program, options, arguments, seconds, size)

@@ -1,11 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Counts of durations in ns, in 512 buckets to each power of two: a value is
--- found again within 0.1 %. The bucket is the top of the double's own bits.
+-- Counts of durations in ns, in 512 buckets for each power of two, so that a
+-- value is known within 0.1 %. A bucket's number is the upper bits of the
+-- double.
 
 local ffi = require "ffi"
 local rshift = require("bit").rshift
 
-local SHIFT = 20 - 9                    -- of the upper half: exponent, 9 bits
+-- keeps the exponent and 9 bits of the upper half
+local SHIFT = 20 - 9
 local FIRST = rshift(0x3f800000, SHIFT) -- 1/128 ns
 local BUCKETS = 50 * 512                -- up to 97 days
 
@@ -35,7 +37,7 @@ function Histogram:add(value, count)
   self.sum = self.sum + value * count
 end
 
--- Adds samples[0 .. count - 1].
+-- Adds samples[0] to samples[count - 1].
 function Histogram:add_all(samples, count)
   for i = 0, count - 1 do self:add(samples[i]) end
 end
@@ -52,7 +54,7 @@ function Histogram:mean()
   return self.count > 0 and self.sum / self.count or 0
 end
 
--- The middle of a bucket.
+-- Returns the middle of a bucket.
 local function value_of(index)
   number.half[0] = 0
   number.half[1] = (index + FIRST) * 2 ^ SHIFT
@@ -61,7 +63,7 @@ local function value_of(index)
   return (low + number.value) / 2
 end
 
--- The value below which a share (0.5, 0.99) of all samples lies.
+-- Returns the value below which that share (0.5, 0.99) of all samples lies.
 function Histogram:quantile(share)
   local wanted, seen = share * self.count, 0
   for i = 0, BUCKETS - 1 do

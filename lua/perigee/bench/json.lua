@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The document of --json, its fields in the order in which they are read.
+-- The document of --json, with its fields in the order in which people read
+-- them.
 
 local cjson = require "cjson"
 
@@ -8,8 +9,8 @@ local M = {}
 M.FIELDS = { "size", "window", "calls", "mean_us", "p50_us", "p99_us",
              "p999_us", "calls_per_s", "gb_per_s", "floor_p50_us", "ratio" }
 
--- An object with `first` fields in front (null where missing) and the others
--- by name.
+-- Encodes an object with the fields `first` in front (null where missing) and
+-- the others sorted by name.
 function M.object(values, first)
   local parts, seen, others = {}, {}, {}
   local function put(name, value)
@@ -27,7 +28,8 @@ function M.object(values, first)
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
--- document: bench, transport, machine, figures (may be empty) and rows.
+-- Encodes a document with bench, transport, machine, figures (may be empty)
+-- and rows.
 function M.document(document, key)
   local rows = {}
   for i, row in ipairs(document.rows) do

@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How a bench runs: each mode in processes of its own, driver and worker, so
--- that no mode runs on the compiled traces, or in the memory, that another one
--- left. With several modes the bench starts itself for each; with --processes N
--- so often for each, and rounds and bursts of all begin together.
+-- How a bench runs. Each mode has a driver and a worker process of its own, so
+-- that no mode runs on compiled traces or in memory left by another. With
+-- several modes the bench starts itself once for each. With --processes N it
+-- starts itself N times for each mode, and the rounds and bursts of these
+-- processes begin together.
 
 local cjson = require "cjson"
 local process = require "perigee.bench.process"
@@ -11,7 +12,8 @@ local statistics = require "perigee.bench.statistics"
 
 local M = {}
 
--- The own command line with other options behind it; the last one counts.
+-- Returns this bench's command line with more options behind it; of several
+-- equal options the last one counts.
 local function command(...)
   local words = process.interpreter()
   for i = 0, #arg do words[#words + 1] = arg[i] end
@@ -29,7 +31,8 @@ end
 
 -- ---- Several processes at once ---------------------------------------------
 
--- The child's rows up to where it meets the others, or to its end (false).
+-- Collects the child's rows until it waits for the others (true) or ends
+-- (false).
 local function comes(child, rows)
   for line in child.line, child do
     local record = cjson.decode(line)
@@ -55,7 +58,8 @@ local function start_several(given, mode)
   return children
 end
 
--- They go on together from wherever all of them have come.
+-- Lets the children go on together whenever all of them have come to the same
+-- point.
 local function in_children(out, given, mode)
   local children, rows, going = start_several(given, mode), {}, true
   for i = 1, #children do rows[i] = {} end
@@ -100,8 +104,8 @@ local function run(bench, key, given, measure)
   out:finish()
 end
 
--- measure(given, report) measures the modes of `given`; what it raises is
--- printed and ends the bench with status 1.
+-- measure(given, report) measures the modes of `given`. An error that it
+-- raises is printed and ends the bench with status 1.
 function M.run(bench, key, given, measure)
   local fine, message = pcall(run, bench, key, given, measure)
   if fine then return end

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The measured loops of bench/transfer.lua: one-sided transfers and messages
--- of one session. Short ones are posted `batch` times between two looks at
--- the clock, and a sample is the mean of those. Before each sample the bytes
--- are changed, after it they are checked where they arrived.
+-- of one session. Short ones are posted `batch` times between two readings of
+-- the clock, and a sample is their mean. The bytes are changed before each
+-- sample and checked at their destination after it.
 --
 -- A job says what moves:
 --   session, from, to     the two slices
@@ -31,7 +31,7 @@ local function shape(region, offset, count, step)
   return region:slice(offset, 1, { count = count, stride = step })
 end
 
--- Fetches what should have arrived at the peer.
+-- Reads back what should have arrived at the peer.
 local function read_back(job, round)
   local offset, count = job.place(round)
   local to = job.check:slice(0, count)
@@ -43,7 +43,7 @@ local function read_back(job, round)
   end
 end
 
--- Changes what is going to be read at the peer.
+-- Changes the bytes at the peer that are read next.
 local function write_ahead(job, round)
   local offset, count = job.place(round)
   local from = job.check:slice(0, count)
@@ -54,7 +54,7 @@ local function write_ahead(job, round)
   if not fine then wrong("transfer", err) end
 end
 
--- Bytes go to the peer.
+-- Measures transfers to the peer.
 function M.write(job)
   local round, repeats, post = 0, job.repeats, job.post
   return function(samples, capacity, until_ns)
@@ -77,7 +77,7 @@ function M.write(job)
   end
 end
 
--- Bytes come from the peer.
+-- Measures transfers from the peer.
 function M.read(job)
   local round, repeats, post = 0, job.repeats, job.post
   return function(samples, capacity, until_ns)
@@ -124,8 +124,8 @@ function M.send(job)
   end
 end
 
--- As many under way as there are jobs, each with bytes of its own: written or
--- read, and checked when all have ended.
+-- Keeps as many transfers under way as there are jobs, each with its own
+-- bytes: written or read, and checked when all have ended.
 function M.many(jobs, reads)
   local window, round = #jobs, 0
   local function submit(i) return jobs[i + 1].post() end
@@ -155,7 +155,7 @@ function M.many(jobs, reads)
   end
 end
 
--- Messages, with as many under way.
+-- Keeps as many messages under way as there are jobs.
 function M.many_sends(jobs)
   local round = 0
   local function submit(i)

@@ -81,7 +81,7 @@ local function modes_of(known)
   end
 end
 
--- What both sides of a session over TCP are told.
+-- Options over TCP that driver and worker both get.
 local function tcp_options(parser)
   parser:option("--streams", "Over TCP: sockets of a session for bulk.")
     :convert(whole)
@@ -102,8 +102,9 @@ local function tcp_places(parser)
     :argname "DEVICE"
 end
 
--- A parser with the options that both benches have. `spec` has name,
--- description, modes (all of them, a list), default (those run if not told).
+-- Returns a parser with the options that both benches have. `spec` has name,
+-- description, modes (a list of all) and default (the modes that run if none
+-- is given).
 function M.parser(spec)
   local argparse = require "argparse"
   local known = {}

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Bytes that change each round, as the C floors change them: one byte of each
--- page, at an offset that moves with the round, tells round and page.
+-- Bytes that change each round as in the C floors: one byte of each page, at
+-- an offset that moves with the round, has a value that depends on round and
+-- page.
 
 local ffi = require "ffi"
 local bit = require "bit"
@@ -17,20 +18,21 @@ local PAGE = 4096
 
 local M = { PAGE = PAGE }
 
--- Where in each page the byte of this round is, and in how many pages.
+-- Returns where in each page the byte of this round is, and the number of
+-- pages.
 function M.place(length, round)
   local offset = round % (length < PAGE and length or PAGE)
   return offset, floor((length - 1 - offset) / PAGE) + 1
 end
 
--- Stamps count bytes, `step` apart.
+-- Writes count stamps, `step` bytes apart.
 function M.stamp_each(pointer, offset, count, step, round)
   for i = 0, count - 1 do
     pointer[offset + i * step] = band(round + i, 255)
   end
 end
 
--- 0 if each of them is that of this round.
+-- Returns 0 if every stamp is that of this round.
 function M.check_each(pointer, offset, count, step, round)
   local bad = 0
   for i = 0, count - 1 do
@@ -53,14 +55,14 @@ end
 
 function M.same(a, b, length) return ffi.C.memcmp(a, b, length) == 0 end
 
--- Ends the bench, which prints it and exits with 1: with err, if something
--- failed, else because of wrong bytes.
+-- Raises an error, which ends the bench with status 1: because of err, or, if
+-- that is nil, because of wrong bytes.
 function M.wrong(what, err)
   error(("%s: %s"):format(what, err == nil and "wrong bytes"
                                 or tostring(err)), 0)
 end
 
--- Private memory, page aligned and touched; freed by collection.
+-- Returns private memory, page aligned and touched, which the collector frees.
 function M.private(length)
   local whole = math.ceil(length / PAGE) * PAGE
   local pointer = ffi.C.aligned_alloc(PAGE, whole)

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Other people's programs over TCP, between the same two cores and addresses:
 -- UCX (ucx_perftest), libfabric (fi_pingpong) and iperf3. Each burst starts a
--- server, where the worker is, and a client, and reads what the client says.
+-- server on the worker's side and a client, and reads what the client prints.
 --
--- ucx_perftest and fi_pingpong tell half of a round trip; we double it. Of a
--- burst the former tells the median, the latter only the mean. Neither looks at
--- the bytes, and both answer with other bytes than those that came.
+-- ucx_perftest and fi_pingpong print half of a round trip, which is doubled
+-- here. The former prints the median of a burst, the latter only the mean.
+-- Neither looks at the bytes that arrived, and neither sends them back.
 
 local histogram = require "perigee.bench.histogram"
 local process = require "perigee.bench.process"
@@ -13,10 +13,10 @@ local process = require "perigee.bench.process"
 local M = {}
 
 local LISTENING = 5 -- seconds until a server listens
-local LIMIT = 20    -- and that a burst may take beside its time
+local LIMIT = 20    -- seconds that a burst may take beyond its time
 local ATTEMPTS = 3
 local FEWEST, MOST = 10, 200000 -- round trips in a burst
-local GUESS_US, GUESS_BYTES = 20, 1000 -- a round trip, at first
+local GUESS_US, GUESS_BYTES = 20, 1000 -- first guess of a round trip
 
 local last_port
 
@@ -53,7 +53,7 @@ local function ucx(test)
     parse = function(text)
       local median, all =
         text:match "%s*%d+%s+([%d.]+)%s+%S+%s+([%d.]+)[^\n]*%s*$"
-      if not median then return nil end -- 0 is what it tells of too few
+      if not median then return nil end -- it prints 0 for too few samples
       return 2e3 * (tonumber(median) > 0 and median or all)
     end,
   }
@@ -86,7 +86,7 @@ local function libfabric(provider, endpoint)
   }
 end
 
--- The time of `depth` messages at its rate.
+-- Returns the time of `depth` messages at its rate.
 local function iperf3(name, ...)
   local more = { ... }
   return {
@@ -111,13 +111,13 @@ local STREAMS = { iperf3 "iperf3", iperf3("iperf3 -l 1M", "-l", "1M") }
 
 -- ---- Bursts ----------------------------------------------------------------
 
--- UCX looks for devices in /sys, which shows those of the network namespace
--- that it was mounted in.
+-- UCX looks for devices in /sys, which shows those of the network namespace in
+-- which it was mounted.
 local SYS = { "unshare", "-m", "sh", "-c",
               'mount -t sysfs sysfs /sys && exec "$@"', "sh" }
 
--- Both outputs in one, no longer than `seconds`, on one core, where the worker
--- (far) or the driver is.
+-- Starts a command for at most `seconds`, with both outputs in one pipe, on
+-- the core and in the namespace of the worker (far) or the driver.
 local function start(peer, far, command, seconds)
   local words = {}
   for _, list in ipairs {
@@ -131,7 +131,7 @@ local function start(peer, far, command, seconds)
   return assert(process.spawn(words))
 end
 
--- Seen from the server's network namespace.
+-- Returns whether the server listens, as seen from its network namespace.
 local function is_listening(server, port)
   local wanted = ("^%%s*%%d+: %%x+:%04X %%x+:%%x+ 0A "):format(port)
   for _, name in ipairs { "tcp", "tcp6" } do
@@ -154,7 +154,7 @@ local function comes_up(server, port)
   until process.now() > limit
 end
 
--- ns of a round trip (or of as many bytes), or nil and why not.
+-- Returns the ns of a round trip (or of that many bytes), or nil and why not.
 local function once(peer, program, seconds)
   local guess = peer.guess[program] or GUESS_US + peer.size / GUESS_BYTES
   local count = math.floor(math.min(
@@ -190,8 +190,9 @@ local function present(programs)
   return there, why
 end
 
--- A floor as rounds.lua wants it, of those of the programs that are there and
--- work. peer: size, and host, netns, pin, loopback; of streams: depth, streams.
+-- Returns a floor for rounds.lua, of those of the programs that are installed
+-- and work. peer: size, host, netns, pin, loopback; for streams also depth and
+-- streams.
 local function floor_of(programs, peer)
   local there, why = present(programs)
   if #there == 0 then return nil, why end

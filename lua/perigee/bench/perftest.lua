@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Floors over RDMA: the programs of the package perftest between the same two
--- cores on the same devices. The worker starts the server and the driver the
--- client, for a burst each; both are killed when their time is over.
+-- cores on the same devices. For each burst the worker starts the server and
+-- the driver the client. Both are killed when their time is over.
 
 local histogram = require "perigee.bench.histogram"
 local process = require "perigee.bench.process"
@@ -13,14 +13,14 @@ local PROGRAMS = {
   ib_write_bw = true, ib_read_bw = true, ib_send_bw = true,
 }
 local LISTENING = 5   -- seconds until a server listens
-local LIMIT = 8       -- and that a burst may take beside its time
-local ATTEMPTS = 3    -- of a burst: over rxe now and then one hangs
-local SLOWER = 8      -- as it may be on a busy machine, and outlast its limit
+local LIMIT = 8       -- seconds that a burst may take beyond its time
+local ATTEMPTS = 3    -- of a burst, as over rxe one hangs now and then
+local SLOWER = 8      -- factor by which a guess grows after a burst hangs
 local FEWEST, MOST = 20, 20000 -- exchanges in a burst
-local LARGEST = 2 ^ 20 -- bytes of one message; larger ones by its rate
-local INLINE = 64      -- the most that is sent inline, as Perigee does
--- An exchange's time in us, and the bytes in one, as a first guess: on the slow
--- side, or the first burst would outlast its limit.
+local LARGEST = 2 ^ 20 -- bytes of one message; larger sizes by the rate
+local INLINE = 64      -- largest inline send, as in Perigee
+-- First guess of an exchange's time in us, and of its bytes per us. A guess
+-- that is too fast would let the first burst outlast its limit.
 local GUESS_US, GUESS_BYTES = 100, 30
 
 -- ---- Devices ---------------------------------------------------------------
@@ -32,15 +32,16 @@ local function settings(text)
     if name then
       key = name
       found[key] = value
-    elseif key then -- of several values the first counts
+    elseif key then -- of several values the first one counts
       found[key] = found[key]
     end
   end
   return found
 end
 
--- The port that an engine with this option `rdma` uses (the first, if several),
--- the index of its GID and the settings; or nil and why there is none.
+-- Returns the port that an engine with this option `rdma` uses (the first of
+-- several), the index of its GID and the settings; or nil and why there is
+-- none.
 function M.device(text)
   text = (text and text ~= "") and text or os.getenv "PERIGEE_RDMA"
   local given, best = settings(text)
@@ -84,7 +85,7 @@ local function is_listening(port)
   end
 end
 
--- Is it listening, before it ended and in time?
+-- Returns true once a server listens at that port, nil if none does in time.
 local function comes_up(port)
   local perigee = require "perigee"
   local limit = process.now() + LISTENING * 1e9
@@ -94,7 +95,7 @@ local function comes_up(port)
   until process.now() > limit
 end
 
--- Ends the server at that port, or all.
+-- Ends the server at that port, or all servers.
 function M.stop(port)
   for at, server in pairs(servers) do
     if not port or at == port then
@@ -105,8 +106,9 @@ function M.stop(port)
   return true
 end
 
--- What the driver asks for: a server of that program on the worker's device.
--- The TCP port and the address at which it can be found; nil and why not.
+-- Starts a server of that program on the worker's device for the driver.
+-- Returns its TCP port and the address at which the driver finds it, or nil
+-- and why not.
 function M.serve(rdma, program, words, seconds)
   if not PROGRAMS[program] then return nil, "there is no such floor" end
   if not process.installed(program) then
@@ -139,7 +141,8 @@ end
 
 -- ---- Bursts, in the driver -------------------------------------------------
 
--- Half round trips (of reads: round trips) in us, as a histogram of ns.
+-- Reads half round trips (for reads: round trips) in us; returns a histogram
+-- of ns.
 local function latencies(text, scale)
   local pool = histogram.new()
   for us in text:gmatch "\n%d+, ([%d.e+-]+)" do
@@ -148,8 +151,9 @@ local function latencies(text, scale)
   return pool
 end
 
--- The mean time of a message, from the average rates in MiB/s and in messages
--- per us: of long ones the former has more digits, of short ones the latter.
+-- Returns the mean time of a message, from the average rates in MiB/s and in
+-- messages per us: the former has more digits for long messages, the latter
+-- for short ones.
 local function rate(text, size, scale)
   local pool = histogram.new()
   local mib, messages =
@@ -186,7 +190,8 @@ local function once(self, seconds)
   if not port then return nil, tostring(address) end
   process.sleep(given.spin or 0) -- until the worker sleeps
   words[#words + 1], words[#words + 2] = "-p", port
-  if not self.rate then words[#words + 1] = "-H" end -- nobody reads the server
+  -- only the client's output is read
+  if not self.rate then words[#words + 1] = "-H" end
   words[#words + 1] = address
   local child = start(self.program, given.rdma, words, limit)
   local text = child:rest()

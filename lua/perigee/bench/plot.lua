@@ -59,7 +59,7 @@ function M.script(path, key, rows)
   return table.concat(parts) .. "plot " .. table.concat(plots, ", ") .. "\n"
 end
 
--- True, or nil and why not.
+-- Returns true, or nil and why not.
 function M.write(path, key, rows)
   local pipe, message = io.popen("gnuplot", "w")
   if not pipe then return nil, message end

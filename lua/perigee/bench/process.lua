@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Child processes over pipes, cores and the clock: what a bench needs from the
--- operating system. A child is started by posix_spawnp without a shell; its
--- standard input is our pipe, so that it can notice our end.
+-- Child processes with pipes, cores and the clock: what a bench needs from the
+-- operating system. A child is started by posix_spawnp without a shell. Its
+-- standard input is a pipe of ours, so that it can notice when we end.
 
 local ffi = require "ffi"
 
@@ -42,7 +42,7 @@ local M = {}
 
 local time = ffi.new "perigee_bench_time"
 
--- Nanoseconds as a plain number: whole below 2^53, which is 104 days.
+-- Returns nanoseconds as a number, exact below 2^53, which is 104 days.
 function M.now()
   C.clock_gettime(CLOCK_MONOTONIC, time)
   return tonumber(time.sec) * 1e9 + tonumber(time.nsec)
@@ -54,8 +54,8 @@ function M.sleep(seconds)
               nil)
 end
 
--- Pins the process pid (0: this one) to a core, or to several; nil, message if
--- it cannot.
+-- Pins the process pid (0: this one) to one or several cores; nil and a
+-- message if that fails.
 function M.pin(pid, ...)
   local mask = ffi.new "uint64_t[16]"
   for _, core in ipairs { ... } do
@@ -69,7 +69,7 @@ function M.pin(pid, ...)
   return true
 end
 
--- For this process and the children that it starts from now on.
+-- Sets it for this process and the children that it starts from now on.
 function M.setenv(name, value) C.setenv(name, value, 1) end
 
 function M.cores() return tonumber(C.sysconf(SC_NPROCESSORS_ONLN)) end
@@ -78,7 +78,7 @@ function M.pid() return C.getpid() end
 
 function M.is_terminal(fd) return C.isatty(fd) == 1 end
 
--- Is there a program of that name to run?
+-- Returns whether there is a program of that name in PATH.
 function M.installed(program)
   for folder in (os.getenv "PATH" or ""):gmatch "[^:]+" do
     local file = io.open(folder .. "/" .. program)
@@ -89,7 +89,7 @@ function M.installed(program)
   end
 end
 
--- A new private folder for sockets.
+-- Makes a private folder for sockets.
 function M.folder()
   local parent = os.getenv "XDG_RUNTIME_DIR" or "/tmp"
   local path = parent .. "/perigee-bench-XXXXXX"
@@ -100,13 +100,15 @@ function M.folder()
   return ffi.string(template)
 end
 
--- Whoever of the two ends last leaves nothing behind.
+-- Driver and worker both call it, so the one that ends last leaves nothing
+-- behind.
 function M.remove_folder(path, names)
   for _, name in ipairs(names) do os.remove(path .. "/" .. name) end
   os.remove(path)
 end
 
--- A child's first act: from now on it dies with its parent, however that ends.
+-- A child calls this first: from then on it dies with its parent, in whatever
+-- way that ends.
 function M.die_with_parent(parent)
   C.prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0)
   if C.getppid() ~= parent then os.exit(1) end
@@ -115,7 +117,7 @@ end
 local Child = {}
 Child.__index = Child
 
--- A line that the child printed, or nil at its end.
+-- Returns a line that the child printed, or nil at its end.
 function Child:line()
   while true do
     local line, rest = self.text:match "^([^\n]*)\n(.*)$"
@@ -129,7 +131,7 @@ function Child:line()
   end
 end
 
--- Everything that it prints until its end.
+-- Returns everything that it prints until its end.
 function Child:rest()
   local parts = { self.text }
   self.text = ""
@@ -145,7 +147,8 @@ function Child:tell(text) C.write(self.input, text, #text) end
 
 function Child:signal(number) return C.kill(self.pid, number) end
 
--- Its exit status; 128 and the signal if one ended it.
+-- Waits for its end and returns its exit status, or 128 plus the signal that
+-- ended it.
 function Child:wait()
   if self.status then return self.status end
   local status = ffi.new "int[1]"
@@ -165,8 +168,8 @@ function Child:stop()
   return self:wait()
 end
 
--- The words that started this script: the interpreter and its options, for
--- others to be started in the same way.
+-- Returns the words that started this script: the interpreter and its options,
+-- to start other scripts in the same way.
 function M.interpreter()
   local words, first = {}, -1
   while arg[first - 1] do first = first - 1 end
@@ -180,7 +183,7 @@ local function argv_of(command)
   return argv
 end
 
--- Starts a command given as a list of words; nil, message if it cannot.
+-- Starts a command given as a list of words; nil and a message if that fails.
 function M.spawn(command)
   local words = {}
   for i, word in ipairs(command) do words[i] = tostring(word) end

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Rows on their way out: a table that grows as they come, or one JSON document
--- at the end; and the files asked for. A bench that runs as another's child
--- passes each thing on as a line of JSON instead.
+-- Prints rows: a table that grows as they come, or one JSON document at the
+-- end, and the files asked for. A bench that runs as another's child passes
+-- each item on as a line of JSON instead.
 
 local cjson = require "cjson"
 local csv = require "perigee.bench.csv"
@@ -31,7 +31,7 @@ local function pass_on(what, values)
   io.flush()
 end
 
--- A line that a child passed on.
+-- Takes a line that a child passed on.
 function Report:take(line)
   local record = cjson.decode(line)
   self[record.what](self, unpack(record.values))
@@ -67,7 +67,7 @@ function Report:row(row)
   io.flush()
 end
 
--- A single number, under a name of its own, with a line about it.
+-- Reports a single number under a name, with a line about it.
 function Report:figure(name, value, line)
   self.figures[name] = value
   self:clear()

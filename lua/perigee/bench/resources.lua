@@ -13,8 +13,8 @@ local CLOCK_PROCESS_CPUTIME_ID = 2
 
 local M = {}
 
--- Pages shared with others count in parts, so that the sum over all processes
--- is what they have together.
+-- A page that several processes share counts in parts, so that the sum over
+-- all processes is what they have together.
 local function resident()
   local file = io.open "/proc/self/smaps_rollup"
   if not file then return 0 end
@@ -23,7 +23,7 @@ local function resident()
   return tonumber(text:match "\nPss:%s*(%d+) kB") * 1024
 end
 
--- cpu in seconds, memory in bytes, after a full collection.
+-- Returns cpu in seconds and memory in bytes, after a full collection.
 function M.used()
   local time = ffi.new "perigee_bench_cpu"
   ffi.C.perigee_bench_cpu_time(CLOCK_PROCESS_CPUTIME_ID, time)

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Floor, program, floor, program, ..., floor: each short, so that both see the
--- machine as it is at that moment. While one runs, the other's processes are
--- asleep.
+-- Measures the floor and the program in turns, beginning and ending with the
+-- floor. Turns are short, so that both see the machine in the same state.
+-- While one runs, the processes of the other sleep.
 
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"
@@ -12,14 +12,14 @@ local M = {}
 
 local CAPACITY = 2 ^ 21
 local SETTLE = 0.005
--- Not in Lua's heap: its 16 MiB would have the collector wait until as much
--- garbage has come, all of it out of the caches by then.
+-- Not in Lua's heap: with 16 MiB there the collector would wait for as much
+-- garbage, which has left the caches by then.
 ffi.cdef "void *calloc(size_t count, size_t size);"
 local samples = ffi.cast("double *", ffi.C.calloc(CAPACITY, 8))
 
--- A round of `step(samples, capacity, until_ns)`, which fills in the duration
--- of each call and returns how many it made, and (if calls overlap) the ns
--- that they took together.
+-- Runs a round of `step(samples, capacity, until_ns)`, which fills in the
+-- duration of each call and returns the number of calls, and, if calls
+-- overlap, the ns that they took together.
 function M.round(step, seconds, warm_up)
   step(samples, 3, 0)
   step(samples, CAPACITY, process.now() + (warm_up or seconds / 8) * 1e9)
@@ -29,7 +29,8 @@ function M.round(step, seconds, warm_up)
   return { histogram = pool, calls = calls, seconds = (ns or pool.sum) / 1e9 }
 end
 
--- Of several floors the better one: the lower median over all bursts.
+-- Returns the bursts of the best of several floors: the one with the lowest
+-- median over all bursts.
 local function better(bursts)
   local pools = {}
   for _, burst in ipairs(bursts) do
@@ -49,28 +50,28 @@ local function better(bursts)
   return chosen, best
 end
 
--- The floor's burst, when the worker has gone to sleep; nil and why there is
--- none.
+-- Runs the floor's burst once the worker has gone to sleep; nil and why if
+-- there is none.
 local function burst(floor, options, seconds)
   if options.meet then options.meet() end
   process.sleep((options.spin or 0) + SETTLE)
   return floor(seconds)
 end
 
--- Completes `row` from as many turns as options.turns says. Floor: nil, or a
--- function of seconds that gives { what = histogram }; nil and a reason where
--- it cannot, and the row has no floor. why: why there is none to begin with.
--- row.by_rate: the floor tells a rate, and rates are compared. options.meet:
--- nil, or waits until a bench's other processes have come as far.
+-- Completes `row` from options.turns turns. floor: nil, or a function of
+-- seconds that returns { what = histogram }; if it returns nil and a reason,
+-- the row has no floor. why: why there is no floor, where `floor` is nil.
+-- row.by_rate: the floor gives a rate, so rates are compared. options.meet:
+-- nil, or waits until the bench's other processes have come to the same point.
 function M.measure(row, options, step, floor, why)
   local seconds = (row.seconds or options.seconds) / options.turns
   local rounds, bursts = {}, {}
-  step(samples, 3, 0) -- a session gets all its sockets while somebody polls
+  step(samples, 3, 0) -- a session opens its further sockets during polls
   if floor then bursts[1], why = burst(floor, options, seconds) end
   for turn = 1, options.turns do
     if options.meet then options.meet() end
     rounds[turn] = M.round(step, seconds, options.warm_up)
-    if bursts[turn] then -- if one fails, the one before stands in for it
+    if bursts[turn] then -- after a failed burst the one before counts again
       bursts[turn + 1] = burst(floor, options, seconds) or bursts[turn]
     end
   end

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What is reported of the samples, and which rounds count.
 --
--- The distance between two cores of a virtual machine changes under our feet
--- (a factor of four within seconds was seen). So the floor and the program
--- take turns, and a round of the program counts only where the floor's bursts
--- before and after it agree with the floor's median: both pools of samples
--- then speak of the same machine.
+-- The latency between two cores of a virtual machine changes over time (by a
+-- factor of four within seconds). So the floor and the program take turns, and
+-- a round of the program counts only if the floor's bursts before and after it
+-- agree with the floor's median. Both pools of samples then come from the same
+-- state of the machine.
 
 local histogram = require "perigee.bench.histogram"
 
@@ -24,8 +24,8 @@ local function near(value, middle)
   return value <= middle * TOLERANCE and value * TOLERANCE >= middle
 end
 
--- Bursts are the floor's histograms (one more than there are rounds); gives
--- the list of rounds' numbers that count: all, if the floor never settled.
+-- `bursts` has the floor's histograms, one more than there are rounds. Returns
+-- the numbers of the rounds that count: all, if the floor never settled.
 function M.agreeing(bursts)
   local p50, kept, all = {}, {}, {}
   for i, burst in ipairs(bursts) do p50[i] = burst:quantile(0.5) end
@@ -54,8 +54,8 @@ local function floor_pool(bursts, kept)
   return pooled(bursts, chosen)
 end
 
--- Where the floor is a rate: the time of a call at the median of the rounds'
--- rates, with as many under way, next to the floor's.
+-- For a floor that is a rate: compares the time of a call at the median of the
+-- rounds' rates, with as many under way, with the floor's.
 local function by_rate(row, rounds, kept)
   local times = {}
   for i, round in ipairs(kept) do
@@ -66,8 +66,8 @@ local function by_rate(row, rounds, kept)
   row.by_rate = nil
 end
 
--- One row from rounds ({ histogram, seconds, calls }) and the floor's bursts
--- (nil: there is no floor). Size is the payload of one call.
+-- Makes a row from rounds ({ histogram, seconds, calls }) and the floor's
+-- bursts (nil: there is no floor). row.size is the payload of one call.
 function M.row(row, rounds, bursts)
   local kept = {}
   for i = 1, #rounds do kept[i] = i end
@@ -95,8 +95,8 @@ function M.row(row, rounds, bursts)
   return row
 end
 
--- Row k of several processes' rows as one: rates add up, times are the calls'
--- mean, those of the tail the largest.
+-- Makes one row of row k of several processes: the sum of rates, the mean of
+-- times, and the largest time of the tail.
 function M.together(all, k)
   local row = {}
   for name, value in pairs(all[1][k]) do row[name] = value end

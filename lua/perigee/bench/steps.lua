@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What bench/steps.c wrote down: stretches of instructions, each as runs of one
--- part: lua, core, or device, which is the device's library.
+-- Reads what bench/steps.c wrote: stretches of instructions, each as runs of
+-- one part. Parts are lua, core, and device, which is the device's library.
 
 local process = require "perigee.bench.process"
 
@@ -8,7 +8,7 @@ local M = {}
 
 local PROVIDER, PROVIDER_ELSE = "rdmav%d+%.so", "/libmlx[45]%.so" -- rdma-core's
 
--- What an instruction is part of; nil: of what called it.
+-- Returns the part that an instruction belongs to; nil: to that of its caller.
 local function part_of(object)
   if object:find(PROVIDER) or object:find(PROVIDER_ELSE) then
     return "device"
@@ -17,7 +17,7 @@ local function part_of(object)
   if object == "compiled" or object:find "/luajit[^/]*$" then return "lua" end
 end
 
--- Instructions in runs: { part, count, systems, offsets }.
+-- Adds an instruction to the runs: { part, count, systems, offsets }.
 local function add(runs, part, offset)
   local run = runs[#runs]
   if not run or part and part ~= run.part then
@@ -32,7 +32,7 @@ local function add(runs, part, offset)
   end
 end
 
--- The stretches in a file.
+-- Returns the stretches in a file.
 function M.read(path)
   local all, runs = {}, {}
   for line in io.lines(path) do
@@ -48,7 +48,8 @@ function M.read(path)
   return all
 end
 
--- First and last visit of the device's library, and how many there were.
+-- Returns the first and the last run in the device's library, and how many
+-- there were.
 local function visits(runs)
   local first, last, count = nil, nil, 0
   for i, run in ipairs(runs) do
@@ -59,7 +60,8 @@ local function visits(runs)
   return first, last, count
 end
 
--- Instructions of a part in the runs from one to another; what: or what else.
+-- Sums the instructions of a part over a range of runs; `what`: sums that
+-- field instead.
 function M.sum(runs, from, to, part, what)
   local total = 0
   for i = from, to do
@@ -68,8 +70,9 @@ function M.sum(runs, from, to, part, what)
   return total
 end
 
--- Of those with the fewest visits (a post, and one poll, which found something)
--- the median: others looked in vain, or had receives to post again.
+-- Returns the median of the stretches with the fewest visits of the device's
+-- library: those with a post and one poll that found something. The others
+-- polled in vain or had to post receives again.
 function M.typical(all)
   for _, runs in ipairs(all) do
     runs.total = 0
@@ -114,8 +117,8 @@ local function name_of(list, offset)
   return one and offset < one[1] + one[2] and one[3] or "?"
 end
 
--- The functions that the runs from one to another were in, the longest first:
--- a list of { name, instructions }.
+-- Returns the functions in a range of runs, those with the most instructions
+-- first, as a list of { name, instructions }.
 function M.functions(runs, from, to)
   local list, counts, order = symbols(), {}, {}
   for i = from, to do

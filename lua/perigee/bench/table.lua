@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The rows as aligned text, one line as soon as it is measured.
+-- Prints rows as aligned text, each as soon as it is measured.
 
 local M = {}
 
@@ -10,7 +10,7 @@ local COLUMNS = {
   { "floor p50", "floor_p50_us", 10 }, { "ratio", "ratio", 7, 2 },
 }
 
--- Three significant digits, never in scientific notation.
+-- Formats three significant digits, never in scientific notation.
 local function number(value, digits)
   if not value then return "-" end
   if digits then return ("%%.%df"):format(digits):format(value) end

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What rpc.lua and transfer.lua compare with over TCP: bare sockets
--- (floor_tcp), other people's programs (peers.lua), a cipher (floor_seal).
+-- The floors of rpc.lua and transfer.lua over TCP: bare sockets (floor_tcp),
+-- other people's programs (peers.lua), a cipher (floor_seal).
 
 local floor = require "perigee.bench.floor"
 local peers = require "perigee.bench.peers"
 
 local M = {}
 
-local LONG = 2 ^ 16 -- from here on a rate is a stream's
+local LONG = 2 ^ 16 -- from this size on a rate is that of a stream
 
 local function host_of(given)
   local address = given.connect or given.at or ""
@@ -15,7 +15,7 @@ local function host_of(given)
          or "127.0.0.1"
 end
 
--- floor_tcp --how HOW, between the same two places.
+-- Returns the floor of floor_tcp --how HOW, between the same two places.
 function M.bare(run, how, size)
   local given = run.given
   local words = { "--how", how, "--at", host_of(given) }
@@ -23,8 +23,9 @@ function M.bare(run, how, size)
   return floor.of("floor_tcp", given, words, size)
 end
 
--- An echo by a server that sleeps. With --spin 0 the caller may sleep, too, or
--- get by with the few polls before that: the faster one of both is the floor.
+-- Returns the floor of an echo by a server that sleeps. With --spin 0 the
+-- caller may also sleep, or find the answer in its few polls before that, so
+-- the faster of both is the floor.
 function M.wake(run, size)
   local wake, asleep = M.bare(run, "wake", size), M.bare(run, "asleep", size)
   if run.given.spin ~= 0 then return wake end
@@ -45,13 +46,14 @@ local BARE = { spin = true, copy = true, epoll = true, block = true,
                write = true }
 local OTHERS = { rivals = true, iperf3 = true, seal = true }
 
--- Is what is measured carried by TCP, or to be compared with what is?
+-- Returns whether the floor is one over TCP: because sessions are, or because
+-- --floor names one.
 function M.concerns(run)
   local name = run.given.floor
   return run.transport == "tcp" or BARE[name] or OTHERS[name]
 end
 
--- The floor that was asked for by name, or this one.
+-- Returns the floor that --floor names, else the one of this name.
 local function named(run, name, size, window)
   name = run.given.floor or name
   if BARE[name] then
@@ -69,8 +71,8 @@ end
 
 function M.echo(run, size, window) return named(run, "spin", size, window) end
 
--- Bytes one way, and the word that they are there back; several under way: as
--- a stream.
+-- Returns the floor of a transfer: bytes one way and the answer that they have
+-- arrived; with several under way, a stream.
 function M.transfer(run, size, window)
   local stream = run.given.encrypt and "seal" or "iperf3"
   if window > 1 and size < LONG and not run.given.floor then

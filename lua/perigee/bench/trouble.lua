@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What bench/rpc.lua tells of hard times: calls beside a large transfer on the
--- same session, a cable that is cut, a worker that is killed and comes back.
+-- What bench/rpc.lua measures under load and failures: calls beside a large
+-- transfer on the same session, a cable that is cut, and a worker that is
+-- killed and started again.
 
 local calls = require "perigee.bench.calls"
 local payload = require "perigee.bench.payload"
@@ -12,14 +13,14 @@ local now = process.now
 local M = {}
 
 local ECHO = 64
-local LONG = 60    -- seconds that what is cut would have taken
+local LONG = 60    -- seconds that the operations would take uncut
 local RESTARTS = 5
 local SIGKILL = 9
 local PATIENCE = 20e9 -- ns until a restarted worker's call counts as lost
 
 -- ---- Beside a transfer -----------------------------------------------------
 
--- A transfer of so many bytes is always under way while step runs.
+-- Runs `step` while a transfer of --load bytes is always under way.
 local function beside(run, step)
   local bytes = run.given.load
   local session = run.side.session
@@ -77,9 +78,9 @@ local function link(device, state)
   if child:wait() ~= 0 then error("the cable cannot be set " .. state, 0) end
 end
 
--- cut: until the last of what waited has ended, after the cable's end here has
--- gone down: a call that is being served, one of 16 MiB, a message that is not
--- sent, and a write.
+-- cut: the time from when this end of the cable goes down to the end of the
+-- last operation that waits: a call that is being served, a call of 16 MiB,
+-- and a receive whose message is never sent.
 function M.cut(run)
   local device = run.given.cable
   if not device then error("mode cut needs --cable DEVICE", 0) end
@@ -105,7 +106,7 @@ end
 
 -- ---- A worker that comes back ----------------------------------------------
 
--- Calls until one succeeds: ns at which it had.
+-- Calls until one succeeds; returns the time of that, in ns.
 local function first_good(proxy)
   local limit = now() + PATIENCE
   repeat
@@ -116,8 +117,8 @@ local function first_good(proxy)
   error("the worker came back, but no call succeeded", 0)
 end
 
--- restart: from when a worker that was killed listens again to the end of the
--- first call that succeeds. The driver calls all the time, through a proxy that
+-- restart: the time from when a killed worker listens again to the end of the
+-- first call that succeeds. The driver calls all the time through a proxy that
 -- was opened once, by the worker's name or address.
 function M.restart(run)
   local side, times = run.side, {}

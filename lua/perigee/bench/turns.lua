@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Programs that are measured in turns: children of a bench, which are the same
--- script with option --role. Those that measure are told by a line for how many
--- seconds, and answer by a line of what they found; the others rest meanwhile.
+-- Programs that are measured in turns: children of a bench, which run the same
+-- script with option --role. The bench sends a child a line with a number of
+-- seconds, and the child answers with a line of what it measured. The others
+-- rest meanwhile.
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"
 local process = require "perigee.bench.process"
@@ -10,7 +11,7 @@ local M = {}
 
 local SAMPLES = 1e6
 
---- The words of a text that commas or spaces part.
+--- Splits a text at commas and spaces.
 function M.words(list)
   local all = {}
   for word in list:gmatch "[^,%s]+" do all[#all + 1] = word end
@@ -19,15 +20,15 @@ end
 
 -- ---- A child ---------------------------------------------------------------
 
---- A line for the bench.
+--- Prints a line for the bench.
 function M.tell(line)
   io.write(line, "\n")
   io.flush()
 end
 
---- Takes turns of step(samples, capacity, until_ns), which returns how many
--- samples it took, in ns, until the bench ends. A tenth of each turn passes
--- first, without samples.
+--- Takes turns until the bench ends. Each calls step(samples, capacity,
+-- until_ns), which returns how many samples it took, in ns. The first tenth of
+-- each turn has no samples.
 function M.take(step)
   local samples = ffi.new("double[?]", SAMPLES)
   step(samples, SAMPLES, process.now() + 2e8)
@@ -47,8 +48,9 @@ end
 
 local children = {}
 
---- Starts this script in a role, with options (a table of names and values), in
--- a network namespace if that is given. The child, and its first line.
+--- Starts this script in a role, with options (a table of names and values),
+-- in a network namespace if one is given. Returns the child and its first
+-- line.
 function M.start(role, options, namespace)
   local command = namespace and { "nsenter", "--net=" .. namespace } or {}
   for _, word in ipairs(process.interpreter()) do
@@ -66,12 +68,12 @@ function M.start(role, options, namespace)
   return child, child:line() or error("a " .. role .. " did not start", 0)
 end
 
---- Ends all that were started.
+--- Ends all children.
 function M.stop()
   while #children > 0 do table.remove(children):stop() end
 end
 
---- A turn of a child that takes some: mean, p50 and p99 in ns, and count.
+--- Has a child take a turn; returns mean, p50 and p99 in ns, and count.
 function M.turn(child, seconds)
   child:tell(seconds .. "\n")
   local mean, p50, p99, count =
@@ -81,7 +83,7 @@ function M.turn(child, seconds)
            count = tonumber(count) }
 end
 
---- The median of a figure of several turns, in thousands.
+--- Returns the median of a figure over several turns, divided by 1000.
 function M.middle(turns, name)
   local values = {}
   for i, one in ipairs(turns) do values[i] = one[name] end

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a figure is to reach, and whether it does. `one` has reach and beyond
--- (nil: none), unit, and more_is_better for rates.
+-- The goals of a figure, and whether it reaches them. `one` has reach and
+-- beyond (nil: no such goal), unit, and more_is_better for rates.
 
 local M = {}
 
--- "beyond", "reached", "missed", or "" where nothing is to be reached.
+-- Returns "beyond", "reached", "missed", or "" if there is no goal.
 function M.of(one, value)
   if not one.reach then return "" end
   local function within(limit)
@@ -15,7 +15,7 @@ function M.of(one, value)
   return within(one.reach) and "reached" or "missed"
 end
 
--- As text: "1.25 x, beyond 1.1 x".
+-- Returns the goals as text: "1.25 x, beyond 1.1 x".
 function M.wanted(one)
   if not one.reach then return "-" end
   local beyond = one.beyond

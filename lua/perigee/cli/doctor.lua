@@ -35,7 +35,7 @@ function M.configure(parser)
     :argname "ADDRESS":count "*":convert(address.parse)
 end
 
--- A check that has a fault of its own must not hide the others.
+-- Runs a check. An error in one check must not hide the others.
 local function look(check, machine)
   local fine, verdicts = pcall(check.look, machine)
   if not fine then
@@ -44,8 +44,8 @@ local function look(check, machine)
   return verdicts.status and { verdicts } or verdicts
 end
 
---- What all checks say of a machine: an array of verdicts that also have group,
--- name and why. addresses: those of --listen, parsed.
+--- Runs all checks on a machine and returns an array of verdicts, which also
+-- have group, name and why. addresses: those of --listen, parsed.
 function M.examine(machine, addresses)
   machine.addresses = addresses or {}
   local verdicts = {}

@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The command line: `perigee COMMAND`. A command is a module with name,
 -- summary, configure(parser), which adds its options, and run(options), which
--- returns the exit status: 0 all fine, 1 not. What nobody can mean is 2.
+-- returns the exit status: 0 if all is fine, 1 if not. A wrong command line is
+-- 2.
 --
--- Nothing here needs the core, so that a command can tell what is wrong with
--- it.
+-- Nothing here needs the core, so a command can run, and tell what is wrong,
+-- where the core does not load.
 local COMMANDS = { require "perigee.cli.doctor" }
 
 local VERSION = require "perigee.version"

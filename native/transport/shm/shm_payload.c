@@ -31,16 +31,16 @@ static uint64_t ack_tag(uint32_t generation) {
   return (uint64_t)generation << ACK_SHIFT;
 }
 
-/* A pid is valid only while its process lives: what was read counts if that
- * process still runs afterwards. */
+/* A pid is valid only while its process lives, so bytes that were read count
+ * only if that process still runs afterwards. */
 static bool alive(const struct lane_options *o) {
   struct pollfd p = {.fd = o->peer_pidfd, .events = POLLIN};
   return poll(&p, 1, 0) == 0;
 }
 
-/* Looks in the process's memory for random bytes of ours that only the peer was
- * told. No other process has them. So a pid that belongs to another process by
- * now, or never was the peer's, is not read from again. */
+/* Reads random bytes of ours from the process's memory. Only the peer was told
+ * them, so no other process has them. A pid that belongs to another process by
+ * now, or never was the peer's, is therefore not read from again. */
 bool shm_probe(const struct lane_options *o, uint64_t address) {
   uint64_t seen[2] = {0, 0};
   struct iovec to = {seen, sizeof seen};
@@ -83,7 +83,7 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   bool pull = lane->peer_pulls && p->memory->direct;
   int status = pull && p->total < STAGE_ABOVE ? PERIGEE_OK : stage(lane, e, p);
   if (*block_of(e) ||
-      !pull) /* without staging, whatever can be pulled is pulled */
+      !pull) /* without staging, all that can be pulled is pulled */
     return status;
   e->source = (struct source){.kind = SOURCE_PRIVATE,
                               .address = (uint64_t)(uintptr_t)p->base,
@@ -107,9 +107,9 @@ static uint64_t least(uint64_t a, uint64_t b) {
   return a < b ? a : b;
 }
 
-/* Bytes that may be staged now. The CPU fills one slot, which the receiver
- * empties while the next is filled; memory that copies on its own time is asked
- * for all that there is room for. */
+/* Returns the bytes that may be staged now. The CPU fills one slot, which the
+ * receiver empties while the next is filled. Memory that copies asynchronously
+ * is asked to fill all free room. */
 static uint64_t stage_next(const struct lane *lane, const struct exposure *e) {
   const struct payload *p = e->payload;
   uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
@@ -261,7 +261,7 @@ static int64_t fetch_from(struct lane *lane, struct fetch *f, uint64_t at,
  * half is filled while memory that copies asynchronously empties the other. */
 struct bounce {
   uint8_t *block;
-  uint64_t filled; /* bytes of the payload in it so far; f->done have gone on */
+  uint64_t filled; /* bytes of the payload put in it; f->done have left it */
 };
 _Static_assert(sizeof(struct bounce) <= FETCH_OWN, "there is room for it");
 
@@ -279,8 +279,7 @@ static uint8_t *take_bounce(struct lane *lane) {
   return bounce;
 }
 
-/* Of the half that is filled now: is nothing of it, as it was filled before, still
- * to go on? */
+/* Returns whether all earlier bytes have left the half that is filled now. */
 static bool has_room(struct fetch *f) {
   uint64_t filled = bounce_of(f)->filled;
   return filled < f->total && filled / HALF * HALF + HALF - f->done <= BOUNCE;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm_regions.c - regions: exported, attached by the peer, and copied from and
- * to by one side alone.
+ * shm_regions.c - regions: the owner exports them, the peer attaches them, and
+ * either side's copies into them take no part of the other.
  *
  * The key of a region is its memfd, without any bytes: slot, generation, length
- * and rights stand in the window. The memfd is mapped if its size is sealed and
- * the region lies in it, with no more rights than the window has.
+ * and rights are in the window. The memfd is mapped if its size is sealed and
+ * the region fits in it, with no more rights than the window has.
  *
- * Fence. Whoever copies in a peer's region stores `inside`, fences, and loads
- * the region's generation; the owner who closes it stores the generation,
- * fences, and loads `inside`. So either the copier sees that the region is
- * closed or the owner sees that somebody is inside (spec/model/region.pml).
+ * Fence. A side that copies in a peer's region stores `inside`, fences, and
+ * loads the region's generation. An owner that closes the region stores the
+ * generation, fences, and loads `inside`. So the copier sees that the region is
+ * closed, or the owner sees that the peer is inside (spec/model/region.pml).
  */
 #include <errno.h>
 #include <string.h>
@@ -45,13 +45,14 @@ bool shm_inside(struct lane *lane, uint32_t slot) {
 
 /* ---- The peer ----------------------------------------------------------- */
 
-/* Bytes that are mapped. */
+/* The number of bytes mapped for a window. */
 static uint64_t *mapped_of(struct window *window) {
   return (uint64_t *)(void *)window->own;
 }
 _Static_assert(sizeof(uint64_t) <= WINDOW_OWN, "there is room for it");
 
-/* Who seals a region against writing has not granted that. */
+/* Mapping fails so if the owner sealed the region against the rights that the
+ * window claims, which is PROTOCOL. */
 static int refused(void) {
   return errno == EPERM || errno == EACCES ? PERIGEE_PROTOCOL
                                            : PERIGEE_NO_MEMORY;

@@ -11,8 +11,8 @@ local LENGTH = { [4] = 4, [6] = 16 }
 
 local M = {}
 
--- The bytes of an address of that family, in the network's order; nil if it is
--- none.
+-- Returns the bytes of an address of that family in network order; nil if it
+-- is not valid.
 local function bytes_of(family, host)
   local bytes = ffi.new "uint8_t[16]"
   if ffi.C.perigee_cli_inet_pton(AF[family], host, bytes) == 1 then
@@ -20,7 +20,7 @@ local function bytes_of(family, host)
   end
 end
 
--- "0.0.0.0:7471", "[::]:7471", "host:7471"
+-- Parses "0.0.0.0:7471", "[::]:7471" or "host:7471".
 local function tcp(rest)
   local address = { kind = "tcp" }
   local host, port = rest:match "^%[([^%]]+)%]:(%d+)$"
@@ -38,9 +38,9 @@ local function tcp(rest)
   return address.port <= 65535 and address or nil
 end
 
---- "unix:PATH" or "tcp://HOST:PORT" as a table: text, kind ("unix", "tcp"), and
--- path, or host, port, family (4, 6; nil for a name, other than localhost) and
--- bytes. nil and a message if it is neither.
+--- Parses "unix:PATH" or "tcp://HOST:PORT" into a table: text, kind ("unix",
+-- "tcp"), and path, or host, port, family (4, 6; nil for a name other than
+-- localhost) and bytes. Returns nil and a message for any other text.
 function M.parse(text)
   local path, rest = text:match "^unix:(.+)$", text:match "^tcp://(.+)$"
   local address = path and { kind = "unix", path = path } or rest and tcp(rest)
@@ -52,19 +52,20 @@ function M.parse(text)
   return address
 end
 
---- Is it reached from this host only?
+--- Returns whether only this host can reach the address.
 function M.is_local(address)
   return address.kind == "unix"
     or address.family == 4 and address.bytes:byte(1) == 127
     or address.family == 6 and address.bytes == ("\0"):rep(15) .. "\1"
 end
 
---- Does it mean every interface?
+--- Returns whether the address means every interface.
 function M.is_any(address)
   return address.bytes ~= nil and not address.bytes:find "[^%z]"
 end
 
---- The bytes as /proc/net/tcp and tcp6 print them: words of this machine.
+--- Returns the bytes as /proc/net/tcp and tcp6 print them: as words of this
+-- machine.
 function M.words(address)
   local words = ffi.cast("const uint32_t *", address.bytes)
   local text = {}

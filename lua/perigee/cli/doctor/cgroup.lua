@@ -4,10 +4,11 @@ local M = {}
 
 local MOUNTS = { memory = "/sys/fs/cgroup/memory", cpu = "/sys/fs/cgroup/cpu" }
 
--- Beyond that a limit of version 1 means none.
+-- A limit of version 1 above this means that there is none.
 local NONE = 2 ^ 60
 
--- Where this process's group of a controller is: mount, path in it, version.
+-- Returns where this process's group of a controller is: mount, path in it,
+-- version.
 local function groups(machine, controller)
   local found = {}
   local text = machine:read "/proc/self/cgroup" or ""
@@ -21,8 +22,8 @@ local function groups(machine, controller)
   return found
 end
 
--- Calls look(folder) for a group and all above it. In a container the path may
--- be the host's: then only the mount itself is there.
+-- Calls look(folder) for a group and its ancestors. In a container the path
+-- may be the host's; then only the mount itself exists.
 local function upwards(group, look)
   local mount, path = group[1], group[2]
   while path ~= "" and path ~= "/" do
@@ -37,7 +38,8 @@ local FILES = {
   { "memory.max", "memory.current" },
 }
 
---- The least limit of memory in bytes, and what is used of it; nil if none.
+--- Returns the least limit of memory in bytes and what is used of it; nil if
+-- there is none.
 function M.memory(machine)
   local limit, used
   for _, group in ipairs(groups(machine, "memory")) do
@@ -63,7 +65,8 @@ local function quota_of(machine, folder, version)
   return quota and quota > 0 and period and quota / period or nil
 end
 
---- Processors' worth of time that this process may use; nil if all.
+--- Returns how many processors' worth of time this process may use; nil if
+-- all.
 function M.processors(machine)
   local least
   for _, group in ipairs(groups(machine, "cpu")) do

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The verdicts as one JSON document, a verdict a line:
+--- The verdicts as one JSON document, one verdict in a line:
 --
 --   { "status": the worst, "counts": { "ok": 20, ... }, "checks": [
 --     { "group", "name", "status", "found", "why", "fix", "command" }, ... ] }
@@ -31,7 +31,7 @@ local function counts(verdicts)
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
---- Writes them; nil and why if it cannot.
+--- Writes them; returns nil and why if that fails.
 return function(verdicts, output)
   local there, cjson = pcall(require, "cjson")
   if not there then

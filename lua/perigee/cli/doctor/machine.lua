@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The machine as checks see it. Every path goes through a prefix, and every
--- other question is a method or a field that can be replaced, so that specs can
--- make up machines; what cannot be answered is nil, never an error.
+-- other question is a method or a field that can be replaced, so that specs
+-- can make up machines. A question that cannot be answered gives nil, never an
+-- error.
 local ffi = require "ffi"
 
 if not pcall(ffi.typeof, "struct perigee_cli_statx") then ffi.cdef [[
@@ -47,7 +48,8 @@ local MODES = { r = 4, w = 2, x = 1 }
 local Machine = {}
 Machine.__index = Machine
 
--- This process's environment: an array of names, and their values by name.
+-- Returns this process's environment: an array of names, and their values by
+-- name.
 local function environment()
   local list, entry = {}, C.perigee_cli_environ
   while entry ~= nil and entry[0] ~= nil do
@@ -61,8 +63,8 @@ local function environment()
   return list
 end
 
---- This machine; or one made up: fields may have root (prefix of every path),
--- environment (as above), uid, and any method.
+--- Returns this machine, or a made-up one: fields may have root (prefix of
+-- every path), environment (as above), uid, and any method.
 function Machine.new(fields)
   local self = setmetatable({ root = "" }, Machine)
   for name, value in pairs(fields or {}) do self[name] = value end
@@ -74,7 +76,7 @@ jit.off(Machine.new)
 
 -- ---- Files ----------------------------------------------------------------
 
---- All of a file, without the blanks at its end.
+--- Returns all of a file, without the blanks at its end.
 function Machine:read(path)
   local file = io.open(self.root .. path, "r")
   if not file then return nil end
@@ -87,12 +89,12 @@ function Machine:number(path)
   return tonumber(self:read(path) or nil)
 end
 
---- Of "always [madvise] never": "madvise".
+--- Returns "madvise" of "always [madvise] never".
 function Machine:chosen(path)
   return (self:read(path) or ""):match "%[([^%]]+)%]"
 end
 
---- { kind, mode, uid, size, inode } of what is there, links not followed.
+--- Returns { kind, mode, uid, size, inode } of a path; links are not followed.
 function Machine:stat(path)
   local entry = ffi.new "struct perigee_cli_statx"
   if C.perigee_cli_statx(AT_FDCWD, self.root .. path, AT_SYMLINK_NOFOLLOW,
@@ -104,14 +106,15 @@ function Machine:stat(path)
            size = tonumber(entry.size), inode = tonumber(entry.inode) }
 end
 
---- May this process do all of "rwx" with it? "" asks whether it is there.
+--- Returns whether this process may do all of `what`, letters of "rwx", with
+-- the path; "" asks only whether it exists.
 function Machine:may(path, what)
   local mode = 0
   for letter in what:gmatch "." do mode = mode + MODES[letter] end
   return C.perigee_cli_access(self.root .. path, mode) == 0
 end
 
---- The paths that match a shell's pattern, sorted.
+--- Returns the paths that match a shell's pattern, sorted.
 function Machine:glob(pattern)
   local found, list = ffi.new "struct perigee_cli_glob", {}
   if C.perigee_cli_glob(self.root .. pattern, 0, nil, found) ~= 0 then
@@ -124,7 +127,7 @@ function Machine:glob(pattern)
   return list
 end
 
---- Bytes of a file system, all and free.
+--- Returns the bytes of a file system, all and free.
 function Machine:space(path)
   local space = ffi.new "struct perigee_cli_space"
   if C.perigee_cli_statvfs(self.root .. path, space) ~= 0 then return nil end
@@ -138,7 +141,7 @@ function Machine:getenv(name)
   return self.environment[name]
 end
 
---- The soft and the hard limit of that name in /proc/self/limits.
+--- Returns the soft and the hard limit of that name in /proc/self/limits.
 function Machine:limit(name)
   for line in (self:read "/proc/self/limits" or ""):gmatch "[^\n]+" do
     if line:sub(1, #name) == name then
@@ -149,12 +152,12 @@ function Machine:limit(name)
   end
 end
 
---- A line of /proc/self/status.
+--- Returns the value of a line of /proc/self/status.
 function Machine:status(name)
   return (self:read "/proc/self/status" or ""):match(name .. ":%s*([^\n]*)")
 end
 
---- Has this process that capability (its number)?
+--- Returns whether this process has that capability (a number).
 function Machine:capable(number)
   local digits = self:status "CapEff"
   local at = digits and #digits - math.floor(number / 4)
@@ -162,7 +165,8 @@ function Machine:capable(number)
   return digit and bit.band(digit, bit.lshift(1, number % 4)) ~= 0 or false
 end
 
---- May processes read each other's memory, as far as one finds out by itself?
+--- Returns whether processes may read each other's memory, as far as one
+-- process can find out alone.
 function Machine:can_pull()
   local bytes = ffi.new "char[2]"
   local from = ffi.new("struct perigee_cli_bytes", bytes, 1)
@@ -170,7 +174,7 @@ function Machine:can_pull()
   return C.perigee_cli_pull(C.perigee_cli_getpid(), to, 1, from, 1, 0) == 1
 end
 
---- Is this a container, as far as can be told?
+--- Returns whether this is a container, as far as can be told.
 function Machine:contained()
   return self:may("/.dockerenv", "") or self:may("/run/.containerenv", "")
     or self:getenv "KUBERNETES_SERVICE_HOST" ~= nil
@@ -178,21 +182,21 @@ end
 
 -- ---- Libraries ------------------------------------------------------------
 
---- A shared library by its name; nil and why.
+--- Loads a shared library by its name; nil and why if that fails.
 function Machine:library(name)
   local found, library = pcall(ffi.load, name)
   if found then return library end
   return nil, tostring(library)
 end
 
---- "12.4", of libcuda.so.1 as library gives it.
+--- Returns "12.4" of libcuda.so.1, as library() gives it.
 function Machine:cuda_version(library)
   local number = ffi.new "int[1]"
   if library.perigee_cli_cuda(number) ~= 0 then return nil end
   return ("%d.%d"):format(number[0] / 1000, number[0] % 1000 / 10)
 end
 
---- A module of Perigee's that needs the core; nil and why.
+--- Loads a module of Perigee that needs the core; nil and why if that fails.
 function Machine:module(name)
   local found, module = pcall(require, name)
   if found then return module end
@@ -200,16 +204,17 @@ function Machine:module(name)
 end
 
 local function open(engine, options)
-  local made, err = engine(options)     -- no tail call: misuse names this line
+  -- no tail call, so that errors name this line
+  local made, err = engine(options)
   return made, err
 end
 
---- Opens an engine of those options and allocates what peers could map: true;
--- nil and why.
+--- Opens an engine with those options and allocates memory that peers could
+-- map. Returns true, or nil and why that fails.
 function Machine:try(options)
   local perigee, why = self:module "perigee"
   if not perigee then return nil, why end
-  perigee.log = function() end          -- what it says is said by checks
+  perigee.log = function() end          -- the checks report instead of the log
   local fine, engine, err = pcall(open, perigee.engine, options)
   if not fine or not engine then
     return nil, (tostring(err or engine):gsub("^.-making an engine: ", ""))
@@ -221,7 +226,7 @@ function Machine:try(options)
   return fine or nil, tostring(why)
 end
 
---- perigee.devices; nil and why.
+--- Returns what perigee.devices does; nil and why if that fails.
 function Machine:ports()
   local devices, why = self:module "perigee.devices"
   if not devices then return nil, why end

@@ -20,8 +20,8 @@ local function is_terminal(output)
     and (os.getenv "NO_COLOR" or "") == "" and os.getenv "TERM" ~= "dumb"
 end
 
--- The words of text in lines that fit behind indent blanks, the first one
--- without them.
+-- Wraps a text into lines that fit behind `indent` blanks, which the first
+-- line does not have.
 local function wrapped(text, indent)
   local lines, current = {}, ""
   for word in text:gmatch "%S+" do
@@ -56,7 +56,7 @@ local function write_verdict(found, output, colour)
   if found.fix then write_details(found, output) end
 end
 
--- "2 warnings (locked memory, LuaJIT), 3 notes, 20 ok"
+-- Returns "2 warnings (locked memory, LuaJIT), 3 notes, 20 ok".
 local function summary(verdicts)
   local parts = {}
   for i = #verdict.STATUSES, 1, -1 do
@@ -74,7 +74,7 @@ local function summary(verdicts)
   return table.concat(parts, ", ")
 end
 
---- Writes them. colour: true or false; nil: as output is.
+--- Writes them. colour: true or false; nil: if output is a terminal.
 return function(verdicts, output, colour)
   if colour == nil then colour = is_terminal(output) end
   local group

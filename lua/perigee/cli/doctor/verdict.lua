@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a check says of the machine. A check is a table:
+--- What a check says about the machine. A check is a table:
 --
 --   name   two words
 --   why    a sentence: what it matters for
@@ -16,7 +16,7 @@
 --             written with sudo where it takes root
 local M = {}
 
---- From fine to broken.
+--- From best to worst.
 M.STATUSES = { "ok", "note", "warning", "problem" }
 
 M.rank = {}
@@ -27,13 +27,13 @@ for rank, status in ipairs(M.STATUSES) do
   end
 end
 
---- What cannot be told here, as in a container that hides it. text says where
--- it was looked for.
+--- A verdict for what cannot be found out here, as in a container that hides
+-- it. text says where the check looked.
 function M.unknown(text)
   return M.note("unknown: " .. text)
 end
 
---- The worst status of a list of verdicts.
+--- Returns the worst status of a list of verdicts.
 function M.worst(verdicts)
   local worst = 1
   for _, verdict in ipairs(verdicts) do

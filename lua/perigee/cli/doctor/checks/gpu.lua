@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- GPUs and their driver: what moving their memory will need.
+--- GPUs and their driver, as moves of GPU memory need them.
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, warning = verdict.ok, verdict.note, verdict.warning
@@ -54,7 +54,7 @@ local function let_in(machine)
   return "install the driver's library", "sudo apt-get install libcuda1"
 end
 
--- CUDA's version needs no initialization, and so wakes no GPU.
+-- Asking for CUDA's version needs no initialization, so it wakes no GPU.
 local function library(machine)
   local found, why = machine:library "libcuda.so.1"
   if found then
@@ -83,8 +83,8 @@ local function access(machine)
   return #verdicts > 0 and verdicts or ok(table.concat(files, ", "))
 end
 
--- A NIC reaches a GPU's memory by nvidia-peermem, or by dma-buf: the driver's
--- open flavour on Linux 5.12 or later.
+-- A NIC reaches a GPU's memory by nvidia-peermem, or by dma-buf, which takes
+-- the driver's open flavour on Linux 5.12 or later.
 local function peers(machine)
   local number, text = version(machine)
   if not number then return ok(NOTHING) end

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What processes of one host need of it to find and to reach each other.
+--- What processes of one host need to find and to reach each other.
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, problem = verdict.ok, verdict.note, verdict.problem
@@ -10,7 +10,8 @@ local GROUP_AND_OTHERS = 0x3f
 
 -- ---- The registry's folder ------------------------------------------------
 
--- Also instead of which other, if it is; or nil and why.
+-- Returns the folder, and the preferred one if another is used; or nil and
+-- why.
 local function registry_folder(machine)
   local registry, why = machine:module "perigee.registry.folder"
   if not registry then return nil, why:match "^[^\n]*" end
@@ -28,7 +29,7 @@ local function registry_folder(machine)
   }
 end
 
--- What is wrong with a folder that is there; nil if nothing is.
+-- Returns what is wrong with an existing folder; nil if nothing is.
 local function entry_verdict(machine, path, entry)
   if entry.kind ~= "folder" then
     return problem(("%s is no folder but a %s"):format(path, entry.kind),
@@ -45,7 +46,7 @@ local function entry_verdict(machine, path, entry)
   end
 end
 
--- One that is not there yet will be made, with all above it.
+-- A folder that does not exist yet will be made, with its parents.
 local function missing(machine, path)
   local above = path
   repeat
@@ -58,9 +59,10 @@ local function missing(machine, path)
     "unset XDG_RUNTIME_DIR")
 end
 
--- A name is held by a lock on its file (native/host/name.c), and is left over
--- when its owner died without giving it back. /proc/locks shows who holds one,
--- and trying would make the owner-to-be fail. nil: nothing can be said.
+-- Counts names left over by processes that died without releasing them. A held
+-- name has a lock on its file (native/host/name.c), which /proc/locks shows;
+-- taking the lock to find out could make a process fail that takes the name.
+-- Returns nil if there is no /proc/locks.
 local function left_over(machine, sockets)
   local locks = machine:read "/proc/locks"
   if not locks then return nil end
@@ -75,7 +77,7 @@ local function left_over(machine, sockets)
   return count
 end
 
--- "3 names, 1 of them left over"
+-- Returns "3 names, 1 of them left over by processes that died".
 local function names_in(machine, scope)
   local sockets = machine:glob(scope .. "/*.sock")
   local count = left_over(machine, sockets)

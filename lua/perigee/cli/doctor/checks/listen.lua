@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Can a program listen at the addresses that were asked about?
+--- Whether a program can listen at the addresses given by --listen.
 local addresses = require "perigee.cli.doctor.address"
 local verdict = require "perigee.cli.doctor.verdict"
 
@@ -13,7 +13,8 @@ local LONGEST_PATH = 107
 
 -- ---- TCP ------------------------------------------------------------------
 
--- Does a socket of that family listen at address's port, where fits(its host)?
+-- Returns whether a socket of that family listens at the address's port, with
+-- a host for which fits(host) is true.
 local function listens(machine, family, address, fits)
   local text = machine:read("/proc/net/" .. family) or ""
   for host, port, state in text:gmatch "%d+: (%x+):(%x+) %x+:%x+ (%x+)" do
@@ -27,8 +28,9 @@ end
 
 local function is_any(host) return not host:find "[^0]" end
 
--- Does a socket listen where this address would? One of all of IPv6 mostly does
--- so for IPv4, too; those of Perigee for one family only.
+-- Returns whether a socket listens where this address would. A socket for all
+-- of IPv6 mostly listens for IPv4, too; those of Perigee listen for one family
+-- only.
 local function is_taken(machine, address)
   if not address.bytes then return false end
   local words = addresses.words(address):upper()
@@ -56,7 +58,8 @@ local function is_ipv6_here(machine, address)
   return text == nil or ("\n" .. text):find("\n" .. digits, 1, true) ~= nil
 end
 
--- Is it an address of this machine? True as well where that cannot be told.
+-- Returns whether it is an address of this machine; true also if that cannot
+-- be told.
 local function is_here(machine, address)
   if not address.bytes or addresses.is_any(address)
     or addresses.is_local(address) then
@@ -101,7 +104,8 @@ local function elsewhere(machine, address)
     "ip -brief address")
 end
 
--- A port that the kernel gives away by itself may be in use at any start.
+-- The kernel may give this port to an outgoing connection, so it may be in use
+-- when the program starts.
 local function passing(machine, address)
   local range = machine:read(IPV4 .. "ip_local_port_range") or ""
   local first, last = range:match "^(%d+)%s+(%d+)"

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Memory: what there is, what may be locked, and in which pages.
+--- Memory: how much there is, how much may be locked, and its pages.
 local cgroup = require "perigee.cli.doctor.cgroup"
 local units = require "perigee.units"
 local verdict = require "perigee.cli.doctor.verdict"
@@ -62,7 +62,7 @@ local function available(machine)
   return ok(text)
 end
 
--- With strict overcommit what is mapped has to be there, used or not.
+-- With strict overcommit all mapped memory has to exist, used or not.
 local function overcommit(machine)
   local mode = machine:number "/proc/sys/vm/overcommit_memory"
   if not mode then
@@ -125,7 +125,7 @@ local function huge(machine)
   }
 end
 
--- Reserved pages are memory that Perigee never takes from.
+-- Perigee never uses memory in reserved huge pages.
 local function reserved(machine)
   local meminfo = machine:read "/proc/meminfo" or ""
   local total = tonumber(meminfo:match "HugePages_Total:%s*(%d+)")

@@ -68,7 +68,7 @@ end
 
 -- ---- Buffers --------------------------------------------------------------
 
--- The kernel tunes them up to the third number.
+-- The kernel tunes buffers up to the third number.
 local function window(machine, name)
   local text = machine:read(IPV4 .. name)
   local most = text and tonumber(text:match "^%d+%s+%d+%s+(%d+)")

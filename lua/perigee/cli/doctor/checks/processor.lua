@@ -8,7 +8,7 @@ local ok, note, warning = verdict.ok, verdict.note, verdict.warning
 local CPUS, NODES = "/sys/devices/system/cpu/", "/sys/devices/system/node/"
 local CLOCKS = "/sys/devices/system/clocksource/clocksource0/"
 
--- "0-2,5" as an array and a set of numbers.
+-- Returns "0-2,5" as an array and a set of numbers.
 local function numbers(text)
   local list = {}
   for first, last in (text .. ","):gmatch "(%d+)%-?(%d*)[,\n]" do
@@ -83,7 +83,7 @@ local function clock(machine)
     "sudo dmesg | grep -iE 'tsc|clocksource'")
 end
 
--- What libsodium's AES-GCM asks of a processor.
+-- Processor features that libsodium's AES-GCM needs.
 local CIPHER = { x86 = { "aes", "pclmulqdq" }, arm = { "aes", "pmull" } }
 
 local function cipher(machine)
@@ -102,7 +102,7 @@ end
 
 -- ---- NUMA -----------------------------------------------------------------
 
--- The nodes of NICs that carry RDMA or the network, as "name" by node.
+-- Returns the nodes of NICs for RDMA or the network, as "name" by node.
 local function devices(machine)
   local found = {}
   for _, pattern in ipairs { "/sys/class/infiniband/*", "/sys/class/net/*" } do

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Perigee itself: LuaJIT, the core, the kernel below.
+--- Perigee itself: LuaJIT, the core, and the kernel.
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, warning, problem = verdict.ok, verdict.warning, verdict.problem
@@ -20,7 +20,7 @@ local function luajit(machine)
   return ok(found)
 end
 
--- Libraries that the core is linked to, and where they come from.
+-- Libraries that the core is linked to, and the packages that have them.
 local PACKAGES = { libsodium = "libsodium23", libcares = "libc-ares2",
                    libcrypto = "libssl3" }
 
@@ -38,7 +38,7 @@ local function core(machine)
     .. "source tree", "make && sudo make install")
 end
 
--- What everything begins with, with all that the environment asks of it.
+-- Opens an engine as a program would, with all settings of the environment.
 local function engine(machine)
   if not machine:module "perigee.native" then
     return verdict.unknown "the core is not there"
@@ -49,7 +49,7 @@ local function engine(machine)
     .. "is a problem here")
 end
 
--- pidfd_open is of 5.3, F_SEAL_FUTURE_WRITE of 5.1.
+-- pidfd_open needs Linux 5.3, F_SEAL_FUTURE_WRITE 5.1.
 local function kernel(machine)
   local release = machine:read "/proc/sys/kernel/osrelease"
   local major, minor = (release or ""):match "^(%d+)%.(%d+)"

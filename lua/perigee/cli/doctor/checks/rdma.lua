@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- RDMA: the library, the devices, the right to use them.
+--- RDMA: the library, the devices, and the right to use them.
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, warning, problem =
@@ -20,7 +20,7 @@ local function library(machine)
     .. "the drivers of devices", "sudo apt-get install ibverbs-providers")
 end
 
--- NICs that could do RDMA, had their driver been loaded.
+-- Returns whether a NIC could do RDMA if its driver were loaded.
 local function has_sleeping_nic(machine)
   for _, path in ipairs(machine:glob "/sys/bus/pci/devices/*") do
     local class = machine:read(path .. "/class") or ""
@@ -93,7 +93,7 @@ local function describe(port)
   return table.concat(parts, ", ")
 end
 
--- A port without a link harms nobody while another one has one.
+-- A port without a link does no harm while another one has a link.
 local function not_active(port, found, some_active)
   local judge = some_active and note or warning
   if port.link == "infiniband" and port.state == "init" then

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The environment's PERIGEE_*, and the secret that it may name.
+--- The PERIGEE_* variables of the environment, and the secret that they may
+-- name.
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, warning, problem =
@@ -10,7 +11,7 @@ local WEAK_BITS = 80
 
 local TRANSPORTS = { auto = true, shm = true, verbs = true, tcp = true }
 
--- Those of the tests, benches and builds of a source tree.
+-- Variables of the tests, benches and builds of a source tree.
 local INTERNAL = { BUILD = true, FLOORS = true, LUAJIT = true,
   LUAJIT_FLAGS = true, PRELOAD = true, RUNNING = true, SEED = true,
   SECONDS = true, SOAK = true }
@@ -35,8 +36,8 @@ local function check_scope(_, value)
   end
 end
 
--- What the core says of options, apart from all else that the environment
--- asks for.
+-- Returns why the core refuses these options, apart from all other settings of
+-- the environment.
 local function refused(machine, rdma, faults)
   local fine, why = machine:try { rdma = rdma, faults = faults, secret = "" }
   if not fine then return why end
@@ -50,7 +51,7 @@ local function check_faults(machine, value)
   return refused(machine, "", value)
 end
 
--- All that are named hide the others, so a name that is wrong hides all.
+-- A list of NICs hides all others, so a wrong name hides all.
 local function check_nics(machine, value)
   local ports = {}
   for _, path in ipairs(machine:glob "/sys/class/infiniband/*/ports/*") do
@@ -110,7 +111,7 @@ local function environment(machine)
     or "no PERIGEE_* is set")
 end
 
--- Made to try a program in bad weather, and easily forgotten.
+-- Injected faults are for tests, and easily forgotten.
 local function faults(machine)
   local value = machine:getenv "PERIGEE_FAULTS" or ""
   if not value:find "[^,%s]" then return ok "none asked for" end
@@ -120,9 +121,9 @@ end
 
 -- ---- The secret -----------------------------------------------------------
 
--- Who dials a listener can try secrets at home, at some ten a second for each
--- core, as the library stretches them. As many bits as so many letters of so
--- few kinds can have at most.
+-- A peer that dials a listener can guess secrets offline, some ten a second on
+-- each core, because the library stretches them. A text has at most as many
+-- bits as its length and its number of different letters allow.
 local function is_weak(text)
   local seen, kinds = {}, 0
   for letter in text:gmatch "." do
