@@ -32,8 +32,7 @@ struct scene {
   struct own own[OWN];
   struct perigee_transfer list[OWN];
   const struct perigee_remote *remote;
-  int served[HELD_MOST],
-      lands[HELD_MOST]; /* calls to answer; landings to give */
+  int served[HELD_MOST], lands[HELD_MOST]; /* to answer; to land */
   struct own landings[HELD_MOST];
   int serving, landing, lost;
   uint8_t mood; /* how this side answers */

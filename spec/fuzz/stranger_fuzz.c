@@ -175,8 +175,7 @@ static void leaves(struct scene *s, struct hand *h) {
   for (int i = 0; i < 4; i++) {
     require(polled(h) == 0);
     if (h->session && h->session->state == PERIGEE_SESSION_ENDED)
-      perigee_session_free(
-          h->session); /* as a program that had dialed would do */
+      perigee_session_free(h->session); /* as the dialer's program would */
   }
   require(h->session == NULL && s->engine->hellos == 0);
   require(perigee_counters(s->engine, NULL)->sessions == 1);
