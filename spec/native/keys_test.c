@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * keys_test.c - the keys of regions, as a peer may write them: look-ups are
- * answered here by hand. What is no key of the lane's, or no memory that may be
- * mapped, ends the look-up or the session in a status that tells; nothing stays
- * open, mapped or counted; no key reaches another region.
+ * keys_test.c - keys of regions, as a malicious peer may write them: look-ups
+ * are answered here by hand. A key that is not the lane's, or whose memory may
+ * not be mapped, ends the look-up or the session with a fitting status. Nothing
+ * stays open, mapped or counted, and no key reaches another region.
  */
 #include "core/engine.h"
 #include "raw_peer.h"

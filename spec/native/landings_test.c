@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * landings_test.c - typed calls with a slice each way: it lands where the
- * receiver says, in a pooled block, or in strides.
+ * landings_test.c - typed calls with a slice in each direction: it lands where
+ * the receiver says, in a pooled block, or in strides.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  *
  * lanes_test.c - sessions with a second lane, which carries payloads and
  * one-sided copies of opaque memory beside shared memory, TCP or the in-process
- * transport: what goes over it, who chooses, and what becomes of a session whose
- * second lane breaks, is not there, or is lied about.
+ * transport: what goes over it, which side chooses, and what happens to a
+ * session whose second lane breaks, is missing, or is lied about.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * loans_test.c - what lies behind the memory that is lent to be filled, and
- * what becomes of programs that write there.
+ * loans_test.c - the guard behind memory that is lent to be filled, and what
+ * happens to programs that write there.
  */
 #include <signal.h>
 #include <stdlib.h>

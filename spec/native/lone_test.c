@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lone_test.c - what a poll gives after a wait: what came alone at once, without
- * another look, and all of what came together.
+ * lone_test.c - the events that a poll returns after a wait: an event that came
+ * alone is returned at once, without another look; events that came together
+ * are all returned.
  */
 #include <pthread.h>
 #include <time.h>

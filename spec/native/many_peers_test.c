@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * many_peers_test.c - a server's table of operations, which many peers hold
- * together: each of them has little more than its share, and none gives anything
- * back. Whoever comes then is served, and who was there before.
+ * many_peers_test.c - a server's table of operations, filled by many peers
+ * together: each has little more than its share, and none gives anything back.
+ * New peers are served, and so are older ones.
  */
 #include "base/shares.h"
 #include "support.h"

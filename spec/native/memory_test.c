@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memory_test.c - kinds of memory: their devices, copies by tickets, whose a
- * pointer is, and memory that another process uses. "twin" is a kind that the
- * core has never heard of.
+ * memory_test.c - kinds of memory: their devices, copies with tickets, the kind
+ * that a pointer belongs to, and memory that another process uses. "twin" is a
+ * kind that the core does not know.
  */
 #include <stdatomic.h>
 #include <stdlib.h>

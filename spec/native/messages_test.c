@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * messages_test.c - sends and receives, immediates, and all of it at once.
+ * messages_test.c - sends and receives, immediates, and all of these at once.
  */
 #include "support.h"
 

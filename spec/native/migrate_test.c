@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * migrate_test.c - two sides on one host: that they notice, where their
- * sessions move, what is proven before, and where they stay when they cannot.
+ * migrate_test.c - two sides on one host: they notice it, their sessions move
+ * to shared memory after both have proven it, and stay where they are if they
+ * cannot move.
  */
 #include "hand.h"
 #include "session/migrate.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * offers_test.c - strangers who say hello as they should and then send
- * descriptors that are not what they said, too many or too few of them, or
- * frames out of their turn.
+ * offers_test.c - strangers that say a correct hello and then send descriptors
+ * of the wrong kind, too many or too few of them, or frames out of turn.
  */
 #include "raw_peer.h"
 #include "transport/shm/shm.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * parked_test.c - what idle sessions cost, counted: a transport around the real
- * one counts how often a lane is looked at, and how often it is armed. Two
- * engines in one thread, hundreds of sessions between them, and a clock that a
- * test moves on, so that sessions have been idle for long at once.
+ * parked_test.c - the cost of idle sessions, counted: a transport around the
+ * real one counts how often a lane is polled and how often it is armed. There
+ * are two engines in one thread and hundreds of sessions between them. The test
+ * moves the clock, so that sessions become idle at once.
  */
 #include <stdio.h>
 #include <stdlib.h>

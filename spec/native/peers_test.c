@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * peers_test.c - which process is at the other end of a Unix socket: one that
- * has ended, whose pid is another's by now, that gave its socket away, or whose
- * child keeps it open. Nobody's memory is read but the peer's own.
+ * peers_test.c - the process at the other end of a Unix socket: it may have
+ * ended, another process may have its pid by now, it may have given its socket
+ * away, or a child may keep the socket open. No memory is read but the peer's.
  *
  * The liar is this process. It lets a child connect its socket, so that the
- * kernel names the child, and speaks for it.
+ * kernel names the child as the peer, and then speaks for it.
  */
 #include "raw_peer.h"
 #include "transport/shm/shm.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * proof_test.c - who is let in over TCP: who has the secret, for the scope. Who
- * has another, none, or only what was heard of others, who changes what is
- * said on the way or leaves something out, gets a refusal and nothing else, and
- * the listener's program hears of it. The transport is the specs' own.
+ * proof_test.c - who is let in over TCP: peers with the secret for the scope. A
+ * peer with another secret, none, or only recorded frames, and one that changes
+ * or omits frames on the way, gets a refusal and nothing else, and the
+ * listener's program is told. The transport is the specs' own.
  */
 #include "between.h"
 #include "door.h"

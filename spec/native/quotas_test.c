@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quotas_test.c - what is left for others (shares.h): however many peers take
- * all that they may, who comes next finds some; and two sides that each keep
- * much of the other still serve each other.
+ * quotas_test.c - room for others (shares.h): however many peers take all that
+ * they may, the next one gets some; and two sides that each hold much of the
+ * other still serve each other.
  */
 #include "core/accounts.h"
 #include "session/sessions.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * room_test.c - requests that need a block while there is none: they wait for
- * it, behind them what was submitted later, and their caller's time decides.
+ * it, later submissions wait behind them, and the caller's timeout decides.
  */
 #include <stdlib.h>
 #include <string.h>

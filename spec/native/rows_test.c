@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rows_test.c - the state tables, row by row: every step that they allow
- * is taken here through the public interface, and every other step aborts.
+ * rows_test.c - the state tables, row by row: every step that they allow is
+ * taken here through the public interface, and every other step aborts.
  */
 #include "hand.h"
 #include "scenes.h"

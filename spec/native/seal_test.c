@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seal_test.c - chunks of a sealed stream, by both ciphers: what was sealed
- * opens once and in order; what was changed in any bit, cut, left out,
- * repeated or moved does not.
+ * seal_test.c - chunks of a sealed stream, with both ciphers: a chunk opens
+ * once and in order; it does not open if any bit is changed, or if it is cut,
+ * omitted, repeated or moved.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sealed_test.c - sessions over TCP that are sealed, with somebody on the way
- * who writes down all that passes, and changes some of it.
+ * sealed_test.c - encrypted sessions over TCP, with a man in the middle who
+ * records all that passes and changes some of it.
  */
 #include "between.h"
 #include "door.h"

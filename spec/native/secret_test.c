@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * secret_test.c - where a secret comes from, who may have been able to read
- * it there, and that no message tells it.
+ * secret_test.c - the sources of a secret, who could have read it there, and
+ * that no message contains it.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shares_test.c - a server beside a process that makes it hold all that it can
- * (hog.c): an honest client, that was there before and one that comes later,
- * is served; so are the server's own calls; and when the hog is gone nothing
- * of it is left.
+ * shares_test.c - a server and a process that makes it hold as much as it can
+ * (hog.c). An honest client that was there before and one that comes later are
+ * served, and so are the server's own calls. When the hog is gone, nothing of
+ * it is left.
  */
 #include "hog.h"
 

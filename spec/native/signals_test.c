@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * signals_test.c - the orderly end, each case in a child process of its own.
+ * signals_test.c - orderly shutdown by signals, each case in a child process of
+ * its own.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * simulation.c - a world: its clock, its dice, its two sides, and its end.
+ * simulation.c - a simulated world: its clock, its random choices, its two
+ * sides, and its end.
  */
 #include "simulation.h"
 

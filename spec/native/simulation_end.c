@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * simulation_end.c - how the operations of a simulated world may end, and what
- * has to be true then.
+ * must be true then.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * simulation_ground.c - memory of a simulated world. A ground is full of one
- * byte; whoever is given a spot writes a pattern into it or waits for one, and
- * when the spot is given back it is wiped and looked at: what was written
- * around it, or comes later, is found when the cell is taken again, or at the
- * end.
+ * simulation_ground.c - memory of a simulated world. A ground is filled with
+ * one byte value. An operation that takes a spot writes a pattern into it or
+ * awaits one. When the spot is returned it is checked and wiped. A stray or
+ * late write is found when the cell is taken again, or at the end.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * simulation_wire.c - what lies between the two sides of a simulated world
- * that talk over TCP: somebody who takes the dialer's connections, dials the
- * listener for each, and hands bytes on in pieces of any size, late, until the
- * connection is cut. Where it is sealed, bits are turned over, too, once it is
- * past its hello.
+ * simulation_wire.c - the network between the two sides of a simulated world
+ * that talk over TCP: a relay that accepts the dialer's connections, dials the
+ * listener for each, and passes bytes on in pieces of any size, late, until the
+ * connection is cut. On an encrypted connection it also flips bits, after the
+ * hello.
  */
 #include <errno.h>
 #include <netinet/in.h>

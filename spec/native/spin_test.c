@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * spin_test.c - how long waits poll and when they give up the core: first the
- * decisions alone, over endings of waits as they were recorded, then an engine's
- * waits. There the clock is made up, and so is sched_yield, which stands in for
- * the system's: a test says who runs while the core is given up.
+ * decisions alone, from recorded ends of waits, then an engine's waits. There
+ * the clock and sched_yield are the test's own: a test says who runs while the
+ * core is given up.
  */
 #include <sched.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stress_mix_test.c - two engines in two threads of one process that call one
- * another at once, lend, send, receive, read and write, and sleep when there
- * is nothing to do. ThreadSanitizer watches; every byte is checked.
+ * stress_mix_test.c - two engines in two threads of one process that call each
+ * other, lend, send, receive, read and write at the same time, and sleep when
+ * there is nothing to do. ThreadSanitizer watches; every byte is checked.
  */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stress_progress_test.c - engines with a thread of their own: it serves peers
- * while the program does something else, takes turns with a program that polls,
- * and leaves alone what the program was shown.
+ * stress_progress_test.c - engines with a thread of their own. It serves peers
+ * while the program does other work, takes turns with a program that polls, and
+ * does not touch what the program was given.
  */
 #include <errno.h>
 #include <netinet/in.h>

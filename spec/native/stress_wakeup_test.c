@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stress_wakeup_test.c - two threads, an engine each, that call one another
- * and sleep at once when there is nothing to do (no spinning). A transport
- * around that of shared memory pauses for random times between a record's
- * publication and the look whether its reader sleeps, and between arming and
- * the last look. A wake-up that is lost shows as a sleep that ends by its own
- * timeout while something is on its way.
+ * stress_wakeup_test.c - two threads, an engine each, that call each other and
+ * sleep at once when there is nothing to do (no spinning). A transport around
+ * that of shared memory pauses for random times between a record's publication
+ * and the check whether its reader sleeps, and between arming and the last
+ * poll. A lost wake-up shows as a sleep that ends by its own timeout while a
+ * record is on its way.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * stress_watched_test.c - no wake-up is lost: threads write single bytes into
- * pipes that an engine watches, at moments of their own, and the program comes
- * to them by every way of waiting there is. If a wake-up is lost, the wait for it
- * ends by its time.
+ * pipes that an engine watches, at random moments, and the program waits for
+ * them in every possible way. If a wake-up is lost, the wait for it times out.
  */
 #include "support.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tcp_lane_test.c - a lane over sockets whose other side is played by hand
- * (hand.c), and lies once it is known. What it says ends its session, in a
- * status that tells, and touches no other memory.
+ * (hand.c) and lies once the session is open. Each lie ends the session, with a
+ * fitting status, and touches no other memory.
  */
 #include "engine/polling.h"
 #include "hand.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_sockets_test.c - listening and dialing over TCP, and who comes to a port:
- * scans, other protocols, silence, crowds, lies about lengths, words in drops.
- * The transport is the specs' own, so that only the sockets are in question.
+ * tcp_sockets_test.c - listening and dialing over TCP, and connections to a
+ * port: scans, other protocols, silence, crowds, lies about lengths, frames
+ * byte by byte. The transport is the specs' own, so that only the sockets are
+ * tested.
  */
 #include "session/sessions.h"
 #include "raw_peer.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * thread_test.c - an engine's own thread (option progress), seen from outside:
- * whom it wakes, and what peers are told. eventfd_write is the test's, which
- * counts.
+ * which waits it wakes, and what peers are told. eventfd_write is replaced by a
+ * function that counts.
  */
 #include "support.h"
 

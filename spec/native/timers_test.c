@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * timers_test.c - the timing wheel against a plain list of what is armed.
+ * timers_test.c - the timing wheel against a plain list of armed timers.
  */
 #include <setjmp.h>
 #include <stdarg.h>

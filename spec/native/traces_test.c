@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * traces_test.c - calls that belong to a trace: what they were given comes to
- * who serves them, by every way that a request takes.
+ * traces_test.c - calls that belong to a trace: its context reaches the server,
+ * by every way that a request takes.
  */
 #include "support.h"
 

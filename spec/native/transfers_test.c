@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfers_test.c - one-sided reads and writes, whole, in batches, strided
- * and prepared, of memory that is mapped, registered or only its owner's.
+ * transfers_test.c - one-sided reads and writes, whole, in batches, strided and
+ * prepared, of memory that is mapped, registered or reachable only by its
+ * owner.
  */
 #include "support.h"
 

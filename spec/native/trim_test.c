@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * trim_test.c - what a flood took goes back to the system, and only that: the
- * end of the table of operations, blocks of the pool, what malloc keeps.
+ * trim_test.c - memory used in a flood goes back to the system, and only that:
+ * the end of the table of operations, blocks of the pool, and malloc's free
+ * memory.
  */
 #include <stdlib.h>
 #include <string.h>

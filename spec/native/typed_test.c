@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * typed_test.c - the scanner of typed payloads: what it accepts, and what it
- * refuses of all that LuaJIT's decoder would follow.
+ * refuses of the data that LuaJIT's decoder would follow.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * vault_test.c - no memory for keys, at each step of a handshake, on either
- * side: both are told that, and what to raise, and nothing of a wrong secret.
- * A process that has all its memory locked gets none beyond RLIMIT_MEMLOCK.
+ * side: both sides are told so and what to raise, and not that the secret is
+ * wrong. A process that locks all its memory gets none beyond RLIMIT_MEMLOCK.
  */
 #include "core/engine.h"
 #include "door.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_errors_test.c - queue pairs that go to the error state while both
- * sides are busy. One that carries data is made anew, and nobody notices but
- * by the time it takes; with the one for control the session ends, once, and
- * the next one works.
+ * verbs_errors_test.c - queue pairs that go to the error state while both sides
+ * are busy. A queue pair for data is made again, which only costs time. If the
+ * one for control fails, the session ends, once, and the next one works.
  */
 #include <stdio.h>
 #include <string.h>

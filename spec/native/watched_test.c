@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * watched_test.c - descriptors of the program's own (perigee_watch), by engines
- * without a thread and with one.
+ * watched_test.c - the program's own descriptors (perigee_watch), with engines
+ * with and without a thread.
  */
 #include "support.h"
 
