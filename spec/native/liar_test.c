@@ -51,7 +51,7 @@ static void befriend(struct victim *v, struct friend *f) {
     fail_msg("the friend waits");
 }
 
-/* Its own calls are answered with what they brought. */
+/* Its own calls are answered with the bytes that they brought. */
 static bool of_friend(struct victim *v, const struct perigee_event *e) {
   if (e->session != perigee_session_id(v->p.session[1]))
     return false;

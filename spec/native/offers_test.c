@@ -35,7 +35,7 @@ static int plain_file(uint64_t length) {
 enum { RING = 65536, OUTBOX = sizeof(struct outbox), ARENA = 8 << 20 };
 enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
-/* An offer with these descriptors; its sender is cut off. */
+/* Sends an offer with these descriptors; the sender is cut off. */
 static void offer(struct pair *p, uint64_t ring, uint64_t arena, const int *fds,
                   uint32_t count, uint32_t said) {
   uint64_t words[3] = {ring, arena, 0};
@@ -105,7 +105,7 @@ static void memory_that_is_not_as_said_is_refused(void **state) {
   close_to_raw_peers(&p);
 }
 
-/* Frames out of their turn, and descriptors with frames that bring none. */
+/* Frames out of turn, and descriptors with frames that may have none. */
 static void frames_out_of_turn(void **state) {
   (void)state;
   struct pair p;

@@ -117,7 +117,7 @@ static void names_are_limited(void **state) {
 
 static struct between b;
 
-/* The end of a dial by way of the one between. */
+/* The end of a dial through the man in the middle. */
 static int dial_by(struct pair *p) {
   int op = perigee_connect(p->engine[0], b.address, "inproc", 5000 * MS);
   struct perigee_event e = until(p, 0, PERIGEE_EVENT_CONNECTED);
@@ -146,7 +146,7 @@ static void what_was_heard_before_lets_nobody_in(void **state) {
   between_close(&b);
 }
 
-/* He passes on what one worker says where another was dialled. */
+/* He passes on what one worker says where another was dialed. */
 static void nobody_answers_for_another(void **state) {
   (void)state;
   struct pair p;

@@ -31,7 +31,7 @@ static double now(void) {
   return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* How a child that runs the case ends, as waitpid tells it. */
+/* How a child that runs the case ends, as waitpid reports it. */
 static int ends(int (*run)(void)) {
   int status;
   pid_t child = fork();
@@ -53,7 +53,7 @@ static void ends_by(int (*run)(void), int number) {
   assert_int_equal(WTERMSIG(status), number);
 }
 
-/* In a case: the line that fails is its exit status. */
+/* Used in a case: its exit status is the line that fails. */
 #define CHECK(condition)                                                       \
   do                                                                           \
     if (!(condition))                                                          \

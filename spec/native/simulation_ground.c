@@ -15,7 +15,7 @@ enum { GROUND = LITTLE * CELL_LITTLE + (CELLS - LITTLE) * CELL_LARGE };
 
 /* ---- Patterns ------------------------------------------------------------ */
 
-/* All patterns are stretches of one; the first eight bytes tell which. */
+/* All patterns are parts of one; the first eight bytes tell which part. */
 static const uint8_t *pattern_bytes(uint64_t pattern) {
   static uint8_t bytes[GROUND + STRETCHES];
   if (!bytes[1]) {
@@ -96,8 +96,8 @@ static void cell_range(int cell, uint64_t *offset, uint64_t *length) {
                          (uint64_t)(cell - LITTLE) * CELL_LARGE;
 }
 
-/* Regions that the engine makes are mapped by peers; others are accessed by
- * their owner, who is asked. */
+/* Peers map regions that the engine makes; others are accessed by their
+ * owner. */
 void ground_make(struct side *side, struct ground *ground, const char *name,
                  int access, uint64_t pattern) {
   struct world *w = side->world;

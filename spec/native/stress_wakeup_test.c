@@ -41,7 +41,7 @@ static uint32_t random_below(uint32_t limit) {
   return (uint32_t)(seed >> 33) % limit;
 }
 
-/* Every second time none, else up to some ten microseconds. */
+/* No pause every second time, otherwise up to some ten microseconds. */
 static void pause_a_little(void) {
   uint32_t turns = random_below(2) ? random_below(8192) : 0;
   for (volatile uint32_t i = 0; i < turns; i++)
@@ -95,7 +95,7 @@ static void side_open(struct side *side, uint64_t own_seed) {
     abort();
 }
 
-/* The next event, asleep until it comes. */
+/* The next event; sleeps until it comes. */
 static void next(struct side *side) {
   while (perigee_poll(side->engine, &side->event, 1) == 0) {
     pause_a_little();

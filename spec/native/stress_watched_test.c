@@ -59,7 +59,7 @@ static void by_descriptor(struct perigee_engine *engine) {
     assert_int_equal(poll(&fd, 1, 20000), 1);
 }
 
-/* Longer than a thread of the engine's waits before it polls in its stead. */
+/* Longer than the engine's thread waits before it polls for the program. */
 static void by_computing(struct perigee_engine *engine) {
   const struct timespec t = {0, 3 * MS};
   (void)engine;
@@ -81,7 +81,7 @@ static void wait_somehow(struct perigee_engine *engine, unsigned *seed) {
 
 /* ---- The program -------------------------------------------------------- */
 
-/* Now and then what is there is left for another time, or not watched for a
+/* Now and then a ready descriptor is left unread, or not watched for a
  * moment. */
 static int handle(struct perigee_engine *engine, const struct perigee_event *e,
                   unsigned *seed) {

@@ -76,7 +76,7 @@ static void garbage_is_sent_away(void **state) {
   close_to_raw_peers(&p);
 }
 
-/* All but READY is said; every prefix of it, cut into two writes. */
+/* Sends everything but READY: every prefix of it, cut into two writes. */
 static void frames_that_break_off(void **state) {
   (void)state;
   struct pair p;

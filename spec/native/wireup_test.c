@@ -23,7 +23,7 @@ static struct perigee_engine *engine_new(void) {
   return engine;
 }
 
-/* Bytes that the engine has not read yet. */
+/* The number of bytes that the engine has not read yet. */
 static int unread(const struct hand *h) {
   int bytes = 0;
   assert_int_equal(ioctl(h->fd, SIOCOUTQ, &bytes), 0);
