@@ -147,7 +147,7 @@ static void who_gets_sockets_that_linger_does_not_wait(void **state) {
     goes_on_beside(attacks[i]);
 }
 
-/* A peer sends them to the side of a transport that does not read. */
+/* A peer sends one in a frame for a lane that takes none. */
 static void a_word_for_nobody_holds_up_nobody(void **state) {
   struct perigee_event e;
   struct pair p;

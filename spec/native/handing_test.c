@@ -133,7 +133,8 @@ static void who_never_reads_its_socket_loses_the_session(void **state) {
   pair_drop(&p);
 }
 
-/* A peer that did other work meanwhile did not keep the engine waiting. */
+/* If this engine was not polled meanwhile, the peer may have read in time,
+ * and the session is kept. */
 static void who_was_away_while_the_peer_read_keeps_it(void **state) {
   struct pair p;
   int op = stalls(&p, *state);
@@ -174,7 +175,7 @@ static void who_comes_back_to_a_full_socket_waits_as_long(void **state) {
   pair_close(&p);
 }
 
-/* The peer is silent towards a side that reads from it. */
+/* The peer sends nothing here; it only reads. */
 static void who_sleeps_wakes_to_look_up_when_the_socket_has_room(void **state) {
   struct pair p;
   pair_open(&p, *state);

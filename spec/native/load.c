@@ -186,8 +186,7 @@ uint64_t load_done(const struct load *l) {
 
 /* ---- Opening ------------------------------------------------------------ */
 
-/* Ends of operations that the load left behind, such as replies, are
- * ignored. */
+/* Awaits the operation's end; ignores events that the load left behind. */
 static struct perigee_event answer(struct load *l, int side, int operation) {
   struct perigee_event e;
   int64_t limit = clock_now() + 20000 * MS;

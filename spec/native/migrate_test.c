@@ -18,8 +18,8 @@
 
 static const struct variant any = {"auto, host", NULL, "host", 1, NULL};
 
-/* No session here is refused for taking too long on a busy machine: one
- * whose hello is late moves back to TCP. */
+/* A long timeout, for busy machines: a session whose hello is late would
+ * move back to TCP. */
 static void patient(struct perigee_options *o) {
   perigee_options(o);
   o->hello_timeout = 10000 * MS;
@@ -101,7 +101,7 @@ static void called_over_tcp_it_moves_to_shared_memory(void **state) {
   }
 }
 
-/* The terms agreed over TCP do not decide the transport used after the move. */
+/* Encryption agreed over TCP does not apply to shared memory after the move. */
 static void shared_memory_is_not_called_encrypted(void **state) {
   (void)state;
   struct perigee_options o;

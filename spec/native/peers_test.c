@@ -314,7 +314,7 @@ static void who_speaks_for_itself_is_pulled_from(void **state) {
 
 static const char abstract[] = "perigee-peers-test";
 
-/* The first byte that the listener does not accept: a frame's type. */
+/* Connects as another user; returns the type of the first frame received. */
 static int heard_by_nobody(void) {
   static struct wire wire;
   struct sockaddr_un un = {.sun_family = AF_UNIX};

@@ -66,7 +66,7 @@ static void who_comes_next_finds_some(void **state) {
   perigee_engine_close(engine);
 }
 
-/* The sizes that the program is told are those that can be used. */
+/* share_most() tells exactly what a peer can take. */
 static void the_most_is_what_can_be_had(void **state) {
   (void)state;
   struct perigee_engine *engine = engine_of(1024);

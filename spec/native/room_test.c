@@ -305,7 +305,7 @@ struct flow {
   int wanted, sent[2], served[2], ended[2], refused[2];
 };
 
-/* The number of loans possible now. */
+/* Makes as many loans as are possible now. */
 static void lend(struct flow *f, int side) {
   struct perigee_session *s = f->p->session[side];
   struct perigee_loan loan;

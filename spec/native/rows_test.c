@@ -164,8 +164,8 @@ static void stalled_requests(void *variant) {
   }
 }
 
-/* The watch is removed while nothing is ready, before READY was given, and
- * after it was given twice. */
+/* A watch is removed while its descriptor is quiet, when it was found ready
+ * but not yet reported, and after a second event. */
 static void descriptors_are_watched(void) {
   struct perigee_engine *engine;
   struct perigee_event e[2];

@@ -241,8 +241,8 @@ static void what_is_changed_ends_the_session(void **state) {
 
 enum { DIFFERS = 27 }; /* here asked and answered do */
 
-/* Other threads read a region while bytes arrive: each byte is the old one
- * or the one that was written. */
+/* A region may be read while bytes arrive: each byte is the old one or the
+ * one that was written. */
 static void what_is_changed_is_never_seen(void **state) {
   struct pair p;
   struct perigee_event e;

@@ -215,7 +215,8 @@ static int64_t worked(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Takes milliseconds the first time, then microseconds. */
+/* Stretching takes milliseconds; the second use, or a drawn secret, does
+ * not. */
 static void a_guess_costs_and_the_second_time_nothing(void **state) {
   (void)state;
   static const char drawn[] = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=";

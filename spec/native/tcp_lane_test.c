@@ -304,8 +304,9 @@ static size_t told_by_cancel(struct scene *s, int op) {
   return hand_drop(&s->hand);
 }
 
-/* A peer on this host that is stopped is not dead. The engine would send it
- * frames without end, about calls that time out while they wait for room. */
+/* A stopped peer on this host is not dead. Without this rule it would be
+ * sent frames without end, about calls that time out while they wait for
+ * room in its ring. */
 static void the_peer_is_told_of_ends_of_what_it_was_sent(void **state) {
   struct scene *s = *state;
   const struct perigee_counters *c = perigee_counters(s->engine, NULL);

@@ -83,7 +83,7 @@ static void generations_go_on_where_the_table_was_given_back(void **state) {
   pair_close(&p);
 }
 
-/* Frees the end of the table. */
+/* This lets the end of the table become free. */
 static void low_numbers_are_given_first(void **state) {
   static int op[MANY];
   struct pair p;

@@ -59,7 +59,7 @@ static void move(struct victim *v, struct perigee_session *s) {
   began(v, s, perigee_transfer(s, 1 + rand() % 3, t, 1, 7, -1));
 }
 
-/* It asks some times for each region that it is told of. */
+/* Looks up the region "bait"; look_again() repeats that some times. */
 static void look(struct victim *v, struct perigee_session *s) {
   int op = perigee_lookup(s, "bait", PATIENCE);
   began(v, s, op);

@@ -308,7 +308,8 @@ static void adds_key(struct found *f, uint32_t lane, uint32_t fds,
   f->fds += (uint16_t)fds;
 }
 
-/* Bytes of the body that, if changed, give the same frame. */
+/* Encodes and decodes the frame, which must stay the same; returns the
+ * length of its body. */
 static uint32_t goes_as(const struct frame *frame) {
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
   struct frame got;
