@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The checks and the demo. Each target installs what it lacks, builds what it
-# needs and hands over to a script that can be run alone. Variables:
-# ONLY=text runs the files with text in their path, V=1 shows all output,
-# FUZZ_SECONDS=n is the time of each fuzzer, MINUTES=n that of "make hostile"
-# (SEED=n repeats one), RDMA=all|few|none how much of
-# what needs an RDMA device is run by "make test", in a guest that has one.
+# The checks and the demo. Each target installs what is missing, builds what it
+# needs and calls a script that can also be run alone. Variables: ONLY=text runs
+# the files with text in their path, V=1 shows all output, FUZZ_SECONDS=n is the
+# time of each fuzzer, MINUTES=n that of "make hostile" (SEED=n repeats a run),
+# RDMA=all|few|none how many of the tests that need an RDMA device "make test"
+# runs, in a guest that has one.
 
 FUZZ_SECONDS ?= 60
-# At most: each ends when it has found its bug.
+# The longest time: each fuzzer ends when it has found its bug.
 PLANTED_SECONDS ?= 300
 # Of "make hostile".
 MINUTES ?= 10
@@ -18,13 +18,13 @@ RDMA ?= all
 export ONLY V RDMA
 
 TESTS := $(patsubst %.c,%,$(wildcard spec/native/*_test.c))
-# The lying peer of the C tests as a program, for attacks on whole agents.
+# The lying peer of the C tests as a program, to attack whole agents.
 LIAR := spec/hostile/liar
 STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c))
 PLUGINS := $(patsubst spec/native/%.c,spec/%.so, \
              $(wildcard spec/native/plugin_*.c))
 FUZZERS := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/*_fuzz.c))
-# UCX, which bench/ucx.lua compares with: a folder with its include and lib.
+# UCX, which bench/ucx.lua measures: a folder with its include and lib.
 UCX ?= build/libucx-cu12/libucx
 NEEDS_UCX := $(if $(wildcard $(UCX)/include/ucp/api/ucp.h),,bench/ucx_echo.c)
 FLOORS := $(patsubst bench/%.c,build/bench/%, \
@@ -47,7 +47,7 @@ build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
 	  $(WERROR) -pthread -MMD -MP -o $@ $< $(LINKED) -lsodium -lcrypto -lrt
 
-# The only ones that are no floors: both ends of an echo in C.
+# The only C programs that are not floors: the two ends of an echo.
 build/bench/echo: build/perigee/core.so
 build/bench/echo: LINKED = -Lbuild/perigee -l:core.so \
   -Wl,-rpath,'$$ORIGIN/../perigee'
@@ -70,7 +70,7 @@ bench: ## sweep sizes of calls and transfers (figures, no verdict)
 
 # ---- Tests -----------------------------------------------------------------
 
-# $(1): the flavour's folder.
+# $(1): the folder of the flavour.
 define liar
 $(1)/$(LIAR): $(1)/obj/$(LIAR).o $(1)/obj/spec/native/liar.o $(1)/libperigee.a
 	$$(call say,LINK)
@@ -81,7 +81,7 @@ endef
 $(eval $(call liar,build,$(RELEASE)))
 $(eval $(call liar,build/asan,$(ASAN)))
 
-# Specs run on the core that is installed; C tests on one with its checks on.
+# Specs run with the core as it is installed, C tests with one that has checks.
 .PHONY: tests tests-asan tests-tsan
 tests: all $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR)
 tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
@@ -159,8 +159,8 @@ build/fuzz/%_fuzz: build/fuzz/obj/spec/fuzz/%_fuzz.o $(FUZZ_OBJECTS)
 	$(fuzz_link) -o $@ $^ $(LIBS)
 
 # spec/fuzz/x_fuzz.patch plants a bug for x_fuzz in a copy of one file of the
-# core, which is found by its name alone. A patch that does not fit the file
-# any more, to the line, is an error.
+# core, which is found by its name alone. A patch that no longer fits the file
+# exactly is an error.
 planted = $(filter %/$(shell sed -n 's/^--- //p' spec/fuzz/$*_fuzz.patch),$(CORE))
 
 build/planted/%_fuzz.c: spec/fuzz/%_fuzz.patch $(CORE)
@@ -201,7 +201,7 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 
 # ---- Lint ------------------------------------------------------------------
 
-# perigee.h is a manual: the columns of its comments are set by hand.
+# perigee.h is a manual: its comments are laid out by hand.
 C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] native/*/*/*.[ch] \
              spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch])
 FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
@@ -217,7 +217,7 @@ lint: ## house, luacheck, clang-format, clang-tidy, cppcheck, shellcheck
 	$(MAKE) --keep-going house lint-lua lint-format lint-tidy lint-cppcheck \
 	  lint-shell lint-planted
 
-# Of the debug flavour: with LTO the objects have other symbols.
+# Uses the debug flavour: with LTO the objects have other symbols.
 house: build/debug/libperigee.a $(CONTROL:%.c=build/debug/obj/%.o) ## which folder of native/ uses which
 	spec/support/house build/debug/obj
 

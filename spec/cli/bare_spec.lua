@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- perigee doctor on a machine that tells nothing, as a bare container.
+-- perigee doctor on a machine that gives no information, like a bare container.
 local case = require "spec.support.doctor_case"
 local doctor = require "perigee.cli.doctor"
 local verdict = require "perigee.cli.doctor.verdict"

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The command perigee as people run it, in a process of its own.
+-- The perigee command, run in a process of its own.
 local cjson = require "cjson"
 
--- Status and output (both streams) of a command; from a folder that has nothing
--- to do with the checkout, if asked.
+-- Status and output (both streams) of a command, run in a folder outside of the
+-- checkout if asked.
 local function run(arguments, before)
   local here = io.popen "pwd":read "*l"
   local pipe = io.popen(("%s '%s/lua/perigee/cli/perigee' %s 2>&1; echo $?")

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- perigee doctor: what processes of one host need of it.
+-- perigee doctor: what processes of one host need.
 local case = require "spec.support.doctor_case"
 
 before_each(case.start)

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- perigee doctor: can a program listen there?
+-- perigee doctor: whether a program can listen at an address.
 local case = require "spec.support.doctor_case"
 local address = require "perigee.cli.doctor.address"
 local perigee = require "perigee"

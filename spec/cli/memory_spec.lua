@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- perigee doctor: how much memory, what may be locked, in which pages.
+-- perigee doctor: amount of memory, limit of locked memory, page sizes.
 local case = require "spec.support.doctor_case"
 
 before_each(case.start)

@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Agents that are found by address: where they listen, who is let in, and that
--- all else is as with names.
+-- everything else works as with names.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
--- Of a form that is not stretched, as each child would.
+-- A secret of this form is not stretched; each child would have to do that.
 local SECRET = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="
 
--- Serves "x" at the addresses that are given, and says where that is.
+-- Serves "x" at the given addresses and prints the addresses in use.
 local function server(child, perigee_, _, listen, secret, scope)
   local list = {}
   for each in listen:gmatch("%S+") do list[#list + 1] = each end

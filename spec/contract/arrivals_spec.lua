@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What an agent is told of the sessions that come to it.
+-- The notices that an agent gets of incoming sessions.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

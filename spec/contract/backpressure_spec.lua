@@ -4,8 +4,8 @@
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
 
--- KiB that a worker may grow by, and seconds that a call may take: less than it
--- would if it waited for whoever does not drain.
+-- KiB that a worker may grow by, and seconds that a call may take: less than if
+-- it waited for the peer that does not drain.
 local MEMORY = cases.sanitized and math.huge or 64 * 1024
 local SOON = 1.5 * cases.slow
 
@@ -20,8 +20,8 @@ local function server(child)
   }
 end
 
--- Submits calls, then neither polls nor reads for two seconds, then takes the
--- replies and checks them.
+-- Submits calls, then neither polls nor reads for two seconds, then receives
+-- the replies and checks them.
 local function flood(child, perigee, _, method, count)
   local agent = assert(child.cases.agent())
   local echo = assert(agent:proxy("worker", "echo", { timeout = 60 }))
@@ -50,7 +50,7 @@ describe("a peer that does not drain its replies", function()
   end)
   after_each(cases.cleanup)
 
-  -- Calls for so many seconds: how long the longest took, and how many it were.
+  -- Makes calls for so many seconds; returns the longest time and the number.
   local function call_for(seconds)
     local longest, count, before = 0, 0, process.now()
     local limit = before + seconds

@@ -5,10 +5,10 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
--- The contract says 100 ms; the rest is for a machine that does other work. The
--- kernel of an emulated one takes 0.3 to 0.5 s to unmap 1 GiB of a process that
--- it kills, over any transport, and closes its sockets only then; so does any
--- for a process under a sanitizer.
+-- The contract says 100 ms; the rest is for a machine that does other work. An
+-- emulated kernel takes 0.3 to 0.5 s to unmap 1 GiB of a killed process, over
+-- any transport, and closes its sockets only then. So does any kernel for a
+-- process under a sanitizer.
 local BOUND = math.max(1, 0.6 * cases.slow)
 local GIB = 2 ^ 30
 
@@ -43,8 +43,8 @@ local function server(child, perigee_, _, memory)
   perigee_.run()
 end
 
--- Waits for futures of a peer that is dead since `died`: that the system takes
--- its time to free 1 GiB is another matter.
+-- Waits for futures of a peer that died at `died`. The bound does not include
+-- the time that the system takes to free 1 GiB.
 local function all_lost(futures, died)
   for i, future in ipairs(futures) do
     local got, err = future:wait(20)

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Connecting in vain: to a worker that does not answer it takes as long as
--- whoever waits has said, all steps together, whatever others have said. The
--- error says why, and of this peer.
+-- Connecting to a worker that does not answer. A waiting caller waits as long
+-- as its own timeout says, over all steps, whatever timeouts others have. The
+-- error gives the reason and names the peer.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
--- Listens, lets in who comes once it is told to, and says nothing of what it
--- serves.
+-- Listens, accepts sessions once it is told to, and does not answer when asked
+-- to describe its services.
 local function silent(child, perigee_)
   local agent = assert(child.cases.agent("worker"))
   agent.engine.methods[0].handler = child.hear

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The future that tells of a session's end: once, to all who wait, with the
--- error that explains it, in tasks and out of them.
+-- The future of a session's end: it ends once, for all who wait, with the error
+-- that explains the end, in tasks and outside of them.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -76,7 +76,7 @@ describe("session:ended()", function()
     end
     perigee.sleep(0.001)
     near:close()
-    local why = wrong("peer_lost", far:ended():wait(10)) -- no task
+    local why = wrong("peer_lost", far:ended():wait(10)) -- outside of a task
     assert.is_true(perigee.wait_all(waits, 10))
     for i = 1, 50 do
       assert.equal(i, order[i])

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the world does is nil, err; misuse is raised, and blames the caller.
+-- Failures of the environment return nil, err; misuse raises an error that
+-- blames the caller.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

@@ -24,7 +24,7 @@ local function left()
   return text
 end
 
--- Processes that were given a driver's id.
+-- The number of processes that were given this driver's id.
 local function followers(id)
   local pipe = io.popen(("grep -laz '^%d$' /proc/[0-9]*/cmdline 2>/dev/null"
     .. " | wc -l"):format(id))
@@ -36,7 +36,7 @@ end
 describe("examples/", function()
   after_each(cases.cleanup)
 
-  -- Its lines, and how it ended.
+  -- The lines that it printed, and how it ended.
   local function ran(child)
     local lines = {}
     repeat

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Long runs: memory, descriptors and mappings stay what they are. The default
--- runs a part of it (PERIGEE_SPEC_SCALE); --tags=slow runs all of it.
+-- Long runs: memory, descriptors and mappings do not grow. The default runs a
+-- part of each (PERIGEE_SPEC_SCALE); --tags=slow runs all of it.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"

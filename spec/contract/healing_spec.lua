@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A worker that is killed and started again: the proxies of its callers find it
--- again. What was in flight ends once; what may be repeated is; handles of its
--- earlier life are worth nothing.
+-- A worker is killed and started again, and its callers' proxies find it again.
+-- Operations in flight end once; calls that may be repeated are repeated;
+-- handles of the worker's earlier life are invalid.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
--- Serves x as "worker", in one of its lives: the methods of each have other
--- ids, its marks are lines in a file that outlives it.
+-- Serves x as "worker", in one of its lives. Methods have other ids in each
+-- life. Marks are lines in a file that outlives it.
 local function server(child, perigee_, _, life, file)
   local agent = assert(child.cases.agent("worker"))
   local function mark(text)
@@ -88,7 +88,7 @@ local function marked(word, n)
   assert.is_true(cases.eventually(function() return marks(word) >= n end))
 end
 
--- Kills it, and has everybody here know that.
+-- Kills it, and waits until this process has noticed.
 local function kill(session)
   child:kill()
   assert.is_true(cases.eventually(function() return not session.handle end))
@@ -109,7 +109,7 @@ describe("a proxy", function()
   before_each(function()
     life, file = 0, os.tmpname()
     restart()
-    -- However long a child takes to start.
+    -- However long the child takes to start.
     proxy, agent = cases.proxy("x", { timeout = 30 * cases.slow,
                                       reconnect = 60 })
     session = assert(agent:session("worker"))
@@ -166,7 +166,7 @@ describe("a proxy", function()
     assert.is_true(process.now() - started < 2 * cases.slow)
   end)
 
-  -- At once: one time of three, as the machine may do something else between.
+  -- "At once" must hold one time of three, as the machine may do other work.
   it("waits for a worker that is away, and serves it at once", function()
     local soonest = math.huge
     for _ = 1, 3 do
@@ -208,7 +208,7 @@ describe("a proxy", function()
     assert.equal(6, marks("often"))
   end)
 
-  -- What ends it is then told to whoever waits, on the short way.
+  -- The wait itself then finds the session's end, before the loop has run.
   it("makes an idempotent call again whose peer's end nobody has seen",
      function()
     local future = proxy:with({ timeout = 60 }).async:often(60, "a")
@@ -362,7 +362,7 @@ describe("a proxy", function()
     assert.has_error(function() perigee.session(agent) end)
   end)
 
-  -- It has all that a session has, and reaches nobody.
+  -- It has everything that a session has, and reaches no peer.
   it("has a session that tells of itself, also where it is to reach none",
      function()
     local other = proxy:with { epoch = "0123456789abcdef" }

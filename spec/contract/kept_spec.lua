@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Kept sessions: transfers and messages go on when the session was lost, and
--- never read or write the memory of another life of the peer.
+-- Kept sessions: transfers and messages continue after the session was lost,
+-- and never read or write the memory of another life of the peer.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -26,7 +26,7 @@ describe("a kept session", function()
     lent:slice():fill(byte)
   end
 
-  -- Of the session that there is on the owner's side.
+  -- The owner's session object.
   local function theirs()
     assert(cases.eventually(function()
       return next(owner.engine.sessions)
@@ -34,7 +34,7 @@ describe("a kept session", function()
     return select(2, next(owner.engine.sessions))
   end
 
-  -- As a wire that breaks: neither side lives another life.
+  -- Cuts the connection as a broken wire would: both processes live on.
   local function cut()
     local before = kept.current
     theirs()
@@ -106,7 +106,8 @@ describe("a kept session", function()
     wrong("closed", kept:prepare_read {})
   end)
 
-  -- How often use met something in a module that is not compiled.
+  -- How often the compiler gave up in a module while use() ran, because of a
+  -- bytecode that it cannot compile.
   local function uncompiled(module, use)
     local errors, count = require("jit.vmdef").traceerr, 0
     local function trace(what, _, f, _, code)
@@ -319,7 +320,7 @@ describe("a kept session", function()
   end)
 end)
 
--- Lends what only its life has.
+-- Lends memory that differs in each life.
 local function lender(child, perigee_, _, life)
   local agent = assert(child.cases.agent("worker"))
   agent.engine:alloc(4096, { name = "kv", access = "rw" }):slice()

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Kept sessions in trouble: their peer ends the session where nobody looks, or
--- stands still, or the session that is being joined ends; they are closed, or
--- the loop is stopped, while something waits.
+-- Kept sessions in trouble: the peer ends the session while this process does
+-- not look, or is stopped, or the session ends while it is being joined. Kept
+-- sessions are closed, or the loop is stopped, while something waits.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -10,8 +10,8 @@ local Session = require("perigee.session").Session
 local LENGTH = 4096
 local look_up = Session.region
 
--- Lends memory that its peers cannot map, and ends its sessions when it is
--- asked to, a moment later.
+-- Lends memory that its peers cannot map, and ends its sessions a moment after
+-- it is asked to.
 local function lender(child, perigee_, ffi_)
   local agent = assert(child.cases.agent("worker"))
   local bytes = ffi_.new("uint8_t[4096]", 5)
@@ -57,15 +57,15 @@ describe("a kept session in trouble", function()
 
   local function read() return kept:read { from = from, to = own } end
 
-  -- Ends the session, and waits until everybody here knows.
+  -- Ends the session, and waits until this process has noticed.
   local function cut()
     local session = assert(kept:session())
     proxy:cut()
     assert.is_true(cases.eventually(function() return not session.handle end))
   end
 
-  -- Calls use again and again, and does nothing else, until there is another
-  -- session; after a failure the next use has to end well.
+  -- Calls use again and again, and does nothing else, until there is a new
+  -- session. After a failure the next use has to succeed.
   local function heals(use)
     local id, limit = kept:explain().id, process.now() + 20 * cases.slow
     local failed = 0
@@ -92,7 +92,7 @@ describe("a kept session in trouble", function()
     assert.is_true(read():wait())
   end)
 
-  -- Whoever is asked for a region stands still from then on.
+  -- The peer is stopped as soon as it is asked for a region.
   local function stands_still()
     function Session.region(...)
       child:signal "STOP"
@@ -171,7 +171,7 @@ describe("a kept session in trouble", function()
     wrong("closed", kept:prepare_read { from = from, to = own })
     assert.matches("closed", tostring(kept))
     for _, session in pairs(agent.engine.sessions) do
-      assert.is_false(session.handle)   -- no other was made
+      assert.is_false(session.handle)   -- no new session was made
     end
   end)
 

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The three kinds of method: what travels, what a handler gets and gives.
+-- The three kinds of method: what is sent, and a handler's arguments and
+-- results.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local process = require "spec.support.process"

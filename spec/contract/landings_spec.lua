@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Landings: the receiver names the memory of a slice, at every size, and
--- `abandoned` says once that a landing was given for nothing.
+-- Landings: the receiver chooses the memory for a slice, at every size.
+-- `abandoned` is called once for a landing that is not used.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

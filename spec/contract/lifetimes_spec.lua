@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How long what the library lends is good, and that using it later raises.
+-- How long objects that the library lends are valid; using them later raises.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

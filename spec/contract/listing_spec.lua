@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What registries tell of the names that they hold, whichever it is: lists,
--- look-ups, watches, and what agents tell of themselves.
+-- What registries of each kind tell about the names that they hold: lists,
+-- look-ups, watches, and what agents publish about themselves.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
--- Takes names as it is told: "hold NAME", "close".
+-- Takes and gives up names as its parent says: "hold NAME", "close".
 local function person(child, _, _, where)
   local backend = require("spec.support.backends")
   local agent
@@ -43,7 +43,7 @@ for _, where in ipairs(backends.all) do
       return table.concat(text, " ")
     end
 
-    -- A list of "KIND NAME" that is filled with what is watched.
+    -- Watches; returns a list of "KIND NAME" to which each change is added.
     local function watched(agent, filter)
       local told = { entries = {} }
       told.watch = assert(agent:watch(filter, function(change)

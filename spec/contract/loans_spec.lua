@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Memory that is lent to handlers and writers: what reply:write and loan:write
--- do, what a method's capacity is, and what becomes of those who write beyond
--- the end of it all the same.
+-- Memory that is lent to handlers and writers: reply:write and loan:write, a
+-- method's capacity, and what happens when a program writes beyond the end.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local process = require "spec.support.process"
@@ -18,9 +17,9 @@ local function server(child, perigee, ffi_)
     if level == "error" then errors[#errors + 1] = message end
   end
   local kept
-  -- As ffi.copy of all of it would do; but in two pieces, since what is beyond
-  -- the end may be the request's own block, and ASan stops copies onto their
-  -- source.
+  -- Copies as one ffi.copy of all bytes would, but in two pieces: the memory
+  -- beyond the end may be the request's own block, and ASan forbids copies that
+  -- overlap their source.
   local function stray(reply, request)
     local to, from, length = reply.pointer, request.pointer, request.length
     local within = math.min(length, reply.length)
@@ -56,7 +55,7 @@ local function server(child, perigee, ffi_)
       return 0
     end },
     uses = function() return pcall(kept[2], kept[1], "x") end,
-    -- What was natural before there was a write.
+    -- How programs wrote replies before there was reply:write.
     unbounded = { raw = true, inplace = true, function(request, reply)
       ran = ran + 1
       stray(reply, request)
@@ -191,8 +190,8 @@ describe("what is lent", function()
     assert.equal(before, loans:ran())
   end)
 
-  -- Each length beside capacities on both sides of what travels in the ring;
-  -- no block of a power of two, which has no room for a mark.
+  -- Tries each length with capacities on both sides of what fits in the ring.
+  -- No block has a power of two as its size, which leaves no room for a mark.
   local function beyond(f)
     for _, capacity in ipairs { 0, 8, 63, 100, 8000, 8192, 9000, 131055 } do
       for _, more in ipairs { 8, 64, 3000 } do f(capacity, more) end
@@ -219,7 +218,7 @@ describe("what is lent", function()
 
   it("while replies find no room is no worse", function()
     local futures, waiting = {}, of(8).async
-    for i = 1, 300 do                   -- more than a ring, of replies not read
+    for i = 1, 300 do                   -- unread replies for more than a ring
       futures[i] = waiting:quiet(cases.bytes(600, i))
     end
     for i = 301, 600 do

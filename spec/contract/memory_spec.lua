@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a load takes: 10,000 calls of 1 MiB by four drivers, ten under way by
--- each. While it lasts server and drivers take at most three times what is
--- under way and 8 MiB, beyond what they had; one second after it 8 MiB.
+-- Memory use under load: four drivers make 10,000 calls of 1 MiB, each ten at a
+-- time. Meanwhile server and drivers may each take, beyond what they had, three
+-- times the bytes in flight and 8 MiB; one second later 8 MiB.
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
 
@@ -59,7 +59,7 @@ local function driver(child, perigee, ffi, method, calls, under_way, size)
   perigee.sleep(0)
 end
 
--- MiB that a process has touched: its own and shared ones.
+-- MiB of memory that a process has touched, its own and shared.
 local function resident(of) return of:number("status", "VmRSS") / 1024 end
 
 describe("memory under load", function()
@@ -83,7 +83,7 @@ describe("memory under load", function()
     for i = 1, DRIVERS do drivers[i]:expect("ready", 30) end
   end
 
-  -- Each process, what it has now, and how much it may take under load.
+  -- Each process, its memory now, and the bytes it has in flight under load.
   local function everybody()
     local all = { { of = worker, name = "the server",
                     under_way = DRIVERS * UNDER_WAY } }

@@ -7,7 +7,7 @@ local process = require "spec.support.process"
 
 local LENGTH = 2 ^ 26
 
--- Does what its parent tells it, a line at a time.
+-- Does what its parent says, one line at a time.
 local function peer(child)
   local length = 2 ^ 26
   local engine = child.cases.engine()

@@ -23,7 +23,7 @@ local function server(child, perigee_)
         return reply:write(request)
       end },
       slice = function(slice) return slice end,
-      -- Calls back as often as it is asked to, at once.
+      -- Makes `count` calls back to the caller, all at once.
       storm = function(count)
         local caller = assert(perigee_.context():proxy("back"))
         local futures = {}

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Order: requests reach handlers as they were submitted; what has completed is
--- visible to what is submitted later; calls happen at most once.
+-- Order: requests reach handlers in the order of submission; what has completed
+-- is visible to everything submitted later; calls are executed at most once.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"

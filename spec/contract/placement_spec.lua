@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Where things run: handlers, writers and readers, tasks, and waits in every
--- kind of place, with incoming calls served meanwhile.
+-- In which context things run: handlers, writers and readers, tasks, and waits
+-- in each of these, while incoming calls are served.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

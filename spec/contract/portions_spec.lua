@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Large typed payloads are decoded in portions: meanwhile other clients' calls
--- go on, and nothing overtakes them on their own session.
+-- Large typed payloads are decoded in portions: meanwhile calls of other
+-- clients are served, and nothing overtakes the payload on its own session.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -10,7 +10,7 @@ local function server(child, perigee_)
   local decoder = require "perigee.decoder"
   local seen, begun, meanwhile = {}, 0, 0
   local new = decoder.new
-  -- Looks on: when each large payload begins to be decoded.
+  -- Notes when each large payload begins to be decoded.
   function decoder.new(...)
     begun, meanwhile = begun + 1, 0
     return new(...)
@@ -54,7 +54,7 @@ local function server(child, perigee_)
   perigee_.run()
 end
 
--- About a MiB of texts, no two the same.
+-- About 1 MiB of texts, all different.
 local MANY = 140000
 local function texts(n)
   local list = {}
@@ -88,7 +88,7 @@ describe("while a large payload is decoded", function()
     assert.same({ 1, 2 }, other:seen())
   end)
 
-  -- LuaJIT makes a table of 8 MiB at one go, which takes milliseconds.
+  -- LuaJIT allocates a table of 8 MiB in one step, which takes milliseconds.
   it("what could not be cut is far from what comes after it", function()
     local flags = {}
     for i = 1, 2 ^ 20 do flags[i] = i % 3 == 0 end

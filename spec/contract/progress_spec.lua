@@ -1,14 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
--- progress = "thread": a target that computes for long, and polls nothing, is
--- read and written all the same, and its heartbeats go on.
+-- progress = "thread": while a target computes for long and does not poll, its
+-- memory can be read and written, and it sends heartbeats.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local SIZE = 2 ^ 20
 
--- Serves compute(), which makes the file with .begun after its name, computes
--- until there is one with .stop, and returns the region's first and last bytes.
+-- Serves compute(), which creates the file with .begun after its name, computes
+-- until there is a file with .stop, and returns the region's first and last
+-- bytes.
 local function server(child, perigee_, ffi_, progress, file)
   local size = 2 ^ 20
   local agent = assert(child.cases.agent("worker", { progress = progress }))
@@ -76,7 +77,7 @@ describe("an engine", function()
     here = engine:alloc(2 * SIZE)
   end
 
-  -- Has it begun to compute there? It then does until stop().
+  -- Waits until the target has begun to compute; it does so until stop().
   local function begun()
     assert.is_true(cases.eventually(function()
       local f = io.open(file .. ".begun")
@@ -213,7 +214,7 @@ describe("an engine", function()
   end)
 end)
 
--- Two network namespaces are two hosts.
+-- Two network namespaces serve as two hosts.
 describe("heartbeats between hosts", function()
   local space = "perigee-progress-" .. process.pid()
   local ends = { "pga" .. process.pid(), "pgb" .. process.pid() }
@@ -246,7 +247,8 @@ describe("heartbeats between hosts", function()
     child.hear()
   end
 
-  -- Is the session open after the peer computed for thrice dead_after?
+  -- Whether the session is open after the peer computed for three times
+  -- dead_after.
   local function survives(progress)
     local address = "tcp://" .. net .. "2:7471"
     local child = process.spawn { "ip", "netns", "exec", space, "luajit",

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Names in Redis, by a server of the spec's own: what is left when it is
--- killed, stopped, emptied or full of others' keys, who may use it, what it is
--- asked.
+-- Names in Redis, with a server of the spec's own: the state when it is killed,
+-- stopped, emptied or full of other keys; access rights; and the commands that
+-- it gets.
 local addresses = require "perigee.registry.redis.address"
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
@@ -10,7 +10,7 @@ local redis = require "spec.support.redis"
 
 local LONG = 30 * cases.slow
 
--- Takes names as it is told: "hold NAME", "close".
+-- Takes and gives up names as its parent says: "hold NAME", "close".
 local function person(child)
   local agent
   child.say("ready")
@@ -321,7 +321,7 @@ describe("Redis", function()
      function()
     local one = assert(take "one")
     local told = watched(one)
-    -- What is open at the end of a process is the system's to close.
+    -- A process may leave its connections open: the system closes them.
     local command = ([[ASAN_OPTIONS=detect_leaks=0 spec/support/with luajit -e '
       local agent = assert(require "perigee".agent { name = "two",
         scope = "%s", registry = "%s" })

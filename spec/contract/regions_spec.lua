@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Regions: one-sided reads and writes, bounds, rights, and what is refused.
+-- Regions: one-sided reads and writes, bounds, rights, and refusals.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local LENGTH = 2 ^ 22
 
--- Lends one region of every right, allocated and registered, and stays.
+-- Lends a region for each kind of access, allocated and registered, and stays.
 local function owner(child, _, ffi_)
   local engine = child.cases.engine()
   local memory, length = {}, 2 ^ 22
@@ -48,7 +48,7 @@ describe("a region", function()
   end)
   teardown(cases.cleanup)
 
-  -- The byte as its owner sees it.
+  -- The value of a byte as its owner reads it.
   local function byte(name, offset)
     local text = name .. " " .. offset
     local slice = here:slice(LENGTH - 4096, #text)
@@ -213,7 +213,7 @@ describe("a region", function()
     assert.is_true(err.kind == "no_memory" or err.kind == "too_large")
   end)
 
-  -- Of the machine, with what it swaps, as of /proc/meminfo.
+  -- The machine's memory with swap, as in /proc/meminfo.
   local function memory_of_all()
     local file, kib = io.open("/proc/meminfo"), 0
     for name, n in file:read("*a"):gmatch("(%w+):%s+(%d+) kB") do

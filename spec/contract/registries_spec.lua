@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What names promise, whatever registry holds them: the folder of this host,
--- one that is a single file, as a program may have its own, a server.
+-- The guarantees for names, with each registry: the folder of this host, one
+-- that a program gives, and a server.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
--- Does what it is told to: "hold NAME", "close", "call NAME".
+-- Does what its parent says: "hold NAME", "close", "call NAME".
 local function person(child, _, _, where)
   local registry = require("spec.support.backends").registry(where, child.cases)
   local agent
@@ -64,7 +64,7 @@ for _, where in ipairs(backends.all) do
       assert.matches(name, tostring(err), 1, true)
     end
 
-    -- A dead holder is noticed at once by the folder, soon by others.
+    -- The folder notices a dead holder at once, other registries soon.
     local function free(name)
       local agent
       assert.is_true(cases.eventually(function()

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Names on one host: held for life, taken over from the dead at once, refused
--- at once while their owner lives; folders that are private.
+-- Names on one host: they are held for life, taken over from dead processes at
+-- once, and refused at once while their owner lives. Folders are private.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -67,7 +67,7 @@ describe("a name", function()
     assert.matches("anonymous%-.*%.lock", listed())
     local agent = assert(cases.agent("next"))
     local names, count = listed():gsub("/anonymous%-", "%0")
-    assert.equal(2, count, names)       -- lock and socket of who lives
+    assert.equal(2, count, names)       -- lock and socket of the one that lives
     assert.matches("anonymous%-" .. living.pid .. "%-", names)
     agent:close()
   end)
@@ -247,7 +247,7 @@ describe("the registry's folder", function()
     child:expect("closed")
   end)
 
-  -- A process that has no folder of its own but what it makes in these.
+  -- A process whose only folders are those that it makes in these.
   local function person(home)
     return process.start(function(child, perigee_, ffi_, temporary, home_)
       ffi_.cdef "int unsetenv(const char *); int setenv(const char *, const char *, int);" -- luacheck: ignore 631
@@ -274,7 +274,7 @@ describe("the registry's folder", function()
 
   local OTHER = "setpriv --reuid=65534 --regid=65534 --clear-groups "
 
-  -- Another user has made this one's folder first.
+  -- Another user has created this user's folder first.
   local function squat()
     shell("mkdir -m 755 FOLDER; mkdir -m 1777 FOLDER/tmp; mkdir FOLDER/home;"
       .. OTHER .. "mkdir FOLDER/tmp/perigee-0")
@@ -296,7 +296,7 @@ describe("the registry's folder", function()
     one:expect("made")
     two:tell("two")
     two:expect("made")
-    -- Who comes when the other's is gone finds those who came before.
+    -- Agents that come when the other's folder is gone find the earlier ones.
     shell("rmdir FOLDER/tmp/perigee-0")
     local three, four = person(home), person(home)
     three:tell("one")

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Large replies, and the arguments that a landing sees, are decoded in
--- portions: meanwhile the loop goes on, and they still end once.
+-- Large replies, and the arguments that a landing gets, are decoded in
+-- portions. Meanwhile the loop goes on, and each call still ends once.
 local cases = require "spec.support.cases"
 local decoder = require "perigee.decoder"
 local perigee = require "perigee"
@@ -15,7 +15,7 @@ local function texts(n)
 end
 
 -- Both sides are in this process, so that all decoding is seen: begun counts
--- what began, and on_begin(begun) is called then.
+-- the decodings, and on_begin(begun) is called at the start of each.
 local begun, on_begin
 local new = decoder.new
 
@@ -239,8 +239,8 @@ describe("a large reply", function()
   end)
 end)
 
--- Its reply is there before the loop has run, so that its wait takes the short
--- way.
+-- Its reply arrives before the loop has run, so that the caller's wait receives
+-- it directly.
 local function answers(child)
   child.serve { name = "large", version = 1, methods = {
     list = function(n)

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a caller gets: into, reader, capacity, and what a writer may do.
+-- What a caller gets: into, reader, capacity; and what a writer may do.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local process = require "spec.support.process"

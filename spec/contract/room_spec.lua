@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Where the pool is full calls wait for room, within their time: more under way
--- than there is room for is no error, and nothing is left of it.
+-- When the pool is full, calls wait for room, within their timeout. Submitting
+-- more calls than there is room for is no error, and leaves nothing behind.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -50,7 +50,7 @@ describe("more calls under way than there is room for", function()
   end)
   teardown(cases.cleanup)
 
-  -- count calls of start, 24 of them at once, of which each has to end well.
+  -- Makes count calls of start, 24 at once; each has to succeed.
   local function all_end_well(count, start, check)
     local futures = {}
     for i = 1, count do
@@ -140,7 +140,7 @@ describe("more writers at once than their engine has room for", function()
     assert.same(order, (proxy:noted()))
   end)
 
-  -- A coroutine that is no task's cannot be left before its wait is over.
+  -- A coroutine that is not a task cannot be left before its wait is over.
   it("go before those that cannot go on before them", function()
     local sized, inner = proxy:with { capacity = MIB, reader = length }, nil
     perigee.spawn(function()
@@ -170,7 +170,7 @@ describe("more writers at once than their engine has room for", function()
     assert.equal(at_once, written)
   end)
 
-  -- Whose calls have waited are the last of them.
+  -- The last calls are those that have waited.
   it("may raise once they have waited, and whoever waits hears it", function()
     local sized = proxy:with { capacity = MIB, reader = length }
     local futures, late, raised = {}, false, 0
@@ -191,8 +191,8 @@ describe("more writers at once than their engine has room for", function()
     assert.is_true(raised > 0)
   end)
 
-  -- All room is taken while the peer stands still, also what sockets have.
-  -- Its handler sees what is left of the time.
+  -- All room is taken while the peer is stopped, also that of sockets. The
+  -- peer's handler sees how much of the time is left.
   it("have one time for the wait and the answer", function()
     local sized = proxy:with { capacity = MIB, reader = length }
     local futures, time, wait = {}, 20 * cases.slow, 0.5

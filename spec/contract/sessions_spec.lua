@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Sessions: listening, dialling, what is refused, who is no Perigee at all,
--- and what a session tells about itself.
+-- Sessions: listening, dialling, refusals, servers that do not speak Perigee's
+-- protocol, and what a session tells about itself.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -15,7 +15,8 @@ local function accepting(child, perigee_)
   end)
 end
 
--- Listens as no Perigee does: "silent", "garbage" or "hangs up".
+-- Listens but does not speak Perigee's protocol: "silent", "garbage" or "hangs
+-- up".
 local function stranger(child, _, ffi_, how)
   ffi_.cdef [[
     struct spec_address { unsigned short family; char path[108]; };

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a peer can make others hold: its share, and nobody else notices. The C
--- tests of shares_test.c have more kinds of it.
+-- The memory that one peer can make others hold is limited to its share, and no
+-- other peer notices. The C tests in shares_test.c have more kinds.
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
 
--- What is emulated takes its time for each session, and for each reply.
+-- An emulated device takes long for each session and each reply.
 local SESSIONS, MESSAGES = cases.slow > 1 and 4 or 16, 1024
 
 local function server(child)
@@ -22,7 +22,8 @@ local function server(child)
   require("perigee").run()
 end
 
--- Agents, each with a session to the worker, that send what nobody receives.
+-- Makes agents, each with a session to the worker, that send messages which no
+-- one receives.
 local function sender(child, perigee, _, sessions, messages)
   for _ = 1, tonumber(sessions) do
     local agent = assert(child.cases.agent())
@@ -36,7 +37,7 @@ local function sender(child, perigee, _, sessions, messages)
   perigee.sleep(60)
 end
 
--- Asks for large replies, and from then on does nothing at all.
+-- Asks for large replies, and then does nothing at all.
 local function asker(child, _, _, sessions)
   for _ = 1, tonumber(sessions) do
     local agent = assert(child.cases.agent())
@@ -64,7 +65,7 @@ describe("beside a peer that makes a server hold what it can", function()
     agent:close()
   end
 
-  -- But for the call that asks.
+  -- Nothing is held except for the call that asks.
   local function nothing_is_left()
     assert.is_true(cases.eventually(function()
       local operations, exposed = assert(echo:held())

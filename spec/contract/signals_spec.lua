@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Signals are touched only inside serve and run, and put back after.
+-- Signal handlers are changed only inside serve and run, and restored after.
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
 
@@ -74,7 +74,7 @@ describe("a signal", function()
     end)
     child:expect("busy")
     child:signal("TERM")
-    process.usleep(0.5) -- one that is still to be taken would swallow another
+    process.usleep(0.5) -- a pending signal would merge with a second
     assert.is_true(child:wait(0.05) == nil)
     child:signal("TERM")
     assert.same({ "signal", SIGTERM }, { child:wait(10) })

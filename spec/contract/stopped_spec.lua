@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A stopped peer gives timeout; when it goes on it touches no memory of an
--- operation that has ended, and delivers nothing that was read from it later.
+-- Operations with a stopped peer end in timeout. When the peer continues, it
+-- touches no memory of an operation that has ended, and data read from it too
+-- late is not delivered.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -73,10 +74,10 @@ describe("a stopped peer", function()
     local got, err = future:wait(5)
     assert.is_nil(got)
     assert.equal("timeout", err.kind)
-    assert.is_true(future:done()) -- it is not the wait that timed out
+    assert.is_true(future:done()) -- the operation timed out, not the wait
   end
 
-  -- Lets the peer go on, and gives it time to do what it should not.
+  -- Continues the peer, and gives it time for accesses that are forbidden.
   local function continue()
     child:signal("CONT")
     assert.equal("on", assert(proxy:same("on")))
@@ -138,7 +139,7 @@ describe("a stopped peer", function()
     end
   end)
 
-  -- Of memory that the peer would have to copy. A device needs nobody.
+  -- For memory that the peer would have to copy. A device needs no help.
   local function timed_out_or_done_by_device(future)
     if session:explain().transport ~= "verbs" then return timed_out(future) end
     local done, err = future:wait(5)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Strided transfers, batches, prepared transfers: every shape against a plain
--- loop over Lua strings, and nothing touched in between.
+-- Strided transfers, batches, prepared transfers: every shape is compared with
+-- a plain loop over Lua strings, and bytes between blocks stay untouched.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -228,7 +228,7 @@ describe("a prepared transfer", function()
 
   it("is posted once at a time, which is blamed on whoever posts it twice",
      function()
-    -- Its owner answers, and not at once.
+    -- The owner answers, after a while.
     local remote = assert(session:region("own"))
     local put = session:prepare_write { from = here:slice(0, 8),
                                         to = remote:slice(0, 8) }

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Engines that listen and dial over TCP: what an address may be, where a secret
--- is asked for, what is told of addresses, and what carries a session between
--- two processes of one host.
+-- Engines that listen and dial over TCP: valid addresses, when a secret is
+-- required, what is told about addresses, and the transport of a session
+-- between two processes of one host.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -12,7 +12,7 @@ local function engine(options)
   return cases.engine(options)
 end
 
--- Both ends of one session; each of the engines may be told options.
+-- Both ends of one session; options may be given to each engine.
 local function pair(listener, address, options)
   local dialling = perigee.spawn(function()
     return engine():connect(address, options)
@@ -155,7 +155,7 @@ describe("an address of TCP", function()
   end)
 end)
 
--- Listens where it is told to, and says where that is.
+-- Listens at the given address and prints the address in use.
 local function listening(child, perigee_, _, address)
   local listener = assert(assert(perigee_.engine { secret = "" })
     :listen(address))

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Trace contexts: what a caller names comes to the handler, and goes on with
--- what the handler calls, however it does.
+-- Trace contexts: the caller's trace reaches the handler, and is passed on in
+-- every call that the handler makes, in whatever way.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -9,7 +9,8 @@ local TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 local SPAN = "00f067aa0ba902b7"
 local FULL = "00-" .. TRACE .. "-" .. SPAN .. "-01"
 
--- Tells the trace that it was called with, itself and by a call to itself.
+-- Returns the trace that it was called with: its own, and that of a call that
+-- it makes to itself.
 local function server(child, perigee_, _, features)
   local engine = features and { features = features } or nil
   local agent = child.cases.agent("worker", { engine = engine })

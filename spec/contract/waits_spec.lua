@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Waits that have a limit hold it beside an own long transfer, and whatever
--- else there is to do goes on meanwhile. What is counted is how often a wait
--- ends while the transfer is under way: one that does not hold ends with it.
+-- Waits with a limit keep it while a long transfer of their own runs, and other
+-- work goes on meanwhile. The specs count how often a wait ends while the
+-- transfer is under way: a wait that does not keep its limit ends with the
+-- transfer.
 local cases = require "spec.support.cases"
 local native = require "perigee.native"
 local perigee = require "perigee"
@@ -45,7 +46,7 @@ describe("beside a long transfer of its own", function()
                           to = to:slice(0, LENGTH) }
   end
 
-  -- How often f comes back before a read has ended, as its event tells.
+  -- How often f returns before a read has ended, as the read's event tells.
   local function count(f)
     local future, n = read(), 0
     repeat

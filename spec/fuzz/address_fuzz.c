@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * address_fuzz.c - any text as an address. One that is refused is refused with
- * a sentence; one that is a number reads the same once it was written again.
+ * address_fuzz.c - any text as an address. A refusal comes with a sentence; an
+ * address that is a number reads the same after it was written again.
  *
  * decoder: native/net/address.c
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * failure_fuzz.c - any bytes as what a failed call tells: where its text ends
- * there is the first zero, and behind that are typed values, not too many.
+ * failure_fuzz.c - any bytes as the data of a failed call: a text up to the
+ * first zero byte, and typed values behind it, of limited number.
  */
 #include <stdlib.h>
 #include <string.h>

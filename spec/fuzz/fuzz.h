@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fuzz.h - for fuzzers of a whole engine: input that is read piece by piece, an
- * engine whose clock and randomness repeat, and what it has allocated.
+ * engine with a repeatable clock and randomness, and its allocated memory.
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -31,7 +31,7 @@ struct input {
   size_t size;
 };
 
-/* The next bytes, as far as there are any: how many. */
+/* Reads the next bytes, as far as there are any; returns how many. */
 static inline size_t take(struct input *in, void *to, size_t length) {
   size_t n = length < in->size ? length : in->size;
   memset(to, 0, length);
@@ -55,7 +55,7 @@ static inline uint16_t take16(struct input *in) {
   return value;
 }
 
-/* A number at some limit, or near it, or any short one. */
+/* A number at or near some limit, or any short one. */
 static inline uint64_t take_edge(struct input *in) {
   static const uint64_t edges[] = {0,
                                    64,
@@ -127,7 +127,7 @@ engine_of(struct world *w, const char *secret, bool encrypt) {
   return engine;
 }
 
-/* What is allocated, but for what the engine keeps to use again. */
+/* Bytes allocated, without those that the engine keeps for reuse. */
 static inline size_t allocated_by(const struct perigee_engine *engine) {
   size_t bytes = __sanitizer_get_current_allocated_bytes();
   for (const struct part *p = engine->parts; p; p = p->free)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lane_fuzz.c - a peer that has proven who it is, and then says what it likes
+ * lane_fuzz.c - a peer that has proven who it is, and then sends what it likes
  * on the streams of its session: records, fragments of operations that live or
- * do not, credits, claims, ends, frames, and bytes that are none of these, whole
- * or in pieces, plain or sealed. Not a byte falls outside of a landing that is
- * named, each operation ends once, the session ends or goes on, and when it is
- * over nothing is left of it.
+ * do not, credits, claims, ends, frames, and bytes that are none of these,
+ * whole or in pieces, plain or sealed. No byte may be written outside of a
+ * pending landing, each operation ends once, and when the session is over
+ * nothing is left of it.
  *
  * decoders: native/transport/tcp/tcp_receive.c native/transport/tcp/tcp_fetch.c native/transport/tcp/tcp_records.c native/transport/tcp/tcp_feed.c native/transport/tcp/tcp_sealed.c
  */
@@ -19,13 +19,13 @@
 enum {
   STREAMS = 3,
   TOLD = 4,
-  LEAST = 100, /* bytes of a chunk: to seal each alone takes long */
+  LEAST = 100, /* bytes of a chunk: sealing each byte is slow */
   LEAN = 4 << 20,
   TALK = 64,
   PATIENT = TALK * (TCP_PATIENCE + 2)
 };
 
-/* A payload that a record has told of. */
+/* A payload that a record has announced. */
 struct told {
   uint16_t operation;
   uint8_t part;
@@ -39,10 +39,10 @@ struct talk {
   int tellings;
   struct input *in;
   int fds[STREAMS];
-  int stream; /* that is spoken on */
+  int stream; /* the stream that is used */
   struct seal seals[STREAMS];
-  uint32_t chunk; /* sealed: so many bytes at most */
-  bool stuck;     /* the engine does not read it any more */
+  uint32_t chunk; /* sealed: the most bytes of a chunk */
+  bool stuck;     /* the engine has stopped reading it */
 };
 
 /* ---- Saying ---------------------------------------------------------------- */
@@ -76,9 +76,9 @@ static void say_head(struct talk *t, const struct tcp_head *head) {
   say(t, (const uint8_t *)head, sizeof *head);
 }
 
-/* ---- Whom it is about ------------------------------------------------------- */
+/* ---- Operations ------------------------------------------------------------ */
 
-/* An operation of the engine's, live or not. */
+/* An operation of the engine, live or not. */
 static void of_engine(struct talk *t, uint16_t *operation,
                       uint32_t *generation) {
   uint8_t which = take8(t->in);
@@ -88,7 +88,7 @@ static void of_engine(struct talk *t, uint16_t *operation,
   *generation = e->table[*operation % 64].generation - (which / 64 == 3);
 }
 
-/* One of the peer's own: few, so that they meet. */
+/* An operation of the peer's own: one of few, so that they collide. */
 static void of_peer(struct talk *t, uint16_t *operation, uint32_t *generation) {
   uint8_t which = take8(t->in);
   *operation = which % 4;
@@ -108,8 +108,7 @@ static uint32_t some_length(struct talk *t) {
 
 /* ---- Heads and bodies -------------------------------------------------------- */
 
-/* The next of a payload that was told of; some of it is left out, or comes
- * twice. */
+/* The next fragment of an announced payload; some are left out or repeated. */
 static void of_told(struct talk *t, struct tcp_head *h, uint8_t how) {
   struct told *told = &t->told[how / 4 % TOLD];
   uint64_t left = told->total - told->sent;
@@ -190,7 +189,7 @@ static void describe(struct talk *t, struct record *r) {
   r->slice_source = pushed(t, r->slice_length);
 }
 
-/* READ and WRITE: of what the engine exports. */
+/* READ and WRITE: an access to the engine's exported region. */
 static struct access accesses(struct talk *t, uint64_t total) {
   const struct perigee_region *r = t->scene->exported;
   struct access a = {r->slot, r->generation, 0, total, 1, total};
@@ -259,7 +258,7 @@ static void says_word(struct talk *t) {
   say_head(t, &h);
 }
 
-/* Keys of any lane, with any bytes; that descriptors come is never true. */
+/* Keys for any lane, with any bytes. Descriptors are never claimed truly. */
 static void says_keys(struct talk *t, struct found *found, uint8_t how) {
   found->keys = how / 2 % 8 > 4 ? how / 2 % 4 : 0;
   for (uint32_t i = 0; i < found->keys; i++) {

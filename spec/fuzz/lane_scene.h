@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lane_scene.h - an engine with one open session over TCP and something of
- * everything under way on it: calls with landings of all shapes, a read, a
- * write, messages, requests that it serves. Every byte of its memory is known:
- * what lies outside of landings that are named now never changes, and each
- * operation ends once.
+ * lane_scene.h - an engine with one open TCP session and operations of every
+ * kind under way: calls with landings of all shapes, a read, a write, messages,
+ * requests that it serves. Every byte of its memory is known: bytes outside of
+ * pending landings never change, and each operation ends once.
  */
 #ifndef LANE_SCENE_H
 #define LANE_SCENE_H
 
 #include "fuzz.h"
 
-/* Of each memory: places, each with a guard behind it. */
+/* Each memory consists of places, each with a guard behind it. */
 enum { PLACE = 2048, GUARD = 1024, PLACES = 8, SPAN = PLACE + GUARD };
 enum { MEMORY = PLACES * SPAN, GRAIN = 64, EXPORTED = 8 * SPAN };
 enum { OWN = 32, HELD_MOST = 64, PATTERN = 0xa5, STRANGE = 0xee };
@@ -27,18 +26,18 @@ struct scene {
   struct perigee_engine *engine;
   struct perigee_region *host, *opaque, *exported;
   uint8_t *memory;               /* of host */
-  uint8_t *expected;             /* what it holds where nothing is named */
-  uint8_t named[MEMORY / GRAIN]; /* how often, by grain */
+  uint8_t *expected;             /* the bytes outside of pending landings */
+  uint8_t named[MEMORY / GRAIN]; /* pending landings over each grain */
   struct hand hand;
   struct own own[OWN];
   struct perigee_transfer list[OWN];
   const struct perigee_remote *remote;
-  int served[HELD_MOST], lands[HELD_MOST]; /* to be answered; to be landed */
+  int served[HELD_MOST], lands[HELD_MOST]; /* to answer; to land */
   struct own landings[HELD_MOST];
   int serving, landing, lost;
-  uint8_t mood; /* how the program answers */
+  uint8_t mood; /* how this side answers */
   uint8_t seen;
-  bool warm; /* what is allocated once is */
+  bool warm; /* what is allocated only once has been */
 };
 
 /* ---- Memory --------------------------------------------------------------- */
@@ -51,7 +50,8 @@ static inline struct perigee_slice place(struct perigee_region *region,
              : (struct perigee_slice){{region}, at, PLACE, 1, PLACE};
 }
 
-/* A landing is named (by = 1), or is not any more: what it holds now stays. */
+/* A landing becomes pending (by = 1) or ends (-1): its bytes stay as they
+ * are. */
 static inline void name(struct scene *s, const struct perigee_slice *l,
                         int by) {
   if (l->region != s->host)
@@ -76,7 +76,7 @@ static inline void is_intact(struct scene *s) {
   }
 }
 
-/* Of the opaque one only the guards are known. */
+/* Of the opaque memory only the guards are known. */
 static inline void guards_are_intact(struct scene *s) {
   static uint8_t copy[MEMORY], guard[GUARD];
   memset(guard, PATTERN, GUARD);
@@ -222,7 +222,7 @@ static inline void lands(struct scene *s, const struct perigee_event *e) {
   struct perigee_message no = {.status = PERIGEE_NO_SERVICE};
   bool named = s->mood & 16;
   require(own->operation < 0);
-  if (named) { /* some of it may come before this returns */
+  if (named) { /* bytes may arrive before this returns */
     own->landing = l;
     name(s, &l, 1);
   }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * record_fuzz.c - any bytes as a record of a ring. What is decoded must lie
- * inside of the bytes, keep the limits of record.h, and encode to a record
- * that decodes to the same.
+ * record_fuzz.c - any bytes as a record of a ring. The decoded record must lie
+ * inside the bytes, keep the limits of record.h, and encode to a record that
+ * decodes to the same.
  *
  * decoder: native/base/record.c
  */

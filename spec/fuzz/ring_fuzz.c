@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ring_fuzz.c - a ring that the peer has filled with any words, and a peer
- * that says anything about how much it has consumed. Records must lie inside
- * of the ring and end, and room must never be found twice.
+ * ring_fuzz.c - a ring that the peer has filled with any words, and a peer that
+ * claims to have consumed anything. Records must lie inside the ring and come
+ * to an end, and no room may be given twice.
  *
  * decoder: native/base/ring.c
  */
@@ -20,8 +20,8 @@ static void require(bool holds) {
     abort();
 }
 
-/* Words at random would hardly ever be records, so that each two bytes are
- * a place in the ring and the units that the word there tells. */
+/* Random words would hardly ever form records. So each two bytes of input
+ * give a place in the ring, and the units in the word there. */
 static uint8_t *ring_of(const uint8_t *data, size_t size) {
   uint8_t *bytes = aligned_alloc(RING_UNIT, RING);
   require(bytes != NULL);
@@ -34,7 +34,7 @@ static uint8_t *ring_of(const uint8_t *data, size_t size) {
   return bytes;
 }
 
-/* A word fits one position only, so that no ring gives more than one lap. */
+/* A word fits only one position, so a ring gives at most one lap of records. */
 static void consume(uint8_t *bytes) {
   _Atomic uint64_t consumed = 0;
   struct ring_in ring = {.bytes = bytes, .consumed = &consumed, .size = RING};
@@ -51,7 +51,7 @@ static void consume(uint8_t *bytes) {
   require(status == 0 || status == PERIGEE_PROTOCOL);
 }
 
-/* Each word of the data: a length to send, and what the peer says then. */
+/* Each word of the data is a length to send and the peer's next claim. */
 static void produce(uint8_t *bytes, const uint8_t *data, size_t size) {
   _Atomic uint64_t consumed = 0;
   struct ring_out ring = {.bytes = bytes, .consumed = &consumed, .size = RING};

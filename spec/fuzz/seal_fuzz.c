@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seal_fuzz.c - any bytes as a sealed stream. Only what was sealed, as it was
- * sealed, opens; whatever else comes is refused, and nothing is written beyond
- * what a chunk may hold.
+ * seal_fuzz.c - any bytes as a sealed stream. Only unchanged sealed bytes open,
+ * in their order; anything else is refused, and nothing is written beyond a
+ * chunk's largest content.
  *
  * decoder: native/security/seal.c
  */
@@ -23,7 +23,7 @@ static void require(bool holds) {
     abort();
 }
 
-/* By each cipher, enciphered and bare. */
+/* With each cipher, and with or without encryption. */
 static void begin(int way) {
   struct seal *const both[] = {&out, &in};
   for (int i = 0; i < 2; i++) {
@@ -34,7 +34,7 @@ static void begin(int way) {
   }
 }
 
-/* Whatever comes: as many bytes as it says, or fewer. */
+/* Opens any bytes: as many as they claim to be, or fewer. */
 static void any(const uint8_t *data, size_t size) {
   if (size < SEAL_HEAD)
     return;
@@ -46,7 +46,7 @@ static void any(const uint8_t *data, size_t size) {
   require(seal_open(&in, plain, data, (uint32_t)size) == PERIGEE_PROTOCOL);
 }
 
-/* What was sealed, with one byte of it changed; 0 changes nothing. */
+/* Opens sealed bytes of which one is changed; 0 changes nothing. */
 static void changed(const uint8_t *data, size_t size) {
   if (size < 4 || size - 3 > SEAL_MOST)
     return;

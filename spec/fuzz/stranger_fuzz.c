@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stranger_fuzz.c - somebody who has not proven to have the secret, at an
- * engine that was dialed by him or has dialed him. Whatever he says, and in
- * whatever pieces: he hears a HELLO, a refusal, and (as he dials) the proof that
- * the engine owes; no session opens, no region is looked up, no friend's session
- * gets a stream, and when he has gone nothing is left of him.
+ * stranger_fuzz.c - a peer that does not have the secret, which has dialed an
+ * engine or was dialed by it. It sends anything, in any pieces. It gets only a
+ * HELLO, a refusal and, if the engine owes it one, the engine's proof. No
+ * session opens, no region is looked up, no other session gets a stream, and
+ * when the peer has gone nothing is left of it.
  *
  * decoders: native/session/wireup.c native/session/proof.c native/security/handshake.c native/session/attach.c
  */
@@ -44,7 +44,7 @@ static void stage_open(struct scene *s, const char *secret) {
   hand_drop(&s->friend);
 }
 
-/* Nobody but the friend has ever been here. */
+/* The engine is as if only the friend had ever connected. */
 static void is_untouched(struct scene *s) {
   const struct perigee_counters *c = perigee_counters(s->engine, NULL);
   require(s->friend.session->state == PERIGEE_SESSION_OPEN);
@@ -59,7 +59,7 @@ struct heard {
   int hellos, proofs, refusals, retries;
 };
 
-/* What comes after the engine's proof is sealed, from him. */
+/* Frames after the engine's proof are sealed, and cannot be read here. */
 static void hears(struct hand *h, struct heard *heard) {
   struct frame f;
   while (heard->proofs == 0 && hand_hears(h, &f)) {
@@ -102,7 +102,7 @@ static void says_proof(struct hand *h, struct input *in) {
   hand_frame(h, &f);
 }
 
-/* The nonce is no secret: anybody on the way has seen it. */
+/* The nonce is not secret: anybody on the way can read it. */
 static void says_attach(struct hand *h, struct input *in,
                         const struct scene *s) {
   struct frame f = {.type = FRAME_ATTACH};
@@ -112,7 +112,7 @@ static void says_attach(struct hand *h, struct input *in,
   hand_frame(h, &f);
 }
 
-/* RETRY has the engine say its HELLO once more. */
+/* RETRY makes the engine send its HELLO once more. */
 static void says_frame(struct hand *h, struct input *in, struct heard *heard) {
   struct frame f = {.type = (uint16_t)(1 + take8(in) % FRAME_TYPES)};
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
@@ -128,7 +128,7 @@ static void says_frame(struct hand *h, struct input *in, struct heard *heard) {
   hand_say(h, bytes, said < length ? said : length);
 }
 
-/* What the engine said, back to it: a hello, mostly, and a proof. */
+/* Sends back what the engine said: mostly a hello, and a proof. */
 static void says_after(struct hand *h, const struct heard *heard) {
   struct frame f = {.type = FRAME_HELLO, .hello = h->heard};
   if (heard->hellos > 0)
@@ -175,7 +175,7 @@ static void leaves(struct scene *s, struct hand *h) {
   for (int i = 0; i < 4; i++) {
     require(polled(h) == 0);
     if (h->session && h->session->state == PERIGEE_SESSION_ENDED)
-      perigee_session_free(h->session); /* as who had dialed would do */
+      perigee_session_free(h->session); /* as the dialer's program would */
   }
   require(h->session == NULL && s->engine->hellos == 0);
   require(perigee_counters(s->engine, NULL)->sessions == 1);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * typed_costs_fuzz.c - values that the input chooses, as a typed payload. What
- * the scanner says that they cost is held against what they do: the memory
- * by a sum made here, the steps by LuaJIT's insertion of keys, played through.
+ * typed_costs_fuzz.c - values that the input chooses, as a typed payload. The
+ * costs that the scanner computes are compared with the actual ones: the memory
+ * with a sum made here, the steps with a simulation of LuaJIT's insertion of
+ * keys.
  *
  * Decoders: native/base/typed_costs.c native/base/typed.c
  */
@@ -18,7 +19,7 @@ struct made {
   uint8_t bytes[ROOM];
   size_t length;
   int values;
-  uint64_t least, most;   /* memory; equal strings are one, or each anew */
+  uint64_t least, most;   /* memory, if equal strings are one, or all new */
   uint64_t steps, others; /* of tables that are counted, and of others */
   bool seen[STRINGS];
 };
@@ -41,7 +42,7 @@ static void nodes_begin(struct nodes *t, uint32_t pairs) {
     t->home[i] = t->next[i] = NONE;
 }
 
-/* Who holds the place of another chain's key goes on to a free node. */
+/* A key in the home of another chain's key: the latter moves to a free node. */
 static void evict(struct nodes *t, uint32_t from, uint32_t to) {
   uint32_t before = t->home[from];
   for (; t->next[before] != from; before = t->next[before])
@@ -52,7 +53,7 @@ static void evict(struct nodes *t, uint32_t from, uint32_t to) {
   t->next[from] = NONE;
 }
 
-/* lj_tab_set and lj_tab_newkey: the chain is looked through, then grows. */
+/* lj_tab_set and lj_tab_newkey: searches the chain, then extends it. */
 static void nodes_add(struct nodes *t, uint32_t home) {
   if (t->home[home] != NONE) {
     for (uint32_t i = home; i != NONE; i = t->next[i])
@@ -103,7 +104,7 @@ static void put_number(struct made *m, uint32_t value) {
     put(m, two, 2);
 }
 
-/* One of 4096, of 1 to 40 bytes. */
+/* One of 4096 strings, of 1 to 40 bytes. */
 static void put_string(struct made *m) {
   uint32_t which = take16(&m->in) % STRINGS, length = 1 + which % 40;
   uint8_t text[40] = {(uint8_t)which, (uint8_t)(which >> 8)};
@@ -117,7 +118,7 @@ static void put_string(struct made *m) {
   m->seen[which] = true;
 }
 
-/* A whole number whose place is the one that the input wants. */
+/* A whole number whose home node is the one that the input chooses. */
 static void put_key(struct made *m, struct nodes *t) {
   uint32_t home = take16(&m->in) % t->size;
   int32_t key = take16(&m->in);
@@ -169,7 +170,7 @@ static void put_table(struct made *m, int depth) {
     put_pairs(m, pairs, depth);
 }
 
-/* Simple ones once the input has ended, or the room has. */
+/* A simple value once the input or the room has run out. */
 static void put_value(struct made *m, int depth, bool some) {
   uint8_t kind = take8(&m->in) % 8;
   bool room = m->in.size && m->length < ROOM / 2 && depth < DEEP;
@@ -188,8 +189,8 @@ static void put_value(struct made *m, int depth, bool some) {
 
 /* ---- What is said of them ------------------------------------------------- */
 
-/* In portions of so many bytes it is the same, and they are no larger than what
- * the longest string adds. */
+/* In portions of so many bytes the result is the same. A portion is larger
+ * only by the longest string. */
 static void in_portions(const struct made *m, uint64_t bytes, int status,
                         const struct typed_costs *costs) {
   struct typed_costs sum;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * typed_fuzz.c - any bytes as a typed payload. What is accepted must be
- * refused as soon as its last byte is missing, or hold one value less (or cost
- * too much for what is left). In portions it is the same.
+ * typed_fuzz.c - any bytes as a typed payload. Accepted bytes without their
+ * last one must be refused or hold one value less (or cost too much for what is
+ * left). Scanning in portions gives the same result.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static int scan(const uint8_t *data, size_t size) {
   return values;
 }
 
-/* Begun, cut anywhere, and perhaps given up. */
+/* Scans in portions of any size, and may give up in the middle. */
 static void in_portions(const uint8_t *data, size_t size, int values) {
   struct typed_scan *scan = typed_scan_begin(data, size);
   uint64_t steps = size > 0 ? data[0] : 1, bytes = size > 1 ? data[1] : 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wire_fuzz.c - any bytes from a session's socket, or as an endpoint's text.
- * What is decoded must keep what wire.h promises of it, encode to a frame that
- * decodes to the same, and not depend on the pieces in which it came.
+ * wire_fuzz.c - any bytes from a session's socket, or as an endpoint's text. A
+ * decoded frame must keep the promises of wire.h, encode to a frame that
+ * decodes to the same, and not depend on the pieces in which it arrived.
  *
  * decoder: native/net/wire.c native/net/found.c native/net/info.c
  */
@@ -26,7 +26,7 @@ static bool ends(const char *text, size_t room) {
   return memchr(text, 0, room) != NULL;
 }
 
-/* Lanes in order, lengths within bounds, descriptors as many as there are. */
+/* Lanes are in order, lengths within bounds, and descriptors counted right. */
 static void promised_of_keys(const struct found *found) {
   uint32_t fds = 0;
   require(found->keys <= FOUND_KEYS);
@@ -65,8 +65,8 @@ static void promised(const struct frame *frame) {
   }
 }
 
-/* Encoding what was decoded gives one fixed sequence of bytes. Of a hello of
- * another version only the beginning was. */
+/* Encoding a decoded frame gives a fixed sequence of bytes. Of a hello of
+ * another version only the beginning was decoded. */
 static void encodes(const struct frame *frame, uint32_t used) {
   static uint8_t once[ROOM], twice[ROOM];
   static struct frame again;
@@ -78,7 +78,7 @@ static void encodes(const struct frame *frame, uint32_t used) {
   require(memcmp(once, twice, used) == 0);
 }
 
-/* The frames as a socket would bring them, `step` bytes at a time. */
+/* Decodes the frames as from a socket, `step` bytes at a time. */
 static uint32_t frames(const uint8_t *data, size_t size, size_t step) {
   static struct wire wire;
   static struct frame frame;
@@ -102,7 +102,7 @@ static uint32_t frames(const uint8_t *data, size_t size, size_t step) {
   return count;
 }
 
-/* The same through a real socket pair, made once. */
+/* The same through a real socket pair, which is made once. */
 static uint32_t frames_of_socket(const uint8_t *data, size_t size) {
   static int pair[2] = {-1, -1};
   static struct wire wire;
@@ -123,7 +123,7 @@ static uint32_t frames_of_socket(const uint8_t *data, size_t size) {
   return count;
 }
 
-/* What was read of a text is written as a text that reads the same. */
+/* A text that was read is written as a text that reads the same. */
 static void reads(const char *text) {
   static char once[INFO_TEXT], twice[INFO_TEXT];
   static struct frame hello = {.type = FRAME_HELLO},
@@ -142,7 +142,8 @@ static void reads(const char *text) {
   require(strcmp(once, twice) == 0);
 }
 
-/* As a text, and as what stands in one below a check sum that is right. */
+/* Reads the data as a text, and as the content of a text with a right
+ * checksum. */
 static void texts(const uint8_t *data, size_t size) {
   static char text[INFO_TEXT + 1];
   size_t n = size < INFO_TEXT ? size : INFO_TEXT;

@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What runs in an attacker's process: one file of attacks/, for so many
--- seconds, with what the files share. It says "there" when the attack has
--- begun, and "done N" when it is over: N times it did what it came for, so that
--- a judge knows of an attack that never took place.
+-- The program of an attacker's process: it runs one file of attacks/ for some
+-- seconds; the functions here are shared by these files. It prints "there" when
+-- the attack has begun, and "done N" when it is over: N is how often the attack
+-- succeeded in doing what it tries, so that a judge notices an attack that
+-- never took place.
 local bare = require "spec.hostile.bare"
 local ffi = require "ffi"
 local native = require "perigee.native"
@@ -18,7 +19,7 @@ local Attack = {}
 Attack.__index = Attack
 local M = {}
 
--- Whole numbers from 0 that a seed repeats.
+-- Random whole numbers from 0, which a seed repeats.
 function Attack:random(limit)
   local x = self.dice
   x = bit.bxor(x, bit.lshift(x, 13))
@@ -28,28 +29,28 @@ function Attack:random(limit)
   return (x % 2 ^ 32) % limit
 end
 
--- Is its time over? That begins when this is asked for the first time: what it
--- takes to prepare is no part of it.
+-- Whether the attack's time is over. The time begins with the first call of
+-- this function, so that preparation does not count.
 function Attack:over()
   self.ends = self.ends or native.clock() + self.seconds * 1e9
   return native.clock() > self.ends
 end
 
--- One of them is done; the first of them is told.
+-- Counts one attack; prints "there" at the first.
 function Attack:done()
   self.count = self.count + 1
   if self.count == 1 then self.say "there" end
 end
 
--- A peer with the secret.
+-- A peer that has the secret.
 function Attack:peer(options)
   local all = { secret = self.secret, scope = self.scope, insecure = 1 }
   for name, value in pairs(options or {}) do all[name] = value end
   return assert(bare.new(all))
 end
 
--- A session of that peer with the victim; raises without one, unless the
--- victim may be busy by now.
+-- A session of that peer with the victim. Raises without one, unless an attack
+-- took place already, which may have made the victim busy.
 function Attack:dial(peer, seconds)
   local session, why = peer:dial(self.address, self.transport, seconds)
   if not session and self.count == 0 then
@@ -58,18 +59,18 @@ function Attack:dial(peer, seconds)
   return session
 end
 
--- That session, or where the victim has ended it a new one, if there is any.
+-- That session; if the victim has ended it, a new one if possible.
 function Attack:keep(peer, session)
   return peer:is_open(session) and session or self:dial(peer) or session
 end
 
--- Another peer, or nil where this process has no room for one any more.
+-- Another peer, or nil if this process has no room for one.
 function Attack:try_peer(options)
   local fine, peer = pcall(self.peer, self, options)
   return fine and peer or nil
 end
 
--- The victim's methods by name: their ids, as it tells anybody.
+-- The ids of the victim's methods by name, as the victim tells any peer.
 function Attack:learn()
   local peer = self:peer()
   local session, told = self:dial(peer), nil
@@ -87,7 +88,7 @@ function Attack:learn()
   peer:close()
 end
 
--- Does nothing: what has come is not looked at.
+-- Does nothing: events are not polled meanwhile.
 function Attack:nap(seconds)
   process.usleep(math.max(0, seconds))
 end
@@ -96,12 +97,12 @@ function Attack:nap_to_the_end()
   while not self:over() do self:nap(0.01) end
 end
 
--- What the victim did, and may not.
+-- Reports something that the victim did and must not do.
 function Attack:found(what)
   self.say("found " .. what:gsub("\n", " "))
 end
 
--- Where an attacker that is called listens.
+-- The address where an attacker that serves listens.
 function Attack:listen(peer)
   local address = self.transport == "shm"
     and ("unix:%s/liar-%d.sock"):format(self.folder, process.pid())
@@ -111,8 +112,8 @@ end
 
 local function nice() ffi.C.spec_setpriority(0, 0, 19) end
 
--- As a child of spec/support/process.lua.
--- more: what else a scenario says, as "key=value key=value".
+-- Runs as a child of spec/support/process.lua. more: further settings from the
+-- scenario, "key=value key=value".
 function M.run(child, name, address, transport, seconds, seed, scale, more)
   local cases = child.cases
   nice()

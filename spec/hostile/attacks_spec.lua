@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Every attack beside honest clients, in short, over PERIGEE_TRANSPORT. The
--- server lives, no honest call or connect fails, no byte is wrong, and one
--- second later the server has what it had before.
+-- Every attack for a short time beside honest clients, over PERIGEE_TRANSPORT.
+-- The server survives, no honest call or connect fails, no byte is wrong, and
+-- one second later the server uses no more than before.
 local cases = require "spec.support.cases"
 local judge = require "spec.hostile.judge"
 local scenarios = require "spec.hostile.scenarios"
 
 local TRANSPORT = os.getenv "PERIGEE_TRANSPORT" or "shm"
--- A sanitizer has the address space that these want for itself.
+-- These need the address space that a sanitizer reserves for itself.
 local SPARSE = { outboxes = true }
 
 describe("a server under attack", function()

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A peer on the core alone: what it sends is what its player says, as typed
--- bytes that no codec made, with any method, capacity or announced length, and
--- what it should read it reads only when it is told to. For attackers.
+-- A peer that uses the C core directly, for attackers. It sends what its caller
+-- gives it: typed bytes that no codec made, any method, capacity or announced
+-- length. It reads replies only when told to.
 local ffi = require "ffi"
 local native = require "perigee.native"
 
@@ -13,7 +13,7 @@ local Bare = {}
 Bare.__index = Bare
 local M = {}
 
--- options: those of the core by their names there; texts are kept.
+-- options: those of the core by their names there; texts are kept alive.
 function M.new(options)
   local core = native.options_t()
   C.perigee_options(core)
@@ -26,7 +26,7 @@ function M.new(options)
                         events = native.events_t(BATCH) }, Bare)
 end
 
--- Polls once and hands each event to handle, if given; how many there were.
+-- Polls once and passes each event to handle, if given; returns their number.
 function Bare:poll(handle)
   local n = C.perigee_poll(self.handle, self.events, BATCH)
   for i = 0, n - 1 do
@@ -39,14 +39,14 @@ function Bare:poll(handle)
   return n
 end
 
--- Sleeps until there is something to poll, for so many seconds at most.
+-- Sleeps until there is something to poll, for at most so many seconds.
 function Bare:wait(seconds)
   local list = native.engines_t(1)
   list[0] = self.handle
   C.perigee_wait(list, 1, seconds * 1e9)
 end
 
--- Polls for so many seconds, or until handle gives true.
+-- Polls for so many seconds, or until handle returns true.
 function Bare:attend(seconds, handle)
   local limit, over = native.clock() + seconds * 1e9, false
   repeat
@@ -59,7 +59,7 @@ function Bare:attend(seconds, handle)
   return over
 end
 
--- A session to that address, or nil and why there is none.
+-- A session to that address, or nil and the reason.
 function Bare:dial(address, transport, seconds)
   seconds = seconds or 5
   local operation = C.perigee_connect(self.handle, address, transport,
@@ -79,7 +79,7 @@ function Bare:dial(address, transport, seconds)
   return session
 end
 
--- Listens there; the address that it got.
+-- Listens at an address; returns the address in use.
 function Bare:listen(address)
   local out = ffi.new("struct perigee_listener *[1]")
   local status = C.perigee_listen(self.handle, address, out)
@@ -87,7 +87,7 @@ function Bare:listen(address)
   return ffi.string(C.perigee_listener_address(out[0]))
 end
 
--- A slice of so many bytes that nobody has touched yet.
+-- A slice of so many bytes that has not been touched yet.
 function Bare:memory(length)
   local out = ffi.new("struct perigee_region *[1]")
   local status = C.perigee_region_alloc(self.handle, nil, length, 0, nil, out)
@@ -112,8 +112,9 @@ local function fill(message, given)
   return message
 end
 
--- given: method, bytes, typed, slice, capacity, timeout, code. The operation,
--- or a negative status. Bytes stay what they are until the end.
+-- Makes a call; given: method, bytes, typed, slice, capacity, timeout, code.
+-- Returns the operation or a negative status. The bytes must stay as they are
+-- until the operation ends.
 function Bare:call(session, given)
   local message = fill(native.message_t(), given)
   return C.perigee_call(session, message)
@@ -123,14 +124,14 @@ function Bare:send(session, slice, timeout)
   return C.perigee_send(session, slice, (timeout or 30) * 1e9)
 end
 
--- Answers what is served; given as in call, and status.
+-- Answers a call; given as in Bare:call, and status.
 function Bare:reply(served, given)
-  self.replied = given -- keeps its bytes
+  self.replied = given -- keeps its bytes alive
   return C.perigee_reply(self.handle, served, fill(native.message_t(), given))
 end
 
--- Answers by a loan of that capacity, of which so many bytes are said to be
--- filled; nothing of it is touched.
+-- Answers with a loan of that capacity and claims that so many bytes of it are
+-- filled; none is written.
 function Bare:reply_loan(served, length)
   local loan = native.loan_t()
   local status = C.perigee_reply_begin(self.handle, served, length, loan)

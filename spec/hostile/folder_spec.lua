@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The folder of names in a place where everybody may write, when somebody was
--- there first. Both sides find another one, and each other.
+-- The folder of names in a place where everybody may write and another user has
+-- made it first. Both sides then use the same other folder.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local process = require "spec.support.process"
@@ -8,7 +8,8 @@ local process = require "spec.support.process"
 ffi.cdef "unsigned spec_hostile_user(void) __asm__(\"getuid\");"
 local uid = ffi.C.spec_hostile_user()
 
--- Who has neither a folder of its own at run time nor another's: only TMPDIR.
+-- An agent that has no runtime folder of its own and may not use another's:
+-- only TMPDIR is left.
 local function serving(child, perigee)
   local agent = assert(perigee.agent { name = "worker", services = {
     { name = "x", methods = { add = function(a, b) return a + b end } } } })

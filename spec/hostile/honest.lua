@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Honest clients, each a process of its own: one that makes checked calls of 64
--- bytes, and one that connects, calls and hangs up. Each says "ready", and for
--- each line that it hears "report", what became of those since the last:
--- attempts, failures, p50, p99 and the longest in seconds, and why the first
--- failed. Any other line is its end.
+-- Honest clients, each a process of its own: one makes checked calls of 64
+-- bytes, the other connects, calls and hangs up. Each prints "ready". For each
+-- line "report" it then prints the results since the last report: attempts,
+-- failures, p50, p99 and the longest in seconds, and the reason of the first
+-- failure. Any other line ends it.
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"
 local process = require "spec.support.process"
@@ -37,7 +37,7 @@ function Count:tell(say)
       self.pool:quantile(0.99) * 1e-9, self.longest, self.why)
 end
 
--- Does it until the judge says the end.
+-- Repeats once() until the judge ends it.
 local function go_on(child, perigee, pause, once)
   local entry = ffi.new("struct spec_poll", 0, 1, 0)
   local count = counter()
@@ -61,7 +61,7 @@ local function agent(child, transport)
                                          transport = transport }))
 end
 
--- Closes an agent that is not to live until cleanup().
+-- Closes an agent now, instead of in cleanup().
 local function forget(child, own)
   own:close()
   local opened = child.cases.opened
@@ -70,9 +70,9 @@ local function forget(child, own)
   end
 end
 
--- ---- Those who call --------------------------------------------------------
+-- ---- Clients that call -----------------------------------------------------
 
--- 64 bytes that no other call of this process has.
+-- Echoes 64 bytes that differ from those of this process's other calls.
 local function caller(proxy)
   local serial = 0
   return function()
@@ -84,7 +84,7 @@ local function caller(proxy)
   end
 end
 
--- As a child of spec/support/process.lua.
+-- Runs as a child of spec/support/process.lua.
 function M.call(child, perigee, address, transport, pause)
   local own = agent(child, transport)
   local proxy = assert(own:proxy(address, "calc", { timeout = TIMEOUT,
@@ -93,7 +93,7 @@ function M.call(child, perigee, address, transport, pause)
   own:close()
 end
 
--- Every kind of call to whoever listens at lure, which may tell what it likes.
+-- Makes every kind of call to the server at lure, which may answer anything.
 local function be_lured(own, lure)
   local into = own.engine:alloc(2 ^ 16):slice(0, 100)
   local proxy = own:proxy(lure, "calc", { timeout = 1, reconnect = 0 })
@@ -112,7 +112,8 @@ local function be_lured(own, lure)
   end
 end
 
--- The same, which is also lured, and minds nothing there but what raises.
+-- The same client, which also calls the lure; there, only a raised error is a
+-- failure.
 function M.prey(child, perigee, address, transport, pause, lure)
   local own = agent(child, transport)
   local proxy = assert(own:proxy(address, "calc", { timeout = TIMEOUT,
@@ -131,9 +132,9 @@ function M.prey(child, perigee, address, transport, pause, lure)
   own:close()
 end
 
--- ---- Those who come --------------------------------------------------------
+-- ---- Clients that connect --------------------------------------------------
 
--- 20,000 bytes: more than what a ring takes, so that a pool has to.
+-- 20,000 bytes: more than a ring takes, so that they go through a pool.
 local LONG = 20000
 
 local function come(own, address)
@@ -146,7 +147,7 @@ local function come(own, address)
   if got ~= text then return got and "WRONG BYTES" or failure end
 end
 
--- As a child of spec/support/process.lua.
+-- Runs as a child of spec/support/process.lua.
 function M.connect(child, perigee, address, transport, pause)
   go_on(child, perigee, tonumber(pause), function()
     local own = agent(child, transport)

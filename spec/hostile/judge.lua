@@ -1,18 +1,20 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Attacks beside honest clients, and what is to be said of them. The victim,
--- two honest clients (one calls, one connects) and each attacker are processes.
--- What a scenario tells the judge: serves (the attacker is a server, and the
--- client that calls is lured there), mortal (it may die of what it does, and
--- the next goes on), crowd (so many at once), more (what the attacker is told
--- besides).
+-- Runs attacks beside honest clients and judges the result. The victim, two
+-- honest clients (one calls, one connects) and each attacker are processes. A
+-- scenario sets for the judge: serves (the attacker is a server, and the client
+-- that calls is lured there), mortal (the attack may kill the attacker itself,
+-- and then the next attacker goes on), crowd (the number of attackers at once),
+-- more (further settings for the attacker).
 --
---   before     victim and clients are there; memory and descriptors are noted
---   during     the attacker says that it is there, and then that it is done
---   after      one second later the memory is looked at (the time in which
---              others had the victim's core is no part of it); then the clients
---              are asked, and all that the attack took must be given back
+-- before: victim and clients run; the judge notes memory and descriptors.
 --
--- A verdict is a list of sentences: what failed; empty if nothing did.
+-- during: the attacker reports that the attack has begun, and that it is over.
+--
+-- after: one second later the judge looks at the memory (time that the victim
+-- spent waiting for a core does not count). Then it asks the clients for their
+-- results, and checks that everything the attack used was freed.
+--
+-- A verdict is a list of sentences about failures; it is empty if all is well.
 local cases = require "spec.support.cases"
 local honest = require "spec.hostile.honest"
 local perigee = require "perigee"
@@ -22,12 +24,11 @@ local victim = require "spec.hostile.victim"
 local M = {}
 
 local MIB = 2 ^ 20
-local MEMORY = 16 * MIB         -- that a victim may have grown by
-local MOST = 1152 * MIB         -- for a moment: its pool, and a little
-local LONGEST = 2               -- seconds of a call or a connect meanwhile;
-                                -- orders of magnitude over what it takes
-local FOUND = 3                 -- of what an attacker found is told
-local PATIENCE = 30             -- for what a busy machine has to do
+local MEMORY = 16 * MIB         -- growth allowed to a victim
+local MOST = 1152 * MIB         -- growth allowed for a moment: pool and some
+local LONGEST = 2               -- seconds of a call or connect meanwhile
+local FOUND = 3                 -- reports of an attacker that are shown
+local PATIENCE = 30             -- seconds for the work of a busy machine
 local PAUSE = 0.002             -- between the calls of honest clients
 
 -- ---- Processes -------------------------------------------------------------
@@ -47,7 +48,7 @@ end
 local Case = {}
 Case.__index = Case
 
--- Its victim, and by which address clients come.
+-- Starts the victim, and notes the address that clients use.
 local function start_victim(self)
   local child = process.start(serving, tostring(self.encrypt), self.scale)
   self.victim = child
@@ -77,8 +78,8 @@ function Case:attacker(one, seconds, seed)
                        options.more or "")
 end
 
--- A case with its victim, as given: transport, encrypt, scale (1: it takes
--- thousands of sessions), seed.
+-- Starts a case with its victim. given: transport, encrypt, scale (1: it
+-- accepts thousands of sessions), seed.
 function M.case(given)
   local self = setmetatable({ transport = given.transport, scale = given.scale
     or 0, encrypt = given.encrypt, seed = given.seed or 1, said = {} }, Case)
@@ -88,16 +89,16 @@ end
 
 -- ---- What is measured ------------------------------------------------------
 
--- Of what /proc tells in KiB; 0 of a process that is gone.
+-- A value that /proc gives in KiB, in bytes; 0 if the process is gone.
 local function bytes_of(child, word)
   local file = io.open(("/proc/%d/status"):format(child.pid))
   if not file then return 0 end
   local text = file:read "*a" or ""
-  file:close() -- or who is started next has it, too
+  file:close() -- a process started next would inherit it
   return tonumber(text:match(word .. ":%s+(%d+)") or 0) * 1024
 end
 
--- Seconds in which it wanted to run, and others had the core.
+-- The seconds in which it was ready to run but had no core.
 local function waited(child)
   local file = io.open(("/proc/%d/schedstat"):format(child.pid))
   if not file then return 0 end
@@ -106,8 +107,9 @@ local function waited(child)
   return tonumber(text:match "^%d+ (%d+)" or 0) * 1e-9
 end
 
--- How many descriptors it has; and how many that hold a peer's process, which
--- a session gets when it is known to be of this host, be that later.
+-- The number of its descriptors without pidfds, and the number of pidfds. A
+-- session gets a pidfd when its peer is known to be on this host, which may be
+-- later.
 local function files_of(child)
   local pipe = io.popen(("ls -l /proc/%d/fd 2>/dev/null"):format(child.pid))
   local text = pipe:read "*a"
@@ -117,7 +119,7 @@ local function files_of(child)
   return all - held, held
 end
 
--- Has it ended? Then how.
+-- How the process ended, or nil if it runs.
 local function ended(child)
   local how, number = child:wait(0)
   if not how then return nil end
@@ -130,7 +132,7 @@ function Case:fail(text, ...)
   self.said[#self.said + 1] = text:format(...)
 end
 
--- The victim's own counters; nil, and said, where it does not answer.
+-- The victim's own counters; nil and the reason if it does not answer.
 function Case:stats()
   if self.gone then return nil end
   local operations, pooled, sessions, refused = self.store:stats()
@@ -143,7 +145,7 @@ function Case:stats()
            files = files, held = held }
 end
 
--- Is the victim there?
+-- Whether the victim lives; notes its death as a failure.
 function Case:alive()
   if self.gone then return false end
   local how = ended(self.victim)
@@ -153,7 +155,7 @@ function Case:alive()
   return false
 end
 
--- What an honest client tells of the time since it told last.
+-- An honest client's results since its last report.
 function M.report(child)
   child:tell "report"
   local line, why = child:read(PATIENCE * cases.slow)
@@ -167,8 +169,8 @@ end
 
 -- ---- The attack ------------------------------------------------------------
 
--- A scenario's attackers: the one that is listened to, and the others of its
--- crowd.
+-- Starts a scenario's attackers: the first is listened to, the others are the
+-- rest of its crowd.
 local function begin(self, one, left, seed)
   local options, crowd = one.judge or {}, {}
   for i = 1, options.crowd or 1 do
@@ -184,7 +186,7 @@ local function begin(self, one, left, seed)
   return crowd
 end
 
--- What an attacker said last; true if it is over.
+-- Handles what an attacker said; returns true if the attack is over.
 local function heard(self, state, fine, line, why)
   if not fine then
     state.crashed = line
@@ -203,8 +205,8 @@ local function heard(self, state, fine, line, why)
   return state.crashed ~= nil
 end
 
--- Goes on with the next seed where an attacker died of what it did and may;
--- true if it is over for good.
+-- If an attacker died and may, starts the next with another seed. Returns true
+-- if the attack is over for good.
 local function over(self, state, ends)
   for _, child in ipairs(state.crowd) do child:close() end
   local options = state.one.judge or {}
@@ -321,8 +323,7 @@ local function settled(self)
   return stats
 end
 
--- Clients that are there before, and the memory of before: that of a server
--- which had nobody, and which has them.
+-- Starts the clients. Returns the victim's figures without and with them.
 local function prepare(self, chosen)
   local empty = settled(self)
   local lured = false
@@ -339,7 +340,7 @@ local function prepare(self, chosen)
   return empty, before
 end
 
--- What it has to do in a second takes longer where it has to wait for a core.
+-- Waits one second; time in which the process waits for a core does not count.
 local function a_second_of(child)
   local begun, before = process.now(), waited(child)
   local function left()
@@ -368,7 +369,7 @@ local function judge_clients(self)
   self.coming:close()
 end
 
---- These scenarios at once, for so many seconds: the verdict.
+--- Runs these scenarios at once for so many seconds; returns the verdict.
 function Case:attacks(chosen, seconds)
   local empty, before = prepare(self, chosen)
   self:suffer(chosen, seconds)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * liar.c - the lying peer of the C tests as a program, for victims that are
- * whole agents: liar ADDRESS LIE SEED NANOSECONDS.
+ * liar.c - the lying peer of the C tests as a program, to attack whole agents:
+ * liar ADDRESS LIE SEED NANOSECONDS.
  */
 #include "../native/liar.h"
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What is tried, by name: the file of attacks/ (as the name, if not told), over
--- which transports, for how long in a short run, and what the judge is told.
+-- The attacks by name: the file of attacks/ (the name itself, if not given),
+-- the transports, how long a short run takes, and the judge's settings.
 local M = {}
 
 local function any(name, about, options)
@@ -16,7 +16,8 @@ local function only(transport, name, about, options)
   M[#M].on = { [transport] = true }
 end
 
--- In a guest that is all emulated, those that are not about time or memory.
+-- Also over an emulated RDMA device, in a guest: attacks that do not depend on
+-- time or memory.
 local function everywhere(...)
   any(...)
   M[#M].on.verbs = true

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- soak.lua MINUTES [SEED]: random mixes of attacks on one server after the
--- other, beside honest clients, with a line for each round and a verdict at the
--- end. A seed repeats the same rounds in the same order. Exits non-zero if one
--- failed.
+-- soak.lua MINUTES [SEED]: random mixes of attacks on one server after another,
+-- beside honest clients. Prints a line for each round and a verdict at the end,
+-- and exits with a non-zero status if a round failed. A seed repeats the same
+-- rounds in the same order.
 --
--- A round is a fresh server, over a transport, plain or sealed, and one to
--- three attacks at once for some seconds. It is judged as in attacks_spec.lua,
--- when all of them are over.
+-- A round starts a fresh server over one transport, encrypted or not, and runs
+-- one to three attacks at once for some seconds. It is judged as in
+-- attacks_spec.lua, when all of them are over.
 local cases = require "spec.support.cases"
 local judge = require "spec.hostile.judge"
 local process = require "spec.support.process"
@@ -16,7 +16,7 @@ local minutes = tonumber(arg[1]) or 10
 local seed = tonumber(arg[2]) or os.time() % 2 ^ 31
 local SECONDS = { 2, 5, 15 }
 
--- Whole numbers from 0 below limit; the rounds depend on nothing else.
+-- Whole numbers from 0 below limit. The rounds depend on no other randomness.
 local dice = seed % 2147483646 + 1
 local function random(limit)
   dice = dice * 16807 % 2147483647
@@ -25,8 +25,8 @@ end
 
 local function pick(list) return list[random(#list) + 1] end
 
--- One to three of those that fit; only one that brings a client of its own, or
--- wants a server of its own.
+-- One to three of the scenarios that fit. A scenario that brings a client or
+-- needs a server of its own is not mixed with another such one.
 local function mix(transport)
   local fitting = {}
   for _, one in ipairs(scenarios) do

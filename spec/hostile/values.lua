@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Typed bytes as no codec would make them: LuaJIT's string.buffer data, put
--- together by hand (native/base/typed.c tells its grammar).
+-- Typed bytes that no codec would make: LuaJIT's string.buffer data, put
+-- together by hand (native/base/typed.c describes the grammar).
 local ffi = require "ffi"
 local buffer = require "string.buffer"
 
@@ -8,7 +8,7 @@ local M = {}
 
 M.encode, M.decode = buffer.encode, buffer.decode
 
--- A tag or a count.
+-- The encoding of a tag or a count.
 function M.number(n)
   if n < 0xe0 then return string.char(n) end
   if n < 0x1fe0 then
@@ -23,30 +23,30 @@ M.EMPTY = string.char(8) -- an empty table
 
 local double = ffi.new("union { double value; uint32_t half[2]; }")
 
--- A number by the halves of its bits.
+-- A number, given as the two halves of its bits.
 function M.double(low, high)
   double.half[0], double.half[1] = low, high
   return "\7" .. ffi.string(double, 8)
 end
 
--- A table of so many array slots, all of them the same bytes.
+-- A table of n array slots with the same bytes.
 function M.array(n, bytes)
   return string.char(8 + 2) .. M.number(n) .. bytes:rep(n)
 end
 
--- A table of pairs, given as bytes of n keys and values.
+-- A table of n pairs; bytes are those of all keys and values.
 function M.pairs(n, bytes)
   return string.char(8 + 1) .. M.number(n) .. bytes
 end
 
--- Tables in tables, as deep as they may be, of which each has so many slots.
+-- Nested tables; the innermost has so many slots.
 function M.nested(depth, slots)
   local bytes = M.array(slots, M.EMPTY)
   for _ = 2, depth do bytes = M.array(1, bytes) end
   return bytes
 end
 
--- n strings of three bytes, no two the same.
+-- n strings of three bytes, all different.
 function M.words(n)
   local parts = {}
   for i = 1, n do
@@ -60,7 +60,7 @@ end
 
 local rol, ror, bxor, band = bit.rol, bit.ror, bit.bxor, bit.band
 
--- Halves of a number whose hash in LuaJIT has the lowest `bits` bits of zero:
+-- The halves of a number whose hash in LuaJIT has its lowest `bits` bits zero.
 -- lj_tab.c hashes low and 2 * high by
 --
 --   low ^= high; high = rol(high, 14); low -= high; high = rol(high, 5);
@@ -78,7 +78,7 @@ function M.collision(seed, bits)
   return low, high
 end
 
--- A table of about n pairs whose keys have one hash.
+-- A table of about n pairs whose keys have the same hash.
 function M.flood(n, salt)
   local bits = math.ceil(math.log(n) / math.log(2)) + 1
   local parts, count, seed = {}, 0, salt or 1
@@ -93,8 +93,8 @@ function M.flood(n, salt)
   return M.pairs(count, table.concat(parts))
 end
 
--- n strings that LuaJIT's sparse hash, which looks at the first and last four
--- bytes and at two places between, cannot tell from each other.
+-- n strings with the same sparse hash in LuaJIT, which reads only the first and
+-- last four bytes and two places between.
 function M.strings(n)
   local parts = {}
   local length = 64

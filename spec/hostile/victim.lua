@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Who is attacked: a server with the README's services, copied from it as they
--- stand, and with landings; listening under its name and over TCP.
+-- The server that is attacked. It has the README's services, copied from there,
+-- and landings, and listens under its name and over TCP.
 local ffi = require "ffi"
 
--- Of 32 bytes, so that nobody has to stretch it: honest clients make an agent
+-- A secret of 32 bytes, which is not stretched: honest clients make an agent
 -- for each connect.
 local M = { SECRET = "c3BlYy9ob3N0aWxlJ3Mgc2VjcmV0LCAzMiBieXRlcyE=" }
 
@@ -18,7 +18,7 @@ function M.calc()
   return assert(loadstring(before .. "return calc"))()
 end
 
--- Slices by name, each of 64 KiB, in memory that is there.
+-- Slices by name, of 64 KiB each, in memory allocated before.
 local function store(agent)
   local region = agent.engine:alloc(2 ^ 20)
   local function place(key)
@@ -34,7 +34,7 @@ local function store(agent)
               function(slice) return slice.length end },
       get = function(key) return place(key) end,
       render = { raw = true, inplace = true, function(_, reply)
-        ffi.fill(reply.pointer, reply.length, 7) -- as much as is asked for
+        ffi.fill(reply.pointer, reply.length, 7) -- all that was asked for
         return reply.length
       end },
       stats = function()
@@ -47,8 +47,8 @@ end
 
 local MODES = { ["true"] = true, ["nil"] = false }
 
--- As a child of spec/support/process.lua. encrypt: "true", "nil" or a mode;
--- scale: from "1" on it takes more sessions than by default.
+-- Runs as a child of spec/support/process.lua. encrypt: "true", "nil" or a
+-- mode; scale: from "1" on it accepts more sessions than by default.
 function M.serve(child, perigee, encrypt, scale)
   local mode = MODES[encrypt]
   if mode == nil then mode = encrypt end

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What C and LuaJIT think of the public header is the same: sizes of every
--- structure, offsets of fields that scripts depend on, values of constants.
+-- C and LuaJIT agree about the public header: sizes of all structures, offsets
+-- of fields that scripts use, values of constants.
 local ffi = require "ffi"
 local cases = require "spec.support.cases"
 local cdef = require "perigee.cdef"
@@ -112,7 +112,8 @@ describe("what is not LuaJIT", function()
     return tonumber(status), text
   end
 
-  -- A program in C++ as a command; in place of that how its compiling ended.
+  -- Compiles a C++ program and returns its path. In a sanitized build it only
+  -- checks the syntax, and returns nil and the compiler's status.
   local function compiled(text)
     local path = os.tmpname()
     local file = assert(io.open(path .. ".cc", "w"))
@@ -121,7 +122,7 @@ describe("what is not LuaJIT", function()
     programs[#programs + 1] = path
     local compile = ("g++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -Inative "
       .. "%s.cc "):format(path)
-    -- What links to a sanitized core has to be sanitized itself.
+    -- A program that links to a sanitized core must be sanitized itself.
     if cases.sanitized then return nil, shell(compile .. "-fsyntax-only") end
     local status, said = shell(("%s %s -o %s"):format(compile, native.path,
                                                       path))

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Calls that go on when their peer is there again: what they say when they
--- cannot, and that they leave it be when nobody wants them any more.
+-- Calls that continue when their peer is back: the errors when they cannot, and
+-- that they stop when no one wants their result.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -69,7 +69,7 @@ describe("a call whose peer is gone", function()
   end)
 
   it("counts the attempts, if there were any in vain", function()
-    perigee.sleep(1.1) -- a session that lived so long did not fail
+    perigee.sleep(1.1) -- a session that lives so long has not failed
     kill()
     start(2)
     local got, err = proxy:same(1)

@@ -1,11 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A fuzzer of whole agents. A liar (spec/support/liar.lua) floods a server with
--- calls, and answers a client's, with whatever the core's scan lets pass. After
--- each batch an honest call has to be answered; nothing may raise out of the
--- loop, and the net below the dispatch of events must not have caught anything.
+-- calls, and answers a client's calls, with anything that the core's scan lets
+-- pass. After each batch an honest call must be answered. Nothing may raise out
+-- of the loop, and the handler of last resort below the dispatch of events must
+-- not have caught anything.
 --
--- PERIGEE_FUZZ_SEED, PERIGEE_FUZZ_SECONDS: where it begins, and how long it
--- goes on (make fuzz-agents). What failed is told with its seed.
+-- PERIGEE_FUZZ_SEED is the first seed, PERIGEE_FUZZ_SECONDS the time (make
+-- fuzz-agents). A failure is reported with its seed.
 local cases = require "spec.support.cases"
 local liars = require "spec.support.liar"
 local native = require "perigee.native"
@@ -16,7 +17,7 @@ local SECONDS = tonumber(os.getenv "PERIGEE_FUZZ_SECONDS" or 0)
 local BATCHES, BATCH = 20, 100
 local METHODS = 9
 
--- In the order of their names, which is that of their ids.
+-- Methods in the order of their names, which is that of their ids.
 local function service(engine)
   local region = assert(engine:alloc(2 ^ 18))
   local function given(length)
@@ -79,7 +80,7 @@ describe("agents that a liar talks to", function()
     assert.same({}, caught, "seed " .. seed)
   end
 
-  -- Batches by seeds, for as long as asked.
+  -- Runs batches with increasing seeds, for the time asked for.
   local function batches(run)
     local finish, lies = native.clock() + SECONDS * 1e9, 0
     local seed = SEED
@@ -121,7 +122,7 @@ describe("agents that a liar talks to", function()
     nothing_is_kept(server)
   end)
 
-  -- Some call of a proxy; its future.
+  -- Makes a random call of a proxy; returns its future.
   local function some_call(chance, proxy, region)
     local kinds = { "typed", "raw", "inplace", "again", "rawly" }
     local name = chance.pick(kinds)

@@ -3,7 +3,7 @@ local codec = require "perigee.codec"
 local buffer = require "string.buffer"
 local process = require "spec.support.process"
 
-local bytes = buffer.new() -- outlives its values' decoding
+local bytes = buffer.new() -- outlives the decoding of its values
 
 local function travel(...)
   local out = codec.acquire()
@@ -66,8 +66,9 @@ describe("typed values", function()
     end
   end)
 
-  -- LuaJIT that compiles code at once raises in compiled code, if it may; that
-  -- spoils callers' frames in one run of about four, so these are children.
+  -- If LuaJIT compiles all code at once, an error raised in compiled code
+  -- spoils callers' frames in about one run of four. These are therefore
+  -- children.
   it("that cannot travel spoil nothing in compiled code", function()
     local function refuse(child)
       local tables = require "perigee.codec"
@@ -108,7 +109,7 @@ describe("typed values", function()
     assert.is_nil(seen[2])
   end)
 
-  -- As payloads: texts that make compiled code expect one, then a table.
+  -- Payloads: texts, so that compiled code expects a text, and then a table.
   local function surprise()
     local text, list = buffer.encode(("x"):rep(600)), {}
     for i = 1, 2000 do list[i] = { i } end

@@ -3,10 +3,10 @@ local cases = require "spec.support.cases"
 local jutil = require "jit.util"
 local vmdef = require "jit.vmdef"
 
--- LuaJIT gives up a loop that it has tried to compile some ten times, and each
--- loop around it; what a server does between its calls is interpreted then.
+-- LuaJIT gives up compiling a loop after about ten failed tries, and each loop
+-- around it. The server's own work between calls then runs in the interpreter.
 describe("the loop of an agent alone", function()
-  local GIVEN_UP = 5                    -- tries; it has none, or one by chance
+  local GIVEN_UP = 5                    -- tries; normally 0, or 1 by chance
   local tries, agent
 
   local function tell(what, _, func, pc, code)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The decoder for what is large: it gives what LuaJIT's own gives, however it
--- is cut into portions.
+-- The decoder for large data gives the same values as LuaJIT's own, however the
+-- data is cut into portions.
 local buffer = require "string.buffer"
 local decoder = require "perigee.decoder"
 local ffi = require "ffi"
@@ -9,14 +9,14 @@ local values = require "spec.hostile.values"
 
 local random = math.random
 
--- The values of bytes, and their number, by n items at a time.
+-- Decodes bytes in steps of n items; returns the values and their number.
 local function decoded(bytes, n)
   local d = decoder.new(bytes, #bytes)
   while decoder.step(d, n) do end
   return d.values, d.n
 end
 
--- As LuaJIT has it; not compiled, as it may raise (codec.lua).
+-- Decodes with LuaJIT; not compiled, as it may raise (codec.lua).
 local function decoded_by_luajit(bytes)
   local input, list, n = buffer.new():set(bytes), {}, 0
   while #input > 0 do
@@ -27,12 +27,12 @@ local function decoded_by_luajit(bytes)
 end
 jit.off(decoded_by_luajit)
 
--- ---- Are they the same? ----------------------------------------------------
+-- ---- Comparing values ------------------------------------------------------
 
 local same
 
--- Keys that are themselves or their like; those that are neither numbers nor
--- texts come in no order, and are alike if their values are.
+-- Compares pairs by key. Keys that are neither numbers nor strings have no
+-- order, and are equal if their values are.
 local function same_pairs(a, b)
   local count, odd = 0, {}
   for key, value in pairs(a) do
@@ -176,7 +176,7 @@ describe("the decoder for what is large", function()
     assert.equal(2 ^ 15 - 1, #d.values[2]) -- and slot 0
   end)
 
-  -- A NaN whose bits say "a table at this address", taken for one, is a crash.
+  -- LuaJIT would crash if it took a NaN for a table at the address in its bits.
   it("makes one NaN of all that there are", function()
     for high = 0, 2 ^ 17 - 1 do
       local bits = bit.tobit(0xfff80000 + high * 4 + (high % 4))

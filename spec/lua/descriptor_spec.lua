@@ -12,8 +12,8 @@ local AF_UNIX, SOCK_STREAM = 1, 1
 local LONG = 20
 local chunk = ffi.new "char[65536]"
 
--- A build whose checks end the process where a descriptor is closed that
--- somebody waits for.
+-- A build with checks ends the process if a descriptor is closed while
+-- something waits for it.
 local checked = os.getenv "PERIGEE_BUILD":find "asan$"
   or os.getenv "PERIGEE_BUILD":find "debug$"
 
@@ -49,7 +49,7 @@ local function close(...)
   for _, fd in ipairs { ... } do C.spec_close(fd) end
 end
 
--- Until a write would block.
+-- Writes until a write would block.
 local function fill(fd)
   local text = ("x"):rep(4096)
   repeat until put(fd, text) < 0
@@ -264,8 +264,8 @@ for _, progress in ipairs { "poll", "thread" } do
       perigee.sleep(0.01)
     end)
 
-    -- What was misuse harms no other: neither who has the number then, nor who
-    -- waits for that.
+    -- Misuse harms no one else: neither the next owner of the descriptor's
+    -- number nor those who wait for it.
     it("that is closed under a waiter is not mistaken for the next one",
       function()
         if checked then return pending "this build ends the process then" end
@@ -291,7 +291,7 @@ for _, progress in ipairs { "poll", "thread" } do
       put(w, "a")
       assert.is_true(descriptor.readable(r, LONG))
       perigee.sleep(0.001)
-      assert.is_true(went_on)           -- cancelling ends the future, no more
+      assert.is_true(went_on)           -- cancelling only ends the future
     end)
 
     it("is nobody's after a stop", function()

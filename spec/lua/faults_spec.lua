@@ -57,7 +57,7 @@ describe("faults on purpose", function()
     worker:close()
   end)
 
-  -- One after another these would take 40 s, and end in timeouts of 30 s.
+  -- One after another these would take 40 s and reach timeouts of 30 s.
   for _, transport in ipairs { "shm", "tcp" } do
     it("delay what is under way side by side side by side, over " .. transport,
        function()

@@ -3,8 +3,8 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local sessions = require "perigee.session"
 
--- What is said of a future that ends, or is waited for in vain, names what was
--- being done and with whom.
+-- The error of a future that fails, or whose wait times out, names the
+-- operation and the peer.
 describe("the error of a future", function()
   local worker, agent, proxy, session
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Sessions with a second lane, as programs see them: agents and engines of one
--- process that were given the in-process transport for opaque memory.
+-- process with the in-process transport for opaque memory.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"

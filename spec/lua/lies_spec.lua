@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What hostile peers sent, one by one, that used to raise out of the loop or to
--- take what is not theirs. (agents_fuzz_spec.lua looks for more of it.)
+-- Single messages of hostile peers that once raised out of the loop or accessed
+-- memory that was not theirs. (agents_fuzz_spec.lua looks for more.)
 local buffer = require "string.buffer"
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
@@ -41,7 +41,7 @@ describe("who is lied to", function()
     cases.cleanup()
   end)
 
-  -- The results of f, which runs in a task while the liar is polled.
+  -- Runs f in a task while the liar is polled; returns f's results.
   local function during(f)
     local future = perigee.spawn(f)
     assert.is_true(liar:until_true(function() return future:done() end))
@@ -57,7 +57,7 @@ describe("who is lied to", function()
     assert.same({}, errors)
   end
 
-  -- The status that the server answers a message with.
+  -- The status of the server's answer to a message.
   local function status_of(message, method)
     local status
     assert.is_truthy(liar:dial(server.address))
@@ -117,7 +117,7 @@ describe("who is lied to", function()
     goes_on()
   end)
 
-  -- All that the server says to a message.
+  -- The text of the server's answer to a message.
   local function said_to(message, method)
     local text
     assert.is_truthy(liar:dial(server.address))
@@ -160,7 +160,7 @@ describe("who is lied to", function()
     end
   end)
 
-  -- What a call of the liar's service gives, which answers with message.
+  -- The result of calling the liar's service, which answers with message.
   local function answered(message, name, options)
     liar.answer = function(_, served)
       C.perigee_reply(liar.handle, served, message)
@@ -178,7 +178,8 @@ describe("who is lied to", function()
     assert.equal("string", type(tostring(err)))
   end
 
-  -- A failure of that text, with what is to be typed values behind it.
+  -- A failure with that text; `more` takes the place of the typed values after
+  -- it.
   local function failure(text, more)
     local m = native.message_t()
     m.status, m.head, m.length = C.PERIGEE_REMOTE, text, #text
@@ -186,7 +187,8 @@ describe("who is lied to", function()
     return m, text
   end
 
-  -- What each kind of call gives to that; where a reply would land nothing is.
+  -- Checks the error that each kind of call gets; nothing may be written to the
+  -- reply's destination.
   local function failed(kind, wanted, text, more)
     local into = client.engine:alloc(4096):slice()
     local last

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the manual shows is true: the example of each entry, and the code that
--- the guide has between fences, print what they say that they print.
+-- The manual's examples are right: the example of each entry, and the code
+-- between fences in the guide, print what they say they print.
 local comments = require "spec.manual.comments"
 local examples = require "spec.manual.examples"
 

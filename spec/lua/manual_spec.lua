@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The manual says of every public function what it takes, gives and costs, of
--- every variable of the environment and exit status what it means, and its
--- links lead somewhere.
+-- The manual documents each public function's parameters, results and costs,
+-- and each environment variable and exit status. Its links are valid.
 local comments = require "spec.manual.comments"
 local examples = require "spec.manual.examples"
 local links = require "spec.manual.links"
@@ -19,10 +18,10 @@ local function read(path)
   return text
 end
 
--- ---- What there is, and what is told of it ---------------------------------
+-- ---- Public names and the manual's entries ---------------------------------
 
--- What programs may rely on, by class. Of what is not made yet nothing is
--- asked.
+-- The names that programs may rely on, by class. Names that do not exist yet
+-- are not checked.
 local CONTRACT = {
   Agent = "close drain list lookup mesh on_session proxy read regions "
     .. "rendezvous serve serve_once session sessions watch write",
@@ -37,7 +36,7 @@ local CONTRACT = {
   Context = "cancelled proxy remaining sent trace", Proxy = "close with",
 }
 
--- One of each class, and an end for all of them.
+-- An object of each class, and a function that closes all of them.
 local function objects()
   local chunk = loadstring(examples.scripts[1] .. [[
     local slice, far_slice = region:slice(0, 8), remote:slice(0, 8)
@@ -55,7 +54,7 @@ local function objects()
   return chunk()
 end
 
--- Functions by the name that the manual gives them.
+-- All functions, by the name that the manual gives them.
 local function functions(of)
   local list = {}
   for class, names in pairs(CONTRACT) do
@@ -67,7 +66,7 @@ local function functions(of)
   for name, value in pairs(perigee) do
     if type(value) == "function" then list["perigee." .. name] = value end
   end
-  list["perigee.log"] = require "perigee.log".default -- specs have their own
+  list["perigee.log"] = require "perigee.log".default -- specs replace it
   local descriptor = require "perigee.descriptor"
   for name in ("readable writable forget"):gmatch "%S+" do
     list["descriptor." .. name] = descriptor[name]
@@ -78,7 +77,7 @@ local function functions(of)
   return list
 end
 
--- Parameters that an entry tells, without the fields of tables.
+-- The number of parameters that an entry documents, without table fields.
 local function parameters(entry)
   local count = 0
   for _, tag in ipairs(entry.tags) do
@@ -91,7 +90,7 @@ local function parameters(entry)
   return count
 end
 
--- The options that an entry tells.
+-- The options that an entry documents.
 local function options(name)
   local told = {}
   for _, tag in ipairs(by_name[name].tags) do
@@ -102,7 +101,7 @@ local function options(name)
   return told
 end
 
--- Options of a function, which it names where it is given another.
+-- The options of a function: it names them when it gets an unknown one.
 local function taken(f)
   local fine, message = pcall(f, { nonsense = true })
   assert.is_false(fine)
@@ -168,7 +167,7 @@ describe("the manual", function()
       ["Kept:region"] = function(o) of.Kept:region("a", o) end,
     }
     local CDATA = { random = true, context = true, transports = true,
-                    memories = true }   -- told together, with clock
+                    memories = true }   -- documented together, with clock
     for name, f in pairs(takers) do
       local told = options(name)
       for _, option in ipairs(taken(f)) do
@@ -221,14 +220,14 @@ end)
 
 -- ---- perigee(1), and links -------------------------------------------------
 
--- All that a pattern finds in the core and the library, but for benches.
+-- All matches of the patterns in the core and the library, without benches.
 local function found(patterns, folders)
   local list = {}
   local pipe = io.popen("find " .. (folders or "native lua/perigee")
     .. " -name '*.[ch]' -o -name '*.lua' -o -name perigee | grep -v /bench/")
   for path in pipe:lines() do
     local file = io.open(path)
-    local text = file and file:read "*a" or "" -- nil of a folder
+    local text = file and file:read "*a" or "" -- nil for a folder
     for _, pattern in ipairs(patterns) do
       for name in (text or ""):gmatch(pattern) do list[name] = path end
     end

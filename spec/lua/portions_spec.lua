@@ -5,14 +5,14 @@ local native = require "perigee.native"
 local perigee = require "perigee"
 local portions = require "perigee.portions"
 
--- Takes so long of a portion that all decoding rests after it.
+-- Uses so much of a portion's time that all decoding pauses after it.
 local function burn()
   local limit = native.burnt() + 2e6
   repeat until native.burnt() > limit
 end
 
 describe("decoding in portions", function()
-  -- A job that wants a list of n texts; the first portion of it takes long.
+  -- Begins a job that decodes a list of n texts; its first portion takes long.
   local function begin(n)
     local list = {}
     for i = 1, n do list[i] = ("%06d"):format(i) end
@@ -42,7 +42,7 @@ describe("decoding in portions", function()
     end)
     assert.equal("closed", err.kind)
     assert.is_true(cases.eventually(function() return first.count end))
-    perigee.sleep(0.05)                 -- what else was to come has
+    perigee.sleep(0.05)                 -- time for anything else that comes
     assert.same({ 3000, 1 }, { first.count, first.times })
     local second = begin(3)
     assert.is_true(cases.eventually(function() return second.count end))

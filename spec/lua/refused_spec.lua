@@ -20,7 +20,7 @@ describe("strangers who are refused", function()
     cases.cleanup()
   end)
 
-  -- Each comes, says its text and hangs up; all of them before the loop runs.
+  -- Each connects, sends its text and closes, all before the loop runs.
   local function come(...)
     for _, text in ipairs { ... } do
       assert.equal(0, os.execute(("bash -c 'printf \"%s\" "

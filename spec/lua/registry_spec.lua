@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Registries that a program gives: what they are asked and when, and what comes
--- of those that fail, wait, never answer or tell nonsense.
+-- Registries that a program gives: their calls and when these are made, and the
+-- effect of registries that fail, wait, never answer or return nonsense.
 local cases = require "spec.support.cases"
 local futures = require "perigee.future"
 local perigee = require "perigee"
@@ -55,7 +55,8 @@ describe("a registry", function()
     return text
   end
 
-  -- What a registry that answers later gives now, and how to answer.
+  -- Makes a registry's function return a future; returns a function that
+  -- settles it with the real answer, and the future.
   local function later(name)
     local given, now = futures.new(false, "a registry"), registry[name]
     registry[name] = function() return given end
@@ -177,7 +178,7 @@ describe("a registry", function()
     assert.is_true(cases.eventually(function()
       return #renewed >= before + 2
     end))
-    assert.equal("one", renewed[#renewed][2].name) -- it is told again, too
+    assert.equal("one", renewed[#renewed][2].name) -- it is passed again
     answer = "name_taken"
     before = #renewed
     assert.is_true(cases.eventually(function() return #renewed > before end))

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Secrets between engines over TCP: who is let in, what is said to whom is not,
--- and what the log hears of it.
+-- Secrets between engines over TCP: who is let in, what refused peers are told,
+-- and what is logged.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 
@@ -62,7 +62,7 @@ describe("a secret", function()
     assert.equal("denied", err.kind)
     local why = "the secret, or the scope, is another"
     assert.matches(why, tostring(err), 1, true)
-    for _ = 1, 500 do -- who dialled is the first to know
+    for _ = 1, 500 do -- the dialer knows first
       if #lines > 0 then break end
       listener:accept(0.01)
     end

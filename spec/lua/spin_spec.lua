@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What an engine's waits did, as its counters tell. How long they poll is
--- decided in C (spec/native/spin_test.c); here that Lua's waits go by it.
+-- The counters of an engine's waits. C decides how long they poll
+-- (spec/native/spin_test.c); this checks that Lua's waits follow it.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

@@ -133,7 +133,7 @@ describe("a wait", function()
 
   it("of each as it ends follows their ends, in and out of tasks", function()
     local seen
-    local function after(count)         -- of them have been seen
+    local function after(count)         -- `count` of them have been seen
       return perigee.spawn(function()
         while #seen < count do perigee.sleep(0.001) end
       end)
@@ -168,7 +168,7 @@ describe("a wait", function()
         perigee.spawn(perigee.sleep, 0), second }
       assert.equal(1, (each()))
       local before = signals.now()
-      perigee.sleep(0.1)                -- nothing wakes it before its time
+      perigee.sleep(0.1)                -- nothing wakes it early
       assert.is_true(signals.now() - before >= 1e8)
       assert.is_true(second:wait(60) == nil and second:done())
     end)
@@ -176,7 +176,8 @@ describe("a wait", function()
     assert.has_error(function() perigee.as_completed { 7 } end)
   end)
 
-  -- A worker that such a wait has parked is another's, or none, later on.
+  -- A worker that such a wait has parked may later belong to another wait, or
+  -- to none.
   it("of each as it ends is over with its time, for futures that go on",
      function()
     for _ = 1, 20 do
@@ -217,8 +218,8 @@ describe("a wait", function()
     assert.is_nil(each())
   end)
 
-  -- Each of them wakes it once, and what it does then is not the more for those
-  -- that are pending.
+  -- Each future wakes the wait once, and the work then does not grow with the
+  -- number of pending futures.
   it("of each as it ends is not slower for each of many futures", function()
     local attached, attach = 0, signals.attach
     function signals.attach(...)

@@ -2,7 +2,7 @@
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
 
--- Dials itself twice; all that is logged goes to its output.
+-- Dials itself twice; everything logged goes to its output.
 local PROGRAM = [[
   local perigee = require "perigee"
   perigee.log = function(level, message)

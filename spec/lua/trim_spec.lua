@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What sessions leave behind in Lua's heap goes soon after many have ended,
--- though the program allocates nothing that would have the collector look.
+-- What sessions leave behind in Lua's heap is collected soon after many have
+-- ended, even if the program allocates nothing that would start the collector.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 
@@ -15,7 +15,7 @@ describe("Lua's heap", function()
     return count
   end
 
-  -- Each comes, is seen by the server's engine, and goes.
+  -- Each client connects, is noticed by the server's engine, and closes.
   local function come_and_go(server, client, address)
     local weak = setmetatable({}, { __mode = "k" })
     local list = {}

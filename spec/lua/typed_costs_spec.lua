@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What typed values may cost, with the LuaJIT that is there: payloads made by
--- hand, of shapes that would take much memory or time, are refused, or decode
--- within what their bytes allow; and what programs send is not refused.
+-- The costs of typed values with the installed LuaJIT. Payloads made by hand,
+-- whose shapes would take much memory or time, are refused or decode within
+-- what their bytes allow. What programs send is not refused.
 local buffer = require "string.buffer"
 local ffi = require "ffi"
 local native = require "perigee.native"
@@ -10,7 +10,8 @@ local C = native.C
 local band, rol, bxor, tobit = bit.band, bit.rol, bit.bxor, bit.tobit
 local TOO_LARGE = C.PERIGEE_TOO_LARGE
 local MOST = 2 ^ 17
--- The table of all strings, for a new one, beyond what the scanner counts.
+-- LuaJIT's table of all strings: what a new string adds beyond the scanner's
+-- count.
 local INTERNED = 10
 
 local function scan(bytes) return C.perigee_typed_scan(bytes, #bytes) end
@@ -44,7 +45,7 @@ local function text(out, value)
   return count(out, #value + 32):put(value)
 end
 
--- n items by put(out, i), as the slots ("\10") or the pairs ("\9") of a table.
+-- n items by put(out, i), as the slots ("\10") or pairs ("\9") of a table.
 local function table_of(tag, n, put)
   local out = count(buffer.new():put(tag), n)
   for i = 1, n do put(out, i) end
@@ -56,7 +57,7 @@ local function map(n, put) return table_of("\9", n, put) end
 
 -- ---- What LuaJIT does -------------------------------------------------------
 
--- lj_tab.c: where a number has its place.
+-- From lj_tab.c: the place of a number in the hash part.
 local function place(key)
   local words = ffi.cast("int32_t *", ffi.new("double[1]", key))
   local b = tobit(words[1] * 2)
@@ -73,7 +74,7 @@ local function decode(input)
 end
 jit.off(decode)
 
--- The memory of bytes' values, and their time for each byte, in nanoseconds.
+-- The memory of the decoded values, and the time per byte in nanoseconds.
 local function cost(bytes)
   local input = buffer.new():set(bytes)
   collectgarbage()
@@ -111,7 +112,7 @@ local function key_of(width)
   end
 end
 
--- Of some bytes each: how to put one; and how many strings are in it.
+-- Name, bytes of an item, a function that writes it, strings in it.
 local shapes = {
   { "nil", 1, function(out) out:put "\0" end },
   { "an empty table", 1, function(out) out:put "\8" end },
@@ -140,7 +141,7 @@ for width = 1, 12 do
     text(out:put "\10\1", make(i))
   end, 1 }
 end
--- Each with so many bytes that cost nothing: what is just not refused.
+-- Each beside so many bytes that cost nothing: some are just not refused.
 for pad = 1, 16 do
   shapes[#shapes + 1] = { "an empty table beside " .. pad, pad + 2,
                           function(out)
@@ -225,7 +226,7 @@ describe("number keys", function()
         keys[#keys + 1] = key
       end
     end
-    -- Texts come last, so many that it has 64 nodes.
+    -- Texts come last, as many as give the table 64 nodes.
     local bytes = map(33, function(out, i)
       if keys[i] then return real(out, keys[i]):put "\1" end
       return text(out, "text " .. i):put "\1"
@@ -244,7 +245,7 @@ describe("number keys", function()
     assert.same(keys, seen)
   end)
 
-  -- n keys of the first places, of a table of so many nodes.
+  -- n keys with the first places, in a table of so many nodes.
   local function colliding(n, places)
     local nodes, key = 1, 0
     while nodes < n do nodes = nodes * 2 end
@@ -258,7 +259,7 @@ describe("number keys", function()
   it("that share a chain take long, and are refused", function()
     local bytes = colliding(4000, 1)
     local _, time = cost(bytes)
-    assert.is_true(time > 200, time) -- for each byte; else it takes 3 to 6
+    assert.is_true(time > 200, time) -- per byte; otherwise 3 to 6
     assert.equal(TOO_LARGE, scan(bytes))
   end)
 
@@ -299,7 +300,7 @@ describe("number keys", function()
 end)
 
 describe("strings", function()
-  -- LuaJIT hashes few bytes of each at first: that they differ elsewhere only.
+  -- LuaJIT at first hashes only few bytes of each: they differ in the others.
   it("that share a chain at first are hashed anew by LuaJIT", function()
     for _, length in ipairs { 40, 64, 200 } do
       local n = math.floor(200000 / length)

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The scanner of typed payloads against LuaJIT's own encoder and decoder: it
--- accepts all that the encoder makes of values that may travel, and whatever
--- it accepts the decoder takes without harm, in memory that is bounded by the
--- length of the bytes.
+-- The scanner of typed payloads against LuaJIT's own encoder and decoder. It
+-- accepts everything that the encoder makes of allowed values. The decoder
+-- takes everything that it accepts without harm, in memory bounded by the
+-- number of bytes.
 local buffer = require "string.buffer"
 local ffi = require "ffi"
 local native = require "perigee.native"
@@ -16,7 +16,7 @@ local function scan(bytes)
   return native.C.perigee_typed_scan(bytes, #bytes)
 end
 
--- Values one after another, as arguments travel.
+-- Encodes values one after another, as arguments are sent.
 local function encode(values)
   local out = buffer.new()
   for i = 1, values.n do out:encode(values[i]) end
@@ -29,7 +29,7 @@ local function decode(bytes, count)
   return #input
 end
 
--- What a decoder that runs to the end costs, with nothing collected.
+-- The cost of decoding to the end, with the collector stopped.
 local function cost(bytes, count)
   collectgarbage()
   collectgarbage("stop")
@@ -132,7 +132,7 @@ local function damage(bytes)
   return bytes
 end
 
--- Only this it cannot know without remembering every key.
+-- The only error it cannot find without remembering every key.
 local function is_duplicate(message)
   return message:find("duplicate table key", 1, true) ~= nil
 end

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Runs the manual's examples: behind the first script of its first page, beside
--- the second, which is a worker in a process of its own.
+-- Runs the manual's examples, each after the first script of its first page.
+-- The second script there is the worker, which runs in a process of its own.
 local cases = require "spec.support.cases"
 local comments = require "spec.manual.comments"
 local perigee = require "perigee"
@@ -12,10 +12,10 @@ for _, entry in ipairs(M.entries) do M.by_name[entry.name] = entry end
 M.scripts = comments.texts(M.by_name.perigee, "usage")
 local worker
 
---- Where an entry stands.
+--- The file and line of an entry.
 function M.where(entry) return entry.path .. ":" .. entry.line end
 
--- What an example says that it prints, a line each.
+-- The lines that an example says it prints.
 local function promised(code)
   local lines = {}
   for text in code:gmatch "%-%->[ ]?([^\n]*)" do
@@ -24,7 +24,7 @@ local function promised(code)
   return table.concat(lines, "\n")
 end
 
--- A chunk, and what it will have printed.
+-- A chunk, and the list of lines that it will have printed.
 local function load(code, name)
   local said = {}
   local env = setmetatable({ print = function(...)
@@ -37,7 +37,7 @@ local function load(code, name)
   return chunk, said
 end
 
--- A Ctrl-C for what serves until then; nothing else is stopped by it.
+-- A Ctrl-C for examples that serve until then; others are not affected.
 local function interrupt()
   while true do
     perigee.sleep(0.02)
@@ -45,7 +45,7 @@ local function interrupt()
   end
 end
 
---- Runs an example: what it said that it prints, and what it printed.
+--- Runs an example; returns what it said it prints, and what it printed.
 function M.run(code, name)
   local log = perigee.log
   local chunk, said = load(("%s\ndo\n%s\nend\nreturn agent"):format(

@@ -1,17 +1,18 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A C header whose comments are its manual, as Markdown: "---- Name ----" is a
--- section, a comment at a line's beginning a paragraph or more, and what is
--- declared behind it, with the comments beside it, stays as it is written.
+-- Turns a C header whose comments are its manual into Markdown. "---- Name
+-- ----" becomes a section, a comment at a line's beginning one or more
+-- paragraphs. Declarations after it stay as they are, with the comments beside
+-- them.
 local M = {}
 
--- Names of C become code; what Markdown would take for its own is escaped.
+-- Puts C names in code marks, and escapes characters that Markdown would use.
 local function prose(line)
   line = line:gsub("[\\*<]", { ["\\"] = "\\\\", ["*"] = "\\*",
                                ["<"] = "&lt;" })
   return (line:gsub("%f[%w_]([%a_][%w_]*_[%w_]+)", "`%1`"))
 end
 
--- A comment's lines without what makes them one.
+-- A comment's lines without the comment marks.
 local function content(lines)
   local list = {}
   for i, line in ipairs(lines) do
@@ -21,7 +22,7 @@ local function content(lines)
   return list
 end
 
--- What is indented is a table or a picture, but for what goes on with a list.
+-- Indented text is a table or picture, unless it continues a list.
 local function text(lines, out)
   local listed, fenced = false, false
   for _, line in ipairs(content(lines)) do
@@ -55,7 +56,7 @@ local function code(lines, out)
   out[#out + 1] = ""
 end
 
--- Lines of what is declared; directives of the preprocessor are none.
+-- Collects lines of declarations; preprocessor directives do not count.
 local function declared(line, lines)
   if line:find "^#" or line:find "^extern " or line == "}" then return end
   if line ~= "" or #lines > 0 then lines[#lines + 1] = line end
@@ -65,7 +66,8 @@ local function begins(line, with)
   return with and line:sub(1, #with) == with
 end
 
--- The lines of a file from behind one that begins so to before one that does.
+-- The lines of a file after the one that begins with `behind`, and before the
+-- one that begins with `before`.
 local function part(path, before, behind)
   local lines, there, ended = {}, not behind, not before
   for line in io.lines(path) do

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check.sh: searches all states of each model. As the code is, none is bad;
-# with any one fence or re-check taken out (the NO_... that a model names in
-# its text), the search must find one. Closes with the totals.
+# check.sh: searches all states of each model. The search must find no bad state
+# in the code as it is. With any one fence or re-check taken out (the NO_...
+# names in a model's comment) it must find one. The last line is the totals.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 if ! command -v spin >/dev/null; then

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * mark.pml - a receiver pulls a payload out of its peer's memory while the
- * operation ends: are bytes that were written after the end ever delivered?
+ * operation ends. It must never deliver bytes that were written after the end.
  * The loads and stores are those of shm.c (mark and peer_mark).
  *
- * Memory. As in wakeup.pml, but stores to different places may pass each
+ * Memory behaves as in wakeup.pml, but stores to different places may pass each
  * other, and so may the loads of a reader, unless a fence is between them.
  *
- * Take out either fence, and they are: -DNO_OWNER_FENCE  -DNO_READER_FENCE
+ * Without either fence such bytes are delivered:
+ *   -DNO_OWNER_FENCE  -DNO_READER_FENCE
  */
 byte mark = 1;    /* the operation's generation; 0: ended */
-byte payload = 1; /* 1: the operation's; 2: what its owner wrote afterwards */
+byte payload = 1; /* 1: the operation's; 2: written by its owner afterwards */
 
 chan mark_buffer = [1] of { byte };
 chan payload_buffer = [1] of { byte };

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * park.pml - a session that leaves the list of those that are polled (schedule.c):
- * is a record ever left lying? As in wakeup.pml, which tells what the buffers
- * are; but here the consumer does not sleep. It parks the session (arms, looks
- * once more, leaves) and from then on sees nothing of it but its socket, at
- * looks that it also does at any other time.
+ * park.pml - a session that leaves the list of polled sessions (schedule.c). No
+ * record may be left in its ring. The buffers are those of wakeup.pml, but here
+ * the consumer does not sleep. It parks the session (arms, looks once more,
+ * leaves the list). From then on it sees only the session's socket, which it
+ * also looks at at any other time.
  *
- * A record that is left lying is a consumer that waits for the socket for ever:
- * an invalid end state. Take out any one of these, and there is one:
+ * A record that is left behind shows as a consumer that waits for the socket
+ * for ever: an invalid end state. Without any one of these there is such a
+ * state:
  *   -DNO_PRODUCER_FENCE  -DNO_CONSUMER_FENCE  -DNO_RECHECK  -DNO_SECOND_LOOK
- *   -DNO_NEW_NUMBER  it parks under the number of the last time, for which a kick
- *                    was sent already
- *   -DNO_ORDER       a look at the socket between the last poll and the leaving,
- *                    which finds the session in the list, as it seems to it
- *   -DNO_ROOM        the last poll counts though it took no request, for want
- *                    of room, or since one before it was still to land
+ *   -DNO_NEW_NUMBER  it parks under the number of the last parking, for which a
+ *                    kick was already sent
+ *   -DNO_ORDER       it looks at the socket between the last poll and leaving
+ *                    the list, while the session still seems to be in the list
+ *   -DNO_ROOM        the last poll counts though it took no request, for lack
+ *                    of room, or because an earlier one was still to land
  */
 #define RECORDS 3
 #define ROOMLESS 4
@@ -46,13 +47,14 @@ inline look() {
     kicked = seen;
     if
     :: socket ! 1
-    :: full(socket) /* it is readable all the same */
+    :: full(socket) /* it is readable anyway */
     fi
   :: else
   fi
 }
 
-/* Whom it sees awake, it looks at once more in its next poll (lanes.h). */
+/* If the consumer seems awake, the producer looks again in its next poll
+ * (lanes.h). */
 active proctype producer() {
   byte published, seen, kicked;
   bool unsure;

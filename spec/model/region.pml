@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * region.pml - closing a region while a peer copies in it: is its memory ever
- * given up with the peer inside? The loads and stores are those of shm.c
- * (copy against grant and inside). Memory is as in wakeup.pml.
+ * region.pml - the owner closes a region while a peer copies in it. Its memory
+ * must never be given up while the peer is inside. The loads and stores are
+ * those of shm.c (copy against grant and inside). Memory is as in wakeup.pml.
  *
- * Take out either fence, and it is: -DNO_COPIER_FENCE  -DNO_OWNER_FENCE
+ * Without either fence it is given up: -DNO_COPIER_FENCE -DNO_OWNER_FENCE
  */
 #define COPIES 2
 

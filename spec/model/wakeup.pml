@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wakeup.pml - waking a sleeping peer over shared memory: is a wake-up ever
- * lost? The loads and stores are those of ring.h (publish, peek) and shm.c
- * (arm, disarm, wanted) and lanes.h (session_wake_soon, session_sure); the last
- * poll before the sleep (wait.c) reads the socket, in which the kick is a frame,
- * and then the ring (session.c).
+ * wakeup.pml - waking a sleeping peer over shared memory: no wake-up may be
+ * lost. The loads and stores are those of ring.h (publish, peek), shm.c (arm,
+ * disarm, wanted) and lanes.h (session_wake_soon, session_sure). The last poll
+ * before the sleep (wait.c) reads the socket, on which the kick is a frame, and
+ * then the ring (session.c).
  *
- * Memory. A store goes to the store buffer of its process, and reaches memory
- * at any time later (process `memory`); a fence waits until the buffer is
- * empty; a load reads memory. (No process loads what it stores itself.) That
- * is x86's order, and all that matters of weaker ones, where a load can also
- * come early: a store that comes late past it is the same to the other side.
+ * Memory: a store goes to the store buffer of its process and reaches memory at
+ * any later time (process `memory`). A fence waits until the buffer is empty. A
+ * load reads memory; no process loads what it stores itself. This is x86's
+ * order. It also covers weaker orders, in which a load may come early: to the
+ * other side that looks the same as a store that comes late.
  *
- * A lost wake-up is a consumer that sleeps for ever: an invalid end state.
- * Take out any one of these, and there is one:
+ * A lost wake-up shows as a consumer that sleeps for ever: an invalid end
+ * state. Without any one of these there is such a state:
  *   -DNO_PRODUCER_FENCE  -DNO_CONSUMER_FENCE  -DNO_RECHECK  -DNO_SECOND_LOOK
- *   -DNO_PROGRESS  a kick that the last poll reads does not count as found:
+ *   -DNO_PROGRESS  a kick that the last poll reads does not count as progress:
  *                  it may be for a record taken before, but no other will be
  *                  sent for this sleep's number
  */
@@ -48,13 +48,14 @@ inline look() {
     kicked = seen;
     if
     :: socket ! 1
-    :: full(socket) /* it will wake all the same */
+    :: full(socket) /* it will wake anyway */
     fi
   :: else
   fi
 }
 
-/* Whom it sees awake, it looks at once more in its next poll (lanes.h). */
+/* If the consumer seems awake, the producer looks again in its next poll
+ * (lanes.h). */
 active proctype producer() {
   byte published, seen, kicked;
   bool unsure;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * address_test.c - texts that are addresses, texts that are none and what is
- * said of them, and addresses of the system as texts.
+ * address_test.c - texts that are valid addresses, texts that are not and the
+ * reasons given, and the system's addresses as texts.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,7 +98,7 @@ static void loopback(void **state) {
     assert_false(only_here(anywhere[i]));
 }
 
-/* Each is told what to write instead. */
+/* The reason for each says what to write instead. */
 static void what_is_none(void **state) {
   (void)state;
   static const struct {
@@ -135,7 +135,7 @@ static void what_is_none(void **state) {
   }
 }
 
-/* However long a text is. */
+/* The reason fits its buffer, however long the text is. */
 static void texts_without_end(void **state) {
   (void)state;
   static char text[1 << 16];

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * adopted_test.c - descriptors that nobody asked for, in bulk, and sockets that
- * linger: to close the last of one waits, as a rule, until all was sent that
- * nobody will ever read. Whoever gets such from a peer serves the others on.
+ * adopted_test.c - unwanted descriptors from peers, in large numbers, and
+ * sockets that linger: closing the last descriptor of one waits until all is
+ * sent, though no one will read it. An engine that gets such descriptors keeps
+ * serving other peers.
  */
 #include "door.h"
 #include "raw_peer.h"
@@ -28,7 +29,7 @@ enum { LINGERS = 30, FLOOD = 200, MESSAGES = 40, PAGE = 4096 };
 
 /* ---- Sockets that linger ---------------------------------------------------- */
 
-/* It has sent what its other end never reads. */
+/* A socket that has sent what its other end never reads. */
 static int lingering(void) {
   static const uint8_t bytes[64 << 10];
   const struct linger long_time = {.l_onoff = 1, .l_linger = LINGERS};
@@ -52,7 +53,7 @@ static void passes(int to, const char *bytes, size_t length, int fd) {
   close(fd);
 }
 
-/* What a child says at a Unix socket, of which it has sent all. */
+/* What a child does at a Unix socket, on which it has sent everything. */
 typedef void attack(int to);
 
 static pid_t attacked_by(attack *says, const struct sockaddr_un *at,
@@ -83,7 +84,7 @@ static void part(pid_t pid) {
   waitpid(pid, NULL, 0);
 }
 
-/* A listener that is attacked serves its friend all the while. */
+/* A listener under attack keeps serving its honest peer. */
 static void goes_on_beside(attack *says) {
   struct pair p;
   struct sockaddr_un un = {.sun_family = AF_UNIX};
@@ -109,7 +110,7 @@ static void part_of_a_frame(int to) {
   shutdown(to, SHUT_WR);
 }
 
-/* The first ends the session; the others lie there. */
+/* The first frame ends the session; the others stay unread. */
 static void behind_the_end(int to) {
   unasked(to);
   for (int i = 0; i < 8; i++)
@@ -146,7 +147,7 @@ static void who_gets_sockets_that_linger_does_not_wait(void **state) {
     goes_on_beside(attacks[i]);
 }
 
-/* Of a peer, to the half of a transport that hears nothing. */
+/* A peer sends one in a frame for a lane that takes none. */
 static void a_word_for_nobody_holds_up_nobody(void **state) {
   struct perigee_event e;
   struct pair p;
@@ -192,7 +193,7 @@ static void descriptors_in_bulk_are_not_kept(void **state) {
   goes_on_beside(floods);
 }
 
-/* Each has begun a frame, and sent as many as may be. */
+/* Each stranger has begun a frame, and sent as many descriptors as allowed. */
 static void the_last_descriptors_are_no_strangers(void **state) {
   (void)state;
   enum { CAME = HELLOS, LEFT = 50, EACH = 4 };
@@ -211,7 +212,7 @@ static void the_last_descriptors_are_no_strangers(void **state) {
   for (int i = 0; i < CAME; i++) {
     came[i] = visit(&p);
     say(came[i], bytes, length / 2, nulls, EACH);
-    quiet(&p, 300); /* it is heard */
+    quiet(&p, 300); /* the engine reads it */
   }
   pair_dial(&p, late);
   for (int i = 0; i < CAME; i++)

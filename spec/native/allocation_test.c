@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * allocation_test.c - no allocation on the way of a call or a transfer: malloc
- * and its kin are ours here and count, and after a first round of everything
- * a million operations must not have called them once.
+ * allocation_test.c - calls and transfers allocate nothing. malloc and its
+ * relatives are replaced by functions that count. After a first round of
+ * everything, a million operations must not have called them once.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arena_test.c - memory of blocks that are lent over shared memory: it comes
- * when it is needed, what nobody uses goes back to the system, and peers that
- * lie about theirs harm themselves.
+ * arena_test.c - memory of blocks that are lent over shared memory. It is added
+ * when needed, unused memory goes back to the system, and peers that lie about
+ * their memory harm only themselves.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -66,7 +66,7 @@ static bool next(struct pair *p, int side, struct perigee_event *e) {
   return any;
 }
 
-/* So many at once, with bytes of their own, each way. */
+/* Makes so many calls at once; each carries its own bytes both ways. */
 static void echo(struct pair *p, int count, int first) {
   struct perigee_event e;
   for (int i = 0; i < count; i++)
@@ -116,7 +116,7 @@ static void what_is_used_stays(void **state) {
   pair_close(&p);
 }
 
-/* A long block lies in several. */
+/* A long block lies in several segments. */
 static void long_blocks_come_and_go(void **state) {
   const uint64_t length = 37 * MIB;
   struct perigee_event e;
@@ -198,7 +198,8 @@ static long mappings(void) {
   return count;
 }
 
-/* One file, as often as it likes: it holds little, and makes mappings. */
+/* The peer sends one file many times: it holds little memory and makes many
+ * mappings. */
 static void segments_without_end_end_the_session(void **state) {
   enum { ALL = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, MOST = 64 };
   struct perigee_session *liar[2];
@@ -222,12 +223,12 @@ static void segments_without_end_end_the_session(void **state) {
   until(&p, 0, PERIGEE_EVENT_LOST);
   perigee_session_free(liar[0]);
   perigee_session_free(liar[1]);
-  echo(&p, CALLS, 1); /* what it had is free again */
+  echo(&p, CALLS, 1); /* its memory is free again */
   rest(&p, 300 * MS);
   pair_close(&p);
 }
 
-/* No segment is to be had for what a long reply is staged through. */
+/* No segment is available to stage a long reply. */
 static void what_cannot_be_staged_is_read_where_it_lies(void **state) {
   enum { LONG = 5 * MIB };
   struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
@@ -250,7 +251,7 @@ static void what_cannot_be_staged_is_read_where_it_lies(void **state) {
   pair_close(&p);
 }
 
-/* All that a process may have. */
+/* The process has used all descriptors that it may have. */
 static void use_up_mappings(void) {
   enum { PAGES = 1 << 18, PAGE = 4096 };
   char *p = mmap(NULL, (size_t)PAGES * PAGE, PROT_NONE,
@@ -260,7 +261,7 @@ static void use_up_mappings(void) {
       return;
 }
 
-/* Nobody lied. */
+/* The peer did not lie. */
 static int without_mappings(void *state) {
   enum { ALL = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE };
   static struct pair p;
@@ -288,7 +289,7 @@ static void who_can_map_no_more_says_so(void **state) {
   assert_int_equal(status, 0);
 }
 
-/* What is looked into becomes zeros, and is no fault. */
+/* The accessed pages read as zeros, without a fault. */
 static void memory_that_goes_too_early_is_zeros(void **state) {
   struct perigee_message r = {.head = "x", .length = 1};
   struct perigee_event e;
@@ -310,13 +311,14 @@ static void memory_that_goes_too_early_is_zeros(void **state) {
 
 /* ---- Words that are late --------------------------------------------------- */
 
-/* One poll of the second side; the kind of its event, 0: none. */
+/* Polls the second side once; returns the event's kind, 0 for none. */
 static int one_poll(struct pair *p, struct perigee_event *e) {
   return perigee_poll(p->engine[1], e, 1) ? e->kind : 0;
 }
 
-/* A block of many segments is told of in as many words, each read by itself: no
- * poll reads all of them, and what the other ring brings does not wait. */
+/* A block of many segments is announced in as many messages, which are read
+ * one by one: no poll reads all of them, and records of the other ring do
+ * not wait. */
 static void words_are_read_in_one_look_a_poll(void **state) {
   enum { SEGMENTS = 16 };
   struct perigee_message m = {.timeout = -1}, r = {.head = "x", .length = 1};
@@ -348,8 +350,8 @@ static void words_are_read_in_one_look_a_poll(void **state) {
   pair_close(&p);
 }
 
-/* Who gives none, and talks without an end, is waited for no longer than what it
- * had said by then takes. */
+/* A peer that never announces a segment but keeps talking is waited for only
+ * as long as reading what it had sent by then takes. */
 static void talkers_are_heard_no_further_than_their_record(void **state) {
   struct perigee_event e = {0};
   struct pair p;
@@ -365,7 +367,7 @@ static void talkers_are_heard_no_further_than_their_record(void **state) {
   pair_drop(&p);
 }
 
-/* The look for a word of one ring's record may end the session. */
+/* Looking for the announcement of one ring's record may end the session. */
 static void nothing_is_read_of_who_has_ended(void **state) {
   struct perigee_event e = {0};
   struct pair p;

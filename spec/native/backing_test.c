@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backing_test.c - how much memory there could be: by the machine and by the
- * control groups that this process is in, each of either version. They are made
- * up, in a namespace of a child's own, where the system lets it have such.
+ * backing_test.c - the limit of memory, by the machine and by the control
+ * groups of this process, of either version. The groups are made up, in a
+ * child's own namespace, if the system permits one.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -40,7 +40,8 @@ static bool in_group(const char *folder, const char *file, const char *text) {
   return put(path, text);
 }
 
-/* They hide the real ones, and what this process is told of its own. */
+/* Mounts that hide the real groups, and what this process is told of its
+ * own. */
 static bool made_up(const char *own) {
   char user[32], group[32];
   snprintf(user, sizeof user, "0 %d 1", geteuid());

@@ -69,7 +69,7 @@ static void pass_on(struct between *b, struct link *l, int from, uint8_t *bytes,
     send_all(l->fd[!from], bytes, length);
 }
 
-/* Who has cut one end has cut the other. */
+/* Closing one end closes the other. */
 static void hear_side(struct between *b, struct link *l, int from) {
   static uint8_t bytes[BLOCK];
   ssize_t n = recv(l->fd[from], bytes, sizeof bytes, MSG_DONTWAIT);

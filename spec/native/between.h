@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * between.h - somebody on the way between a dialer and a listener over TCP, who
- * writes down what passes and may change it. A thread of its own, so both
- * sides can be polled as if nobody was there.
+ * between.h - a man in the middle between a dialer and a listener over TCP,
+ * which records what passes and may change it. It has a thread of its own, so
+ * that both sides are polled as if it were not there.
  */
 #ifndef BETWEEN_H
 #define BETWEEN_H
@@ -20,19 +20,20 @@ enum harm { HARM_NONE, HARM_FLIP, HARM_REPEAT, HARM_DROP };
 
 struct link {
   int fd[2];        /* towards the dialer, the listener */
-  uint8_t *said[2]; /* by the dialer, the listener: the first SAID bytes */
+  uint8_t *said[2]; /* first SAID bytes of the dialer, the listener */
   size_t length[2];
 };
 
 struct between {
-  char address[64]; /* to be dialed instead of the listener's */
-  int door, port;   /* port: the listener's, or 0: who dials hears itself */
+  char address[64]; /* dial this instead of the listener's */
+  int door, port;   /* port: the listener's; 0: the dialer hears itself */
   struct link link[LINKS];
   atomic_int links, over;
-  /* A bit of what a side says on the first link, which carries the calls,
-   * counted from its begin, that is changed; and what is done once to a block
-   * of its that passes there. What the others carry of a session's making may
-   * pass after that is open, and nobody would miss it then. */
+  /* Changes to what each side sends on the first link, which carries the
+   * calls: a bit to flip, counted from the beginning, and one harm to a
+   * block that passes. Other links are not changed: what they carry while a
+   * session is made may arrive after it has opened, when its loss would go
+   * unnoticed. */
   size_t flip[2];
   atomic_int harm[2];
   pthread_t thread;
@@ -40,7 +41,7 @@ struct between {
 
 void between_open(struct between *b, int port);
 void between_close(struct between *b);
-/* Did a side say these bytes in the clear, over any of the links? */
+/* Whether a side sent these bytes unencrypted, over any link. */
 bool between_heard(const struct between *b, int side, const void *bytes,
                    size_t length);
 

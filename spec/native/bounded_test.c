@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bounded_test.c - how much one poll brings on. The program handles all that a
- * poll tells before others have their turn, so what takes long comes bit by bit.
+ * bounded_test.c - how much work one poll returns. The program handles all
+ * events of a poll before other sessions have their turn, so long work comes in
+ * parts.
  */
 #include "support.h"
 
@@ -30,7 +31,7 @@ static void a_poll_tells_of_few_ends(void **state) {
 
 enum { CALLS = 32 };
 
-/* The most requests that a poll gave, of so many calls at once. */
+/* The largest number of requests that one poll returned, of so many calls. */
 static int most_at_once(struct pair *p, uint64_t capacity) {
   struct perigee_message m = {.capacity = capacity, .timeout = -1};
   struct perigee_event e[CALLS];
@@ -44,7 +45,7 @@ static int most_at_once(struct pair *p, uint64_t capacity) {
       perigee_reply(p->engine[1], e[i].operation, &m);
     most = n > most ? n : most;
     served += n;
-    if (n == 0) /* that all of them have come before */
+    if (n == 0) /* all calls have arrived before */
       replies += perigee_poll(p->engine[0], e, CALLS);
   }
   assert_int_equal(replies, CALLS);

@@ -21,7 +21,7 @@ static void all_sent(struct pair *p, int reply) {
 
 /* ---- Raw heads ---------------------------------------------------------- */
 
-/* Answered with the request's own view. */
+/* The reply is the request's own memory. */
 static void echo(struct pair *p, uint64_t length) {
   uint8_t *bytes = pattern(length, (uint8_t)length);
   struct perigee_message m = {.method = 3,
@@ -90,7 +90,7 @@ static void raw_slices_come_back_into_place(void **state) {
   pair_close(&p);
 }
 
-/* More than a socket takes, or its transport keeps: the rest waits its turn. */
+/* More than a socket takes or the transport buffers: the rest waits. */
 static void bursts_wait_their_turn(void **state) {
   enum { CALLS = 1200, EACH = 8000 };
   static uint8_t bytes[EACH];
@@ -121,8 +121,8 @@ static void bursts_wait_their_turn(void **state) {
 
 /* ---- Answers before the request was read --------------------------------- */
 
-/* Memory that copies on its own time is still being read for the first call when
- * its answer comes; the answer of the second comes where that was. */
+/* Memory that copies on its own time may still be read for the first call
+ * when its answer comes. The second call's answer lands in the same place. */
 static void answered_early(struct pair *p, struct perigee_region *from) {
   static const char *texts[] = {"the first answer", "the other answer"};
   struct perigee_message m = {
@@ -209,8 +209,8 @@ static void loans_can_be_given_back(void **state) {
   pair_close(&p);
 }
 
-/* Where payloads are sent, nobody sees a loan whose call has ended, answered or
- * not; elsewhere the late answer gives it back. */
+/* When payloads are sent over sockets, a loan whose call has ended, answered
+ * or not, is not read by the peer. Otherwise the late answer gives it back. */
 static void loans_of_cancelled_calls_are_used_again(void **state) {
   const struct variant *v = *state;
   bool pushes = strcmp(v->transport, "tcp") == 0;
@@ -237,7 +237,7 @@ static void loans_of_cancelled_calls_are_used_again(void **state) {
   pair_drop(&p);
 }
 
-/* Its number may be cancelled once more. */
+/* Its number may be cancelled again. */
 static void what_has_ended_is_not_cancelled_again(void **state) {
   struct perigee_message m = {.timeout = -1}, r = {.head = "late", .length = 4};
   struct perigee_loan loan;
@@ -277,9 +277,8 @@ static void capacities_beyond_any_payload_are_refused(void **state) {
   pair_close(&p);
 }
 
-/* Each engine numbers its operations, and what is told of one that has ended
- * goes by that number and by how often it was used, which is counted by 32
- * bits. */
+/* Each engine numbers its operations. Frames about an operation that has
+ * ended carry its number and the 32-bit count of that number's uses. */
 static void short_calls_for_long(struct pair *p, uint32_t calls, int times) {
   for (int i = 0; i < times; i++) {
     for (int side = 0; side < 2; side++)

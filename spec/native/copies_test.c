@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * copies_test.c - what ends while a copy on the memory's own time is under way:
- * nothing blocks, the end is told once the copy is over, and until then the
- * memory is in use. The kind here ends copies when the test says so.
+ * copies_test.c - operations that end while a copy runs on the memory's own
+ * time: nothing blocks, the end is reported once the copy is over, and until
+ * then the memory is in use. The kind of memory here ends copies when the test
+ * says so.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -94,7 +95,7 @@ static struct perigee_region *of_kind(struct pair *p, int side,
   return r;
 }
 
-/* Until a copy is under way that does not end. */
+/* Polls until a copy that does not end is under way. */
 static void until_copying(struct pair *p) {
   int64_t end = clock_now() + 5000 * MS;
   while (asked_for == 0) {
@@ -116,7 +117,7 @@ static int receive(struct pair *p, struct perigee_region *into) {
   return op;
 }
 
-/* In use as long as the copy takes, and then no more. */
+/* The memory is in use as long as the copy takes, and not longer. */
 static void free_once_it_may_end(struct pair *p, struct perigee_region *r) {
   for (int i = 0; i < 20; i++) {
     quiet(p, 1);
@@ -158,8 +159,8 @@ static void a_receive_that_is_given_up_ends_when_its_copy_has(void **state) {
   pair_close(&p);
 }
 
-/* The message is lost; its receive is for the next one, once it may be. (Over
- * TCP that it was given up is read after its bytes have been copied.) */
+/* The message is lost; its receive is used for the next one when that is
+ * safe. (Over TCP the withdrawal is read after its bytes have been copied.) */
 static void a_message_that_is_given_up_frees_its_receive_later(void **state) {
   const struct variant *v = *state;
   struct pair p;
@@ -174,9 +175,9 @@ static void a_message_that_is_given_up_frees_its_receive_later(void **state) {
   until_copying(&p);
   perigee_cancel(p.engine[0], lost);
   finish(&p, lost, PERIGEE_CANCELLED);
-  quiet(&p, 20); /* until that is known there */
+  quiet(&p, 20); /* until the other side knows that */
   int send = send_all(&p, from);
-  quiet(&p, 20); /* it does not go to the second one either */
+  quiet(&p, 20); /* nor does it go to the second one */
   may_end = true;
   ended(&p, 1, first, 0);
   finish(&p, send, 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * crowds_test.c - strangers of several addresses at one port: who makes room
- * for whom, whose turn it is, and what is kept for peers. flood_test.c has them
- * by thousands.
+ * crowds_test.c - strangers from several addresses at one port: who makes room
+ * for whom, in which order they are served, and what is reserved for peers.
+ * flood_test.c has thousands of them.
  */
 #include "door.h"
 #include "flood.h"
@@ -49,7 +49,7 @@ static bool has_heard(int fd) {
   return poll(&f, 1, 0) == 1;
 }
 
-/* It came first of all, and before the others of its address. */
+/* It came first of all, and before the others from its address. */
 static void the_oldest_of_those_who_are_most_makes_room(void **state) {
   (void)state;
   enum { PLACES = 6 };
@@ -75,7 +75,7 @@ static void the_oldest_of_those_who_are_most_makes_room(void **state) {
   pair_drop(&p);
 }
 
-/* Whoever has one of these has as many as he likes. */
+/* A peer that has one of these addresses can have any number of them. */
 static void addresses_of_one_ipv6_network_are_one(void **state) {
   (void)state;
   static const char *const from[] = {"2001:db8::1", "2001:db8::ffff:2",
@@ -96,7 +96,7 @@ static void addresses_of_one_ipv6_network_are_one(void **state) {
   perigee_engine_close(engine);
 }
 
-/* Neither first nor last of all, and so many that nobody needs a cookie. */
+/* Neither the first nor the last, among so few that no cookie is needed. */
 static void turns_go_round_by_address(void **state) {
   (void)state;
   enum { CAME = 11, MINE = 5 };
@@ -122,8 +122,8 @@ static void turns_go_round_by_address(void **state) {
   pair_drop(&p);
 }
 
-/* Turns that nobody's work paused for, however many, put off none of those that
- * come when there is work. */
+/* However many turns were given while the engine had no work, turns given
+ * while there is work are not delayed. */
 static void what_idle_time_was_spent_on_is_no_debt(void **state) {
   (void)state;
   struct pair p;
@@ -143,7 +143,7 @@ static void what_idle_time_was_spent_on_is_no_debt(void **state) {
   pair_drop(&p);
 }
 
-/* Its address may be that of a crowd, whose newest come first. */
+/* Its address may also be that of a crowd, whose newest are served first. */
 static void who_waited_for_a_turn_in_vain_is_told_to_try_again(void **state) {
   (void)state;
   struct pair p;
@@ -201,7 +201,7 @@ static void nobody_tries_again_beyond_its_time(void **state) {
   open_to(&p, 1);
   int op = perigee_connect(p.engine[0], p.address, "inproc", 50 * MS);
   struct perigee_event e;
-  for (bool over = false; !over;) { /* somebody comes each time */
+  for (bool over = false; !over;) { /* somebody connects each time */
     close(raw_connect_from(&p, own));
     poll_both(&p);
     over = taken(&p, 0, &e);
@@ -244,7 +244,7 @@ static void the_last_descriptors_are_for_peers(void **state) {
   pair_drop(&p);
 }
 
-/* Who has the secret, and stops before anything is counted as its own. */
+/* A peer that has the secret, and stops before it is counted as itself. */
 static void who_proves_itself_and_no_more_is_a_stranger_still(void **state) {
   (void)state;
   enum { SESSIONS = 16 };
@@ -256,7 +256,7 @@ static void who_proves_itself_and_no_more_is_a_stranger_still(void **state) {
     hand_come(&hands[i], p.engine[1], true);
     assert_true(unauth_join(hands[i].session, &at));
     assert_true(hand_proves(&hands[i], p.engine[1]->secret));
-    quiet(&p, 10); /* it is heard */
+    quiet(&p, 10); /* the engine reads it */
   }
   assert_true(p.engine[1]->counters.sessions <= FEW + 1);
   perigee_tell_refused(p.engine[1], -1);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * death_test.c - a peer that is killed or stopped in the midst of everything:
+ * death_test.c - a peer that is killed or stopped in the middle of everything:
  * long replies, pulled, staged and lent, a long request, one-sided access of
- * both kinds, a send and a receive, all at once. When it is killed is left to
- * chance; PERIGEE_SEED=n repeats a run as far as that can be.
+ * both kinds, a send and a receive, all at once. The moment of the kill is
+ * random; PERIGEE_SEED=n repeats a run as far as possible.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -16,8 +16,8 @@
 #include "worker.h"
 
 enum { OPERATIONS = 9, ALL = WORKER_SIZE };
-/* All have ended long before, unless nothing but a timeout ends them; the rest
- * is for machines with other things to do. */
+/* All operations have ended long before, unless only a timeout ends them;
+ * the rest is for busy machines. */
 static const int64_t BOUND = 2000 * MS;
 
 static const uint8_t seven[] = {7, 0, 0, 0, 0, 0, 0, 28, 64};
@@ -197,7 +197,7 @@ static void all_times_out_when_the_peer_is_stopped(void **state) {
   work_for(&k, 100 * MS);
   for (int i = 0; i < OPERATIONS; i++)
     all_byte(k.mine[i], 0xcc);
-  /* Nor was what we wrote since read by it: its memory has old bytes. */
+  /* Nor did the peer read what we wrote since: its memory has old bytes. */
   struct perigee_transfer t = {.local = all_of(k.mine[0], ALL),
                                .remote = {{.remote = k.asked}, 0, ALL, 1, ALL}};
   int op = perigee_transfer(k.w.session, PERIGEE_OP_READ, &t, 1, 0, -1);

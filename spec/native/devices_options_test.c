@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices_options_test.c - what users say about RDMA, right and wrong; and the
- * library, there or not.
+ * devices_options_test.c - RDMA options that are right or wrong, with the
+ * library installed or not.
  */
 #include <setjmp.h>
 #include <stdarg.h>

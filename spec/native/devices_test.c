@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * devices_test.c - RDMA devices as a made-up sysfs tells of them, which of
- * them are chosen and by which GID, and the options that say so.
+ * devices_test.c - RDMA devices of a made-up sysfs: which of them are chosen
+ * and by which GID, and the options for that.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -123,7 +123,7 @@ static void gids_are_listed(void **state) {
 
 /* ---- The GID by rule --------------------------------------------------------- */
 
-/* Each is better than those after it. */
+/* Each of them is better than the ones after it. */
 static void gids_have_an_order(void **state) {
   (void)state;
   static const struct {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * door.h - a listener over TCP that wants to know who comes, and its program.
- * The transport is the specs' own.
+ * door.h - a TCP listener that requires a secret, and the program that it tells
+ * of refusals. The session's transport is the specs' own.
  */
 #ifndef DOOR_H
 #define DOOR_H
@@ -12,21 +12,21 @@
 
 enum { HEARD = 8 };
 
-/* Two engines with their secrets for scope "cluster"; 0 will dial, 1 listens
- * and has all told that it refuses. */
+/* Two engines with their secrets for scope "cluster". 0 will dial; 1 will
+ * listen and reports all refusals. */
 void open_with(struct pair *p, const char *dialer, const char *listener);
 void open_side(struct pair *p, int side, const char *secret, const char *scope);
-/* The listener of engine 1. */
+/* Engine 1 listens. */
 void open_port(struct pair *p);
 int port_of(const struct pair *p);
 void poll_both(struct pair *p);
 
 struct sockaddr_in loopback(int port);
-/* A socket to the listener, and what a peer would say first. */
+/* A socket connected to the listener, and a peer's first frame. */
 int raw_connect(const struct pair *p);
 struct frame tcp_hello(void);
 
-/* Frames that come on a socket, at most `most`, or until it is cut. */
+/* The frames that arrive on a socket, until it is closed or `most` came. */
 struct heard {
   struct frame frame[HEARD];
   int count;
@@ -34,7 +34,7 @@ struct heard {
 };
 void hear(struct pair *p, int fd, struct heard *h, int most);
 void is_refusal(const struct frame *f, int status, const char *word);
-/* The listener's program hears of one. */
+/* The listener's program must have been told of one refusal. */
 void told(struct pair *p, int status, const char *word);
 
 #endif

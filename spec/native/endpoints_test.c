@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * endpoints_test.c - sessions without a socket, over the transport that only
- * specs know: the two texts, who is first, what goes over it, and how it ends.
+ * endpoints_test.c - sessions without a socket, over the specs' own transport:
+ * the two texts, which side is first, what is sent, and how they end.
  */
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +37,8 @@ static uint64_t nonce(const struct perigee_endpoint *e) {
   return hello.nonce;
 }
 
-/* Endpoints of both sides; that of side 0 calls, or does not. */
+/* Makes endpoints of both sides, of which that of side 0 speaks first, or
+ * not. */
 static void ends_of(struct pair *p, bool calls, struct perigee_endpoint *e[2]) {
   for (;;) {
     for (int i = 0; i < 2; i++)
@@ -66,7 +67,7 @@ static void idle(struct pair *p, int64_t time) {
     quiet(p, 100);
 }
 
-/* side 0 connects first, side 1 a while later. */
+/* Side 0 connects first, side 1 later. */
 static void connected(struct pair *p, bool calls, int64_t pause) {
   struct perigee_endpoint *e[2];
   ends_of(p, calls, e);
@@ -176,7 +177,7 @@ static void a_peer_that_never_comes_is_a_timeout(void **state) {
   pair_drop(&p);
 }
 
-/* Nor does one that is cancelled leave anything behind. */
+/* A cancelled connect leaves nothing behind either. */
 static void a_connect_can_be_cancelled(void **state) {
   (void)state;
   struct pair p;
@@ -229,7 +230,8 @@ static void texts_that_are_none_do_no_harm(void **state) {
   pair_close(&p);
 }
 
-/* Of another version, or with nothing in common: both ends are told why. */
+/* An endpoint of another version, or with nothing in common: both sides are
+ * told why. */
 static void hellos_that_do_not_fit_end_the_endpoint(void **state) {
   (void)state;
   static const int status[] = {PERIGEE_VERSION, PERIGEE_UNSUPPORTED,
@@ -271,7 +273,7 @@ static void transports_that_need_a_socket_are_refused(void **state) {
   assert_int_equal(perigee_endpoint_open(p.engine[0], NULL, &e), 0);
   for (int i = 0; i < 3; i++)
     endpoint(&p, 1);
-  pair_drop(&p); /* and with it those that are left */
+  pair_drop(&p); /* frees the endpoints that are left, too */
 }
 
 int main(void) {

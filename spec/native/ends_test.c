@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ends_test.c - an operation is stopped in every state that it can be in: it
- * ends once, in the status that fits, its memory is the caller's again from
- * then on, and nothing is left of it on either side.
+ * ends_test.c - an operation is stopped in every state that it can be in. It
+ * ends once, in the status that fits; from then on its memory belongs to the
+ * caller again, and nothing is left of it on either side.
  */
 #include "scenes.h"
 
@@ -54,8 +54,8 @@ static void free_after(void *state, const struct scene_kind *kind, int polls) {
   scene_close(&s);
 }
 
-/* A session that is freed takes its events along, and gives back at once the
- * memory of what was under way, even if that copies on its own time. */
+/* Freeing a session discards its events. The memory of its operations is
+ * free at once, even if it copies on its own time. */
 static void freed_sessions_tell_nothing(void **state) {
   for (const struct scene_kind *k = scene_kinds; k->name; k++)
     for (int polls = 0; polls < 4 && !k->connecting; polls++) {
@@ -64,7 +64,7 @@ static void freed_sessions_tell_nothing(void **state) {
     }
 }
 
-/* Engines may be closed at any time; sanitizers watch. */
+/* An engine may be closed at any time; sanitizers watch. */
 static void engines_close_over_everything(void **state) {
   for (const struct scene_kind *k = scene_kinds; k->name; k++)
     for (int first = 0; first < 2; first++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * failures_test.c - what a call that fails tells: a text, plain to C, and typed
- * values behind it for whoever can decode them. None of it goes where a reply
- * was to land.
+ * failures_test.c - the data of a failed call: a text that C reads, and typed
+ * values behind it for languages that decode them. None of it is written to the
+ * reply's destination.
  */
 #include "support.h"
 
@@ -13,7 +13,8 @@
 
 enum { PLACE = 4096 };
 
-/* A call that is to land in `into` (NULL: nowhere), answered with r. */
+/* Makes a call whose reply would land in `into` (NULL: nowhere), answered
+ * with r. */
 static struct perigee_event failed(struct pair *p, struct perigee_region *into,
                                    const struct perigee_message *r,
                                    int status) {

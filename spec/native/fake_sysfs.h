@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fake_sysfs.h - a made-up /sys with RDMA devices, for tests of what is read
- * from the real one.
+ * fake_sysfs.h - a made-up /sys with RDMA devices, for tests of the code that
+ * reads the real one.
  */
 #ifndef FAKE_SYSFS_H
 #define FAKE_SYSFS_H
@@ -16,16 +16,16 @@
 
 extern char fake_root[64];
 
-/* Before and after each test: an empty /sys of its own. */
+/* For before and after each test: an empty /sys of its own. */
 int fake_make(void **state);
 int fake_remove(void **state);
 
-/* Writes one line, and the folders that lead to it. */
+/* Writes one line to a file, and creates the folders above it. */
 void fake_put(const char *line, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void fake_port(const char *name, int port, const char *state, const char *link,
                const char *rate);
-/* type NULL: of InfiniBand. */
+/* type NULL: the type of InfiniBand. */
 void fake_gid(const char *name, int port, int index, const char *gid,
               const char *type);
 /* An active port with four GIDs, of which 3 is the best. */

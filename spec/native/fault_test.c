@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fault_test.c - faults on purpose: what a script may say, and what each fault
- * does to calls and transfers. simulation_test.c mixes them all.
+ * fault_test.c - injected faults: valid scripts, and what each fault does to
+ * calls and transfers. simulation_test.c mixes them all.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -157,7 +157,7 @@ static void a_request_that_comes_twice_is_served_once(void **state) {
   pair_close(&p);
 }
 
-/* What was cut off may be padding: then nobody is the wiser. */
+/* The missing bytes may be padding: then nothing is noticed. */
 static void a_record_cut_short_ends_the_session(void **state) {
   struct pair p;
   struct perigee_event e;
@@ -210,7 +210,8 @@ static void a_cut_lane_is_the_end_of_a_session(void **state) {
   pair_close(&p);
 }
 
-/* The sender of what stalls gives up, in time, and the receiver with it. */
+/* The sender of a stalled payload gives up, in time, and so does the
+ * receiver. */
 static void a_payload_that_stalls_ends_with_its_caller(void **state) {
   struct pair p;
   struct perigee_event e;
@@ -262,7 +263,7 @@ static void explain_says_so(void **state) {
   pair_close(&p);
 }
 
-/* What is held back wakes nobody: the sleeper has to look by itself. */
+/* A delayed record wakes no one: the sleeper has to look by itself. */
 static void who_sleeps_wakes_for_what_is_held_back(void **state) {
   struct pair p;
   struct perigee_event e;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * features_test.c - what both sides have is the session's, whatever a peer says
- * that it has, and each can be turned off.
+ * features_test.c - a session has the features that both sides have, whatever a
+ * peer claims, and each feature can be turned off.
  */
 #include "net/features.h"
 #include "hand.h"
@@ -17,7 +17,8 @@ static uint64_t parsed(const char *text, int status) {
   return set;
 }
 
-/* Of an engine without an additional transport: lanes_test.c has others. */
+/* The features of an engine without an additional transport; lanes_test.c
+ * has others. */
 static uint64_t plain(const char *text) {
   return parsed(text, PERIGEE_OK) & ~(uint64_t)FEATURE_LANES;
 }
@@ -61,7 +62,7 @@ static void each_has_a_bit_and_a_name_of_its_own(void **state) {
       assert_null(perigee_feature_name(bit));
 }
 
-/* Of a session with a peer that says it has these. */
+/* The features of a session with a peer that claims these. */
 static uint64_t with_peer(uint64_t has, const char *option) {
   struct perigee_session_info info;
   struct perigee_engine *engine;
@@ -94,7 +95,7 @@ static void bits_that_nobody_knows_are_ignored(void **state) {
   assert_int_equal(with_peer(UINT64_MAX, "-trace"), plain("-trace"));
 }
 
-/* Also where the session moves to another socket meanwhile. */
+/* Also if the session moves to another socket meanwhile. */
 static void both_sides_agree(void **state) {
   struct pair p;
   pair_open(&p, *state);

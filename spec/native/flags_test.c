@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * flags_test.c - what the flags of a record mean, as its receiver finds them in
- * the ring.
+ * flags_test.c - the meaning of a record's flags to its receiver, who finds
+ * them in the ring.
  */
 #include "support.h"
 
@@ -37,7 +37,7 @@ static void typed_is_said_of_typed_heads_only(void **state) {
   assert_int_equal(flags_that_came(&p), RECORD_TYPED | RECORD_SLICE);
   assert_true(perigee_call(p.session[0], &raw) >= 0);
   assert_int_equal(flags_that_came(&p), 0);
-  pair_drop(&p); /* what was sent is nobody's to answer */
+  pair_drop(&p); /* what was sent is left unanswered */
 }
 
 int main(void) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * flips_test.c - somebody between a dialer and a listener while they say hello:
- * he turns over each single bit of what either says, and leaves out, repeats,
- * swaps, reflects and replays whole frames. No session comes of it: who hears
- * what was changed never opens, and the other does not stay open. Time is the
- * test's own, so nobody waits for what never comes.
+ * flips_test.c - a man in the middle between a dialer and a listener during the
+ * handshake. He flips each single bit of what either side sends, and omits,
+ * repeats, swaps, reflects and replays whole frames. No session results: the
+ * side that gets a changed frame never opens, and the other does not stay open.
+ * The test moves the clock, so that no timeout takes real time.
  */
 #include "hand.h"
 #include "session/sessions.h"
@@ -35,7 +35,7 @@ static uint32_t start_of(int unit) {
   return at;
 }
 
-/* One side, as it is heard by who stands between. */
+/* One side, as the man in the middle sees it. */
 struct side {
   struct perigee_engine *engine;
   uint32_t id;
@@ -131,10 +131,10 @@ static void part(struct scene *s) {
 
 /* ---- What is done to their words ------------------------------------------ */
 
-/* What goes on of a side's words, from where the last call ended. */
+/* The bytes that are passed on from a side, after those of the last call. */
 typedef void pass_on(struct scene *s, int from, const void *how);
 
-/* Who cuts one end has cut the other. */
+/* A side that is cut off is cut off from the other side too. */
 static void go_on(struct scene *s, pass_on *pass, const void *how) {
   for (int round = 0; round < ROUNDS; round++)
     for (int i = 0; i < 2; i++) {
@@ -145,7 +145,7 @@ static void go_on(struct scene *s, pass_on *pass, const void *how) {
     }
 }
 
-/* Until nothing moves; and once the time of hellos is over. */
+/* Passes on until nothing moves, and until the hello timeout is over. */
 static void meet(struct scene *s, pass_on *pass, const void *how) {
   come(s, LISTENER);
   come(s, DIALER);
@@ -190,8 +190,8 @@ static void as_it_is(struct scene *s) {
   part(s);
 }
 
-/* Who has heard the peer's READY is open; if its own was changed, its peer cuts
- * the connection. */
+/* A side that has read the peer's READY is open. If its own READY was
+ * changed, its peer cuts the connection. */
 static void no_bit_can_be_changed(const char *secret, int encrypt) {
   struct scene s;
   uint32_t ready = 8 * start_of(READY_UNIT);
@@ -226,7 +226,7 @@ static void nor_where_it_has_macs(void **state) {
   no_bit_can_be_changed(words, PERIGEE_ENCRYPT_AUTH);
 }
 
-/* Who only changes bits is found out even then. */
+/* A man in the middle who only changes bits is detected even then. */
 static void nor_without_a_secret(void **state) {
   (void)state;
   no_bit_can_be_changed("", 0);
@@ -234,8 +234,8 @@ static void nor_without_a_secret(void **state) {
 
 /* ---- Keys ------------------------------------------------------------------ */
 
-/* Of a HELLO what has to be fresh, so that nothing that was recorded, and no key
- * that is found later, is good for another session. */
+/* The fields of a HELLO that must be fresh, so that no recorded frame and no
+ * key found later is valid for another session. */
 struct fresh {
   uint64_t nonce;
   uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
@@ -276,8 +276,9 @@ static void each_handshake_has_keys_of_its_own(void **state) {
 
 /* ---- Frames ---------------------------------------------------------------- */
 
-/* The units of one side as they go on; UNITS: the end. Of the other side's
- * words, or of an earlier meeting's, where that is said. */
+/* The frames of one side in the order in which they are passed on; UNITS
+ * ends the list. Those from the PROOF on may be the other side's, or an
+ * earlier session's. */
 struct plan {
   int side;
   int order[UNITS + 3];
@@ -301,7 +302,7 @@ static void planned(struct scene *s, int from, const void *how) {
     flipped(s, from, &(struct flip){.side = -1});
     return;
   }
-  for (;;) { /* passed counts units here */
+  for (;;) { /* counts the frames that pass */
     int unit = p->order[side->passed];
     if (unit == UNITS)
       return;
@@ -372,8 +373,8 @@ static void nor_by_those_of_another_time(void **state) {
 
 /* ---- Refusals ---------------------------------------------------------------- */
 
-/* What the dialer says to a listener of another secret is not sealed: to change
- * it may end the hello in another way, and no more. */
+/* What the dialer sends to a listener with another secret is not sealed.
+ * Changing it may only end the handshake in another way. */
 static void a_refusal_that_was_changed_is_none_the_less_one(void **state) {
   (void)state;
   struct scene s;
@@ -396,7 +397,7 @@ static uint32_t streams_of(const struct hand *h) {
   return h->session->lane->stream_count;
 }
 
-/* Somebody who comes and says this first. */
+/* Connects and sends this first. */
 static void attaches(struct perigee_engine *engine, const void *bytes,
                      uint32_t length) {
   struct perigee_event e;

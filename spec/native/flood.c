@@ -103,7 +103,7 @@ void server_end(struct server *s, uint64_t *refused, int64_t *time) {
 
 /* ---- The crowd ------------------------------------------------------------- */
 
-/* Each goes on when so many more have come. */
+/* Each side goes on when so many more connections were made. */
 enum { CROWD = 512, LATER = 16 };
 
 static int *came; /* shared with the crowd */
@@ -143,7 +143,8 @@ static void misbehave(int fd, enum crowd crowd, bool tcp) {
     say_hello(fd);
 }
 
-/* Comes back with a cookie, if that is wanted, and proves nothing. */
+/* Connects again with a cookie, if that is asked for, and sends a wrong
+ * proof. */
 static void go_on(int fd) {
   static struct wire wire;
   struct frame f, proof = {.type = FRAME_PROOF};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * flood.h - a server that answers calls, and a crowd that wants nothing of it
- * but its time, each a process of its own.
+ * flood.h - a server that answers calls, and crowds that only cost it time.
+ * Each runs in a process of its own.
  */
 #ifndef FLOOD_H
 #define FLOOD_H
@@ -16,28 +16,28 @@
 
 struct server {
   pid_t pid;
-  int told;     /* a pipe from it */
+  int told;     /* a pipe from the server */
   char tcp[80]; /* where it listens */
   char path[80];
 };
 
-/* Before this process has an engine. */
+/* Starts it; this process must not have an engine yet. */
 void server_start(struct server *server);
-/* Ends it: the strangers that it refused, and its time on a processor in ns. */
+/* Ends it; tells how many strangers it refused, and its CPU time in ns. */
 void server_end(struct server *server, uint64_t *refused, int64_t *spent);
 
 enum crowd {
-  CROWD_SILENT, /* comes and says nothing */
-  CROWD_HALF,   /* says hello, and no more */
-  CROWD_WRONG,  /* says hello and proves nothing */
+  CROWD_SILENT, /* connects and sends nothing */
+  CROWD_HALF,   /* sends a HELLO and nothing more */
+  CROWD_WRONG,  /* sends a HELLO and a wrong proof */
   CROWDS
 };
 
-/* They come from an address of this host (NULL: to the path), so many a second,
- * until flood_end. Returns the pid. */
+/* Starts connecting from an address of this host (NULL: to the path), `rate`
+ * times a second, until flood_end. Returns the pid. */
 pid_t flood_start(const struct server *, enum crowd, const char *from,
                   int rate);
-/* How many came. */
+/* Ends a flood; returns how many connections it made. */
 int flood_end(pid_t pid);
 
 #endif

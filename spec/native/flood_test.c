@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * flood_test.c - thousands of strangers a second, who say nothing, half of what
- * they should or what is wrong, beside honest peers: none of whom fails to
- * connect. PERIGEE_SECONDS=n makes each case last; what was measured is
- * printed.
+ * flood_test.c - thousands of strangers a second, who say nothing, half of a
+ * handshake or a wrong one, beside honest peers. Every honest peer connects.
+ * PERIGEE_SECONDS=n makes each case last; measurements are printed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +62,7 @@ static void summary(const char *what, int count, int failed) {
                 (double)times[count - 1] / 1e3);
 }
 
-/* Honest connects for a while: how many failed. */
+/* Honest peers connect for a while; returns how many failed. */
 static int connects(const char *address, const char *transport) {
   struct perigee_engine *engine = engine_new();
   int count = 0, failed = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * forked_test.c - a child process with its parent's engines: every function
- * says "forked" or does nothing, closing gives back the child's own things,
- * and the parent notices none of it, whatever was under way.
+ * fails with "forked" or does nothing, closing frees only the child's own
+ * things, and the parent notices nothing, whatever was under way.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #include "scenes.h"
 
-/* In the child, where cmocka has no say. */
+/* Runs in the child, where cmocka cannot report. */
 static void must(bool holds, const char *what) {
   if (holds)
     return;
@@ -87,7 +87,7 @@ static void all_is_closed(struct scene *s) {
   perigee_engine_close(s->p.engine[1]);
 }
 
-/* A process of its own may do all that it likes with an engine of its own. */
+/* The child may do everything with an engine of its own. */
 static void a_new_engine_works(struct scene *s) {
   struct pair p;
   (void)s;
@@ -118,7 +118,7 @@ static void over_scenes(void **state, void (*what)(struct scene *)) {
     k->build(&s);
     in_child(&s, what);
     if (s.operation >= 0 && strncmp(k->name, "receiving", 9) == 0)
-      perigee_cancel(s.p.engine[0], s.operation); /* nobody sends */
+      perigee_cancel(s.p.engine[0], s.operation); /* no message will come */
     if (strcmp(k->name, "sent") == 0)
       perigee_cancel(s.p.engine[0], s.operation);
     scene_wind_up(&s);
@@ -149,7 +149,7 @@ static void children_have_engines_of_their_own(void **state) {
   over_scenes(state, a_new_engine_works);
 }
 
-/* The parent sleeps on the same epoll instance that the child closed. */
+/* The parent sleeps on the epoll instance that the child has closed. */
 static void the_parent_still_wakes(void **state) {
   struct scene s;
   struct perigee_session *more[2];
@@ -169,7 +169,7 @@ static void the_parent_still_wakes(void **state) {
   scene_close(&s);
 }
 
-/* Sockets that a child kept would hide its parent's death from the peer. */
+/* If the child kept sockets, peers would not notice the parent's death. */
 static int at_first;
 
 static void nothing_is_left(struct scene *s) {
@@ -181,7 +181,7 @@ static void sockets_are_given_back(void **state) {
   struct scene s;
   at_first = descriptors();
   scene_open(&s, *state, -1);
-  quiet(&s.p, 200); /* more sockets come */
+  quiet(&s.p, 200); /* the session gets more sockets */
   in_child(&s, nothing_is_left);
   scene_wind_up(&s);
   scene_close(&s);

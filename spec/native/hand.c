@@ -128,7 +128,7 @@ bool hand_proof(struct hand *h, const struct secret *secret, struct frame *f) {
   return status == PERIGEE_OK;
 }
 
-/* The engine's next frame is of this type. */
+/* Waits for the engine's next frame, which must be of this type. */
 static bool says(struct hand *h, struct frame *f, int type) {
   struct perigee_event events[4];
   for (int i = 0; i < 8; i++) {

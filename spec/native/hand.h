@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hand.h - a peer over TCP that is played by hand: it says hello as it should,
- * or not, and then whatever its player likes. Its socket is one end of a pair,
- * whose other end an engine of this process has as if it had been accepted (or
- * dialed).
+ * hand.h - a TCP peer that a test plays by hand. It says hello, correctly or
+ * not, and then whatever the test sends. Its socket is one end of a socket
+ * pair; an engine of this process has the other end as if it had been accepted
+ * (or dialed).
  */
 #ifndef HAND_H
 #define HAND_H
@@ -12,56 +12,56 @@
 #include "security/seal.h"
 
 struct hand {
-  struct seal out;               /* of the lane's stream 0 */
-  struct seal words[2];          /* of frames after the proofs: in, out */
-  struct perigee_engine *engine; /* of the other side, */
+  struct seal out;      /* of the lane's stream 0 */
+  struct seal words[2]; /* of frames after the proofs: [0] in, [1] out */
+  struct perigee_engine *engine; /* the other side */
   struct perigee_session *session;
-  uint32_t id; /* and its session, as long as that lives */
+  uint32_t id; /* of session, which is NULL once it has ended */
   int fd;
-  bool dials; /* this side does */
+  bool dials; /* this side dials */
   struct handshake shake;
   struct hello heard;
-  uint64_t features;          /* that it says it has */
-  struct terms wants;         /* what it says in its TERMS */
+  uint64_t features;          /* that this side claims in TERMS */
+  struct terms wants;         /* the TERMS that this side sends */
   uint8_t key[HANDSHAKE_KEY]; /* of the lane's further streams */
   bool sealed;
   struct wire wire;
 };
 
-/* Somebody is there; nobody has said a word. */
+/* Connects; this side has sent nothing yet. */
 void hand_come(struct hand *hand, struct perigee_engine *engine, bool dials);
-/* A poll in which the engine looks at its sockets. */
+/* Polls the engine once; it looks at its sockets. */
 int hand_poll(struct hand *hand, struct perigee_event *events, int capacity);
-/* Bytes, as far as the socket takes them: how many. */
+/* Sends bytes, as far as the socket takes them; returns how many it took. */
 size_t hand_say(struct hand *hand, const void *bytes, size_t length);
 void hand_frame(struct hand *hand, const struct frame *frame);
-/* The same, and it is part of the session's key. */
+/* Sends a frame that becomes part of the session's key. */
 void hand_word(struct hand *hand, const struct frame *frame);
-/* The next frame that the engine has said; false: there is none. */
+/* The next frame from the engine; false if there is none. */
 bool hand_hears(struct hand *hand, struct frame *frame);
-/* As it should be, with a fresh key; and said. */
+/* Prepares a correct hello with a fresh key; the second function sends it. */
 void hand_hello(struct hand *hand, struct frame *hello);
 void hand_says_hello(struct hand *hand, const struct frame *hello);
-/* After both have: the proof, as somebody with that secret would make it. */
+/* After both hellos: the proof that a holder of this secret would send. */
 bool hand_proof(struct hand *hand, const struct secret *secret,
                 struct frame *proof);
-/* As somebody of this host, of that name and alias, who wants memory: up to the
- * place that it is sent on to; false: it was not. */
+/* Acts as a peer of this host with that name and alias that asks for shared
+ * memory. Goes on until the engine sends MOVE; false if it does not. */
 bool hand_moves(struct hand *hand, const struct secret *secret,
                 const uint8_t name[HELLO_LOCAL], uint64_t alias);
-/* An engine, to be closed, that a hand may say to be: its name. */
+/* An engine whose name a hand may claim; the caller closes it. */
 struct perigee_engine *hand_named(uint8_t name[HELLO_LOCAL]);
-/* Up to both proofs; false: it was refused. */
+/* Goes on until both sides have sent proofs; false if refused. */
 bool hand_proves(struct hand *hand, const struct secret *secret);
-/* All of it, as it should be, but for its own READY; false: it was refused. */
+/* Does the whole handshake except for its own READY; false if refused. */
 bool hand_joins(struct hand *hand, const struct secret *secret);
-/* And that: the session is open. */
+/* Does the whole handshake: the session is open. */
 bool hand_open(struct hand *hand, const struct secret *secret);
-/* Bytes of the lane's stream 0, sealed if the session is. */
+/* Sends bytes of the lane's stream 0, sealed if the session is. */
 void hand_lane(struct hand *hand, const void *bytes, uint32_t length);
-/* Nobody reads what the engine sends: bytes dropped. */
+/* Discards what the engine has sent; returns how many bytes. */
 size_t hand_drop(struct hand *hand);
-/* Hangs up. */
+/* Closes the socket. */
 void hand_close(struct hand *hand);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handing_test.c - memory that is handed to the peer while a session lasts:
- * what cannot go now costs nothing while it waits, and whoever has no memory
- * is told why. The system calls that matter are counted on their way. What takes
- * descriptors away from all of a process is tried in a child.
+ * handing_test.c - memory that is handed to the peer during a session: memory
+ * that cannot be sent now costs nothing while it waits, and a side that has
+ * none is told why. The relevant system calls are counted. Tests that use up
+ * the whole process's descriptors run in a child.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +47,7 @@ static int64_t clock_ahead(void *context) {
   return clock_now() + skew;
 }
 
-/* But for those that tell of what was sent. */
+/* Counts without those that only report what was sent. */
 static bool next(struct pair *p, int side, struct perigee_event *e) {
   bool any;
   while ((any = taken(p, side, e)) && e->kind == PERIGEE_EVENT_SENT)
@@ -63,7 +63,7 @@ static int call_for(struct pair *p, uint64_t capacity) {
   return op;
 }
 
-/* The dialer does not read its socket, and asks for a long reply. */
+/* The dialer asks for a long reply and does not read its socket. */
 static int stalls(struct pair *p, void *state) {
   struct perigee_options o;
   variant_options(state, &o);
@@ -105,7 +105,7 @@ static void what_a_full_socket_holds_up_costs_a_poll_nothing(void **state) {
   pair_close(&p);
 }
 
-/* Nothing else tells it of that: the dialer has only read. */
+/* Nothing else tells the engine: the dialer has only read. */
 static void who_sleeps_wakes_when_the_socket_has_room(void **state) {
   struct pair p;
   int op = stalls(&p, *state);
@@ -133,7 +133,8 @@ static void who_never_reads_its_socket_loses_the_session(void **state) {
   pair_drop(&p);
 }
 
-/* Of who did something else meanwhile the peer need not have waited. */
+/* If this engine was not polled meanwhile, the peer may have read in time,
+ * and the session is kept. */
 static void who_was_away_while_the_peer_read_keeps_it(void **state) {
   struct pair p;
   int op = stalls(&p, *state);
@@ -146,8 +147,8 @@ static void who_was_away_while_the_peer_read_keeps_it(void **state) {
   pair_close(&p);
 }
 
-/* Nor is it given up as soon as it is full, by a clock that nobody had read for
- * as long. */
+/* Nor is a full socket given up at once because the clock was not read for
+ * as long as the limit. */
 static void who_comes_back_to_a_full_socket_waits_as_long(void **state) {
   struct perigee_loan loan;
   struct perigee_options o;
@@ -174,7 +175,7 @@ static void who_comes_back_to_a_full_socket_waits_as_long(void **state) {
   pair_close(&p);
 }
 
-/* The peer has nothing to say to who reads of it. */
+/* The peer sends nothing here; it only reads. */
 static void who_sleeps_wakes_to_look_up_when_the_socket_has_room(void **state) {
   struct pair p;
   pair_open(&p, *state);
@@ -260,7 +261,7 @@ static void echoes(struct pair *p, uint64_t length) {
   must(e.pointer[length - 1] == 4, "with the reply");
 }
 
-/* The program has all in use, on both sides. */
+/* The program has used all descriptors, on both sides. */
 static void none_left(void *state) {
   static struct pair p;
   pair_open(&p, state);
@@ -277,7 +278,7 @@ static void sessions_go_on_in_a_process_without_descriptors(void **state) {
   in_a_child(none_left, *state);
 }
 
-/* Of this user's so many are on their way that no more may go. */
+/* This user has so many descriptors in flight that no more may be sent. */
 static void under_way(int pair[2]) {
   int null = open("/dev/null", O_RDONLY | O_CLOEXEC), fds[2 * FEW];
   char control[CMSG_SPACE(sizeof fds)] = {0};
@@ -302,7 +303,7 @@ static void under_way(int pair[2]) {
 static void on_their_way(struct pair *p, void *state, int ways[2]) {
   if (geteuid() == 0)
     must(setresuid(65534, 65534, 65534) == 0, "it is nobody");
-  prctl(PR_SET_DUMPABLE, 1); /* as before: it may be read from */
+  prctl(PR_SET_DUMPABLE, 1); /* readable again, as before */
   pair_open(p, state);
   echoes(p, MIB);
   limit_descriptors(FEW);
@@ -315,7 +316,7 @@ static void all_on_their_way(void *state) {
   int ways[2];
   on_their_way(&p, state, ways);
   for (int i = 0; i < 3; i++)
-    echoes(&p, MIB); /* where both have a segment already */
+    echoes(&p, MIB); /* both have a segment for these already */
   must(perigee_call_begin(p.session[0], 32 * MIB, &loan) == PERIGEE_NO_MEMORY,
        "no more is lent");
   must(strstr(perigee_detail(p.engine[0]), "descriptors") != NULL,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * handshake_test.c - two sides and whoever stands between them: who has the
- * secret is known by it, and nobody else, nor twice, nor for another.
+ * handshake_test.c - two sides and an attacker between them: a handshake proves
+ * that the peer has the secret. No one else passes, and no proof is valid twice
+ * or for another handshake.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@
 
 enum { DIALER, ACCEPTOR }; /* side[0] dials */
 
-/* What travels: as much of a HELLO as is needed here. */
+/* What is sent: as much of a HELLO as is needed here. */
 struct words {
   uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
   uint64_t rest;
@@ -79,7 +80,7 @@ static void meet(struct side side[2]) {
   assert_int_equal(agree(&side[1], &side[0].words), PERIGEE_OK);
 }
 
-/* Does each take the other for what it says? */
+/* Whether each side accepts the other's proof. */
 static int trusts(const struct side side[2]) {
   return handshake_proven(&side[0].handshake, side[1].proof) +
          handshake_proven(&side[1].handshake, side[0].proof);
@@ -127,7 +128,7 @@ static void another_scope_is_not_trusted(void **state) {
   assert_int_equal(trusts(side), 0);
 }
 
-/* Somebody without the secret repeats what the dialer said another time. */
+/* A peer without the secret repeats what the dialer said in another session. */
 static void what_was_said_before_is_not_trusted(void **state) {
   (void)state;
   struct side before[2], now[2];
@@ -138,7 +139,8 @@ static void what_was_said_before_is_not_trusted(void **state) {
   assert_false(handshake_proven(&now[1].handshake, before[0].proof));
 }
 
-/* Or gives an acceptor its own words, and then its own proof. */
+/* Such a peer sends an acceptor's own frames back to it, and then its own
+ * proof. */
 static void ones_own_proof_is_not_trusted(void **state) {
   (void)state;
   struct side side[2];
@@ -184,7 +186,7 @@ static void proofs_that_were_changed_are_not_trusted(void **state) {
   assert_true(handshake_proven(&side[1].handshake, side[0].proof));
 }
 
-/* Points of low order: with them the secret shared would be zero. */
+/* Points of low order: with them the shared key would be zero. */
 static void keys_that_agree_with_any_are_refused(void **state) {
   (void)state;
   static const uint8_t weak[][HANDSHAKE_KEY] = {
@@ -204,8 +206,8 @@ static void keys_that_agree_with_any_are_refused(void **state) {
   }
 }
 
-/* The key shared depends on what the two drew, not on the secret alone: who
- * learns the secret later cannot make it from what was heard. */
+/* The session's key depends on what both sides drew, not only on the secret:
+ * a later thief of the secret cannot compute it from a recording. */
 static void sessions_have_keys_of_their_own(void **state) {
   (void)state;
   struct side first[2], second[2];
@@ -255,7 +257,7 @@ static void say_to(struct side *s, bool by_dialer, const char *word) {
   handshake_word(&s->handshake, by_dialer, word, (uint32_t)strlen(word));
 }
 
-/* Have both the same key, after these words of the dialer's were heard? */
+/* Whether both have the same key, after these frames of the dialer's. */
 static bool agree_on(const char *said, const char *heard) {
   struct side side[2];
   begin(side, one, one);
@@ -320,7 +322,7 @@ static void each_side_seals_its_words_by_a_key_of_its_own(void **state) {
   assert_memory_not_equal(key[0][0], key[0][1], HANDSHAKE_KEY);
 }
 
-/* Who dials a listener without a secret can say so. */
+/* A side that dials a listener without a secret can report that. */
 static void who_has_no_secret_is_told_from_who_has_another(void **state) {
   (void)state;
   struct side side[2];
@@ -332,7 +334,8 @@ static void who_has_no_secret_is_told_from_who_has_another(void **state) {
   assert_false(handshake_bare(&side[0].handshake, side[1].proof));
 }
 
-/* Nor do keys of further streams tell that of the first, nor back. */
+/* The keys of further streams do not reveal the first one's, nor the
+ * reverse. */
 static void further_streams_have_another_key(void **state) {
   (void)state;
   uint8_t key[HANDSHAKE_KEY] = {1}, first[HANDSHAKE_KEY], now[HANDSHAKE_KEY];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * held_test.c - typed heads that are longer than options.hold: what comes after
- * a request waits until it has started, and a reply is the caller's to keep;
- * and long ones are looked at in portions, while others go on.
+ * held_test.c - typed heads that are longer than options.hold. What follows a
+ * request waits until the request has started; the caller keeps a reply. Long
+ * heads are scanned in portions, while other sessions go on.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static uint8_t *typed_text(uint32_t length) {
   return bytes;
 }
 
-/* A list of numbers, which takes time to look at. */
+/* A list of numbers, which takes long to scan. */
 static uint8_t *typed_list(uint64_t length) {
   uint8_t *bytes = malloc(length);
   uint32_t n = (uint32_t)(length - 6) / 5;
@@ -205,8 +205,8 @@ static void long_replies_are_the_callers_until_it_gives_them_back(void **s) {
 
 /* ---- Long heads ---------------------------------------------------------- */
 
-/* So that a long head travels in the ring, where that may be large: what takes
- * polls then is the scan. */
+/* A large ring, so that a long head is sent in it: then the scan is what
+ * takes polls. */
 static void wide_open(struct pair *p, void *state) {
   const struct variant *v = state;
   struct perigee_options options;
@@ -218,7 +218,7 @@ static void wide_open(struct pair *p, void *state) {
   pair_open_with(p, state, &options);
 }
 
-/* How many polls of side 1 it takes until the request of a method comes. */
+/* The number of polls of side 1 until the request of a method comes. */
 static int polls_until(struct pair *p, int method, struct perigee_event *e) {
   int polls = 0;
   while (!taken(p, 1, e)) {
@@ -251,7 +251,7 @@ static void others_come_while_a_long_request_is_scanned(void **state) {
   pair_drop(&p);
 }
 
-/* A lane may learn late that nobody waits for it any more. */
+/* A lane may learn late that its operation has ended. */
 static void answered_if_it_came(struct pair *p) {
   struct perigee_event e;
   for (int i = 0; i < 100; i++) {

@@ -36,7 +36,7 @@ static void turns(struct life *l, int64_t time) {
     turn(l);
 }
 
-/* What was submitted goes out, and little more. */
+/* Sends what was submitted, and does little more. */
 static void some_turns(struct life *l) {
   for (int i = 0; i < 4; i++)
     turn(l);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * identity_test.c - who is one peer, and who is on this host, of those that come
- * from other hosts and from this one by each of its addresses (shares.h,
- * migrate.h). The hosts are two networks of the test's own with a cable
- * between them, where the system lets it have such.
+ * identity_test.c - which sessions belong to one peer, and which peers are on
+ * this host, if they come from other hosts and from this one by each of its
+ * addresses (shares.h, migrate.h). The hosts are two networks of the test's own
+ * with a cable between them, if the system permits them.
  */
 #include "core/accounts.h"
 #include "session/migrate.h"
@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 enum { FINE, DIFFERS, NOT_TO_BE_HAD };
-/* second: of the same device. Who dials it comes from own, as the system has
- * it, unless he says otherwise. */
+/* second: another address of the same device. A side that dials it uses own
+ * as its address, which the system chooses unless told otherwise. */
 static const char own[] = "10.7.0.1", second[] = "10.7.0.9",
                   far_away[] = "10.7.0.2";
 
@@ -54,7 +54,7 @@ static bool shell(const char *format, ...) {
   return system(text) == 0;
 }
 
-/* This process is on the near one. */
+/* This process is on the near host. */
 static bool two_hosts(void) {
   if (!be_root())
     return false;
@@ -73,7 +73,7 @@ static bool two_hosts(void) {
                own, second);
 }
 
-/* Of the host that the address is on. */
+/* Runs on the host that has the address. */
 static int socket_on(const char *from, int family) {
   bool away = strcmp(from, far_away) == 0;
   if (away)
@@ -95,8 +95,8 @@ static union socket_address at(const char *text) {
   return a;
 }
 
-/* Accepted at one address from another; the other end lives as long as the
- * test. -1: no. */
+/* A connection to one address from another, accepted; the other end lives as
+ * long as the test. -1: it failed. */
 static int accepted(const char *to, const char *from) {
   union socket_address there = at(to), here = at(from);
   socklen_t length = address_length(&there);
@@ -111,7 +111,7 @@ static int accepted(const char *to, const char *from) {
   return got;
 }
 
-/* A session whose peer has this alias, and this name; NULL: no. */
+/* The session whose peer has this alias and name; NULL if there is none. */
 static struct perigee_session *met(struct perigee_engine *engine, int fd,
                                    uint64_t alias, const uint8_t *name) {
   char reason[REASON];
@@ -158,7 +158,7 @@ static bool far_is_one(struct perigee_engine *e) {
   return a && b && one_peer(a, b) && !a->peer.here;
 }
 
-/* Whatever it says of itself: it cannot choose its address. */
+/* A peer cannot choose its address, whatever it says of itself. */
 static void who_comes_from_another_host_is_that(void **state) {
   (void)state;
   in_two_hosts(far_is_one);
@@ -214,7 +214,7 @@ static bool liars_are_no_local_peers(struct perigee_engine *e) {
          liveness_wanted(away) && here->peer.same_host && also->peer.same_host;
 }
 
-/* Who was told a name of this host knows it on any other, too. */
+/* A peer that was told this host's name knows it on any other host, too. */
 static void a_name_of_this_host_makes_nobody_local(void **state) {
   (void)state;
   in_two_hosts(liars_are_no_local_peers);
@@ -251,7 +251,8 @@ static struct perigee_session *dials(struct perigee_engine *agent,
   return perigee_session(server, found.session);
 }
 
-/* All its peers know it; what one of them does in its name is its own. */
+/* All its peers know the name; what one of them does in its name counts as
+ * that one's own. */
 static void who_takes_an_epoch_is_not_who_has_it(void **state) {
   (void)state;
   struct perigee_engine *honest = agent(7), *liar = agent(7), *other = agent(0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * intruders_test.c - who comes to a port and is no peer: silent, of another
- * protocol or version, without a proof or with a wrong one. Each hears a
- * refusal at most and nothing else, and the listener's program is told.
+ * intruders_test.c - connections to a port from programs that are no peers:
+ * silent, of another protocol or version, without a proof or with a wrong one.
+ * Each gets at most a refusal, and the listener's program is told.
  */
 #include "door.h"
 #include "session/sessions.h"
@@ -62,8 +62,8 @@ static void other_versions_hear_which_are_known(void **state) {
   pair_drop(&p);
 }
 
-/* As far as anybody can follow: the refusal that comes after the listener's
- * proof is sealed, by a key that only who has the secret knows. */
+/* Reads as far as possible: the refusal after the listener's proof is
+ * sealed, with a key that only holders of the secret have. */
 static void heard_no_more(const struct heard *h) {
   assert_int_equal(h->count, 2);
   assert_int_equal(h->frame[0].type, FRAME_HELLO);
@@ -71,7 +71,7 @@ static void heard_no_more(const struct heard *h) {
   assert_true(h->cut);
 }
 
-/* What a stranger may not say before it has proven who it is. */
+/* Frames that a stranger must not send before it has proven who it is. */
 static void who_skips_the_proof_hears_only_that(void **state) {
   (void)state;
   static const int types[] = {FRAME_OFFER,  FRAME_READY, FRAME_WAKE,
@@ -104,13 +104,14 @@ static void who_says_hello_by_something_else_hears_only_that(void **state) {
   for (int type = FRAME_OFFER; type < FRAME_TYPES; type++) {
     struct frame f = {.type = (uint16_t)type};
     if (type == FRAME_REFUSE || type == FRAME_BYE)
-      continue; /* the end of it, as it should be */
+      continue; /* the end, as it should be */
     if (type == FRAME_EXTRA)
       f.extra = (struct extra){.lane = 1, .word = EXTRA_WORD_OFFER};
     int fd = raw_connect(&p);
     say_frame(fd, &f, NULL, 0);
     hear(&p, fd, &h, HEARD);
-    /* A stream is silent until it is one: its lane would not know the frame. */
+    /* A stream is silent until it belongs to a lane, which does not know
+     * this frame. */
     assert_int_equal(h.count, type == FRAME_ATTACH ? 0 : 1);
     if (h.count)
       assert_int_equal(h.frame[0].type, FRAME_REFUSE);
@@ -152,8 +153,8 @@ static void keys_that_agree_with_any_are_refused(void **state) {
   pair_drop(&p);
 }
 
-/* A stranger who says all the right things hears versions, a nonce and what is
- * drawn anew for each: nothing of what the engine is, or by what it is found. */
+/* A stranger that sends everything right gets versions, a nonce and fresh
+ * random values: nothing that describes the engine or lets others find it. */
 static void strangers_are_told_nothing_else(void **state) {
   (void)state;
   struct pair p;
@@ -178,8 +179,8 @@ static void strangers_are_told_nothing_else(void **state) {
   pair_drop(&p);
 }
 
-/* As are those who listen where another did: what the dialer says there is no
- * proof, so there is nothing to try secrets on. */
+/* The same for a listener that has taken another's place: the dialer sends
+ * it no proof, so it cannot try secrets. */
 static void nor_are_those_who_only_listen(void **state) {
   (void)state;
   struct pair p;
@@ -210,7 +211,7 @@ static void nor_are_those_who_only_listen(void **state) {
 
 static int64_t passed;
 
-/* Time passes only by looking at the clock, and when a test lets it. */
+/* Time passes only when the engine looks at the clock and the test lets it. */
 static int64_t slow(void *context) {
   (void)context;
   return passed += 10000;
@@ -249,7 +250,7 @@ static void they_are_told_of_now_and_then(void **state) {
 
 enum { FEW = 4 };
 
-/* The listener takes in a few at a time, and its hellos last. */
+/* The listener admits few at a time, and its hello timeout is long. */
 static void open_to_few(struct pair *p) {
   struct perigee_options o;
   open_with(p, words, words);
@@ -263,7 +264,7 @@ static void open_to_few(struct pair *p) {
   open_port(p);
 }
 
-/* It takes no secret to say hello. */
+/* Saying hello needs no secret. */
 static void a_crowd_that_says_hello_keeps_nobody_out(void **state) {
   (void)state;
   struct pair p;
@@ -287,8 +288,8 @@ static void a_crowd_that_says_hello_keeps_nobody_out(void **state) {
   pair_drop(&p);
 }
 
-/* Where hellos crowd, the next has to be said twice, with what the listener
- * said to the first, and from the same place. */
+/* If many hellos arrive, the next must be repeated with the cookie that the
+ * listener sent, from the same address. */
 static void a_crowd_has_to_come_back_with_a_cookie(void **state) {
   (void)state;
   enum { CROWD = 20 };
@@ -300,20 +301,20 @@ static void a_crowd_has_to_come_back_with_a_cookie(void **state) {
   for (int i = 0; i < CROWD; i++)
     fds[i] = raw_connect(&p);
   quiet(&p, 1000);
-  for (int again = 0; again < 2; again++) { /* the same word is no cookie */
+  for (int again = 0; again < 2; again++) { /* the same frame has no cookie */
     say_frame(fds[0], &f, NULL, 0);
     hear(&p, fds[0], &h, 1);
     assert_int_equal(h.frame[0].type, FRAME_RETRY);
   }
   memcpy(f.hello.cookie, h.frame[0].retry.cookie, COOKIE);
-  say_frame(fds[1], &f, NULL, 0); /* somebody else's */
+  say_frame(fds[1], &f, NULL, 0); /* with the cookie of another */
   hear(&p, fds[1], &h, 1);
   assert_int_equal(h.frame[0].type, FRAME_RETRY);
   say_frame(fds[0], &f, NULL, 0);
   hear(&p, fds[0], &h, 2);
   assert_int_equal(h.frame[0].type, FRAME_HELLO);
   perigee_tell_refused(p.engine[1], -1);
-  pair_dial(&p, p.session); /* and friends do */
+  pair_dial(&p, p.session); /* and honest peers do */
   friend_served(&p);
   assert_true(p.session[0]->handshake.retried);
   for (int i = 0; i < CROWD; i++)
@@ -321,7 +322,7 @@ static void a_crowd_has_to_come_back_with_a_cookie(void **state) {
   pair_drop(&p);
 }
 
-/* They are dialed, and say nothing. */
+/* These are dialed, and say nothing. */
 static void those_who_are_dialed_keep_nobody_out(void **state) {
   (void)state;
   struct pair p;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * keys_test.c - the keys of regions, as a peer may write them: look-ups are
- * answered here by hand. What is no key of the lane's, or no memory that may be
- * mapped, ends the look-up or the session in a status that tells; nothing stays
- * open, mapped or counted; no key reaches another region.
+ * keys_test.c - keys of regions, as a malicious peer may write them: look-ups
+ * are answered here by hand. A key that is not the lane's, or whose memory may
+ * not be mapped, ends the look-up or the session with a fitting status. Nothing
+ * stays open, mapped or counted, and no key reaches another region.
  */
 #include "core/engine.h"
 #include "raw_peer.h"
@@ -22,7 +22,7 @@ enum { SIZES = F_SEAL_SHRINK | F_SEAL_GROW };
 
 /* ---- The scene ------------------------------------------------------------ */
 
-/* Side 1 does not poll while a look-up of side 0 waits: it is answered here. */
+/* Side 1 does not poll while a look-up of side 0 waits: the test answers it. */
 struct scene {
   struct pair p;
   struct perigee_region *there, *here;
@@ -66,7 +66,7 @@ static int asks(struct scene *s) {
   return op;
 }
 
-/* An answer to that, of the region as it is, without keys. */
+/* An answer to the look-up that describes the region truly, without keys. */
 static struct frame answer(struct scene *s, int op) {
   struct frame f = {.type = FRAME_FOUND};
   f.found =
@@ -94,7 +94,7 @@ static void says(struct scene *s, const struct frame *f, const int *fds,
   say_frame(s->p.session[1]->socket.fd, f, fds, count);
 }
 
-/* The session goes on, and the owner's own word is good. */
+/* The session goes on, and the owner's own answer is accepted. */
 static void is_found_after_all(struct scene *s) {
   s->p.still[1] = false;
   struct perigee_remote *r = look_up(&s->p, "there");
@@ -142,7 +142,7 @@ static int file_of(void) {
   return fd;
 }
 
-/* By a key with this descriptor alone. */
+/* Answers with a key that has only this descriptor. */
 static void answered_with(void **state, int fd, int status) {
   struct scene s;
   open_scene(&s, *state);
@@ -178,14 +178,15 @@ who_grants_what_the_memory_does_not_allow_is_not_believed(void **state) {
                 PERIGEE_PROTOCOL);
 }
 
-/* What a sparse file costs is address space. */
+/* A sparse file costs only address space. */
 static void more_than_the_share_of_the_peer_is_not_mapped(void **state) {
   answered_with(state, memory_of(UINT64_C(1) << 42, SIZES), PERIGEE_NO_MEMORY);
 }
 
 /* ---- Keys ------------------------------------------------------------------- */
 
-/* By a key of the lane with so many descriptors, all good, and bytes. */
+/* Answers with a key of the lane that has so many valid descriptors, and
+ * bytes. */
 static void answered_by(void **state, uint32_t count, uint32_t length) {
   struct scene s;
   int fds[WIRE_FDS];
@@ -210,7 +211,7 @@ static void a_key_of_another_form_is_none_of_the_lanes(void **state) {
   answered_by(state, 0, KEY_MAX);
 }
 
-/* By a good key, and one for a lane that is not there. */
+/* Answers with a valid key, and one for a lane that does not exist. */
 static void a_key_is_for_a_lane_that_there_is(void **state) {
   const uint32_t lanes[] = {1, FOUND_KEYS, 255};
   int fd = memory_of(LENGTH, SIZES);
@@ -245,7 +246,7 @@ static void descriptors_that_do_not_come_end_the_session(void **state) {
   close(fd);
 }
 
-/* The bytes of an answer, of which one is changed. */
+/* Answers with these bytes, of which one is changed. */
 static void answered_badly(void **state, uint32_t at, uint8_t value) {
   struct scene s;
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
@@ -304,7 +305,7 @@ static void a_key_of_an_older_life_is_stale(void **state) {
   close_scene(&s);
 }
 
-/* A descriptor and no key is what older builds write of shared memory. */
+/* A descriptor without a key is how older builds describe shared memory. */
 static void an_answer_of_an_older_build_is_a_key_too(void **state) {
   enum { MAPPED = FRAME_HEAD + 36, KEYED = FRAME_HEAD + 38 };
   struct scene s;
@@ -326,7 +327,7 @@ static void an_answer_of_an_older_build_is_a_key_too(void **state) {
   close_scene(&s);
 }
 
-/* It was asked for once: what comes again, or late, is let go of. */
+/* One key was asked for: repeated or late ones are released. */
 static void an_answer_that_nobody_waits_for_is_dropped(void **state) {
   struct scene s;
   int fd = memory_of(LENGTH, SIZES);

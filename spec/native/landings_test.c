@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * landings_test.c - typed calls with a slice each way: it lands where the
- * receiver says, in a pooled block, or in strides.
+ * landings_test.c - typed calls with a slice in each direction: it lands where
+ * the receiver says, in a pooled block, or in strides.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,8 @@ static void places_close(struct pair *p, struct places *s) {
   region_end(s->to);
 }
 
-/* A typed call with a slice both ways: landing there, `into` here. */
+/* A typed call with a slice both ways: it lands at `there`, the reply in
+ * `into`. */
 static void landed(struct pair *p, uint64_t length) {
   struct places s;
   uint8_t *bytes = pattern(length, 77);
@@ -87,7 +88,7 @@ static void slices_land_where_the_receiver_says(void **state) {
   pair_close(&p);
 }
 
-/* Nobody names a place on either side. */
+/* Neither side names a place. */
 static void pooled(struct pair *p, uint64_t length) {
   struct places s;
   uint8_t *bytes = pattern(length, 41);
@@ -129,7 +130,8 @@ static void slices_without_a_place_are_pooled(void **state) {
   pair_close(&p);
 }
 
-/* Its slice is there, and its session is freed before the program was told. */
+/* The slice has arrived, and its session is freed before the program is
+ * told. */
 static void what_is_never_told_stays_nowhere(void **state) {
   struct perigee_slice none = {0};
   struct pair p;

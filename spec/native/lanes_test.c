@@ -2,8 +2,8 @@
  *
  * lanes_test.c - sessions with a second lane, which carries payloads and
  * one-sided copies of opaque memory beside shared memory, TCP or the in-process
- * transport: what goes over it, who chooses, and what becomes of a session whose
- * second lane breaks, is not there, or is lied about.
+ * transport: what goes over it, which side chooses, and what happens to a
+ * session whose second lane breaks, is missing, or is lied about.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static void open_pair(struct pair *p, void *state) {
   pair_open_with(p, state, &o);
 }
 
-/* What explain() says of the second lane. */
+/* What explain() tells about the second lane. */
 static const char *told(struct pair *p, int side) {
   static char text[1024];
   struct perigee_session_info info;
@@ -54,7 +54,7 @@ static void says(struct pair *p, int side, const char *what) {
     fail_msg("\"%s\" is not in \"%s\"", what, told(p, side));
 }
 
-/* So many payloads were taken, and items moved, by that side. */
+/* That side has taken so many payloads, and moved so many items. */
 static void counts(struct pair *p, int side, int payloads, int items) {
   char text[80];
   snprintf(text, sizeof text, "; %d payloads and %d items, ", payloads, items);
@@ -99,7 +99,7 @@ static void places_close(struct pair *p, struct places *s) {
   free(s->bytes);
 }
 
-/* A call with a slice both ways, as far as where its slice lands. */
+/* Begins a call with a slice both ways, up to where its slice lands. */
 static int begin(struct pair *p, const struct places *s) {
   struct perigee_slice from = all_of(s->from, s->length);
   struct perigee_slice back = all_of(s->back, s->length);
@@ -250,7 +250,8 @@ static void strides_and_offsets_mean_what_they_say(void **state) {
   pair_close(&p);
 }
 
-/* Items of one batch that take the second lane, the first, and the owner. */
+/* One batch whose items go over the second lane, the first, and by the
+ * owner. */
 static void a_batch_takes_all_of_them(void **state) {
   struct pair p;
   struct sides s, h;
@@ -282,7 +283,7 @@ static void a_region_that_was_closed_is_stale(void **state) {
   struct perigee_transfer t = item(&s, 0, LARGE);
   int op = perigee_transfer(p.session[0], PERIGEE_OP_WRITE, &t, 1, 0, -1);
   assert_int_equal(perigee_region_close(s.there, false), PERIGEE_AGAIN);
-  ended(&p, 0, op, 0); /* a fence: it waited for this */
+  ended(&p, 0, op, 0); /* it waited for this, as a fence does */
   assert_int_equal(perigee_region_close(s.there, false), 0);
   move(&p, PERIGEE_OP_WRITE, &t, 1, PERIGEE_STALE);
   region_end(s.here);
@@ -321,7 +322,7 @@ static void what_is_given_up_leaves_memory_alone(void **state) {
 
 /* ---- It breaks ------------------------------------------------------------ */
 
-/* Both sides know, and the session goes on, by the first lane. */
+/* Both sides know of the loss, and the session goes on over the first lane. */
 static void goes_on(struct pair *p) {
   struct sides s;
   int64_t end = clock_now() + 5000 * MS;
@@ -472,7 +473,7 @@ static void it_is_left_out_where_all_is_sealed(void **state) {
   pair_close(&p);
 }
 
-/* Its half cannot be opened, or joined, by one side. */
+/* One side cannot open its half, or cannot join. */
 static struct perigee_transport failing;
 
 static int fails_to_open(const struct lane_options *options, struct lane **lane,
@@ -532,7 +533,7 @@ static int open_lying(const struct lane_options *options, struct lane **lane,
   return status;
 }
 
-/* A source names a lane that is not there. */
+/* A source names a lane that does not exist. */
 static void a_source_of_no_lane_ends_the_session(void **state) {
   (void)state;
   const struct perigee_transport *const list[2][3] = {
@@ -563,7 +564,7 @@ static void a_source_of_no_lane_ends_the_session(void **state) {
   }
 }
 
-/* What a session of side 0 says by frames ends that of side 1. */
+/* Frames that a session of side 0 sends end that of side 1. */
 static void says_wrong(void **state, const struct frame *f) {
   struct pair p;
   open_pair(&p, *state);

@@ -32,7 +32,7 @@ static uint64_t below(uint64_t limit) {
   return chance() % limit;
 }
 
-/* A number at some limit, or near it, or any. */
+/* A number at or near some limit, or any. */
 static uint64_t edge(void) {
   static const uint64_t edges[] = {0,          1,          8,
                                    63,         64,         4095,
@@ -92,7 +92,7 @@ static void answer(struct liar *l, const struct perigee_event *e) {
     perigee_reply(l->engine, e->operation, &r);
 }
 
-/* Remembers whom to lie to: the victim's side of what is being served. */
+/* Remembers whom to lie to: the victim's side of the calls being served. */
 static void look(struct liar *l) {
   for (uint32_t i = 0; i < l->engine->table_used; i++) {
     const struct operation *op = &l->engine->table[i];
@@ -126,7 +126,7 @@ static bool behave(struct liar *l, int64_t time) {
 
 /* ---- Lying -------------------------------------------------------------- */
 
-/* Some bytes of an area. */
+/* Random bytes of an area. */
 static void scribble(void *area, uint64_t length) {
   uint8_t *bytes = area;
   uint64_t at = below(length) & ~UINT64_C(7), n = 8 + below(256);
@@ -218,7 +218,7 @@ static void aim(struct liar *l, struct record *r, bool reply) {
   }
 }
 
-/* Encoded as it should be, then here and there not. */
+/* Encodes a record correctly, and then changes some of its bytes. */
 static bool lie_record(struct liar *l, bool reply) {
   struct lane *lane = l->session->lane;
   struct record r = {.kind = reply ? RECORD_REPLY : 1 + below(RECORD_KINDS),
@@ -262,8 +262,8 @@ static bool lie_record(struct liar *l, bool reply) {
 
 /* ---- Keys ------------------------------------------------------------------ */
 
-/* What an answer to a look-up may bring: memory that may not change its size, or
- * may, is too short or far too long, or is none at all. */
+/* Memory for an answer to a look-up: its size may be fixed or not, too short
+ * or far too long, or it is not memory at all. */
 static int lying_descriptor(void) {
   static const int seals[] = {F_SEAL_SHRINK | F_SEAL_GROW, F_SEAL_SHRINK, 0,
                               F_SEAL_SHRINK | F_SEAL_GROW |
@@ -277,8 +277,8 @@ static int lying_descriptor(void) {
   return fd;
 }
 
-/* The answer as it should be, then here and there not: descriptors that are
- * told of, and as many that come, or not. */
+/* Sends a correct answer with some changes: the number of descriptors
+ * claimed and sent may differ. */
 static uint32_t lie_about(struct found *f, int fds[WIRE_FDS]) {
   uint32_t came = 0;
   f->keys = (uint16_t)below(3);
@@ -306,7 +306,7 @@ static uint32_t lie_about(struct found *f, int fds[WIRE_FDS]) {
 
 static const struct upward *honest;
 
-/* In place of what tells the victim: look-ups are answered by lies. */
+/* Replaces the function that answers the victim: look-ups get lies. */
 static int tell_lies(struct perigee_session *s, const struct frame *told,
                      const int *fds, uint32_t count) {
   struct frame f = *told;
@@ -354,7 +354,7 @@ static void open_liar(struct liar *l, const char *address) {
   o.pull = (int)below(2);
   if (perigee_engine_open(&o, &l->engine) != PERIGEE_OK)
     _exit(1);
-  /* Mapped by the victim, or reached by asking us. */
+  /* Memory that the victim maps, or reaches by asking us. */
   int status = below(2) ? perigee_region_alloc(l->engine, "bait", BAIT, 3, NULL,
                                                &l->bait)
                         : perigee_region_register(l->engine, "bait", memory,

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * liar_test.c - a victim that serves, calls, sends and copies with a peer of
- * another process that lies (liar.c). It may lose that peer at any time, with
- * a status that has a name; every operation of its own ends once; a friend is
- * served all the while. PERIGEE_SEED=n repeats a run, PERIGEE_SECONDS=n makes
- * it last.
+ * liar_test.c - a victim that serves, calls, sends and copies with a lying peer
+ * in another process (liar.c). It may lose that peer at any time, with a named
+ * status. Each of its own operations ends once, and an honest peer is served
+ * throughout. PERIGEE_SEED=n repeats a run, PERIGEE_SECONDS=n sets its length.
  */
 #include "liar.h"
 #include "victim.h"
@@ -52,7 +51,7 @@ static void befriend(struct victim *v, struct friend *f) {
     fail_msg("the friend waits");
 }
 
-/* Its own calls are answered with what they brought. */
+/* Its own calls are answered with the bytes that they brought. */
 static bool of_friend(struct victim *v, const struct perigee_event *e) {
   if (e->session != perigee_session_id(v->p.session[1]))
     return false;

@@ -10,7 +10,7 @@ enum { PUT = 1, GET = 2, SIDE = LOAD_ALL * LOAD_SIZE };
 /* What is lent for reading, and what GET gives. */
 static uint8_t known[LOAD_SIZE];
 
-/* Each operation has a place of its own, here and there. */
+/* Each operation has a place of its own, on both sides. */
 static struct perigee_slice place(void *region, int i) {
   return (struct perigee_slice){
       {region}, (uint64_t)i * LOAD_SIZE, LOAD_SIZE, 1, LOAD_SIZE};
@@ -38,7 +38,7 @@ static bool is_put(int i) {
   return i >= LOAD_TRANSFERS && i < LOAD_TRANSFERS + LOAD_PUTS;
 }
 
-/* What the i-th operation writes this time. */
+/* The byte that the i-th operation writes this time. */
 static uint8_t value_of(const struct load_side *s, int i) {
   return (uint8_t)(s->done[i] * 16 + (uint64_t)i + 1);
 }
@@ -186,7 +186,7 @@ uint64_t load_done(const struct load *l) {
 
 /* ---- Opening ------------------------------------------------------------ */
 
-/* What the load left behind, as the end of a reply, is passed over. */
+/* Awaits the operation's end; ignores events that the load left behind. */
 static struct perigee_event answer(struct load *l, int side, int operation) {
   struct perigee_event e;
   int64_t limit = clock_now() + 20000 * MS;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * load.h - two engines in one thread that keep one another busy: writes, reads,
- * calls with long arguments and with long results, all the time and both ways.
- * Every byte is checked as its operation ends.
+ * load.h - two engines in one thread that keep each other busy: writes, reads,
+ * calls with long arguments and with long results, all the time in both
+ * directions. Every byte is checked when its operation ends.
  */
 #ifndef LOAD_H
 #define LOAD_H
@@ -15,8 +15,8 @@ enum { LOAD_ALL = LOAD_TRANSFERS + LOAD_PUTS + LOAD_GETS };
 enum { LOAD_SIZE = 150 * KIB };
 
 struct load_side {
-  struct perigee_region *own, *target, *source; /* the latter: the peer's to
-                                                   write to, and to read */
+  struct perigee_region *own, *target,
+      *source; /* target: the peer writes it; source: it reads it */
   struct perigee_remote *peer_target, *peer_source;
   struct perigee_transfer transfers[LOAD_TRANSFERS];
   int operation[LOAD_ALL]; /* -1: none */
@@ -31,14 +31,14 @@ struct load {
   bool losing;   /* operations may end in peer_lost */
 };
 
-/* The session is open; load_run puts the load on. */
+/* Opens the session; load_run() puts the load on. */
 void load_open(struct load *load, const struct variant *variant);
-/* A session anew, after the last was lost. */
+/* Opens a new session after the last was lost. */
 void load_again(struct load *load);
 void load_run(struct load *load, int64_t time);
-/* Until everything that was begun has ended: within 20 s. */
+/* Waits until everything that was begun has ended, at most 20 s. */
 void load_stop(struct load *load);
-/* Operations that ended well, of both sides. */
+/* The number of operations of both sides that succeeded. */
 uint64_t load_done(const struct load *load);
 void load_close(struct load *load);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * loans_test.c - what lies behind the memory that is lent to be filled, and
- * what becomes of programs that write there.
+ * loans_test.c - the guard behind memory that is lent to be filled, and what
+ * happens to programs that write there.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static void a_reply_beyond_its_loan_is_still_to_be_made(void **state) {
   pair_close(&p);
 }
 
-/* There is one at a time: who is refused one has nothing of who has it. */
+/* There is one loan at a time: a refused caller gets no part of it. */
 static void loans_of_replies_are_not_taken_over(void **state) {
   struct perigee_message m = {.timeout = -1}, r = {.head = "b", .length = 1};
   struct perigee_loan loan, other;
@@ -85,8 +85,8 @@ static void loans_of_replies_are_not_taken_over(void **state) {
   pair_close(&p);
 }
 
-/* Nothing of an engine's lies behind what it lends: in a child, which may die
- * of it, all that is written there up to a fault changes no other loan. */
+/* No memory of the engine's follows what it lends. A child, which may die of
+ * it, writes there up to the fault, and no other loan changes. */
 static void far_beyond_a_loan_is_nothing(void **state) {
   enum { BEHIND = (2 << 20) - 4096 };
   struct pair p;
@@ -116,7 +116,7 @@ static void far_beyond_a_loan_is_nothing(void **state) {
   assert_int_equal(WTERMSIG(how), SIGSEGV);
 }
 
-/* What was lent as a stage, and waits for room, was copied. */
+/* A loan that is staged and waits for room was copied. */
 static void stages_are_lent_again_while_requests_wait(void **state) {
   enum { CALLS = 400, LENGTH = 1000 };
   struct pair p;

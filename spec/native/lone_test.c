@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lone_test.c - what a poll gives after a wait: what came alone at once, without
- * another look, and all of what came together.
+ * lone_test.c - the events that a poll returns after a wait: an event that came
+ * alone is returned at once, without another look; events that came together
+ * are all returned.
  */
 #include <pthread.h>
 #include <time.h>
@@ -34,7 +35,7 @@ static void answer(struct pair *p, const struct perigee_event *e) {
   until(p, 0, PERIGEE_EVENT_REPLY);
 }
 
-/* Once the other side waits. */
+/* Begins when the other side waits. */
 static void *call_late(void *context) {
   const struct timespec t = {0, 20 * MS};
   nanosleep(&t, NULL);
@@ -42,7 +43,7 @@ static void *call_late(void *context) {
   return NULL;
 }
 
-/* False if the call was there before the wait had looked for it once in vain. */
+/* False if the call arrived before the wait had looked for it once in vain. */
 static bool is_waited_for(struct pair *p) {
   struct perigee_event e[ROOM];
   pthread_t caller;
@@ -59,7 +60,7 @@ static bool is_waited_for(struct pair *p) {
   return waited;
 }
 
-/* Again where the machine had other things to do than to begin the wait. */
+/* Tries again if the machine did not begin the wait in time. */
 static void what_was_waited_for_is_given_without_another_look(void **state) {
   struct pair p;
   int times = 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * many_peers_test.c - a server's table of operations, which many peers hold
- * together: each of them has little more than its share, and none gives anything
- * back. Whoever comes then is served, and who was there before.
+ * many_peers_test.c - a server's table of operations, filled by many peers
+ * together: each has little more than its share, and none gives anything back.
+ * New peers are served, and so are older ones.
  */
 #include "base/shares.h"
 #include "support.h"
@@ -30,7 +30,7 @@ static void options_of(struct perigee_options *o) {
   o->pool = 64 * MIB;
 }
 
-/* A peer is an agent of its own, as this host has one address. */
+/* Each peer is an agent of its own, since this host has only one address. */
 static void serve(struct crowd *c) {
   struct perigee_event e;
   while (perigee_poll(c->p.engine[1], &e, 1) == 1) {
@@ -48,7 +48,7 @@ static void sends(struct crowd *c, int i, int count) {
     assert_true(perigee_send(c->session[i], &s, -1) >= 0);
 }
 
-/* What is refused is sent again. */
+/* Sends a refused message again. */
 static void hear(struct crowd *c, int i) {
   struct perigee_event e;
   while (perigee_poll(c->peer[i], &e, 1) == 1) {
@@ -68,7 +68,7 @@ static void turn(struct crowd *c, int first) {
     hear(c, i);
 }
 
-/* Until it holds, and no longer than anybody has patience. */
+/* Polls until the condition holds, for at most PATIENCE. */
 #define TURNS_UNTIL(c, first, holds)                                           \
   for (int64_t end = clock_now() + PATIENCE * MS;                              \
        !(holds) && clock_now() < end;)                                         \
@@ -103,7 +103,7 @@ static uint64_t held(const struct crowd *c) {
   return s.operations.used;
 }
 
-/* They come one after the other, and each sends all that it may. */
+/* The peers come one after the other, and each sends all that it may. */
 static void all_come(struct crowd *c, int first) {
   struct perigee_options o;
   options_of(&o);
@@ -154,7 +154,7 @@ static void who_comes_then_is_served(void **state) {
   crowd_close(&c);
 }
 
-/* Each takes all that it may, one after the other; nobody gives any back. */
+/* Each peer takes all that it may, one after the other; none gives any back. */
 static void the_reserve_outlasts_many_newcomers(void **state) {
   (void)state;
   enum { NEWCOMERS = 15, RESERVE = 100, LEAST = 20 };
@@ -186,7 +186,7 @@ static void who_gives_way_is_told(void **state) {
   crowd_close(&c);
 }
 
-/* It sends much, and then looks at nothing any more. */
+/* It sends much, and then receives nothing any more. */
 static void who_hears_no_refusal_loses_the_session(void **state) {
   (void)state;
   struct crowd c;
@@ -206,7 +206,7 @@ static void who_hears_no_refusal_loses_the_session(void **state) {
   crowd_close(&c);
 }
 
-/* One message of a peer is less than what all the others have. */
+/* One message of a peer is less than all that the others have. */
 static void the_modest_give_nothing(void **state) {
   (void)state;
   struct crowd c;

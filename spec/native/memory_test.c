@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memory_test.c - kinds of memory: their devices, copies by tickets, whose a
- * pointer is, and memory that another process uses. "twin" is a kind that the
- * core has never heard of.
+ * memory_test.c - kinds of memory: their devices, copies with tickets, the kind
+ * that a pointer belongs to, and memory that another process uses. "twin" is a
+ * kind that the core does not know.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static struct perigee_region *of_kind(struct perigee_engine *engine,
   return region;
 }
 
-/* All of a region, or BLOCKS of it that lie apart. */
+/* A whole region, or BLOCKS parts of it with gaps. */
 static struct payload walk(struct perigee_region *r, struct copies *copies,
                            bool blocks) {
   *copies = (struct copies){0};
@@ -91,7 +91,7 @@ static void a_thousand_blocks_are_a_handful_of_copies(void **state) {
   region_end(r);
 }
 
-/* From the middle of one block into that of another. */
+/* Copies from the middle of one block into the middle of another. */
 static void a_shape_may_begin_and_end_within_a_block(void **state) {
   struct perigee_region *r = of_kind(*state, "opaque", SIZE);
   uint8_t *all = pattern(SIZE, 6), want[GATHERED], got[GATHERED] = {0};
@@ -160,7 +160,7 @@ static void many_copies_are_under_way_at_once(void **state) {
   region_end(r);
 }
 
-/* More bytes are named while those before them are on their way. */
+/* More bytes are given while the copies of earlier ones are under way. */
 static void what_is_named_later_is_asked_for_at_once(void **state) {
   struct perigee_region *r = of_kind(*state, "opaque", SIZE);
   uint8_t *bytes = pattern(SIZE, 9);
@@ -177,7 +177,7 @@ static void what_is_named_later_is_asked_for_at_once(void **state) {
   region_end(r);
 }
 
-/* A kind whose second copy fails, and whose first is still under way then. */
+/* A kind whose second copy fails while the first is still under way. */
 static int asked, polled;
 
 static int failing_copy(const struct memory_context *c,
@@ -313,7 +313,7 @@ static void a_pointer_is_registered_as_what_it_is(void **state) {
 
 /* ---- Other processes -------------------------------------------------------- */
 
-/* What a child does with memory of a key: its descriptors came by the fork. */
+/* What a child does with a key's memory: it inherits the descriptors. */
 static int in_child(const char *kind, const struct memory_key *key) {
   struct perigee_engine *engine = engine_with_kinds();
   const struct memory_context *m;
@@ -406,7 +406,7 @@ static void a_key_of_too_little_is_refused(void **state) {
   }
 }
 
-/* Its maker reads what nobody who has the key may write. */
+/* The maker reads memory that holders of the key may not write. */
 static void read_only_host_memory_cannot_be_adopted_to_write(void **state) {
   (void)state;
   const struct memory_sharing *s = memory_host_kind.sharing;

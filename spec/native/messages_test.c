@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * messages_test.c - sends and receives, immediates, and all of it at once.
+ * messages_test.c - sends and receives, immediates, and all of these at once.
  */
 #include "support.h"
 
@@ -112,7 +112,7 @@ static void a_message_that_is_too_long_ends_both(void **state) {
   two_close(&t);
 }
 
-/* More immediates than a ring holds, before and after they are asked for. */
+/* More immediates than a ring holds, before and after the receives for them. */
 static void immediates_come_in_order(void **state) {
   enum { IMMEDIATES = 3000 };
   struct two t;
@@ -140,8 +140,8 @@ static void immediates_come_in_order(void **state) {
   two_close(&t);
 }
 
-/* More than a session keeps, of which nobody has asked for any: the rest waits
- * where it was sent. */
+/* More messages than a session keeps, without any receive: the rest waits at
+ * the sender. */
 static void immediates_that_nobody_asks_for_wait(void **state) {
   enum { IMMEDIATES = (1 << 16) + 300, BURST = 37 };
   struct two t;
@@ -269,7 +269,7 @@ static void calls_both_ways_at_once(void **state) {
   pair_close(&m.p);
 }
 
-/* Which of two messages lies there, whole? */
+/* Tells which of two messages the memory holds whole. */
 static int message_at(struct two *t, uint64_t length) {
   uint8_t *got = malloc(length);
   assert_int_equal(perigee_region_read(t->to, 0, got, length), 0);
@@ -280,8 +280,8 @@ static int message_at(struct two *t, uint64_t length) {
   return n;
 }
 
-/* Memory may copy on its own time: what is left of a message that was given up
- * must not come down on the one that the receive is for now. */
+/* Memory may copy on its own time: the rest of a cancelled message must not
+ * overwrite the one that the receive now holds. */
 static void a_message_given_up_leaves_the_next_alone(void **state) {
   enum { LENGTH = 100 * KIB };
   struct two t;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * migrate_test.c - two sides on one host: that they notice, where their
- * sessions move, what is proven before, and where they stay when they cannot.
+ * migrate_test.c - two sides on one host: they notice it, their sessions move
+ * to shared memory after both have proven it, and stay where they are if they
+ * cannot move.
  */
 #include "hand.h"
 #include "session/migrate.h"
@@ -17,8 +18,8 @@
 
 static const struct variant any = {"auto, host", NULL, "host", 1, NULL};
 
-/* Nobody here is sent away for taking too long, however many others use the
- * machine: a hello that is late moves back to TCP. */
+/* A long timeout, for busy machines: a session whose hello is late would
+ * move back to TCP. */
 static void patient(struct perigee_options *o) {
   perigee_options(o);
   o->hello_timeout = 10000 * MS;
@@ -63,7 +64,7 @@ static void dial(struct pair *p, const char *transport) {
   friend_served(p);
 }
 
-/* Both sides agree on what carries the session, and on its address. */
+/* Both sides agree on the session's transport and address. */
 static void carried_by(struct pair *p, const char *transport, const char *why) {
   for (int side = 0; side < 2; side++) {
     struct perigee_session_info info;
@@ -100,7 +101,7 @@ static void called_over_tcp_it_moves_to_shared_memory(void **state) {
   }
 }
 
-/* What was agreed over TCP says nothing of what carries it then. */
+/* Encryption agreed over TCP does not apply to shared memory after the move. */
 static void shared_memory_is_not_called_encrypted(void **state) {
   (void)state;
   struct perigee_options o;
@@ -170,7 +171,7 @@ static void many_move_at_once(void **state) {
   pair_close(&p);
 }
 
-/* It hangs up when it comes to that; others are let in meanwhile. */
+/* The peer hangs up at that point; others are let in meanwhile. */
 static void who_was_sent_on_takes_no_place(void **state) {
   (void)state;
   struct perigee_options o;
@@ -203,7 +204,7 @@ static void who_was_sent_on_takes_no_place(void **state) {
   pair_drop(&p);
 }
 
-/* It lets itself be sent on, again and again, and never goes there. */
+/* The peer lets itself be told to move, again and again, and never does. */
 static void who_takes_all_tickets_leaves_some_to_others(void **state) {
   (void)state;
   enum { TICKETS = 64, MORE = 8 };
@@ -228,7 +229,7 @@ static void who_takes_all_tickets_leaves_some_to_others(void **state) {
   pair_drop(&p);
 }
 
-/* Each time another, as it says, it takes the tickets of the others. */
+/* The peer claims to be another each time, and takes the tickets of others. */
 static void nobody_is_sent_on_more_often_than_there_are_tickets(void **state) {
   (void)state;
   enum { TICKETS = 64, CAME = 3 * TICKETS };

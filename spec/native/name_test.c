@@ -195,7 +195,7 @@ static void exit_leaves_nothing(void **state) {
   assert_false(exists("x.lock") || exists("x.sock"));
 }
 
-/* The other side of it. A child of fork that exits must remove nothing. */
+/* The child's side. A forked child that exits must remove nothing. */
 static int hold_and_exit(const char *folder) {
   snprintf(root, sizeof root, "%s", folder);
   if (perigee_name_hold(root, "x") < 0)
@@ -231,8 +231,8 @@ static void own(struct arena *arena, int held, bool die) {
   perigee_name_release(held);
 }
 
-/* Both try once, and exactly one may win; then the other tries until it gets
- * the name from the first, which releases it or dies. */
+/* Both try once, and exactly one must win. Then the other tries until it
+ * gets the name, after the first released it or died. */
 static void contend(struct arena *arena, bool die) {
   atomic_fetch_add(&arena->ready, 1);
   await(&arena->ready, 2);
@@ -268,7 +268,7 @@ static void never_two_owners(void **state) {
   munmap(arena, sizeof *arena);
 }
 
-/* Only locks of the prefix that nobody holds, and the sockets beside them. */
+/* Removes only unheld locks of the prefix, and the sockets beside them. */
 static void what_dead_owners_left_is_swept(void **state) {
   (void)state;
   const char *const left[] = {"any-1.lock", "any-1.sock",   "any-2.lock",
@@ -337,7 +337,8 @@ static void what_the_dead_have_told_is_gone(void **state) {
   perigee_name_release(held);
 }
 
-/* Of the same user: whatever it says, no more than its bytes is read. */
+/* A process of the same user: no more than its own bytes is read, whatever
+ * it says. */
 static void what_is_no_entry_is_refused(void **state) {
   (void)state;
   char text[64];
@@ -356,7 +357,7 @@ static void what_is_no_entry_is_refused(void **state) {
   perigee_name_release(held);
 }
 
-/* Never a mix of two, while one is written after the other. */
+/* A reader never sees a mix of two entries while one replaces the other. */
 static void what_is_told_is_told_as_a_whole(void **state) {
   (void)state;
   enum { LENGTH = 20000 };

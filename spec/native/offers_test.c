@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * offers_test.c - strangers who say hello as they should and then send
- * descriptors that are not what they said, too many or too few of them, or
- * frames out of their turn.
+ * offers_test.c - strangers that say a correct hello and then send descriptors
+ * of the wrong kind, too many or too few of them, or frames out of turn.
  */
 #include "raw_peer.h"
 #include "transport/shm/shm.h"
@@ -36,7 +35,7 @@ static int plain_file(uint64_t length) {
 enum { RING = 65536, OUTBOX = sizeof(struct outbox), ARENA = 8 << 20 };
 enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
-/* An offer with these descriptors; its sender is cut off. */
+/* Sends an offer with these descriptors; the sender is cut off. */
 static void offer(struct pair *p, uint64_t ring, uint64_t arena, const int *fds,
                   uint32_t count, uint32_t said) {
   uint64_t words[3] = {ring, arena, 0};
@@ -106,7 +105,7 @@ static void memory_that_is_not_as_said_is_refused(void **state) {
   close_to_raw_peers(&p);
 }
 
-/* Frames out of their turn, and descriptors with frames that bring none. */
+/* Frames out of turn, and descriptors with frames that may have none. */
 static void frames_out_of_turn(void **state) {
   (void)state;
   struct pair p;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * parked_test.c - what idle sessions cost, counted: a transport around the real
- * one counts how often a lane is looked at, and how often it is armed. Two
- * engines in one thread, hundreds of sessions between them, and a clock that a
- * test moves on, so that sessions have been idle for long at once.
+ * parked_test.c - the cost of idle sessions, counted: a transport around the
+ * real one counts how often a lane is polled and how often it is armed. There
+ * are two engines in one thread and hundreds of sessions between them. The test
+ * moves the clock, so that sessions become idle at once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ static int close_both(void **state) {
   return 0;
 }
 
-/* One poll: its event, or one of kind 0. */
+/* Polls once; returns the event, or one of kind 0. */
 static struct perigee_event poll_once(struct side *side) {
   struct perigee_event e = {0};
   perigee_poll(side->engine, &e, 1);
@@ -129,7 +129,7 @@ static void dial(int sessions) {
   }
 }
 
-/* Nothing may come. */
+/* Polls; no event may come. */
 static void pass(int polls) {
   for (int i = 0; i < polls; i++) {
     assert_int_equal(poll_once(&caller).kind, 0);
@@ -137,7 +137,7 @@ static void pass(int polls) {
   }
 }
 
-/* As long as sockets tell of what was, too. */
+/* Polls for as long as sockets may still report earlier traffic. */
 static void let_idle(void) {
   for (int i = 0; i < 10; i++) {
     pass(200);
@@ -160,7 +160,7 @@ static struct perigee_event next_of(struct side *side, int kind) {
   return (struct perigee_event){0};
 }
 
-/* Of what is there already, the other side still. */
+/* The other side handles what has already arrived. */
 static struct perigee_event found_by(struct side *side) {
   struct perigee_event e = {0};
   for (int i = 0; i < POLLS && e.kind == PERIGEE_EVENT_NONE; i++)
@@ -190,7 +190,7 @@ static void answer(struct side *side, const struct perigee_event *request) {
   assert_int_equal(perigee_reply(side->engine, request->operation, &m), 0);
 }
 
-/* A call from one side over its session i, and its reply. */
+/* Makes a call from one side over its session i, and gets the reply. */
 static void echo(struct side *from, int i, uint64_t number) {
   struct side *to = from == &caller ? &server : &caller;
   call(from, i, number);
@@ -201,7 +201,7 @@ static void echo(struct side *from, int i, uint64_t number) {
   assert_int_equal(number_of(&e), number);
 }
 
-/* The last that was used is never parked. */
+/* The session used last is never parked. */
 static void park_all_but(int i) {
   pass(100); /* what was used before was used earlier */
   moved_on += MS;
@@ -289,7 +289,8 @@ static void both_sides_sleep_and_wake(void **state) {
   }
 }
 
-/* A request that nobody can take now is no reason to leave its session. */
+/* A request that cannot be taken now is no reason for its session to leave
+ * the list. */
 static void what_waits_for_room_is_not_left_lying(void **state) {
   (void)state;
   struct perigee_event held[4];
@@ -306,7 +307,8 @@ static void what_waits_for_room_is_not_left_lying(void **state) {
   assert_int_equal(number_of(&e), 4);
 }
 
-/* Nor is one that may not overtake another, whose slice has no place yet. */
+/* Nor is one that may not overtake another, whose slice has no destination
+ * yet. */
 static void what_waits_for_a_landing_is_not_left_lying(void **state) {
   (void)state;
   struct perigee_region *region;

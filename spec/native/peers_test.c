@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * peers_test.c - which process is at the other end of a Unix socket: one that
- * has ended, whose pid is another's by now, that gave its socket away, or whose
- * child keeps it open. Nobody's memory is read but the peer's own.
+ * peers_test.c - the process at the other end of a Unix socket: it may have
+ * ended, another process may have its pid by now, it may have given its socket
+ * away, or a child may keep the socket open. No memory is read but the peer's.
  *
  * The liar is this process. It lets a child connect its socket, so that the
- * kernel names the child, and speaks for it.
+ * kernel names the child as the peer, and then speaks for it.
  */
 #include "raw_peer.h"
 #include "transport/shm/shm.h"
@@ -42,7 +42,8 @@ static void end(pid_t pid) {
   wait_for(pid);
 }
 
-/* A child that sleeps until it is killed; -1: there can be none of that pid. */
+/* A child that sleeps until it is killed; -1: no child with that pid is
+ * possible. */
 static pid_t child_of_pid(pid_t wanted) {
   struct clone_args args = {.exit_signal = SIGCHLD,
                             .set_tid = (uint64_t)(uintptr_t)&wanted,
@@ -56,7 +57,7 @@ static pid_t child_of_pid(pid_t wanted) {
     pause();
 }
 
-/* Who has the pid of one that has ended: an innocent. */
+/* An innocent process that has the pid of one that has ended. */
 static pid_t innocent(pid_t of) {
   pid_t pid = child_of_pid(of);
   if (pid < 0)
@@ -73,7 +74,7 @@ static uint8_t *untouched(void) {
   return page;
 }
 
-/* Was it, in that process? To read it makes it be there. */
+/* Whether the innocent's memory was read: reading makes a page present. */
 static bool touched(pid_t pid, const uint8_t *page) {
   char path[64];
   uint64_t entry = 0;
@@ -95,7 +96,8 @@ static int memory(uint64_t length, int seals) {
   return fd;
 }
 
-/* As any peer would, but for the address of what it was asked to hold. */
+/* Acts as any peer, except for the address of the token it was asked to
+ * hold. */
 static void says_hello_and_offers(int fd, const void *address) {
   struct frame offer = {.type = FRAME_OFFER};
   uint64_t words[3] = {RING, ARENA, (uint64_t)(uintptr_t)address};
@@ -111,7 +113,7 @@ static void says_hello_and_offers(int fd, const void *address) {
   close(fds[1]);
 }
 
-/* Does the listener say that it will pull? -1: it hung up first. */
+/* Whether the listener says that it will pull; -1: it hung up first. */
 static int pulls(struct pair *p, int fd) {
   static struct wire wire;
   struct frame f;
@@ -130,7 +132,7 @@ static int pulls(struct pair *p, int fd) {
   return said;
 }
 
-/* A child connects this socket, and perhaps speaks; it lives on, or ends. */
+/* A child connects this socket, and may send; then it lives on, or ends. */
 static pid_t by_child(const struct pair *p, int fd, bool lives,
                       const void *says) {
   struct sockaddr_un un = {.sun_family = AF_UNIX};
@@ -179,7 +181,7 @@ static void refused_as(struct pair *p, int status) {
 
 /* ---- Kernels ----------------------------------------------------------------*/
 
-/* This program's own, also for the core: as before Linux 6.5, when it is. */
+/* Replaces the system call, also for the core, to act as before Linux 6.5. */
 static bool old_kernel;
 
 int getsockopt(int fd, int level, int name, void *value, socklen_t *length) {
@@ -202,7 +204,7 @@ static int on_this_kernel(void **state) {
   return 0;
 }
 
-/* Without an innocent there was nothing to be seen. */
+/* Without an innocent process there is nothing to see. */
 static void part(struct pair *p, int fd, uint8_t *page, pid_t other) {
   close(fd);
   munmap(page, PAGE);
@@ -235,7 +237,8 @@ static void who_ended_before_it_was_accepted_is_nobody(void **state) {
   part(&p, fd, page, other);
 }
 
-/* All was said by the number that is an innocent's by now. */
+/* All frames were sent under the pid that now belongs to an innocent
+ * process. */
 static void what_was_said_by_a_pid_before_vouches_for_nobody(void **state) {
   (void)state;
   struct pair p;
@@ -252,7 +255,7 @@ static void what_was_said_by_a_pid_before_vouches_for_nobody(void **state) {
   part(&p, fd, page, other);
 }
 
-/* All that it will ever say lies there when the listener looks. */
+/* All that it will ever send is there when the listener looks. */
 static void a_pid_that_is_anothers_by_now_is_not_read(void **state) {
   (void)state;
   struct pair p;
@@ -274,8 +277,8 @@ static void a_pid_that_is_anothers_by_now_is_not_read(void **state) {
   part(&p, fd, page, other);
 }
 
-/* Its memory is what it was when it connected, and what is looked for came
- * later: nothing there can be named that has it. */
+/* Its memory is as it was when it connected, and the token is newer: no
+ * address in that memory holds it. */
 static void who_speaks_for_another_cannot_have_it_read(void **state) {
   (void)state;
   static const uint64_t known[2] = {UINT64_C(0x0123456789abcdef), 42};
@@ -294,7 +297,7 @@ static void who_speaks_for_another_cannot_have_it_read(void **state) {
   close_to_raw_peers(&p);
 }
 
-/* So that the above would notice. */
+/* Shows that the check above would notice. */
 static void who_speaks_for_itself_is_pulled_from(void **state) {
   (void)state;
   struct pair p;
@@ -311,7 +314,7 @@ static void who_speaks_for_itself_is_pulled_from(void **state) {
 
 static const char abstract[] = "perigee-peers-test";
 
-/* The first thing that nobody hears there: the type of a frame. */
+/* Connects as another user; returns the type of the first frame received. */
 static int heard_by_nobody(void) {
   static struct wire wire;
   struct sockaddr_un un = {.sun_family = AF_UNIX};
@@ -353,13 +356,14 @@ static void other_users_hear_nothing_of_this_process(void **state) {
 
 /* ---- Children that live on --------------------------------------------------*/
 
-/* A peer that has one, by plain fork; it is killed, and its child is not. */
+/* A peer with a child, made by plain fork; the peer is killed, the child is
+ * not. */
 struct family {
   pid_t parent;
   int until; /* closed: the child ends */
 };
 
-/* What is dialed over TCP stays there. */
+/* A session dialed over TCP stays there. */
 static const char *transport_of(const char *address) {
   return strncmp(address, "tcp:", 4) == 0 ? "tcp" : NULL;
 }
@@ -470,7 +474,7 @@ static void over_tcp_a_child_does_not_hide_it_either(void **state) {
   death_is_told(true, true);
 }
 
-/* As it is here, and as it was before Linux 6.5. */
+/* Once as on this kernel, and once as before Linux 6.5. */
 #define ON_BOTH(test)                                                          \
   cmocka_unit_test_setup(test, on_this_kernel), {                              \
 #test " (old kernel)", test, on_old_kernel, on_this_kernel, NULL           \

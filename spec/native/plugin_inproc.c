@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plugin_inproc.c - a transport for specs between two engines of one thread:
- * records come late, payloads come in splinters, copies take several steps.
- * Nothing else in the tree knows of it.
+ * plugin_inproc.c - a transport for specs between two engines of one thread.
+ * Records arrive late, payloads in splinters, and copies take several steps.
+ * Nothing else in the tree depends on it.
  *
- * A side that arms gets everything without delay, as what it would sleep
- * through would never come.
+ * A side that is armed receives everything without delay, since nothing would
+ * wake it for what comes later.
  *
- * There are two of it: one that sessions begin with, and an additional one for
- * opaque memory (plugin_opaque.c), which copies by jobs between the memory of
- * both sides, and can be broken.
+ * There are two transports: one that sessions begin with, and an additional one
+ * for opaque memory (plugin_opaque.c), which copies by jobs between the memory
+ * of both sides and can be broken.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,14 +32,14 @@ struct queue {
   uint64_t bytes; /* not yet released */
 };
 
-/* A job's item, on its way through a block of its own. */
+/* An item of a job, which is copied through a block of its own. */
 struct task {
   struct task *next;
   struct job *job;
   uint32_t slot;
   struct payload from, to;
   struct copies from_copies, to_copies;
-  uint64_t wanted, filled, put; /* bytes of this splinter: there, gone on */
+  uint64_t wanted, filled, put; /* bytes of this splinter */
   uint64_t done;
   uint8_t block[SPLINTER];
 };
@@ -50,22 +50,22 @@ struct lane {
   struct share *share;
   struct late *reserved[RINGS];
   struct queue in[RINGS];
-  struct exposed *loans; /* all that are out */
+  struct exposed *loans; /* all loans not yet withdrawn */
   uint64_t regions[REGIONS];
   uint32_t marks[OPERATIONS];
   uint32_t seed, arms, kicked;
   bool armed, joined, alone, met;
-  uint8_t *said; /* by the peer, without a socket, */
+  uint8_t *said; /* bytes from the peer, in place of a socket */
   uint64_t said_length, said_taken;
-  bool dialed, broken; /* of an additional one */
+  bool dialed, broken; /* of an additional lane */
   struct area *areas[REGIONS];
   struct task *tasks;
 };
 
-/* What a source's address points to: alive as long as its operation's mark, or
- * a fetch that has begun. */
+/* What a source's address points to. It lives until it is withdrawn and no
+ * fetch from it is under way. */
 struct exposed {
-  struct payload *payload; /* of the operation; of a loan: own; NULL: it went */
+  struct payload *payload; /* the operation's; a loan's: own; NULL: withdrawn */
   struct payload own;
   struct exposed *next;
   int fetches;
@@ -127,7 +127,7 @@ static void drop(struct late **first) {
 }
 
 static void tasks_end(struct lane *lane);
-static struct lane *additional[2]; /* the newest, by who dialed */
+static struct lane *additional[2]; /* the newest: listened, dialed */
 
 static void inproc_close(struct lane *lane) {
   if (lane->peer && lane->peer->peer == lane) {
@@ -178,7 +178,7 @@ static bool inproc_drained(struct lane *lane) {
   return !lane->armed;
 }
 
-/* Lost where nobody has joined. */
+/* A probe is lost if the peer has not joined. */
 static void inproc_probe(struct lane *lane) {
   if (lane->peer->peer == lane)
     lane->peer->met = true;
@@ -332,11 +332,11 @@ static void inproc_conceal(struct lane *lane, struct exposure *exposure) {
   memset(exposure->own, 0, sizeof exposure->own);
 }
 
-/* What a fetch has here. */
+/* The state of a fetch at this side. */
 struct bounce {
   struct exposed *from;
   uint8_t *block;
-  uint64_t wanted, filled, put; /* bytes of this splinter: there, gone on */
+  uint64_t wanted, filled, put; /* bytes of this splinter */
 };
 _Static_assert(sizeof(struct bounce) <= FETCH_OWN, "there is room for it");
 
@@ -344,7 +344,8 @@ static struct bounce *bounce_of(struct fetch *f) {
   return (struct bounce *)(void *)f->own;
 }
 
-/* A splinter: from the source to the bounce, from there to its place. */
+/* Copies a splinter from the source to the bounce block, and from there to
+ * its destination. */
 static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
   if (lane->broken || !inproc_live(lane, f->operation, f->generation))
     return PERIGEE_PEER_LOST;
@@ -379,7 +380,7 @@ static int64_t inproc_fetch(struct lane *lane, struct fetch *f) {
   return put;
 }
 
-/* The owner's copy may be on its way into our bounce buffer. */
+/* The owner's copy may still be writing to our bounce block. */
 static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
   (void)lane;
   struct bounce *b = bounce_of(f);
@@ -398,7 +399,8 @@ static bool inproc_fetch_end(struct lane *lane, struct fetch *f) {
 
 /* ---- One-sided ---------------------------------------------------------- */
 
-/* Its file, and as bytes how long that is. An additional lane needs neither. */
+/* The key is the area's file and, as bytes, its length. An additional lane
+ * needs neither. */
 static int inproc_export(struct lane *lane, const struct grant *grant,
                          struct region_key *key) {
   struct stat st;
@@ -486,7 +488,7 @@ static bool inproc_reaches(struct lane *lane, const struct window *window,
   return !local->memory->direct;
 }
 
-/* The whole item at once. */
+/* Posts the whole item at once. */
 static int inproc_post(struct lane *lane, struct job *job,
                        const struct window *window, struct payload *remote,
                        struct payload *local, bool write) {
@@ -516,7 +518,8 @@ static void inproc_flush(struct lane *lane) {
   (void)lane;
 }
 
-/* A splinter through the block: bytes, 0 while one is under way, or a status. */
+/* Copies a splinter through the block. Returns bytes, 0 while a copy is
+ * under way, or a status. */
 static int64_t task_step(struct lane *lane, struct task *t) {
   if (t->put == t->wanted) {
     t->wanted = splinter(lane, t->from.total - t->done);
@@ -556,7 +559,7 @@ static void tasks_end(struct lane *lane) {
     task_end(&lane->tasks, PERIGEE_PEER_LOST);
 }
 
-/* Only of tasks that are not in the middle of a copy may others go on. */
+/* Each turn moves every task one step, unless it is delayed. */
 static bool additional_poll(struct lane *lane) {
   bool any = false;
   for (struct task **at = &lane->tasks; *at && !lane->broken;) {
@@ -599,7 +602,7 @@ static int additional_open(const struct lane_options *options,
   return PERIGEE_OK;
 }
 
-/* Breaks that side's half of the newest, as if a cable were pulled. */
+/* Breaks that side's newest lane, as if a cable were pulled. */
 PERIGEE_API void perigee_inproc_break(int dialed);
 void perigee_inproc_break(int dialed) {
   additional[dialed]->broken = true;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plugin_opaque.c - a kind of memory for specs that the CPU must not touch,
- * as GPU memory: its pages are PROT_NONE for all but its own copies, which
- * happen only several polls after they were asked for. Whoever touches it,
- * or gives a buffer back too early, is found out.
+ * like GPU memory. Its pages are PROT_NONE except for its own copies, which
+ * happen several polls after they were asked for. Code that touches it, or
+ * returns a buffer too early, fails the test.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,18 +18,18 @@
 enum { AREAS = 4096, COPIES = 64, POLLS = 3 };
 
 struct stretch {
-  uint8_t *seen, *alias; /* PROT_NONE, and where our own copies go */
+  uint8_t *seen, *alias; /* PROT_NONE; mapped for our own copies */
   uint64_t length;
   int fd;
 };
 
 struct waiting {
   struct memory_copy copy;
-  int polls; /* 0: done */
+  int polls; /* polls left; 0: done */
   bool open;
 };
 
-/* A context's own. */
+/* The state of a context. */
 struct queue {
   struct waiting copies[COPIES];
 };
@@ -37,7 +37,7 @@ struct queue {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stretch areas[AREAS];
 
-/* Copies that were asked for, ever. */
+/* The number of copies ever started. */
 PERIGEE_API _Atomic uint64_t perigee_opaque_copies;
 
 static int opaque_open(uint32_t device, void **own,
@@ -53,13 +53,13 @@ static void opaque_close(void *own) {
   struct queue *q = own;
   for (int i = 0; i < COPIES; i++)
     if (q->copies[i].open && q->copies[i].polls > 0)
-      abort(); /* memory may be gone that is still copied */
+      abort(); /* a pending copy may outlive its memory */
   free(q);
 }
 
 /* ---- Areas ----------------------------------------------------------------- */
 
-/* Maps length bytes of a file, which is the area's from then on. */
+/* Maps length bytes of a file, which the area then owns. */
 static int area_open(struct stretch *a, int fd, uint64_t length) {
   void *seen = mmap(NULL, length, PROT_NONE, MAP_SHARED, fd, 0);
   void *alias = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -162,7 +162,7 @@ static int opaque_finished(const struct memory_context *context,
   struct queue *q = context->own;
   struct waiting *w = &q->copies[ticket - 1];
   if (ticket == 0 || ticket > COPIES || !w->open)
-    abort(); /* asked about a copy that is over */
+    abort(); /* the copy was over already */
   if (w->polls > 0 && --w->polls == 0)
     carry_out(w);
   w->open = w->polls > 0;

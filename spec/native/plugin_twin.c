@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * plugin_twin.c - a third kind of memory for specs: two devices, each with a
- * thread that carries out copies while the engine does other things, a few at a
- * time, the last that was asked for first. The CPU may touch none of it. It is
- * one file, and nothing else in the tree knows of it.
+ * thread that carries out copies while the engine goes on, a few at a time, the
+ * newest first. The CPU may touch none of it. It is one file, and nothing else
+ * in the tree depends on it.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 enum { DEVICES = 2, AREAS = 1024, COPIES = 4 };
 
-/* Memory of a device: PROT_NONE, and where its copies go. */
+/* A device's memory: PROT_NONE, and mapped a second time for its copies. */
 struct stretch {
   uint8_t *seen, *alias;
   uint64_t length;
@@ -25,7 +25,7 @@ struct stretch {
 
 enum progress { FREE, ASKED, DONE };
 
-/* A context's own. */
+/* The state of a context. */
 struct stream {
   pthread_t thread;
   pthread_mutex_t lock;
@@ -75,7 +75,7 @@ static void twin_release(const struct memory_context *context, uint8_t *pointer,
   struct stretch *a = handle;
   pthread_mutex_lock(&lock);
   if (a->device != (int)context->device)
-    abort(); /* another device's */
+    abort(); /* the memory of another device */
   munmap(pointer, length);
   munmap(a->alias, length);
   *a = (struct stretch){0};
@@ -106,7 +106,7 @@ static uint8_t *reach(const uint8_t *pointer,
     return (uint8_t *)(uintptr_t)pointer;
   const struct stretch *a = area_at(pointer);
   if (!a || a->device != (int)memory->device)
-    abort(); /* memory that is not what the copy says */
+    abort(); /* not the memory that the copy names */
   return a->alias + (pointer - a->seen);
 }
 
@@ -167,7 +167,7 @@ static int twin_finished(const struct memory_context *context,
   pthread_mutex_lock(&s->lock);
   enum progress *p = &s->progress[ticket - 1];
   if (*p == FREE)
-    abort(); /* asked about a copy that is over */
+    abort(); /* the copy was over already */
   bool done = *p == DONE;
   if (done)
     *p = FREE;
@@ -208,7 +208,7 @@ static void twin_close(void *own) {
   struct stream *s = own;
   pthread_mutex_lock(&s->lock);
   if (last(s, ASKED) >= 0)
-    abort(); /* memory may be gone that is still copied */
+    abort(); /* a pending copy may outlive its memory */
   s->over = true;
   pthread_cond_signal(&s->asked);
   pthread_mutex_unlock(&s->lock);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * proof_test.c - who is let in over TCP: who has the secret, for the scope. Who
- * has another, none, or only what was heard of others, who changes what is
- * said on the way or leaves something out, gets a refusal and nothing else, and
- * the listener's program hears of it. The transport is the specs' own.
+ * proof_test.c - who is let in over TCP: peers with the secret for the scope. A
+ * peer with another secret, none, or only recorded frames, and one that changes
+ * or omits frames on the way, gets a refusal and nothing else, and the
+ * listener's program is told. The transport is the specs' own.
  */
 #include "between.h"
 #include "door.h"
@@ -117,7 +117,7 @@ static void names_are_limited(void **state) {
 
 static struct between b;
 
-/* The end of a dial by way of the one between. */
+/* The end of a dial through the man in the middle. */
 static int dial_by(struct pair *p) {
   int op = perigee_connect(p->engine[0], b.address, "inproc", 5000 * MS);
   struct perigee_event e = until(p, 0, PERIGEE_EVENT_CONNECTED);
@@ -146,7 +146,7 @@ static void what_was_heard_before_lets_nobody_in(void **state) {
   between_close(&b);
 }
 
-/* He passes on what one worker says where another was dialled. */
+/* He passes on what one worker says where another was dialed. */
 static void nobody_answers_for_another(void **state) {
   (void)state;
   struct pair p;

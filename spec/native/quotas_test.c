@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * quotas_test.c - what is left for others (shares.h): however many peers take
- * all that they may, who comes next finds some; and two sides that each keep
- * much of the other still serve each other.
+ * quotas_test.c - room for others (shares.h): however many peers take all that
+ * they may, the next one gets some; and two sides that each hold much of the
+ * other still serve each other.
  */
 #include "core/accounts.h"
 #include "session/sessions.h"
@@ -21,7 +21,7 @@ static struct perigee_session *newcomer(struct perigee_engine *engine) {
   return s;
 }
 
-/* As much as it may have, in ever smaller pieces. */
+/* Takes as much as it may, in ever smaller pieces. */
 static void takes_all(struct share *s, enum share_kind kind) {
   for (uint64_t n = UINT64_C(1) << 40; n > 0; n /= 2)
     while (share_take(s, kind, n))
@@ -66,7 +66,7 @@ static void who_comes_next_finds_some(void **state) {
   perigee_engine_close(engine);
 }
 
-/* What a program is told is what can be had. */
+/* share_most() tells exactly what a peer can take. */
 static void the_most_is_what_can_be_had(void **state) {
   (void)state;
   struct perigee_engine *engine = engine_of(1024);
@@ -87,12 +87,12 @@ static void the_most_is_what_can_be_had(void **state) {
 
 enum { SERVING = 4, CALLS = 2 * SERVING, LONG = 64 * KIB };
 
-/* What one side asks, and is asked. */
+/* The calls that one side makes, and those it serves. */
 struct asked {
   int own[CALLS], requests[CALLS], count, over;
 };
 
-/* A loan, as they come. */
+/* Makes loans as long as it gets them. */
 static void calls(struct perigee_session *s, int own[CALLS]) {
   struct perigee_message m = {.method = 1, .timeout = -1};
   struct perigee_loan loan;
@@ -116,8 +116,8 @@ static void poll_sides(struct pair *p, struct asked asked[2], int64_t end) {
   assert_true(clock_now() < end);
 }
 
-/* Of both sides, once as many requests as may be in service have come, which
- * are kept until all calls are over. */
+/* Makes calls on both sides until as many requests as may be in service have
+ * come; these are kept until all calls are over. */
 static void are_given_up(struct pair *p, struct asked asked[2]) {
   int64_t end = clock_now() + 60000 * MS;
   while (asked[0].count < SERVING || asked[1].count < SERVING)
@@ -134,7 +134,7 @@ static void answers(struct pair *p, int side, int request) {
   perigee_reply(p->engine[side], request, &m);
 }
 
-/* Until no operation is left on either side. */
+/* Polls until no operation is left on either side. */
 static void both_serve_all(struct pair *p, const char *otherwise) {
   for (int64_t end = clock_now() + 10000 * MS;
        operations(p, 0) + operations(p, 1) > 0;) {
@@ -169,7 +169,7 @@ static void two_that_keep_much_of_each_other_go_on(void **state) {
   pair_close(&p);
 }
 
-/* A table that is full of own calls, on both sides, of whatever size it is. */
+/* A table full of own calls on both sides, whatever its size. */
 static void two_that_ask_all_they_can_are_served(void **state) {
   static const uint32_t sizes[] = {16, 64, 128, 256};
   for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
@@ -194,7 +194,7 @@ static void two_that_ask_all_they_can_are_served(void **state) {
 
 enum { OTHERS = 6, ASKS = 8, LEFT = 256 * KIB };
 
-/* The next request that the server is given; false: none comes. */
+/* The server's next request; false: none comes. */
 static bool asked(struct pair *p, struct perigee_event *e, int polls) {
   for (int i = 0; i < polls; i++)
     if (perigee_poll(p->engine[1], e, 1) == 1 &&
@@ -203,7 +203,7 @@ static bool asked(struct pair *p, struct perigee_event *e, int polls) {
   return false;
 }
 
-/* Long replies, that nobody looks at. */
+/* Asks for long replies, and never reads them. */
 static void leave_lying(struct pair *p) {
   struct perigee_message m = {.capacity = LEFT, .timeout = -1};
   struct perigee_event e;
@@ -220,7 +220,7 @@ static void leave_lying(struct pair *p) {
   }
 }
 
-/* All of them are held up, but for one that has nothing to do with it. */
+/* All of these are held up, except for one that is unrelated. */
 static void what_a_peer_leaves_lying_does_not_silence_all_of_it(void **state) {
   struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
   struct perigee_options o;

@@ -75,7 +75,7 @@ void friend_served(struct pair *p) {
   ended(p, 0, op, 0);
 }
 
-/* True when the other side has cut the connection. */
+/* Whether the other side has closed the connection. */
 static bool cut(int fd) {
   uint8_t bytes[4096];
   ssize_t n;

@@ -32,7 +32,8 @@ static struct record full(void) {
                          .slice_length = 9};
 }
 
-/* Of the exact length, so that a sanitizer sees one byte more. */
+/* A copy of the exact length, so that a sanitizer notices an access behind
+ * it. */
 static uint8_t *encode(const struct record *record) {
   uint8_t *bytes = calloc(1, record_size(record));
   uint8_t *head = record_head(record, bytes);

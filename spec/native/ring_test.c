@@ -40,7 +40,7 @@ static uint64_t length_of(uint32_t number) {
   return 8 + number * 2654435761u % (LARGEST - 8);
 }
 
-/* All of the record's bytes but the word tell its number. */
+/* All of the record's bytes, except for the word, hold its number. */
 static bool put(uint32_t number) {
   uint64_t length = length_of(number);
   uint8_t *room = ring_reserve(&out, length);

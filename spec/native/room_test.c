@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * room_test.c - requests that need a block while there is none: they wait for
- * it, behind them what was submitted later, and their caller's time decides.
+ * it, later submissions wait behind them, and the caller's timeout decides.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static int seed(uint64_t capacity) {
   return (int)(capacity >> 16) + 1;
 }
 
-/* The next event of a side, but for those that tell of replies. */
+/* The next event of a side that does not report a reply. */
 static bool next(struct pair *p, int side, struct perigee_event *e) {
   bool any;
   poll_side(p, 1 - side);
@@ -84,7 +84,8 @@ static void answer(struct pair *p, const struct perigee_event *e) {
               0);
 }
 
-/* What is given to the program has room for its reply, however many come. */
+/* Each request given to the program has room for its reply, however many
+ * come. */
 static void replies_beyond_the_pool_wait_for_room(void **state) {
   struct pair p;
   open(&p, state);
@@ -113,7 +114,7 @@ static void replies_beyond_the_pool_wait_for_room(void **state) {
   pair_close(&p);
 }
 
-/* Unanswered calls, for whose replies all the room was taken. */
+/* Unanswered calls, whose replies have taken all the room. */
 static int fill_up(struct pair *p, struct perigee_event served[CALLS]) {
   int n = 0, op[CALLS];
   for (int i = 0; i < CALLS; i++)
@@ -157,7 +158,7 @@ static void it_is_no_memory_when_the_time_is_nearly_over(void **state) {
   pair_close(&p);
 }
 
-/* Nor does one that needs no room stay behind one that has given up. */
+/* Nor does a call that needs no room wait behind one that has given up. */
 static void who_gives_up_makes_way(void **state) {
   struct perigee_event served[CALLS];
   struct pair p;
@@ -175,7 +176,7 @@ static void who_gives_up_makes_way(void **state) {
   pair_close(&p);
 }
 
-/* The first to have room again is who waits, with all that it said. */
+/* The waiting call is the first to get room, and all its data arrives. */
 static void room_that_comes_back_is_theirs(void **state) {
   struct perigee_event served[CALLS];
   struct pair p;
@@ -192,8 +193,8 @@ static void room_that_comes_back_is_theirs(void **state) {
   pair_close(&p);
 }
 
-/* A program may answer in other ways; and what is asked for beyond all that
- * there is it finds out. */
+/* A program may answer in other ways; if it asks for more than there is, it
+ * is refused. */
 static void room_that_is_not_used_is_given_back(void **state) {
   struct perigee_message r = {.head = "x", .length = 1};
   struct perigee_loan loan;
@@ -226,8 +227,8 @@ static void room_that_is_not_used_is_given_back(void **state) {
   pair_close(&p);
 }
 
-/* What callers have let go of comes back behind the next reply: what lies is
- * what they have under way, however busy the server is. */
+/* Memory released by callers comes back after the next reply: what is in use
+ * is what the callers have under way, however busy the server is. */
 static void replies_that_were_taken_do_not_pile_up(void **state) {
   struct perigee_shares shares;
   struct perigee_event e;
@@ -266,7 +267,7 @@ static void who_has_no_deadline_does_not_wait_for_ever(void **state) {
   pair_close(&p);
 }
 
-/* Nor is a call's time over while its server did something else before it came. */
+/* Nor does a call time out while its server did other work before it came. */
 static void time_before_a_call_is_none_of_its_own(void **state) {
   struct perigee_message r = {.head = "x", .length = 1};
   struct pair p;
@@ -304,7 +305,7 @@ struct flow {
   int wanted, sent[2], served[2], ended[2], refused[2];
 };
 
-/* As many as may be lent now. */
+/* Makes as many loans as are possible now. */
 static void lend(struct flow *f, int side) {
   struct perigee_session *s = f->p->session[side];
   struct perigee_loan loan;
@@ -318,7 +319,8 @@ static void lend(struct flow *f, int side) {
   }
 }
 
-/* By a loan of all that the caller takes, or by a byte where there is none. */
+/* Answers with a loan of all that the caller takes, or with a byte if there
+ * is none. */
 static void serve(struct flow *f, int side, const struct perigee_event *e) {
   struct perigee_engine *engine = f->p->engine[side];
   struct perigee_message r = {.head = "x", .length = 1};
@@ -350,7 +352,7 @@ static void flow_both_ways(struct flow *f) {
   drain(f->p);
 }
 
-/* Each side would fill the pool by what it lends, if it might. */
+/* Each side would fill the pool with loans if it could. */
 static void calls_both_ways_find_room_for_their_replies(void **state) {
   struct pair p;
   open(&p, state);
@@ -361,7 +363,8 @@ static void calls_both_ways_find_room_for_their_replies(void **state) {
   pair_close(&p);
 }
 
-/* Each has lent the other a little of what the other's reply needs all of. */
+/* Each side has lent the other a little of the memory that the other's reply
+ * needs as a whole. */
 static void rooms_that_what_is_lent_keeps_are_not_waited_for(void **state) {
   struct pair p;
   open(&p, state);
@@ -371,8 +374,8 @@ static void rooms_that_what_is_lent_keeps_are_not_waited_for(void **state) {
   pair_close(&p);
 }
 
-/* Nor do requests that are staged, as nobody can read the caller's memory, take
- * the blocks that replies need. */
+/* Nor do staged requests (whose caller's memory cannot be read by peers)
+ * take the blocks that replies need. */
 static void staged_calls_both_ways_find_room_for_their_replies(void **state) {
   enum { STAGED = 16 };
   struct pair p;
@@ -444,7 +447,7 @@ static void until_answered(struct pair *p, int calls) {
   drain(p);
 }
 
-/* Its head and its reply have a block each, or might, but not both. */
+/* The head and the reply may each have a block, but not both at once. */
 static void no_request_waits_for_itself(void **state) {
   static const uint64_t head[] = {MIB,     MIB,     MIB + MIB / 2,
                                   2 * MIB, 3 * MIB, 64},
@@ -459,8 +462,8 @@ static void no_request_waits_for_itself(void **state) {
   pair_close(&p);
 }
 
-/* Neither of two has room for its reply while it waits for that of its head, for
- * which the other's would do. */
+/* Neither of two calls gets room for its reply while it waits for its
+ * head's, though the other's would do. */
 static void no_sessions_wait_for_each_other(void **state) {
   struct perigee_message r = {.head = "x", .length = 1};
   struct perigee_session *s[2][2];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rows_test.c - the state tables, row by row: every step that they allow
- * is taken here through the public interface, and every other step aborts.
+ * rows_test.c - the state tables, row by row: every step that they allow is
+ * taken here through the public interface, and every other step aborts.
  */
 #include "hand.h"
 #include "scenes.h"
@@ -51,7 +51,7 @@ static const struct scene_kind *kind(const char *name) {
   return k;
 }
 
-/* The operation goes its way to the end. */
+/* The operation runs to its end. */
 static void run_out(void *variant, const char *name) {
   struct scene s;
   scene_open(&s, variant, -1);
@@ -70,8 +70,8 @@ static void nobody_listens(void *variant) {
   scene_close(&s);
 }
 
-/* Called at a Unix socket for "tcp", a session goes on over loopback; where
- * nobody listens there, it comes back and stays. */
+/* A session dialed at a Unix socket for "tcp" continues over loopback; if no
+ * one listens there, it comes back and stays. */
 static void sessions_move(void *variant) {
   struct variant tcp = *(struct variant *)variant;
   struct perigee_session *moved[2];
@@ -106,8 +106,8 @@ static void a_session_does_not_move(void) {
 
 enum { CALLS = 40 };
 
-/* Side 0 calls and does not look at the replies, whose ring is soon full: the
- * last one, which refers to memory, waits for room. */
+/* Side 0 calls and does not read the replies, whose ring is soon full: the
+ * last reply, which refers to memory, waits for room. */
 static void replies_wait(struct scene *s) {
   struct perigee_message m = {.head = "?", .length = 1, .timeout = -1};
   struct perigee_message small = {.head = s->bytes, .length = 4000};
@@ -136,7 +136,7 @@ static void waiting_replies(void *variant) {
   }
 }
 
-/* The reply to the first call may fill more than half of what there is. */
+/* The reply to the first call may fill more than half of the pool. */
 static void requests_stall(struct scene *s) {
   struct perigee_message m = {.head = "?",
                               .length = 1,
@@ -164,8 +164,8 @@ static void stalled_requests(void *variant) {
   }
 }
 
-/* Dropped while it is quiet, before its READY could be given, and after it was
- * given twice. */
+/* A watch is removed while its descriptor is quiet, when it was found ready
+ * but not yet reported, and after a second event. */
 static void descriptors_are_watched(void) {
   struct perigee_engine *engine;
   struct perigee_event e[2];

@@ -29,8 +29,8 @@ static void reach_served(struct scene *s, int side, const char *state) {
   assert_true(serves_in(s->p.engine[side], state));
 }
 
-/* A device works on its own: what it was given may end well before it is
- * stopped, whatever the two sides do. */
+/* A device works on its own: an operation may succeed before it is stopped,
+ * whatever the two sides do. */
 static bool by_device(struct scene *s) {
   s->settled = strcmp(s->p.variant->transport, "verbs") == 0;
   return s->settled;

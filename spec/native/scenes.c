@@ -81,7 +81,7 @@ void scene_wind_up(struct scene *s) {
     }
     if (idle == 100)
       answer_kept(s);
-    if (idle == 150) /* what the other side began ends by its timeout */
+    if (idle == 150) /* ends the other side's operations by timeout */
       scene_later(1000 * MS);
     if (operations(&s->p, 0) + operations(&s->p, 1) > (s->served >= 0) &&
         idle > 150)
@@ -126,7 +126,7 @@ void scene_by_peers_close(struct scene *s) {
   perigee_session_close(s->p.session[1]);
 }
 
-/* Polls until the operation has ended; what else comes is done. */
+/* Polls until the operation has ended, and handles all other events. */
 static void await_end(struct scene *s) {
   int64_t end = clock_now() + 5000 * MS;
   while (s->ends == 0) {
@@ -141,7 +141,7 @@ static void await_end(struct scene *s) {
   }
 }
 
-/* The session goes on as if nothing had been. */
+/* The session still works: a call over it succeeds. */
 static void goes_on(struct scene *s) {
   struct perigee_message m = {.head = "on", .length = 2, .timeout = -1};
   int op = perigee_call(s->p.session[0], &m);
@@ -161,7 +161,7 @@ void scene_stop(void *state, const struct scene_kind *kind,
   scene_open(&s, state, stop == scene_by_timeout ? LIMIT : -1);
   kind->build(&s);
   stop(&s);
-  if (stop == scene_by_peers_close) /* what was said before is heard */
+  if (stop == scene_by_peers_close) /* earlier messages are still received */
     s.p.still[0] = s.p.still[1] = false;
   await_end(&s);
   if (!(s.settled && s.status == PERIGEE_OK) && s.status != status)

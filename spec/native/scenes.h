@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scenes.h - an operation of side 0 in each state in which it can be, for
- * tests of how it ends there.
+ * scenes.h - brings an operation of side 0 into each of its possible states,
+ * for tests of how it ends there.
  */
 #ifndef SCENES_H
 #define SCENES_H
@@ -11,43 +11,43 @@
 struct scene {
   struct pair p;
   struct perigee_region *mine, *theirs; /* of ROOM bytes */
-  struct perigee_region *plain[2];      /* host memory, a little */
+  struct perigee_region *plain[2];      /* host memory, small */
   uint8_t *bytes;
   int operation;
-  int served;      /* at side 1, still to be answered, or -1 */
+  int served;      /* side 1's call to be answered, or -1 */
   int64_t timeout; /* of the operation */
-  uint64_t ends;   /* of it */
+  uint64_t ends;   /* events that ended the operation */
   int status;
-  bool settled; /* it may have ended well before anybody stops it */
+  bool settled; /* the operation may succeed before it is stopped */
 };
 
 struct scene_kind {
   const char *name;
   void (*build)(struct scene *s);
-  bool connecting; /* there is no session of it yet */
+  bool connecting; /* the operation is a connect: no session yet */
 };
 extern const struct scene_kind scene_kinds[];
 
 enum { ROOM = 5 * MIB + 64 * KIB };
 
 void scene_open(struct scene *s, void *state, int64_t timeout);
-/* Polls, answers and lands all that comes until nothing is in flight; counts
- * the events of the operation. */
+/* Polls, and answers and lands whatever comes, until nothing is in flight.
+ * Counts the events that end the operation. */
 void scene_wind_up(struct scene *s);
 void scene_close(struct scene *s);
 void scene_drop(struct scene *s);
-/* What one side's event asks for is done. */
+/* Handles an event of one side. */
 void scene_answer(struct scene *s, int side, const struct perigee_event *e);
 /* Ways to end the operation. */
 void scene_by_timeout(struct scene *s);
 void scene_by_cancel(struct scene *s);
 void scene_by_close(struct scene *s);
 void scene_by_peers_close(struct scene *s);
-/* Builds the scene, ends the operation, which must have that status, and
- * checks that nothing is left of it. */
+/* Builds the scene, ends the operation, which must end with that status, and
+ * checks that it leaves nothing behind. */
 void scene_stop(void *state, const struct scene_kind *kind,
                 void (*stop)(struct scene *), int status);
-/* Time goes on for all engines of scenes. */
+/* Moves the clock of all engines of scenes forward. */
 void scene_later(int64_t time);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seal_test.c - chunks of a sealed stream, by both ciphers: what was sealed
- * opens once and in order; what was changed in any bit, cut, left out,
- * repeated or moved does not.
+ * seal_test.c - chunks of a sealed stream, with both ciphers: a chunk opens
+ * once and in order; it does not open if any bit is changed, or if it is cut,
+ * omitted, repeated or moved.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -77,7 +77,7 @@ static void opens(uint32_t length) {
   assert_memory_equal(opened, plain, length);
 }
 
-/* And nothing of it is seen. */
+/* The content is not visible in the chunk. */
 static void does_not_open(const uint8_t *from, uint32_t length) {
   uint64_t before = in.counter;
   assert_int_equal(open_it(from, length), PERIGEE_PROTOCOL);
@@ -139,8 +139,8 @@ static void no_bit_may_change(void **state) {
   flips(SEAL_LONG);
 }
 
-/* Whoever makes them: a peer may have only one of the two libraries, or another
- * idea of what is long. */
+/* Whichever side makes the chunks: a peer may have only one of the two
+ * libraries, or another threshold for "long". */
 static void both_libraries_make_the_same_chunks(void **state) {
   must_have(state);
   static const uint8_t nonce[crypto_aead_aes256gcm_NPUBBYTES];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sealed_test.c - sessions over TCP that are sealed, with somebody on the way
- * who writes down all that passes, and changes some of it.
+ * sealed_test.c - encrypted sessions over TCP, with a man in the middle who
+ * records all that passes and changes some of it.
  */
 #include "between.h"
 #include "door.h"
@@ -53,7 +53,7 @@ static const char *security(struct pair *p, int side) {
 
 /* ---- What passes -------------------------------------------------------- */
 
-/* A region full of one sentence. */
+/* A region filled with one sentence. */
 static struct perigee_region *full_of(struct pair *p, int side,
                                       const char *name, const char *text) {
   struct perigee_region *r =
@@ -114,7 +114,7 @@ static void what_is_sealed_is_not_overheard(void **state) {
   }
 }
 
-/* It would be found. */
+/* The search would find it. */
 static void what_is_not_sealed_is_overheard(void **state) {
   (void)state;
   struct pair p;
@@ -146,7 +146,8 @@ static void the_wish_of_one_side_is_enough(void **state) {
   }
 }
 
-/* With MACs all is seen, and is what the peer said; of one side's wish, too. */
+/* With MACs all bytes are visible, and are what the peer sent; one side's
+ * wish is enough. */
 static void what_has_macs_is_overheard_and_whole(void **state) {
   (void)state;
   struct pair p;
@@ -168,7 +169,7 @@ static void what_has_macs_is_overheard_and_whole(void **state) {
   }
 }
 
-/* Over loopback; beyond it that is spec/net's. */
+/* Over loopback; spec/net tests other networks. */
 static void by_default_nothing_is_sealed_over_loopback(void **state) {
   (void)state;
   struct pair p;
@@ -180,7 +181,7 @@ static void by_default_nothing_is_sealed_over_loopback(void **state) {
   close_sides(&p);
 }
 
-/* Then who only listens learns nothing; who it is, is not known. */
+/* An eavesdropper then learns nothing, but the peer's identity is not known. */
 static void without_a_secret_it_is_sealed_all_the_same(void **state) {
   (void)state;
   struct pair p;
@@ -195,7 +196,7 @@ static void without_a_secret_it_is_sealed_all_the_same(void **state) {
 
 /* ---- What is changed ---------------------------------------------------- */
 
-/* The session ends, and not a byte more is taken for the peer's. */
+/* The session ends, and no more bytes are accepted as the peer's. */
 static void harmed(int harm, int side, int encrypt) {
   struct pair p;
   struct perigee_event e;
@@ -240,7 +241,7 @@ static void what_is_changed_ends_the_session(void **state) {
 
 enum { DIFFERS = 27 }; /* here asked and answered do */
 
-/* A region is looked at by others while bytes come: each is the old one, or the
+/* A region may be read while bytes arrive: each byte is the old one or the
  * one that was written. */
 static void what_is_changed_is_never_seen(void **state) {
   struct pair p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * secret_test.c - where a secret comes from, who may have been able to read
- * it there, and that no message tells it.
+ * secret_test.c - the sources of a secret, who could have read it there, and
+ * that no message contains it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -111,7 +111,7 @@ static void each_scope_has_its_own(void **state) {
   assert_false(equal(loaded(words, "a"), loaded(words, "")));
   assert_false(equal(loaded(words, "a"), loaded(words, "b")));
   assert_true(equal(loaded(words, "a"), loaded(words, "a")));
-  /* What ends one may not begin the other. */
+  /* The end of one must not be taken for the beginning of the other. */
   assert_false(equal(loaded("correct horse battery staple", "x"),
                      loaded("orrect horse battery staple", "xc")));
 }
@@ -215,7 +215,8 @@ static int64_t worked(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Milliseconds against microseconds. */
+/* Stretching takes milliseconds; the second use, or a drawn secret, does
+ * not. */
 static void a_guess_costs_and_the_second_time_nothing(void **state) {
   (void)state;
   static const char drawn[] = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=";
@@ -269,14 +270,14 @@ static void a_reference_stays(void **state) {
   assert_string_equal(getenv("PERIGEE_SECRET"), option);
 }
 
-/* It is none of its own, and no secret is not what its parent had. */
+/* The child has no secret of its own, and does not use its parent's. */
 static void a_child_is_told_that_it_was_taken(void **state) {
   (void)state;
   setenv("PERIGEE_SECRET", STRETCH_TAKEN, 1);
   refused(NULL, PERIGEE_DENIED, "file:PATH");
 }
 
-/* Of this program, run once more with a secret in its first environment. */
+/* Runs this program once more with a secret in its environment. */
 static int runs_with_a_secret(void) {
   static char bytes[1 << 16];
   struct secret secret;
@@ -326,8 +327,8 @@ static void cells_are_blank_and_used_again(void **state) {
   vault_close(&vault);
 }
 
-/* As many as sessions may be: beyond what may be locked they are had all the
- * same, and it is told. */
+/* As many as there may be sessions: keys beyond the limit of locked memory
+ * are allocated anyway, and this is reported. */
 static void keys_beyond_what_may_be_locked_are_had(void **state) {
   (void)state;
   enum { SESSIONS = 10000 };

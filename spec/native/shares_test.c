@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shares_test.c - a server beside a process that makes it hold all that it can
- * (hog.c): an honest client, that was there before and one that comes later,
- * is served; so are the server's own calls; and when the hog is gone nothing
- * of it is left.
+ * shares_test.c - a server and a process that makes it hold as much as it can
+ * (hog.c). An honest client that was there before and one that comes later are
+ * served, and so are the server's own calls. When the hog is gone, nothing of
+ * it is left.
  */
 #include "hog.h"
 
@@ -114,7 +114,7 @@ static struct perigee_session *newcomer(struct stage *t) {
   return perigee_session(t->p.engine[0], e.session);
 }
 
-/* By the server, to the client: its own operations find room. */
+/* The server's own operations to the client find room. */
 static void server_calls(struct stage *t) {
   struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
   struct perigee_event e;
@@ -154,7 +154,7 @@ static void until_hogged(struct stage *t) {
     is_served(t, t->p.session[0], 0);
 }
 
-/* All that can be had by honest peers while it lasts. */
+/* What honest peers must be able to do meanwhile. */
 static void others_are_served(struct stage *t) {
   struct perigee_session *late = newcomer(t);
   for (int i = 0; i < 100; i++) {
@@ -218,7 +218,8 @@ static void replies_that_are_never_taken(void **state) {
   until_hogged(&t);
   struct perigee_shares s = held(&t);
   assert_true(s.exposed.used > 16 * MIB);
-  /* Of all together 128 MiB, and what was asked for before that was known. */
+  /* 128 MiB for all peers together, and what was asked for before that limit
+   * was known. */
   assert_true(s.exposed.used < 256 * MIB);
   assert_true(s.operations.used < 16 * 128);
   others_are_served(&t);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * signals_test.c - the orderly end, each case in a child process of its own.
+ * signals_test.c - orderly shutdown by signals, each case in a child process of
+ * its own.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +31,7 @@ static double now(void) {
   return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* How a child that runs the case ends, as waitpid tells it. */
+/* How a child that runs the case ends, as waitpid reports it. */
 static int ends(int (*run)(void)) {
   int status;
   pid_t child = fork();
@@ -52,7 +53,7 @@ static void ends_by(int (*run)(void), int number) {
   assert_int_equal(WTERMSIG(status), number);
 }
 
-/* In a case: the line that fails is its exit status. */
+/* Used in a case: its exit status is the line that fails. */
 #define CHECK(condition)                                                       \
   do                                                                           \
     if (!(condition))                                                          \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * simulation.c - a world: its clock, its dice, its two sides, and its end.
+ * simulation.c - a simulated world: its clock, its random choices, its two
+ * sides, and its end.
  */
 #include "simulation.h"
 
@@ -40,7 +41,8 @@ bool happens(struct world *w, double chance) {
   return (double)(dice(w) >> 11) < chance * 0x1p53;
 }
 
-/* Time stands still in a turn, but for whoever waits for it to pass. */
+/* Time stands still within a turn, except while something waits for it to
+ * pass. */
 static int64_t world_clock(void *context) {
   struct world *w = context;
   if (++w->looks > 2000)
@@ -104,7 +106,7 @@ static void worse(double *all, double chance) {
     *all = chance;
 }
 
-/* One seed in eight has fine weather, and one has everything. */
+/* One seed in eight has no faults, and one has all of them. */
 static void choose_weather(struct world *w, struct side *side, uint64_t kind) {
   bool all = kind == 7;
   struct weather own = {.drop = all || kind == 2 ? some_chance(w) : 0,
@@ -127,7 +129,7 @@ static void choose_weather(struct world *w, struct side *side, uint64_t kind) {
   worse(&w->weather.cut, own.cut);
 }
 
-/* What a seed is over: the transports, and both kinds of memory. */
+/* The variants of seeds: the transports, and both kinds of memory. */
 static const struct variant {
   const char *transport, *memory;
   int pull;
@@ -256,8 +258,8 @@ static void poll_side(struct side *side) {
     happened(side, &events[i]);
 }
 
-/* Nobody waits longer than it said, counted from the engine's next look at the
- * clock, which is not more than 64 polls away. */
+/* No operation waits longer than its timeout, counted from the engine's next
+ * look at the clock, which is at most 64 polls away. */
 static void look_for_hangs(struct side *side) {
   for (int i = 0; i < OWN; i++) {
     struct own *own = &side->own[i];
@@ -358,7 +360,7 @@ static bool idle(struct side *side, bool sessions) {
          (sessions || c->sessions == 0);
 }
 
-/* What a dropped record leaves behind stays as long as its session. */
+/* Memory that a dropped record leaves behind stays as long as its session. */
 static void expect_idle(struct world *w, bool sessions) {
   for (int i = 0; i < 2; i++) {
     struct side *side = &w->sides[i];

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * simulation.h - two engines of one thread over a clock that is made up, dice
- * that a seed decides, and lanes with faults. Each side begins operations of
- * every kind at random and answers the other's, late, early or by refusing.
+ * simulation.h - two engines of one thread with a simulated clock, random
+ * choices that a seed determines, and lanes with injected faults. Each side
+ * begins random operations of every kind, and answers the other's late, early
+ * or by refusing.
  *
- * What has to hold, whatever the seed (simulate() fails on the first that does
- * not): each operation ends once, within its timeout, in a status that fits;
- * what arrives is what was sent, once; not a byte is written outside of the
- * place that was named for it, nor there once the operation has ended; all
- * ends within a bound; and at the end nothing is left.
+ * For every seed these properties must hold; simulate() fails at the first that
+ * does not. Each operation ends once, within its timeout, with a fitting
+ * status. Messages arrive once, as they were sent. No byte is written outside
+ * of the named destination, or after the operation has ended. All operations
+ * end within a bound, and nothing is left at the end.
  *
- * simulation.c runs a world, simulation_ground.c has its memory,
+ * simulation.c runs a world, simulation_ground.c holds its memory,
  * simulation_begin.c begins operations, simulation_end.c checks how they end,
- * simulation_serve.c answers the peer, simulation_wire.c is what lies between
+ * simulation_serve.c answers the peer, simulation_wire.c is the network between
  * sides that talk over TCP.
  */
 #ifndef SIMULATION_H
@@ -26,23 +27,26 @@
 enum { LINKS = 8, LIVE = 3, OWN = 48, ANSWERS = 160, ITEMS = 3 };
 enum { MESSAGES = 8192 };
 enum { CELLS = 22, CELL_LITTLE = 8 << 10, CELL_LARGE = 48 << 10 };
-enum { LITTLE = 18, EDGE = 64 }; /* cells that are little; around a spot */
-enum { FIXED = 0x7fff0000 };     /* the pattern of regions to be read */
+enum {
+  LITTLE = 18,
+  EDGE = 64
+};                           /* number of small cells; guard bytes of a spot */
+enum { FIXED = 0x7fff0000 }; /* the pattern of regions that are only read */
 
 /* ---- Memory (simulation_ground.c) ---------------------------------------- */
 
-/* A region that is all one byte but where somebody was given a spot. */
+/* A region filled with one byte value, except for spots that are taken. */
 struct ground {
   const char *name;
   struct perigee_region *region;
-  uint8_t *foreign; /* the memory, where it was not made by the engine */
-  uint64_t life;    /* how many there were of it */
+  uint8_t *foreign; /* its memory, if the engine did not allocate it */
+  uint64_t life;    /* how often it was made */
   enum { FREE_CELL, USED_CELL, RETIRED_CELL } cells[CELLS];
   bool closing;
   int64_t closed_at;
 };
 
-/* Part of a ground that is somebody's, in some shape. */
+/* A part of a ground that an operation uses, in some shape. */
 struct spot {
   struct ground *ground; /* NULL: none */
   uint64_t life;
@@ -57,30 +61,30 @@ struct variant;
 void ground_make(struct side *side, struct ground *ground, const char *name,
                  int access, uint64_t pattern);
 void ground_end(struct side *side, struct ground *ground);
-/* A spot of about length bytes, clean; false: there is none free. */
+/* Takes a clean spot of about length bytes; false if none is free. */
 bool spot_take(struct side *side, struct ground *ground, uint64_t length,
                struct spot *spot);
 uint64_t spot_length(const struct spot *spot);
 struct perigee_slice spot_slice(const struct spot *spot);
-/* Writes, or expects, the pattern's first bytes. */
+/* Writes, or checks, the first bytes of the pattern. */
 void spot_write(struct side *side, const struct spot *spot, uint64_t pattern);
 void spot_expect(struct side *side, const struct spot *spot, uint64_t pattern,
                  uint64_t length);
-/* The spot is nobody's again, and what it was is wiped out; its surroundings
- * must be untouched. */
+/* Returns a spot and wipes it; the bytes around it must be untouched. */
 void spot_give(struct side *side, struct spot *spot);
-/* The same, where the peer may still be writing there: nobody is given it. */
+/* The same while the peer may still write there: the spot is not reused. */
 void spot_retire(struct spot *spot);
-/* The first bytes in it as a number. */
+/* The first bytes of the spot as a number. */
 uint64_t spot_word(struct side *side, const struct spot *spot);
 
 void pattern_write(uint8_t *to, uint64_t pattern, uint64_t length);
 void pattern_expect(struct side *side, const uint8_t *from, uint64_t pattern,
                     uint64_t length);
-/* What a transfer read of a ground that is all one pattern. */
+/* Checks what a transfer read from a ground that holds one pattern. */
 void spot_expect_from(struct side *side, const struct spot *spot,
                       const struct perigee_slice *from, uint64_t pattern);
-/* Typed data of about length bytes that holds the pattern: to be freed. */
+/* Typed data of about length bytes that holds the pattern; the caller frees
+ * it. */
 uint8_t *typed_make(uint64_t pattern, uint64_t *length);
 void typed_expect(struct side *side, const uint8_t *from, uint64_t length,
                   uint64_t pattern);
@@ -101,18 +105,18 @@ enum own_kind {
   OWN_KINDS
 };
 
-/* An own operation under way. */
+/* An operation that this side has begun. */
 struct own {
   enum own_kind kind;
   int operation;
   struct link *link;
-  int64_t timeout, due; /* due: not to end by its timeout before it */
-  int64_t counted;      /* when the engine has begun to count at the latest */
-  uint32_t polls, late; /* of its side: since it began, since it was due */
+  int64_t timeout, due; /* due: no timeout may end it earlier */
+  int64_t counted;      /* the latest time when its timeout began to count */
+  uint32_t polls, late; /* polls of its side: since its begin, since due */
   bool cancelled, dropped;
-  uint64_t number; /* of the message */
-  uint8_t *head;   /* ours until the end */
-  uint64_t room;   /* of the landing */
+  uint64_t number; /* of its message */
+  uint8_t *head;   /* must stay as it is until the end */
+  uint64_t room;   /* length of the landing */
   bool landing;
   const char *name; /* of a lookup */
   struct spot into, from[ITEMS], to[ITEMS];
@@ -121,12 +125,12 @@ struct own {
   struct perigee_prepared *prepared;
 };
 
-/* A call of the peer that is being answered. */
+/* A call from the peer that is being answered. */
 struct answer {
   enum { NOTHING, LANDING_ASKED, COMING, ASKED, REPLIED } state;
   int served;
   struct link *link;
-  int64_t at; /* when to do the next thing */
+  int64_t at; /* the time of its next step */
   uint64_t number;
   uint8_t *head;
   struct spot into, from;
@@ -139,10 +143,10 @@ struct link {
   bool up, closed, lost;
   struct perigee_remote *open, *fixed;
   uint64_t open_life;
-  uint64_t last_call; /* the number that came last, in order */
+  uint64_t last_call; /* number of the last call; numbers must increase */
 };
 
-/* What is known of a message by both: calls, sends, immediates. */
+/* What both sides know of a message (call, send, immediate). */
 struct message {
   uint64_t head, slice; /* lengths */
   bool typed, lent, ended;
@@ -178,10 +182,10 @@ struct world {
   const char *transport, *memory;
   char address[80];
   struct side sides[2];
-  struct weather weather; /* the worse of both sides */
+  struct weather weather; /* the worse of the two sides' */
   bool sealed;
-  struct wires *wires; /* between them, or NULL */
-  bool told;           /* say what happens */
+  struct wires *wires; /* the network between the sides, or NULL */
+  bool told;           /* print what happens */
   bool winding_up, closings;
   uint64_t numbers, events, ended[OWN_KINDS], fine[OWN_KINDS];
   struct message messages[MESSAGES];
@@ -190,7 +194,7 @@ struct world {
 uint64_t dice(struct world *w);
 uint64_t below(struct world *w, uint64_t n);
 bool happens(struct world *w, double chance);
-/* Says what is wrong, and how to see it again, and exits. */
+/* Prints what is wrong and how to run it again, and exits. */
 _Noreturn void wrong(const struct side *side, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void tell(const struct side *side, const char *format, ...)
@@ -223,8 +227,9 @@ void wires_open(struct world *world);
 void wires_turn(struct world *world);
 void wires_close(struct world *world);
 
-/* Runs a world; its trace: the same for the same seed, where it is exact: how
- * TCP cuts up its streams is up to the kernel. */
+/* Runs a world and returns the hash of its trace. The trace is the same for
+ * the same seed if the world is exact; over TCP the kernel decides where
+ * streams are cut. */
 uint64_t simulate(uint64_t seed, bool told);
 bool world_is_exact(uint64_t seed);
 

@@ -11,7 +11,7 @@ enum { FIXED_BYTES = LITTLE * CELL_LITTLE };
 
 /* ---- Dice ---------------------------------------------------------------- */
 
-/* Most are short, some travel as bulk, few are long. */
+/* Most are short, some are sent as bulk, few are long. */
 static uint64_t some_length(struct world *w) {
   switch (below(w, 12)) {
   case 0:
@@ -63,7 +63,7 @@ static uint64_t new_number(struct side *side, struct own *own) {
   return own->number;
 }
 
-/* What submitting may say: it is under way, it is done, or why not. */
+/* What submitting may return: under way, done, or the reason why not. */
 static void submitted(struct side *side, struct own *own, int operation,
                       int64_t timeout) {
   tell(side, "begins %d: %d (%llu)", own->kind, operation,
@@ -321,7 +321,8 @@ static void close_some(struct side *side, struct link *l) {
     link_free(side, l);
 }
 
-/* A region under the name of the old one; writes to that one are stale. */
+/* Makes a new region with the old one's name; writes to the old one are
+ * stale. */
 static void close_region(struct side *side) {
   side->open.closing = true;
   side->open.closed_at = side->world->now;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * simulation_end.c - how the operations of a simulated world may end, and what
- * has to be true then.
+ * must be true then.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +17,8 @@ struct link *link_of(struct side *side, uint32_t id) {
 
 /* ---- Letting go ---------------------------------------------------------- */
 
-/* Its owner may still write what its writer has given up, where word of that
- * takes time, or the memory copies on its own. */
+/* The owner of memory may still write after the writer gave up, if word of
+ * that takes time or the memory copies on its own. */
 static void give_target(struct side *side, struct own *own, struct spot *spot,
                         bool fine) {
   struct side *peer = &side->world->sides[!side->index];
@@ -51,8 +51,9 @@ void own_forget(struct side *side, struct own *own) {
   let_go(side, own, false);
 }
 
-/* What was under way on it has no event any more, and its memory is ours; what
- * the program was asked for has no answer, but calls in service. */
+/* Operations of the session have no event any more, and their memory is
+ * ours. What the program was asked gets no answer, except for calls in
+ * service. */
 void link_free(struct side *side, struct link *l) {
   tell(side, "frees session %u", l->id);
   perigee_session_free(l->session);
@@ -74,7 +75,7 @@ static bool ended_session(const struct link *l) {
   return info.state == PERIGEE_SESSION_ENDED;
 }
 
-/* May this operation end so, and now? */
+/* Whether this operation may end with this status now. */
 static bool fits(const struct side *side, const struct own *own, int status) {
   const struct world *w = side->world;
   const struct message *m = &w->messages[own->number];
@@ -113,7 +114,8 @@ static bool fits(const struct side *side, const struct own *own, int status) {
 
 /* ---- Ends of each kind ---------------------------------------------------- */
 
-/* A text, and perhaps more behind it; where a reply was to land nothing does. */
+/* A text, and perhaps data behind it; nothing is written to the reply's
+ * destination. */
 static void failure_expect(struct side *side, const struct message *m,
                            const struct perigee_event *e, uint64_t pattern) {
   HOLDS(side, e->flags == 0 && e->length == m->reply_head);

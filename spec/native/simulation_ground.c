@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * simulation_ground.c - memory of a simulated world. A ground is full of one
- * byte; whoever is given a spot writes a pattern into it or waits for one, and
- * when the spot is given back it is wiped and looked at: what was written
- * around it, or comes later, is found when the cell is taken again, or at the
- * end.
+ * simulation_ground.c - memory of a simulated world. A ground is filled with
+ * one byte value. An operation that takes a spot writes a pattern into it or
+ * awaits one. When the spot is returned it is checked and wiped. A stray or
+ * late write is found when the cell is taken again, or at the end.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,7 @@ enum { GROUND = LITTLE * CELL_LITTLE + (CELLS - LITTLE) * CELL_LARGE };
 
 /* ---- Patterns ------------------------------------------------------------ */
 
-/* All patterns are stretches of one; the first eight bytes tell which. */
+/* All patterns are parts of one; the first eight bytes tell which part. */
 static const uint8_t *pattern_bytes(uint64_t pattern) {
   static uint8_t bytes[GROUND + STRETCHES];
   if (!bytes[1]) {
@@ -97,8 +96,8 @@ static void cell_range(int cell, uint64_t *offset, uint64_t *length) {
                          (uint64_t)(cell - LITTLE) * CELL_LARGE;
 }
 
-/* Regions that the engine makes are mapped by peers; others are accessed by
- * their owner, who is asked. */
+/* Peers map regions that the engine makes; others are accessed by their
+ * owner. */
 void ground_make(struct side *side, struct ground *ground, const char *name,
                  int access, uint64_t pattern) {
   struct world *w = side->world;

@@ -62,7 +62,7 @@ static struct answer *arrived(struct side *side, const struct perigee_event *e,
   return a;
 }
 
-/* A request's head and slice are what was sent. */
+/* A request's head and slice must be what was sent. */
 static void expect_request(struct side *side, const struct answer *a,
                            const struct perigee_event *e) {
   const struct message *m = message_of(side, a);

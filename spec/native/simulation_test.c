@@ -20,7 +20,7 @@
 
 enum { WORLDS = 2000, CHILDREN = 16, FOR_ONE = 60 };
 
-/* What a child is at. */
+/* The world that a child runs. */
 struct child {
   pid_t pid;
   volatile uint64_t seed;

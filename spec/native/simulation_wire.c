@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * simulation_wire.c - what lies between the two sides of a simulated world
- * that talk over TCP: somebody who takes the dialer's connections, dials the
- * listener for each, and hands bytes on in pieces of any size, late, until the
- * connection is cut. Where it is sealed, bits are turned over, too, once it is
- * past its hello.
+ * simulation_wire.c - the network between the two sides of a simulated world
+ * that talk over TCP: a relay that accepts the dialer's connections, dials the
+ * listener for each, and passes bytes on in pieces of any size, late, until the
+ * connection is cut. On an encrypted connection it also flips bits, after the
+ * hello.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -18,7 +18,7 @@
 
 enum { WIRES = 64, ROOM = 128 << 10, PAST_HELLO = 8192 };
 
-/* One way of a connection: bytes that are under way. */
+/* One direction of a connection: the bytes under way. */
 struct way {
   uint8_t bytes[ROOM];
   uint32_t first, end;
@@ -104,7 +104,7 @@ static void take(struct wires *wires) {
   *p = (struct wire_pair){.fd = {fd, on}};
 }
 
-/* What has come, as much as there is room for; it may be the last. */
+/* Reads what has come, as far as there is room; it may be the last. */
 static void bring_in(struct world *w, struct wire_pair *p, int from) {
   struct way *way = &p->way[from];
   if (way->first == way->end)
@@ -125,7 +125,7 @@ static void bring_in(struct world *w, struct wire_pair *p, int from) {
   }
 }
 
-/* A piece of it goes on. */
+/* Passes on a piece of it. */
 static void hand_on(struct world *w, struct wire_pair *p, int from) {
   struct way *way = &p->way[from];
   uint32_t there = way->end - way->first;

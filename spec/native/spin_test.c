@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * spin_test.c - how long waits poll and when they give up the core: first the
- * decisions alone, over endings of waits as they were recorded, then an engine's
- * waits. There the clock is made up, and so is sched_yield, which stands in for
- * the system's: a test says who runs while the core is given up.
+ * decisions alone, from recorded ends of waits, then an engine's waits. There
+ * the clock and sched_yield are the test's own: a test says who runs while the
+ * core is given up.
  */
 #include <sched.h>
 
@@ -14,7 +14,7 @@ enum { US = 1000, MOST = 50 * US };
 
 /* ---- Decisions ---------------------------------------------------------- */
 
-/* Waits that end so many ns after they began, one after the other. */
+/* Waits that end so many ns after they began, one after another. */
 struct waits {
   struct spin spin;
   int64_t now, polled; /* ns, in vain or not */
@@ -28,7 +28,7 @@ static struct waits waits_of(int64_t most, bool always) {
   return w;
 }
 
-/* Who is alone on its core waits for something that comes after `after`. */
+/* A process alone on its core waits for something that comes after `after`. */
 static void one(struct waits *w, int64_t after) {
   int64_t limit = spin_begin(&w->spin, w->now, w->progress);
   bool found = after < limit;
@@ -57,7 +57,7 @@ static void what_comes_within_most_is_found_always(void **state) {
   assert_int_equal(w.slept, 0);
 }
 
-/* As over RDMA, where to sleep and to be woken takes so much longer. */
+/* As over RDMA, where sleeping and being woken takes much longer. */
 static void a_default_is_longer_where_sleeping_is(void **state) {
   (void)state;
   struct waits w = waits_of(-1, false), given = waits_of(MOST, false);
@@ -103,7 +103,7 @@ static void of_pairs_with_rests_between_the_second_is_found(void **state) {
   assert_int_equal(w.found, 100);
 }
 
-/* As where who answers needs this core, and nothing tells that. */
+/* As when the answering process needs this core and nothing tells so. */
 static void what_is_there_only_asleep_costs_a_sixteenth(void **state) {
   (void)state;
   struct waits w = waits_of(MOST, false);
@@ -220,7 +220,7 @@ the_peer_runs_on_the_core_of_who_waits_for_it_and_nobody_sleeps(void **state) {
   pair_close(&p);
 }
 
-/* Any other operation, for which nothing comes. */
+/* Any other operation, which never ends by itself. */
 static void wait_in_vain(struct pair *p) {
   struct perigee_event e;
   assert_int_equal(perigee_await(p->engine[1], 0, &e, 1 * MS), 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stress_mix_test.c - two engines in two threads of one process that call one
- * another at once, lend, send, receive, read and write, and sleep when there
- * is nothing to do. ThreadSanitizer watches; every byte is checked.
+ * stress_mix_test.c - two engines in two threads of one process that call each
+ * other, lend, send, receive, read and write at the same time, and sleep when
+ * there is nothing to do. ThreadSanitizer watches; every byte is checked.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -41,7 +41,7 @@ struct side {
 static atomic_bool listening;
 static atomic_int found, ready, through; /* sides that are as far as that */
 
-/* cmocka's assertions are for the main thread. */
+/* cmocka's assertions work only in the main thread. */
 static void must(bool holds, const char *what, int line) {
   if (holds)
     return;
@@ -50,7 +50,7 @@ static void must(bool holds, const char *what, int line) {
 }
 #define MUST(expression) must(expression, #expression, __LINE__)
 
-/* What a payload of this length is made of, on both sides. */
+/* The bytes of a payload of this length, on both sides. */
 static uint8_t byte_of(uint64_t length, uint64_t at) {
   return (uint8_t)(length * 31 + at * 7 + (at >> 9));
 }
@@ -106,7 +106,7 @@ static int move(struct side *s, int i, int operation, uint64_t length) {
 }
 
 static void finished(struct side *s, int i) {
-  /* What was written there is read back by the same place's next read. */
+  /* The next read of the same place reads what was written there. */
   s->done[s->work[i].job]++;
   s->work[i].job = IDLE;
   s->open--;
@@ -232,7 +232,7 @@ static void meet(struct side *s) {
   e = event(s);
   MUST(e.kind == PERIGEE_EVENT_DONE && e.status == 0);
   s->remote = (struct perigee_remote *)(uintptr_t)e.pointer;
-  /* Neither begins before both have found what they need. */
+  /* Neither side begins before both have found what they need. */
   atomic_fetch_add(&found, 1);
   while (atomic_load(&found) < 2)
     MUST(perigee_poll(s->engine, &e, 1) == 0);
@@ -261,7 +261,7 @@ static void *live(void *context) {
       s->through = true;
       atomic_fetch_add(&through, 1);
     }
-    /* The dialer stays for what the other still has open. */
+    /* The dialer stays until the other's operations have ended. */
     if (s->dials && atomic_load(&through) == 2)
       perigee_session_close(s->session);
   }

@@ -45,7 +45,7 @@ static uint32_t random_below(uint32_t limit) {
   return (uint32_t)(seed >> 33) % limit;
 }
 
-/* Mostly none, else up to some microseconds. */
+/* Usually no pause, otherwise up to some microseconds. */
 static void pause_a_little(void) {
   uint32_t turns = random_below(4) ? 0 : random_below(8192);
   for (volatile uint32_t i = 0; i < turns; i++)
@@ -142,7 +142,7 @@ static void take(struct side *side, const struct perigee_event *e) {
   }
 }
 
-/* One event, by polling or asleep; false: for two seconds there was none, or
+/* The next event, by polling or asleep; false: none came for two seconds, or
  * the other side is done. */
 static bool next(struct side *side) {
   struct perigee_event e;
@@ -168,7 +168,7 @@ static void call(struct side *side) {
     abort();
 }
 
-/* Until both sides' calls are over. */
+/* Runs until both sides' calls are over. */
 static void talk(struct side *side) {
   bool over = false;
   while (atomic_load(&done) < 2 && atomic_load(&lost) == 0) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stress_progress_test.c - engines with a thread of their own: it serves peers
- * while the program does something else, takes turns with a program that polls,
- * and leaves alone what the program was shown.
+ * stress_progress_test.c - engines with a thread of their own. It serves peers
+ * while the program does other work, takes turns with a program that polls, and
+ * does not touch what the program was given.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -34,7 +34,7 @@ static void open_pair(struct pair *p, void *state) {
   pair_open_with(p, state, &o);
 }
 
-/* From here on its program computes. */
+/* From here on the program computes. */
 static void leave(struct pair *p) {
   quiet(p, 2);
   p->still[1] = true;
@@ -102,7 +102,7 @@ static void messages_come_into_receives(void **state) {
   pair_close(&p);
 }
 
-/* Calls behind which something else waits are taken, and wait. */
+/* Calls that block others behind them are accepted, and wait. */
 static void calls_wait_for_the_program(void **state) {
   enum { MANY = 300, FEW = 24 };
   struct pair p;
@@ -140,7 +140,7 @@ static void calls_wait_for_the_program(void **state) {
   pair_close(&p);
 }
 
-/* A handler that computes for long, as its session is used for more than fits
+/* A handler that computes for long, while its session carries more than fits
  * into a ring. */
 static void what_the_program_was_shown_stays(void **state) {
   struct pair p;
@@ -174,7 +174,7 @@ static void what_the_program_was_shown_stays(void **state) {
   pair_close(&p);
 }
 
-/* The next event of the listener's side, of whatever kind. */
+/* The next event of the listener's side, of any kind. */
 static struct perigee_event any(struct pair *p) {
   struct perigee_event e = {0};
   for (int64_t end = clock_now() + 10000 * MS; !taken(p, 1, &e);) {
@@ -184,7 +184,7 @@ static struct perigee_event any(struct pair *p) {
   return e;
 }
 
-/* Some of its calls were answered, others come only now. */
+/* Some of its calls were answered before, others arrive only now. */
 static void a_caller_goes_in_the_midst_of_calls(void **state) {
   struct pair p;
   open_pair(&p, *state);
@@ -244,7 +244,7 @@ struct server {
   int served;
 };
 
-/* Now and then it computes for longer than the thread waits. */
+/* Now and then the program computes for longer than the thread waits. */
 static void *serve(void *context) {
   struct server *s = context;
   struct perigee_engine *engine = s->p->engine[1];
@@ -380,7 +380,7 @@ static void it_sleeps_when_there_is_nothing_to_do(void **state) {
   status_of_thread("voluntary_ctxt_switches:\t", after);
   assert_true(used() - start < 100 * MS);
   assert_true(atoi(after) - atoi(before) < 50);
-  /* And while the program sleeps. */
+  /* The same while the program sleeps. */
   p.still[1] = false;
   start = used();
   struct perigee_engine *both[] = {p.engine[0], p.engine[1]};
@@ -389,7 +389,7 @@ static void it_sleeps_when_there_is_nothing_to_do(void **state) {
   pair_drop(&p);
 }
 
-/* Programs with a loop of their own sleep by the descriptor. */
+/* Programs with a loop of their own sleep on the descriptor. */
 static void its_finds_wake_who_sleeps_by_the_descriptor(void **state) {
   struct pair p;
   open_pair(&p, *state);
@@ -495,7 +495,7 @@ int main(void) {
       cmocka_unit_test(it_sleeps_when_there_is_nothing_to_do),
       cmocka_unit_test(its_finds_wake_who_sleeps_by_the_descriptor),
       cmocka_unit_test(a_forked_child_has_none)};
-  /* "inproc" counts polls, and so has no use for sleeping. */
+  /* "inproc" counts polls, so sleeping does not work over it. */
   setenv("PERIGEE_TEST_TRANSPORTS", "shm,tcp", 0);
   int failed = cmocka_run_group_tests_name("progress", once, NULL, NULL);
   return RUN_MATRIX("progress, by transports", tests) + failed;

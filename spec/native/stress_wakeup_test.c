@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stress_wakeup_test.c - two threads, an engine each, that call one another
- * and sleep at once when there is nothing to do (no spinning). A transport
- * around that of shared memory pauses for random times between a record's
- * publication and the look whether its reader sleeps, and between arming and
- * the last look. A wake-up that is lost shows as a sleep that ends by its own
- * timeout while something is on its way.
+ * stress_wakeup_test.c - two threads, an engine each, that call each other and
+ * sleep at once when there is nothing to do (no spinning). A transport around
+ * that of shared memory pauses for random times between a record's publication
+ * and the check whether its reader sleeps, and between arming and the last
+ * poll. A lost wake-up shows as a sleep that ends by its own timeout while a
+ * record is on its way.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,7 +41,7 @@ static uint32_t random_below(uint32_t limit) {
   return (uint32_t)(seed >> 33) % limit;
 }
 
-/* Every second time none, else up to some ten microseconds. */
+/* No pause every second time, otherwise up to some ten microseconds. */
 static void pause_a_little(void) {
   uint32_t turns = random_below(2) ? random_below(8192) : 0;
   for (volatile uint32_t i = 0; i < turns; i++)
@@ -95,7 +95,7 @@ static void side_open(struct side *side, uint64_t own_seed) {
     abort();
 }
 
-/* The next event, asleep until it comes. */
+/* The next event; sleeps until it comes. */
 static void next(struct side *side) {
   while (perigee_poll(side->engine, &side->event, 1) == 0) {
     pause_a_little();

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * stress_watched_test.c - no wake-up is lost: threads write single bytes into
- * pipes that an engine watches, at moments of their own, and the program comes
- * to them by every way of waiting there is. If a wake-up is lost, the wait for it
- * ends by its time.
+ * pipes that an engine watches, at random moments, and the program waits for
+ * them in every possible way. If a wake-up is lost, the wait for it times out.
  */
 #include "support.h"
 
@@ -60,7 +59,7 @@ static void by_descriptor(struct perigee_engine *engine) {
     assert_int_equal(poll(&fd, 1, 20000), 1);
 }
 
-/* Longer than a thread of the engine's waits before it polls in its stead. */
+/* Longer than the engine's thread waits before it polls for the program. */
 static void by_computing(struct perigee_engine *engine) {
   const struct timespec t = {0, 3 * MS};
   (void)engine;
@@ -82,7 +81,7 @@ static void wait_somehow(struct perigee_engine *engine, unsigned *seed) {
 
 /* ---- The program -------------------------------------------------------- */
 
-/* Now and then what is there is left for another time, or not watched for a
+/* Now and then a ready descriptor is left unread, or not watched for a
  * moment. */
 static int handle(struct perigee_engine *engine, const struct perigee_event *e,
                   unsigned *seed) {

@@ -54,7 +54,7 @@ void variant_options(const struct variant *v, struct perigee_options *o) {
   o->progress = getenv("PERIGEE_TEST_PROGRESS") != NULL;
 }
 
-/* Pointers of an event are valid until the next poll. */
+/* Events of these kinds hold pointers, which are valid until the next poll. */
 static bool points(const struct perigee_event *e) {
   return e->kind == PERIGEE_EVENT_REQUEST || e->kind == PERIGEE_EVENT_LANDING ||
          e->kind == PERIGEE_EVENT_REPLY;
@@ -68,7 +68,7 @@ void poll_side(struct pair *p, int side) {
   p->kept[side] += perigee_poll(p->engine[side], &p->inbox[side][n], 1);
 }
 
-/* 20 s for all that a test waits for at once. */
+/* Polls both sides until this one has an event, for at most 20 s. */
 static bool event(struct pair *p, int side) {
   int64_t end = clock_now() + 20000 * MS;
   for (int i = 0; p->kept[side] == 0; i++) {
@@ -149,13 +149,13 @@ const char *pair_path_next(void) {
   return path;
 }
 
-/* Who wants TCP is dialed over it, too. */
+/* A variant over TCP is dialed at a TCP address, too. */
 void pair_listen(struct pair *p) {
   char address[80] = "tcp://127.0.0.1:0";
   if (!over(p->variant, "tcp")) {
     memcpy(p->path, pair_path_next(), sizeof p->path);
     pairs++;
-    unlink(p->path); /* of a process that was killed, and had our number */
+    unlink(p->path); /* left by a killed process that had our pid */
     snprintf(address, sizeof address, "unix:%s", p->path);
   }
   assert_int_equal(perigee_listen(p->engine[1], address, &p->listener), 0);
@@ -185,7 +185,7 @@ void pair_drop(struct pair *p) {
 
 void pair_close(struct pair *p) {
   settle(p);
-  quiet(p, 2); /* what events pointed to is given back */
+  quiet(p, 2); /* returns the memory that events pointed to */
   for (int i = 0; i < 2; i++) {
     assert_int_equal(perigee_counters(p->engine[i], NULL)->pooled, 0);
     if (p->session[i])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * support_inside.c - what the helpers know of the core's inside.
+ * support_inside.c - what test helpers read and change inside the core.
  */
 #include "support_inside.h"
 

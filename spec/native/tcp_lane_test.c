@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tcp_lane_test.c - a lane over sockets whose other side is played by hand
- * (hand.c), and lies once it is known. What it says ends its session, in a
- * status that tells, and touches no other memory.
+ * (hand.c) and lies once the session is open. Each lie ends the session, with a
+ * fitting status, and touches no other memory.
  */
 #include "engine/polling.h"
 #include "hand.h"
@@ -172,7 +172,7 @@ static void post_opaque(struct scene *s, struct perigee_region **region) {
   assert_true(perigee_recv(s->hand.session, &all, -1) >= 0);
 }
 
-/* It would hold up its stream for ever, and with it the end of the session. */
+/* It would hold up its stream for ever, and with it the session's end. */
 static void what_waits_for_what_cannot_come_is_a_lie(void **state) {
   struct scene *s = *state;
   struct perigee_region *region;
@@ -187,7 +187,7 @@ static void tell_on(int fd, const void *bytes, uint32_t length) {
   assert_int_equal(send(fd, bytes, length, MSG_NOSIGNAL), length);
 }
 
-/* A stream that has said nothing yet. */
+/* A stream that has sent nothing yet. */
 static int silent_one(struct scene *s, uint32_t number, int status) {
   struct lane *lane = s->hand.session->lane;
   int pair[2];
@@ -207,8 +207,8 @@ static int one_more(struct scene *s, uint32_t number, int status) {
   return fd;
 }
 
-/* A session's first write: its first fragment went on the session's socket, as
- * there was no other yet, and was lost on the way once. */
+/* A session's first write. Its first fragment was sent on the session's
+ * socket, since there was no other stream yet. This fragment was once lost. */
 static void later_bytes_may_come_first_by_another_stream(void **state) {
   struct scene *s = *state;
   static const uint8_t zeros[SIZE];
@@ -241,8 +241,8 @@ static void the_same_by_two_streams_is_found_out(void **state) {
   close(fds[1]);
 }
 
-/* Else the other half would be what lay there before, and be told as the peer's:
- * in a pooled block, bytes of another session. */
+/* Otherwise the other half would hold old bytes, which the program would
+ * take for the peer's: in a pooled block, those of another session. */
 static void half_of_a_payload_twice_is_not_all_of_it(void **state) {
   struct scene *s = *state;
   struct perigee_slice all = {{s->region}, 0, SIZE, 1, SIZE};
@@ -255,7 +255,7 @@ static void half_of_a_payload_twice_is_not_all_of_it(void **state) {
   assert_int_equal(s->done.status, PERIGEE_PROTOCOL);
 }
 
-/* In any order, and none of them twice. */
+/* The frames come in any order, each only once. */
 static void bytes_are_counted_once(void **state) {
   enum { PIECES = 97, EACH = 3 };
   struct ranges c = {0};
@@ -295,7 +295,7 @@ static int call_out(struct scene *s) {
   return op;
 }
 
-/* What the engine tells of an operation that is cancelled: bytes. */
+/* The bytes that the engine sends about a cancelled operation. */
 static size_t told_by_cancel(struct scene *s, int op) {
   look(s, 8);
   hand_drop(&s->hand);
@@ -304,8 +304,9 @@ static size_t told_by_cancel(struct scene *s, int op) {
   return hand_drop(&s->hand);
 }
 
-/* A peer that is stopped on this host is not dead: it would be told without
- * end of calls that time out while they wait for room in its ring. */
+/* A stopped peer on this host is not dead. Without this rule it would be
+ * sent frames without end, about calls that time out while they wait for
+ * room in its ring. */
 static void the_peer_is_told_of_ends_of_what_it_was_sent(void **state) {
   struct scene *s = *state;
   const struct perigee_counters *c = perigee_counters(s->engine, NULL);
@@ -389,8 +390,8 @@ static void a_stream_is_attached_once_and_to_the_living(void **state) {
     close(fds[i]);
 }
 
-/* A listener that has no place refuses the socket by a frame, in plain, as it
- * knows nothing of whose it is. */
+/* A listener without room refuses the socket with a plain frame, since it
+ * does not know which session the socket is for. */
 static void a_stream_that_finds_no_place_is_done_without(void **state) {
   struct scene *s = *state;
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
@@ -415,7 +416,7 @@ enum { PEERS = 20 };
 
 static int64_t passed;
 
-/* Time passes by looking at the clock. */
+/* Time passes only when the engine looks at the clock. */
 static int64_t looked_at(void *context) {
   (void)context;
   return passed += MS;
@@ -433,7 +434,7 @@ static struct perigee_engine *engine_of_time(int64_t dead_after) {
   return engine;
 }
 
-/* As an engine's thread finds it, whose process was stopped in its sleep. */
+/* As an engine's thread finds it after its process was stopped in its sleep. */
 static void
 what_came_while_nobody_looked_shows_that_the_peer_lives(void **state) {
   (void)state;
@@ -456,7 +457,7 @@ what_came_while_nobody_looked_shows_that_the_peer_lives(void **state) {
   perigee_engine_close(engine);
 }
 
-/* Each would take 50 ms by itself. */
+/* Each of these would take 50 ms by itself. */
 static void those_who_read_nothing_hold_up_a_close_together(void **state) {
   (void)state;
   struct perigee_engine *engine = engine_of_time(1000000 * MS);

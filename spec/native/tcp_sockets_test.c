@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_sockets_test.c - listening and dialing over TCP, and who comes to a port:
- * scans, other protocols, silence, crowds, lies about lengths, words in drops.
- * The transport is the specs' own, so that only the sockets are in question.
+ * tcp_sockets_test.c - listening and dialing over TCP, and connections to a
+ * port: scans, other protocols, silence, crowds, lies about lengths, frames
+ * byte by byte. The transport is the specs' own, so that only the sockets are
+ * tested.
  */
 #include "session/sessions.h"
 #include "raw_peer.h"
@@ -60,7 +61,7 @@ static int raw_connect(struct pair *p) {
   return fd;
 }
 
-/* The end of a dial that cannot succeed, and what is said of it. */
+/* The end of a dial that cannot succeed, and the reason given. */
 static void fails(struct pair *p, const char *address, int64_t timeout,
                   int status, const char *said) {
   int op = perigee_connect(p->engine[0], address, NULL, timeout);
@@ -202,7 +203,7 @@ static void names_that_nobody_has(void **state) {
   pair_close(&p);
 }
 
-/* A port whose queue is full: the system answers nothing. */
+/* A port with a full queue: the system does not answer. */
 static int silent_port(int *fds, int count, char address[64]) {
   struct sockaddr_in in = {.sin_family = AF_INET,
                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -307,7 +308,7 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
   close_to_raw_peers(&p);
 }
 
-/* A listener whose queue stays full would not let anybody sleep. */
+/* A listener whose queue stays full would keep the program from sleeping. */
 static void without_descriptors_all_are_turned_away(void **state) {
   (void)state;
   struct pair p;
@@ -331,7 +332,7 @@ static void without_descriptors_all_are_turned_away(void **state) {
   close_to_raw_peers(&p);
 }
 
-/* Nobody has to wait until the silent are sent away. */
+/* No one has to wait until silent connections are closed. */
 static void a_silent_crowd_makes_room(void **state) {
   (void)state;
   struct pair p;
@@ -372,7 +373,7 @@ static void lengths_that_are_no_lengths(void **state) {
   close_to_raw_peers(&p);
 }
 
-/* The answer to a hello that comes in drops is that of one that comes whole. */
+/* A hello that arrives byte by byte gets the same answer as a whole one. */
 static void a_hello_byte_by_byte(void **state) {
   (void)state;
   struct pair p;

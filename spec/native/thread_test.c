@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * thread_test.c - an engine's own thread (option progress), seen from outside:
- * whom it wakes, and what peers are told. eventfd_write is the test's, which
- * counts.
+ * which waits it wakes, and what peers are told. eventfd_write is replaced by a
+ * function that counts.
  */
 #include "support.h"
 
@@ -35,13 +35,13 @@ static struct perigee_engine *engine_with_thread(void) {
   return engine;
 }
 
-/* Longer than the thread waits before it takes over, and goes to sleep. */
+/* Longer than the thread waits before it takes over and sleeps. */
 static void let_it_sleep(void) {
   const struct timespec t = {0, 50 * MS};
   nanosleep(&t, NULL);
 }
 
-/* Who is no peer comes, and is sent away. */
+/* A connection that is no peer comes and is refused. */
 static void stranger(int port) {
   struct sockaddr_in in = {.sin_family = AF_INET,
                            .sin_port = htons((uint16_t)port),
@@ -55,7 +55,8 @@ static void stranger(int port) {
   close(fd);
 }
 
-/* It would do nothing for a moment then, as the program seemed to be there. */
+/* The thread would do nothing for a moment then, as if the program were
+ * there. */
 static void it_does_not_wake_itself(void **state) {
   (void)state;
   struct perigee_engine *engine = engine_with_thread();
@@ -118,7 +119,7 @@ static void answer_at_length(struct pair *p, const uint8_t *bytes) {
   }
 }
 
-/* The program's own trouble is none of the peer's. */
+/* The program's own errors are not reported to the peer. */
 static void peers_are_told_what_went_wrong_with_their_calls(void **state) {
   struct perigee_listener *none;
   struct perigee_event e;
@@ -156,7 +157,7 @@ static int call_with(struct pair *p, const uint8_t *bytes) {
   return op;
 }
 
-/* The thread brings the next one meanwhile. */
+/* The thread receives the next one meanwhile. */
 static void a_request_stays_until_the_program_polls(void **state) {
   struct pair p;
   uint8_t *bytes[] = {pattern(LONG, 1), pattern(LONG, 2)};

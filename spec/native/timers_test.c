@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * timers_test.c - the timing wheel against a plain list of what is armed.
+ * timers_test.c - the timing wheel against a plain list of armed timers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -106,7 +106,7 @@ static void bound_after_removal_is_corrected(void **state) {
   assert_true(next >= HOUR && next < HOUR + TIMERS_TICK);
 }
 
-/* Of all armed, exactly those that are due (but for one tick) must come. */
+/* Exactly the armed timers that are due (give or take a tick) must fire. */
 static void check_step(struct timers *wheel, struct timer *timers,
                        int64_t now) {
   for (struct timer *found; (found = timers_expired(wheel, now));)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * traces_test.c - calls that belong to a trace: what they were given comes to
- * who serves them, by every way that a request takes.
+ * traces_test.c - calls that belong to a trace: its context reaches the server,
+ * by every way that a request takes.
  */
 #include "support.h"
 
@@ -13,7 +13,7 @@ static const struct perigee_trace given = {
     {17, 18, 19, 20, 21, 22, 23, 24},
     1};
 
-/* The event of a call that has come; its trace, if it has one. */
+/* The event of a call that has arrived; its trace, if it has one. */
 static bool arrives(struct pair *p, struct perigee_trace *came,
                     struct perigee_event *e) {
   *e = until(p, 1, PERIGEE_EVENT_REQUEST);
@@ -94,7 +94,7 @@ static void calls_without_one_have_none(void **state) {
   pair_close(&p);
 }
 
-/* The span that comes of one that was given. */
+/* The span derived from a given one. */
 static struct perigee_trace sent_on(struct pair *p, struct perigee_trace trace,
                                     int flags) {
   struct perigee_message m = {

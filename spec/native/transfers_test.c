@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfers_test.c - one-sided reads and writes, whole, in batches, strided
- * and prepared, of memory that is mapped, registered or only its owner's.
+ * transfers_test.c - one-sided reads and writes, whole, in batches, strided and
+ * prepared, of memory that is mapped, registered or reachable only by its
+ * owner.
  */
 #include "support.h"
 
@@ -98,7 +99,8 @@ static void strides_gather_and_scatter(void **state) {
   for (int i = 0; i < 1000; i++)
     memcpy(gathered + 64 * i, r.bytes + 32 + 256 * i, 64);
   same(r.here, 0, gathered, 64000);
-  /* And scattered elsewhere, by other blocks on this side. */
+  /* The bytes are also scattered elsewhere, in blocks of another size on
+   * this side. */
   g.local = (struct perigee_slice){{r.here}, 0, 6400, 10, 6400};
   g.remote.offset = 160;
   finish(&r.p, one(&r, PERIGEE_OP_WRITE, &g), 0);
@@ -126,7 +128,7 @@ static void a_batch_is_one_event(void **state) {
     same(r.there, (uint64_t)(ITEMS - 1 - i) * STEP,
          r.bytes + (uint64_t)i * STEP, STEP);
   quiet(&r.p, 20);
-  /* One bad item and none of them moves. */
+  /* If one item is invalid, none of them is moved. */
   fill_byte(r.there, 9);
   list[ITEMS - 1].remote.offset = SIZE;
   assert_int_equal(perigee_transfer(s, PERIGEE_OP_WRITE, list, ITEMS, 0, -1),
@@ -163,7 +165,7 @@ static void prepared_transfers_are_posted_again(void **state) {
   reach_close(&r);
 }
 
-/* The immediate comes after all of its data, in the order of writes. */
+/* The immediate comes after all of its data, in the order of the writes. */
 static void immediates_follow_their_data(void **state) {
   struct reach r;
   reach_open(&r, *state, BOTH, false);
@@ -228,7 +230,8 @@ static void a_closed_region_is_stale(void **state) {
   struct reach r;
   reach_open(&r, *state, BOTH, false);
   region_end(r.there);
-  /* Another life of the same name and slot is not mistaken for it. */
+  /* A new region with the same name and slot is not mistaken for the old
+   * one. */
   struct perigee_region *other = region_of(&r.p, 1, "memory", SIZE, BOTH);
   fill_byte(other, 3);
   static const uint64_t lengths[] = {8, MIB};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a transport has to have, and what becomes of what it does not have.
+ * The functions that a transport must have, and the defaults for those it
+ * lacks.
  */
 #include "transport/transport.h"
 

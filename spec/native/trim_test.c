@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * trim_test.c - what a flood took goes back to the system, and only that: the
- * end of the table of operations, blocks of the pool, what malloc keeps.
+ * trim_test.c - memory used in a flood goes back to the system, and only that:
+ * the end of the table of operations, blocks of the pool, and malloc's free
+ * memory.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +39,8 @@ static struct perigee_event until_any(struct pair *p, int side) {
 
 /* ---- Operations ---------------------------------------------------------- */
 
-/* So many receives, which nothing comes for, at once: one after the other in
- * their table from `first` on. */
+/* Makes so many receives, which stay pending, one after the other in the
+ * table from `first` on. */
 static void fill_table(struct pair *p, int op[MANY]) {
   for (int i = 0; i < MANY; i++) {
     op[i] = perigee_recv_imm(p->session[0], -1);
@@ -60,8 +61,8 @@ static void until_low(struct pair *p) {
   assert_true(table_touched(p->engine[0]) <= LOW);
 }
 
-/* Nor is any number given out twice in one generation: a late reply to what had
- * it before would be taken for that of who has it now. */
+/* Nor is a number used twice in one generation: a late reply to its earlier
+ * operation would be taken for one to the present operation. */
 static void generations_go_on_where_the_table_was_given_back(void **state) {
   static int op[MANY];
   static uint32_t seen[MANY];
@@ -82,7 +83,7 @@ static void generations_go_on_where_the_table_was_given_back(void **state) {
   pair_close(&p);
 }
 
-/* So that the end of the table gets free. */
+/* This lets the end of the table become free. */
 static void low_numbers_are_given_first(void **state) {
   static int op[MANY];
   struct pair p;
@@ -102,7 +103,7 @@ static void low_numbers_are_given_first(void **state) {
   pair_close(&p);
 }
 
-/* The end that is still in use stays, and with it all before. */
+/* If the end of the table is in use, it stays, with everything before it. */
 static void what_is_in_use_is_not_given_back(void **state) {
   static int op[MANY];
   struct pair p;
@@ -120,8 +121,8 @@ static void what_is_in_use_is_not_given_back(void **state) {
   pair_close(&p);
 }
 
-/* One behind all that are free, of a session that is gone: the program has
- * answered it, and may still look into its head, which the thread copied. */
+/* One behind all free operations, of a session that is gone. The program has
+ * answered it, and may still read its head, which the thread copied. */
 static struct pair shown(void *state) {
   struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
   struct perigee_event e;
@@ -162,7 +163,7 @@ static uint64_t kept(struct pair *p) {
   return perigee_counters(p->engine[0], NULL)->kept;
 }
 
-/* So many replies at once, which come into pooled blocks. */
+/* Asks for so many replies at once, which arrive in pooled blocks. */
 static void replies(struct pair *p, const uint8_t *bytes, int count) {
   struct perigee_message m = {.head = "?", .length = 1, .timeout = -1};
   struct perigee_message r = {.head = bytes, .length = LENGTH};
@@ -226,7 +227,7 @@ static void the_heap_is_asked_before_a_sleep(void **state) {
   pair_close(&p);
 }
 
-/* And of one that never does, soon. */
+/* Soon if the engine never sleeps. */
 static void the_heap_is_asked_of_who_never_sleeps(void **state) {
   struct pair p;
   pair_open(&p, *state);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * typed_test.c - the scanner of typed payloads: what it accepts, and what it
- * refuses of all that LuaJIT's decoder would follow.
+ * refuses of the data that LuaJIT's decoder would follow.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,8 @@ struct sample {
 #define REFUSED(bytes) SAMPLE(bytes, PERIGEE_PROTOCOL)
 /* clang-format on */
 
-/* From a copy of the exact length, so that a sanitizer sees one byte more. */
+/* Scans a copy of the exact length, so that a sanitizer notices an access
+ * behind it. */
 static int scan(const void *bytes, size_t length) {
   uint8_t *copy = malloc(length ? length : 1);
   memcpy(copy, bytes, length);

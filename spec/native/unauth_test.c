@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * unauth_test.c - who comes to the socket without being a peer: silence,
- * other protocols, garbage, hellos that break off or do not fit, and many at
- * once. Nobody of them becomes a session, none costs a descriptor for longer
- * than its hello may take, and a friend is served all the while.
+ * unauth_test.c - connections to the socket from programs that are no peers:
+ * silence, other protocols, garbage, hellos that break off or do not fit, and
+ * many at once. None becomes a session, none costs a descriptor for longer than
+ * the hello timeout, and an honest peer is served throughout.
  */
 #include "raw_peer.h"
 
@@ -76,7 +76,7 @@ static void garbage_is_sent_away(void **state) {
   close_to_raw_peers(&p);
 }
 
-/* All but READY is said; every prefix of it, cut into two writes. */
+/* Sends everything but READY: every prefix of it, cut into two writes. */
 static void frames_that_break_off(void **state) {
   (void)state;
   struct pair p;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * vault_test.c - no memory for keys, at each step of a handshake, on either
- * side: both are told that, and what to raise, and nothing of a wrong secret.
- * A process that has all its memory locked gets none beyond RLIMIT_MEMLOCK.
+ * side: both sides are told so and what to raise, and not that the secret is
+ * wrong. A process that locks all its memory gets none beyond RLIMIT_MEMLOCK.
  */
 #include "core/engine.h"
 #include "door.h"
@@ -17,7 +17,7 @@
 static const char words[] = "correct horse battery staple";
 enum { AS_EXPECTED, OTHERWISE, NOT_TO_BE_HAD };
 
-/* So many cells for seals are left to the side; more than enough to others. */
+/* The side has so many cells left for seals; others have more than enough. */
 static void leave(struct pair *p, int side, int cells) {
   struct vault *v = &p->engine[side]->vault;
   void *kept[8];
@@ -30,7 +30,7 @@ static void leave(struct pair *p, int side, int cells) {
     vault_give(v, kept[i], VAULT_LARGE);
 }
 
-/* What malloc has is there; the system gives no more. */
+/* malloc keeps what it has; the system gives no more. */
 static bool lock_all(void) {
   const struct rlimit little = {4096, 4096};
   enum { HEAP = 16 << 20 };
@@ -50,7 +50,7 @@ static bool told_so(const struct perigee_event *e) {
          strstr((const char *)e->pointer, "RLIMIT_MEMLOCK");
 }
 
-/* Until both have told. */
+/* Polls until both sides have reported. */
 static int dial(struct pair *p) {
   struct perigee_event e;
   bool dialer = false, listener = false;
@@ -66,7 +66,7 @@ static int dial(struct pair *p) {
   return OTHERWISE;
 }
 
-/* The side has memory for so many seals: two are needed. */
+/* The side has memory for so many seals; it needs two. */
 static void with_little_memory(int side, int cells) {
   struct pair p;
   int status;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_errors_test.c - queue pairs that go to the error state while both
- * sides are busy. One that carries data is made anew, and nobody notices but
- * by the time it takes; with the one for control the session ends, once, and
- * the next one works.
+ * verbs_errors_test.c - queue pairs that go to the error state while both sides
+ * are busy. A queue pair for data is made again, which only costs time. If the
+ * one for control fails, the session ends, once, and the next one works.
  */
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +29,7 @@ static uint64_t resets(const struct load *l) {
   return resets_of(l->p.session[0]) + resets_of(l->p.session[1]);
 }
 
-/* One that is being made anew is so soon. */
+/* A queue pair that is being made again is ready soon. */
 static void break_pair(struct load *l, int side, int pair) {
   int64_t limit = clock_now() + 5000 * MS;
   while (!pair_to_error(l->p.session[side], pair)) {
@@ -81,7 +80,8 @@ static int read_peer(struct load *l) {
                           10000 * MS);
 }
 
-/* Its owner has nothing there that could fail: it learns of it by its peer. */
+/* Its owner has nothing there that could fail, and learns of it from its
+ * peer. */
 static void one_that_its_owner_does_not_use_is(void **state) {
   static struct load l;
   load_open(&l, *state);

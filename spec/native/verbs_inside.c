@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_inside.c - what the helpers know of the RDMA transport's inside.
+ * verbs_inside.c - what test helpers read and change inside the RDMA transport.
  */
 #include "verbs_inside.h"
 

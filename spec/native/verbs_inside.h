@@ -7,24 +7,24 @@
 
 #include "perigee.h"
 
-/* Why no session over RDMA can be here, or NULL. */
+/* The reason why no session over RDMA is possible here, or NULL. */
 const char *no_device(void);
 
-/* Queue pairs of the session, the first of them for control. */
+/* The number of the session's queue pairs; the first is for control. */
 int pairs_of(const struct perigee_session *session);
-/* Moves one to the error state, as a fault of the device would. False: it is
- * not connected now. */
+/* Moves a queue pair to the error state, as a fault of the device would.
+ * False if it is not connected now. */
 bool pair_to_error(struct perigee_session *session, int pair);
-/* How often a pair was reset. */
+/* How often a queue pair was reset. */
 uint64_t resets_of(const struct perigee_session *session);
 
-/* Makes each key that the session holds for the region's memory a wrong one,
- * or each right again. */
+/* Makes all keys that the session holds for the region's memory wrong, or
+ * restores them. */
 void keys_spoil(struct perigee_session *session,
                 const struct perigee_remote *remote);
 
-/* What a peer is told whose NIC has another link layer than that of the
- * session: a status, and why. */
+/* Lets a peer join whose NIC has another link layer than the session's;
+ * returns the status and the reason that the peer gets. */
 enum { REASON_TEXT = 240 };
 int joined_over_other_links(struct perigee_session *session,
                             char reason[REASON_TEXT]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_keys_test.c - keys of regions as the RDMA transport takes them, whoever
- * wrote them. No device is needed.
+ * verbs_keys_test.c - the RDMA transport's checks of region keys from any peer.
+ * No device is needed.
  */
 #include <setjmp.h>
 #include <stdarg.h>

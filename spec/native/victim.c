@@ -59,7 +59,7 @@ static void move(struct victim *v, struct perigee_session *s) {
   began(v, s, perigee_transfer(s, 1 + rand() % 3, t, 1, 7, -1));
 }
 
-/* What it is told of, it asks for again, some times. */
+/* Looks up the region "bait"; look_again() repeats that some times. */
 static void look(struct victim *v, struct perigee_session *s) {
   int op = perigee_lookup(s, "bait", PATIENCE);
   began(v, s, op);
@@ -105,7 +105,7 @@ static void want(struct victim *v, struct perigee_session *s) {
 
 static void serve(struct victim *v, const struct perigee_event *e) {
   struct perigee_message r = {.head = e->pointer, .length = e->length};
-  /* All that the event speaks of can be read. */
+  /* All memory that the event refers to can be read. */
   volatile uint8_t sum = 0;
   for (uint64_t i = 0; i < e->length; i += 512)
     sum ^= e->pointer[i];
@@ -125,7 +125,7 @@ static void land(struct victim *v, const struct perigee_event *e) {
   perigee_reply(v->p.engine[1], e->operation, &r);
 }
 
-/* After its loss nothing is asked of a session but what had come before. */
+/* After a session's loss it asks nothing of it, except for earlier requests. */
 static void let_go(struct victim *v, uint32_t id) {
   if (v->over[id % SESSIONS] && v->open[id % SESSIONS] == 0)
     perigee_session_free(perigee_session(v->p.engine[1], id));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * watched_test.c - descriptors of the program's own (perigee_watch), by engines
- * without a thread and with one.
+ * watched_test.c - the program's own descriptors (perigee_watch), with engines
+ * with and without a thread.
  */
 #include "support.h"
 
@@ -107,7 +107,7 @@ static void is_ready(struct perigee_engine *engine, int fd, int ready,
   check_ready(&e, fd, ready, token);
 }
 
-/* It looks at epoll, and there is nothing. */
+/* The engine looks at epoll, which has nothing. */
 static void nothing(struct perigee_engine *engine) {
   struct perigee_event e;
   assert_int_equal(perigee_arm(engine, NULL), 0);
@@ -223,7 +223,7 @@ static void hundreds_at_once_are_told_once_each(void **state) {
   perigee_engine_close(engine);
 }
 
-/* Nobody handles any of them, and all have their turn. */
+/* None of them is handled, and each gets its turn. */
 static void who_is_always_ready_passes_over_nobody(void **state) {
   enum { FEW = 50 };
   struct perigee_engine *engine = open_engine(state, FEW);
@@ -330,8 +330,8 @@ static void two_engines_watch_the_same(void **state) {
   world_close(&w);
 }
 
-/* What the program was told of keeps the thread from nothing, sleep included:
- * it polls as often as with nothing to watch, which is a handful of times. */
+/* Descriptors already reported do not keep the thread from anything,
+ * including sleep: it polls as rarely as with nothing to watch. */
 static void the_thread_sleeps_beside_what_nobody_handles(void **state) {
   struct world w;
   world_open(&w, state);
@@ -477,7 +477,7 @@ static void by_closing_the_engine(struct world *w) {
   perigee_engine_close(w->engine);
 }
 
-/* What a child that finds it says as it dies. The engine is the child's. */
+/* What a child prints as it dies of the fault. The engine is the child's. */
 static int die(void **state, void (*find)(struct world *), char *said,
                size_t size) {
   int err[2], status;

@@ -155,7 +155,7 @@ static void descriptors_come_in_order(void **state) {
   assert_int_equal(descriptors(), before);
 }
 
-/* As many descriptors as a stranger likes, with a byte to carry them. */
+/* Any number of descriptors from a stranger, with a byte to carry them. */
 static void send_many(uint32_t count) {
   union {
     struct cmsghdr head;
@@ -200,7 +200,7 @@ static void full_sockets_and_ends_are_told(void **state) {
   assert_int_equal(wire_send(theirs, &frame, NULL, 0), PERIGEE_PEER_LOST);
 }
 
-/* Frames that a socket takes in parts, numbered, arrive whole and in order. */
+/* Numbered frames that a socket takes in parts arrive whole and in order. */
 static void what_waits_goes_in_order(void **state) {
   (void)state;
   struct wire out = {0};
@@ -308,7 +308,8 @@ static void adds_key(struct found *f, uint32_t lane, uint32_t fds,
   f->fds += (uint16_t)fds;
 }
 
-/* Bytes of the body, after which it is the same frame. */
+/* Encodes and decodes the frame, which must stay the same; returns the
+ * length of its body. */
 static uint32_t goes_as(const struct frame *frame) {
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
   struct frame got;
@@ -388,7 +389,7 @@ static void keys_that_do_not_add_up_are_refused(void **state) {
                      PERIGEE_PROTOCOL);
 }
 
-/* One frame, one sequence of bytes. */
+/* Each frame has exactly one encoding. */
 static void a_key_that_need_not_be_written_is_not(void **state) {
   (void)state;
   struct frame f = sample(FRAME_FOUND), got;
@@ -434,7 +435,7 @@ static void endless_texts_are_refused(void **state) {
   assert_int_equal(patched(&frame, 4, FRAME_LOOKUP), PERIGEE_PROTOCOL);
 }
 
-/* Two ends of a wire whose frames are sealed. */
+/* Two ends of a wire with sealed frames. */
 static struct wire sealed;
 static struct seal in, out;
 
@@ -475,7 +476,7 @@ static void what_is_not_sealed_is_heard_no_more(void **state) {
   assert_int_equal(heard(&arrived), PERIGEE_PROTOCOL);
 }
 
-/* Also where it is longer than a frame may be. */
+/* Also if it is longer than a frame may be. */
 static void a_chunk_is_one_frame(void **state) {
   (void)state;
   struct frame frame = sample(FRAME_READY), arrived;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wireup_test.c - hellos whose other side is played by hand (hand.c), and which
- * go another way than any Perigee's would.
+ * wireup_test.c - hellos from a peer that is played by hand (hand.c) and does
+ * not follow the protocol.
  */
 #include "hand.h"
 #include "session/sessions.h"
@@ -23,7 +23,7 @@ static struct perigee_engine *engine_new(void) {
   return engine;
 }
 
-/* Bytes that the engine has not read yet. */
+/* The number of bytes that the engine has not read yet. */
 static int unread(const struct hand *h) {
   int bytes = 0;
   assert_int_equal(ioctl(h->fd, SIOCOUTQ, &bytes), 0);

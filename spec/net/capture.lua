@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- All that passes on the network devices of this host, as a listener on the
--- wire has it: packets with their heads.
+-- Captures all packets on the network devices of this host, with their headers,
+-- as an eavesdropper on the wire would.
 local ffi = require "ffi"
 require "spec.net.sockets"
 
@@ -15,7 +15,7 @@ Capture.__index = Capture
 
 local M = {}
 
--- nil where it is not allowed.
+-- Returns nil if that is not allowed.
 function M.new()
   local fd = C.spec_net_socket(AF_PACKET, SOCK_RAW + NONBLOCK + CLOEXEC, ALL)
   if fd < 0 then return nil, "no packets can be captured here" end
@@ -24,7 +24,7 @@ function M.new()
   return setmetatable({ fd = fd, packets = {} }, Capture)
 end
 
--- Everything since the last time, as one text.
+-- Everything since the last call, as one text.
 function Capture:text()
   local buffer, packets = ffi.new("char[?]", ROOM), {}
   while true do

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Two hosts: network namespaces with a cable (a veth pair) between them. From
--- start() on this process and its children are on the near one; far() starts a
--- child on the other. finish() brings this process home; each namespace is held
--- by a child, and goes with it.
+-- start() on this process and its children are on the near host; far() starts a
+-- child on the other. finish() moves this process back. A child holds each
+-- namespace, which ends with it.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local process = require "spec.support.process"
@@ -18,7 +18,7 @@ local DEVICE = "cable" -- the name of either end
 local M = { NEAR = "10.77.7.1", FAR = "10.77.7.2",
             SECRET = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=" }
 
--- dead_after of these specs, and what a slow machine may need beyond it.
+-- dead_after of these specs, and the time a slow machine may need beyond it.
 M.DEAD = math.min(6, (1 + cases.slow) / 2)
 M.MORE = math.min(6, 2 * cases.slow)
 
@@ -64,7 +64,7 @@ local function wire(far)
   return fine, why
 end
 
--- True; or nil and why it cannot be had here.
+-- Returns true, or nil and the reason why it is impossible here.
 function M.start()
   local near, far
   near, M.near_fd = hold()
@@ -86,7 +86,7 @@ function M.finish()
   cases.cleanup()
 end
 
--- Whether there can be two hosts; else nil and why.
+-- Whether there can be two hosts; nil and the reason if not.
 function M.possible()
   local fine, why = M.start()
   M.finish()
@@ -100,17 +100,17 @@ local function there(f, ...)
   return value, why
 end
 
--- As process.start, on the far host.
+-- As process.start, but on the far host.
 function M.far(f, ...) return there(process.start, f, ...) end
 
--- Pulls the cable out at one end, "near" or "far", or puts it back.
+-- Puts the cable back in at one end ("near" or "far"), or pulls it out.
 function M.cable(up, where)
   local f = where == "far" and there or function(g, ...) return g(...) end
   assert(f(run, ("ip link set %s %s"):format(DEVICE, up and "up" or "down")))
 end
 
--- Every packet both ways passes a netem of this kind, "loss 1% delay 10ms";
--- nil and why where the kernel has none.
+-- Sends every packet in both directions through such a netem, "loss 1% delay
+-- 10ms"; returns nil and the reason if the kernel has none.
 function M.netem(what)
   local command = ("tc qdisc replace dev %s root netem limit 100000 %s")
     :format(DEVICE, what)

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Who listens on the wire between two hosts: of a sealed session nothing that
--- was meant for the peer is seen, of a plain one all of it; a secret never is.
+-- An eavesdropper on the wire between two hosts sees nothing that was meant for
+-- the peer of an encrypted session, and all of a plain one; it never sees a
+-- secret.
 local capture = require "spec.net.capture"
 local cases = require "spec.support.cases"
 local hosts = require "spec.net.hosts"
@@ -41,7 +42,8 @@ describe("who listens on the wire", function()
     hosts.finish()
   end)
 
-  -- A call, a bulk call, a write and a read of the payload; what was captured.
+  -- Makes a call, a bulk call, a write and a read of the payload; returns what
+  -- was captured.
   local function talk(options)
     local child = hosts.far(serving, REGION, SERVICE, METHOD,
                             "tcp://10.77.7.2:0")
@@ -98,7 +100,7 @@ describe("who listens on the wire", function()
     end)
   end
 
-  -- What 2 MiB of text look like sealed: of each byte about as much.
+  -- In 2 MiB of encrypted text each byte value occurs about equally often.
   it("sees bytes without a pattern", function()
     local seen = talk { encrypt = true }
     local counts = {}
@@ -119,7 +121,7 @@ describe("who has no secret", function()
   before_each(function() assert(hosts.start()) end)
   after_each(hosts.finish)
 
-  -- Nothing, or a head of 8 bytes, a status and a text.
+  -- Expects no answer, or a refusal: a head of 8 bytes, a status and a text.
   local function refused(fd, said)
     local limit = 5 + 3 * cases.slow -- more than hello_timeout
     local heard, ended = sockets.hear(fd, limit)
@@ -137,7 +139,7 @@ describe("who has no secret", function()
     local zeros = ("\0"):rep(400)
     local sayings = { "", "GET / HTTP/1.1\r\n\r\n", ("\255"):rep(5000), zeros,
                       REGION, "\8\0\0\0\6\0\0\0" .. zeros }
-    for kind = 0, 16 do -- frames of every kind, of what a body may have
+    for kind = 0, 16 do -- frames of every kind, of some lengths
       for _, length in ipairs { 0, 8, 40, 56, 320 } do
         sayings[#sayings + 1] = ("%c%c\0\0%c\0\0\0"):format(length % 256,
           length / 256, kind) .. ("\1"):rep(length)

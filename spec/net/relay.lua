@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Somebody between a dialer and a listener: passes on what both say, and when
--- the connection `number` has passed `limit` bytes in one direction ("to" the
--- listener, or "back") it does something, once: "KILL" and "STOP" are signals
--- to process pid, "cut" passes on nothing any more, and tells nobody.
+-- A relay between a dialer and a listener. It passes on what both send, until
+-- connection `number` has passed `limit` bytes in one direction ("to" the
+-- listener, or "back"). Then it acts, once: "KILL" and "STOP" are signals to
+-- process pid, "cut" stops passing anything on, without closing.
 local process = require "spec.support.process"
 local sockets = require "spec.net.sockets"
 
@@ -16,7 +16,7 @@ local function act(state)
   state.say "now"
 end
 
--- How much may pass before something is to be done.
+-- The number of bytes that may pass before it has to act.
 local function room(state, link, way)
   local watched = link.number == state.number and way == state.way
   if state.acted or not watched then return 65536 end

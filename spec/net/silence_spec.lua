@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A peer on another host that is not heard of any more: its cable is cut, it is
--- stopped, it is dead. All that waits ends in time; what was short is survived.
+-- A peer on another host goes silent: its cable is cut, or it is stopped or
+-- dead. All waiting operations end in time; sessions survive a short silence.
 local cases = require "spec.support.cases"
 local hosts = require "spec.net.hosts"
 local perigee = require "perigee"
@@ -8,7 +8,7 @@ local process = require "spec.support.process"
 local worker = require "spec.net.worker"
 
 local DEAD, MORE = hosts.DEAD, hosts.MORE
-local KEPT = 1.5 * DEAD -- dead_after of those who are to be kept
+local KEPT = 1.5 * DEAD -- dead_after where the session is to survive
 local LARGE = 2 ^ 24
 
 local function serving(child, perigee_, _, listen, dead, encrypt)
@@ -17,7 +17,7 @@ local function serving(child, perigee_, _, listen, dead, encrypt)
     encrypt = encrypt == "true", dead_after = tonumber(dead) })
 end
 
--- Of every kind one that cannot end by itself, and transfers that take long.
+-- One operation of every kind that cannot end by itself, and long transfers.
 local function waiting(proxy, session, near)
   local here = near.engine:alloc(LARGE * 2)
   local remote = assert(session:region("m"))
@@ -38,8 +38,8 @@ local function waiting(proxy, session, near)
   return list
 end
 
--- All of them end in peer_lost or timeout, or are done, within dead_after of
--- what happened; those that cannot be done do not.
+-- All of them must end within dead_after of the event: in peer_lost or timeout,
+-- or with success. Operations that nothing could complete must not succeed.
 local function all_end(list, since)
   local latest, lost = 0, 0
   for name, future in pairs(list) do
@@ -157,7 +157,7 @@ describe("a peer on another host", function()
       if load == "idle" then list.nap = proxy.async:nap(60) end
       perigee.sleep(0.05)
       hosts.cable(false)
-      perigee.sleep(dead * 0.4) -- what was lost goes out again in time
+      perigee.sleep(dead * 0.4) -- lost packets are sent again in time
       hosts.cable(true)
       perigee.sleep(dead)
       assert.is_false(session.lost)

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Bare sockets, for whoever is no Perigee: strangers, relays, listeners-in.
+-- Plain sockets for code that does not speak Perigee's protocol: strangers,
+-- relays, eavesdroppers.
 local ffi = require "ffi"
 require "spec.support.process" -- poll, close, send
 
@@ -24,7 +25,7 @@ local chunk = ffi.new("char[65536]")
 
 local M = {}
 
-local function swapped(number) -- as ports are written
+local function swapped(number) -- in network byte order
   return bit.bor(bit.lshift(bit.band(number, 255), 8), bit.rshift(number, 8))
 end
 
@@ -50,7 +51,7 @@ end
 
 function M.accept(fd) return C.spec_net_accept(fd, nil, nil) end
 
--- A socket to "tcp://HOST:PORT"; hurried: that is perhaps not connected yet.
+-- A socket to "tcp://HOST:PORT"; hurried: it may not be connected yet.
 function M.dial(address, hurried)
   local host, port = address:match "tcp://([%d.]+):(%d+)"
   local fd = new(hurried and NONBLOCK)
@@ -59,7 +60,7 @@ function M.dial(address, hurried)
   C.spec_close(fd)
 end
 
--- All of it, or false.
+-- Sends all of the text; false if that fails.
 function M.send(fd, text)
   local sent = 0
   while sent < #text do
@@ -73,7 +74,7 @@ end
 
 function M.close(fd) C.spec_close(fd) end
 
--- Those of the descriptors that can be read, within so many seconds.
+-- The descriptors that become readable within so many seconds.
 function M.readable(fds, seconds)
   local entries, list = ffi.new("struct spec_poll[?]", #fds), {}
   for i, fd in ipairs(fds) do
@@ -86,7 +87,7 @@ function M.readable(fds, seconds)
   return list
 end
 
--- What is there to be read, "" at the end; nil if nothing is.
+-- What can be read now: "" at the end, nil if there is nothing.
 function M.receive(fd, most)
   local n = C.spec_net_recv(fd, chunk, math.min(most or 65536, 65536),
                             MSG_DONTWAIT)
@@ -94,8 +95,8 @@ function M.receive(fd, most)
   if ffi.errno() ~= 11 then return "" end
 end
 
--- All that comes until the end, or for so many seconds: a text, and whether it
--- ended.
+-- Reads until the end, or for so many seconds; returns a text, and whether the
+-- end was reached.
 function M.hear(fd, seconds)
   local parts, limit = {}, os.time() + seconds + 1
   repeat

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A peer that is killed or stopped, or a way that is cut, at each step of the
+-- A peer is killed or stopped, or the path is cut, at each step of the
 -- protocol: the connect and all that waits end in time, and nothing is left.
 local cases = require "spec.support.cases"
 local hosts = require "spec.net.hosts"
@@ -10,7 +10,7 @@ local DEAD = hosts.DEAD / 2
 local BOUND = 2 * DEAD + hosts.MORE -- a hello, and then silence
 local SIZE = 2 ^ 22
 
--- Bytes that each side has said at the ends of its steps, and in their midst.
+-- Bytes that a side has sent at the end, or in the middle, of each step.
 local HELLO, PROOF, READY = 120, 160, 576
 local SETTING_UP = { 0, 1, 100, HELLO, HELLO + 20, PROOF, PROOF + 10,
                      PROOF + 340, READY - 1, READY, READY + 10 }
@@ -32,7 +32,7 @@ local function relaying(child, _, _, target, what, pid, number, way, limit)
     limit = tonumber(limit) }
 end
 
--- Dials what it is told, and is at it until it is ended.
+-- Dials the given address, again and again, until it is ended.
 local function dialing(child, perigee_, _, dead)
   local agent = assert(child.cases.agent(nil, {
     secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
@@ -55,7 +55,8 @@ describe("at each step of the protocol", function()
   before_each(function() assert(hosts.start()) end)
   after_each(hosts.finish)
 
-  -- What waits, or is long; nothing of it is done when it is cut so early.
+  -- Begins operations that wait or take long; none can complete before the
+  -- early cut.
   local function submit(session, proxy, engine)
     local here, list = engine:alloc(2 * SIZE), {}
     local mine, into = here:slice(0, SIZE), here:slice(SIZE, SIZE)

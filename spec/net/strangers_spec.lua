@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A server that everybody can reach, while it serves: scans, other protocols,
--- half a hello, a hello of another version, one that was heard before, crowds
--- that come and stay. Its friends are served on, others become friends, and
--- its memory stays what it was.
+-- half a hello, a hello of another version, a recorded one, crowds that connect
+-- and stay. Its clients are served on, new clients with the secret are let in,
+-- and its memory does not grow.
 local cases = require "spec.support.cases"
 local hosts = require "spec.net.hosts"
 local perigee = require "perigee"
@@ -13,7 +13,7 @@ local sockets = require "spec.net.sockets"
 local MEMORY = cases.sanitized and math.huge or 8192
 local SOON = 2 * hosts.MORE
 
--- As many as one process may hold sockets, where that is less than is wanted.
+-- The number of connections: count, or what the limit of descriptors allows.
 local function crowd_of(count)
   for line in io.lines("/proc/self/limits") do
     local files = tonumber(line:match "^Max open files%s+(%d+)")
@@ -30,7 +30,7 @@ local function serving(child, perigee_)
       })
 end
 
--- Connects count times, says text, and stays or leaves.
+-- Connects count times, sends text, and stays or closes.
 local function crowd(child, _, _, address, count, text, stay)
   local net = require "spec.net.sockets"
   local fds = {}
@@ -65,7 +65,7 @@ describe("a server that strangers come to", function()
     for i = 1, 200 do assert(friend:echo(("x"):rep(100 * i))) end
   end)
 
-  -- Serves the friend meanwhile: how long its longest call took.
+  -- Serves the friend meanwhile; returns the time of its longest call.
   local function serve_on(until_)
     local longest, text = 0, ("y"):rep(20000)
     repeat
@@ -85,7 +85,7 @@ describe("a server that strangers come to", function()
     return count
   end
 
-  -- A newcomer with the secret is let in, in some seconds at most.
+  -- A new client with the secret is let in, in some seconds at most.
   local function newcomer()
     local other = agent()
     local proxy
@@ -97,7 +97,7 @@ describe("a server that strangers come to", function()
     other:close()
   end
 
-  -- Whatever comes: all is as before when it has gone.
+  -- Sends a text from a crowd; all must be as before when the crowd has gone.
   local function survives(text, count, stay)
     local before, open = memory(), files()
     local other = process.start(crowd, address, count, hex(text), stay)
@@ -117,7 +117,7 @@ describe("a server that strangers come to", function()
     serve_on(function() return true end)
   end
 
-  -- The hello of a friend, as somebody heard it who listened.
+  -- A client's hello, as an eavesdropper recorded it.
   local function overheard()
     local fd, port = sockets.listen "127.0.0.1"
     local dial = perigee.spawn(function()

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Two hosts: all that a session does crosses the cable, for who has the secret.
+-- Two hosts: everything that a session does works over the cable, for those who
+-- have the secret.
 local cases = require "spec.support.cases"
 local hosts = require "spec.net.hosts"
 local worker = require "spec.net.worker"
@@ -38,7 +39,7 @@ describe("between two hosts", function()
   } do
     it(name .. " cross the cable", function()
       local address = start(hosts.SECRET)
-      options.encrypt = options.encrypt or false -- by default it would be
+      options.encrypt = options.encrypt or false -- the default would be true
       local near = agent(options)
       local proxy = assert(near:proxy(address, "x", { timeout = 30 }))
       local session = assert(near:session(address))

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A network that loses and delays packets, and has them come twice or out of
--- order: all that a session does is done, and no session is lost.
+-- A network that loses, delays, duplicates and reorders packets: everything
+-- that a session does succeeds, and no session is lost.
 local cases = require "spec.support.cases"
 local hosts = require "spec.net.hosts"
 local perigee = require "perigee"
@@ -17,7 +17,7 @@ local function serving(child, perigee_)
       })
 end
 
--- True, or nil and why there is no bad weather here.
+-- True, or nil and the reason why the network cannot be made bad here.
 local function possible()
   local fine, why = hosts.start()
   if fine then fine, why = hosts.netem "loss 1%" end
@@ -26,7 +26,7 @@ local function possible()
   return nil, "no netem can be had here: " .. tostring(why)
 end
 
--- What the weather is, and of which kind the session.
+-- The kinds of network faults, and of sessions.
 local LOSSY = "loss 1% delay 20ms"
 local WORSE = "loss 1% delay 20ms 5ms duplicate 2% reorder 10%"
 local KINDS = {

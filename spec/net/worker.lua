@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The worker of these specs: what it serves, and its region "m". It says where
--- it listens.
+-- The worker of these specs: its services, and its region "m". It prints the
+-- address where it listens.
 local M = {}
 
 local SIZE = 2 ^ 24
@@ -23,7 +23,7 @@ local function services(perigee, agent)
                 local whole = string.char(byte):rep(slice.length)
                 return slice:string() == whole and slice.length
               end },
-      -- Two-sided, with whoever asks.
+      -- Two-sided operations with the caller.
       hear = function(length)
         return (caller():recv(region:slice(0, length)):wait(10))
       end,
@@ -47,8 +47,8 @@ function M.serve(child, perigee, options)
   agent:close()
 end
 
--- Everything that a session does, once; raises where something is not as it
--- should be. here: 8 MiB or more.
+-- Does everything that a session does, once; raises if a result is wrong. here:
+-- 8 MiB or more.
 function M.all_kinds(cases, proxy, session, here, round)
   local function own(i, size) return here:slice(i * 2 ^ 21, size) end
   local byte = round % 200 + 20

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Sessions without a socket do all that others do, and end when the peer does.
+-- Sessions without a socket do all that others do, and end when the peer ends.
 local cases = require "spec.support.cases"
 local endpoints = require "spec.rdma.endpoints"
 local ffi = require "ffi"
@@ -7,7 +7,7 @@ local perigee = require "perigee"
 local process = require "spec.support.process"
 local weather = require "spec.rdma.weather"
 
--- A peer that dies is known by its silence: half a second, and all retries.
+-- A peer's death shows as its silence: after half a second, and all retries.
 local BOUND = 4
 local SIZES = { 8, 64, 4096, 65536, 2 ^ 20 + 3, 2 ^ 24 }
 

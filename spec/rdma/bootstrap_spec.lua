@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Endpoints: two texts that go from hand to hand become a session, whoever is
--- first, and become none where they are not what they should be.
+-- Endpoints: two texts that are exchanged by any means become a session,
+-- whichever side is first. Invalid texts become none.
 local cases = require "spec.support.cases"
 local endpoints = require "spec.rdma.endpoints"
 local perigee = require "perigee"
@@ -110,7 +110,7 @@ describe("endpoints", function()
         assert.matches("endpoint", tostring(err))
         assert.is_true(process.now() - before >= 1)
         assert.is_true(process.now() - before < 5)
-        -- Nor does the peer, then.
+        -- The peer gets no session either.
         none, err = b:connect(a:info(), { timeout = 1 })
         assert.is_nil(none)
         assert.is_true(err.kind == "timeout" or err.kind == "peer_lost")
@@ -132,7 +132,7 @@ describe("endpoints", function()
           .. string.char(bit.bxor(text:byte(at), 1)) .. text:sub(at + 1))
       end
       refused("protocol", a, a:info())
-      -- None of these did any harm.
+      -- None of these attempts did any harm.
       fine(endpoints.connect(a, b))
     end)
 

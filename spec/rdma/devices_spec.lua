@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- perigee.devices: on a made-up /sys, and on the devices of this machine where
--- it has some.
+-- perigee.devices: on a made-up /sys, and on this machine's devices if it has
+-- any.
 local fake_sysfs = require "spec.rdma.fake_sysfs"
 local perigee = require "perigee"
 

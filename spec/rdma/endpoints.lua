@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What specs of sessions without a socket share: two agents in this process, on
--- the two sides that weather.lua names, endpoints of theirs and sessions.
+-- Helpers of the specs for sessions without a socket: two agents in this
+-- process, on the two sides that weather.lua names, and their endpoints and
+-- sessions.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -9,11 +10,12 @@ local weather = require "spec.rdma.weather"
 
 local M = {}
 
--- ---- What an info says ------------------------------------------------------
+-- ---- The content of an info -----------------------------------------------
 
 local PREFIX = "perigee-endpoint:"
 
--- The bytes below the check sum; and such bytes as a text with one.
+-- The bytes below the checksum; pack() makes a text with checksum of such
+-- bytes.
 function M.unpack(info)
   local text = info:sub(#PREFIX + 1, -17):gsub("%x%x", function(x)
     return string.char(tonumber(x, 16))
@@ -33,8 +35,8 @@ function M.pack(bytes)
   return PREFIX .. hex(bytes .. ffi.string(ffi.new("uint64_t[1]", sum), 8))
 end
 
--- Where the fields of its hello are: after a version and a frame's head, behind
--- the magic number and two versions; that of the offer is behind the terms.
+-- The places of the hello's fields, behind a version, a frame's head, the magic
+-- number and two versions. The offer's version is behind the terms.
 M.HELLO_VERSION_MIN, M.NONCE, M.OFFER_VERSION = 20, 28, 452
 
 local function nonce(endpoint)
@@ -42,7 +44,7 @@ local function nonce(endpoint)
   return ffi.cast("const uint64_t *", at)[0]
 end
 
--- Of two endpoints the one that speaks first has the smaller nonce.
+-- Of two endpoints the one with the smaller nonce speaks first.
 function M.calls(one, other) return nonce(one) < nonce(other) end
 
 -- ---- Sides ------------------------------------------------------------------
@@ -55,7 +57,8 @@ end
 
 function M.endpoint(agent) return assert(agent.engine:endpoint()) end
 
--- Endpoints of both, of which the first is the one that calls, or is not.
+-- Endpoints of both agents. If calls is given, it tells whether the first one
+-- speaks first.
 function M.pair(near, far, calls)
   for _ = 1, 64 do
     local a, b = M.endpoint(near), M.endpoint(far)
@@ -66,7 +69,7 @@ function M.pair(near, far, calls)
   error "sixty-four throws of a coin came out alike"
 end
 
--- Connects both, the second after a pause: their sessions.
+-- Connects both endpoints, the second after a pause; returns their sessions.
 function M.connect(a, b, pause)
   local first = perigee.spawn(function()
     return assert(a:connect(b:info(), { timeout = 20 }))
@@ -80,8 +83,8 @@ function M.sessions(near, far)
   return M.connect(M.pair(near, far))
 end
 
--- A child with an agent on the far side that connects an endpoint and then
--- does what f(child, perigee, ffi, agent, session) does; the session to it.
+-- Starts a child with an agent on the far side, which connects an endpoint and
+-- then calls f(child, perigee, ffi, agent, session). Returns the session to it.
 function M.child(near, f)
   local sides = assert(weather.anywhere())
   local child = process.start(function(child, perigee_, ffi_, rdma, code)
@@ -100,7 +103,7 @@ function M.child(near, f)
     child
 end
 
--- Whether it was lost within so many seconds.
+-- Whether the session was lost within so many seconds.
 function M.lost(session, seconds)
   return cases.eventually(function() return session.lost end, seconds)
 end

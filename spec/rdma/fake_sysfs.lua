@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A made-up /sys with RDMA devices, in a folder of its own until remove().
+-- A made-up /sys with RDMA devices, in a folder that remove() deletes.
 local ffi = require "ffi"
 
 pcall(ffi.cdef, [[
@@ -10,7 +10,7 @@ pcall(ffi.cdef, [[
 local Tree = {}
 Tree.__index = Tree
 
--- Writes one line, and makes the folders that lead to it.
+-- Writes one line to a file, and creates the folders above it.
 function Tree:put(path, line)
   path = self.root .. "/class/infiniband/" .. path
   for slash in path:gmatch("()/") do
@@ -44,7 +44,7 @@ function Tree:count(name, port, counter, value)
   self:put(("%s/ports/%d/hw_counters/%s"):format(name, port, counter), value)
 end
 
--- The whole device, as if it had been pulled out; without a name, all.
+-- Removes a device, as if it had been pulled out; without a name, all.
 function Tree:remove(name)
   local what = name and "/class/infiniband/" .. name or ""
   assert(os.execute(("rm -rf %q"):format(self.root .. what)))

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- kill -9 of a peer on another device, in the midst of everything that a device
--- does: what waits ends in peer_lost at once, and a new peer is reached.
+-- kill -9 of a peer on another device, in the middle of everything that a
+-- device does: waiting operations end in peer_lost at once, and a new peer is
+-- reachable.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -56,7 +57,7 @@ describe("a peer over RDMA that is killed", function()
     assert.is_true(process.now() - died < weather.SOON)
   end
 
-  -- What belongs to an operation that has ended changes no more.
+  -- Memory of an operation that has ended does not change any more.
   local function still(slice)
     slice:fill(0x33)
     perigee.sleep(0.05)
@@ -133,7 +134,7 @@ describe("a peer over RDMA that is killed", function()
     again()
   end)
 
-  -- Replies that came lie in pooled blocks until nobody has them.
+  -- Replies lie in pooled blocks until no one refers to them.
   local function none_pooled()
     collectgarbage()
     return agent.engine:stats().pooled == 0

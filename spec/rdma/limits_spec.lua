@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a machine, or its user, has not: locked memory, a device, options that
--- go together. One sentence says what is wrong and what to do, and what can
--- work goes on.
+-- What a machine or its user lacks: locked memory, a device, options that go
+-- together. One sentence says what is wrong and what to do, and everything that
+-- can work does.
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
 local weather = require "spec.rdma.weather"
@@ -9,7 +9,7 @@ local weather = require "spec.rdma.weather"
 local MIB = 2 ^ 20
 local sides, none = weather.anywhere()
 
--- A session of an engine with itself, or why there is none.
+-- A session of an engine with itself, or nil and the reason.
 local function dial(rdma)
   local engine = cases.engine { rdma = rdma }
   local listener = assert(engine:listen(cases.address()))
@@ -105,7 +105,8 @@ describe("peers", function()
   end)
 end)
 
--- Gives up the right to lock more memory than that, and calls itself.
+-- Gives up the right to lock more than kib KiB of memory, then connects to
+-- itself.
 local function limited(child, _, ffi, rdma, kib)
   ffi.cdef [[
     int capset(void *header, void *data);
@@ -193,7 +194,8 @@ local function output(environment)
 end
 
 describe("a machine without a device", function()
-  -- Hidden by the environment here; the sentence for none is devices_test.c's.
+  -- The environment hides the devices; devices_test.c checks the sentence for
+  -- machines without any.
   after_each(cases.cleanup)
 
   it("says so and uses shared memory where only the environment asks",

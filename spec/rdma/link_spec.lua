@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A link that goes down and comes back, loses packets and delays them. A short
--- outage costs time only; a long one ends sessions in peer_lost, on both sides.
--- Soft-RoCE gives up at once where its interface is down, for there is no route
--- then: what it has to send in that moment ends the session, however short.
+-- outage costs only time; a long one ends sessions in peer_lost, on both sides.
+-- Soft-RoCE fails at once while its interface is down, since there is no route
+-- then: if it has anything to send in that moment, the session ends, however
+-- short the outage.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -32,7 +33,7 @@ describe("a link", function()
 
   it("that carries nothing for a moment costs time, and no operation",
   function()
-    begin "qps=2 timeout=17" -- 0.5 s, and 6 times again
+    begin "qps=2 timeout=17" -- 0.5 s, and 6 retries
     for round = 1, 3 do
       local futures, check = weather.mix(proxy, session, here, round)
       weather.netem "loss 100%"
@@ -46,7 +47,7 @@ describe("a link", function()
   end)
 
   it("that stays down ends what is under way in peer_lost", function()
-    begin "qps=2" -- 67 ms, and 6 times again
+    begin "qps=2" -- 67 ms, and 6 retries
     local futures = weather.mix(proxy, session, here, 1)
     for i = 1, 10 do futures[#futures + 1] = proxy.async:sleep(30 + i) end
     weather.link(false)
@@ -58,7 +59,7 @@ describe("a link", function()
     assert.is_truthy(text:find("the way to it is gone; `rdma link`", 1, true)
                      or text:find("the peer .*cut the connection"), text)
     assert.equal(0, agent.engine:stats().operations)
-    -- What is begun then dials again, by a device that has no link.
+    -- The next operation dials again, by a device that has no link.
     local none, err = proxy:same(1)
     assert.is_nil(none)
     assert.is_true(err.kind == "peer_lost" or err.kind == "unsupported",
@@ -106,14 +107,14 @@ describe("a link", function()
     weather.netem "loss 100%"
     local futures = weather.mix(proxy, session, here, 1)
     assert.equal(#futures, weather.lost(futures, 20))
-    -- Who notices first cuts the connection.
+    -- The side that notices first cuts the connection.
     local text = weather.loss(session)
     assert.is_truthy(text:find("the way to it is gone", 1, true)
                      or text:find("the peer .*cut the connection"), text)
   end)
 
   it("that loses 2 % and delays by 2 ms carries right bytes, once", function()
-    begin "qps=3 stripe=64K timeout=15" -- 134 ms, and 6 times again
+    begin "qps=3 stripe=64K timeout=15" -- 134 ms, and 6 retries
     weather.netem "loss 2% delay 2ms"
     local before = assert(proxy:calls())
     for round = 1, 3 do
@@ -127,7 +128,7 @@ describe("a link", function()
   end)
 end)
 
--- Says each immediate that it got, and whether its bytes were all there then.
+-- Prints each immediate that arrives, and whether all its bytes were there.
 local function immediates(child, perigee_, _, rdma, count, size, long)
   count, size, long = tonumber(count), tonumber(size), tonumber(long)
   local engine = child.cases.engine { rdma = rdma, hello_timeout = 90 }

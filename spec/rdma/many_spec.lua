@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Many sessions and many peers: all of them work at once, none finds the other
--- not ready, and nothing is left when they end. PERIGEE_SOAK is how many
--- seconds the soak takes.
+-- Many sessions and many peers: all of them work at once, none finds its
+-- receiver not ready, and nothing is left when they end. PERIGEE_SOAK is the
+-- length of the soak in seconds.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -65,7 +65,7 @@ describe("64 sessions of one engine", function()
   end)
 end)
 
--- Serves as "peerN", and answers what it is asked in the same coin.
+-- Serves as "peerN": the methods return what they get.
 local function peer(child, perigee_, _, rdma, name)
   local agent = assert(child.cases.agent(name,
     { transport = "verbs", engine = { rdma = rdma, hello_timeout = 90 } }))

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Several NICs in one session: bytes go over all of them, in shares.
+-- Several NICs in one session: each carries a share of the bytes.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local weather = require "spec.rdma.weather"
@@ -14,7 +14,7 @@ local function services(_, perigee_, _, agent)
     name = "x", version = 1,
     methods = {
       same = function(x) return x end,
-      -- The immediate that came, and whether all bytes were there by then.
+      -- The immediate that arrived, and whether all bytes were there by then.
       immediate = function(value)
         local came = perigee_.context().session:recv_imm():wait(10)
         return came, shared:slice():string() == string.char(value):rep(size)
@@ -25,7 +25,7 @@ local function services(_, perigee_, _, agent)
   }
 end
 
--- Packets, as the device counts them.
+-- Packets sent, as the device counts them.
 local function sent_by(device)
   local path = ("/sys/class/infiniband/%s/ports/1/hw_counters/sent_pkts")
     :format(device)

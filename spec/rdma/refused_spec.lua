@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a peer did not grant, has taken back, or has no room for: one typed
--- error each, nothing is touched, and the session goes on. (That a device
--- refuses a wrong key is verbs_errors_test.c's.)
+-- Access that a peer did not grant or has revoked, or for which it has no room:
+-- each gives one typed error, no memory is touched, and the session goes on.
+-- (verbs_errors_test.c checks that a device refuses a wrong key.)
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
 local weather = require "spec.rdma.weather"
 
 local SIZE = 2 ^ 20
 
--- Does what its parent says; its region "box" can be closed and made anew.
+-- Does what its parent says; its region "box" can be closed and made again.
 local function peer(child, _, _, rdma)
   local size = 2 ^ 20
   local engine = child.cases.engine { rdma = rdma, hello_timeout = 90 }

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A device that is removed under load: its sessions end in peer_lost and the
--- kernel gets it back; what goes over other devices and over shared memory
--- lives on; and when the device comes back, the same engine uses it.
+-- A device is removed under load: its sessions end in peer_lost and the kernel
+-- gets it back. Sessions over other devices and shared memory continue. When
+-- the device comes back, the same engine uses it.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

@@ -151,9 +151,9 @@ describe("a monitor of receiver-not-ready", function()
   end)
 end)
 
--- perftest with one receive on its receiver's side: most of its messages find
--- that one taken, unless the receiver happens to be as fast as the sender. The
--- sender tries until the receiver listens.
+-- perftest with only one receive posted: most messages find it taken, unless
+-- the receiver happens to be as fast as the sender. The sender tries until the
+-- receiver listens.
 local PROVOKE = [[ { all='ib_send_bw -F -d %s -x %d -p 18777 -n 200 -s 64'
   timeout 30 $all -r 1 &
   for try in 1 2 3 4 5 6 7 8 9; do

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Verbs sessions between two addresses, set up over TCP: both sides are in
--- network namespaces of their own, each with its NIC.
+-- Verbs sessions between two addresses, set up over TCP. Each side is in a
+-- network namespace with its own NIC.
 local cases = require "spec.support.cases"
 local hosts = require "spec.net.hosts"
 local perigee = require "perigee"
@@ -46,7 +46,7 @@ describe("between two addresses", function()
       local session = assert(near:session(address))
       assert.equal("verbs", session:explain().transport)
       worker.all_kinds(cases, proxy, session, near.engine:alloc(2 ^ 23), 5)
-      perigee.sleep(15) -- more than twice dead_after, and nothing to say
+      perigee.sleep(15) -- over twice dead_after, in silence
       assert.is_false(session.lost)
       assert.equal(4, (assert(proxy:same(4))))
       child:kill()

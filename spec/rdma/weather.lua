@@ -1,19 +1,20 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What specs of bad weather share: which devices the two sides use, agents and
--- engines on them, and the link between, made bad and good again. In a guest
--- (spec/rdma/vm -p) this is its root's to do; elsewhere nothing is touched.
+-- Helpers of the specs for bad links: the devices of the two sides, agents and
+-- engines on them, and functions that make the link bad and good again. In a
+-- guest (spec/rdma/vm -p) its root may change the link; elsewhere nothing is
+-- changed.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local M = {}
 
--- Guests are slow, and share their machine: what ends "at once" ends within
--- this many seconds, far below any timeout given.
+-- Guests are slow and share their machine: what ends "at once" ends within so
+-- many seconds, far below any timeout given.
 M.SOON = 2
 
--- And what is to end well may take so long: who loses packets sends them again
--- and again, on cores that others use, too.
+-- The most time that an operation may take that must succeed: lost packets are
+-- sent again and again, on cores that others use, too.
 M.LONG = 120
 
 local function active(name)
@@ -23,7 +24,7 @@ end
 
 -- ---- Where the two sides are ------------------------------------------------
 
--- nil, why where there is no device.
+-- The only device for both sides; nil and the reason if there is none.
 local function one_device()
   local list = perigee.devices { state = "active" } or {}
   if #list == 0 then return nil, "there is no RDMA device" end
@@ -31,7 +32,7 @@ local function one_device()
   return { near = text, far = text }
 end
 
--- The pair whose packets cross a veth link; nil, why where there is none.
+-- The pair whose packets cross a veth link; nil and the reason without one.
 local function pair()
   if not (active "rxe1" and active "rxe2") then
     return nil, "there is no pair of soft-RoCE devices (spec/rdma/vm -p)"
@@ -39,14 +40,14 @@ local function pair()
   return { near = "nics=rxe1 gid=1", far = "nics=rxe2 gid=1", crossing = true }
 end
 
--- Both sides' options: over the pair if there is one. more: options of both.
+-- Both sides' options, over the pair if there is one. more: options of both.
 function M.anywhere(more)
   local sides, why = pair()
   if not sides then sides, why = one_device() end
   return sides and M.with(sides, more), why
 end
 
--- Over the pair only.
+-- The same, over the pair only.
 function M.across(more)
   local sides, why = pair()
   return sides and M.with(sides, more), why
@@ -61,8 +62,8 @@ end
 
 -- ---- Agents, engines, children ----------------------------------------------
 
--- Of engines. A first session opens the device and loads its driver, which may
--- take a second and more where both sides and others do so at once.
+-- Options of engines. The first session opens the device and loads its driver,
+-- which may take more than a second if several processes do it at once.
 function M.options(rdma)
   return { rdma = rdma, hello_timeout = 90 }
 end
@@ -72,8 +73,8 @@ function M.agent(rdma, name)
                                     engine = M.options(rdma) }))
 end
 
--- A child with an agent "worker" on the far side that runs f(child, perigee,
--- ffi, agent), which returns its services; it says "ready" and serves.
+-- Starts a child with an agent "worker" on the far side. It calls f(child,
+-- perigee, ffi, agent), which returns its services, prints "ready" and serves.
 function M.worker(sides, f, ...)
   local child = process.start(function(child, perigee_, ffi_, rdma, code, ...)
     local agent = assert(child.cases.agent("worker",
@@ -91,7 +92,7 @@ function M.worker(sides, f, ...)
   return child:expect("ready", M.LONG)
 end
 
--- What a worker of these specs serves, and its region "m" of 16 MiB.
+-- The services of a worker of these specs, and its region "m" of 16 MiB.
 function M.services(_, perigee_, _, agent)
   local size, calls = 2 ^ 24, 0
   agent.engine:alloc(size, { name = "m", access = "rw" })
@@ -115,8 +116,8 @@ function M.services(_, perigee_, _, agent)
   }
 end
 
--- Everything that a device does, once: futures, and what to see once all of
--- them ended well. here: 12 MiB or more.
+-- Begins everything that a device does, once: returns futures, and a function
+-- that checks the result after all ended well. here: 12 MiB or more.
 function M.mix(proxy, session, here, round)
   local size, byte = 2 ^ 20 + 4096, round % 200 + 20
   local function own(i) return here:slice(i * 2 * 2 ^ 20, size) end
@@ -147,7 +148,7 @@ function M.mix(proxy, session, here, round)
   return futures, check
 end
 
--- The value of a future that has to end well.
+-- The value of a future, which must succeed.
 function M.well(future)
   local got, err, took = M.ended(future, M.LONG)
   if got == nil then
@@ -156,7 +157,7 @@ function M.well(future)
   return got
 end
 
--- Such a mix, which has to end well within some time.
+-- Runs such a mix, which must succeed within M.LONG.
 function M.fair(proxy, session, here, round)
   local futures, check = M.mix(proxy, session, here, round)
   local got = {}
@@ -164,13 +165,14 @@ function M.fair(proxy, session, here, round)
   check(got)
 end
 
--- Why a session is lost, as text; waits until it is.
+-- Waits until a session is lost; returns the reason as text.
 function M.loss(session)
   cases.eventually(function() return session.lost end, 20)
   return tostring(session.lost)
 end
 
--- Each of the futures ends by itself: well, or in peer_lost. How many in that.
+-- Each of the futures must end by itself, well or in peer_lost; returns how
+-- many ended in peer_lost.
 function M.lost(futures, limit)
   local count = 0
   for _, future in ipairs(futures) do
@@ -190,7 +192,7 @@ local function run(command)
 end
 M.run = run
 
--- What a link that was down has lost of its routes.
+-- Restores the routes that a link loses when it goes down.
 local ROUTES = [[printf '%s\n' \
   'route replace 10.77.1.2 dev veth1 src 10.77.1.1 table 101' \
   'route replace 10.77.1.1 dev veth2 src 10.77.1.2 table 102' \
@@ -198,14 +200,14 @@ local ROUTES = [[printf '%s\n' \
   'neigh replace 10.77.1.1 lladdr 02:77:00:00:01:01 dev veth2 nud permanent' |
   ip -batch -]]
 
--- Pulls the cable, and puts it back.
+-- Pulls the cable, or puts it back.
 function M.link(up)
   run("ip link set veth1 " .. (up and "up" or "down"))
   if up then run(ROUTES) end
 end
 
--- Every packet both ways passes a netem of this kind: "loss 2%", "delay 2ms";
--- "loss 100%" is a way that is gone while both ends of it look fine.
+-- Sends every packet in both directions through a netem like "loss 2%" or
+-- "delay 2ms". With "loss 100%" the path is gone while both ends look fine.
 function M.netem(what)
   for _, link in ipairs { "veth1", "veth2" } do
     run(("tc qdisc replace dev %s root netem limit 100000 %s")
@@ -213,7 +215,7 @@ function M.netem(what)
   end
 end
 
--- All as it was; waits until both devices are active.
+-- Restores the link; waits until both devices are active.
 function M.calm()
   if os.execute("test -e /sys/class/net/veth1") ~= 0 then return end
   os.execute("tc qdisc del dev veth1 root 2>/dev/null")
@@ -228,7 +230,7 @@ end
 
 -- ---- Ends -------------------------------------------------------------------
 
--- Waits for the future's end: its values, and after how many seconds.
+-- Waits for the future's end; returns its values and the seconds it took.
 function M.ended(future, limit)
   local started = process.now()
   local got, err = future:wait(limit or 20)

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The registries over which a suite runs: each by its name, started for a test.
+-- The registries over which a suite runs, by name, each started per test.
 local board = require "spec.support.board"
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
@@ -8,7 +8,7 @@ local redis = require "spec.support.redis"
 local M = { all = { "folder", "folder elsewhere", "board" } }
 if redis.is_there() then M.all[4] = "Redis" end
 
---- The registry, once it is there; nil for the default.
+--- The value of option `registry` for a running one; nil for the default.
 function M.registry(where, of)
   if where == "board" then return board.registry(of) end
   if where == "Redis" then return redis.address(of) end
@@ -17,7 +17,7 @@ function M.registry(where, of)
   end
 end
 
---- Begins one; what it gives is for option `registry` of agents.
+--- Starts a registry; returns the value for option `registry` of agents.
 function M.start(where)
   if where == "board" then
     process.start(board.serve):expect("ready", 30 * cases.slow)

@@ -1,17 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A registry that an agent of its own serves: what it takes to have another one
--- than the folder. The board is a child process; who has a session with it may
--- hold names, and loses them with the session.
+-- A registry that an agent serves: an example of a registry other than the
+-- folder. The board is a child process. Its clients hold names, and lose them
+-- when their session with the board ends.
 local M = {}
 
--- What that child runs (process.start).
+-- The program of the child (process.start).
 function M.serve(child, perigee)
   local entries = require "perigee.registry.entry"
   local held, agent = {}, assert(child.cases.agent("board"))
-  local changes, waiting = {}, {}       -- a revision is how many there are
+  local changes, waiting = {}, {}       -- the revision is #changes
   local id = child.cases.scope .. os.time()
 
-  -- Who waits for a change looks again now.
+  -- Wakes the watchers, so that they look for changes.
   local function changed(key)
     changes[#changes + 1] = key
     for future in pairs(waiting) do future:cancel() end
@@ -108,7 +108,7 @@ function M.serve(child, perigee)
   agent:close()
 end
 
---- The registry, once the board is ready: asked by an agent that is made here.
+--- The registry, once the board is ready: a proxy of an agent made here.
 function M.registry(cases)
   local client = assert(cases.agent())
   return assert(client:proxy("board", "names",

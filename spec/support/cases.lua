@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What varies between runs of the contract's specs, and what they share:
--- PERIGEE_TRANSPORT names the transport, PERIGEE_TEST_MEMORY a kind of memory
--- that the CPU does not touch, PERIGEE_SPEC_ENCRYPT=1 has sockets sealed,
--- PERIGEE_SPEC_PROGRESS=thread gives engines a thread of their own,
--- PERIGEE_SPEC_SCALE says how much of a long run is run (1: all of it),
--- PERIGEE_SPEC_SLOW how much slower than usual the machine is.
--- Parent and children agree on a scope of their own.
+-- The settings of a run of the contract's specs, and helpers. PERIGEE_TRANSPORT
+-- names the transport, PERIGEE_TEST_MEMORY a kind of memory that the CPU must
+-- not touch. PERIGEE_SPEC_ENCRYPT=1 encrypts sockets,
+-- PERIGEE_SPEC_PROGRESS=thread gives each engine its own thread.
+-- PERIGEE_SPEC_SCALE is the share of each long run that is run (1: all of it),
+-- PERIGEE_SPEC_SLOW says how many times slower than usual the machine is.
+-- Parent and children share a registry scope.
 local ffi = require "ffi"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -17,7 +17,7 @@ local M = {
   scale = tonumber(os.getenv("PERIGEE_SPEC_SCALE")) or 0.02,
   slow = tonumber(os.getenv("PERIGEE_SPEC_SLOW")) or 1,
   sealed = os.getenv("PERIGEE_SPEC_ENCRYPT") == "1",
-  -- A sanitizer keeps what is freed, so that memory tells nothing then.
+  -- A sanitizer keeps freed memory, so memory use means nothing then.
   sanitized = (os.getenv("PERIGEE_PRELOAD") or "") ~= "",
   opened = {},
 }
@@ -28,8 +28,9 @@ M.sizes = { 0, 1, 63, 64, 65, 4095, 4096, M.EAGER - 1, M.EAGER, M.EAGER + 1,
             M.RING - 1, M.RING, M.RING + 1, 2 ^ 20 + 3 }
 M.LARGE = 2 ^ 26
 
--- Short, for a socket's path has 107 bytes at most and a name up to 64 of them.
--- Children inherit the scope and the folder of the process that started them.
+-- The scope is short: a socket's path has 107 bytes at most, of which a name
+-- takes up to 64. Children inherit scope and folder from the process that
+-- started them.
 ffi.cdef [[
   int spec_setenv(const char *, const char *, int) __asm__("setenv");
   int spec_mkdir(const char *, unsigned) __asm__("mkdir");
@@ -53,7 +54,7 @@ local function opened(object)
   return object
 end
 
--- A proxy of a child that takes a moment until it can be found.
+-- A proxy of a child that takes a moment to register.
 function M.found(service, options)
   local agent, proxy = assert(M.agent()), nil
   assert(M.eventually(function()
@@ -63,7 +64,7 @@ function M.found(service, options)
   return proxy, agent
 end
 
--- The kinds of memory beside the host's that this run is about, for engines.
+-- The kind of memory of this run, if it is not the host's: a list for engines.
 local function memories()
   if M.memory == "host" then return nil end
   local symbol = "perigee_memory_" .. M.memory
@@ -77,10 +78,10 @@ local function memories()
 end
 local given = memories()
 
--- Of a form that is not stretched, which would cost each child 0.1 s.
+-- A secret of this form is not stretched; stretching costs each child 0.1 s.
 local SECRET = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="
 
--- Of engines. A slow machine takes its time to set up a session, too.
+-- Options for engines. On a slow machine setting up a session takes longer.
 local function engine_options(options)
   local all = { memories = given,
                 hello_timeout = M.slow > 1 and 3 * M.slow or nil,
@@ -99,7 +100,7 @@ function M.agent(name, options)
   return opened(agent), err
 end
 
--- A proxy of a service of the child "worker", from an agent of its own.
+-- A proxy of a service of the child "worker", and the new agent that made it.
 function M.proxy(service, options)
   local agent = assert(M.agent())
   return assert(agent:proxy("worker", service, options)), agent
@@ -116,19 +117,19 @@ function M.connect(options)
   return engine, assert(engine:connect(M.address(), options))
 end
 
--- Memory of the kind that this run is about.
+-- Allocates memory of this run's kind.
 function M.alloc(engine, length, options)
   local all = { kind = M.memory ~= "host" and M.memory or nil }
   for key, value in pairs(options or {}) do all[key] = value end
   return assert(engine:alloc(length, all))
 end
 
--- A byte of a slice or region of any kind of memory.
+-- One byte of a slice or region, whatever its kind of memory.
 function M.byte(slice, at)
   return slice:slice(at or 0, 1):string():byte()
 end
 
--- size bytes that differ from place to place and from seed to seed.
+-- size bytes that differ by place and by seed.
 function M.bytes(size, seed)
   local line, first = {}, (seed or 0) * 31
   for i = 0, 250 do line[i + 1] = string.char((i * 7 + first) % 251) end
@@ -136,7 +137,7 @@ function M.bytes(size, seed)
   return text:rep(math.ceil(size / 251)):sub(1, size)
 end
 
--- For after_each: closes what was opened here and ends every child.
+-- For after_each: closes all objects opened here and ends all children.
 function M.cleanup()
   for i = #M.opened, 1, -1 do
     M.opened[i]:close()
@@ -146,7 +147,7 @@ function M.cleanup()
   os.execute("rm -rf '" .. M.folder .. "'")
 end
 
--- Waits, running the loop, until f() is true; false after timeout (20 s).
+-- Runs the loop until f() is true; returns false after timeout (20 s).
 function M.eventually(f, timeout)
   local limit = process.now() + (timeout or 20)
   repeat

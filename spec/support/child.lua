@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What runs in a child of spec/support/process.lua. The function that is sent
--- is given `child`: say(...) prints a line for the parent, hear() and attend()
--- wait for one of its lines, and what follows here. An error ends the child
--- after the parent was told.
+-- The main program of a child started by spec/support/process.lua. The function
+-- that the parent sent is called with `child`: say(...) prints a line for the
+-- parent, hear() and attend() wait for a line from it, and the other functions
+-- are below. If the function raises an error, the child reports it to the
+-- parent and exits.
 local ffi = require "ffi"
 local perigee = require "perigee"
 
@@ -15,7 +16,7 @@ function child.say(...)
   io.stdout:flush()
 end
 
--- Not by io.read, whose buffer poll(2) does not see.
+-- Input is not read with io.read: poll(2) does not see its buffer.
 local text, chunk = "", ffi.new("char[65536]")
 
 local function more()
@@ -32,7 +33,7 @@ local function take(length)
   return bytes
 end
 
--- Waits for a line of the parent and does nothing else: no loop runs.
+-- Waits for a line from the parent. The loop does not run meanwhile.
 function child.hear()
   while not text:find("\n", 1, true) do
     if not more() then return nil end
@@ -40,7 +41,7 @@ function child.hear()
   return take(text:find("\n", 1, true)):sub(1, -2)
 end
 
--- Runs the loop until there is a line of the parent.
+-- Runs the loop until a line from the parent has arrived.
 function child.attend()
   local entry = ffi.new("struct spec_poll", 0, 1, 0)
   while not text:find("\n", 1, true) do

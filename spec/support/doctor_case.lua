@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A made-up machine, and what perigee doctor says of it: for specs that put
--- start and finish around each test.
+-- A made-up machine, and what perigee doctor reports about it. Specs call start
+-- and finish around each test.
 local doctor = require "perigee.cli.doctor"
 local address = require "perigee.cli.doctor.address"
 local fake_machine = require "spec.support.fake_machine"
@@ -11,7 +11,7 @@ function M.start() M.fake = fake_machine() end
 
 function M.finish() M.fake:remove() end
 
--- What is said under a name: an array. addresses: those of --listen.
+-- The findings of that group and name, an array. addresses: those of --listen.
 function M.said(group, name, addresses)
   local list = {}
   for _, found in ipairs(doctor.examine(M.fake.machine, addresses)) do
@@ -30,9 +30,10 @@ local function as_text(list)
   return table.concat(lines, "\n")
 end
 
--- Something with this status and this text is said, and it is returned. Where
--- all is fine nothing is to be done; else it is said what, by this command if
--- one is given (without sudo, which it has for all but root).
+-- Fails unless doctor reports a finding with this status and this text, and
+-- returns the finding. A finding that is "ok" must have no fix, and one that is
+-- a problem must have one: the given command, if there is one (without the sudo
+-- that it has for all users but root).
 function M.expect(group, name, status, text, command, addresses)
   local list, one = M.said(group, name, addresses), nil
   for _, found in ipairs(list) do
@@ -60,7 +61,7 @@ function M.listening(...)
   return list
 end
 
--- ---- Often needed files ---------------------------------------------------
+-- ---- Files that many specs need ---------------------------------------------
 
 function M.limits(line)
   M.fake:put("/proc/self/limits", "Limit   Soft Limit   Hard Limit   Units\n"

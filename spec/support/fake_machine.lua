@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Made-up machines for perigee doctor: a folder that stands for /, and answers
--- of its own to what no file tells. remove() ends it.
+-- Made-up machines for perigee doctor: a folder takes the place of /, and
+-- made-up answers the place of what no file tells. remove() deletes the folder.
 local ffi = require "ffi"
 
 local Machine = require "perigee.cli.doctor.machine"
@@ -23,8 +23,8 @@ local function make_folders(path, from)
   end
 end
 
--- Writes a file with its folders; or, for a path that ends in /, only those.
--- mode is octal text.
+-- Writes a file and creates its folders; creates only the folders if path ends
+-- in /. mode is octal text.
 function Fake:put(path, text, mode)
   local full = self.root .. path
   make_folders(full, #self.root)
@@ -47,8 +47,8 @@ function Fake:remove()
   assert(os.execute(("rm -rf %q"):format(self.root)))
 end
 
--- A machine of an ordinary user without any file. fields replace what it
--- answers; forbidden[path] says what may not be done with it.
+-- Makes a machine of an ordinary user without any file. `fields` replace its
+-- answers; forbidden[path] says what may not be done with that path.
 return function(fields)
   local path = ffi.new("char[64]", "/dev/shm/perigee-doctor-XXXXXX")
   assert(ffi.C.spec_mkdtemp(path) ~= nil)

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Runs once before all specs. busted gives every spec file a fresh
--- package.loaded, but ffi.cdef and ffi.metatype can only be told once in one
--- Lua state: so whatever owns a C type is loaded here, and stays.
+-- package.loaded, but ffi.cdef and ffi.metatype can define a type only once per
+-- Lua state. Modules that define C types are therefore loaded here, and stay.
 local ffi = require "ffi"
 
--- A sanitizer's library is preloaded into LuaJIT by spec/support/luajit;
--- the shells and other programs that a spec starts go without.
+-- spec/support/bin/luajit preloads a sanitizer's library into LuaJIT. The
+-- shells and other programs that a spec starts run without it.
 ffi.cdef "int unsetenv(const char *name);"
 ffi.C.unsetenv("LD_PRELOAD")
 

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A peer that lies: an engine of the core without the Lua that is above it, so
--- that it can say whatever the core's scan lets pass. It is in one process with
--- the honest agents, and polled by turns with their loop. All that it says is
--- told by a seed.
+-- A peer that lies: an engine of the C core without the Lua layer above it,
+-- which can send anything that the core's scan lets pass. It runs in the
+-- process of the honest agents and is polled in turn with their loop. A seed
+-- determines all that it says.
 --
--- It dials (liar:dial) and floods with calls (liar:call), and it listens and
--- answers what it is asked: by liar.answer, if that is set, else with lies, but
--- that it describes a service truly if liar.describes is set.
+-- It dials (liar:dial), floods with calls (liar:call), listens and answers
+-- requests. liar.answer gives the answers if it is set; otherwise the answers
+-- are lies, except that liar.describes makes it describe a service truly.
 local perigee = require "perigee"
 local native = require "perigee.native"
 
@@ -24,7 +24,8 @@ local NAMES = { "", "add", "close", "with", "async", "a\27[31m\r\n\0b",
 
 -- ---- Chance ----------------------------------------------------------------
 
---- Numbers from a seed (xorshift32): next(n) gives 1 to n, pick one of a list.
+--- Random numbers from a seed (xorshift32): next(n) gives 1 to n, pick() an
+-- element of a list.
 function M.chance(seed)
   local x = bit.tobit(seed * 2654435761 % 2 ^ 32)
   if x == 0 then x = 1 end
@@ -42,7 +43,7 @@ end
 
 -- ---- Values ----------------------------------------------------------------
 
--- A table whose bytes give one key twice, which the scan does not see.
+-- A table whose encoding contains a key twice, which the scan does not check.
 local TWICE = "\9\2\33k\1\33k\2"
 
 local function a_number(chance)
@@ -74,7 +75,7 @@ local function a_method(chance)
            landing = chance.one_in(3) and value(chance, 1) or nil }
 end
 
--- Almost what describes a service.
+-- Almost a valid description of a service.
 local function a_description(chance)
   local methods = {}
   for _ = 1, chance.next(6) - 1 do
@@ -99,7 +100,7 @@ function value(chance, depth)
   return a_table(chance, depth)
 end
 
--- More than what is decoded at one go.
+-- More values than one decoding step takes.
 local function large(chance)
   local list = {}
   for i = 1, 1000 + chance.next(3000) do
@@ -113,7 +114,7 @@ end
 local COUNTS = { 0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 8, 249, 250, 251, 252, 8000,
                  10000 }
 
--- Typed data; mostly such as the scan lets pass.
+-- Typed data, most of which passes the scan.
 local function typed(chance, out)
   local n = chance.pick(COUNTS)
   out:reset()
@@ -150,7 +151,8 @@ local function a_slice(liar, slice)
   slice.count, slice.stride = 1, slice.length
 end
 
--- Fills the liar's message with something; kept until the next but 63.
+-- Fills a message with random content. Typed data stays valid until 4,095 more
+-- of it were made.
 local function fill(liar)
   local chance, m = liar.chance, native.message_t()
   if chance.one_in(3) then
@@ -185,7 +187,7 @@ local function describe(liar, served)
   liar.kept = out
 end
 
--- Almost what tells of a failure.
+-- Fails with almost valid failure data.
 local function fail(liar, m)
   local chance, turn = liar.chance, liar.turn % 4096 + 1
   m.status = 1 - chance.next(25)
@@ -248,7 +250,7 @@ on[C.PERIGEE_EVENT_LOST] = function(liar, event)
   if session ~= nil then C.perigee_session_free(session) end
 end
 
---- Handles what there is.
+--- Polls once and handles the events.
 function Liar:poll()
   local n = C.perigee_poll(self.handle, self.events, 64)
   for i = 0, n - 1 do
@@ -258,7 +260,7 @@ function Liar:poll()
   end
 end
 
---- Lets both sides go on until f() is true; false after seconds (10).
+--- Polls both sides until f() is true; returns false after `seconds` (10).
 function Liar:until_true(f, seconds)
   local limit = native.clock() + (seconds or 10) * 1e9
   repeat
@@ -271,7 +273,7 @@ end
 
 -- ---- What it asks ----------------------------------------------------------
 
---- Is there a session to address, dialled now if there was none?
+--- Dials if there is no session; returns whether there is one now.
 function Liar:dial(address)
   if self.session then return true end
   self.session = nil
@@ -287,7 +289,7 @@ local function lend(liar, m)
   return C.perigee_call_commit(liar.session, m, length)
 end
 
---- Makes a call of some method up to the given one.
+--- Calls a random method, up to the given number.
 function Liar:call(methods)
   local chance, m = self.chance, fill(self)
   m.method = chance.one_in(20) and 65535 or chance.next(methods + 1) - 1
@@ -307,7 +309,7 @@ function Liar:call(methods)
   end
 end
 
---- A message of typed values; with a slice, if one is given its length.
+--- A message of typed values, with a slice of `length` bytes if it is given.
 function Liar:typed(length, ...)
   local m, out = native.message_t(), buffer.new()
   for i = 1, select("#", ...) do out:encode((select(i, ...))) end
@@ -322,8 +324,8 @@ function Liar:typed(length, ...)
   return m
 end
 
---- Sends a message as a call; on_reply is called with the event of its end. A
--- status, if its own core refuses it already.
+--- Sends a message as a call; on_reply is called with the event that ends it.
+-- Returns a status if the liar's own core refuses the call.
 function Liar:send(message, on_reply)
   local operation = C.perigee_call(self.session, message)
   if operation < 0 then return operation end
@@ -336,7 +338,8 @@ function Liar:close()
   self.handle = false
 end
 
---- A liar that listens at address and lies by seed. pool: of its engine.
+--- A liar that listens at address and lies by seed. pool is its engine's pool
+-- size.
 function M.new(address, seed, pool)
   local options, out = native.options_t(), ffi.new "struct perigee_engine *[1]"
   C.perigee_options(options)

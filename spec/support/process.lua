@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Real child processes for the specs: start(f, ...) runs a Lua function in a
--- new luajit; lines are exchanged; a child can be killed, stopped and continued
--- at any time; cleanup() leaves none behind, and none outlives us.
+-- Child processes for the specs. start(f, ...) runs a Lua function in a new
+-- luajit; parent and child exchange lines; a child can be killed, stopped and
+-- continued at any time. cleanup() ends all children, and no child outlives
+-- this process.
 --
--- The function travels as bytecode, so it has no upvalues. It is called as
--- f(child, perigee, ffi, ...), see child.lua for what `child` offers; further
+-- The function is sent as bytecode, so it must have no upvalues. It is called
+-- as f(child, perigee, ffi, ...); child.lua tells what `child` offers. Further
 -- arguments arrive as strings.
 local ffi = require "ffi"
 
@@ -61,8 +62,8 @@ local function pipe()
   return ends[0], ends[1]
 end
 
--- A child that is gone must not end us by a signal when we write to it, and
--- how a process takes that signal is not ours to change.
+-- Writing to a child that has ended must not raise SIGPIPE here, and the
+-- process's handling of that signal must stay as it is.
 local function sockets()
   local ends = ffi.new("int[2]")
   assert(C.spec_socketpair(AF_UNIX, SOCK_STREAM + O_CLOEXEC, 0, ends) == 0)
@@ -116,7 +117,7 @@ function Process:write(text)
   return true
 end
 
--- Gives the child a line, which its hear() returns.
+-- Sends the child a line, which its hear() returns.
 function Process:tell(line)
   return self:write(line .. "\n")
 end
@@ -126,8 +127,9 @@ local function readable(fd, seconds)
   return C.spec_poll(entry, 1, seconds * 1000) > 0
 end
 
--- The next line of the child's output; nil, why after timeout (30 s) or at its
--- end. pump(), if given, is called again and again meanwhile.
+-- Returns the next line of the child's output, or nil and the reason after
+-- timeout (30 s) or at the end of the output. pump(), if given, is called
+-- repeatedly meanwhile.
 function Process:read(timeout, pump)
   local limit = M.now() + (timeout or 30)
   while not self.text:find("\n", 1, true) do
@@ -148,7 +150,7 @@ function Process:read(timeout, pump)
   return line
 end
 
--- Reads a line, which must be this one.
+-- Reads a line and fails unless it is this one.
 function Process:expect(line, timeout, pump)
   local got, why = self:read(timeout, pump)
   if got ~= line then
@@ -157,8 +159,9 @@ function Process:expect(line, timeout, pump)
   return self
 end
 
--- A line of a process's /proc file that starts with a word: what follows it.
--- The file is closed at once: a look each millisecond soon had none left.
+-- What follows the given first word in a line of a process's /proc file. The
+-- file is closed at once: a spec that looks every millisecond would run out of
+-- descriptors.
 local function told(pid, file, word)
   local opened = assert(io.open(("/proc/%d/%s"):format(pid, file)))
   local text = opened:read "*a"
@@ -170,8 +173,8 @@ local function runs(pid)
   return not told(pid, "status", "State"):find "^[TZ]" -- stopped, or dead
 end
 
--- Sends a signal by its name: "KILL", "STOP", "CONT", "TERM", "INT". Who was
--- told to stop has when this returns.
+-- Sends a signal by its name: "KILL", "STOP", "CONT", "TERM", "INT". After
+-- "STOP" it returns only when the process has stopped.
 function M.signal(pid, name)
   local number = assert(signals[name], name)
   C.spec_kill(pid, number)
@@ -186,7 +189,7 @@ function Process:signal(name)
   return self
 end
 
--- Kills it as hard as can be; returns when it is gone.
+-- Sends SIGKILL and returns when the process is gone.
 function Process:kill()
   if not self.pid then return self end
   self:signal("KILL")
@@ -195,7 +198,8 @@ function Process:kill()
   return self
 end
 
--- "exit", code | "signal", number | nil, "timeout".
+-- Waits for its end and returns "exit", code | "signal", number | nil,
+-- "timeout".
 function Process:wait(timeout)
   local status, limit = ffi.new("int[1]"), M.now() + (timeout or 10)
   while C.spec_waitpid(self.pid, status, WNOHANG) == 0 do
@@ -208,7 +212,7 @@ function Process:wait(timeout)
   return "exit", bit.band(bit.rshift(status[0], 8), 255)
 end
 
--- The number in a line of the child's /proc file, by the line's first word.
+-- A number in the child's /proc file, from the line with this first word.
 function Process:number(file, word)
   return tonumber((told(self.pid, file, word) or ""):match("^%d+"))
 end
@@ -223,7 +227,7 @@ function Process:close()
   M.all[self] = nil
 end
 
--- For after_each: ends every child that is left.
+-- For after_each: ends all children that are left.
 function M.cleanup()
   for self in pairs(M.all) do self:close() end
 end

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A Redis server of a spec's own: a process at a Unix socket, and at a port of
--- this host if it is given one, with nothing on disk. It ends with the spec.
+-- A Redis server for one spec: a process that listens at a Unix socket, and
+-- also at a TCP port of this host if one is given. It writes nothing to disk
+-- and ends with the spec.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local process = require "spec.support.process"
@@ -20,13 +21,13 @@ function M.is_there()
     and package.searchpath("perigee.control", package.cpath) ~= nil
 end
 
---- Where it is, for this process and its children: each at a path of its own,
--- since a process has one registry for an address.
+--- The path of its socket, for this process and its children. Each server has
+-- its own path, since a process has one registry per address.
 function M.path(of)
   return ("%s/redis%s.sock"):format(of.folder, os.getenv "PERIGEE_SPEC_REDIS")
 end
 
---- Its address, as option `registry` has it. Names end fast, for specs.
+--- Its address, in the form of option `registry`. Names expire fast.
 function M.address(of, options)
   return ("redis+unix:%s?ttl=%g&timeout=5%s"):format(M.path(of),
     1.5 * of.slow, options or "")

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- busted's plain report, closed by the one line that spec/support/run and
--- other readers of totals look for. The file named in PERIGEE_RUNNING always
--- tells which test runs, for the case that it is the last one.
+-- busted's plain report, followed by the line with totals that spec/support/run
+-- and others read. The file named in PERIGEE_RUNNING always names the test that
+-- runs, so that it is known if the process dies in it.
 local running = os.getenv "PERIGEE_RUNNING"
 
 return function(options)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Calls with more values than a function can be given: to the built-in method,
--- to typed ones and to landings, with and without a slice.
+-- Calls with more values than a function takes as arguments: to the built-in
+-- method, to typed ones and to landings, with and without a slice.
 local values = require "spec.hostile.values"
 
 local COUNTS = { 251, 8000, 10000, 60000 }

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Replies of one byte asked of a handler that copies all of its request, while
--- replies find no room because nobody reads them.
+-- Requests whose replies may have one byte, to a handler that copies its whole
+-- request, while replies find no room because the attacker reads none.
 return function(attack)
   local bytes = ("c"):rep(8000)
   while not attack:over() do

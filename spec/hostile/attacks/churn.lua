@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A peer that comes and goes without end, in the midst of calls, of look-ups of
--- regions that there are not, and of what it cancels as soon as it is asked.
+-- A peer that connects and disconnects without end, in the middle of calls,
+-- look-ups of regions that do not exist, and operations that it cancels at
+-- once.
 local native = require "perigee.native"
 
 local C = native.C

@@ -1,22 +1,21 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Somebody between a client and the victim who turns one bit of what passes:
--- at any place of the handshake, and in the calls behind it. No session of
--- which a bit of the handshake was turned may answer a call, or stay open: a
--- dialer that has said its last word may believe in one, until it hears what
--- became of it. Where bytes are authenticated (attack.encrypt) no call may be
--- answered otherwise than it should be.
+-- A man in the middle between a client and the victim flips one bit: anywhere
+-- in the handshake, or in the calls after it. A session with a flipped bit in
+-- its handshake must not answer a call or stay open. A dialer that has sent its
+-- last frame may consider such a session open until it learns of its end. With
+-- authenticated bytes (attack.encrypt) no call may get a wrong answer.
 local ffi = require "ffi"
 local native = require "perigee.native"
 local sockets = require "spec.net.sockets"
 
 local C = native.C
--- A session that did not open in this time will not.
+-- A session that has not opened in this time will not open.
 local OPENING, CALLING, CALLS = 0.1, 0.2, 6
--- In plain the first head of a lane follows at once, each way (tcp.h): that is
--- no part of the handshake.
+-- Without encryption the lane's first head follows the handshake at once, in
+-- each direction (tcp.h).
 local HEAD = 24
 
--- ---- The one between -------------------------------------------------------
+-- ---- The relay -------------------------------------------------------------
 
 local Relay = {}
 Relay.__index = Relay
@@ -27,7 +26,7 @@ local function relay(target)
                         address = "tcp://127.0.0.1:" .. port }, Relay)
 end
 
--- The next connection has this bit turned of what goes that way.
+-- Flips this bit of the next connection, in this direction.
 function Relay:turn(way, place, bit_)
   self.way, self.place, self.bit = way, place, bit_
   self.turned = false
@@ -79,7 +78,7 @@ end
 
 -- ---- The client ------------------------------------------------------------
 
--- Polls and passes on until f(event) is true, or the time is over.
+-- Polls and relays until f(event) is true or the time is over.
 local function until_(peer, between, seconds, f)
   local limit, over = native.clock() + seconds * 1e9, false
   repeat
@@ -101,7 +100,7 @@ local function open(peer, between)
   return id and C.perigee_session(peer.handle, id)
 end
 
--- One answer that is wrong, or nil.
+-- Makes one call; returns a description of its answer if that is wrong, or nil.
 local function ask(attack, peer, between, session, round)
   local text = ("%08d"):format(round):rep(64)
   local operation = peer:call(session, { method = attack.methods.echo,
@@ -118,8 +117,9 @@ local function ask(attack, peer, between, session, round)
   return wrong
 end
 
--- How long the handshake is, each way: one in which no bit is turned. It is the
--- last that came: one that was given up may still have waited to be accepted.
+-- Measures the handshake's length in each direction, by one without a flipped
+-- bit. It takes the last connection: one that was given up before may still
+-- have waited to be accepted.
 local function measure(attack, peer, between)
   local session
   for _ = 1, 20 do
@@ -139,7 +139,7 @@ local function measure(attack, peer, between)
   return long
 end
 
--- What came of a session that opened: how many calls were answered.
+-- Makes calls over a session that opened; returns how many were answered.
 local function use(attack, peer, between, session, round)
   local answered = 0
   for i = 1, CALLS do

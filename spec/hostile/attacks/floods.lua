@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Tables whose keys have one hash, numbers and strings, as large as a typed
--- payload may be; and many small ones of that kind.
+-- Tables whose keys, numbers or strings, have the same hash: as large as a
+-- typed payload may be, and many small ones.
 local values = require "spec.hostile.values"
 
--- Of 10 bytes for each key: what the defaults let pass is 1 MiB.
+-- A key takes 10 bytes; the default limit of a payload is 1 MiB.
 local KEYS = 90000
 
 return function(attack)

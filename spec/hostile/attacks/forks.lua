@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A death that a child hides: a peer in the midst of calls forks a child that
--- does nothing, and is killed. The child has all its sockets, and lives on
--- until the judge has looked.
+-- A peer whose death is hidden by a child: in the middle of calls it forks a
+-- child that does nothing, and is killed. The child has all its sockets, and
+-- lives until the judge has looked.
 local process = require "spec.support.process"
 
 local PEERS, LIVES = 3, 8

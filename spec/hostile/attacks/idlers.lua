@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Sessions that do nothing: more than a server takes by default, and where it
--- takes more, 10,000 or as many as descriptors allow. Whatever place there is
--- is taken at once.
+-- Sessions that do nothing: more than a server accepts by default, or, where it
+-- accepts more, 10,000 or as many as descriptors allow. The attacker takes each
+-- free place at once.
 local native = require "perigee.native"
 
 local C = native.C
 local FEW, MANY, AT_ONCE = 1100, 10000, 16
-local PATIENCE = 5 -- seconds, in a short run, until there are enough
+local PATIENCE = 5 -- seconds in a short run to get enough sessions
 
 return function(attack)
   local count = attack.scale < 1 and FEW or MANY

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A server that lies to whoever calls: descriptions that are none, replies of
--- another kind than was asked for, too many values, slices without a place,
--- loans that are said to be huge, failures whose text is no text.
+-- A server that lies to its callers: invalid descriptions, replies of another
+-- kind than was asked for, too many values, slices without a destination, loans
+-- of a huge claimed length, failures with an invalid text.
 local native = require "perigee.native"
 local values = require "spec.hostile.values"
 
 local C = native.C
 local HUGE = 4 * 2 ^ 30
--- A device wants all of it to be there.
+-- An RDMA device needs memory for all of it.
 local PINNED = 64 * 2 ^ 20
 
 local function methods()
@@ -17,7 +17,7 @@ end
 
 local encode = values.encode
 
--- Descriptions, the first of which is right, so that calls follow.
+-- Descriptions; the first are right, so that calls follow.
 local descriptions = {
   encode { version = 1, methods = methods() },
   encode { version = 1, methods = methods() },
@@ -92,7 +92,7 @@ return function(attack)
     if attack:random(3) > 0 then one = descriptions[1] end
     return peer:reply(event.operation, typed(one))
   end
-  -- Its time begins when somebody has called.
+  -- The attack's time begins with the first call.
   while attack.count == 0 or not attack:over() do
     peer:attend(0.05, function(event)
       if event.kind == C.PERIGEE_EVENT_LANDING then

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The lying peer of the C tests (spec/native/liar.c), against a whole agent.
--- attack.lie says which of its lies.
+-- attack.lie names the kind of lie.
 local process = require "spec.support.process"
 
 local LIES = { scribble = 0, records = 1, replies = 2, words = 3 }

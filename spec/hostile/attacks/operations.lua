@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Operation hogs: sessions full of messages that nobody receives. attack.each
--- says what each session is of: nothing (all of one peer), or "peer" (each of a
--- peer of its own, as far as anybody can tell).
+-- Sessions full of messages that no one receives, which use up operations.
+-- attack.each is nothing (one peer has all sessions), or "peer" (each session
+-- seems to have a peer of its own).
 local SESSIONS, SENDS = 16, 1024
 
 return function(attack)

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Sparse outboxes: shared memory of which nothing is there but its length, as
--- long as it may be announced, and then what still finds room beside it. An
--- attacker's own address space is no larger: it takes two to fill another's.
+-- Sparse outboxes: shared memory that is as long as may be announced but mostly
+-- not allocated, and then smaller ones that still find room beside it. An
+-- attacker's address space is no larger than the victim's: it takes two
+-- attackers to fill that.
 local SESSIONS, MOST, LEAST = 64, 2 ^ 40, 2 ^ 30
 
 return function(attack)

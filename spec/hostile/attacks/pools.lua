@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Pool hogs: slices that are announced and whose bytes never come, as their
--- owner does nothing any more; ever shorter ones, so that nothing is left for
--- others; and echoes that nobody takes.
+-- Slices that are announced and whose bytes never come, since their owner stops
+-- doing anything; they get shorter, so that no room is left for others. Also
+-- echoes whose replies are not received.
 local values = require "spec.hostile.values"
 
 local LENGTHS = { 34 * 2 ^ 20, 34 * 2 ^ 20, 5 * 2 ^ 20 }

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Peers that send requests and read no reply: short ones that fill the way
--- back, and then some that ask for as many and as long replies as may be; all
--- in the 64 KB that a ring has.
+-- Peers that send requests and read no reply: short requests whose replies fill
+-- the ring, then requests for as many and as long replies as allowed, all
+-- within the 64 KB of a ring.
 local values = require "spec.hostile.values"
 
 local SESSIONS, GETS, RENDERS = 4, 200, 256

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Records at random that the core lets pass: any method, kind and capacity, any
--- typed values that its scanner takes, with a slice or without, and with what
--- stands for a slice's place.
+-- Random records that the core lets pass: any method, kind and capacity, any
+-- typed values that its scanner accepts, with or without a slice, and with the
+-- values that stand for a slice's place.
 local values = require "spec.hostile.values"
 
 local SPECIAL = { 0, -1, 0.5, 1e308, -1e308, 2 ^ 31, 2 ^ 53, 2 ^ 63, 1 / 0 }
@@ -18,7 +18,7 @@ local function list(attack, depth)
     or string.char(8 + 2) .. values.number(n) .. table.concat(parts)
 end
 
--- Keys are all different, or some are given twice, which no scan sees.
+-- Keys are all different, or some occur twice, which the scan does not check.
 local function map(attack, depth)
   local n = attack:random(4) + 1
   local parts = {}

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A peer that scribbles over all shared memory that it has: its own half, and
--- what of the victim's it may write to. It may well be its own first victim.
+-- A peer that writes random bytes over all its shared memory: its own half, and
+-- what it may write of the victim's. It may kill itself first.
 local ffi = require "ffi"
 local native = require "perigee.native"
 
-local FEW = 2 ^ 20 -- bytes of a mapping that are written to, at most
+local FEW = 2 ^ 20 -- bytes written to a mapping, at most
 
--- What this process may write to and shares: start and length.
+-- The shared mappings that this process may write to: start and length.
 local function shared()
   local list = {}
   for line in io.lines "/proc/self/maps" do
@@ -31,7 +31,7 @@ end
 local function scribble(attack, list)
   local one = list[attack:random(#list) + 1]
   local at = attack:random(one[2])
-  -- Words at the head of a mapping count, and those of rings.
+  -- The words at the head of a mapping, and those of rings, matter most.
   if attack:random(2) == 0 then at = attack:random(math.min(one[2], 16384)) end
   local n = attack:random(2) == 0 and 8 or attack:random(300)
   for i = at, math.min(at + n, one[2]) - 1 do one[1][i] = attack:random(256) end

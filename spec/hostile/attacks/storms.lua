@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Peers that are stopped, go on and are killed in the midst of calls of every
--- kind. Each checks what it is told, as long as it lives.
+-- Peers that are stopped, continued and killed in the middle of calls of every
+-- kind. Each checks its replies as long as it lives.
 local process = require "spec.support.process"
 
 local PEERS, PAUSE = 4, 0.01

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Connections of who has not the secret, 4,000 a second: silent ones, half a
--- hello, a whole one that was heard elsewhere and nothing or a wrong proof
--- behind it, garbage; and now and then a whole handshake with a wrong secret.
--- attack.from says from which address of this host ("": the clients' own).
+-- Connections of peers without the secret, 4,000 a second: silence, half a
+-- HELLO, a whole one recorded elsewhere followed by nothing or a wrong proof,
+-- garbage; and now and then a whole handshake with a wrong secret. attack.from
+-- is the address of this host that they come from ("": that of the clients).
 local ffi = require "ffi"
 local native = require "perigee.native"
 local process = require "spec.support.process"
@@ -21,7 +21,7 @@ local function at(last, port)
   return ffi.new("struct spec_inet", 2, swapped, 127 + last * 2 ^ 24, 0)
 end
 
--- Hangs up at once: no port waits for what might still come.
+-- Closing resets the connection at once, so that no port stays in TIME_WAIT.
 local at_once = ffi.new("struct spec_linger", 1, 0)
 local function raw_connect(from, to)
   local fd = ffi.C.spec_net_socket(2, NONBLOCK_INET, 0)
@@ -32,7 +32,7 @@ local function raw_connect(from, to)
   return fd
 end
 
--- What a peer with a wrong secret says first.
+-- Records the first bytes that a peer with a wrong secret sends.
 local function overheard(peer)
   local fd, port = sockets.listen "127.0.0.1"
   native.C.perigee_connect(peer.handle, "tcp://127.0.0.1:" .. port, "tcp", 1e9)
@@ -52,7 +52,7 @@ local function hang_up(fd)
   if fd then sockets.close(fd) end
 end
 
--- Of ten words: seven hellos, which cost who hears them most.
+-- Ten messages, of which seven are HELLOs: these cost the server most.
 local function words_of(hello)
   local list = { "", hello:sub(1, 100), ("\255"):rep(300) }
   for i = 1, 7 do
@@ -72,7 +72,7 @@ return function(attack)
     while n < due do
       local slot, text = n % OPEN, words[attack:random(#words) + 1]
       hang_up(open[slot])
-      open[slot] = raw_connect(from, to) -- on one host it is connected at once
+      open[slot] = raw_connect(from, to) -- at once on one host
       if open[slot] then ffi.C.spec_send(open[slot], text, #text, 0x4040) end
       n = n + 1
       if n % 40 == 0 then

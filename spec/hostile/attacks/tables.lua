@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Amplification: bytes that become as many tables, each much larger.
+-- Amplification: bytes that decode to as many tables, each much larger.
 local values = require "spec.hostile.values"
 
 local SIZES = { 2 ^ 20 - 100, 16 * 2 ^ 20 - 100 }
@@ -12,7 +12,7 @@ return function(attack)
     heads[i] = values.array(size, values.EMPTY)
   end
   heads[3] = values.nested(60, 2 ^ 19)
-  -- A pair in each table, and short strings of which no two are the same.
+  -- Tables with one pair each, and short strings that are all different.
   heads[4] = values.array(2 ^ 17, values.pairs(1, values.TRUE:rep(2)))
   heads[5] = values.words(2 ^ 17)
   while not attack:over() do
