@@ -42,7 +42,7 @@
  * stays until the session is freed, as operations that end still refer to it; the
  * session's end cuts all.
  *
- * Bytes of the peer that name a lane: a source's number (lanes_know(), before a
+ * Bytes of the peer that name a lane: a source's number (lanes_bring(), before a
  * record is taken: else PROTOCOL), EXTRA's (lane_offers.c), bits of FOUND (lookup.c).
  *
  * Faults (fault.h) are injected into each lane by its own dice; cut breaks that lane only.
@@ -86,6 +86,13 @@ static inline struct lane *session_lane(const struct perigee_session *s,
 static inline bool lanes_know(const struct perigee_session *s,
                               uint32_t number) {
   return number == 0 || (s->lanes && number <= s->lanes->count);
+}
+
+/* May a source name it? A lane that has jobs alone brings no payloads. */
+static inline bool lanes_bring(const struct perigee_session *s,
+                               uint32_t number) {
+  return number == 0 || (lanes_know(s, number) &&
+                         s->lanes->extra[number - 1].transport->payloads);
 }
 
 /* PERIGEE_OK, or why nothing goes over that lane any more, with a sentence. */
