@@ -47,9 +47,9 @@
  * lane is kept until the session is freed, because operations that end still
  * refer to it. The session's end cuts all lanes.
  *
- * The peer names lanes in a source (lanes_know() checks the number before the
- * record is taken; an unknown one is PROTOCOL), in EXTRA (lane_offers.c), and
- * by bits of FOUND (lookup.c).
+ * The peer names lanes in a source (lanes_bring() checks the number before the
+ * record is taken; a wrong one is PROTOCOL), in EXTRA (lane_offers.c), and by bits
+ * of FOUND (lookup.c).
  *
  * Faults (fault.h) are injected into each lane by its own dice; the fault `cut`
  * breaks that lane only.
@@ -93,6 +93,13 @@ static inline struct lane *session_lane(const struct perigee_session *s,
 static inline bool lanes_know(const struct perigee_session *s,
                               uint32_t number) {
   return number == 0 || (s->lanes && number <= s->lanes->count);
+}
+
+/* May a source name this lane? A lane that has jobs alone brings no payloads. */
+static inline bool lanes_bring(const struct perigee_session *s,
+                               uint32_t number) {
+  return number == 0 || (lanes_know(s, number) &&
+                         s->lanes->extra[number - 1].transport->payloads);
 }
 
 /* Returns PERIGEE_OK, or the status for which that lane is unusable, with a

@@ -351,8 +351,8 @@ static int move_all(struct payload *to, struct payload *from) {
     if (n == 0)
       m->kind->copies->drain(m);
   }
-  if (n < 0 && !(payload_quiet(to) && payload_quiet(from)))
-    m->kind->copies->drain(m);
+  while (n < 0 && !(payload_quiet(to) && payload_quiet(from)))
+    m->kind->copies->drain(m); /* their tickets end when they are asked for */
   return n < 0 ? (int)n : PERIGEE_OK;
 }
 

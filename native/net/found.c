@@ -67,7 +67,8 @@ bool found_decode(const uint8_t *body, uint32_t length, struct found *f) {
 }
 
 static uint32_t encode_key(const struct found_key *k, uint8_t *at) {
-  const uint16_t length = (uint16_t)k->key.length;
+  const uint32_t bytes = k->key.length;
+  const uint16_t length = bytes < KEY_MAX ? (uint16_t)bytes : KEY_MAX;
   at[0] = (uint8_t)k->lane;
   at[1] = (uint8_t)k->key.fd_count;
   memcpy(at + 2, &length, sizeof length);
@@ -78,7 +79,7 @@ static uint32_t encode_key(const struct found_key *k, uint8_t *at) {
 uint32_t found_encode(const struct found *f, uint8_t *body) {
   uint32_t length = HEAD;
   memcpy(body, f, HEAD);
-  for (uint32_t i = 0; i < f->keys && !is_bare(f); i++)
+  for (uint32_t i = 0; i < f->keys && i < FOUND_KEYS && !is_bare(f); i++)
     length += encode_key(&f->key[i], body + length);
   return length;
 }

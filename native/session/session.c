@@ -224,12 +224,12 @@ static bool knows_all(struct perigee_session *s, const struct record *r) {
          (!slice || knows(s, &r->slice_source));
 }
 
-/* Are there lanes of the numbers that it names? */
+/* Are there lanes of the numbers that it names, which bring payloads? */
 static bool names_lanes(const struct perigee_session *s,
                         const struct record *r) {
   bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
-  return (!head || lanes_know(s, source_lane(&r->head_source))) &&
-         (!slice || lanes_know(s, source_lane(&r->slice_source)));
+  return (!head || lanes_bring(s, source_lane(&r->head_source))) &&
+         (!slice || lanes_bring(s, source_lane(&r->slice_source)));
 }
 
 static uint64_t unread_bytes(const struct perigee_session *s) {

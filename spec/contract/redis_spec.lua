@@ -257,9 +257,8 @@ describe("Redis", function()
     assert.equal("denied", err.kind, tostring(err))
   end)
 
-  it("is spoken to over TCP and TLS, if its certificate is the one trusted",
-     function()
-    local folder = cases.folder
+  -- Another server: its port, and that for TLS.
+  local function serve_sealed(folder)
     assert(os.execute(("cd '%s' && openssl req -x509 -newkey rsa:2048 -nodes "
       .. "-days 2 -subj /CN=redis -addext subjectAltName=DNS:localhost "
       .. "-keyout key.pem -out cert.pem >/dev/null 2>&1"):format(folder)) == 0)
@@ -273,6 +272,13 @@ describe("Redis", function()
       tls, "--tls-cert-file", folder .. "/cert.pem", "--tls-key-file",
       folder .. "/key.pem", "--tls-ca-cert-file", folder .. "/cert.pem",
       "--tls-auth-clients", "no")
+    return port, tls
+  end
+
+  it("is spoken to over TCP and TLS, if its certificate is the one trusted",
+     function()
+    local folder = cases.folder
+    local port, tls = serve_sealed(folder)
     local plain = ("redis://localhost:%s/2"):format(port)
     local one = assert(take("one", { registry = plain }))
     assert.equal("one", names(one))
@@ -293,6 +299,41 @@ describe("Redis", function()
     local none, err = take("three", { registry = "redis://no-such.invalid" })
     assert.is_nil(none)
     assert.equal("not_found", err.kind, tostring(err))
+  end)
+
+  it("that goes amid TLS ends a stream, not who writes to it", function()
+    local _, tls = serve_sealed(cases.folder)
+    local child = process.start(function(child, perigee_, ffi, port, ca)
+      local control = require "perigee.control.native"
+      local C, wait = control.C, control.wait_t()
+      local to = control.to_t()
+      to.host, to.port, to.tls = "localhost", tonumber(port), 1
+      to.authorities = ca
+      local stream, status = C.perigee_stream_open(to), 0
+      while status == 0 do
+        perigee_.sleep(0.001)
+        status = C.perigee_stream_step(stream, wait)
+      end
+      local server = C.perigee_redis_open(stream)
+      local word, length = control.words_t(1), control.lengths_t(1)
+      word[0], length[0] = "PING", 4
+      child.say(status == 1 and "connected"
+        or ffi.string(C.perigee_stream_why(stream)))
+      child.attend()
+      for _ = 1, 3 do -- the first is answered that nobody is there
+        C.perigee_redis_put(server, 1, word, length)
+        status = C.perigee_redis_flush(server, wait)
+        perigee_.sleep(0.05)
+      end
+      child.say(status < 0 and "ended" or "goes on")
+      C.perigee_redis_close(server)
+      child.say "closed"
+    end, tls, cases.folder .. "/cert.pem")
+    assert.equal("connected", child:read(LONG, pump))
+    server:kill()
+    child:tell "go on"
+    assert.equal("ended", child:read(LONG, pump))
+    assert.equal("closed", child:read(LONG, pump))
   end)
 
   it("that is not there is an error at once", function()

@@ -407,6 +407,17 @@ static void a_transfer_ends_once_where_it_breaks(void **state) {
   }
 }
 
+static struct perigee_event any(struct pair *p, int side) {
+  struct perigee_event e;
+  int64_t end = clock_now() + 5000 * MS;
+  while (!taken(p, side, &e)) {
+    assert_true(clock_now() < end);
+    poll_side(p, 0);
+    poll_side(p, 1);
+  }
+  return e;
+}
+
 static void the_sessions_end_ends_what_is_under_way(void **state) {
   for (int closes = 0; closes < 2; closes++) {
     struct pair p;
@@ -420,11 +431,13 @@ static void the_sessions_end_ends_what_is_under_way(void **state) {
     perigee_transfer(p.session[0], PERIGEE_OP_READ, &t, 1, 0, -1);
     quiet(&p, 4);
     perigee_session_close(p.session[closes]);
+    int kinds = 0; /* each comes when its own copies have ended */
     for (int i = 0; i < 2; i++) {
-      struct perigee_event e =
-          until(&p, 0, i ? PERIGEE_EVENT_DONE : PERIGEE_EVENT_REPLY);
+      struct perigee_event e = any(&p, 0);
       assert_int_equal(e.status, closes ? PERIGEE_PEER_LOST : PERIGEE_CLOSED);
+      kinds |= 1 << e.kind;
     }
+    assert_int_equal(kinds, 1 << PERIGEE_EVENT_DONE | 1 << PERIGEE_EVENT_REPLY);
     until(&p, 0, PERIGEE_EVENT_LOST);
     until(&p, 1, PERIGEE_EVENT_ABANDONED);
     until(&p, 1, PERIGEE_EVENT_LOST);
@@ -517,11 +530,13 @@ static void where_a_half_fails_the_session_goes_on_without(void **state) {
 static struct perigee_transport lying;
 static struct transport_payloads lies;
 
+static uint64_t number_told;
+
 static int lie(struct lane *lane, struct exposure *exposure,
                struct payload *payload) {
   int status =
       perigee_transport_inproc.payloads->expose(lane, exposure, payload);
-  exposure->source.kind |= UINT64_C(2) << SOURCE_LANE;
+  exposure->source.kind |= number_told << SOURCE_LANE;
   return status;
 }
 
@@ -533,35 +548,62 @@ static int open_lying(const struct lane_options *options, struct lane **lane,
   return status;
 }
 
-/* A source names a lane that does not exist. */
+/* A second lane with jobs alone. */
+static struct perigee_transport bare;
+
+static int open_bare(const struct lane_options *options, struct lane **lane,
+                     struct offer *offer, char reason[REASON]) {
+  int status =
+      perigee_transport_inproc_additional.open(options, lane, offer, reason);
+  if (status == PERIGEE_OK)
+    lane_by(*lane, &bare);
+  return status;
+}
+
+static void names_wrong(const struct perigee_transport *second,
+                        const struct perigee_transport *other,
+                        uint64_t number) {
+  const struct perigee_transport *const list[2][3] = {
+      {&lying, second, NULL}, {&perigee_transport_inproc, other, NULL}};
+  struct perigee_options o[2];
+  struct pair p;
+  struct places s;
+  number_told = number;
+  lying = perigee_transport_inproc;
+  lies = *perigee_transport_inproc.payloads;
+  lies.expose = lie;
+  lying.payloads = &lies;
+  lying.open = open_lying;
+  for (int i = 0; i < 2; i++) {
+    options_with(&over_inproc, &o[i]);
+    o[i].transports = list[i];
+  }
+  open_between(&p, &over_inproc, &o[0], &o[1]);
+  places_open(&p, &s, LEAST - 1);
+  struct perigee_slice from = all_of(s.from, s.length);
+  struct perigee_message m = asking(&from, NULL);
+  perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_LOST);
+  assert_int_equal(e.status, PERIGEE_PROTOCOL);
+  until(&p, 0, PERIGEE_EVENT_REPLY);
+  until(&p, 0, PERIGEE_EVENT_LOST);
+  places_close(&p, &s);
+  pair_close(&p);
+}
+
 static void a_source_of_no_lane_ends_the_session(void **state) {
   (void)state;
-  const struct perigee_transport *const list[2][3] = {
-      {&lying, &perigee_transport_inproc_additional, NULL}, {&lying, NULL}};
-  for (int i = 0; i < 2; i++) {
-    struct perigee_options o[2];
-    struct pair p;
-    struct places s;
-    lying = perigee_transport_inproc;
-    lies = *perigee_transport_inproc.payloads;
-    lies.expose = lie;
-    lying.payloads = &lies;
-    lying.open = open_lying;
-    options_with(&over_inproc, &o[0]);
-    options_with(&over_inproc, &o[1]);
-    o[0].transports = list[i];
-    open_between(&p, &over_inproc, &o[0], &o[1]);
-    places_open(&p, &s, LEAST - 1);
-    struct perigee_slice from = all_of(s.from, s.length);
-    struct perigee_message m = asking(&from, NULL);
-    perigee_call(p.session[0], &m);
-    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_LOST);
-    assert_int_equal(e.status, PERIGEE_PROTOCOL);
-    until(&p, 0, PERIGEE_EVENT_REPLY);
-    until(&p, 0, PERIGEE_EVENT_LOST);
-    places_close(&p, &s);
-    pair_close(&p);
-  }
+  const struct perigee_transport *link = &perigee_transport_inproc_additional;
+  names_wrong(link, link, 2);
+  names_wrong(NULL, link, 2);
+}
+
+static void a_source_of_a_lane_without_payloads_ends_the_session(void **state) {
+  (void)state;
+  bare = perigee_transport_inproc_additional;
+  bare.payloads = NULL;
+  bare.open = open_bare;
+  names_wrong(&bare, &bare, 1);
 }
 
 /* Frames that a session of side 0 sends end that of side 1. */
@@ -641,6 +683,7 @@ int main(void) {
       OVER_ALL(where_a_half_fails_the_session_goes_on_without),
       OVER(over_sealed, it_is_left_out_where_all_is_sealed),
       cmocka_unit_test(a_source_of_no_lane_ends_the_session),
+      cmocka_unit_test(a_source_of_a_lane_without_payloads_ends_the_session),
       OVER_ALL(words_of_no_lane_end_the_session),
       OVER_ALL(a_word_that_its_transport_does_not_know_loses_it),
       OVER_ALL(faults_are_injected_into_it_alone),

@@ -222,6 +222,55 @@ static void a_failure_is_told_and_the_rest_is_waited_for(void **state) {
   assert_int_equal(to.done, 0);
 }
 
+/* As above, but that what is under way ends by drain alone. */
+static int begun, unended;
+static bool drained;
+
+static int open_copy(const struct memory_context *c,
+                     const struct memory_copy *copy, uint64_t *ticket) {
+  (void)c, (void)copy;
+  *ticket = (uint64_t)++begun;
+  unended++;
+  return PERIGEE_OK;
+}
+
+static int open_finished(const struct memory_context *c, uint64_t ticket) {
+  (void)c;
+  if (ticket > 1 && !drained)
+    return 0;
+  unended--;
+  return ticket > 1 ? 1 : PERIGEE_SYSTEM;
+}
+
+static void open_drain(const struct memory_context *c) {
+  (void)c;
+  drained = true;
+}
+
+static void a_failed_access_leaves_no_ticket_open(void **state) {
+  (void)state;
+  static const struct memory_copies table = {open_copy, open_finished,
+                                             open_drain};
+  static const struct perigee_memory kind = {.name = "open", .copies = &table};
+  static const struct perigee_memory *const kinds[] = {&kind, NULL};
+  static uint8_t there[2 * COPY_PIECE], here[2 * COPY_PIECE];
+  struct perigee_options o;
+  struct perigee_engine *engine;
+  struct perigee_region *r;
+  perigee_options(&o);
+  o.memories = kinds;
+  assert_int_equal(perigee_engine_open(&o, &engine), 0);
+  assert_int_equal(
+      perigee_region_register(engine, NULL, there, sizeof there, 0, "open", &r),
+      0);
+  assert_int_equal(perigee_region_write(r, 0, here, sizeof here),
+                   PERIGEE_SYSTEM);
+  assert_int_equal(begun, 2);
+  assert_int_equal(unended, 0);
+  region_end(r);
+  perigee_engine_close(engine);
+}
+
 /* ---- Devices --------------------------------------------------------------- */
 
 static void a_kind_has_devices_by_number(void **state) {
@@ -441,6 +490,7 @@ int main(void) {
       WITH_ENGINE(many_copies_are_under_way_at_once),
       WITH_ENGINE(what_is_named_later_is_asked_for_at_once),
       cmocka_unit_test(a_failure_is_told_and_the_rest_is_waited_for),
+      cmocka_unit_test(a_failed_access_leaves_no_ticket_open),
       WITH_ENGINE(a_kind_has_devices_by_number),
       WITH_ENGINE(two_engines_have_contexts_of_their_own),
       WITH_ENGINE(one_device_copies_from_the_other_in_any_shape),

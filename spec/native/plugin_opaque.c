@@ -113,7 +113,8 @@ static void opaque_release(const struct memory_context *context,
 static struct stretch *area_at(const void *pointer) {
   const uint8_t *p = pointer;
   for (int i = 0; i < AREAS; i++)
-    if (p >= areas[i].seen && p < areas[i].seen + areas[i].length)
+    if (areas[i].seen && p >= areas[i].seen &&
+        p < areas[i].seen + areas[i].length)
       return &areas[i];
   return NULL;
 }
