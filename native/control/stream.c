@@ -11,6 +11,7 @@
  *   any        an error                              ended
  */
 #include "control/stream.h"
+#include "control/wire.h"
 #include "perigee.h"
 
 #include <ares.h>
@@ -38,6 +39,7 @@ struct perigee_stream {
   int names_status;
   struct ares_addrinfo *found;
   struct ares_addrinfo_node *next;
+  BIO_METHOD *wire;
   SSL_CTX *context;
   SSL *ssl;
   char why[256];
@@ -223,8 +225,14 @@ static bool tls_begin(struct perigee_stream *stream) {
   if (!stream->context || !tls_trust(stream))
     return false;
   stream->ssl = SSL_new(stream->context);
-  if (!stream->ssl || !SSL_set_fd(stream->ssl, stream->descriptor))
+  stream->wire = wire_method();
+  BIO *wire =
+      stream->wire ? wire_open(stream->wire, &stream->descriptor) : NULL;
+  if (!stream->ssl || !wire) {
+    BIO_free(wire);
     return false;
+  }
+  SSL_set_bio(stream->ssl, wire, wire);
   X509_VERIFY_PARAM *wanted = SSL_get0_param(stream->ssl);
   if (X509_VERIFY_PARAM_set1_ip_asc(wanted, host))
     return true;
@@ -311,6 +319,7 @@ void perigee_stream_close(struct perigee_stream *stream) {
   if (stream->ssl && stream->state == OPEN)
     SSL_shutdown(stream->ssl);
   SSL_free(stream->ssl);
+  BIO_meth_free(stream->wire);
   SSL_CTX_free(stream->context);
   ERR_clear_error();
   if (stream->names)
@@ -351,6 +360,12 @@ int64_t stream_read(struct perigee_stream *stream, void *into, size_t capacity,
   ERR_clear_error();
   int n = SSL_read(stream->ssl, into, (int)capacity);
   return n > 0 ? n : tls_wait(stream, n, wait);
+}
+
+int stream_read_later(const struct perigee_stream *stream,
+                      struct perigee_stream_wait *wait) {
+  wait_for(wait, stream->descriptor, true, false);
+  return 0;
 }
 
 int64_t stream_write(struct perigee_stream *stream, const void *from,
