@@ -50,7 +50,7 @@ end
 
 -- A text as messages have it: a password in an address is nobody's to read.
 local function shown(text)
-  text = text:gsub("://[^@]*@", "://...@")
+  text = text:gsub(":.*@", ":...@")     -- there may be an @ in it
   return ("%q"):format((text:gsub("password=[^&]*", "password=...")))
 end
 

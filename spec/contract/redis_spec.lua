@@ -431,7 +431,11 @@ describe("an address of Redis", function()
 
   it("that is wrong is told without its password", function()
     for _, text in ipairs { "redis://me:hidden@a:b:c", "redis://:hidden@a?x=y",
-                            "redis://a?x=y&password=hidden&db=2" } do
+                            "redis://a?x=y&password=hidden&db=2",
+                            "redis://me:p@hidden@a:b:c",
+                            "redis:me:hidden@a", "redis://a?ttl=0",
+                            "redis://a?timeout=0", "redis://a?ttl=inf",
+                            "redis://a?db=1.5" } do
       local fine, raised = pcall(perigee.agent, { registry = text })
       assert.is_false(fine)
       assert.is_nil(tostring(raised):find("hidden", 1, true), raised)
