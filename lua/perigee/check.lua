@@ -50,7 +50,7 @@ end
 
 -- A text as error messages show it, without the passwords in addresses.
 local function shown(text)
-  text = text:gsub("://[^@]*@", "://...@")
+  text = text:gsub(":.*@", ":...@")     -- there may be an @ in it
   return ("%q"):format((text:gsub("password=[^&]*", "password=...")))
 end
 

@@ -16,12 +16,16 @@
 /* At most QUEUED bytes wait to be sent; a server that lets more pile up counts
  * as dead. */
 enum { QUEUED = 64 << 20, CHUNK = 65536 };
+/* A reply's length at most, and the chunks that are read at once: others have
+ * their turn, whatever a server sends. */
+enum { REPLY = 256 << 20, CHUNKS = 16 };
 
 struct perigee_redis {
   struct perigee_stream *stream;
   redisReader *reader;
   char *out;
   size_t first, last, capacity;
+  size_t fed; /* bytes since the last reply */
   const char *why;
 };
 
@@ -117,22 +121,36 @@ static int refuse(struct perigee_redis *redis) {
   return PERIGEE_PROTOCOL;
 }
 
+static int feed(struct perigee_redis *redis, const char *bytes, size_t length) {
+  if (redisReaderFeed(redis->reader, bytes, length) != REDIS_OK)
+    return refuse(redis);
+  redis->fed += length;
+  if (redis->fed <= REPLY)
+    return PERIGEE_OK;
+  redis->why = "what it answers has no end";
+  return PERIGEE_PROTOCOL;
+}
+
 int perigee_redis_get(struct perigee_redis *redis, struct perigee_reply **reply,
                       struct perigee_stream_wait *wait) {
   static _Thread_local char chunk[CHUNK];
   void *made = NULL;
-  for (;;) {
+  for (int i = 0;; i++) {
     if (redisReaderGetReply(redis->reader, &made) != REDIS_OK)
       return refuse(redis);
     if (made) {
       *reply = made;
+      redis->fed = 0;
       return 1;
     }
+    if (i == CHUNKS)
+      return stream_read_later(redis->stream, wait);
     int64_t n = stream_read(redis->stream, chunk, sizeof chunk, wait);
     if (n <= 0)
       return (int)n;
-    if (redisReaderFeed(redis->reader, chunk, (size_t)n) != REDIS_OK)
-      return refuse(redis);
+    int status = feed(redis, chunk, (size_t)n);
+    if (status < 0)
+      return status;
   }
 }
 

@@ -11,6 +11,7 @@
  *   any        an error                              ended
  */
 #include "control/stream.h"
+#include "control/wire.h"
 #include "perigee.h"
 
 #include <ares.h>
@@ -38,8 +39,8 @@ struct perigee_stream {
   int names_status;
   struct ares_addrinfo *found;
   struct ares_addrinfo_node *next;
+  BIO_METHOD *wire;
   SSL_CTX *context;
-  BIO_METHOD *socket;
   SSL *ssl;
   char why[256];
 };
@@ -218,42 +219,20 @@ static bool tls_trust(const struct perigee_stream *stream) {
          SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) == 1;
 }
 
-/* OpenSSL's own would have the process die of SIGPIPE if the server is gone. */
-static int tls_send(BIO *bio, const char *bytes, int length) {
-  int descriptor = -1;
-  BIO_get_fd(bio, &descriptor);
-  BIO_clear_retry_flags(bio);
-  int n = (int)send(descriptor, bytes, (size_t)length, MSG_NOSIGNAL);
-  if (n <= 0 && BIO_sock_should_retry(n))
-    BIO_set_retry_write(bio);
-  return n;
-}
-
-static bool tls_socket(struct perigee_stream *stream) {
-  const BIO_METHOD *own = BIO_s_socket();
-  BIO_METHOD *m = stream->socket = BIO_meth_new(BIO_TYPE_SOCKET, "a socket");
-  if (!m || !BIO_meth_set_write(m, tls_send) ||
-      !BIO_meth_set_read(m, BIO_meth_get_read(own)) ||
-      !BIO_meth_set_ctrl(m, BIO_meth_get_ctrl(own)) ||
-      !BIO_meth_set_create(m, BIO_meth_get_create(own)) ||
-      !BIO_meth_set_destroy(m, BIO_meth_get_destroy(own)))
-    return false;
-  BIO *bio = BIO_new(m);
-  if (!bio)
-    return false;
-  BIO_set_fd(bio, stream->descriptor, BIO_NOCLOSE);
-  SSL_set_bio(stream->ssl, bio, bio);
-  return true;
-}
-
 static bool tls_begin(struct perigee_stream *stream) {
   const char *host = stream->host;
   stream->context = SSL_CTX_new(TLS_client_method());
   if (!stream->context || !tls_trust(stream))
     return false;
   stream->ssl = SSL_new(stream->context);
-  if (!stream->ssl || !tls_socket(stream))
+  stream->wire = wire_method();
+  BIO *wire =
+      stream->wire ? wire_open(stream->wire, &stream->descriptor) : NULL;
+  if (!stream->ssl || !wire) {
+    BIO_free(wire);
     return false;
+  }
+  SSL_set_bio(stream->ssl, wire, wire);
   X509_VERIFY_PARAM *wanted = SSL_get0_param(stream->ssl);
   if (X509_VERIFY_PARAM_set1_ip_asc(wanted, host))
     return true;
@@ -340,7 +319,7 @@ void perigee_stream_close(struct perigee_stream *stream) {
   if (stream->ssl && stream->state == OPEN)
     SSL_shutdown(stream->ssl);
   SSL_free(stream->ssl);
-  BIO_meth_free(stream->socket);
+  BIO_meth_free(stream->wire);
   SSL_CTX_free(stream->context);
   ERR_clear_error();
   if (stream->names)
@@ -381,6 +360,12 @@ int64_t stream_read(struct perigee_stream *stream, void *into, size_t capacity,
   ERR_clear_error();
   int n = SSL_read(stream->ssl, into, (int)capacity);
   return n > 0 ? n : tls_wait(stream, n, wait);
+}
+
+int stream_read_later(const struct perigee_stream *stream,
+                      struct perigee_stream_wait *wait) {
+  wait_for(wait, stream->descriptor, true, false);
+  return 0;
 }
 
 int64_t stream_write(struct perigee_stream *stream, const void *from,

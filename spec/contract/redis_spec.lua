@@ -7,6 +7,7 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 local redis = require "spec.support.redis"
+local registries = require "perigee.registry"
 
 local LONG = 30 * cases.slow
 
@@ -154,6 +155,28 @@ describe("Redis", function()
     assert.equal("1", left)             -- the stream of changes
   end)
 
+  it("has a name that another took while the connection was lost", function()
+    local one = assert(take "one")
+    local entry = server:ask("GET " .. key "one"):gsub('"one"', '"two"')
+    local connection = registries.open(registry).connection
+    local ask = connection.ask
+    finally(function() connection.ask = nil end)
+    function connection.ask(self, commands, ...)
+      local replies = ask(self, commands, ...)
+      if commands[1][1] == "WATCH" then
+        connection.ask = nil
+        server:ask(("SET %s '%s' PX 60000"):format(key "two", entry))
+        self:lose("peer_lost", "it hung up")
+      end
+      return replies
+    end
+    local none, err = take "two"
+    assert.is_nil(none)
+    assert.equal("name_taken", err.kind, tostring(err))
+    assert.equal(entry, server:ask("GET " .. key "two"))
+    one:close()
+  end)
+
   it("has a name that another took for good", function()
     local said = {}
     local log = perigee.log
@@ -296,6 +319,19 @@ describe("Redis", function()
       assert.equal("denied", err.kind, tostring(err))
       assert.matches("TLS", tostring(err))
     end
+    -- Several writes to who has hung up are an error, and no signal.
+    local command = ([[ASAN_OPTIONS=detect_leaks=0 spec/support/with luajit -e '
+      local perigee = require "perigee"
+      local agent = assert(perigee.agent { name = "four", scope = "%s",
+                                           registry = "%s" })
+      assert(agent:lookup "one")
+      os.execute "redis-cli -s %s CLIENT KILL TYPE normal >/dev/null"
+      local asked = {}
+      for i = 1, 4 do asked[i] = agent.registry:lookup("%s", "four") end
+      perigee.wait_all(asked, 30)
+      assert(agent:lookup "four")
+      agent:close()']]):format(cases.scope, at, server.path, cases.scope)
+    assert.equal(0, os.execute(command))
     local none, err = take("three", { registry = "redis://no-such.invalid" })
     assert.is_nil(none)
     assert.equal("not_found", err.kind, tostring(err))
@@ -358,6 +394,27 @@ describe("Redis", function()
     assert.is_truthy(({ protocol = 1, timeout = 1, peer_lost = 1 })[err.kind])
   end)
 
+  it("is lost when it sends without end, but no answer", function()
+    local child = process.start(function(child, perigee_)
+      local sockets = require "spec.net.sockets"
+      local door, port = sockets.listen "127.0.0.1"
+      child.say(port)
+      local fd = sockets.accept(door)
+      local much = ("+"):rep(65536)
+      while sockets.send(fd, much) do perigee_.sleep(0) end
+    end)
+    local port = child:read(LONG, pump)
+    local patience = registries.patience
+    finally(function() registries.patience = patience end)
+    registries.patience = 5 * cases.slow
+    local none, err = take("one", {
+      registry = ("redis://127.0.0.1:%s?timeout=0.3"):format(port) })
+    assert.is_nil(none)
+    local why = tostring(err)
+    assert.is_truthy(why:find("it does not answer", 1, true)
+      or why:find("what it answers has no end", 1, true), why)
+  end)
+
   it("has a name until its time is over of who ended without giving it back",
      function()
     local one = assert(take "one")
@@ -415,7 +472,11 @@ describe("an address of Redis", function()
 
   it("that is wrong is told without its password", function()
     for _, text in ipairs { "redis://me:hidden@a:b:c", "redis://:hidden@a?x=y",
-                            "redis://a?x=y&password=hidden&db=2" } do
+                            "redis://a?x=y&password=hidden&db=2",
+                            "redis://me:p@hidden@a:b:c",
+                            "redis:me:hidden@a", "redis://a?ttl=0",
+                            "redis://a?timeout=0", "redis://a?ttl=inf",
+                            "redis://a?db=1.5" } do
       local fine, raised = pcall(perigee.agent, { registry = text })
       assert.is_false(fine)
       assert.is_nil(tostring(raised):find("hidden", 1, true), raised)

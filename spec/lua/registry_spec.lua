@@ -154,6 +154,56 @@ describe("a registry", function()
     end
   end)
 
+  it("may say of services that they are no table, to who watches for one",
+     function()
+    local one = assert(take "one")
+    local asks = 0
+    function registry.watch()
+      asks = asks + 1
+      return perigee.spawn(function()
+        local services = asks > 1 and { calc = 1 } or true
+        return { revision = "1", entries = { { name = "x", services = services,
+                 addresses = { "tcp://a:1" } } } }
+      end)
+    end
+    local change = assert(one:watch { service = "calc" })()
+    assert.equal("up x 1", ("%s %s %d"):format(change.kind, change.entry.name,
+                                               change.entry.services.calc))
+  end)
+
+  it("may tell of what is nested deep, again and again", function()
+    local one = assert(take "one")
+    local asks = 0
+    function registry.watch()
+      local deep = {}
+      for _ = 1, 60 do deep = { deep } end
+      asks = asks + 1
+      return { revision = "1", entries = { { name = "x", metadata = deep,
+               kind = asks > 2 and "new" or nil,
+               addresses = { "tcp://a:1" } } } }
+    end
+    local watch = assert(one:watch {})
+    assert.equal("up", watch().kind)
+    assert.equal("changed", watch().kind)
+    watch:close()
+  end)
+
+  it("is told no more of an agent whose engine was closed", function()
+    local renewed = 0
+    registry.ttl = 0.03
+    function registry:renew() renewed = renewed + 1 return true end
+    local one = assert(take "one")
+    assert(one.engine:alloc(64, { name = "kv" }))
+    assert.is_true(cases.eventually(function() return renewed > 0 end))
+    local two = assert(cases.agent "two")
+    one.engine:close()
+    local before = renewed
+    perigee.sleep(0.05)
+    assert.equal(before, renewed)
+    assert.is_true(assert(two:session "two") ~= nil)
+    one:close()
+  end)
+
   it("with a ttl is told three times in it, until another has the name",
      function()
     local renewed, answer = {}, true

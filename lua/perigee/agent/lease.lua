@@ -10,7 +10,7 @@
 --   asking    another has the name                  lost
 --   asking    any other error                       quiet, due after a third
 --                                                   of the ttl, or a second
---   any       the agent's close                     lost
+--   any       the agent's close, or its engine's    lost
 --
 -- It runs on the loop without a task, so that a stop does not end it.
 local asks = require "perigee.registry.ask"
@@ -126,8 +126,10 @@ local function heard(lease, future)
   if seconds then after(lease, seconds) end
 end
 
+-- An engine that was closed without its agent has nothing to tell any more.
 local function tell(lease)
   local agent = lease.agent
+  if not agent.engine.handle then return lease:close() end
   local entry = lease.dirty and M.entry(agent, agent.name) or nil
   lease.dirty = false
   local future = registries.renew(lease.registry, lease.held, entry)

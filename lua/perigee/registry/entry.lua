@@ -55,8 +55,9 @@ function M.matches(entry, filter)
     return false
   end
   if filter.kind and entry.kind ~= filter.kind then return false end
+  local services = entry.services
   return not filter.service
-    or (entry.services and entry.services[filter.service] ~= nil) or false
+    or type(services) == "table" and services[filter.service] ~= nil
 end
 
 local function by_name(a, b) return a.name < b.name end
@@ -78,19 +79,19 @@ end
 
 -- ---- Comparison ------------------------------------------------------------
 
-local function within(a, b)
+--- Are two values equal, tables by their contents? Goes through each table once,
+-- however deep it is nested, since others write what is compared here.
+function M.same(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
   for key, value in pairs(a) do
     if not M.same(value, b[key]) then return false end
   end
+  for key in pairs(b) do
+    if a[key] == nil then return false end
+  end
   return true
 end
-jit.off(within)
-
---- Are two values equal, tables by their contents?
-function M.same(a, b)
-  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
-  return within(a, b) and within(b, a)
-end
+jit.off(M.same)
 
 --- Are two entries equal, apart from `since`?
 function M.unchanged(a, b)

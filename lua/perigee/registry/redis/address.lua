@@ -26,7 +26,10 @@ end
 local function read_options(text, options)
   for name, value in text:gmatch "([^&=]+)=?([^&]*)" do
     local number = NUMBERS[name] and tonumber(value)
-    if not TEXTS[name] and not (number and number >= 0) then
+    local fine = number and number < 2 ^ 31
+      and (number > 0 or name == "db" and number == 0)
+      and (name ~= "db" or number % 1 == 0)
+    if not TEXTS[name] and not fine then
       return nil, WANTED .. ", with ttl, timeout, db, user, "
         .. "password, ca, cert or key behind a ?"
     end

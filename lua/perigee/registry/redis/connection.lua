@@ -35,7 +35,7 @@ function M.new(target, patience)
   local connection = setmetatable({
     target = target, patience = patience, stream = false, redis = false,
     first = 1, last = 0, pending = {}, greeted = false, wait = control.wait_t(),
-    out = control.reply_out_t(), running = false,
+    out = control.reply_out_t(), running = false, life = 0,
   }, Connection)
   all[connection] = true
   return connection
@@ -56,12 +56,13 @@ local function close(connection)
   connection.stream, connection.redis = false, false
 end
 
---- Closes it; pending commands end in nil, kind and why.
+--- Loses it; pending commands end in nil, kind and why. Its field `life` changes:
+-- what the server knew of the previous connection (WATCH) is over.
 function Connection:lose(kind, why)
   close(self)
   local pending, first, last = self.pending, self.first, self.last
   self.pending, self.first, self.last = {}, 1, 0
-  self.greeted, self.running = false, false
+  self.greeted, self.running, self.life = false, false, self.life + 1
   why = ("%s: %s"):format(self.target.text, why)
   for i = first, last do futures.settle(pending[i].future, nil, kind, why) end
 end
@@ -219,17 +220,16 @@ local function read(connection)
     elseif status < 0 then
       return nil, kind_of(status), ffi.string(C.perigee_redis_why(redis))
     end
+    -- A part of a reply is no answer. Who asks meanwhile has its time, too.
     local block = oldest(connection)
-    -- Commands that are sent during this wait get their full time.
+    if block and loop.now() >= block.deadline then
+      return nil, "timeout", "it does not answer"
+    end
     local left = block and loop.left(block.deadline) or connection.patience
     local ready, err = wait(connection, left)
     if connection.redis ~= redis then return nil, "closed", "it was closed" end
     if not ready and err.kind ~= "timeout" then
       return nil, err.kind, err.message
-    end
-    block = oldest(connection)
-    if not ready and block and loop.now() >= block.deadline then
-      return nil, "timeout", "it does not answer"
     end
   end
 end
@@ -275,16 +275,28 @@ local function catch_up(connection)
   return flush(connection)
 end
 
-local function run(connection)
+-- Until it is over: a kind and why.
+local function converse(connection)
   for _, step in ipairs { dial, greet, catch_up } do
     local fine, kind, why = step(connection)
-    if not fine then return connection:lose(kind, why) end
+    if not fine then return kind, why end
   end
-  while connection.redis do
+  local redis = connection.redis
+  while connection.redis == redis do
     local value, kind, why = read(connection)
-    if not value then return connection:lose(kind, why) end
+    if not value then return kind, why end
     heard(connection, value)
   end
+end
+
+-- A caller that lost the connection meanwhile may have sent commands that have a
+-- life, and a task, of their own.
+local function run(connection, life)
+  if connection.life ~= life then return end
+  local fine, kind, why = pcall(converse, connection)
+  if connection.life ~= life then return end
+  if not fine then kind, why = "protocol", errors.shown(kind) end
+  connection:lose(kind, why)
 end
 
 --- Sends commands, which are lists of words. Returns the future of a list of
@@ -299,7 +311,7 @@ function Connection:send(commands, longer)
     deadline = loop.deadline(seconds) }
   if not self.running then
     self.running = true
-    tasks.spawn(run, self)
+    tasks.spawn(run, self, self.life)
   elseif self.greeted then
     local fine, kind, why = put_all(self, commands)
     if not fine then self:lose(kind, why) return future end

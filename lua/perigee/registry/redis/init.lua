@@ -88,7 +88,10 @@ end
 
 function Redis:milliseconds() return math.ceil(self.ttl * 1000) end
 
-local function exec(redis, commands)
+-- Only in the life of the connection that has the WATCH: in another nothing
+-- would say that somebody was in between.
+local function exec(redis, commands, life)
+  if redis.connection.life ~= life then return true, false end
   local replies, kind, why = redis.connection:ask(commands)
   if not replies then return nil, kind, why end
   local done = replies[#replies] ~= NIL
@@ -107,6 +110,7 @@ end
 local function transact(redis, scope, name, decide)
   local key = keys.name(scope, name)
   for _ = 1, ATTEMPTS do
+    local life = redis.connection.life
     local replies, kind, why = redis.connection:ask {
       { "WATCH", key }, { "GET", key }, { "TIME" } }
     if not replies then return nil, kind, why end
@@ -117,7 +121,7 @@ local function transact(redis, scope, name, decide)
       return unpack(given, 2, 5)
     end
     local fine, done
-    fine, done, why = exec(redis, given[1])
+    fine, done, why = exec(redis, given[1], life)
     if not fine then return nil, done, why end
     if done then return given[2] or true end
   end
