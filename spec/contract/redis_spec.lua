@@ -350,19 +350,19 @@ describe("Redis", function()
         perigee_.sleep(0.001)
         status = C.perigee_stream_step(stream, wait)
       end
-      local server = C.perigee_redis_open(stream)
+      local redis_ = C.perigee_redis_open(stream)
       local word, length = control.words_t(1), control.lengths_t(1)
       word[0], length[0] = "PING", 4
       child.say(status == 1 and "connected"
         or ffi.string(C.perigee_stream_why(stream)))
       child.attend()
       for _ = 1, 3 do -- the first is answered that nobody is there
-        C.perigee_redis_put(server, 1, word, length)
-        status = C.perigee_redis_flush(server, wait)
+        C.perigee_redis_put(redis_, 1, word, length)
+        status = C.perigee_redis_flush(redis_, wait)
         perigee_.sleep(0.05)
       end
       child.say(status < 0 and "ended" or "goes on")
-      C.perigee_redis_close(server)
+      C.perigee_redis_close(redis_)
       child.say "closed"
     end, tls, cases.folder .. "/cert.pem")
     assert.equal("connected", child:read(LONG, pump))
