@@ -79,8 +79,8 @@ end
 
 -- ---- Comparison ------------------------------------------------------------
 
---- Are two values equal, tables by their contents? Goes through each table once,
--- however deep it is nested, since others write what is compared here.
+--- Are two values equal, tables by their contents? Goes through each table
+-- once, however deep it is nested, since others write what is compared here.
 function M.same(a, b)
   if type(a) ~= "table" or type(b) ~= "table" then return a == b end
   for key, value in pairs(a) do

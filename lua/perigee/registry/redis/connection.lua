@@ -56,8 +56,8 @@ local function close(connection)
   connection.stream, connection.redis = false, false
 end
 
---- Loses it; pending commands end in nil, kind and why. Its field `life` changes:
--- what the server knew of the previous connection (WATCH) is over.
+--- Loses it; pending commands end in nil, kind and why. Its field `life`
+-- changes: what the server knew of the previous connection (WATCH) is over.
 function Connection:lose(kind, why)
   close(self)
   local pending, first, last = self.pending, self.first, self.last
@@ -289,8 +289,8 @@ local function converse(connection)
   end
 end
 
--- A caller that lost the connection meanwhile may have sent commands that have a
--- life, and a task, of their own.
+-- A caller that lost the connection meanwhile may have sent commands that have
+-- a life, and a task, of their own.
 local function run(connection, life)
   if connection.life ~= life then return end
   local fine, kind, why = pcall(converse, connection)
