@@ -19,7 +19,7 @@ static const struct {
     ENTRY(perigee_message),  ENTRY(perigee_loan),
     ENTRY(perigee_device),   ENTRY(perigee_gid),
     ENTRY(perigee_share),    ENTRY(perigee_shares),
-    ENTRY(perigee_trace),
+    ENTRY(perigee_trace),    ENTRY(perigee_fact),
 };
 
 int perigee_abi(void) {
