@@ -11,7 +11,7 @@
  *   any        an error                              ended
  */
 #include "control/stream.h"
-#include "control/wire.h"
+#include "control/tls.h"
 #include "perigee.h"
 
 #include <ares.h>

@@ -19,16 +19,16 @@ local HEADERS = {
   c = { "The C interface", { "perigee.h" } },
   settings = {
     "Settings of RDMA and of faults",
-    { "devices.h", "/* text NULL", "/* ---- What users say" },
+    { "devices.h", "/* text NULL", "/* ---- Options" },
     { "fault.h", "#ifndef" },
   },
   wire = {
     "The wire format",
-    { "wire.h", "/* A frame as decoded" },
-    { "record.h", "/* A record as decoded" }, { "failure.h", "#ifndef" },
+    { "wire.h", "/* A decoded frame" },
+    { "record.h", "/* A decoded record" }, { "failure.h", "#ifndef" },
     { "handshake.h", "#ifndef" }, { "seal.h", "#ifndef" },
     { "ring.h", "#ifndef" }, { "shm.h", "enum { SHM_SIZE_SEALS" },
-    { "tcp.h", "/* What an offer says" }, { "verbs.h", "#ifndef" },
+    { "tcp.h", "/* The content of an offer" }, { "verbs.h", "#ifndef" },
     { "info.h", "#ifndef" },
   },
 }

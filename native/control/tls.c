@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wire.c - see wire.h.
+ * tls.c - see tls.h.
  */
-#include "control/wire.h"
+#include "control/tls.h"
 
 #include <sys/socket.h>
 #include <sys/types.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wire.h - a socket under TLS whose end is an error, not a signal.
+ * tls.h - a socket under TLS whose end is an error, not a signal.
  *
  * OpenSSL's own writes to sockets raise SIGPIPE where the server has gone,
  * which ends a program that does not expect it.
  */
-#ifndef PERIGEE_CONTROL_WIRE_H
-#define PERIGEE_CONTROL_WIRE_H
+#ifndef PERIGEE_CONTROL_TLS_H
+#define PERIGEE_CONTROL_TLS_H
 
 #include <openssl/bio.h>
 
