@@ -32,9 +32,7 @@ for _, where in ipairs(backends.all) do
     after_each(cases.cleanup)
 
     local function take(name, options)
-      local all = { registry = registry }
-      for key, value in pairs(options or {}) do all[key] = value end
-      return assert(cases.agent(name, all))
+      return assert(backends.take(registry, name, options))
     end
 
     local function names(list)

@@ -3,6 +3,7 @@
 -- stopped, emptied or full of other keys; access rights; and the commands that
 -- it gets.
 local addresses = require "perigee.registry.redis.address"
+local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -46,9 +47,7 @@ describe("Redis", function()
   after_each(cases.cleanup)
 
   local function take(name, options)
-    local all = { registry = registry }
-    for key, value in pairs(options or {}) do all[key] = value end
-    return cases.agent(name, all)
+    return backends.take(registry, name, options)
   end
 
   local function key(name)

@@ -52,9 +52,7 @@ for _, where in ipairs(backends.all) do
     end
 
     local function take(name, options)
-      local all = { registry = registry }
-      for key, value in pairs(options or {}) do all[key] = value end
-      return cases.agent(name, all)
+      return backends.take(registry, name, options)
     end
 
     local function refused(name)

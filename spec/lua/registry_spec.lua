@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Registries that a program gives: their calls and when these are made, and the
 -- effect of registries that fail, wait, never answer or return nonsense.
+local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local futures = require "perigee.future"
 local perigee = require "perigee"
@@ -34,9 +35,7 @@ describe("a registry", function()
   end)
 
   local function take(name, options)
-    local all = { registry = registry }
-    for key, value in pairs(options or {}) do all[key] = value end
-    return cases.agent(name, all)
+    return backends.take(registry, name, options)
   end
 
   local function wrong(kind, text, got, err)

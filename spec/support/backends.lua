@@ -27,4 +27,11 @@ function M.start(where)
   return M.registry(where, cases)
 end
 
+--- The agent of that name with registry, and options besides; or nil, an error.
+function M.take(registry, name, options)
+  local all = { registry = registry }
+  for key, value in pairs(options or {}) do all[key] = value end
+  return cases.agent(name, all)
+end
+
 return M
