@@ -50,7 +50,8 @@ static void move(struct victim *v, struct perigee_session *s) {
   if (!bait)
     return;
   struct perigee_transfer *t = &lists[next++ % 16];
-  uint64_t length = (uint64_t)rand() % perigee_remote_length(bait);
+  uint64_t length = perigee_remote_length(bait); /* as the liar says: even 0 */
+  length = length > 0 ? (uint64_t)rand() % length : 0;
   if (length > SIZE)
     length = SIZE;
   *t = (struct perigee_transfer){
