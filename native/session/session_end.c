@@ -125,8 +125,9 @@ void session_close_in_child(struct perigee_session *s) {
     close(s->process.pidfd);
   s->socket.fd = s->process.pidfd = -1;
   attach_end(s);
-  if (s->lane && s->transport->sockets)
-    s->transport->cut(s->lane); /* only closes its sockets */
+  if (s->lane && s->transport->forked)
+    s->transport->forked(s->lane);
+  lanes_forked(s);
   dial_end(s);
   wire_close(&s->socket.wire);
 }

@@ -337,8 +337,10 @@ struct transport_copies {
 
 /* Jobs: a device copies between local memory and a window. reaches: can it, for
  * this local memory? post returns 1 if all of the item is posted as part of the
- * job, 0 if some of it is (call again), or a status; remote's base is an
- * offset. flush starts what was posted. A job has ended when its pending is 0.
+ * job, 0 if some of it is (call again with the same payloads), or a status;
+ * remote's base is an offset. Once post has returned 1, both payloads are the
+ * caller's again, which posts the next item with them while this one is under
+ * way; so the transport copies what it still needs of them. flush starts what was posted. A job has ended when its pending is 0.
  * quiesce ends one early: it returns true once nothing of the job is in
  * progress; call it again until then, which takes a bounded time.
  * Absent: no device copies. */
@@ -419,6 +421,7 @@ struct transport_alone {
  * - access: grant is called for regions of these kinds, before the peer hears of
  *   the region; what is told to the peer's half there arrives before that.
  * - jobs: of a window pointer is NULL, and remote's base an offset.
+ * - tell is called once open has returned, not earlier.
  * - broken ends no session: cut is called, and the lane is used no more.
  * Absent: its lane is one that a session begins with. */
 struct transport_additional {
@@ -484,6 +487,10 @@ struct perigee_transport {
   /* The session has ended: from the return on no device touches anybody's
    * memory for it, and every job has ended. NULL: no device ever does. */
   void (*cut)(struct lane *lane);
+  /* In a child process after fork: closes the lane's descriptors, and says and
+   * changes nothing that the parent or the peer could notice. It may be called
+   * again. NULL: the lane has no descriptors. */
+  void (*forked)(struct lane *lane);
   /* Tells what carries the session, and limits, for users (fact_text,
    * fact_number). NULL: nothing. */
   void (*describe)(const struct lane *lane, struct lane_facts *facts);

@@ -390,5 +390,6 @@ const struct perigee_transport transport_tcp = {
     .rests = tcp_rests,
     .broken = tcp_broken,
     .cut = tcp_cut,
+    .forked = tcp_cut, /* which only closes sockets */
     .describe = tcp_describe,
 };
