@@ -160,9 +160,9 @@ struct session_handshake {
   uint8_t step; /* enum wireup_step */
   bool ready_said, joined;
   bool active;  /* without a socket: this side probes */
-  bool devices; /* RDMA devices can be used */
   bool retried; /* the listener asked for a cookie */
   uint8_t cookie[COOKIE];
+  uint32_t fabrics; /* over TCP: transports whose fabric can be had (choice.c) */
   uint64_t nonce, probe[2];
 };
 

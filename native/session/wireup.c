@@ -88,7 +88,7 @@ static void say_hello(struct perigee_session *s) {
 static void say_terms(struct perigee_session *s) {
   struct frame f = {.type = FRAME_TERMS};
   if (s->tcp)
-    s->handshake.devices = choice_devices(s->engine);
+    choice_fabrics(s);
   terms_own(s, &f.terms);
   say(s, &f);
 }
@@ -305,7 +305,7 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
 static int heard_terms(struct perigee_session *s, const struct terms *t) {
   bool answers = s->tcp && !s->dialed;
   if (answers)
-    s->handshake.devices = choice_devices(s->engine);
+    choice_fabrics(s);
   if (!wireup_fits(s, t))
     return PERIGEE_OK;
   s->handshake.step = WIREUP_KNOWN;

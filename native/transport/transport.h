@@ -444,8 +444,20 @@ void fact_text(struct lane_facts *, const char *name, const char *format, ...)
 /* All of them as one line, cut off where there is no more room. */
 void facts_line(const struct lane_facts *, char *text, uint64_t size);
 
+/* The socket that a lane needs between the two processes. A session that was
+ * dialed at one of the other kind moves to such a socket to use the transport
+ * (migrate.h), if it can. SOCKET_UNIX: a Unix socket, as the lane shares memory
+ * by descriptors; both processes are on one host. SOCKET_TCP: a TCP
+ * connection. */
+enum transport_socket { SOCKET_ANY, SOCKET_UNIX, SOCKET_TCP };
+
 struct perigee_transport {
   const char *name;
+  uint8_t socket; /* enum transport_socket */
+  /* Over TCP: is everything that the lane sends sealed, or has MACs, if
+   * lane_options.seal says so? Otherwise sessions that ask for that do not use
+   * the transport. */
+  bool seals;
   const struct transport_fabric *fabric;
   const struct transport_records *records;
   const struct transport_payloads *payloads;

@@ -376,6 +376,8 @@ static const struct transport_sockets sockets = {
 
 const struct perigee_transport transport_tcp = {
     .name = "tcp",
+    .socket = SOCKET_TCP,
+    .seals = true,
     .records = &records,
     .payloads = &payloads,
     .loans = &loans,
