@@ -51,10 +51,8 @@ void session_back(struct perigee_session *s) {
   s->peer.address[0] = 0;
   migrate_stays(s);
   s->handshake.step = WIREUP_NEW;
-  s->socket.hangup = s->handshake.ready_said = s->handshake.joined =
-      s->socket.waits = false;
-  s->security.intact = s->security.sealed = s->security.aes =
-      s->handshake.retried = false;
+  s->socket.hangup = s->socket.waits = false;
+  s->security.intact = s->security.sealed = s->security.aes = false;
   memset(s->handshake.cookie, 0, sizeof s->handshake.cookie);
   s->engine->progress++;
   if (s->state == PERIGEE_SESSION_NONE)

@@ -173,6 +173,7 @@ bool cookie_make(struct perigee_session *, const struct hello *,
 bool cookie_shown(struct perigee_session *, const struct hello *);
 
 /* ---- wireup.c ----------------------------------------------------------- */
+extern const struct machine wireup_machine;
 void wireup_begin(struct perigee_session *session);
 /* Continues after the session has waited for its turn (unauth.h). */
 void wireup_turn(struct perigee_session *session);
