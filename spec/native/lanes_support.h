@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * lanes_support.h - for tests of sessions with a second lane, named "link"
- * (plugin_link.c): pairs that have one, calls and regions in opaque memory, and
+ * (inproc_link.c): pairs that have one, calls and regions in opaque memory, and
  * what explain() tells of the lane.
  */
 #ifndef LANES_SUPPORT_H
