@@ -19,6 +19,7 @@ local lists = require "perigee.cli.lists"
 
 local COMMANDS = {
   require "perigee.cli.serve",
+  require "perigee.cli.run",
   require "perigee.cli.call",
   require "perigee.cli.describe",
   lists.agents,
