@@ -43,6 +43,9 @@
 -- * `state`: "up"
 -- * `metadata`, `weight`: the agent's options
 -- * `host`, `pid`: of its process
+-- * `machine`: a text that identifies the system that its process sees: the
+--   kernel's life, and its namespaces. Paths and loopback addresses mean the
+--   same to processes for which it is equal
 -- * `epoch`: a text that identifies its life, as a `Session` has it
 -- * `since`: for how many seconds it has had the name
 --
