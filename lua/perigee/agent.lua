@@ -19,6 +19,7 @@ local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local kept = require "perigee.kept"
+local known = require "perigee.agent.known"
 local links = require "perigee.link"
 local loop = require "perigee.loop"
 local proxies = require "perigee.proxy"
@@ -243,7 +244,7 @@ function M.new(options, level)
     name = options.name or place.unique_name(engine), named = options.name,
     transport = options.transport,
     registry = registry, lease = false, since = loop.now(),
-    watches = setmetatable({}, { __mode = "k" }),
+    watches = setmetatable({}, { __mode = "k" }), known = known.new(),
     held = {}, addresses = {}, advertise = list_of(options.advertise),
     kind = options.kind or "agent", metadata = options.metadata or {},
     weight = options.weight or 1,

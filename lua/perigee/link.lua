@@ -21,6 +21,10 @@
 -- this limit is at least 20 ms and at most 1 s. Each pause is varied by up to
 -- half, so that processes that lost the same peer do not retry in step. A
 -- session that ends within a second counts as a failed attempt.
+--
+-- A link that waits watches its peer's name, if its registry is asked by
+-- messages, and a change of the name's entry ends the pause: a peer that comes
+-- back, wherever that is, is dialled at once.
 local dials = require "perigee.link.dial"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -37,10 +41,7 @@ local ATTEMPT = 3                       -- seconds for each of several attempts
 local FIRST, LEAST, LONGEST = 10e6, 20e6, 1e9
 local SETTLED = 1e9                     -- a shorter session is a failed attempt
 
---- Kinds of errors after which another attempt may succeed.
-local PASSING = { not_found = true, peer_lost = true, timeout = true,
-                  closed = true, no_memory = true }
-
+local PASSING = dials.passing
 M.PASSING = PASSING
 
 --- Set by the agent: function (link, session). It is called in a task when a
@@ -58,6 +59,7 @@ function M.new(agent, peer, way)
     address = false, unfound = false,   -- last address, or the lookup's error
     session = false, attempt = false, retrying = false,
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
+    watch = false, news = false,        -- did the watch tell of a change?
   }, Link)
 end
 
@@ -157,15 +159,41 @@ function Link:open(timeout)
   end
 end
 
+-- Has the next attempt made at once.
+local function hurry(link)
+  link.news = not link.pausing
+  if link.pausing then signals.trigger(link.pausing) end
+end
+
+local function watch(link)
+  local begin = link.way.watch
+  if link.watch or not begin then return end
+  link.watch = begin(link, function(change)
+    if change.entry.name == link.peer and change.kind ~= "down" then
+      hurry(link)
+    end
+  end) or false
+end
+
+local function unwatch(link)
+  if link.watch then link.watch:close() end
+  link.watch = false
+end
+
 -- Settles the future that the callers wait for, in the order they came.
 local function ended(link, retrying, session, err)
-  if link.retrying == retrying then link.retrying = false end
+  if link.retrying == retrying then
+    link.retrying = false
+    unwatch(link)
+  end
   futures.settle(retrying, session, err)
 end
 
 -- Waits until it is time for the next attempt, or there is a session.
 local function pause(link)
   local signal = signals.new(1)
+  watch(link)
+  if link.news then link.news = false return end
   link.pausing = signal
   loop.wait_signal(signal, link.at)
   if link.pausing == signal then link.pausing = false end

@@ -162,8 +162,8 @@ local function is_filled(n, length)
   return type(n) == "number" and n >= 0 and n <= length and n % 1 == 0
 end
 
--- Commits n bytes of a loan, which is over then, however that ends. A call that has waited for room has a deadline:
--- its timeout is what is left until then.
+-- Commits n bytes of a loan, which is over then, however that ends. A call that
+-- has waited for room has a deadline: its timeout is what is left until then.
 local function commit(handle, message, n, deadline)
   if not deadline then return C.perigee_call_commit(handle, message, n) end
   local timeout = message.timeout

@@ -36,8 +36,10 @@
 -- * `addresses`: a list of its addresses: its Unix socket, then those of option
 --   `advertise`, or else those of `listen` with their ports; an address that
 --   stands for all of the host's interfaces gets the host's name. A peer on the
---   same host dials the socket. Others dial the first address that is no
---   socket, and at each further attempt the next one
+--   same host dials the socket. Others dial the addresses that are no sockets,
+--   in their order: each 0.25 s after the one before it, or when that one has
+--   failed; the first session is used. Sessions over TCP addresses use RDMA if
+--   both sides have it
 -- * `services`: the services' versions, by name
 -- * `regions`: the named regions, by name: `{ length = bytes, access = "rw" }`
 -- * `state`: "up"
@@ -392,15 +394,27 @@ end
 
 -- ---- Addresses -------------------------------------------------------------
 
---- The address of an entry to dial after the given number of attempts.
-function M.address(entry, tries)
-  local others = {}
+local MOST = 16                         -- addresses that are dialled at once
+
+--- The addresses of an entry in the order in which they are dialled: sockets
+-- that are on this host, then all that are no sockets, as listed. Over each of
+-- these a session uses RDMA if both sides have it.
+function M.addresses(entry)
+  local here, others, seen = {}, {}, {}
   for _, address in ipairs(entry.addresses) do
     local path = address:match "^unix:(/.*)$"
-    if path and folder.is_there(path) then return address end
-    if not path then others[#others + 1] = address end
+    local list = not path and others or folder.is_there(path) and here
+    if list and not seen[address] then
+      list[#list + 1], seen[address] = address, true
+    end
   end
-  return others[(tries or 0) % #others + 1] or entry.addresses[1]
+  for i = 1, math.min(#others, MOST - #here) do here[#here + 1] = others[i] end
+  return here[1] and here or { entry.addresses[1] }
+end
+
+--- The first of them.
+function M.address(entry)
+  return M.addresses(entry)[1]
 end
 
 return M
