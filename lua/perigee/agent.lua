@@ -14,6 +14,7 @@ local place = require "perigee.agent.place"
 local buffer = require "string.buffer"
 local check = require "perigee.check"
 local contexts = require "perigee.context"
+local drains = require "perigee.agent.drain"
 local engines = require "perigee.engine"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
@@ -35,6 +36,7 @@ local M = {}
 local Agent = {}
 Agent.__index = Agent
 others.add(Agent)
+drains.add(Agent)
 
 local function is_list(value)
   local n = 0
@@ -281,10 +283,11 @@ function Agent:add(definition, level)
   if self.last_id + #names > 65534 then
     error("an agent serves at most 65534 methods", level + 1)
   end
+  local methods = self.engine.draining or self.engine.methods
   for _, name in ipairs(names) do
     self.last_id = self.last_id + 1
     service.methods[name].id = self.last_id
-    self.engine.methods[self.last_id] = service.methods[name]
+    methods[self.last_id] = service.methods[name]
   end
   self.services[service.name] = service
 end

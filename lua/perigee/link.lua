@@ -57,6 +57,7 @@ function M.new(agent, peer, way)
   return setmetatable({
     agent = agent, engine = agent.engine, peer = peer, way = way, proxies = {},
     address = false, unfound = false,   -- last address, or the lookup's error
+    avoided = false,                    -- the epoch of a peer that drains
     session = false, attempt = false, retrying = false,
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
     watch = false, news = false,        -- did the watch tell of a change?
@@ -69,6 +70,19 @@ end
 function Link:live()
   local session = self.session
   return session and session.handle and session
+end
+
+--- Has calls avoid the life of the peer in session, which takes none any more.
+-- Others may still use the session, which stays the link's until there is
+-- another.
+function Link:avoid(session)
+  self.avoided = session.epoch
+end
+
+-- The session, if it is one for calls.
+local function usable(link)
+  local session = link:live()
+  return session and session.epoch ~= link.avoided and session
 end
 
 --- Notes a new session of the link. Called by session.lua.
@@ -205,9 +219,12 @@ local function keep_trying(retrying, link)
   repeat
     if link.at > now() then pause(link) end
     if not (retrying.waiter and link.engine.handle) then break end
-    session = link:live()               -- another caller may have made one
+    session = usable(link)              -- another caller may have made one
     if not session then
       session, err = dials.told(link, link:dial(ATTEMPT):wait())
+    end
+    if session and not usable(link) then
+      session, err = nil, dials.draining(link)
     end
     if session then M.joined(link, session) else failed(link, err) end
   until session or not PASSING[err.kind]
@@ -244,7 +261,7 @@ M.wait = wait
 local function last_attempt(link, deadline, call)
   local attempt = under_way(link)
   if attempt then wait(attempt, deadline, call) end
-  local session = link:live()
+  local session = usable(link)
   if session then return session end
   return nil, link.err
 end
@@ -255,7 +272,7 @@ end
 -- known. Waits, but no longer than until call (a future, if given) has ended.
 function Link:reach(patience, deadline, call)
   while true do
-    local session = self:live()
+    local session = usable(self)
     if session then return session end
     if not self.engine.handle then return nil, dials.closed(self) end
     local retrying = retry(self)
@@ -264,7 +281,7 @@ function Link:reach(patience, deadline, call)
     end
     local made, err = futures.results(retrying)
     if not made and not PASSING[err.kind] then return nil, err end
-    if now() >= patience then return self:live(), err end
+    if now() >= patience then return usable(self), err end
   end
 end
 

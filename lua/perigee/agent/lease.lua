@@ -76,7 +76,8 @@ function M.entry(agent, name)
            machine = machine.identity(),
            epoch = ("%016x"):format(C.perigee_epoch(engine.handle)),
            addresses = addresses_of(agent), services = services_of(agent),
-           regions = regions_of(engine), state = "up",
+           regions = regions_of(engine),
+           state = engine.draining and "draining" or "up",
            metadata = agent.metadata, weight = agent.weight,
            since = (loop.now() - agent.since) * 1e-9 }
 end
@@ -106,8 +107,8 @@ local function lost(lease, err)
   log.write("error", tostring(err) .. "; this agent goes on without it")
 end
 
--- Seconds that the registry may take for an answer. Of a ttl enough is left then
--- to ask once more.
+-- Seconds that the registry may take for an answer. Then enough of a ttl is
+-- left to ask once more.
 local function patience(lease)
   local ttl = lease.registry.ttl
   return type(ttl) == "number" and ttl / 2 or registries.patience

@@ -4,12 +4,12 @@
 --
 -- A way is a table: `near`, whether trying again costs next to nothing;
 -- find(link) returns the future of an entry (registry/init.lua); watched(link)
--- an entry that need not be looked up, or nil; last(link) the last one known, or
--- nil; watch(link, f) begins a watch of its name (these three only where
--- names are in a registry that is no folder); expect(link),
--- the name that the other side must have, if any; explain(link, err), what the
--- program is told of an error of dialling; refused(link, raised) returns or
--- raises the error of an address that is not valid.
+-- an entry that need not be looked up, or nil; last(link) the last one known,
+-- or nil; watch(link, f) begins a watch of its name (these three only where
+-- names are in a registry that is no folder); expect(link), the name that the
+-- other side must have, if any; explain(link, err), what the program is told of
+-- an error of dialling; refused(link, raised) returns or raises the error of an
+-- address that is not valid.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"

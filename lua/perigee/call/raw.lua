@@ -27,6 +27,7 @@ local now = loop.now
 local M = {}
 
 local PEER_LOST, RANGE = C.PERIGEE_PEER_LOST, C.PERIGEE_RANGE
+local CLOSED = C.PERIGEE_CLOSED
 local TYPED, HELD = C.PERIGEE_TYPED, C.PERIGEE_HELD
 local SMALL = 8192                      -- least default capacity
 local LONG = 2 ^ 20                     -- longer strings may not fit in memory
@@ -284,7 +285,8 @@ end
 local function finish_by(method)
   return function(future, told)
     local binding = future.owner
-    if future.again and told.status == PEER_LOST then
+    local status = told.status
+    if future.again and (status == PEER_LOST or status == CLOSED) then
       return again.resume(future, method, told)
     end
     if binding.reader and told.status == 0 then
@@ -322,7 +324,8 @@ function M.call(method)
     if not operation then
       err = kept
     elseif await(binding.engine, operation) then
-      if not began or event.status ~= PEER_LOST then
+      local status = event.status
+      if status ~= CLOSED and (not began or status ~= PEER_LOST) then
         return results(binding, method, event)
       end
       err = outcome.failure(binding, method, event)
@@ -330,7 +333,7 @@ function M.call(method)
       local future
       future, err = outcome.wait(binding, operation, kept, finish)
       if not future then return nil, err end
-      err = began and futures.lost(future)
+      err = outcome.drained(future) or began and futures.lost(future)
       if not err then return futures.results(future) end
     end
     local call, proxy = again.renew(self, method, err,

@@ -26,6 +26,20 @@ function M.told(link, session, err)
   return nil, link.way.explain(link, err)
 end
 
+--- The error of a link whose peer takes no calls any more.
+function M.draining(link)
+  return errors.new("not_found", ("connecting to %s: it is draining, and "
+    .. "nobody else has its name yet"):format(link.peer), false)
+end
+
+-- Is the agent of an entry the one that takes no calls, with which the link has
+-- a session already?
+local function is_avoided(link, entry)
+  local session = link:live()
+  return session and session.epoch == link.avoided
+    and (entry.epoch or link.avoided) == link.avoided
+end
+
 -- Returns an attempt that has failed with err before anything was dialled.
 local function not_dialled(link, err)
   link.unfound = err
@@ -35,6 +49,9 @@ end
 -- Dials the agent of an entry. Returns the future of the session.
 local function dial_at(link, entry, timeout)
   if not link.engine.handle then return not_dialled(link, M.closed(link)) end
+  if is_avoided(link, entry) then
+    return not_dialled(link, M.draining(link))
+  end
   local addresses = registries.addresses(entry)
   link.address = table.concat(addresses, ", ")
   if addresses[2] then

@@ -42,7 +42,7 @@
 --   both sides have it
 -- * `services`: the services' versions, by name
 -- * `regions`: the named regions, by name: `{ length = bytes, access = "rw" }`
--- * `state`: "up"
+-- * `state`: "up", or "draining" (`Agent:drain`)
 -- * `metadata`, `weight`: the agent's options
 -- * `host`, `pid`: of its process
 -- * `machine`: a text that identifies the system that its process sees: the
