@@ -23,6 +23,8 @@ local kept = require "perigee.kept"
 local known = require "perigee.agent.known"
 local links = require "perigee.link"
 local loop = require "perigee.loop"
+local meetings = require "perigee.agent.meeting"
+local memories = require "perigee.agent.memory"
 local proxies = require "perigee.proxy"
 local registries = require "perigee.registry"
 local services = require "perigee.service"
@@ -37,6 +39,8 @@ local Agent = {}
 Agent.__index = Agent
 others.add(Agent)
 drains.add(Agent)
+memories.add(Agent)
+meetings.add(Agent)
 
 local function is_list(value)
   local n = 0
@@ -247,6 +251,8 @@ function M.new(options, level)
     transport = options.transport,
     registry = registry, lease = false, since = loop.now(),
     watches = setmetatable({}, { __mode = "k" }), known = known.new(),
+    reached = {},                       -- what read and write have found
+    meetings = {},                      -- places held in rendezvous, as keys
     held = {}, addresses = {}, advertise = list_of(options.advertise),
     kind = options.kind or "agent", metadata = options.metadata or {},
     weight = options.weight or 1,
@@ -502,6 +508,7 @@ end
 -- print(select(2, calc:add(1, 2)).kind)                        --> closed
 function Agent:close()
   if self.lease then self.lease:close() end
+  for meeting in pairs(self.meetings) do meeting:leave() end
   place.resign(self)
   self.engine:close()
   for _, link in pairs(self.peers) do link:close() end

@@ -162,7 +162,7 @@ end
 local function tell(lease)
   local agent = lease.agent
   if not agent.engine.handle then return lease:close() end
-  local entry = lease.dirty and M.entry(agent, agent.name) or nil
+  local entry = lease.dirty and lease.describe(agent) or nil
   lease.dirty = false
   local future = registries.renew(lease.registry, lease.held, entry)
   lease.asked = future
@@ -171,9 +171,14 @@ local function tell(lease)
   signals.attach(future, signals.new(1, function() heard(lease, future) end))
 end
 
+local function entry_of(agent) return M.entry(agent, agent.name) end
+
 --- Returns the lease of the name that agent holds; it is renewed from now on.
-function M.new(agent, registry, held)
+-- describe(agent) returns the entry of the name; default: that of the agent
+-- under its own name.
+function M.new(agent, registry, held, describe)
   local lease = setmetatable({ agent = agent, registry = registry, held = held,
+                               describe = describe or entry_of,
                                asked = false, dirty = false, err = false,
                                over = false, timer = false,
                                limit = {} }, Lease)

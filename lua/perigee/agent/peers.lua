@@ -120,6 +120,9 @@ local function peer_name(value)
   if wanted then return wanted .. ", or an address (tcp://... or unix:/...)" end
 end
 
+--- The check of a peer, a name or an address.
+M.check = peer_name
+
 --- Returns the link of agent to peer, a name or an address. Raises misuse at
 -- level.
 function M.link(agent, peer, level)

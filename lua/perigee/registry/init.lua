@@ -169,13 +169,13 @@ end
 -- ---- Holding ---------------------------------------------------------------
 
 -- Cancels future, for which a wait has ended early; returns the reason.
-local function unanswered(future, doing)
+local function unanswered(future, doing, patience)
   future:cancel()
   if state.stopping then
     return errors.new("closed", doing .. ": the loop was stopped", false)
   end
   return errors.new("timeout", ("%s: the registry has not answered within %g s")
-    :format(doing, M.patience), false)
+    :format(doing, patience or M.patience), false)
 end
 
 --- Takes a name for an agent. Called when the agent listens at all its
@@ -200,13 +200,13 @@ end
 -- end
 -- print(select(2, perigee.agent { name = "one", registry = registry }))
 -- --> taking the name one in scope default: process 7 of host h has it
-function M.hold(registry, entry, over)
+function M.hold(registry, entry, over, patience)
   local doing = ("taking the name %s in scope %s"):format(entry.name,
                                                           entry.scope)
   local future = ask(registry, "hold", entry, over)
   if not future.ended
-    and not loop.wait(future, loop.deadline(M.patience)) then
-    return nil, unanswered(future, doing)
+    and not loop.wait(future, loop.deadline(patience or M.patience)) then
+    return nil, unanswered(future, doing, patience)
   end
   local held, kind, why, holder = results(future)
   if held then return held, kind end    -- kind: a folder's address to listen at
