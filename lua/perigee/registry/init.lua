@@ -36,13 +36,18 @@
 -- * `addresses`: a list of its addresses: its Unix socket, then those of option
 --   `advertise`, or else those of `listen` with their ports; an address that
 --   stands for all of the host's interfaces gets the host's name. A peer on the
---   same host dials the socket. Others dial the first address that is no
---   socket, and at each further attempt the next one
+--   same host dials the socket. Others dial the addresses that are no sockets,
+--   in their order: each 0.25 s after the one before it, or when that one has
+--   failed; the first session is used. Sessions over TCP addresses use RDMA if
+--   both sides have it
 -- * `services`: the services' versions, by name
 -- * `regions`: the named regions, by name: `{ length = bytes, access = "rw" }`
--- * `state`: "up"
+-- * `state`: "up", or "draining" (`Agent:drain`)
 -- * `metadata`, `weight`: the agent's options
 -- * `host`, `pid`: of its process
+-- * `machine`: a text that identifies the system that its process sees: the
+--   kernel's life, and its namespaces. Paths and loopback addresses mean the
+--   same to processes for which it is equal
 -- * `epoch`: a text that identifies its life, as a `Session` has it
 -- * `since`: for how many seconds it has had the name
 --
@@ -164,13 +169,13 @@ end
 -- ---- Holding ---------------------------------------------------------------
 
 -- Cancels future, for which a wait has ended early; returns the reason.
-local function unanswered(future, doing)
+local function unanswered(future, doing, patience)
   future:cancel()
   if state.stopping then
     return errors.new("closed", doing .. ": the loop was stopped", false)
   end
   return errors.new("timeout", ("%s: the registry has not answered within %g s")
-    :format(doing, M.patience), false)
+    :format(doing, patience or M.patience), false)
 end
 
 --- Takes a name for an agent. Called when the agent listens at all its
@@ -195,13 +200,13 @@ end
 -- end
 -- print(select(2, perigee.agent { name = "one", registry = registry }))
 -- --> taking the name one in scope default: process 7 of host h has it
-function M.hold(registry, entry, over)
+function M.hold(registry, entry, over, patience)
   local doing = ("taking the name %s in scope %s"):format(entry.name,
                                                           entry.scope)
   local future = ask(registry, "hold", entry, over)
   if not future.ended
-    and not loop.wait(future, loop.deadline(M.patience)) then
-    return nil, unanswered(future, doing)
+    and not loop.wait(future, loop.deadline(patience or M.patience)) then
+    return nil, unanswered(future, doing, patience)
   end
   local held, kind, why, holder = results(future)
   if held then return held, kind end    -- kind: a folder's address to listen at
@@ -389,15 +394,27 @@ end
 
 -- ---- Addresses -------------------------------------------------------------
 
---- The address of an entry to dial after the given number of attempts.
-function M.address(entry, tries)
-  local others = {}
+local MOST = 16                         -- addresses that are dialled at once
+
+--- The addresses of an entry in the order in which they are dialled: sockets
+-- that are on this host, then all that are no sockets, as listed. Over each of
+-- these a session uses RDMA if both sides have it.
+function M.addresses(entry)
+  local here, others, seen = {}, {}, {}
   for _, address in ipairs(entry.addresses) do
     local path = address:match "^unix:(/.*)$"
-    if path and folder.is_there(path) then return address end
-    if not path then others[#others + 1] = address end
+    local list = not path and others or folder.is_there(path) and here
+    if list and not seen[address] then
+      list[#list + 1], seen[address] = address, true
+    end
   end
-  return others[(tries or 0) % #others + 1] or entry.addresses[1]
+  for i = 1, math.min(#others, MOST - #here) do here[#here + 1] = others[i] end
+  return here[1] and here or { entry.addresses[1] }
+end
+
+--- The first of them.
+function M.address(entry)
+  return M.addresses(entry)[1]
 end
 
 return M
