@@ -183,6 +183,19 @@ static int send_offer(struct perigee_session *s) {
   return PERIGEE_OK;
 }
 
+/* The peer may be told the same sentence, so it says which side is which. */
+static void no_common_version(const struct perigee_session *s,
+                              const struct hello *h, char reason[REASON]) {
+  const char *own = s->dialed ? "dialer" : "listener";
+  const char *other = s->dialed ? "listener" : "dialer";
+  if (s->alone)
+    own = "side here", other = "peer";
+  snprintf(reason, REASON,
+           "no common protocol version: the %s has %d to %d, the %s %u to %u",
+           own, PROTOCOL_MIN, PROTOCOL_MAX, other, h->version_min,
+           h->version_max);
+}
+
 bool wireup_common(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
   s->peer.hello = *h;
@@ -190,9 +203,7 @@ bool wireup_common(struct perigee_session *s, const struct hello *h) {
       h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
   if (!wire_foreign(h))
     return true;
-  snprintf(reason, REASON,
-           "no common protocol version: %d to %d here, %u to %u there",
-           PROTOCOL_MIN, PROTOCOL_MAX, h->version_min, h->version_max);
+  no_common_version(s, h, reason);
   refuse(s, PERIGEE_VERSION, reason);
   return false;
 }
