@@ -32,8 +32,10 @@ endif
 # A second object, with other servers' protocols by their libraries, so that the
 # core needs none of these. Where they are missing it is left out.
 CONTROL := $(wildcard native/control/*.c)
-CONTROL_LIBS := -lhiredis -lcares -lssl -lcrypto
-CONTROLLED := $(if $(wildcard /usr/include/hiredis/hiredis.h),perigee/control.so)
+CONTROL_LIBS := -lcurl -lhiredis -lcares -lsodium -lssl -lcrypto
+CURL := $(wildcard /usr/include/curl/curl.h /usr/include/*/curl/curl.h)
+CONTROLLED := $(if $(wildcard /usr/include/hiredis/hiredis.h),\
+                $(if $(CURL),perigee/control.so))
 CORE := $(filter-out $(CONTROL),$(wildcard native/*/*.c native/*/*/*.c))
 HEADERS := $(wildcard native/*.h native/*/*.h native/*/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)

@@ -4,9 +4,9 @@
  * servers' protocols by their libraries. It is a second shared object so that
  * the core needs none of these libraries. Its ffi.cdef is made of this file.
  *
- * Nothing here blocks or calls back. The program steps a stream whenever the
- * descriptor that the stream names is ready, and waits for that by its own
- * means (perigee_watch). Statuses are perigee_status.
+ * Nothing here blocks or calls back. The program steps a stream, or a client of
+ * HTTP servers, whenever the descriptor that it names is ready, and waits for
+ * that by its own means (perigee_watch). Statuses are perigee_status.
  */
 #ifndef PERIGEE_CONTROL_H
 #define PERIGEE_CONTROL_H
@@ -20,7 +20,7 @@
 
 /* Raised when a declaration below changes; Lua refuses an object with another
  * number. */
-enum { PERIGEE_CONTROL_ABI = 1 };
+enum { PERIGEE_CONTROL_ABI = 2 };
 PERIGEE_API int perigee_control_abi(void);
 
 /* ---- Streams ------------------------------------------------------------- */
@@ -103,5 +103,78 @@ PERIGEE_API uint64_t perigee_reply_count(const struct perigee_reply *reply);
 PERIGEE_API const struct perigee_reply *
 perigee_reply_at(const struct perigee_reply *reply, uint64_t index);
 PERIGEE_API void perigee_reply_free(struct perigee_reply *reply);
+
+/* ---- HTTP ---------------------------------------------------------------- */
+
+/* A client of HTTP servers: it keeps connections, and runs any number of calls
+ * at once. A call is one request and its answer. The program steps the client
+ * whenever the client's descriptor is readable, asks it which calls have news,
+ * and looks at these. Lua's side is perigee.control.http. */
+struct perigee_http;
+struct perigee_http_call;
+
+/* All texts are copied. Nothing is taken from the environment, and no redirect
+ * is followed. A request on a kept connection that turns out to be closed is
+ * sent once more on a new one, so a server may get it twice. */
+struct perigee_http_request {
+  const char *method, *url;  /* http:// or https://, with no user in it */
+  const char *path;          /* a Unix socket for url's host; or NULL */
+  const char *const *header; /* lines "Name: value", up to a NULL; or NULL */
+  const char *body;          /* or NULL: none */
+  uint64_t length;           /* of body */
+  /* TLS: files, as of perigee_stream_to, each may be NULL. */
+  const char *authorities, *certificate, *key;
+  const char *proxy;         /* its URL; NULL: none */
+  int32_t connecting, total; /* milliseconds at most; 0: without limit */
+  /* The answer's bytes at most; a longer one fails with PERIGEE_TOO_LARGE. Of a
+   * streamed one so many that are not taken; then its sender has to wait. */
+  uint64_t limit;
+  uint64_t tag; /* by which the call is named in news: any number but 0 */
+  uint8_t streamed;
+};
+
+/* What has come of an answer. All is valid until the next step, take or end. */
+struct perigee_http_answer {
+  int32_t status;   /* HTTP's; 0: the head is not complete yet */
+  int32_t result;   /* 0: goes on; 1: complete; else the failure's status */
+  const char *head; /* the status line and the header's lines, with CR LF */
+  const char *body; /* what was not taken */
+  const char *why;  /* what failed, in words */
+  uint64_t head_length, length;
+};
+
+/* Returns NULL if there is no memory, or no descriptor. */
+PERIGEE_API struct perigee_http *perigee_http_open(void);
+/* Ends all calls that are left. */
+PERIGEE_API void perigee_http_close(struct perigee_http *http);
+/* Returns the descriptor, the same for the client's whole life, that is
+ * readable when there is something to do. */
+PERIGEE_API int perigee_http_descriptor(const struct perigee_http *http);
+/* Goes on with all calls, without blocking. Returns a status. */
+PERIGEE_API int perigee_http_step(struct perigee_http *http);
+/* Returns the tag of a call of which something has come that the program was
+ * not told of; 0: none. */
+PERIGEE_API uint64_t perigee_http_news(struct perigee_http *http);
+/* Begins a call; PERIGEE_INVALID: the method or a header's line is not valid.
+ * An address that is not valid fails the call. */
+PERIGEE_API int perigee_http_send(struct perigee_http *http,
+                                  const struct perigee_http_request *request,
+                                  struct perigee_http_call **call);
+PERIGEE_API void perigee_http_look(const struct perigee_http_call *call,
+                                   struct perigee_http_answer *answer);
+/* Takes the first bytes of the body away, and lets more come. */
+PERIGEE_API void perigee_http_take(struct perigee_http_call *call,
+                                   uint64_t length);
+/* Ends a call, whatever it is at, and frees it. */
+PERIGEE_API void perigee_http_end(struct perigee_http_call *call);
+
+/* ---- Base64 -------------------------------------------------------------- */
+
+/* RFC 4648 with padding, by libsodium. Both return the length of what they have
+ * written, or -1 if it does not fit or `from` is not valid. */
+PERIGEE_API int64_t perigee_base64(char *into, uint64_t capacity,
+                                   const char *from, uint64_t length);
+PERIGEE_API int64_t perigee_from_base64(char *into, uint64_t capacity,
+                                        const char *from, uint64_t length);
 
 #endif
