@@ -177,4 +177,117 @@ PERIGEE_API int64_t perigee_base64(char *into, uint64_t capacity,
 PERIGEE_API int64_t perigee_from_base64(char *into, uint64_t capacity,
                                         const char *from, uint64_t length);
 
+/* ---- An HTTP server ------------------------------------------------------ */
+
+struct perigee_web;
+
+/* What a server is to be. It listens at host (a name or a number) and port (0:
+ * a free one). certificate and key: texts in PEM, or NULL for a server without
+ * TLS. A connection that has not sent a whole request within `patience` seconds
+ * is closed, whatever it has sent of it. */
+struct perigee_web_to {
+  const char *host, *certificate, *key;
+  uint16_t port;
+  uint32_t connections, per_host; /* at most; per_host 0: as connections */
+  uint32_t head, body;            /* bytes of a request at most */
+  uint32_t patience;              /* seconds */
+  uint32_t queued; /* bytes that a stream's client may be behind */
+};
+
+/* A complete request. The texts belong to it. */
+struct perigee_web_request {
+  const char *method, *target; /* target: the path and the query, as sent */
+  const char *body;
+  uint64_t length;
+  uint8_t excess; /* the body was larger than allowed, and is not here */
+  uint8_t gone;   /* a stream's client has gone, or was too slow */
+};
+
+/* An answer. header: names and values in turn, up to a NULL; copied, as the
+ * body is. */
+struct perigee_web_reply {
+  uint32_t status;
+  const char *header[13];
+  const char *body;
+  uint64_t length;
+};
+
+/* Returns a status, and in *web the server, or in why what went wrong. */
+PERIGEE_API int perigee_web_open(struct perigee_web **web,
+                                 const struct perigee_web_to *to, char *why,
+                                 uint64_t capacity);
+/* Closes all connections, and frees all requests. */
+PERIGEE_API void perigee_web_close(struct perigee_web *web);
+PERIGEE_API uint16_t perigee_web_port(const struct perigee_web *web);
+/* Returns the descriptor that is readable when perigee_web_run has work. */
+PERIGEE_API int perigee_web_descriptor(const struct perigee_web *web);
+/* Reads and writes what can be read and written now. Returns the milliseconds
+ * after which it must be called again even if the descriptor is not readable;
+ * -1: never. Call it again after answers, before waiting. */
+PERIGEE_API int perigee_web_run(struct perigee_web *web);
+/* Returns a request that waits for its answer, the oldest first, or NULL. The
+ * program owns it until it is answered, or its stream ended. */
+PERIGEE_API struct perigee_web_request *
+perigee_web_next(struct perigee_web *web);
+/* Returns the value of a request's header, or NULL. */
+PERIGEE_API const char *
+perigee_web_header(const struct perigee_web_request *request, const char *name);
+/* Answers the request, which is gone for the program then. */
+PERIGEE_API void perigee_web_answer(struct perigee_web_request *request,
+                                    const struct perigee_web_reply *reply);
+/* Answers it with a stream of parts, until perigee_web_end. Returns a status;
+ * if it fails the request is gone. */
+PERIGEE_API int perigee_web_stream(struct perigee_web_request *request,
+                                   const struct perigee_web_reply *reply);
+/* Adds a part, which is copied. A client that is too far behind loses its
+ * stream, and is gone. */
+PERIGEE_API void perigee_web_tell(struct perigee_web_request *request,
+                                  const char *part, uint64_t length);
+/* Ends the stream after what was told, and gives up the request. */
+PERIGEE_API void perigee_web_end(struct perigee_web_request *request);
+
+/* ---- SQLite -------------------------------------------------------------- */
+
+struct perigee_store;
+struct perigee_statement;
+
+/* Opens a file of SQLite's, or makes it (mode 0600), with a write-ahead log
+ * that is synced at each commit. Returns a status; *store is NULL only without
+ * memory, and else tells why it failed and must be closed. */
+PERIGEE_API int perigee_store_open(struct perigee_store **store,
+                                   const char *path);
+PERIGEE_API const char *perigee_store_why(const struct perigee_store *store);
+PERIGEE_API void perigee_store_close(struct perigee_store *store);
+/* Runs statements that give no rows. Returns a status: `no_memory` also where
+ * the disk is full. */
+PERIGEE_API int perigee_store_run(struct perigee_store *store, const char *sql);
+/* Prepares a statement, which lives as long as the store. NULL: it failed. */
+PERIGEE_API struct perigee_statement *
+perigee_store_prepare(struct perigee_store *store, const char *sql);
+/* Sets a parameter, the first is 1. The text is copied. */
+PERIGEE_API int perigee_statement_text(struct perigee_statement *statement,
+                                       int at, const char *text,
+                                       uint64_t length);
+PERIGEE_API int perigee_statement_number(struct perigee_statement *statement,
+                                         int at, int64_t value);
+/* Returns 1: there is a row; 0: there is no more; else a status. */
+PERIGEE_API int perigee_statement_step(struct perigee_statement *statement);
+/* Makes it ready for other parameters. */
+PERIGEE_API void perigee_statement_reset(struct perigee_statement *statement);
+/* Returns a column of the row, the first is 0; NULL if it is null. Valid until
+ * the next step or reset. */
+PERIGEE_API const char *
+perigee_statement_column(struct perigee_statement *statement, int at,
+                         uint64_t *length);
+PERIGEE_API int64_t
+perigee_statement_integer(struct perigee_statement *statement, int at);
+
+/* ---- Tokens -------------------------------------------------------------- */
+
+/* Writes a text of 43 random characters (256 bits), and a NUL. */
+PERIGEE_API int perigee_token_make(char text[44]);
+/* Writes the hash of a text: 64 hexadecimal characters, and a NUL. */
+PERIGEE_API int perigee_token_hash(char hash[65], const char *text,
+                                   uint64_t length);
+
 #endif

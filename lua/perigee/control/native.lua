@@ -6,8 +6,9 @@
 local ffi = require "ffi"
 
 local MISSING = "perigee/control.so is not on package.cpath: install "
-  .. "libcurl4-openssl-dev, libhiredis-dev, libc-ares-dev, libsodium-dev and "
-  .. "libssl-dev, and run make"
+  .. "libcurl4-openssl-dev, libhiredis-dev, libmicrohttpd-dev, "
+  .. "libsqlite3-dev, libc-ares-dev, libsodium-dev and libssl-dev, and run "
+  .. "make"
 
 local function declare()
   if pcall(ffi.sizeof, "struct perigee_stream_to") then return true end
