@@ -10,9 +10,11 @@
 -- stops while the server does: neither a restart nor a pause of the server ends
 -- a lease whose holder could not renew it.
 --
--- Record: scope, collection (the tables below), name, text (JSON of an object,
--- without its last brace), revision, ttl (seconds, or 0), deadline, began, and
--- what its collection needs of the text: kind, epoch, services.
+-- Record: collection, name, text (JSON of an object, without its last brace),
+-- revision, ttl (seconds, or 0), lease, began, and what its collection needs of
+-- the text: kind, epoch, services. A record that takes the place of another
+-- takes its lease as well, so that a name is in one slot, however often it is
+-- written.
 local changes = require "perigee.registry.changes"
 local loop = require "perigee.loop"
 
@@ -66,11 +68,11 @@ end
 
 local function slot_of(time) return math.floor(time / SLOT) + 1 end
 
-local function wait_for(state, record)
-  local slot = math.max(slot_of(record.deadline), state.slot + 1)
+local function wait_for(state, lease)
+  local slot = math.max(slot_of(lease.deadline), state.slot + 1)
   local list = state.due[slot] or {}
-  state.due[slot] = list
-  list[#list + 1] = record
+  state.due[slot], lease.slot = list, slot
+  list[#list + 1] = lease
 end
 
 --- The server's time in seconds, which stands still while the server does.
@@ -84,7 +86,22 @@ end
 
 --- Begins a record's lease anew.
 function State:renew(record)
-  record.deadline = self.now + record.ttl
+  if record.ttl > 0 then record.lease.deadline = self.now + record.ttl end
+end
+
+-- Gives a record its lease: the one of what it replaces, unless that would be
+-- looked at too late.
+local function give_lease(state, record, before)
+  if record.ttl == 0 then return end
+  local deadline = state.now + record.ttl
+  local lease = before and before.lease
+  if lease and lease.slot <= slot_of(deadline) then
+    lease.deadline, record.lease = deadline, lease
+    return
+  end
+  record.lease = { collection = record.collection, name = record.name,
+                   deadline = deadline, slot = 0 }
+  wait_for(state, record.lease)
 end
 
 -- ---- Writing ---------------------------------------------------------------
@@ -119,15 +136,12 @@ function State:put(collection, name, text, ttl, decoded)
   local before = collection.records[name]
   note(self, collection, name)
   record.revision, record.ttl = self.revision, ttl
-  record.began = self.now
-  if before and before.epoch == record.epoch then record.began = before.began end
+  record.began = before and before.epoch == record.epoch and before.began
+    or self.now
   put_in(collection, name, record)
   self.storage:set(collection.scope, collection.kind, name, record.revision,
                    math.floor(ttl * 1000), text)
-  if ttl > 0 then
-    self:renew(record)
-    wait_for(self, record)
-  end
+  give_lease(self, record, before)
   return record
 end
 
@@ -145,7 +159,7 @@ local function take_back(state)
   for i = #state.undo, 1, -1 do
     local collection, name, record = unpack(state.undo[i], 1, 3)
     put_in(collection, name, record)
-    if record and record.ttl > 0 then wait_for(state, record) end
+    if record and record.lease then wait_for(state, record.lease) end
   end
 end
 
@@ -176,13 +190,10 @@ end
 
 -- ---- Time ------------------------------------------------------------------
 
-local function is_current(record)
-  return record.collection.records[record.name] == record
-end
-
-local function look_at(state, record)
-  if not is_current(record) then return end
-  if record.deadline > state.now then return wait_for(state, record) end
+local function look_at(state, lease, slot)
+  local record = lease.collection.records[lease.name]
+  if not record or record.lease ~= lease or lease.slot ~= slot then return end
+  if lease.deadline > state.now then return wait_for(state, lease) end
   state:remove(record)
 end
 
@@ -195,7 +206,7 @@ function State:pass()
     self.slot = self.slot + 1
     local list = self.due[self.slot] or {}
     self.due[self.slot] = nil
-    for _, record in ipairs(list) do look_at(self, record) end
+    for _, lease in ipairs(list) do look_at(self, lease, self.slot) end
   end
 end
 
@@ -207,10 +218,7 @@ local function load(state)
     local record = prepared(collection, name, text)
     record.revision, record.ttl, record.began = revision, ttl / 1000, 0
     put_in(collection, name, record)
-    if record.ttl > 0 then
-      state:renew(record)
-      wait_for(state, record)
-    end
+    give_lease(state, record)
   end)
 end
 

@@ -15,6 +15,7 @@ local M = {}
 
 local OPEN = { "Content-Type", "text/event-stream", "Cache-Control",
                "no-store" }
+local COMMENT = ":\n\n"
 local KINDS = { agents = true, entities = true, topology = true }
 
 local function event(kind, id, data)
@@ -53,7 +54,7 @@ local function all(state, collection, watcher)
 end
 
 local function since(state, collection, watcher, names)
-  local id, parts = collection.changes:revision(), { ":\n\n" }
+  local id, parts = collection.changes:revision(), {}
   for _, name in ipairs(names) do
     if wants(watcher, name) then
       parts[#parts + 1] = change(state, name,
@@ -73,7 +74,7 @@ local function begin(watcher, state, request)
   local names = watcher.from and collection.changes:since(watcher.from)
   local first = names and since(state, collection, watcher, names)
     or all(state, collection, watcher)
-  if stream:tell(first) then
+  if stream:tell(first ~= "" and first or COMMENT) then
     collection.watchers[#collection.watchers + 1] = watcher
   else
     stream:close()
@@ -101,7 +102,7 @@ local function tell(collection, of)
   local left = {}
   for _, watcher in ipairs(collection.watchers) do
     local part = of(watcher)
-    if not part or watcher.stream:tell(part) then
+    if part == "" or watcher.stream:tell(part) then
       left[#left + 1] = watcher
     else
       watcher.stream:close()
@@ -124,7 +125,7 @@ end
 function M.beat(state)
   for _, scope in pairs(state.scopes) do
     for _, collection in pairs(scope) do
-      tell(collection, function() return ":\n\n" end)
+      tell(collection, function() return COMMENT end)
     end
   end
 end
