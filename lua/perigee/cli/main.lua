@@ -1,15 +1,27 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The command line: `perigee COMMAND`. A command is a module with name,
--- summary, configure(parser), which adds its options, and run(options), which
--- returns the exit status: 0 if all is fine, 1 if not. A wrong command line is
--- 2.
+--- The command line: `perigee COMMAND`. Each command is a module, named in
+-- COMMANDS, with
 --
--- Nothing here needs the core, so a command can run, and tell what is wrong,
--- where the core does not load.
-local COMMANDS = { require "perigee.cli.doctor" }
+-- * `name`, `summary` (a line of the list), `description`
+-- * `configure(parser)`: adds its arguments and options (optional)
+-- * `run(given)`: does it; returns the exit status (nil for 0), or nil and what
+--   went wrong. Misuse is raised by `failure.misuse`
+-- * `commands`: in place of `run`, a list of such tables, for a command that
+--   has commands of its own (`perigee registry acl`)
+-- * `passes_on`: all that follows its first argument is that program's
+--
+-- Exit statuses: 0, all is fine; 1, the world's doing; 2, misuse.
+--
+-- Loading a command needs neither the core nor lua-cjson: what it needs it
+-- requires when it runs. So --help and `perigee doctor` work where the core
+-- does not load.
+local COMMANDS = {
+  require "perigee.cli.doctor",
+  require "perigee.cli.completion",
+}
 
 local VERSION = require "perigee.version"
-local MISUSE = 2
+local failure = require "perigee.cli.failure"
 
 local function version()
   local loaded, native = pcall(require, "perigee.native")
@@ -23,38 +35,91 @@ local function say_version()
   os.exit(0)
 end
 
+-- ---- The commands' parsers -------------------------------------------------
+
+local function add(parser, command, path)
+  local own = parser:command(command.name):summary(command.summary)
+    :description(command.description or command.summary)
+  path = path .. " " .. command.name
+  own:action(function(given)            -- the innermost command comes first
+    given.chosen = given.chosen or command
+    given.path = given.path or path
+  end)
+  if command.configure then command.configure(own) end
+  for _, each in ipairs(command.commands or {}) do add(own, each, path) end
+  command.parser = own
+end
+
 local function parser_of(argparse)
   local parser = argparse("perigee",
     "Remote memory and calls between processes.")
-    :command_target "command"
     :help_max_width(80)
   parser:flag("--version", "Tell the version and exit."):action(say_version)
-  for _, command in ipairs(COMMANDS) do
-    command.configure(parser:command(command.name)
-      :summary(command.summary):description(command.description))
-  end
+  for _, command in ipairs(COMMANDS) do add(parser, command, "perigee") end
   return parser
 end
+
+-- ---- The arguments ---------------------------------------------------------
+
+local function takes_value(parser, word)
+  for _, option in ipairs(parser._options) do
+    for _, alias in ipairs(option._aliases) do
+      if alias == word then return option._maxargs > 0 end
+    end
+  end
+end
+
+-- Puts "--" behind the first argument of a command that passes on the rest, so
+-- that options there are left to the program which that argument names.
+local function passed_on(arguments, parser)
+  local list, i = { arguments[1] }, 2
+  while arguments[i] and arguments[i] ~= "--" and not list.done do
+    local word = arguments[i]
+    list[#list + 1], i = word, i + 1
+    if word:sub(1, 1) ~= "-" then
+      list[#list + 1], list.done = "--", true
+    elseif takes_value(parser, word) and arguments[i] then
+      list[#list + 1], i = arguments[i], i + 1
+    end
+  end
+  for k = i, #arguments do list[#list + 1] = arguments[k] end
+  return list
+end
+
+-- A number below 0 is an argument: no option begins with a digit. The blank
+-- before it changes neither a number nor JSON.
+local function words(arguments)
+  local list = {}
+  for i, word in ipairs(arguments) do
+    list[i] = word:find "^%-%.?%d" and " " .. word or word
+  end
+  for _, command in ipairs(COMMANDS) do
+    if command.name == list[1] and command.passes_on then
+      return passed_on(arguments, command.parser)
+    end
+  end
+  return list
+end
+
+-- ---- Running ---------------------------------------------------------------
 
 local function misused(message)
   io.stderr:write("perigee: ", message, "; perigee --help tells what there ",
                   "is\n")
-  return MISUSE
+  return failure.MISUSE
 end
 
-local function run(arguments)
+return function(arguments)
   local there, argparse = pcall(require, "argparse")
   if not there then
     io.stderr:write("perigee: the command line needs lua-argparse: ",
       "apt-get install lua-argparse, or luarocks --lua-version=5.1 install ",
       "argparse\n")
-    return MISUSE
+    return failure.MISUSE
   end
-  local fine, given = parser_of(argparse):pparse(arguments)
+  local parser = parser_of(argparse)
+  local fine, given = parser:pparse(words(arguments))
   if not fine then return misused(given) end
-  for _, command in ipairs(COMMANDS) do
-    if command.name == given.command then return command.run(given) end
-  end
+  given.root = parser
+  return failure.caught(given.path, given.chosen.run, given)
 end
-
-return run

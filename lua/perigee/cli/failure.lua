@@ -1,0 +1,53 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- How a command fails: what is written on stderr, and the exit status.
+local printable = require "perigee.cli.printable"
+
+local M = { FAILED = 1, MISUSE = 2 }
+
+-- What is raised to end a command.
+local Raised = {}
+
+--- Ends the command as misuse: what was asked for cannot be.
+function M.misuse(...)
+  error(setmetatable({ status = M.MISUSE, message = (...):format(
+    select(2, ...)) }, Raised), 0)
+end
+
+--- Ends the command without a word: nobody reads what it writes.
+function M.quietly()
+  error(setmetatable({ status = M.FAILED }, Raised), 0)
+end
+
+--- Ends the command: the world's doing.
+function M.failed(...)
+  error(setmetatable({ status = M.FAILED, message = (...):format(
+    select(2, ...)) }, Raised), 0)
+end
+
+-- What was raised stays itself; a bug gets its traceback.
+local function traced(raised)
+  if getmetatable(raised) == Raised then return raised end
+  return debug.traceback("a bug in this command: " .. tostring(raised), 2)
+end
+
+local function told(path, status, message)
+  if message then
+    io.stderr:write(path, ": ", printable.lines(tostring(message)), "\n")
+  end
+  return status
+end
+
+--- Calls run(given) for the command at path; returns the exit status.
+function M.caught(path, run, given)
+  local fine, status, message = xpcall(run, traced, given)
+  if fine and status == nil and message then
+    return told(path, M.FAILED, message)
+  elseif fine then
+    return status or 0
+  elseif getmetatable(status) == Raised then
+    return told(path, status.status, status.message)
+  end
+  return told(path, M.FAILED, status)
+end
+
+return M
