@@ -258,6 +258,10 @@ PERIGEE_API int perigee_store_open(struct perigee_store **store,
                                    const char *path);
 PERIGEE_API const char *perigee_store_why(const struct perigee_store *store);
 PERIGEE_API void perigee_store_close(struct perigee_store *store);
+/* Takes the lock of the file `lock` for the store's life. `name_taken`: another
+ * process, or store, has it. */
+PERIGEE_API int perigee_store_own(struct perigee_store *store,
+                                  const char *lock);
 /* Runs statements that give no rows. Returns a status: `no_memory` also where
  * the disk is full. */
 PERIGEE_API int perigee_store_run(struct perigee_store *store, const char *sql);

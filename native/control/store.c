@@ -6,15 +6,19 @@
 #include "control/control.h"
 #include "perigee.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 struct perigee_store {
   sqlite3 *file;
+  int lock; /* a descriptor, or -1 */
   char why[256];
 };
 
@@ -62,6 +66,7 @@ int perigee_store_open(struct perigee_store **opened, const char *path) {
   struct perigee_store *store = *opened = calloc(1, sizeof *store);
   if (!store)
     return PERIGEE_NO_MEMORY;
+  store->lock = -1;
   make_private(path);
   int code = sqlite3_open_v2(path, &store->file,
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
@@ -84,7 +89,22 @@ void perigee_store_close(struct perigee_store *store) {
   while (store->file && (each = sqlite3_next_stmt(store->file, NULL)))
     sqlite3_finalize(each);
   sqlite3_close(store->file);
+  if (store->lock >= 0)
+    close(store->lock);
   free(store);
+}
+
+int perigee_store_own(struct perigee_store *store, const char *lock) {
+  int file = open(lock, O_CREAT | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (file < 0 || flock(file, LOCK_EX | LOCK_NB) != 0) {
+    snprintf(store->why, sizeof store->why, "%s",
+             file < 0 ? strerror(errno) : "another process serves it");
+    if (file >= 0)
+      close(file);
+    return file < 0 ? PERIGEE_SYSTEM : PERIGEE_NAME_TAKEN;
+  }
+  store->lock = file;
+  return PERIGEE_OK;
 }
 
 int perigee_store_run(struct perigee_store *store, const char *sql) {

@@ -21,6 +21,7 @@
  * times at which they began to be. So only its head has to be looked at to
  * close those that are too slow, however many there are.
  */
+#include "control/bytes.h"
 #include "control/control.h"
 #include "control/listening.h"
 #include "perigee.h"
@@ -53,8 +54,8 @@ struct request {
   struct connection *connection;
   struct request *next;           /* in the queue */
   struct request *before, *after; /* of all */
-  char *target, *text;            /* text: the body, then a stream's parts */
-  size_t capacity, first, last;   /* of text */
+  char *target;
+  struct bytes text; /* the body, then a stream's parts */
   bool live, held, suspended, ended;
 };
 
@@ -143,7 +144,7 @@ static void free_unowned(struct request *r) {
   if (r->after)
     r->after->before = r->before;
   free(r->target);
-  free(r->text);
+  bytes_free(&r->text);
   free(r);
 }
 
@@ -182,36 +183,6 @@ static void completed(void *argument, struct MHD_Connection *wire,
   free_unowned(r);
 }
 
-/* Makes room for length bytes more. Both bounds are far from SIZE_MAX. */
-static bool make_room(struct request *r, size_t length) {
-  if (r->first == r->last)
-    r->first = r->last = 0;
-  if (r->capacity - r->last >= length)
-    return true;
-  if (r->first > 0) {
-    memmove(r->text, r->text + r->first, r->last - r->first);
-    r->last -= r->first;
-    r->first = 0;
-  }
-  size_t wanted = r->capacity ? r->capacity : 512;
-  while (wanted < r->last + length)
-    wanted *= 2;
-  char *grown = wanted > r->capacity ? realloc(r->text, wanted) : r->text;
-  if (!grown)
-    return false;
-  r->text = grown;
-  r->capacity = wanted;
-  return true;
-}
-
-static bool append(struct request *r, const char *bytes, size_t length) {
-  if (!make_room(r, length))
-    return false;
-  memcpy(r->text + r->last, bytes, length);
-  r->last += length;
-  return true;
-}
-
 static void doze(struct request *r) {
   r->suspended = true;
   MHD_suspend_connection(r->wire);
@@ -229,8 +200,8 @@ static enum MHD_Result queue(struct request *r) {
   if (r->connection)
     unlist(web, r->connection);
   r->seen.target = r->target;
-  r->seen.body = r->text ? r->text : "";
-  r->seen.length = r->last;
+  r->seen.body = bytes_begin(&r->text);
+  r->seen.length = bytes_length(&r->text);
   r->held = true;
   *(web->newest ? &web->newest->next : &web->oldest) = r;
   web->newest = r;
@@ -272,11 +243,11 @@ static enum MHD_Result handle(void *argument, struct MHD_Connection *wire,
   }
   if (*length == 0)
     return queue(r);
-  if (r->last + *length > r->web->to.body) {
+  if (bytes_length(&r->text) + *length > r->web->to.body) {
     r->seen.excess = 1;
-    r->last = 0;
+    bytes_free(&r->text);
   }
-  if (!r->seen.excess && !append(r, part, *length))
+  if (!r->seen.excess && !bytes_add(&r->text, part, *length))
     return MHD_NO;
   *length = 0;
   return MHD_YES;
@@ -333,7 +304,7 @@ void perigee_web_answer(struct perigee_web_request *request,
 static ssize_t write_parts(void *argument, uint64_t at, char *into,
                            size_t capacity) {
   struct request *r = argument;
-  size_t length = r->last - r->first;
+  size_t length = bytes_length(&r->text);
   (void)at;
   if (length == 0 && r->ended)
     return MHD_CONTENT_READER_END_OF_STREAM;
@@ -343,15 +314,15 @@ static ssize_t write_parts(void *argument, uint64_t at, char *into,
   }
   if (length > capacity)
     length = capacity;
-  memcpy(into, r->text + r->first, length);
-  r->first += length;
+  memcpy(into, bytes_begin(&r->text), length);
+  bytes_drop(&r->text, length);
   return (ssize_t)length;
 }
 
 int perigee_web_stream(struct perigee_web_request *request,
                        const struct perigee_web_reply *given) {
   struct request *r = in(request);
-  r->first = r->last = 0;
+  bytes_free(&r->text);
   if (!reply(r, given->status, given->header,
              MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096,
                                                write_parts, r, NULL))) {
@@ -367,8 +338,8 @@ void perigee_web_tell(struct perigee_web_request *request, const char *part,
   struct request *r = in(request);
   if (r->seen.gone || r->ended)
     return;
-  if (r->last - r->first + length > r->web->to.queued ||
-      !append(r, part, length)) {
+  if (bytes_length(&r->text) + length > r->web->to.queued ||
+      !bytes_add(&r->text, part, length)) {
     r->ended = true;
     r->seen.gone = 1;
     hang_up(r->connection);

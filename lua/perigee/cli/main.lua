@@ -18,6 +18,7 @@
 local COMMANDS = {
   require "perigee.cli.doctor",
   require "perigee.cli.completion",
+  require "perigee.cli.ctrl",
 }
 
 local VERSION = require "perigee.version"

@@ -31,6 +31,13 @@ function M.open(path)
   return nil, errors.kind(status), why
 end
 
+--- Has no other process own it until it is closed: `name_taken` if one does.
+function Store:own()
+  local status = C.perigee_store_own(self.file, self.path .. ".lock")
+  if status >= 0 then return true end
+  return nil, errors.kind(status), why_of(self)
+end
+
 --- Runs statements that give no rows.
 function Store:run(sql)
   local status = C.perigee_store_run(self.file, sql)

@@ -96,6 +96,9 @@ function M.open(path)
   return nil, kind, why
 end
 
+--- Has no other server use it: true; or nil, a kind and why.
+function File:own() return self.store:own() end
+
 function File:revision() return self.last end
 
 function File:load(f)

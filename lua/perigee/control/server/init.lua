@@ -168,6 +168,19 @@ local function failed(doing, kind, why)
   return nil, errors.new(kind, doing .. ": " .. why)
 end
 
+-- The storage, which no other server has; its state and tokens. Or nil, a kind
+-- and why.
+local function opened(storage, options, rate)
+  local fine, kind, why = storage:own()
+  if not fine then return nil, kind, why end
+  local state
+  state, kind, why = states.open(storage)
+  if not state then return nil, kind, why end
+  local known = tokens.new(storage, { wanted = options.wanted, rate = rate })
+  if known then return state, known end
+  return nil, "unsupported", "its tokens cannot be read"
+end
+
 --- Opens a server and runs it in a task. An engine must be open. options: host,
 -- port, certificate, key (texts in PEM), store (a path), wanted (requests need
 -- a token even if there are none), and limits. Returns the server, whose field
@@ -177,14 +190,10 @@ function M.open(options)
   local all = limits(options)
   local storage, kind, why = files.open(options.store)
   if not storage then return failed("opening the store", kind, why) end
-  local state
-  state, kind, why = states.open(storage)
-  local known = state and tokens.new(storage, { wanted = options.wanted,
-                                                rate = all.rate })
-  if not known then
+  local state, known, reason = opened(storage, options, all.rate)
+  if not state then
     storage:close()
-    return failed("reading the store", kind or "unsupported",
-                  why or "its tokens cannot be read")
+    return failed("opening the store", known, reason)
   end
   local listening, err = web.open(target(options, all))
   if not listening then
