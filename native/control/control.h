@@ -239,8 +239,8 @@ PERIGEE_API void perigee_web_answer(struct perigee_web_request *request,
  * if it fails the request is gone. */
 PERIGEE_API int perigee_web_stream(struct perigee_web_request *request,
                                    const struct perigee_web_reply *reply);
-/* Adds a part, which is copied. A client that is too far behind loses its
- * stream, and is gone. */
+/* Adds a part, which is copied. A client that has not taken all before, and
+ * with this part is too far behind, loses its stream, and is gone. */
 PERIGEE_API void perigee_web_tell(struct perigee_web_request *request,
                                   const char *part, uint64_t length);
 /* Ends the stream after what was told, and gives up the request. */

@@ -19,8 +19,8 @@ static int fail(const char *what, char *why, uint64_t capacity) {
 
 static int bound(const struct addrinfo *to) {
   int on = 1;
-  int made = socket(to->ai_family,
-                    to->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  int made =
+      socket(to->ai_family, to->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (made < 0)
     return -1;
   setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

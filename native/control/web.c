@@ -278,8 +278,8 @@ static void give_up(struct request *r) {
 }
 
 /* A response that cannot be queued ends the connection. */
-static bool reply(struct request *r, uint32_t status,
-                  const char *const *header, struct MHD_Response *response) {
+static bool reply(struct request *r, uint32_t status, const char *const *header,
+                  struct MHD_Response *response) {
   bool queued = response;
   for (int i = 0; queued && header[i] && header[i + 1]; i += 2)
     queued =
@@ -333,13 +333,18 @@ int perigee_web_stream(struct perigee_web_request *request,
   return PERIGEE_OK;
 }
 
+/* One part may be of any length, as what tells all that there is. */
+static bool is_behind(const struct request *r, uint64_t more) {
+  size_t queued = bytes_length(&r->text);
+  return queued > 0 && queued + more > r->web->to.queued;
+}
+
 void perigee_web_tell(struct perigee_web_request *request, const char *part,
                       uint64_t length) {
   struct request *r = in(request);
   if (r->seen.gone || r->ended)
     return;
-  if (bytes_length(&r->text) + length > r->web->to.queued ||
-      !bytes_add(&r->text, part, length)) {
+  if (is_behind(r, length) || !bytes_add(&r->text, part, length)) {
     r->ended = true;
     r->seen.gone = 1;
     hang_up(r->connection);
@@ -398,9 +403,9 @@ static struct MHD_Daemon *start(struct perigee_web *web, int listening) {
       MHD_OPTION_CONNECTION_LIMIT, to->connections,
       MHD_OPTION_PER_IP_CONNECTION_LIMIT, to->per_host,
       MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)to->head,
-      MHD_OPTION_CONNECTION_TIMEOUT, to->patience,
-      MHD_OPTION_URI_LOG_CALLBACK, began, web, MHD_OPTION_NOTIFY_COMPLETED,
-      completed, web, MHD_OPTION_NOTIFY_CONNECTION, connected, web,
+      MHD_OPTION_CONNECTION_TIMEOUT, to->patience, MHD_OPTION_URI_LOG_CALLBACK,
+      began, web, MHD_OPTION_NOTIFY_COMPLETED, completed, web,
+      MHD_OPTION_NOTIFY_CONNECTION, connected, web,
       MHD_OPTION_UNESCAPE_CALLBACK, leave_as_sent, NULL, MHD_OPTION_ARRAY, tls,
       MHD_OPTION_END);
 }

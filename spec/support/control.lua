@@ -3,6 +3,7 @@
 -- port of this host, that ends with the spec.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
+local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local M = {}
@@ -20,17 +21,19 @@ end
 
 local COMMAND = "lua/perigee/cli/perigee"
 
-local function pump() require("perigee").sleep(0.001) end
+local function pump() perigee.sleep(0.001) end
 
 -- Starts the process. It gets the port that it had before.
 function Server:begin()
   local words = { "luajit", COMMAND, "ctrl", "serve", "--store", self.store,
                   "--listen", ("%s://127.0.0.1:%d"):format(self.scheme,
                                                            self.port),
-                  "--log", self.store .. ".log",
-                  unpack(self.more) }
+                  "--log", self.store .. ".log", unpack(self.more) }
+  if self.before ~= "" then
+    words = { "sh", "-c", self.before .. 'exec "$@"', "sh", unpack(words) }
+  end
   self.process = process.spawn(words)
-  self.url = assert(self.process:read(LONG, self.pump))
+  self.url = assert(self.process:read(LONG, pump))
   self.port = tonumber(self.url:match ":(%d+)$")
 end
 
@@ -41,15 +44,14 @@ function M.address(of, options)
     1.5 * of.slow, 20 * of.slow, options or "")
 end
 
---- Starts one; more: options of the command. quiet: no engine is open, so
--- nothing is run meanwhile.
-function M.start(more, scheme)
+--- Starts one. more: options of the command; before: what the shell does first.
+function M.start(more, scheme, before)
   started = started + 1
   os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
   local server = setmetatable({
     store = ("%s/control%d.db"):format(cases.folder, started), port = 0,
-    scheme = scheme or "http", more = more or {},
-    pump = #cases.opened > 0 and pump or nil }, Server)
+    scheme = scheme or "http", more = more or {}, before = before or "" },
+    Server)
   server:begin()
   ffi.C.spec_setenv("PERIGEE_SPEC_CONTROL", server.url, 1)
   return server

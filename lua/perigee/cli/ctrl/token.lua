@@ -46,7 +46,10 @@ function new.run(given)
   print(text)
 end
 
-local list = { name = "list", summary = "List the tokens, without their texts." }
+local list = {
+  name = "list",
+  summary = "List the tokens, without their texts.",
+}
 
 function list.configure(parser)
   options.store(parser)

@@ -87,6 +87,14 @@ local function unauthorized(detail)
   return problem(401, "denied", detail, nil, { "WWW-Authenticate", "Bearer" })
 end
 
+-- One that is new may have been made just now.
+local function known(tokens, text)
+  local digest = hash_of(text)
+  local token = tokens.by_hash[digest]
+  if not token and tokens:refresh() then token = tokens.by_hash[digest] end
+  return token
+end
+
 --- The role of a request that may do what takes role in scope; or nil, and the
 -- answer that refuses it.
 function Tokens:admits(request, scope, role, now)
@@ -94,7 +102,7 @@ function Tokens:admits(request, scope, role, now)
   local given = request:header "Authorization"
   local text = given and given:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
   if not text then return nil, unauthorized "a bearer token is needed" end
-  local token = self.by_hash[hash_of(text)]
+  local token = known(self, text)
   if not token or token.revoked then
     return nil, unauthorized "the token is not known here, or was revoked"
   end
