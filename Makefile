@@ -32,8 +32,13 @@ endif
 # A second object, with other servers' protocols by their libraries, so that the
 # core needs none of these. Where they are missing it is left out.
 CONTROL := $(wildcard native/control/*.c)
-CONTROL_LIBS := -lhiredis -lcares -lssl -lcrypto
-CONTROLLED := $(if $(wildcard /usr/include/hiredis/hiredis.h),perigee/control.so)
+CONTROL_LIBS := -lcurl -lmicrohttpd -lsqlite3 -lhiredis -lcares -lsodium -lssl \
+                -lcrypto
+CURL := $(wildcard /usr/include/curl/curl.h /usr/include/*/curl/curl.h)
+CONTROL_NEEDS := hiredis/hiredis.h microhttpd.h sqlite3.h
+CONTROLLED := $(if $(filter $(words $(CONTROL_NEEDS)),$(words $(wildcard \
+                $(CONTROL_NEEDS:%=/usr/include/%)))),\
+                $(if $(CURL),perigee/control.so))
 CORE := $(filter-out $(CONTROL),$(wildcard native/*/*.c native/*/*/*.c))
 HEADERS := $(wildcard native/*.h native/*/*.h native/*/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)

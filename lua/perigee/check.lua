@@ -51,7 +51,8 @@ end
 -- A text as error messages show it, without the passwords in addresses.
 local function shown(text)
   text = text:gsub(":.*@", ":...@")     -- there may be an @ in it
-  return ("%q"):format((text:gsub("password=[^&]*", "password=...")))
+  text = text:gsub("password=[^&]*", "password=...")
+  return ("%q"):format((text:gsub("token=[^&]*", "token=...")))
 end
 
 --- Raises unless value passes check. what names the value in the message.

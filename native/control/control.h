@@ -4,9 +4,9 @@
  * servers' protocols by their libraries. It is a second shared object so that
  * the core needs none of these libraries. Its ffi.cdef is made of this file.
  *
- * Nothing here blocks or calls back. The program steps a stream whenever the
- * descriptor that the stream names is ready, and waits for that by its own
- * means (perigee_watch). Statuses are perigee_status.
+ * Nothing here blocks or calls back. The program steps a stream, or a client of
+ * HTTP servers, whenever the descriptor that it names is ready, and waits for
+ * that by its own means (perigee_watch). Statuses are perigee_status.
  */
 #ifndef PERIGEE_CONTROL_H
 #define PERIGEE_CONTROL_H
@@ -20,7 +20,7 @@
 
 /* Raised when a declaration below changes; Lua refuses an object with another
  * number. */
-enum { PERIGEE_CONTROL_ABI = 1 };
+enum { PERIGEE_CONTROL_ABI = 2 };
 PERIGEE_API int perigee_control_abi(void);
 
 /* ---- Streams ------------------------------------------------------------- */
@@ -103,5 +103,195 @@ PERIGEE_API uint64_t perigee_reply_count(const struct perigee_reply *reply);
 PERIGEE_API const struct perigee_reply *
 perigee_reply_at(const struct perigee_reply *reply, uint64_t index);
 PERIGEE_API void perigee_reply_free(struct perigee_reply *reply);
+
+/* ---- HTTP ---------------------------------------------------------------- */
+
+/* A client of HTTP servers: it keeps connections, and runs any number of calls
+ * at once. A call is one request and its answer. The program steps the client
+ * whenever the client's descriptor is readable, asks it which calls have news,
+ * and looks at these. Lua's side is perigee.control.http. */
+struct perigee_http;
+struct perigee_http_call;
+
+/* All texts are copied. Nothing is taken from the environment, and no redirect
+ * is followed. A request on a kept connection that turns out to be closed is
+ * sent once more on a new one, so a server may get it twice. */
+struct perigee_http_request {
+  const char *method, *url;  /* http:// or https://, with no user in it */
+  const char *path;          /* a Unix socket for url's host; or NULL */
+  const char *const *header; /* lines "Name: value", up to a NULL; or NULL */
+  const char *body;          /* or NULL: none */
+  uint64_t length;           /* of body */
+  /* TLS: files, as of perigee_stream_to, each may be NULL. */
+  const char *authorities, *certificate, *key;
+  const char *proxy;         /* its URL; NULL: none */
+  int32_t connecting, total; /* milliseconds at most; 0: without limit */
+  /* The answer's bytes at most; a longer one fails with PERIGEE_TOO_LARGE. Of a
+   * streamed one so many that are not taken; then its sender has to wait. */
+  uint64_t limit;
+  uint64_t tag; /* by which the call is named in news: any number but 0 */
+  uint8_t streamed;
+};
+
+/* What has come of an answer. All is valid until the next step, take or end. */
+struct perigee_http_answer {
+  int32_t status;   /* HTTP's; 0: the head is not complete yet */
+  int32_t result;   /* 0: goes on; 1: complete; else the failure's status */
+  const char *head; /* the status line and the header's lines, with CR LF */
+  const char *body; /* what was not taken */
+  const char *why;  /* what failed, in words */
+  uint64_t head_length, length;
+};
+
+/* Returns NULL if there is no memory, or no descriptor. */
+PERIGEE_API struct perigee_http *perigee_http_open(void);
+/* Ends all calls that are left. */
+PERIGEE_API void perigee_http_close(struct perigee_http *http);
+/* Returns the descriptor, the same for the client's whole life, that is
+ * readable when there is something to do. */
+PERIGEE_API int perigee_http_descriptor(const struct perigee_http *http);
+/* Goes on with all calls, without blocking. Returns a status. */
+PERIGEE_API int perigee_http_step(struct perigee_http *http);
+/* Returns the tag of a call of which something has come that the program was
+ * not told of; 0: none. */
+PERIGEE_API uint64_t perigee_http_news(struct perigee_http *http);
+/* Begins a call; PERIGEE_INVALID: the method or a header's line is not valid.
+ * An address that is not valid fails the call. */
+PERIGEE_API int perigee_http_send(struct perigee_http *http,
+                                  const struct perigee_http_request *request,
+                                  struct perigee_http_call **call);
+PERIGEE_API void perigee_http_look(const struct perigee_http_call *call,
+                                   struct perigee_http_answer *answer);
+/* Takes the first bytes of the body away, and lets more come. */
+PERIGEE_API void perigee_http_take(struct perigee_http_call *call,
+                                   uint64_t length);
+/* Ends a call, whatever it is at, and frees it. */
+PERIGEE_API void perigee_http_end(struct perigee_http_call *call);
+
+/* ---- Base64 -------------------------------------------------------------- */
+
+/* RFC 4648 with padding, by libsodium. Both return the length of what they have
+ * written, or -1 if it does not fit or `from` is not valid. */
+PERIGEE_API int64_t perigee_base64(char *into, uint64_t capacity,
+                                   const char *from, uint64_t length);
+PERIGEE_API int64_t perigee_from_base64(char *into, uint64_t capacity,
+                                        const char *from, uint64_t length);
+
+/* ---- An HTTP server ------------------------------------------------------ */
+
+struct perigee_web;
+
+/* What a server is to be. It listens at host (a name or a number) and port (0:
+ * a free one). certificate and key: texts in PEM, or NULL for a server without
+ * TLS. A connection that has not sent a whole request within `patience` seconds
+ * is closed, whatever it has sent of it. */
+struct perigee_web_to {
+  const char *host, *certificate, *key;
+  uint16_t port;
+  uint32_t connections, per_host; /* at most; per_host 0: as connections */
+  uint32_t head, body;            /* bytes of a request at most */
+  uint32_t patience;              /* seconds */
+  uint32_t queued; /* bytes that a stream's client may be behind */
+};
+
+/* A complete request. The texts belong to it. */
+struct perigee_web_request {
+  const char *method, *target; /* target: the path and the query, as sent */
+  const char *body;
+  uint64_t length;
+  uint8_t excess; /* the body was larger than allowed, and is not here */
+  uint8_t gone;   /* a stream's client has gone, or was too slow */
+};
+
+/* An answer. header: names and values in turn, up to a NULL; copied, as the
+ * body is. */
+struct perigee_web_reply {
+  uint32_t status;
+  const char *header[13];
+  const char *body;
+  uint64_t length;
+};
+
+/* Returns a status, and in *web the server, or in why what went wrong. */
+PERIGEE_API int perigee_web_open(struct perigee_web **web,
+                                 const struct perigee_web_to *to, char *why,
+                                 uint64_t capacity);
+/* Closes all connections, and frees all requests. */
+PERIGEE_API void perigee_web_close(struct perigee_web *web);
+PERIGEE_API uint16_t perigee_web_port(const struct perigee_web *web);
+/* Returns the descriptor that is readable when perigee_web_run has work. */
+PERIGEE_API int perigee_web_descriptor(const struct perigee_web *web);
+/* Reads and writes what can be read and written now. Returns the milliseconds
+ * after which it must be called again even if the descriptor is not readable;
+ * -1: never. Call it again after answers, before waiting. */
+PERIGEE_API int perigee_web_run(struct perigee_web *web);
+/* Returns a request that waits for its answer, the oldest first, or NULL. The
+ * program owns it until it is answered, or its stream ended. */
+PERIGEE_API struct perigee_web_request *
+perigee_web_next(struct perigee_web *web);
+/* Returns the value of a request's header, or NULL. */
+PERIGEE_API const char *
+perigee_web_header(const struct perigee_web_request *request, const char *name);
+/* Answers the request, which is gone for the program then. */
+PERIGEE_API void perigee_web_answer(struct perigee_web_request *request,
+                                    const struct perigee_web_reply *reply);
+/* Answers it with a stream of parts, until perigee_web_end. Returns a status;
+ * if it fails the request is gone. */
+PERIGEE_API int perigee_web_stream(struct perigee_web_request *request,
+                                   const struct perigee_web_reply *reply);
+/* Adds a part, which is copied. A client that has not taken all before, and
+ * with this part is too far behind, loses its stream, and is gone. */
+PERIGEE_API void perigee_web_tell(struct perigee_web_request *request,
+                                  const char *part, uint64_t length);
+/* Ends the stream after what was told, and gives up the request. */
+PERIGEE_API void perigee_web_end(struct perigee_web_request *request);
+
+/* ---- SQLite -------------------------------------------------------------- */
+
+struct perigee_store;
+struct perigee_statement;
+
+/* Opens a file of SQLite's, or makes it (mode 0600), with a write-ahead log
+ * that is synced at each commit. Returns a status; *store is NULL only without
+ * memory, and else tells why it failed and must be closed. */
+PERIGEE_API int perigee_store_open(struct perigee_store **store,
+                                   const char *path);
+PERIGEE_API const char *perigee_store_why(const struct perigee_store *store);
+PERIGEE_API void perigee_store_close(struct perigee_store *store);
+/* Takes the lock of the file `lock` for the store's life. `name_taken`: another
+ * process, or store, has it. */
+PERIGEE_API int perigee_store_own(struct perigee_store *store,
+                                  const char *lock);
+/* Runs statements that give no rows. Returns a status: `no_memory` also where
+ * the disk is full. */
+PERIGEE_API int perigee_store_run(struct perigee_store *store, const char *sql);
+/* Prepares a statement, which lives as long as the store. NULL: it failed. */
+PERIGEE_API struct perigee_statement *
+perigee_store_prepare(struct perigee_store *store, const char *sql);
+/* Sets a parameter, the first is 1. The text is copied. */
+PERIGEE_API int perigee_statement_text(struct perigee_statement *statement,
+                                       int at, const char *text,
+                                       uint64_t length);
+PERIGEE_API int perigee_statement_number(struct perigee_statement *statement,
+                                         int at, int64_t value);
+/* Returns 1: there is a row; 0: there is no more; else a status. */
+PERIGEE_API int perigee_statement_step(struct perigee_statement *statement);
+/* Makes it ready for other parameters. */
+PERIGEE_API void perigee_statement_reset(struct perigee_statement *statement);
+/* Returns a column of the row, the first is 0; NULL if it is null. Valid until
+ * the next step or reset. */
+PERIGEE_API const char *
+perigee_statement_column(struct perigee_statement *statement, int at,
+                         uint64_t *length);
+PERIGEE_API int64_t
+perigee_statement_integer(struct perigee_statement *statement, int at);
+
+/* ---- Tokens -------------------------------------------------------------- */
+
+/* Writes a text of 43 random characters (256 bits), and a NUL. */
+PERIGEE_API int perigee_token_make(char text[44]);
+/* Writes the hash of a text: 64 hexadecimal characters, and a NUL. */
+PERIGEE_API int perigee_token_hash(char hash[65], const char *text,
+                                   uint64_t length);
 
 #endif

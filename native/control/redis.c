@@ -5,13 +5,13 @@
  * Commands are queued in one buffer. The reader gets the bytes that have
  * arrived and makes replies of them, in the order of the commands.
  */
+#include "control/bytes.h"
 #include "control/stream.h"
 #include "perigee.h"
 
 #include <assert.h>
 #include <hiredis/hiredis.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* At most QUEUED bytes wait to be sent; a server that lets more pile up counts
  * as dead. */
@@ -23,8 +23,7 @@ enum { REPLY = 256 << 20, CHUNKS = 16 };
 struct perigee_redis {
   struct perigee_stream *stream;
   redisReader *reader;
-  char *out;
-  size_t first, last, capacity;
+  struct bytes out;
   size_t fed; /* bytes since the last reply */
   const char *why;
 };
@@ -52,7 +51,7 @@ void perigee_redis_close(struct perigee_redis *redis) {
     return;
   redisReaderFree(redis->reader);
   perigee_stream_close(redis->stream);
-  free(redis->out);
+  bytes_free(&redis->out);
   free(redis);
 }
 
@@ -62,30 +61,10 @@ const char *perigee_redis_why(const struct perigee_redis *redis) {
 
 /* ---- Commands ------------------------------------------------------------ */
 
-static bool make_room(struct perigee_redis *redis, size_t length) {
-  if (redis->first > 0)
-    memmove(redis->out, redis->out + redis->first, redis->last - redis->first);
-  redis->last -= redis->first;
-  redis->first = 0;
-  size_t wanted = redis->capacity ? redis->capacity : 4096;
-  while (wanted < redis->last + length)
-    wanted *= 2;
-  char *grown = realloc(redis->out, wanted);
-  if (!grown)
-    return false;
-  redis->out = grown;
-  redis->capacity = wanted;
-  return true;
-}
-
 static int queue(struct perigee_redis *redis, const char *text, size_t length) {
-  if (redis->last - redis->first + length > QUEUED)
+  if (bytes_length(&redis->out) + length > QUEUED)
     return PERIGEE_TOO_LARGE;
-  if (redis->capacity - redis->last < length && !make_room(redis, length))
-    return PERIGEE_NO_MEMORY;
-  memcpy(redis->out + redis->last, text, length);
-  redis->last += length;
-  return PERIGEE_OK;
+  return bytes_add(&redis->out, text, length) ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
 
 int perigee_redis_put(struct perigee_redis *redis, int words, const char **word,
@@ -103,14 +82,13 @@ int perigee_redis_put(struct perigee_redis *redis, int words, const char **word,
 
 int perigee_redis_flush(struct perigee_redis *redis,
                         struct perigee_stream_wait *wait) {
-  while (redis->first < redis->last) {
-    int64_t n = stream_write(redis->stream, redis->out + redis->first,
-                             redis->last - redis->first, wait);
+  while (bytes_length(&redis->out) > 0) {
+    int64_t n = stream_write(redis->stream, bytes_begin(&redis->out),
+                             bytes_length(&redis->out), wait);
     if (n <= 0)
       return (int)n;
-    redis->first += (size_t)n;
+    bytes_drop(&redis->out, (size_t)n);
   }
-  redis->first = redis->last = 0;
   return 1;
 }
 

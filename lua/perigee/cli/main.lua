@@ -32,6 +32,7 @@ local COMMANDS = {
   require "perigee.cli.registry",
   require "perigee.cli.doctor",
   require "perigee.cli.completion",
+  require "perigee.cli.ctrl",
 }
 
 local VERSION = require "perigee.version"

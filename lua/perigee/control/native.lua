@@ -6,7 +6,9 @@
 local ffi = require "ffi"
 
 local MISSING = "perigee/control.so is not on package.cpath: install "
-  .. "libhiredis-dev, libc-ares-dev and libssl-dev, and run make"
+  .. "libcurl4-openssl-dev, libhiredis-dev, libmicrohttpd-dev, "
+  .. "libsqlite3-dev, libc-ares-dev, libsodium-dev and libssl-dev, and run "
+  .. "make"
 
 local function declare()
   if pcall(ffi.sizeof, "struct perigee_stream_to") then return true end
@@ -31,4 +33,7 @@ return {
   words_t = ffi.typeof "const char *[?]",
   lengths_t = ffi.typeof "uint64_t[?]",
   length_t = ffi.typeof "uint64_t[1]",
+  request_t = ffi.typeof "struct perigee_http_request",
+  answer_t = ffi.typeof "struct perigee_http_answer",
+  call_out_t = ffi.typeof "struct perigee_http_call *[1]",
 }

@@ -14,6 +14,10 @@
 --   answer), `db=0`, `user`, `password`, and files for TLS: `ca`, `cert`,
 --   `key`. Characters with a meaning in addresses are written as %XX. Needs
 --   `perigee/control.so` and lua-cjson
+-- * `"http://HOST[:PORT][,HOST...]"`: a control server (`perigee ctrl`), or
+--   several, of which the next one is asked where one does not answer;
+--   `https://` over TLS. Options: `ttl`, `timeout`, `ca`, `cert` and `key` as
+--   above, `token=TOKEN` or `token=file:PATH`. Needs the same
 --
 -- A table must have `hold`, `release` and `lookup`. Without `list` or `watch`
 -- agents cannot list or watch names; without `renew` entries never change. A
@@ -115,6 +119,13 @@ local function redis(address)
 end
 OPEN.redis, OPEN.rediss, OPEN["redis+unix"] = redis, redis, redis
 
+local function control(address)
+  local fine, module = pcall(require, "perigee.registry.control")
+  if not fine then return nil, "one that can be spoken to here: " .. module end
+  return module.open(address)
+end
+OPEN.http, OPEN.https = control, control
+
 local opened = {}                       -- by address
 
 --- The registry at an address, the same object for each use of the address; or
@@ -123,7 +134,8 @@ function M.open(address)
   if opened[address] then return opened[address] end
   local open = OPEN[address:match "^([%w+]+):" or ""]
   if not open then
-    return nil, "folder:/PATH, redis://HOST, rediss://HOST or redis+unix:/PATH"
+    return nil, "folder:/PATH, redis://HOST, rediss://HOST, redis+unix:/PATH, "
+      .. "http://HOST or https://HOST"
   end
   local one, why = open(address)
   opened[address] = one

@@ -1,0 +1,16 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- `perigee ctrl`: the control server, and its tokens.
+return {
+  name = "ctrl",
+  summary = "Run the control server, which holds names over HTTP.",
+  description = "The control server holds names of agents and other things, "
+    .. "and tells who watches, over HTTP. Agents use it by registry = "
+    .. "\"http://HOST:7470\". It keeps what it is told in a file.",
+  commands = {
+    require "perigee.cli.ctrl.serve",
+    require "perigee.cli.ctrl.start",
+    require "perigee.cli.ctrl.status",
+    require "perigee.cli.ctrl.stop",
+    require "perigee.cli.ctrl.token",
+  },
+}

@@ -1,0 +1,77 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- A server's process, by its file: a line "PID START URL". START is the time
+-- at which the kernel says that it began, so that a later process with the same
+-- number is not taken for it.
+local ffi = require "ffi"
+
+pcall(ffi.cdef, [[
+  int perigee_ctrl_kill(int pid, int signal) __asm__("kill");
+  int perigee_ctrl_getpid(void) __asm__("getpid");
+]])
+local C = ffi.C
+
+local TERM = 15
+
+local M = {}
+
+-- When a process began; nil if there is none, or it is dead already.
+local function start_of(pid)
+  local file = io.open(("/proc/%d/stat"):format(pid))
+  local text = file and file:read "*a" or ""
+  if file then file:close() end
+  local state, rest = text:match "^.*%) (%a) (.*)$"
+  if not state or state == "Z" then return nil end
+  local n = 3
+  for word in rest:gmatch "%S+" do
+    n = n + 1
+    if n == 22 then return word end
+  end
+end
+
+--- Says in the file that this process serves at url. True; or nil and why.
+function M.tell(path, url)
+  local pid = C.perigee_ctrl_getpid()
+  local file, why = io.open(path .. ".new", "w")
+  if not file then return nil, why end
+  file:write(("%d %s %s\n"):format(pid, start_of(pid), url))
+  file:close()
+  return os.rename(path .. ".new", path)
+end
+
+--- The process that the file tells of, if it runs: { pid, url }.
+function M.find(path)
+  local file = io.open(path)
+  local line = file and file:read "*l" or ""
+  if file then file:close() end
+  local pid, start, url = line:match "^(%d+) (%d+) (%S+)$"
+  if pid and start_of(tonumber(pid)) == start then
+    return { pid = tonumber(pid), start = start, url = url }
+  end
+end
+
+--- The process with this number, as it is now.
+function M.of(pid) return { pid = pid, start = start_of(pid) or "" } end
+
+--- Does it still run?
+function M.runs(process)
+  return start_of(process.pid) == process.start
+end
+
+--- Asks it to end.
+function M.stop(process)
+  return C.perigee_ctrl_kill(process.pid, TERM) == 0
+end
+
+--- Waits until f() is true, for seconds at most; f's last value.
+function M.eventually(seconds, f)
+  local native = require "perigee.native"
+  local limit = native.clock() + seconds * 1e9
+  local value = f()
+  while not value and native.clock() < limit do
+    native.sleep(20e6)
+    value = f()
+  end
+  return value
+end
+
+return M

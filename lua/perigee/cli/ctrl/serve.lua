@@ -1,0 +1,107 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- `perigee ctrl serve`: a server in this process, until SIGTERM or SIGINT.
+local failure = require "perigee.cli.failure"
+local options = require "perigee.cli.ctrl.options"
+
+local M = {
+  name = "serve",
+  summary = "Serve in the foreground.",
+  description = "Serves until SIGTERM or SIGINT. Beyond loopback it wants TLS "
+    .. "and at least one token (perigee ctrl token new), or --insecure.",
+  configure = options.server,
+}
+
+local function text_of(path, option)
+  if not path then return nil end
+  local file, why = io.open(path)
+  local text = file and file:read "*a"
+  if file then file:close() end
+  if not text then failure.misuse("reading %s: %s", option, why) end
+  return text
+end
+
+local function check_tls(given, address)
+  local all = given.tls_cert and given.tls_key
+  if (given.tls_cert or given.tls_key) and not all then
+    failure.misuse "--tls-cert and --tls-key belong together"
+  elseif all and not address.tls then
+    failure.misuse "--listen must be https:// with --tls-cert"
+  elseif address.tls and not all then
+    failure.misuse "https:// takes --tls-cert and --tls-key"
+  end
+end
+
+local function check_open(given, address)
+  if address.loopback or given.insecure then return end
+  local files = require "perigee.control.server.file"
+  local storage, _, why = files.open(given.store)
+  if not storage then failure.failed("opening the store: %s", why) end
+  local list = storage:all_tokens() or {}
+  storage:close()
+  if address.tls and list[1] then return end
+  failure.misuse("others than this host are served over https:// and with "
+    .. "tokens (perigee ctrl token new --store %s), or with --insecure",
+    given.store)
+end
+
+local function log_to(path)
+  local perigee = require "perigee"
+  local file, why = io.stderr, nil
+  if path then file, why = io.open(path, "a") end
+  if not file then failure.misuse("opening --log: %s", why) end
+  file:setvbuf "line"
+  perigee.log = function(level, message)
+    if level ~= "debug" then
+      file:write(os.date "!%Y-%m-%dT%H:%M:%SZ ", level, ": ", message, "\n")
+    end
+  end
+end
+
+local function open(given, address)
+  local servers = require "perigee.control.server"
+  local to = options.limits(given)
+  to.host, to.port, to.store = address.host, address.port, given.store
+  to.certificate = text_of(given.tls_cert, "--tls-cert")
+  to.key = text_of(given.tls_key, "--tls-key")
+  to.wanted = not address.loopback and not given.insecure
+  local server, err = servers.open(to)
+  if not server then failure.failed("%s", tostring(err)) end
+  return server
+end
+
+local function url_of(address, port)
+  return ("%s://%s:%d"):format(address.tls and "https" or "http",
+    address.host:find ":" and "[" .. address.host .. "]" or address.host, port)
+end
+
+--- Serves as the options say; these are complete.
+function M.serve(given)
+  local address = options.address(given.listen)
+  local perigee = require "perigee"
+  local log = require "perigee.log"
+  local process = require "perigee.cli.ctrl.process"
+  check_tls(given, address)
+  check_open(given, address)
+  log_to(given.log)
+  local engine, err = perigee.engine {}
+  if not engine then failure.failed("%s", tostring(err)) end
+  local server = open(given, address)
+  local url = url_of(address, server.port)
+  local told, why = process.tell(given.pid, url)
+  if not told then failure.failed("writing --pid: %s", why) end
+  log.write("info", ("serving at %s from %s"):format(url, given.store))
+  print(url)
+  io.stdout:flush()
+  local _, stopped = perigee.run(function() server.ended:wait() end)
+  server:close()
+  engine:close()
+  os.remove(given.pid)
+  log.write("info", "it has ended")
+  return stopped and 0 or 1
+end
+
+function M.run(given)
+  return M.serve(options.complete(given))
+end
+
+return M

@@ -1,0 +1,101 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- `perigee ctrl token new|list|revoke`: who may ask the server what. A server
+-- that runs notices within a second.
+local failure = require "perigee.cli.failure"
+local options = require "perigee.cli.ctrl.options"
+
+local function with_storage(given, f)
+  options.complete(given)
+  local files = require "perigee.control.server.file"
+  local storage, _, why = files.open(given.store)
+  if not storage then failure.failed("opening the store: %s", why) end
+  local fine, kind, reason = f(storage)
+  storage:close()
+  if not fine then failure.failed("%s", tostring(reason or kind)) end
+  return fine, kind
+end
+
+local function scope(text)
+  local wanted = require "perigee.check".name(text)
+  if text == "*" or not wanted then return text end
+  return nil, "a scope is " .. wanted .. ", or * for all"
+end
+
+local new = {
+  name = "new",
+  summary = "Make a token, and print it.",
+  description = "Makes a token and prints it. Only a hash of it is kept, so "
+    .. "nobody can print it again.",
+}
+
+function new.configure(parser)
+  options.store(parser)
+  parser:option("--scope", "The scope that it is for; * (the default): all.")
+    :default "*":convert(scope)
+  parser:option("--role", "read, register (the default) or admin.")
+    :default "register":choices { "read", "register", "admin" }
+  parser:option("--note", "A word about whose it is."):default ""
+end
+
+function new.run(given)
+  local tokens = require "perigee.control.server.tokens"
+  local text, id = with_storage(given, function(storage)
+    return tokens.make(storage, given.scope, given.role, given.note)
+  end)
+  io.stderr:write("its id, for revoke: ", id, "\n")
+  print(text)
+end
+
+local list = {
+  name = "list",
+  summary = "List the tokens, without their texts.",
+}
+
+function list.configure(parser)
+  options.store(parser)
+  parser:flag("--json", "Print JSON.")
+end
+
+function list.run(given)
+  local out = require "perigee.cli.out"
+  local all = with_storage(given, function(storage)
+    return storage:all_tokens()
+  end)
+  local rows = {}
+  for i, token in ipairs(all) do
+    token.hash = nil
+    rows[i] = { token.id, token.scope, token.role,
+                token.revoked and "revoked" or "valid", token.note }
+  end
+  if given.json then
+    for _, token in ipairs(all) do out.json(token) end
+  else
+    out.columns({ "ID", "SCOPE", "ROLE", "STATE", "NOTE" }, rows)
+  end
+  out.finish()
+end
+
+local revoke = { name = "revoke", summary = "Make a token worthless." }
+
+function revoke.configure(parser)
+  parser:argument("id", "Its id, as list tells."):args "+"
+  options.store(parser)
+end
+
+function revoke.run(given)
+  with_storage(given, function(storage)
+    for _, id in ipairs(given.id) do
+      local known = false
+      for _, token in ipairs(storage:all_tokens() or {}) do
+        known = known or token.id == id
+      end
+      if not known then return nil, "there is no token " .. id end
+      local fine, kind, why = storage:revoke_token(id)
+      if not fine then return nil, kind, why end
+    end
+    return true
+  end)
+end
+
+return { name = "token", summary = "Make, list and revoke tokens.",
+         commands = { new, list, revoke } }

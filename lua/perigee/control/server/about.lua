@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What a server tells of itself, to anybody.
+local openapi = require "perigee.control.server.openapi"
+local problem = require "perigee.control.server.problem"
+
+local M = {}
+
+local JSON = { "Content-Type", "application/json" }
+
+local function health() return 200, '{"status":"up"}', JSON end
+
+local function ready(_, server)
+  if not server.failed then return 200, '{"status":"ready"}', JSON end
+  return problem(503, "no_memory", "the last write was not kept: "
+    .. server.failed)
+end
+
+local function document() return 200, openapi, JSON end
+
+M.paths = {
+  ["/healthz"] = { GET = { run = health } },
+  ["/readyz"] = { GET = { run = ready } },
+  ["/openapi.json"] = { GET = { run = document } },
+}
+
+return M

@@ -1,0 +1,61 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Agents: entries of a registry, each held by one life of one agent, which its
+-- epoch names. Another life may take the name over if it names the epoch that
+-- it has found dead ("over"), or the tag that it has read (If-Match).
+local entries = require "perigee.registry.entry"
+local problem = require "perigee.control.server.problem"
+local records = require "perigee.control.server.records"
+
+local json = require "cjson.safe"
+
+local METADATA = 4096
+
+local M = { kind = "agents", ttl = 10 }
+
+local function wrong(...)
+  return nil, problem(400, "protocol", (...):format(select(2, ...)))
+end
+
+-- The first field that the check of entries drops, since its type is wrong.
+local function dropped(value, scope, name)
+  local copy = {}
+  for field, each in pairs(value) do copy[field] = each end
+  if not entries.trusted(copy, scope, name) then return "addresses" end
+  for field in pairs(value) do
+    if copy[field] == nil then return field end
+  end
+end
+jit.off(dropped)
+
+function M.read(call, value)
+  value.name, value.scope = value.name or call.name, value.scope or call.scope
+  if value.name ~= call.name or value.scope ~= call.scope then
+    return wrong "name and scope must be those of the path"
+  end
+  local field = dropped(value, call.scope, call.name)
+  if field then return wrong("the entry's %s is of a wrong type", field) end
+  if not value.epoch or value.epoch == "" then
+    return wrong "an entry needs an epoch"
+  end
+  local metadata = value.metadata and json.encode(value.metadata) or ""
+  if #metadata > METADATA then
+    return wrong("metadata is larger than %d bytes", METADATA)
+  end
+  return value
+end
+
+function M.refuses(call, record, epoch, over)
+  if epoch == record.epoch or over and over == record.epoch then return nil end
+  if not epoch and call.role == "admin" and call.method == "DELETE" then
+    return nil
+  end
+  local holder = json.decode(records.shown(call.state, record))
+  return problem(409, "name_taken",
+    ("process %s on %s holds it"):format(tostring(holder.pid or "?"),
+                                         tostring(holder.host or "?")),
+    { holder = holder })
+end
+
+M.routes = records.routes(M)
+
+return M

@@ -1,0 +1,149 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- A request as its handler sees it: { request, scope, name, role, query, state,
+-- method }. Handlers return a status, a body and headers; here are the checks
+-- that they share. Each returns what was asked for; or nil, and that answer.
+local check = require "perigee.check"
+local problem = require "perigee.control.server.problem"
+
+local json = require "cjson.safe".new()
+json.decode_max_depth(32)
+json.decode_invalid_numbers(false)
+
+local M = {}
+
+local LIMIT, MOST = 100, 1000           -- of a page
+local SHORTEST, LONGEST = 0.1, 86400    -- seconds of a lease
+
+-- ---- Targets ---------------------------------------------------------------
+
+local function decoded(text)
+  if not text:find "[%%+]" then return text end
+  return (text:gsub("+", " "):gsub("%%(%x%x)", function(hex)
+    return string.char(tonumber(hex, 16))
+  end))
+end
+
+--- The value of a path's segment.
+function M.segment(text)
+  return (text:gsub("%%(%x%x)", function(hex)
+    return string.char(tonumber(hex, 16))
+  end))
+end
+
+--- The parameters of a query, by name.
+function M.query(text)
+  local query = {}
+  for name, value in text:gmatch "([^&=]+)=?([^&]*)" do
+    query[decoded(name)] = decoded(value)
+  end
+  return query
+end
+
+--- Checks a name of what ("scope", "name"): true; or nil and an answer.
+function M.name(value, what)
+  local wanted = check.name(value)
+  if not wanted then return true end
+  return nil, problem(400, "protocol", ("the %s must be %s"):format(what,
+                                                                   wanted))
+end
+
+local function number(call, name, least, most, default)
+  local text = call.query[name]
+  if not text then return default end
+  local value = text:find "^%d+%.?%d*$" and tonumber(text)
+  if value and value >= least and value <= most then return value end
+  return nil, problem(400, "protocol", ("%s must be a number from %g to %g")
+    :format(name, least, most))
+end
+
+--- The limit of a page.
+function M.limit(call)
+  local value, status, body, headers = number(call, "limit", 1, MOST, LIMIT)
+  if value and value % 1 ~= 0 then
+    return nil, problem(400, "protocol", "limit must be an integer")
+  end
+  return value, status, body, headers
+end
+
+--- The seconds of a lease; default if none are given.
+function M.ttl(call, default)
+  return number(call, "ttl", SHORTEST, LONGEST, default)
+end
+
+-- ---- Bodies ----------------------------------------------------------------
+
+local TWO, THREE = "^[\194-\223][\128-\191]", "^[\224-\239][\128-\191][\128-\191]"
+local FOUR = "^[\240-\244][\128-\191][\128-\191][\128-\191]"
+
+-- Is it UTF-8, but for encodings that are longer than they need to be?
+local function is_utf8(text)
+  local at = text:find "[\128-\255]"
+  while at do
+    local _, last = text:find(TWO, at)
+    if not last then _, last = text:find(THREE, at) end
+    if not last then _, last = text:find(FOUR, at) end
+    if not last then return false end
+    at = text:find("[\128-\255]", last + 1)
+  end
+  return true
+end
+
+local function is_json(call)
+  local kind = call.request:header "Content-Type"
+  return not kind or kind:lower():match "^%s*application/[%w.+-]*json%f[^%w]"
+    ~= nil
+end
+
+--- The object that the body is, as a table.
+function M.object(call)
+  local request = call.request
+  if request.excess then
+    return nil, problem(413, "too_large", "the body is larger than this server "
+      .. "takes")
+  elseif not is_json(call) then
+    return nil, problem(415, "protocol", "the body must be JSON")
+  end
+  local text = request.body
+  local value = is_utf8(text) and text:find "^%s*{" and json.decode(text)
+  if type(value) == "table" then return value end
+  return nil, problem(400, "protocol", "the body must be an object in JSON")
+end
+
+--- JSON of a table; nil if there is none, as of numbers beyond all bounds.
+function M.encode(value) return json.encode(value) end
+
+-- ---- Preconditions ---------------------------------------------------------
+
+--- The entity tag of a revision.
+function M.etag(revision) return ('"%d"'):format(revision) end
+
+local function lists(text, tag)
+  if text:find "^%s*%*%s*$" then return tag ~= nil end
+  for each in text:gmatch '"[^"]*"' do
+    if each == tag then return true end
+  end
+  return false
+end
+
+--- Do the request's preconditions allow to write over record (nil: nothing is
+-- there)? Returns "matched" if it names record's tag, true if it has no
+-- precondition; or nil and an answer.
+function M.allowed(call, record)
+  local tag = record and M.etag(record.revision)
+  local same, other = call.request:header "If-Match",
+                      call.request:header "If-None-Match"
+  if same and not lists(same, tag) or other and lists(other, tag) then
+    return nil, problem(412, "name_taken", record
+      and "it is another one meanwhile" or "there is nothing of that name",
+      nil, tag and { "ETag", tag })
+  end
+  return same and "matched" or true
+end
+
+--- Has the client what has this tag already?
+function M.is_known(call, tag)
+  local known = call.request:header "If-None-Match"
+  return known ~= nil and lists(known, tag)
+end
+
+return M

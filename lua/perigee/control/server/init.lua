@@ -1,0 +1,220 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The control server: names, entities and topologies over HTTP. It runs in one
+-- task, in rounds. A round handles all requests that have come, keeps what they
+-- wrote by one commit, and only then answers them and tells watchers. So what
+-- was answered is durable, and many writers share a commit.
+--
+-- If a commit fails, memory is as it was before the round: its writers get an
+-- error, and its readers are answered anew.
+local files = require "perigee.control.server.file"
+local errors = require "perigee.errors"
+local log = require "perigee.log"
+local loop = require "perigee.loop"
+local problem = require "perigee.control.server.problem"
+local routes = require "perigee.control.server.routes"
+local states = require "perigee.control.server.state"
+local tasks = require "perigee.task"
+local tokens = require "perigee.control.server.tokens"
+local watch = require "perigee.control.server.watch"
+local web = require "perigee.control.web"
+
+local M = {}
+
+local TICK = 250                        -- milliseconds between looks at leases
+
+--- The limits of a server without options.
+M.LIMITS = { connections = 4096, per_host = 0, head = 32768, body = 65536,
+             patience = 30, queued = 4 * 2 ^ 20, rate = 0, heartbeat = 15 }
+
+local Server = {}
+Server.__index = Server
+
+-- ---- Rounds ----------------------------------------------------------------
+
+local function send(call)
+  if call.stream then return call.stream() end
+  return call.request:answer(call.status, call.body, call.headers)
+end
+
+local function unkept(server, kind, why)
+  server.failed = why
+  log.write("error", "what was written was not kept: " .. why)
+  local status = kind == "no_memory" and 507 or 503
+  return function(call)
+    call.status, call.body, call.headers = problem(status, kind, why)
+    call.stream = false
+  end
+end
+
+-- Marks the call if it wrote.
+local function handled(server, request)
+  local before = server.state.revision
+  local call = routes.handle(server, request)
+  call.wrote = server.state.revision ~= before
+  return call
+end
+
+local function handle_all(server, requests)
+  local list = {}
+  for i, request in ipairs(requests) do list[i] = handled(server, request) end
+  return list
+end
+
+-- After a commit that failed: writers are told so, the others are asked anew.
+local function handle_anew(server, list, kind, why)
+  local refuse = unkept(server, kind, why)
+  for i, call in ipairs(list) do
+    if not call.wrote then list[i] = handled(server, call.request) end
+    if list[i].wrote then refuse(list[i]) end
+  end
+end
+
+local function revisions(state)
+  local from = {}
+  for _, each in ipairs(state.undo) do
+    from[each[1]] = from[each[1]] or each[1].changes:revision()
+  end
+  return from
+end
+
+-- Keeps what was written. The collections that changed, with their revisions
+-- before; or nil, a kind and why.
+local function commit(server)
+  local from = revisions(server.state)
+  local list, kind, why = server.state:commit()
+  if not list then return nil, kind, why end
+  server.failed = false
+  return list, from
+end
+
+local function tell(server, list, from)
+  for _, collection in ipairs(list) do
+    watch.told(server.state, collection, from[collection])
+  end
+end
+
+local function round(server, requests)
+  local calls = handle_all(server, requests)
+  local changed, from, why
+  if server.state:is_dirty() then
+    changed, from, why = commit(server)
+    if not changed then handle_anew(server, calls, from, why) end
+  end
+  for _, call in ipairs(calls) do send(call) end
+  if changed then tell(server, changed, from) end
+end
+
+-- ---- Time ------------------------------------------------------------------
+
+local function pass(server, now)
+  if now < server.due then return end
+  server.due = now + TICK * 1e6
+  server.state:pass()
+  server.tokens:refresh()
+  if server.state:is_dirty() then
+    local changed, from, why = commit(server)
+    if changed then tell(server, changed, from) end
+    if not changed then unkept(server, from, why) end
+  end
+  if now >= server.beat then
+    server.beat = now + server.heartbeat * 1e9
+    watch.beat(server.state)
+  end
+end
+
+-- Requests that have come while the server was not running come first, so that
+-- a pause of the server lets nobody's lease end.
+local function serve(server)
+  while server.web do
+    local requests = {}
+    local wait = server.web:run(requests)
+    if requests[1] then
+      round(server, requests)
+    else
+      pass(server, loop.now())
+      if wait ~= 0 and server.web then
+        local longest = math.max(0, (server.due - loop.now()) * 1e-6)
+        server.web:wait(wait < 0 and longest or math.min(wait, longest))
+      end
+    end
+    if loop.state.stopping then return end
+  end
+end
+
+local function run(server)
+  local fine, why = xpcall(serve, debug.traceback, server)
+  if not fine then log.write("error", "the server failed: " .. why) end
+  server:close()
+end
+
+-- ---- Opening and closing ---------------------------------------------------
+
+local function limits(options)
+  local all = {}
+  for name, value in pairs(M.LIMITS) do all[name] = options[name] or value end
+  return all
+end
+jit.off(limits)
+
+local function target(options, all)
+  return { host = options.host, port = options.port,
+           certificate = options.certificate, key = options.key,
+           connections = all.connections, per_host = all.per_host,
+           head = all.head, body = all.body, patience = all.patience,
+           queued = all.queued }
+end
+
+local function failed(doing, kind, why)
+  return nil, errors.new(kind, doing .. ": " .. why)
+end
+
+-- The storage, which no other server has; its state and tokens. Or nil, a kind
+-- and why.
+local function opened(storage, options, rate)
+  local fine, kind, why = storage:own()
+  if not fine then return nil, kind, why end
+  local state
+  state, kind, why = states.open(storage)
+  if not state then return nil, kind, why end
+  local known = tokens.new(storage, { wanted = options.wanted, rate = rate })
+  if known then return state, known end
+  return nil, "unsupported", "its tokens cannot be read"
+end
+
+--- Opens a server and runs it in a task. An engine must be open. options: host,
+-- port, certificate, key (texts in PEM), store (a path), wanted (requests need
+-- a token even if there are none), and limits. Returns the server, whose field
+-- `port` is the one that it got, and whose future `ended` ends with it; or nil
+-- and an error.
+function M.open(options)
+  local all = limits(options)
+  local storage, kind, why = files.open(options.store)
+  if not storage then return failed("opening the store", kind, why) end
+  local state, known, reason = opened(storage, options, all.rate)
+  if not state then
+    storage:close()
+    return failed("opening the store", known, reason)
+  end
+  local listening, err = web.open(target(options, all))
+  if not listening then
+    storage:close()
+    return nil, err
+  end
+  local server = setmetatable({
+    web = listening, port = listening.port, storage = storage, state = state,
+    tokens = known, failed = false, due = 0, heartbeat = all.heartbeat,
+    beat = loop.now() + all.heartbeat * 1e9 }, Server)
+  server.ended = tasks.spawn(run, server)
+  return server
+end
+
+--- Ends it: connections are closed. Idempotent.
+function Server:close()
+  if not self.web then return end
+  watch.close(self.state)
+  self.web:close()
+  self.web = false
+  self.storage:close()
+end
+
+return M

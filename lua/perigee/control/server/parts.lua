@@ -1,0 +1,63 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Regions and services: what the agents of a scope have, told one by one. A
+-- page has those of as many agents as its limit says.
+local calls = require "perigee.control.server.call"
+local records = require "perigee.control.server.records"
+
+local json = require "cjson.safe"
+
+local M = {}
+
+local EMPTY = { names = {}, records = {} }
+
+local function sorted(map)
+  local names = {}
+  for name in pairs(map) do names[#names + 1] = tostring(name) end
+  table.sort(names)
+  return names
+end
+jit.off(sorted)
+
+local function regions(texts, entry)
+  local all = entry.regions or {}
+  for _, name in ipairs(sorted(all)) do
+    local region = type(all[name]) == "table" and all[name] or {}
+    texts[#texts + 1] = json.encode {
+      agent = entry.name, name = name, length = region.length,
+      access = region.access }
+  end
+end
+
+local function services(texts, entry)
+  local all = entry.services or {}
+  for _, name in ipairs(sorted(all)) do
+    texts[#texts + 1] = json.encode {
+      agent = entry.name, name = name, version = all[name] }
+  end
+end
+
+local function list(call, add)
+  local limit, status, body, headers = calls.limit(call)
+  if not limit then return status, body, headers end
+  local collection = call.state:known(call.scope, "agents") or EMPTY
+  local texts, n = {}, 0
+  local last
+  local more = records.each(call, collection, function(record)
+    if n == limit then return false end
+    n, last = n + 1, record.name
+    add(texts, json.decode(record.text .. "}"))
+    return true
+  end)
+  return records.page(call, collection, texts, more and last)
+end
+
+local function routes(add)
+  return { all = { GET = { role = "read", run = function(call)
+    return list(call, add)
+  end } } }
+end
+
+M.regions = routes(regions)
+M.services = routes(services)
+
+return M

@@ -1,0 +1,170 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What agents and entities have in common: records that are listed, read,
+-- written, renewed and removed. A resource says what is its own:
+--
+--   kind      the collection's name
+--   ttl       seconds of a lease if none are given
+--   read(call, value)       checks a body: the table to keep; or nil, an answer
+--   refuses(call, record, epoch)    nil if the caller may write over record, or
+--                           remove it, in the life that epoch names; or an
+--                           answer
+local calls = require "perigee.control.server.call"
+local entries = require "perigee.registry.entry"
+local problem = require "perigee.control.server.problem"
+local states = require "perigee.control.server.state"
+
+local M = {}
+
+local JSON = "application/json"
+
+--- A record's representation.
+function M.shown(state, record)
+  return ('%s,"since":%.3f}'):format(record.text,
+                                     math.max(0, state:time() - record.began))
+end
+
+local function nothing(call)
+  return problem(404, "not_found", ("there is no %s in scope %s"):format(
+    call.name, call.scope))
+end
+
+local function find(resource, call)
+  local collection = call.state:known(call.scope, resource.kind)
+  return collection and collection.records[call.name]
+end
+
+-- ---- Reading ---------------------------------------------------------------
+
+local function get(resource, call)
+  local record = find(resource, call)
+  if not record then return nothing(call) end
+  local tag = calls.etag(record.revision)
+  if calls.is_known(call, tag) then return 304, "", { "ETag", tag } end
+  return 200, M.shown(call.state, record),
+         { "Content-Type", JSON, "ETag", tag }
+end
+
+local EMPTY = { names = {}, records = {} }
+
+--- Calls f(record) for the records that match the query, in the order of their
+-- names, until it returns false. Returns the name of the last one if there may
+-- be more.
+function M.each(call, collection, f)
+  local query, names = call.query, collection.names
+  local filter = { kind = query.kind, prefix = query.prefix,
+                   service = query.service }
+  local from = query.prefix or ""
+  if query.after and query.after >= from then from = query.after .. "\0" end
+  for i = states.place_of(names, from), #names do
+    local record = collection.records[names[i]]
+    if #from > 0 and query.prefix
+      and names[i]:sub(1, #query.prefix) ~= query.prefix then
+      return nil
+    end
+    if entries.matches(record, filter) and not f(record) then
+      return names[i]
+    end
+  end
+end
+
+--- The answer that is a page of texts. more: the name after which it goes on.
+function M.page(call, collection, texts, more)
+  local parts = { '{"items":[', table.concat(texts, ","), "]" }
+  if more then parts[#parts + 1] = (',"next":"%s"'):format(more) end
+  parts[#parts + 1] = "}"
+  local tag = collection.changes and ('W/"%s"'):format(
+    collection.changes:revision())
+  return 200, table.concat(parts),
+         { "Content-Type", JSON, "ETag", tag or 'W/"0"' }
+end
+
+local function list(resource, call)
+  local limit, status, body, headers = calls.limit(call)
+  if not limit then return status, body, headers end
+  local collection = call.state:known(call.scope, resource.kind) or EMPTY
+  local texts = {}
+  local last
+  local more = M.each(call, collection, function(record)
+    if #texts == limit then return false end
+    texts[#texts + 1], last = M.shown(call.state, record), record.name
+    return true
+  end)
+  return M.page(call, collection, texts, more and last)
+end
+
+-- ---- Writing ---------------------------------------------------------------
+
+local function written(call, collection, before, text, ttl, value)
+  local state = call.state
+  if before and before.text == text and before.ttl == ttl then
+    state:renew(before)
+    return before
+  end
+  return state:put(collection, call.name, text, ttl, value)
+end
+
+local function put(resource, call)
+  local value, status, body, headers = calls.object(call)
+  if value then value, status, body, headers = resource.read(call, value) end
+  local ttl = nil
+  if value then ttl, status, body, headers = calls.ttl(call, resource.ttl) end
+  if not ttl then return status, body, headers end
+  local collection = call.state:collection(call.scope, resource.kind)
+  local before = collection.records[call.name]
+  local allowed
+  allowed, status, body, headers = calls.allowed(call, before)
+  if not allowed then return status, body, headers end
+  if before and allowed ~= "matched" then
+    status, body, headers = resource.refuses(call, before, value.epoch,
+                                             call.query.over)
+    if status then return status, body, headers end
+  end
+  local since = value.since
+  value.since = nil
+  local text = calls.encode(value)
+  if not text then
+    return problem(400, "protocol", "the body has a number that is too large")
+  end
+  local record = written(call, collection, before, text:sub(1, -2), ttl, value)
+  if since then record.began = call.state:time() - since end
+  return before and 200 or 201, M.shown(call.state, record),
+         { "Content-Type", JSON, "ETag", calls.etag(record.revision) }
+end
+
+local function delete(resource, call)
+  local record = find(resource, call)
+  if not record then return nothing(call) end
+  local allowed, status, body, headers = calls.allowed(call, record)
+  if not allowed then return status, body, headers end
+  if allowed ~= "matched" then
+    status, body, headers = resource.refuses(call, record, call.query.epoch)
+    if status then return status, body, headers end
+  end
+  call.state:remove(record)
+  return 204, ""
+end
+
+local function renew(resource, call)
+  local record = find(resource, call)
+  if not record then return nothing(call) end
+  local status, body, headers = resource.refuses(call, record,
+                                                 call.query.epoch)
+  if status then return status, body, headers end
+  call.state:renew(record)
+  return 204, ""
+end
+
+--- The routes of a resource.
+function M.routes(resource)
+  local function bound(role, f)
+    return { role = role, run = function(call) return f(resource, call) end }
+  end
+  return {
+    all = { GET = bound("read", list) },
+    one = { GET = bound("read", get), PUT = bound("register", put),
+            DELETE = bound("register", delete) },
+    renew = { POST = bound("register", renew) },
+  }
+end
+
+return M

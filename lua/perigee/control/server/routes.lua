@@ -1,0 +1,110 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Which handler a request is for, and whether it may call it.
+local about = require "perigee.control.server.about"
+local calls = require "perigee.control.server.call"
+local errors = require "perigee.errors"
+local log = require "perigee.log"
+local parts = require "perigee.control.server.parts"
+local problem = require "perigee.control.server.problem"
+
+local M = {}
+
+-- What is below /v1/scopes/{scope}/: the routes of all, of one, and of its
+-- lease, each by method.
+local RESOURCES = {
+  agents = require "perigee.control.server.agents".routes,
+  entities = require "perigee.control.server.entities".routes,
+  regions = parts.regions,
+  services = parts.services,
+  topology = require "perigee.control.server.topology".routes,
+  watch = require "perigee.control.server.watch".routes,
+}
+
+local SCOPED = "^/v1/scopes/([^/]+)/([^/]+)/?([^/]*)/?([^/]*)$"
+local NONE = {}
+
+local function no_path(path)
+  return problem(404, "not_found", ("there is no path %s here"):format(path))
+end
+
+local function allowed(methods)
+  local list = {}
+  for name in pairs(methods) do
+    list[#list + 1] = name
+    if name == "GET" then list[#list + 1] = "HEAD" end
+  end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
+jit.off(allowed)
+
+local function no_method(methods)
+  return problem(405, "no_method", "this path does not know this method", nil,
+                 { "Allow", allowed(methods) })
+end
+
+local function route_of(methods, method)
+  return methods[method] or method == "HEAD" and methods.GET
+end
+
+local function methods_of(resource, name, last)
+  if name == "" and last == "" then return resource.all end
+  if last == "" then return resource.one end
+  return last == "renew" and resource.renew
+end
+
+local function scoped(call, server)
+  local scope, status, body, headers = calls.name(call.scope, "scope")
+  if not scope then return status, body, headers end
+  if call.name then
+    scope, status, body, headers = calls.name(call.name, "name")
+    if not scope then return status, body, headers end
+  end
+  call.role, status, body, headers = server.tokens:admits(
+    call.request, call.scope, call.route.role, call.state:time())
+  if not call.role then return status, body, headers end
+  return call.route.run(call)
+end
+
+local function dispatch(server, request, call)
+  local path, query = request.target, ""
+  local mark = path:find("?", 1, true)
+  if mark then path, query = path:sub(1, mark - 1), path:sub(mark + 1) end
+  local scope, kind, name, last = path:match(SCOPED)
+  local resource = kind and RESOURCES[kind]
+  local methods = resource and methods_of(resource, name, last)
+    or about.paths[path]
+  if not methods then return no_path(path) end
+  local route = route_of(methods, request.method)
+  if not route then return no_method(methods) end
+  call.route, call.query = route, mark and calls.query(query) or NONE
+  call.method, call.state = request.method, server.state
+  if not scope then return route.run(call, server) end
+  call.scope = calls.segment(scope)
+  call.name = name ~= "" and calls.segment(name) or nil
+  return scoped(call, server)
+end
+
+local function raised(failure)
+  return debug.traceback(errors.shown(failure), 2)
+end
+
+local function answered(call, fine, status, body, headers)
+  if fine then
+    call.status, call.body, call.headers = status, body, headers
+    return
+  end
+  log.write("error", "answering a request failed: " .. tostring(status))
+  call.status, call.body, call.headers = problem(500, "remote",
+    "this server has failed; its log tells how")
+end
+
+--- Handles a request: returns its call, with the answer in its fields status,
+-- body and headers, or in `stream` a function that begins one.
+function M.handle(server, request)
+  local call = { request = request, stream = false }
+  answered(call, xpcall(dispatch, raised, server, request, call))
+  return call
+end
+
+return M

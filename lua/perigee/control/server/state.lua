@@ -1,0 +1,235 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What a server knows: records, by scope, collection and name, in memory, and
+-- in a storage (server/file.lua). Reads are answered from memory.
+--
+-- Writes are in memory at once, and kept by `State:commit`, which is called for
+-- many of them together; only after it may anybody be told of them. If it
+-- fails, memory is again as it was before them.
+--
+-- A record has a lease if it has a ttl. Leases are in memory alone. Their time
+-- stops while the server does: neither a restart nor a pause of the server ends
+-- a lease whose holder could not renew it.
+--
+-- Record: collection, name, text (JSON of an object, without its last brace),
+-- revision, ttl (seconds, or 0), lease, began, and what its collection needs of
+-- the text: kind, epoch, services. A record that takes the place of another
+-- takes its lease as well, so that a name is in one slot, however often it is
+-- written.
+local changes = require "perigee.registry.changes"
+local loop = require "perigee.loop"
+
+local json = require "cjson.safe".new()
+json.decode_max_depth(32)
+
+local M = {}
+
+local SLOT = 0.25                       -- seconds of a slot of leases
+local LONGEST = 1                       -- seconds that one pass may count
+
+local State = {}
+State.__index = State
+
+-- ---- Records by name -------------------------------------------------------
+
+-- The first place of names, which are sorted, whose name is not before name.
+local function place_of(names, name)
+  local low, high = 1, #names + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if names[middle] < name then low = middle + 1 else high = middle end
+  end
+  return low
+end
+M.place_of = place_of
+
+local function new_collection(scope, kind)
+  return { scope = scope, kind = kind, records = {}, names = {}, watchers = {},
+           changes = changes.new(kind .. " of scope " .. scope) }
+end
+
+--- The records of a kind ("agents", "entities", ...) in a scope.
+function State:collection(scope, kind)
+  local of = self.scopes[scope]
+  if not of then
+    of = {}
+    self.scopes[scope] = of
+  end
+  of[kind] = of[kind] or new_collection(scope, kind)
+  return of[kind]
+end
+
+--- The collection if anything was ever in it.
+function State:known(scope, kind)
+  local of = self.scopes[scope]
+  return of and of[kind]
+end
+
+-- ---- Leases ----------------------------------------------------------------
+
+local function slot_of(time) return math.floor(time / SLOT) + 1 end
+
+local function wait_for(state, lease)
+  local slot = math.max(slot_of(lease.deadline), state.slot + 1)
+  local list = state.due[slot] or {}
+  state.due[slot], lease.slot = list, slot
+  list[#list + 1] = lease
+end
+
+--- The server's time in seconds, which stands still while the server does.
+function State:time() return self.now end
+
+local function pass_time(state)
+  local now = loop.now() * 1e-9
+  state.now = state.now + math.min(math.max(now - state.seen, 0), LONGEST)
+  state.seen = now
+end
+
+--- Begins a record's lease anew.
+function State:renew(record)
+  if record.ttl > 0 then record.lease.deadline = self.now + record.ttl end
+end
+
+-- Gives a record its lease: the one of what it replaces, unless that would be
+-- looked at too late.
+local function give_lease(state, record, before)
+  if record.ttl == 0 then return end
+  local deadline = state.now + record.ttl
+  local lease = before and before.lease
+  if lease and lease.slot <= slot_of(deadline) then
+    lease.deadline, record.lease = deadline, lease
+    return
+  end
+  record.lease = { collection = record.collection, name = record.name,
+                   deadline = deadline, slot = 0 }
+  wait_for(state, record.lease)
+end
+
+-- ---- Writing ---------------------------------------------------------------
+
+local function put_in(collection, name, record)
+  local before = collection.records[name]
+  collection.records[name] = record
+  if (before == nil) == (record == nil) then return end
+  local at = place_of(collection.names, name)
+  if record then
+    table.insert(collection.names, at, name)
+  else
+    table.remove(collection.names, at)
+  end
+end
+
+local function note(state, collection, name)
+  state.revision = state.revision + 1
+  state.undo[#state.undo + 1] = { collection, name, collection.records[name] }
+end
+
+local function prepared(collection, name, text, decoded)
+  local value = decoded or json.decode(text .. "}") or {}
+  return { collection = collection, name = name, text = text,
+           kind = value.kind, epoch = value.epoch, services = value.services }
+end
+
+--- Sets a name's record. text: JSON of an object, without its last brace;
+-- decoded: the same as a table. Returns the record.
+function State:put(collection, name, text, ttl, decoded)
+  local record = prepared(collection, name, text, decoded)
+  local before = collection.records[name]
+  note(self, collection, name)
+  record.revision, record.ttl = self.revision, ttl
+  record.began = before and before.epoch == record.epoch and before.began
+    or self.now
+  put_in(collection, name, record)
+  self.storage:set(collection.scope, collection.kind, name, record.revision,
+                   math.floor(ttl * 1000), text)
+  give_lease(self, record, before)
+  return record
+end
+
+function State:remove(record)
+  local collection = record.collection
+  note(self, collection, record.name)
+  put_in(collection, record.name, nil)
+  self.storage:unset(collection.scope, collection.kind, record.name)
+end
+
+--- Has anything been written since the last commit?
+function State:is_dirty() return self.undo[1] ~= nil end
+
+local function take_back(state)
+  for i = #state.undo, 1, -1 do
+    local collection, name, record = unpack(state.undo[i], 1, 3)
+    put_in(collection, name, record)
+    if record and record.lease then wait_for(state, record.lease) end
+  end
+end
+
+-- The collections that were written to, each once, with their names noted.
+local function touched(state)
+  local list, seen = {}, {}
+  for _, each in ipairs(state.undo) do
+    local collection = each[1]
+    collection.changes:note(each[2])
+    if not seen[collection] then
+      seen[collection] = true
+      list[#list + 1] = collection
+    end
+  end
+  return list
+end
+
+--- Keeps what was written. Returns a list of the collections that changed; or
+-- nil, a kind and why.
+function State:commit()
+  local fine, kind, why = self.storage:commit(self.revision)
+  local list = fine and touched(self)
+  if not fine then take_back(self) end
+  self.undo = {}
+  if not fine then return nil, kind, why end
+  return list
+end
+
+-- ---- Time ------------------------------------------------------------------
+
+local function look_at(state, lease, slot)
+  local record = lease.collection.records[lease.name]
+  if not record or record.lease ~= lease or lease.slot ~= slot then return end
+  if lease.deadline > state.now then return wait_for(state, lease) end
+  state:remove(record)
+end
+
+--- Removes the records whose leases are over; they are gone after a commit. To
+-- be called some times in a second.
+function State:pass()
+  pass_time(self)
+  local last = slot_of(self.now) - 1
+  while self.slot < last do
+    self.slot = self.slot + 1
+    local list = self.due[self.slot] or {}
+    self.due[self.slot] = nil
+    for _, lease in ipairs(list) do look_at(self, lease, self.slot) end
+  end
+end
+
+-- ---- Opening ---------------------------------------------------------------
+
+local function load(state)
+  return state.storage:load(function(scope, kind, name, revision, ttl, text)
+    local collection = state:collection(scope, kind)
+    local record = prepared(collection, name, text)
+    record.revision, record.ttl, record.began = revision, ttl / 1000, 0
+    put_in(collection, name, record)
+    give_lease(state, record)
+  end)
+end
+
+--- What a storage has; leases begin anew. Or nil, a kind and why.
+function M.open(storage)
+  local state = setmetatable({
+    storage = storage, scopes = {}, undo = {}, revision = storage:revision(),
+    due = {}, slot = 0, now = 0, seen = loop.now() * 1e-9 }, State)
+  local fine, kind, why = load(state)
+  if not fine then return nil, kind, why end
+  return state
+end
+
+return M

@@ -1,0 +1,124 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Bearer tokens: who may do what. A token is for a scope ("*": all) and has a
+-- role; each role may do what those before it may:
+--
+--   read      look up, list, watch
+--   register  hold names, entities; report
+--   admin     remove what others hold; the topology
+--
+-- The storage keeps hashes of tokens alone. A server without any token takes
+-- all who reach it for admins, unless it is told to want tokens.
+local control = require "perigee.control.native"
+local errors = require "perigee.errors"
+local problem = require "perigee.control.server.problem"
+
+local ffi = require "ffi"
+local C = control.C
+
+local M = {}
+
+M.ROLES = { read = 1, register = 2, admin = 3 }
+
+local text_t, hash_t = ffi.typeof "char[44]", ffi.typeof "char[65]"
+local hash = hash_t()
+
+local function hash_of(text)
+  if C.perigee_token_hash(hash, text, #text) < 0 then return nil end
+  return ffi.string(hash, 64)
+end
+
+--- Makes a token, and keeps its hash. Returns its text, which nobody can tell
+-- again, and its id; or nil, a kind and why.
+function M.make(storage, scope, role, note)
+  local made = text_t()
+  local status = C.perigee_token_make(made)
+  if status < 0 then return nil, errors.kind(status), errors.text(status) end
+  local text = "perigee_" .. ffi.string(made)
+  local digest = hash_of(text)
+  local token = { id = digest:sub(1, 8), hash = digest, scope = scope,
+                  role = role, note = note or "" }
+  local fine, kind, why = storage:add_token(token)
+  if not fine then return nil, kind, why end
+  return text, token.id
+end
+
+-- ---- Who asks --------------------------------------------------------------
+
+local Tokens = {}
+Tokens.__index = Tokens
+
+--- The tokens of a storage. options: `wanted`: a request needs one even if
+-- there are none; `rate`: requests in a second for each (0: no limit).
+function M.new(storage, options)
+  local tokens = setmetatable({ storage = storage, by_hash = {}, n = 0,
+                                wanted = options.wanted, version = false,
+                                rate = options.rate or 0 }, Tokens)
+  return tokens:refresh() and tokens
+end
+
+--- Reads them again if another process has written. True, unless that fails.
+function Tokens:refresh()
+  local version = self.storage:written()
+  if version == self.version then return true end
+  local list = self.storage:all_tokens()
+  if not list then return nil end
+  local before = self.by_hash
+  self.by_hash, self.n, self.version = {}, #list, version
+  for _, token in ipairs(list) do
+    local known = before[token.hash]
+    token.left, token.at = known and known.left, known and known.at
+    self.by_hash[token.hash] = token
+  end
+  return true
+end
+
+-- A bucket that holds the requests of a second.
+local function is_too_fast(tokens, token, now)
+  if tokens.rate == 0 then return false end
+  local left = math.min(tokens.rate, (token.left or tokens.rate)
+                        + (now - (token.at or now)) * tokens.rate)
+  token.at, token.left = now, left
+  if left < 1 then return true end
+  token.left = left - 1
+  return false
+end
+
+local function unauthorized(detail)
+  return problem(401, "denied", detail, nil, { "WWW-Authenticate", "Bearer" })
+end
+
+-- One that is new may have been made just now.
+local function known(tokens, text)
+  local digest = hash_of(text)
+  local token = tokens.by_hash[digest]
+  if not token and tokens:refresh() then token = tokens.by_hash[digest] end
+  return token
+end
+
+--- The role of a request that may do what takes role in scope; or nil, and the
+-- answer that refuses it.
+function Tokens:admits(request, scope, role, now)
+  if self.n == 0 and not self.wanted then return "admin" end
+  local given = request:header "Authorization"
+  local text = given and given:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
+  if not text then return nil, unauthorized "a bearer token is needed" end
+  local token = known(self, text)
+  if not token or token.revoked then
+    return nil, unauthorized "the token is not known here, or was revoked"
+  end
+  if is_too_fast(self, token, now) then
+    return nil, problem(429, "no_memory", "the token has had its requests of this second",
+                        nil, { "Retry-After", "1" })
+  end
+  if scope and token.scope ~= "*" and token.scope ~= scope then
+    return nil, problem(403, "denied", "the token is for another scope")
+  end
+  if M.ROLES[token.role] < M.ROLES[role] then
+    return nil, problem(403, "denied", ("this takes the role %s, and the token has "
+      .. "%s"):format(role, token.role))
+  end
+  return token.role
+end
+
+
+return M

@@ -1,0 +1,127 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Asks one of several control servers, the same as long as it answers, else
+-- the next one.
+local http = require "perigee.control.http"
+
+local json = require "cjson.safe".new()
+json.decode_max_depth(32)
+json.decode_invalid_numbers(false)
+
+local M = {}
+
+local LIMIT = 64 * 2 ^ 20               -- bytes of an answer
+
+-- Failures after which another server may do better. All that is asked may be
+-- asked twice.
+local ELSEWHERE = { not_found = true, peer_lost = true, timeout = true,
+                    denied = false, closed = false }
+
+local Client = {}
+Client.__index = Client
+
+--- A client of target's servers (control/address).
+function M.new(target, patience)
+  return setmetatable({ target = target, patience = patience, at = 1,
+                        http = false }, Client)
+end
+
+local function headers_of(client, more)
+  local list = { unpack(more or {}) }
+  local token = client.target.token
+  if token then list[#list + 1] = "Authorization: Bearer " .. token end
+  return list
+end
+
+local function request_of(client, method, path, body, more)
+  local list = headers_of(client, more)
+  if body then list[#list + 1] = "Content-Type: application/json" end
+  return { method = method, url = client.target.servers[client.at] .. path,
+           body = body, headers = list, timeout = client.patience,
+           limit = LIMIT, tls = client.target.tls }
+end
+
+-- Calls f(http, request) for one server after the other until one answers.
+local function try_all(client, f, ...)
+  local kind, why
+  if not client.http then
+    client.http, kind, why = http.new()
+    if not client.http then
+      client.http = false
+      return nil, kind, why
+    end
+  end
+  local answer
+  for _ = 1, #client.target.servers do
+    answer, kind, why = f(client.http, request_of(client, ...))
+    if answer and answer.status ~= 503 or kind and not ELSEWHERE[kind] then
+      break
+    end
+    client.at = client.at % #client.target.servers + 1
+  end
+  if answer then return answer end
+  if kind == "not_found" then kind = "peer_lost" end
+  return nil, kind, ("%s: %s"):format(client.target.text, why)
+end
+
+local KINDS = { [401] = "denied", [403] = "denied", [404] = "not_found",
+                [409] = "name_taken", [413] = "too_large",
+                [429] = "no_memory", [500] = "remote", [503] = "peer_lost",
+                [507] = "no_memory" }
+
+-- What an answer that is no success says: a kind, a text, the whole.
+local function problem(client, answer)
+  local value = json.decode(answer.body)
+  if type(value) ~= "table" then value = {} end
+  local why = type(value.detail) == "string" and value.detail
+    or "it answers with " .. answer.status
+  return KINDS[answer.status] or "protocol",
+         ("%s: %s"):format(client.target.text, why), value
+end
+
+local function ask(web, request) return web:ask(request) end
+
+--- Asks, in a task. Returns the answer's value (true if there is no body); or
+-- nil, a kind, why and what a problem says. Only a record that is missing, and
+-- nothing else, is `not_found`.
+function Client:ask(method, path, body)
+  local answer, kind, why = try_all(self, ask, method, path, body)
+  if not answer then return nil, kind, why end
+  if answer.status == 204 then return true end
+  if answer.status < 200 or answer.status > 299 then
+    return nil, problem(self, answer)
+  end
+  local value = json.decode(answer.body)
+  if type(value) == "table" then return value end
+  return nil, "protocol", self.target.text .. ": what it answers is no JSON"
+end
+
+local function stream(web, request) return web:stream(request) end
+
+--- Opens a stream of events, from the one with this id on (nil: all). Returns
+-- it; or nil, a kind and why.
+function Client:events(path, id)
+  local more = { "Accept: text/event-stream" }
+  if id then more[2] = "Last-Event-ID: " .. id end
+  local opened, kind, why = try_all(self, stream, "GET", path, nil, more)
+  if not opened then return nil, kind, why end
+  if opened.status == 200 then return opened end
+  local answer = { status = opened.status, body = opened:read(self.patience)
+                   or "" }
+  opened:close()
+  return nil, problem(self, answer)
+end
+
+--- Encodes a body; nil and why if that fails.
+function M.encode(value) return json.encode(value) end
+
+--- Decodes an event's data.
+function M.decode(text) return json.decode(text) end
+
+--- A text as a part of a path or a query.
+function M.escape(text)
+  return (text:gsub("[^%w_.~-]", function(c)
+    return ("%%%02X"):format(c:byte())
+  end))
+end
+
+return M

@@ -1,0 +1,185 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The registry in a control server: entries with a lease, which the server
+-- keeps on disk. The server serializes all writes, so two live agents never
+-- have one name. A server that comes back gives each lease a new TTL; one that
+-- has lost an agent is told of it by the agent's next renewal.
+local addresses = require "perigee.registry.control.address"
+local clients = require "perigee.registry.control.client"
+local entries = require "perigee.registry.entry"
+local feeds = require "perigee.registry.control.feed"
+local loop = require "perigee.loop"
+local tasks = require "perigee.task"
+
+local M = {}
+
+local TTL, TIMEOUT = 10, 5              -- seconds
+local PAGE = 1000
+
+local Control = {}
+Control.__index = Control
+
+local all = setmetatable({}, { __mode = "k" })
+
+--- The registry at an address; or nil and what the address should be.
+function M.open(address)
+  local target, why = addresses.read(address)
+  if not target then return nil, why end
+  local control = setmetatable({
+    client = clients.new(target, target.timeout or TIMEOUT), feeds = {},
+    ttl = target.ttl or TTL }, Control)
+  all[control] = true
+  return control
+end
+
+-- Tasks are not resumed after a stop.
+local function close_feeds(control)
+  for scope, feed in pairs(control.feeds) do
+    control.feeds[scope] = nil
+    feed:close("closed", "the loop was stopped")
+  end
+end
+jit.off(close_feeds)
+
+loop.dropped[#loop.dropped + 1] = function()
+  for control in pairs(all) do close_feeds(control) end
+end
+
+local function path_of(scope, name, more)
+  return ("/v1/scopes/%s/agents/%s%s"):format(clients.escape(scope),
+                                              clients.escape(name), more)
+end
+
+-- ---- Holding ---------------------------------------------------------------
+
+-- Writes an entry. True; or nil, a kind, why and, if the name is taken, the
+-- holder's entry.
+local function put(control, entry, over)
+  local text, failed = clients.encode(entry)
+  if not text then return nil, "protocol", failed end
+  local more = ("?ttl=%g"):format(control.ttl)
+  if over then more = more .. "&over=" .. clients.escape(over) end
+  local value, kind, why, told = control.client:ask("PUT",
+    path_of(entry.scope, entry.name, more), text)
+  if value then return true end
+  local holder = kind == "name_taken" and type(told.holder) == "table"
+    and entries.trusted(told.holder, entry.scope, entry.name) or nil
+  return nil, kind, why, holder
+end
+
+local function hold(control, entry, over)
+  local fine, kind, why, holder = put(control, entry, over)
+  if not fine then return nil, kind, why, holder end
+  return { scope = entry.scope, name = entry.name, epoch = entry.epoch,
+           entry = entry }
+end
+
+--- Takes a name. over: the epoch of a holder that was found dead, or nil.
+function Control:hold(entry, over)
+  return tasks.spawn(hold, self, entry, over)
+end
+
+local function ask_of(control, held, method, more)
+  return control.client:ask(method, path_of(held.scope, held.name,
+    ("%s?epoch=%s"):format(more, clients.escape(held.epoch))))
+end
+
+local function renew(control, held, entry)
+  held.entry = entry or held.entry
+  if not entry then
+    local value, kind, why = ask_of(control, held, "POST", "/renew")
+    if value then return true end
+    if kind ~= "not_found" then return nil, kind, why end
+  end
+  local fine, kind, why = put(control, held.entry)
+  return fine, kind, why
+end
+
+--- Begins a name's lease anew, and updates its entry if one is given. Takes the
+-- name again if the server has lost it.
+function Control:renew(held, entry)
+  return tasks.spawn(renew, self, held, entry)
+end
+
+local function release(control, held)
+  local value, kind, why = ask_of(control, held, "DELETE", "")
+  if value or kind == "not_found" or kind == "name_taken" then return true end
+  return nil, kind, why
+end
+
+function Control:release(held)
+  return tasks.spawn(release, self, held)
+end
+
+-- ---- Asking ----------------------------------------------------------------
+
+local function lookup(control, scope, name)
+  local value, kind, why = control.client:ask("GET", path_of(scope, name, ""))
+  if not value and kind == "not_found" then return nil end
+  if not value then return nil, kind, why end
+  return entries.trusted(value, scope, name)
+end
+
+function Control:lookup(scope, name)
+  return tasks.spawn(lookup, self, scope, name)
+end
+
+local function query_of(filter, after, limit)
+  local parts = { ("limit=%d"):format(limit) }
+  for _, name in ipairs { "kind", "prefix", "service" } do
+    local value = filter[name]
+    if value then
+      parts[#parts + 1] = name .. "=" .. clients.escape(value)
+    end
+  end
+  if after then parts[#parts + 1] = "after=" .. clients.escape(after) end
+  return table.concat(parts, "&")
+end
+
+local function take_page(list, value, scope)
+  for _, each in ipairs(type(value.items) == "table" and value.items or {}) do
+    local name = type(each) == "table" and each.name
+    local entry = type(name) == "string" and entries.trusted(each, scope, name)
+    if entry then list[#list + 1] = entry end
+  end
+end
+
+local function list(control, scope, filter)
+  local found, after = {}, filter.after
+  local limit = filter.limit or math.huge
+  repeat
+    local value, kind, why = control.client:ask("GET",
+      ("/v1/scopes/%s/agents?%s"):format(clients.escape(scope),
+        query_of(filter, after, math.min(PAGE, limit - #found))))
+    if not value then return nil, kind, why end
+    take_page(found, value, scope)
+    local before = after
+    after = type(value.next) == "string" and value.next or nil
+  until not after or #found >= limit or after == before
+  return found
+end
+
+function Control:list(scope, filter)
+  if filter.limit and filter.limit < 1 then return {} end
+  return tasks.spawn(list, self, scope, filter)
+end
+
+-- ---- Watching --------------------------------------------------------------
+
+local function feed_of(control, scope)
+  local feed = control.feeds[scope]
+  if feed and not feed.over then return feed end
+  feed = feeds.new(control.client, scope)
+  control.feeds[scope] = feed
+  return feed
+end
+
+function Control:watch(scope, filter)
+  local feed = feed_of(self, scope)
+  local names = filter.from and feed.changes:since(filter.from)
+  if feed.looked and not (names and #names == 0) then
+    return feeds.answer(feed, filter)
+  end
+  return feed.changes:next(feeds.answer, feed, filter)
+end
+
+return M

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * listening.h - a socket that listens.
+ */
+#ifndef PERIGEE_CONTROL_LISTENING_H
+#define PERIGEE_CONTROL_LISTENING_H
+
+#include <stdint.h>
+
+/* Listens at host and *port, and sets *port to the one that it got. A name is
+ * looked up, which may block. Returns the descriptor; or a status, and why. */
+int listening_open(const char *host, uint16_t *port, char *why,
+                   uint64_t capacity);
+void listening_close(int descriptor);
+
+#endif
