@@ -8,7 +8,7 @@
 --   asking    the answer                            quiet, or due if more has
 --                                                   changed meanwhile
 --   asking    another has the name                  lost
---   asking    any other error                       quiet, due after a third
+--   asking    any other error                       quiet, due after a ninth
 --                                                   of the ttl, or a second
 --   any       the agent's close, or its engine's    lost
 --
@@ -101,15 +101,16 @@ local function lost(lease, err)
   log.write("error", tostring(err) .. "; this agent goes on without it")
 end
 
--- A registry that cannot renew keeps what it was told at first.
+-- A registry that cannot renew, and has no ttl, keeps what it was told at first.
 local QUIET = { unsupported = true, no_method = true }
 
 local function failed(lease, err)
   if err.kind == "name_taken" then return lost(lease, err) end
-  if QUIET[err.kind] then return lease:close() end
+  local again = pause(lease)
+  if QUIET[err.kind] and not again then return lease:close() end
   if not lease.err then log.write("warning", tostring(err)) end
   lease.err, lease.dirty = err, true
-  after(lease, pause(lease) or RETRY)
+  after(lease, again and again / 3 or RETRY)
 end
 
 local function heard(lease, future)

@@ -14,6 +14,10 @@
 --   answer), `db=0`, `user`, `password`, and files for TLS: `ca`, `cert`,
 --   `key`. Characters with a meaning in addresses are written as %XX. Needs
 --   `perigee/control.so` and lua-cjson
+-- * `"redis+sentinel://[USER:PASSWORD@]HOST[:PORT],.../MASTER[/DATABASE]"`: the
+--   Redis server that is the master of this name now, as one of these Sentinels
+--   says (port 26379 by default); `rediss+sentinel://` with TLS to all of them.
+--   Options as above, and `sentinel_user`, `sentinel_password`
 --
 -- A table must have `hold`, `release` and `lookup`. Without `list` or `watch`
 -- agents cannot list or watch names; without `renew` entries never change. A
@@ -108,7 +112,10 @@ local function redis(address)
   if not fine then return nil, "one that can be spoken to here: " .. module end
   return module.open(address)
 end
-OPEN.redis, OPEN.rediss, OPEN["redis+unix"] = redis, redis, redis
+for _, scheme in ipairs { "redis", "rediss", "redis+unix", "redis+sentinel",
+                          "rediss+sentinel" } do
+  OPEN[scheme] = redis
+end
 
 local opened = {}                       -- by address
 
@@ -118,7 +125,8 @@ function M.open(address)
   if opened[address] then return opened[address] end
   local open = OPEN[address:match "^([%w+]+):" or ""]
   if not open then
-    return nil, "folder:/PATH, redis://HOST, rediss://HOST or redis+unix:/PATH"
+    return nil, "folder:/PATH, redis://HOST, rediss://HOST, redis+unix:/PATH "
+      .. "or redis+sentinel://HOST,HOST/MASTER"
   end
   local one, why = open(address)
   opened[address] = one

@@ -12,10 +12,12 @@ local addresses = require "perigee.registry.redis.address"
 local connections = require "perigee.registry.redis.connection"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
+local failures = require "perigee.registry.redis.failure"
 local feeds = require "perigee.registry.redis.feed"
 local futures = require "perigee.future"
 local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
+local sentinels = require "perigee.registry.redis.sentinel"
 local tasks = require "perigee.task"
 
 local M = {}
@@ -39,6 +41,9 @@ function M.open(address)
   local redis = setmetatable({
     target = target, ttl = target.ttl or TTL, lock = false, feeds = {},
     patience = target.timeout or TIMEOUT }, Redis)
+  if target.sentinels then
+    target.masters = sentinels.new(target, redis.patience)
+  end
   redis.connection = connections.new(target, redis.patience)
   all[redis] = true
   return redis
@@ -97,7 +102,7 @@ local function exec(redis, commands, life)
   local done = replies[#replies] ~= NIL
   for _, reply in ipairs(done and replies[#replies] or {}) do
     if type(reply) == "table" and reply.failure then
-      return nil, connections.kind_of_failure(reply.failure), reply.failure
+      return nil, failures.read(reply.failure)
     end
   end
   return true, done
@@ -156,22 +161,48 @@ function Redis:hold(entry, over)
   return tasks.spawn(alone, hold, self, entry, over)
 end
 
-local function renew(redis, held, entry)
+-- Prolongs the TTL of held's entry: true, and whether there is one. This is no
+-- transaction, since a full server would refuse that. If the entry ends between
+-- the two commands and another takes the name, it is prolonged once instead.
+local function prolong(redis, held)
   local scope, name = held.scope, held.name
-  held.entry = entry or held.entry
+  local key, connection = keys.name(scope, name), redis.connection
+  local replies, kind, why = connection:ask { { "GET", key } }
+  if not replies then return nil, kind, why end
+  if replies[1] == NIL then return true, false end
+  local other = keys.decode(replies[1], scope, name, 0)
+  if not other or other.epoch ~= held.epoch then
+    return nil, "name_taken", who(other)
+  end
+  replies, kind, why = connection:ask { { "PEXPIRE", key,
+                                          redis:milliseconds() } }
+  if not replies then return nil, kind, why end
+  return true, replies[1] == 1
+end
+
+local function rewrite(redis, held)
+  local scope, name = held.scope, held.name
   return transact(redis, scope, name, function(text, now)
     local other = text and keys.decode(text, scope, name, now)
     if text and not (other and other.epoch == held.epoch) then
       return nil, nil, "name_taken", who(other)
     end
-    if text and not entry then
-      return { { "MULTI" }, { "PEXPIRE", keys.name(scope, name),
-                              redis:milliseconds() }, { "EXEC" } }
-    end
     local mine, why = keys.encode(held.entry, now)
     if not mine then return nil, nil, "protocol", why end
     return writing(redis, scope, name, mine)
   end)
+end
+
+local function renew(redis, held, entry)
+  local fine, kind, why
+  if not entry then
+    fine, kind, why = prolong(redis, held)
+    if not fine or kind then return fine, kind, why end
+  end
+  held.entry = entry or held.entry
+  fine, kind, why = rewrite(redis, held)
+  if kind == "no_memory" then prolong(redis, held) end
+  return fine, kind, why
 end
 
 --- Prolongs a name's TTL, and updates its entry if one is given. Takes the name
