@@ -40,13 +40,14 @@ Connection.__index = Connection
 local all = setmetatable({}, { __mode = "k" })
 
 --- A connection to target: { text, path, host, port, tls, ca, cert, key, user,
--- password, database, masters, is_sentinel }. patience: seconds without a reply after which the
--- server counts as lost.
+-- password, database, masters, is_sentinel }. patience: seconds without a reply
+-- after which the server counts as lost.
 function M.new(target, patience)
   local connection = setmetatable({
     target = target, patience = patience, stream = false, redis = false,
     first = 1, last = 0, pending = {}, greeted = false, unasked = false,
-    wait = control.wait_t(), out = control.reply_out_t(), running = false, life = 0,
+    wait = control.wait_t(), out = control.reply_out_t(), running = false,
+    life = 0, place = nil,
   }, Connection)
   all[connection] = true
   return connection
@@ -136,6 +137,7 @@ local function find(connection)
   if not target.masters then return target end
   local place, kind, why = target.masters:find()
   if connection.life ~= life then return nil, "closed", "it was closed" end
+  connection.place = place
   if place then target.masters:guard(connection, place) end
   return place, kind, why
 end
@@ -302,7 +304,7 @@ local function reach(connection)
     end
     if not last or kind ~= "timeout" then last, told = kind, why end
     close(connection)
-    masters:doubt()
+    masters:doubt(connection.place)
     loop.wait(futures.new(), loop.deadline(PAUSE))
   until loop.now() >= deadline or connection.life ~= life
   return nil, last, told

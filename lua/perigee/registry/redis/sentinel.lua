@@ -4,8 +4,9 @@
 --
 -- Whoever connects asks the Sentinels, one after another; the one that answered
 -- last is asked first. As long as any connection to a master is open, a task
--- listens at one Sentinel for "+switch-master". A master that is silent, and
--- closes nothing, is left in this way as soon as it has a successor.
+-- for each Sentinel listens there for "+switch-master". A master that is
+-- silent, and closes nothing, is left in this way as soon as it has a successor,
+-- whoever tells it first.
 local connections = require "perigee.registry.redis.connection"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
@@ -16,7 +17,7 @@ local M = {}
 local NIL = connections.NIL
 local PATIENCE = 1                      -- seconds for a Sentinel's answer
 local CHECK = 2                         -- seconds between checks that it lives
-local PAUSE = 0.2                       -- seconds after all have failed
+local PAUSE = 1                         -- seconds until one is tried again
 
 local Masters = {}
 Masters.__index = Masters
@@ -28,7 +29,7 @@ local all = setmetatable({}, { __mode = "k" })
 function M.new(target, patience)
   local masters = setmetatable({
     name = target.master, sentinels = target.sentinels,
-    patience = math.min(patience, PATIENCE), listening = false,
+    patience = math.min(patience, PATIENCE), listening = {}, told = false,
     guarded = setmetatable({}, { __mode = "k" }) }, Masters)
   all[masters] = true
   return masters
@@ -36,7 +37,7 @@ end
 
 -- Tasks are not resumed after a stop.
 loop.dropped[#loop.dropped + 1] = function()
-  for masters in pairs(all) do masters.listening = false end
+  for masters in pairs(all) do masters.listening = {} end
 end
 
 -- ---- Asking ----------------------------------------------------------------
@@ -74,9 +75,10 @@ local function move(masters, sentinel, at)
   table.insert(list, at, sentinel)
 end
 
---- Asks for the place { host, port } of the master. Waits. Nil, a kind and why
--- if no Sentinel tells one.
+--- The place { host, port } of the master, if one was told of and not doubted
+-- since; else asks. Waits. Nil, a kind and why if no Sentinel tells one.
 function Masters:find()
+  if self.told then return self.told end
   local kind, why
   for _, sentinel in ipairs { unpack(self.sentinels) } do
     local place
@@ -89,8 +91,10 @@ function Masters:find()
   return nil, kind, why
 end
 
---- Asks the Sentinel last next time that told of the place of no master.
-function Masters:doubt()
+--- Says that no master is at a place that was found (nil: none was found):
+-- another Sentinel is asked first.
+function Masters:doubt(place)
+  if place == self.told then self.told = false end
   move(self, self.sentinels[1], #self.sentinels)
 end
 
@@ -112,7 +116,9 @@ local function told(masters, message)
   local text = type(message[3]) == "string" and message[3] or ""
   local name, host, port = text:match "^(%S+) %S+ %d+ (%S+) (%d+)$"
   local place = place_of(host, port)
-  if name == masters.name and place then leave_others(masters, place) end
+  if name ~= masters.name or not place then return end
+  masters.told = place
+  leave_others(masters, place)
 end
 
 -- Listens at a Sentinel until that is lost, or until nobody needs it.
@@ -132,23 +138,24 @@ local function listen_at(masters, sentinel)
   ear:close()
 end
 
-local function listen(masters)
+local function listen(masters, sentinel)
   while next(masters.guarded) do
-    for _, sentinel in ipairs { unpack(masters.sentinels) } do
-      if next(masters.guarded) then listen_at(masters, sentinel) end
-    end
+    listen_at(masters, sentinel)
     loop.wait(futures.new(), loop.deadline(PAUSE))
   end
-  masters.listening = false
+  masters.listening[sentinel] = nil
 end
 
 --- Calls connection:leave(), if the connection is to place, as soon as another
 -- server is the master.
 function Masters:guard(connection, place)
   self.guarded[connection] = place
-  if self.listening then return end
-  self.listening = true
-  tasks.spawn(listen, self)
+  for _, sentinel in ipairs(self.sentinels) do
+    if not self.listening[sentinel] then
+      self.listening[sentinel] = true
+      tasks.spawn(listen, self, sentinel)
+    end
+  end
 end
 
 --- Ends that.
