@@ -9,7 +9,7 @@
 --                                                   changed meanwhile
 --   asking    another has the name                  lost
 --   asking    no answer in half the ttl, or 30 s    due, at once
---   asking    any other error                       quiet, due after a third
+--   asking    any other error                       quiet, due after a ninth
 --                                                   of the ttl, or a second
 --   any       the agent's close, or its engine's    lost
 --
@@ -114,15 +114,16 @@ local function patience(lease)
   return type(ttl) == "number" and ttl / 2 or registries.patience
 end
 
--- A registry that cannot renew keeps what it was told at first.
+-- A registry that cannot renew, and has no ttl, keeps what it was told at first.
 local QUIET = { unsupported = true, no_method = true }
 
 local function failed(lease, err)
   if err.kind == "name_taken" then return lost(lease, err) end
-  if QUIET[err.kind] then return lease:close() end
+  local again = pause(lease)
+  if QUIET[err.kind] and not again then return lease:close() end
   if not lease.err then log.write("warning", tostring(err)) end
   lease.err, lease.dirty = err, true
-  after(lease, err.kind == "timeout" and 0 or pause(lease) or RETRY)
+  after(lease, err.kind == "timeout" and 0 or again and again / 3 or RETRY)
 end
 
 local function heard(lease, future)

@@ -14,6 +14,10 @@
 --   answer), `db=0`, `user`, `password`, and files for TLS: `ca`, `cert`,
 --   `key`. Characters with a meaning in addresses are written as %XX. Needs
 --   `perigee/control.so` and lua-cjson
+-- * `"redis+sentinel://[USER:PASSWORD@]HOST[:PORT],.../MASTER[/DATABASE]"`: the
+--   Redis server that is the master of this name now, as one of these Sentinels
+--   says (port 26379 by default); `rediss+sentinel://` with TLS to all of them.
+--   Options as above, and `sentinel_user`, `sentinel_password`
 -- * `"http://HOST[:PORT][,HOST...]"`: a control server (`perigee ctrl`), or
 --   several, of which the next one is asked where one does not answer;
 --   `https://` over TLS. Options: `ttl`, `timeout`, `ca`, `cert` and `key` as
@@ -117,7 +121,10 @@ local function redis(address)
   if not fine then return nil, "one that can be spoken to here: " .. module end
   return module.open(address)
 end
-OPEN.redis, OPEN.rediss, OPEN["redis+unix"] = redis, redis, redis
+for _, scheme in ipairs { "redis", "rediss", "redis+unix", "redis+sentinel",
+                          "rediss+sentinel" } do
+  OPEN[scheme] = redis
+end
 
 local function control(address)
   local fine, module = pcall(require, "perigee.registry.control")
@@ -135,7 +142,7 @@ function M.open(address)
   local open = OPEN[address:match "^([%w+]+):" or ""]
   if not open then
     return nil, "folder:/PATH, redis://HOST, rediss://HOST, redis+unix:/PATH, "
-      .. "http://HOST or https://HOST"
+      .. "redis+sentinel://HOST,HOST/MASTER, http://HOST or https://HOST"
   end
   local one, why = open(address)
   opened[address] = one

@@ -12,10 +12,12 @@ local addresses = require "perigee.registry.redis.address"
 local connections = require "perigee.registry.redis.connection"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
+local failures = require "perigee.registry.redis.failure"
 local feeds = require "perigee.registry.redis.feed"
 local futures = require "perigee.future"
 local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
+local sentinels = require "perigee.registry.redis.sentinel"
 local tasks = require "perigee.task"
 
 local M = {}
@@ -40,6 +42,9 @@ function M.open(address)
   local redis = setmetatable({
     target = target, ttl = target.ttl or TTL, lock = false, feeds = {},
     patience = target.timeout or TIMEOUT }, Redis)
+  if target.sentinels then
+    target.masters = sentinels.new(target, redis.patience)
+  end
   redis.connection = connections.new(target, redis.patience)
   all[redis] = true
   return redis
@@ -98,7 +103,7 @@ local function exec(redis, commands, life)
   local done = replies[#replies] ~= NIL
   for _, reply in ipairs(done and replies[#replies] or {}) do
     if type(reply) == "table" and reply.failure then
-      return nil, connections.kind_of_failure(reply.failure), reply.failure
+      return nil, failures.read(reply.failure)
     end
   end
   return true, done
@@ -159,7 +164,8 @@ end
 
 -- Prolongs the TTL by one command, which also tells whose the name is: true, or
 -- false where more has to be done. Where another has taken the name, its TTL
--- is prolonged once.
+-- is prolonged once. This is no transaction, since a full server would refuse
+-- that.
 local function prolonged(redis, held)
   local scope, name = held.scope, held.name
   local replies, kind, why = redis.connection:ask {
@@ -169,9 +175,8 @@ local function prolonged(redis, held)
   return other and other.epoch == held.epoch or false
 end
 
-local function renew(redis, held, entry)
+local function rewrite(redis, held)
   local scope, name = held.scope, held.name
-  held.entry = entry or held.entry
   return transact(redis, scope, name, function(text, now)
     local other = text and keys.decode(text, scope, name, now)
     if text and not (other and other.epoch == held.epoch) then
@@ -181,6 +186,13 @@ local function renew(redis, held, entry)
     if not mine then return nil, nil, "protocol", why end
     return writing(redis, scope, name, mine)
   end)
+end
+
+local function renew(redis, held, entry)
+  held.entry = entry or held.entry
+  local fine, kind, why = rewrite(redis, held)
+  if kind == "no_memory" then prolonged(redis, held) end
+  return fine, kind, why
 end
 
 local function keep(redis, held)

@@ -22,9 +22,10 @@ local function escape(text)
   end))
 end
 
-local function key(scope, rest)
-  return ("perigee:{%s}:%s"):format(escape(scope), rest)
-end
+--- The beginning of all keys of a scope.
+function M.scope(scope) return ("perigee:{%s}:"):format(escape(scope)) end
+
+local function key(scope, rest) return M.scope(scope) .. rest end
 
 function M.name(scope, name) return key(scope, "name:" .. escape(name)) end
 function M.names(scope) return key(scope, "names") end
