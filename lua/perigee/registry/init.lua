@@ -14,6 +14,10 @@
 --   answer), `db=0`, `user`, `password`, and files for TLS: `ca`, `cert`,
 --   `key`. Characters with a meaning in addresses are written as %XX. Needs
 --   `perigee/control.so` and lua-cjson
+-- * `"etcd://[USER:PASSWORD@]HOST[:PORT],..."`: a cluster of etcd servers of
+--   version 3.4 or later; `etcds://` over TLS. Options `ttl` (whole seconds),
+--   `timeout`, `user`, `password`, `ca`, `cert` and `key`, as above. Needs the
+--   same
 --
 -- A table must have `hold`, `release` and `lookup`. Without `list` or `watch`
 -- agents cannot list or watch names; without `renew` entries never change. A
@@ -102,13 +106,19 @@ local OPEN = {
   end,
 }
 
--- The libraries for Redis are loaded when an agent first uses it.
-local function redis(address)
-  local fine, module = pcall(require, "perigee.registry.redis")
-  if not fine then return nil, "one that can be spoken to here: " .. module end
-  return module.open(address)
+-- The libraries for a server are loaded when an agent first uses it.
+local function server(name)
+  return function(address)
+    local fine, module = pcall(require, "perigee.registry." .. name)
+    if not fine then
+      return nil, "one that can be spoken to here: " .. module
+    end
+    return module.open(address)
+  end
 end
+local redis, etcd = server "redis", server "etcd"
 OPEN.redis, OPEN.rediss, OPEN["redis+unix"] = redis, redis, redis
+OPEN.etcd, OPEN.etcds = etcd, etcd
 
 local opened = {}                       -- by address
 
@@ -118,7 +128,8 @@ function M.open(address)
   if opened[address] then return opened[address] end
   local open = OPEN[address:match "^([%w+]+):" or ""]
   if not open then
-    return nil, "folder:/PATH, redis://HOST, rediss://HOST or redis+unix:/PATH"
+    return nil, "folder:/PATH, redis://HOST, rediss://HOST, redis+unix:/PATH, "
+      .. "etcd://HOST,HOST or etcds://HOST,HOST"
   end
   local one, why = open(address)
   opened[address] = one
