@@ -17,22 +17,23 @@ function M.is_there()
     and package.searchpath("perigee.control", package.cpath) ~= nil
 end
 
--- Addresses 127.64.0.0 to 127.127.255.255, by the process.
-local function host()
+--- An address of 127.64.0.0 to 127.127.255.255, by the process.
+function M.host()
   local pid = process.pid()
   return ("127.%d.%d.%d"):format(64 + bit.band(bit.rshift(pid, 16), 63),
     bit.band(bit.rshift(pid, 8), 255), bit.band(pid, 255))
 end
 
 local function place(i, port)
-  return ("%s:%d"):format(host(), 2000 + 100 * started + 10 * i + port)
+  return ("%s:%d"):format(M.host(), 2000 + 100 * started + 10 * i + port)
 end
 
 --- The address of the cluster that was started last, in the form of option
 -- `registry`, for this process and its children. Names expire fast.
 function M.address(of, options)
+  local ttl = (options or ""):match "ttl=(%d+)" or 4
   return ("%s?ttl=%d&timeout=5%s"):format(os.getenv "PERIGEE_SPEC_ETCD",
-    math.ceil(4 * of.slow), options or "")
+    math.ceil(ttl * of.slow), (options or ""):gsub("&ttl=%d+", ""))
 end
 
 -- Memory, if there is enough for logs of 128 MiB each: etcd waits for disks.

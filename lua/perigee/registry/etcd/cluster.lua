@@ -31,6 +31,7 @@ function M.new(target, patience)
   return setmetatable({
     target = target, patience = patience, client = client, at = 1,
     token = false, login = false, streams = {}, date = 0, dated = 0,
+    limit = LIMIT,
   }, Cluster)
 end
 
@@ -94,7 +95,7 @@ local function request(cluster, url, path, question, seconds)
     list[2] = "Authorization: " .. cluster.token
   end
   return { method = "POST", url = url .. "/v3/" .. path, headers = list,
-           body = json.encode(question), limit = LIMIT,
+           body = json.encode(question), limit = cluster.limit,
            tls = cluster.target.tls, timeout = math.max(seconds, 0.001) }
 end
 
@@ -240,7 +241,7 @@ end
 --- The next part of a stream, a table; or nil, a kind, why and perhaps gRPC's
 -- code. `timeout`: it was not there within seconds, and may still come.
 function Cluster:next(stream, seconds)
-  local line, kind, why = stream:line(LIMIT, seconds)
+  local line, kind, why = stream:line(self.limit, seconds)
   if not line then
     return nil, kind or "peer_lost", shown(self, why or "it hung up")
   end

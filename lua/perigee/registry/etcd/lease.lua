@@ -196,7 +196,9 @@ function Lease:take(over, limit)
   end
   if not fine then return nil, failed, reason, other end
   if before then forget(self, before) end
-  return confirmed(self, given)
+  fine, kind, why = confirmed(self, given)
+  if not fine and not before then forget(self, given.id) end
+  return fine, kind, why
 end
 
 -- Once. As take().
