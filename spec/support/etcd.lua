@@ -29,10 +29,12 @@ local function place(i, port)
 end
 
 --- The address of the cluster that was started last, in the form of option
--- `registry`, for this process and its children. Names expire fast.
+-- `registry`, for this process and its children. options: "&name=value". Names
+-- expire late, as a busy machine may not renew for seconds, unless there is a
+-- ttl.
 function M.address(of, options)
-  local ttl = (options or ""):match "ttl=(%d+)" or 4
-  return ("%s?ttl=%d&timeout=5%s"):format(os.getenv "PERIGEE_SPEC_ETCD",
+  local ttl = (options or ""):match "ttl=(%d+)" or 30
+  return ("%s?ttl=%d&timeout=15%s"):format(os.getenv "PERIGEE_SPEC_ETCD",
     math.ceil(ttl * of.slow), (options or ""):gsub("&ttl=%d+", ""))
 end
 
@@ -106,14 +108,14 @@ end
 local function answer_of(cluster, request)
   cluster.client = cluster.client or require("perigee.control.http").new()
   request.tls = { ca = cluster.tls and cluster.tls .. "/cert.pem" }
-  request.timeout = 5
+  request.timeout = request.timeout or 60 * cases.slow
   local asked = cluster.client:send(request)
-  local answer, _, why = asked:wait(20)
+  local answer, _, why = asked:wait(2 * request.timeout)
   return answer and require "cjson.safe".decode(answer.body), why
 end
 
 function Cluster:get(path, i)
-  return answer_of(self, { url = url(self, i or 1) .. path })
+  return answer_of(self, { url = url(self, i or 1) .. path, timeout = 5 })
 end
 
 --- Asks a server (the first) what a path of the gateway is for; returns the
