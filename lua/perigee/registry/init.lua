@@ -22,6 +22,10 @@
 --   several, of which the next one is asked where one does not answer;
 --   `https://` over TLS. Options: `ttl`, `timeout`, `ca`, `cert` and `key` as
 --   above, `token=TOKEN` or `token=file:PATH`. Needs the same
+-- * `"etcd://[USER:PASSWORD@]HOST[:PORT],..."`: a cluster of etcd servers of
+--   version 3.4 or later; `etcds://` over TLS. Options `ttl` (whole seconds),
+--   `timeout`, `user`, `password`, `ca`, `cert` and `key`, as above. Needs the
+--   same
 --
 -- A table must have `hold`, `release` and `lookup`. Without `list` or `watch`
 -- agents cannot list or watch names; without `renew` entries never change. A
@@ -115,23 +119,26 @@ local OPEN = {
   end,
 }
 
--- The libraries for Redis are loaded when an agent first uses it.
-local function redis(address)
-  local fine, module = pcall(require, "perigee.registry.redis")
-  if not fine then return nil, "one that can be spoken to here: " .. module end
-  return module.open(address)
+-- The libraries for a server are loaded when an agent first uses it.
+local function server(name)
+  return function(address)
+    local fine, module = pcall(require, "perigee.registry." .. name)
+    if not fine then
+      return nil, "one that can be spoken to here: " .. module
+    end
+    return module.open(address)
+  end
 end
-for _, scheme in ipairs { "redis", "rediss", "redis+unix", "redis+sentinel",
-                          "rediss+sentinel" } do
-  OPEN[scheme] = redis
+local SERVERS = {
+  redis = { "redis", "rediss", "redis+unix", "redis+sentinel",
+            "rediss+sentinel" },
+  etcd = { "etcd", "etcds" },
+  control = { "http", "https" },
+}
+for name, schemes in pairs(SERVERS) do
+  local open = server(name)
+  for _, scheme in ipairs(schemes) do OPEN[scheme] = open end
 end
-
-local function control(address)
-  local fine, module = pcall(require, "perigee.registry.control")
-  if not fine then return nil, "one that can be spoken to here: " .. module end
-  return module.open(address)
-end
-OPEN.http, OPEN.https = control, control
 
 local opened = {}                       -- by address
 
@@ -142,7 +149,8 @@ function M.open(address)
   local open = OPEN[address:match "^([%w+]+):" or ""]
   if not open then
     return nil, "folder:/PATH, redis://HOST, rediss://HOST, redis+unix:/PATH, "
-      .. "redis+sentinel://HOST,HOST/MASTER, http://HOST or https://HOST"
+      .. "redis+sentinel://HOST,HOST/MASTER, etcd://HOST,HOST, "
+      .. "etcds://HOST,HOST, http://HOST or https://HOST"
   end
   local one, why = open(address)
   opened[address] = one
