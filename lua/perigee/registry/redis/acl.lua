@@ -9,7 +9,7 @@ local M = {}
 
 local BEGINNING = "auth hello select time"
 local READING = "get mget pttl zrangebylex xrevrange xread"
-local WRITING = "multi exec watch unwatch set del pexpire zadd zrem xadd"
+local WRITING = "multi exec watch unwatch set del getex zadd zrem xadd"
 
 local function allowed(...)
   local text = {}
