@@ -113,9 +113,11 @@ end
 
 function loop.serve(engine, event, worker)
   local method, served = engine.methods[event.method], event.operation
-  method = method or landed_before(engine, event)
   if not method or method.kind ~= "typed" then
-    return reply.no_method(engine, served, "no typed method has this id")
+    method = landed_before(engine, event)
+    if not method then
+      return reply.no_method(engine, served, "no typed method has this id")
+    end
   end
   worker.method, worker.context = method, false
   worker.trace = trace_of(engine, event)

@@ -12,7 +12,7 @@ local function server(child, perigee_, _, life)
   local agent
   repeat
     agent = child.cases.agent("worker")
-    if not agent then perigee_.sleep(0.002) end
+    if not agent then perigee_.sleep(0.05) end
   until agent
   local memory = child.cases.alloc(agent.engine, 65536,
                                    { name = "kv", access = "rw" })

@@ -325,7 +325,8 @@ function M.call(method)
       err = kept
     elseif await(binding.engine, operation) then
       local status = event.status
-      if status ~= CLOSED and (not began or status ~= PEER_LOST) then
+      if status == 0
+        or status ~= CLOSED and (not began or status ~= PEER_LOST) then
         return results(binding, method, event)
       end
       err = outcome.failure(binding, method, event)

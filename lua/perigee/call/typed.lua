@@ -158,7 +158,8 @@ function M.call(method)
         return large.wait(binding, method, event, large_results)
       end
       local status = event.status
-      if status ~= CLOSED and (not began or status ~= PEER_LOST) then
+      if status == 0
+        or status ~= CLOSED and (not began or status ~= PEER_LOST) then
         return results(binding, method, event)
       end
       err = outcome.failure(binding, method, event)

@@ -17,9 +17,8 @@ local sessions = require "perigee.session"
 local signals = require "perigee.signal"
 local timers = require "perigee.timers"
 
-local M = {}
-
-local STAGGER = 250e6                   -- nanoseconds, as RFC 8305 has it
+--- stagger: nanoseconds between two dials, as RFC 8305 has it.
+local M = { stagger = 250e6 }
 
 local next_address
 
@@ -77,7 +76,7 @@ end
 local function later(race)
   timers.remove(race.timer)
   race.timer = signals.new(1, function() next_address(race) end)
-  race.timer.at = loop.now() + STAGGER
+  race.timer.at = loop.now() + M.stagger
   timers.add(race.timer)
 end
 

@@ -92,6 +92,7 @@ local errors = require "perigee.errors"
 local folder = require "perigee.registry.folder"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
+local signals = require "perigee.signal"
 local tasks = require "perigee.task"
 
 local ask, results, failure = asks.ask, asks.results, asks.failure
@@ -195,9 +196,17 @@ end
 
 -- ---- Holding ---------------------------------------------------------------
 
--- Cancels future, for which a wait has ended early; returns the reason.
-local function unanswered(future, doing, patience)
-  future:cancel()
+-- Gives up future, for which a wait has ended early; returns the reason. What
+-- it still holds after a caller's own patience is released.
+local function unanswered(registry, future, doing, patience)
+  if patience then
+    signals.attach(future, signals.new(1, function()
+      local held = results(future)
+      if held then M.release(registry, held) end
+    end))
+  else
+    future:cancel()
+  end
   if state.stopping then
     return errors.new("closed", doing .. ": the loop was stopped", false)
   end
@@ -233,7 +242,7 @@ function M.hold(registry, entry, over, patience)
   local future = ask(registry, "hold", entry, over)
   if not future.ended
     and not loop.wait(future, loop.deadline(patience or M.patience)) then
-    return nil, unanswered(future, doing, patience)
+    return nil, unanswered(registry, future, doing, patience)
   end
   local held, kind, why, holder = results(future)
   if held then return held, kind end    -- kind: a folder's address to listen at
