@@ -157,11 +157,14 @@ static void given(struct operation *op) {
     .late = operation_late, .stop = call_stop, .given = given                  \
   }
 
-static const struct operation_class
-    call_class = CALL_CLASS(OP_CALL, "call", PERIGEE_EVENT_REPLY),
-    read_class = CALL_CLASS(OP_READ, "read", PERIGEE_EVENT_DONE),
-    write_class = CALL_CLASS(OP_WRITE, "write", PERIGEE_EVENT_DONE),
-    send_class = CALL_CLASS(OP_SEND, "send", PERIGEE_EVENT_DONE);
+const struct operation_class call_class =
+    CALL_CLASS(OP_CALL, "call", PERIGEE_EVENT_REPLY);
+static const struct operation_class read_class = CALL_CLASS(OP_READ, "read",
+                                                            PERIGEE_EVENT_DONE),
+                                    write_class = CALL_CLASS(
+                                        OP_WRITE, "write", PERIGEE_EVENT_DONE),
+                                    send_class = CALL_CLASS(OP_SEND, "send",
+                                                            PERIGEE_EVENT_DONE);
 
 /* ---- Submitting --------------------------------------------------------- */
 
@@ -216,8 +219,8 @@ static int publish_planned(struct operation *op) {
 }
 
 /* Returns 1 if it was published, 0 without room in the ring. */
-static int publish_bytes(struct operation *op, const uint8_t *bytes,
-                         uint64_t length) {
+int call_publish_bytes(struct operation *op, const uint8_t *bytes,
+                       uint64_t length) {
   const struct perigee_message *m = &op->message;
   struct record r = {.kind = RECORD_REQUEST,
                      .flags = (m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0) |
@@ -238,16 +241,15 @@ static int publish_bytes(struct operation *op, const uint8_t *bytes,
 
 /* Returns 1 if it was published, 0 without room in the ring or without a block,
  * or a status. */
-static int publish(struct operation *op) {
+int call_publish(struct operation *op) {
   const uint8_t *bytes = NULL;
   uint64_t length;
   if (op->record == RECORD_REQUEST && !op->lent && !op->message.trace)
     bytes = outgoing_short(op, &op->message, &length);
-  return bytes ? publish_bytes(op, bytes, length) : publish_planned(op);
+  return bytes ? call_publish_bytes(op, bytes, length) : publish_planned(op);
 }
 
-/* Undoes an operation that neither the peer nor the program knows of. */
-static int withdraw(struct operation *op, int status) {
+int call_withdraw(struct operation *op, int status) {
   unmark(op);
   call_let_go(op);
   parts_end(op);
@@ -257,7 +259,7 @@ static int withdraw(struct operation *op, int status) {
   return status;
 }
 
-static void enter(struct operation *op, int64_t timeout) {
+void call_enter(struct operation *op, int64_t timeout) {
   struct lane *lane = op->session->lane;
   step(op, SUBMIT);
   operation_time(op, timeout);
@@ -265,13 +267,13 @@ static void enter(struct operation *op, int64_t timeout) {
   lane_payloads(lane)->mark(lane, op->index, op->generation);
 }
 
-static int submit(struct operation *op, int64_t timeout) {
+int call_submit(struct operation *op, int64_t timeout) {
   struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
-  enter(op, timeout);
-  int status = list_empty(backlog) ? publish(op) : 0;
+  call_enter(op, timeout);
+  int status = list_empty(backlog) ? call_publish(op) : 0;
   if (status == 0)
     backlog_add(op, RING_REQUEST);
-  return status < 0 ? withdraw(op, status) : op->index;
+  return status < 0 ? call_withdraw(op, status) : op->index;
 }
 
 void call_flush(struct perigee_session *session) {
@@ -280,7 +282,7 @@ void call_flush(struct perigee_session *session) {
     struct operation *op = CONTAINER(backlog->next, struct operation, queue);
     list_remove(&op->queue);
     int status = op->kind == OP_TRANSFER ? publish_imm(session, op->immediate)
-                                         : publish(op);
+                                         : call_publish(op);
     if (status == 0) {
       if (!op->queue.next)
         list_prepend(backlog, &op->queue);
@@ -307,9 +309,9 @@ bool publish_imm(struct perigee_session *session, uint64_t immediate) {
   return outgoing_publish(session, RING_REQUEST, &out);
 }
 
-static struct operation *take(struct perigee_session *session,
-                              const struct operation_class *class, int record,
-                              const struct perigee_message *message) {
+struct operation *call_take(struct perigee_session *session,
+                            const struct operation_class *class, int record,
+                            const struct perigee_message *message) {
   struct operation *op = operation_take(session, class);
   if (!op)
     return NULL;
@@ -323,8 +325,7 @@ static struct operation *take(struct perigee_session *session,
   return op;
 }
 
-/* A peer would end the session for such a request. */
-static int beyond_all(const struct perigee_session *session) {
+int call_beyond_all(const struct perigee_session *session) {
   return fail(session->engine, PERIGEE_TOO_LARGE,
               "no reply has as many bytes as this call's capacity");
 }
@@ -343,7 +344,7 @@ int perigee_call(struct perigee_session *session,
   if (!session_open_for(session, &status))
     return status;
   if (UNLIKELY(message->capacity > PAYLOAD_MAX))
-    return beyond_all(session);
+    return call_beyond_all(session);
   if ((message->flags & PERIGEE_TYPED) && message->length > TYPED_CHEAP &&
       (status =
            incoming_typed(session->engine, message->head, message->length)) < 0)
@@ -355,11 +356,12 @@ int perigee_call(struct perigee_session *session,
   if (UNLIKELY(message->trace != NULL) &&
       (status = trace_check(session, message)) < 0)
     return status;
-  struct operation *op = take(session, &call_class, RECORD_REQUEST, message);
+  struct operation *op =
+      call_take(session, &call_class, RECORD_REQUEST, message);
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters.calls++;
-  return submit(op, message->timeout);
+  return call_submit(op, message->timeout);
 }
 
 int perigee_send(struct perigee_session *session,
@@ -369,11 +371,11 @@ int perigee_send(struct perigee_session *session,
   if (!session_open_for(session, &status))
     return status;
   struct perigee_message message = {.slice = *slice};
-  struct operation *op = take(session, &send_class, RECORD_SEND, &message);
+  struct operation *op = call_take(session, &send_class, RECORD_SEND, &message);
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters.messages++;
-  return submit(op, timeout);
+  return call_submit(op, timeout);
 }
 
 /* Submits one item of a batch; the batch keeps the local region alive. */
@@ -386,8 +388,8 @@ int call_access(struct perigee_session *session, bool write,
   else
     message.into = item->local;
   struct operation *op =
-      write ? take(session, &write_class, RECORD_WRITE, &message)
-            : take(session, &read_class, RECORD_READ, &message);
+      write ? call_take(session, &write_class, RECORD_WRITE, &message)
+            : call_take(session, &read_class, RECORD_READ, &message);
   if (!op)
     return PERIGEE_NO_MEMORY;
   op->access = (struct access){remote->remote->window.slot,
@@ -398,124 +400,5 @@ int call_access(struct perigee_session *session, bool write,
                                remote->stride};
   op->message.head = &op->access;
   op->parent = parent;
-  return submit(op, -1);
-}
-
-/* ---- Loans -------------------------------------------------------------- */
-
-BESIDE call_begin_shared(struct perigee_session *session, uint64_t capacity,
-                         struct perigee_loan *loan) {
-  WITHIN(session->engine, ENTRY_WORK,
-         perigee_call_begin(session, capacity, loan));
-}
-
-int perigee_call_begin(struct perigee_session *session, uint64_t capacity,
-                       struct perigee_loan *loan) {
-  if (SHARED(session->engine))
-    return call_begin_shared(session, capacity, loan);
-  int status;
-  if (!session_open_for(session, &status))
-    return status;
-  return loan_begin(session, RING_REQUEST, capacity, loan);
-}
-
-int perigee_call_abort(struct perigee_session *session) {
-  ENTER(session->engine);
-  if (!engine_alive(session->engine))
-    return PERIGEE_OK;
-  return loan_abort(session, RING_REQUEST);
-}
-
-/* A stage is reused at once, so a request that waits for room is copied. */
-static int keep_stage(struct operation *op, const uint8_t *bytes,
-                      uint64_t length) {
-  op->block = pool_take(op->session, length);
-  if (!op->block)
-    return withdraw(op, PERIGEE_NO_MEMORY);
-  op->message.head = memcpy(op->block, bytes, length);
-  op->message.length = length;
-  op->message.flags = 0;
-  op->message.slice.region = NULL;
-  backlog_add(op, RING_REQUEST);
-  return op->index;
-}
-
-/* As submit; the bytes are in a stage, which the operation does not own. */
-static int submit_traced(struct operation *op, const uint8_t *bytes,
-                         uint64_t length) {
-  bool first = list_empty(&op->session->operations.backlog[RING_REQUEST]);
-  op->message.head = bytes;
-  op->message.length = length;
-  op->message.flags = 0;
-  op->message.slice.region = NULL;
-  int status = first ? publish(op) : 0;
-  if (status == 0)
-    return keep_stage(op, bytes, length);
-  return status < 0 ? withdraw(op, status) : op->index;
-}
-
-static int submit_stage(struct operation *op, const struct loan *loan,
-                        uint64_t length) {
-  enter(op, op->message.timeout);
-  if (UNLIKELY(op->message.trace != NULL))
-    return submit_traced(op, loan->pointer, length);
-  bool first = list_empty(&op->session->operations.backlog[RING_REQUEST]);
-  op->message.flags = 0;
-  if (!first || publish_bytes(op, loan->pointer, length) == 0)
-    return keep_stage(op, loan->pointer, length);
-  return op->index;
-}
-
-static int submit_block(struct operation *op, struct loan *loan,
-                        uint64_t length) {
-  bool pushes = lane_payloads(op->session->lane)->pushes;
-  operation_lends(op, &loan->lent);
-  op->message.head = pushes ? loan->pointer : NULL;
-  op->message.length = pushes ? length : 0;
-  op->message.slice.region = NULL;
-  op->loan = loan->source;
-  op->loan.block = op->loan.stride = length;
-  op->lent = true;
-  return submit(op, op->message.timeout);
-}
-
-BESIDE call_commit_shared(struct perigee_session *session,
-                          const struct perigee_message *message,
-                          uint64_t length) {
-  WITHIN(session->engine, ENTRY_WORK,
-         perigee_call_commit(session, message, length));
-}
-
-int perigee_call_commit(struct perigee_session *session,
-                        const struct perigee_message *message,
-                        uint64_t length) {
-  if (SHARED(session->engine))
-    return call_commit_shared(session, message, length);
-  struct loan *loan = &session->operations.loans[RING_REQUEST];
-  int status;
-  if (!engine_alive(session->engine))
-    return PERIGEE_FORKED;
-  if ((status = loan_check(session, RING_REQUEST, length)) < 0)
-    return status;
-  if (message->capacity > PAYLOAD_MAX) {
-    loan_abort(session, RING_REQUEST);
-    return beyond_all(session);
-  }
-  if (UNLIKELY(message->trace != NULL) &&
-      (status = trace_check(session, message)) < 0) {
-    loan_abort(session, RING_REQUEST);
-    return status;
-  }
-  struct operation *op = NULL;
-  status = PERIGEE_NO_MEMORY;
-  if (!session_open_for(session, &status) ||
-      !(op = take(session, &call_class, RECORD_REQUEST, message))) {
-    loan_abort(session, RING_REQUEST);
-    return status;
-  }
-  session->counters.calls++;
-  status = loan->stage ? submit_stage(op, loan, length)
-                       : submit_block(op, loan, length);
-  loan_close(session, RING_REQUEST);
-  return status;
+  return call_submit(op, -1);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * call.h - shared by call.c (submitting, ending) and outcome.c (the reply).
+ * call.h - shared by call.c (submitting, ending), call_loans.c (requests filled
+ * in place) and outcome.c (the reply).
  */
 #ifndef CALL_H
 #define CALL_H
@@ -30,5 +31,24 @@ void call_end(struct operation *op, int status);
 void call_tell(struct operation *op);
 /* Gives the request's loan back: the peer does not read it any more. */
 void call_let_go(struct operation *op);
+
+/* Submitting. take gives an operation of a class, for a message; NULL: there is
+ * none free. enter starts it: it is marked live and timed. publish sends its
+ * record, publish_bytes one of these bytes alone: 1, 0 without room, or a
+ * status. submit does both, or queues it, and returns its number. withdraw
+ * undoes an operation that neither the peer nor the program knows of, and
+ * returns the status. */
+extern const struct operation_class call_class;
+struct operation *call_take(struct perigee_session *session,
+                            const struct operation_class *class, int record,
+                            const struct perigee_message *message);
+void call_enter(struct operation *op, int64_t timeout);
+int call_publish(struct operation *op);
+int call_publish_bytes(struct operation *op, const uint8_t *bytes,
+                       uint64_t length);
+int call_submit(struct operation *op, int64_t timeout);
+int call_withdraw(struct operation *op, int status);
+/* A peer would end the session for a request of such a capacity: the error. */
+int call_beyond_all(const struct perigee_session *session);
 
 #endif

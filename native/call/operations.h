@@ -47,6 +47,8 @@ struct source part_source(const struct part *part);
 bool part_live(const struct operation *op, int place);
 /* Steps one part: 1 when all bytes are there, 0 not yet, or a status. */
 int part_step(struct operation *op, int place);
+
+/* ---- slices.c ------------------------------------------------------------ */
 /* Checks a local slice and makes its payload, or returns a status. */
 int slice_payload(struct perigee_engine *, const struct perigee_slice *,
                   struct payload *);

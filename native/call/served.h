@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * served.h - shared by the files that serve operations of the peer: serve.c
- * (the table, arriving, ending), landing.c, reply.c and access.c.
+ * (the table, arriving), serve_end.c, landing.c, reply.c and access.c.
  */
 #ifndef SERVED_H
 #define SERVED_H
@@ -50,6 +50,13 @@ static inline bool open_lane(const struct operation *op) {
 bool served_wanted(struct operation *op);
 /* Ends a phase: queues the event, or frees the operation. */
 void served_tell(struct operation *op);
+void served_given(struct operation *op);
+/* Releases the receive that the message was matched with, if any, once no copy
+ * to its memory is under way. Until then it returns false, and a later step asks
+ * again. give_up ends the message so, with op->status, before all of it has
+ * reached its receive. */
+bool served_receiver_released(struct operation *op);
+void served_give_up(struct operation *op);
 /* Returns a call that the program may answer now, or NULL and the reason. */
 struct operation *served_find(struct perigee_engine *engine, int index,
                               int *status);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfer.h - shared by transfer.c and prepared.c.
+ * transfer.h - shared by transfer.c, slices.c (the checks) and prepared.c.
  */
 #ifndef TRANSFER_H
 #define TRANSFER_H
