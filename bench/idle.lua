@@ -64,7 +64,7 @@ function ROLES.server()
   local agent = assert(perigee.agent {
     scope = SCOPE,
     listen = { given.at, "unix:@perigee-idle-" .. process.pid() },
-    engine = { sessions = given.count + 16, insecure = true, hellos = 256,
+    engine = { sessions = 2 * given.count + 64, insecure = true, hellos = 256,
                hello_timeout = 20 },
     services = { { name = "bench", version = 1, methods = {
       copy = { raw = true, inplace = true, copy },

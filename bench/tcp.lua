@@ -190,11 +190,16 @@ local function chosen()
       list[#list + 1] = one
     end
   end
+  if not list[1] then
+    io.stderr:write("tcp: no row has \"", given.only, "\" in its line\n")
+    os.exit(1)
+  end
   return list
 end
 
+local list = chosen()
+
 local function measure_all(place, results)
-  local list = chosen()
   for i, one in ipairs(list) do
     progress("%s, %d of %d: %s ...", place.name, i, #list, one[1])
     local told = result(place, one)

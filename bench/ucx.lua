@@ -213,6 +213,9 @@ for _, one in ipairs(all_rows()) do
     io.flush()
   end
 end
+if not rows[1] then
+  stop(("no row has %q in its line"):format(given.only or ""))
+end
 if given.json then
   print(cjson.encode { bench = "ucx", ucx = folder, rows = rows,
                        machine = machine.describe(given) })
