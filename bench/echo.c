@@ -20,6 +20,7 @@ struct side {
   struct perigee_region *region; /* for each slot the request, then the reply */
   uint8_t *bytes;
   const struct options *options;
+  bool raw;                           /* --how */
   struct perigee_event events[BATCH]; /* polled together and not yet handled */
   int first, found;
   int operation; /* of the slot, if there is one only */
@@ -100,10 +101,6 @@ static void dial(struct side *side) {
   side->session = perigee_session(side->engine, e.session);
 }
 
-static bool is_raw(const struct side *side) {
-  return side->options->how && strcmp(side->options->how, "raw") == 0;
-}
-
 static int submit_raw(struct side *side, int slot, size_t length) {
   uint64_t at = 2 * (uint64_t)slot * length;
   struct perigee_message m = {
@@ -124,8 +121,8 @@ static int submit_inplace(struct side *side, int slot, size_t length) {
 
 static void submit(void *context, int slot, size_t length) {
   struct side *side = context;
-  side->operation = is_raw(side) ? submit_raw(side, slot, length)
-                                 : submit_inplace(side, slot, length);
+  side->operation = side->raw ? submit_raw(side, slot, length)
+                              : submit_inplace(side, slot, length);
   must(side->operation, "call");
   side->slots[side->operation] = (uint16_t)slot;
 }
@@ -143,7 +140,7 @@ static int collect(void *context, size_t length, const uint8_t **reply) {
   struct side *side = context;
   const struct perigee_event *e =
       side->options->window == 1 ? await_one(side) : next(side);
-  bool raw = is_raw(side);
+  bool raw = side->raw;
   must(e->status, "reply");
   if ((raw ? e->slice : e->length) != length)
     wrong_bytes();
@@ -164,7 +161,7 @@ static void measure(struct side *side, const char *size,
   side->bytes = perigee_region_pointer(side->region);
   memset(side->bytes, 1, all);
   caller = (struct caller){.options = side->options,
-                           .what = is_raw(side) ? "raw" : "inplace",
+                           .what = side->raw ? "raw" : "inplace",
                            .window = window,
                            .context = side,
                            .submit = submit,
@@ -179,6 +176,7 @@ int main(int argc, char **argv) {
   struct options options = options_parse(argc, argv);
   static struct side side;
   side.options = &options;
+  side.raw = options.how && strcmp(options.how, "raw") == 0;
   largest(argc, argv);
   if (options.window > WINDOW)
     usage(argv[0]);

@@ -156,6 +156,7 @@ local function all_rows()
   list[#list + 1] = { from = "typed", window = 1, reach = TYPED[1],
                       beyond = TYPED[2] }
   for _, row in ipairs { { "C", "inplace" }, { "C", "raw" },
+                         { "Lua", "inplace" }, { "Lua", "raw" },
                          { "Lua", "pipelined" } } do
     list[#list + 1] = { from = row[1], mode = row[2], size = 64,
                         window = WINDOW, reach = RATE[1], beyond = RATE[2],

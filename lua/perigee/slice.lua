@@ -22,6 +22,7 @@ local ffi = require "ffi"
 local C = native.C
 local is_count = check.is_count
 local setmetatable, getmetatable, type = setmetatable, getmetatable, type
+local tonumber = tonumber
 
 local M = {}
 
@@ -76,6 +77,14 @@ function M.new(owner, offset, length, options, level)
       :format(length, offset, owner:text(), owner.length), level + 1)
   end
   return make(owner, offset, length, length, 1, length)
+end
+
+--- The first length bytes (which may be a cdata number) of slice, which itself
+-- stands for all of them.
+function M.first(slice, length)
+  length = tonumber(length)
+  if length == slice.length then return slice end
+  return slice:slice(0, length)
 end
 
 -- ---- For the core ----------------------------------------------------------

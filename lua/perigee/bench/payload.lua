@@ -43,13 +43,20 @@ end
 
 local place, stamp_each, check_each = M.place, M.stamp_each, M.check_each
 
+-- One page is stamped and checked without a loop: LuaJIT cannot compile a loop
+-- that mostly has a single iteration, nor what is around it.
 function M.stamp(pointer, length, round)
   local offset, count = place(length, round)
+  if count == 1 then
+    pointer[offset] = band(round, 255)
+    return
+  end
   stamp_each(pointer, offset, count, PAGE, round)
 end
 
 function M.check(pointer, length, round)
   local offset, count = place(length, round)
+  if count == 1 then return bxor(pointer[offset], band(round, 255)) end
   return check_each(pointer, offset, count, PAGE, round)
 end
 

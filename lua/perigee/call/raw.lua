@@ -39,20 +39,24 @@ end
 
 -- ---- Replies ---------------------------------------------------------------
 
--- Closes a view and returns what its function returned, or raises what it
--- raised.
-local function leave(view, before, fine, ...)
+-- Closes a reader's view; returns the rest of its arguments.
+local function leave(view, before, ...)
   close(view)
   state.pinned = before
-  if fine then return ... end
-  error((...), 0)
+  return ...
 end
 
+-- Calls a reader with a view of its reply. Returns what pcall returns.
 local function read(reader, told)
   local view = open(told.pointer, tonumber(told.length))
   local before = state.pinned
   state.pinned = "a reader"
   return leave(view, before, pcall(reader, view))
+end
+
+local function unless_raised(fine, ...)
+  if fine then return ... end
+  error((...), 0)
 end
 
 local function long_text(binding, method, told, length)
@@ -75,8 +79,8 @@ local function results(binding, method, told)
     return nil, outcome.no_reply(binding, method, "protocol",
                                  "the reply is not raw")
   end
-  if binding.reader then return read(binding.reader, told) end
-  if binding.into then return binding.into:slice(0, tonumber(told.slice)) end
+  if binding.reader then return unless_raised(read(binding.reader, told)) end
+  if binding.into then return slices.first(binding.into, told.slice) end
   local length = tonumber(told.length)
   if length < LONG then return string(told.pointer, length) end
   return long_text(binding, method, told, length)
@@ -282,6 +286,14 @@ end
 
 -- ---- Calls -----------------------------------------------------------------
 
+-- Settles a future with what a reader returned. If the reader raised, waiting
+-- for the future raises the same. Futures do not use `results` for readers:
+-- LuaJIT cannot compile a function with varargs that returns right to a pcall.
+local function settle_read(future, fine, ...)
+  if fine then return settle(future, ...) end
+  futures.raise(future, (...))
+end
+
 local function finish_by(method)
   return function(future, told)
     local binding = future.owner
@@ -289,21 +301,14 @@ local function finish_by(method)
     if future.again and (status == PEER_LOST or status == CLOSED) then
       return again.resume(future, method, told)
     end
-    if binding.reader and told.status == 0 then
-      return M.settle_read(future, pcall(results, binding, method, told))
+    if binding.reader and told.status == 0 and band(told.flags, TYPED) == 0 then
+      return settle_read(future, read(binding.reader, told))
     end
     settle(future, results(binding, method, told))
   end
 end
 
 M.finish = finish_by
-
---- Settles a future with what a reader returned. If the reader raised, waiting
--- for the future raises the same.
-function M.settle_read(future, fine, ...)
-  if fine then return settle(future, ...) end
-  futures.raise(future, (...))
-end
 
 --- Returns a proxy's function for a method: it calls and waits.
 function M.call(method)

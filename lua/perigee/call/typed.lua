@@ -38,13 +38,12 @@ end
 -- Returns the results of a reply that has a slice; values are as codec.placed
 -- returns them, or nil.
 local function with_slice(binding, method, told, values)
-  local length = tonumber(told.slice)
   local slice
   if binding.into then
-    slice = binding.into:slice(0, length)
+    slice = slices.first(binding.into, told.slice)
   else
     local at = band(told.flags, POOLED) ~= 0 and told.landed or nil
-    slice = regions.pooled(binding.engine, at, length)
+    slice = regions.pooled(binding.engine, at, tonumber(told.slice))
   end
   if not values then
     slice:close()
