@@ -14,7 +14,9 @@ if etcd.is_there() then M.all[#M.all + 1] = "etcd" end
 function M.registry(where, of)
   if where == "board" then return board.registry(of) end
   if where == "Redis" then return redis.address(of) end
-  if where == "etcd" then return etcd.address(of, "&ttl=4") end
+  if where == "etcd" then
+    return etcd.address(of, ("&ttl=%d"):format(math.ceil(4 * of.slow)))
+  end
   if where == "folder elsewhere" then
     return ("folder:%s/elsewhere"):format(of.folder)
   end
