@@ -37,4 +37,11 @@ void http_tell(struct perigee_http_call *call);
 /* Notes how the call has ended. */
 void http_ended(struct perigee_http_call *call, CURLcode code);
 
+/* Are the method and the header's lines valid, and is there a tag? */
+bool http_request_is_valid(const struct perigee_http_request *request);
+/* Gives libcurl the request. The lines are added to *header, which the caller
+ * frees after `easy`. Returns false if there is no memory. */
+bool http_request_set(CURL *easy, struct curl_slist **header,
+                      const struct perigee_http_request *request);
+
 #endif

@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 enum { HEAD = 65536 }; /* bytes of an answer's head at most */
 
@@ -131,63 +130,9 @@ void http_ended(struct perigee_http_call *call, CURLcode code) {
   http_tell(call);
 }
 
-/* ---- Requests ------------------------------------------------------------ */
+/* ---- Sending ------------------------------------------------------------- */
 
-static bool is_token(const char *text) {
-  return *text && strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == strlen(text);
-}
-
-/* A line's name is of letters, digits and '-'; its value has no controls. */
-static bool is_line(const char *text) {
-  size_t name = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                             "abcdefghijklmnopqrstuvwxyz0123456789-");
-  if (name == 0 || text[name] != ':')
-    return false;
-  for (const char *at = text + name; *at; at++)
-    if (((unsigned char)*at < ' ' && *at != '\t') || *at == 127)
-      return false;
-  return true;
-}
-
-static bool is_valid(const struct perigee_http_request *request) {
-  const char *const *line = request->header;
-  if (!request->url || !request->method || !is_token(request->method))
-    return false;
-  while (line && *line)
-    if (!is_line(*line++))
-      return false;
-  return request->tag != 0 && request->length <= INT32_MAX;
-}
-
-static bool add_line(struct perigee_http_call *call, const char *line) {
-  struct curl_slist *longer = curl_slist_append(call->header, line);
-  if (longer)
-    call->header = longer;
-  return longer;
-}
-
-/* "Expect:" has libcurl send a large body at once. */
-static bool add_header(struct perigee_http_call *call,
-                       const struct perigee_http_request *request) {
-  const char *const *line = request->header;
-  bool fine = add_line(call, "Expect:");
-  while (fine && line && *line)
-    fine = add_line(call, *line++);
-  return fine && curl_easy_setopt(call->easy, CURLOPT_HTTPHEADER,
-                                  call->header) == CURLE_OK;
-}
-
-static curl_socket_t open_socket(void *unused, curlsocktype type,
-                                 struct curl_sockaddr *address) {
-  (void)unused;
-  (void)type;
-  return socket(address->family, address->socktype | SOCK_CLOEXEC,
-                address->protocol);
-}
-
-/* What is the same for all calls. QUICK_EXIT: the end of a call does not wait
- * for a look-up of its host's name. */
-static bool set_manners(struct perigee_http_call *call) {
+static bool listen_to(struct perigee_http_call *call) {
   CURL *easy = call->easy;
   int bad = 0;
   bad |= curl_easy_setopt(easy, CURLOPT_PRIVATE, call);
@@ -196,52 +141,6 @@ static bool set_manners(struct perigee_http_call *call) {
   bad |= curl_easy_setopt(easy, CURLOPT_HEADERDATA, call);
   bad |= curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
   bad |= curl_easy_setopt(easy, CURLOPT_WRITEDATA, call);
-  bad |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
-  bad |= curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-  bad |= curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
-  bad |= curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-  bad |= curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
-  bad |= curl_easy_setopt(easy, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
-  bad |= curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
-  bad |= curl_easy_setopt(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
-  bad |= curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-  bad |= curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 10L);
-  bad |= curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 5L);
-  bad |=
-      curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-  return bad == 0;
-}
-
-static int set_text(CURL *easy, CURLoption option, const char *text) {
-  return text ? (int)curl_easy_setopt(easy, option, text) : 0;
-}
-
-static bool set_place(CURL *easy, const struct perigee_http_request *request) {
-  int bad = curl_easy_setopt(easy, CURLOPT_URL, request->url);
-  bad |= curl_easy_setopt(easy, CURLOPT_PROXY,
-                          request->proxy ? request->proxy : "");
-  bad |= set_text(easy, CURLOPT_UNIX_SOCKET_PATH, request->path);
-  bad |= set_text(easy, CURLOPT_CAINFO, request->authorities);
-  bad |= set_text(easy, CURLOPT_SSLCERT, request->certificate);
-  bad |= set_text(easy, CURLOPT_SSLKEY,
-                  request->key ? request->key : request->certificate);
-  bad |= curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-                          request->connecting ? (long)request->connecting
-                                              : INT32_MAX);
-  bad |= curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)request->total);
-  return bad == 0;
-}
-
-static bool set_body(CURL *easy, const struct perigee_http_request *request) {
-  int bad = 0;
-  if (request->body) {
-    bad |= curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
-                            (curl_off_t)request->length);
-    bad |= curl_easy_setopt(easy, CURLOPT_COPYPOSTFIELDS, request->body);
-  }
-  bad |= curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method);
-  if (strcmp(request->method, "HEAD") == 0)
-    bad |= curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
   return bad == 0;
 }
 
@@ -249,8 +148,8 @@ static bool begin(struct perigee_http_call *call,
                   const struct perigee_http_request *request) {
   int running;
   call->easy = curl_easy_init();
-  if (!call->easy || !add_header(call, request) || !set_manners(call) ||
-      !set_place(call->easy, request) || !set_body(call->easy, request) ||
+  if (!call->easy || !listen_to(call) ||
+      !http_request_set(call->easy, &call->header, request) ||
       curl_multi_add_handle(call->http->multi, call->easy) != CURLM_OK)
     return false;
   curl_multi_socket_action(call->http->multi, CURL_SOCKET_TIMEOUT, 0, &running);
@@ -261,7 +160,7 @@ int perigee_http_send(struct perigee_http *http,
                       const struct perigee_http_request *request,
                       struct perigee_http_call **made) {
   *made = NULL;
-  if (!is_valid(request))
+  if (!http_request_is_valid(request))
     return PERIGEE_INVALID;
   struct perigee_http_call *call = calloc(1, sizeof *call);
   if (!call)

@@ -29,7 +29,7 @@ backend("board", true, { start = function()
 end, address = board.registry })
 backend("Redis", redis.is_there(), redis)
 backend("etcd", etcd.is_there(), { start = etcd.start, address = function(of)
-  return etcd.address(of, "&ttl=4")
+  return etcd.address(of, ("&ttl=%d"):format(math.ceil(4 * of.slow)))
 end })
 backend("control server", control.is_there(), control)
 

@@ -33,9 +33,8 @@ end
 -- expire late, as a busy machine may not renew for seconds, unless there is a
 -- ttl.
 function M.address(of, options)
-  local ttl = (options or ""):match "ttl=(%d+)" or 30
   return ("%s?ttl=%d&timeout=15%s"):format(os.getenv "PERIGEE_SPEC_ETCD",
-    math.ceil(ttl * of.slow), (options or ""):gsub("&ttl=%d+", ""))
+    math.ceil(30 * of.slow), options or "")
 end
 
 -- Memory, if there is enough for logs of 128 MiB each: etcd waits for disks.

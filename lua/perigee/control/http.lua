@@ -32,6 +32,7 @@ local descriptors = require "perigee.descriptor"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
+local streams = require "perigee.control.http_stream"
 local tasks = require "perigee.task"
 
 local ffi = require "ffi"
@@ -41,10 +42,9 @@ local M = {}
 
 local TIMEOUT, LIMIT = 30, 2 ^ 20
 local LONGEST = 2 ^ 31 - 1              -- milliseconds
-local LINE = "\n([^:\r\n]+):[ \t]*([^\r\n]-)[ \t]*%f[\r\n]"
 
-local Client, Stream = {}, {}
-Client.__index, Stream.__index = Client, Stream
+local Client = {}
+Client.__index = Client
 
 local all = setmetatable({}, { __mode = "k" })
 local answer = control.answer_t()
@@ -119,38 +119,16 @@ end
 
 -- ---- Answers ---------------------------------------------------------------
 
--- The values of a head's lines by their names in lower case.
-local function headers_of(head)
-  local values = {}
-  for name, value in head:gmatch(LINE) do
-    name = name:lower()
-    values[name] = values[name] and values[name] .. ", " .. value or value
-  end
-  return values
-end
-
-local function head_of(into)
-  into.status = answer.status
-  into.headers = headers_of(ffi.string(answer.head, answer.head_length))
-  return into
-end
-
-local function why_of() return ffi.string(answer.why) end
-
 local function heard_all(client, call)
   if answer.result == 0 then return end
   if answer.result < 0 then
-    return fail(client, call, errors.kind(answer.result), why_of())
+    return fail(client, call, errors.kind(answer.result),
+                ffi.string(answer.why))
   end
-  local whole = head_of { body = ffi.string(answer.body, answer.length) }
+  local whole = streams.head(answer, {
+    body = ffi.string(answer.body, answer.length) })
   free(client, call)
   futures.settle(call.future, whole)
-end
-
--- The future of a stream ends with each thing that has come.
-local function heard_some(_, call)
-  if answer.status ~= 0 and not call.status then head_of(call) end
-  futures.settle(call.future, true)
 end
 
 -- Goes on with all calls. What ends by it may begin others.
@@ -164,7 +142,7 @@ local function pump(client)
     if tag == 0 then return end
     local call = client.calls[tag]
     C.perigee_http_look(call.handle, answer)
-    call.heard(client, call)
+    call.heard(client, call, answer)
   end
 end
 
@@ -233,109 +211,19 @@ function Client:send(request)
   return call.future
 end
 
-local function wait(future, deadline)
-  loop.wait(future, deadline)
-  if future.ended then return futures.results(future) end
-  if loop.state.stopping then return nil, "closed", "the loop was stopped" end
-  return nil, "timeout", "it does not answer"
-end
-
 --- Does the same, and waits for it, in a task.
 function Client:ask(request)
-  return wait(self:send(request), math.huge)
-end
-
--- ---- Streams ---------------------------------------------------------------
-
--- Looks at a stream's call. True; or nil, a kind and why it has failed.
-local function look(stream)
-  if not stream.handle then return nil, stream.kind, stream.why end
-  C.perigee_http_look(stream.handle, answer)
-  if answer.result >= 0 or answer.length > 0 then return true end
-  stream.kind, stream.why = errors.kind(answer.result), why_of()
-  return nil, stream.kind, stream.why
-end
-
--- Waits for more. True; or nil, a kind and why.
-local function await(stream, deadline)
-  local fine, kind, why = wait(stream.future, deadline)
-  if not fine then return nil, kind, why end
-  stream.future = futures.new(false, "reading what a server sends")
-  return look(stream)
+  return streams.wait(self:send(request), math.huge)
 end
 
 --- Begins a request, and waits for the head of its answer. Returns a stream
--- with `status` and `headers`, to be closed; or nil, a kind and why.
+-- (http_stream), to be closed; or nil, a kind and why.
 function Client:stream(request)
-  local stream = setmetatable({
-    client = self, future = futures.new(false, "asking " .. request.url),
-    handle = false, streamed = true, heard = heard_some, kind = false,
-    why = false, rest = "", at = 1,
-  }, Stream)
+  local stream = streams.new(request.url, function(stream)
+    free(self, stream)
+  end)
   begin(self, request, stream)
-  local deadline = loop.deadline(request.timeout or TIMEOUT)
-  while not stream.status do
-    local fine, kind, why = await(stream, deadline)
-    if not fine then
-      stream:close()
-      return nil, kind, why
-    end
-  end
-  return stream
-end
-
---- What has arrived since the last time. Waits until there is something, for
--- seconds at most. Nil alone after the end; or nil, a kind and why.
-function Stream:read(seconds)
-  local deadline = loop.deadline(seconds)
-  local fine, kind, why = look(self)
-  while fine do
-    if answer.length > 0 then
-      local text = ffi.string(answer.body, answer.length)
-      C.perigee_http_take(self.handle, #text)
-      return text
-    elseif answer.result == 1 then
-      return nil
-    end
-    fine, kind, why = await(self, deadline)
-  end
-  return nil, kind, why
-end
-
--- What is left, after the stream's end, of a line that has no end.
-local function remainder(stream)
-  local text = stream.rest:sub(stream.at)
-  stream.rest, stream.at = "", 1
-  return text ~= "" and text or nil
-end
-
---- The next line, without its end, which may be missing at the stream's end.
--- Waits for it, for seconds at most. Nil alone after the end; or nil, a kind
--- and why: `too_large` if it has more than most bytes (default 1 MiB).
-function Stream:line(most, seconds)
-  local deadline = loop.deadline(seconds)
-  local stop = self.rest:find("\n", self.at, true)
-  while not stop and #self.rest - self.at < (most or LIMIT) do
-    local text, kind, why = self:read(loop.left(deadline))
-    if not text and kind then return nil, kind, why end
-    if not text then return remainder(self) end
-    local first = #self.rest - self.at + 2
-    self.rest, self.at = self.rest:sub(self.at) .. text, 1
-    stop = self.rest:find("\n", first, true)
-  end
-  if not stop or stop - self.at > (most or LIMIT) then
-    return nil, "too_large", "a line of what it answers is too large"
-  end
-  local line = self.rest:sub(self.at, stop - 1)
-  self.at = stop + 1
-  return (line:gsub("\r$", ""))
-end
-
---- Ends it. Who reads it gets `closed`.
-function Stream:close()
-  self.kind, self.why = self.kind or "closed", self.why or "it was closed"
-  free(self.client, self)
-  futures.settle(self.future, nil, self.kind, self.why)
+  return stream:open(request.timeout or TIMEOUT)
 end
 
 return M
