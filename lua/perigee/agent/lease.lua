@@ -101,7 +101,7 @@ local function lost(lease, err)
   log.write("error", tostring(err) .. "; this agent goes on without it")
 end
 
--- A registry that cannot renew, and has no ttl, keeps what it was told at first.
+-- A registry without a ttl that cannot renew keeps what it was told at first.
 local QUIET = { unsupported = true, no_method = true }
 
 local function failed(lease, err)
