@@ -5,8 +5,8 @@
 -- Whoever connects asks the Sentinels, one after another; the one that answered
 -- last is asked first. As long as any connection to a master is open, a task
 -- for each Sentinel listens there for "+switch-master". A master that is
--- silent, and closes nothing, is left in this way as soon as it has a successor,
--- whoever tells it first.
+-- silent, and closes nothing, is left in this way as soon as it has a
+-- successor, whoever tells it first.
 local connections = require "perigee.registry.redis.connection"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
@@ -147,7 +147,7 @@ local function listen(masters, sentinel)
 end
 
 --- Calls connection:leave(), if the connection is to place, as soon as another
--- server is the master.
+-- server is the master. It is guarded until it is lost, also between attempts.
 function Masters:guard(connection, place)
   self.guarded[connection] = place
   for _, sentinel in ipairs(self.sentinels) do
