@@ -118,17 +118,18 @@ local function within(perigee, agent, f, interrupted)
   return status, message
 end
 
+--- The seconds that are left of --timeout; for each step of a command.
+function M.left(given)
+  local loop = require "perigee.loop"
+  given.deadline = given.deadline or loop.deadline(given.timeout)
+  return math.ceil(loop.left(given.deadline) * 1000) / 1000
+end
+
 --- Runs f(agent) with an agent of the command's own, in a task, and closes the
 -- agent; returns what f returned. After SIGINT or SIGTERM the results are those
 -- of interrupted(), or without it the command ends without a word.
 function M.run(given, f, interrupted)
   local perigee = M.library()
-  if not pcall(ffi.typeof, "struct perigee_cli_client") then
-    ffi.cdef [[
-      struct perigee_cli_client { int declared; };
-      void *perigee_cli_signal(int, void *) __asm__("signal");
-    ]]
-  end
   ffi.C.perigee_cli_signal(SIGPIPE, SIG_IGN)
   local agent = M.agent(given, {})
   local fine, status, message = xpcall(within, failure.traced, perigee, agent,

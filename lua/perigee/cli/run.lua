@@ -9,6 +9,8 @@
 --   ending   such a signal, or the grace is over         killing  KILL to all
 --   any      SIGUSR1, SIGUSR2                            -        handed on
 --   any      the last rank has ended                     over
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
 
@@ -65,7 +67,7 @@ local function words_of(given)
   local file, why = io.open(given.file)
   if not file then failure.failed("cannot open %s", why) end
   file:close()
-  return { arg[-1] or "luajit", "-e", LINES, given.file, unpack(given.rest) }
+  return { "luajit", "-e", LINES, given.file, unpack(given.rest) }
 end
 
 -- What all ranks have in their environment. They find the Perigee that this

@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- `perigee serve FILE`: serves what a Lua file returns. The first SIGTERM or
 -- SIGINT drains: calls under way end before the agent does.
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
 local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
@@ -45,6 +47,7 @@ local function run_file(file, arguments)
   local chunk, why = loadfile(file)
   if not chunk then failure.failed("%s", why) end
   _G.arg = { [0] = file, unpack(arguments) }
+  io.stdout:setvbuf "line"              -- a log has lines at once
   local fine, made = xpcall(chunk, traced, unpack(arguments))
   if not fine then failure.failed("%s failed: %s", file, made) end
   return made
@@ -88,15 +91,6 @@ local function drain(agents, limit)
   perigee.stop()
 end
 
-local function serve(agents, given)
-  local perigee = require "perigee"
-  require "perigee.loop".state.on_signal = function()
-    perigee.spawn(drain, agents, given.drain)
-  end
-  perigee.run()
-  for _, agent in ipairs(agents) do agent:close() end
-end
-
 -- ---- The command -----------------------------------------------------------
 
 local function names(services)
@@ -110,6 +104,20 @@ local function announce(agent)
            names(agent.services), agent.name, agent.scope,
            table.concat(list, " "))
   out.finish()
+end
+
+local function announce_all(agents)
+  for _, agent in ipairs(agents) do announce(agent) end
+end
+
+-- What is announced can be stopped in order: it runs in the loop.
+local function serve(agents, given)
+  local perigee = require "perigee"
+  local state = require "perigee.loop".state
+  state.on_signal = function() perigee.spawn(drain, agents, given.drain) end
+  perigee.spawn(announce_all, agents)
+  perigee.run()
+  for _, agent in ipairs(agents) do agent:close() end
 end
 
 local function agent_of(given, made)
@@ -159,7 +167,6 @@ function M.run(given)
   client.library()
   local agents = made_agents(given)
   if not agents[1] then return 0 end
-  for _, agent in ipairs(agents) do announce(agent) end
   serve(agents, given)
   return 0
 end
