@@ -34,13 +34,16 @@ static int bound(const struct addrinfo *to) {
 }
 
 static uint16_t port_of(int descriptor) {
-  struct sockaddr_storage at = {0};
+  union {
+    struct sockaddr any;
+    struct sockaddr_in four;
+    struct sockaddr_in6 six;
+  } at = {.six = {0}};
   socklen_t length = sizeof at;
-  if (getsockname(descriptor, (struct sockaddr *)&at, &length) != 0)
+  if (getsockname(descriptor, &at.any, &length) != 0)
     return 0;
-  if (at.ss_family == AF_INET6)
-    return ntohs(((struct sockaddr_in6 *)&at)->sin6_port);
-  return ntohs(((struct sockaddr_in *)&at)->sin_port);
+  return ntohs(at.any.sa_family == AF_INET6 ? at.six.sin6_port
+                                            : at.four.sin_port);
 }
 
 int listening_open(const char *host, uint16_t *port, char *why,

@@ -137,15 +137,19 @@ static int hang_up_slow(struct perigee_web *web) {
 
 /* ---- Requests ------------------------------------------------------------ */
 
+static void destroy(struct request *r) {
+  free(r->target);
+  bytes_free(&r->text);
+  free(r);
+}
+
 static void free_unowned(struct request *r) {
   if (r->live || r->held)
     return;
   *(r->before ? &r->before->after : &r->web->all) = r->after;
   if (r->after)
     r->after->before = r->before;
-  free(r->target);
-  bytes_free(&r->text);
-  free(r);
+  destroy(r);
 }
 
 static void *began(void *argument, const char *target,
@@ -443,9 +447,9 @@ void perigee_web_close(struct perigee_web *web) {
     awake(r);
   }
   MHD_stop_daemon(web->daemon);
-  while (web->all) {
-    web->all->live = web->all->held = false;
-    free_unowned(web->all);
+  for (struct request *r = web->all, *after; r; r = after) {
+    after = r->after;
+    destroy(r);
   }
   free(web);
 }

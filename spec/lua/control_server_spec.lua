@@ -270,6 +270,7 @@ describe("the control server", function()
     ask("PUT", "agents/one", entry())
     local stream = watch()
     local kind, data, id = event(stream)
+    assert.is_string(id)
     assert.equal("all", kind)
     assert.equal("one", data.entries[1].name)
     ask("PUT", "agents/two?ttl=0.2", entry())
@@ -528,7 +529,7 @@ describe("the control server", function()
     server = control.start({}, nil, "trap '' XFSZ; ulimit -f 300; ")
     client = http.new()
     local large = { kind = "x", metadata = { x = ("x"):rep(4000) } }
-    local kept, status = 0, nil
+    local kept, status = 0
     repeat
       status = ask("PUT", "entities/a" .. kept, large)
       if status == 201 then kept = kept + 1 end

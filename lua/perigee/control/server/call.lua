@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A request as its handler sees it: { request, scope, name, role, query, state,
--- method }. Handlers return a status, a body and headers; here are the checks
--- that they share. Each returns what was asked for; or nil, and that answer.
+--- A request as its handler sees it: { request, scope, name, role, query,
+-- state, method }. Handlers return a status, a body and headers; here are the
+-- checks that they share. Each returns what was asked for; or nil, and that
+-- answer.
 local check = require "perigee.check"
 local problem = require "perigee.control.server.problem"
 
@@ -72,7 +73,8 @@ end
 
 -- ---- Bodies ----------------------------------------------------------------
 
-local TWO, THREE = "^[\194-\223][\128-\191]", "^[\224-\239][\128-\191][\128-\191]"
+local TWO = "^[\194-\223][\128-\191]"
+local THREE = "^[\224-\239][\128-\191][\128-\191]"
 local FOUR = "^[\240-\244][\128-\191][\128-\191][\128-\191]"
 
 -- Is it UTF-8, but for encodings that are longer than they need to be?

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Where a server keeps what it was told: a file of SQLite's. A storage has
 --
---   load(f)          calls f(scope, collection, name, revision, ttl in ms, text)
---                    for each record
+--   load(f)          calls f(scope, collection, name, revision, ttl, text) for
+--                    each record; ttl: its lease in milliseconds, or 0
 --   set(...)         the same values: a record that is to be kept
 --   unset(scope, collection, name)
 --                    a record that is not

@@ -48,7 +48,7 @@ local function list(call, add)
     add(texts, json.decode(record.text .. "}"))
     return true
   end)
-  return records.page(call, collection, texts, more and last)
+  return records.page(collection, texts, more and last)
 end
 
 local function routes(add)

@@ -68,7 +68,7 @@ function M.each(call, collection, f)
 end
 
 --- The answer that is a page of texts. more: the name after which it goes on.
-function M.page(call, collection, texts, more)
+function M.page(collection, texts, more)
   local parts = { '{"items":[', table.concat(texts, ","), "]" }
   if more then parts[#parts + 1] = (',"next":"%s"'):format(more) end
   parts[#parts + 1] = "}"
@@ -89,7 +89,7 @@ local function list(resource, call)
     texts[#texts + 1], last = M.shown(call.state, record), record.name
     return true
   end)
-  return M.page(call, collection, texts, more and last)
+  return M.page(collection, texts, more and last)
 end
 
 -- ---- Writing ---------------------------------------------------------------

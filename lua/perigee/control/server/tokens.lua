@@ -107,15 +107,16 @@ function Tokens:admits(request, scope, role, now)
     return nil, unauthorized "the token is not known here, or was revoked"
   end
   if is_too_fast(self, token, now) then
-    return nil, problem(429, "no_memory", "the token has had its requests of this second",
+    return nil, problem(429, "no_memory",
+                        "the token has had its requests of this second",
                         nil, { "Retry-After", "1" })
   end
   if scope and token.scope ~= "*" and token.scope ~= scope then
     return nil, problem(403, "denied", "the token is for another scope")
   end
   if M.ROLES[token.role] < M.ROLES[role] then
-    return nil, problem(403, "denied", ("this takes the role %s, and the token has "
-      .. "%s"):format(role, token.role))
+    return nil, problem(403, "denied", ("this takes the role %s, and the token "
+      .. "has %s"):format(role, token.role))
   end
   return token.role
 end

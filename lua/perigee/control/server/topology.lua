@@ -5,8 +5,8 @@
 --   {"edges":[["a","b"],...],"mesh":["x","y",...]}
 --
 -- Each pair of agents of the mesh is an edge, too. Agents are told by a watch
--- of the collection "topology", and report whom they are connected to in records
--- of their own, which have a lease: PUT .../topology/{agent} with
+-- of the collection "topology", and report whom they are connected to in
+-- records of their own, which have a lease: PUT .../topology/{agent} with
 -- {"connected":["b",...]}.
 local calls = require "perigee.control.server.call"
 local check = require "perigee.check"
