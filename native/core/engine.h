@@ -103,7 +103,7 @@ struct perigee_engine {
     char why[REASON]; /* why the fabric could not be had when last tried */
     int64_t until;    /* until then nobody tries again */
   } fabric_looks[TRANSPORTS_MAX];
-  uint8_t *scratch;         /* copies of typed heads of this poll */
+  uint8_t *scratch; /* copies of typed heads of this poll */
   uint64_t scratch_used;
   struct vault vault;
   struct secret *secret; /* in the vault */

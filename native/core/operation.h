@@ -132,7 +132,7 @@ struct operation {
   union {
     struct { /* own */
       struct perigee_message message;
-      struct source loan; /* the loan, if `lent` */
+      struct source loan;       /* the loan, if `lent` */
       struct operation *parent; /* of a READ or WRITE of a batch */
       struct access access;
       struct perigee_trace trace; /* if the message names one */
