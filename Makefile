@@ -63,7 +63,9 @@ TSAN := $(SANITIZED) -fsanitize=thread
 # What the core is linked with.
 LIBS := -lsodium -lcrypto -lcares -lrt
 
-# What the test programs share: their helpers and the plugins.
+# What the test programs share: their helpers and the plugins, of which one has
+# more than one file.
+INPROC := $(wildcard spec/native/inproc_*.c)
 SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))
 
 # A flavour of everything that is made of C: $(1) its folder, $(2) its flags.
@@ -100,7 +102,9 @@ $(1)/spec/plugin_%.so: $(1)/obj/spec/native/plugin_%.o $(1)/libperigee.a
 	$$(call say,LINK)
 	mkdir -p $$(@D)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
-	  -Wl,--exclude-libs,ALL -o $$@ $$^ $(LIBS)
+	  -Wl,--exclude-libs,ALL -o $$@ $$(filter %.o,$$^) $$(filter %.a,$$^) $(LIBS)
+
+$(1)/spec/plugin_inproc.so: $(INPROC:%.c=$(1)/obj/%.o)
 endef
 
 $(eval $(call flavour,build,$(RELEASE)))

@@ -875,8 +875,9 @@ enum { PERIGEE_ENTRY_MAX = 1 << 20, PERIGEE_CHANGED_MIN = 4096 };
 PERIGEE_API int perigee_entry_write(int descriptor, const void *text,
                                     uint64_t length);
 /* Reads that text and returns its length. NOT_FOUND: no live process has the
- * name; AGAIN: its holder has published nothing yet; TOO_LARGE: capacity is too
- * small; PROTOCOL: the file has no such text. */
+ * name; AGAIN: its holder has published nothing yet, or is of an older build,
+ * which publishes nothing; TOO_LARGE: capacity is too small; PROTOCOL: the file
+ * has no such text. */
 PERIGEE_API int64_t perigee_entry_read(const char *folder, const char *name,
                                        void *text, uint64_t capacity);
 /* Lists the names in a folder, of live and dead holders, each followed by a

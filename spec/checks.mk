@@ -33,7 +33,7 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 .PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
-.PHONY: hostile test-opaque check-rdma rdma-shell fuzz fuzz-agents
+.PHONY: hostile hostile-names test-opaque check-rdma rdma-shell fuzz fuzz-agents
 .PHONY: fuzz-planted lint format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
@@ -108,6 +108,11 @@ hostile: ## random mixes of attacks for MINUTES=10 (SEED= repeats a run)
 	.ci/deps build test
 	$(MAKE) tests
 	spec/support/with luajit spec/hostile/soak.lua $(MINUTES) $(SEED)
+
+hostile-names: ## holders of names in trouble for MINUTES=10 (SEED= repeats)
+	.ci/deps build test
+	$(MAKE) tests
+	spec/support/with luajit spec/hostile/names_soak.lua $(MINUTES) $(SEED)
 
 test-opaque: ## the contract's specs on memory that the CPU must not touch
 	.ci/deps build test

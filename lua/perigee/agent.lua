@@ -14,13 +14,17 @@ local place = require "perigee.agent.place"
 local buffer = require "string.buffer"
 local check = require "perigee.check"
 local contexts = require "perigee.context"
+local drains = require "perigee.agent.drain"
 local engines = require "perigee.engine"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local kept = require "perigee.kept"
+local known = require "perigee.agent.known"
 local links = require "perigee.link"
 local loop = require "perigee.loop"
+local meetings = require "perigee.agent.meeting"
+local memories = require "perigee.agent.memory"
 local proxies = require "perigee.proxy"
 local registries = require "perigee.registry"
 local services = require "perigee.service"
@@ -34,6 +38,9 @@ local M = {}
 local Agent = {}
 Agent.__index = Agent
 others.add(Agent)
+drains.add(Agent)
+memories.add(Agent)
+meetings.add(Agent)
 
 local function is_list(value)
   local n = 0
@@ -243,7 +250,9 @@ function M.new(options, level)
     name = options.name or place.unique_name(engine), named = options.name,
     transport = options.transport,
     registry = registry, lease = false, since = loop.now(),
-    watches = setmetatable({}, { __mode = "k" }),
+    watches = setmetatable({}, { __mode = "k" }), known = known.new(),
+    reached = {},                       -- what read and write have found
+    meetings = {},                      -- places held in rendezvous, as keys
     held = {}, addresses = {}, advertise = list_of(options.advertise),
     kind = options.kind or "agent", metadata = options.metadata or {},
     weight = options.weight or 1,
@@ -280,10 +289,11 @@ function Agent:add(definition, level)
   if self.last_id + #names > 65534 then
     error("an agent serves at most 65534 methods", level + 1)
   end
+  local methods = self.engine.draining or self.engine.methods
   for _, name in ipairs(names) do
     self.last_id = self.last_id + 1
     service.methods[name].id = self.last_id
-    self.engine.methods[self.last_id] = service.methods[name]
+    methods[self.last_id] = service.methods[name]
   end
   self.services[service.name] = service
 end
@@ -498,6 +508,7 @@ end
 -- print(select(2, calc:add(1, 2)).kind)                        --> closed
 function Agent:close()
   if self.lease then self.lease:close() end
+  for meeting in pairs(self.meetings) do meeting:leave() end
   place.resign(self)
   self.engine:close()
   for _, link in pairs(self.peers) do link:close() end

@@ -215,7 +215,8 @@ function M.new(options)
     behind = false, pressure = regions.PRESSURE,
     pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),
     unseen = 0, chores = false, keep = { options, text },
-    methods = {}, landed = {}, replying = {}, once = false,
+    methods = {}, draining = false, landed = {}, replying = {},
+    once = false,
     spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,
   }, Engine)
   engine.engine = engine                -- futures read it of their owner

@@ -105,6 +105,7 @@ local M = {
   log = log.default,
   units = require "perigee.units",
   devices = require "perigee.devices".list,
+  launch = require "perigee.launch".launch,
   RnrMonitor = require "perigee.rnr_monitor".new,
 }
 

@@ -143,8 +143,7 @@ end
 loop.on[C.PERIGEE_EVENT_LANDING] = function(engine, event)
   local method, served = engine.methods[event.method], event.operation
   if not method or method.kind ~= "typed" then
-    return reply.refuse(engine, served, C.PERIGEE_NO_METHOD,
-                        "no typed method has this id")
+    return reply.no_method(engine, served, "no typed method has this id")
   end
   if not method.landing then return pooled(engine, served) end
   if band(event.flags, HELD) ~= 0 then return decode(engine, event, method) end

@@ -21,6 +21,10 @@
 -- this limit is at least 20 ms and at most 1 s. Each pause is varied by up to
 -- half, so that processes that lost the same peer do not retry in step. A
 -- session that ends within a second counts as a failed attempt.
+--
+-- A link that waits watches its peer's name, if its registry is asked by
+-- messages, and a change of the name's entry ends the pause: a peer that comes
+-- back, wherever that is, is dialled at once.
 local dials = require "perigee.link.dial"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -37,10 +41,7 @@ local ATTEMPT = 3                       -- seconds for each of several attempts
 local FIRST, LEAST, LONGEST = 10e6, 20e6, 1e9
 local SETTLED = 1e9                     -- a shorter session is a failed attempt
 
---- Kinds of errors after which another attempt may succeed.
-local PASSING = { not_found = true, peer_lost = true, timeout = true,
-                  closed = true, no_memory = true }
-
+local PASSING = dials.passing
 M.PASSING = PASSING
 
 --- Set by the agent: function (link, session). It is called in a task when a
@@ -56,8 +57,10 @@ function M.new(agent, peer, way)
   return setmetatable({
     agent = agent, engine = agent.engine, peer = peer, way = way, proxies = {},
     address = false, unfound = false,   -- last address, or the lookup's error
+    avoided = false,                    -- the epoch of a peer that drains
     session = false, attempt = false, retrying = false,
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
+    watch = false, news = false,        -- did the watch tell of a change?
   }, Link)
 end
 
@@ -67,6 +70,19 @@ end
 function Link:live()
   local session = self.session
   return session and session.handle and session
+end
+
+--- Has calls avoid the life of the peer in session, which takes none any more.
+-- Others may still use the session, which stays the link's until there is
+-- another.
+function Link:avoid(session)
+  self.avoided = session.epoch
+end
+
+-- The session, if it is one for calls.
+local function usable(link)
+  local session = link:live()
+  return session and session.epoch ~= link.avoided and session
 end
 
 --- Notes a new session of the link. Called by session.lua.
@@ -157,15 +173,41 @@ function Link:open(timeout)
   end
 end
 
+-- Has the next attempt made at once.
+local function hurry(link)
+  link.news = not link.pausing
+  if link.pausing then signals.trigger(link.pausing) end
+end
+
+local function watch(link)
+  local begin = link.way.watch
+  if link.watch or not begin then return end
+  link.watch = begin(link, function(change)
+    if change.entry.name == link.peer and change.kind ~= "down" then
+      hurry(link)
+    end
+  end) or false
+end
+
+local function unwatch(link)
+  if link.watch then link.watch:close() end
+  link.watch = false
+end
+
 -- Settles the future that the callers wait for, in the order they came.
 local function ended(link, retrying, session, err)
-  if link.retrying == retrying then link.retrying = false end
+  if link.retrying == retrying then
+    link.retrying = false
+    unwatch(link)
+  end
   futures.settle(retrying, session, err)
 end
 
 -- Waits until it is time for the next attempt, or there is a session.
 local function pause(link)
   local signal = signals.new(1)
+  watch(link)
+  if link.news then link.news = false return end
   link.pausing = signal
   loop.wait_signal(signal, link.at)
   if link.pausing == signal then link.pausing = false end
@@ -177,9 +219,12 @@ local function keep_trying(retrying, link)
   repeat
     if link.at > now() then pause(link) end
     if not (retrying.waiter and link.engine.handle) then break end
-    session = link:live()               -- another caller may have made one
+    session = usable(link)              -- another caller may have made one
     if not session then
       session, err = dials.told(link, link:dial(ATTEMPT):wait())
+    end
+    if session and not usable(link) then
+      session, err = nil, dials.draining(link)
     end
     if session then M.joined(link, session) else failed(link, err) end
   until session or not PASSING[err.kind]
@@ -216,7 +261,7 @@ M.wait = wait
 local function last_attempt(link, deadline, call)
   local attempt = under_way(link)
   if attempt then wait(attempt, deadline, call) end
-  local session = link:live()
+  local session = usable(link)
   if session then return session end
   return nil, link.err
 end
@@ -227,7 +272,7 @@ end
 -- known. Waits, but no longer than until call (a future, if given) has ended.
 function Link:reach(patience, deadline, call)
   while true do
-    local session = self:live()
+    local session = usable(self)
     if session then return session end
     if not self.engine.handle then return nil, dials.closed(self) end
     local retrying = retry(self)
@@ -236,7 +281,7 @@ function Link:reach(patience, deadline, call)
     end
     local made, err = futures.results(retrying)
     if not made and not PASSING[err.kind] then return nil, err end
-    if now() >= patience then return self:live(), err end
+    if now() >= patience then return usable(self), err end
   end
 end
 

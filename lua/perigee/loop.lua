@@ -147,10 +147,22 @@ local function pass(worker, target)
   return quiet
 end
 
-local function note_signals()
-  if state.watching and C.perigee_signals_noted() ~= 0 then
+-- Stops the loop; or, where the program has given on_signal, calls that for the
+-- first signal: it has as long as it takes, and the next signal stops the loop.
+local function signalled()
+  local f = state.on_signal
+  state.on_signal = false
+  if not f then
     state.stopping = true
+    return
   end
+  C.perigee_signals_end()
+  C.perigee_signals_begin()
+  f()
+end
+
+local function note_signals()
+  if state.watching and C.perigee_signals_noted() ~= 0 then signalled() end
 end
 
 local function chores_wait()

@@ -28,6 +28,7 @@ local function declare()
     unsigned int getuid(void);
     int perigee_clock(int clock, int64_t *time) __asm__("clock_gettime");
     int perigee_nap(void *, unsigned long, int) __asm__("poll");
+    long perigee_read_link(const char *, char *, size_t) __asm__("readlink");
   ]]
 end
 
@@ -79,6 +80,14 @@ function M.burnt() return read(CLOCK_THREAD_CPUTIME_ID) end
 function M.sleep(nanoseconds)
   ffi.C.perigee_nap(nil, 0, math.min(math.ceil(nanoseconds / 1e6), 100))
   return C.PERIGEE_AGAIN
+end
+
+local link = ffi.new("char[256]")
+
+--- What a symbolic link refers to, as text; nil if it cannot be read.
+function M.link(at)
+  local length = tonumber(ffi.C.perigee_read_link(at, link, 256))
+  return length >= 0 and ffi.string(link, length) or nil
 end
 
 --- This process's id, and its user's.

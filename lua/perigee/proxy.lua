@@ -308,7 +308,8 @@ local function is_description(told)
 end
 jit.off(is_description)
 
--- The peer's description of a service, or nil and an error.
+--- The description (service.lua) of the peer's service of that name, or nil and
+-- an error. Waits.
 local function ask(session, name, timeout)
   local asking = { bind(session, { timeout = timeout }, NOTHING, 2) }
   local agent = session.engine.agent
@@ -324,6 +325,8 @@ local function ask(session, name, timeout)
   end
   return told
 end
+
+M.describe = ask
 
 -- Updates class to what session's peer serves. True, or nil and an error.
 local function fit_to(class, session, timeout)

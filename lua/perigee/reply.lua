@@ -104,6 +104,9 @@ local function cut(text)
   return text
 end
 
+--- The code of the error by which an agent that drains refuses a call.
+M.DRAINING = "draining"
+
 -- Replies with the error status; failure has the text. ran: did a handler run?
 local function fail(engine, served, record, status, failure, ran)
   out:reset()
@@ -115,13 +118,27 @@ local function fail(engine, served, record, status, failure, ran)
   send(engine, served, record, nil, out)
 end
 
---- Refuses a call whose handler did not run.
-function M.refuse(engine, served, status, text)
+local function refuse(engine, served, status, text, code)
   local worker = state.current
   if worker.served == served and worker.engine == engine then
     worker.served = false
   end
-  fail(engine, served, NOBODY, status, { message = text }, false)
+  fail(engine, served, NOBODY, status, { message = text, code = code }, false)
+end
+
+--- Refuses a call whose handler did not run.
+function M.refuse(engine, served, status, text)
+  return refuse(engine, served, status, text)
+end
+
+--- Refuses a call for whose method engine.methods has no handler; what says
+-- what is missing.
+function M.no_method(engine, served, what)
+  if not engine.draining then
+    return refuse(engine, served, C.PERIGEE_NO_METHOD, what)
+  end
+  refuse(engine, served, C.PERIGEE_CLOSED,
+         "the agent is draining and takes no new calls", M.DRAINING)
 end
 
 --- Replies that the handler failed; before: that its landing failed, and the

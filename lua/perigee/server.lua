@@ -29,7 +29,7 @@ local lend, take_back = views.lend, views.take_back
 local trace_of = traces.came
 
 local TYPED, SLICE = C.PERIGEE_TYPED, C.PERIGEE_SLICE
-local NO_METHOD, PROTOCOL = C.PERIGEE_NO_METHOD, C.PERIGEE_PROTOCOL
+local PROTOCOL = C.PERIGEE_PROTOCOL
 local TOO_LARGE, RANGE = C.PERIGEE_TOO_LARGE, C.PERIGEE_RANGE
 local CANCELLED, HELD = C.PERIGEE_CANCELLED, C.PERIGEE_HELD
 
@@ -104,10 +104,18 @@ local function serve_held(engine, event, served, method, worker)
                 xpcall(method.handler, caught, unpack(values, 1, n)))
 end
 
+-- The method of a call that has none in engine.methods: a call with a slice is
+-- not new to an agent that drains, which has given it a landing.
+local function landed_before(engine, event)
+  local methods = band(event.flags, SLICE) ~= 0 and engine.draining
+  return methods and methods[event.method]
+end
+
 function loop.serve(engine, event, worker)
   local method, served = engine.methods[event.method], event.operation
+  method = method or landed_before(engine, event)
   if not method or method.kind ~= "typed" then
-    return refuse(engine, served, NO_METHOD, "no typed method has this id")
+    return reply.no_method(engine, served, "no typed method has this id")
   end
   worker.method, worker.context = method, false
   worker.trace = trace_of(engine, event)
@@ -228,7 +236,7 @@ loop.on[C.PERIGEE_EVENT_REQUEST] = function(engine, event)
   local method, served = engine.methods[event.method], event.operation
   local run = method and serve[method.kind]
   if not run or band(event.flags, TYPED) ~= 0 then
-    return refuse(engine, served, NO_METHOD, "no raw method has this id")
+    return reply.no_method(engine, served, "no raw method has this id")
   end
   return run(engine, event, served, method)
 end

@@ -138,12 +138,13 @@ end
 jit.off(M.new)
 
 --- The description that callers get: the service's version, and each method's
--- kind, id, landing and idempotent.
+-- kind, id, landing, idempotent and capacity.
 function M.describe(service)
   local methods = {}
   for name, each in pairs(service.methods) do
     methods[name] = { id = each.id, kind = each.kind,
                       landing = each.landing and true or nil,
+                      capacity = each.capacity > 0 and each.capacity or nil,
                       idempotent = each.idempotent or nil }
   end
   return { version = service.version, methods = methods }

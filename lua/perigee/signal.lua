@@ -13,8 +13,8 @@ local huge = math.huge
 local M = {}
 
 --- The loop's state. Other modules read it, and may write only pinned (the name
--- of the code that runs on the loop now and must not wait, or false), stopping
--- and watching.
+-- of the code that runs on the loop now and must not wait, or false), stopping,
+-- watching and on_signal.
 M.state = {
   engines = {}, count = 0,            -- open engines; replaced, never changed
   handles = nil,                      -- the engines', for perigee_wait
@@ -27,6 +27,7 @@ M.state = {
   ready = {}, first = 1, last = 0,    -- the ready queue
   stopping = false,                   -- run() is about to stop
   watching = false,                   -- SIGINT and SIGTERM are caught
+  on_signal = false,                  -- called for the first one, and no stop
   leaving = false,                    -- the Lua state is being closed
   generation = 0,                     -- workers of an older one are dropped
   told = 0,                           -- polls that had events

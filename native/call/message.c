@@ -133,15 +133,15 @@ static void pair(struct operation *recv, struct operation *send) {
   operation_unqueue(recv);
   operation_unqueue(send);
   int status = PERIGEE_TOO_LARGE;
-  if (recv->local.total >= send->rest.length) {
+  if (recv->place.total >= send->rest.length) {
     send->receiver = recv;
-    recv->pending = send->index + 1u;
-    status = serve_fetch(send, &recv->local);
+    recv->arriving = send->index + 1u;
+    status = serve_fetch(send, &recv->place);
   }
   if (status == PERIGEE_OK)
     return;
   send->receiver = NULL;
-  recv->pending = 0;
+  recv->arriving = 0;
   recv->length = send->rest.length;
   transfer_stop(recv, status);
   serve_answer(send, status);
@@ -154,7 +154,7 @@ void message_match(struct perigee_session *s) {
         CONTAINER(s->messages.sends.next, struct operation, queue);
     struct operation *recv =
         CONTAINER(s->messages.recvs.next, struct operation, queue);
-    if (recv->pending > 0) /* a lost message is still copied there */
+    if (recv->arriving > 0) /* a lost message is still copied there */
       return;
     if (served_wanted(send))
       pair(recv, send);
@@ -180,7 +180,7 @@ void message_released(struct operation *served) {
 void message_done(struct operation *served) {
   struct operation *recv = served->receiver;
   served->receiver = NULL;
-  recv->pending = 0;
+  recv->arriving = 0;
   recv->length = served->rest.length;
   recv->session->counters.messages++;
   recv->session->counters.bytes_received += recv->length;
@@ -217,8 +217,8 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
   struct operation *op = operation_take(s, &recv_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
-  op->local = into;
-  op->pending = 0;
+  op->place = into;
+  op->arriving = 0;
   operation_ref(op, slice->region);
   transfer_submit(op, timeout);
   list_append(&s->messages.recvs, &op->queue);

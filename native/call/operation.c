@@ -257,6 +257,15 @@ static void mark(const struct operation *op, const struct part *part,
   lane_payloads(lane)->mark(lane, op->index, generation);
 }
 
+/* Takes the mark back of a part that could not be exposed, unless the lane
+ * exposes another one of the operation. */
+static void unmark(const struct operation *op, const struct part *failed) {
+  for (int i = 0; i <= OUT_SLICE; i++)
+    if (op->parts[i] && op->parts[i]->lane == failed->lane)
+      return;
+  mark(op, failed, 0);
+}
+
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source) {
   struct part *part = part_take(op->engine);
@@ -274,7 +283,7 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   if (status == PERIGEE_OK && (status = count_blocks(op, &part->exposure)) < 0)
     lane_payloads(lane)->conceal(lane, &part->exposure);
   if (status < 0) {
-    mark(op, part, 0);
+    unmark(op, part);
     part_give(op->engine, part);
     const char *why = lane_trouble(op->session);
     return status == PERIGEE_NO_MEMORY && *why

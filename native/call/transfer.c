@@ -144,15 +144,15 @@ static void tell(struct operation *op) {
 
 /* A receive that ends while its message is landing ends the landing. */
 static void part_from_message(struct operation *op) {
-  if (op->kind == OP_RECV && op->pending > 0)
-    serve_abort(operation_find(op->engine, (int)op->pending - 1));
+  if (op->kind == OP_RECV && op->arriving > 0)
+    serve_abort(operation_find(op->engine, (int)op->arriving - 1));
 }
 
 /* True once neither its children nor a device work for it, nor is a message on
  * its way to its memory. */
 static bool settled(struct operation *op) {
   if (op->kind == OP_RECV)
-    return op->pending == 0;
+    return op->arriving == 0;
   if (op->kind != OP_TRANSFER)
     return true;
   if (!payload_quiet(&op->local))
@@ -170,8 +170,9 @@ static void end(struct operation *op, int status) {
   op->quiet_wait = !settled(op);
   if (!op->quiet_wait)
     tell(op);
-  else if (op->job.pending > 0 || payload_busy(&op->local))
-    operation_move(op);
+  else if (op->kind == OP_TRANSFER &&
+           (op->job.pending > 0 || payload_busy(&op->local)))
+    operation_move(op); /* children and messages end it by themselves */
 }
 
 /* It has ended; its event waits for what still works for it. */
@@ -184,7 +185,7 @@ static void settle(struct operation *op) {
 }
 
 bool transfer_released(struct operation *op) {
-  op->pending = 0;
+  op->arriving = 0;
   if (op->quiet_wait)
     settle(op);
   return op->state == ENDED;
@@ -339,7 +340,9 @@ static bool take_copies(struct operation *op) {
   return true;
 }
 
-/* Returns 1 if the next item can begin, 0 not now, or a status. */
+/* Returns 1 if the next item can begin, 0 not now, or a status. The payloads of
+ * the item before are used again while its job may be under way: a job keeps
+ * nothing of them (transport.h), and the CPU's copies have all arrived. */
 static int move_item(struct operation *op) {
   const struct perigee_transfer *item = &op->list[op->next];
   struct perigee_engine *engine = op->engine;

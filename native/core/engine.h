@@ -98,8 +98,11 @@ struct perigee_engine {
   } fabrics[TRANSPORTS_MAX]; /* each made when it is first needed */
   uint32_t fabric_count;
   struct watcher fabrics_watcher; /* of all descriptors of fabrics */
-  char no_devices[REASON];  /* why verbs cannot be used, if that was tried */
-  int64_t no_devices_until; /* until then nobody tries again */
+  struct fabric_look {
+    const struct transport_fabric *table; /* NULL: the entry is free */
+    char why[REASON]; /* why the fabric could not be had when last tried */
+    int64_t until;    /* until then nobody tries again */
+  } fabric_looks[TRANSPORTS_MAX];
   uint8_t *scratch;         /* copies of typed heads of this poll */
   uint64_t scratch_used;
   struct vault vault;

@@ -90,6 +90,43 @@ int fabric_of(struct perigee_engine *engine,
   return *fabric ? PERIGEE_OK : start(engine, t, fabric, reason);
 }
 
+/* ---- Looks for one -------------------------------------------------------- */
+
+static const int64_t LOOK_AGAIN = 1000000000; /* ns, after a failure */
+
+/* Returns the entry of that table, or a free one; NULL: all are in use. */
+static struct fabric_look *look_of(struct fabric_look *looks,
+                                   const struct transport_fabric *table) {
+  for (int i = 0; i < TRANSPORTS_MAX; i++)
+    if (!looks[i].table || looks[i].table == table)
+      return &looks[i];
+  return NULL;
+}
+
+bool fabric_usable(struct perigee_engine *engine,
+                   const struct perigee_transport *transport) {
+  struct fabric_look *look = look_of(engine->fabric_looks, transport->fabric);
+  struct fabric *fabric;
+  int64_t now = engine_clock(engine);
+  if (!look || now < look->until)
+    return false;
+  look->table = transport->fabric;
+  if (fabric_of(engine, transport, &fabric, look->why) == PERIGEE_OK)
+    return true;
+  look->until = now + LOOK_AGAIN;
+  return false;
+}
+
+const char *fabric_trouble(const struct perigee_engine *engine,
+                           const struct perigee_transport *transport) {
+  for (int i = 0; i < TRANSPORTS_MAX; i++)
+    if (engine->fabric_looks[i].table == transport->fabric)
+      return engine->fabric_looks[i].why;
+  return "";
+}
+
+/* ---- All of them ------------------------------------------------------------ */
+
 void fabrics_turn(struct perigee_engine *engine) {
   for (uint32_t i = 0; i < engine->fabric_count; i++)
     if (engine->fabrics[i].table->turn(engine->fabrics[i].fabric))

@@ -11,6 +11,12 @@
  * transport has none; or a status and a reason. */
 int fabric_of(struct perigee_engine *, const struct perigee_transport *,
               struct fabric **fabric, char reason[REASON]);
+/* Can the transport's fabric be had? If not, fabric_trouble() tells why, and it
+ * is not tried again for a second: a look for devices costs more than an
+ * unauthenticated peer may cause. */
+bool fabric_usable(struct perigee_engine *, const struct perigee_transport *);
+const char *fabric_trouble(const struct perigee_engine *,
+                           const struct perigee_transport *);
 /* Stops fabrics that are dead and not used any more. */
 void fabrics_reap(struct perigee_engine *engine);
 void fabrics_turn(struct perigee_engine *engine);

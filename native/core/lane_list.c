@@ -224,6 +224,14 @@ void lanes_cut(struct perigee_session *s) {
   }
 }
 
+void lanes_forked(struct perigee_session *s) {
+  for (uint32_t n = 1; n <= count_of(s); n++) {
+    const struct extra_lane *x = extra_of(s, n);
+    if (x->lane && x->transport->forked)
+      x->transport->forked(x->lane);
+  }
+}
+
 void lanes_close(struct perigee_session *s) {
   for (uint32_t n = count_of(s); n > 0; n--)
     if (extra_of(s, n)->lane)

@@ -146,8 +146,9 @@ bool lanes_inside(struct perigee_session *, uint32_t slot);
 int lane_inject(struct perigee_engine *, struct lane **,
                 const struct perigee_transport **, struct offer *);
 /* lanes_cut() is for a session that has ended, lanes_close() for one that is
- * freed or starts over. */
+ * freed or starts over, lanes_forked() for a session of the parent process. */
 void lanes_cut(struct perigee_session *session);
+void lanes_forked(struct perigee_session *session);
 void lanes_close(struct perigee_session *session);
 
 #endif

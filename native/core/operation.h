@@ -133,7 +133,6 @@ struct operation {
     struct { /* own */
       struct perigee_message message;
       struct source loan; /* the loan, if `lent` */
-      struct perigee_slice into;
       struct operation *parent; /* of a READ or WRITE of a batch */
       struct access access;
       struct perigee_trace trace; /* if the message names one */
@@ -162,6 +161,10 @@ struct operation {
       struct payload remote, local;
       struct job job;
       struct perigee_prepared *prepared;
+    };
+    struct { /* receive */
+      struct payload place;
+      uint32_t arriving; /* index of the message that lands there, plus 1 */
     };
   };
 };

@@ -15,8 +15,16 @@
 
 enum { STREAMS_MAX = 16 };
 
-/* Of a hello: what is known of the peer (wireup.c). */
-enum wireup_step { WIREUP_NEW, WIREUP_MET, WIREUP_PROVEN, WIREUP_KNOWN };
+/* How far the handshake is. The table of this machine is in wireup.c. */
+enum wireup_step {
+  WIREUP_NEW,
+  WIREUP_RETRIED,
+  WIREUP_MET,
+  WIREUP_PROVEN,
+  WIREUP_KNOWN,
+  WIREUP_JOINED,
+  WIREUP_READY
+};
 
 /* What carries a session's frames (streams.c), and whether it moves to another
  * socket (migrate.c). The tables of these machines are there. */
@@ -158,11 +166,9 @@ struct session_admission {
 /* wireup.c: the state of the handshake. */
 struct session_handshake {
   uint8_t step; /* enum wireup_step */
-  bool ready_said, joined;
   bool active;  /* without a socket: this side probes */
-  bool devices; /* RDMA devices can be used */
-  bool retried; /* the listener asked for a cookie */
   uint8_t cookie[COOKIE];
+  uint32_t fabrics; /* over TCP: transports whose fabric can be had (choice.c) */
   uint64_t nonce, probe[2];
 };
 

@@ -11,6 +11,12 @@
  * The holder also has a lock of its open file description on the file. Readers
  * can ask whether it is held without taking it, so they never get in the way of
  * a process that takes a name. The kernel drops the lock when the holder ends.
+ *
+ * Builds from before there were such texts have only the lock of name.c on their
+ * names, and leave the file empty. Whether that one is held, readers can tell
+ * only by trying it. They do so where the file is empty and the name's socket is
+ * there, so nobody else's name is touched; a process that takes the name of a
+ * dead holder of that kind at that moment may find it taken.
  */
 #include "host/entry.h"
 #include "perigee.h"
@@ -24,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -102,6 +109,17 @@ static int64_t read_open(int descriptor, void *text, uint64_t capacity) {
   return length;
 }
 
+/* True if a live process of an older build has the name (above). */
+static bool is_held_by_older(int descriptor, const char *folder,
+                             const char *name) {
+  char socket[PATH_MAX];
+  struct stat file, there;
+  snprintf(socket, sizeof socket, "%s/%s.sock", folder, name);
+  return fstat(descriptor, &file) == 0 && file.st_size == 0 &&
+         lstat(socket, &there) == 0 &&
+         flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 int64_t perigee_entry_read(const char *folder, const char *name, void *text,
                            uint64_t capacity) {
   char path[PATH_MAX];
@@ -114,6 +132,8 @@ int64_t perigee_entry_read(const char *folder, const char *name, void *text,
   if (descriptor < 0)
     return errno == ENOENT ? PERIGEE_NOT_FOUND : PERIGEE_SYSTEM;
   int64_t length = read_open(descriptor, text, capacity);
+  if (length == PERIGEE_NOT_FOUND && is_held_by_older(descriptor, folder, name))
+    length = PERIGEE_AGAIN;
   close(descriptor);
   return length;
 }

@@ -3,12 +3,15 @@
  * host.c - host memory: anonymous pages, or pages of a memfd if they may be
  * shared. The handle is the memfd's descriptor plus one, or NULL.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "host/adopted.h"
 #include "memory.h"
+
+enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
 static int fd_of(const void *handle) {
   return (int)(intptr_t)handle - 1;
@@ -36,7 +39,7 @@ static int allocate_shared(uint64_t length, uint8_t **pointer, void **handle) {
   if (ftruncate(fd, (off_t)length) != 0 || map(fd, length, pointer) < 0)
     goto fail;
   madvise(*pointer, length, MADV_DONTFORK);
-  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+  if (fcntl(fd, F_ADD_SEALS, SIZE_SEALS) != 0) {
     munmap(*pointer, length);
     goto fail;
   }
@@ -81,14 +84,11 @@ static int host_share(const struct memory_context *context, uint8_t *pointer,
   return PERIGEE_OK;
 }
 
-/* Returns whether the memfd has that size and cannot shrink. */
+/* Returns whether it is a memfd of sealed size that has so many bytes. */
 static bool is_sound(const struct memory_key *key, uint64_t length) {
-  struct stat st;
-  if (key->length != 0 || key->fd_count != 1)
-    return false;
-  int seals = fcntl(key->fds[0], F_GET_SEALS);
-  return seals >= 0 && seals & F_SEAL_SHRINK && fstat(key->fds[0], &st) == 0 &&
-         st.st_size >= 0 && (uint64_t)st.st_size >= length;
+  uint64_t is;
+  return key->length == 0 && key->fd_count == 1 && length > 0 &&
+         adopted_memory(key->fds[0], SIZE_SEALS, &is) && is >= length;
 }
 
 static int host_adopt(const struct memory_context *context,
@@ -98,9 +98,11 @@ static int host_adopt(const struct memory_context *context,
   int rights = access & PERIGEE_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
   if (!is_sound(key, length))
     return PERIGEE_PROTOCOL;
-  void *p = mmap(NULL, length, rights, MAP_SHARED, key->fds[0], 0);
-  if (p == MAP_FAILED)
-    return PERIGEE_NO_MEMORY;
+  void *p =
+      mmap(NULL, length, rights, MAP_SHARED | MAP_NORESERVE, key->fds[0], 0);
+  if (p == MAP_FAILED) /* sealed against these rights, or there is no room */
+    return errno == EPERM || errno == EACCES ? PERIGEE_PROTOCOL
+                                             : PERIGEE_NO_MEMORY;
   madvise(p, length, MADV_DONTFORK);
   *pointer = p;
   *handle = NULL;

@@ -107,8 +107,8 @@ struct memory_copies {
  * and a handle for leave. The key comes from another process, so adopt checks
  * its bytes, and its descriptors may be anything. The caller keeps the
  * descriptors and may close them at once. The memory has to have at least
- * `length` bytes; otherwise, or if the key is invalid, adopt returns
- * PERIGEE_PROTOCOL. The memory lives at least until leave, whatever its owner
+ * `length` bytes and to allow that access; otherwise, or if the key is invalid,
+ * adopt returns PERIGEE_PROTOCOL. The memory lives at least until leave, whatever its owner
  * does, and the owner's release does not wait for that. */
 struct memory_sharing {
   int (*share)(const struct memory_context *context, uint8_t *pointer,

@@ -16,77 +16,92 @@
 
 /* ---- Choosing ----------------------------------------------------------- */
 
-/* After a look that found no devices, nobody looks again for so long: a look
- * costs more than an unauthenticated peer may cause. */
-static const int64_t NO_DEVICES = 1000000000; /* ns */
-
 static const struct perigee_transport *const built_in[] = {
-    &transport_shm, &transport_verbs, &transport_tcp, NULL};
+    &transport_shm, &transport_verbs, &transport_tcp};
+enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
-/* Can the transport carry this session? Shared memory needs descriptors, which
- * TCP cannot bring; it may still be asked for if the session would move for it.
- * Verbs needs devices, and cannot seal. */
+/* This side's transports in order: those of the options, then the built in.
+ * NULL: there are no more. */
+static const struct perigee_transport *
+own_one(const struct perigee_engine *engine, uint32_t index) {
+  const struct perigee_transport *const *t = engine->options.transports;
+  for (; t && *t; t++)
+    if (index-- == 0)
+      return *t;
+  return index < BUILT_IN ? built_in[index] : NULL;
+}
+
+/* Over TCP: may the transport carry what has to be sealed? */
+static bool safe(const struct perigee_session *s,
+                 const struct perigee_transport *t) {
+  return t->seals || !proof_strict(s->engine);
+}
+
+void choice_fabrics(struct perigee_session *s) {
+  const struct perigee_transport *t;
+  s->handshake.fabrics = 0;
+  for (uint32_t i = 0; i < 32 && (t = own_one(s->engine, i)); i++)
+    if (t->fabric && !t->additional && safe(s, t) &&
+        fabric_usable(s->engine, t))
+      s->handshake.fabrics |= 1u << i;
+}
+
+static bool has_fabric(const struct perigee_session *s,
+                       const struct perigee_transport *t) {
+  uint32_t i = 0;
+  while (i < 32 && own_one(s->engine, i) != t)
+    i++;
+  return !t->fabric || (s->handshake.fabrics >> i & 1);
+}
+
+/* Can the transport carry this session? Over TCP one that needs a Unix socket
+ * may be asked for if the session would move for it. A Unix socket does for all:
+ * for one that needs TCP the session moves. */
 static bool carries(const struct perigee_session *s,
                     const struct perigee_transport *t) {
   if (!s->tcp)
     return true;
-  if (t == &transport_shm)
-    return migrate_willing(s);
-  return t != &transport_verbs || s->handshake.devices;
+  return t->socket == SOCKET_UNIX ? migrate_willing(s)
+                                  : safe(s, t) && has_fabric(s, t);
 }
 
-bool choice_devices(struct perigee_engine *engine) {
-  struct fabric *fabric;
-  int64_t now = engine_clock(engine);
-  if (proof_strict(engine) || now < engine->no_devices_until)
-    return false;
-  bool had = fabric_of(engine, &transport_verbs, &fabric, engine->no_devices) ==
-             PERIGEE_OK;
-  if (!had)
-    engine->no_devices_until = now + NO_DEVICES;
-  return had;
-}
-
-static uint32_t list_names(const struct perigee_session *s,
-                           const struct perigee_transport *const *from,
-                           struct terms *terms, uint32_t count) {
-  for (; from && *from && count < TRANSPORTS_MAX; from++) {
-    if ((*s->target.transport &&
-         strcmp(s->target.transport, (*from)->name) != 0) ||
-        (*from)->additional || !carries(s, *from))
-      continue;
-    snprintf(terms->transport[count++], TRANSPORT_NAME, "%s", (*from)->name);
-  }
-  return count;
+/* If the program asked for one transport, the session uses no other. */
+static bool asked_for_another(const struct perigee_session *s,
+                              const struct perigee_transport *t) {
+  return *s->target.transport && strcmp(s->target.transport, t->name) != 0;
 }
 
 void choice_list(const struct perigee_session *s, struct terms *terms) {
-  terms->transports = list_names(s, s->engine->options.transports, terms, 0);
-  terms->transports = list_names(s, built_in, terms, terms->transports);
+  const struct perigee_transport *t;
+  uint32_t count = 0;
+  for (uint32_t i = 0; count < TRANSPORTS_MAX && (t = own_one(s->engine, i));
+       i++)
+    if (!t->additional && !asked_for_another(s, t) && carries(s, t))
+      snprintf(terms->transport[count++], TRANSPORT_NAME, "%s", t->name);
+  terms->transports = count;
   lanes_list(s, terms);
-}
-
-static const struct perigee_transport *
-find(const struct perigee_transport *const *from, const char *name) {
-  for (; from && *from; from++)
-    if (!(*from)->additional && strcmp((*from)->name, name) == 0)
-      return *from;
-  return NULL;
 }
 
 const struct perigee_transport *transport_named(struct perigee_engine *engine,
                                                 const char *name) {
-  const struct perigee_transport *t = find(engine->options.transports, name);
-  return t ? t : find(built_in, name);
+  const struct perigee_transport *t;
+  for (uint32_t i = 0; (t = own_one(engine, i)); i++)
+    if (!t->additional && strcmp(t->name, name) == 0)
+      return t;
+  return NULL;
+}
+
+bool transport_needs(struct perigee_engine *engine, const char *name,
+                     enum transport_socket socket) {
+  const struct perigee_transport *t = transport_named(engine, name);
+  return t && t->socket == socket;
 }
 
 const struct perigee_transport *transport_alone(struct perigee_engine *engine) {
-  const struct perigee_transport *const *lists[] = {engine->options.transports,
-                                                    built_in};
-  for (size_t i = 0; i < 2; i++)
-    for (size_t k = 0; lists[i] && lists[i][k]; k++)
-      if (lists[i][k]->alone && !lists[i][k]->additional)
-        return lists[i][k];
+  const struct perigee_transport *t;
+  for (uint32_t i = 0; (t = own_one(engine, i)); i++)
+    if (t->alone && !t->additional)
+      return t;
   return NULL;
 }
 
@@ -107,27 +122,35 @@ const struct perigee_transport *choice_of(struct perigee_session *s,
   return NULL;
 }
 
+/* Over TCP: was a transport asked for that only a Unix socket can have? */
+static bool memory_wanted(const struct perigee_session *s,
+                          const struct terms *peer) {
+  if (s->dialed)
+    return transport_needs(s->engine, s->target.transport, SOCKET_UNIX);
+  for (uint32_t i = 0; i < peer->transports; i++)
+    if (transport_needs(s->engine, peer->transport[i], SOCKET_UNIX))
+      return true;
+  return false;
+}
+
 int choice_none(const struct perigee_session *s, const struct terms *peer,
                 char reason[REASON]) {
-  const char *shm = transport_shm.name;
-  bool memory =
-      s->dialed ? strcmp(s->target.transport, shm) == 0 : offers(peer, shm);
+  bool apart = s->tcp && !s->peer.same_host && memory_wanted(s, peer);
   snprintf(reason, REASON, "the two sides have no transport in common%s",
-           s->tcp && memory && !s->peer.same_host
-               ? ": shared memory is for two processes on one host"
-               : "");
+           apart ? ": shared memory is for two processes on one host" : "");
   return PERIGEE_UNSUPPORTED;
 }
 
 /* ---- Why not the others -------------------------------------------------- */
 
-/* Why a session over TCP does not use shared memory. */
-static const char *why_no_memory(const struct perigee_session *s) {
+/* Why a session over TCP does not use a transport that needs a Unix socket. */
+static const char *why_no_memory(const struct perigee_session *s,
+                                 const struct perigee_transport *t) {
   if (!s->peer.same_host)
     return "the peer is on another host";
   if (s->migration.state == MIGRATION_RETURNED)
     return "the session could not move to it";
-  if (!offers(&s->peer.terms, transport_shm.name))
+  if (!offers(&s->peer.terms, t->name))
     return "the peer does not offer it";
   return s->peer.terms.user != geteuid() ? "the peer runs as another user"
                                          : "the session did not move to it";
@@ -135,12 +158,13 @@ static const char *why_no_memory(const struct perigee_session *s) {
 
 static const char *why_not_here(const struct perigee_session *s,
                                 const struct perigee_transport *t) {
-  if (t == &transport_shm)
-    return why_no_memory(s);
-  if (proof_strict(s->engine))
+  if (t->socket == SOCKET_UNIX)
+    return why_no_memory(s, t);
+  if (!safe(s, t))
     return "what it carries is neither encrypted nor has MACs, and that is "
            "asked for";
-  return *s->engine->no_devices ? s->engine->no_devices : "no device here";
+  const char *why = fabric_trouble(s->engine, t);
+  return *why ? why : "no device here";
 }
 
 static void why_not(const struct perigee_session *s,
@@ -148,9 +172,9 @@ static void why_not(const struct perigee_session *s,
   const char *chosen = s->transport->name;
   if (s->alone)
     snprintf(why, REASON, "it needs a socket");
-  else if (*s->target.transport && strcmp(s->target.transport, t->name) != 0)
+  else if (asked_for_another(s, t))
     snprintf(why, REASON, "%s was asked for", s->target.transport);
-  else if (!carries(s, t) || (s->tcp && t == &transport_shm))
+  else if (!carries(s, t) || (s->tcp && t->socket == SOCKET_UNIX))
     snprintf(why, REASON, "%s", why_not_here(s, t));
   else if (!offers(&s->peer.terms, t->name))
     snprintf(why, REASON, "the peer does not offer it");
@@ -158,27 +182,21 @@ static void why_not(const struct perigee_session *s,
     snprintf(why, REASON, "%s comes first", chosen);
 }
 
-static size_t consider(const struct perigee_session *s,
-                       const struct perigee_transport *const *from, char *text,
-                       size_t size, size_t length) {
-  char why[REASON];
-  for (; from && *from && length < size; from++) {
-    if ((*from)->additional || strcmp((*from)->name, s->transport->name) == 0)
-      continue;
-    why_not(s, *from, why);
-    length += (size_t)snprintf(text + length, size - length, "%s%s: %s",
-                               length ? "\n" : "", (*from)->name, why);
-  }
-  return length;
-}
-
 void choice_considered(const struct perigee_session *s, char *text,
                        size_t size) {
+  const struct perigee_transport *t;
+  char why[REASON];
+  size_t length = 0;
   *text = 0;
   if (!s->transport)
     return;
-  size_t length = consider(s, s->engine->options.transports, text, size, 0);
-  consider(s, built_in, text, size, length);
+  for (uint32_t i = 0; length < size && (t = own_one(s->engine, i)); i++) {
+    if (t->additional || strcmp(t->name, s->transport->name) == 0)
+      continue;
+    why_not(s, t, why);
+    length += (size_t)snprintf(text + length, size - length, "%s%s: %s",
+                               length ? "\n" : "", t->name, why);
+  }
 }
 
 /* ---- Opening its half ---------------------------------------------------- */

@@ -175,9 +175,9 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
 /* ---- A session's part in polls ------------------------------------------ */
 
 void endpoint_poll(struct perigee_session *s) {
-  if (!s->handshake.joined || s->state == PERIGEE_SESSION_ENDED)
+  if (s->handshake.step < WIREUP_JOINED || s->state == PERIGEE_SESSION_ENDED)
     return;
-  if (!s->handshake.active && !s->handshake.ready_said &&
+  if (!s->handshake.active && s->handshake.step == WIREUP_JOINED &&
       lane_table(s->lane)->alone->met(s->lane))
     wireup_ready(s);
   session_hear(s);
@@ -186,11 +186,11 @@ void endpoint_poll(struct perigee_session *s) {
 }
 
 void endpoint_tick(struct perigee_session *s) {
-  if (!s->handshake.joined || s->state == PERIGEE_SESSION_ENDED)
+  if (s->handshake.step < WIREUP_JOINED || s->state == PERIGEE_SESSION_ENDED)
     return;
   /* Once the peer is met, its device acknowledges what is sent. */
   bool open = s->state == PERIGEE_SESSION_OPEN ||
-              (s->handshake.ready_said && !s->handshake.active);
+              (s->handshake.step == WIREUP_READY && !s->handshake.active);
   if (open)
     lane_table(s->lane)->alone->keepalive(s->lane);
   else if (s->handshake.active && !lane_table(s->lane)->alone->met(s->lane))

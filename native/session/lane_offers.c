@@ -211,7 +211,9 @@ static void lost_there(struct perigee_session *s, const struct extra *e) {
   lanes_lose(s, e->lane, status_of_peer(e->status), why, false);
 }
 
-/* If the transport does not understand the message, only the lane is lost. */
+/* If the transport does not understand the message, only the lane is lost. A
+ * word comes behind its half's OFFER, in the handshake or later, so this side's
+ * half is open by then, or lost: nobody listens to a lost one. */
 static void lane_word(struct perigee_session *s, const struct extra *e) {
   struct extra_lane *x = &s->lanes->extra[e->lane - 1];
   if (x->state != EXTRA_OPEN)

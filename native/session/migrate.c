@@ -325,7 +325,7 @@ bool migrate_willing(const struct perigee_session *s) {
 static const char to_memory[] =
     "both sides are on one host: moved from TCP to shared memory";
 static const char to_loopback[] =
-    "tcp was asked for: moved from the Unix socket to TCP over loopback";
+    "TCP was asked for: moved from the Unix socket to TCP over loopback";
 
 int migrate_admits(struct perigee_session *s, const struct hello *h,
                    char reason[REASON]) {
@@ -350,14 +350,15 @@ void migrate_met(struct perigee_session *s, const struct terms *t) {
       session_moved(s) || (s->peer.here && reached(s, t->local));
 }
 
-/* Returns whether the dialer prefers shared memory to all transports that both
- * sides have over TCP. */
+/* Returns whether the dialer prefers a transport that needs a Unix socket, and
+ * that this side has, to all that both sides have over TCP. */
 static bool prefers_memory(const struct perigee_session *s,
                            const struct terms *dialer) {
   for (uint32_t i = 0; i < dialer->transports; i++) {
-    if (strcmp(dialer->transport[i], transport_shm.name) == 0)
+    const char *name = dialer->transport[i];
+    if (transport_needs(s->engine, name, SOCKET_UNIX))
       return true;
-    if (s->transport && strcmp(dialer->transport[i], s->transport->name) == 0)
+    if (s->transport && strcmp(name, s->transport->name) == 0)
       return false;
   }
   return false;
@@ -368,7 +369,7 @@ static bool may_move(const struct perigee_session *s,
   if (session_moved(s) || s->alone || (dialer->flags & TERMS_STAYS))
     return false;
   if (!s->tcp)
-    return s->transport == &transport_tcp;
+    return s->transport && s->transport->socket == SOCKET_TCP;
   return s->peer.same_host && dialer->user == dialed->user &&
          prefers_memory(s, dialer);
 }

@@ -66,7 +66,7 @@ static void unseal(struct perigee_session *s) {
 void proof_say_hello(struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
   struct frame f = {.type = FRAME_HELLO};
-  if (!s->handshake.retried &&
+  if (s->handshake.step != WIREUP_RETRIED &&
       handshake_begin(handshake_of(s), s->dialed, o->random, o->context,
                       s->security.challenge, s->security.public_key) < 0) {
     session_end(s, PERIGEE_SYSTEM, "there is no randomness to be had");

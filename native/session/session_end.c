@@ -51,10 +51,8 @@ void session_back(struct perigee_session *s) {
   s->peer.address[0] = 0;
   migrate_stays(s);
   s->handshake.step = WIREUP_NEW;
-  s->socket.hangup = s->handshake.ready_said = s->handshake.joined =
-      s->socket.waits = false;
-  s->security.intact = s->security.sealed = s->security.aes =
-      s->handshake.retried = false;
+  s->socket.hangup = s->socket.waits = false;
+  s->security.intact = s->security.sealed = s->security.aes = false;
   memset(s->handshake.cookie, 0, sizeof s->handshake.cookie);
   s->engine->progress++;
   if (s->state == PERIGEE_SESSION_NONE)
@@ -125,8 +123,9 @@ void session_close_in_child(struct perigee_session *s) {
     close(s->process.pidfd);
   s->socket.fd = s->process.pidfd = -1;
   attach_end(s);
-  if (s->lane && s->transport->sockets)
-    s->transport->cut(s->lane); /* only closes its sockets */
+  if (s->lane && s->transport->forked)
+    s->transport->forked(s->lane);
+  lanes_forked(s);
   dial_end(s);
   wire_close(&s->socket.wire);
 }

@@ -89,8 +89,9 @@ void session_back(struct perigee_session *session);
 /* ---- choice.c ---------------------------------------------------------- */
 /* Lists the transports that this side can use for the session. */
 void choice_list(const struct perigee_session *session, struct terms *terms);
-/* Are there usable RDMA devices? Opens them at the first call. */
-bool choice_devices(struct perigee_engine *engine);
+/* Over TCP: finds out which transports have their fabric (devices). Their bits
+ * are the session's from then on, and it lists only them. */
+void choice_fabrics(struct perigee_session *session);
 /* Returns the first transport in the dialer's order that both sides have, so
  * that both choose the same; NULL if they have none in common. */
 const struct perigee_transport *choice_of(struct perigee_session *session,
@@ -106,6 +107,9 @@ int wireup_open(struct perigee_session *, struct offer *, char reason[REASON]);
 /* Returns this side's transport of that name, or NULL. */
 const struct perigee_transport *transport_named(struct perigee_engine *,
                                                 const char *name);
+/* Is there one of that name here, and does it need such a socket? */
+bool transport_needs(struct perigee_engine *, const char *name,
+                     enum transport_socket socket);
 /* Returns the first transport that works without a socket, or NULL. */
 const struct perigee_transport *transport_alone(struct perigee_engine *);
 
@@ -169,6 +173,7 @@ bool cookie_make(struct perigee_session *, const struct hello *,
 bool cookie_shown(struct perigee_session *, const struct hello *);
 
 /* ---- wireup.c ----------------------------------------------------------- */
+extern const struct machine wireup_machine;
 void wireup_begin(struct perigee_session *session);
 /* Continues after the session has waited for its turn (unauth.h). */
 void wireup_turn(struct perigee_session *session);

@@ -8,21 +8,24 @@
  * listener is silent until it has received a HELLO, and then proves itself
  * first (proof.c).
  *
- *   step      receives  becomes   and sends
- *   new       HELLO     proven                             (Unix)
- *   new       RETRY     new       HELLO, with the cookie   (TCP, dialer)
- *   new       HELLO     new       RETRY, in a crowd        (TCP, listener)
- *   new       HELLO     met       HELLO, PROOF             (TCP, listener)
- *   new       HELLO     met                                (TCP, dialer)
- *   met       PROOF     proven    PROOF, TERMS             (dialer)
- *   met       PROOF     proven                             (listener)
- *   proven    TERMS     known     OFFER
- *   proven    TERMS     known     TERMS, OFFER             (TCP, listener)
- *   known     OFFER     joined    READY, if there are no additional lanes
- *   joined    EXTRA               READY, after the last (lane_offers.c)
- *   known     MOVE      new       BYE, and HELLO at another socket (migrate.h)
- *   joined    READY               the session is open
- *   any       REFUSE, BYE         the session has ended
+ *   step      event    becomes
+ *   new       vouch    proven    Unix: HELLO came
+ *   new       retry    retried   TCP, dialer: RETRY came; HELLO again, with the
+ *                                cookie. Once, as a peer that sends RETRY
+ *                                without end is no listener
+ *   new       meet     met       TCP: HELLO came. The listener answers by HELLO
+ *   retried   meet     met       and PROOF; in a crowd first by RETRY
+ *   met       prove    proven    PROOF came; the dialer sends PROOF and TERMS
+ *   proven    fit      known     TERMS came; OFFER, over TCP the listener's
+ *                                TERMS before it; or MOVE (migrate.h)
+ *   new       inform   known     without a socket: HELLO and TERMS came in
+ *                                another way (endpoint.c)
+ *   known     join     joined    OFFER came
+ *   joined    ready    ready     EXTRA came for each additional lane
+ *                                (lane_offers.c); READY
+ *
+ * When the peer's READY comes the session is open. REFUSE or BYE ends it. To
+ * begin at another address puts the step back to new (session_back).
  *
  * Over TCP all frames after a side's PROOF are sealed (wire.h), and all frames
  * of the table are in the transcript of the session's key (handshake.h). A
@@ -37,6 +40,30 @@
 #include "host/adopted.h"
 #include "migrate.h"
 #include "unauth.h"
+
+enum wireup_event { VOUCH, RETRY, MEET, PROVE, FIT, INFORM, JOIN, READY };
+
+const struct machine wireup_machine = {
+    .name = "wireup",
+    .taken = MACHINE_STEPS,
+    .states = {"new", "retried", "met", "proven", "known", "joined", "ready"},
+    .events = {"vouch", "retry", "meet", "prove", "fit", "inform", "join",
+               "ready"},
+    .next = {
+        [WIREUP_NEW] = {[VOUCH] = TO(WIREUP_PROVEN),
+                        [RETRY] = TO(WIREUP_RETRIED),
+                        [MEET] = TO(WIREUP_MET),
+                        [INFORM] = TO(WIREUP_KNOWN)},
+        [WIREUP_RETRIED] = {[MEET] = TO(WIREUP_MET)},
+        [WIREUP_MET] = {[PROVE] = TO(WIREUP_PROVEN)},
+        [WIREUP_PROVEN] = {[FIT] = TO(WIREUP_KNOWN)},
+        [WIREUP_KNOWN] = {[JOIN] = TO(WIREUP_JOINED)},
+        [WIREUP_JOINED] = {[READY] = TO(WIREUP_READY)},
+    }};
+
+static void step(struct perigee_session *s, enum wireup_event event) {
+  machine_step(&wireup_machine, &s->handshake.step, event);
+}
 
 /* ---- Sending ------------------------------------------------------------- */
 
@@ -88,7 +115,7 @@ static void say_hello(struct perigee_session *s) {
 static void say_terms(struct perigee_session *s) {
   struct frame f = {.type = FRAME_TERMS};
   if (s->tcp)
-    s->handshake.devices = choice_devices(s->engine);
+    choice_fabrics(s);
   terms_own(s, &f.terms);
   say(s, &f);
 }
@@ -156,6 +183,19 @@ static int send_offer(struct perigee_session *s) {
   return PERIGEE_OK;
 }
 
+/* The peer may be told the same sentence, so it says which side is which. */
+static void no_common_version(const struct perigee_session *s,
+                              const struct hello *h, char reason[REASON]) {
+  const char *own = s->dialed ? "dialer" : "listener";
+  const char *other = s->dialed ? "listener" : "dialer";
+  if (s->alone)
+    own = "side here", other = "peer";
+  snprintf(reason, REASON,
+           "no common protocol version: the %s has %d to %d, the %s %u to %u",
+           own, PROTOCOL_MIN, PROTOCOL_MAX, other, h->version_min,
+           h->version_max);
+}
+
 bool wireup_common(struct perigee_session *s, const struct hello *h) {
   char reason[REASON];
   s->peer.hello = *h;
@@ -163,9 +203,7 @@ bool wireup_common(struct perigee_session *s, const struct hello *h) {
       h->version_max < PROTOCOL_MAX ? h->version_max : PROTOCOL_MAX;
   if (!wire_foreign(h))
     return true;
-  snprintf(reason, REASON,
-           "no common protocol version: %d to %d here, %u to %u there",
-           PROTOCOL_MIN, PROTOCOL_MAX, h->version_min, h->version_max);
+  no_common_version(s, h, reason);
   refuse(s, PERIGEE_VERSION, reason);
   return false;
 }
@@ -215,6 +253,8 @@ bool wireup_fits(struct perigee_session *s, const struct terms *t) {
   int status = check_terms(s, t, reason);
   if (status < 0)
     refuse(s, status, reason);
+  else
+    step(s, s->alone ? INFORM : FIT);
   return status == PERIGEE_OK;
 }
 
@@ -238,7 +278,7 @@ static int meet(struct perigee_session *s) {
   int status = proof_agree(s, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->handshake.step = WIREUP_MET;
+  step(s, MEET);
   if (!s->dialed)
     proof_say(s);
   return PERIGEE_OK;
@@ -254,9 +294,8 @@ static int met_over_tcp(struct perigee_session *s, const struct hello *h) {
   return unauth_wait(s) ? PERIGEE_OK : meet(s);
 }
 
-/* Accepts one RETRY only: a peer that sends them without end is no listener. */
 static int heard_retry(struct perigee_session *s, const struct retry *retry) {
-  s->handshake.retried = true;
+  step(s, RETRY);
   memcpy(s->handshake.cookie, retry->cookie, sizeof s->handshake.cookie);
   say_hello(s);
   return PERIGEE_OK;
@@ -283,7 +322,7 @@ static int heard_hello(struct perigee_session *s, const struct hello *h) {
   int status = migrate_admits(s, h, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->handshake.step = WIREUP_PROVEN;
+  step(s, VOUCH);
   return PERIGEE_OK;
 }
 
@@ -292,7 +331,7 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
   int status = proof_heard(s, proof, reason);
   if (status < 0)
     return refuse(s, status, reason);
-  s->handshake.step = WIREUP_PROVEN;
+  step(s, PROVE);
   if (!s->dialed)
     return PERIGEE_OK;
   proof_say(s);
@@ -305,10 +344,9 @@ static int heard_proof(struct perigee_session *s, const uint8_t *proof) {
 static int heard_terms(struct perigee_session *s, const struct terms *t) {
   bool answers = s->tcp && !s->dialed;
   if (answers)
-    s->handshake.devices = choice_devices(s->engine);
+    choice_fabrics(s);
   if (!wireup_fits(s, t))
     return PERIGEE_OK;
-  s->handshake.step = WIREUP_KNOWN;
   if (answers)
     say_terms(s);
   if (s->state == PERIGEE_SESSION_ENDED || (!s->tcp && unauth_wait(s)))
@@ -323,14 +361,15 @@ bool wireup_joins(struct perigee_session *s, const struct offer *offer) {
     refuse(s, status,
            *reason ? reason
                    : "the peer's half of the transport is not what it said");
-  s->handshake.joined = status == PERIGEE_OK;
-  return s->handshake.joined;
+  else
+    step(s, JOIN);
+  return status == PERIGEE_OK;
 }
 
 void wireup_ready(struct perigee_session *s) {
   struct frame f = {.type = FRAME_READY};
   f.pull = lane_pulls(s->lane);
-  s->handshake.ready_said = true;
+  step(s, READY);
   say(s, &f);
 }
 
@@ -360,7 +399,7 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
 static int heard_extra(struct perigee_session *s, const struct extra *extra) {
   int status = lanes_heard(s, extra, peer_vouches(s));
   if (status == PERIGEE_OK && s->state == PERIGEE_SESSION_HELLO &&
-      !s->handshake.ready_said && lanes_complete(s))
+      s->handshake.step == WIREUP_JOINED && lanes_complete(s))
     wireup_ready(s);
   return status;
 }
@@ -370,34 +409,39 @@ static bool may_be_sent_on(const struct perigee_session *s) {
   return s->dialed && s->migration.state == MIGRATION_AGREED;
 }
 
+/* The frames that may come in each step. */
+#define ON(type) (UINT32_C(1) << FRAME_##type)
+enum {
+  ENDS = ON(REFUSE) | ON(BYE),
+  JOINED = ENDS | ON(EXTRA) | ON(WAKE) | ON(PING) | ON(READY)
+};
+static const uint32_t receives[] = {
+    [WIREUP_NEW] = ENDS | ON(HELLO) | ON(RETRY) | ON(ATTACH),
+    [WIREUP_RETRIED] = ENDS | ON(HELLO),
+    [WIREUP_MET] = ENDS | ON(PROOF),
+    [WIREUP_PROVEN] = ENDS | ON(TERMS),
+    [WIREUP_KNOWN] = ENDS | ON(OFFER) | ON(MOVE),
+    [WIREUP_JOINED] = JOINED,
+    [WIREUP_READY] = JOINED,
+};
+
 /* May a frame of this type come now? */
 static bool timely(const struct perigee_session *s, int type) {
+  if (!(receives[s->handshake.step] >> type & 1))
+    return false;
   switch (type) {
-  case FRAME_HELLO:
-    return s->handshake.step == WIREUP_NEW && !s->alone;
   case FRAME_RETRY:
-    return s->tcp && s->dialed && s->handshake.step == WIREUP_NEW &&
-           !s->handshake.retried;
-  case FRAME_PROOF:
-    return s->handshake.step == WIREUP_MET;
-  case FRAME_TERMS:
-    return s->handshake.step == WIREUP_PROVEN;
-  case FRAME_OFFER:
-    return s->handshake.step == WIREUP_KNOWN &&
-           (s->lane || may_be_sent_on(s)) && !s->handshake.joined;
-  case FRAME_MOVE:
-    return s->handshake.step == WIREUP_KNOWN && may_be_sent_on(s);
-  case FRAME_READY:
-    return s->handshake.joined && lanes_complete(s);
-  case FRAME_EXTRA:
-    return s->handshake.joined;
-  case FRAME_WAKE:
-  case FRAME_PING:
-    return s->handshake.joined;
+    return s->tcp && s->dialed;
   case FRAME_ATTACH:
-    return s->tcp && !s->dialed && s->handshake.step == WIREUP_NEW;
+    return s->tcp && !s->dialed;
+  case FRAME_OFFER:
+    return s->lane || may_be_sent_on(s);
+  case FRAME_MOVE:
+    return may_be_sent_on(s);
+  case FRAME_READY:
+    return lanes_complete(s);
   default:
-    return type == FRAME_REFUSE || type == FRAME_BYE;
+    return true;
   }
 }
 
@@ -411,7 +455,7 @@ static int untimely(struct perigee_session *s) {
 static int heard_ready(struct perigee_session *s, uint32_t pull) {
   if (lane_payloads(s->lane)->set_peer_pulls)
     lane_payloads(s->lane)->set_peer_pulls(s->lane, pull != 0);
-  if (!s->handshake.ready_said)
+  if (s->handshake.step == WIREUP_JOINED)
     wireup_ready(s);
   if (s->state == PERIGEE_SESSION_HELLO && streams_take(s))
     session_opened(s);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transport.h - the tables that a transport fills in: perigee_transport, and
- * one for each group of things that it does. A transport carries the records,
+ * transport.h - the table that a transport fills in: perigee_transport.
+ * groups.h has those for each group of things that it does, lane.h what a lane
+ * is opened with, pieces.h what it moves. A transport carries the records,
  * payloads and one-sided copies of one session in a lane that it makes; it
  * knows nothing of calls. No function blocks. Functions that move bytes are
  * steps, which the core's poll repeats until they are done; so a copy by the
@@ -13,418 +14,7 @@
 #ifndef PERIGEE_TRANSPORT_H
 #define PERIGEE_TRANSPORT_H
 
-#include "base/record.h"
-#include "base/shares.h"
-#include "memory/memory.h"
-
-enum ring { RING_REQUEST = 0, RING_REPLY = 1, RINGS = 2 };
-enum { OFFER_MAX = 1024, OFFER_FDS = 4, LANE_FRAME_MAX = 256 };
-enum { REASON = 240 };
-
-struct fabric; /* what all lanes of an engine over one transport share */
-struct lane;   /* defined by each transport; begins with struct lane_head */
-struct fault_lane;
-struct transport_records;
-struct transport_payloads;
-struct transport_sleep;
-/* Filled in by lane_by(). It holds what each record needs, to save a step
- * through the table. */
-struct lane_head {
-  const struct perigee_transport *transport;
-  const struct transport_records *records;
-  const struct transport_payloads *payloads;
-  const struct transport_sleep *sleep;
-  const _Atomic uint32_t *armed; /* the peer's word: 0 while it is awake; NULL:
-                                    nobody but wanted() tells */
-  struct fault_lane *faults;     /* injected on purpose; NULL: none */
-  bool ending; /* broken, as broken() tells: nothing more is begun */
-};
-
-/* Options of a new fabric. */
-struct fabric_options {
-  uint32_t operations;
-  struct area *pool; /* private blocks of the engine */
-  const char *rdma;  /* perigee_options.rdma */
-  int64_t (*clock)(void *context);
-  void *context;
-};
-
-/* Options of a new lane. */
-struct lane_options {
-  struct fabric *fabric; /* NULL if the transport has none */
-  uint64_t ring, pool;
-  uint32_t operations; /* of this side; marks are for indexes below it */
-  bool pull;           /* may the peer's memory be read directly? */
-  int peer_pid;
-  int peer_pidfd; /* the session's; -1: unknown */
-  /* probe: what the peer's memory must contain before it is read (zeros: it is
-   * not read). probed: what the peer wants to find in ours. */
-  uint64_t probe[2], probed[2];
-  uint64_t key;        /* random, shared by both sides */
-  bool alone;          /* no socket: the group "alone" will be used */
-  bool dialed;         /* this side dialed the session */
-  uint32_t streams;    /* number of sockets for payloads, if it uses sockets */
-  const uint8_t *seal; /* key of 32 bytes that only the two sides know, to seal
-                          everything with; NULL: nothing is sealed */
-  bool aes;            /* both sides have AES in hardware */
-  struct share *share; /* counts what the peer makes the lane hold */
-  bool bare;           /* with seal: MACs only, not enciphered */
-  struct vault *vault; /* memory for derived keys */
-  /* The session. activate: there is something to poll for. tell: sends a
-   * frame of at most LANE_FRAME_MAX bytes to the peer's half of the lane,
-   * in order. */
-  struct perigee_session *session;
-  void (*activate)(struct perigee_session *session);
-  /* Has changes of a descriptor end the engine's sleep, and tell
-   * socket_ready(). 0, or -1. */
-  int (*watch)(struct perigee_session *session, int fd);
-  /* Closes a descriptor that the engine may watch. */
-  void (*close)(struct perigee_session *session, int fd);
-  void (*tell)(struct perigee_session *session, const void *bytes,
-               uint32_t length);
-  /* Memory that the peer is to map (handing.c). file: returns a fresh memfd, or
-   * a status. hand: as tell, with a descriptor or -1; returns 0, and the
-   * descriptor is closed; or PERIGEE_AGAIN, and it is still the lane's. later:
-   * not now. After PERIGEE_AGAIN both fail at once, until the session is polled
-   * again because it may succeed. why: a text. */
-  int (*file)(struct perigee_session *session, const char **why);
-  int (*hand)(struct perigee_session *session, const void *bytes,
-              uint32_t length, int fd, const char **why);
-  void (*later)(struct perigee_session *session, const char *why);
-  const int64_t *now; /* the engine's clock, as it was last read */
-  /* keeps: tells that the lane keeps memory for blocks, which trim may give
-   * back. *look is the number of the last look; looks are a quarter of a second
-   * apart. */
-  void (*keeps)(struct perigee_session *session);
-  const uint32_t *look;
-};
-
-/* What trim has left to do: nothing; something at a later look; more at
- * once. */
-enum trim_left { TRIM_NOTHING, TRIM_SOME, TRIM_MORE };
-
-/* A transport's half of a lane, as it is told to the peer. */
-struct offer {
-  uint8_t bytes[OFFER_MAX];
-  uint32_t length;
-  int fds[OFFER_FDS]; /* of a received offer: the holder owns them */
-  uint32_t fd_count;
-  bool vouched; /* of a received one: the peer's process said it (peer.c) */
-};
-
-/* Bytes of private areas of transports. */
-enum { EXPOSURE_OWN = 16, FETCH_OWN = 112, WINDOW_OWN = 8 };
-
-/* A payload of an operation of ours that the peer can reach. */
-struct exposure {
-  struct source source;    /* for the record */
-  struct payload *payload; /* to be fed from; NULL: nothing to feed */
-  uint16_t operation;
-  uint8_t part; /* 0: head, 1: slice */
-  uint32_t generation;
-  uint64_t fed;       /* bytes staged or sent so far */
-  uint64_t footprint; /* bytes of memory that the exposure takes */
-  /* Private area of the transport, zeroed before expose. It is of characters,
-   * which may alias whatever the transport puts there. */
-  _Alignas(8) unsigned char own[EXPOSURE_OWN];
-};
-
-/* Copies that a device does for a part or a transfer. All zero: none. */
-struct job {
-  uint32_t pending;      /* work requests posted and not completed */
-  int status;            /* the first error */
-  uint64_t posted, done; /* bytes */
-  int64_t quiescing;     /* when quiesce was first called; 0: never */
-  uint16_t operation;    /* of the peer: its mark is read after the bytes */
-  uint32_t generation;   /* of that operation; 0: no mark is read */
-  uint32_t marks;        /* marks that were read and live */
-};
-
-/* A payload of the peer that is being brought here. */
-struct fetch {
-  struct source source;
-  struct payload *into;
-  uint16_t operation; /* of the peer */
-  uint8_t part;
-  uint32_t generation; /* under which it is exposed */
-  uint64_t total, done;
-  /* Others can see the destination: a byte goes there only after a mark was
-   * found live that was read after the byte was. */
-  bool careful;
-  int64_t delayed_until; /* by fault injection */
-  /* The transport's own, as in an exposure; zeros before the first step. */
-  _Alignas(8) unsigned char own[FETCH_OWN];
-};
-
-/* A region of ours, for the peer. */
-struct grant {
-  uint32_t slot;
-  uint64_t generation;
-  struct area *area;
-  int access; /* enum perigee_access */
-  int file;   /* a memfd, of sealed size, that begins with its bytes; or -1 */
-};
-
-/* What our lane says of such a region to the peer's, as a packed rkey does in
- * UCX: bytes and descriptors that nobody between the two looks into. */
-enum { KEY_MAX = 128, KEY_FDS = 4 };
-struct region_key {
-  uint8_t bytes[KEY_MAX];
-  uint32_t length;
-  uint32_t fd_count;
-  int fds[KEY_FDS];
-};
-
-/* A region of the peer: what the peer has said of it, and what attach made of
- * its key. */
-struct window {
-  uint32_t slot; /* the peer's region slot */
-  int access;
-  uint64_t generation;
-  uint64_t length;
-  uint8_t *pointer; /* NULL: no CPU reaches it */
-  bool attached;    /* the lane reaches it by itself */
-  /* The transport's own, as in an exposure; zeros before attach. */
-  _Alignas(8) unsigned char own[WINDOW_OWN];
-};
-
-/* ---- What a transport may do ---------------------------------------------
- *
- * Each group of functions is a table of its own. A transport that does not do
- * what a group is for has NULL in its place; the core asks for the group, not
- * for its functions. Within a group all functions must be there, except those
- * whose comment tells what NULL means. */
-
-/* Fabric: what all lanes of an engine share, such as devices, queues and
- * registered memory. It is made when a session first needs it and stopped with
- * the engine. turn handles at each poll, for all lanes, what the hardware has
- * done; true if there was anything. descriptors returns at most `capacity`
- * descriptors to be watched; ready is called when one of them has an event. arm
- * is called before the engine sleeps: what turn does not find afterwards, a
- * descriptor reports. dead tells why the fabric can carry nothing more, or
- * NULL; a dead fabric is stopped as soon as no lane uses it. forget is called
- * before a range of an area is unmapped, and returns false while the device
- * still uses it.
- * Absent: lanes share nothing. */
-struct transport_fabric {
-  int (*start)(const struct fabric_options *options, struct fabric **fabric,
-               char reason[REASON]);
-  void (*stop)(struct fabric *fabric);
-  bool (*turn)(struct fabric *fabric);
-  const char *(*dead)(const struct fabric *fabric, bool *used);
-  int (*descriptors)(struct fabric *fabric, int *fds, int capacity);
-  void (*ready)(struct fabric *fabric);
-  void (*arm)(struct fabric *fabric);
-  bool (*forget)(struct fabric *fabric, struct area *area, uint64_t offset,
-                 uint64_t length);
-};
-
-/* Records: requests and replies, in order, in one ring for each. reserve
- * returns contiguous room in the peer's ring, or NULL (try again after a poll);
- * publish sends at most what was reserved; there is one reservation a ring at a
- * time. peek returns 1 and the next record, 0, or a status. A record's bytes
- * stay until release, which frees all that peek has returned so far, and tells
- * whether the peer was told of room that it may wait for.
- * Absent: the lane cannot be the first lane of a session. */
-struct transport_records {
-  uint8_t *(*reserve)(struct lane *lane, enum ring ring, uint64_t length);
-  void (*publish)(struct lane *lane, enum ring ring, uint64_t length);
-  int (*peek)(struct lane *lane, enum ring ring, const uint8_t **bytes,
-              uint64_t *length);
-  bool (*release)(struct lane *lane);
-};
-
-/* Payloads: what does not fit into a record goes from the owner's memory to the
- * receiver's in steps, as long as the operation that it belongs to is marked.
- *
- * mark writes the generation of an operation of ours (0: it is not live) into a
- * word that the peer can read at any time, even while this process is stopped;
- * live reads the peer's word. Bytes that were fetched before live returned true
- * belong to the operation. ended tells the peer, which may wait for it, that a
- * mark is gone (NULL: the peer looks by itself).
- *
- * The owner: expose makes a payload reachable and fills in the source for the
- * record, or returns PERIGEE_AGAIN while all resources for that are in use;
- * feed is a step; conceal ends it. The receiver: fetch is a step; fetch_end
- * returns false while something may still write to the destination. Steps
- * return the bytes moved, 0 if there is nothing to do now, or a status.
- *
- * pushes: the owner sends payloads, lent blocks included, and the receiver
- * reads no memory of the peer. pulls, after join: may this side read the peer's
- * private memory? set_peer_pulls gives the peer's answer. Both NULL: it makes
- * no difference.
- * Absent: the lane cannot be the first lane of a session. */
-struct transport_payloads {
-  bool pushes;
-  void (*mark)(struct lane *lane, uint16_t operation, uint32_t generation);
-  void (*ended)(struct lane *lane, uint16_t operation, uint32_t generation);
-  bool (*live)(struct lane *lane, uint16_t operation, uint32_t generation);
-  int (*expose)(struct lane *lane, struct exposure *exposure,
-                struct payload *payload);
-  int64_t (*feed)(struct lane *lane, struct exposure *exposure);
-  void (*conceal)(struct lane *lane, struct exposure *exposure);
-  int64_t (*fetch)(struct lane *lane, struct fetch *fetch);
-  bool (*fetch_end)(struct lane *lane, struct fetch *fetch);
-  bool (*pulls)(const struct lane *lane);
-  void (*set_peer_pulls)(struct lane *lane, bool pulls);
-};
-
-/* Loans: blocks that one side fills and the peer reads in place. loan lends
- * one, or returns PERIGEE_AGAIN while all are lent or exposed; unloan gives it
- * back. loaned makes the source of bytes within a block, or returns false. view
- * returns where a loan of the peer can be read, or NULL if it has to be
- * fetched. knows: is the memory of such a source known here, or does the frame
- * that tells of it still have to arrive? (NULL: it is always known.)
- * Absent: the lane cannot be the first lane of a session. */
-struct transport_loans {
-  int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
-              struct source *source);
-  void (*unloan)(struct lane *lane, const struct source *source);
-  bool (*loaned)(struct lane *lane, const uint8_t *pointer, uint64_t length,
-                 struct source *source);
-  const uint8_t *(*view)(struct lane *lane, const struct source *source);
-  bool (*knows)(struct lane *lane, const struct source *source);
-};
-
-/* Kept memory: what a lane keeps for blocks that nobody has now. trim gives
- * some of what was not used between the last two looks back to the system, in a
- * short step; bytes tells how much is kept. lane_options.keeps asks for trim to
- * be called. Absent: the lane keeps nothing, or never gives it back. */
-struct transport_kept {
-  enum trim_left (*trim)(struct lane *lane);
-  uint64_t (*bytes)(const struct lane *lane);
-};
-
-/* Access: one-sided access to regions without help of their owner, by keys.
- *
- * The owner's lane: export opens a region of ours to the peer, with its rights
- * and no more, and writes the key, or gives a status: the peer has to ask for
- * each access. It may be exported again; the key's descriptors stay the
- * owner's. revoke ends that: who copies by such a key from then on gets
- * PERIGEE_STALE, whichever region has the slot. inside, after revoke, tells
- * whether a copy that began before may still be under way.
- *
- * The peer's lane: attach makes a window, of which slot, generation, length and
- * access are filled in, reachable by its key. A key is the peer's word, and each
- * byte and descriptor of it is checked. PERIGEE_PROTOCOL: no lane of this kind
- * writes such a key for such a window; PERIGEE_NO_MEMORY: there is no room for
- * it, here or in the peer's share, where all that attach takes counts. The
- * descriptors are the caller's to close. detach, before the lane is closed, lets
- * go of all that attach took (NULL: that is nothing).
- * Absent: this side reads and writes for the peer, on request. */
-struct transport_access {
-  int (*export)(struct lane *lane, const struct grant *grant,
-                struct region_key *key);
-  void (*revoke)(struct lane *lane, uint32_t slot);
-  bool (*inside)(struct lane *lane, uint32_t slot);
-  int (*attach)(struct lane *lane, struct window *window,
-                const struct region_key *key);
-  void (*detach)(struct lane *lane, struct window *window);
-};
-
-/* Copies: the CPU copies between local memory and a window, over which `remote`
- * walks. A step returns the bytes moved, at most limit; 0 while a copy is in
- * progress (call again with the same arguments); or a status, such as
- * PERIGEE_STALE. immediate: a step moves all that it is asked for, up to 64
- * KiB.
- * Absent: windows are reached by jobs, or by the peer on request. */
-struct transport_copies {
-  bool immediate;
-  int64_t (*copy)(struct lane *lane, const struct window *window,
-                  struct payload *remote, struct payload *local, uint64_t limit,
-                  bool write);
-};
-
-/* Jobs: a device copies between local memory and a window. reaches: can it, for
- * this local memory? post returns 1 if all of the item is posted as part of the
- * job, 0 if some of it is (call again), or a status; remote's base is an
- * offset. flush starts what was posted. A job has ended when its pending is 0.
- * quiesce ends one early: it returns true once nothing of the job is in
- * progress; call it again until then, which takes a bounded time.
- * Absent: no device copies. */
-struct transport_jobs {
-  bool (*reaches)(struct lane *lane, const struct window *window,
-                  const struct payload *local);
-  int (*post)(struct lane *lane, struct job *job, const struct window *window,
-              struct payload *remote, struct payload *local, bool write);
-  void (*flush)(struct lane *lane);
-  bool (*quiesce)(struct lane *lane, struct job *job);
-};
-
-/* Sleeping. After arm the peer wakes this side, over the session's socket, for
- * whatever it does; what it did before is found by a poll after arm. disarm
- * ends that. wanted tells, once for each time that the peer armed, that it has
- * to be woken; it is asked after each thing done for the peer.
- * Absent: whatever the peer does wakes this side, by a watched descriptor. */
-struct transport_sleep {
-  void (*arm)(struct lane *lane);
-  void (*disarm)(struct lane *lane);
-  bool (*wanted)(struct lane *lane);
-};
-
-/* Frames: the lane carries the session's frames in place of a socket: from take
- * on (sockets), or from the beginning (alone). say sends a frame's bytes to the
- * peer, in order: 0, PERIGEE_AGAIN or PERIGEE_PEER_LOST. hear returns bytes of
- * frames that arrived, at most room. drained returns false while any that were
- * said are still in transit; nothing is said after drained was called.
- * Absent: the session keeps its socket. */
-struct transport_frames {
-  int (*say)(struct lane *lane, const uint8_t *bytes, uint32_t length);
-  uint32_t (*hear)(struct lane *lane, uint8_t *bytes, uint32_t room);
-  bool (*drained)(struct lane *lane);
-};
-
-/* Sockets: the lane works over sockets of the session. take gives it the
- * session's socket, with the bytes that were already read from it. wants tells
- * how many more sockets to the peer would be useful; attach gives it one,
- * numbered from 1 on. Taken or not, they are the lane's to close. socket_ready:
- * a watched descriptor has an event. traffic: bytes sent and received so far.
- * Comes with frames.
- * Absent: the lane does not use sockets. */
-struct transport_sockets {
-  int (*take)(struct lane *lane, int fd, const uint8_t *bytes, uint32_t length);
-  uint32_t (*wants)(const struct lane *lane);
-  int (*attach)(struct lane *lane, uint32_t number, int fd,
-                const uint8_t *bytes, uint32_t length);
-  void (*socket_ready)(struct lane *lane);
-  void (*traffic)(const struct lane *lane, uint64_t *sent, uint64_t *received);
-};
-
-/* Alone: sessions without any socket. Neither side knows when the other has
- * joined: the active side calls probe until met is true, the passive side stays
- * silent until met is true. keepalive sends something to the peer unless
- * something was sent since the last call; if it cannot be delivered, the lane
- * breaks. Comes with frames.
- * Absent: the transport needs a socket. */
-struct transport_alone {
-  void (*probe)(struct lane *lane);
-  bool (*met)(const struct lane *lane);
-  void (*keepalive)(struct lane *lane);
-};
-
-/* Additional: its lane is one that a session has beside the first. It carries no
- * records, but payloads and one-sided copies of kinds of memory that the first
- * lane cannot reach by itself (lane_list.h tells who chooses, and when).
- * memories: the names of these kinds, and NULL. least: bytes of a payload, or of
- * one item of a transfer, from which on the lane is used.
- *
- * The transport has payloads, or access and jobs, or all three; and a name of at
- * most 14 bytes. All is as for a first lane, but:
- * - lane_options: fabric, operations, key, dialed, share, session, stir, tell, now
- *   and what is said of the peer's process are there; the rest is 0, or NULL.
- * - payloads: mark and live have to be there, pushes is false. mark is called
- *   before an operation's payload is exposed here, and before it is concealed. A
- *   fetch brings bytes into memory of any kind. What a source's kind says fits in
- *   56 bits.
- * - access: grant is called for regions of these kinds, before the peer hears of
- *   the region; what is told to the peer's half there arrives before that.
- * - jobs: of a window pointer is NULL, and remote's base an offset.
- * - broken ends no session: cut is called, and the lane is used no more.
- * Absent: its lane is one that a session begins with. */
-struct transport_additional {
-  const char *const *memories;
-  uint64_t least;
-};
+#include "transport/groups.h"
 
 /* What a lane tells of itself, in order, with room for its texts. What does not
  * fit is left out. */
@@ -441,8 +31,20 @@ void fact_text(struct lane_facts *, const char *name, const char *format, ...)
 /* All of them as one line, cut off where there is no more room. */
 void facts_line(const struct lane_facts *, char *text, uint64_t size);
 
+/* The socket that a lane needs between the two processes. A session that was
+ * dialed at one of the other kind moves to such a socket to use the transport
+ * (migrate.h), if it can. SOCKET_UNIX: a Unix socket, as the lane shares memory
+ * by descriptors; both processes are on one host. SOCKET_TCP: a TCP
+ * connection. */
+enum transport_socket { SOCKET_ANY, SOCKET_UNIX, SOCKET_TCP };
+
 struct perigee_transport {
   const char *name;
+  uint8_t socket; /* enum transport_socket */
+  /* Over TCP: is everything that the lane sends sealed, or has MACs, if
+   * lane_options.seal says so? Otherwise sessions that ask for that do not use
+   * the transport. */
+  bool seals;
   const struct transport_fabric *fabric;
   const struct transport_records *records;
   const struct transport_payloads *payloads;
@@ -484,6 +86,10 @@ struct perigee_transport {
   /* The session has ended: from the return on no device touches anybody's
    * memory for it, and every job has ended. NULL: no device ever does. */
   void (*cut)(struct lane *lane);
+  /* In a child process after fork: closes the lane's descriptors, and says and
+   * changes nothing that the parent or the peer could notice. It may be called
+   * again. NULL: the lane has no descriptors. */
+  void (*forked)(struct lane *lane);
   /* Tells what carries the session, and limits, for users (fact_text,
    * fact_number). NULL: nothing. */
   void (*describe)(const struct lane *lane, struct lane_facts *facts);

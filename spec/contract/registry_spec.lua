@@ -54,6 +54,32 @@ describe("a name", function()
     end
   end)
 
+  -- The lock is all that such a build has on its name.
+  it("of a process of an older build, which publishes no entry, is found",
+     function()
+    local function older(child, perigee_, ffi_)
+      local agent = assert(child.cases.agent("older"))
+      agent:serve { name = "x", version = 1, methods = {
+        same = function(x) return x end } }
+      local lock = agent.address:match "^unix:(.*)%.sock$" .. ".lock"
+      os.remove(lock)
+      ffi_.cdef "int open(const char *, int, ...); int flock(int, int);"
+      local O_RDWR_CREAT, LOCK_EX = 66, 2
+      local descriptor = ffi_.C.open(lock, O_RDWR_CREAT,
+                                     ffi_.cast("int", 384))
+      child.say(ffi_.C.flock(descriptor, LOCK_EX) == 0 and "held" or "failed")
+      perigee_.run()
+    end
+    local child = process.start(older):expect("held")
+    local agent = assert(cases.agent())
+    assert.equal(7, assert(agent:proxy("older", "x")):same(7))
+    assert.matches("/older.sock$", agent:lookup "older".addresses[1])
+    assert.equal("name_taken", select(2, cases.agent("older")).kind)
+    child:kill()
+    assert.equal("not_found", select(2, agent:lookup "older").kind)
+    assert(cases.agent("older")):close()
+  end)
+
   it("that nobody gave is not left by who was killed", function()
     local function nameless(child, perigee_)
       local agent = assert(child.cases.agent())

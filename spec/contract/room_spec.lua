@@ -224,3 +224,30 @@ describe("more writers at once than their engine has room for", function()
     for i = 1, 16 do assert.equal(MIB, (assert(futures[i]:wait()))) end
   end)
 end)
+
+describe("a writer whose call cannot be made after it has written", function()
+  teardown(cases.cleanup)
+
+  it("is not asked to write again", function()
+    process.start(server, 2 ^ 30):expect("ready")
+    local agent = assert(cases.agent(nil, { engine = { operations = 16 } }))
+    local proxy = assert(agent:proxy("worker", "bytes",
+                                     { timeout = 20 * cases.slow }))
+    local naps, written = {}, 0
+    local none, err = proxy:copy(function(loan)
+      written = written + 1
+      for _ = 1, 32 do
+        local nap = proxy.async:nap(0.01)
+        if not nap:done() then naps[#naps + 1] = nap end
+      end
+      return loan:write "once"
+    end)
+    assert.is_nil(none)
+    assert.equal("no_memory", err.kind)
+    assert.equal(1, written)
+    for _, nap in ipairs(naps) do nap:wait(20) end
+    assert.equal("twice", (proxy:copy(function(loan)
+      return loan:write "twice"
+    end)))
+  end)
+end)

@@ -3,6 +3,7 @@ local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local links = require "perigee.link"
 local perigee = require "perigee"
+local process = require "spec.support.process"
 local sessions = require "perigee.session"
 
 describe("the link to a peer", function()
@@ -89,5 +90,154 @@ describe("the link to a peer", function()
     expect(second, "denied")
     expect(third, "denied")
     assert.equal(2, #attempts)
+  end)
+end)
+
+describe("the link to a peer that is away", function()
+  local real, attempts, told, watches, link
+
+  before_each(function()
+    real, attempts, watches = sessions.connect, 0, 0
+    sessions.connect = function()
+      attempts = attempts + 1
+      return futures.done(nil, errors.new("not_found", "made up", false))
+    end
+    link = links.new({ engine = { handle = true } }, "worker", {
+      near = false,
+      find = function() return futures.done { addresses = { "tcp://x:1" } } end,
+      expect = function() return "worker" end,
+      explain = function(_, err) return err end,
+      watch = function(_, f)
+        told, watches = f, watches + 1
+        return { close = function() watches = watches - 1 end }
+      end,
+    })
+    link.tries = 20                     -- so that its pauses are long
+  end)
+
+  after_each(function() sessions.connect = real end)
+
+  local function change(kind, name)
+    told { kind = kind, entry = { name = name } }
+    perigee.sleep(0.001)
+  end
+
+  it("dials when a watch tells that the peer is back, and not when it tells "
+    .. "of others", function()
+    local reaching = perigee.spawn(function()
+      return link:reach(math.huge, math.huge)
+    end)
+    perigee.sleep(0.001)
+    assert.equal(1, watches)
+    local before = attempts
+    change("up", "worker-2")
+    change("down", "worker")
+    local still = attempts
+    for _ = 1, 3 do change("up", "worker") end
+    assert.is_true(still <= before + 1) -- where the pause was over by itself
+    assert.is_true(attempts >= still + 3)
+    link.engine.handle = false
+    link:close()
+    assert.equal("closed", select(2, reaching:wait(5)).kind)
+    assert.equal(0, watches)
+  end)
+end)
+
+describe("a peer with several addresses", function()
+  local real, dialled, closed, link
+
+  before_each(function()
+    real, dialled, closed = sessions.connect, {}, {}
+    sessions.connect = function(_, address, options)
+      local attempt = futures.new()
+      attempt.address, attempt.options = address, options
+      dialled[#dialled + 1] = attempt
+      return attempt
+    end
+    link = links.new({ engine = { handle = true } }, "worker", {
+      near = false,
+      find = function()
+        return futures.done { addresses = { "tcp://a:1", "tcp://b:1",
+                                            "tcp://c:1" } }
+      end,
+      expect = function() return "worker" end,
+      explain = function(_, err) return err end,
+    })
+  end)
+
+  after_each(function() sessions.connect = real end)
+
+  local function open()
+    local opening = perigee.spawn(function() return link:open(20) end)
+    perigee.sleep(0.001)
+    return opening
+  end
+
+  local function fail(attempt, kind)
+    futures.settle(attempt, nil, errors.new(kind, "made up: " .. kind, false))
+    perigee.sleep(0.001)
+  end
+
+  -- Ends an attempt as session.lua does when it has made a session.
+  local function succeed(attempt)
+    local session = { handle = true, address = attempt.address }
+    function session.close() closed[#closed + 1] = session end
+    attempt.options.link:arrived(session)
+    futures.settle(attempt, session)
+    return session
+  end
+
+  local function wait_for(count)
+    local limit = process.now() + 20
+    repeat perigee.sleep(0.001)
+    until #dialled >= count or process.now() > limit
+    assert.equal(count, #dialled)
+  end
+
+  it("is dialled at the next one while the one before is silent, and all the "
+    .. "others are cancelled then", function()
+    local opening = open()
+    assert.equal(1, #dialled)
+    wait_for(2)
+    assert.equal("tcp://b:1", dialled[2].address)
+    local session = succeed(dialled[2])
+    assert.equal(session, (opening:wait(20)))
+    assert.equal(session, link:live())
+    assert.equal("tcp://b:1", link.address)
+    assert.equal("cancelled", select(2, dialled[1]:wait(0)).kind)
+    assert.equal(2, #dialled)
+    assert.equal(0, #closed)
+  end)
+
+  it("is dialled at the next one at once when the one before has failed",
+     function()
+    local opening = open()
+    fail(dialled[1], "not_found")
+    assert.equal(2, #dialled)
+    fail(dialled[2], "peer_lost")
+    local session = succeed(dialled[3])
+    assert.equal(session, (opening:wait(20)))
+  end)
+
+  it("has one session, even if two addresses answer at once", function()
+    local opening = open()
+    wait_for(3)
+    dialled[1].cancel = function() end  -- it comes too late
+    local first = succeed(dialled[3])
+    local second = succeed(dialled[1])
+    assert.equal(first, (opening:wait(20)))
+    assert.same({ second }, closed)
+    assert.equal(first, link:live())
+  end)
+
+  it("is away where no address answers, even if one is somebody else's",
+     function()
+    local opening = open()
+    fail(dialled[1], "denied")
+    fail(dialled[2], "not_found")
+    fail(dialled[3], "denied")
+    local none, err = opening:wait(20)
+    assert.is_nil(none)
+    assert.equal("not_found", err.kind)
   end)
 end)

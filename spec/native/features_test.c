@@ -17,7 +17,7 @@ static uint64_t parsed(const char *text, int status) {
   return set;
 }
 
-/* The features of an engine without an additional transport; lanes_test.c
+/* The features of an engine without an additional transport; lanes_lies_test.c
  * has others. */
 static uint64_t plain(const char *text) {
   return parsed(text, PERIGEE_OK) & ~(uint64_t)FEATURE_LANES;

@@ -142,18 +142,24 @@ static int file_of(void) {
   return fd;
 }
 
-/* Answers with a key that has only this descriptor. */
-static void answered_with(void **state, int fd, int status) {
+/* Answers that the region has so many bytes, with a key that has only this
+ * descriptor. */
+static void answered_of(void **state, int fd, uint64_t length, int status) {
   struct scene s;
   open_scene(&s, *state);
   s.fds--; /* this one */
   int op = asks(&s);
   struct frame f = answer(&s, op);
+  f.found.length = length;
   adds_key(&f, 0, 1, 0);
   says(&s, &f, &fd, 1);
   close(fd);
   look_up_ends(&s, op, status);
   close_scene(&s);
+}
+
+static void answered_with(void **state, int fd, int status) {
+  answered_of(state, fd, LENGTH, status);
 }
 
 static void what_is_no_memory_is_not_mapped(void **state) {
@@ -180,7 +186,8 @@ who_grants_what_the_memory_does_not_allow_is_not_believed(void **state) {
 
 /* A sparse file costs only address space. */
 static void more_than_the_share_of_the_peer_is_not_mapped(void **state) {
-  answered_with(state, memory_of(UINT64_C(1) << 42, SIZES), PERIGEE_NO_MEMORY);
+  uint64_t length = UINT64_C(1) << 40;
+  answered_of(state, memory_of(length, SIZES), length, PERIGEE_NO_MEMORY);
 }
 
 /* ---- Keys ------------------------------------------------------------------- */

@@ -470,7 +470,7 @@ static void read_only_host_memory_cannot_be_adopted_to_write(void **state) {
   pointer[0] = 7;
   assert_int_equal(
       s->adopt(&memory_host, &key, 4096, PERIGEE_WRITE, &adopted, &(void *){0}),
-      PERIGEE_NO_MEMORY);
+      PERIGEE_PROTOCOL);
   assert_int_equal(
       s->adopt(&memory_host, &key, 4096, PERIGEE_READ, &adopted, &(void *){0}),
       0);

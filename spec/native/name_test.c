@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -337,6 +338,24 @@ static void what_the_dead_have_told_is_gone(void **state) {
   perigee_name_release(held);
 }
 
+/* As builds from before there were texts have a name: by the lock alone. */
+static void a_holder_of_an_older_build_is_seen_by_its_socket(void **state) {
+  (void)state;
+  char text[64];
+  touch("old.lock");
+  int held = open(path("old.lock"), O_RDWR | O_CLOEXEC);
+  assert_int_equal(flock(held, LOCK_EX | LOCK_NB), 0);
+  assert_int_equal(entry("old", text, 64), PERIGEE_NOT_FOUND);
+  touch("old.sock");
+  assert_int_equal(entry("old", text, 64), PERIGEE_AGAIN);
+  assert_int_equal(perigee_name_hold(root, "old"), PERIGEE_NAME_TAKEN);
+  close(held);
+  assert_int_equal(entry("old", text, 64), PERIGEE_NOT_FOUND);
+  held = perigee_name_hold(root, "old");
+  assert_true(held >= 0);
+  perigee_name_release(held);
+}
+
 /* A process of the same user: no more than its own bytes is read, whatever
  * it says. */
 static void what_is_no_entry_is_refused(void **state) {
@@ -434,6 +453,7 @@ int main(int argc, char **argv) {
       test(never_two_owners),
       test(a_holder_tells_of_itself_while_it_lives),
       test(what_the_dead_have_told_is_gone),
+      test(a_holder_of_an_older_build_is_seen_by_its_socket),
       test(what_is_no_entry_is_refused),
       test(what_is_told_is_told_as_a_whole),
       test(names_are_listed_and_what_changes_is_told),

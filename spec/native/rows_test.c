@@ -3,6 +3,7 @@
  * rows_test.c - the state tables, row by row: every step that they allow is
  * taken here through the public interface, and every other step aborts.
  */
+#include "door.h"
 #include "hand.h"
 #include "scenes.h"
 #include "support_inside.h"
@@ -17,9 +18,10 @@
 
 #include "base/machine.h"
 
-static const char *const machines[] = {
-    "session", "call", "served", "transfer", "watched", "streams", "migration"};
-enum { MACHINES = 7 };
+static const char *const machines[] = {"session",   "call",    "served",
+                                       "transfer",  "watched", "streams",
+                                       "migration", "wireup"};
+enum { MACHINES = 8 };
 
 static int missing(const struct machine *m) {
   int n = 0;
@@ -102,6 +104,40 @@ static void a_session_does_not_move(void) {
     hand_close(&hands[i]);
   perigee_engine_close(other);
   perigee_engine_close(engine);
+}
+
+/* A crowded listener asks a dialer to come again with a cookie. */
+static void a_dialer_has_to_come_again(void) {
+  enum { CROWD = 20 };
+  int fds[CROWD];
+  struct pair p;
+  open_with(&p, "", "");
+  for (int i = 0; i < CROWD; i++)
+    fds[i] = raw_connect(&p);
+  quiet(&p, 1000);
+  perigee_tell_refused(p.engine[1], -1);
+  pair_dial(&p, p.session);
+  for (int i = 0; i < CROWD; i++)
+    close(fds[i]);
+  pair_drop(&p);
+}
+
+/* Two endpoints get each other's information from the program. */
+static void endpoints_meet(void *variant) {
+  struct perigee_endpoint *e[2];
+  struct pair p;
+  int op[2];
+  pair_open(&p, variant);
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(perigee_endpoint_open(p.engine[i], "inproc", &e[i]), 0);
+  for (int i = 0; i < 2; i++)
+    op[i] = perigee_endpoint_connect(e[i], perigee_endpoint_info(e[!i]), -1);
+  for (int i = 0; i < 2; i++) {
+    struct perigee_event connected = ended(&p, i, op[i], 0);
+    perigee_session_free(perigee_session(p.engine[i], connected.session));
+    perigee_endpoint_close(e[i]);
+  }
+  pair_close(&p);
 }
 
 enum { CALLS = 40 };
@@ -196,6 +232,8 @@ static void every_step_is_taken(void **state) {
   nobody_listens(variant);
   sessions_move(variant);
   a_session_does_not_move();
+  a_dialer_has_to_come_again();
+  endpoints_meet(variant);
   waiting_replies(variant);
   stalled_requests(variant);
   descriptors_are_watched();

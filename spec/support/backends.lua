@@ -3,32 +3,42 @@
 local board = require "spec.support.board"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
+local etcd = require "spec.support.etcd"
 local process = require "spec.support.process"
 local redis = require "spec.support.redis"
 
-local M = { all = { "folder", "folder elsewhere", "board" } }
-if redis.is_there() then M.all[#M.all + 1] = "Redis" end
-if control.is_there() then M.all[#M.all + 1] = "control server" end
+local M = { all = {} }
+
+-- What each needs: `start` starts its server, `address` is the value of option
+-- `registry` for a running one, given what the test knows (cases).
+local backends = {}
+
+local function backend(name, there, one)
+  if not there then return end
+  M.all[#M.all + 1], backends[name] = name, one
+end
+
+local function nothing() end
+
+backend("folder", true, { start = nothing, address = nothing })
+backend("folder elsewhere", true, { start = nothing, address = function(of)
+  return ("folder:%s/elsewhere"):format(of.folder)
+end })
+backend("board", true, { start = function()
+  process.start(board.serve):expect("ready", 30 * cases.slow)
+end, address = board.registry })
+backend("Redis", redis.is_there(), redis)
+backend("etcd", etcd.is_there(), { start = etcd.start, address = function(of)
+  return etcd.address(of, "&ttl=4")
+end })
+backend("control server", control.is_there(), control)
 
 --- The value of option `registry` for a running one; nil for the default.
-function M.registry(where, of)
-  if where == "board" then return board.registry(of) end
-  if where == "Redis" then return redis.address(of) end
-  if where == "control server" then return control.address(of) end
-  if where == "folder elsewhere" then
-    return ("folder:%s/elsewhere"):format(of.folder)
-  end
-end
+function M.registry(where, of) return backends[where].address(of) end
 
 --- Starts a registry; returns the value for option `registry` of agents.
 function M.start(where)
-  if where == "board" then
-    process.start(board.serve):expect("ready", 30 * cases.slow)
-  elseif where == "Redis" then
-    redis.start()
-  elseif where == "control server" then
-    control.start()
-  end
+  backends[where].start()
   return M.registry(where, cases)
 end
 

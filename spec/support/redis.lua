@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A Redis server for one spec: a process that listens at a Unix socket, and
--- also at a TCP port of this host if one is given. It writes nothing to disk
--- and ends with the spec.
+-- also at a TCP port of this host if one is given; or several, at TCP ports. It
+-- writes nothing outside of the spec's folder, and ends with the spec.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local process = require "spec.support.process"
+local sockets = require "spec.net.sockets"
 
 local M = {}
 local started = 0
@@ -42,17 +43,42 @@ function M.start(...)
   return server
 end
 
+--- Starts redis-server with the words that f(port) gives.
+function M.serve_with(f)
+  os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+  local port = sockets.free_port()
+  local server = setmetatable({ port = port, words = f(port) }, Server)
+  server:begin()
+  return server
+end
+
+--- A server at a TCP port of its own, with further options.
+function M.serve(more)
+  return M.serve_with(function(port)
+    return { "--port", tostring(port), "--bind", "127.0.0.1", "--save", "",
+      "--appendonly", "no", "--dir", cases.folder, "--dbfilename",
+      port .. ".rdb", "--loglevel", "warning", unpack(more or {}) }
+  end)
+end
+
+--- Starts it, or starts it again.
 function Server:begin()
-  self.process = process.spawn { "redis-server", "--port", "0",
-    "--unixsocket", self.path, "--save", "", "--appendonly", "no",
-    "--dir", cases.folder, "--loglevel", "warning", unpack(self.more) }
-  assert(cases.eventually(function() return self:ask "PING" == "PONG" end))
+  self:spawn()
+  assert(cases.eventually(function() return self:ask "PING" == "PONG" end,
+                          30 * cases.slow))
+end
+
+function Server:spawn()
+  self.process = process.spawn { "redis-server",
+    unpack(self.words or { "--port", "0", "--unixsocket", self.path, "--save",
+      "", "--appendonly", "no", "--dir", cases.folder, "--loglevel", "warning",
+      unpack(self.more) }) }
 end
 
 --- What redis-cli prints for a command, without the last newline.
 function Server:ask(command)
-  local pipe = io.popen(("redis-cli -s '%s' %s 2>&1"):format(self.path,
-                                                            command))
+  local pipe = io.popen(("timeout 20 redis-cli %s '%s' %s 2>&1"):format(
+    self.path and "-s" or "-p", self.path or self.port, command))
   local text = pipe:read "*a"
   pipe:close()
   return (text:gsub("\n$", ""))
@@ -60,7 +86,7 @@ end
 
 function Server:kill()
   self.process:kill()
-  os.remove(self.path)
+  if self.path then os.remove(self.path) end
 end
 
 return M

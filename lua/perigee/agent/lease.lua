@@ -8,15 +8,18 @@
 --   asking    the answer                            quiet, or due if more has
 --                                                   changed meanwhile
 --   asking    another has the name                  lost
---   asking    any other error                       quiet, due after a third
+--   asking    no answer in half the ttl, or 30 s    due, at once
+--   asking    any other error                       quiet, due after a ninth
 --                                                   of the ttl, or a second
 --   any       the agent's close, or its engine's    lost
 --
 -- It runs on the loop without a task, so that a stop does not end it.
 local asks = require "perigee.registry.ask"
+local errors = require "perigee.errors"
 local folder = require "perigee.registry.folder"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
+local machine = require "perigee.registry.machine"
 local native = require "perigee.native"
 local registries = require "perigee.registry"
 local signals = require "perigee.signal"
@@ -27,6 +30,7 @@ local C = native.C
 local M = {}
 
 local RETRY = 1                         -- seconds, if there is no ttl
+local SILENT = "the registry has not answered within %g s"
 
 -- ---- What it is ------------------------------------------------------------
 
@@ -69,9 +73,11 @@ function M.entry(agent, name)
   local engine = agent.engine
   return { name = name, scope = agent.scope, kind = agent.kind,
            host = folder.system.host(), pid = native.pid(),
+           machine = machine.identity(),
            epoch = ("%016x"):format(C.perigee_epoch(engine.handle)),
            addresses = addresses_of(agent), services = services_of(agent),
-           regions = regions_of(engine), state = "up",
+           regions = regions_of(engine),
+           state = engine.draining and "draining" or "up",
            metadata = agent.metadata, weight = agent.weight,
            since = (loop.now() - agent.since) * 1e-9 }
 end
@@ -101,19 +107,29 @@ local function lost(lease, err)
   log.write("error", tostring(err) .. "; this agent goes on without it")
 end
 
--- A registry that cannot renew keeps what it was told at first.
+-- Seconds that the registry may take for an answer. Then enough of a ttl is
+-- left to ask once more.
+local function patience(lease)
+  local ttl = lease.registry.ttl
+  return type(ttl) == "number" and ttl / 2 or registries.patience
+end
+
+-- A registry that cannot renew, and has no ttl, keeps what it was told at first.
 local QUIET = { unsupported = true, no_method = true }
 
 local function failed(lease, err)
   if err.kind == "name_taken" then return lost(lease, err) end
-  if QUIET[err.kind] then return lease:close() end
+  local again = pause(lease)
+  if QUIET[err.kind] and not again then return lease:close() end
   if not lease.err then log.write("warning", tostring(err)) end
   lease.err, lease.dirty = err, true
-  after(lease, pause(lease) or RETRY)
+  after(lease, err.kind == "timeout" and 0 or again and again / 3 or RETRY)
 end
 
 local function heard(lease, future)
+  if lease.asked ~= future then return end -- it was given up
   lease.asked = false
+  timers.remove(lease.limit)
   if lease.over then return end
   local fine, kind, why = asks.results(future)
   if not fine then
@@ -126,23 +142,47 @@ local function heard(lease, future)
   if seconds then after(lease, seconds) end
 end
 
+-- Gives up an answer that does not come.
+local function silent(lease)
+  local future = lease.asked
+  if not future or lease.over then return end
+  lease.asked = false
+  future:cancel()
+  failed(lease, errors.new("timeout", ("keeping the name %s in scope %s: ")
+    :format(lease.agent.name, lease.agent.scope)
+    .. SILENT:format(patience(lease)), false))
+end
+
+local function limit(lease)
+  lease.limit = signals.new(1, function() silent(lease) end)
+  lease.limit.at = loop.now() + patience(lease) * 1e9
+  timers.add(lease.limit)
+end
+
 -- An engine that was closed without its agent has nothing to tell any more.
 local function tell(lease)
   local agent = lease.agent
   if not agent.engine.handle then return lease:close() end
-  local entry = lease.dirty and M.entry(agent, agent.name) or nil
+  local entry = lease.dirty and lease.describe(agent) or nil
   lease.dirty = false
   local future = registries.renew(lease.registry, lease.held, entry)
   lease.asked = future
   if future.ended then return heard(lease, future) end
+  limit(lease)
   signals.attach(future, signals.new(1, function() heard(lease, future) end))
 end
 
+local function entry_of(agent) return M.entry(agent, agent.name) end
+
 --- Returns the lease of the name that agent holds; it is renewed from now on.
-function M.new(agent, registry, held)
+-- describe(agent) returns the entry of the name; default: that of the agent
+-- under its own name.
+function M.new(agent, registry, held, describe)
   local lease = setmetatable({ agent = agent, registry = registry, held = held,
+                               describe = describe or entry_of,
                                asked = false, dirty = false, err = false,
-                               over = false, timer = false }, Lease)
+                               over = false, timer = false,
+                               limit = {} }, Lease)
   lease.timer = signals.new(1, function()
     if not lease.over and not lease.asked then tell(lease) end
   end)
@@ -172,6 +212,7 @@ end
 function Lease:close()
   self.over = true
   timers.remove(self.timer)
+  timers.remove(self.limit)
 end
 
 return M

@@ -3,6 +3,7 @@
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
+local known = require "perigee.agent.known"
 local loop = require "perigee.loop"
 local registries = require "perigee.registry"
 local watches = require "perigee.registry.watch"
@@ -23,6 +24,10 @@ local LIST = { timeout = check.seconds, after = check.string, limit = limit,
                kind = check.string, prefix = check.string,
                service = check.string }
 local LOOKUP = { timeout = check.seconds }
+
+-- Kinds of errors of a registry that cannot be reached now.
+local AWAY = { timeout = true, peer_lost = true, no_memory = true,
+               closed = true }
 
 -- Waits for a future up to timeout and returns its results; or nil and an
 -- error.
@@ -53,7 +58,9 @@ function M.add(Agent)
 --   the last name of the page before
 -- @tparam[opt] number filter.limit at most so many; default: all
 -- @tparam[opt=30] number filter.timeout seconds
--- @treturn table a list of entries (`Registry`), by name; or nil and an error
+-- @treturn table a list of entries (`Registry`), by name; or nil and an error,
+--   and, if the registry cannot be reached, the list of those that this agent
+--   knows of from earlier answers and its watches, whose field `stale` is true
 -- @errors `unsupported`: the registry cannot list names; `timeout`; `protocol`;
 --   those of the registry
 -- @waits no; yes if the registry is not a folder
@@ -70,7 +77,8 @@ function Agent:list(filter)
     kind = filter.kind, prefix = filter.prefix, service = filter.service,
     after = filter.after, limit = filter.limit }, doing)
   local list, err = within(future, filter.timeout, doing)
-  return list, err
+  if list then known.note_all(self, list) return list end
+  return nil, err, AWAY[err.kind] and known.stale_list(self, filter) or nil
 end
 
 --- Looks up a name in the registry.
@@ -78,7 +86,9 @@ end
 -- @tparam string name the name of an agent in this agent's scope
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
--- @treturn table its entry (`Registry`); or nil and an error
+-- @treturn table its entry (`Registry`); or nil and an error, and, if the
+--   registry cannot be reached, the last entry that this agent knows of, if
+--   any, whose field `stale` is true
 -- @errors `not_found`: nobody has that name; `timeout`; `protocol`; those of
 --   `Registry:lookup`
 -- @waits no; yes if the registry is not a folder
@@ -93,7 +103,10 @@ function Agent:lookup(name, options)
   local doing = "looking up " .. name
   local entry, err = within(registries.lookup(self.registry, self.scope, name,
                                               doing), options.timeout, doing)
-  return entry, err
+  if entry or err.kind == "not_found" then known.note(self, name, entry) end
+  if entry or not AWAY[err.kind] then return entry, err end
+  local last = known.last(self, name)
+  return nil, err, last and known.stale(last)
 end
 
 --- Returns the named regions of another agent, as it has told the registry.

@@ -3,16 +3,22 @@
 -- by a name that is looked up in the agent's registry before each dial.
 --
 -- A way is a table: `near`, whether trying again costs next to nothing;
--- find(link) returns the future of an entry (registry/init.lua); expect(link),
--- the name that the other side must have, if any; explain(link, err), what the
--- program is told of an error of dialling; refused(link, raised) returns or
--- raises the error of an address that is not valid.
+-- find(link) returns the future of an entry (registry/init.lua); watched(link)
+-- an entry that need not be looked up, or nil; last(link) the last one known,
+-- or nil; watch(link, f) begins a watch of its name (these three only where
+-- names are in a registry that is no folder); expect(link), the name that the
+-- other side must have, if any; explain(link, err), what the program is told of
+-- an error of dialling; refused(link, raised) returns or raises the error of an
+-- address that is not valid.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
+local known = require "perigee.agent.known"
 local links = require "perigee.link"
 local loop = require "perigee.loop"
 local registries = require "perigee.registry"
+local signals = require "perigee.signal"
+local watches = require "perigee.registry.watch"
 
 local M = {}
 
@@ -42,6 +48,32 @@ local function looked_up(link)
   return registries.lookup(link.agent.registry, link.agent.scope, link.peer)
 end
 
+-- Looks up, and notes what the registry answers.
+local function look_up(link)
+  local found = looked_up(link)
+  local function note()
+    local entry, err = futures.results(found)
+    if entry or err.kind == "not_found" then
+      known.note(link.agent, link.peer, entry)
+    end
+  end
+  if found.ended then note() else
+    signals.attach(found, signals.new(1, note))
+  end
+  return found
+end
+
+local function watched(link) return known.watched(link.agent, link.peer) end
+local function last(link) return known.last(link.agent, link.peer) end
+
+local function watch(link, f)
+  local agent = link.agent
+  local made = watches.new(agent.registry, agent.scope, { prefix = link.peer },
+                           f)
+  if made then agent.watches[made] = true end
+  return made
+end
+
 local ABSENT = { peer_lost = true, not_found = true }
 
 -- Returns the error of dialling a name in the folder. A dead agent's socket may
@@ -69,7 +101,8 @@ local function name(link) return link.peer end
 
 local IN_FOLDER = { near = true, find = looked_up, expect = name,
                     explain = no_such_name, refused = misuse }
-local IN_REGISTRY = { near = false, find = looked_up, expect = name,
+local IN_REGISTRY = { near = false, find = look_up, watched = watched,
+                      last = last, watch = watch, expect = name,
                       explain = not_there, refused = no_address }
 
 -- ---- Both ------------------------------------------------------------------
@@ -86,6 +119,9 @@ local function peer_name(value)
   local wanted = check.name(value)
   if wanted then return wanted .. ", or an address (tcp://... or unix:/...)" end
 end
+
+--- The check of a peer, a name or an address.
+M.check = peer_name
 
 --- Returns the link of agent to peer, a name or an address. Raises misuse at
 -- level.

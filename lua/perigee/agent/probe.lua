@@ -3,10 +3,14 @@
 -- its address. It is dead if nobody listens there, or an agent of another epoch
 -- does. In any other case, above all if there is no answer, the holder keeps
 -- the name.
+--
+-- Two hosts may have one name, as containers often do. An address that means
+-- nothing on other systems is therefore dialled only if the holder sees the
+-- same system as this process (registry/machine.lua).
 local errors = require "perigee.errors"
-local folder = require "perigee.registry.folder"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
+local machine = require "perigee.registry.machine"
 local registries = require "perigee.registry"
 local sessions = require "perigee.session"
 
@@ -14,7 +18,7 @@ local M = {}
 
 local TIMEOUT = 2                       -- seconds
 
--- Tells whether an address means nothing on other hosts than its own.
+-- Tells whether an address means nothing on other systems than its own.
 local function is_local(address)
   return address:find "^unix:" or address:find "^tcp://127%."
     or address:find "^tcp://%[::1%]" or address:find "^tcp://localhost:"
@@ -23,7 +27,7 @@ end
 --- Waits until agent knows whether the holder in entry is dead; returns that.
 function M.is_dead(agent, entry)
   local address = registries.address(entry)
-  local here = entry.host == folder.system.host()
+  local here = entry.machine and entry.machine == machine.identity()
   if not entry.epoch or is_local(address) and not here then return false end
   local fine, future = pcall(sessions.connect, agent.engine, address,
                              { timeout = TIMEOUT, transport = agent.transport })

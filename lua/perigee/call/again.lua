@@ -10,6 +10,8 @@
 --   idempotent
 --   was pending,        ends with peer_lost: its handler may have run
 --   not idempotent
+--   is refused, as the  waits for another peer of that name, as one that is
+--   peer drains         made while the peer is away
 --
 -- A call goes on by a proxy of its own, which lasts as long as the call. The
 -- binding of that proxy has these fields in addition:
@@ -47,12 +49,14 @@ local STARTING = { peer_lost = true, no_service = true }
 
 -- ---- Waiting for the peer --------------------------------------------------
 
--- Tells whether a call that ended with err may go on. If err is the session's
--- end, Lua may not have been told of that yet.
+-- Tells whether a call that ended with err may go on: the session is over, or
+-- its peer drains. If err is the session's end, Lua may not have been told of
+-- that yet.
 local function may(binding, err)
   if not binding.link or not binding.engine.handle then return false end
   local session = binding.session
-  return not session.closed and (not session.handle or err.kind == "peer_lost")
+  return not session.closed and (not session.handle or err.kind == "peer_lost"
+                                 or outcome.is_drained(err))
 end
 
 -- Returns the error of a call that ended with err and could not go on because
@@ -69,8 +73,10 @@ local function failed(binding, err, why, deadline, sent)
   if tries > 0 then
     after = (", after %d attempt%s"):format(tries, tries > 1 and "s" or "")
   end
-  return errors.new(kind, ("%s; then%s: %s"):format(err.message, after,
-                                                    why.message), sent)
+  local told = errors.new(kind, ("%s; then%s: %s"):format(err.message, after,
+                                                          why.message), sent)
+  told.code = kind == err.kind and err.code or nil
+  return told
 end
 
 -- Waits for a session in which the peer has the service of class. Returns it,
@@ -124,7 +130,9 @@ end
 function M.renew(proxy, method, err, began, call)
   local binding = proxy[1]
   if not may(binding, err) then return nil, err end
-  if binding.session.handle then
+  if outcome.is_drained(err) then
+    binding.link:avoid(binding.session)
+  elseif binding.session.handle then
     loop.refresh(binding.engine)
     if not may(binding, err) or binding.session.handle then return nil, err end
   end

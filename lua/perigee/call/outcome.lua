@@ -22,6 +22,7 @@ local huge = math.huge
 local M = {}
 
 local POOLED = C.PERIGEE_POOLED
+local DRAINING = "draining"             -- reply.DRAINING
 -- Kinds of refusals that come before a handler runs, from the core or the peer.
 local NOT_RUN = { no_service = true, no_method = true, version = true,
                   denied = true }
@@ -86,6 +87,20 @@ end
 --- The error of a call that ended as event tells.
 function M.failure(binding, method, told)
   return error_of(binding, method, told.status, failure_text(told))
+end
+
+--- Tells whether err is that of a call which its peer refused because it
+-- drains (reply.lua).
+function M.is_drained(err)
+  return err.code == DRAINING and err.kind == "closed" and err.sent == false
+end
+
+--- The same for a future that has ended: returns its error, or nil.
+function M.drained(future)
+  if future.ended ~= 2 then return nil end
+  local got, err = future.value[1], future.value[2]
+  return got == nil and errors.is_error(err) and M.is_drained(err) and err
+    or nil
 end
 
 --- Frees the slice of a reply that nobody will get.

@@ -27,6 +27,7 @@ local now = loop.now
 local M = {}
 
 local PEER_LOST, RANGE = C.PERIGEE_PEER_LOST, C.PERIGEE_RANGE
+local CLOSED = C.PERIGEE_CLOSED
 local TYPED, HELD = C.PERIGEE_TYPED, C.PERIGEE_HELD
 local SMALL = 8192                      -- least default capacity
 local LONG = 2 ^ 20                     -- longer strings may not fit in memory
@@ -162,8 +163,8 @@ local function is_filled(n, length)
   return type(n) == "number" and n >= 0 and n <= length and n % 1 == 0
 end
 
--- Commits n bytes of a loan. A call that has waited for room has a deadline:
--- its timeout is what is left until then.
+-- Commits n bytes of a loan, which is over then, however that ends. A call that
+-- has waited for room has a deadline: its timeout is what is left until then.
 local function commit(handle, message, n, deadline)
   if not deadline then return C.perigee_call_commit(handle, message, n) end
   local timeout = message.timeout
@@ -199,13 +200,15 @@ local function submit_writer(binding, method, handle, writer, deadline)
   local operation = commit(handle, message, n, deadline)
   if operation < 0 then
     if operation == RANGE then beyond(method, length) end
-    return nil, outcome.refused(binding, method, operation, 4)
+    return nil, outcome.refused(binding, method, operation, 4), true
   end
   return operation, false
 end
 
--- Submits a call. Returns its operation and what must stay alive for it; or nil
--- and an error. deadline is that of a call that has waited for room, else nil.
+-- Submits a call. Returns its operation and what must stay alive for it; or
+-- nil, an error, and true if its writer has filled a loan already, which it
+-- does only once. deadline is that of a call that has waited for room, else
+-- nil.
 local function submit(binding, method, payload, deadline)
   local handle = binding.session.handle
   if not handle then return nil, outcome.gone(binding, method) end
@@ -227,23 +230,24 @@ end
 
 -- Tells whether a call has failed only because no block is free for its
 -- writer's loan, or calls before it wait for one, so that it may wait. place:
--- where it waits, nil before that.
-local function waits(payload, operation, err, place)
-  return not operation and err.kind == "no_memory"
+-- where it waits, nil before that; written: has its writer filled a loan?
+local function waits(payload, place, operation, err, written)
+  return not operation and err.kind == "no_memory" and not written
     and type(payload) == "function" and not (place and room.over(place))
 end
 
 -- Tries until the call is submitted, cannot be, or its future has ended because
 -- the caller gave up.
 local function submit_in_time(binding, method, payload, place, future)
-  local operation, kept
+  local operation, kept, written
   repeat
     local turn = room.wait(place)
     if future.ended then return nil end
     if turn then
-      operation, kept = submit(binding, method, payload, place.deadline)
+      operation, kept, written = submit(binding, method, payload,
+                                        place.deadline)
     end
-  until turn and not waits(payload, operation, kept, place)
+  until turn and not waits(payload, place, operation, kept, written)
   return operation, kept
 end
 
@@ -281,7 +285,8 @@ end
 local function finish_by(method)
   return function(future, told)
     local binding = future.owner
-    if future.again and told.status == PEER_LOST then
+    local status = told.status
+    if future.again and (status == PEER_LOST or status == CLOSED) then
       return again.resume(future, method, told)
     end
     if binding.reader and told.status == 0 then
@@ -307,18 +312,20 @@ function M.call(method)
     local binding = binding_of(self, method)
     if state.pinned then loop.check_wait(2) end
     local began = method.idempotent and now()
-    local operation, kept = submit(binding, method, payload)
+    local operation, kept, written = submit(binding, method, payload)
     local err, place
-    while waits(payload, operation, kept, place) do
+    while waits(payload, place, operation, kept, written) do
       place = place or room.enter(binding)
       if room.wait(place) then
-        operation, kept = submit(binding, method, payload, place.deadline)
+        operation, kept, written = submit(binding, method, payload,
+                                          place.deadline)
       end
     end
     if not operation then
       err = kept
     elseif await(binding.engine, operation) then
-      if not began or event.status ~= PEER_LOST then
+      local status = event.status
+      if status ~= CLOSED and (not began or status ~= PEER_LOST) then
         return results(binding, method, event)
       end
       err = outcome.failure(binding, method, event)
@@ -326,7 +333,7 @@ function M.call(method)
       local future
       future, err = outcome.wait(binding, operation, kept, finish)
       if not future then return nil, err end
-      err = began and futures.lost(future)
+      err = outcome.drained(future) or began and futures.lost(future)
       if not err then return futures.results(future) end
     end
     local call, proxy = again.renew(self, method, err,
@@ -343,8 +350,8 @@ function M.start(method)
   local finish = finish_by(method)
   return function(self, payload)
     local binding = binding_of(self, method)
-    local operation, kept = submit(binding, method, payload)
-    if waits(payload, operation, kept) then
+    local operation, kept, written = submit(binding, method, payload)
+    if waits(payload, nil, operation, kept, written) then
       return later(self, method, payload)
     end
     if not operation then return again.later(self, method, kept, payload) end

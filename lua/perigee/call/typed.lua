@@ -27,6 +27,7 @@ local M = {}
 
 local TYPED, SLICE, HELD = C.PERIGEE_TYPED, C.PERIGEE_SLICE, C.PERIGEE_HELD
 local POOLED, PEER_LOST = C.PERIGEE_POOLED, C.PERIGEE_PEER_LOST
+local CLOSED = C.PERIGEE_CLOSED
 
 local function decoded(binding, method, fine, ...)
   if fine then return ... end
@@ -129,7 +130,8 @@ local function finish_by(method)
   return function(future, told)
     local binding, kept = future.owner, future.value
     release(kept[1])
-    if future.again and told.status == PEER_LOST then
+    local status = told.status
+    if future.again and (status == PEER_LOST or status == CLOSED) then
       return again.resume(future, method, told)
     end
     if band(told.flags, HELD) ~= 0 then
@@ -154,7 +156,9 @@ function M.call(method)
       release(out)
       if band(event.flags, HELD) ~= 0 then
         return large.wait(binding, method, event, large_results)
-      elseif not began or event.status ~= PEER_LOST then
+      end
+      local status = event.status
+      if status ~= CLOSED and (not began or status ~= PEER_LOST) then
         return results(binding, method, event)
       end
       err = outcome.failure(binding, method, event)
@@ -163,7 +167,7 @@ function M.call(method)
       future, err = outcome.wait(binding, operation,
                                  { out, slice, binding.into }, finish)
       if not future then return nil, err end
-      err = began and futures.lost(future)
+      err = outcome.drained(future) or began and futures.lost(future)
       if not err then return futures.results(future) end
     end
     local call, proxy = again.renew(self, method, err, operation and began)

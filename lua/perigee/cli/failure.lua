@@ -24,10 +24,12 @@ function M.failed(...)
     select(2, ...)) }, Raised), 0)
 end
 
--- What was raised stays itself; a bug gets its traceback.
-local function traced(raised)
+--- The handler of xpcall: what was raised here stays itself, a bug gets its
+-- traceback.
+function M.traced(raised)
   if getmetatable(raised) == Raised then return raised end
-  return debug.traceback("a bug in this command: " .. tostring(raised), 2)
+  return setmetatable({ status = M.FAILED, message = debug.traceback(
+    "a bug in this command: " .. tostring(raised), 2) }, Raised)
 end
 
 local function told(path, status, message)
@@ -39,15 +41,13 @@ end
 
 --- Calls run(given) for the command at path; returns the exit status.
 function M.caught(path, run, given)
-  local fine, status, message = xpcall(run, traced, given)
+  local fine, status, message = xpcall(run, M.traced, given)
   if fine and status == nil and message then
     return told(path, M.FAILED, message)
   elseif fine then
     return status or 0
-  elseif getmetatable(status) == Raised then
-    return told(path, status.status, status.message)
   end
-  return told(path, M.FAILED, status)
+  return told(path, status.status, status.message)
 end
 
 return M

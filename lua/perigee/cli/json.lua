@@ -97,7 +97,8 @@ local function plain(value, null)
   return copy
 end
 
---- True and the value of a text, with nil for null; or false and why it is none.
+--- True and the value of a text, with nil for null; or false and why there is
+-- none.
 function M.decode(text)
   local there, cjson = pcall(require, "cjson.safe")
   if not there then

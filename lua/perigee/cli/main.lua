@@ -15,7 +15,21 @@
 -- Loading a command needs neither the core nor lua-cjson: what it needs it
 -- requires when it runs. So --help and `perigee doctor` work where the core
 -- does not load.
+local lists = require "perigee.cli.lists"
+
 local COMMANDS = {
+  require "perigee.cli.serve",
+  require "perigee.cli.run",
+  require "perigee.cli.call",
+  require "perigee.cli.describe",
+  lists.agents,
+  lists.services,
+  lists.regions,
+  require "perigee.cli.watch",
+  require "perigee.cli.explain",
+  require "perigee.cli.ping",
+  require "perigee.cli.devices",
+  require "perigee.cli.registry",
   require "perigee.cli.doctor",
   require "perigee.cli.completion",
   require "perigee.cli.ctrl",

@@ -41,9 +41,9 @@ function M.line(text)
   return escape_high(tostring(text):gsub("[%z\1-\31\127]", escape), escape)
 end
 
---- A text that may have several lines.
+--- A text that may have several lines, and tabs.
 function M.lines(text)
-  return escape_high(tostring(text):gsub("[%z\1-\9\11-\31\127]", escape),
+  return escape_high(tostring(text):gsub("[%z\1-\8\11-\31\127]", escape),
                      escape)
 end
 

@@ -30,7 +30,7 @@ end
 local FIELDS = { kind = "string", epoch = "string", services = "table",
                  regions = "table", metadata = "table", weight = "number",
                  state = "string", host = "string", pid = "number",
-                 since = "number" }
+                 machine = "string", since = "number" }
 
 --- Checks a value that another process wrote: returns it as the entry of name
 -- in scope, without fields of wrong types; or nil if it is not that entry.

@@ -14,10 +14,18 @@
 --   answer), `db=0`, `user`, `password`, and files for TLS: `ca`, `cert`,
 --   `key`. Characters with a meaning in addresses are written as %XX. Needs
 --   `perigee/control.so` and lua-cjson
+-- * `"redis+sentinel://[USER:PASSWORD@]HOST[:PORT],.../MASTER[/DATABASE]"`: the
+--   Redis server that is the master of this name now, as one of these Sentinels
+--   says (port 26379 by default); `rediss+sentinel://` with TLS to all of them.
+--   Options as above, and `sentinel_user`, `sentinel_password`
 -- * `"http://HOST[:PORT][,HOST...]"`: a control server (`perigee ctrl`), or
 --   several, of which the next one is asked where one does not answer;
 --   `https://` over TLS. Options: `ttl`, `timeout`, `ca`, `cert` and `key` as
 --   above, `token=TOKEN` or `token=file:PATH`. Needs the same
+-- * `"etcd://[USER:PASSWORD@]HOST[:PORT],..."`: a cluster of etcd servers of
+--   version 3.4 or later; `etcds://` over TLS. Options `ttl` (whole seconds),
+--   `timeout`, `user`, `password`, `ca`, `cert` and `key`, as above. Needs the
+--   same
 --
 -- A table must have `hold`, `release` and `lookup`. Without `list` or `watch`
 -- agents cannot list or watch names; without `renew` entries never change. A
@@ -40,13 +48,18 @@
 -- * `addresses`: a list of its addresses: its Unix socket, then those of option
 --   `advertise`, or else those of `listen` with their ports; an address that
 --   stands for all of the host's interfaces gets the host's name. A peer on the
---   same host dials the socket. Others dial the first address that is no
---   socket, and at each further attempt the next one
+--   same host dials the socket. Others dial the addresses that are no sockets,
+--   in their order: each 0.25 s after the one before it, or when that one has
+--   failed; the first session is used. Sessions over TCP addresses use RDMA if
+--   both sides have it
 -- * `services`: the services' versions, by name
 -- * `regions`: the named regions, by name: `{ length = bytes, access = "rw" }`
--- * `state`: "up"
+-- * `state`: "up", or "draining" (`Agent:drain`)
 -- * `metadata`, `weight`: the agent's options
 -- * `host`, `pid`: of its process
+-- * `machine`: a text that identifies the system that its process sees: the
+--   kernel's life, and its namespaces. Paths and loopback addresses mean the
+--   same to processes for which it is equal
 -- * `epoch`: a text that identifies its life, as a `Session` has it
 -- * `since`: for how many seconds it has had the name
 --
@@ -106,20 +119,26 @@ local OPEN = {
   end,
 }
 
--- The libraries for Redis are loaded when an agent first uses it.
-local function redis(address)
-  local fine, module = pcall(require, "perigee.registry.redis")
-  if not fine then return nil, "one that can be spoken to here: " .. module end
-  return module.open(address)
+-- The libraries for a server are loaded when an agent first uses it.
+local function server(name)
+  return function(address)
+    local fine, module = pcall(require, "perigee.registry." .. name)
+    if not fine then
+      return nil, "one that can be spoken to here: " .. module
+    end
+    return module.open(address)
+  end
 end
-OPEN.redis, OPEN.rediss, OPEN["redis+unix"] = redis, redis, redis
-
-local function control(address)
-  local fine, module = pcall(require, "perigee.registry.control")
-  if not fine then return nil, "one that can be spoken to here: " .. module end
-  return module.open(address)
+local SERVERS = {
+  redis = { "redis", "rediss", "redis+unix", "redis+sentinel",
+            "rediss+sentinel" },
+  etcd = { "etcd", "etcds" },
+  control = { "http", "https" },
+}
+for name, schemes in pairs(SERVERS) do
+  local open = server(name)
+  for _, scheme in ipairs(schemes) do OPEN[scheme] = open end
 end
-OPEN.http, OPEN.https = control, control
 
 local opened = {}                       -- by address
 
@@ -130,7 +149,8 @@ function M.open(address)
   local open = OPEN[address:match "^([%w+]+):" or ""]
   if not open then
     return nil, "folder:/PATH, redis://HOST, rediss://HOST, redis+unix:/PATH, "
-      .. "http://HOST or https://HOST"
+      .. "redis+sentinel://HOST,HOST/MASTER, etcd://HOST,HOST, "
+      .. "etcds://HOST,HOST, http://HOST or https://HOST"
   end
   local one, why = open(address)
   opened[address] = one
@@ -176,13 +196,13 @@ end
 -- ---- Holding ---------------------------------------------------------------
 
 -- Cancels future, for which a wait has ended early; returns the reason.
-local function unanswered(future, doing)
+local function unanswered(future, doing, patience)
   future:cancel()
   if state.stopping then
     return errors.new("closed", doing .. ": the loop was stopped", false)
   end
   return errors.new("timeout", ("%s: the registry has not answered within %g s")
-    :format(doing, M.patience), false)
+    :format(doing, patience or M.patience), false)
 end
 
 --- Takes a name for an agent. Called when the agent listens at all its
@@ -207,13 +227,13 @@ end
 -- end
 -- print(select(2, perigee.agent { name = "one", registry = registry }))
 -- --> taking the name one in scope default: process 7 of host h has it
-function M.hold(registry, entry, over)
+function M.hold(registry, entry, over, patience)
   local doing = ("taking the name %s in scope %s"):format(entry.name,
                                                           entry.scope)
   local future = ask(registry, "hold", entry, over)
   if not future.ended
-    and not loop.wait(future, loop.deadline(M.patience)) then
-    return nil, unanswered(future, doing)
+    and not loop.wait(future, loop.deadline(patience or M.patience)) then
+    return nil, unanswered(future, doing, patience)
   end
   local held, kind, why, holder = results(future)
   if held then return held, kind end    -- kind: a folder's address to listen at
@@ -401,15 +421,27 @@ end
 
 -- ---- Addresses -------------------------------------------------------------
 
---- The address of an entry to dial after the given number of attempts.
-function M.address(entry, tries)
-  local others = {}
+local MOST = 16                         -- addresses that are dialled at once
+
+--- The addresses of an entry in the order in which they are dialled: sockets
+-- that are on this host, then all that are no sockets, as listed. Over each of
+-- these a session uses RDMA if both sides have it.
+function M.addresses(entry)
+  local here, others, seen = {}, {}, {}
   for _, address in ipairs(entry.addresses) do
     local path = address:match "^unix:(/.*)$"
-    if path and folder.is_there(path) then return address end
-    if not path then others[#others + 1] = address end
+    local list = not path and others or folder.is_there(path) and here
+    if list and not seen[address] then
+      list[#list + 1], seen[address] = address, true
+    end
   end
-  return others[(tries or 0) % #others + 1] or entry.addresses[1]
+  for i = 1, math.min(#others, MOST - #here) do here[#here + 1] = others[i] end
+  return here[1] and here or { entry.addresses[1] }
+end
+
+--- The first of them.
+function M.address(entry)
+  return M.addresses(entry)[1]
 end
 
 return M

@@ -8,7 +8,8 @@
 -- @classmod Watch
 
 --   state     event                                    becomes
---   asking    the registry's answer, or its timeout    asking, of what follows
+--   asking    the registry's answer, or its timeout    asking, of what follows;
+--                                                      pausing, if it was quick
 --   asking    an error that passes                     pausing
 --   asking    the registry cannot watch                ended
 --   pausing   the pause is over                        asking
@@ -30,8 +31,11 @@ local timers = require "perigee.timers"
 local M = {}
 
 local FIRST, LONGEST = 10e6, 5e9        -- nanoseconds of a pause
--- Nanoseconds of the pause after an answer that came at once without a change.
-local IDLE = 100e6
+-- Nanoseconds between two questions, at least. A registry that answers at once,
+-- again and again, is asked once in LEAST while it tells of changes; each
+-- answer without one doubles that, up to IDLE. No pause follows an answer that
+-- took longer.
+local LEAST, IDLE = 1e6, 100e6
 
 -- Kinds of errors that end a watch.
 local FINAL = { unsupported = true, no_method = true, no_service = true,
@@ -49,10 +53,18 @@ local function told(watch, change)
     errors.shown(failure)))
 end
 
+local function is_empty(watch) return watch.first > watch.last end
+
+-- Takes the first change out of the queue, which has one.
+local function shift(watch)
+  local first = watch.first
+  local change = watch.queue[first]
+  watch.queue[first], watch.first = nil, first + 1
+  return change
+end
+
 local function drain(watch)
-  while watch.queue[1] and not watch.over do
-    told(watch, table.remove(watch.queue, 1))
-  end
+  while not is_empty(watch) and not watch.over do told(watch, shift(watch)) end
 end
 
 -- Calls the function in a task, so that it may wait, with one change at a time;
@@ -67,7 +79,8 @@ local function deliver(watch)
 end
 
 local function push(watch, kind, entry)
-  watch.queue[#watch.queue + 1] = { kind = kind, entry = entry }
+  watch.last = watch.last + 1
+  watch.queue[watch.last] = { kind = kind, entry = entry }
 end
 
 -- ---- What has changed ------------------------------------------------------
@@ -136,10 +149,17 @@ local function ask_after(watch, pause)
   timers.add(signal)
 end
 
+-- Asks again after an answer, or after none in the registry's time.
+local function go_on(watch, has_changed)
+  local took = loop.now() - watch.asked_at
+  watch.idle = not has_changed and took < IDLE and watch.idle + 1 or 0
+  ask_after(watch, math.max(0, math.min(LEAST * 2 ^ watch.idle, IDLE) - took))
+end
+
 local function failed(watch, err)
   watch.err = err
   if FINAL[err.kind] then return watch:close() end
-  if err.kind == "timeout" then return ask_after(watch, 0) end
+  if err.kind == "timeout" then return go_on(watch, false) end
   if watch.tries == 4 then
     log.write("warning", tostring(err) .. "; it is tried again")
   end
@@ -147,9 +167,10 @@ local function failed(watch, err)
   watch.tries = watch.tries + 1
 end
 
-local function heard(watch, future, at_once)
+local function heard(watch, future)
   if watch.over then return end
   local doing = "watching scope " .. watch.scope
+  local before = watch.last
   local answer, kind, why = asks.results(future)
   if not answer then return failed(watch, asks.failure(doing, kind, why)) end
   if not take(watch, answer) then
@@ -157,16 +178,16 @@ local function heard(watch, future, at_once)
       .. "answers is no list of entries or changes"))
   end
   watch.tries, watch.err = 0, false
-  if watch.queue[1] then deliver(watch) end
-  ask_after(watch, at_once and not watch.queue[1] and IDLE or 0)
+  if not is_empty(watch) then deliver(watch) end
+  go_on(watch, watch.last > before)
 end
 
 function ask(watch)
-  local filter = watch.filter
+  local filter, asked_at = watch.filter, loop.now()
   local future = registries.watch(watch.registry, watch.scope, {
     kind = filter.kind, prefix = filter.prefix, from = watch.revision })
-  watch.asked = future
-  if future.ended then return heard(watch, future, watch.revision) end
+  watch.asked, watch.asked_at = future, asked_at
+  if future.ended then return heard(watch, future) end
   signals.attach(future, signals.new(1, function() heard(watch, future) end))
 end
 
@@ -178,9 +199,9 @@ end
 function M.new(registry, scope, filter, f)
   local watch = setmetatable({
     registry = registry, scope = scope, filter = filter, f = f or false,
-    known = {}, queue = {}, revision = nil, tries = 0, err = false,
-    over = false, asked = false, timer = false, draining = false,
-    waiting = false,
+    known = {}, queue = {}, first = 1, last = 0, revision = nil, tries = 0,
+    err = false, over = false, asked = false, asked_at = 0, idle = 0,
+    timer = false, draining = false, waiting = false,
   }, Watch)
   ask(watch)
   if watch.over then return nil, watch.err end
@@ -193,13 +214,13 @@ end
 -- @waits yes
 function Watch:__call()
   loop.check_wait(2)
-  while not self.queue[1] and not self.over do
+  while is_empty(self) and not self.over do
     self.waiting = self.waiting and not self.waiting.ended and self.waiting
       or futures.new(self, "watching scope " .. self.scope)
     if not loop.wait(self.waiting, math.huge) then return nil end
   end
   if self.over then return nil end
-  return table.remove(self.queue, 1)
+  return shift(self)
 end
 
 --- Ends it: no changes are reported any more. Idempotent.

@@ -379,6 +379,7 @@ static const struct transport_sleep sleeping = {
 
 const struct perigee_transport transport_shm = {
     .name = "shm",
+    .socket = SOCKET_UNIX,
     .records = &records,
     .payloads = &payloads,
     .loans = &loans,

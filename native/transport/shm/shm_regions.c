@@ -4,19 +4,16 @@
  * either side's copies into them take no part of the other.
  *
  * The key of a region is its memfd, without any bytes: slot, generation, length
- * and rights are in the window. The memfd is mapped if its size is sealed and
- * the region fits in it, with no more rights than the window has.
+ * and rights are in the window. How such memory is made, checked and mapped is
+ * known in memory/host.c alone.
  *
  * Fence. A side that copies in a peer's region stores `inside`, fences, and
  * loads the region's generation. An owner that closes the region stores the
  * generation, fences, and loads `inside`. So the copier sees that the region is
  * closed, or the owner sees that the peer is inside (spec/model/region.pml).
  */
-#include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "host/adopted.h"
 #include "shm.h"
 
 /* ---- The owner ---------------------------------------------------------- */
@@ -45,42 +42,28 @@ bool shm_inside(struct lane *lane, uint32_t slot) {
 
 /* ---- The peer ----------------------------------------------------------- */
 
-/* The number of bytes mapped for a window. */
-static uint64_t *mapped_of(struct window *window) {
-  return (uint64_t *)(void *)window->own;
-}
-_Static_assert(sizeof(uint64_t) <= WINDOW_OWN, "there is room for it");
-
-/* Mapping fails so if the owner sealed the region against the rights that the
- * window claims, which is PROTOCOL. */
-static int refused(void) {
-  return errno == EPERM || errno == EACCES ? PERIGEE_PROTOCOL
-                                           : PERIGEE_NO_MEMORY;
-}
-
 int shm_attach(struct lane *lane, struct window *window,
                const struct region_key *key) {
-  uint64_t length;
-  int rights = PROT_READ | (window->access & PERIGEE_WRITE ? PROT_WRITE : 0);
-  if (key->length != 0 || key->fd_count != 1 || window->slot >= SHM_REGIONS ||
-      !adopted_memory(key->fds[0], SHM_SIZE_SEALS, &length) ||
-      length < window->length || length == 0)
+  const struct memory_key memory = {.fd_count = 1, .fds = {key->fds[0]}};
+  void *none;
+  if (key->length != 0 || key->fd_count != 1 || window->slot >= SHM_REGIONS)
     return PERIGEE_PROTOCOL;
-  if (!share_take(lane->options.share, SHARE_MAPPED, length))
-    return PERIGEE_NO_MEMORY;
-  void *mapped = shm_map(key->fds[0], length, rights);
-  if (!mapped) {
-    share_back(lane->options.share, SHARE_MAPPED, length);
-    return refused();
-  }
-  window->pointer = mapped;
-  *mapped_of(window) = length;
-  return PERIGEE_OK;
+  int status =
+      memory_host_kind.sharing->adopt(&memory_host, &memory, window->length,
+                                      window->access, &window->pointer, &none);
+  if (status < 0 ||
+      share_take(lane->options.share, SHARE_MAPPED, window->length))
+    return status;
+  memory_host_kind.sharing->leave(&memory_host, window->pointer, window->length,
+                                  none);
+  window->pointer = NULL;
+  return PERIGEE_NO_MEMORY;
 }
 
 void shm_detach(struct lane *lane, struct window *window) {
-  munmap(window->pointer, *mapped_of(window));
-  share_back(lane->options.share, SHARE_MAPPED, *mapped_of(window));
+  memory_host_kind.sharing->leave(&memory_host, window->pointer, window->length,
+                                  NULL);
+  share_back(lane->options.share, SHARE_MAPPED, window->length);
   window->pointer = NULL;
 }
 

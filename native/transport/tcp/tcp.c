@@ -376,6 +376,8 @@ static const struct transport_sockets sockets = {
 
 const struct perigee_transport transport_tcp = {
     .name = "tcp",
+    .socket = SOCKET_TCP,
+    .seals = true,
     .records = &records,
     .payloads = &payloads,
     .loans = &loans,
@@ -390,5 +392,6 @@ const struct perigee_transport transport_tcp = {
     .rests = tcp_rests,
     .broken = tcp_broken,
     .cut = tcp_cut,
+    .forked = tcp_cut, /* which only closes sockets */
     .describe = tcp_describe,
 };

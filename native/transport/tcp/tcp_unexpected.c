@@ -56,6 +56,23 @@ bool tcp_count_memory(struct lane *lane, uint64_t bytes) {
 
 /* ---- In and out ---------------------------------------------------------- */
 
+static struct unexpected *entry(struct tcp_peer *peer, struct node *n) {
+  return n == &peer->unexpected ? NULL : CONTAINER(n, struct unexpected, node);
+}
+
+/* An operation's fragments in order: the first one, and the one behind another.
+ * NULL: there is none. */
+static struct unexpected *first_of(const struct lane *lane,
+                                   uint16_t operation) {
+  struct tcp_peer *peer = tcp_peer(lane, operation);
+  return peer ? entry(peer, peer->unexpected.next) : NULL;
+}
+
+static struct unexpected *behind(const struct lane *lane,
+                                 const struct unexpected *e) {
+  return entry(tcp_peer(lane, e->head.operation), e->node.next);
+}
+
 static uint64_t unexpected_size(const struct tcp_head *h) {
   return sizeof(struct unexpected) + h->length;
 }
@@ -109,16 +126,11 @@ struct unexpected *tcp_unexpected_add(struct lane *lane,
 
 uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f,
                               bool first) {
-  const struct tcp_peer *peer = tcp_peer(lane, f->operation);
+  const struct unexpected *e = first_of(lane, f->operation);
   uint64_t sum = 0;
-  if (!peer || peer->unexpected_count == 0)
-    return 0;
-  for (const struct node *n = peer->unexpected.next; n != &peer->unexpected;
-       n = n->next) {
-    const struct unexpected *e = CONTAINER(n, struct unexpected, node);
+  for (; e; e = behind(lane, e))
     if (tcp_is_of(&e->head, f) && (e->first || !first))
       sum += e->head.length;
-  }
   return sum;
 }
 
@@ -127,14 +139,9 @@ uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f,
  * copies on its own time reads from them until the fetch ends. */
 static void leave(struct lane *lane, uint16_t operation, uint32_t generation,
                   const struct fetch *f) {
-  struct tcp_peer *peer = tcp_peer(lane, operation);
-  struct node *next;
-  if (!peer || peer->unexpected_count == 0)
-    return;
-  for (struct node *n = peer->unexpected.next; n != &peer->unexpected;
-       n = next) {
-    struct unexpected *e = CONTAINER(n, struct unexpected, node);
-    next = n->next;
+  struct unexpected *e = first_of(lane, operation), *next;
+  for (; e; e = next) {
+    next = behind(lane, e);
     if (f ? tcp_is_of(&e->head, f)
           : !e->walking && e->head.generation == generation)
       unexpected_free(lane, e);
@@ -151,11 +158,9 @@ void tcp_unexpected_forget(struct lane *lane, const struct fetch *f) {
 }
 
 static void peer_free(struct lane *lane, struct tcp_peer *peer) {
-  struct node *next;
-  for (struct node *n = peer->unexpected.next; n != &peer->unexpected;
-       n = next) {
-    next = n->next;
-    struct unexpected *e = CONTAINER(n, struct unexpected, node);
+  struct unexpected *e = entry(peer, peer->unexpected.next), *next;
+  for (; e; e = next) {
+    next = behind(lane, e);
     share_back(lane->options.share, SHARE_POOLED, unexpected_size(&e->head));
     free(e);
   }
@@ -207,14 +212,9 @@ static void deliver(struct lane *lane, struct unexpected *e, struct fetch *f) {
 }
 
 void tcp_unexpected_take(struct lane *lane, struct fetch *f) {
-  struct tcp_peer *peer = tcp_peer(lane, f->operation);
-  struct node *next;
-  if (!peer || peer->unexpected_count == 0)
-    return;
-  for (struct node *n = peer->unexpected.next; n != &peer->unexpected;
-       n = next) {
-    struct unexpected *e = CONTAINER(n, struct unexpected, node);
-    next = n->next;
+  struct unexpected *e = first_of(lane, f->operation), *next;
+  for (; e; e = next) {
+    next = behind(lane, e);
     if (tcp_is_of(&e->head, f) && ripe(lane, e, f))
       deliver(lane, e, f);
     if (lane->status < 0)

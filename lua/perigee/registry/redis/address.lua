@@ -4,17 +4,22 @@
 --   redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE][?OPTIONS]
 --   rediss://...                                   the same, over TLS
 --   redis+unix:/PATH[?OPTIONS]
+--   redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],.../MASTER[/DATABASE]
+--   rediss+sentinel://...                          both over TLS
 --
 -- OPTIONS are ttl=SECONDS, timeout=SECONDS, db=DATABASE, user=USER,
--- password=PASSWORD, and for TLS ca=FILE, cert=FILE and key=FILE, joined by &.
+-- password=PASSWORD, sentinel_user=USER, sentinel_password=PASSWORD, and for
+-- TLS ca=FILE, cert=FILE and key=FILE, joined by &.
 -- A password alone is ":PASSWORD@". Characters with a meaning in an address are
 -- written as %XX.
 local M = {}
 
-local WANTED = "redis://HOST:PORT/DATABASE, rediss:// or redis+unix:/PATH"
+local WANTED = "redis://HOST:PORT/DATABASE, rediss://, redis+unix:/PATH or "
+  .. "redis+sentinel://HOST,HOST/MASTER"
 local NUMBERS = { ttl = true, timeout = true, db = true }
 local TEXTS = { ca = true, cert = true, key = true, user = true,
-                password = true }
+                password = true, sentinel_user = true,
+                sentinel_password = true }
 
 local function plain(text)
   return text and (text:gsub("%%(%x%x)", function(hex)
@@ -31,48 +36,93 @@ local function read_options(text, options)
       and (name ~= "db" or number % 1 == 0)
     if not TEXTS[name] and not fine then
       return nil, WANTED .. ", with ttl, timeout, db, user, "
-        .. "password, ca, cert or key behind a ?"
+        .. "password, sentinel_user, sentinel_password, ca, cert or key "
+        .. "behind a ?"
     end
     options[name] = number or plain(value)
   end
   return true
 end
 
-local function read_host(rest, target)
-  local who, where = rest:match "^(.*)@(.*)$"
-  where = where or rest
+-- Reads "NAME[:PORT]" or "[NAME][:PORT]" into a table; nil if it is neither.
+local function place(text, port)
+  local name, given = text:match "^%[(.*)%]:?(%d*)$"
+  if not name then name, given = text:match "^([^:]*):?(%d*)$" end
+  port = tonumber(given) or port
+  if not name or port > 65535 then return nil end
+  return { host = name ~= "" and name or "localhost", port = port }
+end
+
+local function read_user(who, target)
+  local user, password = who:match "^([^:]*):(.*)$"
+  target.user, target.password = plain(user or who), plain(password)
+  if target.user == "" then target.user = nil end
+end
+
+local function read_server(where, target)
   local host, database = where:match "^([^/]*)/?(%d*)$"
-  if not host then return nil end
-  local name, port = host:match "^%[(.*)%]:?(%d*)$"
-  if not name then name, port = host:match "^([^:]*):?(%d*)$" end
-  if not name then return nil end
-  if who then
-    local user, password = who:match "^([^:]*):(.*)$"
-    target.user, target.password = plain(user or who), plain(password)
-    if target.user == "" then target.user = nil end
-  end
-  target.host = name ~= "" and name or "localhost"
-  target.port = tonumber(port) or 6379
+  local found = host and place(host, 6379)
+  if not found then return false end
+  target.host, target.port = found.host, found.port
   target.database = tonumber(database)
-  return target.port < 65536
+  return true
+end
+
+local function read_sentinels(where, target)
+  local hosts, master, database = where:match "^([^/]+)/([^/]+)/?(%d*)$"
+  if not hosts then return false end
+  target.master, target.database = plain(master), tonumber(database)
+  target.sentinels = {}
+  for host in (hosts .. ","):gmatch "([^,]*)," do
+    local found = place(host, 26379)
+    if not found then return false end
+    table.insert(target.sentinels, found)
+  end
+  return not target.master:find "[%s%c]"
+end
+
+-- Gives each Sentinel its part of the options.
+local function complete(target)
+  for _, sentinel in ipairs(target.sentinels or {}) do
+    sentinel.is_sentinel, sentinel.tls = true, target.tls
+    sentinel.ca, sentinel.cert, sentinel.key = target.ca, target.cert,
+                                               target.key
+    sentinel.user = target.sentinel_user
+    sentinel.password = target.sentinel_password
+    sentinel.text = ("Sentinel at %s:%d"):format(sentinel.host, sentinel.port)
+  end
+end
+
+local function text_of(target)
+  if target.path then return "Redis at " .. target.path end
+  if target.master then return "Redis of master " .. target.master end
+  return ("Redis at %s:%d"):format(target.host, target.port)
+end
+
+local function read_rest(scheme, rest, target)
+  if scheme == "redis+unix" then
+    target.path = rest:match "^/[^/].*$" or rest:match "^//(/.*)$"
+    return target.path ~= nil
+  end
+  if rest:sub(1, 2) ~= "//" then return false end
+  local who, where = rest:sub(3):match "^(.*)@(.*)$"
+  if who then read_user(who, target) end
+  local read = scheme:find "+sentinel$" and read_sentinels or read_server
+  return read(where or rest:sub(3), target)
 end
 
 --- Parses an address: returns a target (redis/connection.lua), with `ttl` and
--- `timeout` if given; or nil and what the address should be.
+-- `timeout` if given, and with `master` and `sentinels`, which are targets, if
+-- Sentinels are named; or nil and what the address should be.
 function M.read(address)
   local scheme, rest, options = address:match "^([%w+]+):([^?]*)%??(.*)$"
-  local target = { tls = scheme == "rediss" }
-  if scheme == "redis+unix" then
-    target.path = rest:match "^/[^/].*$" or rest:match "^//(/.*)$"
-    if not target.path then return nil, WANTED end
-  elseif rest:sub(1, 2) ~= "//" or not read_host(rest:sub(3), target) then
-    return nil, WANTED
-  end
+  local target = { tls = scheme:find "^rediss" ~= nil }
+  if not read_rest(scheme, rest, target) then return nil, WANTED end
   local fine, why = read_options(options, target)
   if not fine then return nil, why end
   target.database = target.db or target.database
-  target.text = target.path and "Redis at " .. target.path
-    or ("Redis at %s:%d"):format(target.host, target.port)
+  complete(target)
+  target.text = text_of(target)
   return target
 end
 

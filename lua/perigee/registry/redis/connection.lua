@@ -6,22 +6,33 @@
 --   state       event                                      becomes
 --   away        a command                                  connecting
 --   connecting  the server has greeted                     open
+--   connecting  another server is the master now, or the   connecting, while
+--               found one is none, or is not there         there is time
 --   open        a reply                                    open
 --   any         an error, silence, a stop of the loop      away: all pending
 --                                                          commands fail
 --
--- A reply is a text, a number, a list, M.NIL, or a table with field `failure`.
+-- Only a target with `masters` (redis/sentinel) has masters. A connection with
+-- a function `unasked` calls it with each message of a subscription, and with
+-- nil when it is lost.
+--
+-- A reply is what redis/reply makes of it.
 local control = require "perigee.control.native"
 local descriptors = require "perigee.descriptor"
 local errors = require "perigee.errors"
+local failures = require "perigee.registry.redis.failure"
 local futures = require "perigee.future"
+local greetings = require "perigee.registry.redis.greeting"
 local loop = require "perigee.loop"
+local replies = require "perigee.registry.redis.reply"
 local tasks = require "perigee.task"
 
 local ffi = require "ffi"
 local C = control.C
 
-local M = { NIL = {} }
+local M = { NIL = replies.NIL }
+
+local PAUSE = 0.1                       -- seconds between attempts to connect
 
 local Connection = {}
 Connection.__index = Connection
@@ -29,13 +40,14 @@ Connection.__index = Connection
 local all = setmetatable({}, { __mode = "k" })
 
 --- A connection to target: { text, path, host, port, tls, ca, cert, key, user,
--- password, database }. patience: seconds without a reply after which the
--- server counts as lost.
+-- password, database, masters, is_sentinel }. patience: seconds without a reply
+-- after which the server counts as lost.
 function M.new(target, patience)
   local connection = setmetatable({
     target = target, patience = patience, stream = false, redis = false,
-    first = 1, last = 0, pending = {}, greeted = false, wait = control.wait_t(),
-    out = control.reply_out_t(), running = false, life = 0,
+    first = 1, last = 0, pending = {}, greeted = false, unasked = false,
+    wait = control.wait_t(), out = control.reply_out_t(), running = false,
+    life = 0, place = nil,
   }, Connection)
   all[connection] = true
   return connection
@@ -44,7 +56,8 @@ end
 -- ---- Ending ----------------------------------------------------------------
 
 local function close(connection)
-  local stream = connection.stream
+  local stream, masters = connection.stream, connection.target.masters
+  if masters then masters:release(connection) end
   if not stream then return end
   local fd = C.perigee_stream_descriptor(stream)
   if fd >= 0 then descriptors.forget(fd) end
@@ -65,6 +78,14 @@ function Connection:lose(kind, why)
   self.greeted, self.running, self.life = false, false, self.life + 1
   why = ("%s: %s"):format(self.target.text, why)
   for i = first, last do futures.settle(pending[i].future, nil, kind, why) end
+  if self.unasked then self.unasked(nil) end
+end
+
+--- Leaves the server for another that is the master now. Commands that it was
+-- sent fail, as it may have run them.
+function Connection:leave()
+  if not self.greeted then return close(self) end
+  self:lose("peer_lost", "another server is the master now")
 end
 
 local function lose_all(why)
@@ -102,18 +123,31 @@ local function kind_of(status) return errors.kind(status) end
 
 -- ---- Connecting ------------------------------------------------------------
 
-local function target_of(target)
+local function target_of(target, place)
   local to = control.to_t()
-  to.path, to.host, to.port = target.path, target.host, target.port or 0
+  to.path, to.host, to.port = target.path, place.host, place.port or 0
   to.tls = target.tls and 1 or 0
   to.authorities, to.certificate, to.key = target.ca, target.cert, target.key
   return to
 end
 
+-- Where the server is: { host, port }; or nil, a kind and why.
+local function find(connection)
+  local target, life = connection.target, connection.life
+  if not target.masters then return target end
+  local place, kind, why = target.masters:find()
+  if connection.life ~= life then return nil, "closed", "it was closed" end
+  connection.place = place
+  if place then target.masters:guard(connection, place) end
+  return place, kind, why
+end
+
 -- Connects. True; or nil, a kind and why.
 local function dial(connection)
+  local place, kind, why = find(connection)
+  if not place then return nil, kind, why end
   local deadline = loop.deadline(connection.patience)
-  local stream = C.perigee_stream_open(target_of(connection.target))
+  local stream = C.perigee_stream_open(target_of(connection.target, place))
   if stream == nil then return nil, "no_memory", "there is no memory" end
   connection.stream = stream
   while true do
@@ -150,18 +184,6 @@ local function put(connection, words)
   return C.perigee_redis_put(connection.redis, n, list, lengths)
 end
 
-local function greeting(target)
-  local list = {}
-  if target.password then
-    list[1] = target.user and { "AUTH", target.user, target.password }
-      or { "AUTH", target.password }
-  end
-  if target.database and target.database ~= 0 then
-    list[#list + 1] = { "SELECT", target.database }
-  end
-  return list
-end
-
 local function put_all(connection, commands)
   for _, words in ipairs(commands) do
     local status = put(connection, words)
@@ -172,40 +194,36 @@ end
 
 -- ---- Replies ---------------------------------------------------------------
 
-local length_out = control.length_t()
-
-local function value_of(reply)
-  local kind = C.perigee_reply_kind(reply)
-  if kind == C.PERIGEE_REPLY_NIL then return M.NIL end
-  if kind == C.PERIGEE_REPLY_INTEGER then
-    return tonumber(C.perigee_reply_integer(reply))
-  end
-  if kind == C.PERIGEE_REPLY_LIST then
-    local list = {}
-    for i = 1, tonumber(C.perigee_reply_count(reply)) do
-      list[i] = value_of(C.perigee_reply_at(reply, i - 1))
-    end
-    return list
-  end
-  local text = C.perigee_reply_text(reply, length_out)
-  local value = ffi.string(text, length_out[0])
-  return kind == C.PERIGEE_REPLY_FAILURE and { failure = value } or value
-end
-
 local function oldest(connection)
   return connection.pending[connection.first]
+end
+
+local function is_demoted(list)
+  for _, reply in ipairs(list) do
+    if type(reply) == "table" and reply.failure
+      and failures.is_demoted(reply.failure) then
+      return true
+    end
+  end
 end
 
 -- Adds a reply to the oldest pending commands, and settles their future when
 -- they have all theirs.
 local function heard(connection, value)
   local block = oldest(connection)
+  if connection.unasked and type(value) == "table"
+    and value[1] == "message" then
+    return connection.unasked(value)
+  end
   if not block then return connection:lose("protocol", "it spoke unasked") end
   block.replies[#block.replies + 1] = value
   if #block.replies < block.wanted then return end
   connection.pending[connection.first] = nil
   connection.first = connection.first + 1
   futures.settle(block.future, block.replies)
+  if connection.target.masters and is_demoted(block.replies) then
+    connection:leave()
+  end
 end
 
 -- Reads one reply: its value; or nil, a kind and why.
@@ -214,9 +232,7 @@ local function read(connection)
   while true do
     local status = C.perigee_redis_get(redis, out, connection.wait)
     if status == 1 then
-      local value = value_of(out[0])
-      C.perigee_reply_free(out[0])
-      return value
+      return replies.take(out[0])
     elseif status < 0 then
       return nil, kind_of(status), ffi.string(C.perigee_redis_why(redis))
     end
@@ -250,19 +266,48 @@ local function flush(connection)
 end
 
 local function greet(connection)
-  local list = greeting(connection.target)
+  local target = connection.target
+  local list = greetings.commands(target)
   local fine, kind, why = put_all(connection, list)
   if fine then fine, kind, why = flush(connection) end
-  for _ = 1, #list do
+  for _, command in ipairs(list) do
     local value
     if not fine then break end
     value, kind, why = read(connection)
     if not value then return nil, kind, why end
-    if type(value) == "table" and value.failure then
-      return nil, "denied", value.failure
-    end
+    fine, kind, why = greetings.check(target, command, value)
   end
   return fine, kind, why
+end
+
+-- Errors after which another server may be the master.
+local PASSING = { not_found = true, peer_lost = true, timeout = true,
+                  closed = true }
+
+local function attempt(connection)
+  local fine, kind, why = dial(connection)
+  if fine then fine, kind, why = greet(connection) end
+  return fine, kind, why
+end
+
+-- Connects and greets. With Sentinels it tries again until its patience is
+-- over, so that commands wait while a master is replaced. The last attempt may
+-- have had little time; then the one before tells what is wrong.
+local function reach(connection)
+  local life, masters = connection.life, connection.target.masters
+  local deadline = loop.deadline(connection.patience)
+  local last, told
+  repeat
+    local fine, kind, why = attempt(connection)
+    if fine or not masters or not PASSING[kind] or connection.life ~= life then
+      return fine, kind, why
+    end
+    if not last or kind ~= "timeout" then last, told = kind, why end
+    close(connection)
+    masters:doubt(connection.place)
+    loop.wait(futures.new(), loop.deadline(PAUSE))
+  until loop.now() >= deadline or connection.life ~= life
+  return nil, last, told
 end
 
 -- Sends the commands that came while it connected.
@@ -277,7 +322,7 @@ end
 
 -- Until it is over: a kind and why.
 local function converse(connection)
-  for _, step in ipairs { dial, greet, catch_up } do
+  for _, step in ipairs { reach, catch_up } do
     local fine, kind, why = step(connection)
     if not fine then return kind, why end
   end
@@ -331,26 +376,15 @@ function Connection:ask(commands, longer)
   local future = self:send(commands, longer)
   loop.wait(future, math.huge)
   if not future.ended then return nil, "closed", "the loop was stopped" end
-  local replies, kind, why = futures.results(future)
-  if not replies then return nil, kind, why end
-  for _, reply in ipairs(replies) do
+  local list, kind, why = futures.results(future)
+  if not list then return nil, kind, why end
+  for _, reply in ipairs(list) do
     if type(reply) == "table" and reply.failure then
-      return nil, M.kind_of_failure(reply.failure),
-             ("%s: %s"):format(self.target.text, reply.failure)
+      kind, why = failures.read(reply.failure)
+      return nil, kind, ("%s: %s"):format(self.target.text, why)
     end
   end
-  return replies
-end
-
-local KINDS = { NOAUTH = "denied", WRONGPASS = "denied", NOPERM = "denied",
-                OOM = "no_memory", LOADING = "peer_lost",
-                READONLY = "peer_lost", MASTERDOWN = "peer_lost",
-                BUSY = "peer_lost", MISCONF = "no_memory",
-                CLUSTERDOWN = "peer_lost", EXECABORT = "protocol" }
-
---- The kind of error for a failure text of the server.
-function M.kind_of_failure(text)
-  return KINDS[text:match "^%u+" or ""] or "protocol"
+  return list
 end
 
 function Connection:close()

@@ -12,10 +12,12 @@ local addresses = require "perigee.registry.redis.address"
 local connections = require "perigee.registry.redis.connection"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
+local failures = require "perigee.registry.redis.failure"
 local feeds = require "perigee.registry.redis.feed"
 local futures = require "perigee.future"
 local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
+local sentinels = require "perigee.registry.redis.sentinel"
 local tasks = require "perigee.task"
 
 local M = {}
@@ -26,6 +28,7 @@ local ATTEMPTS = 100                    -- of a transaction that others disturb
 local PAGE = 500                        -- names that are read at once
 local SWEPT = 32                        -- expired names that a list removes
 local CHANGES = 10000                   -- the stream's approximate length
+local MOST = 2 ^ 20                     -- names that one list goes through
 
 local Redis = {}
 Redis.__index = Redis
@@ -39,6 +42,9 @@ function M.open(address)
   local redis = setmetatable({
     target = target, ttl = target.ttl or TTL, lock = false, feeds = {},
     patience = target.timeout or TIMEOUT }, Redis)
+  if target.sentinels then
+    target.masters = sentinels.new(target, redis.patience)
+  end
   redis.connection = connections.new(target, redis.patience)
   all[redis] = true
   return redis
@@ -97,7 +103,7 @@ local function exec(redis, commands, life)
   local done = replies[#replies] ~= NIL
   for _, reply in ipairs(done and replies[#replies] or {}) do
     if type(reply) == "table" and reply.failure then
-      return nil, connections.kind_of_failure(reply.failure), reply.failure
+      return nil, failures.read(reply.failure)
     end
   end
   return true, done
@@ -156,17 +162,25 @@ function Redis:hold(entry, over)
   return tasks.spawn(alone, hold, self, entry, over)
 end
 
-local function renew(redis, held, entry)
+-- Prolongs the TTL by one command, which also tells whose the name is: true, or
+-- false where more has to be done. Where another has taken the name, its TTL
+-- is prolonged once. This is no transaction, since a full server would refuse
+-- that.
+local function prolonged(redis, held)
   local scope, name = held.scope, held.name
-  held.entry = entry or held.entry
+  local replies, kind, why = redis.connection:ask {
+    { "GETEX", keys.name(scope, name), "PX", redis:milliseconds() } }
+  if not replies then return nil, kind, why end
+  local other = keys.decode(replies[1], scope, name, 0)
+  return other and other.epoch == held.epoch or false
+end
+
+local function rewrite(redis, held)
+  local scope, name = held.scope, held.name
   return transact(redis, scope, name, function(text, now)
     local other = text and keys.decode(text, scope, name, now)
     if text and not (other and other.epoch == held.epoch) then
       return nil, nil, "name_taken", who(other)
-    end
-    if text and not entry then
-      return { { "MULTI" }, { "PEXPIRE", keys.name(scope, name),
-                              redis:milliseconds() }, { "EXEC" } }
     end
     local mine, why = keys.encode(held.entry, now)
     if not mine then return nil, nil, "protocol", why end
@@ -174,9 +188,23 @@ local function renew(redis, held, entry)
   end)
 end
 
+local function renew(redis, held, entry)
+  held.entry = entry or held.entry
+  local fine, kind, why = rewrite(redis, held)
+  if kind == "no_memory" then prolonged(redis, held) end
+  return fine, kind, why
+end
+
+local function keep(redis, held)
+  local fine, kind, why = prolonged(redis, held)
+  if fine then return true elseif fine == nil then return nil, kind, why end
+  return alone(renew, redis, held)
+end
+
 --- Prolongs a name's TTL, and updates its entry if one is given. Takes the name
 -- again if the server has lost it.
 function Redis:renew(held, entry)
+  if not entry then return tasks.spawn(keep, self, held) end
   return tasks.spawn(alone, renew, self, held, entry)
 end
 
@@ -195,10 +223,15 @@ end
 
 -- ---- Asking ----------------------------------------------------------------
 
+-- The kind of a failure to ask: that no server is there says nothing of names.
+local function unasked(kind)
+  return kind == "not_found" and "peer_lost" or kind
+end
+
 local function lookup(redis, scope, name)
   local replies, kind, why = redis.connection:ask {
     { "GET", keys.name(scope, name) }, { "TIME" } }
-  if not replies then return nil, kind, why end
+  if not replies then return nil, unasked(kind), why end
   if replies[1] == NIL then return nil end
   return keys.decode(replies[1], scope, name, keys.time(replies[2]))
 end
@@ -207,15 +240,27 @@ function Redis:lookup(scope, name)
   return tasks.spawn(lookup, self, scope, name)
 end
 
+-- Is it a list of texts in ascending order, all greater than before?
+local function ascends(names, before)
+  for _, name in ipairs(names) do
+    if type(name) ~= "string" or name <= before then return false end
+    before = name
+  end
+  return true
+end
+
 -- A page of names in a range, the texts of their entries, and the server's
 -- time; or nil, a kind and why.
-local function page(connection, scope, from, to)
+local function page(connection, scope, from, to, before)
   local replies, kind, why = connection:ask {
     { "ZRANGEBYLEX", keys.names(scope), from, to, "LIMIT", 0, PAGE },
     { "TIME" } }
   if not replies then return nil, kind, why end
   local names, now = replies[1], keys.time(replies[2])
   if not names[1] then return {}, {}, now end
+  if #names > PAGE or not ascends(names, before) then
+    return nil, "protocol", "what it has are no names in order"
+  end
   local get = { "MGET" }
   for i, name in ipairs(names) do get[i + 1] = keys.name(scope, name) end
   replies, kind, why = connection:ask { get }
@@ -235,12 +280,17 @@ local function sweep(redis, scope, names)
 end
 
 -- Calls f(name, text, now) for each name in a range, until f returns true.
--- True; or nil, a kind and why.
+-- True; or nil, a kind and why. Ends whatever the server answers: each page
+-- lies behind the one before it, and there are so many names at most.
 local function each(redis, connection, scope, from, to, f)
-  local gone, last = {}
+  local gone, seen, before, last = {}, 0, ""
   repeat
-    local names, texts, now = page(connection, scope, from, to)
+    local names, texts, now = page(connection, scope, from, to, before)
     if not names then return nil, texts, now end
+    seen, before = seen + #names, names[#names] or ""
+    if seen > MOST then
+      return nil, "too_large", ("the scope has more than %d names"):format(MOST)
+    end
     for i, name in ipairs(names) do
       if texts[i] == NIL then
         gone[#gone + 1] = name
@@ -249,7 +299,7 @@ local function each(redis, connection, scope, from, to, f)
       end
     end
     last = #names < PAGE
-    from = "(" .. (names[#names] or "")
+    from = "(" .. before
   until last
   if gone[1] then tasks.spawn(alone, sweep, redis, scope, gone) end
   return true
@@ -269,7 +319,7 @@ local function list(redis, scope, filter)
       end
       return #chosen >= limit
     end)
-  if not fine then return nil, kind, why end
+  if not fine then return nil, unasked(kind), why end
   return chosen
 end
 

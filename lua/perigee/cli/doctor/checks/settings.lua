@@ -14,7 +14,9 @@ local TRANSPORTS = { auto = true, shm = true, verbs = true, tcp = true }
 -- Variables of the tests, benches and builds of a source tree.
 local INTERNAL = { BUILD = true, FLOORS = true, LUAJIT = true,
   LUAJIT_FLAGS = true, PRELOAD = true, RUNNING = true, SEED = true,
-  SECONDS = true, SOAK = true }
+  SECONDS = true, SOAK = true,
+  -- What perigee run tells its processes (perigee/launch.lua).
+  RANK = true, SIZE = true, LOCAL_RANK = true, LOCAL_SIZE = true, JOB = true }
 local INTERNAL_PREFIXES = { "TEST_", "SPEC_", "RDMA_" }
 
 local function unset(name)
@@ -65,8 +67,16 @@ local function check_nics(machine, value)
   end
 end
 
+-- Without the core, which reads it, nothing is known.
+local function check_registry(_, value)
+  local loads, registries = pcall(require, "perigee.registry")
+  local wanted = loads and registries.check(value)
+  if wanted then return "it has to be " .. wanted end
+end
+
 local CHECKS = { TRANSPORT = check_transport, SCOPE = check_scope,
                  RDMA = check_rdma, NICS = check_nics,
+                 REGISTRY = check_registry,
                  FAULTS = check_faults, SECRET = function() end }
 
 local function is_internal(name)

@@ -1,0 +1,142 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What commands have in common that ask others: an agent of their own without
+-- a name, which ends with the command, whether it fails, is interrupted, or
+-- nobody reads its output any more.
+local failure = require "perigee.cli.failure"
+
+local ffi = require "ffi"
+
+local M = {}
+
+local SIGPIPE = 13
+local SIG_IGN = ffi.cast("void *", 1)
+
+-- What a user can do, by the kind of an error.
+local TO_DO = {
+  not_found = "perigee agents lists who is there, --scope and --registry look "
+    .. "elsewhere",
+  timeout = "--timeout gives it more time",
+  no_service = "perigee describe tells what an agent serves",
+  no_method = "perigee describe tells what an agent serves",
+  denied = "both sides need the same PERIGEE_SECRET, and on one host the same "
+    .. "user",
+  peer_lost = "perigee agents tells whether it is back",
+  name_taken = "choose another name, or stop the other one",
+  version = "install the same version on both sides",
+}
+
+-- Other advice, where the library is about to dial an address.
+local function advice(err, peer)
+  if err.kind == "not_found" and peer and peer:find "^%l+:.*/" then
+    return "is the agent up, and this its address?"
+  end
+  return TO_DO[err.kind]
+end
+
+--- An error of Perigee's as one sentence, with what can be done about it.
+function M.sentence(err, peer)
+  local what = advice(err, peer)
+  return what and ("%s; %s"):format(tostring(err), what) or tostring(err)
+end
+
+--- Ends the command by an error. peer: to whom, if it was dialled.
+function M.fail(err, peer) failure.failed("%s", M.sentence(err, peer)) end
+
+--- value, or the end of the command by err.
+function M.check(value, err, peer)
+  if value == nil then M.fail(err, peer) end
+  return value
+end
+
+--- The message of an error that the library raised, without its place.
+function M.bare(raised)
+  return (tostring(raised):gsub("^[^:\n]*:%d+: ", ""))
+end
+
+--- Loads the library; the command ends in one sentence where that cannot be.
+function M.library()
+  local fine, perigee = pcall(require, "perigee")
+  if not fine then
+    failure.failed("%s; perigee doctor tells more",
+                   tostring(perigee):match "^[^\n]*")
+  end
+  return perigee
+end
+
+-- Options with wrong values are misuse, told by the option's name.
+local function check_place(given)
+  local check = require "perigee.check"
+  local registries = require "perigee.registry"
+  local wrong = given.registry and registries.check(given.registry)
+  if wrong then failure.misuse("--registry must be %s", wrong) end
+  wrong = given.scope and check.name(given.scope)
+  if wrong then failure.misuse("--scope must be %s", wrong) end
+end
+
+--- Makes an agent with options, those of --registry and --scope among them.
+function M.agent(given, options)
+  local perigee = M.library()
+  check_place(given)
+  options.registry, options.scope = given.registry, given.scope
+  require "perigee.registry".patience = given.timeout or 30
+  local fine, agent, err = pcall(perigee.agent, options)
+  if not fine then failure.misuse("%s", M.bare(agent)) end
+  if agent then return agent end
+  local where = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
+  if where == "" or err.kind == "name_taken" then M.fail(err) end
+  failure.failed("%s; is the registry up, and this its address?",
+                 tostring(err))
+end
+
+--- Checks the name of an agent, or its address.
+function M.peer(name)
+  local check = require "perigee.check"
+  if name:find "^tcp://" or name:find "^unix:.*[/@]" then return name end
+  local wrong = check.name(name)
+  if wrong then
+    failure.misuse("%q is no agent's name: it has %s; nor an address, as "
+      .. "tcp://HOST:PORT or unix:/PATH", name, wrong)
+  end
+  return name
+end
+
+-- Runs f(agent) in the loop, with what it raised passed on. Returns what it
+-- returned; or interrupted(), after a signal.
+local function within(perigee, agent, f, interrupted)
+  local status, message, raised
+  local over = false
+  perigee.run(function()
+    local fine
+    fine, status, message = xpcall(f, failure.traced, agent)
+    raised, over = not fine and status, true
+  end)
+  if not over then
+    if interrupted then return interrupted() end
+    return failure.quietly()
+  end
+  if raised then error(raised, 0) end
+  return status, message
+end
+
+--- Runs f(agent) with an agent of the command's own, in a task, and closes the
+-- agent; returns what f returned. After SIGINT or SIGTERM the results are those
+-- of interrupted(), or without it the command ends without a word.
+function M.run(given, f, interrupted)
+  local perigee = M.library()
+  if not pcall(ffi.typeof, "struct perigee_cli_client") then
+    ffi.cdef [[
+      struct perigee_cli_client { int declared; };
+      void *perigee_cli_signal(int, void *) __asm__("signal");
+    ]]
+  end
+  ffi.C.perigee_cli_signal(SIGPIPE, SIG_IGN)
+  local agent = M.agent(given, {})
+  local fine, status, message = xpcall(within, failure.traced, perigee, agent,
+                                       f, interrupted)
+  agent:close()
+  if not fine then error(status, 0) end
+  require "perigee.cli.out".finish()
+  return status, message
+end
+
+return M

@@ -1,0 +1,123 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- `perigee describe NAME`: what an agent offers: its entry in the registry,
+-- and by itself its services' methods and the limits of a session with it.
+local client = require "perigee.cli.client"
+local failure = require "perigee.cli.failure"
+local options = require "perigee.cli.options"
+local units = require "perigee.units"
+
+local M = {
+  name = "describe",
+  summary = "Tell an agent's services, their methods, and its memory.",
+}
+
+function M.configure(parser)
+  parser:argument("name", "The agent's name."):argname "NAME"
+  options.json(parser)
+  options.place(parser)
+  options.timeout(parser, 5)
+end
+
+local function keys(map)
+  local names = {}
+  for name in pairs(type(map) == "table" and map or {}) do
+    names[#names + 1] = tostring(name)
+  end
+  table.sort(names)
+  return names
+end
+
+-- ---- What there is ---------------------------------------------------------
+
+local function methods_of(session, service, timeout)
+  local told, err = require "perigee.proxy".describe(session, service, timeout)
+  client.check(told, err)
+  local methods = {}
+  for name, each in pairs(told.methods) do
+    methods[name] = { kind = each.kind, landing = each.landing == true,
+                      idempotent = each.idempotent == true,
+                      capacity = each.capacity }
+  end
+  return { version = told.version, methods = methods }
+end
+
+local function found(agent, name, timeout)
+  local entry = client.check(agent:lookup(name, { timeout = timeout }))
+  local session = client.check(agent:session(name, { timeout = timeout }))
+  local told = { services = {}, limits = session:explain().limits }
+  for field, value in pairs(entry) do
+    if field ~= "services" then told[field] = value end
+  end
+  for _, service in ipairs(keys(entry.services)) do
+    told.services[service] = methods_of(session, service, timeout)
+  end
+  return told
+end
+
+-- ---- As text ---------------------------------------------------------------
+
+local function method(each)
+  local parts = { tostring(each.kind) }
+  if each.capacity then
+    parts[#parts + 1] = "a reply of at least "
+      .. units.format_size(each.capacity) .. " offered"
+  end
+  if each.landing then parts[#parts + 1] = "its slice lands where it says" end
+  if each.idempotent then parts[#parts + 1] = "idempotent" end
+  return table.concat(parts, ", ")
+end
+
+local function write_services(told, out)
+  for _, service in ipairs(keys(told.services)) do
+    local each = told.services[service]
+    out.line("  service %s, version %s", service, tostring(each.version))
+    for _, name in ipairs(keys(each.methods)) do
+      out.line("    %-20s %s", name, method(each.methods[name]))
+    end
+  end
+end
+
+local function write_regions(told, out)
+  for _, name in ipairs(keys(told.regions)) do
+    local region = told.regions[name]
+    region = type(region) == "table" and region or {}
+    out.line("  region %-20s %s, access %s", name,
+             units.format_size(tonumber(region.length) or 0),
+             region.access ~= "" and tostring(region.access) or "none")
+  end
+end
+
+local function write(told, out)
+  out.line("%s, a%s %s, %s", told.name,
+           tostring(told.kind):find "^[aeiou]" and "n" or "",
+           tostring(told.kind), tostring(told.state))
+  out.line("  process %s on %s%s", tostring(told.pid), tostring(told.host),
+           told.since and (", for %.0f s"):format(told.since) or "")
+  for _, address in ipairs(told.addresses) do out.line("  at %s", address) end
+  write_services(told, out)
+  write_regions(told, out)
+  local json = require "perigee.cli.json"
+  if next(told.metadata or {}) then
+    out.line("  metadata %s", json.encode(told.metadata))
+  end
+  out.line("  limits: a record of %s, typed values of %s, messages of %s",
+           units.format_size(told.limits.ring),
+           units.format_size(told.limits.typed),
+           units.format_size(told.limits.message))
+end
+
+function M.run(given)
+  local name = client.peer(given.name)
+  if name:find "/" then
+    failure.misuse("describe asks the registry, which has no addresses: give "
+      .. "the agent's name; perigee explain takes addresses")
+  end
+  local out = require "perigee.cli.out"
+  return client.run(given, function(agent)
+    local told = found(agent, name, given.timeout)
+    if given.json then return out.json(told) end
+    write(told, out)
+  end)
+end
+
+return M

@@ -1,0 +1,167 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- perigee.launch: what a launcher has told this process by its environment.
+local errors = require "perigee.errors"
+
+local M = {}
+
+-- The variables of each launcher, the innermost first: Open MPI and torchrun
+-- run below Slurm and Kubernetes. Of several variables the first that is set
+-- counts. rank and size must be there.
+local LAUNCHERS = {
+  { name = "perigee run", rank = { "PERIGEE_RANK" }, size = { "PERIGEE_SIZE" },
+    local_rank = { "PERIGEE_LOCAL_RANK" },
+    local_size = { "PERIGEE_LOCAL_SIZE" }, job = { "PERIGEE_JOB" } },
+  { name = "torchrun", rank = { "RANK" }, size = { "WORLD_SIZE" },
+    local_rank = { "LOCAL_RANK" }, local_size = { "LOCAL_WORLD_SIZE" },
+    job = { "TORCHELASTIC_RUN_ID" } },
+  { name = "Open MPI", rank = { "OMPI_COMM_WORLD_RANK" },
+    size = { "OMPI_COMM_WORLD_SIZE" },
+    local_rank = { "OMPI_COMM_WORLD_LOCAL_RANK" },
+    local_size = { "OMPI_COMM_WORLD_LOCAL_SIZE" },
+    job = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" } },
+  { name = "MPICH", rank = { "PMI_RANK" }, size = { "PMI_SIZE" },
+    local_rank = { "MPI_LOCALRANKID" }, local_size = { "MPI_LOCALNRANKS" },
+    job = { "PMI_JOBID" } },
+  { name = "Slurm", rank = { "SLURM_PROCID" },
+    size = { "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS" },
+    local_rank = { "SLURM_LOCALID" } },
+  { name = "Kubernetes", rank = { "JOB_COMPLETION_INDEX" },
+    size = { "PERIGEE_SIZE", "WORLD_SIZE" }, job = { "PERIGEE_JOB" } },
+}
+
+local function get(name)
+  local value = os.getenv(name)
+  if value ~= "" then return value end
+end
+
+-- The value of the first variable that is set, and its name.
+local function first(names)
+  for _, name in ipairs(names or {}) do
+    local value = get(name)
+    if value then return value, name end
+  end
+end
+
+local function fail(kind, ...)
+  return nil, errors.new(kind, "asking for this process's rank: "
+    .. (...):format(select(2, ...)), false)
+end
+
+-- ---- What Slurm and Kubernetes say otherwise -------------------------------
+
+-- The first host of "node[07-09,12],other".
+local function first_host(list)
+  local head, number, tail = list:match "^([^,%[]*)%[(%d+)[^%]]*%]([^,]*)"
+  if head then return head .. number .. tail end
+  return list:match "^[^,]+"
+end
+
+-- The number of tasks on a node, of "2(x3),1": two on each of three nodes, one
+-- on the fourth.
+local function tasks_on(list, node)
+  local before = 0
+  for count, times in list:gmatch "(%d+)%(?x?(%d*)%)?" do
+    before = before + (tonumber(times) or 1)
+    if node < before then return tonumber(count) end
+  end
+end
+
+local function slurm(told)
+  local tasks = first { "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE" }
+  local node = tonumber(get "SLURM_NODEID" or "")
+  local nodes = first { "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
+                        "SLURM_NODELIST" }
+  local id = first { "SLURM_JOB_ID", "SLURM_JOBID" }
+  local step = first { "SLURM_STEP_ID", "SLURM_STEPID" }
+  told.local_size = tasks and node and tasks_on(tasks, node)
+  told.job = id and step and id .. "." .. step or id
+  told.address = nodes and first_host(nodes)
+    or get "SLURM_LAUNCH_NODE_IPADDR"
+end
+
+-- A pod of an indexed job has the job's name and its index as its host's name.
+local function kubernetes(told)
+  local host = get "HOSTNAME" or ""
+  told.job = told.job or host:match("^(.*)%-" .. told.rank .. "$")
+  told.local_rank, told.local_size = 0, 1
+end
+
+local MORE = { Slurm = slurm, Kubernetes = kubernetes }
+
+-- ---- Reading ---------------------------------------------------------------
+
+-- The number of a variable; nil where it is not set, and an error where it is
+-- no number of at least `least`.
+local function number(launcher, names, least)
+  local text, name = first(names)
+  if not text then return nil end
+  local value = text:match "^%d+$" and tonumber(text)
+  if value and value >= least and value < 2 ^ 31 then return value end
+  return fail("protocol", "%s is %q, and %s sets it to a number from %d on",
+              name, text, launcher.name, least)
+end
+
+local function read(launcher)
+  local told, err = { launcher = launcher.name }
+  for field, least in pairs { rank = 0, size = 1, local_rank = 0,
+                              local_size = 1 } do
+    told[field], err = number(launcher, launcher[field], least)
+    if err then return nil, err end
+  end
+  if not told.size then
+    return fail("not_found", "%s has set %s, and not %s", launcher.name,
+                launcher.rank[1], table.concat(launcher.size, " or "))
+  elseif told.rank >= told.size then
+    return fail("protocol", "%s says rank %d of %d", launcher.name, told.rank,
+                told.size)
+  end
+  told.job = first(launcher.job)
+  if MORE[launcher.name] then MORE[launcher.name](told) end
+  local host, port = get "MASTER_ADDR", get "MASTER_PORT"
+  told.address = host and (port and host .. ":" .. port or host)
+    or told.address or nil
+  told.local_size = told.local_size or nil
+  return told
+end
+jit.off(read)
+
+--- Tells which of a job's processes this one is, by what its launcher has set
+-- in its environment: `perigee run`, torchrun, Open MPI's mpirun, MPICH's (also
+-- Intel MPI's) mpiexec, Slurm's srun, or an indexed Job of Kubernetes. Where
+-- several have, that is their order. Kubernetes does not tell the size: set
+-- PERIGEE_SIZE (or WORLD_SIZE) in the pod to the Job's `completions`. In a
+-- batch script of Slurm's that is not run by srun the process is rank 0 of all.
+--
+-- The table has `launcher` (a name: "perigee run", "torchrun", "Open MPI",
+-- "MPICH", "Slurm", "Kubernetes"), `rank` (from 0) and `size`, and where it is
+-- known
+--
+-- * `local_rank` (from 0) and `local_size`: among the processes of this host
+-- * `job`: a text that is the same in all processes of the job, for
+--   example as the key of a rendezvous
+-- * `address`: where the processes can meet, "HOST:PORT" or "HOST": that of
+--   MASTER_ADDR and MASTER_PORT; by Slurm the first host of the job
+-- @function perigee.launch
+-- @treturn table plain values; or nil and an error
+-- @errors `not_found`: no launcher has started this process; `protocol`: what
+--   it has set makes no sense
+-- @waits no
+-- @usage
+-- local me, err = perigee.launch()
+-- if me then
+--   print(("rank %d of %d by %s"):format(me.rank, me.size, me.launcher))
+-- else
+--   print(err.kind)                                            --> not_found
+-- end
+function M.launch()
+  for _, launcher in ipairs(LAUNCHERS) do
+    if first(launcher.rank)
+      and (launcher.name ~= "torchrun" or first(launcher.size)) then
+      return read(launcher)
+    end
+  end
+  return fail("not_found", "no launcher has started this process: neither "
+    .. "perigee run, torchrun, mpirun, srun nor an indexed Job of Kubernetes")
+end
+
+return M

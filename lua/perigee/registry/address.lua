@@ -1,0 +1,46 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Parts of registries' addresses: users, hosts and options.
+local M = {}
+
+--- Replaces %XX by the character it stands for.
+function M.plain(text)
+  return text and (text:gsub("%%(%x%x)", function(hex)
+    return string.char(tonumber(hex, 16))
+  end))
+end
+
+--- Splits "USER:PASSWORD@REST": returns user and password, each nil if it is
+-- not there, and the rest. A password alone is ":PASSWORD@".
+function M.user(text)
+  local who, rest = text:match "^(.*)@(.*)$"
+  if not who then return nil, nil, text end
+  local user, password = who:match "^([^:]*):(.*)$"
+  user = M.plain(user or who)
+  return user ~= "" and user or nil, M.plain(password), rest
+end
+
+--- Reads "HOST:PORT" or "[HOST]:PORT", where each may be missing: returns the
+-- host as a URL has it, and the port; nil if it is neither.
+function M.host(text, port)
+  local name, given = text:match "^(%[[%x:.%%]+%]):?(%d*)$"
+  if not name then name, given = text:match "^([%w._-]*):?(%d*)$" end
+  port = tonumber(given) or port
+  if not name or port < 1 or port > 65535 then return nil end
+  return name ~= "" and name or "localhost", port
+end
+
+--- Reads "name=value&name=value" into a table. kinds: "seconds" or "text" by
+-- name. Returns whether all of it is known and valid.
+function M.options(text, kinds, into)
+  for name, value in text:gmatch "([^&=]+)=?([^&]*)" do
+    local number = kinds[name] == "seconds" and tonumber(value)
+    if kinds[name] ~= "text"
+      and not (number and number > 0 and number < 2 ^ 31) then
+      return false
+    end
+    into[name] = number or M.plain(value)
+  end
+  return true
+end
+
+return M

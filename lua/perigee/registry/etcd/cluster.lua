@@ -1,0 +1,268 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The servers of an etcd cluster, asked by the JSON gateway of each (/v3).
+--
+-- All questions go to one server. When that fails, or has no leader, they go to
+-- the next one, until the time for the answer is over. What is asked may be
+-- done twice, or be done although the answer is a failure.
+--
+-- With a user the servers want a token, which they forget after some time, and
+-- when they restart; then another one is asked for.
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local http = require "perigee.control.http"
+local loop = require "perigee.loop"
+local tasks = require "perigee.task"
+
+local json = require "cjson.safe".new()
+json.decode_max_depth(32)
+
+local M = {}
+
+local LIMIT = 16 * 2 ^ 20               -- bytes of an answer
+local PAUSE = 0.05                      -- seconds, after all have failed
+
+local Cluster = {}
+Cluster.__index = Cluster
+
+--- The cluster at a target (etcd/address). patience: seconds for an answer.
+function M.new(target, patience)
+  local client, kind, why = http.new()
+  if not client then return nil, kind, why end
+  return setmetatable({
+    target = target, patience = patience, client = client, at = 1,
+    token = false, login = false, streams = {}, date = 0, dated = 0,
+    limit = LIMIT,
+  }, Cluster)
+end
+
+-- ---- Time ------------------------------------------------------------------
+
+local MONTHS = { Jan = 1, Feb = 2, Mar = 3, Apr = 4, May = 5, Jun = 6, Jul = 7,
+                 Aug = 8, Sep = 9, Oct = 10, Nov = 11, Dec = 12 }
+
+-- The days from 1970-01-01 to a date.
+local function days(year, month, day)
+  if month < 3 then year, month = year - 1, month + 12 end
+  return 365 * year + math.floor(year / 4) - math.floor(year / 100)
+    + math.floor(year / 400) + math.floor((153 * month - 457) / 5) + day
+    - 719469
+end
+
+-- Notes the server's time, in milliseconds, that a header tells.
+local function note_date(cluster, text)
+  local day, name, year, hour, minute, second =
+    (text or ""):match "(%d+) (%a+) (%d+) (%d+):(%d+):(%d+) GMT"
+  if not MONTHS[name] then return end
+  local since = days(tonumber(year), MONTHS[name], tonumber(day)) * 86400
+  cluster.date = (since + hour * 3600 + minute * 60 + second) * 1000
+  cluster.dated = loop.now()
+end
+
+--- The servers' time in milliseconds, to a second or so.
+function Cluster:now()
+  return self.date + math.floor((loop.now() - self.dated) * 1e-6)
+end
+
+-- ---- Failures --------------------------------------------------------------
+
+-- Kinds by gRPC's codes. Another server may do better after a failure of the
+-- kinds peer_lost and timeout.
+local KINDS = { [2] = "peer_lost", [4] = "timeout", [7] = "denied",
+                [8] = "no_memory", [13] = "peer_lost", [14] = "peer_lost",
+                [16] = "denied" }
+local TEMPORARY = { peer_lost = true, timeout = true }
+local WHO = { ["etcdserver: authentication failed, invalid user ID or password"]
+                = true, ["etcdserver: user name is empty"] = true }
+local AGAIN = { ["etcdserver: revision of auth store is old"] = true,
+                ["etcdserver: invalid auth token"] = true }
+
+-- A kind, why, and gRPC's code, of what a server has answered instead.
+local function failure(told)
+  local why = tostring(told.message or told.error)
+  local code = tonumber(told.code or told.grpc_code) or 2
+  return WHO[why] and "denied" or KINDS[code] or "protocol", why, code
+end
+
+local function is_refused_token(cluster, code, why)
+  return cluster.target.user and (code == 16 or AGAIN[why])
+end
+
+-- ---- Questions -------------------------------------------------------------
+
+local function request(cluster, url, path, question, seconds)
+  local list = { "Content-Type: application/json" }
+  if cluster.token and path ~= "auth/authenticate" then
+    list[2] = "Authorization: " .. cluster.token
+  end
+  return { method = "POST", url = url .. "/v3/" .. path, headers = list,
+           body = json.encode(question), limit = cluster.limit,
+           tls = cluster.target.tls, timeout = math.max(seconds, 0.001) }
+end
+
+-- What was answered; or nil, a kind, why and perhaps gRPC's code.
+local function read(cluster, status, headers, body)
+  local told = json.decode(body)
+  if type(told) ~= "table" then
+    return nil, "protocol", "what it answers is not etcd's"
+  end
+  note_date(cluster, headers.date)
+  if status == 200 and not told.error then return told end
+  return nil, failure(type(told.error) == "table" and told.error or told)
+end
+
+-- Asks a server for a token. True; or nil, a kind and why.
+local function authenticate(cluster, url, seconds)
+  local who = { name = cluster.target.user,
+                password = cluster.target.password or "" }
+  local answer, kind, why = cluster.client:ask(
+    request(cluster, url, "auth/authenticate", who, seconds))
+  if not answer then return nil, kind, why end
+  local told, code
+  told, kind, why, code = read(cluster, answer.status, answer.headers,
+                               answer.body)
+  if not told then return nil, kind, why, code end
+  if type(told.token) ~= "string" or told.token:find "%c" then
+    return nil, "protocol", "its token is none"
+  end
+  cluster.token = told.token
+  return true
+end
+
+-- Has a token, if one is needed; all who need it wait for the same one.
+local function log_in(cluster, url, seconds)
+  if cluster.token or not cluster.target.user then return true end
+  local login = cluster.login
+  if not login or login.ended then
+    login = tasks.spawn(authenticate, cluster, url, seconds)
+    cluster.login = login
+  end
+  loop.wait(login, loop.deadline(seconds))
+  if not login.ended then return nil, "timeout", "it does not answer" end
+  return futures.results(login)
+end
+
+local function once(cluster, url, path, question, seconds)
+  local fine, kind, why, code = log_in(cluster, url, seconds)
+  if not fine then return nil, kind, why, code end
+  local answer
+  answer, kind, why = cluster.client:ask(
+    request(cluster, url, path, question, seconds))
+  if not answer then return nil, kind, why end
+  return read(cluster, answer.status, answer.headers, answer.body)
+end
+
+-- Asks one server, if need be with another token.
+local function try(cluster, url, path, question, seconds)
+  local answer, kind, why, code = once(cluster, url, path, question, seconds)
+  if not answer and cluster.token and is_refused_token(cluster, code, why) then
+    cluster.token = false
+    return once(cluster, url, path, question, seconds)
+  end
+  return answer, kind, why, code
+end
+
+--- Asks no more of a server, if there is another, and ends what it streams: who
+-- reads that goes on elsewhere.
+function Cluster:leave(url)
+  local urls = self.target.urls
+  if urls[self.at] == url then self.at = self.at % #urls + 1 end
+  local list = {}
+  for stream, from in pairs(self.streams) do
+    if from == url then list[#list + 1] = stream end
+  end
+  for _, stream in ipairs(list) do self:close(stream) end
+end
+jit.off(Cluster.leave)
+
+local function shown(cluster, why)
+  return ("%s: %s"):format(cluster.target.text, why)
+end
+
+-- The seconds for one server: all there are left if there is only one.
+local function share(cluster, deadline)
+  return math.min(loop.left(deadline), cluster.patience / #cluster.target.urls)
+end
+
+-- Does f(url, seconds) with one server after the other, until one succeeds, or
+-- none can, or the time is over.
+local function with_any(cluster, seconds, f)
+  local urls, deadline, useless, tries = cluster.target.urls,
+                                         loop.deadline(seconds), 0, 0
+  while true do
+    local url = urls[cluster.at]
+    local answer, kind, why, code = f(url, share(cluster, deadline))
+    if answer then return answer end
+    tries = tries + 1
+    useless = TEMPORARY[kind] and 0 or useless + 1
+    if kind == "closed" or code and useless > 0 or useless == #urls
+      or loop.now() >= deadline or loop.state.stopping then
+      return nil, kind, shown(cluster, why), code
+    end
+    cluster:leave(url)
+    if tries % #urls == 0 then
+      loop.wait(futures.new(), loop.deadline(PAUSE))
+    end
+  end
+end
+
+--- Asks a question: a table, that path answers with a table. Waits. Or nil, a
+-- kind, why, and gRPC's code if etcd has answered with one. seconds: for the
+-- answer; default: patience.
+function Cluster:ask(path, question, seconds)
+  return with_any(self, seconds or self.patience, function(url, left)
+    return try(self, url, path, question, left)
+  end)
+end
+
+-- ---- Streams ---------------------------------------------------------------
+
+local function open(cluster, url, path, question, seconds)
+  local fine, kind, why, code = log_in(cluster, url, seconds)
+  if not fine then return nil, kind, why, code end
+  local asked = request(cluster, url, path, question, seconds)
+  -- It ends when the server is in no majority any more.
+  table.insert(asked.headers, "Grpc-Metadata-hasleader: true")
+  local stream
+  stream, kind, why = cluster.client:stream(asked)
+  if not stream then return nil, kind, why end
+  note_date(cluster, stream.headers.date)
+  cluster.streams[stream] = url
+  return stream
+end
+
+--- Asks a question that is answered by a stream. Waits for its begin. Read it
+-- by next(), and close it by close().
+function Cluster:stream(path, question)
+  return with_any(self, self.patience, function(url, left)
+    return open(self, url, path, question, left)
+  end)
+end
+
+--- The next part of a stream, a table; or nil, a kind, why and perhaps gRPC's
+-- code. `timeout`: it was not there within seconds, and may still come.
+function Cluster:next(stream, seconds)
+  local line, kind, why = stream:line(self.limit, seconds)
+  if not line then
+    return nil, kind or "peer_lost", shown(self, why or "it hung up")
+  end
+  local told = json.decode(line)
+  if type(told) ~= "table" then
+    return nil, "protocol", shown(self, "what it answers is not etcd's")
+  end
+  if type(told.result) == "table" then return told.result end
+  local failed, code
+  failed = type(told.error) == "table" and told.error or told
+  kind, why, code = failure(failed)
+  if is_refused_token(self, code, why) then
+    self.token, kind = false, "peer_lost"
+  end
+  return nil, kind, shown(self, errors.shown(why)), code
+end
+
+--- Ends a stream.
+function Cluster:close(stream)
+  self.streams[stream] = nil
+  stream:close()
+end
+
+return M

@@ -1,0 +1,193 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The registry in etcd: an entry is a key under its holder's lease (etcd/keys,
+-- etcd/lease). Names are taken by transactions that compare the key's revision:
+-- that it was never made, or is the one that was read. All reads are
+-- linearizable. There is one client for each Lua state and address, with a
+-- stream of changes for each scope that is watched (etcd/feed).
+local addresses = require "perigee.registry.etcd.address"
+local clusters = require "perigee.registry.etcd.cluster"
+local entries = require "perigee.registry.entry"
+local feeds = require "perigee.registry.etcd.feed"
+local futures = require "perigee.future"
+local keys = require "perigee.registry.etcd.keys"
+local leases = require "perigee.registry.etcd.lease"
+local loop = require "perigee.loop"
+local tasks = require "perigee.task"
+
+local M = {}
+
+local TTL, TIMEOUT = 10, 5              -- seconds
+local PAGE = 500                        -- keys that are read at once
+local PAUSE = 0.1                       -- seconds between attempts to renew
+
+local Etcd = {}
+Etcd.__index = Etcd
+
+local all = setmetatable({}, { __mode = "k" })
+
+--- The registry at an address; or nil and what the address should be.
+function M.open(address)
+  local target, why = addresses.read(address)
+  if not target then return nil, why end
+  local patience = target.timeout or TIMEOUT
+  local cluster, _, missing = clusters.new(target, patience)
+  if not cluster then return nil, "one for which " .. missing end
+  local etcd = setmetatable({ cluster = cluster, ttl = target.ttl or TTL,
+                              patience = patience, feeds = {} }, Etcd)
+  all[etcd] = true
+  return etcd
+end
+
+-- Tasks are not resumed after a stop.
+loop.dropped[#loop.dropped + 1] = function()
+  for etcd in pairs(all) do
+    for scope, feed in pairs(etcd.feeds) do
+      etcd.feeds[scope] = nil
+      feed:close("closed", "the loop was stopped")
+    end
+  end
+end
+
+--- The entry of name in what etcd tells of its key; nil if it is none.
+function Etcd:entry(found, scope, name)
+  return type(found) == "table"
+    and keys.entry(found, scope, name, self.cluster:now()) or nil
+end
+
+-- ---- Holding ---------------------------------------------------------------
+
+local function hold(etcd, entry, over)
+  local lease = leases.new(etcd, entry)
+  local fine, kind, why, other = lease:take(over, math.huge)
+  if fine then return lease end
+  return nil, kind, why, other
+end
+
+--- Takes a name, or that of a holder with the epoch over.
+function Etcd:hold(entry, over)
+  return tasks.spawn(hold, self, entry, over)
+end
+
+-- After a failure the agent asks again in a third of the TTL, or a tenth more.
+-- If the name is lost before that, this goes on until it succeeds, or the name
+-- is lost.
+local function renew(etcd, lease, entry)
+  while true do
+    local fine, kind, why = lease:keep(entry)
+    if fine or kind == "name_taken" or kind == "closed" or lease.lost then
+      return fine, kind, why
+    end
+    local left = lease:left()
+    if left <= 0 then
+      lease:lose(why)
+      return nil, kind, why
+    elseif left > etcd.ttl * 0.4 then
+      return nil, kind, why
+    end
+    loop.wait(futures.new(), loop.deadline(math.min(PAUSE, left)))
+    entry = nil
+  end
+end
+
+--- Prolongs a name's lease, and updates its entry if one is given. Says that
+-- the name is lost before the servers may give it to another, and takes it
+-- again later, if nobody else has.
+function Etcd:renew(lease, entry)
+  return tasks.spawn(renew, self, lease, entry)
+end
+
+function Etcd:release(lease)
+  return tasks.spawn(lease.release, lease)
+end
+
+-- ---- Asking ----------------------------------------------------------------
+
+local function range(etcd, question)
+  local told, kind, why, code = etcd.cluster:ask("kv/range", question)
+  if not told then return nil, kind, why, code end
+  if type(told.header) ~= "table"
+    or told.kvs and type(told.kvs) ~= "table" then
+    return nil, "protocol", "what it has is no list of keys"
+  end
+  return told.kvs or {}, told
+end
+
+local function lookup(etcd, scope, name)
+  local found, kind, why = range(etcd, { key = keys.name(scope, name) })
+  if not found then return nil, kind, why end
+  return etcd:entry(found[1], scope, name)
+end
+
+function Etcd:lookup(scope, name)
+  return tasks.spawn(lookup, self, scope, name)
+end
+
+-- Calls f(name, entry) for each entry in a range of keys, as they were at one
+-- revision, in the order of names, until f returns true. Pages whose answer is
+-- too large are made smaller. Returns the first answer; or nil, a kind, why.
+local function each(etcd, scope, from, to, limit, f)
+  local first
+  while true do
+    local found, told, why, code = range(etcd, {
+      key = from, range_end = to, limit = ("%d"):format(limit),
+      revision = first and first.header.revision or nil })
+    if not found and told == "too_large" and limit > 1 then
+      limit = math.ceil(limit / 8)
+    elseif not found then
+      return nil, told, why, code
+    else
+      first = first or told
+      for _, kv in ipairs(found) do
+        local name = keys.name_of(kv.key, scope)
+        local entry = name and etcd:entry(kv, scope, name)
+        if entry and f(name, entry) then return first end
+      end
+      if not told.more then return first end
+      from = keys.after(found[#found].key)
+    end
+  end
+end
+
+local function list(etcd, scope, filter)
+  local from, to = keys.range(scope, filter.prefix, filter.after)
+  local chosen, limit = {}, filter.limit or math.huge
+  local plain = not filter.kind and not filter.service
+  local fine, kind, why = each(etcd, scope, from, to,
+    plain and math.max(1, math.min(limit, PAGE)) or PAGE,
+    function(_, entry)
+      if entries.matches(entry, filter) then chosen[#chosen + 1] = entry end
+      return #chosen >= limit
+    end)
+  if not fine then return nil, kind, why end
+  return chosen
+end
+
+function Etcd:list(scope, filter)
+  return tasks.spawn(list, self, scope, filter)
+end
+
+--- Reads a scope: { entries by name, revision, term, cluster }. Waits. Used by
+-- feeds.
+function Etcd:all(scope)
+  local from, to = keys.range(scope)
+  local found = {}
+  local first, kind, why = each(self, scope, from, to, PAGE,
+    function(name, entry) found[name] = entry end)
+  if not first then return nil, kind, why end
+  local header = first.header
+  return { entries = found, revision = tonumber(header.revision) or 0,
+           term = tonumber(header.raft_term) or 0,
+           cluster = header.cluster_id }
+end
+
+--- Watches a scope.
+function Etcd:watch(scope, filter)
+  local feed = self.feeds[scope]
+  if not feed or feed.over then
+    feed = feeds.new(self, scope)
+    self.feeds[scope] = feed
+  end
+  return feed:watch(filter)
+end
+
+return M

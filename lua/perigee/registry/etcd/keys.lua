@@ -1,0 +1,58 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The keys of a scope in etcd:
+--
+--   perigee/SCOPE/name/NAME   the entry as JSON, under its holder's lease
+--
+-- Characters that names cannot have are written as %XX, so the keys of
+-- different names and scopes never clash, and the order of keys is that of
+-- names.
+local base64 = require "perigee.control.base64"
+local text = require "perigee.registry.text"
+
+local M = {}
+
+local function escape(given)
+  return (given:gsub("[^%w._:-]", function(c)
+    return ("%%%02X"):format(c:byte())
+  end))
+end
+
+local function folder(scope) return "perigee/" .. escape(scope) .. "/name/" end
+
+--- The key of a name, in base64.
+function M.name(scope, name)
+  return base64.encode(folder(scope) .. escape(name))
+end
+
+--- The keys, each in base64, from which and up to which (without it) the names
+-- of a scope are that have a prefix and come after a name; both may be nil.
+function M.range(scope, prefix, after)
+  local first = folder(scope) .. escape(prefix or "")
+  local from = after and folder(scope) .. escape(after) .. "\0"
+  return base64.encode(from and from > first and from or first),
+         base64.encode(first .. "\255")
+end
+
+--- The name of which a key in base64 is; nil if it is no such key.
+function M.name_of(key, scope)
+  local plain, start = base64.decode(key), folder(scope)
+  local name = plain and plain:sub(1, #start) == start and plain:sub(#start + 1)
+  return name and name:find "^[%w._:-]+$" and name or nil
+end
+
+--- The key in base64 that comes next after one.
+function M.after(key) return base64.encode(base64.decode(key) .. "\0") end
+
+--- The entry of name in what a range or an event tells of a key; nil if it is
+-- none.
+function M.entry(found, scope, name, now)
+  return text.decode(base64.decode(found.value), scope, name, now)
+end
+
+--- The value for an entry, in base64; or nil and why.
+function M.value(entry, now)
+  local made, why = text.encode(entry, now)
+  return made and base64.encode(made), why
+end
+
+return M

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * lane.h - a transport's half of a session: what it begins with, what it is
+ * opened with, and what it tells the peer's half.
+ */
+#ifndef TRANSPORT_LANE_H
+#define TRANSPORT_LANE_H
+
+#include "base/record.h"
+#include "base/shares.h"
+#include "memory/memory.h"
+
+enum ring { RING_REQUEST = 0, RING_REPLY = 1, RINGS = 2 };
+enum { OFFER_MAX = 1024, OFFER_FDS = 4, LANE_FRAME_MAX = 256 };
+enum { REASON = 240 };
+
+struct fabric; /* what all lanes of an engine over one transport share */
+struct lane;   /* defined by each transport; begins with struct lane_head */
+struct fault_lane;
+struct transport_records;
+struct transport_payloads;
+struct transport_sleep;
+/* Filled in by lane_by(). It holds what each record needs, to save a step
+ * through the table. */
+struct lane_head {
+  const struct perigee_transport *transport;
+  const struct transport_records *records;
+  const struct transport_payloads *payloads;
+  const struct transport_sleep *sleep;
+  const _Atomic uint32_t *armed; /* the peer's word: 0 while it is awake; NULL:
+                                    nobody but wanted() tells */
+  struct fault_lane *faults;     /* injected on purpose; NULL: none */
+  bool ending; /* broken, as broken() tells: nothing more is begun */
+};
+
+/* Options of a new fabric. */
+struct fabric_options {
+  uint32_t operations;
+  struct area *pool; /* private blocks of the engine */
+  const char *rdma;  /* perigee_options.rdma */
+  int64_t (*clock)(void *context);
+  void *context;
+};
+
+/* Options of a new lane. */
+struct lane_options {
+  struct fabric *fabric; /* NULL if the transport has none */
+  uint64_t ring, pool;
+  uint32_t operations; /* of this side; marks are for indexes below it */
+  bool pull;           /* may the peer's memory be read directly? */
+  int peer_pid;
+  int peer_pidfd; /* the session's; -1: unknown */
+  /* probe: what the peer's memory must contain before it is read (zeros: it is
+   * not read). probed: what the peer wants to find in ours. */
+  uint64_t probe[2], probed[2];
+  uint64_t key;        /* random, shared by both sides */
+  bool alone;          /* no socket: the group "alone" will be used */
+  bool dialed;         /* this side dialed the session */
+  uint32_t streams;    /* number of sockets for payloads, if it uses sockets */
+  const uint8_t *seal; /* key of 32 bytes that only the two sides know, to seal
+                          everything with; NULL: nothing is sealed */
+  bool aes;            /* both sides have AES in hardware */
+  struct share *share; /* counts what the peer makes the lane hold */
+  bool bare;           /* with seal: MACs only, not enciphered */
+  struct vault *vault; /* memory for derived keys */
+  /* The session. activate: there is something to poll for. tell: sends a
+   * frame of at most LANE_FRAME_MAX bytes to the peer's half of the lane,
+   * in order. */
+  struct perigee_session *session;
+  void (*activate)(struct perigee_session *session);
+  /* Has changes of a descriptor end the engine's sleep, and tell
+   * socket_ready(). 0, or -1. */
+  int (*watch)(struct perigee_session *session, int fd);
+  /* Closes a descriptor that the engine may watch. */
+  void (*close)(struct perigee_session *session, int fd);
+  void (*tell)(struct perigee_session *session, const void *bytes,
+               uint32_t length);
+  /* Memory that the peer is to map (handing.c). file: returns a fresh memfd, or
+   * a status. hand: as tell, with a descriptor or -1; returns 0, and the
+   * descriptor is closed; or PERIGEE_AGAIN, and it is still the lane's. later:
+   * not now. After PERIGEE_AGAIN both fail at once, until the session is polled
+   * again because it may succeed. why: a text. */
+  int (*file)(struct perigee_session *session, const char **why);
+  int (*hand)(struct perigee_session *session, const void *bytes,
+              uint32_t length, int fd, const char **why);
+  void (*later)(struct perigee_session *session, const char *why);
+  const int64_t *now; /* the engine's clock, as it was last read */
+  /* keeps: tells that the lane keeps memory for blocks, which trim may give
+   * back. *look is the number of the last look; looks are a quarter of a second
+   * apart. */
+  void (*keeps)(struct perigee_session *session);
+  const uint32_t *look;
+};
+
+/* What trim has left to do: nothing; something at a later look; more at
+ * once. */
+enum trim_left { TRIM_NOTHING, TRIM_SOME, TRIM_MORE };
+
+/* A transport's half of a lane, as it is told to the peer. */
+struct offer {
+  uint8_t bytes[OFFER_MAX];
+  uint32_t length;
+  int fds[OFFER_FDS]; /* of a received offer: the holder owns them */
+  uint32_t fd_count;
+  bool vouched; /* of a received one: the peer's process said it (peer.c) */
+};
+
+#endif

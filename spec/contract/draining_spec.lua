@@ -1,0 +1,152 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- An agent that drains: it takes no new calls, ends those that it has, is
+-- listed as draining, and its callers go on with the next holder of its name.
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local LONG = 20 * cases.slow
+
+-- Serves x as "worker" once the name is free, and does what its parent says.
+local function server(child, perigee_, _, life)
+  local agent
+  repeat
+    agent = child.cases.agent("worker")
+    if not agent then perigee_.sleep(0.002) end
+  until agent
+  local memory = child.cases.alloc(agent.engine, 65536,
+                                   { name = "kv", access = "rw" })
+  local go = false
+  agent:serve { name = "x", methods = {
+    life = function() return life end,
+    hold = function()
+      while not go do perigee_.sleep(0.001) end
+      return life
+    end,
+    often = { idempotent = true, function() return life end },
+    raw = { raw = true, function() return life end },
+    inplace = { raw = true, inplace = true,
+                function(_, reply) return reply:write(life) end },
+    put = { landing = function(length) return memory:slice(0, length) end,
+            function(slice) return slice.length .. life end },
+  } }
+  child.say("ready")
+  for line in child.attend do
+    if line == "drain" then
+      child.say(tostring(agent:drain()))
+    elseif line == "wait" then
+      child.say(tostring(select(2, agent:drain(0.01)) == nil))
+    elseif line == "go" then
+      go = true
+      child.say(tostring(agent:drain(20)))
+    else
+      agent:close()
+      child.say("closed")
+    end
+  end
+end
+
+describe("an agent that drains", function()
+  local child, agent, proxy
+
+  local function pump() perigee.sleep(0.001) end
+
+  local function tell(line, answer)
+    child:tell(line)
+    child:expect(answer, LONG, pump)
+  end
+
+  before_each(function()
+    child = process.start(server, "1"):expect("ready", LONG, pump)
+    agent = assert(cases.agent())
+    proxy = assert(agent:proxy("worker", "x", { timeout = 60 }))
+  end)
+  after_each(cases.cleanup)
+
+  local function refused(got, err)
+    assert.is_nil(got)
+    assert.is_true(perigee.is_error(err), tostring(err))
+    assert.equal("closed", err.kind, tostring(err))
+    assert.equal("draining", err.code)
+    assert.is_false(err.sent)
+    assert.matches("worker.*draining", tostring(err))
+  end
+
+  it("refuses calls of all kinds, and its memory is still there", function()
+    tell("drain", "true")
+    local hasty = proxy:with { reconnect = 0, timeout = 20 }
+    local mine = cases.alloc(agent.engine, 65536)
+    refused(hasty:life())
+    refused(hasty:raw "payload")
+    refused(hasty:inplace "payload")
+    refused(hasty:put(mine:slice(0, 10000)))
+    refused(hasty:life(("x"):rep(2 ^ 20)))
+    refused(hasty.async:life():wait(20))
+    refused(hasty.async:raw("payload"):wait(20))
+    refused(assert(agent:session "worker"):proxy("x"):life())
+    refused(assert(agent:proxy("worker", "x", { reconnect = 0 })):life())
+    local session = assert(agent:session "worker")
+    local theirs = assert(session:region "kv")
+    assert.is_true(session:write { from = mine:slice(0, 4096),
+                                   to = theirs:slice(0, 4096) }:wait(20))
+    assert.equal(perigee.session(proxy), session)
+  end)
+
+  it("ends the calls that it has", function()
+    local held = proxy.async:hold()
+    assert.equal("1", (proxy:life()))
+    tell("drain", "true")
+    tell("wait", "false")
+    refused(proxy:with { reconnect = 0 }:life())
+    assert.is_false(held:done())
+    tell("go", "true")
+    assert.equal("1", (held:wait(20)))
+  end)
+
+  it("is listed as draining", function()
+    assert.equal("up", assert(agent:lookup "worker").state)
+    tell("drain", "true")
+    assert.is_true(cases.eventually(function()
+      return assert(agent:lookup "worker").state == "draining"
+    end))
+    assert.equal("draining", assert(agent:list())[1].state)
+  end)
+
+  it("loses its callers to the next one of its name, and not one call",
+     function()
+    local calls, ended = { "life", "often", "raw", "inplace" }, 0
+    tell("drain", "true")
+    for _, name in ipairs(calls) do
+      perigee.spawn(function()
+        local patient = proxy:with { reconnect = 60 }
+        local got, err = patient[name](patient)
+        assert(got == "2", tostring(err or got))
+        ended = ended + 1
+      end)
+    end
+    local async = proxy.async:often()
+    for _ = 1, 20 do pump() end
+    assert.equal(0, ended)
+    assert.is_false(async:done())
+    tell("close", "closed")
+    local second = process.start(server, "2"):expect("ready", LONG, pump)
+    assert.is_true(cases.eventually(function() return ended == #calls end,
+                                    LONG))
+    assert.equal("2", (async:wait(60)))
+    assert.equal("2", (proxy:life()))
+    second:kill()
+  end)
+
+  it("takes what is added to it afterwards from nobody", function()
+    local one = assert(cases.agent("one"))
+    one:serve { name = "x", methods = { f = function() return 1 end } }
+    local sums = assert(agent:proxy("one", "x", { reconnect = 0 }))
+    assert.equal(1, (sums:f()))
+    assert.is_true(one:drain())
+    assert.is_true(one:drain(1))
+    one:serve { name = "y", methods = { f = function() return 1 end } }
+    local later = assert(agent:proxy("one", "y", { reconnect = 0 }))
+    assert.equal("closed", select(2, later:f()).kind)
+    assert.equal(1, assert(one:proxy("worker", "x")):life() == "1" and 1)
+  end)
+end)

@@ -1,0 +1,528 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Names in etcd, with servers of the spec's own: what becomes of them when
+-- servers are killed, stopped, emptied, compacted or full of other keys; when a
+-- name is lost; users and TLS.
+local addresses = require "perigee.registry.etcd.address"
+local backends = require "spec.support.backends"
+local cases = require "spec.support.cases"
+local etcd = require "spec.support.etcd"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local LONG = 30 * cases.slow
+local LOST = "^error the name one .* is lost"
+
+-- Takes and gives up names as its parent says: "hold NAME", "close".
+local function person(child)
+  local agent
+  child.say("ready")
+  for line in child.attend do
+    local word, name = line:match "^(%w+) ?(.*)$"
+    if word == "hold" then
+      local err
+      agent, err = child.cases.agent(name, {
+        registry = require("spec.support.etcd").address(child.cases) })
+      child.say(agent and "held" or err.kind)
+    else
+      if agent then agent:close() end
+      child.say("closed")
+    end
+  end
+end
+
+describe("etcd", function()
+  if not etcd.is_there() then
+    it("is to be spoken to", function()
+      pending "etcd (etcd-server) or perigee/control.so is missing"
+    end)
+    return
+  end
+
+  local cluster, registry
+
+  local function start(options)
+    cluster = etcd.start(options)
+    registry = etcd.address(cases)
+    return cluster
+  end
+
+  after_each(cases.cleanup)
+
+  local function take(name, options)
+    return backends.take(registry, name, options)
+  end
+
+  local function pump() perigee.sleep(0.001) end
+
+  local function eventually(f, seconds)
+    return assert.is_true(cases.eventually(f, seconds or LONG))
+  end
+
+  local function names(agent)
+    local list, text = agent:list(), {}
+    for i, entry in ipairs(list or {}) do text[i] = entry.name end
+    return table.concat(text, " ")
+  end
+
+  local function watched(agent)
+    local told = {}
+    assert(agent:watch({}, function(change)
+      told[#told + 1] = change.kind .. " " .. change.entry.name
+    end))
+    return told
+  end
+
+  -- Has agents renew their names now, not in a third of the TTL.
+  local function renew(...)
+    for _, agent in ipairs { ... } do agent.lease:changed() end
+  end
+
+  -- Takes a name with a lease that ends soon.
+  local function take_for_short(name)
+    registry = etcd.address(cases, "&ttl=4")
+    local agent
+    eventually(function()
+      agent = agent or take(name)
+      return agent
+    end)
+    return agent, agent.lease.held
+  end
+
+  -- What is logged meanwhile, as "level text".
+  local function logged()
+    local said, log = {}, perigee.log
+    perigee.log = function(level, text)
+      said[#said + 1] = level .. " " .. text
+    end
+    finally(function() perigee.log = log end)
+    return said
+  end
+
+  local function has(said, pattern)
+    for _, text in ipairs(said) do
+      if text:find(pattern) then return text end
+    end
+  end
+
+  it("has names and changes again after it was killed and came back", function()
+    start()
+    local one, two = assert(take "one"), assert(take "two")
+    local session = assert(two:session "one")
+    local told = watched(two)
+    eventually(function() return #told == 2 end)
+    cluster:kill()
+    local none, err = two:lookup("one", { timeout = 2 })
+    assert.is_nil(none)
+    assert.is_truthy(({ peer_lost = 1, not_found = 1, timeout = 1,
+                        closed = 1 })[err.kind], err.kind)
+    cluster:begin(1)
+    cluster:await(1)
+    renew(one, two)
+    eventually(function() return names(two) == "one two" end)
+    assert.equal(session, (two:session "one"))
+    local three = assert(take "three")
+    eventually(function() return told[#told] == "up three" end)
+    one:close()
+    eventually(function() return told[#told] == "down one" end)
+    assert.equal("up three", told[#told - 1])
+    three:close()
+  end)
+
+  it("has names again after it was replaced by an empty one", function()
+    start()
+    local one = assert(take "one")
+    local two = assert(take "two")
+    local told = watched(one)
+    eventually(function() return #told == 2 end)
+    cluster:kill()
+    os.execute(("rm -rf '%s/1'"):format(cluster.folder))
+    cluster:begin(1)
+    cluster:await(1)
+    renew(one, two)
+    eventually(function() return names(one) == "one two" end)
+    two:close()
+    eventually(function() return told[#told] == "down two" end)
+    assert(take "three")
+    eventually(function() return told[#told] == "up three" end)
+  end)
+
+  it("that deletes all keys gets them again", function()
+    start()
+    local one = assert(take "one")
+    local told = watched(one)
+    eventually(function() return #told == 1 end)
+    cluster:ask("kv/deleterange", { key = "AA==", range_end = "AA==" })
+    eventually(function() return told[2] end)
+    renew(one)
+    eventually(function() return names(one) == "one" end)
+    eventually(function() return told[3] end)
+    assert.same({ "up one", "down one", "up one" }, told)
+  end)
+
+  it("that is stopped is waited for as long as was said", function()
+    start()
+    local one, two = assert(take "one"), assert(take "two")
+    local session = assert(two:session "one")
+    cluster.servers[1]:signal "STOP"
+    for _, f in ipairs { "lookup", "list", "regions" } do
+      local none, err = two[f](two, f ~= "list" and "one" or { timeout = 0.05 },
+                               { timeout = 0.05 })
+      assert.is_nil(none)
+      assert.equal("timeout", err.kind, tostring(err))
+    end
+    assert.is_truthy(session.handle)
+    cluster.servers[1]:signal "CONT"
+    eventually(function() return names(two) == "one two" end)
+    one:close()
+  end)
+
+  it("may give a name away that its holder says it has lost, not sooner",
+     function()
+    start()
+    local said = logged()
+    local one, lease = take_for_short "one"
+    local told = watched(one)
+    eventually(function() return #told == 1 end)
+    cluster.servers[1]:signal "STOP"
+    eventually(function() return has(said, LOST) end)
+    assert.is_true(lease:left() <= 0)
+    cluster.servers[1]:signal "CONT"
+    eventually(function() return lease:left() > 0 end)
+    assert.equal("one", names(one))
+    assert.is_truthy(cluster:text(cases.scope, "one"))
+  end)
+
+  it("gives a name to another when its holder did not come back in time",
+     function()
+    start()
+    local said = logged()
+    local one, lease = take_for_short "one"
+    -- The holder's requests fail from now on, as if a network was cut.
+    local urls = lease.etcd.cluster.target.urls
+    local url = urls[1]
+    urls[1] = "http://127.0.0.1:1"
+    eventually(function() return has(said, LOST) end)
+    eventually(function() return not cluster:text(cases.scope, "one") end)
+    local child = process.start(person):expect("ready", LONG, pump)
+    child:tell "hold one"
+    child:expect("held", LONG, pump)
+    local text = cluster:text(cases.scope, "one")
+    urls[1] = url
+    eventually(function() return has(said, "keeping the name one") end)
+    eventually(function() return one.lease.over end)
+    assert.is_true(lease:left() <= 0)
+    local epoch = text:match '"epoch":"(%x+)"'
+    assert.equal(epoch, cluster:text(cases.scope, "one"):match
+      '"epoch":"(%x+)"')
+    one:close()
+    assert.equal(epoch, cluster:text(cases.scope, "one"):match
+      '"epoch":"(%x+)"')
+  end)
+
+  it("has a name that another took for good", function()
+    start()
+    local said = logged()
+    local one = assert(take "one")
+    local text = cluster:text(cases.scope, "one")
+    text = text:gsub('"epoch":"%x+"', '"epoch":"0123456789abcdef"')
+    cluster:put(cases.scope, "one", text)
+    renew(one)
+    eventually(function() return #said > 0 end)
+    assert.equal(1, #said)
+    assert.matches("^error keeping the name one in scope", said[1])
+    assert.equal(text, cluster:text(cases.scope, "one"))
+    one:close()
+    assert.equal(text, cluster:text(cases.scope, "one"))
+  end)
+
+  it("gives the name of the dead to one of two who race for it", function()
+    start()
+    local rounds = math.max(5, math.floor(300 * cases.scale))
+    local children = {}
+    for i = 1, 2 do
+      children[i] = process.start(person):expect("ready", LONG, pump)
+    end
+    for round = 1, rounds do
+      local dead = process.start(person):expect("ready", LONG, pump)
+      dead:tell("hold left" .. round)
+      dead:expect("held", LONG, pump)
+      dead:kill()
+      local got = {}
+      for i = 1, 2 do children[i]:tell("hold left" .. round) end
+      for i = 1, 2 do got[i] = children[i]:read(LONG, pump) end
+      table.sort(got)
+      assert.same({ "held", "name_taken" }, got)
+      for i = 1, 2 do
+        children[i]:tell "close"
+        children[i]:expect("closed", LONG, pump)
+      end
+    end
+  end)
+
+  it("tells who watches of what a compaction has hidden", function()
+    start()
+    local one = assert(take "one")
+    local two = assert(take "two")
+    local told = watched(one)
+    eventually(function() return #told == 2 end)
+    local feed = one.registry.feeds[cases.scope]
+    eventually(function() return feed.stream end)
+    -- The stream ends; it is to be continued from a revision that is gone.
+    local wait = feed.etcd.cluster.stream
+    local held = true
+    function feed.etcd.cluster.stream(...)
+      while held do perigee.sleep(0.001) end
+      return wait(...)
+    end
+    feed.etcd.cluster:close(feed.stream)
+    two:close()
+    assert(take "three")
+    assert(take "four")
+    local revision
+    eventually(function()
+      revision = cluster:ask("kv/range", { key = "AA==" }).header.revision
+      return not cluster:text(cases.scope, "two")
+    end)
+    assert(cluster:ask("kv/compaction", { revision = revision,
+                                          physical = true }))
+    held = false
+    eventually(function() return #told == 5 end)
+    table.sort(told)
+    assert.same({ "down two", "up four", "up one", "up three", "up two" },
+                told)
+    assert(take "five")
+    eventually(function() return told[6] == "up five" end)
+  end)
+
+  it("goes on when its leader is killed, with nothing restarted", function()
+    start { n = 3 }
+    local one, two = assert(take "one"), assert(take "two")
+    local lease = one.lease.held
+    local told = watched(two)
+    eventually(function() return #told == 2 end)
+    local id = lease.id
+    cluster:kill(assert(cluster:leader()))
+    local three
+    eventually(function()
+      three = three or take "three"
+      return three
+    end)
+    eventually(function() return told[#told] == "up three" end)
+    renew(one)
+    eventually(function() return lease.id ~= id end) -- of the new leader
+    assert.equal("one three two", names(two))
+    assert.is_nil(has(told, "down one") or has(told, "down two"))
+    one:close()
+    eventually(function() return told[#told] == "down one" end)
+  end)
+
+  it("may have keys of others among ours", function()
+    start()
+    local one = assert(take "one")
+    local told = watched(one)
+    eventually(function() return #told == 1 end)
+    local scope = cases.scope
+    cluster:put(scope, "junk", "junk")
+    cluster:put(scope, "deep", ("["):rep(5000))
+    cluster:put(scope, "other", '{"name":"junk","scope":"x","addresses":["a"]}')
+    cluster:put(scope, "a/b", "{}")
+    cluster:put(scope, "%00\255\0", "{}")
+    cluster:put(scope, "types", ('{"name":"types","scope":"%s","addresses":'
+      .. '["tcp://a:1"],"kind":[],"since":"x","began":[1]}'):format(scope))
+    cluster:put(scope, "z", ("z"):rep(2 ^ 20))
+    assert.equal("one types", names(one))
+    for _, name in ipairs { "junk", "deep", "other" } do
+      local none, err = take(name)
+      assert.is_nil(none)
+      assert.equal("name_taken", err.kind, tostring(err))
+      none, err = one:lookup(name)
+      assert.is_nil(none)
+      assert.equal("not_found", err.kind)
+    end
+    assert(take "two")
+    eventually(function() return #told == 3 end)
+    assert.same({ "up one", "up types", "up two" }, told)
+  end)
+
+  it("lists more names than one answer has, and larger ones", function()
+    start()
+    local one = assert(take "one")
+    local much = ("m"):rep(2 ^ 14)
+    one.registry.cluster.limit = 2 ^ 17
+    for i = 1, 40 do
+      cluster:put(cases.scope, ("n%02d"):format(i), ('{"name":"n%02d","scope":'
+        .. '"%s","addresses":["tcp://a:1"],"metadata":{"x":"%s"}}')
+        :format(i, cases.scope, much))
+    end
+    local list = assert(one:list { prefix = "n" })
+    assert.equal(40, #list)
+    for i, entry in ipairs(list) do
+      assert.equal(("n%02d"):format(i), entry.name)
+    end
+    list = assert(one:list { prefix = "n", after = "n10", limit = 3 })
+    assert.equal("n11 n12 n13", list[1].name .. " " .. list[2].name .. " "
+      .. list[3].name)
+    assert.equal(3, #list)
+  end)
+
+  it("is asked as a user, with another token when one is not known any more",
+     function()
+    local seconds = math.ceil(cases.slow)
+    start { words = { "--auth-token-ttl", tostring(seconds),
+                      "--bcrypt-cost", "4" } }
+    for _, step in ipairs {
+      { "auth/user/add", { name = "root", password = "r" } },
+      { "auth/user/add", { name = "me:", password = "pass@:/" } },
+      { "auth/role/add", { name = "root" } },
+      { "auth/role/add", { name = "names" } },
+      { "auth/role/grant", { name = "names", perm = { permType = "READWRITE",
+        key = "cGVyaWdlZS8=", range_end = "cGVyaWdlZTA=" } } },
+      { "auth/user/grant", { user = "root", role = "root" } },
+      { "auth/user/grant", { user = "me:", role = "names" } },
+      { "auth/enable", { x = nil } },
+    } do
+      local told = assert(cluster:ask(step[1], step[2]))
+      assert.is_nil(told.error, step[1])
+    end
+    for _, more in ipairs { "", "&user=me%3A&password=wrong-one",
+                            "&user=nobody&password=wrong-one" } do
+      registry = etcd.address(cases, more)
+      local none, err = take "one"
+      assert.is_nil(none)
+      assert.equal("denied", err.kind, tostring(err))
+      assert.is_nil(tostring(err):find("wrong-one", 1, true))
+    end
+    registry = etcd.address(cases, "&user=me%3A&password=pass%40%3A%2F")
+    local one = assert(take "one")
+    local told = watched(one)
+    eventually(function() return #told == 1 end)
+    local mine = one.registry.cluster
+    local token = assert(mine.token)
+    eventually(function()
+      assert.equal("one", names(one))
+      mine.token = token .. "x" -- as if it was forgotten
+      assert.equal("one", names(one))
+      return mine.token ~= token and mine.token ~= token .. "x"
+    end)
+    assert(take "two")
+    eventually(function() return #told == 2 end)
+    assert.same({ "up one", "up two" }, told)
+  end)
+
+  local function certify()
+    local folder = cases.folder
+    assert(os.execute(("mkdir -p -m 700 '%s' && cd '%s' && openssl req -x509 "
+      .. "-newkey rsa:2048 -nodes -days 2 -subj /CN=etcd -addext "
+      .. "subjectAltName=IP:%s -keyout key.pem -out cert.pem >/dev/null 2>&1")
+      :format(folder, folder, etcd.host())) == 0)
+    return folder
+  end
+
+  it("is spoken to over TLS, if its certificate is the one trusted", function()
+    local folder = certify()
+    start { tls = folder }
+    registry = etcd.address(cases, ("&ca=%s/cert.pem"):format(folder))
+    local one = assert(take "one")
+    local told = watched(one)
+    eventually(function() return #told == 1 end)
+    assert(take "two")
+    eventually(function() return #told == 2 end)
+    assert.equal("one two", names(one))
+    registry = etcd.address(cases)
+    local none, err = take "three"
+    assert.is_nil(none)
+    assert.equal("denied", err.kind, tostring(err))
+    registry = registry:gsub("^etcds", "etcd"):gsub("timeout=15", "timeout=0.5")
+    none, err = take "three"
+    assert.is_nil(none)
+    assert.is_truthy(({ protocol = 1, peer_lost = 1, timeout = 1 })[err.kind],
+                     err.kind)
+    -- It goes amid TLS: that is an error, and no signal.
+    cluster:kill()
+    none, err = one:lookup("two", { timeout = LONG })
+    assert.is_nil(none)
+    assert.is_truthy(({ peer_lost = 1, not_found = 1 })[err.kind], err.kind)
+  end)
+
+  it("that is not there is an error at once", function()
+    registry = "etcd://127.0.0.1:1,127.0.0.1:2"
+    local none, err = take "one"
+    assert.is_nil(none)
+    assert.equal("not_found", err.kind, tostring(err))
+    assert.matches("etcd at 127.0.0.1:1", tostring(err), 1, true)
+  end)
+
+  it("is not what answers otherwise", function()
+    local child = process.start(function(child)
+      local sockets = require "spec.net.sockets"
+      local door, port = sockets.listen "127.0.0.1"
+      child.say(port)
+      for i = 1, 100 do
+        local fd = sockets.accept(door)
+        local body = ({ "[]", "{}", "null", ("["):rep(100000), '{"error":{}}',
+                        '{"header":1,"TTL":[],"ID":2}' })[i % 6 + 1]
+        sockets.readable({ fd }, 60)
+        sockets.receive(fd)
+        sockets.send(fd, ("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s")
+          :format(#body, body))
+        sockets.close(fd)
+      end
+    end)
+    registry = ("etcd://127.0.0.1:%s?timeout=2"):format(child:read(LONG, pump))
+    for _ = 1, 6 do
+      local none, err = take "one"
+      assert.is_nil(none)
+      assert.is_truthy(({ protocol = 1, timeout = 1, peer_lost = 1 })[err.kind],
+                       tostring(err))
+    end
+  end)
+
+  it("goes on after a stop of the loop", function()
+    start()
+    local one = assert(take "one")
+    local told = watched(one)
+    eventually(function() return #told == 1 end)
+    perigee.run(function() perigee.stop() perigee.sleep(1) end)
+    assert(take "two")
+    eventually(function() return #told == 2 end)
+    assert.equal("one two", names(one))
+  end)
+end)
+
+describe("an address of etcd", function()
+  it("says where it is, as whom, and how long names last", function()
+    local function read(text)
+      local target = assert(addresses.read(text))
+      return { table.concat(target.urls, " "), target.user or "",
+               target.password or "", target.ttl or 0, target.timeout or 0,
+               target.tls.ca or "" }
+    end
+    assert.same({ "http://a.b:2379", "", "", 0, 0, "" }, read "etcd://a.b")
+    assert.same({ "https://a:7 https://b:2379 https://[::1]:8", "u", "p:@", 2.5,
+                  0, "/x" },
+                read "etcds://u:p%3A%40@a:7,b,[::1]:8/?ttl=2.5&ca=/x")
+    assert.same({ "http://localhost:2379", "u", "x", 0, 3, "" },
+                read "etcd://?timeout=3&user=u&password=x")
+    for _, text in ipairs { "etcd:", "etcd:a", "etcd://a:b:c", "etcd://a b",
+                            "etcd://a:99999", "etcd://a/x", "etcd://a?b=c",
+                            "etcd://a?ttl=x", "etcd://a?ttl=-1", "etcd://a:0",
+                            "etcd://a?ttl=0", "etcd://a?ttl=inf" } do
+      local none, why = addresses.read(text)
+      assert.is_nil(none, text)
+      assert.matches("etcd://HOST", why)
+      local fine, raised = pcall(perigee.agent, { registry = text })
+      assert.is_false(fine)
+      assert.matches("option registry", raised, 1, true)
+    end
+  end)
+
+  it("that is wrong is told without its password", function()
+    for _, text in ipairs { "etcd://me:hidden@a:b:c", "etcd://:hidden@a?x=y",
+                            "etcd://a?x=y&password=hidden",
+                            "etcd:me:hidden@a" } do
+      local fine, raised = pcall(perigee.agent, { registry = text })
+      assert.is_false(fine)
+      assert.is_nil(tostring(raised):find("hidden", 1, true), raised)
+    end
+  end)
+end)

@@ -1,0 +1,79 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The files of examples/deploy: linted where the linter is installed, and what
+-- they serve is served.
+local cases = require "spec.support.cases"
+
+local ROOT = "examples/deploy/"
+
+local function read(path)
+  local file = assert(io.open(ROOT .. path))
+  local text = file:read "*a"
+  file:close()
+  return text
+end
+
+local function output(command)
+  local pipe = io.popen(command .. " 2>&1; echo; echo $?")
+  local text = pipe:read "*a"
+  pipe:close()
+  local said, status = text:match "^(.*)\n(%d+)\n$"
+  return tonumber(status), said
+end
+
+local function has(program)
+  return (output("command -v " .. program)) == 0
+end
+
+describe("examples/deploy", function()
+  after_each(cases.cleanup)
+
+  it("has units that systemd takes", function()
+    if not has "systemd-analyze" then
+      return pending "systemd-analyze is missing (Debian's systemd)"
+    end
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+    -- It wants the program that a unit starts to be there.
+    for _, name in ipairs { "perigee-worker@.service", "perigee.target" } do
+      local file = assert(io.open(cases.folder .. "/" .. name, "w"))
+      file:write((read("systemd/" .. name):gsub("/usr/local/bin/perigee",
+                                                "/bin/true")))
+      file:close()
+    end
+    local status, said = output(("cd '%s' && systemd-analyze verify --man=no "
+      .. "./perigee-worker@0.service ./perigee.target"):format(cases.folder))
+    local ours = said:match "[^\n]*perigee[^\n]*"
+    assert.is_nil(ours)
+    assert.equal(0, status, said)
+  end)
+
+  it("has manifests that yamllint takes", function()
+    if not has "yamllint" then
+      return pending "yamllint is missing (Debian's yamllint)"
+    end
+    local status, said = output("yamllint --strict -d '{extends: default, "
+      .. "rules: {document-start: disable, octal-values: disable, "
+      .. "comments: {min-spaces-from-content: 1}}}' " .. ROOT)
+    assert.equal(0, status, said)
+  end)
+
+  it("serves what its worker returns", function()
+    local options = assert(loadfile(ROOT .. "worker.lua"))()
+    options.name = "worker"
+    local worker = assert(cases.agent("worker", options))
+    local proxy = assert(assert(cases.agent()):proxy("worker", "clock"))
+    assert.equal("number", type(proxy:now()))
+    assert.equal("ping", proxy:echo "ping")
+    worker:close()
+  end)
+
+  it("tells of each of its files", function()
+    local text = read "README.md"
+    local pipe = io.popen("cd " .. ROOT .. " && find . -type f")
+    for path in pipe:lines() do
+      local first = path:match "^%./([^/]+)"
+      assert.is_truthy(first == "README.md"
+        or text:find("`" .. first, 1, true), path)
+    end
+    pipe:close()
+  end)
+end)

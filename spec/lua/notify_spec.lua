@@ -1,0 +1,106 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What a service manager hears at its socket (perigee.notify).
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local process = require "spec.support.process"
+require "spec.net.sockets"              -- bind, recv
+
+local AF_UNIX, SOCK_DGRAM = 1, 2
+
+-- A manager's socket at a path ("\0NAME": in no folder).
+local function manager(path)
+  local fd = ffi.C.spec_net_socket(AF_UNIX, SOCK_DGRAM, 0)
+  local address = ffi.new "uint8_t[112]"
+  address[0] = AF_UNIX
+  ffi.copy(address + 2, path, #path)
+  assert(ffi.C.spec_net_bind(fd, address, 2 + #path) == 0)
+  return fd
+end
+
+local function hear(fd)
+  local entry, text = ffi.new("struct spec_poll", fd, 1, 0),
+                      ffi.new "char[4096]"
+  if ffi.C.spec_poll(entry, 1, 20000 * cases.slow) == 0 then return nil end
+  return ffi.string(text, ffi.C.spec_net_recv(fd, text, 4096, 0))
+end
+
+local function serving(child, perigee)
+  local notify = require "perigee.notify"
+  local agent = assert(child.cases.agent())
+  assert(notify.ready())
+  child.say "ready"
+  child.attend()
+  perigee.sleep(0)
+  assert(notify.stopping())
+  child.say "stopping"
+  child.attend()
+  agent:close()
+end
+
+describe("a service manager", function()
+  local fd
+
+  before_each(function()
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+  end)
+  after_each(function()
+    if fd then ffi.C.spec_close(fd) end
+    fd = nil
+    for _, name in ipairs { "NOTIFY_SOCKET", "WATCHDOG_USEC",
+                            "WATCHDOG_PID" } do
+      ffi.C.unsetenv(name)
+    end
+    cases.cleanup()
+  end)
+
+  local function set(name, value) ffi.C.spec_setenv(name, value, 1) end
+
+  local function start()
+    return process.start(serving):expect("ready", 30 * cases.slow)
+  end
+
+  it("hears that a process is ready, and that it ends", function()
+    local path = cases.folder .. "/notify"
+    fd = manager(path)
+    set("NOTIFY_SOCKET", path)
+    local child = start()
+    assert.equal("READY=1", hear(fd))
+    child:tell "end"
+    child:expect("stopping", 30 * cases.slow)
+    assert.equal("STOPPING=1", hear(fd))
+  end)
+
+  it("with a watchdog hears again and again that the loop turns", function()
+    local name = "perigee-spec-" .. process.pid()
+    fd = manager("\0" .. name)
+    set("NOTIFY_SOCKET", "@" .. name)
+    set("WATCHDOG_USEC", "100000")
+    start()
+    assert.equal("READY=1", hear(fd))
+    for _ = 1, 3 do assert.equal("WATCHDOG=1", hear(fd)) end
+  end)
+
+  it("that waits for another process hears of no watchdog", function()
+    local path = cases.folder .. "/notify"
+    fd = manager(path)
+    set("NOTIFY_SOCKET", path)
+    set("WATCHDOG_USEC", "1000")
+    set("WATCHDOG_PID", "1")
+    local child = start()
+    assert.equal("READY=1", hear(fd))
+    child:tell "end"
+    assert.equal("STOPPING=1", hear(fd))
+  end)
+
+  it("is not needed, and may have gone", function()
+    local notify = require "perigee.notify"
+    assert.is_false(notify.ready())
+    set("NOTIFY_SOCKET", "relative")
+    assert.is_false(notify.ready())
+    set("NOTIFY_SOCKET", cases.folder .. "/nobody")
+    local none, err = notify.ready()
+    assert.is_nil(none)
+    assert.equal("unsupported", err.kind)
+    assert.matches("nobody", err.message)
+  end)
+end)

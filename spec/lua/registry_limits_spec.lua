@@ -1,0 +1,132 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What registries may cost those who use them: ones that answer at once and
+-- always, or never; many changes; and holders that only seem to be here.
+local backends = require "spec.support.backends"
+local cases = require "spec.support.cases"
+local futures = require "perigee.future"
+local machine = require "perigee.registry.machine"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+describe("a registry", function()
+  local names, registry
+
+  before_each(function()
+    names, registry = {}, {}
+    function registry:hold(entry, over)
+      local other = names[entry.name]
+      if other and other.epoch ~= over then
+        return nil, "name_taken", "another", other
+      end
+      names[entry.name] = entry
+      return entry
+    end
+    function registry:release(entry) names[entry.name] = nil end
+    function registry:lookup(_, name) return names[name] end
+  end)
+  after_each(cases.cleanup)
+
+  local function take(name, options)
+    return backends.take(registry, name, options)
+  end
+
+  -- How often it is asked, and in how many milliseconds.
+  local function asked_in(seconds, answer)
+    local asked = 0
+    function registry:watch(...)
+      asked = asked + 1
+      return answer(...)
+    end
+    local one = assert(take "one")
+    local watch = assert(one:watch({}, function() end))
+    local began = process.now()
+    repeat perigee.sleep(0) until process.now() > began + seconds
+    watch:close()
+    return asked, (process.now() - began) * 1e3
+  end
+
+  local function entry(n)
+    return { name = "x", addresses = { "tcp://a:1" }, metadata = { n } }
+  end
+
+  for what, answer in pairs {
+    ["no revision"] = function() return { entries = { entry(1) } } end,
+    ["no changes"] = function()
+      return { revision = "1", entries = { entry(1) } }
+    end,
+    ["no changes, by a future"] = function()
+      return perigee.spawn(function()
+        return { revision = "1", entries = { entry(1) } }
+      end)
+    end,
+    ["that there was no time"] = function() return nil, "timeout" end,
+    ["another change each time"] = function()
+      return { revision = "1", entries = { entry(math.random()) } }
+    end,
+  } do
+    it("that is watched and answers at once " .. what .. " leaves the loop to "
+      .. "others", function()
+      local asked, milliseconds = asked_in(0.2, answer)
+      assert.is_true(asked < milliseconds + 10, asked)
+    end)
+  end
+
+  it("that tells of many names has each moved a few times at most", function()
+    local count, moved, got = 2000, 0, 0
+    local list = {}
+    for i = 1, count do
+      list[i] = { name = "w" .. i, addresses = { "tcp://a:1" } }
+    end
+    function registry.watch(_, _, filter)
+      if filter.from then return perigee.spawn(perigee.sleep, 60) end
+      return { revision = "1", entries = list }
+    end
+    local one = assert(take "one")
+    local remove = table.remove
+    finally(function() table.remove = remove end) -- luacheck: ignore
+    function table.remove(t, at) -- luacheck: ignore
+      moved = moved + #t - (at or #t)
+      return remove(t, at)
+    end
+    assert(one:watch({}, function() got = got + 1 end))
+    assert.is_true(cases.eventually(function() return got == count end))
+    assert.is_true(moved < 10 * count, moved)
+  end)
+
+  it("that does not answer a renewal is asked again in time", function()
+    local renewed = {}
+    registry.ttl = 0.2
+    function registry.renew()
+      renewed[#renewed + 1] = futures.new(false, "a registry")
+      return renewed[#renewed]
+    end
+    local one = assert(take "one")
+    assert.is_true(cases.eventually(function() return #renewed == 3 end))
+    assert.equal("cancelled", select(2, renewed[1]:wait(0)).kind)
+    futures.settle(renewed[3], nil, "name_taken")
+    assert.is_true(one.lease.over)
+    perigee.sleep(0.3)
+    assert.equal(3, #renewed)
+  end)
+
+  it("that has a holder on a host of the same name keeps the holder's name",
+     function()
+    local one = assert(take "one")
+    local mine = names.one.machine
+    assert.equal(machine.identity(), mine)
+    local other = {}
+    for key, value in pairs(names.one) do other[key] = value end
+    other.epoch = "0123456789abcdef"
+    for _, elsewhere in ipairs { mine .. "0", false } do
+      for _, address in ipairs { one.address, "tcp://127.0.0.1:1" } do
+        other.machine, other.addresses = elsewhere or nil, { address }
+        names.two = other
+        local none, err = take "two"
+        assert.is_nil(none)
+        assert.equal("name_taken", err.kind)
+      end
+    end
+    other.machine = mine
+    assert(take "two")
+  end)
+end)

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * choice_test.c - a program's own transports are chosen by what their tables
+ * say that they need: a Unix socket, a TCP connection, devices, sealing. The
+ * core knows none of them by name.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/session.h"
+#include "support.h"
+#include "transport/transport.h"
+
+/* Each test changes it before the pair is opened. */
+static struct perigee_transport own;
+static const struct perigee_transport *const list[] = {&own, NULL};
+
+static void own_begin(const char *name, enum transport_socket socket) {
+  own = perigee_transport_inproc;
+  own.alone = NULL;
+  own.name = name;
+  own.socket = (uint8_t)socket;
+}
+
+/* A session dialed at that address, for that transport or NULL. A session whose
+ * handshake is late would not move, so the timeout is long. */
+static void open_at(struct pair *p, const char *address, const char *transport,
+                    int encrypt) {
+  static struct variant v;
+  struct perigee_options o;
+  v = (struct variant){"own", transport, "host", 1, NULL};
+  *p = (struct pair){.variant = &v};
+  perigee_options(&o);
+  o.transports = list;
+  o.hello_timeout = 20000 * MS;
+  o.encrypt = encrypt;
+  o.secret = encrypt ? "the secret of these tests" : "";
+  for (int side = 0; side < 2; side++)
+    assert_int_equal(perigee_engine_open(&o, &p->engine[side]), 0);
+  assert_int_equal(perigee_listen(p->engine[1], address, &p->listener), 0);
+  snprintf(p->address, sizeof p->address, "%s",
+           perigee_listener_address(p->listener));
+  pair_dial(p, p->session);
+}
+
+static const char *path(void) {
+  static char address[80];
+  snprintf(address, sizeof address, "unix:%s", pair_path_next());
+  unlink(address + strlen("unix:"));
+  return address;
+}
+
+static void carried_by(struct pair *p, const char *transport, const char *why) {
+  for (int side = 0; side < 2; side++) {
+    struct perigee_session_info info;
+    perigee_session_info(p->session[side], &info);
+    assert_string_equal(info.transport, transport);
+    if (!strstr(info.reason, why))
+      fail_msg("\"%s\" says nothing of \"%s\"", info.reason, why);
+  }
+}
+
+static void a_call_comes_back(struct pair *p) {
+  struct perigee_message m = {.head = "over", .length = 4, .timeout = -1};
+  int call = perigee_call(p->session[0], &m);
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(perigee_reply(p->engine[1], e.operation, &m), 0);
+  assert_int_equal(ended(p, 0, call, 0).length, 4);
+}
+
+static void one_that_needs_a_unix_socket_moves_there(void **state) {
+  const char *const asked[] = {"near", NULL};
+  (void)state;
+  own_begin("near", SOCKET_UNIX);
+  for (int i = 0; i < 2; i++) {
+    struct pair p;
+    open_at(&p, "tcp://127.0.0.1:0", asked[i], 0);
+    carried_by(&p, "near", "moved from TCP to shared memory");
+    a_call_comes_back(&p);
+    pair_close(&p);
+  }
+}
+
+static void one_that_needs_tcp_moves_to_loopback(void **state) {
+  struct pair p;
+  (void)state;
+  own_begin("far", SOCKET_TCP);
+  open_at(&p, path(), "far", 0);
+  carried_by(&p, "far", "TCP over loopback");
+  a_call_comes_back(&p);
+  pair_close(&p);
+}
+
+/* Does the listener of a session over TCP offer the program's transport? */
+static bool is_offered(int encrypt) {
+  struct pair p;
+  bool found = false;
+  open_at(&p, "tcp://127.0.0.1:0", "tcp", encrypt);
+  carried_by(&p, "tcp", "");
+  const struct terms *terms = &p.session[0]->peer.terms;
+  for (uint32_t i = 0; i < terms->transports; i++)
+    found = found || strcmp(terms->transport[i], own.name) == 0;
+  pair_close(&p);
+  return found;
+}
+
+static int no_cable(const struct fabric_options *options,
+                    struct fabric **fabric, char reason[REASON]) {
+  (void)options, (void)fabric;
+  snprintf(reason, REASON, "no cable is plugged in");
+  return PERIGEE_UNSUPPORTED;
+}
+
+static void one_without_its_devices_is_not_offered_over_tcp(void **state) {
+  const struct transport_fabric fabric = {.start = no_cable};
+  (void)state;
+  own_begin("device", SOCKET_ANY);
+  assert_true(is_offered(0));
+  own.fabric = &fabric;
+  assert_false(is_offered(0));
+}
+
+static void
+one_that_does_not_seal_is_not_offered_where_all_is_sealed(void **s) {
+  (void)s;
+  own_begin("plain", SOCKET_ANY);
+  assert_true(is_offered(0));
+  assert_false(is_offered(PERIGEE_ENCRYPT_ALL));
+  assert_false(is_offered(PERIGEE_ENCRYPT_AUTH));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_that_needs_a_unix_socket_moves_there),
+      cmocka_unit_test(one_that_needs_tcp_moves_to_loopback),
+      cmocka_unit_test(one_without_its_devices_is_not_offered_over_tcp),
+      cmocka_unit_test(
+          one_that_does_not_seal_is_not_offered_where_all_is_sealed),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
