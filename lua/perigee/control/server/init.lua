@@ -222,7 +222,8 @@ function M.open(options)
   local server = setmetatable({
     web = listening, port = listening.port, storage = storage, state = state,
     tokens = known, failed = false, writes = 0, cost = 0, due = 0,
-    heartbeat = all.heartbeat, beat = loop.now() + all.heartbeat * 1e9 }, Server)
+    heartbeat = all.heartbeat, beat = loop.now() + all.heartbeat * 1e9,
+  }, Server)
   server.ended = tasks.spawn(run, server)
   return server
 end
