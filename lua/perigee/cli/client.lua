@@ -123,12 +123,6 @@ end
 -- of interrupted(), or without it the command ends without a word.
 function M.run(given, f, interrupted)
   local perigee = M.library()
-  if not pcall(ffi.typeof, "struct perigee_cli_client") then
-    ffi.cdef [[
-      struct perigee_cli_client { int declared; };
-      void *perigee_cli_signal(int, void *) __asm__("signal");
-    ]]
-  end
   ffi.C.perigee_cli_signal(SIGPIPE, SIG_IGN)
   local agent = M.agent(given, {})
   local fine, status, message = xpcall(within, failure.traced, perigee, agent,

@@ -35,6 +35,8 @@ local COMMANDS = {
   require "perigee.cli.ctrl",
 }
 
+local ffi = require "ffi"
+
 local VERSION = require "perigee.version"
 local failure = require "perigee.cli.failure"
 
@@ -124,7 +126,17 @@ local function misused(message)
   return failure.MISUSE
 end
 
+if not pcall(function() return ffi.C.perigee_cli_signal end) then
+  ffi.cdef "void *perigee_cli_signal(int, void *) __asm__(\"signal\");"
+end
+
+local SIGINT, SIG_DFL = 2, ffi.cast("void *", 0)
+
+-- LuaJIT makes an error of Ctrl-C, with a traceback.
+local function end_at_interrupt() ffi.C.perigee_cli_signal(SIGINT, SIG_DFL) end
+
 return function(arguments)
+  end_at_interrupt()
   local there, argparse = pcall(require, "argparse")
   if not there then
     io.stderr:write("perigee: the command line needs lua-argparse: ",

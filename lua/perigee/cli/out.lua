@@ -15,6 +15,26 @@ local function checked(fine, why, code)
   failure.failed("writing the output: %s", why)
 end
 
+--- Waits, in a task, until nobody reads a pipe on stdout any more; returns at
+-- once if stdout is no pipe. For commands that may have nothing to write for
+-- long.
+function M.unread()
+  local ffi = require "ffi"
+  if not pcall(function() return ffi.C.perigee_cli_readlink end) then
+    ffi.cdef [[
+      long perigee_cli_readlink(const char *, char *, size_t)
+        __asm__("readlink");
+    ]]
+  end
+  local path = ffi.new "char[64]"
+  if ffi.C.perigee_cli_readlink("/proc/self/fd/1", path, 63) < 5
+    or ffi.string(path, 5) ~= "pipe:" then
+    return false
+  end
+  -- Nothing can be read from this end: it is ready for its error alone.
+  return require "perigee.descriptor".readable(1) == true
+end
+
 --- Writes bytes as they are.
 function M.write(...) checked(io.stdout:write(...)) end
 

@@ -65,7 +65,7 @@ local function words_of(given)
   local file, why = io.open(given.file)
   if not file then failure.failed("cannot open %s", why) end
   file:close()
-  return { arg[-1] or "luajit", "-e", LINES, given.file, unpack(given.rest) }
+  return { "luajit", "-e", LINES, given.file, unpack(given.rest) }
 end
 
 -- What all ranks have in their environment. They find the Perigee that this

@@ -45,6 +45,7 @@ local function run_file(file, arguments)
   local chunk, why = loadfile(file)
   if not chunk then failure.failed("%s", why) end
   _G.arg = { [0] = file, unpack(arguments) }
+  io.stdout:setvbuf "line"              -- a log has lines at once
   local fine, made = xpcall(chunk, traced, unpack(arguments))
   if not fine then failure.failed("%s failed: %s", file, made) end
   return made
@@ -88,15 +89,6 @@ local function drain(agents, limit)
   perigee.stop()
 end
 
-local function serve(agents, given)
-  local perigee = require "perigee"
-  require "perigee.loop".state.on_signal = function()
-    perigee.spawn(drain, agents, given.drain)
-  end
-  perigee.run()
-  for _, agent in ipairs(agents) do agent:close() end
-end
-
 -- ---- The command -----------------------------------------------------------
 
 local function names(services)
@@ -110,6 +102,20 @@ local function announce(agent)
            names(agent.services), agent.name, agent.scope,
            table.concat(list, " "))
   out.finish()
+end
+
+local function announce_all(agents)
+  for _, agent in ipairs(agents) do announce(agent) end
+end
+
+-- What is announced can be stopped in order: it runs in the loop.
+local function serve(agents, given)
+  local perigee = require "perigee"
+  local state = require "perigee.loop".state
+  state.on_signal = function() perigee.spawn(drain, agents, given.drain) end
+  perigee.spawn(announce_all, agents)
+  perigee.run()
+  for _, agent in ipairs(agents) do agent:close() end
 end
 
 local function agent_of(given, made)
@@ -159,7 +165,6 @@ function M.run(given)
   client.library()
   local agents = made_agents(given)
   if not agents[1] then return 0 end
-  for _, agent in ipairs(agents) do announce(agent) end
   serve(agents, given)
   return 0
 end

@@ -36,6 +36,9 @@ function M.run(given)
     local perigee = require "perigee"
     local watch = client.check(agent:watch {
       kind = given.kind, prefix = given.prefix, service = given.service })
+    perigee.spawn(function()
+      if out.unread() then watch:close() end
+    end)
     if given.timeout then
       perigee.spawn(function()
         perigee.sleep(given.timeout)

@@ -1,0 +1,312 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What `perigee` tells of agents, and calls them by, with a real one that it
+-- serves itself.
+local cjson = require "cjson"
+local command = require "spec.support.command"
+
+local WORKER = [[
+local perigee = require "perigee"
+local agent = assert(perigee.agent { name = "worker:0",
+  metadata = { note = "red \27[31m" } })
+local blocks = {}
+agent.engine:alloc(2 ^ 20, { name = "kv", access = "rw" })
+agent:serve { name = "calc", version = 3, methods = {
+  add = function(a, b) return a + b end,
+  fail = function(text) error(text, 0) end,
+  count = function(...) return select("#", ...) end,
+  many = function() return nil, 2 ^ 53, 2 ^ 53 * 4ULL, { 1, nil, 3 }, 0 / 0,
+    "\27[2J\255", 0.1 end,
+  slow = function(seconds) perigee.sleep(seconds) return "slept" end,
+  echo = { raw = true, idempotent = true,
+           function(request) return request end },
+  copy = { raw = true, inplace = true, capacity = 5, function(request, reply)
+    return reply:write(request)
+  end },
+} }
+agent:serve { name = "store", methods = {
+  put = {
+    landing = function(length, key)
+      blocks[key] = agent.engine:alloc(math.max(length, 1))
+      return blocks[key]:slice(0, length)
+    end,
+    function(slice, key) return slice.length, key end,
+  },
+  get = function(key) return blocks[key]:slice(0, 5) end,
+} }
+return agent
+]]
+
+local worker
+
+setup(function()
+  worker = command.start("serve", command.file("worker.lua", WORKER))
+  assert.matches("^serving calc and store as worker:0 in scope cli at unix:",
+                 worker:read())
+end)
+
+teardown(command.clean)
+
+-- The output of a command that has to do well.
+local function output(...)
+  local status, text, errors = command.run(...)
+  assert.equal(0, status, errors)
+  return text, errors
+end
+
+local function document(...)
+  local text = output(...)
+  assert.equal(1, select(2, text:gsub("\n", "")))
+  return cjson.decode(text)
+end
+
+-- The one sentence with which a command ends in this status.
+local function refused(status, ...)
+  local got, text, errors = command.run(...)
+  assert.equal(status, got, errors)
+  assert.equal("", text)
+  assert.matches("^perigee[^\n]*: [^\n]+\n$", errors)
+  return errors
+end
+
+describe("perigee call", function()
+  it("calls a typed method by JSON", function()
+    assert.equal("3\n", output("call", "worker:0", "calc.add", "1", "2"))
+    assert.equal("-1.5\n", output("call", "worker:0", "calc.add", "-2", "0.5"))
+    assert.equal("3\n", output("call", "worker:0", "calc.count", "null",
+                               '{"a": [1, null]}', "null"))
+  end)
+
+  it("prints each result as JSON, with all its digits", function()
+    local lines = { "null", "9007199254740992", '"36028797018963968"',
+                    "[1,null,3]", '"nan"', '"\\u001b[2J\239\191\189"', "0.1" }
+    local text = output("call", "worker:0", "calc.many"):gsub('"%-nan"',
+                                                              '"nan"')
+    assert.equal(table.concat(lines, "\n") .. "\n", text)
+    assert.equal("[" .. table.concat(lines, ",") .. "]\n",
+      (output("call", "worker:0", "calc.many", "--json"):gsub('"%-nan"',
+                                                             '"nan"')))
+  end)
+
+  it("gives and takes bytes", function()
+    assert.equal("a b", output("call", "worker:0", "calc.echo", '"a b"'))
+    assert.equal('["a b"]\n', output("call", "worker:0", "calc.echo", '"a b"',
+                                     "--json"))
+    local bytes = ("\0\1\254\255\n"):rep(30000)
+    local from, to = command.file("from", bytes), command.folder() .. "/to"
+    local status, text = command.shell(("perigee call worker:0 calc.echo "
+      .. "--stdin --into %s <%s"):format(to, from))
+    assert.equal(0, status)
+    assert.same({ into = to, length = #bytes }, cjson.decode(text))
+    assert.equal(bytes, command.content(to))
+    status, text = command.shell("perigee call worker:0 calc.copy --stdin "
+      .. "--capacity 256K <" .. from)
+    assert.equal(0, status)
+    assert.is_true(text == bytes)
+  end)
+
+  it("sends and receives slices", function()
+    local status, text = command.shell("printf 12345 | perigee call worker:0 "
+      .. "store.put - '\"k\"' --stdin")
+    assert.equal(0, status)
+    assert.equal('5\n"k"\n', text)
+    assert.equal("12345", output("call", "worker:0", "store.get", '"k"'))
+    assert.equal("12345", output("call", "worker:0", "store.get", '"k"',
+                                 "--capacity", "1K"))
+    assert.equal('[{"length":5}]\n',
+                 output("call", "worker:0", "store.get", '"k"', "--json"))
+  end)
+
+  it("says in a sentence what the world did", function()
+    assert.matches("calling calc.fail of worker:0: no luck",
+      refused(1, "call", "worker:0", "calc.fail", '"no luck"'), 1, true)
+    assert.matches("connecting to nobody: no agent of that name is in scope "
+      .. "cli; perigee agents lists",
+      refused(1, "call", "nobody", "calc.add"), 1, true)
+    assert.matches("there is no service clac here; there is calc and store",
+      refused(1, "call", "worker:0", "clac.add"), 1, true)
+    assert.matches("calc has no such method; it has add, copy, count",
+      refused(1, "call", "worker:0", "calc.with"), 1, true)
+    assert.matches("no answer within 0.05 s; --timeout gives it more time",
+      refused(1, "call", "worker:0", "calc.slow", "60", "--timeout", "50ms"),
+      1, true)
+    assert.matches("writing the reply: /nowhere/x: No such file",
+      refused(1, "call", "worker:0", "calc.echo", "--into", "/nowhere/x"), 1,
+      true)
+  end)
+
+  it("refuses what cannot be meant", function()
+    for _, case in ipairs {
+      { "argument 1, foo, is no JSON", "worker:0", "calc.add", "foo" },
+      { "add is no method: write SERVICE.METHOD", "worker:0", "add" },
+      { "is no agent's name", "a/b", "calc.add" },
+      { "calc.echo takes bytes", "worker:0", "calc.echo", "7" },
+      { "the argument - stands for stdin", "worker:0", "calc.add", "-" },
+      { '"soon" is no time', "worker:0", "calc.add", "--timeout", "soon" },
+      { '"1.5" is no size', "worker:0", "calc.add", "--capacity", "1.5" },
+      { "--scope must be", "worker:0", "calc.add", "--scope", "a*" },
+      { "--registry must be", "worker:0", "calc.add", "--registry", "ftp:x" },
+      { "unknown option '--quick'", "worker:0", "calc.add", "--quick" },
+    } do
+      assert.matches(case[1], refused(2, "call", select(2, unpack(case))), 1,
+                     true)
+    end
+  end)
+
+  it("writes no control characters to the terminal", function()
+    local errors = refused(1, "call", "worker:0", "calc.fail", '"\\u001b[2J"')
+    assert.matches("\\x1b[2J", errors, 1, true)
+    assert.is_nil(errors:find "\27")
+    assert.is_nil(refused(2, "call", "\27[2J", "x.y"):find "\27")
+  end)
+end)
+
+describe("what perigee lists", function()
+  it("is agents, services and regions", function()
+    local text = output "agents"
+    assert.matches("^NAME +KIND +STATE +HOST +PID +SINCE +SERVICES +ADDRESSES",
+                   text)
+    assert.matches("\nworker:0 +agent +up .- calc,store +unix:/", text)
+    assert.matches("\ncalc +3 +worker:0 +up\nstore +1 +worker:0 +up\n$",
+                   (output "services"))
+    assert.matches("\nkv +1 MiB +rw +worker:0\n$", (output "regions"))
+  end)
+
+  it("is JSON, too", function()
+    local agents = document("agents", "--json")
+    assert.equal("worker:0", agents[1].name)
+    assert.same({ calc = 3, store = 1 }, agents[1].services)
+    assert.same({ { agent = "worker:0", service = "calc", state = "up",
+                    version = 3 },
+                  { agent = "worker:0", service = "store", state = "up",
+                    version = 1 } }, document("services", "--json"))
+    assert.same({ { agent = "worker:0", region = "kv", length = 2 ^ 20,
+                    access = "rw" } }, document("regions", "--json"))
+    assert.equal("[]\n", (output("agents", "--json", "--prefix", "zz")))
+  end)
+
+  it("can be chosen from", function()
+    assert.equal(1, #document("agents", "--json", "--service", "calc"))
+    assert.equal(0, #document("agents", "--json", "--kind", "cache"))
+    assert.equal(0, #document("agents", "--json", "--after", "worker:0"))
+    local text, errors = output("agents", "--scope", "empty")
+    assert.equal("", text)
+    assert.equal("perigee agents: there is no agent in scope empty\n", errors)
+  end)
+
+  it("is told of one agent, with methods and limits", function()
+    local text = output("describe", "worker:0")
+    assert.matches("service calc, version 3\n    add +typed\n    copy +inplace,"
+      .. " a reply of at least 5 B offered\n", text)
+    assert.matches("echo +raw, idempotent\n", text)
+    assert.matches("put +typed, its slice lands where it says\n", text)
+    assert.matches("region kv +1 MiB, access rw\n", text)
+    assert.is_nil(text:find "\27")
+    local told = document("describe", "worker:0", "--json")
+    assert.equal("inplace", told.services.calc.methods.copy.kind)
+    assert.equal(5, told.services.calc.methods.copy.capacity)
+    assert.is_true(told.limits.message > 2 ^ 20)
+    refused(1, "describe", "nobody")
+    refused(2, "describe", "tcp://127.0.0.1:1")
+  end)
+
+  it("is told of a session", function()
+    assert.matches("^session %d+ with worker:0 .- carried by shm",
+                   (output("explain", "worker:0")))
+    local told = document("explain", "worker:0", "--json")
+    assert.equal("shm", told.transport)
+    assert.is_true(told.same_host)
+    assert.matches("is the agent up, and this its address",
+                   refused(1, "explain", "tcp://127.0.0.1:1"))
+  end)
+
+  it("is told of the registry", function()
+    assert.matches("^folder:/.- answers in .-: 1 agent in scope cli\n$",
+                   (output("registry", "status")))
+    assert.equal(1, document("registry", "status", "--json").agents)
+    assert.matches("is the registry up", refused(1, "registry", "status",
+      "--registry", "redis+unix:" .. command.folder() .. "/none.sock"))
+  end)
+
+  it("is told of devices", function()
+    local status, text = command.run("devices", "--json")
+    assert.equal(0, status)
+    assert.equal("table", type(cjson.decode(text)))
+  end)
+end)
+
+describe("perigee ping", function()
+  it("ends with a histogram", function()
+    local text = output("ping", "worker:0", "-c", "20", "-i", "0")
+    assert.matches("^worker:0: 20 sent, 20 answered, 0 lost\n", text)
+    local sum = 0
+    for count in text:gmatch "up to +%S+ +%l+ +(%d+)  #" do
+      sum = sum + tonumber(count)
+    end
+    assert.equal(20, sum)
+    assert.matches("\nmin .-, mean .-, p50 .-, p99 .-, max [^\n]+\n$", text)
+  end)
+
+  it("is JSON, too", function()
+    local told = document("ping", "worker:0", "-c", "5", "-i", "1ms", "--json")
+    assert.equal(5, told.answered)
+    assert.is_true(told.min <= told.p50 and told.p50 <= told.p99
+                   and told.p99 <= told.max)
+  end)
+
+  it("fails where nobody answers", function()
+    local status, text, errors = command.run("ping", "nobody", "-c", "2")
+    assert.equal(1, status)
+    assert.equal("nobody: 2 sent, 0 answered, 2 lost\n", text)
+    assert.matches("2 of 2 pings of nobody had no answer: ", errors)
+  end)
+
+  it("tells what there is at Ctrl-C", function()
+    local pinging = command.start("ping", "worker:0", "-c", "1000000", "-i",
+                                  "1ms")
+    assert.is_true(command.eventually(function()
+      return command.is_running(pinging)
+    end))
+    pinging:signal "INT"
+    assert.matches("^worker:0: %d+ sent", pinging:read())
+    assert.equal("exit", (pinging:wait(30)))
+  end)
+end)
+
+describe("perigee watch", function()
+  it("prints who comes and goes, until Ctrl-C", function()
+    local watching = command.start("watch", "--prefix", "guest")
+    local told = command.start("watch", "--json", "--prefix", "guest")
+    local guest = command.start("serve", "--name", "guest:1",
+      command.file("guest.lua", "return { name = 'g', methods = {} }"))
+    assert.matches("^up       guest:1  ", watching:read())
+    assert.equal("guest:1", cjson.decode(told:read()).entry.name)
+    guest:signal "TERM"
+    local line
+    repeat line = watching:read() until not line or not line:find "^changed"
+    assert.matches("^down     guest:1  ", line)
+    watching:signal "INT"
+    assert.same({ "exit", 0 }, { watching:wait(30) })
+    assert.is_nil((watching:read(5)))
+  end)
+
+  it("ends after --timeout", function()
+    local text = output("watch", "--timeout", "100ms")
+    assert.matches("^up       worker:0  %S+ pid %d+  up\n", text)
+  end)
+end)
+
+describe("outputs that end", function()
+  it("end the command without a word", function()
+    local _, text, errors = command.shell(
+      "perigee describe worker:0 | head -c 0; perigee watch | head -1")
+    assert.matches("^up       worker:0 ", text)
+    assert.equal("", errors)
+  end)
+
+  it("are an error where they are full", function()
+    local status, _, errors = command.shell "perigee agents >/dev/full"
+    assert.equal(1, status)
+    assert.equal("perigee agents: writing the output: No space left on "
+      .. "device\n", errors)
+  end)
+end)
