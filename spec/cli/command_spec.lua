@@ -48,6 +48,59 @@ describe("the command perigee", function()
     for line in output:gmatch "[^\n]+" do assert.is_true(#line <= 80, line) end
   end)
 
+  -- The commands of a table of help, as "registry acl".
+  local function commands(before, list)
+    local _, help = run(before .. "--help")
+    for name in (help:match "\nCommands:\n(.*)" or ""):gmatch
+        "%f[^\n%z]   (%l+) " do
+      list[#list + 1] = before .. name
+      commands(before .. name .. " ", list)
+    end
+    return list
+  end
+
+  it("has help for each command, and each in the manual page", function()
+    local file = assert(io.open "lua/perigee/cli/perigee.1")
+    local page = file:read "*a"
+    file:close()
+    local list = commands("", {})
+    assert.is_true(#list > 10)
+    for _, name in ipairs(list) do
+      local status, help = run(name .. " --help")
+      assert.equal(0, status, name)
+      for line in help:gmatch "[^\n]+" do
+        assert.is_true(#line <= 80, line)
+      end
+      for word in name:gmatch "%l+" do
+        assert.matches("%.It Cm [^\n]*" .. word, page)
+      end
+      for option in help:gmatch "\n +%-%-(%l+)" do
+        assert.is_true(option == "help"
+          or page:find("Fl Fl " .. option, 1, true) ~= nil, option)
+      end
+    end
+  end)
+
+  it("completes commands and options in bash", function()
+    local function completed(...)
+      local pipe = io.popen(([[bash -c 'eval "$(lua/perigee/cli/perigee
+        completion bash)"; COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]}-1))
+        _perigee 2>/dev/null; echo "${COMPREPLY[*]}"']]):gsub("perigee\n +",
+        "perigee "):format(table.concat({ ... }, " ")))
+      local line = pipe:read "*l"
+      pipe:close()
+      return line
+    end
+    assert.equal("describe devices", (completed("perigee", "de")))
+    assert.equal("acl", (completed("perigee", "registry", "ac")))
+    assert.equal("--count", (completed("perigee", "ping", "--co")))
+    for _, shell in ipairs { "zsh", "fish" } do
+      local status, text = run("completion " .. shell)
+      assert.equal(0, status)
+      assert.matches("describe", text)
+    end
+  end)
+
   it("ends with 2 where it was not asked well", function()
     for arguments, message in pairs {
       [""] = "a command is required", nurse = "unknown command 'nurse'",

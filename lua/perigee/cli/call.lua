@@ -174,7 +174,8 @@ local function ask(proxy, method, values)
 end
 
 local function options_of(agent, kind, given)
-  local chosen = { timeout = given.timeout, capacity = given.capacity }
+  local chosen = { timeout = client.left(given),
+                   capacity = given.capacity }
   if kind == "typed" and given.capacity then
     chosen.into = client.check(agent.engine:alloc(given.capacity)):slice()
   end
@@ -194,7 +195,8 @@ function M.run(given)
   if given.stdin then body(given) end
   local out = require "perigee.cli.out"
   return client.run(given, function(agent)
-    local proxy, err = agent:proxy(name, service, { timeout = given.timeout })
+    local proxy, err = agent:proxy(name, service,
+                                   { timeout = client.left(given) })
     client.check(proxy, err, name)
     local kinds = proxy[1].class.methods
     local kind = kinds[method]

@@ -118,6 +118,13 @@ local function within(perigee, agent, f, interrupted)
   return status, message
 end
 
+--- The seconds that are left of --timeout; for each step of a command.
+function M.left(given)
+  local loop = require "perigee.loop"
+  given.deadline = given.deadline or loop.deadline(given.timeout)
+  return math.max(loop.left(given.deadline), 0)
+end
+
 --- Runs f(agent) with an agent of the command's own, in a task, and closes the
 -- agent; returns what f returned. After SIGINT or SIGTERM the results are those
 -- of interrupted(), or without it the command ends without a word.

@@ -29,8 +29,9 @@ end
 
 -- ---- What there is ---------------------------------------------------------
 
-local function methods_of(session, service, timeout)
-  local told, err = require "perigee.proxy".describe(session, service, timeout)
+local function methods_of(session, service, given)
+  local told, err = require "perigee.proxy".describe(session, service,
+                                                     client.left(given))
   client.check(told, err)
   local methods = {}
   for name, each in pairs(told.methods) do
@@ -41,15 +42,17 @@ local function methods_of(session, service, timeout)
   return { version = told.version, methods = methods }
 end
 
-local function found(agent, name, timeout)
-  local entry = client.check(agent:lookup(name, { timeout = timeout }))
-  local session = client.check(agent:session(name, { timeout = timeout }))
+local function found(agent, name, given)
+  local entry = client.check(agent:lookup(name,
+                                          { timeout = client.left(given) }))
+  local session = client.check(agent:session(name,
+                                             { timeout = client.left(given) }))
   local told = { services = {}, limits = session:explain().limits }
   for field, value in pairs(entry) do
     if field ~= "services" then told[field] = value end
   end
   for _, service in ipairs(keys(entry.services)) do
-    told.services[service] = methods_of(session, service, timeout)
+    told.services[service] = methods_of(session, service, given)
   end
   return told
 end
@@ -114,7 +117,7 @@ function M.run(given)
   end
   local out = require "perigee.cli.out"
   return client.run(given, function(agent)
-    local told = found(agent, name, given.timeout)
+    local told = found(agent, name, given)
     if given.json then return out.json(told) end
     write(told, out)
   end)
