@@ -53,8 +53,9 @@ describe("the check of the environment", function()
     case.fake:set("HOME", "/root"):set("PERIGEE_TRANSPORT", "tcp")
       :set("PERIGEE_BUILD", "build"):set("PERIGEE_SPEC_SLOW", "10")
       :set("PERIGEE_SCOPE", "mine"):set("PERIGEE_RDMA", "qps=2 gid=3")
-    case.expect("settings", "environment", "ok",
-           "PERIGEE_RDMA, PERIGEE_SCOPE, PERIGEE_TRANSPORT set")
+      :set("PERIGEE_REGISTRY", "folder:/run/names"):set("PERIGEE_RANK", "0")
+    case.expect("settings", "environment", "ok", "PERIGEE_RDMA, "
+           .. "PERIGEE_REGISTRY, PERIGEE_SCOPE, PERIGEE_TRANSPORT set")
   end)
 
   it("tells names that mean nothing", function()
@@ -68,6 +69,9 @@ describe("the check of the environment", function()
     case.fake:set("PERIGEE_TRANSPORT", "udp"):set("PERIGEE_SCOPE", ".x y")
       :set("PERIGEE_FAULTS", "drop=often")
       :set("PERIGEE_RDMA", "qps=2 speed=9"):set("PERIGEE_NICS", "mlx5_9")
+      :set("PERIGEE_REGISTRY", "ftp://names")
+    case.expect("settings", "environment", "problem",
+           "PERIGEE_REGISTRY: it has to be a registry, by its address")
     case.expect("settings", "environment", "problem",
            'PERIGEE_TRANSPORT: "udp" is none of', "unset PERIGEE_TRANSPORT")
     case.expect("settings", "environment", "problem", '".x y" is no scope')

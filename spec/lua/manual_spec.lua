@@ -242,7 +242,7 @@ describe("perigee(1)", function()
 
   it("has each variable of the environment that is read, and no other",
     function()
-      local there = found { 'getenv%s*%(?"([%u_]+)"',
+      local there = found { 'getenv%s*%(?"([%u_]+)"', '"(PERIGEE_%u[%u_]+)"',
                             'absolute%(world, "([%u_]+)"%)' }
       assert.is_truthy(there.PERIGEE_SECRET and there.TMPDIR)
       local told = {}
