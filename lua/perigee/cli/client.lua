@@ -122,7 +122,7 @@ end
 function M.left(given)
   local loop = require "perigee.loop"
   given.deadline = given.deadline or loop.deadline(given.timeout)
-  return math.max(loop.left(given.deadline), 0)
+  return math.ceil(loop.left(given.deadline) * 1000) / 1000
 end
 
 --- Runs f(agent) with an agent of the command's own, in a task, and closes the
