@@ -1,0 +1,66 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- `perigee registry`, and the other commands with names in a Redis server whose
+-- user may do nothing but what `perigee registry acl` prints.
+local cases = require "spec.support.cases"
+local cjson = require "cjson"
+local command = require "spec.support.command"
+local redis = require "spec.support.redis"
+
+local server
+
+local function there()
+  if redis.is_there() then return true end
+  pending "no redis-server, or no perigee/control.so"
+end
+
+after_each(function()
+  cases.cleanup()
+  command.clean()
+  if server then os.remove(server.path) end
+  server = nil
+end)
+
+describe("perigee registry acl", function()
+  it("makes a user by which agents are found, and no more", function()
+    if not there() then return end
+    server = redis.start()
+    local _, line = command.run("registry", "acl", "--user", "fleet")
+    assert.matches("^ACL SETUSER fleet reset on >PASSWORD ~perigee:%* ", line)
+    assert.equal("OK", server:ask((line:gsub("PASSWORD", "pw")
+      :gsub("[>~*]", "\\%0"))))
+    local address = ("redis+unix:%s?user=fleet&password=pw"):format(server.path)
+    local worker = command.start("serve", "--name", "far", "--registry",
+      address, command.file("calc.lua",
+      "return { name = 'calc', methods = { max = math.max } }"))
+    assert.matches("^serving calc as far ", worker:read())
+    local status, text = command.run("call", "far", "calc.max", "1", "2",
+                                     "--registry", address)
+    assert.equal(0, status)
+    assert.equal("2\n", text)
+    status, text = command.run("registry", "status", "--json", "--registry",
+                               address)
+    assert.equal(0, status)
+    local told = cjson.decode(text)
+    assert.equal(1, told.agents)
+    assert.is_nil(text:find "pw")
+    assert.matches("NOPERM", server:ask "--user fleet --pass pw KEYS x 2>&1")
+  end)
+
+  it("wants a plain name", function()
+    local status, _, errors = command.run("registry", "acl", "--user", "a b")
+    assert.equal(2, status)
+    assert.matches("^perigee registry acl: %-%-user must be", errors)
+  end)
+end)
+
+describe("a registry that does not answer", function()
+  it("is told within --timeout", function()
+    if not there() then return end
+    server = redis.start()
+    server.process:signal "STOP"
+    local status, _, errors = command.run("agents", "--timeout", "200ms",
+      "--registry", "redis+unix:" .. server.path)
+    assert.equal(1, status)
+    assert.matches("has not answered within 0.2 s; is the registry up", errors)
+  end)
+end)
