@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- `perigee describe NAME`: what an agent offers: its entry in the registry,
 -- and by itself its services' methods and the limits of a session with it.
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
 local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"

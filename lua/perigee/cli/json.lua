@@ -3,6 +3,8 @@
 -- numbers keep all their digits; 64-bit integers are numbers up to 2^53 and
 -- strings beyond; NaN and infinities, which JSON has not, are strings; lists
 -- may have holes, which are null; bytes that are no UTF-8 become U+FFFD.
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
 local ffi = require "ffi"
 
 local printable = require "perigee.cli.printable"

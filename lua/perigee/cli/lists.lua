@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- `perigee agents`, `services` and `regions`: what a registry has in a scope.
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
 local client = require "perigee.cli.client"
 local options = require "perigee.cli.options"
 local units = require "perigee.units"

@@ -3,6 +3,8 @@
 -- own, writes into two pipes, reads /dev/null, and is killed by the kernel when
 -- its parent dies. Signals reach the parent by a descriptor, so they are
 -- blocked here, and unblocked in each child.
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
 local ffi = require "ffi"
 
 if not pcall(ffi.typeof, "struct perigee_cli_poll") then ffi.cdef [[
@@ -130,7 +132,6 @@ local function become(words, environment, parent, out, err)
   C.perigee_cli_execvp(words[1], argv)
   fail_child(2, ("cannot run %s: %s\n"):format(words[1], why()))
 end
-jit.off(become)
 
 --- Starts a program with more environment. Returns its pid and the descriptors
 -- that have its output and its errors; or nil and why.
@@ -218,7 +219,6 @@ local function guard(from)
   end
   for pid in pairs(groups) do M.send(pid, KILL) end
 end
-jit.off(guard)
 
 --- Starts a process that kills the groups which are alive when this one dies,
 -- however it does: the kernel ends its children then, but not their children.

@@ -9,6 +9,8 @@
 --   ending   such a signal, or the grace is over         killing  KILL to all
 --   any      SIGUSR1, SIGUSR2                            -        handed on
 --   any      the last rank has ended                     over
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
 

@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- `perigee serve FILE`: serves what a Lua file returns. The first SIGTERM or
 -- SIGINT drains: calls under way end before the agent does.
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
 local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
