@@ -114,7 +114,7 @@ local function patience(lease)
   return type(ttl) == "number" and ttl / 2 or registries.patience
 end
 
--- A registry that cannot renew, and has no ttl, keeps what it was told at first.
+-- A registry without a ttl that cannot renew keeps what it was told at first.
 local QUIET = { unsupported = true, no_method = true }
 
 local function failed(lease, err)

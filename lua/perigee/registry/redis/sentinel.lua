@@ -5,8 +5,8 @@
 -- Whoever connects asks the Sentinels, one after another; the one that answered
 -- last is asked first. As long as any connection to a master is open, a task
 -- for each Sentinel listens there for "+switch-master". A master that is
--- silent, and closes nothing, is left in this way as soon as it has a successor,
--- whoever tells it first.
+-- silent, and closes nothing, is left in this way as soon as it has a
+-- successor, whoever tells it first.
 local connections = require "perigee.registry.redis.connection"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
