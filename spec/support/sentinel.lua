@@ -31,7 +31,7 @@ local function sentinel(group, quorum)
     local path = ("%s/sentinel%d.conf"):format(cases.folder, port)
     local file = assert(io.open(path, "w"))
     file:write(CONFIG:format(port, cases.folder, name, group.servers[1].port,
-                             quorum, name, 1000 * cases.slow, name))
+                             quorum, name, 2000 * cases.slow, name))
     file:close()
     return { path, "--sentinel" }
   end)
@@ -95,7 +95,7 @@ function Group:address(options)
     hosts[i] = "127.0.0.1:" .. one.port
   end
   return ("redis+sentinel://%s/%s?ttl=%g%s"):format(table.concat(hosts, ","),
-    self.name, 10 * cases.slow, options or "")
+    self.name, 20 * cases.slow, options or "")
 end
 
 return M
