@@ -56,8 +56,7 @@ end
 -- ---- Ending ----------------------------------------------------------------
 
 local function close(connection)
-  local stream, masters = connection.stream, connection.target.masters
-  if masters then masters:release(connection) end
+  local stream = connection.stream
   if not stream then return end
   local fd = C.perigee_stream_descriptor(stream)
   if fd >= 0 then descriptors.forget(fd) end
@@ -72,7 +71,9 @@ end
 --- Loses it; pending commands end in nil, kind and why. Its field `life`
 -- changes: what the server knew of the previous connection (WATCH) is over.
 function Connection:lose(kind, why)
+  local masters = self.target.masters
   close(self)
+  if masters then masters:release(self) end
   local pending, first, last = self.pending, self.first, self.last
   self.pending, self.first, self.last = {}, 1, 0
   self.greeted, self.running, self.life = false, false, self.life + 1

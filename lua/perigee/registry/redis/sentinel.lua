@@ -147,7 +147,7 @@ local function listen(masters, sentinel)
 end
 
 --- Calls connection:leave(), if the connection is to place, as soon as another
--- server is the master.
+-- server is the master. It is guarded until it is lost, also between attempts.
 function Masters:guard(connection, place)
   self.guarded[connection] = place
   for _, sentinel in ipairs(self.sentinels) do
