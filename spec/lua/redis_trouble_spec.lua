@@ -253,7 +253,7 @@ describe("A Redis server", function()
     end)
     server:ask(("-n 1 ZADD 'perigee:{%s}:names' 0 gone"):format(cases.scope))
     eventually(function()                -- the list sweeps, and one is renewed
-      return names(one) == "one two" and commands(path).pexpire
+      return names(one) == "one two" and commands(path).getex
         and server:ask(("-n 1 ZSCORE 'perigee:{%s}:names' gone")
           :format(cases.scope)) == ""
     end)
