@@ -168,7 +168,7 @@ struct session_handshake {
   uint8_t step; /* enum wireup_step */
   bool active;  /* without a socket: this side probes */
   uint8_t cookie[COOKIE];
-  uint32_t fabrics; /* over TCP: transports whose fabric can be had (choice.c) */
+  uint32_t fabrics; /* over TCP: those that can be had (choice.c) */
   uint64_t nonce, probe[2];
 };
 

@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- `perigee serve FILE`: what files may return, and how it ends.
 local command = require "spec.support.command"
+local ffi = require "ffi"
+local manager = require "spec.support.manager"
 
 after_each(command.clean)
 
@@ -88,6 +90,20 @@ describe("perigee serve", function()
     assert.same({ "exit", 0 }, { server:wait(30) })
     assert.equal('"done"', (caller:read()))
     assert.same({ "exit", 0 }, { caller:wait(30) })
+  end)
+
+  it("tells a service manager that it serves, and that it ends", function()
+    local path = command.folder() .. "/notify"
+    local fd = manager.open(path)
+    ffi.C.spec_setenv("NOTIFY_SOCKET", path, 1)
+    local server = serve("return " .. CALC)
+    ffi.C.unsetenv "NOTIFY_SOCKET"
+    assert.equal("READY=1", manager.hear(fd))
+    assert.matches("^serving calc ", server:read())
+    server:signal "TERM"
+    assert.equal("STOPPING=1", manager.hear(fd))
+    assert.same({ "exit", 0 }, { server:wait(30) })
+    manager.close(fd)
   end)
 
   it("ends at once at a second signal, or when --drain is over", function()

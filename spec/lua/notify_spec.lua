@@ -2,27 +2,10 @@
 -- What a service manager hears at its socket (perigee.notify).
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
+local manager = require "spec.support.manager"
 local process = require "spec.support.process"
-require "spec.net.sockets"              -- bind, recv
 
-local AF_UNIX, SOCK_DGRAM = 1, 2
-
--- A manager's socket at a path ("\0NAME": in no folder).
-local function manager(path)
-  local fd = ffi.C.spec_net_socket(AF_UNIX, SOCK_DGRAM, 0)
-  local address = ffi.new "uint8_t[112]"
-  address[0] = AF_UNIX
-  ffi.copy(address + 2, path, #path)
-  assert(ffi.C.spec_net_bind(fd, address, 2 + #path) == 0)
-  return fd
-end
-
-local function hear(fd)
-  local entry, text = ffi.new("struct spec_poll", fd, 1, 0),
-                      ffi.new "char[4096]"
-  if ffi.C.spec_poll(entry, 1, 20000 * cases.slow) == 0 then return nil end
-  return ffi.string(text, ffi.C.spec_net_recv(fd, text, 4096, 0))
-end
+local hear = manager.hear
 
 local function serving(child, perigee)
   local notify = require "perigee.notify"
@@ -44,7 +27,7 @@ describe("a service manager", function()
     os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
   end)
   after_each(function()
-    if fd then ffi.C.spec_close(fd) end
+    if fd then manager.close(fd) end
     fd = nil
     for _, name in ipairs { "NOTIFY_SOCKET", "WATCHDOG_USEC",
                             "WATCHDOG_PID" } do
@@ -61,7 +44,7 @@ describe("a service manager", function()
 
   it("hears that a process is ready, and that it ends", function()
     local path = cases.folder .. "/notify"
-    fd = manager(path)
+    fd = manager.open(path)
     set("NOTIFY_SOCKET", path)
     local child = start()
     assert.equal("READY=1", hear(fd))
@@ -72,7 +55,7 @@ describe("a service manager", function()
 
   it("with a watchdog hears again and again that the loop turns", function()
     local name = "perigee-spec-" .. process.pid()
-    fd = manager("\0" .. name)
+    fd = manager.open("\0" .. name)
     set("NOTIFY_SOCKET", "@" .. name)
     set("WATCHDOG_USEC", "100000")
     start()
@@ -82,7 +65,7 @@ describe("a service manager", function()
 
   it("that waits for another process hears of no watchdog", function()
     local path = cases.folder .. "/notify"
-    fd = manager(path)
+    fd = manager.open(path)
     set("NOTIFY_SOCKET", path)
     set("WATCHDOG_USEC", "1000")
     set("WATCHDOG_PID", "1")

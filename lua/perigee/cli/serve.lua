@@ -72,22 +72,17 @@ end
 
 -- ---- Draining --------------------------------------------------------------
 
--- Waits until no call is under way, limit seconds at most. Runs in a task.
+-- Lets the calls under way end, limit seconds at most. Runs in a task.
 local function drain(agents, limit)
   local perigee = require "perigee"
-  local loop = require "perigee.loop"
-  local deadline = loop.deadline(limit)
+  require "perigee.notify".stopping()
+  local draining = {}
   for _, agent in ipairs(agents) do
-    if agent.drain then agent:drain() end
-  end
-  local function busy()
-    for _, agent in ipairs(agents) do
-      if agent.engine.handle and agent.engine:stats().held_operations > 0 then
-        return true
-      end
+    if agent.engine.handle then
+      draining[#draining + 1] = perigee.spawn(agent.drain, agent, limit)
     end
   end
-  while busy() and loop.now() < deadline do perigee.sleep(0.005) end
+  perigee.wait_all(draining)
   perigee.stop()
 end
 
@@ -108,6 +103,7 @@ end
 
 local function announce_all(agents)
   for _, agent in ipairs(agents) do announce(agent) end
+  require "perigee.notify".ready()
 end
 
 -- What is announced can be stopped in order: it runs in the loop.
