@@ -138,14 +138,15 @@ describe("when the server is killed", function()
     for _, operation in ipairs { "write", "read" } do
       local from, to = here:slice(0, GIB), remote:slice(0, GIB)
       if operation == "read" then from, to = to, from end
-      local future = session[operation](session, { from = from, to = to })
+      local future = session[operation](session, { from = from, to = to,
+                                                   timeout = 60 * cases.slow })
       assert.is_false(future:done())
       if operation == "read" then
         child:kill()
         local died = process.now()
         all_lost({ future }, died)
       else
-        assert(future:wait(20 * cases.slow))
+        assert(future:wait())
       end
     end
     restarted()
