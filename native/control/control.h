@@ -256,6 +256,8 @@ struct perigee_statement;
  * memory, and else tells why it failed and must be closed. */
 PERIGEE_API int perigee_store_open(struct perigee_store **store,
                                    const char *path);
+/* Returns why the last function, also of a statement, failed. Valid until the
+ * next. */
 PERIGEE_API const char *perigee_store_why(const struct perigee_store *store);
 PERIGEE_API void perigee_store_close(struct perigee_store *store);
 /* Takes the lock of the file `lock` for the store's life. `name_taken`: another
