@@ -182,9 +182,9 @@ PERIGEE_API int64_t perigee_from_base64(char *into, uint64_t capacity,
 struct perigee_web;
 
 /* What a server is to be. It listens at host (a name or a number) and port (0:
- * a free one). certificate and key: texts in PEM, or NULL for a server without
- * TLS. A connection that has not sent a whole request within `patience` seconds
- * is closed, whatever it has sent of it. */
+ * a free one). certificate and key: texts in PEM, for TLS 1.2 or 1.3; or NULL
+ * for a server without TLS. A connection that has not sent a whole request
+ * within `patience` seconds is closed, whatever it has sent of it. */
 struct perigee_web_to {
   const char *host, *certificate, *key;
   uint16_t port;

@@ -34,6 +34,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#define TLS_1_2_AT_LEAST "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define PROBLEM "application/problem+json"
 #define EXCESS                                                                 \
   "{\"type\":\"about:blank\",\"status\":413,"                                  \
@@ -396,6 +397,7 @@ static struct MHD_Daemon *start(struct perigee_web *web, int listening) {
   struct MHD_OptionItem tls[] = {
       {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)to->certificate},
       {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)to->key},
+      {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)TLS_1_2_AT_LEAST},
       {MHD_OPTION_END, 0, NULL},
   };
   if (!to->certificate)
