@@ -450,9 +450,10 @@ describe("the control server", function()
     return (user + system) / 100
   end
 
-  it("is not kept busy by numbers without an end", function()
+  it("is not kept busy by numbers and paths of any length", function()
     begin()
     local digits, before = ("1"):rep(30000), used()
+    refused(404, "not_found", "GET", digits:sub(1, 9000) .. "/a/b/c")
     for _ = 1, 5 do
       refused(400, "protocol", "GET", "agents?limit=" .. digits .. "x")
     end
