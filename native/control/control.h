@@ -182,9 +182,9 @@ PERIGEE_API int64_t perigee_from_base64(char *into, uint64_t capacity,
 struct perigee_web;
 
 /* What a server is to be. It listens at host (a name or a number) and port (0:
- * a free one). certificate and key: texts in PEM, or NULL for a server without
- * TLS. A connection that has not sent a whole request within `patience` seconds
- * is closed, whatever it has sent of it. */
+ * a free one). certificate and key: texts in PEM, for TLS 1.2 or 1.3; or NULL
+ * for a server without TLS. A connection that has not sent a whole request
+ * within `patience` seconds is closed, whatever it has sent of it. */
 struct perigee_web_to {
   const char *host, *certificate, *key;
   uint16_t port;
@@ -256,6 +256,8 @@ struct perigee_statement;
  * memory, and else tells why it failed and must be closed. */
 PERIGEE_API int perigee_store_open(struct perigee_store **store,
                                    const char *path);
+/* Returns why the last function, also of a statement, failed. Valid until the
+ * next. */
 PERIGEE_API const char *perigee_store_why(const struct perigee_store *store);
 PERIGEE_API void perigee_store_close(struct perigee_store *store);
 /* Takes the lock of the file `lock` for the store's life. `name_taken`: another

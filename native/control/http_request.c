@@ -86,15 +86,25 @@ static int set_text(CURL *easy, CURLoption option, const char *text) {
   return text ? (int)curl_easy_setopt(easy, option, text) : 0;
 }
 
+/* Where authorities are given, no others are trusted: libcurl would also take
+ * those in its folder. */
+static int set_tls(CURL *easy, const struct perigee_http_request *request) {
+  int bad = 0;
+  if (request->authorities)
+    bad |= curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
+  bad |= set_text(easy, CURLOPT_CAINFO, request->authorities);
+  bad |= set_text(easy, CURLOPT_SSLCERT, request->certificate);
+  bad |= set_text(easy, CURLOPT_SSLKEY,
+                  request->key ? request->key : request->certificate);
+  return bad;
+}
+
 static bool set_place(CURL *easy, const struct perigee_http_request *request) {
   int bad = curl_easy_setopt(easy, CURLOPT_URL, request->url);
   bad |= curl_easy_setopt(easy, CURLOPT_PROXY,
                           request->proxy ? request->proxy : "");
   bad |= set_text(easy, CURLOPT_UNIX_SOCKET_PATH, request->path);
-  bad |= set_text(easy, CURLOPT_CAINFO, request->authorities);
-  bad |= set_text(easy, CURLOPT_SSLCERT, request->certificate);
-  bad |= set_text(easy, CURLOPT_SSLKEY,
-                  request->key ? request->key : request->certificate);
+  bad |= set_tls(easy, request);
   bad |= curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                           request->connecting ? (long)request->connecting
                                               : INT32_MAX);

@@ -64,7 +64,3 @@ int listening_open(const char *host, uint16_t *port, char *why,
   *port = port_of(made);
   return made;
 }
-
-void listening_close(int descriptor) {
-  close(descriptor);
-}

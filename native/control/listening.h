@@ -11,6 +11,5 @@
  * looked up, which may block. Returns the descriptor; or a status, and why. */
 int listening_open(const char *host, uint16_t *port, char *why,
                    uint64_t capacity);
-void listening_close(int descriptor);
 
 #endif

@@ -18,8 +18,8 @@
 
 struct perigee_store {
   sqlite3 *file;
-  int lock; /* a descriptor, or -1 */
-  char why[256];
+  int lock;      /* a descriptor, or -1 */
+  char why[128]; /* what perigee_store_own failed with */
 };
 
 /* A perigee_statement is a sqlite3_stmt. */
@@ -49,15 +49,12 @@ static int status_of(int code) {
   }
 }
 
-static int fail(struct perigee_store *store, int code) {
-  snprintf(store->why, sizeof store->why, "%s",
-           store->file ? sqlite3_errmsg(store->file) : sqlite3_errstr(code));
-  return status_of(code);
-}
-
-/* SQLite makes its other files with the mode of this one. */
+/* SQLite makes its other files with the mode of this one. A file that is there
+ * is not opened: its closing would end the locks that another store of this
+ * process has on it. */
 static void make_private(const char *path) {
-  int file = open(path, O_CREAT | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  int file =
+      open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (file >= 0)
     close(file);
 }
@@ -71,7 +68,7 @@ int perigee_store_open(struct perigee_store **opened, const char *path) {
   int code = sqlite3_open_v2(path, &store->file,
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
   if (code != SQLITE_OK)
-    return fail(store, code);
+    return status_of(code);
   sqlite3_busy_timeout(store->file, 5000);
   return perigee_store_run(store, "PRAGMA journal_mode = WAL;"
                                   "PRAGMA synchronous = FULL;"
@@ -79,7 +76,7 @@ int perigee_store_open(struct perigee_store **opened, const char *path) {
 }
 
 const char *perigee_store_why(const struct perigee_store *store) {
-  return store->why;
+  return store->why[0] ? store->why : sqlite3_errmsg(store->file);
 }
 
 void perigee_store_close(struct perigee_store *store) {
@@ -104,12 +101,12 @@ int perigee_store_own(struct perigee_store *store, const char *lock) {
     return file < 0 ? PERIGEE_SYSTEM : PERIGEE_NAME_TAKEN;
   }
   store->lock = file;
+  store->why[0] = 0;
   return PERIGEE_OK;
 }
 
 int perigee_store_run(struct perigee_store *store, const char *sql) {
-  int code = sqlite3_exec(store->file, sql, NULL, NULL, NULL);
-  return code == SQLITE_OK ? PERIGEE_OK : fail(store, code);
+  return status_of(sqlite3_exec(store->file, sql, NULL, NULL, NULL));
 }
 
 /* ---- Statements ---------------------------------------------------------- */
@@ -117,10 +114,8 @@ int perigee_store_run(struct perigee_store *store, const char *sql) {
 struct perigee_statement *perigee_store_prepare(struct perigee_store *store,
                                                 const char *sql) {
   sqlite3_stmt *made = NULL;
-  int code = sqlite3_prepare_v3(store->file, sql, -1, SQLITE_PREPARE_PERSISTENT,
-                                &made, NULL);
-  if (code != SQLITE_OK)
-    fail(store, code);
+  sqlite3_prepare_v3(store->file, sql, -1, SQLITE_PREPARE_PERSISTENT, &made,
+                     NULL);
   return (struct perigee_statement *)made;
 }
 

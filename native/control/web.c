@@ -34,6 +34,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#define TLS_1_2_AT_LEAST "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define PROBLEM "application/problem+json"
 #define EXCESS                                                                 \
   "{\"type\":\"about:blank\",\"status\":413,"                                  \
@@ -65,7 +66,6 @@ struct perigee_web {
   struct request *oldest, *newest; /* the queue */
   struct request *all;
   struct connection *first, *latest;
-  bool closing;
 };
 
 static struct request *in(const struct perigee_web_request *request) {
@@ -239,7 +239,7 @@ static enum MHD_Result handle(void *argument, struct MHD_Connection *wire,
   (void)argument;
   (void)path;
   (void)version;
-  if (!r || !r->target || !r->connection)
+  if (!r || !r->target || !r->connection || r->ended)
     return MHD_NO;
   if (!r->seen.method) {
     r->seen.method = method;
@@ -281,7 +281,8 @@ static void give_up(struct request *r) {
   free_unowned(r);
 }
 
-/* A response that cannot be queued ends the connection. */
+/* A response that cannot be queued ends the connection: once it is resumed,
+ * libmicrohttpd calls handle() again. */
 static bool reply(struct request *r, uint32_t status, const char *const *header,
                   struct MHD_Response *response) {
   bool queued = response;
@@ -291,8 +292,7 @@ static bool reply(struct request *r, uint32_t status, const char *const *header,
   queued = queued && MHD_queue_response(r->wire, status, response) == MHD_YES;
   if (response)
     MHD_destroy_response(response);
-  if (!queued && r->connection)
-    hang_up(r->connection);
+  r->ended = !queued;
   return queued;
 }
 
@@ -391,11 +391,14 @@ static size_t leave_as_sent(void *argument, struct MHD_Connection *wire,
   return strlen(text);
 }
 
+/* libmicrohttpd owns `listening` from here on, and closes it also if it fails.
+ */
 static struct MHD_Daemon *start(struct perigee_web *web, int listening) {
   const struct perigee_web_to *to = &web->to;
   struct MHD_OptionItem tls[] = {
       {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)to->certificate},
       {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)to->key},
+      {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)TLS_1_2_AT_LEAST},
       {MHD_OPTION_END, 0, NULL},
   };
   if (!to->certificate)
@@ -428,7 +431,6 @@ int perigee_web_open(struct perigee_web **opened,
              to->certificate ? "its certificate or key is not taken"
                              : "libmicrohttpd does not start");
     status = PERIGEE_SYSTEM;
-    listening_close(listening);
   }
   web->to.certificate = web->to.key = web->to.host = NULL;
   if (status == PERIGEE_OK)

@@ -441,6 +441,25 @@ describe("the control server", function()
     assert.equal(200, (ask("GET", "/healthz")))
   end)
 
+  -- Seconds of the processor that the server has used.
+  local function used()
+    local file = assert(io.open(("/proc/%d/stat"):format(server.process.pid)))
+    local user, system = file:read "*a":match("%) %a" .. (" %-?%d+"):rep(10)
+      .. " (%d+) (%d+)")
+    file:close()
+    return (user + system) / 100
+  end
+
+  it("is not kept busy by numbers and paths of any length", function()
+    begin()
+    local digits, before = ("1"):rep(30000), used()
+    refused(404, "not_found", "GET", digits:sub(1, 9000) .. "/a/b/c")
+    for _ = 1, 5 do
+      refused(400, "protocol", "GET", "agents?limit=" .. digits .. "x")
+    end
+    assert.is_true(used() - before < 2 * cases.slow)
+  end)
+
   it("takes no more connections than it may, and others after they end",
      function()
     begin { "--connections", "20" }

@@ -56,6 +56,9 @@ local function server(child, _, c)
     sockets.send(fd, "HTTP/1.1 200 OK\r\n")
     while sockets.send(fd, "X-More: " .. ("x"):rep(1000) .. "\r\n") do end
   end
+  function paths.blanks(fd)
+    answer(fd, "", "X-Wide: a" .. (" "):rep(60000) .. "b \t \r\nX-None: \r\n")
+  end
   function paths.lines(fd)
     sockets.send(fd, "HTTP/1.1 200 OK\r\n\r\none\r\n\ntw")
     sockets.send(fd, "o\n" .. ("l"):rep(5000) .. "\nthe rest")
@@ -137,6 +140,15 @@ describe("a client of HTTP servers", function()
     assert.equal("abcde", answer.body)
     assert.is_nil(answer.headers.link)
     assert.is_nil(answer.headers["x-late"])
+  end)
+
+  -- The time is the processor's. Backtracking would take many seconds.
+  it("is not kept busy by a head of blanks", function()
+    local began = os.clock()
+    local answer = assert(ask "blanks")
+    assert.is_true(os.clock() - began < cases.slow)
+    assert.equal("a" .. (" "):rep(60000) .. "b", answer.headers["x-wide"])
+    assert.equal("", answer.headers["x-none"])
   end)
 
   it("follows nobody elsewhere", function()

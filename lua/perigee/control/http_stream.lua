@@ -13,7 +13,7 @@ local C = control.C
 local M = {}
 
 local LIMIT = 2 ^ 20                    -- bytes of a line
-local LINE = "\n([^:\r\n]+):[ \t]*([^\r\n]-)[ \t]*%f[\r\n]"
+local LINE = "\n([^:\r\n]+):[ \t]*([^\r\n]*)"
 
 local Stream = {}
 Stream.__index = Stream
@@ -26,7 +26,7 @@ local answer = control.answer_t()
 local function headers_of(head)
   local values = {}
   for name, value in head:gmatch(LINE) do
-    name = name:lower()
+    name, value = name:lower(), value:match "^.*[^ \t]" or ""
     values[name] = values[name] and values[name] .. ", " .. value or value
   end
   return values

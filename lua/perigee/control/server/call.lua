@@ -51,7 +51,8 @@ end
 local function number(call, name, least, most, default)
   local text = call.query[name]
   if not text then return default end
-  local value = text:find "^%d+%.?%d*$" and tonumber(text)
+  local value = (text:find "^%d+$" or text:find "^%d+%.%d*$")
+    and tonumber(text)
   if value and value >= least and value <= most then return value end
   return nil, problem(400, "protocol", ("%s must be a number from %g to %g")
     :format(name, least, most))

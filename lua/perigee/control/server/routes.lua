@@ -20,7 +20,9 @@ local RESOURCES = {
   watch = require "perigee.control.server.watch".routes,
 }
 
-local SCOPED = "^/v1/scopes/([^/]+)/([^/]+)/?([^/]*)/?([^/]*)$"
+-- Each segment ends at a slash or at the end (%f), so that a path that does not
+-- match is not tried with all shorter segments.
+local SCOPED = "^/v1/scopes/([^/]+)/([^/]+)%f[/%z]/?([^/]*)%f[/%z]/?([^/]*)$"
 local NONE = {}
 
 local function no_path(path)

@@ -51,7 +51,7 @@ end
 -- Notes the server's time, in milliseconds, that a header tells.
 local function note_date(cluster, text)
   local day, name, year, hour, minute, second =
-    (text or ""):match "(%d+) (%a+) (%d+) (%d+):(%d+):(%d+) GMT"
+    (text or ""):match "^%a+, (%d+) (%a+) (%d+) (%d+):(%d+):(%d+) GMT"
   if not MONTHS[name] then return end
   local since = days(tonumber(year), MONTHS[name], tonumber(day)) * 86400
   cluster.date = (since + hour * 3600 + minute * 60 + second) * 1000

@@ -1,0 +1,91 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- TLS of the control server and of the client of HTTP servers: whom a client
+-- trusts, and what a server still speaks.
+local cases = require "spec.support.cases"
+local control = require "spec.support.control"
+
+local function shell(text, ...)
+  local pipe = io.popen((text:gsub("%$(%d)", { ["1"] = (...),
+                                               ["2"] = (select(2, ...)) })))
+  local said = pipe:read "*a"
+  pipe:close()
+  return said
+end
+
+-- Makes a certificate for 127.0.0.1 and its key.
+local function certify(name)
+  local path = cases.folder .. "/" .. name
+  assert.equal(0, os.execute(([[mkdir -p -m 700 '%s' && openssl req -x509 \
+    -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+    -subj /CN=%s -addext subjectAltName=IP:127.0.0.1 -keyout '%s.key' \
+    -out '%s.pem' 2>/dev/null]]):format(cases.folder, name, path, path)))
+  return path .. ".pem", path .. ".key"
+end
+
+describe("TLS", function()
+  if not control.is_there() then
+    it("is there", function()
+      pending "perigee/control.so, lua-argparse or lua-cjson is missing"
+    end)
+    return
+  end
+
+  local server, cert
+
+  before_each(function()
+    cases.engine()
+    local key
+    cert, key = certify "server"
+    server = control.start({ "--tls-cert", cert, "--tls-key", key }, "https")
+  end)
+  after_each(cases.cleanup)
+
+  -- What a client says that trusts ca, on a host whose authorities are those in
+  -- the folder; nil if no such host can be made here.
+  local function asked(folder, ca)
+    local script = cases.folder .. "/ask.lua"
+    local file = assert(io.open(script, "w"))
+    file:write(([[
+      local perigee = require "perigee"
+      local engine = assert(perigee.engine())
+      perigee.run(function()
+        local client = require "perigee.control.http".new()
+        local answer, kind, why = client:ask { url = "%s/healthz",
+          timeout = %d, tls = { ca = %s } }
+        print(answer and answer.status or kind, why)
+      end)
+      engine:close()
+    ]]):format(server.url, 60 * cases.slow, ca and ("%q"):format(ca) or "nil"))
+    file:close()
+    local said = shell([[for way in -m -rm; do unshare $way true 2>/dev/null &&
+      exec unshare $way sh -c "mount --bind '$1' /etc/ssl/certs &&
+        exec luajit '$2'" 2>&1; done]], folder, script)
+    return said ~= "" and said or nil
+  end
+
+  it("has a client trust the authorities that it is given, and no others",
+     function()
+    local system = cases.folder .. "/system"
+    shell([[mkdir '$1' && cp '$2' '$1/ca-certificates.crt' &&
+      cp '$2' "$1/$(openssl x509 -noout -subject_hash -in '$2').0"]], system,
+      cert)
+    local said = asked(system)
+    if not said then pending "no mounts can be made here (are you root?)" end
+    assert.matches("^200", said)
+    assert.matches("^200", asked(system, cert))
+    assert.matches("^denied", asked(system, (certify "other")))
+  end)
+
+  it("is of version 1.2 at least", function()
+    local function answer(version)
+      return shell([[printf 'GET /healthz HTTP/1.0\r\n\r\n' |
+        timeout 60 openssl s_client -quiet -ign_eof $1 \
+        -cipher ALL:@SECLEVEL=0 -connect 127.0.0.1:$2 2>/dev/null]], version,
+        tostring(server.port))
+    end
+    assert.matches("^HTTP/1.[01] 200", answer "-tls1_2")
+    assert.matches("^HTTP/1.[01] 200", answer "-tls1_3")
+    assert.equal("", answer "-tls1_1")
+    assert.equal("", answer "-tls1")
+  end)
+end)
