@@ -107,6 +107,27 @@ describe("the control server", function()
             { "If-Match: *" })
   end)
 
+  it("gives no name away to who asks for any that there is", function()
+    begin()
+    assert.equal(201, (ask("PUT", "agents/one", entry "1")))
+    refused(409, "name_taken", "PUT", "agents/one", entry "2",
+            { "If-Match: *" })
+    refused(409, "name_taken", "DELETE", "agents/one?epoch=2", nil,
+            { "If-Match: *" })
+    assert.equal(200, (ask("PUT", "agents/one", entry "1", { "If-Match: *" })))
+    assert.equal(201, (ask("PUT", "entities/a", { kind = "x" })))
+    assert.equal(200, (ask("PUT", "entities/a", { kind = "y" },
+                           { "If-Match: *" })))
+  end)
+
+  it("takes what is in UTF-8", function()
+    begin()
+    local kind = "\195\164\226\130\172\237\159\191\238\128\128\240\144\128\128"
+      .. "\244\143\191\191"
+    assert.equal(201, (ask("PUT", "agents/one", entry("1", { kind = kind }))))
+    assert.equal(kind, select(2, ask("GET", "agents/one")).kind)
+  end)
+
   it("lists by pages, and what agents have", function()
     begin()
     for i = 1, 25 do
@@ -225,6 +246,11 @@ describe("the control server", function()
       '{"addresses":["a"],"epoch":"1","x":nan}',
       '{"addresses":["a"],"epoch":"1","x":1e999}',
       '{"addresses":["a"],"epoch":"1","x":"\255"}',
+      '{"addresses":["a"],"epoch":"1","x":"\237\160\128"}',
+      '{"addresses":["a"],"epoch":"1","x":"\224\128\175"}',
+      '{"addresses":["a"],"epoch":"1","x":"\244\144\128\128"}',
+      '{"addresses":["a"],"epoch":"1","since":1e999}',
+      '{"addresses":["a"],"epoch":"1","since":-1e999}',
       '{"addresses":["a"],"epoch":"1","x":' .. ("["):rep(10000),
       '{"addresses":["a"],"epoch":"1","x":' .. ("["):rep(100) .. ("]"):rep(100)
         .. "}",
