@@ -481,6 +481,21 @@ describe("the control server", function()
     end)
   end)
 
+  it("ends when it is told to, however much it is asked", function()
+    begin()
+    local flood = process.spawn { "bash", "-c", ([[
+      for _ in 1 2 3 4 5 6 7 8; do
+        (exec 3<>/dev/tcp/127.0.0.1/%d; cat <&3 >/dev/null &
+         yes $'GET /healthz HTTP/1.1\r\nHost: a\r\n\r' >&3) 2>/dev/null &
+      done
+      echo asking; wait]]):format(server.port) }
+    flood:expect("asking", LONG)
+    for _ = 1, 20 do assert.equal(200, (ask("GET", "/healthz"))) end
+    server.process:signal "TERM"
+    assert.same({ "exit", 0 }, { server.process:wait(LONG) })
+    flood:wait(LONG)
+  end)
+
   -- ---- What lasts ----------------------------------------------------------
 
   it("has all that it acknowledged after each kill -9", function()

@@ -12,6 +12,7 @@ local log = require "perigee.log"
 local loop = require "perigee.loop"
 local problem = require "perigee.control.server.problem"
 local routes = require "perigee.control.server.routes"
+local signals = require "perigee.signal"
 local states = require "perigee.control.server.state"
 local tasks = require "perigee.task"
 local tokens = require "perigee.control.server.tokens"
@@ -138,6 +139,15 @@ local function gather(server, requests)
   end
 end
 
+-- Gives the loop a turn now and then, so that a stop is noticed however many
+-- requests come.
+local function yield(server)
+  local now = loop.now()
+  if now < server.turn then return end
+  server.turn = now + TICK * 1e6
+  loop.wait_signal(signals.new(1), 0)
+end
+
 -- Requests that have come while the server was not running come first, so that
 -- a pause of the server lets nobody's lease end.
 local function serve(server)
@@ -156,6 +166,7 @@ local function serve(server)
         server.web:wait(wait < 0 and longest or math.min(wait, longest))
       end
     end
+    yield(server)
     if loop.state.stopping then return end
   end
 end
@@ -222,7 +233,8 @@ function M.open(options)
   local server = setmetatable({
     web = listening, port = listening.port, storage = storage, state = state,
     tokens = known, failed = false, writes = 0, cost = 0, due = 0,
-    heartbeat = all.heartbeat, beat = loop.now() + all.heartbeat * 1e9,
+    turn = 0, heartbeat = all.heartbeat,
+    beat = loop.now() + all.heartbeat * 1e9,
   }, Server)
   server.ended = tasks.spawn(run, server)
   return server
