@@ -394,6 +394,36 @@ describe("the control server", function()
     end
   end)
 
+  it("ends the streams of those who may not watch any more", function()
+    begin()
+    local function opened(text)
+      return assert(client:stream(request("GET", "watch", nil, text
+        and { "Authorization: Bearer " .. text } or nil)))
+    end
+    local function ended(stream)
+      local line, kind
+      repeat line, kind = stream:line(2 ^ 20, LONG) until not line
+      return kind ~= "timeout"
+    end
+    local open = opened()
+    local reader = server:command "token new --role read"
+    assert.is_true(ended(open))
+    local admin = server:command "token new --role admin"
+    eventually(function()
+      return ask("GET", "agents", nil, { "Authorization: Bearer " .. admin })
+        == 200
+    end)
+    local read, kept = opened(reader), opened(admin)
+    server:command("token revoke " .. server:command "token list"
+      :match "(%x+)%s+%S+%s+read")
+    assert.is_true(ended(read))
+    assert.equal(201, (ask("PUT", "agents/one", entry(), {
+      "Authorization: Bearer " .. admin })))
+    local line
+    repeat line = assert(kept:line(2 ^ 20, LONG)) until line:find '"one"'
+    for _, each in ipairs { open, read, kept } do each:close() end
+  end)
+
   it("gives a token so many requests in a second", function()
     begin { "--rate", "1" }
     local text = server:command "token new"

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A request as its handler sees it: { request, scope, name, role, query,
--- state, method }. Handlers return a status, a body and headers; here are the
+--- A request as its handler sees it: { request, scope, name, role, token (its
+-- hash, or false), query, state, method }. Handlers return a status, a body and headers; here are the
 -- checks that they share. Each returns what was asked for; or nil, and that
 -- answer.
 local check = require "perigee.check"

@@ -113,11 +113,20 @@ end
 
 -- ---- Time ------------------------------------------------------------------
 
+-- Reads what tokens there are, by which watchers may lose their streams.
+local function refresh(server)
+  local known = server.tokens
+  known:refresh()
+  if server.checked == known.version then return end
+  server.checked = known.version
+  watch.check(server.state, known)
+end
+
 local function pass(server, now)
   if now < server.due then return end
   server.due = now + TICK * 1e6
   server.state:pass()
-  server.tokens:refresh()
+  refresh(server)
   if server.state:is_dirty() then
     local changed, from, why = commit(server)
     if changed then tell(server, changed, from) end
@@ -233,7 +242,7 @@ function M.open(options)
   local server = setmetatable({
     web = listening, port = listening.port, storage = storage, state = state,
     tokens = known, failed = false, writes = 0, cost = 0, due = 0,
-    turn = 0, heartbeat = all.heartbeat,
+    turn = 0, checked = known.version, heartbeat = all.heartbeat,
     beat = loop.now() + all.heartbeat * 1e9,
   }, Server)
   server.ended = tasks.spawn(run, server)
