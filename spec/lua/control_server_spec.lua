@@ -594,6 +594,67 @@ describe("the control server", function()
     assert.equal(200, (ask("GET", "/readyz")))
   end)
 
+  it("has nothing of who was refused since the disk did not take another's",
+     function()
+    local servers = require "perigee.control.server"
+    cases.engine()
+    client = http.new()
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+    local here = assert(servers.open { host = "127.0.0.1", port = 0,
+                                       store = cases.folder .. "/here.db" })
+    server = { url = "http://127.0.0.1:" .. here.port }
+    local commit = here.storage.commit
+    function here.storage.commit(storage)
+      here.storage.commit = commit
+      storage:discard()
+      return nil, "no_memory", "the disk is full"
+    end
+    local asked = {}
+    for i = 1, 4 do
+      asked[i] = client:send(request("PUT", "agents/one", entry(tostring(i))))
+    end
+    local kept
+    for i, each in ipairs(asked) do
+      local status = assert(each:wait(LONG)).status
+      if status == 201 then kept = tostring(i) end
+    end
+    local status, body = ask("GET", "agents/one")
+    assert.equal(kept and 200 or 404, status)
+    assert.equal(kept, body.epoch)
+    here:close()
+    here.ended:wait(LONG)
+  end)
+
+  it("forgets scopes in which there is nothing any more", function()
+    local files = require "perigee.control.server.file"
+    local states = require "perigee.control.server.state"
+    cases.engine()
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+    local storage = assert(files.open(cases.folder .. "/scopes.db"))
+    local state = assert(states.open(storage))
+    for i = 1, 100 do
+      local records = state:collection("s" .. i, "agents")
+      state:put(records, "one", '{"kind":"x"', 10)
+    end
+    local watched = state:collection("watched", "agents")
+    watched.watchers[1] = {}
+    state:collection("read", "agents")
+    assert(state:commit())
+    for i = 2, 100 do
+      state:remove(state:known("s" .. i, "agents").records.one)
+    end
+    assert(state:commit())
+    local before = state:known("s2", "agents").changes:revision()
+    state:tidy()
+    local left = {}
+    for scope in pairs(state.scopes) do left[#left + 1] = scope end
+    table.sort(left)
+    assert.same({ "s1", "watched" }, left)
+    local anew = state:collection("s2", "agents")
+    assert.is_nil(anew.changes:since(before))
+    storage:close()
+  end)
+
   it("acknowledges nothing that the disk does not take, and goes on",
      function()
     cases.engine()

@@ -91,7 +91,6 @@ describe("a registry", function()
   end)
 
   it("may be named by the environment", function()
-    local process = require "spec.support.process"
     local child = process.start(function(child, perigee_, ffi_)
       local there = "folder:" .. child.cases.folder .. "/env"
       ffi_.C.spec_setenv("PERIGEE_REGISTRY", there, 1)

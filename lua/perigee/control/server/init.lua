@@ -66,10 +66,14 @@ local function handle_all(server, requests)
 end
 
 -- After a commit that failed: writers are told so, the others are asked anew.
+-- One that would write now is refused as well, and has written nothing.
 local function handle_anew(server, list, kind, why)
   local refuse = unkept(server, kind, why)
   for i, call in ipairs(list) do
-    if not call.wrote then list[i] = handled(server, call.request) end
+    if not call.wrote then
+      list[i] = handled(server, call.request)
+      if list[i].wrote then server.state:discard() end
+    end
     if list[i].wrote then refuse(list[i]) end
   end
 end
@@ -135,6 +139,7 @@ local function pass(server, now)
   if now >= server.beat then
     server.beat = now + server.heartbeat * 1e9
     watch.beat(server.state)
+    if not server.state:is_dirty() then server.state:tidy() end
   end
 end
 
