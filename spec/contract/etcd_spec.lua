@@ -444,6 +444,26 @@ describe("etcd", function()
     assert.is_truthy(({ peer_lost = 1, not_found = 1 })[err.kind], err.kind)
   end)
 
+  it("that is gone says nothing of names, but what was known is told",
+     function()
+    start()
+    local one, two = assert(take "one"), assert(take "two")
+    assert(two:lookup "one")
+    cluster:kill()
+    eventually(function()
+      local none, err, known = two:lookup("one", { timeout = LONG })
+      assert.is_nil(none)
+      assert.is_not.equal("not_found", err.kind)
+      assert.equal(one.address, known.addresses[1])
+      assert.is_true(known.stale)
+      return err.kind == "peer_lost"
+    end)
+    local none, err, known = two:list({ timeout = LONG })
+    assert.is_nil(none)
+    assert.equal("peer_lost", err.kind)
+    assert.equal("one", known[1].name)
+  end)
+
   it("that is not there is an error at once", function()
     registry = "etcd://127.0.0.1:1,127.0.0.1:2"
     local none, err = take "one"

@@ -6,6 +6,8 @@ local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
 local perigee = require "perigee"
+local registries = require "perigee.registry"
+local watches = require "perigee.registry.watch"
 
 describe("a control server as the registry", function()
   if not control.is_there() then
@@ -15,7 +17,15 @@ describe("a control server as the registry", function()
     return
   end
 
-  after_each(cases.cleanup)
+  local web = require "perigee.control.web"
+
+  local pretended                     -- a server of this process, or nil
+
+  after_each(function()
+    if pretended then pretended() end
+    pretended = nil
+    cases.cleanup()
+  end)
 
   local function eventually(f)
     return assert.is_true(cases.eventually(f, 60 * cases.slow))
@@ -79,6 +89,118 @@ describe("a control server as the registry", function()
     assert(two:session "one")
     assert.equal(2, #assert(two:list()))
     one:close()
+  end)
+
+  -- Serves as a control server, by answer(request, place), until the test ends.
+  -- Returns its port.
+  local function pretend(answer)
+    cases.engine()
+    local server = assert(web.open {
+      host = "127.0.0.1", port = 0, connections = 100, per_host = 0,
+      head = 32768, body = 65536, patience = 30, queued = 2 ^ 20 })
+    local n = 0
+    local task = perigee.spawn(function()
+      while not server.over do
+        local list = {}
+        local wait = server:run(list)
+        for _, each in ipairs(list) do
+          n = n + 1
+          answer(each, n)
+        end
+        if not list[1] and wait ~= 0 then
+          server:wait(wait < 0 and 10 or math.min(10, wait))
+        end
+      end
+      server:close()
+    end)
+    function pretended()
+      server.over = true
+      task:wait(60 * cases.slow)
+    end
+    return server.port
+  end
+
+  local EVENTS = { "Content-Type", "text/event-stream" }
+
+  local function all_of(names)
+    local texts = {}
+    for i, name in ipairs(names) do
+      texts[i] = ('{"name":%s,"scope":"%s","addresses":["a"],"epoch":"1"}')
+        :format(name, cases.scope)
+    end
+    return ('event: all\nid: 1\ndata: {"entries":[%s]}\n\n'):format(
+      table.concat(texts, ","))
+  end
+
+  it("is as good as before when a stream of its has ended", function()
+    local streams = {}
+    local port = pretend(function(request, n)
+      streams[n] = request:stream(200, EVENTS)
+      streams[n]:tell(n > 1 and ":\n\n" or all_of { '"one"' })
+    end)
+    local agent = assert(cases.agent(nil, {}))
+    local registry = assert(registries.open("http://127.0.0.1:" .. port))
+    local watch = assert(watches.new(registry, cases.scope, {}))
+    local feed = registry.feeds[cases.scope]
+    eventually(function()
+      return watch.known.one and feed.changes:is_wanted()
+    end)
+    streams[1]:close()
+    eventually(function() return streams[2] end)
+    eventually(function() return not watch.err end)
+    assert.equal("one", watch.known.one.name)
+    watch:close()
+    feed:close("closed", "the test is over")
+    agent:close()
+  end)
+
+  it("may tell what is no name", function()
+    local port = pretend(function(request)
+      local stream = request:stream(200, EVENTS)
+      stream:tell(all_of { "7", '"one"', "true" }
+        .. 'event: change\nid: 2\ndata: {"name":"one","entry":false}\n\n')
+    end)
+    local agent = assert(cases.agent(nil, {}))
+    local registry = assert(registries.open("http://127.0.0.1:" .. port))
+    local told = {}
+    local watch = assert(watches.new(registry, cases.scope, {},
+      function(change)
+        told[#told + 1] = change.kind .. " " .. change.entry.name
+      end))
+    eventually(function() return told[2] end)
+    assert.same({ "up one", "down one" }, told)
+    watch:close()
+    registry.feeds[cases.scope]:close("closed", "the test is over")
+    agent:close()
+  end)
+
+  it("is the next one for all who asked the first before", function()
+    local port = pretend(function(request) request:answer(503, "", {}) end)
+    local server = control.start()
+    local registry = assert(registries.open(
+      ("http://127.0.0.1:%d,127.0.0.1:%d/?timeout=%g"):format(port,
+        server.port, 20 * cases.slow)))
+    local one = assert(backends.take(control.address(cases), "one"))
+    local asked = {}
+    for i = 1, 6 do asked[i] = registry:lookup(cases.scope, "one") end
+    for _, each in ipairs(asked) do
+      assert.equal("one", assert(each:wait(60 * cases.slow)).name)
+    end
+    one:close()
+  end)
+
+  it("that is not ready leaves nothing behind", function()
+    local port = pretend(function(request)
+      request:stream(503, EVENTS):close()
+    end)
+    local agent = assert(cases.agent(nil, {}))
+    local client = assert(registries.open(
+      ("http://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d"):format(port, port,
+                                                               port))).client
+    local opened = perigee.spawn(client.events, client, "/v1/x")
+    assert.is_nil((opened:wait(60 * cases.slow)))
+    assert.is_nil(next(client.http.calls))
+    agent:close()
   end)
 
   it("wants a token, and gives what the token may", function()

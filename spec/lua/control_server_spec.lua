@@ -107,6 +107,27 @@ describe("the control server", function()
             { "If-Match: *" })
   end)
 
+  it("gives no name away to who asks for any that there is", function()
+    begin()
+    assert.equal(201, (ask("PUT", "agents/one", entry "1")))
+    refused(409, "name_taken", "PUT", "agents/one", entry "2",
+            { "If-Match: *" })
+    refused(409, "name_taken", "DELETE", "agents/one?epoch=2", nil,
+            { "If-Match: *" })
+    assert.equal(200, (ask("PUT", "agents/one", entry "1", { "If-Match: *" })))
+    assert.equal(201, (ask("PUT", "entities/a", { kind = "x" })))
+    assert.equal(200, (ask("PUT", "entities/a", { kind = "y" },
+                           { "If-Match: *" })))
+  end)
+
+  it("takes what is in UTF-8", function()
+    begin()
+    local kind = "\195\164\226\130\172\237\159\191\238\128\128\240\144\128\128"
+      .. "\244\143\191\191"
+    assert.equal(201, (ask("PUT", "agents/one", entry("1", { kind = kind }))))
+    assert.equal(kind, select(2, ask("GET", "agents/one")).kind)
+  end)
+
   it("lists by pages, and what agents have", function()
     begin()
     for i = 1, 25 do
@@ -225,6 +246,11 @@ describe("the control server", function()
       '{"addresses":["a"],"epoch":"1","x":nan}',
       '{"addresses":["a"],"epoch":"1","x":1e999}',
       '{"addresses":["a"],"epoch":"1","x":"\255"}',
+      '{"addresses":["a"],"epoch":"1","x":"\237\160\128"}',
+      '{"addresses":["a"],"epoch":"1","x":"\224\128\175"}',
+      '{"addresses":["a"],"epoch":"1","x":"\244\144\128\128"}',
+      '{"addresses":["a"],"epoch":"1","since":1e999}',
+      '{"addresses":["a"],"epoch":"1","since":-1e999}',
       '{"addresses":["a"],"epoch":"1","x":' .. ("["):rep(10000),
       '{"addresses":["a"],"epoch":"1","x":' .. ("["):rep(100) .. ("]"):rep(100)
         .. "}",
@@ -368,6 +394,36 @@ describe("the control server", function()
     end
   end)
 
+  it("ends the streams of those who may not watch any more", function()
+    begin()
+    local function opened(text)
+      return assert(client:stream(request("GET", "watch", nil, text
+        and { "Authorization: Bearer " .. text } or nil)))
+    end
+    local function ended(stream)
+      local line, kind
+      repeat line, kind = stream:line(2 ^ 20, LONG) until not line
+      return kind ~= "timeout"
+    end
+    local open = opened()
+    local reader = server:command "token new --role read"
+    assert.is_true(ended(open))
+    local admin = server:command "token new --role admin"
+    eventually(function()
+      return ask("GET", "agents", nil, { "Authorization: Bearer " .. admin })
+        == 200
+    end)
+    local read, kept = opened(reader), opened(admin)
+    server:command("token revoke " .. server:command "token list"
+      :match "(%x+)%s+%S+%s+read")
+    assert.is_true(ended(read))
+    assert.equal(201, (ask("PUT", "agents/one", entry(), {
+      "Authorization: Bearer " .. admin })))
+    local line
+    repeat line = assert(kept:line(2 ^ 20, LONG)) until line:find '"one"'
+    for _, each in ipairs { open, read, kept } do each:close() end
+  end)
+
   it("gives a token so many requests in a second", function()
     begin { "--rate", "1" }
     local text = server:command "token new"
@@ -474,6 +530,21 @@ describe("the control server", function()
     end)
   end)
 
+  it("ends when it is told to, however much it is asked", function()
+    begin()
+    local flood = process.spawn { "bash", "-c", ([[
+      for _ in 1 2 3 4 5 6 7 8; do
+        (exec 3<>/dev/tcp/127.0.0.1/%d; cat <&3 >/dev/null &
+         yes $'GET /healthz HTTP/1.1\r\nHost: a\r\n\r' >&3) 2>/dev/null &
+      done
+      echo asking; wait]]):format(server.port) }
+    flood:expect("asking", LONG)
+    for _ = 1, 20 do assert.equal(200, (ask("GET", "/healthz"))) end
+    server.process:signal "TERM"
+    assert.same({ "exit", 0 }, { server.process:wait(LONG) })
+    flood:wait(LONG)
+  end)
+
   -- ---- What lasts ----------------------------------------------------------
 
   it("has all that it acknowledged after each kill -9", function()
@@ -540,6 +611,67 @@ describe("the control server", function()
       "--pid", server.store .. ".other", "--log", "/dev/null" }
     assert.same({ "exit", 1 }, { other:wait(LONG) })
     assert.equal(200, (ask("GET", "/readyz")))
+  end)
+
+  it("has nothing of who was refused since the disk did not take another's",
+     function()
+    local servers = require "perigee.control.server"
+    cases.engine()
+    client = http.new()
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+    local here = assert(servers.open { host = "127.0.0.1", port = 0,
+                                       store = cases.folder .. "/here.db" })
+    server = { url = "http://127.0.0.1:" .. here.port }
+    local commit = here.storage.commit
+    function here.storage.commit(storage)
+      here.storage.commit = commit
+      storage:discard()
+      return nil, "no_memory", "the disk is full"
+    end
+    local asked = {}
+    for i = 1, 4 do
+      asked[i] = client:send(request("PUT", "agents/one", entry(tostring(i))))
+    end
+    local kept
+    for i, each in ipairs(asked) do
+      local status = assert(each:wait(LONG)).status
+      if status == 201 then kept = tostring(i) end
+    end
+    local status, body = ask("GET", "agents/one")
+    assert.equal(kept and 200 or 404, status)
+    assert.equal(kept, body.epoch)
+    here:close()
+    here.ended:wait(LONG)
+  end)
+
+  it("forgets scopes in which there is nothing any more", function()
+    local files = require "perigee.control.server.file"
+    local states = require "perigee.control.server.state"
+    cases.engine()
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+    local storage = assert(files.open(cases.folder .. "/scopes.db"))
+    local state = assert(states.open(storage))
+    for i = 1, 100 do
+      local records = state:collection("s" .. i, "agents")
+      state:put(records, "one", '{"kind":"x"', 10)
+    end
+    local watched = state:collection("watched", "agents")
+    watched.watchers[1] = {}
+    state:collection("read", "agents")
+    assert(state:commit())
+    for i = 2, 100 do
+      state:remove(state:known("s" .. i, "agents").records.one)
+    end
+    assert(state:commit())
+    local before = state:known("s2", "agents").changes:revision()
+    state:tidy()
+    local left = {}
+    for scope in pairs(state.scopes) do left[#left + 1] = scope end
+    table.sort(left)
+    assert.same({ "s1", "watched" }, left)
+    local anew = state:collection("s2", "agents")
+    assert.is_nil(anew.changes:since(before))
+    storage:close()
   end)
 
   it("acknowledges nothing that the disk does not take, and goes on",

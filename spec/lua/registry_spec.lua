@@ -5,6 +5,7 @@ local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local futures = require "perigee.future"
 local perigee = require "perigee"
+local process = require "spec.support.process"
 local registries = require "perigee.registry"
 
 describe("a registry", function()
@@ -90,7 +91,6 @@ describe("a registry", function()
   end)
 
   it("may be named by the environment", function()
-    local process = require "spec.support.process"
     local child = process.start(function(child, perigee_, ffi_)
       local there = "folder:" .. child.cases.folder .. "/env"
       ffi_.C.spec_setenv("PERIGEE_REGISTRY", there, 1)
@@ -234,6 +234,23 @@ describe("a registry", function()
     before = #renewed
     perigee.sleep(0.05)
     assert.equal(before, #renewed)
+  end)
+
+  it("is asked now and then while it says at once that time is over",
+     function()
+    local renewed = 0
+    function registry:renew()
+      renewed = renewed + 1
+      return nil, "timeout", "no"
+    end
+    local began = process.now()
+    local one = assert(take "one")
+    assert(one.engine:alloc(64, { name = "kv" }))
+    assert.is_true(cases.eventually(function() return renewed > 1 end))
+    perigee.sleep(0.5)
+    -- Once in a second, and as often as something of the agent has changed.
+    assert.is_true(renewed <= process.now() - began + 5, renewed)
+    one:close()
   end)
 
   it("goes on being renewed and watched after a stop", function()

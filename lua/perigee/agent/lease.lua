@@ -10,7 +10,9 @@
 --   asking    another has the name                  lost
 --   asking    no answer in half the ttl, or 30 s    due, at once
 --   asking    any other error                       quiet, due after a ninth
---                                                   of the ttl, or a second
+--                                                   of the ttl, or a second;
+--                                                   `timeout`: counted from
+--                                                   when it was asked
 --   any       the agent's close, or its engine's    lost
 --
 -- It runs on the loop without a task, so that a stop does not end it.
@@ -117,13 +119,18 @@ end
 -- A registry without a ttl that cannot renew keeps what it was told at first.
 local QUIET = { unsupported = true, no_method = true }
 
+-- Seconds since the registry was asked.
+local function waited(lease) return (loop.now() - lease.asked_at) * 1e-9 end
+
 local function failed(lease, err)
   if err.kind == "name_taken" then return lost(lease, err) end
   local again = pause(lease)
   if QUIET[err.kind] and not again then return lease:close() end
   if not lease.err then log.write("warning", tostring(err)) end
   lease.err, lease.dirty = err, true
-  after(lease, err.kind == "timeout" and 0 or again and again / 3 or RETRY)
+  local seconds = again and again / 3 or RETRY
+  if err.kind == "timeout" then seconds = seconds - waited(lease) end
+  after(lease, math.max(0, seconds))
 end
 
 local function heard(lease, future)
@@ -165,8 +172,9 @@ local function tell(lease)
   if not agent.engine.handle then return lease:close() end
   local entry = lease.dirty and lease.describe(agent) or nil
   lease.dirty = false
+  local asked_at = loop.now()
   local future = registries.renew(lease.registry, lease.held, entry)
-  lease.asked = future
+  lease.asked, lease.asked_at = future, asked_at
   if future.ended then return heard(lease, future) end
   limit(lease)
   signals.attach(future, signals.new(1, function() heard(lease, future) end))
@@ -180,9 +188,9 @@ local function entry_of(agent) return M.entry(agent, agent.name) end
 function M.new(agent, registry, held, describe)
   local lease = setmetatable({ agent = agent, registry = registry, held = held,
                                describe = describe or entry_of,
-                               asked = false, dirty = false, err = false,
-                               over = false, timer = false,
-                               limit = {} }, Lease)
+                               asked = false, asked_at = 0, dirty = false,
+                               err = false, over = false,
+                               timer = false, limit = {} }, Lease)
   lease.timer = signals.new(1, function()
     if not lease.over and not lease.asked then tell(lease) end
   end)

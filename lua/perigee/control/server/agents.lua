@@ -34,6 +34,10 @@ function M.read(call, value)
   end
   local field = dropped(value, call.scope, call.name)
   if field then return wrong("the entry's %s is of a wrong type", field) end
+  -- JSON's 1e999 is infinite, which JSON cannot tell again.
+  if value.since and math.abs(value.since) == math.huge then
+    return wrong "the entry's since is too large"
+  end
   if not value.epoch or value.epoch == "" then
     return wrong "an entry needs an epoch"
   end

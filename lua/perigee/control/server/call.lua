@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A request as its handler sees it: { request, scope, name, role, query,
--- state, method }. Handlers return a status, a body and headers; here are the
--- checks that they share. Each returns what was asked for; or nil, and that
--- answer.
+--- A request as its handler sees it: { request, scope, name, role, token (its
+-- hash, or false), query, state, method }. Handlers return a status, a body and
+-- headers; here are the checks that they share. Each returns what was asked
+-- for; or nil, and that answer.
 local check = require "perigee.check"
 local problem = require "perigee.control.server.problem"
 
@@ -74,17 +74,29 @@ end
 
 -- ---- Bodies ----------------------------------------------------------------
 
-local TWO = "^[\194-\223][\128-\191]"
-local THREE = "^[\224-\239][\128-\191][\128-\191]"
-local FOUR = "^[\240-\244][\128-\191][\128-\191][\128-\191]"
+-- The characters beyond ASCII in UTF-8 (RFC 3629): none longer than it need be,
+-- no surrogate, none beyond U+10FFFF. Readers of JSON refuse those.
+local CHARACTERS = {
+  "^[\194-\223][\128-\191]", "^\224[\160-\191][\128-\191]",
+  "^[\225-\236\238\239][\128-\191][\128-\191]",
+  "^\237[\128-\159][\128-\191]",
+  "^\240[\144-\191][\128-\191][\128-\191]",
+  "^[\241-\243][\128-\191][\128-\191][\128-\191]",
+  "^\244[\128-\143][\128-\191][\128-\191]",
+}
 
--- Is it UTF-8, but for encodings that are longer than they need to be?
+-- The last byte of the character at a place; nil if it is none.
+local function last_of(text, at)
+  for _, pattern in ipairs(CHARACTERS) do
+    local _, last = text:find(pattern, at)
+    if last then return last end
+  end
+end
+
 local function is_utf8(text)
   local at = text:find "[\128-\255]"
   while at do
-    local _, last = text:find(TWO, at)
-    if not last then _, last = text:find(THREE, at) end
-    if not last then _, last = text:find(FOUR, at) end
+    local last = last_of(text, at)
     if not last then return false end
     at = text:find("[\128-\255]", last + 1)
   end
@@ -120,8 +132,10 @@ function M.encode(value) return json.encode(value) end
 --- The entity tag of a revision.
 function M.etag(revision) return ('"%d"'):format(revision) end
 
+local ANY = "^%s*%*%s*$"
+
 local function lists(text, tag)
-  if text:find "^%s*%*%s*$" then return tag ~= nil end
+  if text:find(ANY) then return tag ~= nil end
   for each in text:gmatch '"[^"]*"' do
     if each == tag then return true end
   end
@@ -129,8 +143,8 @@ local function lists(text, tag)
 end
 
 --- Do the request's preconditions allow to write over record (nil: nothing is
--- there)? Returns "matched" if it names record's tag, true if it has no
--- precondition; or nil and an answer.
+-- there)? Returns "matched" if it names record's tag, true if it does not (as
+-- `If-Match: *`, of whoever has read nothing); or nil and an answer.
 function M.allowed(call, record)
   local tag = record and M.etag(record.revision)
   local same, other = call.request:header "If-Match",
@@ -140,7 +154,7 @@ function M.allowed(call, record)
       and "it is another one meanwhile" or "there is nothing of that name",
       nil, tag and { "ETag", tag })
   end
-  return same and "matched" or true
+  return same and not same:find(ANY) and "matched" or true
 end
 
 --- Has the client what has this tag already?

@@ -6,6 +6,7 @@
 --   set(...)         the same values: a record that is to be kept
 --   unset(scope, collection, name)
 --                    a record that is not
+--   discard()        forgets what was set and unset since the last commit
 --   commit(n)        true once all since the last commit is durable, and n as
 --                    the server's revision; or nil, a kind and why, and nothing
 --                    since then is kept
@@ -121,6 +122,8 @@ local function run_all(file, writes, revision)
   if fine then fine, kind, why = file.sql.finish:run() end
   return fine, kind, why
 end
+
+function File:discard() self.writes = {} end
 
 function File:commit(revision)
   local writes = self.writes

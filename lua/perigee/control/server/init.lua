@@ -12,6 +12,7 @@ local log = require "perigee.log"
 local loop = require "perigee.loop"
 local problem = require "perigee.control.server.problem"
 local routes = require "perigee.control.server.routes"
+local signals = require "perigee.signal"
 local states = require "perigee.control.server.state"
 local tasks = require "perigee.task"
 local tokens = require "perigee.control.server.tokens"
@@ -65,10 +66,14 @@ local function handle_all(server, requests)
 end
 
 -- After a commit that failed: writers are told so, the others are asked anew.
+-- One that would write now is refused as well, and has written nothing.
 local function handle_anew(server, list, kind, why)
   local refuse = unkept(server, kind, why)
   for i, call in ipairs(list) do
-    if not call.wrote then list[i] = handled(server, call.request) end
+    if not call.wrote then
+      list[i] = handled(server, call.request)
+      if list[i].wrote then server.state:discard() end
+    end
     if list[i].wrote then refuse(list[i]) end
   end
 end
@@ -112,11 +117,20 @@ end
 
 -- ---- Time ------------------------------------------------------------------
 
+-- Reads what tokens there are, by which watchers may lose their streams.
+local function refresh(server)
+  local known = server.tokens
+  known:refresh()
+  if server.checked == known.version then return end
+  server.checked = known.version
+  watch.check(server.state, known)
+end
+
 local function pass(server, now)
   if now < server.due then return end
   server.due = now + TICK * 1e6
   server.state:pass()
-  server.tokens:refresh()
+  refresh(server)
   if server.state:is_dirty() then
     local changed, from, why = commit(server)
     if changed then tell(server, changed, from) end
@@ -125,6 +139,7 @@ local function pass(server, now)
   if now >= server.beat then
     server.beat = now + server.heartbeat * 1e9
     watch.beat(server.state)
+    if not server.state:is_dirty() then server.state:tidy() end
   end
 end
 
@@ -136,6 +151,15 @@ local function gather(server, requests)
       server.web:wait(math.max(0, (over - loop.now()) * 1e-6))
     end
   end
+end
+
+-- Gives the loop a turn now and then, so that a stop is noticed however many
+-- requests come.
+local function yield(server)
+  local now = loop.now()
+  if now < server.turn then return end
+  server.turn = now + TICK * 1e6
+  loop.wait_signal(signals.new(1), 0)
 end
 
 -- Requests that have come while the server was not running come first, so that
@@ -156,6 +180,7 @@ local function serve(server)
         server.web:wait(wait < 0 and longest or math.min(wait, longest))
       end
     end
+    yield(server)
     if loop.state.stopping then return end
   end
 end
@@ -222,7 +247,8 @@ function M.open(options)
   local server = setmetatable({
     web = listening, port = listening.port, storage = storage, state = state,
     tokens = known, failed = false, writes = 0, cost = 0, due = 0,
-    heartbeat = all.heartbeat, beat = loop.now() + all.heartbeat * 1e9,
+    turn = 0, checked = known.version, heartbeat = all.heartbeat,
+    beat = loop.now() + all.heartbeat * 1e9,
   }, Server)
   server.ended = tasks.spawn(run, server)
   return server

@@ -65,6 +65,7 @@ local function scoped(call, server)
   call.role, status, body, headers = server.tokens:admits(
     call.request, call.scope, call.route.role, call.state:time())
   if not call.role then return status, body, headers end
+  call.token = status
   return call.route.run(call)
 end
 

@@ -64,6 +64,22 @@ function State:known(scope, kind)
   return of and of[kind]
 end
 
+local function is_idle(collection)
+  return not collection.names[1] and not collection.watchers[1]
+end
+
+--- Forgets collections in which nothing is, and that nobody watches; who comes
+-- back to one gets all that there is. Not between a write and its commit.
+function State:tidy()
+  for scope, of in pairs(self.scopes) do
+    for kind, collection in pairs(of) do
+      if is_idle(collection) then of[kind] = nil end
+    end
+    if not next(of) then self.scopes[scope] = nil end
+  end
+end
+jit.off(State.tidy)
+
 -- ---- Leases ----------------------------------------------------------------
 
 local function slot_of(time) return math.floor(time / SLOT) + 1 end
@@ -161,6 +177,13 @@ local function take_back(state)
     put_in(collection, name, record)
     if record and record.lease then wait_for(state, record.lease) end
   end
+end
+
+--- Takes back what was written since the last commit.
+function State:discard()
+  take_back(self)
+  self.undo = {}
+  self.storage:discard()
 end
 
 -- The collections that were written to, each once, with their names noted.

@@ -95,10 +95,19 @@ local function known(tokens, text)
   return token
 end
 
---- The role of a request that may do what takes role in scope; or nil, and the
--- answer that refuses it.
+local function is_open(tokens) return tokens.n == 0 and not tokens.wanted end
+
+--- Is what a token of that hash (false: none) was admitted to still allowed?
+function Tokens:admits_still(digest)
+  if not digest then return is_open(self) end
+  local token = self.by_hash[digest]
+  return token ~= nil and not token.revoked
+end
+
+--- The role of a request that may do what takes role in scope, and its token's
+-- hash (false: none was needed); or nil, and the answer that refuses it.
 function Tokens:admits(request, scope, role, now)
-  if self.n == 0 and not self.wanted then return "admin" end
+  if is_open(self) then return "admin", false end
   local given = request:header "Authorization"
   local text = given and given:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
   if not text then return nil, unauthorized "a bearer token is needed" end
@@ -118,8 +127,7 @@ function Tokens:admits(request, scope, role, now)
     return nil, problem(403, "denied", ("this takes the role %s, and the token "
       .. "has %s"):format(role, token.role))
   end
-  return token.role
+  return token.role, token.hash
 end
-
 
 return M

@@ -88,7 +88,7 @@ local function watch(call)
       .. "topology")
   end
   local watcher = {
-    collection = call.state:collection(call.scope, kind),
+    collection = call.state:collection(call.scope, kind), token = call.token,
     prefix = call.query.prefix, kind = call.query.kind, stream = false,
     from = call.request:header "Last-Event-ID" or call.query.from }
   call.stream = function() begin(watcher, call.state, call.request) end
@@ -130,6 +130,27 @@ function M.beat(state)
   end
 end
 jit.off(M.beat)
+
+local function has_right(tokens, watcher)
+  if tokens:admits_still(watcher.token) then return true end
+  watcher.stream:close()
+  return false
+end
+
+--- Ends the streams of those who could not open them any more, as their token
+-- was revoked, or they have none and now need one.
+function M.check(state, tokens)
+  for _, scope in pairs(state.scopes) do
+    for _, collection in pairs(scope) do
+      local left = {}
+      for _, watcher in ipairs(collection.watchers) do
+        if has_right(tokens, watcher) then left[#left + 1] = watcher end
+      end
+      collection.watchers = left
+    end
+  end
+end
+jit.off(M.check)
 
 --- Ends all streams.
 function M.close(state)

@@ -40,6 +40,11 @@ local function request_of(client, method, path, body, more)
            limit = LIMIT, tls = client.target.tls }
 end
 
+-- Asks no more of a server, unless others have left it already.
+local function leave(client, at)
+  if client.at == at then client.at = at % #client.target.servers + 1 end
+end
+
 -- Calls f(http, request) for one server after the other until one answers.
 local function try_all(client, f, ...)
   local kind, why
@@ -52,11 +57,13 @@ local function try_all(client, f, ...)
   end
   local answer
   for _ = 1, #client.target.servers do
+    local at = client.at
+    if answer and answer.close then answer:close() end
     answer, kind, why = f(client.http, request_of(client, ...))
     if answer and answer.status ~= 503 or kind and not ELSEWHERE[kind] then
       break
     end
-    client.at = client.at % #client.target.servers + 1
+    leave(client, at)
   end
   if answer then return answer end
   if kind == "not_found" then kind = "peer_lost" end

@@ -36,7 +36,8 @@ local function take_all(feed, list)
   for name in pairs(before) do gone[name] = true end
   for _, each in ipairs(list) do
     local name = type(each) == "table" and each.name
-    local entry = name and entries.trusted(each, feed.scope, name)
+    local entry = type(name) == "string"
+      and entries.trusted(each, feed.scope, name)
     if entry then
       gone[name] = nil
       set(feed, name, entry)
@@ -54,7 +55,7 @@ local function take(feed, event)
     take_all(feed, value.entries)
   elseif event.event == "change" and type(value.name) == "string" then
     set(feed, value.name,
-        value.entry and entries.trusted(value.entry, feed.scope, value.name))
+        entries.trusted(value.entry, feed.scope, value.name))
   end
   feed.last = event.id or feed.last
   feed.changes:tell(true)
@@ -80,6 +81,12 @@ local function line_of(feed)
   end
 end
 
+-- The server speaks: what is known is up to date, though nothing has changed.
+local function is_heard(feed)
+  if feed.failed and feed.looked then feed.changes:tell(true) end
+  feed.failed = false
+end
+
 -- Reads events until the stream ends: a kind and why.
 local function read_events(feed)
   local event = {}
@@ -89,11 +96,12 @@ local function read_events(feed)
     local field, value = line:match "^(%a+): ?(.*)$"
     if field then
       event[field] = value
-    elseif line == "" and event.data then
-      local fine
-      fine, kind, why = take(feed, event)
+    elseif line == "" then
+      local fine = true
+      if event.data then fine, kind, why = take(feed, event) end
       if not fine then return kind, why end
       event = {}
+      is_heard(feed)
     end
   end
 end
@@ -111,6 +119,7 @@ end
 local function try_again(feed)
   while not is_over(feed) do
     local kind, why = follow(feed)
+    feed.failed = kind ~= nil
     if kind then feed.changes:tell(nil, kind, why) end
     loop.wait(futures.new(), loop.deadline(PAUSE))
   end
@@ -129,6 +138,7 @@ function M.new(client, scope)
     client = client, scope = scope, stream = false, known = {}, last = nil,
     path = ("/v1/scopes/%s/watch"):format(clients.escape(scope)),
     wanted = loop.now(), over = false, looked = false,
+    failed = false,
     changes = changes.new("scope " .. scope) }, Feed)
   tasks.spawn(run, feed)
   return feed
