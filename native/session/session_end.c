@@ -51,6 +51,7 @@ void session_back(struct perigee_session *s) {
   s->peer.address[0] = 0;
   migrate_stays(s);
   s->handshake.step = WIREUP_NEW;
+  s->streams.state = STREAMS_SOCKET;
   s->socket.hangup = s->socket.waits = false;
   s->security.intact = s->security.sealed = s->security.aes = false;
   memset(s->handshake.cookie, 0, sizeof s->handshake.cookie);

@@ -10,7 +10,9 @@
  *                           that the lane wants (attach.c); the listener dials
  *                           none, and is whole at once
  *
- * A session whose lane wants no socket stays in the first state.
+ * A session whose lane wants no socket stays in the first state. To begin at
+ * another address, as when the lane could not take the socket, puts the state
+ * back to it (session_back).
  */
 #include <sys/socket.h>
 

@@ -92,6 +92,48 @@ static void one_that_needs_tcp_moves_to_loopback(void **state) {
   pair_close(&p);
 }
 
+static struct transport_sockets own_sockets;
+static struct lane *dialer; /* it does not get its socket */
+
+static int open_own(const struct lane_options *options, struct lane **lane,
+                    struct offer *offer, char reason[REASON]) {
+  int status = transport_tcp.open(options, lane, offer, reason);
+  if (status < 0)
+    return status;
+  lane_by(*lane, &own);
+  if (options->dialed)
+    dialer = *lane;
+  return status;
+}
+
+static int take_none(struct lane *lane, int fd, const uint8_t *bytes,
+                     uint32_t length) {
+  if (lane != dialer)
+    return transport_tcp.sockets->take(lane, fd, bytes, length);
+  own.open = transport_tcp.open; /* the next one does */
+  close(fd);
+  return PERIGEE_NO_MEMORY;
+}
+
+/* Its listener hears of the session that moved, and of that one's end. */
+static void one_that_cannot_take_its_socket_over_returns(void **state) {
+  struct pair p;
+  (void)state;
+  own = transport_tcp;
+  own_sockets = *transport_tcp.sockets;
+  own_sockets.take = take_none;
+  own.name = "far";
+  own.open = open_own;
+  own.sockets = &own_sockets;
+  open_at(&p, path(), "far", 0);
+  until(&p, 1, PERIGEE_EVENT_LOST);
+  p.session[1] = perigee_session(p.engine[1],
+                                 until(&p, 1, PERIGEE_EVENT_ACCEPTED).session);
+  carried_by(&p, "far", "");
+  a_call_comes_back(&p);
+  pair_close(&p);
+}
+
 /* Does the listener of a session over TCP offer the program's transport? */
 static bool is_offered(int encrypt) {
   struct pair p;
@@ -134,6 +176,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_that_needs_a_unix_socket_moves_there),
       cmocka_unit_test(one_that_needs_tcp_moves_to_loopback),
+      cmocka_unit_test(one_that_cannot_take_its_socket_over_returns),
       cmocka_unit_test(one_without_its_devices_is_not_offered_over_tcp),
       cmocka_unit_test(
           one_that_does_not_seal_is_not_offered_where_all_is_sealed),

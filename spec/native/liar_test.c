@@ -96,18 +96,31 @@ static void live_through(struct victim *v, pid_t child) {
   }
 }
 
-static void survive(enum lie lie, const struct variant *variant) {
-  uint64_t seed = own_seed();
+/* Starts the liar, which comes once the gate, a pipe, is closed here: so the
+ * first session is the friend's. */
+static pid_t liar_start(enum lie lie, uint64_t seed, const int gate[2]) {
   char address[64];
   snprintf(address, sizeof address, "unix:%s", pair_path_next());
   fflush(stdout);
   pid_t child = fork();
-  if (child == 0)
+  if (child != 0)
+    return child;
+  close(gate[1]);
+  if (read(gate[0], &(char){0}, 1) == 0)
     liar_run(address, lie, seed, own_time());
+  _exit(1);
+}
+
+static void survive(enum lie lie, const struct variant *variant) {
+  uint64_t seed = own_seed();
+  int before = descriptors(), gate[2];
+  assert_int_equal(pipe(gate), 0);
+  pid_t child = liar_start(lie, seed, gate);
   srand((unsigned)seed);
-  int before = descriptors();
   print_message("# seed %llu\n", (unsigned long long)seed);
   struct victim *v = victim_open(variant);
+  close(gate[0]);
+  close(gate[1]);
   live_through(v, child);
   print_message("# %d sessions, %d ended by what the peer said, %d calls of "
                 "a friend\n",

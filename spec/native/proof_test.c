@@ -15,7 +15,7 @@ static const char words[] = "correct horse battery staple";
 static const char others[] = "correct horse battery stable";
 
 static void dial_fails(struct pair *p, int status, const char *word) {
-  int op = perigee_connect(p->engine[0], p->address, "inproc", 5000 * MS);
+  int op = perigee_connect(p->engine[0], p->address, "inproc", 20000 * MS);
   struct perigee_event e = ended(p, 0, op, status);
   if (!e.pointer)
     e.pointer = (const uint8_t *)perigee_detail(p->engine[0]);
@@ -75,7 +75,7 @@ static void who_has_none_is_told_so(void **state) {
 
 static int dial_expecting(struct pair *p, const char *address,
                           const char *name) {
-  int op = perigee_connect_to(p->engine[0], address, name, NULL, 5000 * MS);
+  int op = perigee_connect_to(p->engine[0], address, name, NULL, 20000 * MS);
   struct perigee_event e = until(p, 0, PERIGEE_EVENT_CONNECTED);
   assert_int_equal(e.operation, op);
   if (e.status != PERIGEE_OK)
@@ -119,7 +119,7 @@ static struct between b;
 
 /* The end of a dial through the man in the middle. */
 static int dial_by(struct pair *p) {
-  int op = perigee_connect(p->engine[0], b.address, "inproc", 5000 * MS);
+  int op = perigee_connect(p->engine[0], b.address, "inproc", 20000 * MS);
   struct perigee_event e = until(p, 0, PERIGEE_EVENT_CONNECTED);
   assert_int_equal(e.operation, op);
   return e.status;

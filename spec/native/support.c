@@ -120,7 +120,7 @@ uint64_t operations(struct pair *p, int side) {
 }
 
 void settle(struct pair *p) {
-  int64_t end = clock_now() + 5000 * MS;
+  int64_t end = clock_now() + 20000 * MS;
   while (operations(p, 0) + operations(p, 1) > 0) {
     quiet(p, 1);
     if (clock_now() > end)
@@ -131,7 +131,7 @@ void settle(struct pair *p) {
 
 void pair_dial(struct pair *p, struct perigee_session *session[2]) {
   int dial = perigee_connect(p->engine[0], p->address, p->variant->transport,
-                             5000 * MS);
+                             20000 * MS);
   assert_true(dial >= 0);
   struct perigee_event up = until(p, 1, PERIGEE_EVENT_ACCEPTED);
   session[1] = perigee_session(p->engine[1], up.session);

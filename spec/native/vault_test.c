@@ -54,8 +54,8 @@ static bool told_so(const struct perigee_event *e) {
 static int dial(struct pair *p) {
   struct perigee_event e;
   bool dialer = false, listener = false;
-  perigee_connect(p->engine[0], p->address, "inproc", 2000 * MS);
-  for (int64_t end = clock_now() + 5000 * MS; clock_now() < end;) {
+  perigee_connect(p->engine[0], p->address, "inproc", 20000 * MS);
+  for (int64_t end = clock_now() + 20000 * MS; clock_now() < end;) {
     if (perigee_poll(p->engine[0], &e, 1) == 1)
       dialer = told_so(&e);
     if (perigee_poll(p->engine[1], &e, 1) == 1)
