@@ -87,7 +87,8 @@ static int set_text(CURL *easy, CURLoption option, const char *text) {
 }
 
 /* Where authorities are given, no others are trusted: libcurl would also take
- * those in its folder. */
+ * those in its folder. OpenSSL asks the terminal for a key's password, and
+ * blocks, unless it is given one. */
 static int set_tls(CURL *easy, const struct perigee_http_request *request) {
   int bad = 0;
   if (request->authorities)
@@ -96,6 +97,7 @@ static int set_tls(CURL *easy, const struct perigee_http_request *request) {
   bad |= set_text(easy, CURLOPT_SSLCERT, request->certificate);
   bad |= set_text(easy, CURLOPT_SSLKEY,
                   request->key ? request->key : request->certificate);
+  bad |= curl_easy_setopt(easy, CURLOPT_KEYPASSWD, "");
   return bad;
 }
 

@@ -76,6 +76,46 @@ describe("TLS", function()
     assert.matches("^denied", asked(system, (certify "other")))
   end)
 
+  -- Runs a script, with the address and the port of the server and the names of
+  -- files as its arguments, on a terminal that nobody writes to.
+  local function on_terminal(script, ...)
+    local path = cases.folder .. "/terminal.lua"
+    local file = assert(io.open(path, "w"))
+    file:write(script)
+    file:close()
+    local words = { "timeout", 20 * cases.slow, "luajit", path, server.url,
+                    server.port, ... }
+    return shell("script -qec '$1' /dev/null </dev/null 2>&1",
+                 table.concat(words, " "))
+  end
+
+  it("does not ask the terminal for a key's password", function()
+    local mine, key = certify "mine"
+    local locked = cases.folder .. "/locked.key"
+    assert.equal(0, os.execute(([[openssl pkey -in '%s' -aes128 -out '%s' \
+      -passout pass:secret]]):format(key, locked)))
+    assert.matches("^denied", on_terminal([[
+      local perigee = require "perigee"
+      local engine = assert(perigee.engine())
+      perigee.run(function()
+        local client = require "perigee.control.http".new()
+        print(select(2, client:ask { url = arg[1], tls = {
+          ca = arg[3], cert = arg[4], key = arg[5] } }))
+      end)
+      engine:close()
+    ]], cert, mine, locked))
+    assert.matches("^ended", on_terminal([[
+      local control = require "perigee.control.native"
+      local to, wait = control.to_t(), control.wait_t()
+      to.host, to.port, to.tls = "127.0.0.1", tonumber(arg[2]), 1
+      to.authorities, to.certificate, to.key = arg[3], arg[4], arg[5]
+      local stream, status = control.C.perigee_stream_open(to)
+      repeat status = control.C.perigee_stream_step(stream, wait)
+      until status ~= 0
+      print(status < 0 and "ended")
+    ]], cert, mine, locked))
+  end)
+
   it("is of version 1.2 at least", function()
     local function answer(version)
       return shell([[printf 'GET /healthz HTTP/1.0\r\n\r\n' |
