@@ -8,6 +8,7 @@ local cases = require "spec.support.cases"
 local etcd = require "spec.support.etcd"
 local perigee = require "perigee"
 local process = require "spec.support.process"
+local registries = require "perigee.registry"
 
 local LONG = 30 * cases.slow
 local LOST = "^error the name one .* is lost"
@@ -462,6 +463,43 @@ describe("etcd", function()
     assert.is_nil(none)
     assert.equal("peer_lost", err.kind)
     assert.equal("one", known[1].name)
+  end)
+
+  it("that lists the same key again and again is not asked for ever",
+     function()
+    local base64 = require "perigee.control.base64"
+    local web = require "perigee.control.web"
+    cases.engine()
+    local server = assert(web.open {
+      host = "127.0.0.1", port = 0, connections = 10, per_host = 0,
+      head = 32768, body = 65536, patience = 30, queued = 2 ^ 20 })
+    local is_over, asked, keys = false, 0, "[]"
+    local task = perigee.spawn(function()
+      while not is_over do
+        local list = {}
+        server:run(list)
+        for _, each in ipairs(list) do
+          asked = asked + 1
+          each:answer(200, ('{"header":{"revision":"1"},"more":true,"kvs":%s}')
+            :format(keys), {})
+        end
+        if not list[1] then server:wait(1) end
+      end
+      server:close()
+    end)
+    local fake = assert(registries.open(
+      ("etcd://127.0.0.1:%d?timeout=%g"):format(server.port, LONG)))
+    local same = base64.encode("perigee/" .. cases.scope .. "/name/one")
+    for _, each in ipairs { "[]", ('[{"key":"%s"}]'):format(same),
+                            '[{"key":7}]' } do
+      keys = each
+      local none, kind = fake:list(cases.scope, {}):wait(LONG)
+      assert.is_nil(none)
+      assert.equal("protocol", kind)
+    end
+    assert.is_true(asked < 20, asked)
+    is_over = true
+    task:wait(LONG)
   end)
 
   it("that is not there is an error at once", function()

@@ -189,6 +189,18 @@ describe("a control server as the registry", function()
     one:close()
   end)
 
+  it("that goes back in its list is not asked for ever", function()
+    local asked = 0
+    local port = pretend(function(request, n)
+      asked = n
+      request:answer(200, ('{"items":[],"next":"%s"}')
+        :format(n % 2 == 0 and "a" or "b"), {})
+    end)
+    local registry = assert(registries.open("http://127.0.0.1:" .. port))
+    assert.same({}, (registry:list(cases.scope, {}):wait(60 * cases.slow)))
+    assert.equal(2, asked)
+  end)
+
   it("that is not ready leaves nothing behind", function()
     local port = pretend(function(request)
       request:stream(503, EVENTS):close()

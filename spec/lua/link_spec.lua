@@ -237,6 +237,25 @@ describe("a peer with several addresses", function()
     assert.equal(first, link:live())
   end)
 
+  it("is dialled no more once the engine was closed", function()
+    local dial = sessions.connect
+    function sessions.connect(...)
+      link.engine.handle = false        -- at the end of the first dial
+      return dial(...)
+    end
+    for i, way in ipairs { "an attempt has ended", "it is time for another" } do
+      races.stagger = i == 1 and 3600e9 or 1e6
+      link.engine.handle = true
+      local opening = open()
+      if i == 1 then fail(dialled[1], "closed") end
+      local none, err = opening:wait(20)
+      assert.is_nil(none)
+      assert.equal("closed", err.kind, way)
+      assert.equal(i, #dialled)
+      assert.is_truthy(dialled[i].ended)
+    end
+  end)
+
   it("is away where no address answers, even if one is somebody else's",
      function()
     local opening = open()

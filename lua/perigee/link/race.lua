@@ -8,9 +8,11 @@
 --   running   an attempt has made a session  won: the others are cancelled
 --   running   an attempt fails               running: the next one begins
 --   running   the last attempt fails         lost
+--   running   the engine was closed          lost
 --   any       its future was ended by others over: all are cancelled
 --
 -- A session that an attempt still makes after the end is closed.
+local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local sessions = require "perigee.session"
@@ -80,8 +82,15 @@ local function later(race)
   timers.add(race.timer)
 end
 
+local function closed(race)
+  futures.settle(race.future, nil, race.err or errors.new("closed",
+    ("connecting to %s: the engine was closed"):format(race.link.peer), false))
+  stop(race)
+end
+
 function next_address(race)
-  if race.future.ended or not race.link.engine.handle then return stop(race) end
+  if race.future.ended then return stop(race) end
+  if not race.link.engine.handle then return closed(race) end
   race.place = race.place + 1
   local address = race.addresses[race.place]
   if not address then

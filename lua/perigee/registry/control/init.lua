@@ -154,7 +154,7 @@ local function list(control, scope, filter)
     take_page(found, value, scope)
     local before = after
     after = type(value.next) == "string" and value.next or nil
-  until not after or #found >= limit or after == before
+  until not after or #found >= limit or before and after <= before
   return found
 end
 

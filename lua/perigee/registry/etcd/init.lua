@@ -129,7 +129,8 @@ end
 
 -- Calls f(name, entry) for each entry in a range of keys, as they were at one
 -- revision, in the order of names, until f returns true. Pages whose answer is
--- too large are made smaller. Returns the first answer; or nil, a kind, why.
+-- too large are made smaller; each has to be behind the one before it. Returns
+-- the first answer; or nil, a kind, why.
 local function each(etcd, scope, from, to, limit, f)
   local first
   while true do
@@ -148,7 +149,10 @@ local function each(etcd, scope, from, to, limit, f)
         if entry and f(name, entry) then return first end
       end
       if not told.more then return first end
-      from = keys.after(found[#found].key)
+      from = found[1] and keys.after(found[#found].key, from)
+      if not from then
+        return nil, "protocol", "what it has are no keys in order"
+      end
     end
   end
 end

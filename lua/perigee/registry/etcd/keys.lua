@@ -40,8 +40,13 @@ function M.name_of(key, scope)
   return name and name:find "^[%w._:-]+$" and name or nil
 end
 
---- The key in base64 that comes next after one.
-function M.after(key) return base64.encode(base64.decode(key) .. "\0") end
+--- The key in base64 that comes next after the last one of a page, which began
+-- at from; nil if that is no key behind from.
+function M.after(last, from)
+  local plain = base64.decode(last)
+  return plain and plain >= base64.decode(from)
+    and base64.encode(plain .. "\0") or nil
+end
 
 --- The entry of name in what a range or an event tells of a key; nil if it is
 -- none.
