@@ -51,7 +51,7 @@ static bool has_fabric(const struct perigee_session *s,
   uint32_t i = 0;
   while (i < 32 && own_one(s->engine, i) != t)
     i++;
-  return !t->fabric || (s->handshake.fabrics >> i & 1);
+  return !t->fabric || (i < 32 && (s->handshake.fabrics >> i & 1));
 }
 
 /* Can the transport carry this session? Over TCP one that needs a Unix socket

@@ -14,7 +14,8 @@
 
 /* Each test changes it before the pair is opened. */
 static struct perigee_transport own;
-static const struct perigee_transport *const list[] = {&own, NULL};
+enum { MANY = 40 };
+static const struct perigee_transport *list[MANY + 1] = {&own};
 
 static void own_begin(const char *name, enum transport_socket socket) {
   own = perigee_transport_inproc;
@@ -163,6 +164,28 @@ static void one_without_its_devices_is_not_offered_over_tcp(void **state) {
   assert_false(is_offered(0));
 }
 
+/* The core remembers of so many transports whether they have their devices; a
+ * later one is as one without. */
+static void one_after_very_many_has_no_devices(void **state) {
+  const struct transport_fabric fabric = {.start = no_cable};
+  struct perigee_session_info info;
+  struct perigee_transport last;
+  struct pair p;
+  (void)state;
+  own_begin("plain", SOCKET_ANY);
+  last = own;
+  last.name = "last";
+  last.fabric = &fabric;
+  for (int i = 0; i < MANY; i++)
+    list[i] = i < MANY - 1 ? &own : &last;
+  open_at(&p, "tcp://127.0.0.1:0", NULL, 0);
+  carried_by(&p, "plain", "");
+  perigee_session_info(p.session[0], &info);
+  assert_non_null(strstr(info.considered, "last: no device here"));
+  pair_close(&p);
+  memset(list + 1, 0, sizeof list - sizeof *list);
+}
+
 static void
 one_that_does_not_seal_is_not_offered_where_all_is_sealed(void **s) {
   (void)s;
@@ -178,6 +201,7 @@ int main(void) {
       cmocka_unit_test(one_that_needs_tcp_moves_to_loopback),
       cmocka_unit_test(one_that_cannot_take_its_socket_over_returns),
       cmocka_unit_test(one_without_its_devices_is_not_offered_over_tcp),
+      cmocka_unit_test(one_after_very_many_has_no_devices),
       cmocka_unit_test(
           one_that_does_not_seal_is_not_offered_where_all_is_sealed),
   };
