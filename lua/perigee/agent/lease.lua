@@ -121,8 +121,11 @@ local function failed(lease, err)
   if err.kind == "name_taken" then return lost(lease, err) end
   local again = pause(lease)
   if QUIET[err.kind] and not again then return lease:close() end
-  if not lease.err then log.write("warning", tostring(err)) end
-  lease.err, lease.dirty = err, true
+  lease.dirty = true
+  if not loop.state.stopping then               -- else the stop ended the task
+    if not lease.err then log.write("warning", tostring(err)) end
+    lease.err = err
+  end
   after(lease, err.kind == "timeout" and 0 or again and again / 3 or RETRY)
 end
 
