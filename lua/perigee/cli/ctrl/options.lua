@@ -104,6 +104,10 @@ function M.complete(given)
     os.execute("mkdir -p -m 700 " .. quoted(folder))
     given.store = folder .. "/ctrl.db"
   end
+  if given.store:find "^%a[%w+]*://" then
+    failure.misuse("--store is the path of a file; Redis and etcd hold names "
+      .. "without this server, by PERIGEE_REGISTRY")
+  end
   if given.store:sub(1, 1) ~= "/" then
     local pipe = assert(io.popen "pwd -P")
     given.store = pipe:read "*l" .. "/" .. given.store

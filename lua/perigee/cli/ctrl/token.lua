@@ -53,7 +53,7 @@ local list = {
 
 function list.configure(parser)
   options.store(parser)
-  parser:flag("--json", "Print JSON.")
+  parser:flag("--json", "Print one JSON document instead of text.")
 end
 
 function list.run(given)
@@ -68,7 +68,7 @@ function list.run(given)
                 token.revoked and "revoked" or "valid", token.note }
   end
   if given.json then
-    for _, token in ipairs(all) do out.json(token) end
+    out.json(require "perigee.cli.json".list(all))
   else
     out.columns({ "ID", "SCOPE", "ROLE", "STATE", "NOTE" }, rows)
   end
