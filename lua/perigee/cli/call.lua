@@ -195,7 +195,7 @@ function M.run(given)
   if given.stdin then body(given) end
   local out = require "perigee.cli.out"
   return client.run(given, function(agent)
-    local proxy, err = agent:proxy(name, service,
+    local proxy, err = client.used(agent.proxy, agent, name, service,
                                    { timeout = client.left(given) })
     client.check(proxy, err, name)
     local kinds = proxy[1].class.methods
