@@ -23,6 +23,24 @@ local function address(role)
   return ("%s?token=file:%s"):format(server.url, command.file(role, text))
 end
 
+describe("perigee ctrl without its libraries", function()
+  it("says what to install", function()
+    local core = package.searchpath("perigee.core", package.cpath)
+    local build = command.folder() .. "/build"
+    assert.equal(0, os.execute(("mkdir -p '%s/perigee' && ln -s \"$(realpath "
+      .. "'%s')\" '%s/perigee/core.so'"):format(build, core, build)))
+    for _, words in ipairs { "start", "serve", "token list" } do
+      local status, text, why = command.shell(
+        ("PERIGEE_BUILD='%s' LUA_CPATH='/-/?.so' XDG_STATE_HOME='%s' "
+         .. "perigee ctrl %s"):format(build, build, words))
+      assert.equal(2, status, why)
+      assert.equal("", text)
+      assert.matches("^perigee ctrl [^\n]*: perigee/control.so is not on "
+        .. "package.cpath: install libcurl[^\n]*\n$", why)
+    end
+  end)
+end)
+
 describe("commands that ask a control server", function()
   it("need a token that may read, and no more", function()
     if not there() then return end

@@ -41,6 +41,7 @@ local function last_line(path)
 end
 
 function M.run(given)
+  options.check_libraries()
   local process = require "perigee.cli.ctrl.process"
   options.complete(given)
   given.log = given.log or given.store .. ".log"

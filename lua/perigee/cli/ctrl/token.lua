@@ -5,6 +5,7 @@ local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.ctrl.options"
 
 local function with_storage(given, f)
+  options.check_libraries()
   options.complete(given)
   local files = require "perigee.control.server.file"
   local storage, _, why = files.open(given.store)
