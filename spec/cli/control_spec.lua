@@ -41,6 +41,17 @@ describe("perigee ctrl without its libraries", function()
   end)
 end)
 
+describe("perigee ctrl token new", function()
+  it("fails where its token cannot be written", function()
+    if not there() then return end
+    local status, _, why = command.shell(("perigee ctrl token new --store "
+      .. "'%s/ctrl.db' >/dev/full"):format(command.folder()))
+    assert.equal(1, status)
+    assert.matches("its id, for revoke: %x+\n.*writing the output: No space",
+                   why)
+  end)
+end)
+
 describe("commands that ask a control server", function()
   it("need a token that may read, and no more", function()
     if not there() then return end

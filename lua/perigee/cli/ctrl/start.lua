@@ -60,7 +60,9 @@ function M.run(given)
     return found or not process.runs(started)
   end)
   if not found then failure.failed("%s", last_line(given.log)) end
-  print(found.url)
+  local out = require "perigee.cli.out"
+  out.line("%s", found.url)
+  out.finish()
 end
 
 return M

@@ -44,7 +44,9 @@ function new.run(given)
     return tokens.make(storage, given.scope, given.role, given.note)
   end)
   io.stderr:write("its id, for revoke: ", id, "\n")
-  print(text)
+  local out = require "perigee.cli.out"
+  out.line("%s", text)
+  out.finish()
 end
 
 local list = {
