@@ -62,7 +62,7 @@ local function values_of(given)
     if text ~= "-" then fine, value = json.decode(text) end
     if not fine then
       failure.misuse("argument %d, %s, is no JSON (%s); a text is written as "
-        .. "'\"text\"'", i, printable.line(text), value)
+        .. "'\"text\"'", i, printable.line(client.cut(text)), value)
     elseif value == STDIN and not given.stdin then
       failure.misuse("the argument - stands for stdin, which needs --stdin")
     end

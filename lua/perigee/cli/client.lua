@@ -66,8 +66,8 @@ function M.is_address(name)
   return name:find "^tcp://" or name:find "^unix:.*[/@]"
 end
 
--- A word of the user's, not too long for a line.
-local function cut(word)
+--- A word of the user's, not too long for a line.
+function M.cut(word)
   return #word <= 100 and word or word:sub(1, 100) .. "..."
 end
 
@@ -135,7 +135,7 @@ function M.peer(name)
   local wrong = check.name(name)
   if wrong then
     failure.misuse("%q is no agent's name: it has %s; nor an address, as "
-      .. "tcp://HOST:PORT or unix:/PATH", cut(name), wrong)
+      .. "tcp://HOST:PORT or unix:/PATH", M.cut(name), wrong)
   end
   return name
 end
