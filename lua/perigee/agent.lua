@@ -58,6 +58,20 @@ local function addresses(value)
 end
 jit.off(is_list)
 
+local function list_of(given)
+  return type(given) == "string" and { given } or given
+end
+
+local function advertised(value)
+  local wrong = addresses(value)
+  for _, each in ipairs(not wrong and list_of(value) or {}) do
+    if not each:find "^tcp://[^/@%s]+:%d+$" then
+      wrong = "an address as tcp://HOST:PORT, or a list of those"
+    end
+  end
+  return wrong
+end
+
 -- The most bytes that an entry's metadata may have, encoded.
 local METADATA = 4096
 
@@ -80,17 +94,19 @@ local function secret(value)
   return "a string, or a table of strings by scope"
 end
 
-local function list_of(given)
-  return type(given) == "string" and { given } or given
-end
-
 -- Options of the engine that `perigee.agent` takes directly, too.
 local OF_ENGINE = { "insecure", "encrypt", "dead_after", "streams",
                     "progress" }
 
-local OPTIONS = { name = check.name, scope = check.name, services = check.table,
-                  transport = check.string, engine = check.table,
-                  listen = addresses, advertise = addresses, secret = secret,
+local function name_or_none(value)
+  if value == false then return end
+  return check.name(value)
+end
+
+local OPTIONS = { name = name_or_none, scope = check.name,
+                  services = check.table, transport = check.string,
+                  engine = check.table, listen = addresses,
+                  advertise = advertised, secret = secret,
                   registry = registries.check, kind = check.name,
                   metadata = metadata, weight = weight }
 for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
@@ -184,8 +200,10 @@ jit.off(engine_options)
 -- `Agent:close` or the program's end.
 -- @function perigee.agent
 -- @tparam[opt] table options
--- @tparam[opt] string options.name 1 to 64 letters, digits and `. _ : -`;
---   default: a unique one
+-- @tparam[opt] string|boolean options.name 1 to 64 letters, digits and
+--   `. _ : -`; default: a unique one; false: a unique one that no registry but
+--   a folder is told, for agents that only ask and call: a control server's
+--   token needs the role read alone then
 -- @tparam[opt] string options.scope the scope in which the name is unique;
 --   default PERIGEE_SCOPE, or "default"
 -- @tparam[opt] table options.services a list of definitions (`Service`)

@@ -314,7 +314,8 @@ local function ask(session, name, timeout)
   local asking = { bind(session, { timeout = timeout }, NOTHING, 2) }
   local agent = session.engine.agent
   local told, err = describe(asking, name, agent and agent.name)
-  local doing = ("opening service %s of %s"):format(name, session:text())
+  local doing = (name == "" and "asking " or "opening service " .. name
+    .. " of ") .. session:text()        -- without a name: `perigee ping`
   if told == nil and errors.is_error(err) then
     return nil, errors.new(err.kind, doing .. ": " .. err.message, false)
   elseif told == nil and type(err) == "string" then

@@ -109,7 +109,9 @@ describe("the command perigee", function()
     } do
       local status, output = run(arguments)
       assert.equal(2, status, arguments)
-      assert.matches("^perigee: " .. message .. ".-%-%-help tells", output)
+      local command = arguments:find "^doctor" and "perigee doctor" or "perigee"
+      assert.matches("^" .. command .. ": " .. message .. ".-; " .. command
+                     .. " %-%-help tells", output)
     end
   end)
 

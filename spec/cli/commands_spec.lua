@@ -138,7 +138,13 @@ describe("perigee call", function()
     for _, case in ipairs {
       { "argument 1, foo, is no JSON", "worker:0", "calc.add", "foo" },
       { "add is no method: write SERVICE.METHOD", "worker:0", "add" },
+      { '"tcp://127.0.0.1" has no port', "tcp://127.0.0.1", "calc.add" },
+      { "the socket path is empty", "unix:@", "calc.add" },
+      { '"-3" is no time', "worker:0", "calc.add", "--timeout", "-3" },
       { "is no agent's name", "a/b", "calc.add" },
+      { ("a"):rep(100) .. '..." is no agent', ("a"):rep(9999), "calc.add" },
+      { ("["):rep(100) .. "..., is no JSON", "worker:0", "calc.add",
+        ("["):rep(9999) },
       { "calc.echo takes bytes", "worker:0", "calc.echo", "7" },
       { "the argument - stands for stdin", "worker:0", "calc.add", "-" },
       { '"soon" is no time', "worker:0", "calc.add", "--timeout", "soon" },

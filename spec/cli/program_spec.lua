@@ -34,6 +34,16 @@ describe("the check of the program", function()
       "apt-get install libsodium23")
   end)
 
+  it("notes what servers want that is not there", function()
+    case.expect("program", "servers", package.searchpath("perigee.control",
+      package.cpath) and "ok" or "note", "control.so")
+    case.fake.machine.module = function()
+      return nil, "control.so is not here: install libcurl\nor so"
+    end
+    local found = case.expect("program", "servers", "note", "install libcurl")
+    assert.is_nil(found.found:find "\n")
+  end)
+
   it("opens an engine", function()
     case.expect("program", "engine", "ok", "opens, and allocates")
     case.fake.machine.try = function() return nil, "no memory\nat all" end

@@ -46,10 +46,33 @@ describe("perigee registry acl", function()
     assert.matches("NOPERM", server:ask "--user fleet --pass pw KEYS x 2>&1")
   end)
 
+  it("is not asked for the right to write by who only asks", function()
+    if not there() then return end
+    server = redis.start()
+    local address = "redis+unix:" .. server.path
+    assert.equal(0, (command.run("agents", "--registry", address)))
+    assert.equal(1, (command.run("ping", "nobody", "--count", "1",
+                                 "--registry", address)))
+    assert.equal("0", server:ask "DBSIZE")
+  end)
+
   it("wants a plain name", function()
     local status, _, errors = command.run("registry", "acl", "--user", "a b")
     assert.equal(2, status)
     assert.matches("^perigee registry acl: %-%-user must be", errors)
+  end)
+end)
+
+describe("perigee serve with names in Redis", function()
+  it("ends without a warning", function()
+    if not there() then return end
+    server = redis.start()
+    local worker = command.start("serve", "--name", "far", "--registry",
+      "redis+unix:" .. server.path, command.file("calc.lua",
+      "return { name = 'calc', methods = { max = math.max } }"))
+    assert.matches("^serving calc as far ", worker:read())
+    worker:signal "TERM"
+    assert.is_nil(worker:read())
   end)
 end)
 

@@ -56,6 +56,25 @@ describe("examples/deploy", function()
     assert.equal(0, status, said)
   end)
 
+  it("has an image in which both libraries can be built", function()
+    local file = read "Containerfile"
+    for line in io.lines ".ci/packages" do
+      local package = line:match "^build (%S+%-dev)$"
+      assert.is_truthy(not package or file:find(" " .. package, 1, true),
+                       package)
+    end
+  end)
+
+  -- The files of a volume or a bind mount are root's or the host's.
+  it("gives containers the secret itself", function()
+    for _, path in ipairs { "compose/compose.yaml",
+                            "kubernetes/workers.yaml" } do
+      local text = read(path)
+      assert.is_truthy(text:find "PERIGEE_SECRET")
+      assert.is_nil(text:find "file:/")
+    end
+  end)
+
   it("serves what its worker returns", function()
     local options = assert(loadfile(ROOT .. "worker.lua"))()
     options.name = "worker"

@@ -119,12 +119,23 @@ describe("a registry", function()
     assert(take("three", { advertise = { "tcp://a:1", "tcp://b:2" } }))
     assert.same({ "tcp://a:1", "tcp://b:2" },
                 { unpack(names.three.addresses, 2) })
-    for option, value in pairs { advertise = 7, kind = "a b", weight = -1,
+    for option, value in pairs { advertise = "bar", kind = "a b", weight = -1,
                                  metadata = { text = ("x"):rep(4096) } } do
       local fine, why = pcall(perigee.agent, { [option] = value })
       assert.is_false(fine)
       assert.matches("option " .. option, why, 1, true)
     end
+  end)
+
+  it("is not told of an agent whose name is false, which can ask it", function()
+    local one = assert(take "one")
+    local asking = assert(perigee.agent { name = false, registry = registry,
+                                           scope = cases.scope })
+    assert.is_nil(names[asking.name])
+    assert.equal("one", assert(asking:lookup "one").name)
+    assert.equal("one", assert(asking:session "one").peer)
+    asking:close()
+    one:close()
   end)
 
   it("that cannot list or watch says so", function()

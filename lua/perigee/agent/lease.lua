@@ -126,8 +126,11 @@ local function failed(lease, err)
   if err.kind == "name_taken" then return lost(lease, err) end
   local again = pause(lease)
   if QUIET[err.kind] and not again then return lease:close() end
-  if not lease.err then log.write("warning", tostring(err)) end
-  lease.err, lease.dirty = err, true
+  lease.dirty = true
+  if not loop.state.stopping then               -- else the stop ended the task
+    if not lease.err then log.write("warning", tostring(err)) end
+    lease.err = err
+  end
   local seconds = again and again / 3 or RETRY
   if err.kind == "timeout" then seconds = seconds - waited(lease) end
   after(lease, math.max(0, seconds))

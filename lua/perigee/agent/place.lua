@@ -119,6 +119,7 @@ function M.take(agent, list)
   local name, held, misuse = settle_in(agent, list, elsewhere)
   if not name then return nil, held, misuse end
   if not elsewhere then return told_at_once(agent, held) end
+  if agent.named == false then return true end
   local err
   name, err, held = hold(agent, agent.registry, agent.name, agent.named)
   if not name then return nil, err end

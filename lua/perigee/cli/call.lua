@@ -62,7 +62,7 @@ local function values_of(given)
     if text ~= "-" then fine, value = json.decode(text) end
     if not fine then
       failure.misuse("argument %d, %s, is no JSON (%s); a text is written as "
-        .. "'\"text\"'", i, printable.line(text), value)
+        .. "'\"text\"'", i, printable.line(client.cut(text)), value)
     elseif value == STDIN and not given.stdin then
       failure.misuse("the argument - stands for stdin, which needs --stdin")
     end
@@ -195,7 +195,7 @@ function M.run(given)
   if given.stdin then body(given) end
   local out = require "perigee.cli.out"
   return client.run(given, function(agent)
-    local proxy, err = agent:proxy(name, service,
+    local proxy, err = client.used(agent.proxy, agent, name, service,
                                    { timeout = client.left(given) })
     client.check(proxy, err, name)
     local kinds = proxy[1].class.methods

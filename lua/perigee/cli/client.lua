@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- What commands have in common that ask others: an agent of their own without
 -- a name, which ends with the command, whether it fails, is interrupted, or
--- nobody reads its output any more.
+-- nobody reads its output any more. No server is told of it, so a command needs
+-- to be allowed to read there, and no more.
 local failure = require "perigee.cli.failure"
 
 local ffi = require "ffi"
@@ -53,6 +54,23 @@ function M.bare(raised)
   return (tostring(raised):gsub("^[^:\n]*:%d+: ", ""))
 end
 
+--- Calls f, which has been given what the user has: what it raises is misuse.
+function M.used(f, ...)
+  local results = { pcall(f, ...) }
+  if not results[1] then failure.misuse("%s", M.bare(results[2])) end
+  return unpack(results, 2, 3)
+end
+
+--- Tells whether a peer is given by its address.
+function M.is_address(name)
+  return name:find "^tcp://" or name:find "^unix:.*[/@]"
+end
+
+--- A word of the user's, not too long for a line.
+function M.cut(word)
+  return #word <= 100 and word or word:sub(1, 100) .. "..."
+end
+
 --- Loads the library; the command ends in one sentence where that cannot be.
 function M.library()
   local fine, perigee = pcall(require, "perigee")
@@ -73,6 +91,29 @@ local function check_place(given)
   if wrong then failure.misuse("--scope must be %s", wrong) end
 end
 
+-- What a user can do where a registry that is a server does not serve him.
+local REGISTRY_TO_DO = {
+  denied = "its address says as whom it is asked: USER:PASSWORD@ before the "
+    .. "host, or ?token=file:PATH, and ca=FILE with TLS",
+}
+
+local function fail_registry(err)
+  failure.failed("%s; %s", tostring(err), REGISTRY_TO_DO[err.kind]
+    or "is the registry up, and this its address?")
+end
+
+-- A registry that is a server, and is not there, is told as such, before it is
+-- asked for anything.
+local function reach_registry(agent, given)
+  local has_places = require "perigee.registry".has_places(agent.registry)
+  if has_places or given.name and M.is_address(given.name) then return end
+  local list, err = agent:list { prefix = agent.name, limit = 1,
+                                 timeout = given.timeout or 30 }
+  if list then return end
+  agent:close()
+  fail_registry(err)
+end
+
 --- Makes an agent with options, those of --registry and --scope among them.
 function M.agent(given, options)
   local perigee = M.library()
@@ -84,20 +125,25 @@ function M.agent(given, options)
   if agent then return agent end
   local where = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
   if where == "" or err.kind == "name_taken" then M.fail(err) end
-  failure.failed("%s; is the registry up, and this its address?",
-                 tostring(err))
+  fail_registry(err)
 end
 
 --- Checks the name of an agent, or its address.
 function M.peer(name)
   local check = require "perigee.check"
-  if name:find "^tcp://" or name:find "^unix:.*[/@]" then return name end
+  if M.is_address(name) then return name end
   local wrong = check.name(name)
   if wrong then
     failure.misuse("%q is no agent's name: it has %s; nor an address, as "
-      .. "tcp://HOST:PORT or unix:/PATH", name, wrong)
+      .. "tcp://HOST:PORT or unix:/PATH", M.cut(name), wrong)
   end
   return name
+end
+
+--- The session to an agent, by its name or address; or nil and an error. An
+-- address that is none is misuse.
+function M.session(agent, name, timeout)
+  return M.used(agent.session, agent, name, { timeout = timeout })
 end
 
 -- Runs f(agent) in the loop, with what it raised passed on. Returns what it
@@ -131,7 +177,8 @@ end
 function M.run(given, f, interrupted)
   local perigee = M.library()
   ffi.C.perigee_cli_signal(SIGPIPE, SIG_IGN)
-  local agent = M.agent(given, {})
+  local agent = M.agent(given, { name = false })
+  reach_registry(agent, given)
   local fine, status, message = xpcall(within, failure.traced, perigee, agent,
                                        f, interrupted)
   agent:close()

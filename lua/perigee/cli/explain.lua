@@ -20,7 +20,7 @@ function M.run(given)
   local out = require "perigee.cli.out"
   local printable = require "perigee.cli.printable"
   return client.run(given, function(agent)
-    local session, err = agent:session(name, { timeout = given.timeout })
+    local session, err = client.session(agent, name, given.timeout)
     local told = client.check(session, err, name):explain()
     if given.json then return out.json(told) end
     out.write(printable.lines(tostring(told)), "\n")

@@ -39,6 +39,7 @@ local ffi = require "ffi"
 
 local VERSION = require "perigee.version"
 local failure = require "perigee.cli.failure"
+local printable = require "perigee.cli.printable"
 
 local function version()
   local loaded, native = pcall(require, "perigee.native")
@@ -120,9 +121,19 @@ end
 
 -- ---- Running ---------------------------------------------------------------
 
-local function misused(message)
-  io.stderr:write("perigee: ", message, "; perigee --help tells what there ",
-                  "is\n")
+-- The command that was asked for, as far as it can be told.
+local function asked(first)
+  for _, command in ipairs(COMMANDS) do
+    if command.name == first then return "perigee " .. first end
+  end
+  return "perigee"
+end
+
+local function misused(message, first)
+  local command = asked(first)
+  message = message:gsub('^" (%-%.?%d)', '"%1')         -- see words()
+  io.stderr:write(command, ": ", printable.lines(message), "; ", command,
+                  " --help tells what there is\n")
   return failure.MISUSE
 end
 
@@ -146,7 +157,7 @@ return function(arguments)
   end
   local parser = parser_of(argparse)
   local fine, given = parser:pparse(words(arguments))
-  if not fine then return misused(given) end
+  if not fine then return misused(given, arguments[1]) end
   given.root = parser
   return failure.caught(given.path, given.chosen.run, given)
 end

@@ -35,7 +35,7 @@ end
 -- Seconds until the agent has answered; or nil and an error.
 local function once(agent, name, timeout)
   local loop = require "perigee.loop"
-  local session, err = agent:session(name, { timeout = timeout })
+  local session, err = client.session(agent, name, timeout)
   if not session then return nil, err end
   local began = loop.now()
   local _, answer = require "perigee.proxy".describe(session, "", timeout)

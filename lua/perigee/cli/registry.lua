@@ -25,7 +25,7 @@ local function place(agent)
   if registries.has_places(registry) then
     return "folder:" .. tostring(agent.address):match "^unix:(.*)/[^/]*/[^/]*$"
   end
-  return registry.target and registry.target.text or tostring(registry)
+  return registry.target.text
 end
 
 function status.run(given)

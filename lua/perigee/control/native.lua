@@ -10,6 +10,9 @@ local MISSING = "perigee/control.so is not on package.cpath: install "
   .. "libsqlite3-dev, libc-ares-dev, libsodium-dev and libssl-dev, and run "
   .. "make"
 
+local UNLOADED = "%s cannot be loaded: %s; it takes libcurl4, libhiredis0.14, "
+  .. "libmicrohttpd12 and libsqlite3-0, as Debian calls them"
+
 local function declare()
   if pcall(ffi.sizeof, "struct perigee_stream_to") then return true end
   local fine, text = pcall(require, "perigee.control.cdef")
@@ -19,7 +22,8 @@ end
 
 local path = package.searchpath("perigee.control", package.cpath)
 if not path or not declare() then error(MISSING, 0) end
-local C = ffi.load(path)
+local loaded, C = pcall(ffi.load, path)
+if not loaded then error(UNLOADED:format(path, C), 0) end
 if C.perigee_control_abi() ~= C.PERIGEE_CONTROL_ABI then
   error(("%s is of another version than these Lua modules; install both from "
     .. "one version"):format(path), 0)

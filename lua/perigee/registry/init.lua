@@ -125,7 +125,8 @@ local function server(name)
   return function(address)
     local fine, module = pcall(require, "perigee.registry." .. name)
     if not fine then
-      return nil, "one that can be spoken to here: " .. module
+      return nil, "one that can be spoken to here: "
+        .. module:match "^[^\n]*"
     end
     return module.open(address)
   end

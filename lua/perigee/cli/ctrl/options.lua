@@ -55,6 +55,17 @@ end
 
 -- ---- Reading ---------------------------------------------------------------
 
+--- Ends the command in one sentence where the server's libraries are missing.
+function M.check_libraries()
+  for _, name in ipairs { "perigee.control.native", "cjson.safe" } do
+    local fine, why = pcall(require, name)
+    if not fine then
+      failure.misuse("%s", name ~= "cjson.safe" and why
+        or "the control server needs lua-cjson: apt-get install lua-cjson")
+    end
+  end
+end
+
 local function field(name) return (name:gsub("-", "_")) end
 
 local function set(given, name, value)
@@ -103,6 +114,10 @@ function M.complete(given)
     local folder = state_folder()
     os.execute("mkdir -p -m 700 " .. quoted(folder))
     given.store = folder .. "/ctrl.db"
+  end
+  if given.store:find "^%a[%w+]*://" then
+    failure.misuse("--store is the path of a file; Redis and etcd hold names "
+      .. "without this server, by PERIGEE_REGISTRY")
   end
   if given.store:sub(1, 1) ~= "/" then
     local pipe = assert(io.popen "pwd -P")

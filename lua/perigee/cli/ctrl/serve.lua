@@ -101,6 +101,7 @@ function M.serve(given)
 end
 
 function M.run(given)
+  options.check_libraries()
   return M.serve(options.complete(given))
 end
 

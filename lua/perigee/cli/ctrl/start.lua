@@ -41,6 +41,7 @@ local function last_line(path)
 end
 
 function M.run(given)
+  options.check_libraries()
   local process = require "perigee.cli.ctrl.process"
   options.complete(given)
   given.log = given.log or given.store .. ".log"
@@ -59,7 +60,9 @@ function M.run(given)
     return found or not process.runs(started)
   end)
   if not found then failure.failed("%s", last_line(given.log)) end
-  print(found.url)
+  local out = require "perigee.cli.out"
+  out.line("%s", found.url)
+  out.finish()
 end
 
 return M

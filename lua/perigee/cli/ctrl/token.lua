@@ -5,6 +5,7 @@ local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.ctrl.options"
 
 local function with_storage(given, f)
+  options.check_libraries()
   options.complete(given)
   local files = require "perigee.control.server.file"
   local storage, _, why = files.open(given.store)
@@ -43,7 +44,9 @@ function new.run(given)
     return tokens.make(storage, given.scope, given.role, given.note)
   end)
   io.stderr:write("its id, for revoke: ", id, "\n")
-  print(text)
+  local out = require "perigee.cli.out"
+  out.line("%s", text)
+  out.finish()
 end
 
 local list = {
@@ -53,7 +56,7 @@ local list = {
 
 function list.configure(parser)
   options.store(parser)
-  parser:flag("--json", "Print JSON.")
+  parser:flag("--json", "Print one JSON document instead of text.")
 end
 
 function list.run(given)
@@ -68,7 +71,7 @@ function list.run(given)
                 token.revoked and "revoked" or "valid", token.note }
   end
   if given.json then
-    for _, token in ipairs(all) do out.json(token) end
+    out.json(require "perigee.cli.json".list(all))
   else
     out.columns({ "ID", "SCOPE", "ROLE", "STATE", "NOTE" }, rows)
   end

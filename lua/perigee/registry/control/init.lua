@@ -25,8 +25,8 @@ function M.open(address)
   local target, why = addresses.read(address)
   if not target then return nil, why end
   local control = setmetatable({
-    client = clients.new(target, target.timeout or TIMEOUT), feeds = {},
-    ttl = target.ttl or TTL }, Control)
+    target = target, client = clients.new(target, target.timeout or TIMEOUT),
+    feeds = {}, ttl = target.ttl or TTL }, Control)
   all[control] = true
   return control
 end

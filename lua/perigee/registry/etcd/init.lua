@@ -32,8 +32,9 @@ function M.open(address)
   local patience = target.timeout or TIMEOUT
   local cluster, _, missing = clusters.new(target, patience)
   if not cluster then return nil, "one for which " .. missing end
-  local etcd = setmetatable({ cluster = cluster, ttl = target.ttl or TTL,
-                              patience = patience, feeds = {} }, Etcd)
+  local etcd = setmetatable({ target = target, cluster = cluster,
+                              ttl = target.ttl or TTL, patience = patience,
+                              feeds = {} }, Etcd)
   all[etcd] = true
   return etcd
 end

@@ -2,7 +2,8 @@
 --- Perigee itself: LuaJIT, the core, and the kernel.
 local verdict = require "perigee.cli.doctor.verdict"
 
-local ok, warning, problem = verdict.ok, verdict.warning, verdict.problem
+local ok, note = verdict.ok, verdict.note
+local warning, problem = verdict.warning, verdict.problem
 
 local function luajit(machine)
   local compiles = machine.compiles
@@ -38,6 +39,14 @@ local function core(machine)
     .. "source tree", "make && sudo make install")
 end
 
+-- What speaks to Redis, etcd and control servers; most programs do without.
+local function servers(machine)
+  local native, why = machine:module "perigee.control.native"
+  if native then return ok "control.so loads" end
+  return note(why:match "^[^\n]*", "nothing, where names are in a folder of "
+    .. "this host's; else install what it names")
+end
+
 -- Opens an engine as a program would, with all settings of the environment.
 local function engine(machine)
   if not machine:module "perigee.native" then
@@ -67,6 +76,8 @@ return {
   { name = "core", look = core,
     why = "The data path is C: nothing runs without perigee/core.so of the "
       .. "same version as the Lua modules" },
+  { name = "servers", look = servers,
+    why = "Names in Redis, etcd or a control server want perigee/control.so" },
   { name = "engine", look = engine,
     why = "Without an engine nothing runs" },
   { name = "kernel", look = kernel,

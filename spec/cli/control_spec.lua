@@ -1,0 +1,90 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Commands with names in a control server that wants tokens.
+local cases = require "spec.support.cases"
+local cjson = require "cjson"
+local command = require "spec.support.command"
+local control = require "spec.support.control"
+
+local server
+
+local function there()
+  if control.is_there() then return true end
+  pending "no perigee/control.so"
+end
+
+after_each(function()
+  cases.cleanup()
+  command.clean()
+end)
+
+-- The server's address with a new token of a role.
+local function address(role)
+  local text = server:command("token new --role " .. role)
+  return ("%s?token=file:%s"):format(server.url, command.file(role, text))
+end
+
+describe("perigee ctrl without its libraries", function()
+  it("says what to install", function()
+    local core = package.searchpath("perigee.core", package.cpath)
+    local build = command.folder() .. "/build"
+    assert.equal(0, os.execute(("mkdir -p '%s/perigee' && ln -s \"$(realpath "
+      .. "'%s')\" '%s/perigee/core.so'"):format(build, core, build)))
+    for _, words in ipairs { "start", "serve", "token list" } do
+      local status, text, why = command.shell(
+        ("PERIGEE_BUILD='%s' LUA_CPATH='/-/?.so' XDG_STATE_HOME='%s' "
+         .. "perigee ctrl %s"):format(build, build, words))
+      assert.equal(2, status, why)
+      assert.equal("", text)
+      assert.matches("^perigee ctrl [^\n]*: perigee/control.so is not on "
+        .. "package.cpath: install libcurl[^\n]*\n$", why)
+    end
+  end)
+end)
+
+describe("perigee ctrl token new", function()
+  it("fails where its token cannot be written", function()
+    if not there() then return end
+    local status, _, why = command.shell(("perigee ctrl token new --store "
+      .. "'%s/ctrl.db' >/dev/full"):format(command.folder()))
+    assert.equal(1, status)
+    assert.matches("its id, for revoke: %x+\n.*writing the output: No space",
+                   why)
+  end)
+end)
+
+describe("commands that ask a control server", function()
+  it("need a token that may read, and no more", function()
+    if not there() then return end
+    server = control.start()
+    local reading = address "read"
+    local worker = command.start("serve", "--name", "far", "--registry",
+      address "register", command.file("calc.lua",
+      "return { name = 'calc', methods = { max = math.max } }"))
+    assert.matches("^serving calc as far ", worker:read())
+    local status, text = command.run("call", "far", "calc.max", "1", "2",
+                                     "--registry", reading)
+    assert.equal(0, status)
+    assert.equal("2\n", text)
+    status, text = command.run("registry", "status", "--registry", reading)
+    assert.equal(0, status)
+    assert.equal(1, (text:find("the control server at " .. server.url, 1,
+                               true)))
+    local without
+    assert.is_true(command.eventually(function()        -- it notices soon
+      without = { command.run("agents", "--registry", server.url) }
+      return without[1] == 1
+    end))
+    assert.matches("a bearer token is needed; .*%?token=file:PATH", without[3])
+    local list = cjson.decode(server:command "token list --json")
+    assert.equal(2, #list)
+    assert.is_nil(list[1].hash)
+  end)
+
+  it("are told where addresses go that are no files", function()
+    if not there() then return end
+    local status, _, why = command.run("ctrl", "serve", "--store",
+                                       "redis://127.0.0.1")
+    assert.equal(2, status)
+    assert.matches("%-%-store is the path of a file", why)
+  end)
+end)
