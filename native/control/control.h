@@ -4,9 +4,11 @@
  * servers' protocols by their libraries. It is a second shared object so that
  * the core needs none of these libraries. Its ffi.cdef is made of this file.
  *
- * Nothing here blocks or calls back. The program steps a stream, or a client of
- * HTTP servers, whenever the descriptor that it names is ready, and waits for
- * that by its own means (perigee_watch). Statuses are perigee_status.
+ * Nothing here calls back, and only two things block: perigee_web_open looks up
+ * its host's name, and a store waits for its disk, and up to 5 seconds for
+ * another process that writes. The program steps a stream, or a client of HTTP
+ * servers, whenever the descriptor that it names is ready, and waits for that
+ * by its own means (perigee_watch). Statuses are perigee_status.
  */
 #ifndef PERIGEE_CONTROL_H
 #define PERIGEE_CONTROL_H

@@ -63,6 +63,11 @@ local function server(child, _, c)
     sockets.send(fd, "HTTP/1.1 200 OK\r\n\r\none\r\n\ntw")
     sockets.send(fd, "o\n" .. ("l"):rep(5000) .. "\nthe rest")
   end
+  function paths.wide(fd)
+    sockets.send(fd, "HTTP/1.1 200 OK\r\n\r\n")
+    for _ = 1, 160 do sockets.send(fd, ("w"):rep(100000)) end
+    sockets.send(fd, "\r\nnext\n")
+  end
   function paths.endless(fd)
     sockets.send(fd, "HTTP/1.1 200 OK\r\n\r\n")
     local much, sent = ("x"):rep(65536), 0
@@ -235,6 +240,18 @@ describe("a client of HTTP servers", function()
     assert.equal("too_large", kind)
     stream:close()
     assert.equal("closed", select(2, stream:read(LONG)))
+  end)
+
+  -- Copying all that there is for each part would take many seconds.
+  it("is not kept busy by a line in many parts", function()
+    local stream = assert(client:stream { url = at .. "wide", limit = 16384,
+                                          timeout = LONG })
+    local began = os.clock()
+    assert.equal(("w"):rep(16000000), (stream:line(2 ^ 24, LONG)))
+    assert.is_true(os.clock() - began < 2 * cases.slow)
+    assert.equal("next", stream:line(10, LONG))
+    assert.same({}, { stream:line(10, LONG) })
+    stream:close()
   end)
 
   it("takes no more of a stream than somebody reads", function()

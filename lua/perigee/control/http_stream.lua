@@ -61,7 +61,7 @@ function M.new(url, free)
   return setmetatable({
     future = futures.new(false, "asking " .. url), handle = false,
     streamed = true, heard = heard, free = free, status = false, kind = false,
-    why = false, rest = "", at = 1,
+    why = false, rest = "", at = 1, parts = {}, aside = 0,
   }, Stream)
 end
 
@@ -115,11 +115,32 @@ function Stream:read(seconds)
   return nil, kind, why
 end
 
--- What is left, after the stream's end, of a line that has no end.
-local function remainder(stream)
+-- Puts aside what has come of a line whose end has not.
+local function put_aside(stream)
   local text = stream.rest:sub(stream.at)
   stream.rest, stream.at = "", 1
+  if text == "" then return end
+  stream.parts[#stream.parts + 1] = text
+  stream.aside = stream.aside + #text
+end
+
+-- The line that ends here, with what was put aside.
+local function joined(stream, text)
+  if stream.aside == 0 then return text end
+  stream.parts[#stream.parts + 1] = text
+  text = table.concat(stream.parts)
+  stream.parts, stream.aside = {}, 0
+  return text
+end
+
+-- What is left, after the stream's end, of a line that has no end.
+local function remainder(stream)
+  local text = joined(stream, "")
   return text ~= "" and text or nil
+end
+
+local function too_large()
+  return nil, "too_large", "a line of what it answers is too large"
 end
 
 --- The next line, without its end, which may be missing at the stream's end.
@@ -128,18 +149,16 @@ end
 function Stream:line(most, seconds)
   local deadline = loop.deadline(seconds)
   local stop = self.rest:find("\n", self.at, true)
-  while not stop and #self.rest - self.at < (most or LIMIT) do
+  while not stop do
+    put_aside(self)
+    if self.aside > (most or LIMIT) then return too_large() end
     local text, kind, why = self:read(loop.left(deadline))
     if not text and kind then return nil, kind, why end
     if not text then return remainder(self) end
-    local first = #self.rest - self.at + 2
-    self.rest, self.at = self.rest:sub(self.at) .. text, 1
-    stop = self.rest:find("\n", first, true)
+    self.rest, stop = text, text:find("\n", 1, true)
   end
-  if not stop or stop - self.at > (most or LIMIT) then
-    return nil, "too_large", "a line of what it answers is too large"
-  end
-  local line = self.rest:sub(self.at, stop - 1)
+  if self.aside + stop - self.at > (most or LIMIT) then return too_large() end
+  local line = joined(self, self.rest:sub(self.at, stop - 1))
   self.at = stop + 1
   return (line:gsub("\r$", ""))
 end
