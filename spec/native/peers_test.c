@@ -368,19 +368,27 @@ static const char *transport_of(const char *address) {
   return strncmp(address, "tcp:", 4) == 0 ? "tcp" : NULL;
 }
 
+/* Nobody is lost for silence, so that slow machines have time. */
+static int open_patient(struct perigee_engine **engine) {
+  struct perigee_options o;
+  perigee_options(&o);
+  o.dead_after = 3600 * 1000 * MS;
+  return perigee_engine_open(&o, engine);
+}
+
 static _Noreturn void be_parent(const char *address, bool listens, int said,
                                 int until_closed) {
   struct perigee_engine *engine;
   struct perigee_listener *listener;
   struct perigee_event e;
   char byte;
-  if (perigee_engine_open(NULL, &engine) != 0)
+  if (open_patient(&engine) != 0)
     _exit(1);
   if (listens && (perigee_listen(engine, address, &listener) != 0 ||
                   write(said, "l", 1) != 1))
     _exit(1);
   if (!listens &&
-      perigee_connect(engine, address, transport_of(address), 5000 * MS) < 0)
+      perigee_connect(engine, address, transport_of(address), 20000 * MS) < 0)
     _exit(1);
   while (perigee_poll(engine, &e, 1) == 0)
     ;
@@ -425,7 +433,7 @@ static void death_is_told(bool parent_listens, bool tcp) {
   assert_int_equal(pipe(said), 0);
   assert_int_equal(pipe(until_closed), 0);
   if (!parent_listens) { /* it is to be there first */
-    assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+    assert_int_equal(open_patient(&engine), 0);
     assert_int_equal(perigee_listen(engine, address, &listener), 0);
   }
   pid_t parent = fork();
@@ -435,9 +443,9 @@ static void death_is_told(bool parent_listens, bool tcp) {
   }
   if (parent_listens) {
     hears(said[0], 'l');
-    assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+    assert_int_equal(open_patient(&engine), 0);
     assert_true(perigee_connect(engine, address, transport_of(address),
-                                5000 * MS) >= 0);
+                                20000 * MS) >= 0);
   }
   while (perigee_poll(engine, &e, 1) == 0)
     ;
@@ -446,7 +454,7 @@ static void death_is_told(bool parent_listens, bool tcp) {
   end(parent);
   int64_t start = clock_now();
   while (perigee_poll(engine, &e, 1) == 0)
-    assert_true(clock_now() - start < AT_ONCE);
+    assert_true(clock_now() - start < 20000 * MS);
   assert_int_equal(e.kind, PERIGEE_EVENT_LOST);
   assert_int_equal(e.status, PERIGEE_PEER_LOST);
   perigee_engine_close(engine);
