@@ -10,10 +10,10 @@
 #include <stdint.h>
 
 enum lie {
-  LIE_SCRIBBLE, /* random bytes over all that both sides map */
-  LIE_RECORDS,  /* random bytes over all memory that both sides map */
-  LIE_REPLIES,  /* records with every field at some limit */
-  LIE_WORDS,    /* the same, as replies to live operations */
+  LIE_SCRIBBLE, /* random bytes over all memory that both sides map */
+  LIE_RECORDS,  /* records with every field at some limit */
+  LIE_REPLIES,  /* the same, as replies to live operations */
+  LIE_WORDS,    /* words of the shared memory that jump */
   LIE_KEYS,     /* keys of regions, and descriptors, that are invalid */
   LIES
 };
