@@ -1,26 +1,18 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Follows the agents of a scope by a control server's events. One task reads
--- them, as long as somebody watches and for some seconds after, and keeps all
--- entries. While no server answers it keeps what it knew, and tries again.
-local changes = require "perigee.registry.changes"
+--- Follows the agents of a scope by a control server's events.
 local clients = require "perigee.registry.control.client"
 local entries = require "perigee.registry.entry"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local feeds = require "perigee.registry.feed"
 local loop = require "perigee.loop"
-local tasks = require "perigee.task"
 
 local M = {}
 
-local LINGER = 10                       -- seconds without a waiting future
-local PAUSE = 0.1                       -- seconds between attempts
 local SILENCE = 45                      -- seconds; a server says more often
                                         -- that it is there
 local LOOK = 2                          -- seconds between looks at watchers
 local LONGEST = 64 * 2 ^ 20             -- bytes of an event
 
-local Feed = {}
-Feed.__index = Feed
+local Feed = feeds.class()
 
 -- ---- What is known ---------------------------------------------------------
 
@@ -64,15 +56,10 @@ end
 
 -- ---- Reading ---------------------------------------------------------------
 
-local function is_over(feed)
-  if feed.changes:is_wanted() then feed.wanted = loop.now() end
-  return feed.over or loop.now() - feed.wanted > LINGER * 1e9
-end
-
 -- The next line; or nil, a kind and why. Nil alone: nobody watches any more.
 local function line_of(feed)
   local silent = loop.now() + SILENCE * 1e9
-  while not is_over(feed) do
+  while not feed:is_over() do
     local line, kind, why = feed.stream:line(LONGEST, LOOK)
     if line then return line end
     if kind ~= "timeout" or loop.now() >= silent then
@@ -106,66 +93,25 @@ local function read_events(feed)
   end
 end
 
-local function follow(feed)
-  local kind, why
-  feed.stream, kind, why = feed.client:events(feed.path, feed.last)
-  if not feed.stream then return kind, why end
-  kind, why = read_events(feed)
-  feed.stream:close()
-  feed.stream = false
+function Feed:read()
+  local stream, kind, why = self.client:events(self.path, self.last)
+  if not stream then return kind, why end
+  self.stream = stream
+  kind, why = read_events(self)
+  self:stop()
   return kind, why
 end
 
-local function try_again(feed)
-  while not is_over(feed) do
-    local kind, why = follow(feed)
-    feed.failed = kind ~= nil
-    if kind then feed.changes:tell(nil, kind, why) end
-    loop.wait(futures.new(), loop.deadline(PAUSE))
-  end
-end
-
--- An answer of an unexpected type raises, and ends it.
-local function run(feed)
-  local fine, why = pcall(try_again, feed)
-  if fine then return feed:close("closed", "nobody watched") end
-  feed:close("protocol", errors.shown(why))
+function Feed:stop()
+  if self.stream then self.stream:close() end
+  self.stream = false
 end
 
 --- Begins to follow a scope.
 function M.new(client, scope)
-  local feed = setmetatable({
-    client = client, scope = scope, stream = false, known = {}, last = nil,
-    path = ("/v1/scopes/%s/watch"):format(clients.escape(scope)),
-    wanted = loop.now(), over = false, looked = false,
-    failed = false,
-    changes = changes.new("scope " .. scope) }, Feed)
-  tasks.spawn(run, feed)
-  return feed
-end
-
---- A watch's answer: what has changed since filter.from, or all.
-function M.answer(feed, filter)
-  local names = filter.from and feed.changes:since(filter.from)
-  local told = {}
-  for i, name in ipairs(names or {}) do
-    told[i] = { name = name, entry = feed.known[name] }
-  end
-  if names then
-    return { revision = feed.changes:revision(), changes = told }
-  end
-  for _, entry in pairs(feed.known) do told[#told + 1] = entry end
-  return { revision = feed.changes:revision(),
-           entries = entries.select(told, filter) }
-end
-jit.off(M.answer)
-
---- Ends it.
-function Feed:close(kind, why)
-  if self.over then return end
-  self.over = true
-  if self.stream then self.stream:close() end
-  self.changes:tell(nil, kind, why)
+  return feeds.start(Feed, scope, {
+    client = client, stream = false, last = nil,
+    path = ("/v1/scopes/%s/watch"):format(clients.escape(scope)) })
 end
 
 return M

@@ -174,12 +174,7 @@ local function feed_of(control, scope)
 end
 
 function Control:watch(scope, filter)
-  local feed = feed_of(self, scope)
-  local names = filter.from and feed.changes:since(filter.from)
-  if feed.looked and not (names and #names == 0) then
-    return feeds.answer(feed, filter)
-  end
-  return feed.changes:next(feeds.answer, feed, filter)
+  return feed_of(self, scope):watch(filter)
 end
 
 return M

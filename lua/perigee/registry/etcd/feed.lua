@@ -1,7 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Follows the changes of a scope in etcd. One task reads a watch that etcd
--- streams, as long as somebody watches and for some seconds after, and keeps
--- all entries.
+--- Follows the changes of a scope in etcd, by a watch that it streams.
 --
 --   state      event                                     becomes
 --   looking    all entries were read, at a revision      following
@@ -16,22 +14,15 @@
 -- The last revision of which there were events is asked for once more, since
 -- the stream may have ended amid its events; to set an entry twice changes
 -- nothing.
-local changes = require "perigee.registry.changes"
-local errors = require "perigee.errors"
 local entries = require "perigee.registry.entry"
-local futures = require "perigee.future"
+local feeds = require "perigee.registry.feed"
 local keys = require "perigee.registry.etcd.keys"
-local loop = require "perigee.loop"
-local tasks = require "perigee.task"
 
 local M = {}
 
 local QUIET = 2                         -- seconds of a read without an event
-local LINGER = 10                       -- seconds without a waiting future
-local PAUSE = 0.1                       -- seconds between attempts
 
-local Feed = {}
-Feed.__index = Feed
+local Feed = feeds.class()
 
 -- ---- What is known ---------------------------------------------------------
 
@@ -84,9 +75,9 @@ local function is_other(feed, header)
     or (tonumber(header.revision) or 0) + 1 < feed.from
 end
 
-local function stop(feed)
-  if feed.stream then feed.etcd.cluster:close(feed.stream) end
-  feed.stream = false
+function Feed:stop()
+  if self.stream then self.etcd.cluster:close(self.stream) end
+  self.stream = false
 end
 
 local function open(feed)
@@ -100,9 +91,9 @@ end
 
 -- Has the feed look again; the pause is for a server that is behind others.
 local function look_again(feed)
-  stop(feed)
+  feed:stop()
   feed.looked = false
-  loop.wait(futures.new(), loop.deadline(PAUSE))
+  feeds.pause()
   return true
 end
 
@@ -111,7 +102,7 @@ local function heard(feed, told)
   if told.created and not told.canceled and is_other(feed, header) then
     return look_again(feed)
   elseif told.canceled and told.compact_revision then
-    stop(feed)
+    feed:stop()
     feed.looked = false
     return true
   elseif told.canceled then
@@ -131,83 +122,27 @@ local function follow(feed)
   local told, kind, why = feed.etcd.cluster:next(stream, QUIET)
   if told then return heard(feed, told) end
   if kind == "timeout" then return true end
-  stop(feed)
+  feed:stop()
   if kind == "closed" or kind == "peer_lost" then return true end
   return nil, kind, why
 end
 
--- ---- Running ---------------------------------------------------------------
-
-local function is_over(feed)
-  if feed.changes:is_wanted() then feed.wanted = loop.now() end
-  return feed.over or loop.now() - feed.wanted > LINGER * 1e9
-end
-
--- Keeps the known entries while the servers are away.
-local function try_again(feed)
-  while not is_over(feed) do
-    local step = feed.looked and follow or look
-    local fine, kind, why = step(feed)
-    if fine then
-      if feed.looked then feed.changes:tell(true) end
-    else
-      stop(feed)
-      feed.changes:tell(nil, kind, why)
-      loop.wait(futures.new(), loop.deadline(PAUSE))
+function Feed:read()
+  while not self:is_over() do
+    local step = self.looked and follow or look
+    local fine, kind, why = step(self)
+    if not fine then
+      self:stop()
+      return kind, why
     end
+    if self.looked then self.changes:tell(true) end
   end
-end
-
--- Runs the feed; an answer of an unexpected kind raises and ends it.
-local function run(feed)
-  local fine, why = pcall(try_again, feed)
-  if fine then return feed:close("closed", "nobody watched") end
-  feed:close("protocol", errors.shown(why))
 end
 
 --- Begins to follow a scope of the registry etcd.
 function M.new(etcd, scope)
-  local feed = setmetatable({
-    etcd = etcd, scope = scope, known = {}, looked = false, stream = false,
-    from = 0, term = 0, cluster = false, wanted = loop.now(), over = false,
-    changes = changes.new("scope " .. scope),
-  }, Feed)
-  tasks.spawn(run, feed)
-  return feed
-end
-
--- ---- Watching --------------------------------------------------------------
-
-local function answer(feed, filter)
-  local names = filter.from and feed.changes:since(filter.from)
-  local told = {}
-  for i, name in ipairs(names or {}) do
-    told[i] = { name = name, entry = feed.known[name] }
-  end
-  if names then
-    return { revision = feed.changes:revision(), changes = told }
-  end
-  for _, entry in pairs(feed.known) do told[#told + 1] = entry end
-  return { revision = feed.changes:revision(),
-           entries = entries.select(told, filter) }
-end
-jit.off(answer)
-
---- Answers a watch (Registry:watch).
-function Feed:watch(filter)
-  local names = filter.from and self.changes:since(filter.from)
-  if self.looked and not (names and #names == 0) then
-    return answer(self, filter)
-  end
-  return self.changes:next(answer, self, filter)
-end
-
---- Ends it.
-function Feed:close(kind, why)
-  if self.over then return end
-  self.over = true
-  stop(self)
-  self.changes:tell(nil, kind, why)
+  return feeds.start(Feed, scope, { etcd = etcd, stream = false, from = 0,
+                                    term = 0, cluster = false })
 end
 
 return M

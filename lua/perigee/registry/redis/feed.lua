@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Follows the changes of a scope in Redis. One task reads the scope's stream
--- on a connection of its own, as long as somebody watches and for some seconds
--- after, and keeps all entries. While the server is away it retries.
+--- Follows the changes of a scope in Redis, by the scope's stream, on a
+-- connection of its own.
 --
 -- Redis reports nothing when a TTL ends. So when the last known TTL of an entry
 -- is over, the entry's TTL is read again: the entry is gone or has a new TTL.
@@ -10,25 +9,19 @@
 -- or replaced), all entries are read again. An entry that is missing then is
 -- reported as gone only after a TTL, since its holder may take the name again
 -- meanwhile.
-local changes = require "perigee.registry.changes"
 local connections = require "perigee.registry.redis.connection"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local feeds = require "perigee.registry.feed"
 local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
-local tasks = require "perigee.task"
 
 local M = {}
 
 local NIL = connections.NIL
 local BLOCK = 2                         -- seconds that the server holds a read
-local LINGER = 10                       -- seconds without a waiting future
-local PAUSE = 0.1                       -- seconds between attempts
 local GRACE = 0.02                      -- seconds after the end of a TTL
 local BATCH = 1000
 
-local Feed = {}
-Feed.__index = Feed
+local Feed = feeds.class()
 
 -- ---- What is known ---------------------------------------------------------
 
@@ -134,57 +127,25 @@ jit.off(check_due)
 
 -- ---- Running ---------------------------------------------------------------
 
-local function is_over(feed)
-  if feed.changes:is_wanted() then feed.wanted = loop.now() end
-  return feed.over or loop.now() - feed.wanted > LINGER * 1e9
-end
-
-local function read_on(feed)
-  local fine, kind, why = look(feed)
-  while fine and not is_over(feed) do
-    feed.changes:tell(true)
-    fine, kind, why = follow(feed)
-    if fine then fine, kind, why = check_due(feed) end
+function Feed:read()
+  local fine, kind, why = look(self)
+  while fine and not self:is_over() do
+    self.changes:tell(true)
+    fine, kind, why = follow(self)
+    if fine then fine, kind, why = check_due(self) end
   end
   return kind, why
 end
 
--- Follows the scope until the feed is over. Keeps the known entries while the
--- server is away.
-local function try_again(feed)
-  while not is_over(feed) do
-    local kind, why = read_on(feed)
-    if kind then feed.changes:tell(nil, kind, why) end
-    loop.wait(futures.new(), loop.deadline(PAUSE))
-  end
-end
-
--- Runs the feed; a reply of an unexpected type raises and ends it.
-local function run(feed)
-  local fine, why = pcall(try_again, feed)
-  if fine then return feed:close("closed", "nobody watched") end
-  feed:close("protocol", errors.shown(why))
-end
+function Feed:stop() self.connection:close() end
 
 --- Begins to follow a scope. redis:all(scope, connection) returns the texts of
 -- its entries by name.
 function M.new(redis, scope, target, patience, ttl)
-  local feed = setmetatable({
-    redis = redis, scope = scope, ttl = ttl, stream = keys.changes(scope),
+  return feeds.start(Feed, scope, {
+    redis = redis, ttl = ttl, stream = keys.changes(scope),
     connection = connections.new(target, patience), last = "0-0", now = 0,
-    known = {}, due = {}, wanted = loop.now(), over = false, looked = false,
-    changes = changes.new("scope " .. scope),
-  }, Feed)
-  tasks.spawn(run, feed)
-  return feed
-end
-
---- Ends it.
-function Feed:close(kind, why)
-  if self.over then return end
-  self.over = true
-  self.connection:close()
-  self.changes:tell(nil, kind, why)
+    due = {} })
 end
 
 return M

@@ -347,28 +347,8 @@ local function feed_of(redis, scope)
   return feed
 end
 
-local function answer(feed, filter)
-  local names = filter.from and feed.changes:since(filter.from)
-  local told = {}
-  for i, name in ipairs(names or {}) do
-    told[i] = { name = name, entry = feed.known[name] }
-  end
-  if names then
-    return { revision = feed.changes:revision(), changes = told }
-  end
-  for _, entry in pairs(feed.known) do told[#told + 1] = entry end
-  return { revision = feed.changes:revision(),
-           entries = entries.select(told, filter) }
-end
-jit.off(answer)
-
 function Redis:watch(scope, filter)
-  local feed = feed_of(self, scope)
-  local names = filter.from and feed.changes:since(filter.from)
-  if feed.looked and not (names and #names == 0) then
-    return answer(feed, filter)
-  end
-  return feed.changes:next(answer, feed, filter)
+  return feed_of(self, scope):watch(filter)
 end
 
 return M

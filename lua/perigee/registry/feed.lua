@@ -1,0 +1,101 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What a scope's entries are, for backends whose servers stream changes. One
+-- task reads, as long as somebody watches and for some seconds after. While no
+-- server answers the feed keeps what it knew, and tries again.
+--
+-- A backend makes a class of this one by M.class(), with two methods: `read`
+-- reads until it fails, when it returns a kind and why, or until is_over(); it
+-- sets `known` (entries by name) and `looked` (these are all), and notes and
+-- tells `changes`. `stop` closes its connection, also under a read.
+local changes = require "perigee.registry.changes"
+local entries = require "perigee.registry.entry"
+local errors = require "perigee.errors"
+local futures = require "perigee.future"
+local loop = require "perigee.loop"
+local tasks = require "perigee.task"
+
+local M = {}
+
+local LINGER = 10                       -- seconds without a waiting future
+local PAUSE = 0.1                       -- seconds between attempts
+
+local Feed = {}
+Feed.__index = Feed
+
+--- A class of feeds. Its objects are made by M.start().
+function M.class()
+  local class = setmetatable({}, Feed)
+  class.__index = class
+  return class
+end
+
+--- Is there nothing more to read, since nobody watches, or it was closed?
+function Feed:is_over()
+  if self.changes:is_wanted() then self.wanted = loop.now() end
+  return self.over or loop.now() - self.wanted > LINGER * 1e9
+end
+
+--- Waits a little before something is tried again.
+function M.pause() loop.wait(futures.new(), loop.deadline(PAUSE)) end
+
+local function read_on(feed)
+  while not feed:is_over() do
+    local kind, why = feed:read()
+    feed.failed = kind ~= nil
+    if kind then feed.changes:tell(nil, kind, why) end
+    M.pause()
+  end
+end
+
+-- An answer of an unexpected type raises, and ends the feed.
+local function run(feed)
+  local fine, why = pcall(read_on, feed)
+  if fine then return feed:close("closed", "nobody watched") end
+  feed:close("protocol", errors.shown(why))
+end
+
+--- Begins to follow a scope with a feed of that class; fields: what the class
+-- needs besides.
+function M.start(class, scope, fields)
+  local feed = setmetatable(fields, class)
+  feed.scope, feed.known, feed.looked = scope, {}, false
+  feed.wanted, feed.over, feed.failed = loop.now(), false, false
+  feed.changes = changes.new("scope " .. scope)
+  tasks.spawn(run, feed)
+  return feed
+end
+
+-- What has changed since filter.from, or all.
+local function answer(feed, filter)
+  local names = filter.from and feed.changes:since(filter.from)
+  local told = {}
+  for i, name in ipairs(names or {}) do
+    told[i] = { name = name, entry = feed.known[name] }
+  end
+  if names then
+    return { revision = feed.changes:revision(), changes = told }
+  end
+  for _, entry in pairs(feed.known) do told[#told + 1] = entry end
+  return { revision = feed.changes:revision(),
+           entries = entries.select(told, filter) }
+end
+jit.off(answer)
+
+--- Answers a watch (Registry:watch).
+function Feed:watch(filter)
+  local names = filter.from and self.changes:since(filter.from)
+  if self.looked and not (names and #names == 0) then
+    return answer(self, filter)
+  end
+  return self.changes:next(answer, self, filter)
+end
+
+--- Ends it: who waits for a change gets nil, kind and why.
+function Feed:close(kind, why)
+  if self.over then return end
+  self.over = true
+  self:stop()
+  self.changes:tell(nil, kind, why)
+end
+
+return M
