@@ -186,7 +186,7 @@ describe("when the server is killed", function()
       child:kill()
       local died = process.now()
       for i = 1, 100 do
-        local got, err = futures[i]:wait(5)
+        local got, err = futures[i]:wait(20 * cases.slow)
         assert.is_true(got == cases.bytes(i * 200)
           or err.kind == "peer_lost")
       end
