@@ -794,7 +794,7 @@ PERIGEE_API int perigee_served_trace(const struct perigee_engine *engine,
 /* A loan is memory that the caller fills: beyond the eager limit a block that
  * the peer reads in place. There is one at a time for each session and
  * direction. A program that writes beyond its end gets PERIGEE_RANGE when the
- * loan ends, or a fault, and damages no other data: native/call/loan.h tells
+ * loan ends, or a fault, and damages no other data: native/operation/loan.h tells
  * what lies there. */
 struct perigee_loan {
   uint8_t *pointer;

@@ -3,7 +3,7 @@
 -- core may refer to a reply's data until the event SENT; until then
 -- engine.replying keeps it alive: { value, buffer, context }. A failure is sent
 -- as a text, a zero and typed values: traceback, code, and whether a handler
--- ran (native/call/failure.h).
+-- ran (native/operation/failure.h).
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * call.h - shared by call.c (submitting, ending), call_loans.c (requests filled
- * in place) and outcome.c (the reply).
+ * call.h - shared by call.c (submitting, ending), call_publish.c (the record),
+ * call_loans.c (requests filled in place) and outcome.c (the reply).
  */
 #ifndef CALL_H
 #define CALL_H

@@ -6,7 +6,7 @@
 #define CALLS_H
 
 #include "base/machine.h"
-#include "operations.h"
+#include "operation/operations.h"
 
 /* ---- call.c: own requests and their replies ------------------------------ */
 extern const struct machine call_machine;
@@ -19,21 +19,17 @@ int call_access(struct perigee_session *, bool write,
 /* Publishes an immediate in the request ring; false without room. */
 bool publish_imm(struct perigee_session *session, uint64_t immediate);
 
-/* ---- serve.c: the peer's requests ---------------------------------------- */
+/* ---- served.c, serve.c: the peer's requests ------------------------------ */
 extern const struct machine served_machine;
-extern const struct operation_class served_class;
 int serve_record(struct perigee_session *, const struct record *);
 void serve_flush(struct perigee_session *session);
-void serve_step(struct operation *op);
 void serve_lost(struct operation *op);
 /* Answers a READ, WRITE or SEND with a status, or refuses any request. */
 void serve_answer(struct operation *op, int status);
 int serve_fetch(struct operation *op, const struct payload *into);
 /* With a progress thread. shown: the program has seen the request and may still
- * read it. keeps: if so, keeps the operation to be freed later, which late
- * does. */
+ * read it. late frees the operations that were kept for that. */
 bool served_shown(const struct operation *op);
-bool served_keeps(struct operation *op);
 void served_late(struct perigee_engine *engine);
 /* Is it a call that the program still has to reply to? */
 bool serve_survives(const struct operation *op);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * landing.c - brings a slice to the place that its receiver named.
+ * landing.c - brings a slice to the place that its receiver named, and gives the
+ * program a request that is complete.
  */
 #include "core/lock.h"
 #include "core/pool.h"
@@ -29,7 +30,7 @@ int serve_fetch(struct operation *op, const struct payload *into) {
     op->parts[IN_SLICE]->fetch.careful = true;
   step(op, LAND);
   operation_move(op);
-  serve_step(op);
+  op->class->step(op);
   return PERIGEE_OK;
 }
 
@@ -70,6 +71,34 @@ int perigee_land(struct perigee_engine *engine, int served,
   if (status < 0 && !named)
     unpool(op);
   return status;
+}
+
+void served_request(struct operation *op) {
+  if (UNLIKELY(op->flags & PERIGEE_HELD))
+    served_hold_back(op);
+  else
+    served_let_on(op);
+  op->session->counters.served++;
+  op->session->counters.bytes_received += op->length + op->slice;
+  operation_event(op, PERIGEE_EVENT_REQUEST);
+}
+
+/* Returns true if the part has arrived and the call is still live. For a call
+ * that is not live it waits for nothing. */
+bool served_pulled(struct operation *op, int place) {
+  int state = part_step(op, place);
+  if (state >= 0 && served_wanted(op) && part_live(op, place))
+    return state > 0;
+  op->status = state < 0 ? state : PERIGEE_CANCELLED;
+  if (op->receiver) {
+    message_lost(op);
+    operation_unqueue(op);
+    served_give_up(op);
+    return false;
+  }
+  op->unseen = true;
+  served_refuse(op, op->status);
+  return false;
 }
 
 /* All bytes have arrived at their place. */

@@ -7,7 +7,7 @@
 
 #include "call.h"
 #include "core/pool.h"
-#include "failure.h"
+#include "operation/failure.h"
 
 /* Brings one part of a reply to its place: 1, 0 (in progress) or a status. */
 static int bring(struct operation *op, const struct record *r, int place,

@@ -14,8 +14,8 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
-#include "failure.h"
-#include "loan.h"
+#include "operation/failure.h"
+#include "operation/loan.h"
 #include "served.h"
 
 /* ---- Replying ----------------------------------------------------------- */

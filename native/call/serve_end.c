@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * serve_end.c - how operations of the peer end: what they own is given back, and
- * the program is told. serve.c has the table of their states.
+ * the program is told. served.c has the table of their states.
  */
 #include "core/lock.h"
 #include "core/pool.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * served.h - shared by the files that serve operations of the peer: serve.c
- * (the table, arriving), serve_end.c, landing.c, reply.c and access.c.
+ * served.h - shared by the files that serve operations of the peer: served.c
+ * (the table of states), serve.c (records, steps), serve_head.c, landing.c,
+ * reply.c, access.c and serve_end.c.
  */
 #ifndef SERVED_H
 #define SERVED_H
@@ -51,6 +52,7 @@ bool served_wanted(struct operation *op);
 /* Ends a phase: queues the event, or frees the operation. */
 void served_tell(struct operation *op);
 void served_given(struct operation *op);
+bool served_keeps(struct operation *op);
 /* Releases the receive that the message was matched with, if any, once no copy
  * to its memory is under way. Until then it returns false, and a later step asks
  * again. give_up ends the message so, with op->status, before all of it has
@@ -65,6 +67,13 @@ struct operation *served_find(struct perigee_engine *engine, int index,
  * goes on. */
 void served_hold_back(struct operation *op);
 void served_let_on(struct operation *op);
+/* A request has arrived: begins with its head. The others go on with a head that
+ * waits for a block, for which no block came in time, or that is being
+ * pulled. */
+void serve_head(struct operation *op, const struct record *record);
+void serve_head_stalled(struct operation *op);
+void serve_head_late(struct operation *op);
+void serve_head_pulled(struct operation *op);
 /* All its bytes have arrived: gives it to the program. */
 void served_request(struct operation *op);
 /* Steps a part; true when it has arrived and the call is still live. */
@@ -78,22 +87,5 @@ void served_refuse(struct operation *op, int status);
 void served_access(struct operation *op, const struct record *record);
 /* Gives back the block of a pulled raw head, or of a reply. */
 void served_unlend(struct operation *op);
-
-/* ---- room.c -------------------------------------------------------------- */
-/* The reply refers to memory of ours; it is kept until the caller has read
- * it. */
-void room_keep_reply(struct operation *op);
-/* After a reply was sent: takes back memory of replies that were read. */
-void room_look(struct perigee_session *session);
-/* Takes room for the head, if it has to be pulled into a block (from the
- * source), and for the reply, if it may need a block; what is not used is given
- * back by room_give. Returns 1, PERIGEE_AGAIN if the request has to wait, or a
- * status. */
-int room_take(struct operation *op, const struct source *source);
-void room_give(struct operation *op);
-/* await queues the request until there is room; waited takes it off the
- * queue. */
-void room_await(struct operation *op);
-void room_waited(struct operation *op);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfer.h - shared by transfer.c, slices.c (the checks) and prepared.c.
+ * transfer.h - shared by transfer.c (states, submitting), transfer_move.c,
+ * transfer_check.c and prepared.c.
  */
 #ifndef TRANSFER_H
 #define TRANSFER_H
 
-#include "operations.h"
+#include "calls.h"
 
 /* Transfers up to this size are copied while they are submitted. */
 enum { AT_ONCE = 64 << 10 };
@@ -43,6 +44,11 @@ int64_t transfer_copy(struct perigee_session *s,
 /* Counts the bytes of a transfer that has succeeded. */
 void transfer_count(struct perigee_session *s, int operation,
                     const struct perigee_transfer *list, uint32_t count);
+/* All data has been moved: sends the immediate, if there is one, and ends. */
+void transfer_moved(struct operation *op);
+/* It has ended, but its event waits for what still works for it: tells of it
+ * once nothing does. */
+void transfer_settle(struct operation *op);
 int transfer_start(struct perigee_session *s, int operation,
                    const struct perigee_transfer *list, uint32_t count,
                    uint64_t immediate, int64_t timeout,

@@ -64,7 +64,7 @@ enum operation_kind {
 struct operation;
 
 /* What operations of a kind do: one constant for each kind, in the file that
- * begins them. Only `told` may be NULL. */
+ * begins them. Only `keeps` and `told` may be NULL. */
 struct operation_class {
   const char *name;
   uint8_t kind;
@@ -75,6 +75,9 @@ struct operation_class {
   void (*late)(struct operation *op);
   /* Called to end it now: timeout, cancelled, session lost. */
   void (*stop)(struct operation *op, int status);
+  /* With a progress thread: the program may still read its memory, so it keeps
+   * the operation to be freed later? */
+  bool (*keeps)(struct operation *op);
   /* told: its last event is handed out. given: the program has polled since. */
   void (*told)(struct operation *op);
   void (*given)(struct operation *op);

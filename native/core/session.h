@@ -96,7 +96,7 @@ struct session_inbox {
   uint32_t *seen; /* with faults: last generation of each peer's operation */
 };
 
-/* call/room.c, call/operation.c: replies that the peer has not read yet. */
+/* operation/room.c, operation.c: replies that the peer has not read yet. */
 struct session_replies {
   uint32_t untaken;       /* number of these replies */
   uint64_t untaken_bytes; /* their bytes */
@@ -104,7 +104,7 @@ struct session_replies {
   struct node lender;     /* in engine->lenders while there are any */
 };
 
-/* call/operation.c: its operations. */
+/* operation/operation.c: its operations. */
 struct session_operations {
   struct loan loans[RINGS];
   struct node backlog[RINGS]; /* those that wait for room, in order */

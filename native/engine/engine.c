@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "call/loan.h"
+#include "operation/loan.h"
 #include "core/fabrics.h"
 #include "core/pool.h"
 #include "devices/devices.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "call/calls.h"
-#include "call/loan.h"
+#include "operation/loan.h"
 #include "core/accounts.h"
 #include "core/trim.h"
 #include "core/fabrics.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call/failure.h"
+#include "operation/failure.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   uint64_t text = UINT64_MAX;

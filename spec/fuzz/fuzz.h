@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "../native/hand.h"
-#include "call/loan.h"
+#include "operation/loan.h"
 
 extern const struct perigee_memory perigee_memory_opaque;
 size_t __sanitizer_get_current_allocated_bytes(void);

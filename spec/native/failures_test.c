@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call/failure.h"
+#include "operation/failure.h"
 
 enum { PLACE = 4096 };
 

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calls.h"
 #include "core/trim.h"
 #include "core/hot.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "operations.h"
 
 /* Keeps a sixteenth of the table free for peers, however busy this side is. */
 static bool own_room(const struct perigee_engine *engine) {
@@ -173,7 +173,8 @@ void operation_free(struct operation *op) {
   operation_unref(op);
   operation_unqueue(op);
   list_remove(&op->all);
-  bool kept = UNLIKELY(engine->thread != NULL) && served_keeps(op);
+  bool kept = UNLIKELY(engine->thread != NULL) && op->class->keeps &&
+              op->class->keeps(op);
   if (op->block) {
     incoming_scan_end(op);
     if (!kept) {

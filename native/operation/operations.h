@@ -65,6 +65,21 @@ int room_lends(struct perigee_session *session, uint64_t length);
 bool room_stages(const struct operation *op, uint64_t bytes);
 /* Looks, at each tick, which replies were read: at some of them, or at all. */
 void room_sweep(struct perigee_engine *engine, bool all);
+/* The reply refers to memory of ours; it is kept until the caller has read
+ * it. */
+void room_keep_reply(struct operation *op);
+/* After a reply was sent: takes back memory of replies that were read. */
+void room_look(struct perigee_session *session);
+/* Takes room for the head, if it has to be pulled into a block (from the
+ * source), and for the reply, if it may need a block; what is not used is given
+ * back by room_give. Returns 1, PERIGEE_AGAIN if the request has to wait, or a
+ * status. */
+int room_take(struct operation *op, const struct source *source);
+void room_give(struct operation *op);
+/* await steps the request at each poll, and sets its timer for as long as it may
+ * wait; waited stops that timer. */
+void room_await(struct operation *op);
+void room_waited(struct operation *op);
 
 /* ---- outgoing.c: from a message to a record in a ring -------------------- */
 /* A record and the bytes that go into it. Fields are set where they are used:

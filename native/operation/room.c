@@ -35,7 +35,7 @@
  * after the last of them nobody waits.
  */
 #include "loan.h"
-#include "served.h"
+#include "operations.h"
 
 /* The default timeout of calls; for requests without a deadline. */
 static const int64_t ROOM_LONGEST = INT64_C(30) * 1000000000;
@@ -58,8 +58,8 @@ static int look(struct perigee_session *s, int misses, int looks) {
   while (misses > 0 && looks > 0 && (n = list_pop(head))) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     list_append(head, n);
-    serve_step(op);
-    misses -= op->state == REPLIED;
+    op->class->step(op);
+    misses -= head->previous == n; /* it stays */
     looks--;
     if (n == last)
       break;
@@ -242,8 +242,6 @@ void room_await(struct operation *op) {
   int64_t now = engine_clock(op->engine), until = op->deadline;
   until = until < 0 ? now + ROOM_LONGEST : until - (until - now) / 8;
   timers_add(&op->engine->timers, &op->timer, until);
-  served_hold_back(op);
-  step(op, STALL);
   operation_move(op);
 }
 

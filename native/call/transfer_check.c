@@ -1,35 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * slices.c - from the slices that a program names to payloads: bounds and
- * rights of both sides of a transfer are checked before anything moves.
+ * transfer_check.c - bounds and rights of both sides of a transfer, checked
+ * before anything moves.
  */
 #include "transfer.h"
-
-int slice_payload(struct perigee_engine *engine,
-                  const struct perigee_slice *slice, struct payload *p) {
-  struct perigee_region *region = slice->region;
-  if (region->closed)
-    return fail(engine, PERIGEE_STALE, "the local region was closed");
-  if (!region_has(region, slice) &&
-      (!shape_fits(region->length, slice->offset, slice->length, slice->count,
-                   slice->stride) ||
-       shape_total(slice->length, slice->count) == UINT64_MAX))
-    return fail(engine, PERIGEE_RANGE,
-                "a slice lies outside of its region of %llu bytes",
-                (unsigned long long)region->length);
-  *p = (struct payload){.memory = region->memory,
-                        .area = &region->area,
-                        .base = region->pointer + slice->offset,
-                        .block = slice->length,
-                        .count = slice->count,
-                        .stride = slice->stride,
-                        .total = slice->length * slice->count};
-  if (p->count > 1 && p->stride == p->block) { /* is contiguous */
-    p->block = p->stride = p->total;
-    p->count = 1;
-  }
-  return PERIGEE_OK;
-}
 
 /* If no CPU reaches the memory, a remote payload's base is an offset. */
 static uint8_t *base_of(const struct window *window, uint64_t offset) {

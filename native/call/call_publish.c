@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * call_publish.c - writes the records of own operations into the peer's ring: at
+ * once, or from the backlog when the ring has room again.
+ */
+#include "call.h"
+#include "core/lanes.h"
+#include "core/lock.h"
+#include "core/pool.h"
+
+static uint32_t remaining(const struct operation *op) {
+  if (op->timeout < 0)
+    return RECORD_NO_LIMIT;
+  int64_t left = op->timeout;
+  if (!op->fresh.next)
+    left = op->timer.due - op->engine->now;
+  if (left < 0)
+    left = 0;
+  left /= 1000;
+  return left >= RECORD_NO_LIMIT ? RECORD_NO_LIMIT : (uint32_t)left;
+}
+
+static void lent_head(struct operation *op, struct outgoing *out) {
+  struct record *r = &out->record;
+  r->flags |= RECORD_HEAD_BULK;
+  r->head_source = op->loan;
+  r->head_length = op->loan.block;
+}
+
+/* Returns 1 if it was published, 0 without room in the ring or without a block,
+ * or a status. */
+static int publish_planned(struct operation *op) {
+  struct outgoing out;
+  out.record = (struct record){.kind = op->record,
+                               .method = op->message.method,
+                               .operation = op->index,
+                               .generation = op->generation,
+                               .remaining = remaining(op)};
+  struct record *r = &out.record;
+  int status = outgoing_plan(op, &op->message, &out);
+  if (status < 0)
+    return status == PERIGEE_AGAIN ? 0 : status;
+  if (op->lent && !lane_payloads(op->session->lane)->pushes)
+    lent_head(op, &out);
+  if (op->message.capacity) {
+    r->flags |= RECORD_CAPACITY;
+    r->capacity = op->message.capacity;
+  }
+  bool sent = UNLIKELY(op->message.trace != NULL)
+                  ? outgoing_traced(op->session, &out, op->message.trace)
+                  : outgoing_publish(op->session, RING_REQUEST, &out);
+  if (!sent)
+    return 0;
+  step(op, PUBLISH);
+  /* From now on each poll feeds staged payloads. */
+  if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE])
+    operation_move(op);
+  return 1;
+}
+
+/* Returns 1 if it was published, 0 without room in the ring. */
+int call_publish_bytes(struct operation *op, const uint8_t *bytes,
+                       uint64_t length) {
+  const struct perigee_message *m = &op->message;
+  struct record r = {.kind = RECORD_REQUEST,
+                     .flags = (m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0) |
+                              (m->code ? RECORD_CODE : 0) |
+                              (m->capacity ? RECORD_CAPACITY : 0),
+                     .method = m->method,
+                     .operation = op->index,
+                     .generation = op->generation,
+                     .code = m->code,
+                     .capacity = m->capacity,
+                     .remaining = remaining(op),
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REQUEST, &r, bytes))
+    return 0;
+  step(op, PUBLISH);
+  return 1;
+}
+
+/* Returns 1 if it was published, 0 without room in the ring or without a block,
+ * or a status. */
+int call_publish(struct operation *op) {
+  const uint8_t *bytes = NULL;
+  uint64_t length;
+  if (op->record == RECORD_REQUEST && !op->lent && !op->message.trace)
+    bytes = outgoing_short(op, &op->message, &length);
+  return bytes ? call_publish_bytes(op, bytes, length) : publish_planned(op);
+}
+
+void call_flush(struct perigee_session *session) {
+  struct node *backlog = &session->operations.backlog[RING_REQUEST];
+  while (!list_empty(backlog)) {
+    struct operation *op = CONTAINER(backlog->next, struct operation, queue);
+    list_remove(&op->queue);
+    int status = op->kind == OP_TRANSFER ? publish_imm(session, op->immediate)
+                                         : call_publish(op);
+    if (status == 0) {
+      if (!op->queue.next)
+        list_prepend(backlog, &op->queue);
+      return;
+    }
+    session->engine->progress++;
+    if (op->kind == OP_TRANSFER) {
+      transfer_published(op);
+      continue;
+    }
+    pool_give(op->engine, op->block); /* the copy of a stage, while it waited */
+    op->block = NULL;
+    if (status < 0)
+      call_stop(op, status);
+  }
+}
+
+bool publish_imm(struct perigee_session *session, uint64_t immediate) {
+  struct outgoing out = {.record = {.kind = RECORD_IMM,
+                                    .flags = RECORD_CODE,
+                                    .code = immediate,
+                                    .remaining = RECORD_NO_LIMIT}};
+  payload_bytes(&out.head, NULL, 0);
+  return outgoing_publish(session, RING_REQUEST, &out);
+}
