@@ -66,7 +66,8 @@ struct perigee_engine {
   struct node moving;  /* operations that each poll steps */
   struct node lenders; /* sessions with replies that are not read (room.c) */
   struct node fresh;
-  struct migration *migration; /* migrate.c: NULL until needed */
+  struct migration *migration;       /* migrate.c: NULL until needed */
+  const struct wireup_class *wireup; /* the handshake of its sessions */
   struct node sessions, listeners, endpoints, dead;
   struct node granted; /* sessions whose peer may be inside of a region */
   struct node hot;     /* sessions to poll; others are parked (schedule.c) */

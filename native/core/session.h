@@ -59,7 +59,23 @@ struct upward {
                uint32_t fd_count);
   void (*await_room)(struct perigee_session *);
   void (*end)(struct perigee_session *, int status, const char *reason);
+};
+
+/* What sessions need of the handshake: given to the engine (wireup/wireup.h). */
+struct wireup_class {
+  void (*begin)(struct perigee_session *);
+  /* Handles a frame that has come: PERIGEE_OK, or PERIGEE_PROTOCOL. */
+  int (*frame)(struct perigee_session *, const struct frame *);
+  /* Goes on, as the session's turn has come (session/unauth.h). */
   void (*turn)(struct perigee_session *);
+  void (*timeout)(struct perigee_session *);
+};
+
+/* What a session without a socket does in each poll, and when its timer is due
+ * (wireup/endpoint.c). */
+struct alone_class {
+  void (*poll)(struct perigee_session *);
+  void (*tick)(struct perigee_session *);
 };
 
 /* The next record of a ring that waits for a frame on the session's socket. */
@@ -244,7 +260,6 @@ struct perigee_session {
   uint8_t state; /* enum perigee_session_state */
   bool freed;
   bool dialed;  /* by this side */
-  bool alone;   /* without a socket */
   bool tcp;     /* its socket is one: the peer has to prove who it is */
   bool attends; /* its polls do more: it has no socket, or several lanes */
   struct session_polled polled;
@@ -259,6 +274,7 @@ struct perigee_session {
   struct session_socket socket;
   struct session_streams streams;
   struct session_alive alive;
+  const struct alone_class *alone; /* without a socket; NULL: it has one */
   struct dial *dial; /* dial.c: while it looks for the peer over TCP */
   struct session_target target;
   struct session_admission admission;

@@ -21,6 +21,7 @@
 #include "progress.h"
 #include "session/migrate.h"
 #include "session/unauth.h"
+#include "wireup/wireup.h"
 #include "watched.h"
 
 enum { PAGE = 4096 };
@@ -275,6 +276,7 @@ int perigee_engine_open(const struct perigee_options *given,
   engine->options = given ? *given : options;
   spin_open(&engine->spin, engine->options.spin, engine->options.spin_always);
   engine->epoll = engine->spare_fd = -1;
+  engine->wireup = &wireup_class;
   open_lists(engine);
   int status = open_secret(engine);
   if (status == PERIGEE_OK)

@@ -6,6 +6,7 @@
 
 #include "call/calls.h"
 #include "session/migrate.h"
+#include "wireup/wireup.h"
 #include "watched.h"
 
 static const struct machine *const machines[] = {

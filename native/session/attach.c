@@ -112,21 +112,21 @@ void attach_wanted(struct perigee_session *s) {
 /* ---- Being dialed -------------------------------------------------------- */
 
 /* Frees the session that the socket was accepted for, but not the socket. */
-int attach_asked(struct perigee_session *stranger, const struct attach *asked) {
-  struct perigee_session *s = proof_find(stranger->engine, asked);
-  int fd = stranger->socket.fd;
+int attach_asked(struct perigee_session *peer, const struct attach *asked) {
+  struct perigee_session *s = proof_find(peer->engine, asked);
+  int fd = peer->socket.fd;
   if (!s || s->streams.state == STREAMS_SOCKET || !lane_table(s->lane)->sockets)
     return PERIGEE_DENIED;
   if (!share_may(s->account.share, SHARE_DESCRIPTORS, 1)) {
     s->account.share->all->refused++;
     return PERIGEE_NO_MEMORY;
   }
-  stranger->socket.fd = -1;
+  peer->socket.fd = -1;
   count(s, lane_table(s->lane)->sockets->attach(s->lane, asked->index, fd,
-                                                stranger->socket.wire.bytes,
-                                                stranger->socket.wire.length));
-  stranger->socket.wire.length = 0;
+                                                peer->socket.wire.bytes,
+                                                peer->socket.wire.length));
+  peer->socket.wire.length = 0;
   hot_activate(s);
-  session_end(stranger, PERIGEE_CLOSED, "its socket is part of a session");
+  session_end(peer, PERIGEE_CLOSED, "its socket is part of a session");
   return PERIGEE_OK;
 }

@@ -209,7 +209,7 @@ static void tell(struct perigee_session *s, const void *bytes,
     session_send(s, &f, NULL, 0);
 }
 
-int wireup_open(struct perigee_session *s, struct offer *offer,
+int choice_open(struct perigee_session *s, struct offer *offer,
                 char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
   int status = accounts_join(s, reason, REASON);

@@ -71,7 +71,7 @@ static void dial_unix(struct perigee_session *s) {
   dial_end(s);
   if (status == 0 && watch_add(s->engine, s->socket.fd, &s->socket.watcher,
                                EPOLLIN | EPOLLRDHUP) == 0)
-    wireup_begin(s);
+    s->engine->wireup->begin(s);
   else
     nobody_there(s, errno);
 }
@@ -145,7 +145,7 @@ static void connected(struct perigee_session *s) {
   socket_no_delay(s->socket.fd);
   watch_change(s->engine, s->socket.fd, &s->socket.watcher,
                EPOLLIN | EPOLLRDHUP);
-  wireup_begin(s);
+  s->engine->wireup->begin(s);
 }
 
 /* Returns 0 if the connection is in progress, or an errno. */

@@ -245,7 +245,7 @@ static void let_in(struct perigee_listener *l, struct perigee_session *s,
     session_end(s, PERIGEE_SYSTEM, "epoll failed");
     return;
   }
-  wireup_begin(s);
+  s->engine->wireup->begin(s);
   if (s->state == PERIGEE_SESSION_HELLO && !unauth_join(s, from))
     session_end(s, PERIGEE_NO_MEMORY, "no memory for one more");
 }

@@ -60,21 +60,18 @@ static void unseal(struct perigee_session *s) {
   }
 }
 
-/* ---- Sending ------------------------------------------------------------- */
+/* ---- Proving ------------------------------------------------------------- */
 
 /* Also called after a RETRY; the keys are the same then. */
-void proof_say_hello(struct perigee_session *s) {
+bool proof_begin(struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
-  struct frame f = {.type = FRAME_HELLO};
   if (s->handshake.step != WIREUP_RETRIED &&
       handshake_begin(handshake_of(s), s->dialed, o->random, o->context,
                       s->security.challenge, s->security.public_key) < 0) {
     session_end(s, PERIGEE_SYSTEM, "there is no randomness to be had");
-    return;
+    return false;
   }
-  wireup_own(s, &f.hello);
-  proof_word(s, true, &f);
-  session_send(s, &f, NULL, 0);
+  return true;
 }
 
 void proof_say(struct perigee_session *s) {

@@ -68,13 +68,13 @@ static uint32_t new_id(struct perigee_engine *engine) {
 static void wireup_due(struct perigee_session *s) {
   socket_look(s);
   if (s->state == PERIGEE_SESSION_HELLO && !s->timer.next)
-    wireup_timeout(s);
+    s->engine->wireup->timeout(s);
 }
 
 static void expired(struct timer *timer) {
   struct perigee_session *s = CONTAINER(timer, struct perigee_session, timer);
   if (s->alone)
-    endpoint_tick(s);
+    s->alone->tick(s);
   else if (s->state == PERIGEE_SESSION_NONE)
     dial_tick(s);
   else if (s->state == PERIGEE_SESSION_OPEN && !s->tcp)
@@ -88,8 +88,7 @@ static void expired(struct timer *timer) {
 static const struct upward upward = {.tell = session_tell,
                                      .await_room = session_await_room,
                                      .send = session_send,
-                                     .end = session_end,
-                                     .turn = wireup_turn};
+                                     .end = session_end};
 
 struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   uint32_t id = new_id(engine);
@@ -365,7 +364,7 @@ static void hear_lane(struct perigee_session *s) {
 /* Of those that have no socket, or several lanes. */
 static __attribute__((noinline)) void attend(struct perigee_session *s) {
   if (s->alone)
-    endpoint_poll(s);
+    s->alone->poll(s);
   else if (s->state == PERIGEE_SESSION_OPEN)
     lanes_poll(s);
 }

@@ -45,7 +45,7 @@ void session_back(struct perigee_session *s) {
     lane_table(s->lane)->close(s->lane);
   fabrics_reap(s->engine);
   s->lane = NULL;
-  s->attends = s->alone;
+  s->attends = s->alone != NULL;
   accounts_leave(s);
   s->transport = NULL;
   s->peer.address[0] = 0;

@@ -103,7 +103,7 @@ int choice_none(const struct perigee_session *, const struct terms *peer,
 void choice_considered(const struct perigee_session *session, char *text,
                        size_t size);
 /* Opens this side's half of the transport. */
-int wireup_open(struct perigee_session *, struct offer *, char reason[REASON]);
+int choice_open(struct perigee_session *, struct offer *, char reason[REASON]);
 /* Returns this side's transport of that name, or NULL. */
 const struct perigee_transport *transport_named(struct perigee_engine *,
                                                 const char *name);
@@ -128,9 +128,10 @@ int lanes_heard(struct perigee_session *, const struct extra *, bool vouched);
 const char *lanes_told(const struct perigee_session *session);
 
 /* ---- proof.c ----------------------------------------------------------- */
-/* say_hello sends HELLO over TCP. say sends PROOF; this side's later frames are
- * sealed. flags fills in what its TERMS say of sealing. */
-void proof_say_hello(struct perigee_session *session);
+/* begin makes the keys that this side's HELLO tells of; false: the session has
+ * ended. say sends PROOF; this side's later frames are sealed. flags fills in what
+ * its TERMS say of sealing. */
+bool proof_begin(struct perigee_session *session);
 void proof_say(struct perigee_session *session);
 void proof_flags(struct perigee_session *, struct terms *);
 /* Adds a frame of either side to the transcript. */
@@ -165,31 +166,6 @@ void proof_unindex(struct perigee_session *session);
 struct perigee_session *proof_find(struct perigee_engine *,
                                    const struct attach *);
 
-/* ---- cookie.c ---------------------------------------------------------- */
-/* make computes the cookie for a peer's HELLO; shown tells whether that HELLO
- * has the right one. */
-bool cookie_make(struct perigee_session *, const struct hello *,
-                 uint8_t cookie[COOKIE]);
-bool cookie_shown(struct perigee_session *, const struct hello *);
-
-/* ---- wireup.c ----------------------------------------------------------- */
-extern const struct machine wireup_machine;
-void wireup_begin(struct perigee_session *session);
-/* Continues after the session has waited for its turn (unauth.h). */
-void wireup_turn(struct perigee_session *session);
-/* Steps of the handshake, for sessions that get the peer's HELLO and OFFER in
- * another way. own fills in what this side says. common, fits and joins check
- * the peer's HELLO, TERMS and OFFER; false: the session has ended. ready opens
- * the session. */
-void wireup_own(struct perigee_session *session, struct hello *hello);
-void terms_own(struct perigee_session *session, struct terms *terms);
-bool wireup_common(struct perigee_session *, const struct hello *);
-bool wireup_fits(struct perigee_session *session, const struct terms *terms);
-bool wireup_joins(struct perigee_session *session, const struct offer *offer);
-void wireup_ready(struct perigee_session *session);
-int wireup_frame(struct perigee_session *, const struct frame *);
-void wireup_timeout(struct perigee_session *session);
-
 /* ---- peer.c ------------------------------------------------------------ */
 /* Finds the process at the other end of a connected Unix socket, by its pidfd.
  * PERIGEE_OK, or a status and why: another user's process, or it has ended. */
@@ -209,11 +185,6 @@ void peer_named(struct perigee_session *session, int socket);
 /* Was what was read last sent by the very process that the pidfd stands for? */
 bool peer_vouches(const struct perigee_session *session);
 
-/* ---- endpoint.c -------------------------------------------------------- */
-/* For sessions without a socket: their part of a poll, and of their timer. */
-void endpoint_poll(struct perigee_session *session);
-void endpoint_tick(struct perigee_session *session);
-
 /* ---- streams.c --------------------------------------------------------- */
 /* Gives the session's socket to its lane, if that takes it; false: the session
  * has ended. */
@@ -232,7 +203,7 @@ void attach_wanted(struct perigee_session *session);
 void attach_end(struct perigee_session *session);
 /* Handles ATTACH, the first frame of an unauthenticated peer. Unless it returns
  * a status, that peer's session is freed. */
-int attach_asked(struct perigee_session *stranger, const struct attach *asked);
+int attach_asked(struct perigee_session *peer, const struct attach *asked);
 
 /* ---- liveness.c -------------------------------------------------------- */
 enum { DEAD_AFTER_LEAST = 10000000 }; /* ns, of the option dead_after */

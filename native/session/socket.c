@@ -95,7 +95,7 @@ static int lane_frame(struct perigee_session *s, const struct frame *f) {
 
 static int frame(struct perigee_session *s, struct frame *f) {
   if (s->state == PERIGEE_SESSION_HELLO)
-    return wireup_frame(s, f);
+    return s->engine->wireup->frame(s, f);
   switch (f->type) {
   case FRAME_WAKE:
   case FRAME_PING:

@@ -13,12 +13,12 @@
 enum { SHARE = 4, BURST = 4000000, LULL = 2000000, CROWD = 16 };
 
 int unauth_open(struct perigee_engine *engine) {
-  struct unauth *strangers = calloc(1, sizeof *strangers);
-  engine->unauth = strangers;
-  if (!strangers)
+  struct unauth *unauth = calloc(1, sizeof *unauth);
+  engine->unauth = unauth;
+  if (!unauth)
     return PERIGEE_NO_MEMORY;
-  list_open(&strangers->all);
-  list_open(&strangers->origins);
+  list_open(&unauth->all);
+  list_open(&unauth->origins);
   return PERIGEE_OK;
 }
 
@@ -177,7 +177,7 @@ void unauth_turn(struct perigee_engine *engine) {
   if (all->paid <= begin || !has_work(engine)) {
     struct perigee_session *s = next(all);
     wait_no_more(s);
-    s->up->turn(s);
+    engine->wireup->turn(s);
     pay(engine, begin);
   }
   engine->copying |=

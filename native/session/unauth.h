@@ -57,7 +57,7 @@ void unauth_leave(struct perigee_session *session);
 /* Gives up the oldest session of the origin that has most; false: there is
  * none. */
 bool unauth_give_up(struct perigee_engine *engine);
-/* The next step is expensive: the session waits for its turn (wireup_turn).
+/* The next step is expensive: the session waits for its turn (wireup_class).
  * False: the peer is authenticated, and the session goes on at once. */
 bool unauth_wait(struct perigee_session *session);
 /* Gives one session its turn, if one waits and it is time. */

@@ -13,8 +13,8 @@
 #include <sodium.h>
 #include <string.h>
 
-#include "sessions.h"
-#include "unauth.h"
+#include "session/unauth.h"
+#include "wireup.h"
 
 enum { COOKIE_KEY = 32 };
 /* A cookie is valid in the period in which it was made, and in the next. */

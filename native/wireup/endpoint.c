@@ -30,10 +30,40 @@
 #include "call/calls.h"
 #include "core/hot.h"
 #include "core/lock.h"
-#include "sessions.h"
+#include "wireup.h"
 
 static const int64_t PROBE_EVERY = 20 * 1000000,
                      KEEPALIVE_EVERY = 500 * 1000000; /* ns */
+
+/* ---- A session's part in polls ------------------------------------------ */
+
+static void poll_alone(struct perigee_session *s) {
+  if (s->handshake.step < WIREUP_JOINED || s->state == PERIGEE_SESSION_ENDED)
+    return;
+  if (!s->handshake.active && s->handshake.step == WIREUP_JOINED &&
+      lane_table(s->lane)->alone->met(s->lane))
+    wireup_ready(s);
+  session_hear(s);
+  if (s->state == PERIGEE_SESSION_HELLO)
+    session_broken(s);
+}
+
+static void tick(struct perigee_session *s) {
+  if (s->handshake.step < WIREUP_JOINED || s->state == PERIGEE_SESSION_ENDED)
+    return;
+  /* Once the peer is met, its device acknowledges what is sent. */
+  bool open = s->state == PERIGEE_SESSION_OPEN ||
+              (s->handshake.step == WIREUP_READY && !s->handshake.active);
+  if (open)
+    lane_table(s->lane)->alone->keepalive(s->lane);
+  else if (s->handshake.active && !lane_table(s->lane)->alone->met(s->lane))
+    lane_table(s->lane)->alone->probe(s->lane);
+  timers_add(&s->engine->timers, &s->timer,
+             s->engine->now + (open ? KEEPALIVE_EVERY : PROBE_EVERY));
+}
+
+static const struct alone_class alone_class = {.poll = poll_alone,
+                                               .tick = tick};
 
 /* ---- Opening and closing ------------------------------------------------ */
 
@@ -59,15 +89,16 @@ static int prepare(struct perigee_session *s, char info[INFO_TEXT],
   struct hello hello;
   struct terms terms;
   struct offer offer;
-  s->alone = s->attends = s->dialed = true;
+  s->alone = &alone_class;
+  s->attends = s->dialed = true;
   machine_step(&streams_machine, &s->streams.state, STREAMS_TAKE);
   s->handshake.nonce = engine_random(s->engine);
   snprintf(s->target.address, sizeof s->target.address, "endpoint");
   snprintf(s->target.transport, sizeof s->target.transport, "%s",
            s->transport->name);
-  wireup_own(s, &hello);
+  hello_own(s, &hello);
   terms_own(s, &terms);
-  int status = wireup_open(s, &offer, reason);
+  int status = choice_open(s, &offer, reason);
   if (status == PERIGEE_OK)
     info_write(&hello, &terms, &offer, info);
   return status;
@@ -170,31 +201,4 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
   transfer_submit(s->operations.connect, timeout);
   join(s, &hello, &terms, &offer);
   return index;
-}
-
-/* ---- A session's part in polls ------------------------------------------ */
-
-void endpoint_poll(struct perigee_session *s) {
-  if (s->handshake.step < WIREUP_JOINED || s->state == PERIGEE_SESSION_ENDED)
-    return;
-  if (!s->handshake.active && s->handshake.step == WIREUP_JOINED &&
-      lane_table(s->lane)->alone->met(s->lane))
-    wireup_ready(s);
-  session_hear(s);
-  if (s->state == PERIGEE_SESSION_HELLO)
-    session_broken(s);
-}
-
-void endpoint_tick(struct perigee_session *s) {
-  if (s->handshake.step < WIREUP_JOINED || s->state == PERIGEE_SESSION_ENDED)
-    return;
-  /* Once the peer is met, its device acknowledges what is sent. */
-  bool open = s->state == PERIGEE_SESSION_OPEN ||
-              (s->handshake.step == WIREUP_READY && !s->handshake.active);
-  if (open)
-    lane_table(s->lane)->alone->keepalive(s->lane);
-  else if (s->handshake.active && !lane_table(s->lane)->alone->met(s->lane))
-    lane_table(s->lane)->alone->probe(s->lane);
-  timers_add(&s->engine->timers, &s->timer,
-             s->engine->now + (open ? KEEPALIVE_EVERY : PROBE_EVERY));
 }

@@ -96,7 +96,7 @@ static void come(struct scene *s, int i) {
   side->fd = pair[0];
   side->opened = side->cut = false;
   side->length = side->passed = 0;
-  wireup_begin(session);
+  session->engine->wireup->begin(session);
 }
 
 static void poll_one(struct side *side) {

@@ -32,7 +32,7 @@ void hand_come(struct hand *h, struct perigee_engine *engine, bool dials) {
            "by hand");
   require(watch_add(engine, pair[1], &h->session->socket.watcher,
                     EPOLLIN | EPOLLRDHUP) == 0);
-  wireup_begin(h->session);
+  h->session->engine->wireup->begin(h->session);
 }
 
 void hand_close(struct hand *h) {
