@@ -1,0 +1,155 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The options of `perigee.agent`: their checks, their defaults, and those that
+-- are its engine's.
+local buffer = require "string.buffer"
+local check = require "perigee.check"
+local engines = require "perigee.engine"
+local entries = require "perigee.registry.entry"
+local registries = require "perigee.registry"
+local services = require "perigee.service"
+
+local M = {}
+
+-- ---- One by one ------------------------------------------------------------
+
+local function is_list(value)
+  local n = 0
+  for _, each in pairs(value) do
+    if type(each) ~= "string" then return false end
+    n = n + 1
+  end
+  return n == #value
+end
+
+local function addresses(value)
+  local kind = type(value)
+  if kind == "string" or kind == "table" and is_list(value) then return end
+  return "an address or a list of addresses"
+end
+jit.off(is_list)
+
+local function list_of(given)
+  return type(given) == "string" and { given } or given
+end
+
+local function advertised(value)
+  local wrong = addresses(value)
+  for _, each in ipairs(not wrong and list_of(value) or {}) do
+    if not each:find "^tcp://[^/@%s]+:%d+$" then
+      wrong = "an address as tcp://HOST:PORT, or a list of those"
+    end
+  end
+  return wrong
+end
+
+-- The most bytes that an entry's metadata may have, encoded.
+local METADATA = 4096
+
+local function metadata(value)
+  if type(value) == "table" then
+    local out = buffer.new()
+    if not entries.encode(out, value) and #out <= METADATA then return end
+  end
+  return ("a table of values that can travel, in %d bytes"):format(METADATA)
+end
+
+local function weight(value)
+  if type(value) ~= "number" or not (value >= 0 and value < math.huge) then
+    return "a number of at least 0"
+  end
+end
+
+local function secret(value)
+  if type(value) == "string" or type(value) == "table" then return end
+  return "a string, or a table of strings by scope"
+end
+
+-- Options of the engine that `perigee.agent` takes directly, too.
+local OF_ENGINE = { "insecure", "encrypt", "dead_after", "streams",
+                    "progress" }
+
+local function name_or_none(value)
+  if value == false then return end
+  return check.name(value)
+end
+
+local OPTIONS = { name = name_or_none, scope = check.name,
+                  services = check.table, transport = check.string,
+                  engine = check.table, listen = addresses,
+                  advertise = advertised, secret = secret,
+                  registry = registries.check, kind = check.name,
+                  metadata = metadata, weight = weight }
+for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
+
+local function default_scope()
+  local scope = os.getenv("PERIGEE_SCOPE")
+  if not scope or scope == "" then return "default" end
+  check.value(scope, check.name, "the environment's PERIGEE_SCOPE", 5)
+  return scope
+end
+
+-- Raises for a wrong definition. This runs before a name is held, so that
+-- nothing is left half made.
+local function check_services(list, level)
+  local seen = {}
+  for i = 1, #list do
+    local service = services.new(list[i], level + 1)
+    if seen[service.name] then
+      error(("option services of perigee.agent has service %s twice"):format(
+        service.name), level + 1)
+    end
+    seen[service.name] = true
+  end
+  for key in pairs(list) do
+    if type(key) ~= "number" or key < 1 or key > #list then
+      error(("option services of perigee.agent is a list of services, it has "
+        .. "no %s"):format(tostring(key)), level + 1)
+    end
+  end
+end
+
+-- Returns the secret for scope if option secret is a table by scope.
+local function secret_of(options, scope, level)
+  local given = options.secret
+  if type(given) ~= "table" then return given end
+  local one = given[scope]
+  if type(one) ~= "string" then
+    error(("option secret of perigee.agent has %s for scope %s; it needs a "
+      .. "string, as for every scope in which it is used"):format(
+        one == nil and "none" or "a " .. type(one), scope), level + 1)
+  end
+  return one
+end
+
+-- Returns the options of the agent's engine: those in option engine, and those
+-- that the agent takes directly.
+local function engine_options(options, scope, level)
+  local all = {}
+  for name, value in pairs(options.engine or {}) do all[name] = value end
+  for _, name in ipairs(OF_ENGINE) do
+    if options[name] ~= nil then all[name] = options[name] end
+  end
+  all.secret = secret_of(options, scope, level + 1) or all.secret
+  all.scope = all.scope or scope
+  return all
+end
+jit.off(engine_options)
+
+-- ---- All of them -----------------------------------------------------------
+
+-- Checks all options of perigee.agent. Returns them and the agent's scope.
+function M.check(options, level)
+  options = check.options(options, OPTIONS, "perigee.agent", level + 1)
+  local scope = options.scope or default_scope()
+  check.options(options.engine, engines.OPTIONS, "option engine", level + 1)
+  check_services(options.services or {}, level + 1)
+  return options, scope
+end
+
+-- An option that takes one text or a list of them, as a list.
+M.list_of = list_of
+
+-- Returns the options of the agent's engine.
+M.engine = engine_options
+
+return M
