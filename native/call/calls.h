@@ -27,9 +27,8 @@ void serve_lost(struct operation *op);
 /* Answers a READ, WRITE or SEND with a status, or refuses any request. */
 void serve_answer(struct operation *op, int status);
 int serve_fetch(struct operation *op, const struct payload *into);
-/* With a progress thread. shown: the program has seen the request and may still
- * read it. late frees the operations that were kept for that. */
-bool served_shown(const struct operation *op);
+/* With a progress thread: frees the operations that were kept as the program
+ * could still read their memory. */
 void served_late(struct perigee_engine *engine);
 /* Is it a call that the program still has to reply to? */
 bool serve_survives(const struct operation *op);

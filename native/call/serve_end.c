@@ -32,6 +32,14 @@ static bool may_look(const struct operation *op) {
   return lock && !lock->waiting && !lock->polling && op->bulky && !op->unseen;
 }
 
+/* With a progress thread: the program has seen the request, and may still read
+ * it. */
+static bool shown(const struct operation *op) {
+  const struct lock *lock = op->engine->lock;
+  bool over = !lock || lock->waiting || lock->polling || op->engine->aside;
+  return !over && op->kind == OP_SERVED;
+}
+
 /* Frees all but the operation itself; returns false while a copy is under
  * way. */
 static bool settle(struct operation *op) {
@@ -42,7 +50,7 @@ static bool settle(struct operation *op) {
     operation_move(op);
     return false;
   }
-  if (UNLIKELY(op->head_lent) && !served_shown(op) && !may_look(op))
+  if (UNLIKELY(op->head_lent) && !shown(op) && !may_look(op))
     served_unlend(op);
   if (UNLIKELY(op->reserved > 0))
     room_give(op);
@@ -54,7 +62,7 @@ static bool settle(struct operation *op) {
  * read it. */
 static void gone(struct operation *op) {
   served_let_on(op);
-  if (UNLIKELY(op->head_lent) && !served_shown(op))
+  if (UNLIKELY(op->head_lent) && !shown(op))
     served_unlend(op);
   operation_free(op);
 }
@@ -77,14 +85,8 @@ void served_tell(struct operation *op) {
   }
 }
 
-bool served_shown(const struct operation *op) {
-  const struct lock *lock = op->engine->lock;
-  bool over = !lock || lock->waiting || lock->polling || op->engine->aside;
-  return !over && op->kind == OP_SERVED;
-}
-
 bool served_keeps(struct operation *op) {
-  if (!served_shown(op) || (!op->block && !op->head_lent))
+  if (!shown(op) || (!op->block && !op->head_lent))
     return false;
   list_append(&op->engine->late, &op->queue);
   return true;

@@ -45,7 +45,7 @@ static void step(struct operation *op, enum event event) {
 
 /* ---- Ending ------------------------------------------------------------- */
 
-static void hold_all(struct operation *op, int by) {
+static void use_regions(struct operation *op, int by) {
   for (uint32_t i = 0; i < op->count; i++)
     op->list[i].local.region->users += (uint32_t)by;
 }
@@ -63,7 +63,7 @@ static void tell(struct operation *op) {
   op->quiet_wait = false;
   if (op->kind == OP_TRANSFER) {
     parts_end(op);
-    hold_all(op, -1);
+    use_regions(op, -1);
     transfer_count(op->session, op->operation, op->list,
                    op->status == PERIGEE_OK ? op->count : 0);
   }
@@ -225,7 +225,7 @@ static int later(struct perigee_session *s, int operation,
   op->immediate = immediate;
   op->prepared = prepared;
   op->job = (struct job){0};
-  hold_all(op, 1);
+  use_regions(op, 1);
   transfer_submit(op, timeout);
   operation_move(op);
   if (lane_table(s->lane)->jobs || s->lanes) /* starts the device at once */

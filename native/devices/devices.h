@@ -160,15 +160,13 @@ int rdma_ports(const char *sysfs, struct perigee_device **list, char *reason,
 /* Does the user's name select this port? */
 bool rdma_nic_is(const struct rdma_nic *nic, const struct perigee_device *port);
 
-/* A GID of a port's table. Scores compare GIDs: 0 is unusable, more is
- * better. */
+/* A GID of a port's table. */
 struct device_gid {
   uint32_t index;
   uint8_t bytes[16];
   char type[16];
   char netdev[16];
 };
-int device_gid_score(const struct device_gid *gid, bool ethernet);
 
 /* Lists every port with what sysfs says of it (not the MTUs), sorted by name
  * and port. Returns the number of ports, which may exceed capacity. */
@@ -179,7 +177,7 @@ bool sysfs_port(const char *sysfs, const char *name, uint32_t port,
 /* False: the entry is empty or does not exist. */
 bool sysfs_gid(const char *sysfs, const struct perigee_device *port,
                uint32_t index, struct device_gid *gid);
-/* Returns the index of the GID with the best score, or -1. */
+/* Returns the index of the best GID, or -1: none is usable. */
 int sysfs_best_gid(const char *sysfs, const struct perigee_device *port);
 
 /* Returns why this process cannot use the device that sysfs shows, as a

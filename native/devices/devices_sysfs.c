@@ -189,7 +189,8 @@ int sysfs_devices(const char *sysfs, struct perigee_device *list,
  * better than link-local ones. SCORE_BEST is the highest score. */
 enum { SCORE_BEST = 7 };
 
-int device_gid_score(const struct device_gid *gid, bool ethernet) {
+/* Scores compare GIDs: 0 is unusable, more is better. */
+static int gid_score(const struct device_gid *gid, bool ethernet) {
   static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
   static const uint8_t none[16];
   const uint8_t *b = gid->bytes;
@@ -251,7 +252,7 @@ int sysfs_best_gid(const char *sysfs, const struct perigee_device *port) {
   uint32_t count = ethernet ? RDMA_GIDS : 1;
   for (uint32_t i = 0; i < count && best_score < SCORE_BEST; i++) {
     bool there = sysfs_gid(sysfs, port, i, &gid);
-    int score = there ? device_gid_score(&gid, ethernet) : 0;
+    int score = there ? gid_score(&gid, ethernet) : 0;
     if (score > best_score) {
       best_score = score;
       best = (int)i;

@@ -310,7 +310,7 @@ bool engine_progress(struct perigee_engine *engine) {
   engine->aside = true;
   engine->sockets_due = true;
   engine->woken = false;
-  reap(engine, false); /* strangers would fill the table of sessions */
+  reap(engine, false); /* unauthenticated peers would fill the table */
   engine_poll(engine, NULL, INT_MAX, true);
   engine->aside = false;
   return engine->progress != before;

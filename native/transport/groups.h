@@ -232,7 +232,8 @@ struct transport_alone {
  *
  * The transport has payloads, or access and jobs, or all three; and a name of at
  * most 14 bytes. All is as for a first lane, but:
- * - lane_options: fabric, operations, key, dialed, share, session, stir, tell, now
+ * - lane_options: fabric, operations, key, dialed, share, session, activate,
+ *   tell, now
  *   and what is said of the peer's process are there; the rest is 0, or NULL.
  * - payloads: mark and live have to be there, pushes is false. mark is called
  *   before an operation's payload is exposed here, and before it is concealed. A

@@ -32,7 +32,9 @@ enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 
 /* ---- Set-up ------------------------------------------------------------ */
 
-void *shm_map(int fd, uint64_t length, int protection) {
+/* Maps what was found to be sound; NULL: errno says why not. No child process
+ * sees it. */
+static void *map_sound(int fd, uint64_t length, int protection) {
   void *p = mmap(NULL, length, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED)
     return NULL;
@@ -65,7 +67,7 @@ static int adopt(int fd, uint64_t length, int seals, int protection,
                  void **mapped) {
   if (!shm_sound(fd, length, seals))
     return PERIGEE_PROTOCOL;
-  *mapped = shm_map(fd, length, protection);
+  *mapped = map_sound(fd, length, protection);
   return *mapped ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
 

@@ -108,10 +108,6 @@ const uint8_t *shm_peer_arena(const struct lane *, uint64_t offset,
 /* Is it a memfd of that length, with at least these seals? */
 bool shm_sound(int fd, uint64_t length, int seals);
 
-/* Maps what was found to be sound; NULL: errno says why not. No child process
- * sees it. */
-void *shm_map(int fd, uint64_t length, int protection);
-
 /* ---- shm_regions.c ------------------------------------------------------ */
 int shm_export(struct lane *, const struct grant *, struct region_key *);
 void shm_revoke(struct lane *, uint32_t slot);
@@ -124,8 +120,6 @@ int64_t shm_copy(struct lane *, const struct window *, struct payload *remote,
 /* ---- shm_arena.c -------------------------------------------------------- */
 int arena_open(struct lane *, uint64_t length);
 void arena_close(struct lane *);
-/* Returns the size of a segment of such an arena. */
-uint64_t arena_segment(uint64_t length);
 /* Returns the offset of a block that the peer was told of, or a status. */
 int64_t arena_take(struct lane *, uint64_t length);
 void arena_give(struct lane *, uint64_t address);

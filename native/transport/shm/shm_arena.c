@@ -56,7 +56,8 @@ struct shm_word {
   uint32_t segment, there;
 };
 
-uint64_t arena_segment(uint64_t length) {
+/* Returns the size of a segment of an arena of that length. */
+static uint64_t segment_size(uint64_t length) {
   uint64_t size = LEAST;
   while (size * SHM_SEGMENTS < length)
     size *= 2;
@@ -65,7 +66,7 @@ uint64_t arena_segment(uint64_t length) {
 
 /* Rounds up to whole segments. */
 static uint64_t space(uint64_t length) {
-  uint64_t size = arena_segment(length);
+  uint64_t size = segment_size(length);
   return (length + size - 1) / size * size;
 }
 
@@ -74,7 +75,7 @@ static uint64_t space(uint64_t length) {
 int arena_open(struct lane *lane, uint64_t length) {
   lane->untold = -1;
   lane->arena_length = space(length);
-  lane->segment = arena_segment(length);
+  lane->segment = segment_size(length);
   lane->segments = calloc(SHM_SEGMENTS, sizeof *lane->segments);
   lane->arena = guarded_reserve(lane->arena_length);
   if (!lane->segments || !lane->arena)
@@ -289,7 +290,7 @@ int arena_join(struct lane *lane, uint64_t length) {
   struct shm_arena *a = &lane->peer_arena;
   *a = none;
   a->length = space(length);
-  a->segment = arena_segment(length);
+  a->segment = segment_size(length);
   a->bytes = mmap(NULL, a->length, PROT_READ,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (a->bytes != MAP_FAILED) {

@@ -360,10 +360,6 @@ uint8_t *tcp_reserve(struct lane *, enum ring, uint64_t length);
 void tcp_publish(struct lane *, enum ring, uint64_t length);
 int tcp_peek(struct lane *, enum ring, const uint8_t **bytes, uint64_t *length);
 bool tcp_release(struct lane *);
-/* Called for each record. A short request switches the lane to latency mode, in
- * which polls move fewer bytes of payloads, so that the request does not wait
- * long for them. */
-void tcp_latency_mode(struct lane *, enum ring, const uint8_t *record);
 void tcp_drafts_close(struct lane *);
 /* Returns where a record that arrives is put; NULL: the peer has no credit. */
 uint8_t *tcp_record_room(struct lane *, enum ring, uint32_t length);

@@ -62,8 +62,11 @@ uint8_t *tcp_reserve(struct lane *lane, enum ring ring, uint64_t length) {
   return out->draft;
 }
 
-void tcp_latency_mode(struct lane *lane, enum ring ring,
-                      const uint8_t *record) {
+/* Called for each record. A short request switches the lane to latency mode, in
+ * which polls move fewer bytes of payloads, so that the request does not wait
+ * long for them. */
+static void latency_mode(struct lane *lane, enum ring ring,
+                         const uint8_t *record) {
   enum { KIND = 8, FLAGS = 9, BULK = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
   if (ring == RING_REQUEST && record[KIND] != RECORD_READ &&
       !(record[FLAGS] & BULK))
@@ -78,7 +81,7 @@ void tcp_publish(struct lane *lane, enum ring ring, uint64_t length) {
   if (lane->cut || !tcp_put(s, &head, out->draft))
     return;
   out->sent += charge(length);
-  tcp_latency_mode(lane, ring, out->draft);
+  latency_mode(lane, ring, out->draft);
   bool at_once = lane->published++ == 0 && !lane->corked && !lane->pushing;
   lane->flush_deferred = lane->pushing;
   lane->pushing = false;
@@ -132,7 +135,7 @@ uint8_t *tcp_record_room(struct lane *lane, enum ring ring, uint32_t length) {
 void tcp_record_there(struct lane *lane, enum ring ring, uint32_t length) {
   struct inbox *in = &lane->in[ring];
   uint64_t word = length;
-  tcp_latency_mode(lane, ring, in->bytes + in->write);
+  latency_mode(lane, ring, in->bytes + in->write);
   memcpy(in->bytes + in->write, &word, WORD);
   in->write += charge(length);
   in->charged += charge(length);
