@@ -175,6 +175,44 @@ describe("a rendezvous", function()
     end
   end)
 
+  -- A registry in this process, which fails to take places in these ways first.
+  local function failing(kinds)
+    local held, registry = {}, {}
+    function registry:hold(entry)
+      local kind = entry.kind == "rendezvous" and table.remove(kinds)
+      if kind then return nil, kind, "it is away" end
+      if held[entry.name] then return nil, "name_taken" end
+      held[entry.name] = entry
+      return entry.name
+    end
+    function registry:release(name) held[name] = nil end
+    function registry:lookup(_, name) return held[name] end
+    function registry:renew(name, entry)
+      held[name] = entry or held[name]
+      return true
+    end
+    function registry:list(_, filter)
+      local list = {}
+      for name, entry in pairs(held) do
+        if name:find(filter.prefix, 1, true) == 1 then
+          list[#list + 1] = entry
+        end
+      end
+      table.sort(list, function(a, b) return a.name < b.name end)
+      return list
+    end
+    return registry
+  end
+
+  it("goes on after its registry was away", function()
+    local away = { "not_found", "peer_lost", "timeout", "no_memory" }
+    local one = assert(cases.agent("one", { registry = failing(away) }))
+    local rank, names = one:rendezvous("alone", 1, LONG)
+    assert.equal(0, rank, tostring(names))
+    assert.same({ "one" }, names)
+    assert.same({}, away)
+  end)
+
   it("is asked for in the right way", function()
     local one = assert(cases.agent "one")
     for _, wrong in ipairs { { 7, 2 }, { "a/b", 2 }, { ("k"):rep(41), 2 },
