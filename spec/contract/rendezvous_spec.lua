@@ -7,6 +7,7 @@ local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local LONG = 20 * cases.slow
+local pump = cases.pump
 
 -- Has a name, and meets others as its parent says: "meet KEY N".
 local function person(child, perigee_, _, where, name)
@@ -30,8 +31,6 @@ for _, where in ipairs(backends.all) do
 
     before_each(function() registry = backends.start(where) end)
     after_each(cases.cleanup)
-
-    local function pump() perigee.sleep(0.001) end
 
     local function take(name, options)
       return assert(backends.take(registry, name, options))
@@ -141,7 +140,6 @@ describe("a rendezvous", function()
   -- Two rounds never mix, whoever is killed: those who return with one another
   -- in a list have the same list.
   it("tells all who return the same, whoever is killed when", function()
-    local function pump() perigee.sleep(0.0005) end
     local count = 0
     local function start()
       count = count + 1

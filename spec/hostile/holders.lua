@@ -8,8 +8,6 @@ local process = require "spec.support.process"
 local stores = require "spec.hostile.stores"
 local troubles = require "spec.hostile.trouble"
 
-local now = troubles.now
-
 local M = {}
 
 local HOLDERS = 4
@@ -90,7 +88,7 @@ end
 
 -- Ends a holder: notes when, and reads what it noted. Raises if it failed.
 function Run:finish(i)
-  local one, killed = self.holders[i], now()
+  local one, killed = self.holders[i], troubles.now()
   one:kill()
   repeat until not one:read(0)
   local file = io.open(one.path)
@@ -135,8 +133,8 @@ function M.run(options)
     seed = options.seed, losing = options.losing }, Run)
   os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
   for i = 1, HOLDERS do run:add(i) end
-  local ends = now() + options.seconds
-  while now() < ends do
+  local ends = troubles.now() + options.seconds
+  while troubles.now() < ends do
     process.usleep(0.02 + math.random() * 0.2)
     run.trouble:go_on()
     ACTS[math.random(#ACTS)](run)
