@@ -49,7 +49,7 @@ end
 describe("an agent that drains", function()
   local child, agent, proxy
 
-  local function pump() perigee.sleep(0.001) end
+  local pump = cases.pump
 
   local function tell(line, answer)
     child:tell(line)

@@ -10,6 +10,8 @@ local redis = require "spec.support.redis"
 
 local LONG = 20 * cases.slow
 
+local eventually, pump = cases.await, cases.pump
+
 -- Has the name "one", and listens at TCP beside its socket.
 local function worker(child)
   local agent = assert(child.cases.agent("one", {
@@ -51,9 +53,6 @@ describe("an agent", function()
   local function take(name, options)
     return assert(backends.take(registry, name, options))
   end
-
-  local function pump() perigee.sleep(0.001) end
-  local function eventually(f) assert.is_true(cases.eventually(f)) end
 
   local function start()
     local child = process.start(worker)

@@ -1,123 +1,25 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A worker is killed and started again, and its callers' proxies find it again.
--- Operations in flight end once; calls that may be repeated are repeated;
--- handles of the worker's earlier life are invalid.
+-- Handles of the worker's earlier life are invalid.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
+local mortal = require "spec.support.mortal"
 local process = require "spec.support.process"
 
--- Serves x as "worker", in one of its lives. Methods have other ids in each
--- life. Marks are lines in a file that outlives it.
-local function server(child, perigee_, _, life, file)
-  local agent = assert(child.cases.agent("worker"))
-  local function mark(text)
-    local f = assert(io.open(file, "a"))
-    f:write(text, "\n")
-    f:close()
-  end
-  local first, calls = life == "1", 0
-  local methods = {
-    life = function() return tonumber(life) end,
-    same = function(x) return x end,
-    nth = function()
-      calls = calls + 1
-      return calls
-    end,
-    echo = { raw = true, function(request) return request end },
-    once = function(seconds)
-      mark("once")
-      perigee_.sleep(first and seconds or 0)
-      return life
-    end,
-    often = { idempotent = true, function(seconds, ...)
-      mark("often")
-      perigee_.sleep(first and seconds or 0)
-      return life, ...
-    end },
-    bytes = { idempotent = true, raw = true, inplace = true,
-              function(request, reply)
-      if first then
-        mark("bytes")
-        local limit = os.clock() + 10
-        repeat until os.clock() > limit
-      end
-      reply.pointer[0] = request.pointer[0] + 1
-      return 1
-    end },
-    fails = { idempotent = true, function() error("on purpose") end },
-  }
-  if first then
-    methods.gone = function() return "here" end
-  else
-    for i = 1, tonumber(life) do
-      methods["a" .. i] = function() return "none that was asked for" end
-    end
-    methods.same, methods.new = function(x) return x end, function() end
-  end
-  agent.engine:alloc(4096, { name = "kv", access = "rw" }):slice(0, 4096)
-    :fill(tonumber(life))
-  agent:serve { name = "x", version = tonumber(life), methods = methods }
-  child.say("ready")
-  perigee_.run()
-  agent:close()
-end
-
-local child, life, file
-
-local function start()
-  life = life + 1
-  child = process.start(server, life, file)
-end
-
-local function restart()
-  start()
-  child:expect("ready")
-end
-
-local function marks(word)
-  local n, f = 0, io.open(file)
-  if not f then return 0 end
-  for line in f:lines() do
-    if line == word then n = n + 1 end
-  end
-  f:close()
-  return n
-end
-
-local function marked(word, n)
-  assert.is_true(cases.eventually(function() return marks(word) >= n end))
-end
-
--- Kills it, and waits until this process has noticed.
-local function kill(session)
-  child:kill()
-  assert.is_true(cases.eventually(function() return not session.handle end))
-end
-
-local function wrong(kind, sent, got, err)
-  assert.is_nil(got)
-  assert.is_true(perigee.is_error(err))
-  assert.equal(kind, err.kind, tostring(err))
-  assert.equal(sent, err.sent, tostring(err))
-  assert.matches("worker", tostring(err))
-  return err
-end
+local kill, marks, restart = mortal.kill, mortal.marks, mortal.restart
+local start, wrong = mortal.start, mortal.wrong
 
 describe("a proxy", function()
   local proxy, agent, session
 
   before_each(function()
-    life, file = 0, os.tmpname()
-    restart()
+    mortal.begin()
     -- However long the child takes to start.
     proxy, agent = cases.proxy("x", { timeout = 30 * cases.slow,
                                       reconnect = 60 })
     session = assert(agent:session("worker"))
   end)
-  after_each(function()
-    cases.cleanup()
-    os.remove(file)
-  end)
+  after_each(mortal.finish)
 
   it("survives a restart of its worker", function()
     for n = 2, 5 do
@@ -129,23 +31,6 @@ describe("a proxy", function()
       session = assert(agent:session("worker"))
       assert.equal(1, agent.engine:stats().sessions)
     end
-  end)
-
-  it("fails what is in flight once, and goes on", function()
-    local futures = {}
-    for i = 1, 5 do futures[i] = proxy.async:once(60) end
-    futures[6] = perigee.spawn(function() return proxy:once(60) end)
-    marked("once", 6)
-    child:kill()
-    for i = 1, 6 do
-      local got, err = futures[i]:wait(5)
-      assert.is_nil(got)
-      assert.equal("peer_lost", err.kind)
-      assert.is_true(err.sent ~= false)
-    end
-    restart()
-    assert.equal(2, (proxy:life()))
-    assert.equal(6, marks("once"))
   end)
 
   it("says so of a call that nobody comes back for", function()
@@ -181,99 +66,14 @@ describe("a proxy", function()
       perigee.sleep(0.3)
       assert.is_false(future:done())
       start()
-      child:expect("ready", 10, function() perigee.sleep(0.001) end)
+      mortal.child:expect("ready", 10, cases.pump)
       local listened = process.now()
-      assert.equal(life, (future:wait(10)))
+      assert.equal(mortal.life, (future:wait(10)))
       assert.equal("later", (other:wait(10)))
       soonest = math.min(soonest, ended - listened)
       session = assert(agent:session("worker"))
     end
     assert.is_true(soonest < 0.2 * cases.slow, soonest)
-  end)
-
-  it("makes idempotent calls again that were in flight", function()
-    local futures = {
-      proxy.async:often(60, "a", nil, 3),
-      perigee.spawn(function() return proxy:often(60, "b") end),
-      proxy:with({ timeout = 60 }).async:often(60, "c"),
-    }
-    marked("often", 3)
-    child:kill()
-    perigee.sleep(0.02)
-    for i = 1, 3 do assert.is_false(futures[i]:done()) end
-    restart()
-    assert.same({ "2", "a", nil, 3 }, { futures[1]:wait(10) })
-    assert.same({ "2", "b" }, { futures[2]:wait(10) })
-    assert.same({ "2", "c" }, { futures[3]:wait(10) })
-    assert.equal(6, marks("often"))
-  end)
-
-  -- The wait itself then finds the session's end, before the loop has run.
-  it("makes an idempotent call again whose peer's end nobody has seen",
-     function()
-    local future = proxy:with({ timeout = 60 }).async:often(60, "a")
-    marked("often", 1)
-    child:kill()
-    process.usleep(0.2)                 -- no loop runs meanwhile
-    start()
-    assert.same({ "2", "a" }, { future:wait() })
-  end)
-
-  it("makes raw idempotent calls again, with their landings", function()
-    local into = cases.alloc(agent.engine, 64):slice(0, 64)
-    local future = proxy:with({ into = into }).async:bytes("a")
-    local other = proxy.async:bytes(function(loan)
-      loan.pointer[0] = 99
-      return 1
-    end)
-    marked("bytes", 1)
-    child:kill()
-    restart()
-    assert.equal("b", assert(future:wait(10)):string())
-    assert.equal("d", (other:wait(10)))
-    assert.equal(1, marks("bytes"))
-  end)
-
-  it("repeats an idempotent call after its worker's end only", function()
-    local got, err = proxy:fails()
-    assert.is_nil(got)
-    assert.equal("remote", err.kind)
-    local future = proxy:with({ timeout = cases.slow }).async:often(60)
-    marked("often", 1)
-    wrong("timeout", true, future:wait(10 * cases.slow))
-    perigee.sleep(0.05)
-    assert.equal(1, marks("often"))
-  end)
-
-  it("gives up an idempotent call at its deadline", function()
-    local started, limit = process.now(), cases.slow
-    local future = proxy:with({ timeout = limit }).async:often(60)
-    marked("often", 1)
-    child:kill()
-    wrong("timeout", true, future:wait(10 * limit))
-    local took = process.now() - started
-    assert.is_true(took > 0.9 * limit and took < 4 * limit, took)
-  end)
-
-  it("ends a cancelled call once, wherever it is", function()
-    local flying = proxy.async:often(60)
-    marked("often", 1)
-    kill(session)
-    local waiting = proxy.async:once(0)
-    for _, future in ipairs { flying, waiting } do
-      perigee.sleep(0.02)
-      future:cancel()
-      local got, err = future:wait(1)
-      assert.is_nil(got)
-      assert.equal("cancelled", err.kind)
-    end
-    restart()
-    assert.equal(2, (proxy:life()))
-    perigee.sleep(0.05)
-    assert.equal(0, marks("once"))
-    assert.equal(1, marks("often"))
-    local again = proxy.async:often(0)
-    assert.equal("2", (again:wait(5)))
   end)
 
   it("dials once for all tasks that wait", function()
@@ -466,11 +266,8 @@ describe("a proxy", function()
 end)
 
 describe("ten callers", function()
-  before_each(function() life, file = 0, os.tmpname() restart() end)
-  after_each(function()
-    cases.cleanup()
-    os.remove(file)
-  end)
+  before_each(mortal.begin)
+  after_each(mortal.finish)
 
   it("all go on when their worker is restarted under load", function()
     local ended, tasks, stop = {}, {}, false
@@ -488,7 +285,7 @@ describe("ten callers", function()
           else
             assert(got == n)
           end
-          ended[i] = got and life
+          ended[i] = got and mortal.life
           perigee.sleep(0.001)
         until stop
         return lost
@@ -505,9 +302,9 @@ describe("ten callers", function()
     end
     all_at(1)
     for n = 2, 4 do
-      child:kill()
+      mortal.child:kill()
       start()
-      child:expect("ready", 10, function() perigee.sleep(0.001) end)
+      mortal.child:expect("ready", 10, cases.pump)
       all_at(n)
     end
     stop = true
@@ -520,15 +317,11 @@ describe("a handle of a worker's earlier life", function()
   local agent, session
 
   before_each(function()
-    life, file = 0, os.tmpname()
-    restart()
+    mortal.begin()
     agent = assert(cases.agent())
     session = assert(agent:session("worker"))
   end)
-  after_each(function()
-    cases.cleanup()
-    os.remove(file)
-  end)
+  after_each(mortal.finish)
 
   local function over(kind, got, err)
     assert.is_nil(got)

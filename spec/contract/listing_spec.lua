@@ -6,23 +6,7 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
--- Takes and gives up names as its parent says: "hold NAME", "close".
-local function person(child, _, _, where)
-  local backend = require("spec.support.backends")
-  local agent
-  child.say("ready")
-  for line in child.attend do
-    local word, name = line:match "^(%w+) ?(.*)$"
-    if word == "hold" then
-      agent = assert(child.cases.agent(name, {
-        registry = backend.registry(where, child.cases), kind = "person" }))
-      child.say("held")
-    else
-      agent:close()
-      child.say("closed")
-    end
-  end
-end
+local names, watched = backends.names_in, backends.watched
 
 for _, where in ipairs(backends.all) do
   describe("a registry that is a " .. where, function()
@@ -35,26 +19,10 @@ for _, where in ipairs(backends.all) do
       return assert(backends.take(registry, name, options))
     end
 
-    local function names(list)
-      local text = {}
-      for i, entry in ipairs(assert(list)) do text[i] = entry.name end
-      return table.concat(text, " ")
-    end
-
-    -- Watches; returns a list of "KIND NAME" to which each change is added.
-    local function watched(agent, filter)
-      local told = { entries = {} }
-      told.watch = assert(agent:watch(filter, function(change)
-        told[#told + 1] = change.kind .. " " .. change.entry.name
-        told.entries[#told] = change.entry
-      end))
-      return told
-    end
-
     local function expect(told, ...)
       local wanted = { ... }
       cases.eventually(function() return #told >= #wanted end)
-      assert.same(wanted, { unpack(told) })
+      assert.same(wanted, told)
     end
 
     it("tells of an agent what it was made with and what it has", function()
@@ -120,17 +88,17 @@ for _, where in ipairs(backends.all) do
        function()
       take "one"
       local watcher = take "watcher"
-      local told = watched(watcher, { prefix = "" })
+      local told, entries, watch = watched(watcher, { prefix = "" })
       expect(told, "up one", "up watcher")
       local two = take "two"
       expect(told, "up one", "up watcher", "up two")
       two:serve { name = "x", version = 2, methods = {} }
       expect(told, "up one", "up watcher", "up two", "changed two")
-      assert.equal(2, told.entries[4].services.x)
+      assert.equal(2, entries[4].services.x)
       two:close()
       expect(told, "up one", "up watcher", "up two", "changed two", "down two")
-      told.watch:close()
-      told.watch:close()
+      watch:close()
+      watch:close()
       take "three"
       perigee.sleep(0.05)
       assert.equal(5, #told)
@@ -158,17 +126,18 @@ for _, where in ipairs(backends.all) do
     it("tells who watches of a holder that was killed, and of its next life",
        function()
       local watcher = take "watcher"
-      local told = watched(watcher, { kind = "person" })
-      local child = process.start(person, where):expect("ready", 30)
+      local told, entries = watched(watcher, { kind = "person" })
+      local child = process.start(backends.person, where):expect("ready", 30)
       child:tell("hold mortal")
       expect(told, "up mortal")
       child:kill()
       expect(told, "up mortal", "down mortal")
-      local next_life = process.start(person, where):expect("ready", 30)
+      local next_life = process.start(backends.person, where)
+        :expect("ready", 30)
       next_life:tell("hold mortal")
       expect(told, "up mortal", "down mortal", "up mortal")
-      assert.is_not.equal(told.entries[1].epoch, told.entries[3].epoch)
-      assert.equal(next_life.pid, told.entries[3].pid)
+      assert.is_not.equal(entries[1].epoch, entries[3].epoch)
+      assert.equal(next_life.pid, entries[3].pid)
     end)
 
     it("is watched by a loop, too, until that is closed", function()

@@ -33,7 +33,7 @@ end
 describe("memory of an agent, by its name,", function()
   local child, agent, region, mine
 
-  local function pump() perigee.sleep(0.001) end
+  local pump = cases.pump
 
   local function start(fill)
     child = process.start(server, fill):expect("ready", LONG, pump)

@@ -6,32 +6,7 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
--- Does what its parent says: "hold NAME", "close", "call NAME".
-local function person(child, _, _, where)
-  local registry = require("spec.support.backends").registry(where, child.cases)
-  local agent
-  local function say(got, err) child.say(got and "yes" or err.kind) end
-  child.say("ready")
-  for line in child.attend do
-    local word, name = line:match "^(%w+) ?(.*)$"
-    if word == "hold" then
-      local err
-      agent, err = child.cases.agent(name, {
-        registry = registry, services = { { name = "x", methods = {
-          same = function(x) return x end } } } })
-      if agent then agent.engine:alloc(64, { name = "kv", access = "rw" }) end
-      say(agent, err)
-    elseif word == "close" then
-      if agent then agent:close() end
-      child.say("closed")
-    elseif word == "call" then
-      local proxy, err = agent:proxy(name, "x", { timeout = 20 })
-      say(proxy and proxy:same(7) == 7, err)
-    end
-  end
-end
-
-local function pump() perigee.sleep(0.001) end
+local person, pump = backends.person, cases.pump
 
 local function tell(child, line, answer)
   child:tell(line)
@@ -118,6 +93,24 @@ for _, where in ipairs(backends.all) do
       end
     end)
 
+    -- The board learns of a death when the name's time is over.
+    it("of the dead is given to one of two who race for it", function()
+      if where == "board" then return end
+      local one, two = start(), start()
+      for round = 1, math.max(5, math.floor(300 * cases.scale)) do
+        local name = "left" .. round
+        tell(start(), "hold " .. name, "yes"):kill()
+        one:tell("hold " .. name)
+        two:tell("hold " .. name)
+        local got = { one:read(30 * cases.slow, pump),
+                      two:read(30 * cases.slow, pump) }
+        table.sort(got)
+        assert.same({ "name_taken", "yes" }, got)
+        tell(one, "close", "closed")
+        tell(two, "close", "closed")
+      end
+    end)
+
     it("is another in another scope", function()
       local one = assert(take "one")
       local two = assert(take("one", { scope = cases.scope .. "-2" }))
@@ -162,7 +155,7 @@ for _, where in ipairs(backends.all) do
 
     it("that came back elsewhere is found by the proxies that there are",
        function()
-      local child = tell(start(), "hold one", "yes")
+      local child = tell(tell(start(), "hold one", "yes"), "share", "yes")
       local agent = assert(take())
       local proxy = assert(agent:proxy("one", "x", { reconnect = 60,
                                                      timeout = 60 }))
@@ -177,6 +170,7 @@ for _, where in ipairs(backends.all) do
         local call = perigee.spawn(function() return proxy:same(8) end)
         child = start()
         while tell(child, "hold one") ~= "yes" do perigee.sleep(0.01) end
+        tell(child, "share", "yes")
         assert.equal(8, (call:wait(60)))
         local session = assert(kept:session(60))
         assert.is_not.equal(before.epoch, session.epoch)

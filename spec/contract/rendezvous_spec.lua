@@ -7,6 +7,7 @@ local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local LONG = 20 * cases.slow
+local pump = cases.pump
 
 -- Has a name, and meets others as its parent says: "meet KEY N".
 local function person(child, perigee_, _, where, name)
@@ -30,8 +31,6 @@ for _, where in ipairs(backends.all) do
 
     before_each(function() registry = backends.start(where) end)
     after_each(cases.cleanup)
-
-    local function pump() perigee.sleep(0.001) end
 
     local function take(name, options)
       return assert(backends.take(registry, name, options))
@@ -141,7 +140,6 @@ describe("a rendezvous", function()
   -- Two rounds never mix, whoever is killed: those who return with one another
   -- in a list have the same list.
   it("tells all who return the same, whoever is killed when", function()
-    local function pump() perigee.sleep(0.0005) end
     local count = 0
     local function start()
       count = count + 1
@@ -173,6 +171,44 @@ describe("a rendezvous", function()
         people[victim] = start()
       end
     end
+  end)
+
+  -- A registry in this process, which fails to take places in these ways first.
+  local function failing(kinds)
+    local held, registry = {}, {}
+    function registry:hold(entry)
+      local kind = entry.kind == "rendezvous" and table.remove(kinds)
+      if kind then return nil, kind, "it is away" end
+      if held[entry.name] then return nil, "name_taken" end
+      held[entry.name] = entry
+      return entry.name
+    end
+    function registry:release(name) held[name] = nil end
+    function registry:lookup(_, name) return held[name] end
+    function registry:renew(name, entry)
+      held[name] = entry or held[name]
+      return true
+    end
+    function registry:list(_, filter)
+      local list = {}
+      for name, entry in pairs(held) do
+        if name:find(filter.prefix, 1, true) == 1 then
+          list[#list + 1] = entry
+        end
+      end
+      table.sort(list, function(a, b) return a.name < b.name end)
+      return list
+    end
+    return registry
+  end
+
+  it("goes on after its registry was away", function()
+    local away = { "not_found", "peer_lost", "timeout", "no_memory" }
+    local one = assert(cases.agent("one", { registry = failing(away) }))
+    local rank, names = one:rendezvous("alone", 1, LONG)
+    assert.equal(0, rank, tostring(names))
+    assert.same({ "one" }, names)
+    assert.same({}, away)
   end)
 
   it("is asked for in the right way", function()

@@ -5,42 +5,12 @@
 local cases = require "spec.support.cases"
 local overlaps = require "spec.hostile.overlaps"
 local process = require "spec.support.process"
-local redis = require "spec.support.redis"
+local stores = require "spec.hostile.stores"
+local troubles = require "spec.hostile.trouble"
 
 local M = {}
 
-local HOLDERS, TTL = 4, 2 * cases.slow
-
--- ---- Stores ----------------------------------------------------------------
-
--- Each is started by start(), which returns a server (or true) with `port`, if
--- there is a way to it that can be cut; and if it has them, processes(), which
--- are stopped, lose(), after which it may have forgotten names it gave, and
--- cut(), which breaks all connections. address(server, port) is the option
--- `registry`; without `ttl` names have none.
-M.stores = {
-  folder = { start = function() return true end,
-             address = function() return "" end },
-}
-
-local function start_redis()
-  local server = redis.serve()
-  function server:processes() return { self.process } end
-  function server:cut() self:ask "CLIENT KILL TYPE normal" end
-  function server:lose()
-    if math.random(2) == 1 then return self:ask "FLUSHALL" end
-    self:kill()
-    self:begin()
-  end
-  return server
-end
-
-if redis.is_there() then
-  M.stores.Redis = { ttl = TTL, start = start_redis,
-    address = function(_, port)
-      return ("redis://127.0.0.1:%d?ttl=%g&timeout=1"):format(port, TTL)
-    end }
-end
+local HOLDERS = 4
 
 -- ---- Children --------------------------------------------------------------
 
@@ -100,49 +70,7 @@ local function holder(child, perigee, ffi, address, path, seed, ttl)
   end
 end
 
--- Passes on what comes at a port to another one.
-local function relay(child, _, _, to)
-  local sockets_ = require "spec.net.sockets"
-  local door, port = sockets_.listen "127.0.0.1"
-  local other, all = {}, { door }
-  local function close(fd)
-    for i = #all, 2, -1 do
-      if all[i] == fd or all[i] == other[fd] then table.remove(all, i) end
-    end
-    sockets_.close(fd)
-    sockets_.close(other[fd])
-    other[other[fd]], other[fd] = nil, nil
-  end
-  local function welcome()
-    local one = sockets_.accept(door)
-    local two = sockets_.dial("tcp://127.0.0.1:" .. to)
-    if not two then return sockets_.close(one) end
-    other[one], other[two] = two, one
-    all[#all + 1], all[#all + 2] = one, two
-  end
-  child.say(port)
-  while true do
-    for _, fd in ipairs(sockets_.readable(all, 1)) do
-      if fd == door then
-        welcome()
-      elseif other[fd] then
-        local text = sockets_.receive(fd)
-        if text == "" or text and not sockets_.send(other[fd], text) then
-          close(fd)
-        end
-      end
-    end
-  end
-end
-
--- ---- Trouble ---------------------------------------------------------------
-
-local time = require "ffi".new "int64_t[2]"
-
-local function now()
-  require "ffi".C.spec_clock(7, time)
-  return tonumber(time[0]) + tonumber(time[1]) * 1e-9
-end
+-- ---- Runs ------------------------------------------------------------------
 
 local Run = {}
 Run.__index = Run
@@ -150,8 +78,9 @@ Run.__index = Run
 function Run:add(i)
   self.started = self.started + 1
   local path = ("%s/holder%d"):format(cases.folder, self.started)
-  local port = i % 2 == 0 and self.port or self.server.port
-  local one = process.start(holder, self.store.address(self.server, port),
+  local way = i % 2 == 0 and self.way or nil
+  local one = process.start(holder,
+    self.store.address(self.server, way and way.place) or "",
     path, self.seed + self.started, self.store.ttl or 1e9)
   one.path = path
   self.holders[i] = one
@@ -159,7 +88,7 @@ end
 
 -- Ends a holder: notes when, and reads what it noted. Raises if it failed.
 function Run:finish(i)
-  local one, killed = self.holders[i], now()
+  local one, killed = self.holders[i], troubles.now()
   one:kill()
   repeat until not one:read(0)
   local file = io.open(one.path)
@@ -171,77 +100,44 @@ function Run:finish(i)
   one:close()
 end
 
-function Run:begin_relay()
-  self.relay = process.start(relay, self.server.port)
-  self.relay.port = tonumber(self.relay:read(30 * cases.slow))
+local function kill(run)
+  local i = math.random(#run.holders)
+  run:finish(i)
+  run:add(i)
 end
 
--- Stops a process for up to so many seconds, mostly for a short time.
-function Run:pause(one, seconds)
-  if self.paused[one] or not one.pid then return end
-  one:signal "STOP"
-  self.paused[one] = now() + math.random() ^ 4 * seconds
+local function stop(run)
+  run.trouble:pause(run.holders[math.random(#run.holders)], troubles.STOPPED)
 end
 
-function Run:go_on(all)
-  for one, at in pairs(self.paused) do
-    if all or at < now() then
-      if one.pid then one:signal "CONT" end
-      self.paused[one] = nil
-    end
-  end
+local function lose(run)
+  if not (run.losing and run.server.lose) then return end
+  run.trouble:go_on(true)
+  run.server:lose()
 end
 
-local TROUBLES = {
-  function(run)
-    local i = math.random(#run.holders)
-    run:finish(i)
-    run:add(i)
-  end,
-  function(run)
-    run:pause(run.holders[math.random(#run.holders)], 2 * TTL)
-  end,
-  function(run)
-    if run.relay then run:pause(run.relay, 2 * TTL) end
-  end,
-  function(run)
-    -- All wait for a server that is stopped, so it is so more rarely.
-    if not run.server.processes or math.random(4) > 1 then return end
-    local list = run.server:processes()
-    run:pause(list[math.random(#list)], TTL)
-  end,
-  function(run)
-    if run.server.cut then run.server:cut() end
-  end,
-  function(run)
-    if run.losing and run.server.lose then
-      run:go_on(true)
-      run.server:lose()
-    end
-  end,
-}
+local function act(run) run.trouble:act() end
 
---- Runs for so many seconds. options: `store` (a name of M.stores), `seconds`,
--- `seed`; `losing`: the store may lose what it was given. Returns how many
--- intervals there were, and the overlaps.
+local ACTS = { kill, stop, lose, act, act, act, act }
+
+--- Runs for so many seconds. options: `store` (a name of stores.all),
+-- `seconds`, `seed`; `losing`: the store may lose what it was given. Returns
+-- how many intervals there were, and the overlaps.
 function M.run(options)
   math.randomseed(options.seed)
-  local run = setmetatable({ store = M.stores[options.store], list = {},
-    holders = {}, paused = {}, started = 0, seed = options.seed,
-    losing = options.losing }, Run)
-  local server = run.store.start()
-  run.server = server ~= true and server or {}
+  local store = stores.all[options.store]
+  local server = store.start()
+  local way = server.place and stores.way(server.place)
+  local run = setmetatable({ store = store, server = server, way = way,
+    trouble = troubles.new(server, way), list = {}, holders = {}, started = 0,
+    seed = options.seed, losing = options.losing }, Run)
   os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
-  if run.server.port then
-    run:begin_relay()
-    run.port = run.relay.port
-  end
   for i = 1, HOLDERS do run:add(i) end
-  local ends = now() + options.seconds
-  while now() < ends do
+  local ends = troubles.now() + options.seconds
+  while troubles.now() < ends do
     process.usleep(0.02 + math.random() * 0.2)
-    run:go_on()
-    TROUBLES[math.random(#TROUBLES)](run)
+    run.trouble:go_on()
+    ACTS[math.random(#ACTS)](run)
   end
   for i = 1, HOLDERS do run:finish(i) end
   cases.cleanup()

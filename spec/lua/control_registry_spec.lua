@@ -9,6 +9,8 @@ local perigee = require "perigee"
 local registries = require "perigee.registry"
 local watches = require "perigee.registry.watch"
 
+local eventually, watched = cases.await, backends.watched
+
 describe("a control server as the registry", function()
   if not control.is_there() then
     it("is there", function()
@@ -26,18 +28,6 @@ describe("a control server as the registry", function()
     pretended = nil
     cases.cleanup()
   end)
-
-  local function eventually(f)
-    return assert.is_true(cases.eventually(f, 60 * cases.slow))
-  end
-
-  local function watched(agent)
-    local told = {}
-    assert(agent:watch({}, function(change)
-      told[#told + 1] = change.kind .. " " .. change.entry.name
-    end))
-    return told
-  end
 
   it("keeps names while it is killed, and tells what happens after", function()
     local server = control.start()

@@ -1,14 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The control server, a process of its own with a file of its own: what it
--- answers, who may ask it, what it does when it is killed, stopped or out of
--- disk, and when its clients are slow, broken or too many.
+-- answers, and what it tells those who watch.
+local asking = require "spec.support.asking"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
-local perigee = require "perigee"
-local process = require "spec.support.process"
 local sockets = require "spec.net.sockets"
 
 local LONG = 60 * cases.slow
+
+local ask, entry, refused = asking.ask, asking.entry, asking.refused
+local eventually, request = cases.await, asking.request
 
 describe("the control server", function()
   if not control.is_there() then
@@ -18,57 +19,11 @@ describe("the control server", function()
     return
   end
 
-  local http = require "perigee.control.http"
   local json = require "cjson.safe"
-  local server, client
+  local server
 
-  local function begin(more, scheme)
-    cases.engine()
-    server = control.start(more, scheme)
-    client = http.new()
-    return server
-  end
-
-  after_each(function()
-    if client then client:close() end
-    client = nil
-    cases.cleanup()
-  end)
-
-  local function request(method, path, body, headers)
-    if type(body) == "table" then body = json.encode(body) end
-    local list = { unpack(headers or {}) }
-    if body then list[#list + 1] = "Content-Type: application/json" end
-    if path:sub(1, 1) ~= "/" then path = "/v1/scopes/s/" .. path end
-    return { method = method, url = server.url .. path, body = body,
-             headers = list, timeout = LONG, limit = 2 ^ 24 }
-  end
-
-  -- Status, decoded body and headers of an answer.
-  local function ask(...)
-    local answer = assert(client:ask(request(...)))
-    return answer.status, json.decode(answer.body), answer.headers
-  end
-
-  local function refused(status, kind, ...)
-    local got, body, headers = ask(...)
-    assert.equal(status, got, json.encode(body))
-    assert.equal("application/problem+json", headers["content-type"])
-    assert.equal(status, body.status)
-    assert.equal(kind, body.kind, body.detail)
-    return body
-  end
-
-  local function entry(epoch, more)
-    local all = { addresses = { "tcp://a:1" }, epoch = epoch or "1",
-                  host = "h", pid = 7 }
-    for name, value in pairs(more or {}) do all[name] = value end
-    return all
-  end
-
-  local function eventually(f, timeout)
-    return assert.is_true(cases.eventually(f, timeout or LONG))
-  end
+  local function begin(...) server = asking.begin(...) end
+  after_each(asking.finish)
 
   -- ---- What it answers -----------------------------------------------------
 
@@ -209,7 +164,7 @@ describe("the control server", function()
     for path, methods in pairs(body.paths) do
       path = path:gsub("{(%w+)}", "x")
       for method in pairs(methods) do
-        local answer = assert(client:send(request(method:upper(), path,
+        local answer = assert(asking.client:send(request(method:upper(), path,
           method == "put" and "{}" or nil)))
         if path:find "/watch$" then
           answer:cancel()
@@ -267,14 +222,15 @@ describe("the control server", function()
       x = ("x"):rep(70000) }))))
     local plain = request("PUT", "agents/one", json.encode(entry()))
     plain.headers = { "Content-Type: text/plain" }
-    assert.equal(415, assert(client:ask(plain)).status)
+    assert.equal(415, assert(asking.client:ask(plain)).status)
     assert.equal(404, (ask("GET", "agents/one")))
   end)
 
   -- ---- Watching ------------------------------------------------------------
 
   local function watch(path, headers)
-    return assert(client:stream(request("GET", path or "watch", nil, headers)))
+    return assert(asking.client:stream(request("GET", path or "watch", nil,
+                                               headers)))
   end
 
   -- The next event: its kind, its data and its id.
@@ -347,357 +303,5 @@ describe("the control server", function()
     assert.is_true(read < 300 * 60000)
     sockets.close(slow)
     stream:close()
-  end)
-
-  -- ---- Who may ask ---------------------------------------------------------
-
-  it("admits by tokens what their roles may, in their scopes", function()
-    begin { "--rate", "1000" }
-    local function token(words) return server:command("token new " .. words) end
-    local function bearer(text) return { "Authorization: Bearer " .. text } end
-    assert.equal(200, (ask("GET", "agents")))
-    local tokens = { read = token "--scope s --role read",
-                     register = token "--scope s --role register",
-                     admin = token "--scope s --role admin",
-                     foreign = token "--scope other --role admin",
-                     all = token "--role read" }
-    eventually(function() return ask("GET", "agents") == 401 end)
-    refused(401, "denied", "GET", "agents")
-    refused(401, "denied", "GET", "agents", nil, bearer "wrong")
-    refused(401, "denied", "GET", "agents", nil, { "Authorization: Basic x" })
-    refused(403, "denied", "GET", "agents", nil, bearer(tokens.foreign))
-    refused(403, "denied", "PUT", "agents/a", entry(), bearer(tokens.read))
-    refused(403, "denied", "PUT", "topology", {}, bearer(tokens.register))
-    assert.equal(200, (ask("GET", "agents", nil, bearer(tokens.read))))
-    assert.equal(200, (ask("GET", "agents", nil, bearer(tokens.all))))
-    assert.equal(201, (ask("PUT", "agents/a", entry(),
-                           bearer(tokens.register))))
-    refused(409, "name_taken", "DELETE", "agents/a", nil,
-            bearer(tokens.register))
-    assert.equal(204, (ask("DELETE", "agents/a", nil, bearer(tokens.admin))))
-    assert.equal(201, (ask("PUT", "topology", {}, bearer(tokens.admin))))
-    assert.equal(200, (ask("GET", "/healthz")))
-    local list = server:command "token list"
-    local id = list:match "(%x+)%s+s%s+read"
-    server:command("token revoke " .. id)
-    eventually(function()
-      return ask("GET", "agents", nil, bearer(tokens.read)) == 401
-    end)
-    for name, text in pairs(tokens) do
-      assert.equal(51, #text)
-      assert.is_nil(list:find(text, 1, true), name)
-      for _, more in ipairs { "", "-wal", ".log" } do
-        local file = assert(io.open(server.store .. more))
-        assert.is_nil(file:read "*a":find(text, 1, true), name .. more)
-        file:close()
-      end
-    end
-  end)
-
-  it("ends the streams of those who may not watch any more", function()
-    begin()
-    local function opened(text)
-      return assert(client:stream(request("GET", "watch", nil, text
-        and { "Authorization: Bearer " .. text } or nil)))
-    end
-    local function ended(stream)
-      local line, kind
-      repeat line, kind = stream:line(2 ^ 20, LONG) until not line
-      return kind ~= "timeout"
-    end
-    local open = opened()
-    local reader = server:command "token new --role read"
-    assert.is_true(ended(open))
-    local admin = server:command "token new --role admin"
-    eventually(function()
-      return ask("GET", "agents", nil, { "Authorization: Bearer " .. admin })
-        == 200
-    end)
-    local read, kept = opened(reader), opened(admin)
-    server:command("token revoke " .. server:command "token list"
-      :match "(%x+)%s+%S+%s+read")
-    assert.is_true(ended(read))
-    assert.equal(201, (ask("PUT", "agents/one", entry(), {
-      "Authorization: Bearer " .. admin })))
-    local line
-    repeat line = assert(kept:line(2 ^ 20, LONG)) until line:find '"one"'
-    for _, each in ipairs { open, read, kept } do each:close() end
-  end)
-
-  it("gives a token so many requests in a second", function()
-    begin { "--rate", "1" }
-    local text = server:command "token new"
-    local headers = { "Authorization: Bearer " .. text }
-    eventually(function() return ask("GET", "agents") == 401 end)
-    eventually(function()
-      local asked, refusals = {}, 0
-      for i = 1, 10 do
-        asked[i] = client:send(request("GET", "agents", nil, headers))
-      end
-      for _, each in ipairs(asked) do
-        local answer = assert(each:wait(LONG))
-        if answer.status == 429 then refusals = refusals + 1 end
-      end
-      return refusals > 0
-    end)
-    eventually(function()
-      return ask("GET", "agents", nil, headers) == 200
-    end)
-  end)
-
-  -- ---- Bad clients ---------------------------------------------------------
-
-  local function raw(text)
-    local fd = sockets.dial("tcp://127.0.0.1:" .. server.port)
-    sockets.send(fd, text)
-    return fd
-  end
-
-  local function ends(fd)
-    return cases.eventually(function()
-      return #sockets.readable({ fd }, 0) > 0 and sockets.receive(fd) == ""
-    end, LONG)
-  end
-
-  it("closes connections that send too slowly, and serves the others",
-     function()
-    begin { "--patience", "1" }
-    local put = "PUT /v1/scopes/s/entities/a HTTP/1.1\r\nHost: a\r\n"
-    local list = { raw "", raw "GET", raw(put),
-                   raw(put .. "Content-Length: 100\r\n\r\n{"),
-                   raw(put .. "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n") }
-    local dripping = raw(put .. "Content-Length: 10000\r\n\r\n")
-    for _, fd in ipairs(list) do
-      assert.is_true(ends(fd))
-      assert.equal(200, (ask("GET", "/healthz")))
-      sockets.close(fd)
-    end
-    eventually(function()
-      sockets.send(dripping, "x")
-      return #sockets.readable({ dripping }, 0) > 0
-        and sockets.receive(dripping) == ""
-    end)
-    sockets.close(dripping)
-  end)
-
-  it("lives on after what is no HTTP, and heads without an end", function()
-    begin()
-    for _, text in ipairs { "\0\255", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n",
-                            "GET / HTTP/1.1\r\n\r\n", "\22\3\1\2\0\1\0",
-                            "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n",
-                            "GET " .. ("/x"):rep(50000) } do
-      sockets.close(raw(text))
-    end
-    local fd = raw "GET / HTTP/1.1\r\nHost: a\r\n"
-    local line = ("A: b\r\n"):rep(1000)
-    for _ = 1, 1000 do
-      if not sockets.send(fd, line) then break end
-    end
-    sockets.close(fd)
-    assert.equal(200, (ask("GET", "/healthz")))
-  end)
-
-  -- Seconds of the processor that the server has used.
-  local function used()
-    local file = assert(io.open(("/proc/%d/stat"):format(server.process.pid)))
-    local user, system = file:read "*a":match("%) %a" .. (" %-?%d+"):rep(10)
-      .. " (%d+) (%d+)")
-    file:close()
-    return (user + system) / 100
-  end
-
-  it("is not kept busy by numbers and paths of any length", function()
-    begin()
-    local digits, before = ("1"):rep(30000), used()
-    refused(404, "not_found", "GET", digits:sub(1, 9000) .. "/a/b/c")
-    for _ = 1, 5 do
-      refused(400, "protocol", "GET", "agents?limit=" .. digits .. "x")
-    end
-    assert.is_true(used() - before < 2 * cases.slow)
-  end)
-
-  it("takes no more connections than it may, and others after they end",
-     function()
-    begin { "--connections", "20" }
-    local list = {}
-    for i = 1, 100 do
-      list[i] = sockets.dial("tcp://127.0.0.1:" .. server.port, true)
-    end
-    for _, fd in ipairs(list) do sockets.close(fd) end
-    eventually(function()
-      local answer = client:ask(request("GET", "/healthz"))
-      return answer and answer.status == 200
-    end)
-  end)
-
-  it("ends when it is told to, however much it is asked", function()
-    begin()
-    local flood = process.spawn { "bash", "-c", ([[
-      for _ in 1 2 3 4 5 6 7 8; do
-        (exec 3<>/dev/tcp/127.0.0.1/%d; cat <&3 >/dev/null &
-         yes $'GET /healthz HTTP/1.1\r\nHost: a\r\n\r' >&3) 2>/dev/null &
-      done
-      echo asking; wait]]):format(server.port) }
-    flood:expect("asking", LONG)
-    for _ = 1, 20 do assert.equal(200, (ask("GET", "/healthz"))) end
-    server.process:signal "TERM"
-    assert.same({ "exit", 0 }, { server.process:wait(LONG) })
-    flood:wait(LONG)
-  end)
-
-  -- ---- What lasts ----------------------------------------------------------
-
-  it("has all that it acknowledged after each kill -9", function()
-    begin()
-    local acknowledged, n = {}, 0
-    for _ = 1, 5 do
-      local running = true
-      local function write()
-        while running do
-          n = n + 1
-          local name = "e" .. n
-          local answer = client:ask(request("PUT", "entities/" .. name,
-                                            { kind = "x" }))
-          if answer and answer.status == 201 then
-            acknowledged[#acknowledged + 1] = name
-          elseif not answer then
-            return
-          end
-        end
-      end
-      local writers, before = {}, #acknowledged
-      for i = 1, 8 do writers[i] = perigee.spawn(write) end
-      eventually(function() return #acknowledged - before > 50 end)
-      server:kill()
-      running = false
-      for _, writer in ipairs(writers) do writer:wait(LONG) end
-      server:begin()
-      local there, after = {}, ""
-      repeat
-        local _, page = ask("GET", "entities?limit=1000" .. after)
-        for _, each in ipairs(page.items) do there[each.name] = true end
-        after = page.next and "&after=" .. page.next
-      until not after
-      for _, name in ipairs(acknowledged) do
-        assert.is_true(there[name], name)
-      end
-    end
-  end)
-
-  it("begins leases anew when it comes back, for one ttl", function()
-    begin()
-    ask("PUT", "agents/one?ttl=5", entry())
-    server:kill()
-    process.usleep(5.1)
-    server:begin()
-    assert.equal(200, (ask("GET", "agents/one")))
-    refused(409, "name_taken", "PUT", "agents/one", entry "2")
-    eventually(function() return ask("GET", "agents/one") == 404 end)
-  end)
-
-  it("ends no lease because it was stopped itself", function()
-    begin()
-    ask("PUT", "agents/one?ttl=5", entry())
-    server.process:signal "STOP"
-    process.usleep(5.5)
-    server.process:signal "CONT"
-    assert.equal(200, (ask("GET", "agents/one")))
-  end)
-
-  it("has one process for a file", function()
-    begin()
-    local other = process.spawn { "luajit", "lua/perigee/cli/perigee", "ctrl",
-      "serve", "--store", server.store, "--listen", "http://127.0.0.1:0",
-      "--pid", server.store .. ".other", "--log", "/dev/null" }
-    assert.same({ "exit", 1 }, { other:wait(LONG) })
-    assert.equal(200, (ask("GET", "/readyz")))
-  end)
-
-  it("has nothing of who was refused since the disk did not take another's",
-     function()
-    local servers = require "perigee.control.server"
-    cases.engine()
-    client = http.new()
-    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
-    local here = assert(servers.open { host = "127.0.0.1", port = 0,
-                                       store = cases.folder .. "/here.db" })
-    server = { url = "http://127.0.0.1:" .. here.port }
-    local commit = here.storage.commit
-    function here.storage.commit(storage)
-      here.storage.commit = commit
-      storage:discard()
-      return nil, "no_memory", "the disk is full"
-    end
-    local asked = {}
-    for i = 1, 4 do
-      asked[i] = client:send(request("PUT", "agents/one", entry(tostring(i))))
-    end
-    local kept
-    for i, each in ipairs(asked) do
-      local status = assert(each:wait(LONG)).status
-      if status == 201 then kept = tostring(i) end
-    end
-    local status, body = ask("GET", "agents/one")
-    assert.equal(kept and 200 or 404, status)
-    assert.equal(kept, body.epoch)
-    here:close()
-    here.ended:wait(LONG)
-  end)
-
-  it("forgets scopes in which there is nothing any more", function()
-    local files = require "perigee.control.server.file"
-    local states = require "perigee.control.server.state"
-    cases.engine()
-    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
-    local storage = assert(files.open(cases.folder .. "/scopes.db"))
-    local state = assert(states.open(storage))
-    for i = 1, 100 do
-      local records = state:collection("s" .. i, "agents")
-      state:put(records, "one", '{"kind":"x"', 10)
-    end
-    local watched = state:collection("watched", "agents")
-    watched.watchers[1] = {}
-    state:collection("read", "agents")
-    assert(state:commit())
-    for i = 2, 100 do
-      state:remove(state:known("s" .. i, "agents").records.one)
-    end
-    assert(state:commit())
-    local before = state:known("s2", "agents").changes:revision()
-    state:tidy()
-    local left = {}
-    for scope in pairs(state.scopes) do left[#left + 1] = scope end
-    table.sort(left)
-    assert.same({ "s1", "watched" }, left)
-    local anew = state:collection("s2", "agents")
-    assert.is_nil(anew.changes:since(before))
-    storage:close()
-  end)
-
-  it("acknowledges nothing that the disk does not take, and goes on",
-     function()
-    cases.engine()
-    server = control.start({}, nil, "trap '' XFSZ; ulimit -f 300; ")
-    client = http.new()
-    local large = { kind = "x", metadata = { x = ("x"):rep(4000) } }
-    local kept, status = 0
-    repeat
-      status = ask("PUT", "entities/a" .. kept, large)
-      if status == 201 then kept = kept + 1 end
-    until status ~= 201 or kept > 1000
-    assert.is_true(status == 507 or status == 503, status)
-    assert.is_true(kept > 0)
-    refused(404, "not_found", "GET", "entities/a" .. kept)
-    assert.equal(200, (ask("GET", "entities/a0")))
-    assert.equal(503, (ask("GET", "/readyz")))
-    server:kill()
-    server.before = ""
-    server:begin()
-    for i = 0, kept - 1 do
-      assert.equal(200, (ask("GET", "entities/a" .. i)))
-    end
-    assert.equal(404, (ask("GET", "entities/a" .. kept)))
-    assert.equal(201, (ask("PUT", "entities/a" .. kept, large)))
-    assert.equal(200, (ask("GET", "/readyz")))
   end)
 end)

@@ -95,7 +95,7 @@ describe("a client of HTTP servers", function()
   local http = require "perigee.control.http"
   local child, client, at
 
-  local function pump() perigee.sleep(0.001) end
+  local pump = cases.pump
 
   before_each(function()
     cases.engine()

@@ -5,11 +5,12 @@
 local acl = require "perigee.registry.redis.acl"
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
-local process = require "spec.support.process"
 local redis = require "spec.support.redis"
 local sockets = require "spec.net.sockets"
 
 local LONG = 60 * cases.slow
+
+local eventually, names, watched = cases.await, backends.names, backends.watched
 
 describe("A Redis server", function()
   if not redis.is_there() then
@@ -40,24 +41,6 @@ describe("A Redis server", function()
     assert.is_nil(got)
     assert.equal(kind, err.kind, tostring(err))
     assert.matches(text, tostring(err))
-  end
-
-  local function eventually(f)
-    return assert.is_true(cases.eventually(f, LONG))
-  end
-
-  local function names(agent)
-    local list, text = agent:list(), {}
-    for i, entry in ipairs(list or {}) do text[i] = entry.name end
-    return table.concat(text, " ")
-  end
-
-  local function watched(agent)
-    local told = {}
-    assert(agent:watch({}, function(change)
-      told[#told + 1] = change.kind .. " " .. change.entry.name
-    end))
-    return told
   end
 
   it("that is slow is waited for, or not, as the caller says", function()
@@ -206,29 +189,6 @@ describe("A Redis server", function()
     eventually(function() return #told == 2 end)
   end)
 
-  -- All commands that the server has run, by name.
-  local function commands(path)
-    local asked = {}
-    for line in io.lines(path) do
-      local word = line:match '%] "(%w+)"'
-      if word and not line:find "ACL" then asked[word:lower()] = true end
-    end
-    return asked
-  end
-
-  local function monitored()
-    local path = cases.folder .. "/monitor"
-    local monitor = process.spawn { "sh", "-c", ("exec redis-cli -p %d MONITOR "
-      .. "> '%s'"):format(server.port, path) }
-    eventually(function()
-      local file = io.open(path)
-      local text = file and file:read "*a" or ""
-      if file then file:close() end
-      return text:find "OK"
-    end)
-    return monitor, path
-  end
-
   -- What makes a user, as a shell takes it.
   local function user(name, options)
     local words = {}
@@ -242,7 +202,7 @@ describe("A Redis server", function()
   it("does for a user with no more than the commands that we name", function()
     start()
     local worker = user "worker"
-    local monitor, path = monitored()
+    local monitor = server:monitor()
     local one = assert(take("one", worker .. "&ttl=3"))
     local told = watched(one)
     local two = assert(take("two", worker))
@@ -253,7 +213,7 @@ describe("A Redis server", function()
     end)
     server:ask(("-n 1 ZADD 'perigee:{%s}:names' 0 gone"):format(cases.scope))
     eventually(function()                -- the list sweeps, and one is renewed
-      return names(one) == "one two" and commands(path).getex
+      return names(one) == "one two" and monitor.asked().getex
         and server:ask(("-n 1 ZSCORE 'perigee:{%s}:names' gone")
           :format(cases.scope)) == ""
     end)
@@ -264,7 +224,7 @@ describe("A Redis server", function()
     monitor:kill()
     local fine = {}
     for word in acl.COMMANDS:gmatch "%S+" do fine[word] = true end
-    local asked = commands(path)
+    local asked = monitor.asked()
     assert.is_true(asked.set and asked.xread and asked.del and asked.zrem)
     for word in pairs(asked) do
       if word ~= "zscore" then assert.is_true(fine[word], word) end

@@ -7,7 +7,7 @@ local redis = require "spec.support.redis"
 local sentinel = require "spec.support.sentinel"
 local sockets = require "spec.net.sockets"
 
-local LONG = 60 * cases.slow
+local eventually, names, watched = cases.await, backends.names, backends.watched
 
 describe("Redis under Sentinel", function()
   if not redis.is_there() then
@@ -29,10 +29,6 @@ describe("Redis under Sentinel", function()
     return backends.take(registry, name, options)
   end
 
-  local function eventually(f)
-    return assert.is_true(cases.eventually(f, LONG))
-  end
-
   -- On a slow machine a master may be replaced that only was late.
   local function soon(name, options)
     local agent
@@ -41,20 +37,6 @@ describe("Redis under Sentinel", function()
       return agent
     end)
     return agent
-  end
-
-  local function names(agent)
-    local list, text = agent:list(), {}
-    for i, entry in ipairs(list or {}) do text[i] = entry.name end
-    return table.concat(text, " ")
-  end
-
-  local function watched(agent)
-    local told = {}
-    assert(agent:watch({}, function(change)
-      told[#told + 1] = change.kind .. " " .. change.entry.name
-    end))
-    return told
   end
 
   -- Agents one and two with their names, which all servers have.

@@ -1,18 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Two hosts: network namespaces with a cable (a veth pair) between them. From
 -- start() on this process and its children are on the near host; far() starts a
--- child on the other. finish() moves this process back. A child holds each
--- namespace, which ends with it.
+-- child on the other. finish() moves this process back.
 local cases = require "spec.support.cases"
-local ffi = require "ffi"
+local namespaces = require "spec.net.namespaces"
 local process = require "spec.support.process"
 
-ffi.cdef [[
-  int spec_setns(int fd, int kind) __asm__("setns");
-  int spec_open(const char *, int) __asm__("open");
-]]
+local enter, hold, run = namespaces.enter, namespaces.hold, namespaces.run
 
-local O_CLOEXEC = 0x80000
 local DEVICE = "cable" -- the name of either end
 
 local M = { NEAR = "10.77.7.1", FAR = "10.77.7.2",
@@ -21,34 +16,6 @@ local M = { NEAR = "10.77.7.1", FAR = "10.77.7.2",
 -- dead_after of these specs, and the time a slow machine may need beyond it.
 M.DEAD = math.min(6, (1 + cases.slow) / 2)
 M.MORE = math.min(6, 2 * cases.slow)
-
-local function run(command)
-  local pipe = io.popen(command .. " 2>&1 || echo failed: $?")
-  local text = pipe:read("*a")
-  pipe:close()
-  if text:find "failed: %d" then return nil, text:match "[^\n]+" end
-  return true
-end
-
-local function open(path)
-  local fd = ffi.C.spec_open(path, O_CLOEXEC)
-  assert(fd >= 0, path)
-  return fd
-end
-
-local function enter(fd)
-  assert(ffi.C.spec_setns(fd, 0) == 0)
-end
-
-local function hold()
-  local child = process.spawn { "unshare", "-n", "sh", "-c",
-                                "echo held; read line" }
-  local said = child:read(10)
-  if said ~= "held" then
-    return nil, "no network namespace can be made here (are you root?)"
-  end
-  return child, open(("/proc/%d/ns/net"):format(child.pid))
-end
 
 local function wire(far)
   local function steps(own)
@@ -70,7 +37,7 @@ function M.start()
   near, M.near_fd = hold()
   if not near then return nil, M.near_fd end
   far, M.far_fd = hold()
-  M.home = open "/proc/self/ns/net"
+  M.home = namespaces.here()
   enter(M.near_fd)
   return wire(far)
 end
@@ -79,7 +46,7 @@ function M.finish()
   if M.home then
     enter(M.home)
     for _, fd in ipairs { M.home, M.near_fd, M.far_fd } do
-      ffi.C.spec_close(fd)
+      namespaces.close(fd)
     end
     M.home = nil
   end
@@ -94,10 +61,7 @@ function M.possible()
 end
 
 local function there(f, ...)
-  enter(M.far_fd)
-  local value, why = f(...)
-  enter(M.near_fd)
-  return value, why
+  return namespaces.within(M.far_fd, M.near_fd, f, ...)
 end
 
 -- As process.start, but on the far host.

@@ -49,4 +49,54 @@ function M.take(registry, name, options)
   return cases.agent(name, all)
 end
 
+--- The names in a list of entries, as a text.
+function M.names_in(list)
+  local text = {}
+  for i, entry in ipairs(assert(list)) do text[i] = entry.name end
+  return table.concat(text, " ")
+end
+
+--- The names that an agent lists, as a text; "" if it cannot.
+function M.names(agent) return M.names_in(agent:list() or {}) end
+
+--- Has an agent watch: returns a list to which each change is added, as "KIND
+-- NAME", one of the changes' entries at the same places, and the watch.
+function M.watched(agent, filter)
+  local told, entries = {}, {}
+  local watch = assert(agent:watch(filter or {}, function(change)
+    told[#told + 1] = change.kind .. " " .. change.entry.name
+    entries[#told] = change.entry
+  end))
+  return told, entries, watch
+end
+
+--- A process that takes and gives back names, and calls others, with the
+-- registry where (process.start(backends.person, where)). It is told "hold
+-- NAME", "call NAME", and "share" (a region "kv"), and says "yes" or an error's
+-- kind; or "close", and says "closed".
+function M.person(child, _, _, where)
+  local registry = require("spec.support.backends").registry(where, child.cases)
+  local agent
+  local function say(got, err) child.say(got and "yes" or err.kind) end
+  child.say("ready")
+  for line in child.attend do
+    local word, name = line:match "^(%w+) ?(.*)$"
+    if word == "hold" then
+      local err
+      agent, err = child.cases.agent(name, {
+        registry = registry, kind = "person", services = { {
+          name = "x", methods = { same = function(x) return x end } } } })
+      say(agent, err)
+    elseif word == "share" then
+      say(agent.engine:alloc(64, { name = "kv", access = "rw" }))
+    elseif word == "close" then
+      if agent then agent:close() end
+      child.say("closed")
+    elseif word == "call" then
+      local proxy, err = agent:proxy(name, "x", { timeout = 20 })
+      say(proxy and proxy:same(7) == 7, err)
+    end
+  end
+end
+
 return M

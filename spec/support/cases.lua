@@ -157,4 +157,14 @@ function M.eventually(f, timeout)
   return false
 end
 
+--- As eventually(), but raises at its caller if f() has not become true after
+-- as many seconds, a minute by default (of a fast machine).
+function M.await(f, timeout)
+  if M.eventually(f, timeout or 60 * M.slow) then return end
+  error("that did not become true in time", 2)
+end
+
+--- Runs the loop for a moment: for waits that call it again and again.
+function M.pump() perigee.sleep(0.001) end
+
 return M

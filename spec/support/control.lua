@@ -26,8 +26,8 @@ local function pump() perigee.sleep(0.001) end
 -- Starts the process. It gets the port that it had before.
 function Server:begin()
   local words = { "luajit", COMMAND, "ctrl", "serve", "--store", self.store,
-                  "--listen", ("%s://127.0.0.1:%d"):format(self.scheme,
-                                                           self.port),
+                  "--listen", ("%s://%s:%d"):format(self.scheme, self.host,
+                                                    self.port),
                   "--log", self.store .. ".log", unpack(self.more) }
   if self.before ~= "" then
     words = { "sh", "-c", self.before .. 'exec "$@"', "sh", unpack(words) }
@@ -44,14 +44,15 @@ function M.address(of, options)
     1.5 * of.slow, 20 * of.slow, options or "")
 end
 
---- Starts one. more: options of the command; before: what the shell does first.
+--- Starts one. more: options of the command, and `host`, where it listens;
+-- before: what the shell does first.
 function M.start(more, scheme, before)
   started = started + 1
   os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
   local server = setmetatable({
     store = ("%s/control%d.db"):format(cases.folder, started), port = 0,
-    scheme = scheme or "http", more = more or {}, before = before or "" },
-    Server)
+    scheme = scheme or "http", host = more and more.host or "127.0.0.1",
+    more = more or {}, before = before or "" }, Server)
   server:begin()
   ffi.C.spec_setenv("PERIGEE_SPEC_CONTROL", server.url, 1)
   return server

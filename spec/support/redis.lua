@@ -84,6 +84,36 @@ function Server:ask(command)
   return (text:gsub("\n$", ""))
 end
 
+--- Follows what the server is asked, from now on: returns a process with
+-- words(), the commands so far in their order, and asked(), them as a set.
+function Server:monitor()
+  local path = cases.folder .. "/monitor"
+  local monitor = process.spawn { "sh", "-c", ("exec redis-cli %s '%s' MONITOR "
+    .. "> '%s'"):format(self.path and "-s" or "-p", self.path or self.port,
+                        path) }
+  local function text()
+    local file = io.open(path)
+    local all = file and file:read "*a" or ""
+    if file then file:close() end
+    return all
+  end
+  function monitor.words()
+    local list = {}
+    for line in text():gmatch "[^\n]+" do
+      local word = line:match '%] "(%w+)"'
+      if word and not line:find "ACL" then list[#list + 1] = word:lower() end
+    end
+    return list
+  end
+  function monitor.asked()
+    local set = {}
+    for _, word in ipairs(monitor.words()) do set[word] = true end
+    return set
+  end
+  cases.await(function() return text():find "OK" end)
+  return monitor
+end
+
 function Server:kill()
   self.process:kill()
   if self.path then os.remove(self.path) end

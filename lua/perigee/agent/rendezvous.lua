@@ -320,8 +320,10 @@ local function wait(meeting)
   meeting.news = false
 end
 
--- Errors after which the registry is asked again, within the time.
-local PASSING = { peer_lost = true, timeout = true, no_memory = true }
+-- Errors after which the registry is asked again, within the time. From who
+-- was to take or keep a name, `not_found` says that no server is there.
+local PASSING = { peer_lost = true, timeout = true, no_memory = true,
+                  not_found = true }
 
 local function ended(meeting)
   if meeting.met then return true end

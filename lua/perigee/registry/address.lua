@@ -29,16 +29,23 @@ function M.host(text, port)
   return name ~= "" and name or "localhost", port
 end
 
---- Reads "name=value&name=value" into a table. kinds: "seconds" or "text" by
--- name. Returns whether all of it is known and valid.
+-- The value of an option of a kind; nil if it is none.
+local function value_of(kind, text)
+  if kind == "text" then return M.plain(text) end
+  local number = kind and tonumber(text)
+  local fine = number and number >= 0 and number < 2 ^ 31
+    and (kind ~= "seconds" or number > 0)
+    and (kind ~= "number" or number % 1 == 0)
+  return fine and number or nil
+end
+
+--- Reads "name=value&name=value" into a table. kinds: "seconds", "number" (a
+-- whole one) or "text" by name. Returns whether all of it is known and valid.
 function M.options(text, kinds, into)
-  for name, value in text:gmatch "([^&=]+)=?([^&]*)" do
-    local number = kinds[name] == "seconds" and tonumber(value)
-    if kinds[name] ~= "text"
-      and not (number and number > 0 and number < 2 ^ 31) then
-      return false
-    end
-    into[name] = number or M.plain(value)
+  for name, given in text:gmatch "([^&=]+)=?([^&]*)" do
+    local value = value_of(kinds[name], given)
+    if value == nil then return false end
+    into[name] = value
   end
   return true
 end

@@ -48,4 +48,10 @@ function M.results(future)
   return given(pcall(futures.results, future))
 end
 
+--- The kind of a server's failure to be asked: that none is there says nothing
+-- of names.
+function M.unasked(kind)
+  return kind == "not_found" and "peer_lost" or kind
+end
+
 return M

@@ -7,38 +7,15 @@
 -- OPTIONS are ttl=SECONDS, timeout=SECONDS, token=TOKEN or token=file:PATH, and
 -- for TLS ca=FILE, cert=FILE and key=FILE, joined by &. Characters with a
 -- meaning in an address are written as %XX.
+local parts = require "perigee.registry.address"
+
 local M = {}
 
 local WANTED = "http://HOST:PORT or https://HOST:PORT, of several joined by "
   .. "commas, with ttl, timeout, token, ca, cert or key behind a ?"
 local PORT = 7470
-local NUMBERS = { ttl = true, timeout = true }
-local TEXTS = { token = true, ca = true, cert = true, key = true }
-
-local function plain(text)
-  return (text:gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
-  end))
-end
-
-local function read_options(text, options)
-  for name, value in text:gmatch "([^&=]+)=?([^&]*)" do
-    local number = NUMBERS[name] and tonumber(value)
-    local fine = number and number > 0 and number < 2 ^ 31
-    if not TEXTS[name] and not fine then return nil end
-    options[name] = number or plain(value)
-  end
-  return true
-end
-
--- "HOST", "HOST:PORT", "[::1]:PORT"; with the port.
-local function with_port(text)
-  local host, port = text:match "^(%[[%x:.]+%]):?(%d*)$"
-  if not host then host, port = text:match "^([%w._-]+):?(%d*)$" end
-  if not host then return nil end
-  port = port == "" and PORT or tonumber(port)
-  return port < 65536 and ("%s:%d"):format(host, port)
-end
+local OPTIONS = { ttl = "seconds", timeout = "seconds", token = "text",
+                  ca = "text", cert = "text", key = "text" }
 
 local function read_token(target)
   local path = target.token and target.token:match "^file:(.*)$"
@@ -56,11 +33,11 @@ function M.read(address)
   if not scheme then return nil, WANTED end
   local target = { servers = {} }
   for each in (hosts .. ","):gmatch "([^,]*)," do
-    local host = with_port(each)
-    if not host then return nil, WANTED end
-    table.insert(target.servers, scheme .. "://" .. host)
+    local host, port = parts.host(each, PORT)
+    if not host or each == "" then return nil, WANTED end
+    table.insert(target.servers, ("%s://%s:%d"):format(scheme, host, port))
   end
-  if not read_options(options, target) then return nil, WANTED end
+  if not parts.options(options, OPTIONS, target) then return nil, WANTED end
   if not read_token(target) then
     return nil, "one whose token's file can be read"
   end

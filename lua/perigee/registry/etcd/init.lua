@@ -5,6 +5,7 @@
 -- linearizable. There is one client for each Lua state and address, with a
 -- stream of changes for each scope that is watched (etcd/feed).
 local addresses = require "perigee.registry.etcd.address"
+local asks = require "perigee.registry.ask"
 local clusters = require "perigee.registry.etcd.cluster"
 local entries = require "perigee.registry.entry"
 local feeds = require "perigee.registry.etcd.feed"
@@ -113,14 +114,9 @@ local function range(etcd, question)
   return told.kvs or {}, told
 end
 
--- The kind of a failure to ask: that no server is there says nothing of names.
-local function unasked(kind)
-  return kind == "not_found" and "peer_lost" or kind
-end
-
 local function lookup(etcd, scope, name)
   local found, kind, why = range(etcd, { key = keys.name(scope, name) })
-  if not found then return nil, unasked(kind), why end
+  if not found then return nil, asks.unasked(kind), why end
   return etcd:entry(found[1], scope, name)
 end
 
@@ -168,7 +164,7 @@ local function list(etcd, scope, filter)
       if entries.matches(entry, filter) then chosen[#chosen + 1] = entry end
       return #chosen >= limit
     end)
-  if not fine then return nil, unasked(kind), why end
+  if not fine then return nil, asks.unasked(kind), why end
   return chosen
 end
 

@@ -12,37 +12,20 @@
 -- TLS ca=FILE, cert=FILE and key=FILE, joined by &.
 -- A password alone is ":PASSWORD@". Characters with a meaning in an address are
 -- written as %XX.
+local parts = require "perigee.registry.address"
+
 local M = {}
 
 local WANTED = "redis://HOST:PORT/DATABASE, rediss://, redis+unix:/PATH or "
   .. "redis+sentinel://HOST,HOST/MASTER"
-local NUMBERS = { ttl = true, timeout = true, db = true }
-local TEXTS = { ca = true, cert = true, key = true, user = true,
-                password = true, sentinel_user = true,
-                sentinel_password = true }
+local WITH = ", with ttl, timeout, db, user, password, sentinel_user, "
+  .. "sentinel_password, ca, cert or key behind a ?"
+local OPTIONS = { ttl = "seconds", timeout = "seconds", db = "number",
+                  ca = "text", cert = "text", key = "text", user = "text",
+                  password = "text", sentinel_user = "text",
+                  sentinel_password = "text" }
 
-local function plain(text)
-  return text and (text:gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
-  end))
-end
-
--- Reads text into options. True, or nil and what the address should be.
-local function read_options(text, options)
-  for name, value in text:gmatch "([^&=]+)=?([^&]*)" do
-    local number = NUMBERS[name] and tonumber(value)
-    local fine = number and number < 2 ^ 31
-      and (number > 0 or name == "db" and number == 0)
-      and (name ~= "db" or number % 1 == 0)
-    if not TEXTS[name] and not fine then
-      return nil, WANTED .. ", with ttl, timeout, db, user, "
-        .. "password, sentinel_user, sentinel_password, ca, cert or key "
-        .. "behind a ?"
-    end
-    options[name] = number or plain(value)
-  end
-  return true
-end
+local plain = parts.plain
 
 -- Reads "NAME[:PORT]" or "[NAME][:PORT]" into a table; nil if it is neither.
 local function place(text, port)
@@ -51,12 +34,6 @@ local function place(text, port)
   port = tonumber(given) or port
   if not name or port > 65535 then return nil end
   return { host = name ~= "" and name or "localhost", port = port }
-end
-
-local function read_user(who, target)
-  local user, password = who:match "^([^:]*):(.*)$"
-  target.user, target.password = plain(user or who), plain(password)
-  if target.user == "" then target.user = nil end
 end
 
 local function read_server(where, target)
@@ -105,10 +82,10 @@ local function read_rest(scheme, rest, target)
     return target.path ~= nil
   end
   if rest:sub(1, 2) ~= "//" then return false end
-  local who, where = rest:sub(3):match "^(.*)@(.*)$"
-  if who then read_user(who, target) end
+  local where
+  target.user, target.password, where = parts.user(rest:sub(3))
   local read = scheme:find "+sentinel$" and read_sentinels or read_server
-  return read(where or rest:sub(3), target)
+  return read(where, target)
 end
 
 --- Parses an address: returns a target (redis/connection.lua), with `ttl` and
@@ -118,8 +95,9 @@ function M.read(address)
   local scheme, rest, options = address:match "^([%w+]+):([^?]*)%??(.*)$"
   local target = { tls = scheme:find "^rediss" ~= nil }
   if not read_rest(scheme, rest, target) then return nil, WANTED end
-  local fine, why = read_options(options, target)
-  if not fine then return nil, why end
+  if not parts.options(options, OPTIONS, target) then
+    return nil, WANTED .. WITH
+  end
   target.database = target.db or target.database
   complete(target)
   target.text = text_of(target)

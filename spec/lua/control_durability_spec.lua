@@ -1,0 +1,178 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What the control server keeps when it is killed, stopped or out of disk.
+local asking = require "spec.support.asking"
+local cases = require "spec.support.cases"
+local control = require "spec.support.control"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local LONG = 60 * cases.slow
+
+local ask, entry, refused = asking.ask, asking.entry, asking.refused
+local eventually, request = cases.await, asking.request
+
+describe("the control server", function()
+  if not control.is_there() then
+    it("is there", function()
+      pending "perigee/control.so, lua-argparse or lua-cjson is missing"
+    end)
+    return
+  end
+
+  local server
+
+  local function begin(...) server = asking.begin(...) end
+  after_each(asking.finish)
+
+  it("has all that it acknowledged after each kill -9", function()
+    begin()
+    local acknowledged, n = {}, 0
+    for _ = 1, 5 do
+      local running = true
+      local function write()
+        while running do
+          n = n + 1
+          local name = "e" .. n
+          local answer = asking.client:ask(request("PUT", "entities/" .. name,
+                                            { kind = "x" }))
+          if answer and answer.status == 201 then
+            acknowledged[#acknowledged + 1] = name
+          elseif not answer then
+            return
+          end
+        end
+      end
+      local writers, before = {}, #acknowledged
+      for i = 1, 8 do writers[i] = perigee.spawn(write) end
+      eventually(function() return #acknowledged - before > 50 end)
+      server:kill()
+      running = false
+      for _, writer in ipairs(writers) do writer:wait(LONG) end
+      server:begin()
+      local there, after = {}, ""
+      repeat
+        local _, page = ask("GET", "entities?limit=1000" .. after)
+        for _, each in ipairs(page.items) do there[each.name] = true end
+        after = page.next and "&after=" .. page.next
+      until not after
+      for _, name in ipairs(acknowledged) do
+        assert.is_true(there[name], name)
+      end
+    end
+  end)
+
+  it("begins leases anew when it comes back, for one ttl", function()
+    begin()
+    ask("PUT", "agents/one?ttl=5", entry())
+    server:kill()
+    process.usleep(5.1)
+    server:begin()
+    assert.equal(200, (ask("GET", "agents/one")))
+    refused(409, "name_taken", "PUT", "agents/one", entry "2")
+    eventually(function() return ask("GET", "agents/one") == 404 end)
+  end)
+
+  it("ends no lease because it was stopped itself", function()
+    begin()
+    ask("PUT", "agents/one?ttl=5", entry())
+    server.process:signal "STOP"
+    process.usleep(5.5)
+    server.process:signal "CONT"
+    assert.equal(200, (ask("GET", "agents/one")))
+  end)
+
+  it("has one process for a file", function()
+    begin()
+    local other = process.spawn { "luajit", "lua/perigee/cli/perigee", "ctrl",
+      "serve", "--store", server.store, "--listen", "http://127.0.0.1:0",
+      "--pid", server.store .. ".other", "--log", "/dev/null" }
+    assert.same({ "exit", 1 }, { other:wait(LONG) })
+    assert.equal(200, (ask("GET", "/readyz")))
+  end)
+
+  it("has nothing of who was refused since the disk did not take another's",
+     function()
+    local servers = require "perigee.control.server"
+    cases.engine()
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+    local here = assert(servers.open { host = "127.0.0.1", port = 0,
+                                       store = cases.folder .. "/here.db" })
+    asking.use { url = "http://127.0.0.1:" .. here.port }
+    local commit = here.storage.commit
+    function here.storage.commit(storage)
+      here.storage.commit = commit
+      storage:discard()
+      return nil, "no_memory", "the disk is full"
+    end
+    local asked = {}
+    for i = 1, 4 do
+      asked[i] = asking.client:send(request("PUT", "agents/one",
+                                            entry(tostring(i))))
+    end
+    local kept
+    for i, each in ipairs(asked) do
+      local status = assert(each:wait(LONG)).status
+      if status == 201 then kept = tostring(i) end
+    end
+    local status, body = ask("GET", "agents/one")
+    assert.equal(kept and 200 or 404, status)
+    assert.equal(kept, body.epoch)
+    here:close()
+    here.ended:wait(LONG)
+  end)
+
+  it("forgets scopes in which there is nothing any more", function()
+    local files = require "perigee.control.server.file"
+    local states = require "perigee.control.server.state"
+    cases.engine()
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+    local storage = assert(files.open(cases.folder .. "/scopes.db"))
+    local state = assert(states.open(storage))
+    for i = 1, 100 do
+      local records = state:collection("s" .. i, "agents")
+      state:put(records, "one", '{"kind":"x"', 10)
+    end
+    local watched = state:collection("watched", "agents")
+    watched.watchers[1] = {}
+    state:collection("read", "agents")
+    assert(state:commit())
+    for i = 2, 100 do
+      state:remove(state:known("s" .. i, "agents").records.one)
+    end
+    assert(state:commit())
+    local before = state:known("s2", "agents").changes:revision()
+    state:tidy()
+    local left = {}
+    for scope in pairs(state.scopes) do left[#left + 1] = scope end
+    table.sort(left)
+    assert.same({ "s1", "watched" }, left)
+    local anew = state:collection("s2", "agents")
+    assert.is_nil(anew.changes:since(before))
+    storage:close()
+  end)
+
+  it("acknowledges nothing that the disk does not take, and goes on",
+     function()
+    begin({}, nil, "trap '' XFSZ; ulimit -f 300; ")
+    local large = { kind = "x", metadata = { x = ("x"):rep(4000) } }
+    local kept, status = 0
+    repeat
+      status = ask("PUT", "entities/a" .. kept, large)
+      if status == 201 then kept = kept + 1 end
+    until status ~= 201 or kept > 1000
+    assert.is_true(status == 507 or status == 503, status)
+    assert.is_true(kept > 0)
+    refused(404, "not_found", "GET", "entities/a" .. kept)
+    assert.equal(200, (ask("GET", "entities/a0")))
+    assert.equal(503, (ask("GET", "/readyz")))
+    server:kill()
+    server.before = ""
+    server:begin()
+    for i = 0, kept - 1 do
+      assert.equal(200, (ask("GET", "entities/a" .. i)))
+    end
+    assert.equal(404, (ask("GET", "entities/a" .. kept)))
+    assert.equal(201, (ask("PUT", "entities/a" .. kept, large)))
+    assert.equal(200, (ask("GET", "/readyz")))
+  end)
+end)
