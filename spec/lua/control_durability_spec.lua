@@ -24,39 +24,55 @@ describe("the control server", function()
   local function begin(...) server = asking.begin(...) end
   after_each(asking.finish)
 
+  -- Makes, changes and removes entities, until no answer comes. state: the kind
+  -- of each by name (false: it is removed) as it was acknowledged; nil while
+  -- that is unknown. Adds to `state.count` for each answer.
+  local function write(state, next_name)
+    local function did(method, name, kind)
+      state[name] = nil
+      local answer = asking.client:ask(request(method, "entities/" .. name,
+        kind and { kind = kind } or nil))
+      if not answer then return false end
+      assert(answer.status < 300, answer.status)
+      state[name], state.count = kind, state.count + 1
+      return true
+    end
+    while true do
+      local name, also = next_name()
+      if not did("PUT", name, "made") or not did("PUT", name, "changed")
+        or also and not did("DELETE", name, false) then
+        return
+      end
+    end
+  end
+
+  local function all_there()
+    local there, after = {}, ""
+    repeat
+      local _, page = ask("GET", "entities?limit=1000" .. after)
+      for _, each in ipairs(page.items) do there[each.name] = each.kind end
+      after = page.next and "&after=" .. page.next
+    until not after
+    return there
+  end
+
   it("has all that it acknowledged after each kill -9", function()
     begin()
-    local acknowledged, n = {}, 0
+    local state, n = { count = 0 }, 0
+    local function next_name()
+      n = n + 1
+      return "e" .. n, n % 3 == 0
+    end
     for _ = 1, 5 do
-      local running = true
-      local function write()
-        while running do
-          n = n + 1
-          local name = "e" .. n
-          local answer = asking.client:ask(request("PUT", "entities/" .. name,
-                                            { kind = "x" }))
-          if answer and answer.status == 201 then
-            acknowledged[#acknowledged + 1] = name
-          elseif not answer then
-            return
-          end
-        end
-      end
-      local writers, before = {}, #acknowledged
-      for i = 1, 8 do writers[i] = perigee.spawn(write) end
-      eventually(function() return #acknowledged - before > 50 end)
+      local writers, before = {}, state.count
+      for i = 1, 8 do writers[i] = perigee.spawn(write, state, next_name) end
+      eventually(function() return state.count - before > 150 end)
       server:kill()
-      running = false
       for _, writer in ipairs(writers) do writer:wait(LONG) end
       server:begin()
-      local there, after = {}, ""
-      repeat
-        local _, page = ask("GET", "entities?limit=1000" .. after)
-        for _, each in ipairs(page.items) do there[each.name] = true end
-        after = page.next and "&after=" .. page.next
-      until not after
-      for _, name in ipairs(acknowledged) do
-        assert.is_true(there[name], name)
+      local there = all_there()
+      for name, kind in pairs(state) do
+        if name ~= "count" then assert.equal(kind or nil, there[name], name) end
       end
     end
   end)
