@@ -1,6 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A control server for one spec: a process with a file of its own, at a free
--- port of this host, that ends with the spec.
+-- A control server for one spec: a process with a file of its own, or over a
+-- store, at a free port of this host, that ends with the spec.
+--
+-- With PERIGEE_SPEC_STORE=redis or etcd in the environment all are over a store
+-- of that kind that is started besides (make control-stores).
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -19,13 +22,23 @@ function M.is_there()
     and pcall(require, "argparse") and pcall(require, "cjson")
 end
 
+-- Starts the store that the environment asks for; its address, or nil.
+local function asked_for()
+  local name = os.getenv "PERIGEE_SPEC_STORE"
+  if not name or name == "" then return nil end
+  local store = require("spec.support." .. name)
+  store.start()
+  return (store.address(cases):gsub("ttl=[%d.]+&", ""))
+end
+
 local COMMAND = "lua/perigee/cli/perigee"
 
 local function pump() perigee.sleep(0.001) end
 
 -- Starts the process. It gets the port that it had before.
 function Server:begin()
-  local words = { "luajit", COMMAND, "ctrl", "serve", "--store", self.store,
+  local words = { "luajit", COMMAND, "ctrl", "serve", "--store",
+                  self.address or self.store, "--pid", self.store .. ".pid",
                   "--listen", ("%s://127.0.0.1:%d"):format(self.scheme,
                                                            self.port),
                   "--log", self.store .. ".log", unpack(self.more) }
@@ -44,14 +57,15 @@ function M.address(of, options)
     1.5 * of.slow, 20 * of.slow, options or "")
 end
 
---- Starts one. more: options of the command; before: what the shell does first.
-function M.start(more, scheme, before)
+--- Starts one. more: options of the command; before: what the shell does first;
+-- address: that of a store, instead of a file.
+function M.start(more, scheme, before, address)
   started = started + 1
   os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
   local server = setmetatable({
     store = ("%s/control%d.db"):format(cases.folder, started), port = 0,
-    scheme = scheme or "http", more = more or {}, before = before or "" },
-    Server)
+    scheme = scheme or "http", more = more or {}, before = before or "",
+    address = address or asked_for() }, Server)
   server:begin()
   ffi.C.spec_setenv("PERIGEE_SPEC_CONTROL", server.url, 1)
   return server
@@ -64,7 +78,7 @@ end
 --- What the command prints, without the last newline.
 function Server:command(words)
   local pipe = io.popen(("luajit %s ctrl %s --store '%s' 2>/dev/null"):format(
-    COMMAND, words, self.store))
+    COMMAND, words, self.address or self.store))
   local text = pipe:read "*a"
   pipe:close()
   return (text:gsub("\n$", ""))
