@@ -22,11 +22,15 @@ function M.is_there()
     and pcall(require, "argparse") and pcall(require, "cjson")
 end
 
+--- Does the environment ask for a store?
+function M.is_over_store()
+  return (os.getenv "PERIGEE_SPEC_STORE" or "") ~= ""
+end
+
 -- Starts the store that the environment asks for; its address, or nil.
 local function asked_for()
-  local name = os.getenv "PERIGEE_SPEC_STORE"
-  if not name or name == "" then return nil end
-  local store = require("spec.support." .. name)
+  if not M.is_over_store() then return nil end
+  local store = require("spec.support." .. os.getenv "PERIGEE_SPEC_STORE")
   store.start()
   return (store.address(cases):gsub("ttl=[%d.]+&", ""))
 end

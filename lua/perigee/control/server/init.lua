@@ -225,7 +225,8 @@ local function open_shared(options)
   if not store then return nil, kind, why end
   return { storage = vaults.new(store), state = shared.new(store),
            how = rounds, queue = {}, running = false, looking = false,
-           away = true, complaint = false, failed = "the store has not answered yet" }
+           away = true, failed = "the store has not answered yet",
+           complaint = false }
 end
 
 -- What a server has whose file no other has; or nil, a kind and why.

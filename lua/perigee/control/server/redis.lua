@@ -44,11 +44,6 @@ end
 
 -- ---- Reading ---------------------------------------------------------------
 
--- MGET takes what is no text for nothing, where GET fails.
-local function reading(space, name)
-  return { "MGET", keys.name(space, name) }
-end
-
 local function cell_of(reply)
   return reply ~= NIL and { text = reply } or nil
 end
@@ -56,7 +51,8 @@ end
 function Store:read(names, lists)
   local commands = { { "TIME" } }
   for i, each in ipairs(names) do
-    commands[i + 1] = reading(each.space, each.name)
+    -- Takes what is no text for nothing, where GET fails.
+    commands[i + 1] = { "MGET", keys.name(each.space, each.name) }
   end
   local replies, kind, why = self.connection:ask(commands)
   if not replies then return nil, kind, why end
@@ -80,31 +76,39 @@ end
 -- full server would refuse that, and watches and reads the other names.
 local function preparing(writes)
   local commands = {}
-  for i, write in ipairs(writes) do
-    local key = keys.name(write.space, write.name)
-    commands[i] = write.renew and { "GETEX", key, "PX", milliseconds(write) }
-      or { "WATCH", key }
-  end
+  local function add(...) commands[#commands + 1] = { ... } end
   for _, write in ipairs(writes) do
-    if not write.renew then
-      commands[#commands + 1] = reading(write.space, write.name)
+    local key = keys.name(write.space, write.name)
+    if write.renew then
+      add("GETEX", key, "PX", milliseconds(write))
+    else
+      add("WATCH", key)
+      add("MGET", key)
+      add("PTTL", key)
     end
   end
   return commands
 end
 
--- Is there still what was read?
+local ABSENT = -2                       -- the PTTL of what is not there
+
+-- Is there still what was read? Nil, a kind and why if there is what is no
+-- text, which is not overwritten.
 local function are_same(writes, replies)
-  local at = #writes
-  for i, write in ipairs(writes) do
-    local reply = replies[i]
+  local at, same = 0, true
+  for _, write in ipairs(writes) do
+    local now = replies[at + 1]
     if not write.renew then
-      at = at + 1
-      reply = replies[at][1]
+      now = replies[at + 2][1]
+      if now == NIL and replies[at + 3] ~= ABSENT then
+        return nil, "name_taken", "what is no text is in the place of "
+          .. write.name
+      end
     end
-    if reply ~= (write.cell and write.cell.text or NIL) then return false end
+    same = same and now == (write.cell and write.cell.text or NIL)
+    at = at + (write.renew and 1 or 3)
   end
-  return true
+  return same
 end
 
 local function transaction(writes)
@@ -123,11 +127,11 @@ local function write_all(registry, writes)
   local life, first = connection.life, preparing(writes)
   local replies, kind, why = connection:ask(first)
   if not replies then return nil, kind, why end
-  local same, renewals = are_same(writes, replies), 2 * #writes - #first
-  if renewals == #writes then return same end
+  local same, other, what = are_same(writes, replies)
+  if #first == #writes then return same end
   if not same then
     connection:send { { "UNWATCH" } }
-    return false
+    return same, other, what
   end
   local fine, done, reason = registry:exec(transaction(writes), life)
   if not fine then return nil, done, reason end

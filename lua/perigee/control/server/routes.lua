@@ -4,6 +4,7 @@ local about = require "perigee.control.server.about"
 local calls = require "perigee.control.server.call"
 local errors = require "perigee.errors"
 local log = require "perigee.log"
+local loop = require "perigee.loop"
 local parts = require "perigee.control.server.parts"
 local problem = require "perigee.control.server.problem"
 
@@ -89,7 +90,7 @@ local function admit(call, server)
   if not call.scope then return nil end
   local status, body, headers
   call.role, status, body, headers = server.tokens:admits(
-    call.request, call.scope, call.route.role, call.state:time())
+    call.request, call.scope, call.route.role, loop.now() * 1e-9)
   if not call.role then return status, body, headers end
   call.token = status
 end

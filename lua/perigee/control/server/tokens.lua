@@ -6,8 +6,9 @@
 --   register  hold names, entities; report
 --   admin     remove what others hold; the topology
 --
--- The storage keeps hashes of tokens alone. A server without any token takes
--- all who reach it for admins, unless it is told to want tokens.
+-- The storage keeps hashes of tokens alone. A server that knows of no token,
+-- and never has, takes all who reach it for admins, unless it is told to want
+-- tokens.
 local control = require "perigee.control.native"
 local errors = require "perigee.errors"
 local problem = require "perigee.control.server.problem"
@@ -67,6 +68,7 @@ function Tokens:refresh()
   if not list then return nil end
   local before = self.by_hash
   self.by_hash, self.n, self.version = {}, #list, version
+  self.wanted = self.wanted or #list > 0
   for _, token in ipairs(list) do
     local known = before[token.hash]
     token.left, token.at = known and known.left, known and known.at
