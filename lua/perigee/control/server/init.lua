@@ -226,7 +226,7 @@ local function open_shared(options)
   return { storage = vaults.new(store), state = shared.new(store),
            how = rounds, queue = {}, running = false, looking = false,
            away = true, failed = "the store has not answered yet",
-           complaint = false }
+           kind = "peer_lost", complaint = false }
 end
 
 -- What a server has whose file no other has; or nil, a kind and why.

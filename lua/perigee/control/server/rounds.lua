@@ -29,13 +29,14 @@ local AWAY = { peer_lost = true, not_found = true, timeout = true,
 
 -- ---- Is the store there? ---------------------------------------------------
 
+-- A store that is full may answer all but a write.
 local function failed(server, kind, why)
   if server.complaint ~= why then log.write("error", why) end
-  server.complaint, server.failed = why, why
-  server.away = AWAY[kind] or server.away
+  server.complaint, server.failed, server.kind = why, why, kind
+  server.away = kind ~= "no_memory"
 end
 
--- The store has answered; also that it has written.
+-- The store has answered; also that it has written, and renewed not alone.
 local function fine(server, has_written)
   if not server.away and not has_written then return end
   if server.complaint then log.write("info", "the store answers again") end
@@ -96,9 +97,9 @@ local function attempt(server, list)
   if not server.web then return nil, "closed", "the server has ended" end
   if not known then return nil, kind, why end
   for _, call in ipairs(list) do routes.run(server, call) end
-  local is_dirty = server.state:is_dirty()
+  local writes = server.state:has_written()
   local done, failure, reason = server.state:commit()
-  if done then fine(server, is_dirty) end
+  if done then fine(server, writes) end
   return done, failure, reason
 end
 

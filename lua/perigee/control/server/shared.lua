@@ -157,8 +157,13 @@ function Shared:renew(record)
   if record.ttl > 0 then write_of(self, record.collection, record.name) end
 end
 
---- Has anything been written since the last commit?
-function Shared:is_dirty() return self.order[1] ~= nil end
+--- Has anything been written since the last commit, besides renewed?
+function Shared:has_written()
+  for _, write in ipairs(self.order) do
+    if not write.renew then return true end
+  end
+  return false
+end
 
 --- Writes what the round has written: true; false if another was quicker with
 -- a part of it; or nil, a kind and why. Waits.
