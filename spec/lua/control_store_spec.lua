@@ -7,6 +7,7 @@ local cases = require "spec.support.cases"
 local control = require "spec.support.control"
 local etcd = require "spec.support.etcd"
 local redis = require "spec.support.redis"
+local sentinel = require "spec.support.sentinel"
 
 local LONG = 60 * cases.slow
 
@@ -41,10 +42,8 @@ describe("a control server over a store", function()
   local json = require "cjson.safe"
   local store, first, second, client
 
-  local function begin(name, more)
-    cases.engine()
-    store = STORES[name].start()
-    local address = STORES[name].address(cases, more)
+  -- Two servers over a store at an address.
+  local function serve(address)
     first = control.start(nil, nil, nil, address)
     second = control.start(nil, nil, nil, address)
     client = http.new()
@@ -55,6 +54,12 @@ describe("a control server over a store", function()
       end)
     end
     return address
+  end
+
+  local function begin(name, more)
+    cases.engine()
+    store = STORES[name].start()
+    return serve(STORES[name].address(cases, more))
   end
 
   after_each(function()
@@ -208,6 +213,45 @@ describe("a control server over a store", function()
     store:begin()
     eventually(function() return ask(first, "GET", "/readyz") == 200 end)
     assert.equal(201, (ask(first, "PUT", "entities/b", { kind = "x" })))
+  end)
+
+  -- Agents and what is kept are there, and writes are taken, as soon as there
+  -- is a new master or leader.
+  local function goes_on(kill)
+    local one = assert(backends.take(first.url, "one"))
+    assert.equal(201, (ask(first, "PUT", "entities/a", { kind = "x" })))
+    kill()
+    eventually(function()
+      local status = ask(second, "PUT", "entities/b", { kind = "x" })
+      assert.is_true(status < 300 or status == 503, status)
+      return status < 300
+    end)
+    eventually(function() return one:lookup "one" end)
+    assert.equal(200, (ask(first, "GET", "entities/a")))
+  end
+
+  long("goes on when a Redis master is replaced", function()
+    if not STORES.Redis then return end
+    cases.engine()
+    local group = sentinel.start()
+    serve(group:address())
+    goes_on(function()
+      for _, server in ipairs(group.servers) do
+        eventually(function()
+          return server:ask(("EXISTS 'perigee:{%s%%2Fentities}:name:a'")
+            :format(cases.scope)) == "1"
+        end)
+      end
+      group:master():kill()
+    end)
+  end)
+
+  long("goes on when the leader of etcd is lost", function()
+    if not STORES.etcd then return end
+    cases.engine()
+    local cluster = etcd.start { n = 3 }
+    serve(etcd.address(cases))
+    goes_on(function() cluster:kill(cluster:leader()) end)
   end)
 
   long("answers others about itself while its store is stopped", function()
