@@ -65,8 +65,8 @@ end
 
 local STATUS = { no_memory = 507, name_taken = 409 }
 
-local function refuse(call, kind, why)
-  call.status, call.body, call.headers = problem(STATUS[kind] or 503, kind, why)
+local function refuse(call, status, kind, why)
+  call.status, call.body, call.headers = problem(status, kind, why)
   call.stream = false
 end
 
@@ -103,22 +103,24 @@ local function attempt(server, list)
   return done, failure, reason
 end
 
+-- As attempt(), but not at once false.
 local function persist(server, list)
   for _ = 1, ATTEMPTS do
     local done, kind, why = attempt(server, list)
     if done ~= false then return done, kind, why end
     reset(list)
   end
-  return nil, "timeout", "others write the same all the time"
+  return false, "no_memory", "others write the same all the time"
 end
 
 local function handle(server, list)
   if not list[1] then return end
   local done, kind, why = persist(server, list)
   if done or not server.web then return end
-  if kind ~= "name_taken" then failed(server, kind, why) end
+  if done == nil and kind ~= "name_taken" then failed(server, kind, why) end
   if AWAY[kind] or #list == 1 then
-    for _, call in ipairs(list) do refuse(call, kind, why) end
+    local status = done == nil and STATUS[kind] or 503
+    for _, call in ipairs(list) do refuse(call, status, kind, why) end
     return
   end
   reset(list)
@@ -127,19 +129,20 @@ end
 
 -- ---- Rounds ----------------------------------------------------------------
 
--- The calls of requests. A token that is new may have been made just now.
+-- The calls of requests; nil: the store does not tell the tokens. One that is
+-- new may have been made just now.
 local function admitted(server, requests)
-  local calls, unknown = {}, not server.storage:written()
-  if unknown and not learn(server) then return nil end
+  if not server.storage:written() and not learn(server) then return nil end
+  local calls, unknown = {}, false
   for i, request in ipairs(requests) do
     calls[i] = routes.admitted(server, request)
     unknown = unknown or calls[i].status == 401
   end
-  if unknown and learn(server) then
-    for i, call in ipairs(calls) do
-      if call.status == 401 then
-        calls[i] = routes.admitted(server, call.request)
-      end
+  if not unknown then return calls end
+  if not learn(server) then return nil end
+  for i, call in ipairs(calls) do
+    if call.status == 401 then
+      calls[i] = routes.admitted(server, call.request)
     end
   end
   return calls
@@ -158,7 +161,7 @@ local function refused(server, requests)
   local calls = {}
   for i, request in ipairs(requests) do
     calls[i] = { request = request }
-    refuse(calls[i], "peer_lost", server.failed or "the server has ended")
+    refuse(calls[i], 503, "peer_lost", server.failed or "the server has ended")
   end
   return calls
 end
@@ -173,9 +176,12 @@ local function round(server, requests)
 end
 
 local function next_of(server)
-  local queue, requests = server.queue, {}
-  for i = 1, math.min(#queue, MOST) do requests[i] = queue[i] end
-  server.queue = { unpack(queue, #requests + 1) }
+  local requests, left = {}, {}
+  for i, request in ipairs(server.queue) do
+    local list = i <= MOST and requests or left
+    list[#list + 1] = request
+  end
+  server.queue = left
   return requests
 end
 
