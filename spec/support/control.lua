@@ -55,10 +55,11 @@ function Server:begin()
 end
 
 --- The address of the last one, for this process and its children, in the form
--- of option `registry`. Names expire fast.
+-- of option `registry`. Names expire fast; later where a store counts, which
+-- does so also while the server has no time for renewals.
 function M.address(of, options)
   return ("%s/?ttl=%g&timeout=%g%s"):format(os.getenv "PERIGEE_SPEC_CONTROL",
-    1.5 * of.slow, 20 * of.slow, options or "")
+    (M.is_over_store() and 8 or 1.5) * of.slow, 20 * of.slow, options or "")
 end
 
 --- Starts one. more: options of the command; before: what the shell does first;
