@@ -285,7 +285,7 @@ describe("a control server over a store", function()
     assert.is_nil(kept:find(token, 1, true))
     store:ask "FLUSHALL"                -- which opens no server again
     eventually(function()
-      return ask(first, "GET", "agents", nil, bearer) == 401
+      return ask(second, "GET", "agents", nil, bearer) == 401
     end)
   end)
 
