@@ -32,9 +32,10 @@ FLOORS := $(patsubst bench/%.c,build/bench/%, \
 LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
+NAMES := registries listing finding rendezvous
 .PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
-.PHONY: hostile hostile-names test-opaque check-rdma rdma-shell fuzz fuzz-agents
-.PHONY: fuzz-planted lint format check-install
+.PHONY: hostile hostile-names control-stores test-opaque check-rdma rdma-shell
+.PHONY: fuzz fuzz-agents fuzz-planted lint format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all
@@ -113,6 +114,14 @@ hostile-names: ## holders of names in trouble for MINUTES=10 (SEED= repeats)
 	.ci/deps build test
 	$(MAKE) tests
 	spec/support/with luajit spec/hostile/names_soak.lua $(MINUTES) $(SEED)
+
+STORES := redis etcd
+control-stores: ## the control server's and names' specs over a Redis and an etcd
+	.ci/deps build test
+	$(MAKE) tests
+	for store in $(STORES); do PERIGEE_SPEC_STORE=$$store spec/support/with \
+	  busted --filter control spec/lua/control_*_spec.lua \
+	  $(NAMES:%=spec/contract/%_spec.lua) || exit 1; done
 
 test-opaque: ## the contract's specs on memory that the CPU must not touch
 	.ci/deps build test

@@ -5,7 +5,10 @@ return {
   summary = "Run the control server, which holds names over HTTP.",
   description = "The control server holds names of agents and other things, "
     .. "and tells who watches, over HTTP. Agents use it by registry = "
-    .. "\"http://HOST:7470\". It keeps what it is told in a file.",
+    .. "\"http://HOST:7470\". It keeps what it is told in a file of its own, "
+    .. "or in Redis or etcd. Servers over the same Redis or etcd are equal: "
+    .. "agents may use any of them, as by \"http://HOST:7470,HOST:7470\", and "
+    .. "Redis or etcd itself.",
   commands = {
     require "perigee.cli.ctrl.serve",
     require "perigee.cli.ctrl.start",

@@ -62,6 +62,11 @@ function Web:wait(milliseconds)
   return descriptors.readable(fd, milliseconds * 1e-3)
 end
 
+--- Ends the waits, for what another task has answered or told.
+function Web:wake()
+  if self.web then descriptors.forget(C.perigee_web_descriptor(self.web)) end
+end
+
 function Web:close()
   if not self.web then return end
   descriptors.forget(C.perigee_web_descriptor(self.web))

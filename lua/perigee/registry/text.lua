@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Entries as JSON, for backends in servers that keep texts.
+--- Entries as JSON, for backends in servers that keep texts. A control server
+-- that keeps its entries there adds `lease`, the milliseconds of their leases.
 local entries = require "perigee.registry.entry"
 
 local json = require "cjson.safe".new()
@@ -24,7 +25,7 @@ function M.decode(text, scope, name, now)
   local entry = entries.trusted(value, scope, name)
   if not entry then return nil end
   local began = tonumber(entry.began)
-  entry.began, entry.since = nil, nil
+  entry.began, entry.since, entry.lease = nil, nil, nil
   if began then entry.since = math.max(0, (now - began) / 1000) end
   return entry
 end

@@ -3,6 +3,7 @@
 -- option's name without dashes, and its value. What the command line says goes
 -- first.
 local failure = require "perigee.cli.failure"
+local storages = require "perigee.control.server.storages"
 
 local M = {}
 
@@ -26,9 +27,11 @@ for _, limit in ipairs(M.LIMITS) do KNOWN[limit[1]] = true end
 
 --- Adds the option that says which server is meant.
 function M.store(parser)
-  parser:option("--store", "The file that it keeps all in; by default "
+  parser:option("--store", "The file that it keeps all in, by default "
                 .. "ctrl.db in the folder perigee of $XDG_STATE_HOME or "
-                .. "~/.local/state."):argname "PATH"
+                .. "~/.local/state; or the address of Redis or etcd, as of a "
+                .. "registry (redis://HOST, etcd://HOST,HOST), which several "
+                .. "servers may share."):argname "STORE"
   return parser
 end
 
@@ -41,9 +44,10 @@ function M.server(parser)
     :argname "FILE"
   parser:option("--tls-key", "Its key, a file in PEM."):argname "FILE"
   parser:option("--log", "The file that its messages are added to; by default "
-                .. "stderr, of start PATH.log."):argname "FILE"
+                .. "stderr, of start STORE.log."):argname "FILE"
   parser:option("--pid", "The file that says that it runs; by default "
-                .. "PATH.pid."):argname "FILE"
+                .. "STORE.pid, or in the folder perigee if STORE is no file.")
+    :argname "FILE"
   parser:option("--config", "A file with lines NAME VALUE of these options.")
     :argname "FILE"
   parser:flag("--insecure", "Serve others than this host without TLS, and "
@@ -71,6 +75,7 @@ local function field(name) return (name:gsub("-", "_")) end
 local function set(given, name, value)
   local key = field(name)
   if given[key] ~= nil then return end
+  given.configured[key] = true
   if name == "insecure" then value = value ~= "no" end
   for _, limit in ipairs(M.LIMITS) do
     if limit[1] == name then value = tonumber(value) or -1 end
@@ -82,6 +87,7 @@ local function read_config(given)
   local file, why = io.open(given.config)
   if not file then failure.misuse("reading --config: %s", why) end
   local n = 0
+  given.configured = {}
   for line in file:lines() do
     n = n + 1
     local name, value = line:match "^%s*([%w-]+)%s*=?%s*(.-)%s*$"
@@ -104,28 +110,42 @@ local function state_folder()
   failure.misuse "there is no home folder; give --store PATH"
 end
 
+-- Makes the folder, if need be.
+local function made_folder()
+  local folder = state_folder()
+  os.execute("mkdir -p -m 700 " .. M.quoted(folder))
+  return folder
+end
+
 local function quoted(text) return "'" .. text:gsub("'", "'\\''") .. "'" end
 M.quoted = quoted
+
+-- Has the store as an absolute path or an address, as one that may be told
+-- (`shown`), and where files of the server's are (`beside`).
+local function complete_store(given)
+  local store = given.store or made_folder() .. "/ctrl.db"
+  if storages.is_shared(store) then
+    given.shown = storages.shown(store)
+    given.beside = ("%s/ctrl-%s"):format(made_folder(),
+      (given.shown:gsub("[^%w.,-]+", "_"):sub(1, 200)))
+  elseif store:find "^%a[%w+]*://" then
+    failure.misuse("--store is the path of a file, or an address of redis:// "
+      .. "or etcd://")
+  elseif store:sub(1, 1) ~= "/" then
+    local pipe = assert(io.popen "pwd -P")
+    store = pipe:read "*l" .. "/" .. store
+    pipe:close()
+  end
+  given.store, given.shown = store, given.shown or store
+  given.beside = given.beside or store
+end
 
 --- Completes options by those of the file and the defaults.
 function M.complete(given)
   if given.config then read_config(given) end
-  if not given.store then
-    local folder = state_folder()
-    os.execute("mkdir -p -m 700 " .. quoted(folder))
-    given.store = folder .. "/ctrl.db"
-  end
-  if given.store:find "^%a[%w+]*://" then
-    failure.misuse("--store is the path of a file; Redis and etcd hold names "
-      .. "without this server, by PERIGEE_REGISTRY")
-  end
-  if given.store:sub(1, 1) ~= "/" then
-    local pipe = assert(io.popen "pwd -P")
-    given.store = pipe:read "*l" .. "/" .. given.store
-    pipe:close()
-  end
+  complete_store(given)
   given.listen = given.listen or M.LISTEN
-  given.pid = given.pid or given.store .. ".pid"
+  given.pid = given.pid or given.beside .. ".pid"
   for _, limit in ipairs(M.LIMITS) do
     local value = given[field(limit[1])]
     if value and (value < 0 or value % 1 ~= 0 or value >= 2 ^ 31) then

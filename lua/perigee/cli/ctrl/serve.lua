@@ -2,6 +2,7 @@
 --- `perigee ctrl serve`: a server in this process, until SIGTERM or SIGINT.
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.ctrl.options"
+local token = require "perigee.cli.ctrl.token"
 
 local M = {
   name = "serve",
@@ -33,15 +34,10 @@ end
 
 local function check_open(given, address)
   if address.loopback or given.insecure then return end
-  local files = require "perigee.control.server.file"
-  local storage, _, why = files.open(given.store)
-  if not storage then failure.failed("opening the store: %s", why) end
-  local list = storage:all_tokens() or {}
-  storage:close()
-  if address.tls and list[1] then return end
+  if address.tls and token.list(given)[1] then return end
   failure.misuse("others than this host are served over https:// and with "
     .. "tokens (perigee ctrl token new --store %s), or with --insecure",
-    given.store)
+    given.shown)
 end
 
 local function log_to(path)
@@ -89,7 +85,7 @@ function M.serve(given)
   local url = url_of(address, server.port)
   local told, why = process.tell(given.pid, url)
   if not told then failure.failed("writing --pid: %s", why) end
-  log.write("info", ("serving at %s from %s"):format(url, given.store))
+  log.write("info", ("serving at %s from %s"):format(url, given.shown))
   print(url)
   io.stdout:flush()
   local _, stopped = perigee.run(function() server.ended:wait() end)

@@ -13,14 +13,17 @@ local M = {
   configure = options.server,
 }
 
-local NAMES = { "listen", "store", "tls-cert", "tls-key", "log", "pid" }
+local NAMES = { "listen", "store", "tls-cert", "tls-key", "log", "pid",
+                "config" }
 
--- The command line of a server with these options.
+-- The command line of a server with these options. What a file says is read
+-- from there again, as others see command lines.
 local function command(given)
   local words = { "setsid", "luajit", options.quoted(arg[0]), "ctrl", "serve" }
   for _, name in ipairs(NAMES) do
-    local value = given[(name:gsub("-", "_"))]
-    if value then
+    local key = name:gsub("-", "_")
+    local value = given[key]
+    if value and not (given.configured or {})[key] then
       words[#words + 1] = "--" .. name .. "=" .. options.quoted(value)
     end
   end
@@ -44,7 +47,7 @@ function M.run(given)
   options.check_libraries()
   local process = require "perigee.cli.ctrl.process"
   options.complete(given)
-  given.log = given.log or given.store .. ".log"
+  given.log = given.log or given.beside .. ".log"
   local found = process.find(given.pid)
   if found then
     failure.failed("it runs already, as process %d at %s", found.pid,

@@ -20,12 +20,12 @@ function M.run(given)
   local found = process.find(given.pid)
   if given.json then
     out.json { running = found ~= nil, pid = found and found.pid,
-               url = found and found.url, store = given.store }
+               url = found and found.url, store = given.shown }
   elseif found then
     out.line("running as process %d at %s, from %s", found.pid, found.url,
-             given.store)
+             given.shown)
   else
-    out.line("not running from %s", given.store)
+    out.line("not running from %s", given.shown)
   end
   out.finish()
   return found and 0 or 1

@@ -21,7 +21,7 @@ function M.run(given)
   local process = require "perigee.cli.ctrl.process"
   options.complete(given)
   local found = process.find(given.pid)
-  if not found then failure.failed("no server runs from %s", given.store) end
+  if not found then failure.failed("no server runs from %s", given.shown) end
   process.stop(found)
   local gone = process.eventually(PATIENCE, function()
     return not process.runs(found)

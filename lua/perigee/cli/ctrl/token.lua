@@ -3,17 +3,41 @@
 -- that runs notices within a second.
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.ctrl.options"
+local storages = require "perigee.control.server.storages"
+
+local function in_storage(given, f)
+  local storage, _, why = storages.tokens(given.store)
+  if not storage then return nil, nil, "opening the store: " .. why end
+  local fine, kind, reason = f(storage)
+  storage:close()
+  return fine, kind, reason
+end
+
+-- A store that is no file is asked over the network, in a task.
+local function in_task(f, ...)
+  local perigee = require "perigee"
+  local engine, err = perigee.engine {}
+  if not engine then failure.failed("%s", tostring(err)) end
+  local results = { perigee.run(f, ...) }
+  engine:close()
+  return unpack(results, 1, 3)
+end
+
+-- The options are complete.
+local function with_tokens(given, f)
+  local fine, kind, reason
+  if storages.is_shared(given.store) then
+    fine, kind, reason = in_task(in_storage, given, f)
+  else
+    fine, kind, reason = in_storage(given, f)
+  end
+  if not fine then failure.failed("%s", tostring(reason or kind)) end
+  return fine, kind
+end
 
 local function with_storage(given, f)
   options.check_libraries()
-  options.complete(given)
-  local files = require "perigee.control.server.file"
-  local storage, _, why = files.open(given.store)
-  if not storage then failure.failed("opening the store: %s", why) end
-  local fine, kind, reason = f(storage)
-  storage:close()
-  if not fine then failure.failed("%s", tostring(reason or kind)) end
-  return fine, kind
+  return with_tokens(options.complete(given), f)
 end
 
 local function scope(text)
@@ -100,5 +124,12 @@ function revoke.run(given)
   end)
 end
 
-return { name = "token", summary = "Make, list and revoke tokens.",
-         commands = { new, list, revoke } }
+return {
+  name = "token",
+  summary = "Make, list and revoke tokens.",
+  commands = { new, list, revoke },
+  -- The tokens of complete options.
+  list = function(given)
+    return with_tokens(given, function(storage) return storage:all_tokens() end)
+  end,
+}

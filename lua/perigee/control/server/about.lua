@@ -11,8 +11,7 @@ local function health() return 200, '{"status":"up"}', JSON end
 
 local function ready(_, server)
   if not server.failed then return 200, '{"status":"ready"}', JSON end
-  return problem(503, "no_memory", "the last write was not kept: "
-    .. server.failed)
+  return problem(503, server.kind or "no_memory", server.failed)
 end
 
 local function document() return 200, openapi, JSON end

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A request as its handler sees it: { request, scope, name, role, token (its
--- hash, or false), query, state, method }. Handlers return a status, a body and
--- headers; here are the checks that they share. Each returns what was asked
--- for; or nil, and that answer.
+--- A request as its handler sees it: { request, scope, kind (what of the
+-- scope), name, role, token (its hash, or false), query, state, method }.
+-- Handlers return a status, a body and headers; here are the checks that they
+-- share. Each returns what was asked for; or nil, and that answer.
 local check = require "perigee.check"
 local problem = require "perigee.control.server.problem"
 
@@ -130,7 +130,7 @@ function M.encode(value) return json.encode(value) end
 -- ---- Preconditions ---------------------------------------------------------
 
 --- The entity tag of a revision.
-function M.etag(revision) return ('"%d"'):format(revision) end
+function M.etag(revision) return ('"%s"'):format(revision) end
 
 local ANY = "^%s*%*%s*$"
 

@@ -6,16 +6,23 @@
 --
 -- If a commit fails, memory is as it was before the round: its writers get an
 -- error, and its readers are answered anew.
+--
+-- That is so for a server with a file of its own. Servers that share a store
+-- have rounds in a task besides (server/rounds), as these take time.
 local files = require "perigee.control.server.file"
 local errors = require "perigee.errors"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local problem = require "perigee.control.server.problem"
+local rounds = require "perigee.control.server.rounds"
 local routes = require "perigee.control.server.routes"
+local shared = require "perigee.control.server.shared"
 local signals = require "perigee.signal"
 local states = require "perigee.control.server.state"
+local storages = require "perigee.control.server.storages"
 local tasks = require "perigee.task"
 local tokens = require "perigee.control.server.tokens"
+local vaults = require "perigee.control.server.vault"
 local watch = require "perigee.control.server.watch"
 local web = require "perigee.control.web"
 
@@ -36,13 +43,8 @@ Server.__index = Server
 
 -- ---- Rounds ----------------------------------------------------------------
 
-local function send(call)
-  if call.stream then return call.stream() end
-  return call.request:answer(call.status, call.body, call.headers)
-end
-
 local function unkept(server, kind, why)
-  server.failed = why
+  server.failed = "the last write was not kept: " .. why
   log.write("error", "what was written was not kept: " .. why)
   local status = kind == "no_memory" and 507 or 503
   return function(call)
@@ -111,7 +113,7 @@ local function round(server, requests)
     changed, from, why = commit(server)
     if not changed then handle_anew(server, calls, from, why) end
   end
-  for _, call in ipairs(calls) do send(call) end
+  for _, call in ipairs(calls) do routes.send(call) end
   if changed then tell(server, changed, from) end
 end
 
@@ -143,6 +145,8 @@ local function pass(server, now)
   end
 end
 
+local ALONE = { take = round, pass = pass }
+
 -- Adds what comes within a part of the time that a commit takes.
 local function gather(server, requests)
   local over = loop.now() + server.cost * GATHER
@@ -169,12 +173,14 @@ local function serve(server)
     local requests = {}
     local wait = server.web:run(requests)
     if requests[1] then
-      if server.writes > 1 then gather(server, requests) end
+      if server.how == ALONE and server.writes > 1 then
+        gather(server, requests)
+      end
       server.writes = 0
       if not server.web then return end
-      round(server, requests)
+      server.how.take(server, requests)
     else
-      pass(server, loop.now())
+      server.how.pass(server, loop.now())
       if wait ~= 0 and server.web then
         local longest = math.max(0, (server.due - loop.now()) * 1e-6)
         server.web:wait(wait < 0 and longest or math.min(wait, longest))
@@ -212,44 +218,66 @@ local function failed(doing, kind, why)
   return nil, errors.new(kind, doing .. ": " .. why)
 end
 
--- The storage, which no other server has; its state and tokens. Or nil, a kind
--- and why.
-local function opened(storage, options, rate)
-  local fine, kind, why = storage:own()
-  if not fine then return nil, kind, why end
-  local state
-  state, kind, why = states.open(storage)
-  if not state then return nil, kind, why end
-  local known = tokens.new(storage, { wanted = options.wanted, rate = rate })
-  if known then return state, known end
-  return nil, "unsupported", "its tokens cannot be read"
+-- What a server in a store that others share has; or nil, a kind and why. The
+-- store need not answer yet.
+local function open_shared(options)
+  local store, kind, why = storages.shared(options.store)
+  if not store then return nil, kind, why end
+  return { storage = vaults.new(store), state = shared.new(store),
+           how = rounds, queue = {}, running = false, looking = false,
+           away = true, failed = "the store has not answered yet",
+           kind = "peer_lost", complaint = false }
+end
+
+-- What a server has whose file no other has; or nil, a kind and why.
+local function open_alone(options)
+  local storage, kind, why = files.open(options.store)
+  if not storage then return nil, kind, why end
+  local fine, state
+  fine, kind, why = storage:own()
+  if fine then state, kind, why = states.open(storage) end
+  if state then
+    return { storage = storage, state = state, how = ALONE, failed = false,
+             writes = 0, cost = 0 }
+  end
+  storage:close()
+  return nil, kind, why
+end
+
+-- Makes a server of what it has. Or nil, and an error.
+local function complete(server, options, all)
+  local known = tokens.new(server.storage, { wanted = options.wanted,
+                                             rate = all.rate })
+  if not known then
+    return failed("opening the store", "unsupported",
+                  "its tokens cannot be read")
+  end
+  local listening, err = web.open(target(options, all))
+  if not listening then return nil, err end
+  server.web, server.port, server.tokens = listening, listening.port, known
+  server.due, server.turn, server.checked = 0, 0, known.version
+  server.heartbeat = all.heartbeat
+  server.beat = loop.now() + all.heartbeat * 1e9
+  return setmetatable(server, Server)
 end
 
 --- Opens a server and runs it in a task. An engine must be open. options: host,
--- port, certificate, key (texts in PEM), store (a path), wanted (requests need
--- a token even if there are none), and limits. Returns the server, whose field
--- `port` is the one that it got, and whose future `ended` ends with it; or nil
--- and an error.
+-- port, certificate, key (texts in PEM), store (of server/storages), wanted
+-- (requests need a token even if there are none), and limits. Returns the
+-- server, whose field `port` is the one that it got, and whose future `ended`
+-- ends with it; or nil and an error.
 function M.open(options)
-  local all = limits(options)
-  local storage, kind, why = files.open(options.store)
-  if not storage then return failed("opening the store", kind, why) end
-  local state, known, reason = opened(storage, options, all.rate)
-  if not state then
-    storage:close()
-    return failed("opening the store", known, reason)
-  end
-  local listening, err = web.open(target(options, all))
-  if not listening then
-    storage:close()
+  local open = storages.is_shared(options.store) and open_shared or open_alone
+  local parts, kind, why = open(options)
+  if not parts then return failed("opening the store", kind, why) end
+  local server, err = complete(parts, options, limits(options))
+  if not server then
+    parts.storage:close()
     return nil, err
   end
-  local server = setmetatable({
-    web = listening, port = listening.port, storage = storage, state = state,
-    tokens = known, failed = false, writes = 0, cost = 0, due = 0,
-    turn = 0, checked = known.version, heartbeat = all.heartbeat,
-    beat = loop.now() + all.heartbeat * 1e9,
-  }, Server)
+  function server.state.told()
+    if server.web then server.web:wake() end
+  end
   server.ended = tasks.spawn(run, server)
   return server
 end
@@ -258,6 +286,7 @@ end
 function Server:close()
   if not self.web then return end
   watch.close(self.state)
+  self.state:close()
   self.web:close()
   self.web = false
   self.storage:close()

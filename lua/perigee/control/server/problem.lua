@@ -14,12 +14,14 @@ local TITLES = {
 }
 
 --- Returns the answer for a status: detail says in a sentence what is wrong.
--- more: further fields of the body, plain values. headers: as an answer's.
+-- more: further fields of the body, plain values. headers: as an answer's. Who
+-- is told 503 is told to come back in a second.
 local function problem(status, kind, detail, more, headers)
   local body = { type = "about:blank", status = status, title = TITLES[status],
                  kind = kind, detail = detail }
   for name, value in pairs(more or {}) do body[name] = value end
   local all = { "Content-Type", "application/problem+json" }
+  if status == 503 then all[3], all[4] = "Retry-After", "1" end
   for _, text in ipairs(headers or {}) do all[#all + 1] = text end
   return status, json.encode(body), all
 end

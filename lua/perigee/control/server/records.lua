@@ -94,13 +94,13 @@ end
 
 -- ---- Writing ---------------------------------------------------------------
 
-local function written(call, collection, before, text, ttl, value)
+local function written(call, collection, before, text, ttl, value, since)
   local state = call.state
   if before and before.text == text and before.ttl == ttl then
-    state:renew(before)
+    state:renew(before, since)
     return before
   end
-  return state:put(collection, call.name, text, ttl, value)
+  return state:put(collection, call.name, text, ttl, value, since)
 end
 
 local function put(resource, call)
@@ -125,8 +125,8 @@ local function put(resource, call)
   if not text then
     return problem(400, "protocol", "the body has a number that is too large")
   end
-  local record = written(call, collection, before, text:sub(1, -2), ttl, value)
-  if since then record.began = call.state:time() - since end
+  local record = written(call, collection, before, text:sub(1, -2), ttl, value,
+                         since)
   return before and 200 or 201, M.shown(call.state, record),
          { "Content-Type", JSON, "ETag", calls.etag(record.revision) }
 end

@@ -4,6 +4,7 @@ local about = require "perigee.control.server.about"
 local calls = require "perigee.control.server.call"
 local errors = require "perigee.errors"
 local log = require "perigee.log"
+local loop = require "perigee.loop"
 local parts = require "perigee.control.server.parts"
 local problem = require "perigee.control.server.problem"
 
@@ -55,21 +56,17 @@ local function methods_of(resource, name, last)
   return last == "renew" and resource.renew
 end
 
-local function scoped(call, server)
-  local scope, status, body, headers = calls.name(call.scope, "scope")
-  if not scope then return status, body, headers end
-  if call.name then
-    scope, status, body, headers = calls.name(call.name, "name")
-    if not scope then return status, body, headers end
+local function named(call)
+  local fine, status, body, headers = calls.name(call.scope, "scope")
+  if fine and call.name then
+    fine, status, body, headers = calls.name(call.name, "name")
   end
-  call.role, status, body, headers = server.tokens:admits(
-    call.request, call.scope, call.route.role, call.state:time())
-  if not call.role then return status, body, headers end
-  call.token = status
-  return call.route.run(call)
+  if not fine then return status, body, headers end
 end
 
-local function dispatch(server, request, call)
+-- Finds the route. Nil; or an answer.
+local function find(call, server)
+  local request = call.request
   local path, query = request.target, ""
   local mark = path:find("?", 1, true)
   if mark then path, query = path:sub(1, mark - 1), path:sub(mark + 1) end
@@ -82,32 +79,72 @@ local function dispatch(server, request, call)
   if not route then return no_method(methods) end
   call.route, call.query = route, mark and calls.query(query) or NONE
   call.method, call.state = request.method, server.state
-  if not scope then return route.run(call, server) end
-  call.scope = calls.segment(scope)
+  if not scope then return nil end
+  call.scope, call.kind = calls.segment(scope), kind
   call.name = name ~= "" and calls.segment(name) or nil
-  return scoped(call, server)
+  return named(call)
+end
+
+-- Nil if the call may be run; or an answer.
+local function admit(call, server)
+  if not call.scope then return nil end
+  local status, body, headers
+  call.role, status, body, headers = server.tokens:admits(
+    call.request, call.scope, call.route.role, loop.now() * 1e-9)
+  if not call.role then return status, body, headers end
+  call.token = status
+end
+
+local function run(call, server) return call.route.run(call, server) end
+
+--- The answer of a server that has failed itself.
+function M.failure()
+  return problem(500, "remote", "this server has failed; its log tells how")
 end
 
 local function raised(failure)
   return debug.traceback(errors.shown(failure), 2)
 end
 
-local function answered(call, fine, status, body, headers)
+local function noted(call, fine, status, body, headers)
   if fine then
-    call.status, call.body, call.headers = status, body, headers
+    call.status, call.body, call.headers = status or false, body, headers
     return
   end
   log.write("error", "answering a request failed: " .. tostring(status))
-  call.status, call.body, call.headers = problem(500, "remote",
-    "this server has failed; its log tells how")
+  call.status, call.body, call.headers = M.failure()
 end
 
---- Handles a request: returns its call, with the answer in its fields status,
--- body and headers, or in `stream` a function that begins one.
-function M.handle(server, request)
-  local call = { request = request, stream = false }
-  answered(call, xpcall(dispatch, raised, server, request, call))
+local function step(call, f, server)
+  if call.status then return end
+  noted(call, xpcall(f, raised, call, server))
+end
+
+--- The call of a request: its status is false if it may be run, with a `scope`
+-- unless it asks of the server itself. Else it is answered.
+function M.admitted(server, request)
+  local call = { request = request, stream = false, status = false }
+  step(call, find, server)
+  step(call, admit, server)
   return call
+end
+
+--- Runs a call that is not answered yet: it has the answer in its fields
+-- status, body and headers, or in `stream` a function that begins one.
+function M.run(server, call)
+  step(call, run, server)
+  return call
+end
+
+--- Does both.
+function M.handle(server, request)
+  return M.run(server, M.admitted(server, request))
+end
+
+--- Sends a call's answer, or begins its stream.
+function M.send(call)
+  if call.stream then return call.stream() end
+  return call.request:answer(call.status, call.body, call.headers)
 end
 
 return M

@@ -58,6 +58,9 @@ function State:collection(scope, kind)
   return of[kind]
 end
 
+--- The same, for who watches them.
+State.watched = State.collection
+
 --- The collection if anything was ever in it.
 function State:known(scope, kind)
   local of = self.scopes[scope]
@@ -100,9 +103,11 @@ local function pass_time(state)
   state.seen = now
 end
 
---- Begins a record's lease anew.
-function State:renew(record)
+--- Begins a record's lease anew. since: seconds since its agent began, if it
+-- says so.
+function State:renew(record, since)
   if record.ttl > 0 then record.lease.deadline = self.now + record.ttl end
+  if since then record.began = self.now - since end
 end
 
 -- Gives a record its lease: the one of what it replaces, unless that would be
@@ -122,6 +127,7 @@ end
 
 -- ---- Writing ---------------------------------------------------------------
 
+--- Sets or removes a name of a collection { records, names }.
 local function put_in(collection, name, record)
   local before = collection.records[name]
   collection.records[name] = record
@@ -133,6 +139,8 @@ local function put_in(collection, name, record)
     table.remove(collection.names, at)
   end
 end
+
+M.put_in = put_in
 
 local function note(state, collection, name)
   state.revision = state.revision + 1
@@ -146,14 +154,14 @@ local function prepared(collection, name, text, decoded)
 end
 
 --- Sets a name's record. text: JSON of an object, without its last brace;
--- decoded: the same as a table. Returns the record.
-function State:put(collection, name, text, ttl, decoded)
+-- decoded: the same as a table; since: as of renew(). Returns the record.
+function State:put(collection, name, text, ttl, decoded, since)
   local record = prepared(collection, name, text, decoded)
   local before = collection.records[name]
   note(self, collection, name)
   record.revision, record.ttl = self.revision, ttl
-  record.began = before and before.epoch == record.epoch and before.began
-    or self.now
+  record.began = since and self.now - since
+    or before and before.epoch == record.epoch and before.began or self.now
   put_in(collection, name, record)
   self.storage:set(collection.scope, collection.kind, name, record.revision,
                    math.floor(ttl * 1000), text)
@@ -244,6 +252,8 @@ local function load(state)
     give_lease(state, record)
   end)
 end
+
+function State:close() end -- luacheck: ignore 212
 
 --- What a storage has; leases begin anew. Or nil, a kind and why.
 function M.open(storage)

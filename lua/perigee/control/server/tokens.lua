@@ -6,8 +6,9 @@
 --   register  hold names, entities; report
 --   admin     remove what others hold; the topology
 --
--- The storage keeps hashes of tokens alone. A server without any token takes
--- all who reach it for admins, unless it is told to want tokens.
+-- The storage keeps hashes of tokens alone. A server that knows of no token,
+-- and never has, takes all who reach it for admins, unless it is told to want
+-- tokens.
 local control = require "perigee.control.native"
 local errors = require "perigee.errors"
 local problem = require "perigee.control.server.problem"
@@ -22,10 +23,13 @@ M.ROLES = { read = 1, register = 2, admin = 3 }
 local text_t, hash_t = ffi.typeof "char[44]", ffi.typeof "char[65]"
 local hash = hash_t()
 
+--- The SHA-256 of a text, in hexadecimal.
 local function hash_of(text)
   if C.perigee_token_hash(hash, text, #text) < 0 then return nil end
   return ffi.string(hash, 64)
 end
+
+M.hash = hash_of
 
 --- Makes a token, and keeps its hash. Returns its text, which nobody can tell
 -- again, and its id; or nil, a kind and why.
@@ -64,6 +68,7 @@ function Tokens:refresh()
   if not list then return nil end
   local before = self.by_hash
   self.by_hash, self.n, self.version = {}, #list, version
+  self.wanted = self.wanted or #list > 0
   for _, token in ipairs(list) do
     local known = before[token.hash]
     token.left, token.at = known and known.left, known and known.at

@@ -16,7 +16,8 @@ local M = {}
 local OPEN = { "Content-Type", "text/event-stream", "Cache-Control",
                "no-store" }
 local COMMENT = ":\n\n"
-local KINDS = { agents = true, entities = true, topology = true }
+--- The collections that may be watched.
+M.KINDS = { agents = true, entities = true, topology = true }
 
 local function event(kind, id, data)
   return ("event: %s\nid: %s\ndata: %s\n\n"):format(kind, id, data)
@@ -83,12 +84,12 @@ end
 
 local function watch(call)
   local kind = call.query.collection or "agents"
-  if not KINDS[kind] then
+  if not M.KINDS[kind] then
     return problem(400, "protocol", "collection must be agents, entities or "
       .. "topology")
   end
   local watcher = {
-    collection = call.state:collection(call.scope, kind), token = call.token,
+    collection = call.state:watched(call.scope, kind), token = call.token,
     prefix = call.query.prefix, kind = call.query.kind, stream = false,
     from = call.request:header "Last-Event-ID" or call.query.from }
   call.stream = function() begin(watcher, call.state, call.request) end

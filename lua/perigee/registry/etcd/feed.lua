@@ -38,7 +38,7 @@ end
 
 -- Reads all entries.
 local function look(feed)
-  local list, kind, why = feed.etcd:all(feed.scope)
+  local list, kind, why = feed.etcd:all(feed.scope, feed.decode)
   if not list then return nil, kind, why end
   for name, entry in pairs(list.entries) do set(feed, name, entry) end
   for name in pairs(feed.known) do
@@ -59,7 +59,7 @@ local function take(feed, events)
     local name = type(kv) == "table" and keys.name_of(kv.key, feed.scope)
     if name then
       local is_gone = event.type == "DELETE"
-      set(feed, name, not is_gone and feed.etcd:entry(kv, feed.scope, name)
+      set(feed, name, not is_gone and feed.decode(kv, feed.scope, name)
         or nil)
     end
     local revision = type(kv) == "table" and tonumber(kv.mod_revision)
@@ -139,10 +139,12 @@ function Feed:read()
   end
 end
 
---- Begins to follow a scope of the registry etcd.
-function M.new(etcd, scope)
-  return feeds.start(Feed, scope, { etcd = etcd, stream = false, from = 0,
-                                    term = 0, cluster = false })
+--- Begins to follow a scope of the registry etcd. decode(found, scope, name)
+-- makes what is known of a key (by default an entry).
+function M.new(etcd, scope, decode)
+  return feeds.start(Feed, scope, {
+    etcd = etcd, stream = false, from = 0, term = 0, cluster = false,
+    decode = decode or function(...) return etcd:entry(...) end })
 end
 
 return M

@@ -124,7 +124,7 @@ function Etcd:lookup(scope, name)
   return tasks.spawn(lookup, self, scope, name)
 end
 
--- Calls f(name, entry) for each entry in a range of keys, as they were at one
+-- Calls f(name, kv) for each name in a range of keys, as they were at one
 -- revision, in the order of names, until f returns true. Pages whose answer is
 -- too large are made smaller; each has to be behind the one before it. Returns
 -- the first answer; or nil, a kind, why.
@@ -142,8 +142,7 @@ local function each(etcd, scope, from, to, limit, f)
       first = first or told
       for _, kv in ipairs(found) do
         local name = keys.name_of(kv.key, scope)
-        local entry = name and etcd:entry(kv, scope, name)
-        if entry and f(name, entry) then return first end
+        if name and f(name, kv) then return first end
       end
       if not told.more then return first end
       from = found[1] and keys.after(found[#found].key, from)
@@ -160,8 +159,11 @@ local function list(etcd, scope, filter)
   local plain = not filter.kind and not filter.service
   local fine, kind, why = each(etcd, scope, from, to,
     plain and math.max(1, math.min(limit, PAGE)) or PAGE,
-    function(_, entry)
-      if entries.matches(entry, filter) then chosen[#chosen + 1] = entry end
+    function(name, kv)
+      local entry = etcd:entry(kv, scope, name)
+      if entry and entries.matches(entry, filter) then
+        chosen[#chosen + 1] = entry
+      end
       return #chosen >= limit
     end)
   if not fine then return nil, asks.unasked(kind), why end
@@ -172,13 +174,20 @@ function Etcd:list(scope, filter)
   return tasks.spawn(list, self, scope, filter)
 end
 
+--- As each(), for the names that a filter { prefix, after } lets through.
+-- Waits.
+function Etcd:each(scope, filter, f)
+  local from, to = keys.range(scope, filter.prefix, filter.after)
+  return each(self, scope, from, to, PAGE, f)
+end
+
 --- Reads a scope: { entries by name, revision, term, cluster }. Waits. Used by
--- feeds.
-function Etcd:all(scope)
+-- feeds. decode(found, scope, name) makes what is known of a key.
+function Etcd:all(scope, decode)
   local from, to = keys.range(scope)
   local found = {}
   local first, kind, why = each(self, scope, from, to, PAGE,
-    function(name, entry) found[name] = entry end)
+    function(name, kv) found[name] = decode(kv, scope, name) end)
   if not first then return nil, kind, why end
   local header = first.header
   return { entries = found, revision = tonumber(header.revision) or 0,

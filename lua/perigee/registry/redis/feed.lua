@@ -30,11 +30,14 @@ local function expect(feed, name, seconds)
 end
 
 local function set(feed, name, text)
-  local entry = text and keys.decode(text, feed.scope, name, feed.now)
+  local entry, seconds
+  if text then
+    entry, seconds = feed.decode(text, feed.scope, name, feed.now)
+  end
   if entry == nil and feed.known[name] == nil then return end
   feed.known[name] = entry
   feed.due[name] = nil
-  if entry then expect(feed, name, feed.ttl) end
+  if entry then expect(feed, name, seconds or feed.ttl) end
   feed.changes:note(name)
 end
 
@@ -140,10 +143,12 @@ end
 function Feed:stop() self.connection:close() end
 
 --- Begins to follow a scope. redis:all(scope, connection) returns the texts of
--- its entries by name.
-function M.new(redis, scope, target, patience, ttl)
+-- its entries by name. decode(text, scope, name, now) makes what is known of a
+-- text, and the seconds of its TTL, if it knows them (by default an entry).
+function M.new(redis, scope, target, patience, ttl, decode)
   return feeds.start(Feed, scope, {
     redis = redis, ttl = ttl, stream = keys.changes(scope),
+    decode = decode or keys.decode,
     connection = connections.new(target, patience), last = "0-0", now = 0,
     due = {} })
 end

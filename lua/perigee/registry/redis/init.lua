@@ -20,6 +20,7 @@ local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
 local sentinels = require "perigee.registry.redis.sentinel"
 local tasks = require "perigee.task"
+local writes = require "perigee.registry.redis.writes"
 
 local M = {}
 
@@ -28,7 +29,6 @@ local TTL, TIMEOUT = 10, 5              -- seconds
 local ATTEMPTS = 100                    -- of a transaction that others disturb
 local PAGE = 500                        -- names that are read at once
 local SWEPT = 32                        -- expired names that a list removes
-local CHANGES = 10000                   -- the stream's approximate length
 local MOST = 2 ^ 20                     -- names that one list goes through
 
 local Redis = {}
@@ -80,23 +80,23 @@ local function alone(f, redis, ...)
   return unlock(redis, lock, pcall(f, redis, ...))
 end
 
--- The commands that set name's entry to text, or remove it if text is nil.
+--- Calls f(redis, ...) while no other transaction uses the connection; returns
+-- its results.
+function Redis:alone(f, ...) return alone(f, self, ...) end
+
+-- The transaction that sets name's entry to text, or removes it if text is nil.
 local function writing(redis, scope, name, text)
-  local key = keys.name(scope, name)
-  local change = { "XADD", keys.changes(scope), "MAXLEN", "~", CHANGES, "*",
-                   "name", name, "entry", text or "" }
-  if not text then
-    return { { "MULTI" }, { "DEL", key }, { "ZREM", keys.names(scope), name },
-             change, { "EXEC" } }
-  end
-  return { { "MULTI" }, { "SET", key, text, "PX", redis:milliseconds() },
-           { "ZADD", keys.names(scope), 0, name }, change, { "EXEC" } }
+  local commands = writes.commands(scope, name, text, redis:milliseconds())
+  table.insert(commands, 1, { "MULTI" })
+  commands[#commands + 1] = { "EXEC" }
+  return commands
 end
 
 function Redis:milliseconds() return math.ceil(self.ttl * 1000) end
 
 -- Only in the life of the connection that has the WATCH: in another nothing
--- would say that somebody was in between.
+-- would say that somebody was in between. True, and whether it was done; or
+-- nil, a kind and why.
 local function exec(redis, commands, life)
   if redis.connection.life ~= life then return true, false end
   local replies, kind, why = redis.connection:ask(commands)
@@ -109,6 +109,8 @@ local function exec(redis, commands, life)
   end
   return true, done
 end
+
+Redis.exec = exec
 
 -- Reads name's entry, calls decide(text, now) for the commands, and runs them
 -- if no other client has changed the entry; otherwise tries again. decide may
@@ -301,13 +303,19 @@ local function each(redis, connection, scope, from, to, f)
   return true
 end
 
-local function list(redis, scope, filter)
+-- As each(), for the names that a filter { prefix, after } lets through.
+local function each_of(redis, scope, filter, f)
   local prefix = filter.prefix or ""
   local from = filter.after and filter.after >= prefix and "(" .. filter.after
     or "[" .. prefix
   local to = prefix == "" and "+" or "(" .. prefix .. "\255"
+  return each(redis, redis.connection, scope, from, to, f)
+end
+Redis.each = each_of
+
+local function list(redis, scope, filter)
   local chosen, limit = {}, filter.limit or math.huge
-  local fine, kind, why = each(redis, redis.connection, scope, from, to,
+  local fine, kind, why = each_of(redis, scope, filter,
     function(name, text, now)
       local entry = keys.decode(text, scope, name, now)
       if entry and entries.matches(entry, filter) then
