@@ -11,6 +11,8 @@ local main = require "perigee.bench.main"
 local options = require "perigee.bench.options"
 local payload = require "perigee.bench.payload"
 local perftest = require "perigee.bench.perftest"
+local rank_options = require "perigee.bench.ranks.options"
+local ranks = require "perigee.bench.ranks.main"
 local rounds = require "perigee.bench.rounds"
 local tcp = require "perigee.bench.tcp"
 
@@ -27,17 +29,20 @@ local function command_line()
     description = "One-sided transfers and messages, next to memcpy.",
     modes = ALL, default = ALL,
   }
-  parser:option("--batch", "Transfers in one list (write and read).")
+  parser:option("--batch --batch-size",
+                "Transfers in one list (write and read).")
     :convert(options.whole):default "1"
-  parser:option("--window", "Transfers under way at once (not strided).")
+  parser:option("--window --num-concurrency",
+                "Transfers under way at once (not strided).")
     :convert(options.whole):default "1"
-  parser:option("--qps", "Queue pairs of a session on each NIC.")
+  parser:option("--qps --qp-num", "Queue pairs of a session on each NIC.")
     :convert(options.whole)
   parser:flag("--imm", "write is write_imm.")
   parser:option("--count", "Blocks of a strided transfer, 64 B each.")
     :convert(options.whole):default(tostring(BLOCKS))
   parser:option("--stride", "Distance of their starts (256 and 4096).")
     :convert(options.whole)
+  rank_options.add(parser)
   local given = options.parse(parser, SIZES)
   if given.stride and given.stride < BLOCK then
     parser:error("--stride is at least " .. BLOCK)
@@ -238,7 +243,10 @@ local function private(side, length)
   return slice:fill(1)
 end
 
-main.run("transfer", "operation", command_line(), function(given, out)
+local given_here = command_line()
+ranks.run(given_here, #given_here.mode < #ALL)
+
+main.run("transfer", "operation", given_here, function(given, out)
   local side = driver.start(given, tree.worker, given.largest)
   local fine, message = pcall(function()
     local run = { given = given, side = side, report = out, proxy = side.proxy,

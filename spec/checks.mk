@@ -33,7 +33,7 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 NAMES := registries listing finding rendezvous
-.PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
+.PHONY: deps demo bench soak floors test test-jit test-interpreter asan tsan
 .PHONY: hostile hostile-names control-stores test-opaque check-rdma rdma-shell
 .PHONY: fuzz fuzz-agents fuzz-planted lint format check-install
 
@@ -68,6 +68,11 @@ bench: ## sweep sizes of calls and transfers (figures, no verdict)
 	$(MAKE) all
 	spec/support/with luajit bench/rpc.lua $(ARGS)
 	spec/support/with luajit bench/transfer.lua $(ARGS)
+
+soak: ## many peers, disturbed for MINUTES=10 (ARGS="--transport tcp --seed 7")
+	.ci/deps build bench
+	$(MAKE) all
+	spec/support/with luajit bench/soak.lua --minutes $(or $(MINUTES),10) $(ARGS)
 
 # ---- Tests -----------------------------------------------------------------
 

@@ -32,10 +32,12 @@ int nanosleep(const perigee_bench_time *, perigee_bench_time *);
 long sysconf(int name);
 char *mkdtemp(char *template);
 int setenv(const char *name, const char *value, int overwrite);
+typedef struct { int fd; short events, revents; } perigee_bench_poll;
+int poll(perigee_bench_poll *, unsigned long count, int milliseconds);
 ]]
 
 local C = ffi.C
-local O_CLOEXEC, SIGTERM, PR_SET_PDEATHSIG = 0x80000, 15, 1
+local O_CLOEXEC, SIGTERM, PR_SET_PDEATHSIG, POLLIN = 0x80000, 15, 1, 1
 local CLOCK_MONOTONIC, SC_NPROCESSORS_ONLN = 1, 84
 
 local M = {}
@@ -140,6 +142,24 @@ function Child:rest()
     if got <= 0 then return table.concat(parts) end
     parts[#parts + 1] = ffi.string(self.chunk, got)
   end
+end
+
+-- Waits so many seconds at most; returns those of the children that have
+-- printed something, or have ended.
+function M.readable(children, seconds)
+  local polls = ffi.new("perigee_bench_poll[?]", #children)
+  for i, child in ipairs(children) do
+    polls[i - 1].fd, polls[i - 1].events = child.output, POLLIN
+    if child.text:find("\n", 1, true) then seconds = 0 end
+  end
+  C.poll(polls, #children, math.ceil(seconds * 1e3))
+  local list = {}
+  for i, child in ipairs(children) do
+    if polls[i - 1].revents ~= 0 or child.text:find("\n", 1, true) then
+      list[#list + 1] = child
+    end
+  end
+  return list
 end
 
 -- Writes a short text to its input.

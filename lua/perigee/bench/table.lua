@@ -40,6 +40,7 @@ end
 
 function M.line(key, row)
   local name = row.stride and row[key] .. "/" .. row.stride or row[key]
+  if row.rank then name = name .. " " .. row.rank end
   local line = { ("%-18s %6s"):format(name, M.size(row.size)) }
   for _, column in ipairs(COLUMNS) do
     line[#line + 1] = ("%" .. column[3] .. "s")

@@ -1,0 +1,122 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What moves in one operation of the aggregated bench: a list of transfers
+-- between the same places of a local and a remote region.
+--
+-- A plan says
+--   name      what the row is called, behind the operation
+--   bytes     of one operation
+--   span      bytes of the regions
+--   lists     how many different lists there are; they take turns
+--   of(k)     the pieces of list k (from 0), each { offset, length } or
+--             { offset, length, count, stride }
+
+local M = {}
+
+local LISTS = 64     -- of one row at most
+local SPAN = 2 ^ 26  -- bytes over which small transfers are spread
+
+-- ---- Transfers of one size -------------------------------------------------
+
+local PLACES = {}
+M.PLACES = PLACES
+
+function PLACES.same() return 0 end
+
+function PLACES.spread(k, places) return k % places end
+
+-- The same on all runs: a step that meets all places if their number is a power
+-- of two, and many if not.
+function PLACES.random(k, places)
+  return (k * 1103515245 + 12345) % 2 ^ 31 % places
+end
+
+--- Batches of transfers of this size.
+function M.batch(size, batch, window, offsets)
+  local place = PLACES[offsets]
+  local span = math.max(SPAN, size * batch * window)
+  local places = math.floor(span / size)
+  return {
+    bytes = size * batch, span = places * size, size = size, batch = batch,
+    lists = math.min(LISTS, math.max(window, math.floor(places / batch))),
+    of = function(k)
+      local pieces = {}
+      for i = 1, batch do
+        local at = place(k * batch + i - 1, places)
+        pieces[i] = { at * size, size }
+      end
+      return pieces
+    end,
+  }
+end
+
+-- ---- Blocks of a KV cache --------------------------------------------------
+
+-- Each layer has its blocks in one run of memory, `stride` apart. Three plans
+-- for the same bytes: a strided transfer for each layer, a transfer for each
+-- block, one transfer.
+local function strided(kv)
+  local pieces = {}
+  for i = 1, kv.layers do
+    pieces[i] = { (i - 1) * kv.blocks * kv.stride, kv.block, kv.blocks,
+                  kv.stride }
+  end
+  return pieces
+end
+
+local function one_list(kv)
+  local pieces = {}
+  for i = 1, kv.layers * kv.blocks do
+    pieces[i] = { (i - 1) * kv.stride, kv.block }
+  end
+  return pieces
+end
+
+local function contiguous(kv)
+  return { { 0, kv.layers * kv.blocks * kv.block } }
+end
+
+--- The three plans.
+function M.kv(kv)
+  local plans = {}
+  for i, one in ipairs { { "kv contiguous", contiguous },
+                         { "kv strided", strided }, { "kv list", one_list } } do
+    plans[i] = {
+      name = one[1], bytes = kv.layers * kv.blocks * kv.block, lists = 1,
+      span = kv.layers * kv.blocks * kv.stride, size = kv.block,
+      batch = one[2] == one_list and kv.layers * kv.blocks or kv.layers,
+      of = function() return one[2](kv) end,
+    }
+  end
+  return plans
+end
+
+--- Reads "kv:layers=61,blocks=256,block=16K,stride=32K"; nil and a message if
+-- it is wrong. stride: twice the block unless given.
+function M.parse(text, size_of)
+  local words = text:match "^kv:(.*)$"
+  if not words then return nil, ("'%s' is no shape: kv:..."):format(text) end
+  local kv = { layers = 61, blocks = 256, block = 2 ^ 14 }
+  for word in words:gmatch "[^,]+" do
+    local name, value = word:match "^(%a+)=(%w+)$"
+    local number = value and size_of(value)
+    if not number or number < 1 or kv[name] == nil and name ~= "stride" then
+      return nil, ("'%s': a shape has layers, blocks, block and stride, as in "
+        .. "kv:layers=61,blocks=256,block=16K"):format(word)
+    end
+    kv[name] = number
+  end
+  kv.stride = kv.stride or 2 * kv.block
+  if kv.stride < kv.block then
+    return nil, "a stride is at least the block"
+  end
+  return kv
+end
+
+--- The longest span of these plans.
+function M.span(plans)
+  local most = 0
+  for _, plan in ipairs(plans) do most = math.max(most, plan.span) end
+  return most
+end
+
+return M

@@ -1,0 +1,148 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A process of the soak: one agent that serves, and tasks that call the other
+-- peers' agents. The judge (judge.lua) tells it by lines what to do:
+--
+--   go            traffic begins
+--   slow SECONDS  so long it receives no message and serves typed calls late
+--   stop          traffic ends: it answers "idle" when its own operations have
+--                 ended and its own sessions are closed
+--   settle        answers "rest", with what is left, when no session is left
+
+local bit = require "bit"
+local client = require "perigee.bench.soak.client"
+local descriptor = require "perigee.descriptor"
+local ffi = require "ffi"
+local ledger = require "perigee.bench.soak.ledger"
+local perigee = require "perigee"
+local process = require "perigee.bench.process"
+local service = require "perigee.bench.soak.service"
+
+ffi.cdef "int open(const char *path, int flags, ...);"
+
+local M = {}
+
+local AFTER = 4             -- ends or payloads before one that is wrong
+local LEAKED = 8            -- descriptors
+local SETTLING = 20         -- seconds for others' sessions to end
+
+-- ---- Faults that are planted -----------------------------------------------
+
+-- Each operation leaves files open; ends are lost; bytes are wrong.
+local PLANTS = {}
+
+function PLANTS.leak(peer)
+  peer.after = function()
+    for _ = 1, LEAKED do ffi.C.open("/dev/null", 0) end
+  end
+end
+
+function PLANTS.lost(peer)
+  local left = AFTER
+  peer.lose = function()
+    if peer.going then left = left - 1 end
+    return left <= 0
+  end
+end
+
+function PLANTS.flip()
+  local letter, left = require "perigee.bench.soak.letter", AFTER
+  local fill = letter.fill
+  letter.fill = function(pointer, length, ...)
+    fill(pointer, length, ...)
+    left = left - 1
+    if left <= 0 then
+      pointer[length / 2] = bit.bxor(pointer[length / 2], 1)
+    end
+  end
+end
+
+M.PLANTS = PLANTS
+
+-- ---- What the judge tells --------------------------------------------------
+
+local TOLD = {}
+
+function TOLD.go(peer)
+  peer.going = true
+  perigee.spawn(service.keep_brief, peer)
+  for i = 0, peer.task_count - 1 do perigee.spawn(client.run, peer, i) end
+end
+
+function TOLD.slow(peer, seconds)
+  peer.slow_until = process.now() + tonumber(seconds) * 1e9
+end
+
+function TOLD.stop(peer)
+  peer.going, peer.slow_until = false, 0
+  while peer.running > 0 do perigee.sleep(0.005) end
+  peer.targets = {}
+  for _, session in pairs(peer.agent.engine.sessions) do
+    if not session.accepted then session:close() end
+  end
+  ledger.say { what = "idle" }
+end
+
+-- Waits until nothing is left of other peers, and tells what is.
+function TOLD.settle(peer)
+  local engine, limit = peer.agent.engine, process.now() + SETTLING * 1e9
+  local stats
+  repeat
+    perigee.sleep(0.01)
+    collectgarbage()
+    stats = engine:stats()
+  until stats.sessions == 0 and stats.operations == 0 and stats.pooled == 0
+    or process.now() > limit
+  collectgarbage()
+  perigee.sleep(0.6) -- free blocks go back to the system after half a second
+  ledger.say { what = "rest", sessions = stats.sessions, open = ledger.open,
+               operations = stats.operations, pooled = stats.pooled,
+               lua = collectgarbage "count" * 1024, counts = ledger.counts,
+               faults = ledger.told }
+end
+
+local function obey(peer, text)
+  for line in text:gmatch "[^\n]+" do
+    local word, more = line:match "^(%S+)%s*(.*)$"
+    perigee.spawn(TOLD[word], peer, more)
+  end
+end
+
+-- Lines are short, and the judge writes each at once.
+local function listen(peer)
+  local chunk = ffi.new "char[4096]"
+  while descriptor.readable(0) do
+    local got = tonumber(ffi.C.read(0, chunk, 4096))
+    if got <= 0 then return perigee.stop() end
+    obey(peer, ffi.string(chunk, got))
+  end
+end
+
+-- ---- Starting --------------------------------------------------------------
+
+--- Runs the peer of that number. given: as judge.lua's command line says.
+function M.run(given)
+  local peer = {
+    who = given.who, peers = given.peers, timeout = given.timeout,
+    mix = given.mix, bulk = given.bulk, task_count = given.tasks, tasks = {},
+    slot_count = given.peers * given.tasks, pause = given.pause,
+    scope = given.scope, transport = given.transport, targets = {},
+    options = { faults = given.faults and ("seed=%d %s"):format(
+      given.seed * 1000 + given.who, given.faults) or nil },
+    faults = given.faults, life = given.life, running = 0, serial = 0,
+    slow_until = 0,
+    name_of = function(who) return "peer:" .. who end,
+  }
+  math.randomseed(given.seed * 1000 + given.who)
+  if given.plant and given.who == 0 then PLANTS[given.plant](peer) end
+  peer.agent = assert(perigee.agent {
+    name = peer.name_of(peer.who), scope = peer.scope,
+    transport = peer.transport, engine = peer.options })
+  ledger.watch(perigee, given.grace, peer.lose)
+  service.start(peer.agent, peer)
+  perigee.spawn(listen, peer)
+  ledger.say { what = "ready" }
+  perigee.run()
+  peer.agent:close()
+end
+
+return M
