@@ -52,8 +52,10 @@ FLAGS := -std=c17 -D_GNU_SOURCE -Inative -g -Wall -Wextra $(WERROR) \
 # Structures of some hundred bytes are zeroed for each call; tuned for generic
 # x86-64, GCC does that by "rep stos", whose start alone costs 30 cycles.
 TUNE := $(if $(filter x86_64,$(shell uname -m)),-mtune=skylake)
-# Fat objects, so that the archive can be linked with or without LTO.
-RELEASE := -O2 $(TUNE) -flto=auto -ffat-lto-objects -DNDEBUG
+# Fat objects, so that the archive can be linked with or without LTO. In one
+# partition: across partitions GCC saves registers around calls, so that the files
+# of a call cost more or less by the order in which they are linked.
+RELEASE := -O2 $(TUNE) -flto=auto -flto-partition=one -ffat-lto-objects -DNDEBUG
 DEBUG := -O1 -DPERIGEE_DEBUG -fno-omit-frame-pointer
 # Under a sanitizer GCC's guess at what is uninitialized is often wrong.
 SANITIZED := $(DEBUG) -Wno-maybe-uninitialized

@@ -116,7 +116,7 @@ struct perigee_options {
                                them */
   uint32_t watched;         /* descriptors of the program's own at once
                                (perigee_watch): 4096, at most 2^20 */
-  int64_t hello_timeout;    /* time for the peer to finish hello: 2 s */
+  int64_t hello_timeout;    /* time for the peer's handshake: 2 s */
   uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session */
   uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
@@ -500,8 +500,8 @@ enum { PERIGEE_NAME_MAX = 64 };
 PERIGEE_API int perigee_connect_to(struct perigee_engine *engine,
                                    const char *address, const char *expected,
                                    const char *transport, int64_t timeout);
-/* Sets the name that the engine goes by in sessions whose hello follows; NULL:
- * none. INVALID if it is too long. */
+/* Sets the name that the engine goes by in sessions whose handshake follows;
+ * NULL: none. INVALID if it is too long. */
 PERIGEE_API int perigee_go_by(struct perigee_engine *engine, const char *name);
 
 /* Endpoints: sessions without a socket, for programs with a control plane of

@@ -15,7 +15,8 @@
 
 enum { STREAMS_MAX = 16 };
 
-/* How far the handshake is. The table of this machine is in wireup.c. */
+/* How far the handshake is. The table of this machine is in
+ * wireup/wireup_steps.c. */
 enum wireup_step {
   WIREUP_NEW,
   WIREUP_RETRIED,
@@ -87,7 +88,7 @@ struct deferred {
 
 /* ---- The parts of a session ---------------------------------------------
  * Each part is written by the files named with it, and by those that begin and
- * end sessions (session.c, session_end.c, endpoint.c). */
+ * end sessions (session.c, session_end.c, wireup/endpoint.c). */
 
 /* core/hot.c: its place among the sessions that a poll looks at. */
 struct session_polled {
@@ -179,7 +180,7 @@ struct session_admission {
   bool waits;            /* for its turn, before more of it is read */
 };
 
-/* wireup.c: the state of the handshake. */
+/* wireup/: the state of the handshake. */
 struct session_handshake {
   uint8_t step; /* enum wireup_step */
   bool active;  /* without a socket: this side probes */
@@ -200,7 +201,7 @@ struct session_security {
   uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
 };
 
-/* wireup.c, migrate.c: the peer, once it is known. */
+/* wireup/terms.c, migrate.c: the peer, once it is known. */
 struct session_peer {
   bool here;         /* its address is one of this host (shares.h) */
   bool same_host;    /* proven (migrate.h): the kernel tells its end */

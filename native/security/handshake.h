@@ -2,7 +2,7 @@
  *
  * handshake.h - two unauthenticated peers prove to each other that they have
  * the same secret, and agree on keys that nobody else has. These are functions
- * of bytes; wireup.c and proof.c carry the bytes.
+ * of bytes; wireup/wireup.c and proof.c carry the bytes.
  *
  *   words    = transcript of one side: H(words so far, next frame), of HELLO,
  *              PROOF, TERMS, OFFER and READY
