@@ -108,7 +108,8 @@ local OPTIONS = { name = name_or_none, scope = check.name,
                   engine = check.table, listen = addresses,
                   advertise = advertised, secret = secret,
                   registry = registries.check, kind = check.name,
-                  metadata = metadata, weight = weight }
+                  metadata = metadata, weight = weight,
+                  topology = check.boolean }
 for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
 
 local function default_scope()
@@ -132,6 +133,7 @@ local function describe(agent)
     local session = context.session
     if session and session.accepted and not check.name(caller) then
       session.peer = caller
+      if agent.topology then agent.topology:named(session) end
     end
     local service = type(name) == "string" and agent.services[name]
     if service then return services.describe(service) end
@@ -220,6 +222,8 @@ jit.off(engine_options)
 -- @tparam[opt] table options.metadata values that the registry lists with it,
 --   at most 4 KiB
 -- @tparam[opt=1] number options.weight a number that the registry lists with it
+-- @tparam[opt=true] boolean options.topology false: does not connect to those
+--   to whom a control server's topology joins it
 -- @tparam[opt] string options.transport the transport of sessions that it
 --   opens: "auto", "shm", "tcp" or "verbs"; default PERIGEE_TRANSPORT, or
 --   "auto"
@@ -275,6 +279,7 @@ function M.new(options, level)
     kind = options.kind or "agent", metadata = options.metadata or {},
     weight = options.weight or 1,
     awaited = {},                       -- kept sessions whose end is awaited
+    follows = options.topology ~= false, topology = false,
   }, Agent)
   agent.arrivals = arrivals.new(agent)
   engine.agent = agent
@@ -526,6 +531,7 @@ end
 -- print(select(2, calc:add(1, 2)).kind)                        --> closed
 function Agent:close()
   if self.lease then self.lease:close() end
+  if self.topology then self.topology:close() end
   for meeting in pairs(self.meetings) do meeting:leave() end
   place.resign(self)
   self.engine:close()
