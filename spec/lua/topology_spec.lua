@@ -116,7 +116,7 @@ describe("agents that a topology joins", function()
     assert.equal(0, arrived)            -- it is a that dials
   end)
 
-  it("report again to a server that was killed", function()
+  it("report again to a server that was killed, and after a stop", function()
     put '{"mesh":["a","b"]}'
     take "a"
     take "b"
@@ -124,6 +124,10 @@ describe("agents that a topology joins", function()
     server:kill()
     server:begin()
     is("up", "a", "b")
+    perigee.run(function()
+      perigee.stop()
+      perigee.sleep(LONG)
+    end)
     put '{"mesh":["b","a"]}'            -- the other one dials
     eventually(function()
       local edge = edge_of("a", "b")
@@ -131,67 +135,34 @@ describe("agents that a topology joins", function()
     end)
   end)
 
-  it("keep no session that only the topology wanted", function()
+  it("keep the sessions that programs use, and those alone", function()
     put '{"edges":[["a","b"],["a","c"]]}'
-    local a = take "a"
     local here, there
     take "b":on_session(function(session) here = session end)
     take "c":on_session(function(session) there = session end)
+    local a = take "a"
     is("up", "a", "b")
     is("up", "a", "c")
-    local asked = assert(a:session "b")
+    local asked, first = assert(a:session "b"), here
+    asked:close()
+    eventually(function() return here ~= first end)
+    is("up", "a", "b")
     put "{}"
     eventually(function() return there:ended():done() end)
     assert.equal("peer_lost", select(2, there:ended():wait(LONG)).kind)
     assert.is_false(here:ended():done())
-    assert.is_false(asked:ended():done())
     put '{"edges":[["a","c"]]}'
     is("up", "a", "c")
   end)
 
-  it("open the session again that a program has closed", function()
-    put '{"edges":[["a","b"]]}'
-    local a = take "a"
-    take "b"
-    is("up", "a", "b")
-    local before = assert(a:session "b")
-    before:close()
-    is("up", "a", "b")
-    eventually(function()
-      for _, session in pairs(a.engine.sessions) do
-        if session.handle and session ~= before then return true end
-      end
-    end)
-  end)
-
-  it("go on after a stop", function()
-    put '{"edges":[["a","b"]]}'
-    take "a"
-    take "b"
-    is("up", "a", "b")
-    perigee.run(function()
-      perigee.stop()
-      perigee.sleep(LONG)
-    end)
-    take "c"
-    put '{"edges":[["a","b"],["a","c"]]}'
-    is("up", "a", "b")
-    is("up", "a", "c")
-  end)
-
-  it("may want none of it", function()
-    put '{"edges":[["a","b"]]}'
+  it("may want none of it, and say why they are not connected", function()
+    put '{"edges":[["a","b"],["c","b"]]}'
     take("a", { topology = false })
     take "b"
+    take("c", { transport = "nothing" })
+    eventually(function() return edge_of("b", "c").why end)
+    assert.equal("down", edge_of("b", "c").state)
+    assert.matches("nothing", edge_of("b", "c").why)
     is("down", "a", "b")
-  end)
-
-  it("say why they are not connected", function()
-    put '{"edges":[["a","b"]]}'
-    take("a", { transport = "nothing" })
-    take "b"
-    eventually(function() return edge_of("a", "b").why end)
-    assert.equal("down", edge_of("a", "b").state)
-    assert.matches("nothing", edge_of("a", "b").why)
   end)
 end)

@@ -99,9 +99,14 @@ local function failed(joint, err)
   joint.pause = math.min(joint.pause * 2, LONGEST)
 end
 
--- Asks the peer for nothing, which tells it this agent's name.
-local function tell_name(session)
-  tasks.spawn(proxies.describe, session, "", ANSWER)
+-- Tells the peer this agent's name, by asking for a service that nobody has,
+-- until it has answered that.
+local function tell_name(joint, session)
+  while session.handle and not joint.over do
+    local told, err = proxies.describe(session, "", ANSWER)
+    if told or err.kind == "no_service" then return end
+    tasks.sleep(FIRST)
+  end
 end
 
 local function connect(joint)
@@ -110,7 +115,7 @@ local function connect(joint)
   if joint.over then return end
   joint.pause = FIRST
   joint:add(session)
-  tell_name(session)
+  tasks.spawn(tell_name, joint, session)
 end
 
 local function keep(joint)

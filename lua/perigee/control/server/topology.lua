@@ -34,38 +34,43 @@ local function reported(all, name, other)
   return report and report[other]
 end
 
-local function missing(all, edge)
+local function absent(all, edge)
   local list = {}
   for _, name in ipairs(edge) do
     if not all[name] then list[#list + 1] = name end
   end
-  return list[1] and { state = "absent", absent = list }
+  return list[1] and ('"absent","absent":["%s"]'):format(
+    table.concat(list, '","'))
 end
 
--- One end's news of the session's end goes before the other's of the session.
-local function actual(all, edge)
-  local absent = missing(all, edge)
-  if absent then return absent end
+local function since(now, state, began, why)
+  return ('"%s","since":%.3f%s'):format(state, math.max(0, now - began),
+    why and ',"why":' .. json.encode(why) or "")
+end
+
+-- An edge's state, and what else is told of it. One end's news of the session's
+-- end goes before the other's of the session.
+local function actual(now, all, edge)
+  local away = absent(all, edge)
+  if away then return away end
   local one = reported(all, edge[1], edge[2])
   local two = reported(all, edge[2], edge[1])
-  if not one and not two then return { state = "unknown" } end
+  if not one and not two then return '"unknown"' end
   one, two = one or two, two or one
   if one.up and two.up then
-    return { state = "up", began = math.max(one.began, two.began) }
+    return since(now, "up", math.max(one.began, two.began))
   end
   local first = one.up and two or one
   local other = two.up and first or two
-  return { state = "down", began = math.min(first.began, other.began),
-           why = first.why or other.why }
+  return since(now, "down", math.min(first.began, other.began),
+               first.why or other.why)
 end
 
-local function edge_text(state, all, edge)
-  local is = actual(all, edge)
-  local since = is.began and math.max(0, state:time() - is.began)
-  return json.encode {
-    ends = edge[1] < edge[2] and edge or { edge[2], edge[1] },
-    dials = edge[1], state = is.state, absent = is.absent, why = is.why,
-    since = since and math.floor(since * 1000) / 1000 }
+-- Names need no escapes.
+local function edge_text(now, all, edge)
+  local a, b = edge[1], edge[2]
+  return ('{"ends":["%s","%s"],"dials":"%s","state":%s}'):format(
+    a < b and a or b, a < b and b or a, a, actual(now, all, edge))
 end
 
 --- A topology's representation: what is wanted; and of each edge its ends,
@@ -80,7 +85,7 @@ function M.shown(call, record)
   local agents_there = call.state:known(call.scope, "agents")
   local all, texts = agents_there and agents_there.records or {}, {}
   for i, edge in ipairs(graph.edges) do
-    texts[i] = edge_text(call.state, all, edge)
+    texts[i] = edge_text(call.state:time(), all, edge)
   end
   local wanted = { edges = graph.value.edges, mesh = graph.value.mesh }
   return ('{"wanted":%s,"actual":[%s]}'):format(
