@@ -89,7 +89,7 @@ local function reach(joint)
 end
 
 local function failed(joint, err)
-  if joint.over or next(joint.sessions) then return end
+  if next(joint.sessions) then return end
   set(joint, false, err)
   if links.PASSING[err.kind] then
     joint.pause = FIRST
@@ -109,10 +109,27 @@ local function tell_name(joint, session)
   end
 end
 
+-- Closes the session that was dialled for a joint which is over, where nobody
+-- has asked for one with that peer.
+local function let_go(joint)
+  local link = joint.link
+  local session = link and link:live()
+  if session and not link.asked and not joint.topology.joints[joint.peer] then
+    session:close()
+  end
+end
+
+-- Lets go of what an attempt makes that is under way when the edge goes.
+local function give_up(joint)
+  local attempt = joint.link.attempt
+  if attempt then loop.wait(attempt, math.huge) end
+  let_go(joint)
+end
+
 local function connect(joint)
   local session, err = reach(joint)
+  if joint.over then return give_up(joint) end
   if not session then return failed(joint, err) end
-  if joint.over then return end
   joint.pause = FIRST
   joint:add(session)
   tasks.spawn(tell_name, joint, session)
@@ -161,14 +178,13 @@ function Joint:report()
            seconds = math.max(0, loop.now() - self.since) * 1e-9 }
 end
 
---- Ends it. The session that it has dialled is closed where nobody has asked
--- for one with that peer. stays: it is closed by nobody.
+--- Ends it, and the session that it has dialled, if nobody has asked for one
+-- with that peer. stays: sessions stay.
 function Joint:close(stays)
   self.over = true
   if self.call then futures.settle(self.call) end
   wake(self)
-  local session = self.link and self.link:live()
-  if session and not (stays or self.link.asked) then session:close() end
+  if not stays then let_go(self) end
 end
 
 return M

@@ -114,8 +114,9 @@ local function unwatch(topology)
 end
 
 local function drop(topology, peer, stays)
-  topology.joints[peer]:close(stays)
+  local joint = topology.joints[peer]
   topology.joints[peer], topology.dirty[peer] = nil, nil
+  joint:close(stays)
 end
 
 -- Notes the sessions that agents had opened before they were to.
