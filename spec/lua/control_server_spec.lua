@@ -201,10 +201,10 @@ describe("the control server", function()
     assert.equal(201, (ask("PUT", "topology", wanted)))
     joins("a", "unreported")
     assert.equal(204, (ask("PATCH", "topology/a?epoch=1", { peers = {
-      b = { state = "up", seconds = 7 }, c = { state = "up" },
-      x = { state = "up" }, d = { state = "down" } } })))
+      { name = "b", state = "up", seconds = 7 }, { name = "c", state = "up" },
+      { name = "x", state = "up" }, { name = "d", state = "down" } } })))
     assert.equal(204, (ask("PATCH", "topology/c?epoch=1", { peers = {
-      a = { state = "down", seconds = 3, why = "\"it\" ended" } } })))
+      { name = "a", state = "down", seconds = 3, why = "\"it\" ended" } } })))
     joins("a", "wanted")
     _, body = ask("GET", "topology")
     assert.same(wanted, body.wanted)
@@ -234,21 +234,26 @@ describe("the control server", function()
       assert.equal(201, (ask("PUT", "agents/" .. name, entry "1")))
     end
     ask("PUT", "topology", { edges = { { "a", "b" }, { "b", "c" } } })
-    local up = { peers = { a = { state = "up" }, b = { state = "up" },
-                           c = { state = "up" } } }
-    refused(409, "name_taken", "PATCH", "topology/a", up)
-    refused(409, "name_taken", "PATCH", "topology/a?epoch=2", up)
-    refused(404, "not_found", "PATCH", "topology/d?epoch=1", up)
-    for _, wrong in ipairs { {}, { peers = 7 }, { peers = { b = "up" } },
-                             { peers = { b = { state = "x" } } },
-                             { peers = { ["*"] = { state = "up" } } },
-                             { peers = { b = { state = "up", seconds = -1 } } },
-                             { peers = { b = { state = "up",
-                                               why = ("x"):rep(501) } } } } do
+    local function up(...)
+      local peers = {}
+      for i, name in ipairs { ... } do
+        peers[i] = { name = name, state = "up" }
+      end
+      return { peers = peers }
+    end
+    local all = up("a", "b", "c")
+    refused(409, "name_taken", "PATCH", "topology/a", all)
+    refused(409, "name_taken", "PATCH", "topology/a?epoch=2", all)
+    refused(404, "not_found", "PATCH", "topology/d?epoch=1", all)
+    for _, wrong in ipairs {
+      {}, { peers = 7 }, { peers = { "b" } }, { peers = up "b" }, up "*",
+      { peers = { { name = "b", state = "x" } } },
+      { peers = { { name = "b", state = "up", seconds = -1 } } },
+      { peers = { { name = "b", state = "up", why = ("x"):rep(501) } } } } do
       refused(400, "protocol", "PATCH", "topology/a?epoch=1", wrong)
     end
     refused(400, "protocol", "PATCH", "topology/a?epoch=1",
-            '{"peers":{"b":{"state":"up","seconds":1e999}}}')
+            '{"peers":[{"name":"b","state":"up","seconds":1e999}]}')
     local function states()
       local told = {}
       for i, edge in ipairs(select(2, ask("GET", "topology")).actual) do
@@ -257,13 +262,13 @@ describe("the control server", function()
       return told
     end
     assert.same({ "unknown", "unknown" }, states())
-    assert.equal(204, (ask("PATCH", "topology/a?epoch=1", up)))
+    assert.equal(204, (ask("PATCH", "topology/a?epoch=1", all)))
     assert.same({ "up", "unknown" }, states())
     assert.equal(200, (ask("PUT", "agents/a", entry("1", { weight = 2 }))))
     assert.same({ "up", "unknown" }, states())
     assert.equal(200, (ask("PUT", "agents/a?over=1", entry "2")))
     assert.same({ "unknown", "unknown" }, states())
-    assert.equal(204, (ask("PATCH", "topology/a?epoch=2", up)))
+    assert.equal(204, (ask("PATCH", "topology/a?epoch=2", all)))
     assert.equal(204, (ask("DELETE", "agents/a?epoch=2")))
     assert.same({ "absent", "unknown" }, states())
   end)

@@ -174,7 +174,8 @@ end
 
 --- What is told of it.
 function Joint:report()
-  return { state = self.is_up and "up" or "down", why = text(self.why),
+  return { name = self.peer, state = self.is_up and "up" or "down",
+           why = text(self.why),
            seconds = math.max(0, loop.now() - self.since) * 1e-9 }
 end
 

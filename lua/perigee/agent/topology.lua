@@ -36,23 +36,22 @@ local all = setmetatable({}, { __mode = "k" })
 
 -- ---- Reporting -------------------------------------------------------------
 
--- Takes some of the peers that are to be reported, with their reports.
+-- Takes some of the peers that are to be reported: a list of their reports.
 local function take_some(topology)
-  local some, n = {}, 0
+  local some = {}
   for peer in pairs(topology.dirty) do
-    if n == MOST then break end
+    if #some == MOST then break end
     local joint = topology.joints[peer]
     topology.dirty[peer] = nil
-    if joint then some[peer], n = joint:report(), n + 1 end
+    if joint then some[#some + 1] = joint:report() end
   end
-  return n > 0 and some
+  return some
 end
 jit.off(take_some)
 
-local function mark(topology, peers)
-  for peer in pairs(peers) do topology.dirty[peer] = true end
+local function mark(topology, reports)
+  for _, each in ipairs(reports) do topology.dirty[each.name] = true end
 end
-jit.off(mark)
 
 -- Errors after which the agent's lease hears what has to be reported.
 local LOST = { not_found = true, name_taken = true }
@@ -62,7 +61,7 @@ local function report(topology)
   tasks.sleep(GATHER)
   while topology:is_live() do
     local some = take_some(topology)
-    if not some then break end
+    if not some[1] then break end
     local future = topology.registry:report(topology.held, some)
     loop.wait(future, math.huge)
     local fine, kind = futures.results(future)

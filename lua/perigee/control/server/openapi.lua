@@ -55,12 +55,12 @@ local SCHEMAS = {
   Report = {
     type = "object", required = { "peers" },
     properties = { peers = {
-      type = "object", maxProperties = 1000,
-      description = "By the peers' names. Of others it stays what it was.",
-      additionalProperties = {
-        type = "object", required = { "state" },
-        properties = { state = { type = "string", enum = { "up", "down" } },
-                       seconds = SECONDS,
+      type = "array", maxItems = 500, description = "Of others it stays what "
+        .. "it was.",
+      items = {
+        type = "object", required = { "name", "state" },
+        properties = { name = NAME, seconds = SECONDS,
+                       state = { type = "string", enum = { "up", "down" } },
                        why = { type = "string", maxLength = 500,
                                description = "At most 500 bytes." } } } } } },
   Page = { type = "object", required = { "items" },

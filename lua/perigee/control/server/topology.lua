@@ -4,8 +4,8 @@
 -- are told by a watch of the collection "topology", connect, and report:
 --
 --   PATCH .../topology/NAME?epoch=EPOCH
---   {"peers":{"b":{"state":"up","seconds":1.5},
---             "c":{"state":"down","seconds":0.2,"why":"..."}}}
+--   {"peers":[{"name":"b","state":"up","seconds":1.5},
+--             {"name":"c","state":"down","seconds":0.2,"why":"..."}]}
 --
 -- A report says of some peers what has changed; seconds: for how long it has
 -- been so. Peers that are not joined with the agent are passed over.
@@ -20,7 +20,7 @@ local json = require "cjson.safe"
 
 local M = {}
 
-local PEERS = 1000                      -- of one report
+local PEERS = 500                       -- of one report
 local WHY = 500                         -- bytes
 local LONGEST = 2 ^ 31                  -- seconds
 
@@ -125,7 +125,8 @@ end
 
 local STATES = { up = true, down = true }
 
-local function is_report(value)
+local function is_peer(value)
+  if type(value) ~= "table" or check.name(value.name) then return false end
   local seconds, why = value.seconds, value.why
   return STATES[value.state] ~= nil
     and (seconds == nil or type(seconds) == "number" and seconds >= 0
@@ -134,31 +135,32 @@ local function is_report(value)
 end
 
 local function wrong_peers(peers)
-  if type(peers) ~= "table" then return "peers must be an object" end
-  local n = 0
-  for name, value in pairs(peers) do
-    n = n + 1
-    if check.name(name) then return "peers are named by agents' names" end
-    if type(value) ~= "table" or not is_report(value) then
-      return "each of peers has a state, up or down, and may have seconds and "
-        .. ("why, of %d bytes at most"):format(WHY)
+  if type(peers) ~= "table" then return "peers must be a list" end
+  for key, value in pairs(peers) do
+    if type(key) ~= "number" or not is_peer(value) then
+      return "each of peers has a name and a state, up or down, and may have "
+        .. ("seconds and why, of %d bytes at most"):format(WHY)
     end
   end
-  if n > PEERS then return ("a report has at most %d peers"):format(PEERS) end
+  if #peers > PEERS then
+    return ("a report has at most %d peers"):format(PEERS)
+  end
 end
 jit.off(wrong_peers)
 
 -- Adds what is new to an agent's report, of those alone whom it is joined with.
 local function merge(state, agent, joined, peers)
-  local report = {}
-  for name in pairs(joined) do
-    local new = peers[name]
-    report[name] = new and {
-      up = new.state == "up", why = new.why,
-      began = state:time() - (new.seconds or 0)
-    } or agent.report and agent.report[name]
+  local all = {}
+  for name in pairs(agent.report and joined or {}) do
+    all[name] = agent.report[name]
   end
-  agent.report = report
+  for _, new in ipairs(peers) do
+    if joined[new.name] then
+      all[new.name] = { up = new.state == "up", why = new.why,
+                        began = state:time() - (new.seconds or 0) }
+    end
+  end
+  agent.report = all
 end
 jit.off(merge)
 

@@ -200,7 +200,7 @@ function Control:topology(scope, from)
   return feed_of(self, key, topologies.feed, scope):watch { from = from }
 end
 
---- Reports the state of peers by an agent's name. A future of true; or of nil,
+--- Reports a list of peers by an agent's name. A future of true; or of nil,
 -- a kind and why.
 function Control:report(held, peers)
   return tasks.spawn(topologies.report, self, held, peers)

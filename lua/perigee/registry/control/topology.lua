@@ -25,8 +25,8 @@ function M.feed(client, scope)
                    trusted)
 end
 
---- Tells the server of peers, whose values by name are { state, seconds, why }.
--- In a task: true; or nil, a kind and why.
+--- Tells the server of peers, a list of { name, state, seconds, why }. In a
+-- task: true; or nil, a kind and why.
 function M.report(control, held, peers)
   local text, failed = clients.encode { peers = peers }
   if not text then return nil, "protocol", failed end
