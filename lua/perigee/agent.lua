@@ -66,6 +66,8 @@ meetings.add(Agent)
 -- @tparam[opt] table options.metadata values that the registry lists with it,
 --   at most 4 KiB
 -- @tparam[opt=1] number options.weight a number that the registry lists with it
+-- @tparam[opt=true] boolean options.topology false: does not connect to those
+--   to whom a control server's topology joins it
 -- @tparam[opt] string options.transport the transport of sessions that it
 --   opens: "auto", "shm", "tcp" or "verbs"; default PERIGEE_TRANSPORT, or
 --   "auto"
@@ -119,6 +121,7 @@ function M.new(options, level)
     kind = options.kind or "agent", metadata = options.metadata or {},
     weight = options.weight or 1,
     awaited = {},                       -- kept sessions whose end is awaited
+    follows = options.topology ~= false, topology = false,
   }, Agent)
   agent.arrivals = arrivals.new(agent)
   engine.agent = agent
@@ -150,6 +153,7 @@ end
 -- print(select(2, calc:add(1, 2)).kind)                        --> closed
 function Agent:close()
   if self.lease then self.lease:close() end
+  if self.topology then self.topology:close() end
   for meeting in pairs(self.meetings) do meeting:leave() end
   place.resign(self)
   self.engine:close()

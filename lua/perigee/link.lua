@@ -58,6 +58,7 @@ function M.new(agent, peer, way)
     agent = agent, engine = agent.engine, peer = peer, way = way, proxies = {},
     address = false, unfound = false,   -- last address, or the lookup's error
     avoided = false,                    -- the epoch of a peer that drains
+    asked = false,                      -- has the program asked for it?
     session = false, attempt = false, retrying = false,
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
     watch = false, news = false,        -- did the watch tell of a change?

@@ -89,3 +89,43 @@ describe("commands that ask a control server", function()
                    why)
   end)
 end)
+
+describe("perigee ctrl topology", function()
+  it("says who is to be connected, and tells who is", function()
+    if not there() then return end
+    server = control.start()
+    local function topology(...)
+      return command.run("ctrl", "topology", ...)
+    end
+    local function at(...) return "--registry", server.url, ... end
+    local status, text, why = topology("get", at())
+    assert.equal(0, status, why)
+    assert.equal("", text)
+    assert.equal("perigee ctrl topology get: nobody is to be connected in "
+      .. "scope cli\n", why)
+    status, text = topology("put", at("--edge", "b,a", "--edge", "a,c",
+                                      "--mesh", "a,b"))
+    assert.equal(0, status)
+    assert.equal(2, select(2, text:gsub("absent +%- +nobody is called", "")))
+    local file = command.file("topology.json", '{"mesh":["x","y"]}')
+    status, text = topology("put", at("--json", file))
+    assert.equal(0, status)
+    assert.same({
+      wanted = { mesh = { "x", "y" } },
+      actual = { { ends = { "x", "y" }, dials = "x", state = "absent",
+                   absent = { "x", "y" } } } }, cjson.decode(text))
+    assert.equal('{"actual":[],"wanted":{}}\n',
+                 select(2, topology("put", at("--none", "--json"))))
+    for _, words in ipairs { { "--mesh", "a,*" },
+                             { "--none", "--edge", "a,b" } } do
+      assert.equal(2, (topology("put", at(unpack(words)))), words[1])
+    end
+    assert.equal(2, (topology("get", "--registry", "redis://h")))
+    local wrong = { topology("put", at(command.file("wrong.json", "[1]"))) }
+    assert.equal(1, wrong[1])
+    assert.matches("the body must be an object in JSON", wrong[3], 1, true)
+    local none = { topology("get", "--store", command.folder() .. "/x.db") }
+    assert.equal(1, none[1])
+    assert.matches("no server runs from", none[3], 1, true)
+  end)
+end)

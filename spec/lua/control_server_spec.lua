@@ -138,23 +138,94 @@ describe("the control server", function()
     assert.equal(404, (ask("GET", "entities/a")))
   end)
 
+  local function joins(name, headers)
+    assert.equal(headers, select(3, ask("POST", "agents/" .. name
+      .. "/renew?epoch=1"))["perigee-topology"])
+  end
+
   it("tells the topology that is wanted, beside the one there is", function()
     begin()
     local _, body = ask("GET", "topology")
-    assert.same({}, body.actual)
-    assert.equal(201, (ask("PUT", "topology", { edges = { { "b", "a" } },
-                                               mesh = { "a", "b", "c" } })))
-    assert.equal(204, (ask("PUT", "topology/a", { connected = { "b" } })))
+    assert.same({ wanted = {}, actual = {} }, body)
+    for _, name in ipairs { "a", "b", "c" } do
+      assert.equal(201, (ask("PUT", "agents/" .. name, entry "1")))
+    end
+    joins("a", nil)
+    local wanted = { edges = { { "b", "a" }, { "a", "d" } },
+                     mesh = { "a", "b", "c" } }
+    assert.equal(201, (ask("PUT", "topology", wanted)))
+    joins("a", "unreported")
+    assert.equal(204, (ask("PATCH", "topology/a?epoch=1", { peers = {
+      { name = "b", state = "up", seconds = 7 }, { name = "c", state = "up" },
+      { name = "x", state = "up" }, { name = "d", state = "down" } } })))
+    assert.equal(204, (ask("PATCH", "topology/c?epoch=1", { peers = {
+      { name = "a", state = "down", seconds = 3, why = "\"it\" ended" } } })))
+    joins("a", "wanted")
     _, body = ask("GET", "topology")
-    assert.same({ { ends = { "a", "b" }, state = "up" },
-                  { ends = { "a", "c" }, state = "down" },
-                  { ends = { "b", "c" }, state = "unknown" } }, body.actual)
+    assert.same(wanted, body.wanted)
+    local since = {}
+    for i, edge in ipairs(body.actual) do
+      since[i], edge.since = edge.since or false, nil
+    end
+    assert.same({
+      { ends = { "a", "b" }, dials = "b", state = "up" },
+      { ends = { "a", "d" }, dials = "a", state = "absent",
+        absent = { "d" } },
+      { ends = { "a", "c" }, dials = "a", state = "down",
+        why = '"it" ended' },
+      { ends = { "b", "c" }, dials = "b", state = "unknown" } }, body.actual)
+    assert.is_true(since[1] >= 7 and since[3] >= 3)
+    assert.same({ false, false }, { since[2], since[4] })
     for _, wrong in ipairs { '{"edges":[["a"]]}', '{"edges":[["a","*"]]}',
                              '{"edges":7}', '{"mesh":{"a":1}}', "[]",
-                             '{"edges":[{"a":1}]}' } do
+                             '{"edges":[{"a":1}]}', '{"edges":{"a":[]}}' } do
       refused(400, "protocol", "PUT", "topology", wrong)
     end
-    refused(400, "protocol", "PUT", "topology/a", { connected = 1 })
+  end)
+
+  it("takes of an agent what it says of its own edges alone", function()
+    begin()
+    for _, name in ipairs { "a", "b", "c" } do
+      assert.equal(201, (ask("PUT", "agents/" .. name, entry "1")))
+    end
+    ask("PUT", "topology", { edges = { { "a", "b" }, { "b", "c" } } })
+    local function up(...)
+      local peers = {}
+      for i, name in ipairs { ... } do
+        peers[i] = { name = name, state = "up" }
+      end
+      return { peers = peers }
+    end
+    local all = up("a", "b", "c")
+    refused(409, "name_taken", "PATCH", "topology/a", all)
+    refused(409, "name_taken", "PATCH", "topology/a?epoch=2", all)
+    refused(404, "not_found", "PATCH", "topology/d?epoch=1", all)
+    for _, wrong in ipairs {
+      {}, { peers = 7 }, { peers = { "b" } }, { peers = up "b" }, up "*",
+      { peers = { { name = "b", state = "x" } } },
+      { peers = { { name = "b", state = "up", seconds = -1 } } },
+      { peers = { { name = "b", state = "up", why = ("x"):rep(501) } } } } do
+      refused(400, "protocol", "PATCH", "topology/a?epoch=1", wrong)
+    end
+    refused(400, "protocol", "PATCH", "topology/a?epoch=1",
+            '{"peers":[{"name":"b","state":"up","seconds":1e999}]}')
+    local function states()
+      local told = {}
+      for i, edge in ipairs(select(2, ask("GET", "topology")).actual) do
+        told[i] = edge.state
+      end
+      return told
+    end
+    assert.same({ "unknown", "unknown" }, states())
+    assert.equal(204, (ask("PATCH", "topology/a?epoch=1", all)))
+    assert.same({ "up", "unknown" }, states())
+    assert.equal(200, (ask("PUT", "agents/a", entry("1", { weight = 2 }))))
+    assert.same({ "up", "unknown" }, states())
+    assert.equal(200, (ask("PUT", "agents/a?over=1", entry "2")))
+    assert.same({ "unknown", "unknown" }, states())
+    assert.equal(204, (ask("PATCH", "topology/a?epoch=2", all)))
+    assert.equal(204, (ask("DELETE", "agents/a?epoch=2")))
+    assert.same({ "absent", "unknown" }, states())
   end)
 
   it("describes itself, and says what it has not", function()

@@ -78,7 +78,8 @@ local OPTIONS = { name = name_or_none, scope = check.name,
                   engine = check.table, listen = addresses,
                   advertise = advertised, secret = secret,
                   registry = registries.check, kind = check.name,
-                  metadata = metadata, weight = weight }
+                  metadata = metadata, weight = weight,
+                  topology = check.boolean }
 for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
 
 local function default_scope()

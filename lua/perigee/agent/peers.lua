@@ -123,14 +123,22 @@ end
 --- The check of a peer, a name or an address.
 M.check = peer_name
 
---- Returns the link of agent to peer, a name or an address. Raises misuse at
--- level.
+--- Returns the link of agent to peer for what keeps a session without a program
+-- that has asked for one (agent/joint.lua).
+function M.kept(agent, peer)
+  local link = agent.peers[peer] or links.new(agent, peer, way(agent, peer))
+  agent.peers[peer] = link
+  return link
+end
+
+--- Returns the link of agent to peer, a name or an address, for the program.
+-- Raises misuse at level.
 function M.link(agent, peer, level)
   check.value(peer, peer_name, "an agent's name", level + 1)
   agent.engine:use(level + 1)
   loop.check_wait(level + 1)
-  local link = agent.peers[peer] or links.new(agent, peer, way(agent, peer))
-  agent.peers[peer] = link
+  local link = M.kept(agent, peer)
+  link.asked = true
   return link
 end
 

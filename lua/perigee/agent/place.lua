@@ -10,6 +10,7 @@ local loop = require "perigee.loop"
 local native = require "perigee.native"
 local probe = require "perigee.agent.probe"
 local registries = require "perigee.registry"
+local topologies = require "perigee.agent.topology"
 
 local C = native.C
 
@@ -125,6 +126,7 @@ function M.take(agent, list)
   if not name then return nil, err end
   if name ~= agent.name then go_by(agent, name) end
   agent.lease = leases.new(agent, agent.registry, held)
+  topologies.begin(agent, agent.registry, held)
   return true
 end
 

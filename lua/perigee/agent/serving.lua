@@ -23,6 +23,7 @@ local function describe(agent)
     local session = context.session
     if session and session.accepted and not check.name(caller) then
       session.peer = caller
+      if agent.topology then agent.topology:named(session) end
     end
     local service = type(name) == "string" and agent.services[name]
     if service then return services.describe(service) end

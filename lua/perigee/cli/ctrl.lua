@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- `perigee ctrl`: the control server, and its tokens.
+--- `perigee ctrl`: the control server, its tokens, and who is
+-- to be connected.
 return {
   name = "ctrl",
   summary = "Run the control server, which holds names over HTTP.",
@@ -15,5 +16,6 @@ return {
     require "perigee.cli.ctrl.status",
     require "perigee.cli.ctrl.stop",
     require "perigee.cli.ctrl.token",
+    require "perigee.cli.ctrl.topology",
   },
 }

@@ -3,6 +3,7 @@
 -- epoch names. Another life may take the name over if it names the epoch that
 -- it has found dead ("over"), or the tag that it has read (If-Match).
 local entries = require "perigee.registry.entry"
+local graphs = require "perigee.control.server.graph"
 local problem = require "perigee.control.server.problem"
 local records = require "perigee.control.server.records"
 
@@ -10,7 +11,7 @@ local json = require "cjson.safe"
 
 local METADATA = 4096
 
-local M = { kind = "agents", ttl = 10 }
+local M = { kind = "agents", ttl = 10, tell = graphs.tell }
 
 local function wrong(...)
   return nil, problem(400, "protocol", (...):format(select(2, ...)))

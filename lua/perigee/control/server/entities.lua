@@ -36,6 +36,8 @@ jit.off(M.read)
 
 function M.refuses() return nil end
 
+function M.tell(_, _, headers) return headers end
+
 M.routes = records.routes(M)
 
 return M

@@ -8,6 +8,8 @@ local NAME = { type = "string", minLength = 1, maxLength = 64,
                pattern = "^[A-Za-z0-9_:-][A-Za-z0-9._:-]*$" }
 local TEXT, COUNT = { type = "string" }, { type = "number" }
 local OBJECT = { type = "object" }
+local SECONDS = { type = "number", minimum = 0, maximum = 2 ^ 31,
+                  description = "For how many seconds it has been so." }
 
 local function ref(name)
   return { ["$ref"] = "#/components/schemas/" .. name }
@@ -40,8 +42,27 @@ local SCHEMAS = {
     properties = { edges = list_of({ type = "array", items = NAME,
                                      minItems = 2, maxItems = 2 }),
                    mesh = list_of(NAME) } },
-  Report = { type = "object", required = { "connected" },
-             properties = { connected = list_of(NAME) } },
+  Edge = {
+    type = "object", required = { "ends", "dials", "state" },
+    properties = {
+      ends = { type = "array", items = NAME, minItems = 2, maxItems = 2 },
+      dials = NAME, since = SECONDS, why = TEXT, absent = list_of(NAME),
+      state = { type = "string",
+                enum = { "up", "down", "absent", "unknown" } } } },
+  Connections = {
+    type = "object", required = { "wanted", "actual" },
+    properties = { wanted = ref "Topology", actual = list_of(ref "Edge") } },
+  Report = {
+    type = "object", required = { "peers" },
+    properties = { peers = {
+      type = "array", maxItems = 500, description = "Of others it stays what "
+        .. "it was.",
+      items = {
+        type = "object", required = { "name", "state" },
+        properties = { name = NAME, seconds = SECONDS,
+                       state = { type = "string", enum = { "up", "down" } },
+                       why = { type = "string", maxLength = 500,
+                               description = "At most 500 bytes." } } } } } },
   Page = { type = "object", required = { "items" },
            properties = { items = list_of(OBJECT), next = NAME } },
   Problem = {
@@ -149,14 +170,16 @@ local PATHS = {
   [SCOPED .. "watch"] = { get = WATCH },
   [SCOPED .. "topology"] = {
     get = operation("Read the topology: wanted and actual", { SCOPE },
-                    { ["200"] = answer("It", OBJECT) }),
+                    { ["200"] = answer("It", ref "Connections") }),
     put = operation("Say which agents are to be connected",
-      { SCOPE, SAME, OTHER }, { ["200"] = answer("It was there", OBJECT),
-                                ["201"] = answer("It is new", OBJECT) },
+      { SCOPE, SAME, OTHER }, {
+        ["200"] = answer("It was there", ref "Connections"),
+        ["201"] = answer("It is new", ref "Connections") },
       ref "Topology") },
   [SCOPED .. "topology/{name}"] = {
-    put = operation("Report whom an agent is connected to", { SCOPE, ONE, TTL },
-                    { ["204"] = answer "Taken" }, ref "Report") },
+    patch = operation("Report whom an agent is connected to",
+                      { SCOPE, ONE, EPOCH }, { ["204"] = answer "Taken" },
+                      ref "Report") },
 }
 
 local text = json.encode {

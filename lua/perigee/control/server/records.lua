@@ -8,6 +8,8 @@
 --   refuses(call, record, epoch)    nil if the caller may write over record, or
 --                           remove it, in the life that epoch names; or an
 --                           answer
+--   tell(call, record, headers)     adds to the headers of an answer to who
+--                           has written or renewed a record; returns them
 local calls = require "perigee.control.server.call"
 local entries = require "perigee.registry.entry"
 local problem = require "perigee.control.server.problem"
@@ -128,7 +130,8 @@ local function put(resource, call)
   local record = written(call, collection, before, text:sub(1, -2), ttl, value,
                          since)
   return before and 200 or 201, M.shown(call.state, record),
-         { "Content-Type", JSON, "ETag", calls.etag(record.revision) }
+         resource.tell(call, record, { "Content-Type", JSON, "ETag",
+                                       calls.etag(record.revision) })
 end
 
 local function delete(resource, call)
@@ -151,7 +154,7 @@ local function renew(resource, call)
                                                  call.query.epoch)
   if status then return status, body, headers end
   call.state:renew(record)
-  return 204, ""
+  return 204, "", resource.tell(call, record)
 end
 
 --- The routes of a resource.

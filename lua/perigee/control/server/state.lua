@@ -12,9 +12,10 @@
 --
 -- Record: collection, name, text (JSON of an object, without its last brace),
 -- revision, ttl (seconds, or 0), lease, began, and what its collection needs of
--- the text: kind, epoch, services. A record that takes the place of another
--- takes its lease as well, so that a name is in one slot, however often it is
--- written.
+-- the text: kind, epoch, services. An agent's has a report, and a topology's a
+-- graph (server/graph.lua), which are in no storage. A record that takes the
+-- place of another takes its lease as well, so that a name is in one slot,
+-- however often it is written.
 local changes = require "perigee.registry.changes"
 local loop = require "perigee.loop"
 
@@ -162,6 +163,8 @@ function State:put(collection, name, text, ttl, decoded, since)
   record.revision, record.ttl = self.revision, ttl
   record.began = since and self.now - since
     or before and before.epoch == record.epoch and before.began or self.now
+  record.report = before and before.epoch == record.epoch and before.report
+    or false
   put_in(collection, name, record)
   self.storage:set(collection.scope, collection.kind, name, record.revision,
                    math.floor(ttl * 1000), text)

@@ -1,135 +1,99 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The topology of a scope: which agents are to be connected, beside which are.
--- What is wanted is one record, written by an admin:
+-- What is wanted is one record, written by an admin (registry/topology). Agents
+-- are told by a watch of the collection "topology", connect, and report:
 --
---   {"edges":[["a","b"],...],"mesh":["x","y",...]}
+--   PATCH .../topology/NAME?epoch=EPOCH
+--   {"peers":[{"name":"b","state":"up","seconds":1.5},
+--             {"name":"c","state":"down","seconds":0.2,"why":"..."}]}
 --
--- Each pair of agents of the mesh is an edge, too. Agents are told by a watch
--- of the collection "topology", and report whom they are connected to in
--- records of their own, which have a lease: PUT .../topology/{agent} with
--- {"connected":["b",...]}.
+-- A report says of some peers what has changed; seconds: for how long it has
+-- been so. Peers that are not joined with the agent are passed over.
+local agents = require "perigee.control.server.agents"
 local calls = require "perigee.control.server.call"
 local check = require "perigee.check"
+local graphs = require "perigee.control.server.graph"
 local problem = require "perigee.control.server.problem"
+local topologies = require "perigee.registry.topology"
 
 local json = require "cjson.safe"
 
 local M = {}
 
-local WANTED = "wanted"
-local MOST = 10000                      -- edges
+local PEERS = 500                       -- of one report
+local WHY = 500                         -- bytes
+local LONGEST = 2 ^ 31                  -- seconds
 
 local JSON = "application/json"
 
--- ---- What is wanted --------------------------------------------------------
-
-local function are_names(list, n)
-  if type(list) ~= "table" or n and #list ~= n then return false end
-  for key, name in pairs(list) do
-    if type(key) ~= "number" or check.name(name) then return false end
-  end
-  return true
-end
-jit.off(are_names)
-
--- Adds the edge of a and b under the key that both of its directions have.
-local function add(edges, a, b)
-  if a == b then return end
-  if b < a then a, b = b, a end
-  local key = a .. " " .. b
-  if edges.by_key[key] then return end
-  edges.by_key[key] = true
-  edges[#edges + 1] = { a, b }
-end
-
---- The edges of a wanted topology, each once.
-function M.edges(value)
-  local edges = { by_key = {} }
-  for _, edge in ipairs(value.edges or {}) do add(edges, edge[1], edge[2]) end
-  local mesh = value.mesh or {}
-  for i = 1, #mesh do
-    for j = i + 1, #mesh do add(edges, mesh[i], mesh[j]) end
-  end
-  return edges
-end
-
-local function wrong(value)
-  if value.edges ~= nil and type(value.edges) ~= "table" then
-    return "edges must be a list of pairs of names"
-  end
-  for _, edge in pairs(value.edges or {}) do
-    if not are_names(edge, 2) then
-      return "edges must be a list of pairs of names"
-    end
-  end
-  if value.mesh ~= nil and not are_names(value.mesh) then
-    return "mesh must be a list of names"
-  end
-  local mesh = #(value.mesh or {})
-  if #(value.edges or {}) + mesh * (mesh - 1) / 2 > MOST then
-    return ("a topology has at most %d edges"):format(MOST)
-  end
-end
-jit.off(wrong)
-
-local function put(call)
-  local value, status, body, headers = calls.object(call)
-  if not value then return status, body, headers end
-  local why = wrong(value)
-  if why then return problem(400, "protocol", why) end
-  local collection = call.state:collection(call.scope, "topology")
-  local before = collection.records[WANTED]
-  local allowed
-  allowed, status, body, headers = calls.allowed(call, before)
-  if not allowed then return status, body, headers end
-  local kept = { name = WANTED, kind = WANTED, edges = value.edges,
-                 mesh = value.mesh }
-  local record = call.state:put(collection, WANTED,
-                                calls.encode(kept):sub(1, -2), 0, kept)
-  return before and 200 or 201, M.shown(call, record),
-         { "Content-Type", JSON, "ETag", calls.etag(record.revision) }
-end
-
 -- ---- What there is ---------------------------------------------------------
 
--- Whom an agent says that it is connected to, as a set; nil if it says nothing.
-local function reported(collection, name)
-  local record = collection.records["by:" .. name]
-  if not record then return nil end
-  local set = {}
-  for _, other in ipairs(json.decode(record.text .. "}").connected) do
-    set[other] = true
+-- The report of one end of an edge about the other; nil if there is none.
+local function reported(all, name, other)
+  local report = all[name].report
+  return report and report[other]
+end
+
+local function absent(all, edge)
+  local list = {}
+  for _, name in ipairs(edge) do
+    if not all[name] then list[#list + 1] = name end
   end
-  return set
+  return list[1] and ('"absent","absent":["%s"]'):format(
+    table.concat(list, '","'))
 end
 
-local function state_of(reports, edge)
-  local one, two = reports[edge[1]], reports[edge[2]]
-  if one and one[edge[2]] or two and two[edge[1]] then return "up" end
-  return (one or two) and "down" or "unknown"
+local function since(now, state, began, why)
+  return ('"%s","since":%.3f%s'):format(state, math.max(0, now - began),
+    why and ',"why":' .. json.encode(why) or "")
 end
 
---- A topology's representation: what is wanted, and each edge's state: "up" if
--- one of its ends is connected, "down" if not, "unknown" if none has reported.
+-- An edge's state, and what else is told of it. One end's news of the session's
+-- end goes before the other's of the session.
+local function actual(now, all, edge)
+  local away = absent(all, edge)
+  if away then return away end
+  local one = reported(all, edge[1], edge[2])
+  local two = reported(all, edge[2], edge[1])
+  if not one and not two then return '"unknown"' end
+  one, two = one or two, two or one
+  if one.up and two.up then
+    return since(now, "up", math.max(one.began, two.began))
+  end
+  local first = one.up and two or one
+  local other = two.up and first or two
+  return since(now, "down", math.min(first.began, other.began),
+               first.why or other.why)
+end
+
+-- Names need no escapes.
+local function edge_text(now, all, edge)
+  local a, b = edge[1], edge[2]
+  return ('{"ends":["%s","%s"],"dials":"%s","state":%s}'):format(
+    a < b and a or b, a < b and b or a, a, actual(now, all, edge))
+end
+
+--- A topology's representation: what is wanted; and of each edge its ends,
+-- which of them dials, its state and for how many seconds it has been so:
+--
+--   up        all ends that have reported are connected
+--   down      one is not; why: its reason, if it has one
+--   absent    absent: the ends whose names nobody has
+--   unknown   neither end has reported
 function M.shown(call, record)
-  local collection = call.state:collection(call.scope, "topology")
-  local value = record and json.decode(record.text .. "}") or {}
-  local texts, reports = {}, {}
-  for _, edge in ipairs(M.edges(value)) do
-    for _, name in ipairs(edge) do
-      reports[name] = reports[name] or reported(collection, name)
-    end
-    texts[#texts + 1] = ('{"ends":["%s","%s"],"state":"%s"}'):format(edge[1],
-      edge[2], state_of(reports, edge))
+  local graph = record and graphs.of(record) or { value = {}, edges = {} }
+  local agents_there = call.state:known(call.scope, "agents")
+  local all, texts = agents_there and agents_there.records or {}, {}
+  for i, edge in ipairs(graph.edges) do
+    texts[i] = edge_text(call.state:time(), all, edge)
   end
-  local wanted = { edges = value.edges, mesh = value.mesh }
-  return ('{"wanted":%s,"actual":[%s]}'):format(json.encode(wanted),
-                                                table.concat(texts, ","))
+  local wanted = { edges = graph.value.edges, mesh = graph.value.mesh }
+  return ('{"wanted":%s,"actual":[%s]}'):format(
+    json.encode(wanted):gsub('":{}', '":[]'), table.concat(texts, ","))
 end
 
 local function get(call)
-  local collection = call.state:known(call.scope, "topology")
-  local record = collection and collection.records[WANTED]
+  local record = graphs.record(call.state, call.scope)
   local headers = { "Content-Type", JSON }
   if record then
     headers[3], headers[4] = "ETag", calls.etag(record.revision)
@@ -137,37 +101,92 @@ local function get(call)
   return 200, M.shown(call, record), headers
 end
 
+-- ---- What is wanted --------------------------------------------------------
+
+local function put(call)
+  local value, status, body, headers = calls.object(call)
+  if not value then return status, body, headers end
+  local why = topologies.wrong(value)
+  if why then return problem(400, "protocol", why) end
+  local collection = call.state:collection(call.scope, "topology")
+  local before = collection.records[graphs.WANTED]
+  local allowed
+  allowed, status, body, headers = calls.allowed(call, before)
+  if not allowed then return status, body, headers end
+  local kept = { name = graphs.WANTED, kind = graphs.WANTED,
+                 edges = value.edges, mesh = value.mesh }
+  local record = call.state:put(collection, graphs.WANTED,
+                                calls.encode(kept):sub(1, -2), 0, kept)
+  return before and 200 or 201, M.shown(call, record),
+         { "Content-Type", JSON, "ETag", calls.etag(record.revision) }
+end
+
 -- ---- Reports ---------------------------------------------------------------
+
+local STATES = { up = true, down = true }
+
+local function is_peer(value)
+  if type(value) ~= "table" or check.name(value.name) then return false end
+  local seconds, why = value.seconds, value.why
+  return STATES[value.state] ~= nil
+    and (seconds == nil or type(seconds) == "number" and seconds >= 0
+         and seconds <= LONGEST)
+    and (why == nil or type(why) == "string" and #why <= WHY)
+end
+
+local function wrong_peers(peers)
+  if type(peers) ~= "table" then return "peers must be a list" end
+  for key, value in pairs(peers) do
+    if type(key) ~= "number" or not is_peer(value) then
+      return "each of peers has a name and a state, up or down, and may have "
+        .. ("seconds and why, of %d bytes at most"):format(WHY)
+    end
+  end
+  if #peers > PEERS then
+    return ("a report has at most %d peers"):format(PEERS)
+  end
+end
+jit.off(wrong_peers)
+
+-- Adds what is new to an agent's report, of those alone whom it is joined with.
+local function merge(state, agent, joined, peers)
+  local all = {}
+  for name in pairs(agent.report and joined or {}) do
+    all[name] = agent.report[name]
+  end
+  for _, new in ipairs(peers) do
+    if joined[new.name] then
+      all[new.name] = { up = new.state == "up", why = new.why,
+                        began = state:time() - (new.seconds or 0) }
+    end
+  end
+  agent.report = all
+end
+jit.off(merge)
 
 local function report(call)
   local value, status, body, headers = calls.object(call)
   if not value then return status, body, headers end
-  if not are_names(value.connected) then
-    return problem(400, "protocol", "connected must be a list of names")
+  local why = wrong_peers(value.peers)
+  if why then return problem(400, "protocol", why) end
+  local collection = call.state:known(call.scope, "agents")
+  local agent = collection and collection.records[call.name]
+  if not agent then
+    return problem(404, "not_found", ("there is no %s in scope %s"):format(
+      call.name, call.scope))
   end
-  local ttl
-  ttl, status, body, headers = calls.ttl(call, 30)
-  if not ttl then return status, body, headers end
-  if #call.name > 61 then
-    return problem(400, "protocol", "the name is too long to report")
-  end
-  local collection = call.state:collection(call.scope, "topology")
-  local kept = { name = "by:" .. call.name, kind = "report",
-                 connected = value.connected }
-  local text = calls.encode(kept):sub(1, -2)
-  local before = collection.records[kept.name]
-  if before and before.text == text then
-    call.state:renew(before)
-  else
-    call.state:put(collection, kept.name, text, ttl, kept)
-  end
+  status, body, headers = agents.refuses(call, agent, call.query.epoch)
+  if status then return status, body, headers end
+  local record = graphs.record(call.state, call.scope)
+  local joined = record and graphs.of(record).peers[call.name]
+  merge(call.state, agent, joined or {}, value.peers)
   return 204, ""
 end
 
 M.routes = {
   all = { GET = { role = "read", run = get },
           PUT = { role = "admin", run = put } },
-  one = { PUT = { role = "register", run = report } },
+  one = { PATCH = { role = "register", run = report } },
 }
 
 return M

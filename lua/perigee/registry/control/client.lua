@@ -87,18 +87,18 @@ end
 
 local function ask(web, request) return web:ask(request) end
 
---- Asks, in a task. Returns the answer's value (true if there is no body); or
--- nil, a kind, why and what a problem says. Only a record that is missing, and
--- nothing else, is `not_found`.
+--- Asks, in a task. Returns the answer's value (true if there is no body) and
+-- its headers; or nil, a kind, why and what a problem says. Only a record that
+-- is missing, and nothing else, is `not_found`.
 function Client:ask(method, path, body)
   local answer, kind, why = try_all(self, ask, method, path, body)
   if not answer then return nil, kind, why end
-  if answer.status == 204 then return true end
+  if answer.status == 204 then return true, answer.headers end
   if answer.status < 200 or answer.status > 299 then
     return nil, problem(self, answer)
   end
   local value = json.decode(answer.body)
-  if type(value) == "table" then return value end
+  if type(value) == "table" then return value, answer.headers end
   return nil, "protocol", self.target.text .. ": what it answers is no JSON"
 end
 

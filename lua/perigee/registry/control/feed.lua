@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Follows the agents of a scope by a control server's events.
+--- Follows a collection of a scope by a control server's events.
 local clients = require "perigee.registry.control.client"
 local entries = require "perigee.registry.entry"
 local feeds = require "perigee.registry.feed"
@@ -29,7 +29,7 @@ local function take_all(feed, list)
   for _, each in ipairs(list) do
     local name = type(each) == "table" and each.name
     local entry = type(name) == "string"
-      and entries.trusted(each, feed.scope, name)
+      and feed.trusted(each, feed.scope, name)
     if entry then
       gone[name] = nil
       set(feed, name, entry)
@@ -47,7 +47,7 @@ local function take(feed, event)
     take_all(feed, value.entries)
   elseif event.event == "change" and type(value.name) == "string" then
     set(feed, value.name,
-        entries.trusted(value.entry, feed.scope, value.name))
+        feed.trusted(value.entry, feed.scope, value.name))
   end
   feed.last = event.id or feed.last
   feed.changes:tell(true)
@@ -107,11 +107,15 @@ function Feed:stop()
   self.stream = false
 end
 
---- Begins to follow a scope.
-function M.new(client, scope)
+--- Begins to follow a scope: its agents; or, with the query of a watch, what
+-- that is for. trusted(value, scope, name) checks each value then, and returns
+-- it, or nil.
+function M.new(client, scope, query, trusted)
   return feeds.start(Feed, scope, {
     client = client, stream = false, last = nil,
-    path = ("/v1/scopes/%s/watch"):format(clients.escape(scope)) })
+    trusted = trusted or entries.trusted,
+    path = ("/v1/scopes/%s/watch%s"):format(clients.escape(scope),
+                                            query or "") })
 end
 
 return M

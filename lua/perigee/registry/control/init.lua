@@ -9,13 +9,15 @@ local entries = require "perigee.registry.entry"
 local feeds = require "perigee.registry.control.feed"
 local loop = require "perigee.loop"
 local tasks = require "perigee.task"
+local topologies = require "perigee.registry.control.topology"
 
 local M = {}
 
 local TTL, TIMEOUT = 10, 5              -- seconds
 local PAGE = 1000
 
-local Control = {}
+--- follows: agents may follow the topology of their scope.
+local Control = { follows = true }
 Control.__index = Control
 
 local all = setmetatable({}, { __mode = "k" })
@@ -33,8 +35,8 @@ end
 
 -- Tasks are not resumed after a stop.
 local function close_feeds(control)
-  for scope, feed in pairs(control.feeds) do
-    control.feeds[scope] = nil
+  for key, feed in pairs(control.feeds) do
+    control.feeds[key] = nil
     feed:close("closed", "the loop was stopped")
   end
 end
@@ -51,8 +53,8 @@ end
 
 -- ---- Holding ---------------------------------------------------------------
 
--- Writes an entry. True; or nil, a kind, why and, if the name is taken, the
--- holder's entry.
+-- Writes an entry. True and the answer's headers; or nil, a kind, why and, if
+-- the name is taken, the holder's entry.
 local function put(control, entry, over)
   local text, failed = clients.encode(entry)
   if not text then return nil, "protocol", failed end
@@ -60,17 +62,24 @@ local function put(control, entry, over)
   if over then more = more .. "&over=" .. clients.escape(over) end
   local value, kind, why, told = control.client:ask("PUT",
     path_of(entry.scope, entry.name, more), text)
-  if value then return true end
+  if value then return true, kind end
   local holder = kind == "name_taken" and type(told.holder) == "table"
     and entries.trusted(told.holder, entry.scope, entry.name) or nil
   return nil, kind, why, holder
+end
+
+-- Notes what the server has said of the topology, beside its answer.
+local function note(held, headers)
+  held.topology = headers["perigee-topology"]
+  if held.topology and held.told then held.told(held.topology) end
+  return true
 end
 
 local function hold(control, entry, over)
   local fine, kind, why, holder = put(control, entry, over)
   if not fine then return nil, kind, why, holder end
   return { scope = entry.scope, name = entry.name, epoch = entry.epoch,
-           entry = entry }
+           entry = entry, topology = kind["perigee-topology"], told = false }
 end
 
 --- Takes a name. over: the epoch of a holder that was found dead, or nil.
@@ -87,11 +96,12 @@ local function renew(control, held, entry)
   held.entry = entry or held.entry
   if not entry then
     local value, kind, why = ask_of(control, held, "POST", "/renew")
-    if value then return true end
+    if value then return note(held, kind) end
     if kind ~= "not_found" then return nil, kind, why end
   end
   local fine, kind, why = put(control, held.entry)
-  return fine, kind, why
+  if fine then return note(held, kind) end
+  return nil, kind, why
 end
 
 --- Begins a name's lease anew, and updates its entry if one is given. Takes the
@@ -165,16 +175,35 @@ end
 
 -- ---- Watching --------------------------------------------------------------
 
-local function feed_of(control, scope)
-  local feed = control.feeds[scope]
+-- The feed under a key, or a new one.
+local function feed_of(control, key, new, scope)
+  local feed = control.feeds[key]
   if feed and not feed.over then return feed end
-  feed = feeds.new(control.client, scope)
-  control.feeds[scope] = feed
+  feed = new(control.client, scope)
+  control.feeds[key] = feed
   return feed
 end
 
 function Control:watch(scope, filter)
-  return feed_of(self, scope):watch(filter)
+  return feed_of(self, scope, feeds.new, scope):watch(filter)
+end
+
+-- ---- Topology --------------------------------------------------------------
+--
+-- What a name is held by has a field `told`, which an agent sets: a function
+-- that is called with each answer by which the server says that its topology
+-- names the agent (control/server/graph). It must not wait.
+
+--- Watches the topology of a scope: as `Registry:watch`, of one entry.
+function Control:topology(scope, from)
+  local key = "topology " .. scope
+  return feed_of(self, key, topologies.feed, scope):watch { from = from }
+end
+
+--- Reports a list of peers by an agent's name. A future of true; or of nil,
+-- a kind and why.
+function Control:report(held, peers)
+  return tasks.spawn(topologies.report, self, held, peers)
 end
 
 return M
