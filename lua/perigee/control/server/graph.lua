@@ -1,14 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The graph of a scope's topology: its edges, and who is joined with whom. It
--- is made of the record when it is first asked for, and kept with it.
+-- is made when it is first asked for, and kept by the state until the record
+-- has another text.
 --
--- An agent's reports are kept with the record of its name, in memory alone:
--- they are gone with the agent, and after a restart of the server until the
--- agent has reported again. The answers to what agents send about their names
--- have a header for those who are in the graph:
+-- The state also keeps what agents report (`report`, `keep_report`,
+-- `is_reported`): server/state in memory, with the record of the agent's name,
+-- and server/shared in the store. The answers to what agents send about their
+-- names have a header for those who are in the graph:
 --
 --   Perigee-Topology: wanted       the server has what the agent reported
---   Perigee-Topology: unreported   it has not
+--   Perigee-Topology: unreported   it has not, or wants it again
 local topologies = require "perigee.registry.topology"
 
 local json = require "cjson.safe"
@@ -29,26 +30,42 @@ local function join(peers, a, b)
   peers[a][b] = true
 end
 
---- The graph of such a record: { value, edges, peers (sets, by name) }.
-function M.of(record)
-  if record.graph then return record.graph end
-  local value = json.decode(record.text .. "}") or {}
+--- The graph of a topology: { value, edges, peers (sets, by name) }.
+function M.new(value)
   local graph = { value = value, edges = topologies.edges(value), peers = {} }
   for _, edge in ipairs(graph.edges) do
     join(graph.peers, edge[1], edge[2])
     join(graph.peers, edge[2], edge[1])
   end
-  record.graph = graph
+  return graph
+end
+
+-- Others than this server may have written what is no topology.
+local function value_of(record)
+  local value = json.decode(record.text .. "}")
+  return type(value) == "table" and not topologies.wrong(value) and value or {}
+end
+
+--- The graph of a topology's record.
+function M.of(state, record)
+  local scope = record.collection.scope
+  local graph = state.graphs[scope]
+  if graph and graph.text == record.text then return graph end
+  graph = M.new(value_of(record))
+  graph.text, state.graphs[scope] = record.text, graph
   return graph
 end
 
 --- Adds the header for the agent of a record to those of an answer.
 function M.tell(call, agent, headers)
-  local record = M.record(call.state, call.scope)
-  if not record or not M.of(record).peers[agent.name] then return headers end
+  local state = call.state
+  local record = M.record(state, call.scope)
+  if not record or not M.of(state, record).peers[agent.name] then
+    return headers
+  end
   headers = headers or {}
   headers[#headers + 1] = "Perigee-Topology"
-  headers[#headers + 1] = agent.report and "wanted" or "unreported"
+  headers[#headers + 1] = state:is_reported(agent) and "wanted" or "unreported"
   return headers
 end
 

@@ -7,12 +7,13 @@
 --                         after, take = f(name, cell), true: no more of them }.
 --                         The store's time in seconds; or nil, a kind and why
 --   write(writes)         all or none of { space, name, cell, text, ttl,
---                         renew }: sets a name, which has that cell now (nil:
---                         which is not there), to text (nil: removes it), for
---                         ttl seconds (0: until it is removed); or begins its
---                         ttl anew, if `renew`. True; false if another was
---                         quicker; or nil, a kind and why, if it failed, or
---                         may have
+--                         renew, unlisted }: sets a name, which has that
+--                         cell now (nil: which is not there), to text (nil:
+--                         removes it), for ttl seconds (0: until it is
+--                         removed); or begins its ttl anew, if `renew`. What is
+--                         `unlisted` need be in no list and no feed. True;
+--                         false if another was quicker; or nil, a kind and
+--                         why, if it failed, or may have
 --   follow(space)         a feed (registry/feed) whose `known` are cells
 --   target.text           what messages call it
 --   close()
@@ -116,7 +117,10 @@ local function transaction(writes)
   for _, write in ipairs(writes) do
     local some = write.renew and {}
       or writes_of(write.space, write.name, write.text, milliseconds(write))
-    for _, command in ipairs(some) do commands[#commands + 1] = command end
+    -- The first one alone writes the key.
+    for i = 1, write.unlisted and math.min(#some, 1) or #some do
+      commands[#commands + 1] = some[i]
+    end
   end
   commands[#commands + 1] = { "EXEC" }
   return commands

@@ -14,12 +14,12 @@ local log = require "perigee.log"
 local problem = require "perigee.control.server.problem"
 local routes = require "perigee.control.server.routes"
 local tasks = require "perigee.task"
+local wants = require "perigee.control.server.wants"
 local watch = require "perigee.control.server.watch"
 
 local M = {}
 
 local MOST = 64                         -- requests of a round
-local LIMIT = 1000                      -- of a page (server/call)
 local ATTEMPTS = 50                     -- of a round that others disturb
 local LOOK = 1                          -- seconds between looks at the store
 
@@ -74,25 +74,12 @@ local function reset(list)
   for _, call in ipairs(list) do call.status, call.stream = false, false end
 end
 
--- What a call asks for (Shared:begin); nil: nothing.
-local function wants(call)
-  local kind, query, scope = call.kind, call.query, call.scope
-  if kind == "watch" then
-    local of = query.collection or "agents"
-    return watch.KINDS[of] and { scope = scope, kind = of, watched = true }
-  elseif kind == "topology" then
-    return { scope = scope, kind = kind, filter = {}, limit = math.huge }
-  elseif kind == "regions" or kind == "services" then
-    kind = "agents"
-  end
-  return { scope = scope, kind = kind, name = call.name, filter = query,
-           limit = math.min(tonumber(query.limit) or LIMIT, LIMIT) }
-end
-
 -- True; false if another was quicker; or nil, a kind and why.
 local function attempt(server, list)
   local wanted = {}
-  for _, call in ipairs(list) do wanted[#wanted + 1] = wants(call) or nil end
+  for _, call in ipairs(list) do
+    for _, each in ipairs(wants.of(call)) do wanted[#wanted + 1] = each end
+  end
   local known, kind, why = server.state:begin(wanted)
   if not server.web then return nil, "closed", "the server has ended" end
   if not known then return nil, kind, why end

@@ -12,15 +12,20 @@
 -- are in `scopes`, and change between rounds.
 local cells = require "perigee.control.server.cells"
 local changes = require "perigee.registry.changes"
-local entries = require "perigee.registry.entry"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
+local reading = require "perigee.control.server.reading"
+local reports = require "perigee.control.server.reports"
 local states = require "perigee.control.server.state"
 local tasks = require "perigee.task"
-local tokens = require "perigee.control.server.tokens"
 local watch = require "perigee.control.server.watch"
 
+local new_collection, take = reading.new_collection, reading.take
+
 local M = {}
+
+-- Kinds whose records are read by name alone.
+local UNLISTED = { reports = true }
 
 local IDLE = 30                         -- seconds until nobody's feed ends
 
@@ -32,7 +37,7 @@ Shared.__index = Shared
 function M.new(store)
   return setmetatable({ store = store, view = {}, scopes = {}, writes = {},
                         order = {}, revision = 0, now = 0, seen = loop.now(),
-                        refused = false, told = false }, Shared)
+                        refused = false, told = false, graphs = {} }, Shared)
 end
 
 -- The store's time in seconds.
@@ -41,24 +46,6 @@ function Shared:time()
 end
 
 -- ---- What is read ----------------------------------------------------------
-
--- The revision of a page: of what is on it.
-local function revision_of(collection)
-  local all = {}
-  for i, name in ipairs(collection.names) do
-    all[i] = name .. collection.records[name].revision
-  end
-  return tokens.hash(table.concat(all, " ")):sub(1, 16)
-end
-
-local function new_collection(scope, kind)
-  local collection = { scope = scope, kind = kind, records = {}, names = {},
-                       strange = {} }
-  collection.changes = { revision = function()
-    return revision_of(collection)
-  end }
-  return collection
-end
 
 --- The records of a kind in a scope that were read in this round.
 function Shared:collection(scope, kind)
@@ -70,52 +57,23 @@ end
 
 Shared.known = Shared.collection
 
--- Notes what there is under a name. What is no record of ours stays as it is.
-local function take(collection, name, cell)
-  local record = cell and cells.record(collection, name, cell) or nil
-  collection.strange[name] = cell and not record or nil
-  states.put_in(collection, name, record)
-  return record
-end
-
-local function one(state, wants)
-  local collection = state:collection(wants.scope, wants.kind)
-  return { space = cells.space(wants.scope, wants.kind), name = wants.name,
-           take = function(cell) take(collection, wants.name, cell) end }
-end
-
--- A list that ends when it has more than a page.
-local function many(state, wants)
-  local collection, n = state:collection(wants.scope, wants.kind), 0
-  return { space = cells.space(wants.scope, wants.kind),
-           prefix = wants.filter.prefix, after = wants.filter.after,
-           take = function(name, cell)
-    local record = take(collection, name, cell)
-    if record and entries.matches(record, wants.filter) then n = n + 1 end
-    return n > wants.limit
-  end }
-end
-
---- Begins a round: reads what is wanted, a list of { scope, kind } with `name`,
--- or `filter` and `limit` of a list, or `watched`. True; or nil, a kind and
--- why. Waits.
-function Shared:begin(wanted)
-  self.view, self.writes, self.order, self.refused = {}, {}, {}, false
-  local names, lists = {}, {}
+local function follow_all(state, wanted)
   for _, wants in ipairs(wanted) do
     if wants.watched then
-      local fine, kind, why = self:follow(wants.scope, wants.kind)
+      local fine, kind, why = state:follow(wants.scope, wants.kind)
       if not fine then return nil, kind, why end
-    elseif wants.name then
-      names[#names + 1] = one(self, wants)
-    else
-      lists[#lists + 1] = many(self, wants)
     end
   end
-  local now, kind, why = self.store:read(names, lists)
-  if not now then return nil, kind, why end
-  self.now, self.seen = now, loop.now()
   return true
+end
+
+--- Begins a round: reads what is wanted (server/wants). True; or nil, a kind
+-- and why. Waits.
+function Shared:begin(wanted)
+  self.view, self.writes, self.order, self.refused = {}, {}, {}, false
+  local fine, kind, why = follow_all(self, wanted)
+  if not fine then return nil, kind, why end
+  return reading.read(self, wanted)
 end
 
 -- ---- Writing ---------------------------------------------------------------
@@ -128,7 +86,8 @@ local function write_of(state, collection, name)
   if not write then
     local before = collection.records[name]
     write = { space = space, name = name, cell = before and before.cell,
-              renew = true, ttl = before and before.ttl or 0 }
+              renew = true, ttl = before and before.ttl or 0,
+              unlisted = UNLISTED[collection.kind] }
     state.writes[key] = write
     state.order[#state.order + 1] = write
   end
@@ -145,6 +104,9 @@ function Shared:put(collection, name, text, ttl, decoded, since)
   write.text, write.ttl, write.renew = cells.text(text, began, ttl), ttl, false
   return take(collection, name, { text = write.text })
 end
+
+Shared.report, Shared.keep_report = reports.of, reports.keep
+Shared.is_reported = reports.is_known
 
 function Shared:remove(record)
   local write = write_of(self, record.collection, record.name)

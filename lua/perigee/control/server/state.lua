@@ -12,10 +12,9 @@
 --
 -- Record: collection, name, text (JSON of an object, without its last brace),
 -- revision, ttl (seconds, or 0), lease, began, and what its collection needs of
--- the text: kind, epoch, services. An agent's has a report, and a topology's a
--- graph (server/graph.lua), which are in no storage. A record that takes the
--- place of another takes its lease as well, so that a name is in one slot,
--- however often it is written.
+-- the text: kind, epoch, services. An agent's has a report (server/graph),
+-- which is in no storage. A record that takes the place of another takes its
+-- lease as well, so that a name is in one slot, however often it is written.
 local changes = require "perigee.registry.changes"
 local loop = require "perigee.loop"
 
@@ -172,6 +171,17 @@ function State:put(collection, name, text, ttl, decoded, since)
   return record
 end
 
+--- What an agent has reported (server/topology); nil or false: nothing.
+function State:report(agent) return agent.report end -- luacheck: ignore 212
+
+function State:keep_report(agent, report) -- luacheck: ignore 212
+  agent.report = report
+end
+
+function State:is_reported(agent) -- luacheck: ignore 212
+  return agent.report ~= nil and agent.report ~= false
+end
+
 function State:remove(record)
   local collection = record.collection
   note(self, collection, record.name)
@@ -262,7 +272,7 @@ function State:close() end -- luacheck: ignore 212
 function M.open(storage)
   local state = setmetatable({
     storage = storage, scopes = {}, undo = {}, revision = storage:revision(),
-    due = {}, slot = 0, now = 0, seen = loop.now() * 1e-9 }, State)
+    graphs = {}, due = {}, slot = 0, now = 0, seen = loop.now() * 1e-9 }, State)
   local fine, kind, why = load(state)
   if not fine then return nil, kind, why end
   return state

@@ -29,8 +29,8 @@ local JSON = "application/json"
 -- ---- What there is ---------------------------------------------------------
 
 -- The report of one end of an edge about the other; nil if there is none.
-local function reported(all, name, other)
-  local report = all[name].report
+local function reported(state, all, name, other)
+  local report = state:report(all[name])
   return report and report[other]
 end
 
@@ -50,12 +50,13 @@ end
 
 -- An edge's state, and what else is told of it. One end's news of the session's
 -- end goes before the other's of the session.
-local function actual(now, all, edge)
+local function actual(state, all, edge)
   local away = absent(all, edge)
   if away then return away end
-  local one = reported(all, edge[1], edge[2])
-  local two = reported(all, edge[2], edge[1])
+  local one = reported(state, all, edge[1], edge[2])
+  local two = reported(state, all, edge[2], edge[1])
   if not one and not two then return '"unknown"' end
+  local now = state:time()
   one, two = one or two, two or one
   if one.up and two.up then
     return since(now, "up", math.max(one.began, two.began))
@@ -67,10 +68,10 @@ local function actual(now, all, edge)
 end
 
 -- Names need no escapes.
-local function edge_text(now, all, edge)
+local function edge_text(state, all, edge)
   local a, b = edge[1], edge[2]
   return ('{"ends":["%s","%s"],"dials":"%s","state":%s}'):format(
-    a < b and a or b, a < b and b or a, a, actual(now, all, edge))
+    a < b and a or b, a < b and b or a, a, actual(state, all, edge))
 end
 
 --- A topology's representation: what is wanted; and of each edge its ends,
@@ -81,11 +82,12 @@ end
 --   absent    absent: the ends whose names nobody has
 --   unknown   neither end has reported
 function M.shown(call, record)
-  local graph = record and graphs.of(record) or { value = {}, edges = {} }
+  local graph = record and graphs.of(call.state, record)
+    or { value = {}, edges = {} }
   local agents_there = call.state:known(call.scope, "agents")
   local all, texts = agents_there and agents_there.records or {}, {}
   for i, edge in ipairs(graph.edges) do
-    texts[i] = edge_text(call.state:time(), all, edge)
+    texts[i] = edge_text(call.state, all, edge)
   end
   local wanted = { edges = graph.value.edges, mesh = graph.value.mesh }
   return ('{"wanted":%s,"actual":[%s]}'):format(
@@ -150,17 +152,15 @@ jit.off(wrong_peers)
 
 -- Adds what is new to an agent's report, of those alone whom it is joined with.
 local function merge(state, agent, joined, peers)
-  local all = {}
-  for name in pairs(agent.report and joined or {}) do
-    all[name] = agent.report[name]
-  end
+  local before, all = state:report(agent) or {}, {}
+  for name in pairs(joined) do all[name] = before[name] end
   for _, new in ipairs(peers) do
     if joined[new.name] then
       all[new.name] = { up = new.state == "up", why = new.why,
                         began = state:time() - (new.seconds or 0) }
     end
   end
-  agent.report = all
+  state:keep_report(agent, all)
 end
 jit.off(merge)
 
@@ -178,7 +178,7 @@ local function report(call)
   status, body, headers = agents.refuses(call, agent, call.query.epoch)
   if status then return status, body, headers end
   local record = graphs.record(call.state, call.scope)
-  local joined = record and graphs.of(record).peers[call.name]
+  local joined = record and graphs.of(call.state, record).peers[call.name]
   merge(call.state, agent, joined or {}, value.peers)
   return 204, ""
 end
