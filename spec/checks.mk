@@ -125,7 +125,8 @@ control-stores: ## the control server's and names' specs over a Redis and an etc
 	.ci/deps build test
 	$(MAKE) tests
 	for store in $(STORES); do PERIGEE_SPEC_STORE=$$store spec/support/with \
-	  busted --filter control spec/lua/control_*_spec.lua \
+	  busted --filter control --filter topology spec/lua/control_*_spec.lua \
+	  spec/lua/topology_spec.lua \
 	  $(NAMES:%=spec/contract/%_spec.lua) || exit 1; done
 
 test-opaque: ## the contract's specs on memory that the CPU must not touch

@@ -199,6 +199,78 @@ describe("a control server over a store", function()
     end)
   end
 
+  -- The states of a topology's edges, as a server tells them.
+  local function states(server)
+    local status, body = ask(server, "GET", "topology")
+    assert.equal(200, status)
+    local told = {}
+    for i, edge in ipairs(body.actual) do told[i] = edge.state end
+    return table.concat(told, " ")
+  end
+
+  it("has a topology join agents of several servers, and all tell of it",
+     function()
+    if not STORES.Redis then return end
+    local address = begin "Redis"
+    local status, body = ask(second, "PUT", "topology",
+                             { mesh = { "a", "b", "c" } })
+    assert.equal(201, status)
+    assert.equal("absent", body.actual[1].state)
+    for name, at in pairs { a = first.url .. PATIENT, c = address,
+                            b = second.url .. PATIENT } do
+      assert(backends.take(at, name))
+    end
+    for _, server in ipairs { first, second } do
+      -- Who uses the store itself does not report; its peers do.
+      eventually(function() return states(server) == "up up up" end)
+    end
+  end)
+
+  it("keeps reports in its store, and asks for them when they are old",
+     function()
+    if not STORES.Redis then return end
+    begin "Redis"
+    local function key(kind, name)
+      return ("'perigee:{%s%%2F%s}:%s'"):format(cases.scope, kind, name)
+    end
+    local function word(server)
+      local status, _, headers = ask(server, "POST", "agents/a/renew?epoch=1")
+      assert.equal(204, status)
+      return headers["perigee-topology"]
+    end
+    for _, name in ipairs { "a", "b" } do
+      assert.equal(201, (ask(first, "PUT", "agents/" .. name .. "?ttl=600",
+                             entry "1")))
+    end
+    assert.is_nil(word(first))
+    assert.equal(201, (ask(first, "PUT", "topology",
+                           { edges = { { "a", "b" } } })))
+    assert.equal("unreported", word(second))
+    assert.equal("unknown", states(second))
+    assert.equal(204, (ask(first, "PATCH", "topology/a?epoch=1", {
+      peers = { { name = "b", state = "up", seconds = 5 } } })))
+    assert.equal("wanted", word(second))
+    assert.equal("up", states(second))
+    local report = key("reports", "name:a")
+    local kept = store:ask("GET " .. report)
+    assert.is_true(tonumber(store:ask("PTTL " .. report)) > 0)
+    assert.equal("0", store:ask("EXISTS " .. key("reports", "names") .. " "
+                                .. key("reports", "changes")))
+    local old = kept:gsub('"began":%d+,"lease"', '"began":1000,"lease"')
+    assert.equal("OK", store:ask(("SET %s '%s'"):format(report, old)))
+    assert.equal("unreported", word(first))
+    assert.equal("up", states(first))
+    for _, other in ipairs { '"up":7', '"peers":7', '"up":true,"began":"x"' } do
+      local text = '{"name":"a","epoch":"1","peers":{"b":{' .. other .. "}}}"
+      assert.equal("OK", store:ask(("SET %s '%s'"):format(report, text)))
+      assert.equal("unknown", states(second))
+    end
+    assert.equal("OK", store:ask(("SET %s '%s'"):format(
+      key("topology", "name:wanted"), '{"name":"wanted","edges":[7]}')))
+    assert.equal("", states(second))
+    assert.is_nil(word(second))
+  end)
+
   it("answers 503 while its store is away, and serves when it is back",
      function()
     if not STORES.Redis then return end
