@@ -32,7 +32,7 @@ FLOORS := $(patsubst bench/%.c,build/bench/%, \
 LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
-.PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
+.PHONY: deps demo bench floors compare compare-deps test test-jit test-interpreter asan tsan
 .PHONY: hostile hostile-names test-opaque check-rdma rdma-shell fuzz fuzz-agents
 .PHONY: fuzz-planted lint format check-install
 
@@ -55,6 +55,8 @@ build/bench/echo: LINKED = -Lbuild/perigee -l:core.so \
 build/bench/ucx_echo: LINKED = -isystem $(UCX)/include -L$(UCX)/lib \
   -lucp -lucs -Wl,-rpath,$(abspath $(UCX)/lib)
 
+include bench/peers/peers.mk
+
 floors: $(FLOORS) ## build the C programs that benches compare with
 
 demo: ## set up, build, and show a worker and a driver at work
@@ -67,6 +69,23 @@ bench: ## sweep sizes of calls and transfers (figures, no verdict)
 	$(MAKE) all
 	spec/support/with luajit bench/rpc.lua $(ARGS)
 	spec/support/with luajit bench/transfer.lua $(ARGS)
+
+compare: ## Perigee beside other systems, in turns (ARGS="--peers ucx")
+	.ci/deps build bench
+	$(MAKE) all peers
+	spec/support/with luajit bench/compare.lua $(ARGS)
+
+# "make compare-deps zeromq nng": the words behind it are peers, not targets.
+ifeq ($(firstword $(MAKECMDGOALS)),compare-deps)
+WANTED := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+$(eval $(WANTED):;@:)
+endif
+
+compare-deps: ## install other systems for compare (PEER..., YES=1: unasked)
+	.ci/deps build
+	$(MAKE) core
+	spec/support/with luajit bench/compare_deps.lua $(WANTED)
+	$(MAKE) peers
 
 # ---- Tests -----------------------------------------------------------------
 
@@ -83,7 +102,7 @@ $(eval $(call liar,build/asan,$(ASAN)))
 
 # Specs run with the core as it is installed, C tests with one that has checks.
 .PHONY: tests tests-asan tests-tsan
-tests: all $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR)
+tests: all peers $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR)
 tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
   $(PLUGINS:%=build/asan/%) build/asan/$(LIAR) $(CONTROL_CDEF) \
   $(CONTROLLED:%=build/asan/%)
@@ -208,9 +227,11 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 
 # perigee.h is a manual: its comments are laid out by hand.
 C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] native/*/*/*.[ch] \
-             spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch])
+             spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch] \
+             bench/peers/*.[ch])
 FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
-TIDIED := $(filter-out $(NEEDS_UCX),$(filter %.c,$(C_FILES)))
+TIDIED := $(filter-out $(NEEDS_UCX) $(filter-out $(PEER_SOURCES),\
+            $(wildcard bench/peers/*.c)),$(filter %.c,$(C_FILES)))
 TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -isystem $(UCX)/include \
               -DPERIGEE_DEBUG
 
