@@ -267,12 +267,40 @@ static inline void peer_bursts(const struct peer *peer,
   }
 }
 
-/* Gives each slot a buffer of private memory, touched. */
-static inline void peer_rooms(const struct peer *peer, uint8_t **buffers) {
+/* Puts a file into the pair's folder; it has its name when it is whole. */
+static inline void peer_write_file(const struct peer *peer, const char *name,
+                                   const void *bytes, size_t length) {
+  char path[PATH_MAX], fresh[PATH_MAX];
+  snprintf(path, sizeof path, "%s/%s", peer->folder, name);
+  snprintf(fresh, sizeof fresh, "%s/fresh", peer->folder);
+  FILE *file = fopen(fresh, "w");
+  if (!file || fwrite(bytes, 1, length, file) != length || fclose(file) ||
+      rename(fresh, path))
+    die("a file for the other side");
+}
+
+/* Waits for a file of the other side; returns the bytes that were read. */
+static inline size_t peer_read_file(const struct peer *peer, const char *name,
+                                    void *bytes, size_t room) {
+  char path[PATH_MAX];
+  FILE *file;
+  snprintf(path, sizeof path, "%s/%s", peer->folder, name);
+  while (!(file = fopen(path, "r")))
+    usleep(1000);
+  size_t length = fread(bytes, 1, room, file);
+  if (fclose(file) || length == 0)
+    die("a file of the other side");
+  return length;
+}
+
+/* Gives each slot a buffer of private memory, touched; returns the bytes of
+ * all, which lie in a row. */
+static inline size_t peer_rooms(const struct peer *peer, uint8_t **buffers) {
   size_t stride = (peer->size + LINE - 1) / LINE * LINE;
   uint8_t *all = memory((size_t)peer->under * stride, MAP_PRIVATE);
   for (int i = 0; i < peer->under; i++)
     buffers[i] = all + (size_t)i * stride;
+  return (size_t)peer->under * stride;
 }
 
 /* ---- Both --------------------------------------------------------------- */

@@ -11,9 +11,6 @@
  * Setting: https://openucx.readthedocs.io/en/master/faq.html; the loops of
  * ucx_perftest -t tag_lat and ucp_am_lat; UCX's own protocol thresholds.
  */
-#include <limits.h>
-#include <sys/stat.h>
-
 #include <ucp/api/ucp.h>
 
 #include "peer.h"
@@ -54,35 +51,17 @@ static const char *version(void) {
 
 /* ---- Meeting ------------------------------------------------------------ */
 
-static void path_of(const struct end *end, const char *name, char *path) {
-  snprintf(path, PATH_MAX, "%s/%s", end->peer->folder, name);
-}
-
-/* The file gets its name when it is whole. */
 static void write_address(const struct end *end, const char *name) {
-  char path[PATH_MAX], fresh[PATH_MAX];
   ucp_address_t *address;
   size_t length;
   must(ucp_worker_get_address(end->worker, &address, &length), "address");
-  path_of(end, name, path);
-  path_of(end, "fresh", fresh);
-  FILE *file = fopen(fresh, "w");
-  if (!file || fwrite(address, 1, length, file) != length || fclose(file) ||
-      rename(fresh, path))
-    die("address file");
+  peer_write_file(end->peer, name, address, length);
   ucp_worker_release_address(end->worker, address);
 }
 
 static void connect_to(struct end *end, const char *name) {
   static uint8_t address[ADDRESS];
-  char path[PATH_MAX];
-  FILE *file;
-  path_of(end, name, path);
-  while (!(file = fopen(path, "r")))
-    usleep(1000);
-  if (fread(address, 1, sizeof address, file) == 0)
-    die("address file");
-  (void)fclose(file);
+  peer_read_file(end->peer, name, address, sizeof address);
   ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
                             .address = (const ucp_address_t *)address};
   must(ucp_ep_create(end->worker, &params, &end->other), "endpoint");
