@@ -27,6 +27,13 @@ local function words(text)
   return #all > 0 and all or nil, "nothing is named"
 end
 
+-- "a=b,c=d" --> { a = "b", c = "d" }
+local function titles(text)
+  local all = {}
+  for name, title in text:gmatch "([^,=]+)=([^,]+)" do all[name] = title end
+  return all
+end
+
 local function modes(text)
   local all, known = words(text), {}
   for _, mode in ipairs(MODES) do known[mode] = true end
@@ -68,6 +75,9 @@ local function command_line()
   parser:option("--results", "Where CSV, JSON and pictures go "
                 .. "(bench/results/DATE).")
     :argname "FOLDER"
+  parser:option("--titles", "Other titles of columns of ratios, as in "
+                .. "ray-bytes=S/Ray.")
+    :convert(titles)
   parser:flag("--json", "Print the JSON in place of tables.")
   parser:flag("--list", "Only tell which peers are there.")
   return parser:parse()
@@ -213,7 +223,8 @@ local function run()
   turns.stop(chosen)
   if not good then stop("%s", tostring(message)) end
   for _, mode in ipairs(given.modes) do
-    for _, line in ipairs(report.ratios(rows, mode)) do show(line) end
+    for _, line in ipairs(report.ratios(rows, mode,
+                                           given.titles)) do show(line) end
     show ""
   end
   local about = head(versions_of(chosen))

@@ -75,10 +75,11 @@ local COSTS = {
   paced = function(row) return row.cpu_client_us + row.cpu_server_us end,
 }
 
+-- The same in words: "... over that of the first peer".
 M.MEANINGS = {
-  echo = "mean over Perigee's",
-  pipelined = "time for each call, with all under way, over Perigee's",
-  paced = "processor time of both sides over Perigee's",
+  echo = "mean",
+  pipelined = "time for each call, with all under way,",
+  paced = "processor time of both sides",
 }
 
 -- Gives each row of one mode and size its ratio: what a call costs by that peer

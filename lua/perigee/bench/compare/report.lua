@@ -79,10 +79,11 @@ local function by_size(rows, mode)
 end
 
 -- Adds a line for each size with the peers from `first` to `last`.
-local function add_ratios(lines, names, sizes, by, first, last)
+local function add_ratios(lines, names, shown, sizes, by, first, last)
   local head = { cell("size", 6) }
-  local function width(i) return math.max(7, #names[i]) end
-  for i = first, last do head[#head + 1] = cell(names[i], width(i)) end
+  local function title(i) return shown[names[i]] or names[i] end
+  local function width(i) return math.max(7, #title(i)) end
+  for i = first, last do head[#head + 1] = cell(title(i), width(i)) end
   lines[#lines + 1] = table.concat(head, " ")
   for _, size in ipairs(sizes) do
     local line = { cell(text.size(size), 6) }
@@ -94,13 +95,14 @@ local function add_ratios(lines, names, sizes, by, first, last)
 end
 
 -- Returns the rows' ratios of one mode as lines, with a column for each peer.
-function M.ratios(rows, mode)
+-- shown: other titles of columns, by peer, or nil.
+function M.ratios(rows, mode, shown)
   local names, sizes, by = by_size(rows, mode)
   if #names < 2 then return {} end
-  local lines = { ("%s: %s"):format(mode, figures.MEANINGS[mode]
-                                          or figures.MEANINGS.echo) }
+  local lines = { ("%s: %s over that of %s"):format(
+    mode, figures.MEANINGS[mode] or figures.MEANINGS.echo, names[1]) }
   for first = 2, #names, COLUMNS_OF_RATIOS do
-    add_ratios(lines, names, sizes, by, first,
+    add_ratios(lines, names, shown or {}, sizes, by, first,
                math.min(#names, first + COLUMNS_OF_RATIOS - 1))
   end
   return lines
