@@ -56,7 +56,7 @@ end
 -- ---- Pictures --------------------------------------------------------------
 
 local HEAD = [[
-set terminal svg size 1000,640 dynamic font "sans,12"
+set terminal svg size 1000,800 dynamic font "sans,11"
 set output %s
 set logscale xy
 set format x "%%.0s%%c"
@@ -64,8 +64,9 @@ set xlabel "bytes each way"
 set ylabel %s
 set grid
 unset key
-set offsets 0, 0, 0, 0
+set linetype 5 linecolor rgb "#8a7000"
 set xrange [%d:%d]
+set yrange [1e%d:1e%d]
 ]]
 
 local function quote(text) return "'" .. text:gsub("'", "''") .. "'" end
@@ -88,17 +89,36 @@ local function curves(rows, field)
   return all, least, most
 end
 
--- Sets the heights of the labels at the lines' ends, in the order of the
--- values, so that none lies on another.
-local function place_labels(all)
-  local order, gap = {}, 1.18
-  for i, curve in ipairs(all) do order[i] = curve end
-  local function last(curve) return curve.points[#curve.points][2] end
-  table.sort(order, function(a, b) return last(a) < last(b) end)
-  local low
-  for _, curve in ipairs(order) do
-    curve.label = low and math.max(last(curve), low * gap) or last(curve)
-    low = curve.label
+local LABEL = 15 / 720 -- a label's share of the picture's height
+
+-- Returns the powers of ten below and above all values.
+local function decades(all)
+  local least, most = math.huge, 0
+  for _, curve in ipairs(all) do
+    for _, point in ipairs(curve.points) do
+      least, most = math.min(least, point[2]), math.max(most, point[2])
+    end
+  end
+  local low = math.floor(math.log10(least))
+  return low, math.max(low + 1, math.ceil(math.log10(most)))
+end
+
+-- Sets the labels (powers of ten) at the lines' ends, in the order of the
+-- values, so that none lies on another and none above the picture.
+local function place_labels(all, low, high)
+  local order, gap = {}, (high - low) * LABEL
+  for i, curve in ipairs(all) do
+    order[i] = curve
+    curve.label = math.log10(curve.points[#curve.points][2])
+  end
+  table.sort(order, function(a, b) return a.label < b.label end)
+  for i = 2, #order do
+    order[i].label = math.max(order[i].label, order[i - 1].label + gap)
+  end
+  local above = high - gap / 2
+  for i = #order, 1, -1 do
+    order[i].label = math.min(order[i].label, above)
+    above = order[i].label - gap
   end
 end
 
@@ -106,9 +126,11 @@ end
 function M.script(path, rows, field, title)
   local all, least, most = curves(rows, field)
   if #all == 0 then return nil end
-  place_labels(all)
+  local low, high = decades(all)
+  place_labels(all, low, high)
   local right = math.max(most, least * 2)
-  local parts = { HEAD:format(quote(path), quote(title), least, right * 16) }
+  local parts = { HEAD:format(quote(path), quote(title), least, right * 16,
+                              low, high) }
   local plots = {}
   for i, curve in ipairs(all) do
     local lines = { ("$curve%d << EOD"):format(i) }
@@ -118,7 +140,7 @@ function M.script(path, rows, field, title)
     lines[#lines + 1] = "EOD"
     parts[#parts + 1] = table.concat(lines, "\n") .. "\n"
     parts[#parts + 1] = ("set label %d %s at %d, %.6g left tc lt %d\n"):format(
-      i, quote(curve.name), right * 1.15, curve.label, i)
+      i, quote(curve.name), right * 1.15, 10 ^ curve.label, i)
     plots[i] = ("$curve%d with linespoints lt %d pt 7 ps 0.4"):format(i, i)
   end
   return table.concat(parts) .. "plot " .. table.concat(plots, ", ") .. "\n"
