@@ -271,7 +271,7 @@ lint-cppcheck:
 	  --enable=warning,performance,portability -D_GNU_SOURCE \
 	  --suppress=missingIncludeSystem -Inative $(filter native/%.c,$(C_FILES))
 
-SCRIPTS := .ci/deps .ci/run $(shell grep -lE '^\#!/bin/(ba)?sh' \
+SCRIPTS := .ci/deps .ci/run bench/run_rpc_bench.sh $(shell grep -lE '^\#!/bin/(ba)?sh' \
              spec/support/* spec/support/bin/* spec/*/check* spec/rdma/* \
              2>/dev/null | sort -u)
 

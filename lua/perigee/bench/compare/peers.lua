@@ -67,9 +67,19 @@ function M.chosen(list, words)
   return chosen
 end
 
+-- Returns the path of the program where it is a path to nothing.
+local function missing(peer)
+  local path = peer.command[1]
+  local file = path:find("/", 1, true) and io.open(path)
+  if file then file:close() end
+  return not file and path:find("/", 1, true) and path
+end
+
 -- Returns the version of the peer, or nil, why it is not there, and the one
 -- command that installs it.
 function M.version(peer)
+  local install, path = "make compare-deps " .. peer.group, missing(peer)
+  if path then return nil, "there is no " .. path, install end
   local words = { "env" }
   for _, list in ipairs { peer.command, peer.words or {}, { "version" } } do
     for _, word in ipairs(list) do words[#words + 1] = word end
@@ -82,7 +92,7 @@ function M.version(peer)
   local text = child:rest()
   if child:wait() == 0 then return text:match "^[^\n]*" end
   return nil, text:match "([^\n]+)%s*$" or "its adapter said nothing",
-         "make compare-deps " .. peer.group
+         install
 end
 
 return M
