@@ -5,14 +5,15 @@
  *
  * What copies: over shared memory the receiver, once each way (the request's
  * bytes out of the caller, the reply's too); over TCP the kernel, in and out.
- * Who sleeps: whoever has polled for 20 ms; in mode `paced` Perigee's defaults.
+ * Who sleeps: whoever has polled for 20 ms; in mode `paced`, and where
+ * both share a core, Perigee's defaults.
  */
 #include "peer.h"
 #include "perigee.h"
 
 static const int64_t SPIN = 20000000, LIMIT = 600 * INT64_C(1000000000);
 
-enum { BATCH = 64, OPERATIONS = 1 << 16 };
+enum { BATCH = 64, OPERATIONS = 1 << 16, ATTEMPTS = 8 };
 
 struct side {
   const struct peer *peer;
@@ -43,7 +44,7 @@ static void open_side(struct side *side, const struct peer *peer) {
   struct perigee_options options;
   perigee_options(&options);
   options.dead_after = LIMIT;
-  bool paced = strcmp(peer->mode, "paced") == 0;
+  bool paced = strcmp(peer->mode, "paced") == 0 || getenv("COMPARE_CORES");
   if (!paced)
     options.spin = SPIN;
   side->peer = peer;
@@ -126,9 +127,14 @@ static void call(const struct peer *peer) {
   size_t all = 2 * (size_t)peer->under * peer->size;
   bool tcp = peer_has_word(peer, "tcp");
   open_side(&side, peer);
-  must(perigee_connect(side.engine, peer->address, tcp ? "tcp" : "shm", LIMIT),
-       "connect");
-  const struct perigee_event *e = next(&side);
+  const struct perigee_event *e = NULL;
+  for (int tries = 0; tries < ATTEMPTS; tries++) {
+    must(
+        perigee_connect(side.engine, peer->address, tcp ? "tcp" : "shm", LIMIT),
+        "connect");
+    if ((e = next(&side))->status == PERIGEE_OK)
+      break; /* a handshake has two seconds, also on a busy machine */
+  }
   must(e->status, "connect");
   side.session = perigee_session(side.engine, e->session);
   must(perigee_region_alloc(side.engine, NULL, all, PERIGEE_LOCAL, NULL,

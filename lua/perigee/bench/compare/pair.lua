@@ -21,7 +21,7 @@ Pair.__index = Pair
 
 -- ---- Start -----------------------------------------------------------------
 
-local function environment(peer, mode)
+local function environment(peer, mode, pin)
   local words = { "env", "--default-signal=PIPE" }
   for name, value in pairs(peer.env or {}) do
     words[#words + 1] = name .. "=" .. value
@@ -29,6 +29,7 @@ local function environment(peer, mode)
   if mode and not peer.lasting then
     words[#words + 1] = "COMPARE_MODE=" .. mode
   end
+  if pin[1] == pin[2] then words[#words + 1] = "COMPARE_CORES=1" end
   return words
 end
 
@@ -41,7 +42,7 @@ local function command_of(self, role, more)
   local words = { "setpriv", "--pdeathsig", "KILL", "setsid", "taskset", "-c",
                   on, "sh", "-c", 'exec 2>"$0"; exec "$@"',
                   self.folder .. "/" .. role .. ".said" }
-  for _, list in ipairs { environment(peer, self.mode), peer.command,
+  for _, list in ipairs { environment(peer, self.mode, pin), peer.command,
                           peer.words or {},
                           { role, self.folder, ("%d"):format(self.size),
                             self.under }, more } do
