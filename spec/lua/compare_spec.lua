@@ -140,7 +140,8 @@ describe("bench/compare.lua", function()
   local folder
 
   local function compare(...)
-    local words = { "env", "PLANTED_PIDS=" .. folder .. "/pids", "sh", "-c",
+    local words = { "env", "PLANTED_PIDS=" .. folder .. "/pids",
+                    "XDG_RUNTIME_DIR=" .. folder, "sh", "-c",
                     'exec "$@" 2>&1', "sh", "luajit", "bench/compare.lua",
                     "--also", ALSO, "--results", folder, "--sizes", "64",
                     "--modes", "echo", "--seconds", "0.04", "--rounds", "2",
