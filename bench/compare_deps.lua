@@ -8,6 +8,7 @@
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
 local peers = require "perigee.bench.compare.peers"
+local wheels = require "perigee.bench.compare.wheels"
 
 local ROOT = here .. "../"
 local VENV = ROOT .. "build/compare/venv"
@@ -41,18 +42,12 @@ local function quoted(words)
   return table.concat(parts, " ")
 end
 
--- Returns the commands that install a peer.
+-- Returns the commands that install a peer, but for its wheels.
 local function commands(peer)
   local list = {}
   if peer.debian then
     list[#list + 1] = "apt-get install -y --no-install-recommends "
                       .. quoted(peer.debian)
-  end
-  if peer.wheels then
-    list[#list + 1] = ("test -x %s/bin/python || python3 -m venv %s")
-                      :format(VENV, VENV)
-    list[#list + 1] = ("%s/bin/pip install --quiet %s")
-                      :format(VENV, quoted(peer.wheels))
   end
   if peer.target then -- a wheel in a folder of its own, for its headers
     list[#list + 1] = ("python3 -m pip install --quiet --target %sbuild/%s %s")
@@ -75,10 +70,19 @@ end
 for _, peer in ipairs(wanted) do
   print(("%s, about %s:"):format(peer.group, peer.fetches or "?"))
   for _, command in ipairs(commands(peer)) do print("  " .. command) end
+  local missing = peer.wheels and wheels.missing(VENV, peer.wheels) or {}
+  if #missing > 0 then
+    print("  " .. wheels.command(VENV, missing, peer.alone))
+  end
 end
 if not agreed() then stop "nothing was installed" end
 for _, peer in ipairs(wanted) do
   for _, command in ipairs(commands(peer)) do
     if os.execute(command) ~= 0 then stop("failed: %s", command) end
+  end
+  local fine, why = wheels.install(VENV, peer.wheels or {}, peer.alone)
+  if not fine then
+    stop("%s: %s (what has come stays; the same command goes on from there)",
+         peer.group, why)
   end
 end

@@ -160,6 +160,11 @@ function Child:line(seconds)
   end
 end
 
+-- Iterates over the lines that it prints until its end.
+function Child:lines()
+  return function() return self:line() end
+end
+
 -- Returns everything that it prints until its end.
 function Child:rest()
   local parts = { self.text }
