@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Asks one of several control servers, the same as long as it answers, else
 -- the next one.
+local asks = require "perigee.registry.ask"
 local http = require "perigee.control.http"
 
 local json = require "cjson.safe".new()
@@ -66,8 +67,7 @@ local function try_all(client, f, ...)
     leave(client, at)
   end
   if answer then return answer end
-  if kind == "not_found" then kind = "peer_lost" end
-  return nil, kind, ("%s: %s"):format(client.target.text, why)
+  return nil, asks.unreached(kind), ("%s: %s"):format(client.target.text, why)
 end
 
 local KINDS = { [401] = "denied", [403] = "denied", [404] = "not_found",

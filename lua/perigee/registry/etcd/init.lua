@@ -113,14 +113,9 @@ local function range(etcd, question)
   return told.kvs or {}, told
 end
 
--- The kind of a failure to ask: that no server is there says nothing of names.
-local function unasked(kind)
-  return kind == "not_found" and "peer_lost" or kind
-end
-
 local function lookup(etcd, scope, name)
   local found, kind, why = range(etcd, { key = keys.name(scope, name) })
-  if not found then return nil, unasked(kind), why end
+  if not found then return nil, kind, why end
   return etcd:entry(found[1], scope, name)
 end
 
@@ -168,7 +163,7 @@ local function list(etcd, scope, filter)
       if entries.matches(entry, filter) then chosen[#chosen + 1] = entry end
       return #chosen >= limit
     end)
-  if not fine then return nil, unasked(kind), why end
+  if not fine then return nil, kind, why end
   return chosen
 end
 

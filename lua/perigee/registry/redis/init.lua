@@ -223,15 +223,10 @@ end
 
 -- ---- Asking ----------------------------------------------------------------
 
--- The kind of a failure to ask: that no server is there says nothing of names.
-local function unasked(kind)
-  return kind == "not_found" and "peer_lost" or kind
-end
-
 local function lookup(redis, scope, name)
   local replies, kind, why = redis.connection:ask {
     { "GET", keys.name(scope, name) }, { "TIME" } }
-  if not replies then return nil, unasked(kind), why end
+  if not replies then return nil, kind, why end
   if replies[1] == NIL then return nil end
   return keys.decode(replies[1], scope, name, keys.time(replies[2]))
 end
@@ -319,7 +314,7 @@ local function list(redis, scope, filter)
       end
       return #chosen >= limit
     end)
-  if not fine then return nil, unasked(kind), why end
+  if not fine then return nil, kind, why end
   return chosen
 end
 
