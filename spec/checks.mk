@@ -33,7 +33,7 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 .PHONY: deps demo bench floors test test-jit test-interpreter asan tsan
-.PHONY: hostile hostile-names test-opaque check-rdma rdma-shell fuzz fuzz-agents
+.PHONY: hostile hostile-names check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents
 .PHONY: fuzz-planted lint format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
@@ -118,6 +118,11 @@ test-opaque: ## the contract's specs on memory that the CPU must not touch
 	.ci/deps build test
 	$(MAKE) tests
 	PERIGEE_TEST_MEMORY=opaque $(RUN) contract
+
+check-openapi: ## a control server by its document, by schemathesis (PyPI)
+	.ci/deps build test
+	$(MAKE) all
+	spec/openapi/check $(EXAMPLES) $(SEED)
 
 asan: ## C tests and specs under AddressSanitizer and UBSan
 	.ci/deps build test

@@ -30,7 +30,7 @@ local function no_path(path)
 end
 
 local function allowed(methods)
-  local list = {}
+  local list = { "OPTIONS" }
   for name in pairs(methods) do
     list[#list + 1] = name
     if name == "GET" then list[#list + 1] = "HEAD" end
@@ -55,6 +55,38 @@ local function methods_of(resource, name, last)
   return last == "renew" and resource.renew
 end
 
+-- What a client may ask of a path, or of the server at all.
+local function options(methods)
+  return 204, "", { "Allow", methods and allowed(methods)
+    or "DELETE, GET, HEAD, OPTIONS, POST, PUT" }
+end
+
+local JSON = "application/json"
+
+local function not_taken(kind)
+  return problem(406, "unsupported", "what is here is " .. kind)
+end
+
+-- The path and the query of a target, which may be a whole URL.
+local function parts_of(target)
+  if target:byte() ~= 47 then         -- a slash
+    target = target:match "^%a[%w+.-]*://[^/?]*(.*)$" or target
+    if target == "" or target:byte() == 63 then target = "/" .. target end
+  end
+  local mark = target:find("?", 1, true)
+  if not mark then return calls.path(target) end
+  return calls.path(target:sub(1, mark - 1)), target:sub(mark + 1)
+end
+
+-- The methods of a path, and the scope, name and kind that are in it.
+local function find(path)
+  if path:find "/$" or path:find("//", 1, true) then return nil end
+  local scope, kind, name, last = path:match(SCOPED)
+  local resource = kind and RESOURCES[kind]
+  local methods = resource and methods_of(resource, name, last)
+  return methods or about.paths[path], methods and scope, name
+end
+
 local function scoped(call, server)
   local scope, status, body, headers = calls.name(call.scope, "scope")
   if not scope then return status, body, headers end
@@ -70,18 +102,23 @@ local function scoped(call, server)
 end
 
 local function dispatch(server, request, call)
-  local path, query = request.target, ""
-  local mark = path:find("?", 1, true)
-  if mark then path, query = path:sub(1, mark - 1), path:sub(mark + 1) end
-  local scope, kind, name, last = path:match(SCOPED)
-  local resource = kind and RESOURCES[kind]
-  local methods = resource and methods_of(resource, name, last)
-    or about.paths[path]
+  local method, target = request.method, request.target
+  if target == "*" and method == "OPTIONS" then return options() end
+  local path, query = parts_of(target)
+  local methods, scope, name = find(path)
   if not methods then return no_path(path) end
-  local route = route_of(methods, request.method)
+  local route = route_of(methods, method)
+  if not route and method == "OPTIONS" then return options(methods) end
   if not route then return no_method(methods) end
-  call.route, call.query = route, mark and calls.query(query) or NONE
-  call.method, call.state = request.method, server.state
+  local status, body, headers
+  call.route, call.method, call.state = route, method, server.state
+  call.query = NONE
+  if query then call.query, status, body, headers = calls.query(query) end
+  if not call.query then return status, body, headers end
+  local kind = route.gives or JSON
+  if route == methods.GET and not calls.takes(call, kind) then
+    return not_taken(kind)
+  end
   if not scope then return route.run(call, server) end
   call.scope = calls.segment(scope)
   call.name = name ~= "" and calls.segment(name) or nil
