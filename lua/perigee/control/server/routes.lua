@@ -24,6 +24,7 @@ local RESOURCES = {
 -- match is not tried with all shorter segments.
 local SCOPED = "^/v1/scopes/([^/]+)/([^/]+)%f[/%z]/?([^/]*)%f[/%z]/?([^/]*)$"
 local NONE = {}
+local SLASH = 47
 
 local function no_path(path)
   return problem(404, "not_found", ("there is no path %s here"):format(path))
@@ -69,9 +70,9 @@ end
 
 -- The path and the query of a target, which may be a whole URL.
 local function parts_of(target)
-  if target:byte() ~= 47 then         -- a slash
+  if target:byte() ~= SLASH then
     target = target:match "^%a[%w+.-]*://[^/?]*(.*)$" or target
-    if target == "" or target:byte() == 63 then target = "/" .. target end
+    if target:byte() ~= SLASH then target = "/" .. target end
   end
   local mark = target:find("?", 1, true)
   if not mark then return calls.path(target) end
@@ -80,7 +81,7 @@ end
 
 -- The methods of a path, and the scope, name and kind that are in it.
 local function find(path)
-  if path:find "/$" or path:find("//", 1, true) then return nil end
+  if path:byte(-1) == SLASH or path:find("//", 1, true) then return nil end
   local scope, kind, name, last = path:match(SCOPED)
   local resource = kind and RESOURCES[kind]
   local methods = resource and methods_of(resource, name, last)
