@@ -13,6 +13,7 @@ json.decode_invalid_numbers(false)
 local M = {}
 
 local LIMIT, MOST = 100, 1000           -- of a page
+local DIGITS = 32                       -- of a number, in characters
 local SHORTEST, LONGEST = 0.1, 86400    -- seconds of a lease
 
 -- ---- Targets ---------------------------------------------------------------
@@ -66,7 +67,8 @@ end
 local function number(call, name, least, most, default)
   local text = call.query[name]
   if not text then return default end
-  local value = text:find "^%d+%.?%d*[eE]?[+-]?%d*$" and tonumber(text)
+  local value = #text <= DIGITS and text:find "^%d[%d.eE+-]*$"
+    and tonumber(text)
   if value and value >= least and value <= most then return value end
   return nil, problem(400, "protocol", ("%s must be a number from %g to %g")
     :format(name, least, most))
