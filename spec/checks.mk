@@ -35,7 +35,7 @@ RUN := spec/support/run
 NAMES := registries listing finding rendezvous
 .PHONY: deps demo bench compare compare-deps soak floors test test-jit
 .PHONY: test-interpreter asan tsan hostile hostile-names control-stores
-.PHONY: test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
+.PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
 .PHONY: format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
@@ -152,6 +152,11 @@ test-opaque: ## the contract's specs on memory that the CPU must not touch
 	.ci/deps build test
 	$(MAKE) tests
 	PERIGEE_TEST_MEMORY=opaque $(RUN) contract
+
+check-openapi: ## a control server by its document, by schemathesis (PyPI)
+	.ci/deps build test
+	$(MAKE) all
+	spec/openapi/check $(EXAMPLES) $(SEED)
 
 asan: ## C tests and specs under AddressSanitizer and UBSan
 	.ci/deps build test

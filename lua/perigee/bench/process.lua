@@ -36,12 +36,10 @@ int nanosleep(const perigee_bench_time *, perigee_bench_time *);
 long sysconf(int name);
 char *mkdtemp(char *template);
 int setenv(const char *name, const char *value, int overwrite);
-typedef struct { int fd; short events, revents; } perigee_bench_poll;
-int poll(perigee_bench_poll *, unsigned long count, int milliseconds);
 ]]
 
 local C = ffi.C
-local O_CLOEXEC, SIGTERM, PR_SET_PDEATHSIG, POLLIN = 0x80000, 15, 1, 1
+local O_CLOEXEC, SIGTERM, PR_SET_PDEATHSIG = 0x80000, 15, 1
 local CLOCK_MONOTONIC, SC_NPROCESSORS_ONLN = 1, 84
 local POLLIN, WNOHANG, SIGPIPE, SIG_IGN = 1, 1, 13, 1
 
@@ -135,8 +133,6 @@ local function readable(fd, until_ns)
   until M.now() >= until_ns
 end
 
-M.readable = readable
-
 -- Writing to a child that has ended must not end us. Children whose command has
 -- `env --default-signal=PIPE` in it have the signal as usual.
 function M.ignore_broken_pipes()
@@ -184,7 +180,7 @@ function M.readable(children, seconds)
     polls[i - 1].fd, polls[i - 1].events = child.output, POLLIN
     if child.text:find("\n", 1, true) then seconds = 0 end
   end
-  C.poll(polls, #children, math.ceil(seconds * 1e3))
+  C.perigee_bench_poll_of(polls, #children, math.ceil(seconds * 1e3))
   local list = {}
   for i, child in ipairs(children) do
     if polls[i - 1].revents ~= 0 or child.text:find("\n", 1, true) then

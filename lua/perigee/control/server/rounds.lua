@@ -10,6 +10,7 @@
 --   has a write that the store refuses    handled again one by one; that write
 --                                         is refused
 --   has written                           answered
+local about = require "perigee.control.server.about"
 local log = require "perigee.log"
 local problem = require "perigee.control.server.problem"
 local routes = require "perigee.control.server.routes"
@@ -77,6 +78,7 @@ end
 -- What a call asks for (Shared:begin); nil: nothing.
 local function wants(call)
   local kind, query, scope = call.kind, call.query, call.scope
+  if not scope then return nil end
   if kind == "watch" then
     local of = query.collection or "agents"
     return watch.KINDS[of] and { scope = scope, kind = of, watched = true }
@@ -202,10 +204,10 @@ end
 --- Takes requests that have come.
 function M.take(server, requests)
   for _, request in ipairs(requests) do
-    if request.target:sub(1, 4) == "/v1/" then
-      server.queue[#server.queue + 1] = request
-    else
+    if about.paths[request.target:match "^[^?]*"] then
       routes.send(routes.handle(server, request))
+    else
+      server.queue[#server.queue + 1] = request
     end
   end
   if server.running or not server.queue[1] then return end
