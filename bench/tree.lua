@@ -2,7 +2,7 @@
 -- Lets a bench find Perigee in the source tree around it if it is built there
 -- (else the installed one is measured), the floors, and the worker.
 
-local here = arg[0]:match ".*/" or "./"
+local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 local core = io.open(here .. "../build/perigee/core.so")
 if core then
   core:close()

@@ -33,9 +33,10 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 NAMES := registries listing finding rendezvous
-.PHONY: deps demo bench soak floors test test-jit test-interpreter asan tsan
-.PHONY: hostile hostile-names control-stores test-opaque check-rdma rdma-shell
-.PHONY: fuzz fuzz-agents fuzz-planted lint format check-install
+.PHONY: deps demo bench compare compare-deps soak floors test test-jit
+.PHONY: test-interpreter asan tsan hostile hostile-names control-stores
+.PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
+.PHONY: format check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all
@@ -56,6 +57,8 @@ build/bench/echo: LINKED = -Lbuild/perigee -l:core.so \
 build/bench/ucx_echo: LINKED = -isystem $(UCX)/include -L$(UCX)/lib \
   -lucp -lucs -Wl,-rpath,$(abspath $(UCX)/lib)
 
+include bench/peers/peers.mk
+
 floors: $(FLOORS) ## build the C programs that benches compare with
 
 demo: ## set up, build, and show a worker and a driver at work
@@ -74,6 +77,23 @@ soak: ## many peers, disturbed for MINUTES=10 (ARGS="--transport tcp --seed 7")
 	$(MAKE) all
 	spec/support/with luajit bench/soak.lua --minutes $(or $(MINUTES),10) $(ARGS)
 
+compare: ## Perigee beside other systems, in turns (ARGS="--peers ucx")
+	.ci/deps build bench
+	$(MAKE) all peers
+	spec/support/with luajit bench/compare.lua $(ARGS)
+
+# "make compare-deps zeromq nng": the words behind it are peers, not targets.
+ifeq ($(firstword $(MAKECMDGOALS)),compare-deps)
+WANTED := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+$(eval $(WANTED):;@:)
+endif
+
+compare-deps: ## install other systems for compare (PEER..., YES=1: unasked)
+	.ci/deps build
+	$(MAKE) core
+	spec/support/with luajit bench/compare_deps.lua $(WANTED)
+	$(MAKE) peers
+
 # ---- Tests -----------------------------------------------------------------
 
 # $(1): the folder of the flavour.
@@ -89,7 +109,7 @@ $(eval $(call liar,build/asan,$(ASAN)))
 
 # Specs run with the core as it is installed, C tests with one that has checks.
 .PHONY: tests tests-asan tests-tsan
-tests: all $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR)
+tests: all peers $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR)
 tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
   $(PLUGINS:%=build/asan/%) build/asan/$(LIAR) $(CONTROL_CDEF) \
   $(CONTROLLED:%=build/asan/%)
@@ -133,6 +153,11 @@ test-opaque: ## the contract's specs on memory that the CPU must not touch
 	.ci/deps build test
 	$(MAKE) tests
 	PERIGEE_TEST_MEMORY=opaque $(RUN) contract
+
+check-openapi: ## a control server by its document, by schemathesis (PyPI)
+	.ci/deps build test
+	$(MAKE) all
+	spec/openapi/check $(EXAMPLES) $(SEED)
 
 asan: ## C tests and specs under AddressSanitizer and UBSan
 	.ci/deps build test
@@ -223,9 +248,11 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 
 # perigee.h is a manual: its comments are laid out by hand.
 C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] native/*/*/*.[ch] \
-             spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch])
+             spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch] \
+             bench/peers/*.[ch])
 FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
-TIDIED := $(filter-out $(NEEDS_UCX),$(filter %.c,$(C_FILES)))
+TIDIED := $(filter-out $(NEEDS_UCX) $(filter-out $(PEER_SOURCES),\
+            $(wildcard bench/peers/*.c)),$(filter %.c,$(C_FILES)))
 TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -isystem $(UCX)/include \
               -DPERIGEE_DEBUG
 
@@ -265,7 +292,7 @@ lint-cppcheck:
 	  --enable=warning,performance,portability -D_GNU_SOURCE \
 	  --suppress=missingIncludeSystem -Inative $(filter native/%.c,$(C_FILES))
 
-SCRIPTS := .ci/deps .ci/run $(shell grep -lE '^\#!/bin/(ba)?sh' \
+SCRIPTS := .ci/deps .ci/run bench/run_rpc_bench.sh $(shell grep -lE '^\#!/bin/(ba)?sh' \
              spec/support/* spec/support/bin/* spec/*/check* spec/rdma/* \
              2>/dev/null | sort -u)
 

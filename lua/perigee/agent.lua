@@ -91,7 +91,8 @@ meetings.add(Agent)
 --   address; `denied`: a secret is needed, or other users may read its file;
 --   `not_found`: there is no such file; `too_large`: the path of its socket has
 --   more than 107 bytes; `no_memory`; with option `registry` those of
---   `Registry:hold`, `timeout`, `protocol`
+--   `Registry:hold`, `peer_lost` (no server of it is there), `timeout`,
+--   `protocol`
 -- @waits no, except about 0.1 s when a secret is stretched for the first time,
 --   and with option `registry` until the registry has answered, at most 30 s
 -- @usage

@@ -191,9 +191,11 @@ struct perigee_web_to {
   const char *host, *certificate, *key;
   uint16_t port;
   uint32_t connections, per_host; /* at most; per_host 0: as connections */
-  uint32_t head, body;            /* bytes of a request at most */
+  uint32_t head, body;            /* bytes of a request at most; a connection
+                                   * has twice head of memory */
   uint32_t patience;              /* seconds */
-  uint32_t queued; /* bytes that a stream's client may be behind */
+  uint32_t queued;  /* bytes that a stream's client may be behind */
+  uint64_t backlog; /* bytes that all are together; 0: any number */
 };
 
 /* A complete request. The texts belong to it. */
@@ -202,7 +204,7 @@ struct perigee_web_request {
   const char *body;
   uint64_t length;
   uint8_t excess; /* the body was larger than allowed, and is not here */
-  uint8_t gone;   /* a stream's client has gone, or was too slow */
+  uint8_t gone;   /* a stream's client has gone, or was cut off */
 };
 
 /* An answer. header: names and values in turn, up to a NULL; copied, as the
@@ -231,7 +233,8 @@ PERIGEE_API int perigee_web_run(struct perigee_web *web);
  * program owns it until it is answered, or its stream ended. */
 PERIGEE_API struct perigee_web_request *
 perigee_web_next(struct perigee_web *web);
-/* Returns the value of a request's header, or NULL. */
+/* Returns the value of a request's header, or NULL. Several are joined by
+ * commas. Valid until the next call, and the answer. */
 PERIGEE_API const char *
 perigee_web_header(const struct perigee_web_request *request, const char *name);
 /* Answers the request, which is gone for the program then. */
@@ -242,7 +245,8 @@ PERIGEE_API void perigee_web_answer(struct perigee_web_request *request,
 PERIGEE_API int perigee_web_stream(struct perigee_web_request *request,
                                    const struct perigee_web_reply *reply);
 /* Adds a part, which is copied. A client that has not taken all before, and
- * with this part is too far behind, loses its stream, and is gone. */
+ * with this part is too far behind, loses its stream, and is gone. So do those
+ * that have been behind for longest, while all are too far behind together. */
 PERIGEE_API void perigee_web_tell(struct perigee_web_request *request,
                                   const char *part, uint64_t length);
 /* Ends the stream after what was told, and gives up the request. */

@@ -1,33 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * web.c - an HTTP server that the program polls, by libmicrohttpd.
- *
- * A complete request goes into a queue, and its connection is suspended until
- * the program has answered it:
- *
- *   state      event                              becomes
- *   reading    the body's end                     waiting: queued, suspended
- *   waiting    perigee_web_answer                 answered: resumed
- *   waiting    perigee_web_stream                 telling: resumed
- *   telling    all parts are written              dozing: suspended
- *   dozing     a part, or the end                 telling: resumed
- *   any        the connection ends                gone
- *
- * A request has up to two owners: the connection, from its first line until
- * libmicrohttpd says that it is over (`live`), and the program, from
- * perigee_web_next until its answer (`held`). The last one frees it.
- *
- * Connections that are to send something are in a list, in the order of the
- * times at which they began to be. So only its head has to be looked at to
- * close those that are too slow, however many there are.
+ * web.c - an HTTP server that the program polls, by libmicrohttpd: its
+ * connections, and how requests are read. web.h has the states of a request.
  */
-#include "control/bytes.h"
-#include "control/control.h"
+#include "control/web.h"
 #include "control/listening.h"
+#include "control/refusal.h"
 #include "perigee.h"
 
-#include <microhttpd.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,42 +15,10 @@
 #include <time.h>
 
 #define TLS_1_2_AT_LEAST "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
-#define PROBLEM "application/problem+json"
-#define EXCESS                                                                 \
-  "{\"type\":\"about:blank\",\"status\":413,"                                  \
-  "\"title\":\"Content Too Large\","                                           \
-  "\"detail\":\"the body is larger than this server takes\"}"
 
-struct connection {
-  struct connection *before, *after;
-  struct MHD_Connection *wire;
-  int64_t since; /* milliseconds */
-  bool listed;
-};
-
-struct request {
-  struct perigee_web_request seen; /* the program's part, the first member */
-  struct perigee_web *web;
-  struct MHD_Connection *wire;
-  struct connection *connection;
-  struct request *next;           /* in the queue */
-  struct request *before, *after; /* of all */
-  char *target;
-  struct bytes text; /* the body, then a stream's parts */
-  bool live, held, suspended, ended;
-};
-
-struct perigee_web {
-  struct MHD_Daemon *daemon;
-  struct perigee_web_to to;
-  struct request *oldest, *newest; /* the queue */
-  struct request *all;
-  struct connection *first, *latest;
-};
-
-static struct request *in(const struct perigee_web_request *request) {
-  return (struct request *)request;
-}
+/* Connections beyond the limit that are told so. The next ones are not
+ * accepted, or closed without an answer. */
+enum { TOLD = 64 };
 
 static int64_t now(void) {
   struct timespec time;
@@ -81,21 +29,27 @@ static int64_t now(void) {
 /* ---- Connections that are to send ---------------------------------------- */
 
 static void unlist(struct perigee_web *web, struct connection *c) {
-  if (!c->listed)
-    return;
-  *(c->before ? &c->before->after : &web->first) = c->after;
-  *(c->after ? &c->after->before : &web->latest) = c->before;
+  if (c->listed)
+    TAILQ_REMOVE(&web->slow, c, in_slow);
   c->listed = false;
 }
 
 static void list(struct perigee_web *web, struct connection *c) {
   unlist(web, c);
   c->since = now();
-  c->before = web->latest;
-  c->after = NULL;
-  *(web->latest ? &web->latest->after : &web->first) = c;
-  web->latest = c;
+  TAILQ_INSERT_TAIL(&web->slow, c, in_slow);
   c->listed = true;
+}
+
+static void begin_connection(struct perigee_web *web,
+                             struct MHD_Connection *wire, void **context) {
+  struct connection *c = calloc(1, sizeof *c);
+  *context = c;
+  if (!c)
+    return; /* its requests are refused */
+  c->wire = wire;
+  c->crowding = ++web->connections > web->to.connections;
+  list(web, c);
 }
 
 static void connected(void *argument, struct MHD_Connection *wire,
@@ -103,21 +57,16 @@ static void connected(void *argument, struct MHD_Connection *wire,
                       enum MHD_ConnectionNotificationCode code) {
   struct perigee_web *web = argument;
   if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-    struct connection *c = calloc(1, sizeof *c);
-    *context = c;
-    if (!c)
-      return; /* its requests are refused */
-    c->wire = wire;
-    list(web, c);
+    begin_connection(web, wire, context);
   } else if (*context) {
+    web->connections--;
     unlist(web, *context);
     free(*context);
     *context = NULL;
   }
 }
 
-/* libmicrohttpd closes a connection whose socket has ended. */
-static void hang_up(struct connection *c) {
+void web_hang_up(struct connection *c) {
   const union MHD_ConnectionInfo *info =
       MHD_get_connection_info(c->wire, MHD_CONNECTION_INFO_CONNECTION_FD);
   if (info)
@@ -127,28 +76,27 @@ static void hang_up(struct connection *c) {
 /* Returns the milliseconds until the next one is too slow, or -1. */
 static int hang_up_slow(struct perigee_web *web) {
   const int64_t patience = (int64_t)web->to.patience * 1000, at = now();
-  while (web->first && at - web->first->since >= patience) {
-    struct connection *c = web->first;
-    hang_up(c);
+  struct connection *c;
+  while ((c = TAILQ_FIRST(&web->slow)) && at - c->since >= patience) {
+    web_hang_up(c);
     list(web, c);
   }
-  return web->first ? (int)(patience - (at - web->first->since)) : -1;
+  return c ? (int)(patience - (at - c->since)) : -1;
 }
 
 /* ---- Requests ------------------------------------------------------------ */
 
 static void destroy(struct request *r) {
+  web_forget_parts(r);
+  bytes_free(&r->joined);
   free(r->target);
-  bytes_free(&r->text);
   free(r);
 }
 
 static void free_unowned(struct request *r) {
   if (r->live || r->held)
     return;
-  *(r->before ? &r->before->after : &r->web->all) = r->after;
-  if (r->after)
-    r->after->before = r->before;
+  LIST_REMOVE(r, in_all);
   destroy(r);
 }
 
@@ -164,10 +112,7 @@ static void *began(void *argument, const char *target,
   r->wire = wire;
   r->connection = info ? info->socket_context : NULL;
   r->target = strdup(target);
-  r->after = web->all;
-  if (web->all)
-    web->all->before = r;
-  web->all = r;
+  LIST_INSERT_HEAD(&web->all, r, in_all);
   r->live = true;
   return r;
 }
@@ -182,51 +127,63 @@ static void completed(void *argument, struct MHD_Connection *wire,
     return;
   if (r->connection)
     list(argument, r->connection);
+  if (r->behind)
+    web_forget_parts(r);
   r->live = false;
   r->seen.gone = 1;
   free_unowned(r);
 }
 
-static void doze(struct request *r) {
+void web_doze(struct request *r) {
   r->suspended = true;
   MHD_suspend_connection(r->wire);
 }
 
-static void awake(struct request *r) {
+void web_awake(struct request *r) {
   if (!r->suspended)
     return;
   r->suspended = false;
   MHD_resume_connection(r->wire);
 }
 
+void web_give_up(struct request *r) {
+  r->held = false;
+  web_awake(r);
+  free_unowned(r);
+}
+
 static enum MHD_Result queue(struct request *r) {
   struct perigee_web *web = r->web;
-  if (r->connection)
-    unlist(web, r->connection);
+  unlist(web, r->connection);
   r->seen.target = r->target;
   r->seen.body = bytes_begin(&r->text);
   r->seen.length = bytes_length(&r->text);
   r->held = true;
-  *(web->newest ? &web->newest->next : &web->oldest) = r;
-  web->newest = r;
-  doze(r);
+  STAILQ_INSERT_TAIL(&web->queue, r, in_queue);
+  web_doze(r);
   return MHD_YES;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *wire) {
-  struct MHD_Response *response = MHD_create_response_from_buffer(
-      sizeof EXCESS - 1, (void *)EXCESS, MHD_RESPMEM_PERSISTENT);
-  if (!response)
-    return MHD_NO;
-  MHD_add_response_header(response, "Content-Type", PROBLEM);
-  enum MHD_Result queued = MHD_queue_response(wire, 413, response);
-  MHD_destroy_response(response);
-  return queued;
+static const struct refusal *refusal_for(struct request *r,
+                                         const char *version) {
+  const struct perigee_web_to *to = &r->web->to;
+  struct connection *c = r->connection;
+  struct head head = {.wire = r->wire,
+                      .version = version,
+                      .target = r->target,
+                      .most = to->head,
+                      .body = to->body};
+  c->crowding = c->crowding && r->web->connections > to->connections;
+  return c->crowding ? &REFUSED_CROWD : refusal_of(&head);
 }
 
-static bool is_announced_too_large(const struct request *r) {
-  const char *text = perigee_web_header(&r->seen, "Content-Length");
-  return text && strtoull(text, NULL, 10) > r->web->to.body;
+static enum MHD_Result take(struct request *r, const char *part,
+                            size_t length) {
+  if (bytes_length(&r->text) + length > r->web->to.body) {
+    r->seen.excess = 1;
+    bytes_free(&r->text);
+  }
+  return r->seen.excess || bytes_add(&r->text, part, length) ? MHD_YES : MHD_NO;
 }
 
 /* libmicrohttpd calls this with the head alone, then for each part of the body,
@@ -238,128 +195,26 @@ static enum MHD_Result handle(void *argument, struct MHD_Connection *wire,
   struct request *r = *context;
   (void)argument;
   (void)path;
-  (void)version;
   if (!r || !r->target || !r->connection || r->ended)
     return MHD_NO;
   if (!r->seen.method) {
+    const struct refusal *refusal = refusal_for(r, version);
     r->seen.method = method;
-    return is_announced_too_large(r) ? refuse(wire) : MHD_YES;
+    return refusal ? refuse(wire, refusal) : MHD_YES;
   }
   if (*length == 0)
     return queue(r);
-  if (bytes_length(&r->text) + *length > r->web->to.body) {
-    r->seen.excess = 1;
-    bytes_free(&r->text);
-  }
-  if (!r->seen.excess && !bytes_add(&r->text, part, *length))
-    return MHD_NO;
+  enum MHD_Result taken = take(r, part, *length);
   *length = 0;
-  return MHD_YES;
+  return taken;
 }
 
 struct perigee_web_request *perigee_web_next(struct perigee_web *web) {
-  struct request *r = web->oldest;
+  struct request *r = STAILQ_FIRST(&web->queue);
   if (!r)
     return NULL;
-  web->oldest = r->next;
-  if (!web->oldest)
-    web->newest = NULL;
-  r->next = NULL;
+  STAILQ_REMOVE_HEAD(&web->queue, in_queue);
   return &r->seen;
-}
-
-const char *perigee_web_header(const struct perigee_web_request *request,
-                               const char *name) {
-  return MHD_lookup_connection_value(in(request)->wire, MHD_HEADER_KIND, name);
-}
-
-/* ---- Answers ------------------------------------------------------------- */
-
-static void give_up(struct request *r) {
-  r->held = false;
-  awake(r);
-  free_unowned(r);
-}
-
-/* A response that cannot be queued ends the connection: once it is resumed,
- * libmicrohttpd calls handle() again. */
-static bool reply(struct request *r, uint32_t status, const char *const *header,
-                  struct MHD_Response *response) {
-  bool queued = response;
-  for (int i = 0; queued && header[i] && header[i + 1]; i += 2)
-    queued =
-        MHD_add_response_header(response, header[i], header[i + 1]) == MHD_YES;
-  queued = queued && MHD_queue_response(r->wire, status, response) == MHD_YES;
-  if (response)
-    MHD_destroy_response(response);
-  r->ended = !queued;
-  return queued;
-}
-
-void perigee_web_answer(struct perigee_web_request *request,
-                        const struct perigee_web_reply *given) {
-  struct request *r = in(request);
-  reply(r, given->status, given->header,
-        MHD_create_response_from_buffer(given->length, (void *)given->body,
-                                        MHD_RESPMEM_MUST_COPY));
-  give_up(r);
-}
-
-static ssize_t write_parts(void *argument, uint64_t at, char *into,
-                           size_t capacity) {
-  struct request *r = argument;
-  size_t length = bytes_length(&r->text);
-  (void)at;
-  if (length == 0 && r->ended)
-    return MHD_CONTENT_READER_END_OF_STREAM;
-  if (length == 0) {
-    doze(r);
-    return 0;
-  }
-  if (length > capacity)
-    length = capacity;
-  memcpy(into, bytes_begin(&r->text), length);
-  bytes_drop(&r->text, length);
-  return (ssize_t)length;
-}
-
-int perigee_web_stream(struct perigee_web_request *request,
-                       const struct perigee_web_reply *given) {
-  struct request *r = in(request);
-  bytes_free(&r->text);
-  if (!reply(r, given->status, given->header,
-             MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096,
-                                               write_parts, r, NULL))) {
-    give_up(r);
-    return PERIGEE_NO_MEMORY;
-  }
-  awake(r);
-  return PERIGEE_OK;
-}
-
-/* One part may be of any length, as what tells all that there is. */
-static bool is_behind(const struct request *r, uint64_t more) {
-  size_t queued = bytes_length(&r->text);
-  return queued > 0 && queued + more > r->web->to.queued;
-}
-
-void perigee_web_tell(struct perigee_web_request *request, const char *part,
-                      uint64_t length) {
-  struct request *r = in(request);
-  if (r->seen.gone || r->ended)
-    return;
-  if (is_behind(r, length) || !bytes_add(&r->text, part, length)) {
-    r->ended = true;
-    r->seen.gone = 1;
-    hang_up(r->connection);
-  }
-  awake(r);
-}
-
-void perigee_web_end(struct perigee_web_request *request) {
-  struct request *r = in(request);
-  r->ended = true;
-  give_up(r);
 }
 
 /* ---- Running ------------------------------------------------------------- */
@@ -407,9 +262,9 @@ static struct MHD_Daemon *start(struct perigee_web *web, int listening) {
       MHD_USE_EPOLL | MHD_USE_SUSPEND_RESUME | MHD_USE_TURBO |
           (to->certificate ? MHD_USE_TLS : 0),
       0, NULL, NULL, handle, web, MHD_OPTION_LISTEN_SOCKET, listening,
-      MHD_OPTION_CONNECTION_LIMIT, to->connections,
+      MHD_OPTION_CONNECTION_LIMIT, to->connections + TOLD,
       MHD_OPTION_PER_IP_CONNECTION_LIMIT, to->per_host,
-      MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)to->head,
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)to->head * 2,
       MHD_OPTION_CONNECTION_TIMEOUT, to->patience, MHD_OPTION_URI_LOG_CALLBACK,
       began, web, MHD_OPTION_NOTIFY_COMPLETED, completed, web,
       MHD_OPTION_NOTIFY_CONNECTION, connected, web,
@@ -424,6 +279,10 @@ int perigee_web_open(struct perigee_web **opened,
   if (!web)
     return PERIGEE_NO_MEMORY;
   web->to = *to;
+  STAILQ_INIT(&web->queue);
+  LIST_INIT(&web->all);
+  TAILQ_INIT(&web->slow);
+  TAILQ_INIT(&web->behind);
   int listening = listening_open(to->host, &web->to.port, why, capacity);
   int status = listening < 0 ? listening : PERIGEE_OK;
   if (listening >= 0 && !(web->daemon = start(web, listening))) {
@@ -442,15 +301,16 @@ int perigee_web_open(struct perigee_web **opened,
 
 /* libmicrohttpd must not be stopped while connections are suspended. */
 void perigee_web_close(struct perigee_web *web) {
+  struct request *r;
   if (!web)
     return;
-  for (struct request *r = web->all; r; r = r->after) {
+  LIST_FOREACH(r, &web->all, in_all) {
     r->ended = true;
-    awake(r);
+    web_awake(r);
   }
   MHD_stop_daemon(web->daemon);
-  for (struct request *r = web->all, *after; r; r = after) {
-    after = r->after;
+  while ((r = LIST_FIRST(&web->all))) {
+    LIST_REMOVE(r, in_all);
     destroy(r);
   }
   free(web);

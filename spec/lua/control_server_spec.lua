@@ -251,11 +251,11 @@ describe("the control server", function()
     refused(404, "not_found", "GET", "/v1/scopes/s/nothing")
     refused(404, "not_found", "GET", "agents/a/b/c")
     local _, _, headers = ask("PATCH", "agents/one")
-    assert.equal("DELETE, GET, HEAD, PUT", headers.allow)
+    assert.equal("DELETE, GET, HEAD, OPTIONS, PUT", headers.allow)
   end)
 
   it("refuses what is no name, no JSON and no entry", function()
-    begin()
+    begin { "--head", "32768" }
     for _, name in ipairs { "*", "%2a", "a%0ab", "a%00b", ".a", "a%2fb",
                             ("x"):rep(65), ("x"):rep(10000), "%ff" } do
       refused(400, "protocol", "PUT", "agents/" .. name, entry())

@@ -100,7 +100,7 @@ describe("Redis", function()
     assert.equal(0, os.execute(command))
     local none, err = take("three", { registry = "redis://no-such.invalid" })
     assert.is_nil(none)
-    assert.equal("not_found", err.kind, tostring(err))
+    assert.equal("peer_lost", err.kind, tostring(err))
   end)
 
   it("that goes amid TLS ends a stream, not who writes to it", function()
@@ -142,7 +142,7 @@ describe("Redis", function()
     server:kill()
     local none, err = take "one"
     assert.is_nil(none)
-    assert.equal("not_found", err.kind, tostring(err))
+    assert.equal("peer_lost", err.kind, tostring(err))
     assert.matches("Redis at /", tostring(err))
   end)
 

@@ -149,7 +149,7 @@ describe("Redis under Sentinel", function()
       { "redis+sentinel://127.0.0.1:%d/mymaster?sentinel_password=hidden-x",
         port, "denied", "WRONGPASS" },
       { "redis+sentinel://127.0.0.1:%d/other?sentinel_password=hidden-s", port,
-        "not_found", "knows no master other" },
+        "peer_lost", "knows no master other" },
       { "redis+sentinel://127.0.0.1:%d/m?sentinel_password=hidden-r", server,
         "unsupported", "it is no Sentinel" },
       { "redis://:hidden-s@127.0.0.1:%d", port, "unsupported",
@@ -159,7 +159,7 @@ describe("Redis under Sentinel", function()
     } do
       local address = case[1]:format(case[2])
       address = ("%s%stimeout=%d"):format(address,
-        address:find "?" and "&" or "?", case[3] == "not_found" and 2 or 20)
+        address:find "?" and "&" or "?", case[3] == "peer_lost" and 2 or 20)
       local none, err = take("one", { registry = address })
       assert.is_nil(none)
       assert.equal(case[3], err.kind, tostring(err))

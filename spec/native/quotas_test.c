@@ -15,8 +15,9 @@
 
 static struct perigee_session *newcomer(struct perigee_engine *engine) {
   char reason[REASON];
+  static const struct alone_class without_socket;
   struct perigee_session *s = session_new(engine, -1);
-  s->alone = true; /* each is a peer of its own */
+  s->alone = &without_socket; /* each is a peer of its own */
   assert_int_equal(accounts_join(s, reason, sizeof reason), PERIGEE_OK);
   return s;
 }

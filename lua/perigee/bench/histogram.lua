@@ -50,6 +50,17 @@ function Histogram:merge(other)
   self.sum = self.sum + other.sum
 end
 
+-- Returns "TIME:COUNT,TIME:COUNT" of all buckets that have samples.
+function Histogram:text()
+  local words = {}
+  for i = 0, BUCKETS - 1 do
+    if self.counts[i] > 0 then
+      words[#words + 1] = ("%.6g:%d"):format(self.value_of(i), self.counts[i])
+    end
+  end
+  return table.concat(words, ",")
+end
+
 function Histogram:mean()
   return self.count > 0 and self.sum / self.count or 0
 end
@@ -62,6 +73,8 @@ local function value_of(index)
   number.half[1] = (index + 1 + FIRST) * 2 ^ SHIFT
   return (low + number.value) / 2
 end
+
+Histogram.value_of = value_of
 
 -- Returns the value below which that share (0.5, 0.99) of all samples lies.
 function Histogram:quantile(share)

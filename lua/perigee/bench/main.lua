@@ -25,7 +25,7 @@ end
 
 local function in_child(out, mode)
   local child = assert(process.spawn(command("--mode", mode)))
-  for line in child.line, child do out:take(line) end
+  for line in child:lines() do out:take(line) end
   if child:wait() ~= 0 then error(mode .. " has failed", 0) end
 end
 
@@ -34,7 +34,7 @@ end
 -- Collects the child's rows until it waits for the others (true) or ends
 -- (false).
 local function comes(child, rows)
-  for line in child.line, child do
+  for line in child:lines() do
     local record = cjson.decode(line)
     if record.what == "meet" then return true end
     if record.what == "row" then

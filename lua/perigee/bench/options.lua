@@ -205,6 +205,6 @@ function M.engine(given, rdma)
   }
 end
 
-M.whole, M.sizes, M.cores = whole, sizes, cores
+M.whole, M.positive, M.sizes, M.cores = whole, positive, sizes, cores
 
 return M

@@ -8,6 +8,10 @@ local ffi = require "ffi"
 ffi.cdef [[
 typedef struct { char opaque[256]; } perigee_bench_actions;
 typedef struct { long sec, nsec; } perigee_bench_time;
+typedef struct { int fd; short events, revents; } perigee_bench_poll;
+int perigee_bench_poll_of(perigee_bench_poll *, unsigned long, int)
+  __asm__("poll");
+void *perigee_bench_signal(int, void *) __asm__("signal");
 int posix_spawn_file_actions_init(perigee_bench_actions *);
 int posix_spawn_file_actions_destroy(perigee_bench_actions *);
 int posix_spawn_file_actions_adddup2(perigee_bench_actions *, int, int);
@@ -32,13 +36,12 @@ int nanosleep(const perigee_bench_time *, perigee_bench_time *);
 long sysconf(int name);
 char *mkdtemp(char *template);
 int setenv(const char *name, const char *value, int overwrite);
-typedef struct { int fd; short events, revents; } perigee_bench_poll;
-int poll(perigee_bench_poll *, unsigned long count, int milliseconds);
 ]]
 
 local C = ffi.C
-local O_CLOEXEC, SIGTERM, PR_SET_PDEATHSIG, POLLIN = 0x80000, 15, 1, 1
+local O_CLOEXEC, SIGTERM, PR_SET_PDEATHSIG = 0x80000, 15, 1
 local CLOCK_MONOTONIC, SC_NPROCESSORS_ONLN = 1, 84
+local POLLIN, WNOHANG, SIGPIPE, SIG_IGN = 1, 1, 13, 1
 
 local M = {}
 
@@ -119,18 +122,43 @@ end
 local Child = {}
 Child.__index = Child
 
--- Returns a line that the child printed, or nil at its end.
-function Child:line()
+-- Returns whether there is something to read, or the end, until then (in ns).
+local function readable(fd, until_ns)
+  local entry = ffi.new("perigee_bench_poll", fd, POLLIN, 0)
+  repeat
+    local ms = math.max(0, math.min(1e9, (until_ns - M.now()) / 1e6))
+    if C.perigee_bench_poll_of(entry, 1, math.ceil(ms)) > 0 then
+      return true
+    end
+  until M.now() >= until_ns
+end
+
+-- Writing to a child that has ended must not end us. Children whose command has
+-- `env --default-signal=PIPE` in it have the signal as usual.
+function M.ignore_broken_pipes()
+  C.perigee_bench_signal(SIGPIPE, ffi.cast("void *", SIG_IGN))
+end
+
+-- Returns a line that the child printed, or nil at its end; with `seconds`
+-- also nil, and true, if it printed none for so long.
+function Child:line(seconds)
+  local limit = seconds and M.now() + seconds * 1e9
   while true do
     local line, rest = self.text:match "^([^\n]*)\n(.*)$"
     if line then
       self.text = rest
       return line
     end
+    if limit and not readable(self.output, limit) then return nil, true end
     local got = tonumber(C.read(self.output, self.chunk, 65536))
     if got <= 0 then return nil end
     self.text = self.text .. ffi.string(self.chunk, got)
   end
+end
+
+-- Iterates over the lines that it prints until its end.
+function Child:lines()
+  return function() return self:line() end
 end
 
 -- Returns everything that it prints until its end.
@@ -152,7 +180,7 @@ function M.readable(children, seconds)
     polls[i - 1].fd, polls[i - 1].events = child.output, POLLIN
     if child.text:find("\n", 1, true) then seconds = 0 end
   end
-  C.poll(polls, #children, math.ceil(seconds * 1e3))
+  C.perigee_bench_poll_of(polls, #children, math.ceil(seconds * 1e3))
   local list = {}
   for i, child in ipairs(children) do
     if polls[i - 1].revents ~= 0 or child.text:find("\n", 1, true) then
@@ -168,11 +196,13 @@ function Child:tell(text) C.write(self.input, text, #text) end
 function Child:signal(number) return C.kill(self.pid, number) end
 
 -- Waits for its end and returns its exit status, or 128 plus the signal that
--- ended it.
-function Child:wait()
+-- ended it. at_once: returns nil if it has not ended.
+function Child:wait(at_once)
   if self.status then return self.status end
   local status = ffi.new "int[1]"
-  if C.waitpid(self.pid, status, 0) ~= self.pid then return nil end
+  if C.waitpid(self.pid, status, at_once and WNOHANG or 0) ~= self.pid then
+    return nil
+  end
   local signal = bit.band(status[0], 0x7f)
   self.status = signal > 0 and 128 + signal
                 or bit.band(bit.rshift(status[0], 8), 0xff)
@@ -180,10 +210,16 @@ function Child:wait()
   return self.status
 end
 
+-- Closes its input: it reads the end of a file.
+function Child:close_input()
+  if self.input then C.close(self.input) end
+  self.input = nil
+end
+
 -- Closes its input, asks it to stop, and waits for its end.
 function Child:stop()
   if self.status then return self.status end
-  if self.input then C.close(self.input) end
+  self:close_input()
   self:signal(SIGTERM)
   return self:wait()
 end

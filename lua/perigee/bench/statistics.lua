@@ -24,6 +24,8 @@ local function near(value, middle)
   return value <= middle * TOLERANCE and value * TOLERANCE >= middle
 end
 
+M.median, M.near = median, near
+
 -- `bursts` has the floor's histograms, one more than there are rounds. Returns
 -- the numbers of the rounds that count: all, if the floor never settled.
 function M.agreeing(bursts)

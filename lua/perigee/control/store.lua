@@ -61,14 +61,15 @@ end
 
 -- ---- Statements ------------------------------------------------------------
 
-local function bind(statement, ...)
-  for i = 1, select("#", ...) do
-    local value = select(i, ...)
+-- The first n parameters, in a loop that can be compiled.
+local function bind(raw, list, n)
+  for i = 1, n do
+    local value = list[i]
     local status
     if type(value) == "number" then
-      status = C.perigee_statement_number(statement.raw, i, value)
+      status = C.perigee_statement_number(raw, i, value)
     else
-      status = C.perigee_statement_text(statement.raw, i, value, #value)
+      status = C.perigee_statement_text(raw, i, value, #value)
     end
     if status < 0 then return status end
   end
@@ -82,8 +83,11 @@ local function failed(statement, status)
 end
 
 --- Runs it with these parameters, texts and integers, and without rows.
-function Statement:run(...)
-  local status = bind(self, ...)
+function Statement:run(...) return self:run_with({ ... }, select("#", ...)) end
+
+--- The same with the first n of a list.
+function Statement:run_with(list, n)
+  local status = bind(self.raw, list, n)
   if status >= 0 then status = C.perigee_statement_step(self.raw) end
   if status < 0 then return failed(self, status) end
   C.perigee_statement_reset(self.raw)
@@ -101,7 +105,7 @@ end
 --- Runs it with these parameters, and calls f for each row. kinds: a letter for
 -- each column, t (text) or n (a number).
 function Statement:each(kinds, f, ...)
-  local status = bind(self, ...)
+  local status = bind(self.raw, { ... }, select("#", ...))
   while status >= 0 do
     status = C.perigee_statement_step(self.raw)
     if status ~= 1 then break end

@@ -21,8 +21,8 @@ local Web, Request, Stream = {}, {}, {}
 Web.__index, Request.__index, Stream.__index = Web, Request, Stream
 
 --- Listens at target: { host, port, certificate, key (texts in PEM), and the
--- limits connections, per_host, head, body, patience, queued }. Returns the
--- server, or nil and an error.
+-- limits connections, per_host, head, body, patience, queued, backlog }.
+-- Returns the server, or nil and an error.
 function M.open(target)
   local to = to_t(target)
   local out, why = out_t(), ffi.new "char[256]"
@@ -74,7 +74,7 @@ function Web:close()
   self.web = false
 end
 
---- The value of a header, or nil.
+--- The value of a header, or nil. Several are joined by commas.
 function Request:header(name)
   local value = C.perigee_web_header(self.raw, name)
   return value ~= nil and ffi.string(value) or nil

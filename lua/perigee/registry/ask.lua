@@ -42,16 +42,16 @@ function M.failure(doing, kind, why)
     .. errors.shown(why == nil and errors.text(status) or why), false)
 end
 
+--- The kind of a failure to reach a registry's servers: that there is none, or
+-- that nobody listens, says nothing of names.
+function M.unreached(kind)
+  return kind == "not_found" and "peer_lost" or kind
+end
+
 --- The results of a future that has ended; nil, "protocol" and why if it
 -- raised.
 function M.results(future)
   return given(pcall(futures.results, future))
-end
-
---- The kind of a server's failure to be asked: that none is there says nothing
--- of names.
-function M.unasked(kind)
-  return kind == "not_found" and "peer_lost" or kind
 end
 
 return M

@@ -34,7 +34,7 @@ function M.start(size)
     words[#words + 1], words[#words + 2] = "--parent", process.pid()
     children[rank] = assert(process.spawn(words))
   end
-  for line in children[0].line, children[0] do
+  for line in children[0]:lines() do
     print(line)
     io.flush()
   end

@@ -13,11 +13,13 @@ M.LISTEN = "http://127.0.0.1:7470"
 M.LIMITS = {
   { "connections", "connections", "Connections at most (4096)." },
   { "per-host", "per_host", "Connections of one address at most (all)." },
-  { "head", "head", "Bytes of a request's head at most (32768)." },
+  { "head", "head", "Bytes of a request's head at most (4096)." },
   { "body", "body", "Bytes of a request's body at most (65536)." },
   { "patience", "patience", "Seconds for a whole request to come (30)." },
   { "queued", "queued",
     "Bytes that a watcher may be behind at most (4194304)." },
+  { "backlog", "backlog",
+    "Bytes that all watchers may be behind together (67108864)." },
   { "rate", "rate", "Requests of a token in a second at most (no limit)." },
 }
 

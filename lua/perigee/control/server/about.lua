@@ -14,7 +14,9 @@ local function ready(_, server)
   return problem(503, server.kind or "no_memory", server.failed)
 end
 
-local function document() return 200, openapi, JSON end
+local function document(_, server)
+  return 200, server.tokens:is_open() and openapi.open or openapi.wanted, JSON
+end
 
 M.paths = {
   ["/healthz"] = { GET = { run = health } },

@@ -2,6 +2,7 @@
 --- Agents: entries of a registry, each held by one life of one agent, which its
 -- epoch names. Another life may take the name over if it names the epoch that
 -- it has found dead ("over"), or the tag that it has read (If-Match).
+local calls = require "perigee.control.server.call"
 local entries = require "perigee.registry.entry"
 local graphs = require "perigee.control.server.graph"
 local problem = require "perigee.control.server.problem"
@@ -10,6 +11,7 @@ local records = require "perigee.control.server.records"
 local json = require "cjson.safe"
 
 local METADATA = 4096
+local MAPS = { "services", "regions", "metadata" }
 
 local M = { kind = "agents", ttl = 10, tell = graphs.tell }
 
@@ -24,6 +26,9 @@ local function dropped(value, scope, name)
   if not entries.trusted(copy, scope, name) then return "addresses" end
   for field in pairs(value) do
     if copy[field] == nil then return field end
+  end
+  for _, field in ipairs(MAPS) do
+    if value[field] and not calls.is_object(value[field]) then return field end
   end
 end
 jit.off(dropped)

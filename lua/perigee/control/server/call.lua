@@ -13,6 +13,7 @@ json.decode_invalid_numbers(false)
 local M = {}
 
 local LIMIT, MOST = 100, 1000           -- of a page
+local DIGITS = 32                       -- of a number, in characters
 local SHORTEST, LONGEST = 0.1, 86400    -- seconds of a lease
 
 -- ---- Targets ---------------------------------------------------------------
@@ -31,11 +32,26 @@ function M.segment(text)
   end))
 end
 
---- The parameters of a query, by name.
+local UNRESERVED = "^[%w._~-]$"
+
+--- A path in which nothing is encoded that need not be.
+function M.path(text)
+  if not text:find("%", 1, true) then return text end
+  return (text:gsub("%%%x%x", function(each)
+    local char = string.char(tonumber(each:sub(2), 16))
+    return char:find(UNRESERVED) and char or each
+  end))
+end
+
+--- The parameters of a query, by name; or nil and an answer.
 function M.query(text)
   local query = {}
   for name, value in text:gmatch "([^&=]+)=?([^&]*)" do
-    query[decoded(name)] = decoded(value)
+    name = decoded(name)
+    if query[name] then
+      return nil, problem(400, "protocol", "a parameter is there twice")
+    end
+    query[name] = decoded(value)
   end
   return query
 end
@@ -51,7 +67,7 @@ end
 local function number(call, name, least, most, default)
   local text = call.query[name]
   if not text then return default end
-  local value = (text:find "^%d+$" or text:find "^%d+%.%d*$")
+  local value = #text <= DIGITS and text:find "^%d[%d.eE+-]*$"
     and tonumber(text)
   if value and value >= least and value <= most then return value end
   return nil, problem(400, "protocol", ("%s must be a number from %g to %g")
@@ -71,6 +87,9 @@ end
 function M.ttl(call, default)
   return number(call, "ttl", SHORTEST, LONGEST, default)
 end
+
+--- The seconds of a stream; nil: it goes on.
+function M.seconds(call) return number(call, "for", 0, LONGEST, nil) end
 
 -- ---- Bodies ----------------------------------------------------------------
 
@@ -109,19 +128,51 @@ local function is_json(call)
     ~= nil
 end
 
+local function is_coded(call)
+  local coding = call.request:header "Content-Encoding"
+  return coding ~= nil and coding:lower() ~= "identity"
+end
+
 --- The object that the body is, as a table.
 function M.object(call)
   local request = call.request
   if request.excess then
     return nil, problem(413, "too_large", "the body is larger than this server "
       .. "takes")
-  elseif not is_json(call) then
-    return nil, problem(415, "protocol", "the body must be JSON")
+  elseif not is_json(call) or is_coded(call) then
+    return nil, problem(415, "protocol", "the body must be JSON, and plain")
   end
   local text = request.body
   local value = is_utf8(text) and text:find "^%s*{" and json.decode(text)
   if type(value) == "table" then return value end
   return nil, problem(400, "protocol", "the body must be an object in JSON")
+end
+
+-- How exactly a range of media types names one (0: not at all), and does it
+-- want it? No quality is 1.
+local function named(range, kind)
+  local type = range:match "^%s*([^;%s]*)"
+  local exactly = type == kind and 3
+    or type == kind:match "^[^/]+/" .. "*" and 2 or type == "*/*" and 1 or 0
+  return exactly, (tonumber(range:match ";%s*q=([%d.]+)" or 1) or 0) > 0
+end
+
+--- Does the client take what is of this media type?
+function M.takes(call, kind)
+  local text = call.request:header "Accept"
+  if not text or text == "" then return true end
+  local most, wanted = 0, false
+  for range in text:lower():gmatch "[^,]+" do
+    local exactly, wants = named(range, kind)
+    if exactly > most then most, wanted = exactly, wants end
+  end
+  return wanted
+end
+
+--- Can a table that was JSON be an object? An empty list can.
+function M.is_object(value)
+  local key = next(value)
+  return key == nil or type(key) == "string"
 end
 
 --- JSON of a table; nil if there is none, as of numbers beyond all bounds.
@@ -134,10 +185,11 @@ function M.etag(revision) return ('"%s"'):format(revision) end
 
 local ANY = "^%s*%*%s*$"
 
-local function lists(text, tag)
+-- A weak tag is compared with a strong one only if `weak` (RFC 9110, 8.8.3).
+local function lists(text, tag, weak)
   if text:find(ANY) then return tag ~= nil end
-  for each in text:gmatch '"[^"]*"' do
-    if each == tag then return true end
+  for mark, each in text:gmatch '(W?/?)("[^"]*")' do
+    if each == tag and (weak or mark == "") then return true end
   end
   return false
 end
@@ -149,7 +201,7 @@ function M.allowed(call, record)
   local tag = record and M.etag(record.revision)
   local same, other = call.request:header "If-Match",
                       call.request:header "If-None-Match"
-  if same and not lists(same, tag) or other and lists(other, tag) then
+  if same and not lists(same, tag) or other and lists(other, tag, true) then
     return nil, problem(412, "name_taken", record
       and "it is another one meanwhile" or "there is nothing of that name",
       nil, tag and { "ETag", tag })
@@ -160,7 +212,7 @@ end
 --- Has the client what has this tag already?
 function M.is_known(call, tag)
   local known = call.request:header "If-None-Match"
-  return known ~= nil and lists(known, tag)
+  return known ~= nil and lists(known, tag, true)
 end
 
 return M

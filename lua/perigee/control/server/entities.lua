@@ -2,6 +2,7 @@
 --- Entities: things that are no agents, as databases or printers, with a kind,
 -- an endpoint, metadata and, if they have a ttl, a lease. Nobody holds them:
 -- who may register may write, and preconditions keep writers apart.
+local calls = require "perigee.control.server.call"
 local problem = require "perigee.control.server.problem"
 local records = require "perigee.control.server.records"
 
@@ -24,6 +25,9 @@ function M.read(call, value)
       return wrong("%s is of a wrong type", field)
     end
     kept[field] = value[field]
+  end
+  if kept.metadata and not calls.is_object(kept.metadata) then
+    return wrong "metadata is of a wrong type"
   end
   if not kept.kind then return wrong "an entity needs a kind" end
   local metadata = kept.metadata and json.encode(kept.metadata) or ""

@@ -106,17 +106,21 @@ function File:load(f)
   return self.sql.all:each("tttnnt", f)
 end
 
-function File:write(statement, ...)
-  self.writes[#self.writes + 1] = { statement, ... }
+-- A write is its statement's parameters, and the statement.
+function File:set(scope, collection, name, revision, ttl, text)
+  self.writes[#self.writes + 1] = {
+    scope, collection, name, revision, ttl, text, statement = self.sql.put }
 end
 
-function File:set(...) self:write(self.sql.put, ...) end
-function File:unset(...) self:write(self.sql.remove, ...) end
+function File:unset(scope, collection, name)
+  self.writes[#self.writes + 1] = {
+    scope, collection, name, statement = self.sql.remove }
+end
 
 local function run_all(file, writes, revision)
   local fine, kind, why = file.sql.begin:run()
   for _, write in ipairs(writes) do
-    if fine then fine, kind, why = write[1]:run(unpack(write, 2)) end
+    if fine then fine, kind, why = write.statement:run_with(write, #write) end
   end
   if fine then fine, kind, why = file.sql.count:run(revision) end
   if fine then fine, kind, why = file.sql.finish:run() end

@@ -35,8 +35,9 @@ local GATHER = 1 / 8
 local TICK = 250                        -- milliseconds between looks at leases
 
 --- The limits of a server without options.
-M.LIMITS = { connections = 4096, per_host = 0, head = 32768, body = 65536,
-             patience = 30, queued = 4 * 2 ^ 20, rate = 0, heartbeat = 15 }
+M.LIMITS = { connections = 4096, per_host = 0, head = 4096, body = 65536,
+             patience = 30, queued = 4 * 2 ^ 20, backlog = 64 * 2 ^ 20,
+             rate = 0, heartbeat = 15 }
 
 local Server = {}
 Server.__index = Server
@@ -132,6 +133,7 @@ local function pass(server, now)
   if now < server.due then return end
   server.due = now + TICK * 1e6
   server.state:pass()
+  watch.pass(server.state)
   refresh(server)
   if server.state:is_dirty() then
     local changed, from, why = commit(server)
@@ -211,7 +213,7 @@ local function target(options, all)
            certificate = options.certificate, key = options.key,
            connections = all.connections, per_host = all.per_host,
            head = all.head, body = all.body, patience = all.patience,
-           queued = all.queued }
+           queued = all.queued, backlog = all.backlog }
 end
 
 local function failed(doing, kind, why)

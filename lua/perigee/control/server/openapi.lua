@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The server's document in OpenAPI 3.0, as JSON.
+--- The server's document in OpenAPI 3.0, as JSON: `wanted` of a server that
+-- wants tokens, `open` of one that does not.
 local json = require "cjson"
 
 local VERSION = require "perigee.version"
@@ -11,11 +12,20 @@ local OBJECT = { type = "object" }
 local SECONDS = { type = "number", minimum = 0, maximum = 2 ^ 31,
                   description = "For how many seconds it has been so." }
 
+-- Names that the path has; a body that has them has the same.
+local OWN = { readOnly = true, type = NAME.type, pattern = NAME.pattern }
+
 local function ref(name)
   return { ["$ref"] = "#/components/schemas/" .. name }
 end
 
 local function list_of(schema) return { type = "array", items = schema } end
+
+-- A list that may also be written as an empty object, as Lua does.
+local function names_of(schema)
+  return { anyOf = { list_of(schema),
+                     { type = "object", maxProperties = 0 } } }
+end
 
 -- ---- Schemas ---------------------------------------------------------------
 
@@ -24,7 +34,7 @@ local SCHEMAS = {
     type = "object", required = { "addresses", "epoch" },
     additionalProperties = true,
     properties = {
-      name = NAME, scope = NAME, kind = TEXT, epoch = { type = "string",
+      name = OWN, scope = OWN, kind = TEXT, epoch = { type = "string",
         minLength = 1, description = "Identifies the life of the agent." },
       addresses = { type = "array", items = TEXT, minItems = 1 },
       services = { type = "object", description = "Versions by name." },
@@ -35,13 +45,14 @@ local SCHEMAS = {
         description = "Seconds for which it has had the name." } } },
   Entity = {
     type = "object", required = { "kind" },
-    properties = { name = NAME, scope = NAME, kind = TEXT, endpoint = TEXT,
-                   metadata = OBJECT, since = COUNT } },
+    properties = { name = OWN, scope = OWN, kind = TEXT, endpoint = TEXT,
+                   metadata = OBJECT,
+                   since = { type = "number", readOnly = true } } },
   Topology = {
     type = "object",
-    properties = { edges = list_of({ type = "array", items = NAME,
-                                     minItems = 2, maxItems = 2 }),
-                   mesh = list_of(NAME) } },
+    properties = { edges = names_of({ type = "array", items = NAME,
+                                      minItems = 2, maxItems = 2 }),
+                   mesh = names_of(NAME) } },
   Edge = {
     type = "object", required = { "ends", "dials", "state" },
     properties = {
@@ -61,10 +72,14 @@ local SCHEMAS = {
         type = "object", required = { "name", "state" },
         properties = { name = NAME, seconds = SECONDS,
                        state = { type = "string", enum = { "up", "down" } },
-                       why = { type = "string", maxLength = 500,
-                               description = "At most 500 bytes." } } } } } },
+                       why = { type = "string", maxLength = 500 } } } } } },
   Page = { type = "object", required = { "items" },
            properties = { items = list_of(OBJECT), next = NAME } },
+  Event = {
+    type = "object", required = { "event", "id", "data" },
+    properties = { event = { type = "string", enum = { "all", "change" } },
+                   id = TEXT, data = { type = "string",
+                     description = "JSON: { entries }, { name, entry }" } } },
   Problem = {
     type = "object", required = { "type", "status", "title" },
     properties = { type = TEXT, status = { type = "integer" }, title = TEXT,
@@ -87,19 +102,24 @@ local EPOCH = parameter("query", "epoch", TEXT,
                         "The life of the agent that asks.")
 local OVER = parameter("query", "over", TEXT,
                        "The epoch of a dead holder, which loses the name.")
-local SAME = parameter("header", "If-Match", TEXT)
-local OTHER = parameter("header", "If-None-Match", TEXT)
+local SAME = parameter("header", "If-Match", TEXT,
+                       "Fails with 412 unless it has the tag of what is there.")
+local OTHER = parameter("header", "If-None-Match", TEXT,
+                        "Fails with 412, or a GET with 304, if it has it.")
 local PAGE = {
-  SCOPE, parameter("query", "kind", TEXT), parameter("query", "prefix", TEXT),
-  parameter("query", "service", TEXT),
+  SCOPE, OTHER, parameter("query", "kind", TEXT),
+  parameter("query", "prefix", TEXT), parameter("query", "service", TEXT),
   parameter("query", "after", TEXT, "The `next` of the page before."),
   parameter("query", "limit", { type = "integer", minimum = 1,
                                 maximum = 1000 }) }
 
 local function content(kind, schema) return { [kind] = { schema = schema } } end
 
-local function answer(text, schema)
-  return { description = text,
+local ETAG = { ETag = { schema = TEXT, description =
+  "A strong tag. It says nothing of `since`, which always grows." } }
+
+local function answer(text, schema, headers, links)
+  return { description = text, headers = headers, links = links,
            content = schema and content("application/json", schema) or nil }
 end
 
@@ -107,26 +127,47 @@ local PROBLEM = { description = "A problem (RFC 9457)",
                   content = content("application/problem+json",
                                     ref "Problem") }
 
+-- "Read an agent's entry" is readAnAgentsEntry.
+local function id_of(summary)
+  local words = summary:gsub("[^%a%s].*$", ""):gsub("%s+(%a)", string.upper)
+  return words:sub(1, 1):lower() .. words:sub(2)
+end
+
 local function operation(summary, parameters, answers, body)
   answers.default = PROBLEM
   return { summary = summary, parameters = parameters, responses = answers,
+           operationId = id_of(summary),
            requestBody = body and {
-             required = true, content = content("application/json", body) },
-           security = { { token = {} } } }
+             required = true, content = content("application/json", body) } }
 end
 
 local function all(what, schema)
   return { get = operation("List " .. what, PAGE,
-    { ["200"] = answer("A page", schema) }) }
+    { ["200"] = answer("A page", schema, ETAG),
+      ["304"] = answer "It is the same" }) }
+end
+
+-- What can be asked of what a PUT has written.
+local function links_of(what)
+  local it = { scope = "$request.path.scope", name = "$request.path.name" }
+  local held = { scope = it.scope, name = it.name,
+                 epoch = what == "an agent" and "$request.body#/epoch" or nil }
+  return { read = { operationId = id_of("Read " .. what), parameters = it },
+           remove = { operationId = id_of("Remove " .. what),
+                      parameters = held },
+           renew = { operationId = id_of("Begin the lease of " .. what
+                                         .. " anew"), parameters = held } }
 end
 
 local function one(what, schema, put)
+  local links = links_of(what)
   return {
     get = operation("Read " .. what, { SCOPE, ONE, OTHER }, {
-      ["200"] = answer("It", schema), ["304"] = answer "It is the same" }),
+      ["200"] = answer("It", schema, ETAG),
+      ["304"] = answer "It is the same" }),
     put = operation("Write " .. what, put, {
-      ["200"] = answer("It was there", schema),
-      ["201"] = answer("It is new", schema) }, schema),
+      ["200"] = answer("It was there", schema, ETAG, links),
+      ["201"] = answer("It is new", schema, ETAG, links) }, schema),
     delete = operation("Remove " .. what, { SCOPE, ONE, EPOCH, SAME },
                        { ["204"] = answer "It is gone" }),
   }
@@ -138,7 +179,7 @@ local function renewal(what)
 end
 
 local function open(summary, schema)
-  return { get = { summary = summary, responses = {
+  return { get = { summary = summary, security = {}, responses = {
     ["200"] = answer("It is", schema), default = PROBLEM } } }
 end
 
@@ -146,10 +187,15 @@ local WATCH = operation("Watch by server-sent events",
   { SCOPE, parameter("query", "collection", { type = "string",
       enum = { "agents", "entities", "topology" } }),
     parameter("query", "kind", TEXT), parameter("query", "prefix", TEXT),
-    parameter("header", "Last-Event-ID", TEXT) },
+    parameter("header", "Last-Event-ID", TEXT,
+              "The id of the last event that was seen: what came after it."),
+    parameter("query", "from", TEXT, "The same, for who sets no headers."),
+    parameter("query", "for", { type = "number", minimum = 0,
+                                maximum = 86400 },
+              "Seconds after which the stream ends; without, it goes on.") },
   { ["200"] = { description = "Events: all { entries }, change { name, entry "
                   .. "}, where no entry means that it is gone",
-                content = content("text/event-stream", TEXT) } })
+                content = content("text/event-stream", ref "Event") } })
 
 local SCOPED = "/v1/scopes/{scope}/"
 
@@ -158,7 +204,7 @@ local PATHS = {
   ["/readyz"] = open("Does it take writes?", OBJECT),
   ["/openapi.json"] = open("This document", OBJECT),
   [SCOPED .. "agents"] = all("agents", ref "Page"),
-  [SCOPED .. "agents/{name}"] = one("an agent's entry", ref "Entry",
+  [SCOPED .. "agents/{name}"] = one("an agent", ref "Entry",
     { SCOPE, ONE, TTL, OVER, SAME, OTHER }),
   [SCOPED .. "agents/{name}/renew"] = renewal "an agent",
   [SCOPED .. "entities"] = all("entities", ref "Page"),
@@ -182,15 +228,19 @@ local PATHS = {
                       ref "Report") },
 }
 
-local text = json.encode {
-  openapi = "3.0.3",
-  info = { title = "Perigee's control server", version = VERSION,
-           description = "Names of agents and other things, within scopes." },
-  paths = PATHS,
-  components = {
-    schemas = SCHEMAS,
-    securitySchemes = { token = { type = "http", scheme = "bearer" } } },
-}
+-- security: JSON of the list of what a request may have; cjson writes an empty
+-- list as an object.
+local function document(security)
+  return (json.encode {
+    openapi = "3.0.3",
+    info = { title = "Perigee's control server", version = VERSION,
+             description = "Names of agents and other things, in scopes." },
+    paths = PATHS, security = "SECURITY",
+    components = {
+      schemas = SCHEMAS,
+      securitySchemes = { token = { type = "http", scheme = "bearer" } } },
+  }:gsub('"SECURITY"', security):gsub('"security":{}', '"security":[]'))
+end
 
--- cjson writes an empty list as an object.
-return (text:gsub('"token":{}', '"token":[]'))
+return { wanted = document '[{"token":[]}]',
+         open = document '[{},{"token":[]}]' }

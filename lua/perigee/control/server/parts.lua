@@ -40,6 +40,8 @@ local function list(call, add)
   local limit, status, body, headers = calls.limit(call)
   if not limit then return status, body, headers end
   local collection = call.state:known(call.scope, "agents") or EMPTY
+  status, body, headers = records.unchanged(call, collection)
+  if status then return status, body, headers end
   local texts, n = {}, 0
   local last
   local more = records.each(call, collection, function(record)

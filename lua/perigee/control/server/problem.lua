@@ -7,7 +7,8 @@ local json = require "cjson.safe"
 local TITLES = {
   [400] = "Bad Request", [401] = "Unauthorized", [403] = "Forbidden",
   [404] = "Not Found", [405] = "Method Not Allowed", [409] = "Conflict",
-  [412] = "Precondition Failed", [413] = "Content Too Large",
+  [406] = "Not Acceptable", [412] = "Precondition Failed",
+  [413] = "Content Too Large",
   [415] = "Unsupported Media Type", [428] = "Precondition Required",
   [429] = "Too Many Requests", [500] = "Internal Server Error",
   [503] = "Service Unavailable", [507] = "Insufficient Storage",

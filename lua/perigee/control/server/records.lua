@@ -69,21 +69,33 @@ function M.each(call, collection, f)
   end
 end
 
+-- The tag of all pages of a collection, at one revision of it.
+local function tag_of(collection)
+  return ('"%s"'):format(collection.changes and collection.changes:revision()
+                         or "0")
+end
+
+--- The answer to who has the pages of this collection already; or nil.
+function M.unchanged(call, collection)
+  local tag = tag_of(collection)
+  if calls.is_known(call, tag) then return 304, "", { "ETag", tag } end
+end
+
 --- The answer that is a page of texts. more: the name after which it goes on.
 function M.page(collection, texts, more)
   local parts = { '{"items":[', table.concat(texts, ","), "]" }
   if more then parts[#parts + 1] = (',"next":"%s"'):format(more) end
   parts[#parts + 1] = "}"
-  local tag = collection.changes and ('W/"%s"'):format(
-    collection.changes:revision())
   return 200, table.concat(parts),
-         { "Content-Type", JSON, "ETag", tag or 'W/"0"' }
+         { "Content-Type", JSON, "ETag", tag_of(collection) }
 end
 
 local function list(resource, call)
   local limit, status, body, headers = calls.limit(call)
   if not limit then return status, body, headers end
   local collection = call.state:known(call.scope, resource.kind) or EMPTY
+  status, body, headers = M.unchanged(call, collection)
+  if status then return status, body, headers end
   local texts = {}
   local last
   local more = M.each(call, collection, function(record)

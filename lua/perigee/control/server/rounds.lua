@@ -10,6 +10,7 @@
 --   has a write that the store refuses    handled again one by one; that write
 --                                         is refused
 --   has written                           answered
+local about = require "perigee.control.server.about"
 local log = require "perigee.log"
 local problem = require "perigee.control.server.problem"
 local routes = require "perigee.control.server.routes"
@@ -189,10 +190,10 @@ end
 --- Takes requests that have come.
 function M.take(server, requests)
   for _, request in ipairs(requests) do
-    if request.target:sub(1, 4) == "/v1/" then
-      server.queue[#server.queue + 1] = request
-    else
+    if about.paths[request.target:match "^[^?]*"] then
       routes.send(routes.handle(server, request))
+    else
+      server.queue[#server.queue + 1] = request
     end
   end
   if server.running or not server.queue[1] then return end

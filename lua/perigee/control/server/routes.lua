@@ -25,13 +25,14 @@ local RESOURCES = {
 -- match is not tried with all shorter segments.
 local SCOPED = "^/v1/scopes/([^/]+)/([^/]+)%f[/%z]/?([^/]*)%f[/%z]/?([^/]*)$"
 local NONE = {}
+local SLASH = 47
 
 local function no_path(path)
   return problem(404, "not_found", ("there is no path %s here"):format(path))
 end
 
 local function allowed(methods)
-  local list = {}
+  local list = { "OPTIONS" }
   for name in pairs(methods) do
     list[#list + 1] = name
     if name == "GET" then list[#list + 1] = "HEAD" end
@@ -56,7 +57,42 @@ local function methods_of(resource, name, last)
   return last == "renew" and resource.renew
 end
 
-local function named(call)
+-- What a client may ask of a path, or of the server at all.
+local function options(methods)
+  return 204, "", { "Allow", methods and allowed(methods)
+    or "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" }
+end
+
+local JSON = "application/json"
+
+local function not_taken(kind)
+  return problem(406, "unsupported", "what is here is " .. kind)
+end
+
+-- The path and the query of a target, which may be a whole URL.
+local function parts_of(target)
+  if target:byte() ~= SLASH then
+    target = target:match "^%a[%w+.-]*://[^/?]*(.*)$" or target
+    if target:byte() ~= SLASH then target = "/" .. target end
+  end
+  local mark = target:find("?", 1, true)
+  if not mark then return calls.path(target) end
+  return calls.path(target:sub(1, mark - 1)), target:sub(mark + 1)
+end
+
+-- The methods of a path, and the scope, kind and name that are in it.
+local function methods_at(path)
+  if path:byte(-1) == SLASH or path:find("//", 1, true) then return nil end
+  local scope, kind, name, last = path:match(SCOPED)
+  local resource = kind and RESOURCES[kind]
+  local methods = resource and methods_of(resource, name, last)
+  return methods or about.paths[path], methods and scope, kind, name
+end
+
+-- Sets the scope and the name of a call. Nil if they are names; or an answer.
+local function place(call, scope, kind, name)
+  call.scope, call.kind = calls.segment(scope), kind
+  call.name = name ~= "" and calls.segment(name) or nil
   local fine, status, body, headers = calls.name(call.scope, "scope")
   if fine and call.name then
     fine, status, body, headers = calls.name(call.name, "name")
@@ -64,25 +100,30 @@ local function named(call)
   if not fine then return status, body, headers end
 end
 
+-- Sets a call's query. Nil if it can be answered; or an answer.
+local function ask(call, query, gives)
+  local status, body, headers
+  call.query = NONE
+  if query then call.query, status, body, headers = calls.query(query) end
+  if not call.query then return status, body, headers end
+  if gives and not calls.takes(call, gives) then return not_taken(gives) end
+end
+
 -- Finds the route. Nil; or an answer.
 local function find(call, server)
-  local request = call.request
-  local path, query = request.target, ""
-  local mark = path:find("?", 1, true)
-  if mark then path, query = path:sub(1, mark - 1), path:sub(mark + 1) end
-  local scope, kind, name, last = path:match(SCOPED)
-  local resource = kind and RESOURCES[kind]
-  local methods = resource and methods_of(resource, name, last)
-    or about.paths[path]
+  local method, target = call.request.method, call.request.target
+  if target == "*" and method == "OPTIONS" then return options() end
+  local path, query = parts_of(target)
+  local methods, scope, kind, name = methods_at(path)
   if not methods then return no_path(path) end
-  local route = route_of(methods, request.method)
+  local route = route_of(methods, method)
+  if not route and method == "OPTIONS" then return options(methods) end
   if not route then return no_method(methods) end
-  call.route, call.query = route, mark and calls.query(query) or NONE
-  call.method, call.state = request.method, server.state
-  if not scope then return nil end
-  call.scope, call.kind = calls.segment(scope), kind
-  call.name = name ~= "" and calls.segment(name) or nil
-  return named(call)
+  call.route, call.method, call.state = route, method, server.state
+  local status, body, headers = ask(call, query,
+    route == methods.GET and (route.gives or JSON))
+  if status or not scope then return status, body, headers end
+  return place(call, scope, kind, name)
 end
 
 -- Nil if the call may be run; or an answer.

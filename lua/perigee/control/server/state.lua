@@ -271,8 +271,9 @@ function State:close() end -- luacheck: ignore 212
 --- What a storage has; leases begin anew. Or nil, a kind and why.
 function M.open(storage)
   local state = setmetatable({
-    storage = storage, scopes = {}, undo = {}, revision = storage:revision(),
-    graphs = {}, due = {}, slot = 0, now = 0, seen = loop.now() * 1e-9 }, State)
+    storage = storage, scopes = {}, undo = {}, timed = {},
+    revision = storage:revision(), graphs = {},
+    due = {}, slot = 0, now = 0, seen = loop.now() * 1e-9 }, State)
   local fine, kind, why = load(state)
   if not fine then return nil, kind, why end
   return state

@@ -100,11 +100,12 @@ local function known(tokens, text)
   return token
 end
 
-local function is_open(tokens) return tokens.n == 0 and not tokens.wanted end
+--- Does it take who has none?
+function Tokens:is_open() return self.n == 0 and not self.wanted end
 
 --- Is what a token of that hash (false: none) was admitted to still allowed?
 function Tokens:admits_still(digest)
-  if not digest then return is_open(self) end
+  if not digest then return self:is_open() end
   local token = self.by_hash[digest]
   return token ~= nil and not token.revoked
 end
@@ -112,7 +113,7 @@ end
 --- The role of a request that may do what takes role in scope, and its token's
 -- hash (false: none was needed); or nil, and the answer that refuses it.
 function Tokens:admits(request, scope, role, now)
-  if is_open(self) then return "admin", false end
+  if self:is_open() then return "admin", false end
   local given = request:header "Authorization"
   local text = given and given:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
   if not text then return nil, unauthorized "a bearer token is needed" end

@@ -21,7 +21,7 @@ local json = require "cjson.safe"
 local M = {}
 
 local PEERS = 500                       -- of one report
-local WHY = 500                         -- bytes
+local WHY = 500                         -- characters
 local LONGEST = 2 ^ 31                  -- seconds
 
 local JSON = "application/json"
@@ -127,13 +127,18 @@ end
 
 local STATES = { up = true, down = true }
 
+-- The characters of a text in UTF-8: its bytes that continue none.
+local function characters(text)
+  return #text:gsub("[\128-\191]", "")
+end
+
 local function is_peer(value)
   if type(value) ~= "table" or check.name(value.name) then return false end
   local seconds, why = value.seconds, value.why
   return STATES[value.state] ~= nil
     and (seconds == nil or type(seconds) == "number" and seconds >= 0
          and seconds <= LONGEST)
-    and (why == nil or type(why) == "string" and #why <= WHY)
+    and (why == nil or type(why) == "string" and characters(why) <= WHY)
 end
 
 local function wrong_peers(peers)
@@ -141,7 +146,7 @@ local function wrong_peers(peers)
   for key, value in pairs(peers) do
     if type(key) ~= "number" or not is_peer(value) then
       return "each of peers has a name and a state, up or down, and may have "
-        .. ("seconds and why, of %d bytes at most"):format(WHY)
+        .. ("seconds and why, of %d characters at most"):format(WHY)
     end
   end
   if #peers > PEERS then

@@ -7,7 +7,9 @@
 --
 -- A client that comes back with Last-Event-ID gets what has changed since, or
 -- all if too much has. A silent stream gets a comment every few seconds. A
--- client that is too far behind loses its stream, and may come back.
+-- client that is too far behind loses its stream, and may come back. With
+-- ?for=SECONDS the stream ends by itself, for clients that read to the end.
+local calls = require "perigee.control.server.call"
 local problem = require "perigee.control.server.problem"
 local records = require "perigee.control.server.records"
 
@@ -75,11 +77,13 @@ local function begin(watcher, state, request)
   local names = watcher.from and collection.changes:since(watcher.from)
   local first = names and since(state, collection, watcher, names)
     or all(state, collection, watcher)
-  if stream:tell(first ~= "" and first or COMMENT) then
-    collection.watchers[#collection.watchers + 1] = watcher
-  else
-    stream:close()
+  if not stream:tell(first ~= "" and first or COMMENT) then
+    return stream:close()
   end
+  collection.watchers[#collection.watchers + 1] = watcher
+  if not watcher.over then return end
+  state.timed[#state.timed + 1] = watcher
+  M.pass(state)
 end
 
 local function watch(call)
@@ -88,7 +92,11 @@ local function watch(call)
     return problem(400, "protocol", "collection must be agents, entities or "
       .. "topology")
   end
+  local seconds, status, body, headers = calls.seconds(call)
+  if status then return status, body, headers end
+  if call.method == "HEAD" then return 200, "", OPEN end
   local watcher = {
+    over = seconds and call.state:time() + seconds,
     collection = call.state:watched(call.scope, kind), token = call.token,
     prefix = call.query.prefix, kind = call.query.kind, stream = false,
     from = call.request:header "Last-Event-ID" or call.query.from }
@@ -96,7 +104,7 @@ local function watch(call)
   return 200, ""
 end
 
-M.routes = { all = { GET = { role = "read", run = watch } } }
+M.routes = { all = { GET = { role = "read", gives = OPEN[2], run = watch } } }
 
 -- Tells all watchers of a collection the part that of(watcher) returns.
 local function tell(collection, of)
@@ -110,6 +118,26 @@ local function tell(collection, of)
     end
   end
   collection.watchers = left
+end
+
+local function forget(collection, watcher)
+  for i, each in ipairs(collection.watchers) do
+    if each == watcher then table.remove(collection.watchers, i) break end
+  end
+end
+
+--- Ends the streams whose time is over.
+function M.pass(state)
+  local left = {}
+  for _, watcher in ipairs(state.timed) do
+    if watcher.over > state:time() then
+      left[#left + 1] = watcher
+    elseif watcher.stream.raw then
+      watcher.stream:close()
+      forget(watcher.collection, watcher)
+    end
+  end
+  state.timed = left
 end
 
 --- Tells the watchers of a collection what has changed since a revision.

@@ -67,7 +67,7 @@ local function try_all(client, f, ...)
     leave(client, at)
   end
   if answer then return answer end
-  return nil, asks.unasked(kind), ("%s: %s"):format(client.target.text, why)
+  return nil, asks.unreached(kind), ("%s: %s"):format(client.target.text, why)
 end
 
 local KINDS = { [401] = "denied", [403] = "denied", [404] = "not_found",

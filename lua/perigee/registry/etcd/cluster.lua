@@ -7,6 +7,7 @@
 --
 -- With a user the servers want a token, which they forget after some time, and
 -- when they restart; then another one is asked for.
+local asks = require "perigee.registry.ask"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local http = require "perigee.control.http"
@@ -196,7 +197,7 @@ local function with_any(cluster, seconds, f)
     useless = TEMPORARY[kind] and 0 or useless + 1
     if kind == "closed" or code and useless > 0 or useless == #urls
       or loop.now() >= deadline or loop.state.stopping then
-      return nil, kind, shown(cluster, why), code
+      return nil, asks.unreached(kind), shown(cluster, why), code
     end
     cluster:leave(url)
     if tries % #urls == 0 then

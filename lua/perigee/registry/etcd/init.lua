@@ -5,7 +5,6 @@
 -- linearizable. There is one client for each Lua state and address, with a
 -- stream of changes for each scope that is watched (etcd/feed).
 local addresses = require "perigee.registry.etcd.address"
-local asks = require "perigee.registry.ask"
 local clusters = require "perigee.registry.etcd.cluster"
 local entries = require "perigee.registry.entry"
 local feeds = require "perigee.registry.etcd.feed"
@@ -116,7 +115,7 @@ end
 
 local function lookup(etcd, scope, name)
   local found, kind, why = range(etcd, { key = keys.name(scope, name) })
-  if not found then return nil, asks.unasked(kind), why end
+  if not found then return nil, kind, why end
   return etcd:entry(found[1], scope, name)
 end
 
@@ -166,7 +165,7 @@ local function list(etcd, scope, filter)
       end
       return #chosen >= limit
     end)
-  if not fine then return nil, asks.unasked(kind), why end
+  if not fine then return nil, kind, why end
   return chosen
 end
 

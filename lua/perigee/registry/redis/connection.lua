@@ -17,6 +17,7 @@
 -- nil when it is lost.
 --
 -- A reply is what redis/reply makes of it.
+local asks = require "perigee.registry.ask"
 local control = require "perigee.control.native"
 local descriptors = require "perigee.descriptor"
 local errors = require "perigee.errors"
@@ -325,7 +326,7 @@ end
 local function converse(connection)
   for _, step in ipairs { reach, catch_up } do
     local fine, kind, why = step(connection)
-    if not fine then return kind, why end
+    if not fine then return asks.unreached(kind), why end
   end
   local redis = connection.redis
   while connection.redis == redis do

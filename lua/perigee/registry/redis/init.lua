@@ -9,7 +9,6 @@
 -- reads (redis/feed). Its transactions run one after another, since a WATCH
 -- applies to the whole connection.
 local addresses = require "perigee.registry.redis.address"
-local asks = require "perigee.registry.ask"
 local connections = require "perigee.registry.redis.connection"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
@@ -229,7 +228,7 @@ end
 local function lookup(redis, scope, name)
   local replies, kind, why = redis.connection:ask {
     { "GET", keys.name(scope, name) }, { "TIME" } }
-  if not replies then return nil, asks.unasked(kind), why end
+  if not replies then return nil, kind, why end
   if replies[1] == NIL then return nil end
   return keys.decode(replies[1], scope, name, keys.time(replies[2]))
 end
@@ -323,7 +322,7 @@ local function list(redis, scope, filter)
       end
       return #chosen >= limit
     end)
-  if not fine then return nil, asks.unasked(kind), why end
+  if not fine then return nil, kind, why end
   return chosen
 end
 

@@ -1,0 +1,237 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Perigee beside others: the same echo, on the same cores, in the same run, in
+-- turns. See bench/README.md and bench/peers/README.md.
+--
+--   luajit bench/compare.lua [--peers a,b] [--sizes 1K,16M] [--modes echo]
+--   luajit bench/compare.lua --list
+
+local here = arg[0]:match ".*/" or "./"
+dofile(here .. "tree.lua")
+local cores = require "perigee.bench.compare.cores"
+local figures = require "perigee.bench.compare.figures"
+local files = require "perigee.bench.compare.files"
+local machine = require "perigee.bench.machine"
+local options = require "perigee.bench.options"
+local peers = require "perigee.bench.compare.peers"
+local process = require "perigee.bench.process"
+local report = require "perigee.bench.compare.report"
+local turns = require "perigee.bench.compare.turns"
+
+local ROOT = here .. "../"
+local MODES = { "echo", "pipelined", "paced", "put", "get" }
+local SMALL = 64 -- bytes, of the modes that are about calls
+
+local function words(text)
+  local all = {}
+  for word in text:gmatch "[^,%s]+" do all[#all + 1] = word end
+  return #all > 0 and all or nil, "nothing is named"
+end
+
+-- "a=b,c=d" --> { a = "b", c = "d" }
+local function titles(text)
+  local all = {}
+  for name, title in text:gmatch "([^,=]+)=([^,]+)" do all[name] = title end
+  return all
+end
+
+local function modes(text)
+  local all, known = words(text), {}
+  for _, mode in ipairs(MODES) do known[mode] = true end
+  for _, mode in ipairs(all or {}) do
+    if not known[mode] then
+      return nil, ("there is no mode %s; there are: %s")
+                  :format(mode, table.concat(MODES, ", "))
+    end
+  end
+  return all, "no modes"
+end
+
+local function command_line()
+  local parser = require "argparse"("luajit bench/compare.lua",
+    "Perigee beside other systems: the same echo, in turns.")
+  parser:option("--peers", "Peers or groups of them, comma-separated (all).")
+    :convert(words)
+  parser:option("--sizes", "Payload sizes of echo, comma-separated.")
+    :convert(options.sizes):default "1K,4K,16K,64K,256K,1M,4M,16M"
+  parser:option("--modes", "echo, pipelined (64 B, many under way), paced "
+                .. "(64 B, so many a second), put, get.")
+    :convert(modes):default "echo,pipelined,paced"
+  parser:option("--seconds", "Time of each peer in each row.")
+    :convert(options.positive):default "0.5"
+  parser:option("--rounds", "Bursts that this time is divided into.")
+    :convert(options.whole):default "8"
+  parser:option("--attempts", "Times that a burst is made before one during "
+                .. "which the cores moved is taken as it is.")
+    :convert(options.whole):default "3"
+  parser:option("--under", "Calls under way in mode pipelined.")
+    :convert(options.whole):default "64"
+  parser:option("--rate", "Calls each second in mode paced.")
+    :convert(options.whole):default "1000"
+  parser:option("--pin", "Cores of clients and servers.")
+    :convert(options.cores)
+  parser:flag("--one-core", "Both sides on one core: every row is marked.")
+  parser:option("--also", "A file with descriptions of further peers.")
+    :argname "FILE.lua"
+  parser:option("--results", "Where CSV, JSON and pictures go "
+                .. "(bench/results/DATE).")
+    :argname "FOLDER"
+  parser:option("--titles", "Other titles of columns of ratios, as in "
+                .. "ray-bytes=S/Ray.")
+    :convert(titles)
+  parser:flag("--json", "Print the JSON in place of tables.")
+  parser:flag("--list", "Only tell which peers are there.")
+  return parser:parse()
+end
+
+local given = command_line()
+local terminal = process.is_terminal(2)
+
+local function stop(format, ...)
+  io.stderr:write("compare: ", format:format(...), "\n")
+  os.exit(1)
+end
+
+local function clear()
+  if terminal then io.stderr:write "\r\27[K" end
+end
+
+local function show(text)
+  clear()
+  if given.json then return end
+  print(text)
+  io.flush()
+end
+
+function given.progress(name, work)
+  if not terminal then return end
+  io.stderr:write(("\r\27[K%s: %s ..."):format(report.title(work), name))
+  io.stderr:flush()
+end
+
+-- ---- Peers -----------------------------------------------------------------
+
+local function choose()
+  local all = peers.all(ROOT, given.also)
+  local chosen, unknown = all, nil
+  if given.peers then chosen, unknown = peers.chosen(all, given.peers) end
+  if not chosen then stop("there is no peer %q; see --list", unknown) end
+  for _, peer in ipairs(chosen) do
+    peer.version, peer.why, peer.install = peers.version(peer)
+  end
+  return chosen
+end
+
+local function list(chosen)
+  for _, peer in ipairs(chosen) do
+    print(("%-18s %-12s %-5s %s"):format(peer.name, peer.group, peer.path,
+      peer.version or ("- %s; to install: %s (%s)"):format(
+        peer.why, peer.install, peer.fetches or "?")))
+  end
+end
+
+-- ---- Rows ------------------------------------------------------------------
+
+-- Returns what is measured, in the order of the tables.
+local function works()
+  local all = {}
+  for _, mode in ipairs(given.modes) do
+    local calls = mode == "pipelined" or mode == "paced"
+    for _, size in ipairs(calls and { SMALL } or given.sizes) do
+      all[#all + 1] = {
+        mode = mode, size = size, seconds = given.seconds,
+        under = mode == "pipelined" and given.under
+                or mode == "paced" and given.rate or 1,
+      }
+    end
+  end
+  return all
+end
+
+local function measure(chosen, all)
+  for _, work in ipairs(works()) do
+    local rows = {}
+    for i, entry in ipairs(turns.row(chosen, work, given)) do
+      rows[i] = figures.row(entry, work, turns.distances)
+      rows[i].one_core = given.one_core
+    end
+    figures.compare(rows)
+    show(report.header(work))
+    for _, row in ipairs(rows) do
+      show(report.line(row))
+      all[#all + 1] = row
+    end
+    show ""
+  end
+end
+
+local function commit()
+  local git = io.popen(("git -C '%s.' rev-parse --short HEAD 2>/dev/null")
+                       :format(ROOT))
+  local text = git:read "*l"
+  git:close()
+  return text
+end
+
+local function head(versions)
+  local what = machine.describe(given)
+  what.commit = commit()
+  what.versions = versions
+  return { machine = what, options = {
+    sizes = given.sizes, modes = given.modes, seconds = given.seconds,
+    rounds = given.rounds, attempts = given.attempts, under = given.under,
+    rate = given.rate, pin = given.pin, one_core = given.one_core or false,
+  } }
+end
+
+local function versions_of(chosen)
+  local all = {}
+  for _, peer in ipairs(chosen) do
+    all[peer.name] = peer.version or "not there"
+  end
+  return all
+end
+
+-- ---- The run ---------------------------------------------------------------
+
+local function choose_cores()
+  given.pin = given.pin or process.cores() > 1 and { 0, 1 } or { 0, 0 }
+  if given.one_core then given.pin[2] = given.pin[1] end
+  if given.pin[1] == given.pin[2] and not given.one_core then
+    stop "two cores are needed, one for each side; --one-core measures on one"
+  end
+  for i = 1, 2 do
+    if given.pin[i] >= process.cores() then
+      stop("there is no core %d", given.pin[i])
+    end
+  end
+end
+
+local function run()
+  local chosen = choose()
+  if given.list then return list(chosen) end
+  choose_cores()
+  given.largest = math.max(SMALL, unpack(given.sizes))
+  given.results = given.results
+                  or ROOT .. "bench/results/" .. os.date "!%Y-%m-%dT%H%M%SZ"
+  local fine, why = files.prepare(given.results)
+  if not fine then stop("no results can be written: %s", why) end
+  fine, why = cores.take(given.pin)
+  if not fine then stop("%s", why) end
+  process.ignore_broken_pipes()
+  local rows = {}
+  local good, message = pcall(measure, chosen, rows)
+  turns.stop(chosen)
+  if not good then stop("%s", tostring(message)) end
+  for _, mode in ipairs(given.modes) do
+    for _, line in ipairs(report.ratios(rows, mode,
+                                           given.titles)) do show(line) end
+    show ""
+  end
+  local about = head(versions_of(chosen))
+  if given.json then io.write(files.document(about, rows)) end
+  fine, why = files.write(given.results, about, rows)
+  if not fine then stop("%s", why) end
+  show("Results: " .. given.results)
+end
+
+run()

@@ -1,0 +1,7 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The descriptions of bench/compare.lua's peers, in the order of its tables.
+-- The first peer of the first one is what the others are compared with.
+return {
+  "perigee", "sockets", "ucx", "libfabric", "zeromq", "nng", "iceoryx2",
+  "zenoh", "grpc-py", "pulsing", "ray", "nixl", "mooncake",
+}

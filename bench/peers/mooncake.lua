@@ -1,0 +1,7 @@
+-- SPDX-License-Identifier: Apache-2.0
+return {
+  { name = "mooncake", group = "mooncake", program = "mooncake_move.py",
+    path = "tcp", modes = { "put", "get" },
+    wheels = { "mooncake-transfer-engine-non-cuda==0.3.13.post1" },
+    alone = true, fetches = "46 MB" },
+}

@@ -1,0 +1,8 @@
+-- SPDX-License-Identifier: Apache-2.0
+local function peer(way, path)
+  return { name = "nng-" .. way, group = "nng", program = "nng",
+           words = { way }, path = path, debian = { "libnng-dev" },
+           modes = { "echo", "pipelined", "paced" }, fetches = "0.4 MB" }
+end
+
+return { peer("ipc", "unix"), peer("tcp", "tcp") }

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the adapters of one-sided transfers share: the memory of both sides.
+
+The server gives its memory and its address away and does nothing more. The
+client puts from the first half of its memory and gets into the second; slot
+number i has the i-th part of each. What was put is looked at in the server's
+memory by /proc, and what is to be got is put there in the same way, both
+outside of the timed part and without the system that is measured. So a put
+that is told too early is found.
+"""
+
+import ctypes
+import mmap
+import os
+
+PR_SET_PTRACER, ANY = 0x59616d61, -1
+
+
+class Memory:
+    def __init__(self, length):
+        self.map = mmap.mmap(-1, length)
+        self.length = length
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        self.map[:] = bytes(length)  # so that every page is there
+
+
+def give(job, details):
+    """Serves until the end. details: what the client needs to know more."""
+    memory = Memory(job.size * job.under)
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(ANY), 0, 0, 0)
+    job.ready(f"{os.getpid()} {memory.address} {details(memory)}")
+    job.end()
+
+
+class Client:
+    """Its subclass has put(slot) and get(slot), and submit_ and finished for
+    more than one at a time; each moves slot.size bytes between self.local(mode,
+    slot) and self.remote(slot)."""
+
+    def __init__(self, job):
+        pid, address, self.details = job.address.split(" ", 2)
+        self.far = int(address)
+        self.part, self.half = job.size, job.size * job.under
+        self.memory = Memory(2 * self.half)
+        self.file = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+
+    def offset(self, mode, slot):
+        return slot.index * self.part + (self.half if mode == "get" else 0)
+
+    def local(self, mode, slot):
+        return self.memory.address + self.offset(mode, slot)
+
+    def remote(self, slot):
+        return self.far + slot.index * self.part
+
+    def payload(self, slot):
+        return slot
+
+    def stage(self, mode, slot):
+        if mode == "get":
+            os.pwrite(self.file, slot.bytes, self.remote(slot))
+        else:
+            at = self.offset(mode, slot)
+            self.memory.map[at:at + slot.size] = bytes(slot.bytes)
+
+    def seen(self, mode, slot):
+        if mode == "put":
+            return os.pread(self.file, slot.size, self.remote(slot))
+        at = self.offset(mode, slot)
+        return self.memory.map[at:at + slot.size]
+
+    def call(self, slot):
+        """There and back, for "verify"."""
+        self.put(slot)
+        self.get(slot)
+        return self.seen("get", slot)

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Perigee from C: raw calls from a region of private memory into another, which
+ * the server answers from where the request lies. Word: shm or tcp.
+ *
+ * What copies: over shared memory the receiver, once each way (the request's
+ * bytes out of the caller, the reply's too); over TCP the kernel, in and out.
+ * Who sleeps: whoever has polled for 20 ms; in mode `paced`, and where
+ * both share a core, Perigee's defaults.
+ */
+#include "peer.h"
+#include "perigee.h"
+
+static const int64_t SPIN = 20000000, LIMIT = 600 * INT64_C(1000000000);
+
+enum { BATCH = 64, OPERATIONS = 1 << 16, ATTEMPTS = 8 };
+
+struct side {
+  const struct peer *peer;
+  bool busy; /* polls in place of sleeping, for one call at a time */
+  struct perigee_engine *engine;
+  struct perigee_session *session;
+  struct perigee_region *region; /* for each slot the request, then the reply */
+  uint8_t *bytes;
+  struct perigee_event events[BATCH]; /* polled together and not yet handled */
+  int first, found;
+  int operation; /* of the slot, if there is one only */
+  uint16_t slots[OPERATIONS];
+};
+
+static void must(int status, const char *what) {
+  if (status < 0)
+    peer_fails("failed", "%s: %s", what, perigee_status_name(status));
+}
+
+static const char *version(void) {
+  static char text[64];
+  snprintf(text, sizeof text, "Perigee, ABI %d", PERIGEE_ABI);
+  return text;
+}
+
+/* While others have their turns, neither side may hold the other for dead. */
+static void open_side(struct side *side, const struct peer *peer) {
+  struct perigee_options options;
+  perigee_options(&options);
+  options.dead_after = LIMIT;
+  bool paced = strcmp(peer->mode, "paced") == 0 || getenv("COMPARE_CORES");
+  if (!paced)
+    options.spin = SPIN;
+  side->peer = peer;
+  side->busy = !paced && peer->under == 1;
+  must(perigee_engine_open(&options, &side->engine), "engine");
+}
+
+/* Returns the next event. It polls for as many events as can be under way, so
+ * with one call under way it does not look for a second event. */
+static const struct perigee_event *next(struct side *side) {
+  int room = side->peer->under < BATCH ? side->peer->under : BATCH;
+  if (side->first < side->found)
+    return &side->events[side->first++];
+  side->first = 1;
+  while ((side->found = perigee_poll(side->engine, side->events, room)) == 0)
+    must(perigee_wait(&side->engine, 1, LIMIT), "wait");
+  must(side->found, "poll");
+  return side->events;
+}
+
+/* ---- The server --------------------------------------------------------- */
+
+static void serve(const struct peer *peer) {
+  static struct side side;
+  struct perigee_listener *listener;
+  char address[256] = "tcp://127.0.0.1:0";
+  open_side(&side, peer);
+  if (!peer_has_word(peer, "tcp"))
+    snprintf(address, sizeof address, "unix:%s/echo", peer->folder);
+  must(perigee_listen(side.engine, address, &listener), "listen");
+  peer_ready(perigee_listener_address(listener));
+  for (;;) {
+    const struct perigee_event *e = next(&side);
+    if (e->kind == PERIGEE_EVENT_LOST)
+      break;
+    if (e->kind != PERIGEE_EVENT_REQUEST)
+      continue;
+    struct perigee_message m = {.head = e->pointer, .length = e->length};
+    must(perigee_reply(side.engine, e->operation, &m), "reply");
+  }
+  perigee_engine_close(side.engine);
+}
+
+/* ---- The client --------------------------------------------------------- */
+
+static void submit(void *context, int slot, size_t length) {
+  struct side *side = context;
+  uint64_t at = 2 * (uint64_t)slot * side->peer->size;
+  struct perigee_message m = {
+      .slice = {{side->region}, at, length, 1, length},
+      .into = {{side->region}, at + side->peer->size, length, 1, length},
+      .timeout = LIMIT};
+  side->operation = perigee_call(side->session, &m);
+  must(side->operation, "call");
+  side->slots[side->operation] = (uint16_t)slot;
+}
+
+/* Waits for the reply of a caller that has one call under way. */
+static const struct perigee_event *await_one(struct side *side) {
+  struct perigee_event *e = side->events;
+  while (perigee_await(side->engine, side->operation, e, SPIN) == 0)
+    if (perigee_poll(side->engine, e, 1) == 1)
+      break; /* the reply came between the two calls */
+  return e;
+}
+
+static int collect(void *context, const uint8_t **reply, size_t *length) {
+  struct side *side = context;
+  const struct perigee_event *e = side->busy ? await_one(side) : next(side);
+  must(e->status, "reply");
+  int slot = side->slots[e->operation];
+  *reply = side->bytes + (2 * (size_t)slot + 1) * side->peer->size;
+  *length = e->slice;
+  return slot;
+}
+
+static void call(const struct peer *peer) {
+  static struct side side;
+  static struct peer_client client;
+  size_t all = 2 * (size_t)peer->under * peer->size;
+  bool tcp = peer_has_word(peer, "tcp");
+  open_side(&side, peer);
+  const struct perigee_event *e = NULL;
+  for (int tries = 0; tries < ATTEMPTS; tries++) {
+    must(
+        perigee_connect(side.engine, peer->address, tcp ? "tcp" : "shm", LIMIT),
+        "connect");
+    if ((e = next(&side))->status == PERIGEE_OK)
+      break; /* a handshake has two seconds, also on a busy machine */
+  }
+  must(e->status, "connect");
+  side.session = perigee_session(side.engine, e->session);
+  must(perigee_region_alloc(side.engine, NULL, all, PERIGEE_LOCAL, NULL,
+                            &side.region),
+       "region");
+  side.bytes = perigee_region_pointer(side.region);
+  memset(side.bytes, 1, all);
+  client.context = &side;
+  client.submit = submit;
+  client.collect = collect;
+  for (int i = 0; i < peer->under; i++)
+    client.buffers[i] = side.bytes + 2 * (size_t)i * peer->size;
+  peer_bursts(peer, &client);
+}
+
+int main(int argc, char **argv) {
+  static const struct peer_kind kind = {version, serve, call};
+  return peer_main(argc, argv, &kind);
+}

@@ -1,0 +1,11 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Bare sockets, asleep in recv and busy.
+
+local function peer(name, path, ...)
+  return { name = name, group = "sockets", program = "sockets",
+           words = { path, ... }, path = path, fetches = "nothing",
+           modes = { "echo", "pipelined", (...) == nil and "paced" or nil } }
+end
+
+return { peer("unix", "unix"), peer("unix-busy", "unix", "busy"),
+         peer("tcp", "tcp"), peer("tcp-busy", "tcp", "busy") }

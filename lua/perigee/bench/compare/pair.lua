@@ -1,0 +1,173 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A peer's two processes: their start, bursts, rest and end.
+--
+-- Each side is the head of a session of its own, pinned, and dies with this
+-- process. While other peers have their turns all processes of both sessions
+-- are stopped, so that whoever polls takes nothing from the others.
+
+local answer = require "perigee.bench.compare.answer"
+local cores = require "perigee.bench.compare.cores"
+local process = require "perigee.bench.process"
+local sessions = require "perigee.bench.compare.sessions"
+
+local STARTS = 20  -- seconds that a side may take to be ready
+local LATE = 20    -- seconds that a burst may take beyond its time
+local GRACE = 2    -- seconds until a side that was asked to end is killed
+local MOMENT = 0.01
+
+local M = {}
+local Pair = {}
+Pair.__index = Pair
+
+-- ---- Start -----------------------------------------------------------------
+
+local function environment(peer, mode, pin)
+  local words = { "env", "--default-signal=PIPE" }
+  for name, value in pairs(peer.env or {}) do
+    words[#words + 1] = name .. "=" .. value
+  end
+  if mode and not peer.lasting then
+    words[#words + 1] = "COMPARE_MODE=" .. mode
+  end
+  if pin[1] == pin[2] then words[#words + 1] = "COMPARE_CORES=1" end
+  return words
+end
+
+-- Returns the words that start a side of the peer on its core, with its
+-- messages of error in a file.
+local function command_of(self, role, more)
+  local peer, pin = self.peer, self.pin
+  local on = peer.spread and pin[1] .. "," .. pin[2]
+             or pin[role == "server" and 2 or 1]
+  local words = { "setpriv", "--pdeathsig", "KILL", "setsid", "taskset", "-c",
+                  on, "sh", "-c", 'exec 2>"$0"; exec "$@"',
+                  self.folder .. "/" .. role .. ".said" }
+  for _, list in ipairs { environment(peer, self.mode, pin), peer.command,
+                          peer.words or {},
+                          { role, self.folder, ("%d"):format(self.size),
+                            self.under }, more } do
+    for _, word in ipairs(list) do words[#words + 1] = word end
+  end
+  return words
+end
+
+-- Returns the last line that a side has written to its standard error.
+local function said(self, role)
+  local file = io.open(self.folder .. "/" .. role .. ".said")
+  local text = file and file:read "*a" or ""
+  if file then file:close() end
+  return text:match "([^\n]+)%s*$"
+end
+
+-- Why a side did not say what was expected: its own words, or that it was
+-- silent.
+local function reason(self, role, late, seconds)
+  local words = said(self, role)
+  local text = late
+    and ("its %s said nothing for %g s"):format(role, seconds)
+    or ("its %s ended"):format(role)
+  return words and text .. ": " .. words or text
+end
+
+local function start(self, role, more)
+  local child = assert(process.spawn(command_of(self, role, more)))
+  self[role] = child
+  local limit = self.peer.starts or STARTS
+  local line, late = child:line(limit)
+  if not line then return nil, reason(self, role, late, limit) end
+  local rest = line:match "^ready ?(.*)$"
+  if not rest then
+    local _, why = answer.parse(line)
+    return nil, why or ("its %s printed %q"):format(role, line:sub(1, 60))
+  end
+  return rest
+end
+
+-- Starts both sides for payloads up to `size` and `under` calls at once, and
+-- stops them until their turn. Returns the pair, or nil and why not; nothing
+-- is left then.
+function M.start(peer, pin, mode, size, under)
+  local self = setmetatable({ peer = peer, pin = pin, mode = mode, size = size,
+                              under = under, folder = process.folder() }, Pair)
+  local address, why = start(self, "server", {})
+  if address then
+    address, why = start(self, "client", { address })
+  end
+  if not address then
+    self:close()
+    return nil, why
+  end
+  self:rest()
+  return self
+end
+
+-- ---- Turns -----------------------------------------------------------------
+
+local function each(self, signal)
+  if self.peer.rests then return end
+  for _, role in ipairs { "server", "client" } do
+    if self[role] then sessions.signal(self[role].pid, signal) end
+  end
+end
+
+function Pair:rest() each(self, sessions.STOP) end
+
+function Pair:go_on() each(self, sessions.CONT) end
+
+-- Has the client make a burst. Returns what answer.lua says of its line, or nil
+-- and why there is none; the pair is of no more use then.
+function Pair:burst(mode, size, under, seconds)
+  local limit = (self.peer.late or LATE) + (mode == "verify" and 0 or seconds)
+  self.client:tell(("%s %d %d %.6g\n"):format(mode, size, under, seconds))
+  local line, late = self.client:line(limit)
+  if not line then return nil, reason(self, "client", late, limit) end
+  return answer.parse(line)
+end
+
+-- The same with more in the answer, all in seconds: the processor time of both
+-- sides, cpu_client and cpu_server (what a daemon outside of the two has used
+-- counts as the server's); elapsed; how long the cores were busy.
+function Pair:measure(...)
+  local client, server = self.client.pid, self.server.pid
+  local before = { sessions.cpu(client), sessions.cpu(server) }
+  local busy, at = cores.busy(self.pin), process.now()
+  local told, why = self:burst(...)
+  if not told then return nil, why end
+  told.elapsed = (process.now() - at) / 1e9
+  told.busy = cores.busy(self.pin) - busy
+  told.cpu_client = sessions.cpu(client) - before[1]
+  told.cpu_server = sessions.cpu(server) - before[2] + told.cpu
+  return told
+end
+
+-- Returns the bytes that both sides have.
+function Pair:memory()
+  return sessions.memory(self.client.pid) + sessions.memory(self.server.pid)
+end
+
+-- ---- End -------------------------------------------------------------------
+
+-- Asks a side to end, and kills what is left of its session.
+local function finish(child, terminate)
+  local limit = process.now() + GRACE * 1e9
+  child:close_input()
+  if terminate then child:signal(15) end
+  while not child:wait(true) and process.now() < limit do
+    process.sleep(MOMENT)
+  end
+  sessions.signal(child.pid, sessions.KILL)
+  child:wait()
+end
+
+-- Ends both sides and removes their folder.
+function Pair:close()
+  self:go_on()
+  if self.client then finish(self.client) end
+  if self.server then finish(self.server, true) end
+  self.client, self.server = nil, nil
+  if self.folder:match "/perigee%-bench%-%w+$" then
+    os.execute(("rm -rf '%s'"):format(self.folder))
+  end
+end
+
+return M

@@ -1,0 +1,98 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The peers of a comparison: their descriptions (bench/peers/NAME.lua, in the
+-- order of bench/peers/list.lua), how they are started, and whether they are
+-- there.
+
+local process = require "perigee.bench.process"
+
+local M = {}
+
+local REQUIRED = { "name", "group", "program", "path", "modes" }
+
+-- Returns the words in front of the role: a program without a dot is C's, .py
+-- is Python's and .lua runs in this interpreter.
+local function command_of(program, root)
+  local folder = program:match "^/" and "" or root .. "bench/peers/"
+  if program:match "%.py$" then
+    return { root .. "build/compare/venv/bin/python", folder .. program }
+  elseif program:match "%.lua$" then
+    local words = process.interpreter()
+    words[#words + 1] = folder .. program
+    return words
+  end
+  if program:match "^/" then return { program } end
+  return { root .. "build/bench/peers/" .. program }
+end
+
+-- Adds what a description's file returns to the list.
+local function add(list, path, root)
+  for _, peer in ipairs(assert(loadfile(path))()) do
+    for _, name in ipairs(REQUIRED) do
+      if not peer[name] then
+        error(("%s: a peer has no %s"):format(path, name), 0)
+      end
+    end
+    peer.command = command_of(peer.program, root)
+    for _, mode in ipairs(peer.modes) do peer.modes[mode] = true end
+    list[#list + 1] = peer
+  end
+end
+
+-- Returns all peers. root: the source tree, with a slash at its end; also: the
+-- file of further descriptions, or nil.
+function M.all(root, also)
+  local list, folder = {}, root .. "bench/peers/"
+  for _, name in ipairs(dofile(folder .. "list.lua")) do
+    add(list, folder .. name .. ".lua", root)
+  end
+  if also then add(list, also, root) end
+  return list
+end
+
+-- Returns those whose name or group is among the words; nil and which word
+-- names none.
+function M.chosen(list, words)
+  local chosen, known = {}, {}
+  for _, peer in ipairs(list) do
+    for _, word in ipairs(words) do
+      if word == peer.name or word == peer.group then
+        known[word] = true
+        if chosen[#chosen] ~= peer then chosen[#chosen + 1] = peer end
+      end
+    end
+  end
+  for _, word in ipairs(words) do
+    if not known[word] then return nil, word end
+  end
+  return chosen
+end
+
+-- Returns the path of the program where it is a path to nothing.
+local function missing(peer)
+  local path = peer.command[1]
+  local file = path:find("/", 1, true) and io.open(path)
+  if file then file:close() end
+  return not file and path:find("/", 1, true) and path
+end
+
+-- Returns the version of the peer, or nil, why it is not there, and the one
+-- command that installs it.
+function M.version(peer)
+  local install, path = "make compare-deps " .. peer.group, missing(peer)
+  if path then return nil, "there is no " .. path, install end
+  local words = { "env" }
+  for _, list in ipairs { peer.command, peer.words or {}, { "version" } } do
+    for _, word in ipairs(list) do words[#words + 1] = word end
+  end
+  table.insert(words, 1, 'exec "$@" 2>&1 </dev/null')
+  table.insert(words, 2, "sh")
+  table.insert(words, 1, "-c")
+  table.insert(words, 1, "sh")
+  local child = assert(process.spawn(words))
+  local text = child:rest()
+  if child:wait() == 0 then return text:match "^[^\n]*" end
+  return nil, text:match "([^\n]+)%s*$" or "its adapter said nothing",
+         install
+end
+
+return M

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * refusal.h - what is refused of a request as soon as its head is there, before
+ * its body, by a problem (RFC 9457). The connection is closed after it, so that
+ * nothing of a body is taken for another request.
+ */
+#ifndef PERIGEE_CONTROL_REFUSAL_H
+#define PERIGEE_CONTROL_REFUSAL_H
+
+#include <microhttpd.h>
+#include <stdint.h>
+
+struct refusal;
+
+extern const struct refusal REFUSED_CROWD; /* there are too many connections */
+
+/* What a head is checked for. */
+struct head {
+  struct MHD_Connection *wire;
+  const char *version, *target;
+  uint64_t most, body; /* bytes of the head, and of the body, at most */
+};
+
+/* Returns why a request is refused; NULL if it is not. */
+const struct refusal *refusal_of(const struct head *head);
+enum MHD_Result refuse(struct MHD_Connection *wire,
+                       const struct refusal *refusal);
+
+#endif

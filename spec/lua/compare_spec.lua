@@ -1,0 +1,279 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- bench/compare.lua: its arithmetic from recorded bursts, peers with planted
+-- faults, and the adapters that are installed.
+if (os.getenv "PERIGEE_PRELOAD" or "") ~= "" then
+  return pending "comparisons: not under a sanitizer, which is for our own code"
+end
+
+local answer = require "perigee.bench.compare.answer"
+local bench_process = require "perigee.bench.process"
+local cjson = require "cjson"
+local cores = require "perigee.bench.compare.cores"
+local figures = require "perigee.bench.compare.figures"
+local pair = require "perigee.bench.compare.pair"
+local peers = require "perigee.bench.compare.peers"
+local process = require "spec.support.process"
+local report = require "perigee.bench.compare.report"
+local sessions = require "perigee.bench.compare.sessions"
+
+local PATIENCE = 60
+local PIN = bench_process.cores() > 1 and { 0, 1 } or { 0, 0 }
+local ALSO = "spec/support/planted_peers.lua"
+
+bench_process.setenv("PERIGEE_COMPARE_LOCKS", "-spec-" .. process.pid())
+bench_process.ignore_broken_pipes()
+
+local function lines_of(path)
+  local file, all = io.open(path), {}
+  for line in file and file:lines() or function() end do
+    all[#all + 1] = line
+  end
+  if file then file:close() end
+  return all
+end
+
+local function eventually(condition)
+  local limit = process.now() + 20
+  repeat
+    if condition() then return true end
+    process.usleep(0.02)
+  until process.now() > limit
+end
+
+-- ---- Arithmetic ------------------------------------------------------------
+
+-- A burst as it was recorded: an answer, and what the harness added.
+local function recorded(line, before, after, client, server)
+  local burst = assert(answer.parse(line))
+  burst.before, burst.after = before, after
+  burst.cpu_client, burst.cpu_server = client, server
+  burst.elapsed, burst.busy = 0.001, client + server + 0.0001
+  return burst
+end
+
+local function row_of(name, mode, ...)
+  local entry = { peer = { name = name, path = "shm" }, bursts = { ... },
+                  memory = 2 ^ 21, repeated = 0 }
+  local work = { mode = mode, size = 1000, under = 1 }
+  return figures.row(entry, work, { 100, 100, 100, 110, 400 })
+end
+
+describe("the table of a comparison", function()
+  local near = "ok calls=4 seconds=0.00004 checked=4 ns=8000:2,12000:2"
+  local far = "ok calls=2 seconds=0.0004 checked=2 ns=200000:2"
+
+  it("pools the bursts during which the cores did not move", function()
+    local row = row_of("a", "echo",
+      recorded(near, 100, 110, 0.00002, 0.00003),
+      recorded(far, 100, 400, 0.002, 0.002),
+      recorded(near, 90, 100, 0.00002, 0.00001))
+    assert.equal(8, row.calls)
+    assert.equal(8, row.checked)
+    assert.equal(3, row.bursts)
+    assert.equal(2, row.bursts_kept)
+    assert.near(10, row.mean_us, 0.05)
+    assert.near(8, row.p50_us, 0.05)
+    assert.near(12, row.p99_us, 0.05)
+    assert.near(100000, row.calls_per_s, 1e-6)
+    assert.near(0.2, row.round_trip_gb_per_s, 1e-9)
+    assert.near(5, row.cpu_client_us, 1e-9)
+    assert.near(5, row.cpu_server_us, 1e-9)
+    assert.near(0.1, row.others, 1e-9)
+    assert.equal(2, row.memory_mib)
+  end)
+
+  it("takes all bursts where the cores never settled", function()
+    local row = row_of("a", "echo", recorded(near, 400, 10, 0, 0),
+                       recorded(far, 10, 400, 0, 0))
+    assert.equal(6, row.calls)
+    assert.equal(0, row.bursts_kept)
+    assert.truthy(report.line(row):find("never settled", 1, true))
+  end)
+
+  it("gives each peer what a call costs by it over what ours costs", function()
+    local rows = { row_of("ours", "echo", recorded(near, 100, 100, 0, 0)),
+                   row_of("far", "echo", recorded(far, 100, 100, 0, 0)),
+                   { peer = "none", mode = "echo", size = 1000,
+                     why = "is not there", install = "make x" } }
+    figures.compare(rows)
+    assert.equal(1, rows[1].ratio)
+    assert.near(20, rows[2].ratio, 0.2)
+    assert.is_nil(rows[3].ratio)
+    assert.truthy(report.line(rows[3]):find("make x", 1, true))
+    local lines = table.concat(report.ratios(rows, "echo"), "\n")
+    assert.truthy(lines:find("20.0", 1, true) or lines:find("19.9", 1, true))
+  end)
+
+  it("compares rates where many are under way, and processor time where calls \z
+      are paced", function()
+    local function ratio(mode)
+      local rows = { row_of("ours", mode, recorded(near, 100, 100, 1e-6, 1e-6)),
+                     row_of("b", mode, recorded(far, 100, 100, 2e-6, 2e-6)) }
+      figures.compare(rows)
+      return rows[2].ratio
+    end
+    assert.near(20, ratio "pipelined", 1e-6) -- 0.0002 s a call over 0.00001
+    assert.near(4, ratio "paced", 1e-6)      -- 4 us for 2 calls, 2 us for 4
+  end)
+
+  it("takes no answer that means nothing", function()
+    for line, why in pairs {
+      ["fine"] = "printed",
+      ["ok calls=4 seconds=1 checked=4"] = "ns",
+      ["ok calls=x seconds=1 checked=4 ns=5:4"] = "calls",
+      ["ok calls=3 seconds=1 checked=4 ns=5:4"] = "calls",
+      ["ok calls=4 seconds=0 checked=4 ns=5:4"] = "seconds",
+      ["ok calls=4 seconds=1 checked=4 ns=5:4,x"] = "ns",
+      ["failed no route"] = "no route",
+      ["wrong byte 3"] = "wrong bytes: byte 3",
+    } do
+      local told, reason = answer.parse(line)
+      assert.is_nil(told)
+      assert.truthy(reason:find(why, 1, true), reason)
+    end
+  end)
+end)
+
+-- ---- The program -----------------------------------------------------------
+
+describe("bench/compare.lua", function()
+  local folder
+
+  local function compare(...)
+    local words = { "env", "PLANTED_PIDS=" .. folder .. "/pids",
+                    "XDG_RUNTIME_DIR=" .. folder, "sh", "-c",
+                    'exec "$@" 2>&1', "sh", "luajit", "bench/compare.lua",
+                    "--also", ALSO, "--results", folder, "--sizes", "64",
+                    "--modes", "echo", "--seconds", "0.04", "--rounds", "2",
+                    "--attempts", "1", ... }
+    if PIN[2] == 0 then words[#words + 1] = "--one-core" end
+    return process.spawn(words)
+  end
+
+  -- Returns its exit status and all that it printed.
+  local function finished(child)
+    local text = {}
+    for line in function() return child:read(PATIENCE) end do
+      text[#text + 1] = line
+    end
+    local _, status = child:wait(PATIENCE)
+    return status, table.concat(text, "\n")
+  end
+
+  local function rows_of()
+    local document = table.concat(lines_of(folder .. "/compare.json"), "\n")
+    local by = {}
+    for _, row in ipairs(cjson.decode(document).rows) do by[row.peer] = row end
+    return by
+  end
+
+  -- Returns whether no process is left that the planted peers have noted.
+  local function nothing_left()
+    for _, pid in ipairs(lines_of(folder .. "/pids")) do
+      local status = table.concat(lines_of("/proc/" .. pid .. "/cmdline"))
+      if status:find("planted", 1, true) then return false end
+    end
+    return true
+  end
+
+  before_each(function()
+    folder = io.popen "mktemp -d /tmp/perigee-compare.XXXXXX":read "*l"
+  end)
+
+  after_each(function()
+    process.cleanup()
+    os.execute("rm -rf " .. folder)
+  end)
+
+  it("tells the slow, the wrong, the silent and the absent apart", function()
+    local status, text = finished(compare("--peers", "perigee-c,planted"))
+    assert.equal(0, status, text)
+    local rows = rows_of()
+    assert.equal(cjson.null, rows["perigee-c"].why)
+    assert.is_true(rows["perigee-c"].calls >= 3)
+    assert.equal(1, rows["perigee-c"].ratio)
+    assert.is_true(rows["planted-slow"].p50_us > 4900)
+    assert.near(rows["planted-slow"].mean_us / rows["perigee-c"].mean_us,
+                rows["planted-slow"].ratio, 1e-6)
+    for name, why in pairs {
+      flips = "wrong bytes", hangs = "said nothing for", babbles = "forty-two",
+      mute = "its server said nothing for 0.5 s", dies = "no such device",
+      absent = "/nowhere/planted",
+    } do
+      local row = rows["planted-" .. name]
+      assert.truthy(row.why:find(why, 1, true), row.why)
+      assert.truthy(text:find("planted%-" .. name .. " +%- "), text)
+    end
+    assert.equal("make compare-deps planted", rows["planted-absent"].install)
+    assert.is_true(nothing_left())
+    assert.equal("peer,version", lines_of(folder .. "/planted-slow.csv")[1]
+                                 :sub(1, 12))
+  end)
+
+  it("leaves no process when it is killed", function()
+    local child = compare("--peers", "planted-slow", "--seconds", "60")
+    assert.is_true(eventually(function()
+      return #lines_of(folder .. "/pids") >= 2
+    end))
+    child:kill()
+    assert.is_true(eventually(nothing_left))
+  end)
+
+  it("shares no core with another comparison", function()
+    assert.is_true(cores.take(PIN))
+    local status, text = finished(compare("--peers", "perigee-c"))
+    assert.equal(1, status)
+    assert.truthy(text:find("another comparison measures on core 0", 1, true),
+                  text)
+    bench_process.setenv("PERIGEE_COMPARE_LOCKS", "-then-" .. process.pid())
+  end)
+
+  it("says what it cannot do", function()
+    local function refuses(why, ...)
+      local status, text = finished(compare(...))
+      assert.equal(1, status)
+      assert.truthy(text:find(why, 1, true), text)
+    end
+    refuses("two cores are needed", "--peers", "perigee-c", "--pin", "0,0")
+    refuses("no peer \"x\"", "--peers", "x")
+    refuses("no results can be written", "--results", "/proc/nowhere",
+            "--peers", "perigee-c")
+  end)
+end)
+
+-- ---- Adapters --------------------------------------------------------------
+
+-- One peer of each program that is here and starts quickly; all peers where
+-- PERIGEE_COMPARE is "all".
+local function installed()
+  local chosen, seen = {}, {}
+  local all = os.getenv "PERIGEE_COMPARE" == "all"
+  for _, peer in ipairs(peers.all("./")) do
+    if all or not seen[peer.program] and not peer.wheels then
+      seen[peer.program] = true
+      if peers.version(peer) then chosen[#chosen + 1] = peer end
+    end
+  end
+  return chosen
+end
+
+describe("an adapter", function()
+  for _, peer in ipairs(installed()) do
+    it(("(%s) echoes every byte and leaves no server"):format(peer.name),
+       function()
+      local one = assert(pair.start(peer, PIN, "echo", 20000, 2))
+      local server = one.server.pid
+      one:go_on()
+      for _, size in ipairs { 64, 20000 } do
+        local told = assert(one:burst("verify", size, 2, 4))
+        assert.equal(4, told.calls)
+        assert.equal(4 * size, told.checked)
+        assert.is_true(assert(one:burst("echo", size, 1, 0.001)).calls >= 3)
+      end
+      one.client:signal(9)
+      assert.is_nil(one:burst("echo", 64, 1, 0.001))
+      one:close()
+      assert.same({}, sessions.members(server))
+    end)
+  end
+end)
