@@ -203,9 +203,11 @@ end
 
 -- ---- Time ------------------------------------------------------------------
 
---- To be called some times in a second: looks at the store, and sends a comment
--- to watchers now and then, unless they would think that they know all.
+--- To be called some times in a second: looks at the store, ends streams whose
+-- time is over, and sends a comment to watchers now and then, unless they would
+-- think that they know all.
 function M.pass(server, now)
+  watch.pass(server.state)
   if now >= server.due then
     server.due = now + LOOK * 1e9
     if not server.looking or server.looking.ended then

@@ -37,7 +37,8 @@ Shared.__index = Shared
 function M.new(store)
   return setmetatable({ store = store, view = {}, scopes = {}, writes = {},
                         order = {}, revision = 0, now = 0, seen = loop.now(),
-                        refused = false, told = false, graphs = {} }, Shared)
+                        refused = false, told = false, graphs = {},
+                        timed = {} }, Shared)
 end
 
 -- The store's time in seconds.
