@@ -127,13 +127,16 @@ for _, where in ipairs(backends.all) do
        function()
       local watcher = take "watcher"
       local told, entries = watched(watcher, { kind = "person" })
-      local child = process.start(backends.person, where):expect("ready", 30)
+      local function start()
+        return process.start(backends.person, where):expect("ready", nil,
+                                                            cases.pump)
+      end
+      local child = start()
       child:tell("hold mortal")
       expect(told, "up mortal")
       child:kill()
       expect(told, "up mortal", "down mortal")
-      local next_life = process.start(backends.person, where)
-        :expect("ready", 30)
+      local next_life = start()
       next_life:tell("hold mortal")
       expect(told, "up mortal", "down mortal", "up mortal")
       assert.is_not.equal(entries[1].epoch, entries[3].epoch)
