@@ -161,7 +161,7 @@ for _, where in ipairs(backends.all) do
       end))
       perigee.sleep(0.001)
       watcher:close()
-      assert.equal("up w:1, down w:1", (got:wait(10)))
+      assert.equal("up w:1, down w:1", (got:wait(20 * cases.slow)))
     end)
 
     it("goes on telling after what it is told to has raised or waits",

@@ -8,8 +8,8 @@
 -- as f(child, perigee, ffi, ...); child.lua tells what `child` offers. Further
 -- arguments arrive as strings.
 --
--- PERIGEE_SPEC_SLOW says how many times slower than usual the machine is; `slow`
--- is that number.
+-- `slow`: how many times slower than usual the machine is, as PERIGEE_SPEC_SLOW
+-- says.
 local ffi = require "ffi"
 
 -- busted loads this again for each file, into the same Lua state.
@@ -132,8 +132,8 @@ local function readable(fd, seconds)
 end
 
 -- Returns the next line of the child's output, or nil and the reason after
--- timeout (30 s of a fast machine) or at the end of the output. pump(), if given,
--- is called repeatedly meanwhile.
+-- timeout (30 s of a fast machine) or at the end of the output. pump(), if
+-- given, is called repeatedly meanwhile.
 function Process:read(timeout, pump)
   local limit = M.now() + (timeout or 30 * M.slow)
   while not self.text:find("\n", 1, true) do
@@ -202,8 +202,8 @@ function Process:kill()
   return self
 end
 
--- Waits for its end and returns "exit", code | "signal", number | nil,
--- "timeout".
+-- Waits for its end (30 s of a fast machine) and returns "exit", code |
+-- "signal", number | nil, "timeout".
 function Process:wait(timeout)
   local status, limit = ffi.new("int[1]"), M.now() + (timeout or 30 * M.slow)
   while C.spec_waitpid(self.pid, status, WNOHANG) == 0 do
