@@ -110,7 +110,7 @@ describe("perigee run", function()
     heard(started, 2, "up (%d+)$")
     started:signal "TERM"
     heard(started, 2, "^%[(%d)%] term$")
-    assert.same({ "exit", 4 }, { started:wait(30) })
+    assert.same({ "exit", 4 }, { started:wait() })
   end)
 
   it("takes signals as they come to a program that serves", function()
@@ -123,7 +123,7 @@ describe("perigee run", function()
       ]]))
     for _ = 1, 2 do assert.matches("up$", started:read()) end
     started:signal "INT"
-    assert.same({ "exit", 0 }, { started:wait(30) })
+    assert.same({ "exit", 0 }, { started:wait() })
   end)
 
   it("leaves no process behind, not even of a rank's children", function()
@@ -132,7 +132,7 @@ describe("perigee run", function()
         "sleep 3600 & echo child $!; echo self $$; wait")
       local pids = heard(started, 4, " (%d+)$")
       started:signal(name)
-      assert.is_string((started:wait(30)))
+      assert.is_string((started:wait()))
       assert.is_true(all_gone(pids), name)
     end
   end)

@@ -57,7 +57,7 @@ describe("perigee serve", function()
       assert.matches("^serving calc as own ", server:read())
       assert.is_true(adds "own")
       server:signal "TERM"
-      assert.same({ "exit", 0 }, { server:wait(30) })
+      assert.same({ "exit", 0 }, { server:wait() })
     end
   end)
 
@@ -69,7 +69,7 @@ describe("perigee serve", function()
     assert.is_true(adds "own")
     server:signal "TERM"
     server:expect "over"
-    assert.same({ "exit", 0 }, { server:wait(30) })
+    assert.same({ "exit", 0 }, { server:wait() })
   end)
 
   it("lets calls that are under way end at SIGTERM", function()
@@ -87,9 +87,9 @@ describe("perigee serve", function()
     local caller = command.start("call", "slow", "work.begin")
     server:expect "begun"
     server:signal "TERM"
-    assert.same({ "exit", 0 }, { server:wait(30) })
+    assert.same({ "exit", 0 }, { server:wait() })
     assert.equal('"done"', (caller:read()))
-    assert.same({ "exit", 0 }, { caller:wait(30) })
+    assert.same({ "exit", 0 }, { caller:wait() })
   end)
 
   it("tells a service manager that it serves, and that it ends", function()
@@ -102,7 +102,7 @@ describe("perigee serve", function()
     assert.matches("^serving calc ", server:read())
     server:signal "TERM"
     assert.equal("STOPPING=1", manager.hear(fd))
-    assert.same({ "exit", 0 }, { server:wait(30) })
+    assert.same({ "exit", 0 }, { server:wait() })
     manager.close(fd)
   end)
 
@@ -122,10 +122,10 @@ describe("perigee serve", function()
       server:expect "begun"
       server:signal "TERM"
       if drain == "1h" then server:signal "INT" end
-      assert.is_string((server:wait(30)))
+      assert.is_string((server:wait()))
       assert.matches("^perigee call: calling work.begin of slow: ",
                      caller:read())
-      assert.same({ "exit", 1 }, { caller:wait(30) })
+      assert.same({ "exit", 1 }, { caller:wait() })
     end
   end)
 

@@ -9,13 +9,15 @@ local process = require "spec.support.process"
 local kill, marks, restart = mortal.kill, mortal.marks, mortal.restart
 local start, wrong = mortal.start, mortal.wrong
 
+local LONG = 30 * cases.slow
+
 describe("a proxy", function()
   local proxy, agent, session
 
   before_each(function()
     mortal.begin()
     -- However long the child takes to start.
-    proxy, agent = cases.proxy("x", { timeout = 30 * cases.slow,
+    proxy, agent = cases.proxy("x", { timeout = LONG,
                                       reconnect = 60 })
     session = assert(agent:session("worker"))
   end)
@@ -66,10 +68,10 @@ describe("a proxy", function()
       perigee.sleep(0.3)
       assert.is_false(future:done())
       start()
-      mortal.child:expect("ready", 10, cases.pump)
+      mortal.child:expect("ready", nil, cases.pump)
       local listened = process.now()
-      assert.equal(mortal.life, (future:wait(10)))
-      assert.equal("later", (other:wait(10)))
+      assert.equal(mortal.life, (future:wait(LONG)))
+      assert.equal("later", (other:wait(LONG)))
       soonest = math.min(soonest, ended - listened)
       session = assert(agent:session("worker"))
     end
@@ -85,7 +87,7 @@ describe("a proxy", function()
     end
     perigee.sleep(0.05)
     restart()
-    for i = 1, 100 do assert.equal(2, (lives[i]:wait(10))) end
+    for i = 1, 100 do assert.equal(2, (lives[i]:wait(LONG))) end
     assert.equal(1, agent.engine:stats().sessions)
   end)
 
@@ -98,18 +100,18 @@ describe("a proxy", function()
     end
     perigee.sleep(0.03)
     restart()
-    for i = 1, 20 do assert.equal(i, (futures[i]:wait(10))) end
+    for i = 1, 20 do assert.equal(i, (futures[i]:wait(LONG))) end
   end)
 
   it("binds methods by name again, whatever is held of it", function()
-    local held, short = proxy.same, proxy:with { timeout = 5 }
+    local held, short = proxy.same, proxy:with { timeout = LONG }
     local gone = proxy.gone
     assert.equal("here", (proxy:gone()))
     kill(session)
     restart()
     assert.equal(7, (held(proxy, 7)))
     assert.equal(8, (short:same(8)))
-    assert.equal(9, (short.async:same(9):wait(5)))
+    assert.equal(9, (short.async:same(9):wait(LONG)))
     local got, err = proxy:gone()
     assert.is_nil(got)
     assert.equal("no_method", err.kind)
@@ -124,9 +126,9 @@ describe("a proxy", function()
 
   it("that asked for a version gets no other", function()
     local strict = assert(agent:proxy("worker", "x",
-                                      { timeout = 5, version = 1 }))
+                                      { timeout = LONG, version = 1 }))
     local loose = assert(agent:proxy("worker", "x",
-                                     { timeout = 5, version = { 1, 2 } }))
+                                     { timeout = LONG, version = { 1, 2 } }))
     assert.equal(1, (strict:life()))
     kill(session)
     restart()
@@ -153,12 +155,12 @@ describe("a proxy", function()
     for _ = 1, 3 do
       wrong("stale", false, first:life())
       wrong("stale", false, first:echo("bytes"))
-      wrong("stale", false, first.async:often(0):wait(5))
+      wrong("stale", false, first.async:often(0):wait(LONG))
       assert.equal(2, (proxy:life()))
       wrong("stale", false, proxy:with({ epoch = epoch }):life())
     end
     local second = proxy:with { epoch = perigee.session(proxy).epoch }
-    assert.equal(2, (second:with({ timeout = 5 }):life()))
+    assert.equal(2, (second:with({ timeout = LONG }):life()))
     assert.has_error(function() perigee.session(agent) end)
   end)
 
@@ -175,7 +177,7 @@ describe("a proxy", function()
       assert.matches("worker.*" .. kind, tostring(nowhere))
       wrong(kind, false, nowhere:region "kv")
       local slice = cases.alloc(agent.engine, 64):slice()
-      wrong(kind, false, nowhere:send(slice):wait(1))
+      wrong(kind, false, nowhere:send(slice):wait(LONG))
       wrong(kind, false, nowhere:proxy "x")
       nowhere:close()
     end
@@ -184,12 +186,12 @@ describe("a proxy", function()
   end)
 
   it("is not brought back by what closed it", function()
-    local other = assert(agent:proxy("worker", "x", { timeout = 5 }))
+    local other = assert(agent:proxy("worker", "x", { timeout = LONG }))
     other:close()
     session:close()
     wrong("closed", false, proxy:same(1))
     wrong("closed", false, proxy.async:same(1):wait())
-    local new = assert(agent:proxy("worker", "x", { timeout = 5 }))
+    local new = assert(agent:proxy("worker", "x", { timeout = LONG }))
     assert.equal(1, (new:same(1)))
     wrong("closed", false, proxy:same(1))
     session = assert(agent:session("worker"))
@@ -200,24 +202,24 @@ describe("a proxy", function()
     perigee.sleep(0.02)
     new:close()
     restart()
-    wrong("closed", false, waiting:wait(5))
-    wrong("closed", false, task:wait(5))
+    wrong("closed", false, waiting:wait(LONG))
+    wrong("closed", false, task:wait(LONG))
     new = assert(agent:proxy("worker", "x", { timeout = 60 }))
     kill(assert(agent:session("worker")))
     waiting = new.async:often(0)
     perigee.sleep(0.02)
     agent:close()
-    local got, err = waiting:wait(5)
+    local got, err = waiting:wait(LONG)
     assert.is_nil(got)
     assert.equal("closed", err.kind)
   end)
 
   it("of a session alone ends with it", function()
-    local bare = assert(session:proxy("x", { timeout = 5 }))
+    local bare = assert(session:proxy("x", { timeout = LONG }))
     kill(session)
     restart()
     wrong("peer_lost", false, bare:same(1))
-    wrong("peer_lost", false, bare.async:often(0):wait(5))
+    wrong("peer_lost", false, bare.async:often(0):wait(LONG))
   end)
 
   it("is helped by who dials meanwhile", function()
@@ -226,7 +228,7 @@ describe("a proxy", function()
     perigee.sleep(0.03)
     restart()
     assert.equal("x", (assert(agent:proxy("worker", "x")):same("x")))
-    assert.equal(1, (waiting:wait(5)))
+    assert.equal(1, (waiting:wait(LONG)))
     assert.equal(1, agent.engine:stats().sessions)
     perigee.sleep(0.1)
     assert.equal(1, agent.engine:stats().sessions)
@@ -272,7 +274,7 @@ describe("ten callers", function()
   it("all go on when their worker is restarted under load", function()
     local ended, tasks, stop = {}, {}, false
     for i = 1, 10 do
-      local proxy = cases.proxy("x", { timeout = 20 * cases.slow,
+      local proxy = cases.proxy("x", { timeout = LONG,
                                        reconnect = 60 })
       tasks[i] = perigee.spawn(function()
         local n, lost = 0, 0
@@ -304,7 +306,7 @@ describe("ten callers", function()
     for n = 2, 4 do
       mortal.child:kill()
       start()
-      mortal.child:expect("ready", 10, cases.pump)
+      mortal.child:expect("ready", nil, cases.pump)
       all_at(n)
     end
     stop = true
@@ -334,23 +336,23 @@ describe("a handle of a worker's earlier life", function()
     local part, here = old:slice(0, 64), agent.engine:alloc(64):slice(0, 64)
     local one = { from = part, to = here }
     local prepared = assert(session:prepare_read(one))
-    assert(session:read(one):wait(5))
+    assert(session:read(one):wait(LONG))
     assert.equal(1, cases.byte(here))
     here:fill(77)
     kill(session)
     restart()
     local new = assert(agent:session("worker"))
-    over("peer_lost", session:read(one):wait(5))
-    over("peer_lost", prepared:post():wait(5))
+    over("peer_lost", session:read(one):wait(LONG))
+    over("peer_lost", prepared:post():wait(LONG))
     over("peer_lost", session:region("kv"))
-    over("stale", new:read(one):wait(5))
-    over("stale", new:read({ one, one }):wait(5))
-    over("stale", new:write({ from = here, to = part }):wait(5))
-    over("stale", new:write_imm({ from = here, to = part }, 1):wait(5))
+    over("stale", new:read(one):wait(LONG))
+    over("stale", new:read({ one, one }):wait(LONG))
+    over("stale", new:write({ from = here, to = part }):wait(LONG))
+    over("stale", new:write_imm({ from = here, to = part }, 1):wait(LONG))
     over("stale", new:prepare_read(one))
     assert.equal(77, cases.byte(here))
     local fresh = assert(new:region("kv"))
-    assert(new:read({ from = fresh:slice(0, 64), to = here }):wait(5))
+    assert(new:read({ from = fresh:slice(0, 64), to = here }):wait(LONG))
     assert.equal(2, cases.byte(here))
   end)
 end)

@@ -127,13 +127,16 @@ for _, where in ipairs(backends.all) do
        function()
       local watcher = take "watcher"
       local told, entries = watched(watcher, { kind = "person" })
-      local child = process.start(backends.person, where):expect("ready", 30)
+      local function start()
+        return process.start(backends.person, where):expect("ready", nil,
+                                                            cases.pump)
+      end
+      local child = start()
       child:tell("hold mortal")
       expect(told, "up mortal")
       child:kill()
       expect(told, "up mortal", "down mortal")
-      local next_life = process.start(backends.person, where)
-        :expect("ready", 30)
+      local next_life = start()
       next_life:tell("hold mortal")
       expect(told, "up mortal", "down mortal", "up mortal")
       assert.is_not.equal(entries[1].epoch, entries[3].epoch)
@@ -158,7 +161,7 @@ for _, where in ipairs(backends.all) do
       end))
       perigee.sleep(0.001)
       watcher:close()
-      assert.equal("up w:1, down w:1", (got:wait(10)))
+      assert.equal("up w:1, down w:1", (got:wait(20 * cases.slow)))
     end)
 
     it("goes on telling after what it is told to has raised or waits",

@@ -9,13 +9,15 @@ local process = require "spec.support.process"
 local kill, marked, marks = mortal.kill, mortal.marked, mortal.marks
 local restart, start, wrong = mortal.restart, mortal.start, mortal.wrong
 
+local LONG = 30 * cases.slow
+
 describe("a proxy whose worker is killed", function()
   local proxy, agent, session
 
   before_each(function()
     mortal.begin()
     -- However long the child takes to start.
-    proxy, agent = cases.proxy("x", { timeout = 30 * cases.slow,
+    proxy, agent = cases.proxy("x", { timeout = LONG,
                                       reconnect = 60 })
     session = assert(agent:session("worker"))
   end)
@@ -28,7 +30,7 @@ describe("a proxy whose worker is killed", function()
     marked("once", 6)
     mortal.child:kill()
     for i = 1, 6 do
-      local got, err = futures[i]:wait(5)
+      local got, err = futures[i]:wait(LONG)
       assert.is_nil(got)
       assert.equal("peer_lost", err.kind)
       assert.is_true(err.sent ~= false)
@@ -49,9 +51,9 @@ describe("a proxy whose worker is killed", function()
     perigee.sleep(0.02)
     for i = 1, 3 do assert.is_false(futures[i]:done()) end
     restart()
-    assert.same({ "2", "a", nil, 3 }, { futures[1]:wait(10) })
-    assert.same({ "2", "b" }, { futures[2]:wait(10) })
-    assert.same({ "2", "c" }, { futures[3]:wait(10) })
+    assert.same({ "2", "a", nil, 3 }, { futures[1]:wait(LONG) })
+    assert.same({ "2", "b" }, { futures[2]:wait(LONG) })
+    assert.same({ "2", "c" }, { futures[3]:wait(LONG) })
     assert.equal(6, marks("often"))
   end)
 
@@ -76,8 +78,8 @@ describe("a proxy whose worker is killed", function()
     marked("bytes", 1)
     mortal.child:kill()
     restart()
-    assert.equal("b", assert(future:wait(10)):string())
-    assert.equal("d", (other:wait(10)))
+    assert.equal("b", assert(future:wait(LONG)):string())
+    assert.equal("d", (other:wait(LONG)))
     assert.equal(1, marks("bytes"))
   end)
 
@@ -110,7 +112,7 @@ describe("a proxy whose worker is killed", function()
     for _, future in ipairs { flying, waiting } do
       perigee.sleep(0.02)
       future:cancel()
-      local got, err = future:wait(1)
+      local got, err = future:wait(LONG)
       assert.is_nil(got)
       assert.equal("cancelled", err.kind)
     end
@@ -120,6 +122,6 @@ describe("a proxy whose worker is killed", function()
     assert.equal(0, marks("once"))
     assert.equal(1, marks("often"))
     local again = proxy.async:often(0)
-    assert.equal("2", (again:wait(5)))
+    assert.equal("2", (again:wait(LONG)))
   end)
 end)

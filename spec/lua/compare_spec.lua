@@ -16,7 +16,7 @@ local process = require "spec.support.process"
 local report = require "perigee.bench.compare.report"
 local sessions = require "perigee.bench.compare.sessions"
 
-local PATIENCE = 60
+local PATIENCE = 60 * process.slow
 local PIN = bench_process.cores() > 1 and { 0, 1 } or { 0, 0 }
 local ALSO = "spec/support/planted_peers.lua"
 
@@ -33,7 +33,7 @@ local function lines_of(path)
 end
 
 local function eventually(condition)
-  local limit = process.now() + 20
+  local limit = process.now() + 20 * process.slow
   repeat
     if condition() then return true end
     process.usleep(0.02)

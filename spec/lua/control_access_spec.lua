@@ -138,7 +138,7 @@ describe("the control server", function()
 
   it("closes connections that send too slowly, and serves the others",
      function()
-    begin { "--patience", "1" }
+    begin { "--patience", ("%g"):format(cases.slow) }
     local put = "PUT /v1/scopes/s/entities/a HTTP/1.1\r\nHost: a\r\n"
     local list = { raw "", raw "GET", raw(put),
                    raw(put .. "Content-Length: 100\r\n\r\n{"),

@@ -112,9 +112,16 @@ describe("Redis under Sentinel", function()
   it("that came back with nothing has the names again, by themselves",
      function()
     start()
-    local one, _, told = settle()
+    local one, two, told = settle()
     for _, server in ipairs(group.servers) do server:ask "FLUSHALL" end
-    group:master():kill()
+    local before = group:master()
+    before:kill()
+    is_replaced(before)
+    eventually(function()               -- they are renewed sooner than usual
+      one.lease:changed()
+      two.lease:changed()
+      return names(one) == "one two"
+    end)
     goes_on(one, told)
   end)
 

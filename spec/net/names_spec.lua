@@ -16,11 +16,13 @@ local function person(child, perigee_, _, registry, i, address)
     secret = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=" }))
   agent:serve { name = "x", methods = { where = function() return i end } }
   local proxies, does = {}, {}
-  -- Calls NAME; tells the epoch of the session.
+  -- Calls NAME; tells its answer and the epoch of the session, or the kind of
+  -- the error.
   function does.call(name)
     proxies[name] = proxies[name] or assert(agent:proxy(name, "x"))
-    return assert(proxies[name]:where()),
-           perigee_.session(proxies[name]).epoch
+    local number, err = proxies[name]:where()
+    if not number then return err.kind end
+    return number, perigee_.session(proxies[name]).epoch
   end
   function does.look(name)
     local entry, err, last = agent:lookup(name, { timeout = 0.2 })
@@ -85,14 +87,15 @@ describe("on three hosts, agents with names in a", function()
     end
   end
 
+  -- A call may be lost with a session that is taken as lost after a cut.
   local function find_each_other()
     local told = {}
     for i = 1, 3 do
       for j = 1, 3 do
-        if i ~= j then
-          told[i .. j] = ask(i, "call host" .. j)
-          assert.equal(j, tonumber(told[i .. j]:match "^%d"))
-        end
+        cases.await(function()
+          if i ~= j then told[i .. j] = ask(i, "call host" .. j) end
+          return i == j or j == tonumber(told[i .. j]:match "^%d")
+        end)
       end
       expect(i, "list", "now host1 host2 host3")
     end

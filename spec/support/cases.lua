@@ -15,7 +15,7 @@ if not os.getenv("PERIGEE_SPEC_LOG") then perigee.log = function() end end
 local M = {
   memory = os.getenv("PERIGEE_TEST_MEMORY") or "host",
   scale = tonumber(os.getenv("PERIGEE_SPEC_SCALE")) or 0.02,
-  slow = tonumber(os.getenv("PERIGEE_SPEC_SLOW")) or 1,
+  slow = process.slow,
   sealed = os.getenv("PERIGEE_SPEC_ENCRYPT") == "1",
   -- A sanitizer keeps freed memory, so memory use means nothing then.
   sanitized = (os.getenv("PERIGEE_PRELOAD") or "") ~= "",
@@ -147,9 +147,10 @@ function M.cleanup()
   os.execute("rm -rf '" .. M.folder .. "'")
 end
 
--- Runs the loop until f() is true; returns false after timeout (20 s).
+-- Runs the loop until f() is true; returns false after timeout (20 s of a fast
+-- machine).
 function M.eventually(f, timeout)
-  local limit = process.now() + (timeout or 20)
+  local limit = process.now() + (timeout or 20 * M.slow)
   repeat
     if f() then return true end
     perigee.sleep(0.002)

@@ -8,7 +8,7 @@ local M = {}
 local here = io.popen "pwd":read "*l"
 M.path = here .. "/lua/perigee/cli/perigee"
 
-local LIMIT = 60                        -- seconds that a command may take
+local LIMIT = 60 * process.slow         -- seconds that a command may take
 
 local function quoted(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
 
@@ -76,9 +76,9 @@ function M.start(...)
                          .. " 2>&1" }
 end
 
--- Waits until f() is true; false after half a minute.
+-- Waits until f() is true; false after half a minute of a fast machine.
 function M.eventually(f)
-  local limit = process.now() + 30
+  local limit = process.now() + 30 * process.slow
   repeat
     if f() then return true end
     process.usleep(0.005)

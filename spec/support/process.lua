@@ -7,6 +7,9 @@
 -- The function is sent as bytecode, so it must have no upvalues. It is called
 -- as f(child, perigee, ffi, ...); child.lua tells what `child` offers. Further
 -- arguments arrive as strings.
+--
+-- `slow`: how many times slower than usual the machine is, as PERIGEE_SPEC_SLOW
+-- says.
 local ffi = require "ffi"
 
 -- busted loads this again for each file, into the same Lua state.
@@ -41,7 +44,8 @@ local chunk = ffi.new("char[65536]")
 
 local Process = {}
 Process.__index = Process
-local M = { all = {} }
+local M = { all = {},
+            slow = tonumber(os.getenv("PERIGEE_SPEC_SLOW")) or 1 }
 
 function M.now()
   C.spec_clock(1, time)
@@ -128,10 +132,10 @@ local function readable(fd, seconds)
 end
 
 -- Returns the next line of the child's output, or nil and the reason after
--- timeout (30 s) or at the end of the output. pump(), if given, is called
--- repeatedly meanwhile.
+-- timeout (30 s of a fast machine) or at the end of the output. pump(), if
+-- given, is called repeatedly meanwhile.
 function Process:read(timeout, pump)
-  local limit = M.now() + (timeout or 30)
+  local limit = M.now() + (timeout or 30 * M.slow)
   while not self.text:find("\n", 1, true) do
     if readable(self.from, pump and 0 or 0.05) then
       local n = tonumber(C.spec_read(self.from, chunk, 65536))
@@ -178,7 +182,7 @@ end
 function M.signal(pid, name)
   local number = assert(signals[name], name)
   C.spec_kill(pid, number)
-  local limit = M.now() + 10
+  local limit = M.now() + 10 * M.slow
   while name == "STOP" and runs(pid) and M.now() < limit do
     C.spec_usleep(100)
   end
@@ -198,10 +202,10 @@ function Process:kill()
   return self
 end
 
--- Waits for its end and returns "exit", code | "signal", number | nil,
--- "timeout".
+-- Waits for its end (30 s of a fast machine) and returns "exit", code |
+-- "signal", number | nil, "timeout".
 function Process:wait(timeout)
-  local status, limit = ffi.new("int[1]"), M.now() + (timeout or 10)
+  local status, limit = ffi.new("int[1]"), M.now() + (timeout or 30 * M.slow)
   while C.spec_waitpid(self.pid, status, WNOHANG) == 0 do
     if M.now() > limit then return nil, "timeout" end
     C.spec_usleep(1000)

@@ -30,8 +30,8 @@ end
 
 --- Its address, in the form of option `registry`. Names expire fast.
 function M.address(of, options)
-  return ("redis+unix:%s?ttl=%g&timeout=5%s"):format(M.path(of),
-    1.5 * of.slow, options or "")
+  return ("redis+unix:%s?ttl=%g&timeout=%g%s"):format(M.path(of),
+    1.5 * of.slow, 5 * of.slow, options or "")
 end
 
 function M.start(...)
@@ -77,8 +77,9 @@ end
 
 --- What redis-cli prints for a command, without the last newline.
 function Server:ask(command)
-  local pipe = io.popen(("timeout 20 redis-cli %s '%s' %s 2>&1"):format(
-    self.path and "-s" or "-p", self.path or self.port, command))
+  local pipe = io.popen(("timeout %d redis-cli %s '%s' %s 2>&1"):format(
+    20 * cases.slow, self.path and "-s" or "-p", self.path or self.port,
+    command))
   local text = pipe:read "*a"
   pipe:close()
   return (text:gsub("\n$", ""))
