@@ -20,7 +20,7 @@ const struct refusal REFUSED_CROWD = {503, "Service Unavailable", "no_memory",
 static const struct refusal
     HOST = {400, "Bad Request", "protocol", "a request has one Host"},
     FIELD = {400, "Bad Request", "protocol",
-             "a header's name or value has characters that none has"},
+             "a header has characters that none has, or several lines"},
     TARGET = {400, "Bad Request", "protocol",
               "the target has characters that are to be encoded"},
     LENGTH = {400, "Bad Request", "protocol",
@@ -52,6 +52,35 @@ static bool is_visible(const char *text) {
   return true;
 }
 
+/* As names are (RFC 9110, 5.6.2). */
+static bool is_token(const char *text, size_t length) {
+  return length > 0 && length == strspn(text, "!#$%&'*+-.^_`|~0123456789"
+                                              "abcdefghijklmnopqrstuvwxyz"
+                                              "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+}
+
+/* Has a value no characters but those that can be there? A carriage return
+ * alone ends a line for others (RFC 9112, 2.2). */
+static bool is_plain(const char *value, size_t length) {
+  size_t i = 0;
+  while (i < length && (value[i] == '\t' || (unsigned char)value[i] >= ' ') &&
+         value[i] != 127)
+    i++;
+  return i == length;
+}
+
+/* Is there but white space between a name and its value? libmicrohttpd 0.9 adds
+ * a line that continues the value (obs-fold; RFC 9112, 5.2) to the name, in a
+ * copy elsewhere: a header becomes another one, and a body another request. */
+static bool is_one_line(const char *name, size_t length, const char *value) {
+  const char *between = name + length + 1;
+  if ((uintptr_t)value < (uintptr_t)between)
+    return false;
+  while (between != value && (*between == ' ' || *between == '\t'))
+    between++;
+  return between == value;
+}
+
 static bool is(const char *name, size_t length, const char *wanted) {
   return length == strlen(wanted) && strcasecmp(name, wanted) == 0;
 }
@@ -61,7 +90,8 @@ static enum MHD_Result look(void *argument, enum MHD_ValueKind kind,
                             size_t size) {
   struct found *found = argument;
   (void)kind;
-  if (!is_visible(name) || !value || strlen(value) != size)
+  if (!is_token(name, length) || !value || !is_plain(value, size) ||
+      !is_one_line(name, length, value))
     found->faulty = true;
   if (is(name, length, "Host"))
     found->hosts++;
