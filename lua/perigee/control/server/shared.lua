@@ -31,8 +31,9 @@ Shared.__index = Shared
 -- called after watchers were told something.
 function M.new(store)
   return setmetatable({ store = store, view = {}, scopes = {}, writes = {},
-                        order = {}, revision = 0, now = 0, seen = loop.now(),
-                        refused = false, told = false }, Shared)
+                        order = {}, timed = {}, revision = 0, now = 0,
+                        seen = loop.now(), refused = false, told = false },
+                      Shared)
 end
 
 -- The store's time in seconds.
@@ -97,16 +98,12 @@ local function many(state, wants)
 end
 
 --- Begins a round: reads what is wanted, a list of { scope, kind } with `name`,
--- or `filter` and `limit` of a list, or `watched`. True; or nil, a kind and
--- why. Waits.
+-- or `filter` and `limit` of a list. True; or nil, a kind and why. Waits.
 function Shared:begin(wanted)
   self.view, self.writes, self.order, self.refused = {}, {}, {}, false
   local names, lists = {}, {}
   for _, wants in ipairs(wanted) do
-    if wants.watched then
-      local fine, kind, why = self:follow(wants.scope, wants.kind)
-      if not fine then return nil, kind, why end
-    elseif wants.name then
+    if wants.name then
       names[#names + 1] = one(self, wants)
     else
       lists[#lists + 1] = many(self, wants)
@@ -258,7 +255,7 @@ local function new_followed(state, scope, kind)
   return collection
 end
 
---- The collection for who watches, which was followed since the round's begin.
+--- The collection for who watches, just after follow().
 function Shared:watched(scope, kind)
   return self.scopes[scope][kind]
 end
