@@ -3,6 +3,7 @@
 -- other: nothing.
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
+local perigee = require "perigee"
 local redis = require "spec.support.redis"
 local sockets = require "spec.net.sockets"
 
@@ -95,6 +96,16 @@ describe("a round of a control server over a store", function()
     assert.same({ 503, 200 }, { brief.status, one.status })
   end)
 
+  it("tells the store's time to who watches first", function()
+    begin()
+    assert.equal(201, (ask("PUT", "agents/a?ttl=600",
+      '{"epoch":"1","addresses":["tcp://a:1"],"since":1e6}')))
+    server = control.start(nil, nil, nil, server.address)
+    eventually(function() return ask("GET", "/readyz") == 200 end)
+    local answer = assert(client:ask(request("GET", "watch?for=0")))
+    assert.matches('"since":10000%d%d%.', answer.body)
+  end)
+
   it("answers what needs no store while that is away", function()
     begin()
     store:kill()
@@ -132,5 +143,21 @@ describe("a round of a control server over a store", function()
         ('{"epoch":"1","addresses":["tcp://a:1"],"since":%s}'):format(since))))
     end
     assert.equal(404, (ask("GET", "agents/a")))
+  end)
+
+  it("follows no more collections than it may", function()
+    begin()
+    local state = require("perigee.control.server.shared").new(
+      require("perigee.control.server.storages").shared(redis.address(cases)),
+      2)
+    state.told = function() end
+    local known, kind = perigee.spawn(function()
+      for _, scope in ipairs { "a", "b", "a" } do
+        assert(state:follow(scope, "agents"))
+      end
+      return state:follow("c", "agents")
+    end):wait(LONG)
+    assert.same({ nil, "no_memory" }, { known, kind })
+    state:close()
   end)
 end)

@@ -23,17 +23,19 @@ local watch = require "perigee.control.server.watch"
 local M = {}
 
 local IDLE = 30                         -- seconds until nobody's feed ends
+local MOST = 512                        -- collections that are followed
 
 local Shared = {}
 Shared.__index = Shared
 
 --- The state of a store (server/redis). Its field `told` is a function that is
--- called after watchers were told something.
-function M.new(store)
+-- called after watchers were told something. most: collections that it follows
+-- at the same time; each takes a connection to the store.
+function M.new(store, most)
   return setmetatable({ store = store, view = {}, scopes = {}, writes = {},
                         order = {}, timed = {}, revision = 0, now = 0,
-                        seen = loop.now(), refused = false, told = false },
-                      Shared)
+                        seen = loop.now(), refused = false, told = false,
+                        followed = 0, most = most or MOST }, Shared)
 end
 
 -- The store's time in seconds.
@@ -42,6 +44,14 @@ function Shared:time()
 end
 
 -- ---- What is read ----------------------------------------------------------
+
+-- Reads names and lists, and the time: true; or nil, a kind and why. Waits.
+local function read(state, names, lists)
+  local now, kind, why = state.store:read(names, lists)
+  if not now then return nil, kind, why end
+  state.now, state.seen = now, loop.now()
+  return true
+end
 
 -- The revision of a page: of what is on it.
 local function revision_of(collection)
@@ -109,10 +119,7 @@ function Shared:begin(wanted)
       lists[#lists + 1] = many(self, wants)
     end
   end
-  local now, kind, why = self.store:read(names, lists)
-  if not now then return nil, kind, why end
-  self.now, self.seen = now, loop.now()
-  return true
+  return read(self, names, lists)
 end
 
 -- ---- Writing ---------------------------------------------------------------
@@ -239,6 +246,7 @@ local function keep(state, collection)
   local of = state.scopes[collection.scope]
   of[collection.kind] = nil
   if not next(of) then state.scopes[collection.scope] = nil end
+  state.followed = state.followed - 1
   end_watchers(collection)
   state.told()
   feed:close("closed", "nobody watched")
@@ -251,6 +259,7 @@ local function new_followed(state, scope, kind)
   collection.feed = state.store:follow(cells.space(scope, kind))
   state.scopes[scope] = state.scopes[scope] or {}
   state.scopes[scope][kind] = collection
+  state.followed = state.followed + 1
   tasks.spawn(keep, state, collection)
   return collection
 end
@@ -263,8 +272,14 @@ end
 --- Follows a collection until nobody watches it. True when it is known; or nil,
 -- a kind and why. Waits.
 function Shared:follow(scope, kind)
+  local answers, away, reason = read(self, {}, {})
+  if not answers then return nil, away, reason end
   local of = self.scopes[scope]
-  local collection = of and of[kind] or new_followed(self, scope, kind)
+  local collection = of and of[kind]
+  if not collection and self.followed >= self.most then
+    return nil, "no_memory", "this server follows as many collections as it can"
+  end
+  collection = collection or new_followed(self, scope, kind)
   collection.used = loop.now()
   while not collection.feed.looked do
     local fine, failed, why = hear(collection.feed, self.store.patience)
