@@ -160,4 +160,15 @@ describe("a round of a control server over a store", function()
     assert.same({ nil, "no_memory" }, { known, kind })
     state:close()
   end)
+
+  it("passes over names in its store that none can have", function()
+    begin()
+    put "entities/b"
+    local place = "perigee:{s%2Fentities}:name"
+    store:ask(([[ZADD '%ss' 0 'a"']]):format(place))
+    store:ask(([[SET '%s:a%%22' '{"name":"a\"","kind":"x"}']]):format(place))
+    local status, list = ask("GET", "entities?limit=1")
+    assert.same({ 200, "b" }, { status, list.items[1].name })
+    assert.is_nil(list.next)
+  end)
 end)

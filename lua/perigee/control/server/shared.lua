@@ -29,8 +29,7 @@ local Shared = {}
 Shared.__index = Shared
 
 --- The state of a store (server/redis). Its field `told` is a function that is
--- called after watchers were told something. most: collections that it follows
--- at the same time; each takes a connection to the store.
+-- called after watchers were told something. most: of followed collections.
 function M.new(store, most)
   return setmetatable({ store = store, view = {}, scopes = {}, writes = {},
                         order = {}, timed = {}, revision = 0, now = 0,
