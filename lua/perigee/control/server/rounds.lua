@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The rounds of a server whose store others write to as well (server/shared).
 -- A round reads from the store, handles its requests, writes, and answers. That
--- takes time, in which requests queue for the next round, and questions about
--- the server itself are answered.
+-- takes time, in which requests queue for the next round; those that need no
+-- store, or wait for a feed of it, do so beside the rounds.
 --
 --   a round                               its requests are
 --   could not read, or the store is away  refused: 503
