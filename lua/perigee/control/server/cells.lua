@@ -54,7 +54,8 @@ local function checked(value, collection, name)
     return entries.trusted(value, collection.scope, name)
   end
   return type(value) == "table" and value.name == name and not check.name(name)
-    and type(value.kind) == "string" and value or nil
+    and (type(value.kind) == "string" or collection.kind ~= "entities")
+    and value or nil
 end
 
 --- The record that a cell is in a collection (server/state), with `cell`; nil
