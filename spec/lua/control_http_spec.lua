@@ -233,6 +233,27 @@ describe("the control server's HTTP", function()
       '{"epoch":"1","addresses":["tcp://a:1"]}')))
   end)
 
+  it("forgets who has gone before the time that it asked for", function()
+    cases.engine()
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+    local here = assert(require("perigee.control.server").open {
+      host = "127.0.0.1", port = 0, store = cases.folder .. "/gone.db",
+      heartbeat = 0.1 })
+    server = { port = here.port }
+    local fd = dial()
+    sockets.send(fd, "GET /v1/scopes/s/watch?for=3600 HTTP/1.1\r\n" .. HOST
+      .. "\r\n")
+    local function has(n)
+      assert.is_true(cases.eventually(function()
+        return #here.state.timed == n
+      end, LONG))
+    end
+    has(1)
+    sockets.close(fd)
+    has(0)
+    here:close()
+  end)
+
   it("bounds what its watchers are behind, together", function()
     local web = require "perigee.control.web"
     cases.engine()

@@ -11,6 +11,7 @@ local records = require "perigee.control.server.records"
 local json = require "cjson.safe"
 
 local METADATA = 4096
+local LONGEST = 1e12                    -- seconds since an agent began
 local MAPS = { "services", "regions", "metadata" }
 
 local M = { kind = "agents", ttl = 10, tell = graphs.tell }
@@ -40,8 +41,8 @@ function M.read(call, value)
   end
   local field = dropped(value, call.scope, call.name)
   if field then return wrong("the entry's %s is of a wrong type", field) end
-  -- JSON's 1e999 is infinite, which JSON cannot tell again.
-  if value.since and math.abs(value.since) == math.huge then
+  -- Larger ones may be infinite in other units, which JSON cannot tell.
+  if value.since and math.abs(value.since) > LONGEST then
     return wrong "the entry's since is too large"
   end
   if not value.epoch or value.epoch == "" then

@@ -10,6 +10,7 @@
 --
 -- A cell is such a text with what its store needs to write over it, and over
 -- nothing newer: { text, ... }.
+local check = require "perigee.check"
 local entries = require "perigee.registry.entry"
 local tokens = require "perigee.control.server.tokens"
 
@@ -52,7 +53,9 @@ local function checked(value, collection, name)
   if collection.kind == "agents" then
     return entries.trusted(value, collection.scope, name)
   end
-  return type(value) == "table" and value.name == name and value or nil
+  return type(value) == "table" and value.name == name and not check.name(name)
+    and (type(value.kind) == "string" or collection.kind ~= "entities")
+    and value or nil
 end
 
 --- The record that a cell is in a collection (server/state), with `cell`; nil

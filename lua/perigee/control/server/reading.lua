@@ -85,8 +85,7 @@ local function rest_of(wanted)
   return rest
 end
 
---- Reads what is wanted but is not watched. True; or nil, a kind and why.
--- Waits.
+--- Reads what is wanted, and the time. True; or nil, a kind and why. Waits.
 function M.read(state, wanted)
   local fine, kind, why = read_some(state, wanted)
   local rest = fine and rest_of(wanted) or {}

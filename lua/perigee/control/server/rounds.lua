@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The rounds of a server whose store others write to as well (server/shared).
 -- A round reads from the store, handles its requests, writes, and answers. That
--- takes time, in which requests queue for the next round, and questions about
--- the server itself are answered.
+-- takes time, in which requests queue for the next round; those that need no
+-- store, or wait for a feed of it, do so beside the rounds.
 --
 --   a round                               its requests are
 --   could not read, or the store is away  refused: 503
@@ -10,7 +10,6 @@
 --   has a write that the store refuses    handled again one by one; that write
 --                                         is refused
 --   has written                           answered
-local about = require "perigee.control.server.about"
 local log = require "perigee.log"
 local problem = require "perigee.control.server.problem"
 local routes = require "perigee.control.server.routes"
@@ -75,6 +74,20 @@ local function reset(list)
   for _, call in ipairs(list) do call.status, call.stream = false, false end
 end
 
+local function is_reading(call)
+  return call.method == "GET" or call.method == "HEAD"
+end
+
+-- Reads come first: a list has been read as far as its page goes, so it is not
+-- whole any more once a write has removed a name of it.
+local function run_all(server, list)
+  for _, reading in ipairs { true, false } do
+    for _, call in ipairs(list) do
+      if is_reading(call) == reading then routes.run(server, call) end
+    end
+  end
+end
+
 -- True; false if another was quicker; or nil, a kind and why.
 local function attempt(server, list)
   local wanted = {}
@@ -84,7 +97,7 @@ local function attempt(server, list)
   local known, kind, why = server.state:begin(wanted)
   if not server.web then return nil, "closed", "the server has ended" end
   if not known then return nil, kind, why end
-  for _, call in ipairs(list) do routes.run(server, call) end
+  run_all(server, list)
   local writes = server.state:has_written()
   local done, failure, reason = server.state:commit()
   if done then fine(server, writes) end
@@ -115,51 +128,102 @@ local function handle(server, list)
   for _, call in ipairs(list) do handle(server, { call }) end
 end
 
+-- ---- Watching --------------------------------------------------------------
+
+-- Refuses who may not watch any more, or cannot. Others wait for the feed of
+-- what they watch, in a task of their own, as that may be slow.
+local function begin_watch(server, call)
+  local known, kind, why = nil, server.kind, server.failed
+  if not server.away then
+    known, kind, why = server.state:follow(call.scope, call.query.collection
+                                          or "agents")
+  end
+  if not server.web then return end
+  if not server.tokens:admits_still(call.token) then
+    call = routes.admitted(server, call.request)
+  elseif not known then
+    refuse(call, 503, kind, why)
+  end
+  routes.send(routes.run(server, call))
+  server.web:wake()
+end
+
+-- Does it ask for a stream that there is?
+local function is_watch(call)
+  return call.kind == "watch" and not call.status and call.method == "GET"
+    and watch.KINDS[call.query.collection or "agents"]
+end
+
 -- ---- Rounds ----------------------------------------------------------------
 
 -- The calls of requests; nil: the store does not tell the tokens. One that is
 -- new may have been made just now.
 local function admitted(server, requests)
   if not server.storage:written() and not learn(server) then return nil end
-  local calls, unknown = {}, false
+  local list, unknown = {}, false
   for i, request in ipairs(requests) do
-    calls[i] = routes.admitted(server, request)
-    unknown = unknown or calls[i].status == 401
+    list[i] = routes.admitted(server, request)
+    unknown = unknown or list[i].status == 401
   end
-  if not unknown then return calls end
+  if not unknown then return list end
   if not learn(server) then return nil end
-  for i, call in ipairs(calls) do
+  for i, call in ipairs(list) do
     if call.status == 401 then
-      calls[i] = routes.admitted(server, call.request)
+      list[i] = routes.admitted(server, call.request)
     end
   end
-  return calls
+  return list
 end
 
-local function pending(calls)
+-- The calls that the store has to be asked for.
+local function pending(all)
   local list = {}
-  for _, call in ipairs(calls) do
+  for _, call in ipairs(all) do
     if not call.status then list[#list + 1] = call end
+  end
+  return list
+end
+
+-- Has streams begin in tasks of their own. Returns the other calls.
+local function without_watches(server, all)
+  local list = {}
+  for _, call in ipairs(all) do
+    if is_watch(call) then
+      tasks.spawn(begin_watch, server, call)
+    else
+      list[#list + 1] = call
+    end
   end
   return list
 end
 
 -- What is answered where not even the tokens are known.
 local function refused(server, requests)
-  local calls = {}
+  local list = {}
   for i, request in ipairs(requests) do
-    calls[i] = { request = request }
-    refuse(calls[i], 503, "peer_lost", server.failed or "the server has ended")
+    list[i] = { request = request }
+    refuse(list[i], 503, "peer_lost", server.failed or "the server has ended")
   end
-  return calls
+  return list
+end
+
+-- Who waits for the next round would wait in vain.
+local function refuse_queue(server)
+  local list = refused(server, server.queue)
+  server.queue = {}
+  for _, call in ipairs(list) do routes.send(call) end
 end
 
 local function round(server, requests)
-  local calls = admitted(server, requests)
-  if calls then handle(server, pending(calls)) end
-  calls = calls or refused(server, requests)
+  local list = admitted(server, requests)
+  if list then
+    list = without_watches(server, list)
+    handle(server, pending(list))
+  end
+  list = list or refused(server, requests)
   if not server.web then return end
-  for _, call in ipairs(calls) do routes.send(call) end
+  for _, call in ipairs(list) do routes.send(call) end
+  if server.away and AWAY[server.kind] then refuse_queue(server) end
   server.web:wake()
 end
 
@@ -187,11 +251,12 @@ local function run(server)
   server.running = false
 end
 
---- Takes requests that have come.
+--- Takes requests that have come. What needs no store is answered at once.
 function M.take(server, requests)
   for _, request in ipairs(requests) do
-    if about.paths[request.target:match "^[^?]*"] then
-      routes.send(routes.handle(server, request))
+    local call = routes.found(server, request)
+    if call.status or not call.scope then
+      routes.send(routes.run(server, call))
     else
       server.queue[#server.queue + 1] = request
     end

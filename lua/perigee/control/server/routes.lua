@@ -161,11 +161,17 @@ local function step(call, f, server)
   noted(call, xpcall(f, raised, call, server))
 end
 
---- The call of a request: its status is false if it may be run, with a `scope`
--- unless it asks of the server itself. Else it is answered.
-function M.admitted(server, request)
+--- The call of a request: its status is false if it is for a handler, with a
+-- `scope` unless it asks of the server itself. Else it is answered.
+function M.found(server, request)
   local call = { request = request, stream = false, status = false }
   step(call, find, server)
+  return call
+end
+
+--- The same, but it is answered as well if it may not be run.
+function M.admitted(server, request)
+  local call = M.found(server, request)
   step(call, admit, server)
   return call
 end

@@ -28,17 +28,19 @@ local M = {}
 local UNLISTED = { reports = true }
 
 local IDLE = 30                         -- seconds until nobody's feed ends
+local MOST = 512                        -- collections that are followed
 
 local Shared = {}
 Shared.__index = Shared
 
 --- The state of a store (server/redis). Its field `told` is a function that is
--- called after watchers were told something.
-function M.new(store)
+-- called after watchers were told something. most: of followed collections.
+function M.new(store, most)
   return setmetatable({ store = store, view = {}, scopes = {}, writes = {},
-                        order = {}, revision = 0, now = 0, seen = loop.now(),
-                        refused = false, told = false, graphs = {},
-                        timed = {} }, Shared)
+                        order = {}, timed = {}, graphs = {}, revision = 0,
+                        now = 0, seen = loop.now(), refused = false,
+                        told = false, followed = 0, most = most or MOST },
+                      Shared)
 end
 
 -- The store's time in seconds.
@@ -58,22 +60,10 @@ end
 
 Shared.known = Shared.collection
 
-local function follow_all(state, wanted)
-  for _, wants in ipairs(wanted) do
-    if wants.watched then
-      local fine, kind, why = state:follow(wants.scope, wants.kind)
-      if not fine then return nil, kind, why end
-    end
-  end
-  return true
-end
-
 --- Begins a round: reads what is wanted (server/wants). True; or nil, a kind
 -- and why. Waits.
 function Shared:begin(wanted)
   self.view, self.writes, self.order, self.refused = {}, {}, {}, false
-  local fine, kind, why = follow_all(self, wanted)
-  if not fine then return nil, kind, why end
   return reading.read(self, wanted)
 end
 
@@ -205,6 +195,7 @@ local function keep(state, collection)
   local of = state.scopes[collection.scope]
   of[collection.kind] = nil
   if not next(of) then state.scopes[collection.scope] = nil end
+  state.followed = state.followed - 1
   end_watchers(collection)
   state.told()
   feed:close("closed", "nobody watched")
@@ -217,11 +208,12 @@ local function new_followed(state, scope, kind)
   collection.feed = state.store:follow(cells.space(scope, kind))
   state.scopes[scope] = state.scopes[scope] or {}
   state.scopes[scope][kind] = collection
+  state.followed = state.followed + 1
   tasks.spawn(keep, state, collection)
   return collection
 end
 
---- The collection for who watches, which was followed since the round's begin.
+--- The collection for who watches, just after follow().
 function Shared:watched(scope, kind)
   return self.scopes[scope][kind]
 end
@@ -229,8 +221,14 @@ end
 --- Follows a collection until nobody watches it. True when it is known; or nil,
 -- a kind and why. Waits.
 function Shared:follow(scope, kind)
+  local answers, away, reason = reading.read(self, {})
+  if not answers then return nil, away, reason end
   local of = self.scopes[scope]
-  local collection = of and of[kind] or new_followed(self, scope, kind)
+  local collection = of and of[kind]
+  if not collection and self.followed >= self.most then
+    return nil, "no_memory", "this server follows as many collections as it can"
+  end
+  collection = collection or new_followed(self, scope, kind)
   collection.used = loop.now()
   while not collection.feed.looked do
     local fine, failed, why = hear(collection.feed, self.store.patience)

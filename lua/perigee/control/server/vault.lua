@@ -2,6 +2,8 @@
 --- The tokens of servers that share a store: one record of it, the JSON of
 -- their list, with hashes of them alone. A vault is a storage of tokens
 -- (server/file). It knows those of its last fetch().
+local tokens = require "perigee.control.server.tokens"
+
 local json = require "cjson.safe"
 
 local M = {}
@@ -18,11 +20,26 @@ function M.new(store)
                       Vault)
 end
 
+local FIELDS = { "id", "hash", "scope", "role", "note" }
+
+local function is_token(value)
+  if type(value) ~= "table" then return false end
+  for _, name in ipairs(FIELDS) do
+    if type(value[name]) ~= "string" then return false end
+  end
+  return tokens.ROLES[value.role] ~= nil and type(value.revoked) == "boolean"
+end
+
+-- The tokens of a cell; nil if they are none.
 local function list_of(cell)
   if not cell then return {} end
   local value = json.decode(cell.text)
-  return type(value) == "table" and type(value.tokens) == "table"
-    and value.tokens or nil
+  local list = type(value) == "table" and value.tokens
+  if type(list) ~= "table" then return nil end
+  for _, token in pairs(list) do
+    if not is_token(token) then return nil end
+  end
+  return list
 end
 
 --- Reads them. True; or nil, a kind and why. Waits.
@@ -73,7 +90,7 @@ end
 function Vault:add_token(token)
   return change(self, function(list)
     local kept = { revoked = false }
-    for _, name in ipairs { "id", "hash", "scope", "role", "note" } do
+    for _, name in ipairs(FIELDS) do
       kept[name] = token[name]
     end
     list[#list + 1] = kept

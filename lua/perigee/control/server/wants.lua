@@ -1,21 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- What a request asks of a store that servers share (Shared:begin): all that
 -- its handler looks up, so that a round reads it before it handles its
--- requests. A list of
+-- requests; nothing of a watch, which waits for a feed. A list of
 --
 --   { scope, kind, name }             one record
 --   { scope, kind, filter, limit }    those that a filter lets through, until
 --                                     there are more than limit
---   { scope, kind, watched }          all, by a feed
 --   { scope, kind, name, more }       one record, and what more() then wants
 local calls = require "perigee.control.server.call"
 local graphs = require "perigee.control.server.graph"
 local topologies = require "perigee.registry.topology"
-local watch = require "perigee.control.server.watch"
 
 local M = {}
-
-local LIMIT = 1000                      -- of a page (server/call)
 
 local function one(scope, kind, name)
   return { scope = scope, kind = kind, name = name }
@@ -60,23 +56,18 @@ local function of_topology(call)
   return { wanted }
 end
 
-local function of_watch(call)
-  local kind = call.query.collection or "agents"
-  if not watch.KINDS[kind] then return {} end
-  return { { scope = call.scope, kind = kind, watched = true } }
-end
-
 --- What a call asks for.
 function M.of(call)
-  local kind, query = call.kind, call.query
-  if not call.scope then return {} end
-  if kind == "watch" then return of_watch(call) end
+  local kind = call.kind
+  if not call.scope or kind == "watch" then return {} end
   if kind == "topology" then return of_topology(call) end
   if kind == "regions" or kind == "services" then kind = "agents" end
   if kind == "agents" and call.name then return of_agent(call) end
   if call.name then return { one(call.scope, kind, call.name) } end
-  return { { scope = call.scope, kind = kind, filter = query,
-             limit = math.min(tonumber(query.limit) or LIMIT, LIMIT) } }
+  local limit = calls.limit(call)
+  if not limit then return {} end
+  return { { scope = call.scope, kind = kind, filter = call.query,
+             limit = limit } }
 end
 
 return M

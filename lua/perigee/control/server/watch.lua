@@ -10,6 +10,7 @@
 -- client that is too far behind loses its stream, and may come back. With
 -- ?for=SECONDS the stream ends by itself, for clients that read to the end.
 local calls = require "perigee.control.server.call"
+local loop = require "perigee.loop"
 local problem = require "perigee.control.server.problem"
 local records = require "perigee.control.server.records"
 
@@ -96,7 +97,7 @@ local function watch(call)
   if status then return status, body, headers end
   if call.method == "HEAD" then return 200, "", OPEN end
   local watcher = {
-    over = seconds and call.state:time() + seconds,
+    over = seconds and loop.now() + seconds * 1e9,
     collection = call.state:watched(call.scope, kind), token = call.token,
     prefix = call.query.prefix, kind = call.query.kind, stream = false,
     from = call.request:header "Last-Event-ID" or call.query.from }
@@ -126,13 +127,14 @@ local function forget(collection, watcher)
   end
 end
 
---- Ends the streams whose time is over.
+--- Ends the streams whose time is over, and forgets those that have ended.
 function M.pass(state)
-  local left = {}
+  local left, now = {}, loop.now()
   for _, watcher in ipairs(state.timed) do
-    if watcher.over > state:time() then
+    local raw = watcher.stream.raw
+    if raw and watcher.over > now then
       left[#left + 1] = watcher
-    elseif watcher.stream.raw then
+    elseif raw then
       watcher.stream:close()
       forget(watcher.collection, watcher)
     end

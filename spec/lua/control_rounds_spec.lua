@@ -1,0 +1,174 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What requests of a round of a control server over Redis have to do with each
+-- other: nothing.
+local cases = require "spec.support.cases"
+local control = require "spec.support.control"
+local perigee = require "perigee"
+local redis = require "spec.support.redis"
+local sockets = require "spec.net.sockets"
+
+local LONG = 60 * cases.slow
+
+describe("a round of a control server over a store", function()
+  if not control.is_there() or not redis.is_there() then
+    it("is there", function()
+      pending "perigee/control.so, lua-argparse, lua-cjson or Redis is missing"
+    end)
+    return
+  end
+
+  local http = require "perigee.control.http"
+  local json = require "cjson.safe"
+  local store, server, client
+
+  local function eventually(f)
+    return assert.is_true(cases.eventually(f, LONG))
+  end
+
+  local function request(method, path, body)
+    local list = body and { "Content-Type: application/json" } or {}
+    if path:sub(1, 1) ~= "/" then path = "/v1/scopes/s/" .. path end
+    return { method = method, url = server.url .. path, timeout = LONG,
+             headers = list, body = body }
+  end
+
+  local function ask(...)
+    local answer = assert(client:ask(request(...)))
+    return answer.status, json.decode(answer.body)
+  end
+
+  local function begin(timeout)
+    cases.engine()
+    store = redis.start()
+    server = control.start(nil, nil, nil, redis.address(cases,
+      ("&ttl=60&timeout=%g"):format(timeout or LONG)))
+    client = http.new()
+    eventually(function() return ask("GET", "/readyz") == 200 end)
+  end
+
+  after_each(function()
+    if client then client:close() end
+    client = nil
+    cases.cleanup()
+  end)
+
+  local function put(path, i)
+    assert.equal(201, (ask("PUT", path, ('{"kind":"k%d"}'):format(i or 1))))
+  end
+
+  -- Stops the store, so that these requests wait for each other. Returns their
+  -- answers, in order.
+  local function together(...)
+    store.process:signal "STOP"
+    local first, asked = client:send(request("GET", "entities")), {}
+    assert.equal(200, (ask("GET", "/healthz")))
+    for i, each in ipairs { ... } do asked[i] = client:send(each) end
+    assert.equal(200, (ask("GET", "/healthz")))
+    store.process:signal "CONT"
+    for i, each in ipairs(asked) do asked[i] = assert(each:wait(LONG)) end
+    assert(first:wait(LONG))
+    return unpack(asked)
+  end
+
+  it("lists what there is, though another removes it", function()
+    begin()
+    for i = 1, 6 do put("entities/" .. i) end
+    local one, two, list = together(request("DELETE", "entities/1"),
+      request("DELETE", "entities/2"), request("GET", "entities?limit=2"))
+    assert.same({ 204, 204 }, { one.status, two.status })
+    list = json.decode(list.body)
+    assert.equal(2, #list.items)
+    assert.equal(list.items[2].name, list.next)
+  end)
+
+  it("answers others though a watch cannot begin, or ends", function()
+    begin()
+    put "entities/a"
+    local path = "watch?collection=entities&for=0"
+    local brief, one = together(request("GET", path),
+                                request("GET", "entities/a"))
+    assert.same({ 200, 200 }, { brief.status, one.status })
+    assert.matches('"entries":[{"', brief.body, 1, true)
+    assert.equal(200, (ask("HEAD", path)))
+    store:ask "SET 'perigee:{t}:changes' none"
+    brief, one = together(request("GET", "/v1/scopes/t/watch"),
+                          request("GET", "entities/a"))
+    assert.same({ 503, 200 }, { brief.status, one.status })
+  end)
+
+  it("tells the store's time to who watches first", function()
+    begin()
+    assert.equal(201, (ask("PUT", "agents/a?ttl=600",
+      '{"epoch":"1","addresses":["tcp://a:1"],"since":1e6}')))
+    server = control.start(nil, nil, nil, server.address)
+    eventually(function() return ask("GET", "/readyz") == 200 end)
+    local answer = assert(client:ask(request("GET", "watch?for=0")))
+    assert.matches('"since":10000%d%d%.', answer.body)
+  end)
+
+  it("answers what needs no store while that is away", function()
+    begin()
+    store:kill()
+    eventually(function() return ask("GET", "/readyz") == 503 end)
+    for wanted, lines in pairs { [200] = { "GET /%68ealthz",
+                                           "GET http://a/healthz?x=1" },
+                                 [404] = { "GET /none", "PUT /v1//" },
+                                 [405] = { "POST /v1/scopes/s/entities" },
+                                 [400] = { "GET /v1/scopes/s/agents?a&a" },
+                                 [204] = { "OPTIONS *" } } do
+      for _, line in ipairs(lines) do
+        local fd = sockets.dial("tcp://127.0.0.1:" .. server.port)
+        sockets.send(fd, line .. " HTTP/1.1\r\nHost: a\r\n\r\n")
+        eventually(function() return #sockets.readable({ fd }, 0) > 0 end)
+        assert.equal(wanted, tonumber(sockets.receive(fd):match " (%d+)"), line)
+        sockets.close(fd)
+      end
+    end
+  end)
+
+  it("says that its store is none where tokens are none", function()
+    begin()
+    local key = "perigee:{%2Ftokens}:name:all"
+    store:ask(("SET '%s' '{\"tokens\":[{\"hash\":1}]}'"):format(key))
+    eventually(function() return ask("GET", "/readyz") == 503 end)
+    store:ask(("DEL '%s'"):format(key))
+    eventually(function() return ask("GET", "/readyz") == 200 end)
+    assert.equal(200, (ask("GET", "entities")))
+  end)
+
+  it("has no numbers that JSON cannot tell", function()
+    begin()
+    for _, since in ipairs { "1e306", "-1e306", "1e300" } do
+      assert.equal(400, (ask("PUT", "agents/a",
+        ('{"epoch":"1","addresses":["tcp://a:1"],"since":%s}'):format(since))))
+    end
+    assert.equal(404, (ask("GET", "agents/a")))
+  end)
+
+  it("follows no more collections than it may", function()
+    begin()
+    local state = require("perigee.control.server.shared").new(
+      require("perigee.control.server.storages").shared(redis.address(cases)),
+      2)
+    state.told = function() end
+    local known, kind = perigee.spawn(function()
+      for _, scope in ipairs { "a", "b", "a" } do
+        assert(state:follow(scope, "agents"))
+      end
+      return state:follow("c", "agents")
+    end):wait(LONG)
+    assert.same({ nil, "no_memory" }, { known, kind })
+    state:close()
+  end)
+
+  it("passes over names in its store that none can have", function()
+    begin()
+    put "entities/b"
+    local place = "perigee:{s%2Fentities}:name"
+    store:ask(([[ZADD '%ss' 0 'a"']]):format(place))
+    store:ask(([[SET '%s:a%%22' '{"name":"a\"","kind":"x"}']]):format(place))
+    local status, list = ask("GET", "entities?limit=1")
+    assert.same({ 200, "b" }, { status, list.items[1].name })
+    assert.is_nil(list.next)
+  end)
+end)
