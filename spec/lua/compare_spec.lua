@@ -289,6 +289,7 @@ local function installed()
   for _, peer in ipairs(peers.all("./")) do
     if all or not seen[peer.program] and not peer.wheels then
       seen[peer.program] = true
+      peer.starts, peer.late = PATIENCE, PATIENCE -- on a busy machine
       if peers.version(peer) then chosen[#chosen + 1] = peer end
     end
   end
