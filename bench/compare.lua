@@ -49,7 +49,8 @@ end
 local function command_line()
   local parser = require "argparse"("luajit bench/compare.lua",
     "Perigee beside other systems: the same echo, in turns.")
-  parser:option("--peers", "Peers or groups of them, comma-separated (all).")
+  parser:option("--peers", "Peers, or groups of them, comma-separated (all); "
+                .. "zero* are those whose names begin so.")
     :convert(words)
   parser:option("--sizes", "Payload sizes of echo, comma-separated.")
     :convert(options.sizes):default "1K,4K,16K,64K,256K,1M,4M,16M"

@@ -101,7 +101,7 @@ end
 local given = command_line()
 
 if given.role then
-  process.die_with_parent(given.parent)
+  process.die_with_parent(given.parent, SIGKILL) -- it may be stopped
   if given.role == "peer" then
     require "perigee.bench.soak.peer".run(given)
   else

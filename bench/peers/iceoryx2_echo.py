@@ -14,6 +14,7 @@ Source   iceoryx2-book; examples/python/request_response_dynamic_data;
          benchmarks/request-response
 """
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -25,14 +26,14 @@ PREFIX = "perigee_peer_"  # of its files in /dev/shm; the server's id follows
 SHM = "/dev/shm"
 
 
-def sweep():
-    """Removes what servers left that were killed."""
+def sweep(ended):
+    """Removes what that server left, and others that were killed."""
     for name in os.listdir(SHM):
         if name.startswith(PREFIX):
             owner = name[len(PREFIX):].split("_")[0]
-            if owner == str(os.getpid()) or not os.path.exists(
-                    f"/proc/{owner}"):
-                os.unlink(f"{SHM}/{name}")
+            if owner == str(ended) or not os.path.exists(f"/proc/{owner}"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{SHM}/{name}")
 
 
 def service(job, owner):
@@ -76,11 +77,9 @@ def serve(job):
 
 
 def server(job):
-    sweep()
-    try:
-        serve(job)
-    finally:
-        sweep()
+    server = os.getpid()
+    job.guard(lambda: sweep(server))
+    serve(job)
 
 
 class Kept:

@@ -40,7 +40,8 @@ struct end {
   struct fid_cq *queue;
   struct fid_av *addresses;
   fi_addr_t other;
-  bool registers; /* FI_MR_LOCAL */
+  uint8_t names[2][NAME + 1]; /* of this endpoint, and of the other */
+  bool registers;             /* FI_MR_LOCAL */
   struct slot slots[UNDER];
   unsigned next;
   struct peer_client *client; /* NULL in the server */
@@ -175,16 +176,23 @@ static void open_end(struct end *end, const struct peer *peer) {
   equip(end);
 }
 
+/* Shared memory has the endpoint's name without what is in front of it; when
+ * both sides have it mapped it needs that no more, and goes with them. */
+static void unlink_memory(const uint8_t *name) {
+  const char *text = (const char *)name, *path = strstr(text, "://");
+  shm_unlink(path ? path + 3 : text);
+}
+
 static void write_name(struct end *end, const char *name) {
-  uint8_t bytes[NAME];
-  size_t length = sizeof bytes;
+  uint8_t *bytes = end->names[0];
+  size_t length = NAME;
   must(fi_getname(&end->endpoint->fid, bytes, &length), "name");
   peer_write_file(end->peer, name, bytes, length);
 }
 
 static void connect_to(struct end *end, const char *name) {
-  uint8_t bytes[NAME] = {0};
-  peer_read_file(end->peer, name, bytes, sizeof bytes);
+  uint8_t *bytes = end->names[1];
+  peer_read_file(end->peer, name, bytes, NAME);
   if (fi_av_insert(end->addresses, bytes, 1, &end->other, 0, NULL) != 1)
     peer_fails("failed", "the peer's address cannot be used");
 }
@@ -242,6 +250,10 @@ static void call(const struct peer *peer) {
     end.slots[i].into = 1;
     client.buffers[i] = end.slots[i].buffers[0];
   }
+  peer_verify(&client, 1, 1, 1);
+  if (peer_has_word(peer, "shm"))
+    for (int i = 0; i < 2; i++)
+      unlink_memory(end.names[i]);
   peer_bursts(peer, &client);
 }
 

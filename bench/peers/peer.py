@@ -217,17 +217,40 @@ class Loops:
         burst.checked += slot.compare(reply)
         burst.span = clock() - begin
 
-    async def verify(self, slot, burst, calls):
-        for _ in range(max(1, calls)):
-            slot.renew()
-            if self.stage:
-                self.stage(self.way, slot)
-            payload, start = self.payload(slot), clock()
-            reply = self.client.call(payload)
-            if self.waits:
-                reply = await reply
+    def renewed(self, slot):
+        slot.renew()
+        if self.stage:
+            self.stage(self.way, slot)
+        return self.payload(slot)
+
+    async def verify(self, slots, burst, calls):
+        """Rounds of a call of each slot, under way together if they can be."""
+        def compare(slot, start, reply):
             burst.add(clock() - start)
             burst.checked += slot.compare(reply)
+
+        async def one(slot):
+            payload, start = self.renewed(slot), clock()
+            reply = self.client.call(payload)
+            compare(slot, start, await reply if self.waits else reply)
+
+        def together():
+            flying = {}
+            for slot in slots:
+                payload, start = self.renewed(slot), clock()
+                flying[self.submit(payload)] = slot, start
+            while flying:
+                for token, reply in self.client.finished(list(flying)):
+                    compare(*flying.pop(token), reply)
+
+        while burst.calls < max(1, calls):
+            if self.waits:
+                await asyncio.gather(*map(one, slots))
+            elif self.submit and not self.stage and len(slots) > 1:
+                together()
+            else:
+                for slot in slots:
+                    await one(slot)
 
 
 # ---- The client's side -----------------------------------------------------
@@ -251,10 +274,10 @@ class Driver:
     def run(self, mode, size, under, seconds):
         loops = Loops(self.client, mode)
         burst = Burst(0 if mode == "verify" else seconds)
-        one = mode in ("paced", "verify") or under == 1
+        one = mode == "paced" or under == 1
         slots = self.slots(size, 1 if one else under)
         if mode == "verify":
-            steps = loops.verify(slots[0], burst, int(seconds))
+            steps = loops.verify(slots, burst, int(seconds))
         elif mode == "paced":
             steps = loops.paced(slots[0], burst, under)
         elif one:
@@ -325,13 +348,16 @@ class Job:
         signal.signal(signal.SIGTERM, end)
 
     def guard(self, clean_up):
-        """Starts a process that cleans up when this one has been killed, too:
-        it waits for the end of a pipe whose other end only this one has."""
+        """Starts a process that cleans up when this one has ended, also when it
+        has been killed: it waits for the end of a pipe whose other end only
+        this one has. It has a session of its own, so that it is neither stopped
+        nor killed with this one."""
         reading, writing = os.pipe()
         if os.fork() != 0:
             os.close(reading)
             return
         os.close(writing)
+        os.setsid()
         for given in 0, self.lines.fileno():
             os.close(given)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

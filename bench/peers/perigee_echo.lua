@@ -11,6 +11,7 @@ dofile(here .. "../tree.lua")
 local calls = require "perigee.bench.calls"
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"
+local payload = require "perigee.bench.payload"
 local perigee = require "perigee"
 local process = require "perigee.bench.process"
 
@@ -61,76 +62,116 @@ end
 
 local agent, proxy
 
--- So many calls, of which every byte is new and compared.
-local function verify(length, wanted)
-  local region = assert(agent.engine:alloc(2 * length))
-  local from, into = region:slice(0, length), region:slice(length, length)
-  local begin, taken = process.now(), histogram.new()
-  for call = 1, wanted do
-    for i = 0, length - 1 do
-      from.pointer[i] = (i * 7 + call * 31 + math.floor(i / 251)) % 256
+-- A slot of verify: what is sent, where the reply goes, and echo(), which makes
+-- a call and returns what waits for its reply. One at a time is called as in
+-- echo, several as in pipelined.
+local function new_slot(region, number, length, alone)
+  local at = 2 * number * length
+  local into = region:slice(at + length, length)
+  local slot = { from = region:slice(at, length), into = into }
+  local calling = proxy:with { into = into }
+  function slot.echo()
+    if not alone then return calling.async:echo(slot.from) end
+    local got, err = calling:echo(slot.from)
+    return { wait = function() return got, err end }
+  end
+  return slot
+end
+
+local function fill(bytes, length, call)
+  for i = 0, length - 1 do
+    bytes[i] = (i * 7 + call * 31 + math.floor(i / 251)) % 256
+  end
+end
+
+local function compare(slot, got, length, call)
+  local from, into = slot.from.pointer, slot.into.pointer
+  for i = 0, length - 1 do
+    if got.length ~= length or into[i] ~= from[i] then
+      error(("wrong bytes: call %d, byte %d of %d"):format(call, i, length), 0)
     end
-    local at = process.now()
-    local got = assert(proxy:with { into = into }:echo(from))
-    taken:add(process.now() - at)
-    for i = 0, length - 1 do
-      if got.length ~= length or into.pointer[i] ~= from.pointer[i] then
-        error(("wrong bytes: call %d, byte %d of %d"):format(call, i, length),
-              0)
-      end
+  end
+end
+
+-- Calls in rounds of `at_once`, of which every byte is new and compared.
+local function verify(length, at_once, wanted)
+  local region = assert(agent.engine:alloc(2 * at_once * length))
+  local begin, taken, slots = process.now(), histogram.new(), {}
+  for i = 1, at_once do
+    slots[i] = new_slot(region, i - 1, length, at_once == 1)
+  end
+  while taken.count < wanted do
+    for i, slot in ipairs(slots) do
+      fill(slot.from.pointer, length, taken.count + i)
+      slot.at = process.now()
+      slot.future = slot.echo()
+    end
+    for _, slot in ipairs(slots) do
+      local got = assert(slot.future:wait())
+      taken:add(process.now() - slot.at)
+      compare(slot, got, length, taken.count)
     end
   end
   region:close()
-  return taken, process.now() - begin, wanted * length
+  return taken, process.now() - begin, taken.count * length
 end
 
 local samples = ffi.new("double[?]", SAMPLES)
-local steps = {} -- the measured loops by mode, made once
+local steps = {} -- the measured loops by mode, size and calls at once
 
-local function pool(n, ns)
+-- whole: replies of which all bytes were compared, beside one of each page.
+local function pool(n, length, whole, ns)
   local taken = histogram.new()
   taken:add_all(samples, n)
-  return taken, ns or taken.sum, n
+  return taken, ns or taken.sum,
+         n * math.ceil(length / payload.PAGE) + whole * length
+end
+
+local function step_of(mode, length, at_once)
+  local key = ("%s %d %d"):format(mode, length, at_once)
+  if not steps[key] then
+    steps[key] = mode == "pipelined"
+      and calls.windowed(at_once, calls.raw_slots(proxy, length, at_once,
+                                                  agent.engine))
+      or calls.raw(proxy, length, agent.engine)
+  end
+  return steps[key]
 end
 
 local function timed(mode, length, at_once, seconds)
-  local step = steps[mode]
-  if not step and mode == "echo" then
-    step = calls.raw(proxy, length, agent.engine)
-  elseif not step then
-    step = calls.windowed(at_once, calls.raw_slots(proxy, length, at_once,
-                                                   agent.engine))
-  end
-  steps[mode] = step
-  local until_ns, n, spent = process.now() + seconds * 1e9, 0, 0
+  local step = step_of(mode, length, at_once)
+  local until_ns, n, spent, steps_made = process.now() + seconds * 1e9, 0, 0, 0
   repeat
     local taken, ns = step(samples + n, SAMPLES - n, until_ns)
-    n, spent = n + taken, ns and spent + ns
+    n, spent, steps_made = n + taken, ns and spent + ns, steps_made + 1
   until n >= FEWEST
-  return pool(n, spent)
+  return pool(n, length, steps_made * at_once, spent)
 end
 
 -- So many calls each second, each from the time at which it is due.
 local function paced(length, rate, seconds)
-  steps.paced = steps.paced or calls.raw(proxy, length, agent.engine)
+  local step = step_of("paced", length, 1)
   local one, begin, n = ffi.new "double[1]", process.now(), 0
   repeat
     local due = begin + n * 1e9 / rate
     local early = due - process.now()
     if early > 0 then perigee.sleep(early / 1e9) end
-    steps.paced(one, 1, 0)
+    step(one, 1, 0)
     samples[n] = process.now() - due
     n = n + 1
   until process.now() - begin >= seconds * 1e9 and n >= FEWEST
-  return pool(n, process.now() - begin)
+  return pool(n, length, n, process.now() - begin)
 end
 
 local function burst(line)
   local mode, length, number, limit = line:match "^(%a+) (%d+) (%d+) (%S+)$"
   length, number, limit = tonumber(length), tonumber(number), tonumber(limit)
-  if mode == "verify" then return verify(length, limit) end
+  if mode == "verify" then return verify(length, number, limit) end
   if mode == "paced" then return paced(length, number, limit) end
-  return timed(mode, length, number, limit)
+  if mode == "echo" or mode == "pipelined" then
+    return timed(mode, length, number, limit)
+  end
+  error("no such burst: " .. line, 0)
 end
 
 function ROLES.client()
@@ -141,7 +182,7 @@ function ROLES.client()
     if proxy then break end
   end
   assert(proxy, why)
-  verify(tonumber(size), 1)
+  verify(tonumber(size), 1, 1)
   say "ready"
   for line in io.lines() do
     local taken, ns, checked = burst(line)

@@ -10,6 +10,7 @@ local bench_process = require "perigee.bench.process"
 local cjson = require "cjson"
 local cores = require "perigee.bench.compare.cores"
 local figures = require "perigee.bench.compare.figures"
+local folders = require "perigee.bench.folders"
 local pair = require "perigee.bench.compare.pair"
 local peers = require "perigee.bench.compare.peers"
 local process = require "spec.support.process"
@@ -210,13 +211,50 @@ describe("bench/compare.lua", function()
                                  :sub(1, 12))
   end)
 
-  it("leaves no process when it is killed", function()
+  -- Returns the folders of comparisons that are in the spec's own.
+  local function left_behind()
+    local names = {}
+    for _, name in ipairs(folders.entries(folder)) do
+      if name:match "^perigee%-bench" then names[#names + 1] = name end
+    end
+    return names
+  end
+
+  it("leaves no process when it is killed, and folders until the next one \z
+      makes its own", function()
+    local held = folders.new(folder)
     local child = compare("--peers", "planted-slow", "--seconds", "60")
     assert.is_true(eventually(function()
       return #lines_of(folder .. "/pids") >= 2
     end))
     child:kill()
     assert.is_true(eventually(nothing_left))
+    assert.equal(2, #left_behind())
+    assert.is_true(eventually(function() -- until the lock has gone
+      folders.remove(folders.new(folder))
+      return #left_behind() == 1
+    end))
+    assert.equal(held, folder .. "/" .. left_behind()[1])
+    folders.remove(held)
+    assert.same({}, left_behind())
+  end)
+
+  it("takes the peer of a name, else a group, or all that begin so", function()
+    local list = { { name = "a", group = "a" }, { name = "a-c", group = "a" },
+                   { name = "b-ipc", group = "b" }, { name = "b-tcp",
+                                                      group = "b" } }
+    local function chosen(...)
+      local names = {}
+      for i, peer in ipairs(assert(peers.chosen(list, { ... }))) do
+        names[i] = peer.name
+      end
+      return table.concat(names, " ")
+    end
+    assert.equal("a", chosen "a")
+    assert.equal("b-ipc b-tcp", chosen "b")
+    assert.equal("a b-tcp", chosen("b-tcp", "a"))
+    assert.equal("a a-c", chosen("a*", "a"))
+    assert.same({ nil, "c*" }, { peers.chosen(list, { "a", "c*" }) })
   end)
 
   it("shares no core with another comparison", function()
@@ -251,10 +289,24 @@ local function installed()
   for _, peer in ipairs(peers.all("./")) do
     if all or not seen[peer.program] and not peer.wheels then
       seen[peer.program] = true
+      peer.starts, peer.late = PATIENCE, PATIENCE -- on a busy machine
       if peers.version(peer) then chosen[#chosen + 1] = peer end
     end
   end
   return chosen
+end
+
+-- Returns what is in shared memory with the number of one of the processes.
+local function shared_memory_of(pids)
+  local names = {}
+  for _, name in ipairs(folders.entries "/dev/shm") do
+    for _, pid in ipairs(pids) do
+      if name:find("%f[%d]" .. pid .. "%f[%D]") then
+        names[#names + 1] = name
+      end
+    end
+  end
+  return names
 end
 
 describe("an adapter", function()
@@ -262,18 +314,28 @@ describe("an adapter", function()
     it(("(%s) echoes every byte and leaves no server"):format(peer.name),
        function()
       local one = assert(pair.start(peer, PIN, "echo", 20000, 2))
-      local server = one.server.pid
+      local server, client = one.server.pid, one.client.pid
       one:go_on()
       for _, size in ipairs { 64, 20000 } do
         local told = assert(one:burst("verify", size, 2, 4))
         assert.equal(4, told.calls)
         assert.equal(4 * size, told.checked)
-        assert.is_true(assert(one:burst("echo", size, 1, 0.001)).calls >= 3)
+        told = assert(one:burst("echo", size, 1, 0.001))
+        assert.is_true(told.calls >= 3)
+        assert.is_true(told.checked >= size + told.calls) -- the last one whole
+        told = peer.modes.pipelined
+               and assert(one:burst("pipelined", size, 2, 0.001))
+        assert.is_true(not told or told.checked >= 2 * size + told.calls)
       end
+      -- Two rounds, though three calls were asked for.
+      assert.equal(4, assert(one:burst("verify", 64, 2, 3)).calls)
       one.client:signal(9)
       assert.is_nil(one:burst("echo", 64, 1, 0.001))
       one:close()
       assert.same({}, sessions.members(server))
+      assert.is_true(eventually(function()
+        return #shared_memory_of { server, client } == 0
+      end))
     end)
   end
 end)

@@ -41,9 +41,11 @@ describe("an adapter in Python", function()
   end)
 
   it("keeps as many calls under way as it was asked to", function()
-    local said, status = answers("true threads", "pipelined 100 4 0.01\\n")
+    local said, status = answers("true threads", "pipelined 100 4 0.01\\n"
+      .. "verify 100 4 5\\n")
     assert.equal(0, status)
     assert.truthy(said:match "^ready\nok calls=%d+ ")
+    assert.truthy(said:match "\nok calls=8 seconds=[%d.]+ checked=800 ")
   end)
 
   it("finds a reply to another call", function()

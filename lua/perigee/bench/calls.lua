@@ -14,8 +14,9 @@ local wrong, now = payload.wrong, process.now
 local M = {}
 
 -- Keeps `window` calls under way in slots 0 .. window - 1 and settles the
--- oldest first. A latency is from submit to settle.
-function M.windowed(window, submit, settle)
+-- oldest first. A latency is from submit to settle. finish (or nil) is called
+-- when none is under way any more; its time does not count.
+function M.windowed(window, submit, settle, finish)
   local futures, begun = {}, ffi.new("double[?]", window)
   return function(samples, capacity, until_ns)
     local first, fresh, oldest, i = now(), 0, 0, 0
@@ -36,6 +37,7 @@ function M.windowed(window, submit, settle)
       i = i + 1
       if i == window then i = 0 end
     end
+    if finish then finish() end
     return oldest, at - first
   end
 end
@@ -215,7 +217,12 @@ function M.raw_slots(proxy, size, window, engine)
       wrong("raw", err)
     end
   end
-  return submit, settle
+  local function finish()
+    for i = 0, window - 1 do
+      if not same(intos[i].pointer, froms[i].pointer, size) then wrong "raw" end
+    end
+  end
+  return submit, settle, finish
 end
 
 -- pipelined: raw calls, each with a new string.

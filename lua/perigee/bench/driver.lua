@@ -5,6 +5,7 @@
 -- is left running.
 
 local engine_options = require "perigee.bench.options".engine
+local folders = require "perigee.bench.folders"
 local process = require "perigee.bench.process"
 
 local LONG = { timeout = 60 }
@@ -121,7 +122,7 @@ function M.start(options, worker, bytes)
   options.dead_after = options.dead_after
                        or not MORTALS[options.mode[1]] and PATIENCE or nil
   local self = setmetatable({
-    options = options, idle = {}, folder = process.folder(),
+    options = options, idle = {}, folder = folders.new(),
     scope = "bench-" .. process.pid(),
   }, Driver)
   local fine, message = true

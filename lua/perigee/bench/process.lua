@@ -34,7 +34,6 @@ int sched_setaffinity(int pid, size_t size, const uint64_t *mask);
 int clock_gettime(int clock, perigee_bench_time *);
 int nanosleep(const perigee_bench_time *, perigee_bench_time *);
 long sysconf(int name);
-char *mkdtemp(char *template);
 int setenv(const char *name, const char *value, int overwrite);
 ]]
 
@@ -94,17 +93,6 @@ function M.installed(program)
   end
 end
 
--- Makes a private folder for sockets.
-function M.folder()
-  local parent = os.getenv "XDG_RUNTIME_DIR" or "/tmp"
-  local path = parent .. "/perigee-bench-XXXXXX"
-  local template = ffi.new("char[?]", #path + 1, path)
-  if C.mkdtemp(template) == nil then
-    error(("no folder can be made in %s"):format(parent), 0)
-  end
-  return ffi.string(template)
-end
-
 -- Driver and worker both call it, so the one that ends last leaves nothing
 -- behind.
 function M.remove_folder(path, names)
@@ -113,9 +101,9 @@ function M.remove_folder(path, names)
 end
 
 -- A child calls this first: from then on it dies with its parent, in whatever
--- way that ends.
-function M.die_with_parent(parent)
-  C.prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0)
+-- way that ends. signal: by which (SIGTERM, which waits while it is stopped).
+function M.die_with_parent(parent, signal)
+  C.prctl(PR_SET_PDEATHSIG, signal or SIGTERM, 0, 0, 0)
   if C.getppid() ~= parent then os.exit(1) end
 end
 

@@ -7,6 +7,7 @@
 
 local answer = require "perigee.bench.compare.answer"
 local cores = require "perigee.bench.compare.cores"
+local folders = require "perigee.bench.folders"
 local process = require "perigee.bench.process"
 local sessions = require "perigee.bench.compare.sessions"
 
@@ -88,7 +89,7 @@ end
 -- is left then.
 function M.start(peer, pin, mode, size, under)
   local self = setmetatable({ peer = peer, pin = pin, mode = mode, size = size,
-                              under = under, folder = process.folder() }, Pair)
+                              under = under, folder = folders.new() }, Pair)
   local address, why = start(self, "server", {})
   if address then
     address, why = start(self, "client", { address })
@@ -159,15 +160,14 @@ local function finish(child, terminate)
   child:wait()
 end
 
--- Ends both sides and removes their folder.
-function Pair:close()
+-- Ends both sides and removes their folder. failed: the client did not do what
+-- it was asked to, and so is not asked politely.
+function Pair:close(failed)
   self:go_on()
-  if self.client then finish(self.client) end
+  if self.client then finish(self.client, failed) end
   if self.server then finish(self.server, true) end
   self.client, self.server = nil, nil
-  if self.folder:match "/perigee%-bench%-%w+$" then
-    os.execute(("rm -rf '%s'"):format(self.folder))
-  end
+  folders.remove(self.folder)
 end
 
 return M

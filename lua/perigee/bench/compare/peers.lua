@@ -49,20 +49,30 @@ function M.all(root, also)
   return list
 end
 
--- Returns those whose name or group is among the words; nil and which word
--- names none.
-function M.chosen(list, words)
-  local chosen, known = {}, {}
-  for _, peer in ipairs(list) do
-    for _, word in ipairs(words) do
-      if word == peer.name or word == peer.group then
-        known[word] = true
-        if chosen[#chosen] ~= peer then chosen[#chosen + 1] = peer end
-      end
+-- Marks those that a word means: the peer of that name, else all of that group;
+-- with a star at its end all whose names begin so. Returns true if any is.
+local function mark(list, word, meant)
+  local start, any = word:match "^(.*)%*$"
+  for _, is in ipairs { function(peer) return peer.name == word end,
+                        function(peer) return peer.group == word end,
+                        function(peer)
+                          return start and peer.name:sub(1, #start) == start
+                        end } do
+    for _, peer in ipairs(list) do
+      if is(peer) then meant[peer], any = true, true end
     end
+    if any then return true end
   end
+end
+
+-- Returns those that the words mean; nil and which word means none.
+function M.chosen(list, words)
+  local chosen, meant = {}, {}
   for _, word in ipairs(words) do
-    if not known[word] then return nil, word end
+    if not mark(list, word, meant) then return nil, word end
+  end
+  for _, peer in ipairs(list) do
+    if meant[peer] then chosen[#chosen + 1] = peer end
   end
   return chosen
 end
@@ -80,7 +90,7 @@ end
 function M.version(peer)
   local install, path = "make compare-deps " .. peer.group, missing(peer)
   if path then return nil, "there is no " .. path, install end
-  local words = { "env" }
+  local words = { "timeout", "20" } -- its adapter may hang
   for _, list in ipairs { peer.command, peer.words or {}, { "version" } } do
     for _, word in ipairs(list) do words[#words + 1] = word end
   end

@@ -3,14 +3,10 @@
 -- their processor time, memory, and end.
 
 local ffi = require "ffi"
+local folders = require "perigee.bench.folders"
 local resources = require "perigee.bench.resources"
 
 ffi.cdef [[
-typedef struct { uint64_t inode; int64_t offset; unsigned short length;
-                 unsigned char type; char name[256]; } perigee_bench_entry;
-void *perigee_bench_opendir(const char *) __asm__("opendir");
-perigee_bench_entry *perigee_bench_readdir(void *) __asm__("readdir");
-int perigee_bench_closedir(void *) __asm__("closedir");
 int perigee_bench_kill(int pid, int signal) __asm__("kill");
 ]]
 
@@ -30,15 +26,11 @@ end
 
 -- Returns the numbers of the session's processes; zombies are none.
 function M.members(session)
-  local found, folder = {}, C.perigee_bench_opendir "/proc"
-  if folder == nil then return found end
-  while true do
-    local entry = C.perigee_bench_readdir(folder)
-    if entry == nil then break end
-    local pid = tonumber(ffi.string(entry.name))
+  local found = {}
+  for _, name in ipairs(folders.entries "/proc") do
+    local pid = tonumber(name)
     if pid and session_of(pid) == session then found[#found + 1] = pid end
   end
-  C.perigee_bench_closedir(folder)
   return found
 end
 

@@ -48,7 +48,7 @@ end
 
 -- Ends a peer's part of the row: it failed.
 local function fail(entry, why)
-  if entry.pair then entry.pair:close() end
+  if entry.pair then entry.pair:close(true) end
   entry.pair, entry.why = nil, why
 end
 
