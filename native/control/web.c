@@ -304,7 +304,7 @@ void perigee_web_close(struct perigee_web *web) {
   struct request *r;
   if (!web)
     return;
-  LIST_FOREACH(r, &web->all, in_all) {
+  for (r = LIST_FIRST(&web->all); r; r = LIST_NEXT(r, in_all)) {
     r->ended = true;
     web_awake(r);
   }

@@ -60,9 +60,9 @@ struct perigee_web {
   struct perigee_web_to to;
   uint32_t connections;
   uint64_t backlog;
-  STAILQ_HEAD(, request) queue;
-  LIST_HEAD(, request) all;
-  TAILQ_HEAD(, connection) slow;
+  STAILQ_HEAD(requests, request) queue;
+  LIST_HEAD(known, request) all;
+  TAILQ_HEAD(slow, connection) slow;
   TAILQ_HEAD(behind, request) behind;
 };
 
