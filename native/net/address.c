@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <net/if.h>
+#include <netinet/tcp.h>
 #include <stddef.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -205,4 +206,15 @@ void address_plain(union socket_address *at) {
   at->in = (struct sockaddr_in){.sin_family = AF_INET,
                                 .sin_port = in6.sin6_port,
                                 .sin_addr.s_addr = in6.sin6_addr.s6_addr32[3]};
+}
+
+/* ---- Sockets ------------------------------------------------------------- */
+
+int socket_new(int family) {
+  return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+}
+
+void socket_no_delay(int fd) {
+  int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }

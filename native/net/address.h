@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * address.h - addresses of peers, as texts and as the system takes them:
+ * address.h - addresses of peers, as texts and as the system takes them, and
+ * sockets for them:
  *
  *   unix:PATH         a socket in the file system
  *   unix:@NAME        one without a file (abstract namespace); used between
@@ -46,5 +47,9 @@ bool address_here(const union socket_address *at);
 /* Turns an IPv4 address that is mapped into IPv6 into plain IPv4. */
 void address_plain(union socket_address *at);
 socklen_t address_length(const union socket_address *at);
+
+/* A socket of that family, which never blocks: a descriptor, or -1 and errno. */
+int socket_new(int family);
+void socket_no_delay(int fd);
 
 #endif

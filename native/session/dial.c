@@ -7,7 +7,6 @@
  * to this file, and the timeout of the connect operation ends everything.
  */
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,15 +31,6 @@ struct dial {
   int error;  /* of the address that was tried last */
   bool pause; /* dialing begins after a pause */
 };
-
-int socket_new(int family) {
-  return socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-}
-
-void socket_no_delay(int fd) {
-  int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
 
 void dial_end(struct perigee_session *s) {
   if (!s->dial)

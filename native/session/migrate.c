@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * migrate.c - names, tickets, and moves between sockets. migrate.h tells which
- * sessions move, and why.
+ * migrate.c - moves between sockets. migrate.h tells which sessions move, and
+ * why; local_name.c and tickets.c have what they need for it.
  *
  *   state   event   becomes
  *   none    agree   agreed    the TERMS of both sides allow a move; the
@@ -20,42 +20,22 @@
  */
 #include "migrate.h"
 
-#include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "core/accounts.h"
-#include "host/adopted.h"
+#include "local_name.h"
+#include "tickets.h"
 #include "unauth.h"
 
-/* WAITING: how many connections may wait, and how many are accepted in one go
- * before other descriptors have their turn. */
-enum { TICKETS = 64, NAME_TEXT = 48, WAITING = 64 };
-
-struct ticket {
-  uint64_t id;        /* 0: the entry is free */
-  uint64_t holder[2]; /* the peer that has the ticket (shares.h) */
-  uint32_t session;   /* the session that moves by it */
-  int64_t due;
-  bool tcp;       /* for loopback; otherwise for the Unix socket */
-  int pid, pidfd; /* of the peer */
-  char address[ADDRESS_TEXT];
-};
-
 struct migration {
-  struct watcher watcher; /* of fd */
-  uint8_t name[HELLO_LOCAL];
-  int fd; /* the socket with the name; -1: it could not be made */
+  struct local_name name;
   struct perigee_listener *local, *loopback;
   uint8_t *key; /* tickets' keys are derived from it; in the vault */
   bool keyed;   /* the key has been made */
-  struct ticket tickets[TICKETS];
+  struct tickets tickets;
 };
 
 enum migration_event { AGREE, STAY, SEND, FOLLOW, ENTERED, RETURN };
@@ -78,37 +58,46 @@ static void step(struct perigee_session *s, enum migration_event event) {
   machine_step(&migration_machine, &s->migration.state, event);
 }
 
-/* ---- Names -------------------------------------------------------------- */
+/* ---- The peer's host ----------------------------------------------------- */
 
-static void name_text(const uint8_t name[HELLO_LOCAL], char text[NAME_TEXT]) {
-  int n = snprintf(text, NAME_TEXT, "@perigee-");
-  for (int i = 0; i < HELLO_LOCAL; i++)
-    n += snprintf(text + n, NAME_TEXT - (size_t)n, "%02x", name[i]);
+static struct migration *migration_of(struct perigee_engine *engine) {
+  const struct perigee_options *o = &engine->options;
+  struct migration *n = engine->migration;
+  if (n || !(n = calloc(1, sizeof *n)))
+    return n;
+  engine->migration = n;
+  n->key = vault_take(&engine->vault, SECRET_KEY);
+  n->keyed = n->key && o->random(o->context, n->key, SECRET_KEY) == 0;
+  name_open(engine, &n->name);
+  return n;
 }
 
-static socklen_t name_address(const uint8_t name[HELLO_LOCAL],
-                              struct sockaddr_un *un) {
-  char text[NAME_TEXT];
-  name_text(name, text);
-  *un = (struct sockaddr_un){.sun_family = AF_UNIX};
-  memcpy(un->sun_path + 1, text + 1, strlen(text + 1));
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(text));
+void migrate_close(struct perigee_engine *engine) {
+  struct migration *n = engine->migration;
+  engine->migration = NULL;
+  if (!n)
+    return;
+  tickets_close(&n->tickets);
+  name_close(engine, &n->name);
+  vault_give(&engine->vault, n->key, SECRET_KEY);
+  free(n);
 }
 
-/* Address of the socket that only shows that the engine is on this host.
- * Sessions that move dial the name itself. */
-static socklen_t door_address(const uint8_t name[HELLO_LOCAL],
-                              struct sockaddr_un *un) {
-  socklen_t length = name_address(name, un);
-  *((char *)un + length) = '?';
-  return length + 1;
+/* Returns whether the peer is on this host; its process is known then. */
+static bool reached(struct perigee_session *s,
+                    const uint8_t name[HELLO_LOCAL]) {
+  struct migration *n = migration_of(s->engine);
+  int fd;
+  if (!n || !name_reach(&n->name, name, &fd))
+    return false;
+  if (fd >= 0) {
+    peer_named(s, fd);
+    close(fd);
+  }
+  return true;
 }
 
-static void ticket_clear(struct ticket *t) {
-  if (t->id && t->pidfd >= 0)
-    close(t->pidfd);
-  *t = (struct ticket){.id = 0};
-}
+/* ---- Tickets ------------------------------------------------------------ */
 
 /* Frees a ticket and ends the session that was sent away with it: so there are
  * never more such sessions than tickets. */
@@ -120,137 +109,14 @@ static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
     session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
-/* Closes the connections at once: a peer that could connect has seen that the
- * engine is here. */
-static void accept_ready(struct watcher *watcher, uint32_t events) {
-  const struct migration *n = CONTAINER(watcher, struct migration, watcher);
-  int fd;
-  (void)events;
-  for (int i = 0; i < WAITING; i++)
-    if ((fd = accept(n->fd, NULL, NULL)) >= 0) {
-      adopted_drain(fd);
-      close(fd);
-    } else {
-      return;
-    }
-}
-
-static struct migration *migration_of(struct perigee_engine *engine) {
-  const struct perigee_options *o = &engine->options;
-  struct migration *n = engine->migration;
-  struct sockaddr_un un;
-  if (n || !(n = calloc(1, sizeof *n)))
-    return n;
-  engine->migration = n;
-  n->watcher.ready = accept_ready;
-  n->fd = -1;
-  n->key = vault_take(&engine->vault, SECRET_KEY);
-  n->keyed = n->key && o->random(o->context, n->key, SECRET_KEY) == 0;
-  if (o->random(o->context, n->name, sizeof n->name) != 0)
-    return n;
-  socklen_t length = door_address(n->name, &un);
-  n->fd = socket_new(AF_UNIX);
-  if (n->fd >= 0 && (bind(n->fd, (struct sockaddr *)&un, length) != 0 ||
-                     listen(n->fd, WAITING) != 0 ||
-                     watch_add(engine, n->fd, &n->watcher, EPOLLIN) != 0)) {
-    close(n->fd);
-    n->fd = -1;
-  }
-  return n;
-}
-
-void migrate_close(struct perigee_engine *engine) {
-  struct migration *n = engine->migration;
-  engine->migration = NULL;
-  for (int i = 0; n && i < TICKETS; i++)
-    ticket_clear(&n->tickets[i]);
-  if (n && n->fd >= 0)
-    watch_close(engine, n->fd);
-  if (n)
-    vault_give(&engine->vault, n->key, SECRET_KEY);
-  free(n);
-}
-
-/* Returns whether this side can connect to the peer's name. Our own name, told
- * by a peer, proves nothing. A socket whose backlog is full counts as
- * reached. */
-static bool reached(struct perigee_session *s,
-                    const uint8_t name[HELLO_LOCAL]) {
-  static const uint8_t none[HELLO_LOCAL];
-  struct migration *n = migration_of(s->engine);
-  struct sockaddr_un un;
-  if (!n || memcmp(name, none, HELLO_LOCAL) == 0 ||
-      memcmp(name, n->name, HELLO_LOCAL) == 0)
-    return false;
-  socklen_t length = door_address(name, &un);
-  int fd = socket_new(AF_UNIX);
-  bool met = fd >= 0 && connect(fd, (struct sockaddr *)&un, length) == 0;
-  bool there = met || (fd >= 0 && errno == EAGAIN);
-  if (met)
-    peer_named(s, fd);
-  if (fd >= 0)
-    close(fd);
-  return there;
-}
-
-/* ---- Tickets ------------------------------------------------------------ */
-
-static struct ticket *ticket_find(struct perigee_engine *engine, uint64_t id,
-                                  bool tcp) {
-  struct migration *n = engine->migration;
-  int64_t now = engine_clock(engine);
-  for (int i = 0; n && id != 0 && i < TICKETS; i++) {
-    struct ticket *t = &n->tickets[i];
-    if (t->id == id && t->tcp == tcp)
-      return now < t->due ? t : NULL;
-  }
-  return NULL;
-}
-
-static bool same_holder(const struct ticket *a, const uint64_t holder[2]) {
-  return memcmp(a->holder, holder, sizeof a->holder) == 0;
-}
-
-static int tickets_of(const struct migration *n, const uint64_t holder[2]) {
-  int count = 0;
-  for (int i = 0; i < TICKETS; i++)
-    count += n->tickets[i].id && same_holder(&n->tickets[i], holder);
-  return count;
-}
-
-/* Returns the oldest ticket of the peer that has most, if that peer has more
- * than this one; otherwise NULL. */
-static struct ticket *ticket_of_most(struct migration *n,
-                                     const uint64_t holder[2]) {
-  int most = tickets_of(n, holder);
-  struct ticket *found = NULL;
-  for (struct ticket *t = n->tickets; t < n->tickets + TICKETS; t++) {
-    int count = tickets_of(n, t->holder);
-    if (count > most || (found && count == most && t->due < found->due)) {
-      found = t;
-      most = count;
-    }
-  }
-  return found;
-}
-
-/* Returns a free entry, or that of a ticket that was not used in time. */
-static struct ticket *ticket_free(struct migration *n, int64_t now) {
-  for (struct ticket *t = n->tickets; t < n->tickets + TICKETS; t++)
-    if (!t->id || now >= t->due)
-      return t;
-  return NULL;
-}
-
-/* Makes a ticket. If all entries are in use, peers get equal shares; NULL if
- * this one has its share. */
+/* Makes a ticket; NULL if the peer has its share of them. */
 static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   struct migration *n = s->engine->migration;
   int64_t now = engine_clock(s->engine);
   uint64_t holder[2];
   accounts_who(s, holder);
-  struct ticket *t = ticket_free(n, now);
-  if (!t && !(t = ticket_of_most(n, holder)))
+  struct ticket *t = tickets_place(&n->tickets, holder, now);
+  if (!t)
     return NULL;
   ticket_drop(s->engine, t);
   while (t->id == 0)
@@ -267,7 +133,9 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
 
 /* Makes the session the one that the ticket was given for. */
 static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
-  struct ticket *t = ticket_find(s->engine, id, s->tcp);
+  struct migration *n = s->engine->migration;
+  int64_t now = engine_clock(s->engine);
+  struct ticket *t = n ? tickets_find(&n->tickets, id, s->tcp, now) : NULL;
   if (!t) {
     snprintf(reason, REASON,
              "this place is for sessions that were sent here, once and at "
@@ -276,7 +144,7 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
   }
   step(s, ENTERED);
   s->migration.ticket = id;
-  handshake_ticket(s->engine->migration->key, id, s->security.keys->ticket.key);
+  handshake_ticket(n->key, id, s->security.keys->ticket.key);
   s->security.keys->ticket.set = true;
   memcpy(s->target.address, t->address, sizeof s->target.address);
   if (s->tcp) {
@@ -310,8 +178,8 @@ void migrate_terms(struct perigee_session *s, struct terms *t) {
   if (!s->tcp)
     return;
   struct migration *n = migration_of(s->engine);
-  if (n && n->fd >= 0)
-    memcpy(t->local, n->name, sizeof t->local);
+  if (n && n->name.fd >= 0)
+    memcpy(t->local, n->name.bytes, sizeof t->local);
   if (s->dialed)
     tell_alias(s, n, t);
   t->user = (uint32_t)geteuid();
@@ -390,7 +258,7 @@ void migrate_stays(struct perigee_session *s) {
 static struct perigee_listener *local_place(struct perigee_engine *engine) {
   struct migration *n = engine->migration;
   char text[NAME_TEXT + 8] = "unix:";
-  name_text(n->name, text + strlen("unix:"));
+  name_text(n->name.bytes, text + strlen("unix:"));
   if (!n->local)
     listener_open(engine, text, true, &n->local);
   return n->local;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session.c - a session's life and its part of a poll. wireup.c does the
- * handshake, socket.c the socket, endpoint.c sessions that have no socket.
+ * session.c - a session's life. session_poll.c has its part of a poll, wireup.c
+ * the handshake, socket.c the socket, endpoint.c sessions that have no socket.
  *
  *   state   event   becomes
  *   none    begin   hello    dialed or accepted; the handshake begins
@@ -18,13 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "call/calls.h"
 #include "core/hot.h"
-#include "core/lane_list.h"
-#include "core/lanes.h"
 #include "core/lock.h"
 #include "migrate.h"
 #include "unauth.h"
@@ -42,15 +38,6 @@ const struct machine session_machine = {
                                    [SESSION_END] = TO(PERIGEE_SESSION_ENDED)},
         [PERIGEE_SESSION_OPEN] = {[SESSION_END] = TO(PERIGEE_SESSION_ENDED)},
     }};
-
-enum { BULKS = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
-enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
-/* UNTAKEN: with so many replies that the peer has not read, its requests wait.
- * IMMEDIATES_FREE: immediates that do not count against the peer. */
-enum { UNTAKEN = 64, IMMEDIATES_FREE = 1024 };
-/* Bytes of long replies that requests of one poll may ask for: filling fresh
- * memory takes 0.7 ns a byte. */
-enum { ASKED_A_POLL = 1 << 20 };
 
 /* ---- Beginning ---------------------------------------------------------- */
 
@@ -153,256 +140,6 @@ void session_opened(struct perigee_session *s) {
     return;
   }
   list_append(&s->engine->news, &s->news);
-}
-
-/* ---- Polling ------------------------------------------------------------ */
-
-/* A peer that has more than a new one leaves some entries of a table that own
- * operations have nearly filled. */
-static bool table_room(const struct perigee_session *s) {
-  const struct perigee_engine *engine = s->engine;
-  const struct share *peer = s->account.share->parent;
-  uint32_t most = engine->options.operations, spare = SPARE_OPERATIONS;
-  if (peer->used[SHARE_OPERATIONS] >
-      engine->shares.quota[SHARE_OPERATIONS].least)
-    spare += most / 32;
-  return engine->live + spare < most;
-}
-
-/* As may_serve, for a peer that is near one of its limits. */
-static __attribute__((noinline)) uint64_t
-may_serve_some(const struct perigee_session *s) {
-  const struct perigee_options *o = &s->engine->options;
-  const struct share *peer = s->account.share->parent;
-  uint64_t serving = s->account.share->used[SHARE_OPERATIONS],
-           n = RECORDS_A_POLL;
-  bool lies = peer->unread_replies / 4 >= o->untaken;
-  if (serving >= o->serving || s->replies.untaken >= UNTAKEN ||
-      s->replies.untaken_bytes >= o->untaken ||
-      (lies && (serving > 0 || s->replies.untaken > 0)) || !table_room(s))
-    return 0;
-  if (lies)
-    n = 1; /* other sessions of the peer do not stop this one entirely */
-  if (n > o->serving - serving)
-    n = o->serving - serving;
-  while (n > 0 && !share_may(s->account.share, SHARE_OPERATIONS, n))
-    n /= 2;
-  if (n == 0 && serving == 0 && share_spare(s->account.share, SHARE_OPERATIONS))
-    n = 1; /* nor do requests that they have in service */
-  if (s->messages.imm_count >= IMMEDIATES_FREE && immediates_room(s) < n)
-    n = immediates_room(s); /* each request may be an immediate */
-  if (peer->reply_size * n <= o->untaken - s->replies.untaken_bytes)
-    return n;
-  uint64_t left =
-      (o->untaken - s->replies.untaken_bytes) / peer->reply_size + 1;
-  return left < n ? left : n;
-}
-
-/* Returns how many requests this poll may read. Those of a peer beyond its
- * share wait in its ring. */
-static uint64_t may_serve(const struct perigee_session *s) {
-  const struct perigee_engine *engine = s->engine;
-  const struct share *peer = s->account.share->parent;
-  uint64_t after = peer->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
-  uint64_t more = s->replies.untaken | peer->reply_size |
-                  s->messages.imm_count / IMMEDIATES_FREE;
-  bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
-                  more == 0 && engine->live < engine->shares.easy;
-  return newcomer ? RECORDS_A_POLL : may_serve_some(s);
-}
-
-/* Is the memory of a payload mapped here already? Additional lanes map none. */
-static bool knows(struct perigee_session *s, const struct source *source) {
-  const struct transport_loans *l = lane_table(s->lane)->loans;
-  return source_lane(source) > 0 || !l->knows || l->knows(s->lane, source);
-}
-
-static bool knows_all(struct perigee_session *s, const struct record *r) {
-  bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
-  return (!head || knows(s, &r->head_source)) &&
-         (!slice || knows(s, &r->slice_source));
-}
-
-/* Are there lanes of the numbers that it names, which bring payloads? */
-static bool names_lanes(const struct perigee_session *s,
-                        const struct record *r) {
-  bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
-  return (!head || lanes_bring(s, source_lane(&r->head_source))) &&
-         (!slice || lanes_bring(s, source_lane(&r->slice_source)));
-}
-
-static uint64_t unread_bytes(const struct perigee_session *s) {
-  int bytes = 0;
-  if (s->socket.fd >= 0 && ioctl(s->socket.fd, FIONREAD, &bytes) < 0)
-    bytes = 0;
-  return (uint64_t)bytes;
-}
-
-/* The frame that announces the record's memory was sent before the record, so
- * it is in the socket by now. The socket is read once a poll, however much the
- * peer sends; until everything is read that was there, the record waits, and
- * with it those behind it in its ring. If the peer has announced nothing, the
- * payload will read as zeros. Returns false if the record still has to wait. */
-static bool frames_are_read(struct perigee_session *s, struct deferred *u,
-                            const struct record *r) {
-  if (u->until == 0)
-    u->until = s->socket.wire.received + unread_bytes(s);
-  if (!s->inbox.looked)
-    socket_look(s);
-  s->inbox.looked = true;
-  bool waits = s->socket.wire.received < u->until && !s->socket.hangup &&
-               !knows_all(s, r);
-  return s->state == PERIGEE_SESSION_OPEN && !waits;
-}
-
-/* Of a record with payloads outside of the ring: 1 if it can be served now, 0 if
- * it waits, or PERIGEE_PROTOCOL. */
-static __attribute__((noinline)) int take_bulks(struct perigee_session *s,
-                                                enum ring ring,
-                                                struct deferred *u,
-                                                const struct record *r) {
-  if (!names_lanes(s, r))
-    return PERIGEE_PROTOCOL;
-  if (knows_all(s, r) || frames_are_read(s, u, r))
-    return 1;
-  s->inbox.deferred[ring] = *u;
-  return 0;
-}
-
-/* Does a record wait whose bytes must stay in the ring? */
-static inline bool some_wait(const struct perigee_session *s) {
-  return s->inbox.deferred[RING_REQUEST].bytes ||
-         s->inbox.deferred[RING_REPLY].bytes;
-}
-
-/* A record that waited is decoded again, as the peer may have changed it. */
-static int next_record(struct perigee_session *s, enum ring ring,
-                       struct deferred *next) {
-  struct deferred *waits = &s->inbox.deferred[ring];
-  if (!waits->bytes)
-    return lane_records(s->lane)->peek(s->lane, ring, &next->bytes,
-                                       &next->length);
-  *next = *waits;
-  waits->bytes = NULL;
-  return 1;
-}
-
-/* Handles one record: returns 1, 0 if there is none, or a status. */
-static int poll_ring(struct perigee_session *s, enum ring ring) {
-  struct deferred next = {.until = 0};
-  struct record record;
-  int status = next_record(s, ring, &next);
-  if (status <= 0)
-    return status;
-  status = record_decode(next.bytes, next.length, &record);
-  if (status < 0)
-    return status;
-  if (UNLIKELY(record.flags & BULKS) &&
-      (status = take_bulks(s, ring, &next, &record)) <= 0)
-    return status;
-  s->engine->progress++;
-  if (ring == RING_REQUEST)
-    status = serve_record(s, &record);
-  else if (record.kind == RECORD_REPLY)
-    call_reply(s, &record);
-  else
-    status = PERIGEE_PROTOCOL;
-  return status < 0 ? status : 1;
-}
-
-/* May another request be read? There must be room for it, the one before must
- * not be arriving still (served_hold_back), and the requests of this poll must
- * not take the program long, as it serves all of them before others have a
- * turn. */
-static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
-  return allowed > 0 && !s->inbox.arriving && s->engine->asked < ASKED_A_POLL;
-}
-
-static int poll_rings(struct perigee_session *s) {
-  int replies = 1, requests = 1, budget = RECORDS_A_POLL;
-  uint64_t allowed = may_serve(s);
-  while (budget-- > 0 && engine_room(s->engine) &&
-         s->state == PERIGEE_SESSION_OPEN && (replies > 0 || requests > 0)) {
-    replies = poll_ring(s, RING_REPLY);
-    if (replies < 0)
-      return replies;
-    if (!engine_room(s->engine) || s->state != PERIGEE_SESSION_OPEN)
-      return 1;
-    bool may = reads_on(s, allowed);
-    requests = may ? poll_ring(s, RING_REQUEST) : 0;
-    allowed -= may;
-    if (requests < 0)
-      return requests;
-  }
-  return replies > 0 || requests > 0;
-}
-
-bool session_rests(const struct perigee_session *s) {
-  bool released = !s->engine->keep || s->engine->thread;
-  return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
-         !s->socket.hangup && !some_wait(s) && !s->polled.unsure &&
-         list_empty(&s->operations.backlog[RING_REQUEST]) &&
-         list_empty(&s->operations.backlog[RING_REPLY]);
-}
-
-/* Called after everything was handled that arrived before the lane broke. */
-bool session_broken(struct perigee_session *s) {
-  const char *reason;
-  int status = lane_state(s, &reason);
-  if (status < 0)
-    session_end(s, status, reason);
-  return status < 0;
-}
-
-/* Hears the frames of a session whose lane has taken over its socket. */
-static void hear_lane(struct perigee_session *s) {
-  if (s->streams.state == STREAMS_LANE)
-    attach_wanted(s);
-  session_hear(s);
-}
-
-/* Of those that have no socket, or several lanes. */
-static __attribute__((noinline)) void attend(struct perigee_session *s) {
-  if (s->alone)
-    s->alone->poll(s);
-  else if (s->state == PERIGEE_SESSION_OPEN)
-    lanes_poll(s);
-}
-
-void session_poll(struct perigee_session *s) {
-  if (s->attends)
-    attend(s);
-  if (s->state != PERIGEE_SESSION_OPEN)
-    return;
-  bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
-  s->inbox.looked = false;
-  if (over && lane_records(s->lane)->release(s->lane))
-    session_wake(s);
-  if (s->polled.unsure)
-    session_sure(s);
-  const struct perigee_transport *t = lane_table(s->lane);
-  if (t->poll && t->poll(s->lane)) {
-    s->engine->progress++;
-    liveness_heard(s);
-  }
-  if (s->streams.state != STREAMS_SOCKET && !s->alone)
-    hear_lane(s);
-  if (s->state != PERIGEE_SESSION_OPEN)
-    return;
-  if (!list_empty(&s->operations.backlog[RING_REQUEST]))
-    call_flush(s);
-  if (!list_empty(&s->operations.backlog[RING_REPLY]))
-    serve_flush(s);
-  int status = poll_rings(s);
-  if (status < 0)
-    session_end(s, status,
-                "the peer broke the protocol: a record that no "
-                "Perigee of this version writes");
-  else if (status == 0 &&
-           s->socket.hangup) /* all that the peer sent was handled */
-    session_end(s, PERIGEE_PEER_LOST, s->ended.reason);
-  else if (status == 0)
-    session_broken(s);
 }
 
 /* ---- What a session is -------------------------------------------------- */

@@ -59,17 +59,19 @@ extern const struct machine session_machine;
 /* Of streams_machine: streams.c tells what they do. */
 enum streams_event { STREAMS_TAKE, STREAMS_ATTACH };
 extern const struct machine streams_machine; /* streams.c */
+void session_begun(struct perigee_session *session, int64_t timer);
+void session_opened(struct perigee_session *session);
+struct perigee_session *session_new(struct perigee_engine *, int fd);
+/* Returns NULL if the session does not exist any more. */
+struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
+
+/* ---- session_poll.c ---------------------------------------------------- */
 void session_poll(struct perigee_session *session);
 /* May the session be parked? It may if polls would see everything without
  * looking at it, and nothing here waits for room at the peer. */
 bool session_rests(const struct perigee_session *session);
-void session_begun(struct perigee_session *session, int64_t timer);
-void session_opened(struct perigee_session *session);
 /* Ends the session if its lane is broken; returns whether it did. */
 bool session_broken(struct perigee_session *session);
-struct perigee_session *session_new(struct perigee_engine *, int fd);
-/* Returns NULL if the session does not exist any more. */
-struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
 
 /* ---- session_end.c ----------------------------------------------------- */
 void session_end(struct perigee_session *session, int status,
@@ -243,8 +245,6 @@ void dial_end(struct perigee_session *session);
 bool dial_again(struct perigee_session *session);
 /* Begins to dial; an error ends the session. */
 void dial_to(struct perigee_session *, const struct address *);
-int socket_new(int family);
-void socket_no_delay(int fd);
 
 /* ---- handing.c --------------------------------------------------------- */
 /* For transports (transport.h): memory that the peer is to map. */

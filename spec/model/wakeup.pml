@@ -4,7 +4,7 @@
  * lost. The loads and stores are those of ring.h (publish, peek), shm.c (arm,
  * disarm, wanted) and lanes.h (session_wake_soon, session_sure). The last poll
  * before the sleep (wait.c) reads the socket, on which the kick is a frame, and
- * then the ring (session.c).
+ * then the ring (session_poll.c).
  *
  * Memory: a store goes to the store buffer of its process and reaches memory at
  * any later time (process `memory`). A fence waits until the buffer is empty. A
