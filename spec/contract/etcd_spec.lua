@@ -5,6 +5,7 @@
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local etcd = require "spec.support.etcd"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
@@ -15,14 +16,7 @@ local watched = backends.watched
 
 local LOST = "^error the name one .* is lost"
 
-describe("etcd", function()
-  if not etcd.is_there() then
-    it("is to be spoken to", function()
-      pending "etcd (etcd-server) or perigee/control.so is missing"
-    end)
-    return
-  end
-
+needing("etcd", { etcd }, function()
   local cluster, registry
 
   local function start(options)

@@ -4,6 +4,7 @@
 -- Redis, with a server of the spec's own.
 local cases = require "spec.support.cases"
 local backends = require "spec.support.backends"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 local redis = require "spec.support.redis"
@@ -34,14 +35,7 @@ local function silent(child)
   child.hear()
 end
 
-describe("an agent", function()
-  if not redis.is_there() then
-    it("is found in Redis", function()
-      pending "redis-server or perigee/control.so is missing"
-    end)
-    return
-  end
-
+needing("an agent", { redis }, function()
   local server, registry
 
   before_each(function()

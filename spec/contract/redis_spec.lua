@@ -4,6 +4,7 @@
 -- who may use it.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 local redis = require "spec.support.redis"
@@ -11,14 +12,7 @@ local registries = require "perigee.registry"
 
 local eventually, names, watched = cases.await, backends.names, backends.watched
 
-describe("Redis", function()
-  if not redis.is_there() then
-    it("is to be spoken to", function()
-      pending "redis-server or perigee/control.so is missing"
-    end)
-    return
-  end
-
+needing("Redis", { redis }, function()
   local server, registry
 
   before_each(function()

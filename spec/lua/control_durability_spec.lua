@@ -5,6 +5,7 @@
 local asking = require "spec.support.asking"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
@@ -13,14 +14,7 @@ local LONG = 60 * cases.slow
 local ask, entry, refused = asking.ask, asking.entry, asking.refused
 local eventually, request = cases.await, asking.request
 
-describe("the control server", function()
-  if not control.is_there() then
-    it("is there", function()
-      pending "perigee/control.so, lua-argparse or lua-cjson is missing"
-    end)
-    return
-  end
-
+needing("the control server", { control }, function()
   local server
   local of_file = control.is_over_store() and function() end or it
 

@@ -1,47 +1,24 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What the control server makes of HTTP itself: heads that contradict each
 -- other, methods, media types, tags, targets, and many connections.
+local asking = require "spec.support.asking"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local sockets = require "spec.net.sockets"
 
 local LONG = 60 * cases.slow
 
-describe("the control server's HTTP", function()
-  if not control.is_there() then
-    it("is there", function()
-      pending "perigee/control.so, lua-argparse or lua-cjson is missing"
-    end)
-    return
-  end
+local ask = asking.ask
 
-  local http = require "perigee.control.http"
+needing("the control server's HTTP", { control }, function()
   local json = require "cjson.safe"
-  local server, client
+  local server
   local HOST = "Host: a\r\n"
 
-  local function begin(more)
-    cases.engine()
-    server = control.start(more)
-    client = http.new()
-  end
-
-  after_each(function()
-    if client then client:close() end
-    client = nil
-    cases.cleanup()
-  end)
-
-  local function ask(method, path, body, headers)
-    local list = { unpack(headers or {}) }
-    if body then list[#list + 1] = "Content-Type: application/json" end
-    if path:sub(1, 1) ~= "/" then path = "/v1/scopes/s/" .. path end
-    local answer = assert(client:ask { method = method,
-      url = server.url .. path, body = body, headers = list, timeout = LONG,
-      limit = 2 ^ 24 })
-    return answer.status, answer.headers, json.decode(answer.body)
-  end
+  local function begin(...) server = asking.begin(...) end
+  after_each(asking.finish)
 
   local function dial()
     return sockets.dial("tcp://127.0.0.1:" .. server.port)
@@ -140,7 +117,7 @@ describe("the control server's HTTP", function()
 
   it("tells what can be asked of a path", function()
     begin()
-    local status, headers = ask("OPTIONS", "agents/one")
+    local status, _, headers = ask("OPTIONS", "agents/one")
     assert.same({ 204, "DELETE, GET, HEAD, OPTIONS, PUT" },
                 { status, headers.allow })
     assert.matches("^HTTP/1.1 204", (said("OPTIONS * HTTP/1.1\r\n" .. HOST
@@ -202,7 +179,7 @@ describe("the control server's HTTP", function()
      function()
     begin()
     local put = '{"kind":"x"}'
-    local _, headers = ask("PUT", "entities/a", put)
+    local _, _, headers = ask("PUT", "entities/a", put)
     local tag = headers.etag
     assert.matches('^"', tag)
     assert.equal(412, (ask("PUT", "entities/a", put,
@@ -214,7 +191,7 @@ describe("the control server's HTTP", function()
                              "If-None-Match: W/" .. tag })))
     assert.equal(304, (ask("GET", "entities/a", nil,
                            { "If-None-Match: W/" .. tag })))
-    _, headers = ask("GET", "entities")
+    _, _, headers = ask("GET", "entities")
     assert.matches('^"', headers.etag)
     local known = { "If-None-Match: " .. headers.etag }
     assert.equal(304, (ask("GET", "entities", nil, known)))

@@ -5,20 +5,14 @@ local addresses = require "perigee.registry.control.address"
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local registries = require "perigee.registry"
 local watches = require "perigee.registry.watch"
 
 local eventually, watched = cases.await, backends.watched
 
-describe("a control server as the registry", function()
-  if not control.is_there() then
-    it("is there", function()
-      pending "perigee/control.so, lua-argparse or lua-cjson is missing"
-    end)
-    return
-  end
-
+needing("a control server as the registry", { control }, function()
   local web = require "perigee.control.web"
 
   local pretended                     -- a server of this process, or nil

@@ -1,56 +1,37 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What requests of a round of a control server over Redis have to do with each
 -- other: nothing.
+local asking = require "spec.support.asking"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local redis = require "spec.support.redis"
 local sockets = require "spec.net.sockets"
 
 local LONG = 60 * cases.slow
 
-describe("a round of a control server over a store", function()
-  if not control.is_there() or not redis.is_there() then
-    it("is there", function()
-      pending "perigee/control.so, lua-argparse, lua-cjson or Redis is missing"
-    end)
-    return
-  end
+local ask, request = asking.ask, asking.request
 
-  local http = require "perigee.control.http"
+needing("a round of a control server over a store",
+        { control, redis }, function()
   local json = require "cjson.safe"
-  local store, server, client
+  local store
 
   local function eventually(f)
     return assert.is_true(cases.eventually(f, LONG))
   end
 
-  local function request(method, path, body)
-    local list = body and { "Content-Type: application/json" } or {}
-    if path:sub(1, 1) ~= "/" then path = "/v1/scopes/s/" .. path end
-    return { method = method, url = server.url .. path, timeout = LONG,
-             headers = list, body = body }
-  end
-
-  local function ask(...)
-    local answer = assert(client:ask(request(...)))
-    return answer.status, json.decode(answer.body)
-  end
+  local function is_ready() return ask("GET", "/readyz") == 200 end
 
   local function begin(timeout)
     cases.engine()
     store = redis.start()
-    server = control.start(nil, nil, nil, redis.address(cases,
-      ("&ttl=60&timeout=%g"):format(timeout or LONG)))
-    client = http.new()
-    eventually(function() return ask("GET", "/readyz") == 200 end)
+    asking.use(control.start(nil, nil, nil, redis.address(cases,
+      ("&ttl=60&timeout=%g"):format(timeout or LONG))))
+    eventually(is_ready)
   end
-
-  after_each(function()
-    if client then client:close() end
-    client = nil
-    cases.cleanup()
-  end)
+  after_each(asking.finish)
 
   local function put(path, i)
     assert.equal(201, (ask("PUT", path, ('{"kind":"k%d"}'):format(i or 1))))
@@ -60,9 +41,9 @@ describe("a round of a control server over a store", function()
   -- answers, in order.
   local function together(...)
     store.process:signal "STOP"
-    local first, asked = client:send(request("GET", "entities")), {}
+    local first, asked = asking.client:send(request("GET", "entities")), {}
     assert.equal(200, (ask("GET", "/healthz")))
-    for i, each in ipairs { ... } do asked[i] = client:send(each) end
+    for i, each in ipairs { ... } do asked[i] = asking.client:send(each) end
     assert.equal(200, (ask("GET", "/healthz")))
     store.process:signal "CONT"
     for i, each in ipairs(asked) do asked[i] = assert(each:wait(LONG)) end
@@ -100,9 +81,9 @@ describe("a round of a control server over a store", function()
     begin()
     assert.equal(201, (ask("PUT", "agents/a?ttl=600",
       '{"epoch":"1","addresses":["tcp://a:1"],"since":1e6}')))
-    server = control.start(nil, nil, nil, server.address)
-    eventually(function() return ask("GET", "/readyz") == 200 end)
-    local answer = assert(client:ask(request("GET", "watch?for=0")))
+    asking.server = control.start(nil, nil, nil, asking.server.address)
+    eventually(is_ready)
+    local answer = assert(asking.client:ask(request("GET", "watch?for=0")))
     assert.matches('"since":10000%d%d%.', answer.body)
   end)
 
@@ -117,7 +98,7 @@ describe("a round of a control server over a store", function()
                                  [400] = { "GET /v1/scopes/s/agents?a&a" },
                                  [204] = { "OPTIONS *" } } do
       for _, line in ipairs(lines) do
-        local fd = sockets.dial("tcp://127.0.0.1:" .. server.port)
+        local fd = sockets.dial("tcp://127.0.0.1:" .. asking.server.port)
         sockets.send(fd, line .. " HTTP/1.1\r\nHost: a\r\n\r\n")
         eventually(function() return #sockets.readable({ fd }, 0) > 0 end)
         assert.equal(wanted, tonumber(sockets.receive(fd):match " (%d+)"), line)
@@ -132,7 +113,7 @@ describe("a round of a control server over a store", function()
     store:ask(("SET '%s' '{\"tokens\":[{\"hash\":1}]}'"):format(key))
     eventually(function() return ask("GET", "/readyz") == 503 end)
     store:ask(("DEL '%s'"):format(key))
-    eventually(function() return ask("GET", "/readyz") == 200 end)
+    eventually(is_ready)
     assert.equal(200, (ask("GET", "entities")))
   end)
 

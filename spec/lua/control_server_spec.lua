@@ -4,6 +4,7 @@
 local asking = require "spec.support.asking"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
+local needing = require "spec.support.needing"
 local sockets = require "spec.net.sockets"
 
 local LONG = 60 * cases.slow
@@ -11,14 +12,7 @@ local LONG = 60 * cases.slow
 local ask, entry, refused = asking.ask, asking.entry, asking.refused
 local eventually, request = cases.await, asking.request
 
-describe("the control server", function()
-  if not control.is_there() then
-    it("is there", function()
-      pending "perigee/control.so, lua-argparse or lua-cjson is missing"
-    end)
-    return
-  end
-
+needing("the control server", { control }, function()
   local json = require "cjson.safe"
   local server
 

@@ -5,6 +5,7 @@ local addresses = require "perigee.registry.etcd.address"
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local etcd = require "spec.support.etcd"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 local registries = require "perigee.registry"
@@ -14,14 +15,7 @@ local LONG = 30 * cases.slow
 local eventually, names, pump = cases.await, backends.names, cases.pump
 local watched = backends.watched
 
-describe("etcd", function()
-  if not etcd.is_there() then
-    it("is to be spoken to", function()
-      pending "etcd (etcd-server) or perigee/control.so is missing"
-    end)
-    return
-  end
-
+needing("etcd", { etcd }, function()
   local cluster, registry
 
   local function start(options)

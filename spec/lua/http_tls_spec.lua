@@ -3,6 +3,7 @@
 -- trusts, and what a server still speaks.
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
+local needing = require "spec.support.needing"
 
 local function shell(text, ...)
   local pipe = io.popen((text:gsub("%$(%d)", { ["1"] = (...),
@@ -22,14 +23,7 @@ local function certify(name)
   return path .. ".pem", path .. ".key"
 end
 
-describe("TLS", function()
-  if not control.is_there() then
-    it("is there", function()
-      pending "perigee/control.so, lua-argparse or lua-cjson is missing"
-    end)
-    return
-  end
-
+needing("TLS", { control }, function()
   local server, cert
 
   before_each(function()

@@ -4,6 +4,7 @@
 local addresses = require "perigee.registry.redis.address"
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 local redis = require "spec.support.redis"
@@ -14,14 +15,7 @@ local LONG = 30 * cases.slow
 local eventually, names, pump = cases.await, backends.names, cases.pump
 local watched = backends.watched
 
-describe("Redis", function()
-  if not redis.is_there() then
-    it("is to be spoken to", function()
-      pending "redis-server or perigee/control.so is missing"
-    end)
-    return
-  end
-
+needing("Redis", { redis }, function()
   local server, registry
 
   before_each(function()

@@ -5,6 +5,7 @@
 local acl = require "perigee.registry.redis.acl"
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
+local needing = require "spec.support.needing"
 local redis = require "spec.support.redis"
 local sockets = require "spec.net.sockets"
 
@@ -12,14 +13,7 @@ local LONG = 60 * cases.slow
 
 local eventually, names, watched = cases.await, backends.names, backends.watched
 
-describe("A Redis server", function()
-  if not redis.is_there() then
-    it("is to be spoken to", function()
-      pending "redis-server or perigee/control.so is missing"
-    end)
-    return
-  end
-
+needing("A Redis server", { redis }, function()
   local server
 
   local function start(...) server = redis.serve { ... } end

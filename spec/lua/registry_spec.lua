@@ -10,16 +10,10 @@ local tables = require "spec.support.table_registry"
 local sockets, wrong = tables.sockets, tables.wrong
 
 describe("a registry", function()
-  local names, registry, asked, patience
+  local names, registry, asked
 
-  before_each(function()
-    patience = registries.patience
-    registry, names, asked = tables.new()
-  end)
-  after_each(function()
-    registries.patience = patience
-    cases.cleanup()
-  end)
+  before_each(function() registry, names, asked = tables.new() end)
+  after_each(tables.finish)
 
   local function take(name, options)
     return backends.take(registry, name, options)

@@ -3,20 +3,14 @@
 -- replaced by another.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
+local needing = require "spec.support.needing"
 local redis = require "spec.support.redis"
 local sentinel = require "spec.support.sentinel"
 local sockets = require "spec.net.sockets"
 
 local eventually, names, watched = cases.await, backends.names, backends.watched
 
-describe("Redis under Sentinel", function()
-  if not redis.is_there() then
-    it("is to be spoken to", function()
-      pending "redis-server or perigee/control.so is missing"
-    end)
-    return
-  end
-
+needing("Redis under Sentinel", { redis }, function()
   local group, registry
 
   local function start(options)

@@ -4,6 +4,7 @@
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
+local needing = require "spec.support.needing"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 local registries = require "perigee.registry"
@@ -42,14 +43,7 @@ describe("a topology", function()
   end)
 end)
 
-describe("agents that a topology joins", function()
-  if not control.is_there() then
-    it("connect", function()
-      pending "perigee/control.so, lua-argparse or lua-cjson is missing"
-    end)
-    return
-  end
-
+needing("agents that a topology joins", { control }, function()
   local registry, server
 
   before_each(function()

@@ -9,7 +9,7 @@ local ffi = require "ffi"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
-local M = {}
+local M = { needs = "perigee/control.so, lua-argparse or lua-cjson" }
 local started = 0
 
 local Server = {}

@@ -6,7 +6,7 @@ local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local process = require "spec.support.process"
 
-local M = {}
+local M = { needs = "etcd (etcd-server) or perigee/control.so" }
 local started = 0
 
 local Cluster = {}

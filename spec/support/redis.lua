@@ -7,7 +7,7 @@ local ffi = require "ffi"
 local process = require "spec.support.process"
 local sockets = require "spec.net.sockets"
 
-local M = {}
+local M = { needs = "redis-server or perigee/control.so" }
 local started = 0
 
 local Server = {}

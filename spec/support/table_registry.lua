@@ -1,11 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A registry as a program gives one: a table, in this process. It counts what
--- it is asked.
+-- it is asked. Specs may change how long calls of registries are waited for.
 local assert = require "luassert"
 local cases = require "spec.support.cases"
 local futures = require "perigee.future"
+local registries = require "perigee.registry"
 
 local M = {}
+local patience = registries.patience
 
 --- Returns one, the entries that it has by name, and how often each of its
 -- functions was called.
@@ -28,6 +30,12 @@ function M.new()
     return names[name]
   end
   return registry, names, asked
+end
+
+--- For after_each.
+function M.finish()
+  registries.patience = patience
+  cases.cleanup()
 end
 
 --- Makes a function of a registry return a future; returns a function that
