@@ -4,6 +4,8 @@
 --
 -- A schema maps option names to a check: a function (value) that returns
 -- nothing if value is fine, else what it has to be.
+local sorted = require "perigee.sorted"
+
 local M = {}
 
 local floor = math.floor
@@ -67,17 +69,6 @@ function M.value(value, check, what, level)
   return value
 end
 
-local function known(schema)
-  local names = {}
-  for name in pairs(schema) do names[#names + 1] = tostring(name) end
-  table.sort(names)
-  return table.concat(names, ", ")
-end
--- This LuaJIT (2022-03) compiles loops over pairs(), and sometimes wrongly:
--- with -Ohotloop=1 one loop never ended and another crashed. No function with
--- such a loop is on a hot path, so none of them is compiled.
-jit.off(known)
-
 --- Raises unless options is nil or a table of schema's options only. Returns
 -- the options, an empty table for nil.
 function M.options(options, schema, what, level)
@@ -90,13 +81,16 @@ function M.options(options, schema, what, level)
   for name, value in pairs(options) do
     local check = schema[name]
     if not check then
-      error(("%s has no option %q; it has %s")
-        :format(what, tostring(name), known(schema)), level)
+      error(("%s has no option %q; it has %s"):format(what, tostring(name),
+              table.concat(sorted(schema), ", ")), level)
     end
     M.value(value, check, ("option %s of %s"):format(name, what), level)
   end
   return options
 end
+-- This LuaJIT (2022-03) compiles loops over pairs(), and sometimes wrongly:
+-- with -Ohotloop=1 one loop never ended and another crashed. No function with
+-- such a loop is on a hot path, so none of them is compiled.
 jit.off(M.options)
 
 local function bare(raised)

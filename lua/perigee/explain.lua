@@ -37,6 +37,7 @@
 --   "trace" (calls may carry a trace context)
 -- @classmod Explanation
 local native = require "perigee.native"
+local sorted = require "perigee.sorted"
 local units = require "perigee.units"
 
 local ffi = require "ffi"
@@ -225,14 +226,10 @@ local function carried(told)
 end
 
 local function others(list, how, lines)
-  local names = {}
-  for name in pairs(list) do names[#names + 1] = name end
-  table.sort(names)
-  for _, name in ipairs(names) do
+  for _, name in ipairs(sorted(list)) do
     lines[#lines + 1] = ("  %s %s: %s"):format(how, name, list[name])
   end
 end
-jit.off(others)
 
 function Explanation:__tostring()
   local lines = {

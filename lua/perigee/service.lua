@@ -50,6 +50,7 @@
 -- print(select(2, blocks:put(engine:alloc(5000):slice())).kind)   --> denied
 -- print(blocks:copy "inplace")                                 --> inplace
 local check = require "perigee.check"
+local sorted = require "perigee.sorted"
 
 local M = {}
 
@@ -153,13 +154,10 @@ jit.off(M.describe)
 
 --- "a, b and c" of a table's keys, sorted; "none" without any.
 function M.names(map)
-  local names = {}
-  for name in pairs(map) do names[#names + 1] = tostring(name) end
-  table.sort(names)
+  local names = sorted(map)
   if #names == 0 then return "none" end
   if #names == 1 then return names[1] end
   return table.concat(names, ", ", 1, #names - 1) .. " and " .. names[#names]
 end
-jit.off(M.names)
 
 return M

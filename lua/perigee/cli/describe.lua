@@ -6,6 +6,7 @@ jit.off(true, true)             -- its loops over pairs(), see check.lua
 local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
+local sorted = require "perigee.sorted"
 local units = require "perigee.units"
 
 local M = {
@@ -18,15 +19,6 @@ function M.configure(parser)
   options.json(parser)
   options.place(parser)
   options.timeout(parser, 5)
-end
-
-local function keys(map)
-  local names = {}
-  for name in pairs(type(map) == "table" and map or {}) do
-    names[#names + 1] = tostring(name)
-  end
-  table.sort(names)
-  return names
 end
 
 -- ---- What there is ---------------------------------------------------------
@@ -53,7 +45,7 @@ local function found(agent, name, given)
   for field, value in pairs(entry) do
     if field ~= "services" then told[field] = value end
   end
-  for _, service in ipairs(keys(entry.services)) do
+  for _, service in ipairs(sorted(entry.services)) do
     told.services[service] = methods_of(session, service, given)
   end
   return told
@@ -73,17 +65,17 @@ local function method(each)
 end
 
 local function write_services(told, out)
-  for _, service in ipairs(keys(told.services)) do
+  for _, service in ipairs(sorted(told.services)) do
     local each = told.services[service]
     out.line("  service %s, version %s", service, tostring(each.version))
-    for _, name in ipairs(keys(each.methods)) do
+    for _, name in ipairs(sorted(each.methods)) do
       out.line("    %-20s %s", name, method(each.methods[name]))
     end
   end
 end
 
 local function write_regions(told, out)
-  for _, name in ipairs(keys(told.regions)) do
+  for _, name in ipairs(sorted(told.regions)) do
     local region = told.regions[name]
     region = type(region) == "table" and region or {}
     out.line("  region %-20s %s, access %s", name,

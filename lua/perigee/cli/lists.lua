@@ -4,6 +4,7 @@ jit.off(true, true)             -- its loops over pairs(), see check.lua
 
 local client = require "perigee.cli.client"
 local options = require "perigee.cli.options"
+local sorted = require "perigee.sorted"
 local units = require "perigee.units"
 
 local M = {}
@@ -29,15 +30,6 @@ local function listing(tell)
       }), require "perigee.cli.out", given)
     end)
   end
-end
-
-local function sorted(map)
-  local names = {}
-  for name in pairs(type(map) == "table" and map or {}) do
-    names[#names + 1] = tostring(name)
-  end
-  table.sort(names)
-  return names
 end
 
 local function ago(seconds)

@@ -31,7 +31,7 @@ local control = require "perigee.control.native"
 local descriptors = require "perigee.descriptor"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local lost = require "perigee.control.lost"
 local streams = require "perigee.control.http_stream"
 local tasks = require "perigee.task"
 
@@ -46,7 +46,6 @@ local LONGEST = 2 ^ 31 - 1              -- milliseconds
 local Client = {}
 Client.__index = Client
 
-local all = setmetatable({}, { __mode = "k" })
 local answer = control.answer_t()
 local made = control.call_out_t()
 
@@ -58,7 +57,7 @@ function M.new()
     handle = ffi.gc(handle, C.perigee_http_close), calls = {}, tag = 0,
     fd = C.perigee_http_descriptor(handle), running = false, life = 0,
   }, Client)
-  all[client] = true
+  lost.add(client)
   return client
 end
 
@@ -83,6 +82,7 @@ end
 
 --- Ends all calls with nil, kind and why.
 function Client:lose(kind, why)
+  if not self.handle then return end
   self.life, self.running = self.life + 1, false
   descriptors.forget(self.fd)
   local list = {}
@@ -97,24 +97,6 @@ function Client:close()
   self:lose("closed", "it was closed")
   C.perigee_http_close(ffi.gc(self.handle, nil))
   self.handle = false
-end
-
-local function lose_all(why)
-  local list = {}
-  for client in pairs(all) do list[#list + 1] = client end
-  for _, client in ipairs(list) do
-    if client.handle then client:lose("closed", why) end
-  end
-end
-jit.off(lose_all)
-
--- Tasks are not resumed after a stop; without an engine nothing can be waited
--- for.
-loop.dropped[#loop.dropped + 1] = function()
-  lose_all "the loop was stopped"
-end
-loop.emptied[#loop.emptied + 1] = function()
-  lose_all "the last engine was closed"
 end
 
 -- ---- Answers ---------------------------------------------------------------

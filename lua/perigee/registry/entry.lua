@@ -60,6 +60,16 @@ function M.matches(entry, filter)
     or type(services) == "table" and services[filter.service] ~= nil
 end
 
+--- An empty list, and a function that adds to it an entry (or nil) if that
+-- matches a filter { kind, prefix, service, limit }: true if the list is full.
+function M.choice(filter)
+  local chosen, limit = {}, filter.limit or math.huge
+  return chosen, function(entry)
+    if entry and M.matches(entry, filter) then chosen[#chosen + 1] = entry end
+    return #chosen >= limit
+  end
+end
+
 local function by_name(a, b) return a.name < b.name end
 
 --- The entries of a list that match a filter { kind, prefix, service, after,

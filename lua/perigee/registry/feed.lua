@@ -22,6 +22,8 @@ local PAUSE = 0.1                       -- seconds between attempts
 local Feed = {}
 Feed.__index = Feed
 
+local sets = setmetatable({}, { __mode = "k" })
+
 --- A class of feeds. Its objects are made by M.start().
 function M.class()
   local class = setmetatable({}, Feed)
@@ -97,5 +99,36 @@ function Feed:close(kind, why)
   self:stop()
   self.changes:tell(nil, kind, why)
 end
+
+-- ---- The feeds of a registry -----------------------------------------------
+
+--- A set of feeds by a key, such as their scope.
+function M.set()
+  local set = {}
+  sets[set] = true
+  return set
+end
+
+--- The feed of a set under a key; a new one, new(...), if there is none, or it
+-- is over.
+function M.of(set, key, new, ...)
+  local feed = set[key]
+  if feed and not feed.over then return feed end
+  feed = new(...)
+  set[key] = feed
+  return feed
+end
+
+-- Tasks are not resumed after a stop.
+local function close_all()
+  for set in pairs(sets) do
+    for key, feed in pairs(set) do
+      set[key] = nil
+      feed:close("closed", "the loop was stopped")
+    end
+  end
+end
+jit.off(close_all)
+loop.dropped[#loop.dropped + 1] = close_all
 
 return M

@@ -3,6 +3,7 @@
 -- page has those of as many agents as its limit says.
 local calls = require "perigee.control.server.call"
 local records = require "perigee.control.server.records"
+local sorted = require "perigee.sorted"
 
 local json = require "cjson.safe"
 
@@ -10,16 +11,8 @@ local M = {}
 
 local EMPTY = { names = {}, records = {} }
 
-local function sorted(map)
-  local names = {}
-  for name in pairs(map) do names[#names + 1] = tostring(name) end
-  table.sort(names)
-  return names
-end
-jit.off(sorted)
-
 local function regions(texts, entry)
-  local all = entry.regions or {}
+  local all = entry.regions
   for _, name in ipairs(sorted(all)) do
     local region = type(all[name]) == "table" and all[name] or {}
     texts[#texts + 1] = json.encode {
@@ -29,7 +22,7 @@ local function regions(texts, entry)
 end
 
 local function services(texts, entry)
-  local all = entry.services or {}
+  local all = entry.services
   for _, name in ipairs(sorted(all)) do
     texts[#texts + 1] = json.encode {
       agent = entry.name, name = name, version = all[name] }

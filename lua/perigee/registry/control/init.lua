@@ -6,8 +6,8 @@
 local addresses = require "perigee.registry.control.address"
 local clients = require "perigee.registry.control.client"
 local entries = require "perigee.registry.entry"
-local feeds = require "perigee.registry.control.feed"
-local loop = require "perigee.loop"
+local feed = require "perigee.registry.control.feed"
+local feeds = require "perigee.registry.feed"
 local tasks = require "perigee.task"
 local topologies = require "perigee.registry.control.topology"
 
@@ -20,30 +20,13 @@ local PAGE = 1000
 local Control = { follows = true }
 Control.__index = Control
 
-local all = setmetatable({}, { __mode = "k" })
-
 --- The registry at an address; or nil and what the address should be.
 function M.open(address)
   local target, why = addresses.read(address)
   if not target then return nil, why end
-  local control = setmetatable({
+  return setmetatable({
     target = target, client = clients.new(target, target.timeout or TIMEOUT),
-    feeds = {}, ttl = target.ttl or TTL }, Control)
-  all[control] = true
-  return control
-end
-
--- Tasks are not resumed after a stop.
-local function close_feeds(control)
-  for key, feed in pairs(control.feeds) do
-    control.feeds[key] = nil
-    feed:close("closed", "the loop was stopped")
-  end
-end
-jit.off(close_feeds)
-
-loop.dropped[#loop.dropped + 1] = function()
-  for control in pairs(all) do close_feeds(control) end
+    feeds = feeds.set(), ttl = target.ttl or TTL }, Control)
 end
 
 local function path_of(scope, name, more)
@@ -175,17 +158,9 @@ end
 
 -- ---- Watching --------------------------------------------------------------
 
--- The feed under a key, or a new one.
-local function feed_of(control, key, new, scope)
-  local feed = control.feeds[key]
-  if feed and not feed.over then return feed end
-  feed = new(control.client, scope)
-  control.feeds[key] = feed
-  return feed
-end
-
 function Control:watch(scope, filter)
-  return feed_of(self, scope, feeds.new, scope):watch(filter)
+  return feeds.of(self.feeds, scope, feed.new, self.client, scope)
+    :watch(filter)
 end
 
 -- ---- Topology --------------------------------------------------------------
@@ -197,7 +172,8 @@ end
 --- Watches the topology of a scope: as `Registry:watch`, of one entry.
 function Control:topology(scope, from)
   local key = "topology " .. scope
-  return feed_of(self, key, topologies.feed, scope):watch { from = from }
+  return feeds.of(self.feeds, key, topologies.feed, self.client, scope)
+    :watch { from = from }
 end
 
 --- Reports a list of peers by an agent's name. A future of true; or of nil,

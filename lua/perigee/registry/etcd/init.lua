@@ -7,7 +7,8 @@
 local addresses = require "perigee.registry.etcd.address"
 local clusters = require "perigee.registry.etcd.cluster"
 local entries = require "perigee.registry.entry"
-local feeds = require "perigee.registry.etcd.feed"
+local feed = require "perigee.registry.etcd.feed"
+local feeds = require "perigee.registry.feed"
 local futures = require "perigee.future"
 local keys = require "perigee.registry.etcd.keys"
 local leases = require "perigee.registry.etcd.lease"
@@ -23,8 +24,6 @@ local PAUSE = 0.1                       -- seconds between attempts to renew
 local Etcd = {}
 Etcd.__index = Etcd
 
-local all = setmetatable({}, { __mode = "k" })
-
 --- The registry at an address; or nil and what the address should be.
 function M.open(address)
   local target, why = addresses.read(address)
@@ -32,21 +31,9 @@ function M.open(address)
   local patience = target.timeout or TIMEOUT
   local cluster, _, missing = clusters.new(target, patience)
   if not cluster then return nil, "one for which " .. missing end
-  local etcd = setmetatable({ target = target, cluster = cluster,
-                              ttl = target.ttl or TTL, patience = patience,
-                              feeds = {} }, Etcd)
-  all[etcd] = true
-  return etcd
-end
-
--- Tasks are not resumed after a stop.
-loop.dropped[#loop.dropped + 1] = function()
-  for etcd in pairs(all) do
-    for scope, feed in pairs(etcd.feeds) do
-      etcd.feeds[scope] = nil
-      feed:close("closed", "the loop was stopped")
-    end
-  end
+  return setmetatable({ target = target, cluster = cluster,
+                        ttl = target.ttl or TTL, patience = patience,
+                        feeds = feeds.set() }, Etcd)
 end
 
 --- The entry of name in what etcd tells of its key; nil if it is none.
@@ -154,17 +141,12 @@ end
 
 local function list(etcd, scope, filter)
   local from, to = keys.range(scope, filter.prefix, filter.after)
-  local chosen, limit = {}, filter.limit or math.huge
+  local chosen, choose = entries.choice(filter)
   local plain = not filter.kind and not filter.service
+  local limit = plain and filter.limit or PAGE
   local fine, kind, why = each(etcd, scope, from, to,
-    plain and math.max(1, math.min(limit, PAGE)) or PAGE,
-    function(name, kv)
-      local entry = etcd:entry(kv, scope, name)
-      if entry and entries.matches(entry, filter) then
-        chosen[#chosen + 1] = entry
-      end
-      return #chosen >= limit
-    end)
+    math.max(1, math.min(limit, PAGE)),
+    function(name, kv) return choose(etcd:entry(kv, scope, name)) end)
   if not fine then return nil, kind, why end
   return chosen
 end
@@ -196,12 +178,7 @@ end
 
 --- Watches a scope.
 function Etcd:watch(scope, filter)
-  local feed = self.feeds[scope]
-  if not feed or feed.over then
-    feed = feeds.new(self, scope)
-    self.feeds[scope] = feed
-  end
-  return feed:watch(filter)
+  return feeds.of(self.feeds, scope, feed.new, self, scope):watch(filter)
 end
 
 return M

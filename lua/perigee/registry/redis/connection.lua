@@ -25,6 +25,7 @@ local failures = require "perigee.registry.redis.failure"
 local futures = require "perigee.future"
 local greetings = require "perigee.registry.redis.greeting"
 local loop = require "perigee.loop"
+local lost = require "perigee.control.lost"
 local replies = require "perigee.registry.redis.reply"
 local tasks = require "perigee.task"
 
@@ -38,8 +39,6 @@ local PAUSE = 0.1                       -- seconds between attempts to connect
 local Connection = {}
 Connection.__index = Connection
 
-local all = setmetatable({}, { __mode = "k" })
-
 --- A connection to target: { text, path, host, port, tls, ca, cert, key, user,
 -- password, database, masters, is_sentinel }. patience: seconds without a reply
 -- after which the server counts as lost.
@@ -50,7 +49,7 @@ function M.new(target, patience)
     wait = control.wait_t(), out = control.reply_out_t(), running = false,
     life = 0, place = nil,
   }, Connection)
-  all[connection] = true
+  lost.add(connection)
   return connection
 end
 
@@ -88,22 +87,6 @@ end
 function Connection:leave()
   if not self.greeted then return close(self) end
   self:lose("peer_lost", "another server is the master now")
-end
-
-local function lose_all(why)
-  local list = {}
-  for connection in pairs(all) do list[#list + 1] = connection end
-  for _, connection in ipairs(list) do connection:lose("closed", why) end
-end
-jit.off(lose_all)
-
--- Tasks are not resumed after a stop; without an engine nothing can be waited
--- for.
-loop.dropped[#loop.dropped + 1] = function()
-  lose_all "the loop was stopped"
-end
-loop.emptied[#loop.emptied + 1] = function()
-  lose_all "the last engine was closed"
 end
 
 -- ---- Waiting ---------------------------------------------------------------

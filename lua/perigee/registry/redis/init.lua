@@ -13,7 +13,8 @@ local connections = require "perigee.registry.redis.connection"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
 local failures = require "perigee.registry.redis.failure"
-local feeds = require "perigee.registry.redis.feed"
+local feed = require "perigee.registry.redis.feed"
+local feeds = require "perigee.registry.feed"
 local futures = require "perigee.future"
 local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
@@ -40,7 +41,7 @@ function M.open(address)
   local target, why = addresses.read(address)
   if not target then return nil, why end
   local redis = setmetatable({
-    target = target, ttl = target.ttl or TTL, lock = false, feeds = {},
+    target = target, ttl = target.ttl or TTL, lock = false, feeds = feeds.set(),
     patience = target.timeout or TIMEOUT }, Redis)
   if target.sentinels then
     target.masters = sentinels.new(target, redis.patience)
@@ -51,15 +52,9 @@ function M.open(address)
 end
 
 -- Tasks are not resumed after a stop: releases the lock of one that was
--- dropped, and ends the feeds.
+-- dropped.
 loop.dropped[#loop.dropped + 1] = function()
-  for redis in pairs(all) do
-    redis.lock = false
-    for scope, feed in pairs(redis.feeds) do
-      redis.feeds[scope] = nil
-      feed:close("closed", "the loop was stopped")
-    end
-  end
+  for redis in pairs(all) do redis.lock = false end
 end
 
 -- ---- Transactions ----------------------------------------------------------
@@ -313,14 +308,10 @@ end
 Redis.each = each_of
 
 local function list(redis, scope, filter)
-  local chosen, limit = {}, filter.limit or math.huge
+  local chosen, choose = entries.choice(filter)
   local fine, kind, why = each_of(redis, scope, filter,
     function(name, text, now)
-      local entry = keys.decode(text, scope, name, now)
-      if entry and entries.matches(entry, filter) then
-        chosen[#chosen + 1] = entry
-      end
-      return #chosen >= limit
+      return choose((keys.decode(text, scope, name, now)))
     end)
   if not fine then return nil, kind, why end
   return chosen
@@ -342,16 +333,9 @@ end
 
 -- ---- Watching --------------------------------------------------------------
 
-local function feed_of(redis, scope)
-  local feed = redis.feeds[scope]
-  if feed and not feed.over then return feed end
-  feed = feeds.new(redis, scope, redis.target, redis.patience, redis.ttl)
-  redis.feeds[scope] = feed
-  return feed
-end
-
 function Redis:watch(scope, filter)
-  return feed_of(self, scope):watch(filter)
+  return feeds.of(self.feeds, scope, feed.new, self, scope, self.target,
+                  self.patience, self.ttl):watch(filter)
 end
 
 return M
