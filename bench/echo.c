@@ -8,21 +8,19 @@
  * read in place. --window: how many are under way.
  */
 #include "echoes.h"
-#include "perigee.h"
+#include "inbox.h"
 
 static const int64_t SPIN = 20000000, LIMIT = 10 * INT64_C(1000000000);
 
-enum { BATCH = 64, OPERATIONS = 1 << 16 };
+enum { OPERATIONS = 1 << 16 };
 
 struct side {
-  struct perigee_engine *engine;
+  struct inbox inbox;
   struct perigee_session *session;
   struct perigee_region *region; /* for each slot the request, then the reply */
   uint8_t *bytes;
   const struct options *options;
-  bool raw;                           /* --how */
-  struct perigee_event events[BATCH]; /* polled together and not yet handled */
-  int first, found;
+  bool raw;      /* --how */
   int operation; /* of the slot, if there is one only */
   uint16_t slots[OPERATIONS];
   char address[64];
@@ -39,20 +37,14 @@ static void open_side(struct side *side) {
   struct perigee_options o;
   perigee_options(&o);
   o.spin = SPIN;
-  must(perigee_engine_open(&o, &side->engine), "engine");
+  side->inbox.under = side->options->window;
+  must(perigee_engine_open(&o, &side->inbox.engine), "engine");
 }
 
-/* Returns the next event. It polls for as many events as can be under way, so
- * with one call under way it does not look for a second event. */
 static const struct perigee_event *next(struct side *side) {
-  int room = side->options->window < BATCH ? side->options->window : BATCH;
-  if (side->first < side->found)
-    return &side->events[side->first++];
-  side->first = 1;
-  while ((side->found = perigee_poll(side->engine, side->events, room)) == 0)
-    must(perigee_wait(&side->engine, 1, LIMIT), "wait");
-  must(side->found, "poll");
-  return side->events;
+  const struct perigee_event *e = NULL;
+  must(inbox_next(&side->inbox, LIMIT, &e), "wait");
+  return e;
 }
 
 /* ---- The server --------------------------------------------------------- */
@@ -61,13 +53,14 @@ static void answer(struct side *side, const struct perigee_event *e) {
   struct perigee_loan loan;
   if (e->method == 0) {
     struct perigee_message m = {.head = e->pointer, .length = e->length};
-    must(perigee_reply(side->engine, e->operation, &m), "reply");
+    must(perigee_reply(side->inbox.engine, e->operation, &m), "reply");
     return;
   }
-  must(perigee_reply_begin(side->engine, e->operation, e->capacity, &loan),
-       "reply_begin");
+  must(
+      perigee_reply_begin(side->inbox.engine, e->operation, e->capacity, &loan),
+      "reply_begin");
   memcpy(loan.pointer, e->pointer, e->length);
-  must(perigee_reply_commit(side->engine, e->operation, e->length),
+  must(perigee_reply_commit(side->inbox.engine, e->operation, e->length),
        "reply_commit");
 }
 
@@ -75,7 +68,7 @@ static void serve(void *context) {
   struct side *side = context;
   struct perigee_listener *listener;
   open_side(side);
-  must(perigee_listen(side->engine, side->address, &listener), "listen");
+  must(perigee_listen(side->inbox.engine, side->address, &listener), "listen");
   for (;;) {
     const struct perigee_event *e = next(side);
     if (e->kind == PERIGEE_EVENT_REQUEST)
@@ -83,7 +76,7 @@ static void serve(void *context) {
     if (e->kind == PERIGEE_EVENT_LOST)
       break;
   }
-  perigee_engine_close(side->engine);
+  perigee_engine_close(side->inbox.engine);
 }
 
 /* ---- The caller --------------------------------------------------------- */
@@ -92,13 +85,13 @@ static void dial(struct side *side) {
   struct perigee_event e = {.status = PERIGEE_NOT_FOUND};
   for (int i = 0; e.status == PERIGEE_NOT_FOUND && i < 1000; i++) {
     usleep(10000);
-    must(perigee_connect(side->engine, side->address,
+    must(perigee_connect(side->inbox.engine, side->address,
                          side->options->at ? "tcp" : "shm", LIMIT),
          "connect");
     e = *next(side);
   }
   must(e.status, "connect");
-  side->session = perigee_session(side->engine, e.session);
+  side->session = perigee_session(side->inbox.engine, e.session);
 }
 
 static int submit_raw(struct side *side, int slot, size_t length) {
@@ -127,19 +120,12 @@ static void submit(void *context, int slot, size_t length) {
   side->slots[side->operation] = (uint16_t)slot;
 }
 
-/* Waits for the reply of a caller that has one call under way. */
-static const struct perigee_event *await_one(struct side *side) {
-  struct perigee_event *e = side->events;
-  while (perigee_await(side->engine, side->operation, e, SPIN) == 0)
-    if (perigee_poll(side->engine, e, 1) == 1)
-      break; /* the reply came between the two calls */
-  return e;
-}
-
 static int collect(void *context, size_t length, const uint8_t **reply) {
   struct side *side = context;
   const struct perigee_event *e =
-      side->options->window == 1 ? await_one(side) : next(side);
+      side->options->window == 1
+          ? inbox_await(&side->inbox, side->operation, SPIN)
+          : next(side);
   bool raw = side->raw;
   must(e->status, "reply");
   if ((raw ? e->slice : e->length) != length)
@@ -155,7 +141,7 @@ static void measure(struct side *side, const char *size,
   size_t length = strtoull(size, NULL, 10);
   int window = side->options->window;
   size_t all = 2 * (size_t)window * length;
-  must(perigee_region_alloc(side->engine, NULL, all, PERIGEE_LOCAL, NULL,
+  must(perigee_region_alloc(side->inbox.engine, NULL, all, PERIGEE_LOCAL, NULL,
                             &side->region),
        "region");
   side->bytes = perigee_region_pointer(side->region);
@@ -192,7 +178,7 @@ int main(int argc, char **argv) {
   for (char **size = argv + optind; *size; size++)
     measure(&side, *size, &samples);
   ending();
-  perigee_engine_close(side.engine);
+  perigee_engine_close(side.inbox.engine);
   if (wait(NULL) < 0)
     die("wait");
   return 0;

@@ -8,22 +8,20 @@
  * Who sleeps: whoever has polled for 20 ms; in mode `paced`, and where
  * both share a core, Perigee's defaults.
  */
+#include "inbox.h"
 #include "peer.h"
-#include "perigee.h"
 
 static const int64_t SPIN = 20000000, LIMIT = 600 * INT64_C(1000000000);
 
-enum { BATCH = 64, OPERATIONS = 1 << 16, ATTEMPTS = 8 };
+enum { OPERATIONS = 1 << 16, ATTEMPTS = 8 };
 
 struct side {
   const struct peer *peer;
   bool busy; /* polls in place of sleeping, for one call at a time */
-  struct perigee_engine *engine;
+  struct inbox inbox;
   struct perigee_session *session;
   struct perigee_region *region; /* for each slot the request, then the reply */
   uint8_t *bytes;
-  struct perigee_event events[BATCH]; /* polled together and not yet handled */
-  int first, found;
   int operation; /* of the slot, if there is one only */
   uint16_t slots[OPERATIONS];
 };
@@ -49,20 +47,14 @@ static void open_side(struct side *side, const struct peer *peer) {
     options.spin = SPIN;
   side->peer = peer;
   side->busy = !paced && peer->under == 1;
-  must(perigee_engine_open(&options, &side->engine), "engine");
+  side->inbox.under = peer->under;
+  must(perigee_engine_open(&options, &side->inbox.engine), "engine");
 }
 
-/* Returns the next event. It polls for as many events as can be under way, so
- * with one call under way it does not look for a second event. */
 static const struct perigee_event *next(struct side *side) {
-  int room = side->peer->under < BATCH ? side->peer->under : BATCH;
-  if (side->first < side->found)
-    return &side->events[side->first++];
-  side->first = 1;
-  while ((side->found = perigee_poll(side->engine, side->events, room)) == 0)
-    must(perigee_wait(&side->engine, 1, LIMIT), "wait");
-  must(side->found, "poll");
-  return side->events;
+  const struct perigee_event *e = NULL;
+  must(inbox_next(&side->inbox, LIMIT, &e), "wait");
+  return e;
 }
 
 /* ---- The server --------------------------------------------------------- */
@@ -74,7 +66,7 @@ static void serve(const struct peer *peer) {
   open_side(&side, peer);
   if (!peer_has_word(peer, "tcp"))
     snprintf(address, sizeof address, "unix:%s/echo", peer->folder);
-  must(perigee_listen(side.engine, address, &listener), "listen");
+  must(perigee_listen(side.inbox.engine, address, &listener), "listen");
   peer_ready(perigee_listener_address(listener));
   for (;;) {
     const struct perigee_event *e = next(&side);
@@ -83,9 +75,9 @@ static void serve(const struct peer *peer) {
     if (e->kind != PERIGEE_EVENT_REQUEST)
       continue;
     struct perigee_message m = {.head = e->pointer, .length = e->length};
-    must(perigee_reply(side.engine, e->operation, &m), "reply");
+    must(perigee_reply(side.inbox.engine, e->operation, &m), "reply");
   }
-  perigee_engine_close(side.engine);
+  perigee_engine_close(side.inbox.engine);
 }
 
 /* ---- The client --------------------------------------------------------- */
@@ -102,18 +94,11 @@ static void submit(void *context, int slot, size_t length) {
   side->slots[side->operation] = (uint16_t)slot;
 }
 
-/* Waits for the reply of a caller that has one call under way. */
-static const struct perigee_event *await_one(struct side *side) {
-  struct perigee_event *e = side->events;
-  while (perigee_await(side->engine, side->operation, e, SPIN) == 0)
-    if (perigee_poll(side->engine, e, 1) == 1)
-      break; /* the reply came between the two calls */
-  return e;
-}
-
 static int collect(void *context, const uint8_t **reply, size_t *length) {
   struct side *side = context;
-  const struct perigee_event *e = side->busy ? await_one(side) : next(side);
+  const struct perigee_event *e =
+      side->busy ? inbox_await(&side->inbox, side->operation, SPIN)
+                 : next(side);
   must(e->status, "reply");
   int slot = side->slots[e->operation];
   *reply = side->bytes + (2 * (size_t)slot + 1) * side->peer->size;
@@ -129,15 +114,15 @@ static void call(const struct peer *peer) {
   open_side(&side, peer);
   const struct perigee_event *e = NULL;
   for (int tries = 0; tries < ATTEMPTS; tries++) {
-    must(
-        perigee_connect(side.engine, peer->address, tcp ? "tcp" : "shm", LIMIT),
-        "connect");
+    must(perigee_connect(side.inbox.engine, peer->address, tcp ? "tcp" : "shm",
+                         LIMIT),
+         "connect");
     if ((e = next(&side))->status == PERIGEE_OK)
       break; /* a handshake has two seconds, also on a busy machine */
   }
   must(e->status, "connect");
-  side.session = perigee_session(side.engine, e->session);
-  must(perigee_region_alloc(side.engine, NULL, all, PERIGEE_LOCAL, NULL,
+  side.session = perigee_session(side.inbox.engine, e->session);
+  must(perigee_region_alloc(side.inbox.engine, NULL, all, PERIGEE_LOCAL, NULL,
                             &side.region),
        "region");
   side.bytes = perigee_region_pointer(side.region);
