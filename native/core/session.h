@@ -105,7 +105,7 @@ struct session_account {
   struct node keeper;   /* in engine->trim.keepers */
 };
 
-/* session_poll.c, call/serve.c: records in the rings that are not served yet. */
+/* session_poll.c, call/serve.c: records of the rings, not served yet. */
 struct session_inbox {
   bool looked; /* its socket was read for a deferred record in this poll */
   struct operation *arriving; /* a request that later ones may not overtake */

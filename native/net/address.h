@@ -48,7 +48,7 @@ bool address_here(const union socket_address *at);
 void address_plain(union socket_address *at);
 socklen_t address_length(const union socket_address *at);
 
-/* A socket of that family, which never blocks: a descriptor, or -1 and errno. */
+/* A socket of that family that never blocks: a descriptor, or -1 and errno. */
 int socket_new(int family);
 void socket_no_delay(int fd);
 

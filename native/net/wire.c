@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wire.c - sends frames on a socket, and reads them off it. frames.c has how they
- * are encoded.
+ * wire.c - sends frames on a socket, and reads them off it. frames.c has how
+ * they are encoded.
  */
 #include "wire.h"
 
@@ -13,7 +13,7 @@
 
 #include "host/adopted.h"
 
-/* ---- A socket that takes whole frames ------------------------------------- */
+/* ---- A socket that takes whole frames ------------------------------------ */
 
 /* ETOOMANYREFS: too many descriptors of this user's processes are in
  * transit. */

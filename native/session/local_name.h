@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * local_name.h - the random abstract name of an engine that speaks TCP. A socket
- * beside it, the door, shows a peer that it shares a network namespace with the
- * engine, if it can connect there (migrate.h). Sessions that move dial the name
- * itself.
+ * local_name.h - the random abstract name of an engine that speaks TCP. A
+ * socket beside it, the door, shows a peer that it shares a network namespace
+ * with the engine, if it can connect there (migrate.h). Sessions that move dial
+ * the name itself.
  */
 #ifndef LOCAL_NAME_H
 #define LOCAL_NAME_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * session_poll.c - a session's part of a poll: what its lane and its socket have,
- * then the records of its two rings, in turns. Requests beyond the peer's share
- * stay in their ring.
+ * session_poll.c - a session's part of a poll: what its lane and its socket
+ * have, then the records of its two rings, in turns. Requests beyond the peer's
+ * share stay in their ring.
  */
 #include <sys/ioctl.h>
 
@@ -21,7 +21,7 @@ enum { UNTAKEN = 64, IMMEDIATES_FREE = 1024 };
  * memory takes 0.7 ns a byte. */
 enum { ASKED_A_POLL = 1 << 20 };
 
-/* ---- How many requests a poll reads --------------------------------------- */
+/* ---- How many requests a poll reads -------------------------------------- */
 
 /* A peer that has more than a new one leaves some entries of a table that own
  * operations have nearly filled. */
@@ -77,7 +77,7 @@ static uint64_t may_serve(const struct perigee_session *s) {
   return newcomer ? RECORDS_A_POLL : may_serve_some(s);
 }
 
-/* ---- Records whose payloads are announced by frames ----------------------- */
+/* ---- Records whose payloads are announced by frames ---------------------- */
 
 /* Is the memory of a payload mapped here already? Additional lanes map none. */
 static bool knows(struct perigee_session *s, const struct source *source) {
@@ -143,7 +143,7 @@ static inline bool some_wait(const struct perigee_session *s) {
          s->inbox.deferred[RING_REPLY].bytes;
 }
 
-/* ---- Records -------------------------------------------------------------- */
+/* ---- Records ------------------------------------------------------------- */
 
 /* A record that waited is decoded again, as the peer may have changed it. */
 static int next_record(struct perigee_session *s, enum ring ring,
@@ -207,7 +207,7 @@ static int poll_rings(struct perigee_session *s) {
   return replies > 0 || requests > 0;
 }
 
-/* ---- Sessions ------------------------------------------------------------- */
+/* ---- Sessions ------------------------------------------------------------ */
 
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;

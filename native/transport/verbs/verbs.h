@@ -19,8 +19,8 @@
  *   verbs_fetch.c     payloads of calls at their receiver
  *   verbs_transfer.c  one-sided transfers
  *
- * verbs_rail.h, verbs_pair.h and verbs_ring.h have the types of rails, pairs and
- * rings, with what these files do for others.
+ * verbs_rail.h, verbs_pair.h and verbs_ring.h have the types of rails, pairs
+ * and rings, with what these files do for others.
  *
  * Who owns what. The engine has one fabric; a fabric has one rail for each port
  * that it uses. A session has one lane. Its pair 0 (control) carries records

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_rail.h - what all lanes of an engine share: the fabric, its rails (ports
- * in use) and their queues.
+ * verbs_rail.h - what all lanes of an engine share: the fabric, its rails
+ * (ports in use) and their queues.
  */
 #ifndef VERBS_RAIL_H
 #define VERBS_RAIL_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_ring.h - records and notes: the rings of a lane, and the bytes of session
- * frames, which travel in notes where there is no socket.
+ * verbs_ring.h - records and notes: the rings of a lane, and the bytes of
+ * session frames, which travel in notes where there is no socket.
  */
 #ifndef VERBS_RING_H
 #define VERBS_RING_H
