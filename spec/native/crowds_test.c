@@ -31,19 +31,6 @@ static int raw_connect_from(const struct pair *p, const char *from) {
   return fd;
 }
 
-static void open_to(struct pair *p, uint32_t hellos) {
-  struct perigee_options o;
-  open_with(p, words, words);
-  perigee_engine_close(p->engine[1]);
-  variant_options(p->variant, &o);
-  o.secret = words;
-  o.scope = "cluster";
-  o.hellos = hellos;
-  o.hello_timeout = 60000 * MS;
-  assert_int_equal(perigee_engine_open(&o, &p->engine[1]), 0);
-  open_port(p);
-}
-
 static bool has_heard(int fd) {
   struct pollfd f = {.fd = fd, .events = POLLIN};
   return poll(&f, 1, 0) == 1;
@@ -56,7 +43,7 @@ static void the_oldest_of_those_who_are_most_makes_room(void **state) {
   struct pair p;
   int fds[PLACES];
   struct heard h;
-  open_to(&p, PLACES);
+  open_to(&p, words, PLACES);
   for (int i = 0; i < PLACES; i++) {
     fds[i] = raw_connect_from(&p, i < 2 ? own : crowds);
     quiet(&p, 200);
@@ -103,7 +90,7 @@ static void turns_go_round_by_address(void **state) {
   struct pair p;
   struct frame f = tcp_hello();
   int fds[CAME], before = 0;
-  open_to(&p, CAME);
+  open_to(&p, words, CAME);
   for (int i = 0; i < CAME; i++) {
     fds[i] = raw_connect_from(&p, i == MINE ? own : crowds);
     say_frame(fds[i], &f, NULL, 0);
@@ -128,7 +115,7 @@ static void what_idle_time_was_spent_on_is_no_debt(void **state) {
   (void)state;
   struct pair p;
   struct frame f = tcp_hello();
-  open_to(&p, FEW);
+  open_to(&p, words, FEW);
   p.engine[1]->unauth->paid = clock_now() + 10000 * MS;
   int fd = raw_connect_from(&p, own);
   say_frame(fd, &f, NULL, 0);
@@ -149,7 +136,7 @@ static void who_waited_for_a_turn_in_vain_is_told_to_try_again(void **state) {
   struct pair p;
   struct frame f = tcp_hello();
   struct heard h;
-  open_to(&p, FEW);
+  open_to(&p, words, FEW);
   p.engine[1]->options.hello_timeout = 100 * MS;
   p.engine[1]->worked_at = p.engine[1]->unauth->paid =
       clock_now() + 60000 * MS; /* no turn is given until then */
@@ -198,7 +185,7 @@ static void who_is_told_to_try_again_does(void **state) {
 static void nobody_tries_again_beyond_its_time(void **state) {
   (void)state;
   struct pair p;
-  open_to(&p, 1);
+  open_to(&p, words, 1);
   int op = perigee_connect(p.engine[0], p.address, "inproc", 50 * MS);
   struct perigee_event e;
   for (bool over = false; !over;) { /* somebody connects each time */
@@ -218,7 +205,7 @@ static void the_last_descriptors_are_for_peers(void **state) {
   struct pair p;
   struct rlimit all, few;
   int spare[KEPT];
-  open_to(&p, 1000);
+  open_to(&p, words, 1000);
   getrlimit(RLIMIT_NOFILE, &all);
   few = (struct rlimit){LIMIT, all.rlim_max};
   struct server where = {.told = -1};
@@ -251,7 +238,7 @@ static void who_proves_itself_and_no_more_is_a_stranger_still(void **state) {
   const union socket_address at = {.in = loopback(0)};
   struct hand hands[SESSIONS];
   struct pair p;
-  open_to(&p, FEW);
+  open_to(&p, words, FEW);
   for (int i = 0; i < SESSIONS; i++) {
     hand_come(&hands[i], p.engine[1], true);
     assert_true(unauth_join(hands[i].session, &at));

@@ -13,14 +13,21 @@
 static const struct variant inproc = {"inproc, host", "inproc", "host", 0,
                                       NULL};
 
-void open_side(struct pair *p, int side, const char *secret,
-               const char *scope) {
+/* hellos: how many strangers it admits at a time; 0: as many as by default. */
+static void open_engine(struct pair *p, int side, const char *secret,
+                        const char *scope, uint32_t hellos) {
   struct perigee_options o;
   variant_options(&inproc, &o);
   o.hello_timeout = 60000 * MS; /* for slow machines */
   o.secret = secret;
   o.scope = scope;
+  o.hellos = hellos ? hellos : o.hellos;
   assert_int_equal(perigee_engine_open(&o, &p->engine[side]), 0);
+}
+
+void open_side(struct pair *p, int side, const char *secret,
+               const char *scope) {
+  open_engine(p, side, secret, scope, 0);
 }
 
 void open_port(struct pair *p) {
@@ -35,6 +42,13 @@ void open_with(struct pair *p, const char *dialer, const char *listener) {
   *p = (struct pair){.variant = &inproc};
   open_side(p, 0, dialer, "cluster");
   open_side(p, 1, listener, "cluster");
+  open_port(p);
+}
+
+void open_to(struct pair *p, const char *secret, uint32_t hellos) {
+  *p = (struct pair){.variant = &inproc};
+  open_side(p, 0, secret, "cluster");
+  open_engine(p, 1, secret, "cluster", hellos);
   open_port(p);
 }
 

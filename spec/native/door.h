@@ -15,6 +15,8 @@ enum { HEARD = 8 };
 /* Two engines with their secrets for scope "cluster". 0 will dial; 1 will
  * listen and reports all refusals. */
 void open_with(struct pair *p, const char *dialer, const char *listener);
+/* As open_with(), with one secret. 1 admits so many strangers at a time. */
+void open_to(struct pair *p, const char *secret, uint32_t hellos);
 void open_side(struct pair *p, int side, const char *secret, const char *scope);
 /* Engine 1 listens. */
 void open_port(struct pair *p);

@@ -230,20 +230,6 @@ static void they_are_told_of_now_and_then(void **state) {
 
 enum { FEW = 4 };
 
-/* The listener admits few at a time, and its hello timeout is long. */
-static void open_to_few(struct pair *p) {
-  struct perigee_options o;
-  open_with(p, words, words);
-  perigee_engine_close(p->engine[1]);
-  variant_options(p->variant, &o);
-  o.secret = words;
-  o.scope = "cluster";
-  o.hellos = FEW;
-  o.hello_timeout = 60000 * MS;
-  assert_int_equal(perigee_engine_open(&o, &p->engine[1]), 0);
-  open_port(p);
-}
-
 /* Saying hello needs no secret. */
 static void a_crowd_that_says_hello_keeps_nobody_out(void **state) {
   (void)state;
@@ -251,7 +237,7 @@ static void a_crowd_that_says_hello_keeps_nobody_out(void **state) {
   struct heard h;
   struct frame f = tcp_hello();
   int fds[FEW];
-  open_to_few(&p);
+  open_to(&p, words, FEW);
   for (int i = 0; i < FEW; i++) {
     fds[i] = raw_connect(&p);
     say_frame(fds[i], &f, NULL, 0);
@@ -317,7 +303,7 @@ static void those_who_are_dialed_keep_nobody_out(void **state) {
   (void)state;
   struct pair p;
   struct pair silent;
-  open_to_few(&p);
+  open_to(&p, words, FEW);
   open_with(&silent, words, words);
   for (int i = 0; i < FEW; i++)
     assert_true(perigee_connect(p.engine[1], silent.address, "inproc",

@@ -1,44 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * memory_test.c - kinds of memory: their devices, copies with tickets, the kind
- * that a pointer belongs to, and memory that another process uses. "twin" is a
- * kind that the core does not know.
+ * that a pointer belongs to. "twin" is a kind that the core does not know.
+ * memory_sharing_test.c has memory that another process uses.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "core/engine.h"
-#include "support.h"
+#include "kinds.h"
 
-extern const struct perigee_memory perigee_memory_twin;
 extern _Atomic uint64_t perigee_opaque_copies;
 
 enum { BLOCKS = 1000, BLOCK = 64, STRIDE = 256, HANDFUL = 8 };
 enum { GATHERED = BLOCKS * BLOCK, SIZE = BLOCKS * STRIDE };
-
-static struct perigee_engine *engine_with_kinds(void) {
-  static const struct perigee_memory *const kinds[] = {
-      &perigee_memory_opaque, &perigee_memory_twin, NULL};
-  struct perigee_options o;
-  struct perigee_engine *engine;
-  perigee_options(&o);
-  o.memories = kinds;
-  assert_int_equal(perigee_engine_open(&o, &engine), 0);
-  return engine;
-}
-
-static int open_engine(void **state) {
-  *state = engine_with_kinds();
-  return 0;
-}
-
-static int close_engine(void **state) {
-  perigee_engine_close(*state);
-  return 0;
-}
 
 static struct perigee_region *of_kind(struct perigee_engine *engine,
                                       const char *kind, uint64_t length) {
@@ -360,128 +335,6 @@ static void a_pointer_is_registered_as_what_it_is(void **state) {
   region_end(r);
 }
 
-/* ---- Other processes -------------------------------------------------------- */
-
-/* What a child does with a key's memory: it inherits the descriptors. */
-static int in_child(const char *kind, const struct memory_key *key) {
-  struct perigee_engine *engine = engine_with_kinds();
-  const struct memory_context *m;
-  char reason[MEMORY_REASON];
-  uint8_t *pointer, bytes[64] = {0};
-  void *handle;
-  struct copies copies = {0};
-  if (contexts_find(&engine->memories, kind, &m, reason) < 0 ||
-      m->kind->sharing->adopt(m, key, SIZE, PERIGEE_READ | PERIGEE_WRITE,
-                              &pointer, &handle) < 0)
-    return 1;
-  struct payload p;
-  payload_bytes(&p, pointer, SIZE);
-  p.memory = m;
-  p.copies = &copies;
-  while (p.done < sizeof bytes)
-    payload_take(&p, bytes + p.done, sizeof bytes - p.done);
-  for (size_t i = 0; i < sizeof bytes; i++)
-    bytes[i] ^= 0xff;
-  p.done = copies.asked = 0;
-  while (p.done < sizeof bytes)
-    payload_put(&p, bytes + p.done, sizeof bytes - p.done);
-  m->kind->sharing->leave(m, pointer, SIZE, handle);
-  perigee_engine_close(engine);
-  return 0;
-}
-
-static void used_by_another_process(struct perigee_engine *engine,
-                                    const char *kind) {
-  const struct memory_context *m;
-  char reason[MEMORY_REASON];
-  uint8_t *pointer, *bytes = pattern(64, 11), got[64];
-  void *handle;
-  struct memory_key key;
-  struct copies copies = {0};
-  assert_int_equal(contexts_find(&engine->memories, kind, &m, reason), 0);
-  assert_int_equal(m->kind->allocate(m, SIZE, true, &pointer, &handle), 0);
-  assert_int_equal(m->kind->sharing->share(m, pointer, SIZE, handle,
-                                           PERIGEE_READ | PERIGEE_WRITE, &key),
-                   0);
-  struct payload p;
-  payload_bytes(&p, pointer, SIZE);
-  p.memory = m;
-  p.copies = &copies;
-  while (p.done < 64)
-    payload_put(&p, bytes + p.done, 64 - p.done);
-  pid_t child = fork();
-  if (child == 0)
-    _exit(in_child(kind, &key));
-  int how;
-  assert_int_equal(waitpid(child, &how, 0), child);
-  assert_int_equal(how, 0);
-  p.done = copies.asked = 0;
-  while (p.done < 64)
-    payload_take(&p, got + p.done, 64 - p.done);
-  for (int i = 0; i < 64; i++)
-    assert_int_equal(got[i], bytes[i] ^ 0xff);
-  m->kind->release(m, pointer, SIZE, handle);
-  free(bytes);
-}
-
-static void host_memory_is_used_by_another_process(void **state) {
-  used_by_another_process(*state, "host");
-}
-
-static void opaque_memory_is_used_by_another_process(void **state) {
-  used_by_another_process(*state, "opaque");
-}
-
-static void a_key_of_too_little_is_refused(void **state) {
-  struct perigee_engine *engine = *state;
-  static const char *const kinds[] = {"host", "opaque"};
-  for (int i = 0; i < 2; i++) {
-    const struct memory_context *m;
-    char reason[MEMORY_REASON];
-    uint8_t *pointer, *adopted;
-    void *handle;
-    struct memory_key key, none = {.fd_count = 0};
-    assert_int_equal(contexts_find(&engine->memories, kinds[i], &m, reason), 0);
-    assert_int_equal(m->kind->allocate(m, 4096, true, &pointer, &handle), 0);
-    const struct memory_sharing *s = m->kind->sharing;
-    assert_int_equal(s->share(m, pointer, 4096, handle, PERIGEE_READ, &key), 0);
-    assert_int_equal(
-        s->adopt(m, &key, 8192, PERIGEE_READ, &adopted, &(void *){0}),
-        PERIGEE_PROTOCOL);
-    assert_int_equal(
-        s->adopt(m, &none, 4096, PERIGEE_READ, &adopted, &(void *){0}),
-        PERIGEE_PROTOCOL);
-    m->kind->release(m, pointer, 4096, handle);
-  }
-}
-
-/* The maker reads memory that holders of the key may not write. */
-static void read_only_host_memory_cannot_be_adopted_to_write(void **state) {
-  (void)state;
-  const struct memory_sharing *s = memory_host_kind.sharing;
-  uint8_t *pointer, *adopted;
-  void *handle;
-  struct memory_key key;
-  assert_int_equal(
-      memory_host_kind.allocate(&memory_host, 4096, true, &pointer, &handle),
-      0);
-  assert_int_equal(
-      s->share(&memory_host, pointer, 4096, handle, PERIGEE_READ, &key), 0);
-  pointer[0] = 7;
-  assert_int_equal(
-      s->adopt(&memory_host, &key, 4096, PERIGEE_WRITE, &adopted, &(void *){0}),
-      PERIGEE_PROTOCOL);
-  assert_int_equal(
-      s->adopt(&memory_host, &key, 4096, PERIGEE_READ, &adopted, &(void *){0}),
-      0);
-  assert_int_equal(adopted[0], 7);
-  s->leave(&memory_host, adopted, 4096, NULL);
-  memory_host_kind.release(&memory_host, pointer, 4096, handle);
-}
-
-#define WITH_ENGINE(test)                                                      \
-  cmocka_unit_test_setup_teardown(test, open_engine, close_engine)
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       WITH_ENGINE(a_thousand_blocks_are_a_handful_of_copies),
@@ -496,10 +349,6 @@ int main(void) {
       WITH_ENGINE(one_device_copies_from_the_other_in_any_shape),
       WITH_ENGINE(two_kinds_do_not_copy_from_each_other),
       WITH_ENGINE(a_pointer_is_registered_as_what_it_is),
-      WITH_ENGINE(host_memory_is_used_by_another_process),
-      WITH_ENGINE(opaque_memory_is_used_by_another_process),
-      WITH_ENGINE(a_key_of_too_little_is_refused),
-      WITH_ENGINE(read_only_host_memory_cannot_be_adopted_to_write),
   };
   return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }
