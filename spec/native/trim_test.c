@@ -62,7 +62,7 @@ static void empty_table(struct pair *p, const int op[MANY]) {
 }
 
 static void until_low(struct pair *p) {
-  for (int i = 0; i < 30 && table_touched(p->engine[0]) > LOW; i++)
+  for (int i = 0; i < 200 && table_touched(p->engine[0]) > LOW; i++)
     rest(p, 100 * MS);
   assert_true(table_touched(p->engine[0]) <= LOW);
 }
@@ -202,7 +202,7 @@ static void blocks_that_nobody_takes_go_back(void **state) {
     replies(&p, bytes, CALLS);
     rest(&p, 10 * MS);
     assert_true(kept(&p) > 4 * LENGTH);
-    for (int i = 0; i < 30 && kept(&p) > MIB; i++)
+    for (int i = 0; i < 200 && kept(&p) > MIB; i++)
       rest(&p, 100 * MS);
     assert_true(kept(&p) <= MIB);
   }
