@@ -172,6 +172,7 @@ int perigee_engine_open(const struct perigee_options *given,
     return fail(NULL, PERIGEE_NO_MEMORY, "no memory for an engine");
   engine->options = given ? *given : options;
   spin_open(&engine->spin, engine->options.spin, engine->options.spin_always);
+  vault_open(&engine->vault);
   engine->epoll = engine->spare_fd = -1;
   engine->wireup = &wireup_class;
   open_lists(engine);

@@ -5,14 +5,23 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Whole pages, less what sodium_malloc keeps there for itself. The first chunk
- * is one page: most engines need no more. */
+/* Whole pages, less what sodium_malloc keeps there for itself. A first chunk is
+ * one page: most engines need no more. */
 enum { CANARY = 16, FIRST = (4 << 10) - CANARY, CHUNK = (64 << 10) - CANARY };
 
 /* Bookkeeping; it stands outside of the locked memory, as it is no secret. */
 struct vault_chunk {
-  struct vault_chunk *next;
-  uint8_t *cells;
+  struct node node;
+  uint8_t *memory;
+  struct cell *free;
+  uint32_t used; /* cells in use */
+};
+
+/* A cell is a head and what vault_take returns. */
+struct cell {
+  struct vault_chunk *chunk;
+  struct cell *next; /* while it is free */
+  uint8_t bytes[];
 };
 
 static const size_t sizes[VAULT_CLASSES] = {VAULT_SMALL, VAULT_LARGE};
@@ -21,60 +30,114 @@ static int class_of(size_t length) {
   return length <= VAULT_SMALL ? 0 : 1;
 }
 
+static struct vault_chunk *chunk_at(struct node *node) {
+  return CONTAINER(node, struct vault_chunk, node);
+}
+
+void vault_open(struct vault *v) {
+  *v = (struct vault){.refused = false};
+  for (int i = 0; i < VAULT_CLASSES; i++)
+    list_open(&v->classes[i].chunks);
+}
+
 /* sodium_malloc locks what it can and does not report failure. Locking the
  * memory again costs nothing and reports it. */
 static struct vault_chunk *chunk_new(struct vault *v, size_t length) {
   struct vault_chunk *c = malloc(sizeof *c);
-  uint8_t *cells = c ? sodium_malloc(length) : NULL;
-  if (!cells) {
+  uint8_t *memory = c ? sodium_malloc(length) : NULL;
+  if (!memory) {
     free(c);
     return NULL;
   }
-  v->refused |= sodium_mlock(cells, length) != 0;
-  *c = (struct vault_chunk){.next = v->chunks, .cells = cells};
-  v->chunks = c;
+  v->refused |= sodium_mlock(memory, length) != 0;
+  *c = (struct vault_chunk){.memory = memory};
   return c;
 }
 
-static void push(struct vault *v, int class, void *cell) {
-  *(void **)cell = v->free[class];
-  v->free[class] = cell;
+static void chunk_free(struct vault_chunk *c) {
+  if (!c)
+    return;
+  sodium_free(c->memory);
+  free(c);
 }
 
-static void grow(struct vault *v, int class) {
-  size_t length = v->chunks ? CHUNK : FIRST;
+static void push(struct vault_chunk *c, struct cell *cell) {
+  *cell = (struct cell){.chunk = c, .next = c->free};
+  c->free = cell;
+}
+
+static struct vault_chunk *grow(struct vault *v, int class) {
+  const struct node *chunks = &v->classes[class].chunks;
+  size_t length = list_empty(chunks) ? FIRST : CHUNK;
+  size_t size = sizeof(struct cell) + sizes[class];
   struct vault_chunk *c = chunk_new(v, length);
-  for (size_t at = 0; c && at + sizes[class] <= length; at += sizes[class])
-    push(v, class, c->cells + at);
+  for (size_t at = 0; c && at + size <= length; at += size)
+    push(c, (struct cell *)(void *)(c->memory + at));
+  return c;
+}
+
+/* Returns a chunk with a free cell, first in its list, or NULL. */
+static struct vault_chunk *chunk_for(struct vault *v, int class) {
+  struct vault_class *k = &v->classes[class];
+  struct vault_chunk *c = chunk_at(k->chunks.next);
+  if (!list_empty(&k->chunks) && c->free)
+    return c;
+  c = k->spare ? k->spare : grow(v, class);
+  k->spare = NULL;
+  if (c)
+    list_prepend(&k->chunks, &c->node);
+  return c;
 }
 
 void *vault_take(struct vault *v, size_t length) {
   int class = class_of(length);
   if (length > VAULT_LARGE)
     return NULL;
-  if (!v->free[class])
-    grow(v, class);
-  void **cell = v->free[class];
-  if (!cell)
+  struct vault_chunk *c = chunk_for(v, class);
+  if (!c)
     return NULL;
-  v->free[class] = *cell;
-  sodium_memzero(cell, sizes[class]);
-  return cell;
+  struct cell *cell = c->free;
+  c->free = cell->next;
+  c->used++;
+  if (!c->free) {
+    list_remove(&c->node);
+    list_append(&v->classes[class].chunks, &c->node);
+  }
+  sodium_memzero(cell->bytes, sizes[class]);
+  return cell->bytes;
 }
 
-void vault_give(struct vault *v, void *cell, size_t length) {
-  if (!cell)
+static void chunk_unused(struct vault_class *k, struct vault_chunk *c) {
+  list_remove(&c->node);
+  if (k->spare)
+    chunk_free(c);
+  else
+    k->spare = c;
+}
+
+void vault_give(struct vault *v, void *bytes, size_t length) {
+  struct vault_class *k = &v->classes[class_of(length)];
+  if (!bytes)
     return;
-  sodium_memzero(cell, sizes[class_of(length)]);
-  push(v, class_of(length), cell);
+  sodium_memzero(bytes, sizes[class_of(length)]);
+  struct cell *cell = CONTAINER(bytes, struct cell, bytes);
+  struct vault_chunk *c = cell->chunk;
+  push(c, cell);
+  list_remove(&c->node);
+  list_prepend(&k->chunks, &c->node);
+  if (--c->used == 0)
+    chunk_unused(k, c);
+}
+
+static void class_close(struct vault_class *k) {
+  struct node *node;
+  chunk_free(k->spare);
+  while ((node = list_pop(&k->chunks)))
+    chunk_free(chunk_at(node));
 }
 
 void vault_close(struct vault *v) {
-  while (v->chunks) {
-    struct vault_chunk *c = v->chunks;
-    v->chunks = c->next;
-    sodium_free(c->cells);
-    free(c);
-  }
-  *v = (struct vault){.chunks = NULL};
+  for (int i = 0; i < VAULT_CLASSES; i++)
+    class_close(&v->classes[i]);
+  vault_open(v);
 }

@@ -311,7 +311,8 @@ static void the_system_shows_it_no_more(void **state) {
 static void cells_are_blank_and_used_again(void **state) {
   (void)state;
   static const uint8_t blank[VAULT_LARGE];
-  struct vault vault = {.chunks = NULL};
+  struct vault vault;
+  vault_open(&vault);
   size_t lengths[] = {1, VAULT_SMALL, VAULT_SMALL + 1, VAULT_LARGE};
   for (size_t i = 0; i < 4; i++) {
     uint8_t *cell = vault_take(&vault, lengths[i]);
@@ -333,7 +334,8 @@ static void keys_beyond_what_may_be_locked_are_had(void **state) {
   (void)state;
   enum { SESSIONS = 10000 };
   struct rlimit before, none = {0, 0};
-  struct vault vault = {.chunks = NULL};
+  struct vault vault;
+  vault_open(&vault);
   uint8_t **cells = calloc(SESSIONS, sizeof *cells);
   getrlimit(RLIMIT_MEMLOCK, &before);
   none.rlim_max = before.rlim_max;
@@ -348,6 +350,36 @@ static void keys_beyond_what_may_be_locked_are_had(void **state) {
     assert_int_equal(cells[i][VAULT_SMALL - 1], (uint8_t)i);
   if (geteuid() != 0) /* who may lock all it likes */
     assert_true(vault.refused);
+  vault_close(&vault);
+  free(cells);
+}
+
+static uint64_t resident(void) {
+  unsigned long all = 0, resident = 0;
+  FILE *f = fopen("/proc/self/statm", "r");
+  assert_non_null(f);
+  assert_int_equal(fscanf(f, "%lu %lu", &all, &resident), 2);
+  fclose(f);
+  return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Every second one first, so that all chunks are half empty for a while. */
+static void what_keys_took_is_given_back(void **state) {
+  (void)state;
+  enum { SESSIONS = 10000, MOST = 256 << 10 };
+  struct vault vault;
+  vault_open(&vault);
+  uint8_t **cells = calloc(SESSIONS, sizeof *cells);
+  memset(cells, 1, SESSIONS * sizeof *cells);
+  uint64_t before = resident();
+  for (int i = 0; i < SESSIONS; i++)
+    assert_non_null(cells[i] = vault_take(&vault, VAULT_LARGE));
+  assert_true(resident() > before + SESSIONS * VAULT_LARGE / 2);
+  for (int i = 0; i < SESSIONS; i += 2)
+    vault_give(&vault, cells[i], VAULT_LARGE);
+  for (int i = 1; i < SESSIONS; i += 2)
+    vault_give(&vault, cells[i], VAULT_LARGE);
+  assert_true(resident() < before + MOST);
   vault_close(&vault);
   free(cells);
 }
@@ -394,6 +426,7 @@ int main(int count, char **arguments) {
       test(the_system_shows_it_no_more),
       test(cells_are_blank_and_used_again),
       test(keys_beyond_what_may_be_locked_are_had),
+      test(what_keys_took_is_given_back),
       test(engines_tell_what_is_wrong_with_theirs),
   };
   return cmocka_run_group_tests_name("secret", tests, NULL, NULL);

@@ -21,6 +21,10 @@ uint64_t lent_bytes(const struct perigee_session *session) {
   return session->lane->blocks.live;
 }
 
+uint64_t kept_bytes(const struct perigee_session *session) {
+  return lane_table(session->lane)->kept->bytes(session->lane);
+}
+
 void timers_begin(struct perigee_engine *engine) {
   struct node *n;
   while ((n = list_pop(&engine->fresh))) {

@@ -10,6 +10,8 @@
 
 /* Bytes of the session's arena in use; 0 when the session is idle. */
 uint64_t lent_bytes(const struct perigee_session *session);
+/* Bytes that the session's lane keeps for later, though nobody has them. */
+uint64_t kept_bytes(const struct perigee_session *session);
 /* The name of an operation's state in the state table. */
 const char *state_of(struct perigee_engine *engine, int operation);
 /* Whether a call or message from the peer is in this state. */

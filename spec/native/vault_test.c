@@ -17,17 +17,29 @@
 static const char words[] = "correct horse battery staple";
 enum { AS_EXPECTED, OTHERWISE, NOT_TO_BE_HAD };
 
-/* The side has so many cells left for seals; others have more than enough. */
+/* Both sides have memory for more seals than they need. */
+static void provide(struct pair *p) {
+  enum { MANY = 20 };
+  for (int side = 0; side < 2; side++) {
+    struct vault *v = &p->engine[side]->vault;
+    void *taken[MANY];
+    for (int i = 0; i < MANY; i++)
+      taken[i] = vault_take(v, VAULT_LARGE);
+    for (int i = 0; i < MANY; i++)
+      vault_give(v, taken[i], VAULT_LARGE);
+  }
+}
+
+/* The side, which gets no new memory, has so many cells left for seals. */
 static void leave(struct pair *p, int side, int cells) {
   struct vault *v = &p->engine[side]->vault;
-  void *kept[8];
-  do
-    kept[0] = vault_take(v, VAULT_LARGE);
-  while (v->free[VAULT_CLASSES - 1]);
-  for (int i = 1; i < cells; i++)
-    kept[i] = vault_take(v, VAULT_LARGE);
+  void *last[2] = {NULL, NULL}, *cell;
+  while ((cell = vault_take(v, VAULT_LARGE))) {
+    last[1] = last[0];
+    last[0] = cell;
+  }
   for (int i = 0; i < cells; i++)
-    vault_give(v, kept[i], VAULT_LARGE);
+    vault_give(v, last[i], VAULT_LARGE);
 }
 
 /* malloc keeps what it has; the system gives no more. */
@@ -73,9 +85,11 @@ static void with_little_memory(int side, int cells) {
   pid_t pid = fork();
   if (pid == 0) {
     open_with(&p, words, words);
-    leave(&p, !side, 8);
+    provide(&p);
+    if (!lock_all())
+      _exit(NOT_TO_BE_HAD);
     leave(&p, side, cells);
-    _exit(lock_all() ? dial(&p) : NOT_TO_BE_HAD);
+    _exit(dial(&p));
   }
   assert_int_equal(waitpid(pid, &status, 0), pid);
   assert_true(WIFEXITED(status));

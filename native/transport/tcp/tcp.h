@@ -12,7 +12,7 @@
  *   tcp_fetch.c     payloads at their receiver
  *   tcp_unexpected.c  fragments that came before their landing was known
  *   tcp_ranges.c    which bytes of a payload have been received
- *   tcp_loans.c     blocks to lend
+ *   tcp_loans.c     blocks to lend, and memory that is given back
  *   tcp_sealed.c    sealed streams
  *
  * A lane has stream 0, the session's own socket, and up to 16 more for
@@ -429,5 +429,9 @@ bool sealed_waiting(const struct stream *s);
 int64_t sealed_read(struct stream *s, uint8_t *to, uint64_t room);
 /* Takes bytes that were read from the socket before the lane took it over. */
 int sealed_given(struct stream *s, const uint8_t *bytes, uint32_t length);
+/* The memory of its buffers, but for a page of each: how much they keep; and
+ * what was not used since the last call goes back, true if some is left. */
+uint64_t sealed_kept(const struct stream *s);
+bool sealed_trim(struct stream *s);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_loans.c - blocks that are lent to be filled, from an arena of the lane.
+ * tcp_loans.c - blocks that are lent to be filled, from an arena of the lane,
+ * and what the lane gives back of its memory.
  */
 #include <sys/mman.h>
 
@@ -49,6 +50,14 @@ static uint64_t give_back(struct lane *lane, uint64_t keep) {
   return size;
 }
 
+static bool streams_trim(struct lane *lane) {
+  bool left = false;
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i] && lane->streams[i]->sealed)
+      left |= sealed_trim(lane->streams[i]);
+  return left;
+}
+
 enum trim_left tcp_trim(struct lane *lane) {
   uint64_t keep = blocks_keep(&lane->blocks, *lane->options.look);
   uint64_t size = 1, done = 0;
@@ -56,11 +65,16 @@ enum trim_left tcp_trim(struct lane *lane) {
     done += size = give_back(lane, keep);
   if (size > 0)
     return TRIM_MORE;
-  return lane->blocks.warm + lane->blocks.live > 0 ? TRIM_SOME : TRIM_NOTHING;
+  bool some = lane->blocks.warm + lane->blocks.live > 0;
+  return streams_trim(lane) || some ? TRIM_SOME : TRIM_NOTHING;
 }
 
 uint64_t tcp_kept(const struct lane *lane) {
-  return lane->blocks.warm;
+  uint64_t kept = lane->blocks.warm;
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i] && lane->streams[i]->sealed)
+      kept += sealed_kept(lane->streams[i]);
+  return kept;
 }
 
 void tcp_unloan(struct lane *lane, const struct source *source) {

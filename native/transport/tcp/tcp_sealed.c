@@ -3,10 +3,15 @@
  * tcp_sealed.c - streams that are sealed (enciphered, or only with MACs) in
  * chunks of up to 16 KiB, with one key for each stream and direction (seal.h).
  * Bytes that stand in one piece are sealed and opened without another copy.
+ *
+ * A stream's buffers are a mapping of its own, so they take memory only where
+ * they were written, and none once the stream has ended. What a flood left
+ * behind goes back to the system when the stream has been quiet for a while
+ * (core/trim.c).
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -16,18 +21,21 @@
 #include "tcp.h"
 
 /* So many chunks are sent and read at once: a send of 64 KiB takes twice as
- * long for each byte as one of 256 KiB. Pages of the buffer that are not used
- * take no memory. */
+ * long for each byte as one of 256 KiB. */
 enum { CHUNKS = 32, ROOM = CHUNKS * SEAL_CHUNK_MOST };
+enum { PAGE = 4096 };
 
 struct sealed {
-  struct seal *out, *in;       /* in the engine's vault */
+  struct seal *out, *in;      /* in the engine's vault */
+  uint32_t out_high, in_high; /* the highest ends since memory was given back */
+  bool used;                  /* more than a page, since the last look */
   uint32_t out_first, out_end; /* sealed and not sent yet */
   uint32_t in_first, in_end;   /* read and not opened yet */
   uint32_t open_first,
       open_end; /* opened, in in_bytes, and not delivered yet */
   uint8_t gathered[SEAL_MOST];
-  uint8_t out_bytes[ROOM], in_bytes[ROOM];
+  _Alignas(PAGE) uint8_t out_bytes[ROOM];
+  _Alignas(PAGE) uint8_t in_bytes[ROOM];
 };
 
 static struct seal *begin(const struct stream *s, bool by_dialer) {
@@ -45,12 +53,11 @@ static struct seal *begin(const struct stream *s, bool by_dialer) {
 }
 
 int sealed_open(struct stream *s) {
-  s->sealed = aligned_alloc(_Alignof(struct sealed), sizeof *s->sealed);
-  if (!s->sealed)
+  void *p = mmap(NULL, sizeof *s->sealed, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
     return PERIGEE_NO_MEMORY;
-  s->sealed->out_first = s->sealed->out_end = 0;
-  s->sealed->in_first = s->sealed->in_end = 0;
-  s->sealed->open_first = s->sealed->open_end = 0;
+  s->sealed = p;
   s->sealed->out = begin(s, s->lane->options.dialed);
   s->sealed->in = begin(s, !s->lane->options.dialed);
   return s->sealed->out && s->sealed->in ? PERIGEE_OK : PERIGEE_NO_MEMORY;
@@ -62,13 +69,46 @@ static void end(const struct stream *s, struct seal *seal) {
   vault_give(s->lane->options.vault, seal, sizeof *seal);
 }
 
+/* The kernel clears the pages before anybody else gets them. To wipe them here
+ * would first fetch those that were never written: half a MiB a session. */
 void sealed_close(struct stream *s) {
   end(s, s->sealed->out);
   end(s, s->sealed->in);
-  explicit_bzero(s->sealed->gathered, sizeof s->sealed->gathered);
-  explicit_bzero(s->sealed->in_bytes, sizeof s->sealed->in_bytes);
-  free(s->sealed);
+  munmap(s->sealed, sizeof *s->sealed);
   s->sealed = NULL;
+}
+
+/* ---- Memory -------------------------------------------------------------- */
+
+static void reached(struct stream *s, uint32_t *high, uint32_t end) {
+  if (end <= PAGE)
+    return;
+  if (*high == 0)
+    s->lane->options.keeps(s->lane->options.session);
+  if (*high < end)
+    *high = end;
+  s->sealed->used = true;
+}
+
+static void give_back(uint8_t *bytes, uint32_t *high) {
+  if (*high > PAGE)
+    madvise(bytes + PAGE, *high - PAGE, MADV_DONTNEED);
+  *high = 0;
+}
+
+uint64_t sealed_kept(const struct stream *s) {
+  return s->sealed->out_high + s->sealed->in_high;
+}
+
+bool sealed_trim(struct stream *s) {
+  struct sealed *x = s->sealed;
+  bool used = x->used;
+  x->used = false;
+  if (!used && x->out_first == x->out_end)
+    give_back(x->out_bytes, &x->out_high);
+  if (!used && x->in_first == x->in_end && x->open_first == x->open_end)
+    give_back(x->in_bytes, &x->in_high);
+  return sealed_kept(s) > 0;
 }
 
 /* ---- Out ---------------------------------------------------------------- */
@@ -134,6 +174,7 @@ int64_t sealed_write(struct stream *s, const struct iovec *v, int count) {
     x->out_end += seal_close(x->out, x->out_bytes + x->out_end, plain, n);
     taken += n;
   }
+  reached(s, &x->out_high, x->out_end);
   /* If this fails, the next call reports it. */
   sealed_flush(s);
   return taken;
@@ -147,6 +188,7 @@ int sealed_given(struct stream *s, const uint8_t *bytes, uint32_t length) {
   if (length > 0)
     memcpy(s->sealed->in_bytes, bytes, length);
   s->sealed->in_end = length;
+  reached(s, &s->sealed->in_high, length);
   return PERIGEE_OK;
 }
 
@@ -208,6 +250,7 @@ static int64_t read_more(struct stream *s) {
       recv(s->fd, x->in_bytes + x->in_end, ROOM - x->in_end, MSG_DONTWAIT);
   if (got > 0) { /* a part of a chunk is a sign of life, too */
     x->in_end += (uint32_t)got;
+    reached(s, &x->in_high, x->in_end);
     s->lane->bytes_received += (uint64_t)got;
   }
   return got;

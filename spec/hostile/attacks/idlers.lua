@@ -6,10 +6,12 @@ local native = require "perigee.native"
 
 local C = native.C
 local FEW, MANY, AT_ONCE = 1100, 10000, 16
-local PATIENCE = 5 -- seconds in a short run to get enough sessions
+-- Seconds in a short run to get enough sessions, less than the judge's patience.
+local PATIENCE = { few = 5, many = 20 }
 
 return function(attack)
-  local count = attack.scale < 1 and FEW or MANY
+  local few = attack.scale < 1
+  local count = few and FEW or MANY
   local peer = attack:peer { sessions = 65536 }
   local open, under_way, failed = 0, 0, 0
   local function ended(event)
@@ -30,7 +32,8 @@ return function(attack)
     end
     if peer:poll(ended) == 0 then peer:wait(0.002) end
   end
-  local limit = native.clock() + PATIENCE * 1e9 * (count / FEW)
+  local patience = few and PATIENCE.few or PATIENCE.many
+  local limit = native.clock() + patience * 1e9
   while native.clock() < limit and open < count and failed < AT_ONCE do
     go_on()
   end
