@@ -50,7 +50,6 @@ struct perigee_engine {
   bool shared;        /* there is a thread: the program has to take the lock */
   bool aside;         /* the thread is in a turn */
   bool event_pending, armed, woken, sockets_due, keep, copying;
-  bool dozing;     /* a wait is about to sleep on the sockets */
   bool moved;      /* payload was moved since the clock was read */
   bool away;       /* the program was elsewhere since the clock was read */
   bool more_ready; /* the last look at the sockets did not take all events */
@@ -121,8 +120,7 @@ struct perigee_engine {
   uint32_t hellos;       /* handshakes of unauthenticated peers in progress */
   struct unauth *unauth; /* unauthenticated peers (unauth.c) */
   int64_t worked_at;     /* when a session last had work */
-  /* What waits have learned: those without an operation, and those with some. */
-  struct spin spins[2], *spin; /* spin: of the last wait that polled */
+  struct spin spin;
   char detail[512];
   struct lane_facts
       facts; /* perigee_session_info's, until it is called again */

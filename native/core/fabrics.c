@@ -52,8 +52,7 @@ static int start(struct perigee_engine *engine,
   }
   if (status < 0)
     return status;
-  spin_lengthen(&engine->spins[0], SPIN_TIMES);
-  spin_lengthen(&engine->spins[1], SPIN_TIMES);
+  spin_lengthen(&engine->spin, SPIN_TIMES);
   engine->fabrics[engine->fabric_count].table = t;
   engine->fabrics[engine->fabric_count++].fabric = *fabric;
   return PERIGEE_OK;

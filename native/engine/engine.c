@@ -274,10 +274,7 @@ int perigee_engine_open(const struct perigee_options *given,
   if (!engine)
     return fail(NULL, PERIGEE_NO_MEMORY, "no memory for an engine");
   engine->options = given ? *given : options;
-  for (int i = 0; i < 2; i++)
-    spin_open(&engine->spins[i], engine->options.spin,
-              engine->options.spin_always);
-  engine->spin = engine->spins;
+  spin_open(&engine->spin, engine->options.spin, engine->options.spin_always);
   engine->epoll = engine->spare_fd = -1;
   engine->wireup = &wireup_class;
   open_lists(engine);

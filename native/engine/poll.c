@@ -42,15 +42,6 @@ static bool sockets_are_due(const struct perigee_engine *engine) {
          engine->now - engine->sockets_at >= every;
 }
 
-/* Before a sleep nothing is read: epoll keeps what there is, and ends the sleep
- * at once. What a full look has left is not waited for. */
-static void look_at_sockets(struct perigee_engine *engine) {
-  if (engine->dozing && !engine->more_ready)
-    return;
-  engine->sockets_at = engine->now;
-  watch_poll(engine);
-}
-
 /* Does what need not be done in every poll. */
 static void tick(struct perigee_engine *engine) {
   engine->idle = 0;
@@ -59,8 +50,9 @@ static void tick(struct perigee_engine *engine) {
   time_out(engine);
   if (sockets_are_due(engine)) {
     engine->sockets_due = false;
+    engine->sockets_at = engine->now;
     watched_rearm(engine);
-    look_at_sockets(engine);
+    watch_poll(engine);
     unauth_turn(engine);
     messages_sweep(engine);
   }

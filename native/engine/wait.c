@@ -6,18 +6,13 @@
  * core, for perigee_await and perigee_wait together: so a wait of Lua's, which
  * calls one after the other, polls only once. spin.h is first asked when the
  * clock is read, at every 64th poll; what is found before costs nothing more.
- * Waits while operations are under way learn apart from those without any, which
- * only a peer or a timer ends: or a program that rests between its calls would
- * unlearn at each rest that replies come soon.
  *
  * To sleep, a wait arms every session (a fenced store that peers read after
  * whatever they do for this side), except parked ones, which are armed already
  * (schedule.c). It polls once more. Only if that finds nothing, it sleeps on
- * the epoll descriptor, which the peer's wake frame makes readable. That last
- * poll does not look at the sockets, as poll(2) does: it returns at once if
- * there is something, and if it does not, the next poll need not look either.
- * So a sleep that nobody ends is one system call. An event that is found on the
- * way is kept as the engine's pending_event for the next perigee_poll.
+ * the epoll descriptor, which the peer's wake frame makes readable. An event
+ * that is found on the way is kept as the engine's pending_event for the next
+ * perigee_poll.
  *
  * An event after a quiet time is mostly one call whose caller waits for it. So
  * the next perigee_poll gives that event at once and looks for nothing else:
@@ -84,14 +79,13 @@ struct spinning {
 };
 
 static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
-  engine->spin = &engine->spins[engine->live > 0];
   s->timed = true;
   s->begun = engine->now;
   if (s->most < 0)
-    s->most = engine->spin->most;
-  s->limit = spin_begin(engine->spin, engine->now, engine->progress);
+    s->most = engine->spin.most;
+  s->limit = spin_begin(&engine->spin, engine->now, engine->progress);
   s->cut = s->most < s->limit;
-  if (s->cut || s->limit == engine->spin->most)
+  if (s->cut || s->limit == engine->spin.most)
     s->limit = s->most;
 }
 
@@ -100,7 +94,7 @@ static inline void end_spin(struct perigee_engine *engine,
   if (!s->timed || s->limit == 0)
     return;
   engine->counters.spins += s->looked;
-  spin_paid(engine->spin);
+  spin_paid(&engine->spin);
 }
 
 static void give_up(struct perigee_engine *engine, const struct spinning *s) {
@@ -108,17 +102,17 @@ static void give_up(struct perigee_engine *engine, const struct spinning *s) {
     return;
   engine->counters.spins++;
   if (!s->cut)
-    spin_wasted(engine->spin, engine->now, engine->progress);
+    spin_wasted(&engine->spin, engine->now, engine->progress);
 }
 
 /* Yields the core, if it is time. */
 static void yield(struct perigee_engine *engine) {
   int64_t before = engine_clock(engine);
-  if (!spin_yields(engine->spin, before))
+  if (!spin_yields(&engine->spin, before))
     return;
   sched_yield();
   int64_t now = engine_clock(engine);
-  spin_yielded(engine->spin, now, now - before);
+  spin_yielded(&engine->spin, now, now - before);
 }
 
 static __attribute__((noinline)) bool look(struct perigee_engine *engine,
@@ -139,7 +133,7 @@ static __attribute__((noinline)) bool look(struct perigee_engine *engine,
 /* Called after a poll that found nothing: may the wait poll on? */
 static inline bool spin_on(struct perigee_engine *engine, struct spinning *s) {
   __builtin_ia32_pause();
-  if (engine->idle != 0 && !engine->spin->others)
+  if (engine->idle != 0 && !engine->spin.others)
     return true; /* the clock was not read in this poll */
   return look(engine, s);
 }
@@ -193,8 +187,6 @@ static bool spin(struct perigee_engine *const *engines, int count,
           end_spin(engines[0], s);
         return true;
       }
-    if (!waited)
-      begin_spin(engines[0], s);
     waited = true;
     keep_time(engines, count);
   } while (s->limit > 0 && spin_on(engines[0], s));
@@ -233,18 +225,6 @@ static bool arm(struct perigee_engine *engine) {
   return found(engine) || engine->progress != before;
 }
 
-/* The same before a sleep on the engine's descriptor, which looks at the sockets
- * itself. If there is something to poll for they are still to be looked at. */
-static bool doze(struct perigee_engine *engine) {
-  bool due = engine->sockets_due;
-  engine->dozing = true;
-  bool some = arm(engine);
-  engine->dozing = false;
-  if (some && due)
-    engine->sockets_due = true;
-  return some;
-}
-
 int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
   ENTRY(engine, ENTRY_POLL);
   if (!engine_alive(engine))
@@ -262,17 +242,6 @@ int perigee_fd(const struct perigee_engine *engine) {
   return engine->thread ? progress_fd(engine) : engine->epoll;
 }
 
-/* After a sleep: the next poll reads the clock, and the sockets too, unless the
- * sleep has seen that there is nothing. */
-static void rouse(struct perigee_engine *engine, bool quiet) {
-  engine_clock(engine);
-  engine->woken = !quiet;
-  if (!quiet)
-    return;
-  engine->moved = true;
-  engine->sockets_at = engine->now;
-}
-
 static int sleep_on(struct perigee_engine *const *engines, int count,
                     int64_t timeout, bool bounded) {
   struct pollfd fds[ENGINES];
@@ -284,8 +253,10 @@ static int sleep_on(struct perigee_engine *const *engines, int count,
   struct timespec t = {timeout / 1000000000, timeout % 1000000000};
   int n = signals_poll(fds, (nfds_t)count, timeout < 0 ? NULL : &t);
   int error = errno;
-  for (int i = 0; i < count; i++)
-    rouse(engines[i], n >= 0 && !fds[i].revents);
+  for (int i = 0; i < count; i++) {
+    engine_clock(engines[i]);
+    engines[i]->woken = true;
+  }
   if (n < 0 && error == EINTR)
     return PERIGEE_AGAIN;
   return n > 0 || !bounded;
@@ -296,10 +267,11 @@ static int wait_for(struct perigee_engine *const *engines, int count,
   for (int i = 0; i < count; i++)
     if (engines[i]->armed)
       disarm(engines[i]);
-  struct spinning s = {.most = engines[0]->spin->most};
+  struct spinning s = {.most = engines[0]->spin.most};
   if (timeout >= 0 && timeout < s.most)
     s.most = timeout;
   engine_clock(engines[0]);
+  begin_spin(engines[0], &s);
   if (spin(engines, count, &s))
     return 1;
   int64_t least = timeout;
@@ -307,13 +279,13 @@ static int wait_for(struct perigee_engine *const *engines, int count,
     return 0;
   int64_t mine = least;
   for (int i = 0; i < count; i++) {
-    if (doze(engines[i]))
+    if (arm(engines[i]))
       return 1;
     least = engine_nap(engines[i], least);
   }
   int status = sleep_on(engines, count, least, least == mine && timeout >= 0);
   if (status == 1)
-    spin_woken(engines[0]->spin, engines[0]->now - s.begun);
+    spin_woken(&engines[0]->spin, engines[0]->now - s.begun);
   return status;
 }
 

@@ -160,27 +160,16 @@ static void who_computes_gets_the_core_less_and_less(void **state) {
 
 static int64_t now_made_up, took;
 static int yields;
-static struct pair *to_run;    /* whose first side runs while we do not */
-static struct pair *to_answer; /* whose second side does */
+static struct pair *to_run; /* whose first side runs while we do not */
 
 static int64_t made_up(void *context) {
   (void)context;
   return now_made_up += 20;
 }
 
-static int call(struct pair *p) {
+static void call(struct pair *p) {
   struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
-  int operation = perigee_call(p->session[0], &m);
-  assert_true(operation >= 0);
-  return operation;
-}
-
-static void reply(struct pair *p) {
-  struct perigee_message m = {.status = PERIGEE_OK};
-  struct perigee_event e = {.kind = 0};
-  while (e.kind != PERIGEE_EVENT_REQUEST)
-    perigee_poll(p->engine[1], &e, 1);
-  assert_int_equal(perigee_reply(p->engine[1], e.operation, &m), 0);
+  assert_true(perigee_call(p->session[0], &m) >= 0);
 }
 
 int sched_yield(void) {
@@ -188,9 +177,7 @@ int sched_yield(void) {
   now_made_up += took;
   if (to_run)
     call(to_run);
-  if (to_answer)
-    reply(to_answer);
-  to_run = to_answer = NULL;
+  to_run = NULL;
   return 0;
 }
 
@@ -211,7 +198,9 @@ static const struct perigee_counters *counters(const struct pair *p) {
 }
 
 static void answer(struct pair *p) {
-  reply(p);
+  struct perigee_message m = {.status = PERIGEE_OK};
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(perigee_reply(p->engine[1], e.operation, &m), 0);
   until(p, 0, PERIGEE_EVENT_REPLY);
 }
 
@@ -291,20 +280,6 @@ static void whose_core_is_its_own_polls_always_and_keeps_it(void **state) {
   pair_close(&p);
 }
 
-/* Rests are waits in vain. They say nothing of how soon a reply comes. */
-static void who_rests_between_its_calls_polls_for_their_replies(void **state) {
-  struct pair p;
-  struct perigee_event e;
-  open_pair(&p, *state, false);
-  for (int i = 0; i < 20; i++) {
-    perigee_wait(&p.engine[0], 1, 2 * MS);
-    int operation = call(&p);
-    to_answer = &p;
-    assert_int_equal(perigee_await(p.engine[0], operation, &e, -1), 1);
-  }
-  pair_close(&p);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_comes_within_most_is_found_always),
@@ -324,8 +299,6 @@ int main(void) {
       OVER(variant_default, who_computes_is_given_the_core_once),
       OVER(variant_default, waits_that_never_paid_poll_for_a_moment_only),
       OVER(variant_default, whose_core_is_its_own_polls_always_and_keeps_it),
-      OVER(variant_default,
-           who_rests_between_its_calls_polls_for_their_replies),
   };
   return cmocka_run_group_tests_name("spin", tests, NULL, NULL);
 }
