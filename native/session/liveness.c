@@ -75,8 +75,7 @@ static void set(struct perigee_session *s) {
   int64_t now = s->engine->now, limit = s->alive.heard_at + patience(s);
   int64_t due = now + (s->alive.silent ? 2 : 1) * pause_of(s);
   bool over = limit <= now;
-  timers_add(&s->engine->timers, &s->timer,
-             over || due < limit ? due : limit);
+  timers_add(&s->engine->timers, &s->timer, over || due < limit ? due : limit);
 }
 
 void liveness_begin(struct perigee_session *s) {
