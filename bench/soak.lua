@@ -69,6 +69,7 @@ local function command_line()
     :convert(options.whole):default(tostring(os.time() % 1e6 + 1))
   parser:option("--faults", "Faults that all peers' engines inject, as in "
                 .. "\"drop=0.001 delay=5ms\" (seeds follow from --seed).")
+  parser:flag("--encrypt", "Over TCP: what is sent is sealed.")
   parser:option("--tasks", "Operations that a peer makes at once.")
     :convert(options.whole):default "3"
   parser:option("--pause", "Seconds between two operations of a task.")

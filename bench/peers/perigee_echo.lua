@@ -9,6 +9,7 @@
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 dofile(here .. "../tree.lua")
 local calls = require "perigee.bench.calls"
+local descriptor = require "perigee.descriptor"
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"
 local payload = require "perigee.bench.payload"
@@ -17,7 +18,6 @@ local process = require "perigee.bench.process"
 
 local way, role, folder, size, _, address = unpack(arg)
 local PATIENCE = 600 -- seconds: others have their turns
-local LOOK = 0.2     -- seconds between looks at standard input
 local SAMPLES, FEWEST, ATTEMPTS = 2 ^ 20, 3, 8
 local options = {
   transport = way,
@@ -41,7 +41,7 @@ function ROLES.version() say("Perigee %s, %s", perigee.version, jit.version) end
 
 -- Nothing is sent to the server's standard input, so there is its end to read.
 local function end_with_stdin()
-  while not process.readable(0, 0) do perigee.sleep(LOOK) end
+  descriptor.readable(0)
   perigee.stop()
 end
 

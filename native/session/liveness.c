@@ -69,10 +69,13 @@ static int64_t pause_of(const struct perigee_session *s) {
   return (own < peers ? own : peers) / LOOKS;
 }
 
+/* The limit is over if the lane is ending: the timer must not be due at once
+ * then, as the poll that ends the session comes after all timers. */
 static void set(struct perigee_session *s) {
-  int64_t due = s->engine->now + (s->alive.silent ? 2 : 1) * pause_of(s);
-  int64_t limit = s->alive.heard_at + patience(s);
-  timers_add(&s->engine->timers, &s->timer, due < limit ? due : limit);
+  int64_t now = s->engine->now, limit = s->alive.heard_at + patience(s);
+  int64_t due = now + (s->alive.silent ? 2 : 1) * pause_of(s);
+  bool over = limit <= now;
+  timers_add(&s->engine->timers, &s->timer, over || due < limit ? due : limit);
 }
 
 void liveness_begin(struct perigee_session *s) {

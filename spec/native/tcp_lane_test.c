@@ -457,6 +457,25 @@ what_came_while_nobody_looked_shows_that_the_peer_lives(void **state) {
   perigee_engine_close(engine);
 }
 
+/* The end is found by the look at a silent peer, whose time is over. */
+static void an_end_that_came_while_nobody_looked_is_the_end(void **state) {
+  (void)state;
+  struct perigee_engine *engine = engine_of_time(3000 * MS);
+  struct hand hand;
+  hand_come(&hand, engine, true);
+  assert_true(hand_open(&hand, engine->secret));
+  engine_arm(engine);
+  for (int i = 0; i < 16; i++)
+    engine_progress(engine);
+  assert_int_equal(shutdown(hand.fd, SHUT_WR), 0);
+  passed += 10000 * MS;
+  engine_progress(engine); /* returns, although the timer's limit is over */
+  assert_int_equal(hand.session->state, PERIGEE_SESSION_ENDED);
+  assert_int_equal(hand.session->ended.status, PERIGEE_PEER_LOST);
+  hand_close(&hand);
+  perigee_engine_close(engine);
+}
+
 /* Each of these would take 50 ms by itself. */
 static void those_who_read_nothing_hold_up_a_close_together(void **state) {
   (void)state;
@@ -499,6 +518,7 @@ int main(void) {
       SCENE(a_stream_is_attached_once_and_to_the_living),
       SCENE(a_stream_that_finds_no_place_is_done_without),
       cmocka_unit_test(what_came_while_nobody_looked_shows_that_the_peer_lives),
+      cmocka_unit_test(an_end_that_came_while_nobody_looked_is_the_end),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

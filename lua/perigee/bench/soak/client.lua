@@ -110,13 +110,13 @@ function M.run(peer, number)
       out = memory(peer), into = memory(peer) }, Task)
     peer.tasks[number] = self
   end
-  peer.running = peer.running + 1
+  ledger.enter("task " .. number)
   while peer.going do
     one(self)
     if peer.after then peer.after() end
     if peer.pause > 0 then perigee.sleep(peer.pause) end
   end
-  peer.running = peer.running - 1
+  ledger.leave()
 end
 
 return M

@@ -37,7 +37,8 @@ end
 
 local function agent_of(given, name)
   return assert(perigee.agent { name = name, scope = given.scope,
-                                transport = given.transport })
+                                transport = given.transport,
+                                encrypt = given.encrypt })
 end
 
 --- Receives it; prints "ready", then what it found.

@@ -22,6 +22,7 @@ local watch = require "perigee.bench.soak.watch"
 local SIGKILL, SIGCONT, SIGSTOP = 9, 18, 19
 local SHOWN = 10
 local RESTS = 2 -- to see whether anything grows
+local REPORTS = 2 -- seconds for peers that hang to tell where
 
 local M = {}
 local Judge = {}
@@ -95,8 +96,8 @@ function HEARD.rest(self, peer, told)
   peer.state, peer.counts = "ready", told.counts
   if told.sessions + told.operations + told.pooled > 0 then
     self:fault("growth", "peer %d keeps %d sessions, %d operations, %d bytes "
-      .. "of blocks, though nobody is there", peer.who, told.sessions,
-      told.operations, told.pooled)
+      .. "of blocks, though nobody is there: %s", peer.who, told.sessions,
+      told.operations, told.pooled, told.remains)
   end
   weigh(self, peer)
 end
@@ -219,10 +220,13 @@ function Judge:must(state, what)
   if self:listen(self.given.patience, is(state)) then return end
   for _, peer in pairs(self.peers) do
     if peer.state ~= state and not peer.hopeless then
-      self:fault("hang", "peer %d, life %d did not %s within %g s", peer.who,
-                 peer.life, what, self.given.patience)
+      self:fault("hang", "peer %d, life %d did not %s within %g s; %s",
+                 peer.who, peer.life, what, self.given.patience,
+                 watch.state(peer.child.pid))
+      peer.child:tell "report\n"
     end
   end
+  self:listen(REPORTS, function() return false end)
 end
 
 -- One round and its rest.

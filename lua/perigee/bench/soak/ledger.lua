@@ -17,10 +17,11 @@ local loop = require "perigee.loop"
 local native = require "perigee.native"
 local process = require "perigee.bench.process"
 
-local LONGEST, TEXT = 4000, 400
+local LONGEST, TEXT = 4000, 1500
 local FAULTS = 20 -- that a peer tells
 
-local M = { counts = {}, pending = {}, told = 0, open = 0 }
+-- running: the tasks of this peer (coroutines) that have not ended, by name.
+local M = { counts = {}, pending = {}, told = 0, open = 0, running = {} }
 
 --- Writes one line for the judge.
 function M.say(what)
@@ -36,11 +37,21 @@ function M.fault(kind, text, ...)
   M.say { what = "fault", kind = kind, text = text:format(...):sub(1, TEXT) }
 end
 
--- ---- Operations ------------------------------------------------------------
+-- ---- Tasks and operations --------------------------------------------------
+
+--- Notes that the running task has begun, and that it is over.
+function M.enter(name)
+  M.running[coroutine.running()] = name
+end
+
+function M.leave()
+  M.running[coroutine.running()] = nil
+end
 
 --- Notes the begin of an operation that has this many seconds.
 function M.begin(kind, seconds)
-  local entry = { kind = kind, left = seconds + M.grace }
+  local entry = { kind = kind, left = seconds + M.grace,
+                  task = coroutine.running() }
   M.pending[entry], M.open = true, M.open + 1
   return entry
 end
@@ -58,7 +69,8 @@ local function tick()
     entry.left = entry.left - 1
     if entry.left < 0 and not entry.missed then
       entry.missed = true
-      M.fault("missing end", "an operation (%s) has not ended", entry.kind)
+      M.fault("missing end", "an operation (%s) has not ended: %s", entry.kind,
+              debug.traceback(entry.task))
     end
   end
 end

@@ -7,6 +7,7 @@
 --   stop          traffic ends: it answers "idle" when its own operations have
 --                 ended and its own sessions are closed
 --   settle        answers "rest", with what is left, when no session is left
+--   report        tells as faults where each of its tasks is
 
 local bit = require "bit"
 local client = require "perigee.bench.soak.client"
@@ -24,6 +25,7 @@ local M = {}
 local AFTER = 4             -- ends or payloads before one that is wrong
 local LEAKED = 8            -- descriptors
 local SETTLING = 20         -- seconds for others' sessions to end
+local REMAINS = 1500        -- bytes that describe what is left of them
 
 -- ---- Faults that are planted -----------------------------------------------
 
@@ -74,12 +76,22 @@ end
 
 function TOLD.stop(peer)
   peer.going, peer.slow_until = false, 0
-  while peer.running > 0 do perigee.sleep(0.005) end
+  while next(ledger.running) do perigee.sleep(0.005) end
   peer.targets = {}
   for _, session in pairs(peer.agent.engine.sessions) do
     if not session.accepted then session:close() end
   end
   ledger.say { what = "idle" }
+end
+
+-- Describes what is left of other peers.
+local function remains(engine)
+  local list = {}
+  for _, session in pairs(engine.sessions) do
+    list[#list + 1] = ("%s, %s: %s"):format(session,
+      session.accepted and "accepted" or "dialled", session:explain())
+  end
+  return table.concat(list, "\n"):sub(1, REMAINS)
 end
 
 -- Waits until nothing is left of other peers, and tells what is.
@@ -97,7 +109,14 @@ function TOLD.settle(peer)
   ledger.say { what = "rest", sessions = stats.sessions, open = ledger.open,
                operations = stats.operations, pooled = stats.pooled,
                lua = collectgarbage "count" * 1024, counts = ledger.counts,
-               faults = ledger.told }
+               faults = ledger.told, remains = remains(engine) }
+end
+
+-- Tells where each task is that has not ended.
+function TOLD.report()
+  for task, name in pairs(ledger.running) do
+    ledger.fault("hang", "%s is at %s", name, debug.traceback(task))
+  end
 end
 
 local function obey(peer, text)
@@ -126,9 +145,10 @@ function M.run(given)
     mix = given.mix, bulk = given.bulk, task_count = given.tasks, tasks = {},
     slot_count = given.peers * given.tasks, pause = given.pause,
     scope = given.scope, transport = given.transport, targets = {},
-    options = { faults = given.faults and ("seed=%d %s"):format(
-      given.seed * 1000 + given.who, given.faults) or nil },
-    faults = given.faults, life = given.life, running = 0, serial = 0,
+    options = { encrypt = given.encrypt, faults = given.faults
+      and ("seed=%d %s"):format(given.seed * 1000 + given.who, given.faults)
+      or nil },
+    faults = given.faults, life = given.life, serial = 0,
     slow_until = 0,
     name_of = function(who) return "peer:" .. who end,
   }

@@ -192,9 +192,9 @@ end
 -- Closes and opens "brief" while `self.going`.
 local function keep_brief(self)
   local memory = payload.private(BRIEF)
-  self.running = self.running + 1
+  ledger.enter "brief"
   while self.going do brief(memory) end
-  self.running = self.running - 1
+  ledger.leave()
 end
 
 --- Serves all of it for an agent. self: who, life, slots (how many), bulk

@@ -48,6 +48,13 @@ function M.look(pid)
            memory = number "VmRSS" * 1024 }
 end
 
+--- Describes what a process is at that does not answer.
+function M.state(pid)
+  return ("state %s, system call %s"):format(
+    text_of(pid, "status"):match "State:%s+(%a)" or "?",
+    text_of(pid, "syscall"):match "^%S*")
+end
+
 --- Returns a function that tells how often a receiver of the RDMA devices was
 -- not ready from now on; 0 where nothing goes by such a device.
 function M.devices(transport)
