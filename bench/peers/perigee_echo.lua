@@ -41,7 +41,8 @@ function ROLES.version() say("Perigee %s, %s", perigee.version, jit.version) end
 
 -- Nothing is sent to the server's standard input, so there is its end to read.
 local function end_with_stdin()
-  while not process.readable(0, 0) do perigee.sleep(LOOK) end
+  local input = { { output = 0, text = "" } }
+  while #process.readable(input, 0) == 0 do perigee.sleep(LOOK) end
   perigee.stop()
 end
 
