@@ -17,6 +17,7 @@ local regions = require "perigee.region"
 local sessions = require "perigee.session"
 
 local ffi = require "ffi"
+local new_table = require "table.new"
 local C = native.C
 
 local M = {}
@@ -64,6 +65,9 @@ M.Engine = Engine
 -- Typed heads of more bytes are decoded in portions (portions.lua), because a
 -- byte may take 20 ns.
 local HOLD = 2 ^ 14
+-- The least operations whose futures are found in an array. In a table that
+-- starts empty the first are in its hash part, and LuaJIT compiles for that.
+local FEW = 256
 -- Seconds that stand for no limit, because the core's options take no negative
 -- time.
 local LONGEST = 1e6
@@ -209,7 +213,7 @@ function M.new(options)
   warn_of_faults(options.faults or os.getenv "PERIGEE_FAULTS")
   local engine = setmetatable({
     handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,
-    inflight = {}, flying = 0,          -- how many there are
+    inflight = new_table(FEW, 0), flying = 0, -- how many there are
     sessions = {}, listeners = {}, regions = {},
     memory = setmetatable({}, { __mode = "k" }), pooled = 0, endpoints = {},
     behind = false, pressure = regions.PRESSURE,

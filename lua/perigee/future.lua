@@ -3,19 +3,23 @@
 -- Waiting for it gives the operation's results.
 -- @classmod Future
 
---   owner      the object it belongs to: has `engine`, and is or has a session
---   operation  the core's number of it while pending, or false
---   ended      false; then how many results there are, or -1 if it raises
---   value      while pending whatever must stay alive for the core; then the
---              one result, a table of them, or what it raises
---   finish     function (future, event): settles it with the event's results
---   waiter     the signals that its end triggers (loop.lua)
---   doing      nil, or a description for messages: "running a task"
---   again      nil, or the call to make again in another session
---              (call/again.lua)
---   inner      nil, or the future that this one follows
+-- A future is made for every asynchronous operation. It is an array, which
+-- LuaJIT makes and frees in half the time of a table with six fields. Code that
+-- runs in each call uses these slots; other code may use names (future.ended):
 --
--- A future is made for every asynchronous operation, so it stays this small.
+--   ENDED      false; then how many results there are, or -1 if it raises
+--   VALUE      while pending whatever must stay alive for the core; then the
+--              one result, a table of them, or what it raises
+--   OPERATION  the core's number of it while pending, or false
+--   WAITER     the signals that its end triggers (loop.lua), or false
+--   OWNER      the object it belongs to: has `engine`, and is or has a session
+--   FINISH     function (future, event): settles it with the event's results
+--
+-- Some have fields beside these:
+--
+--   doing      a description for messages: "running a task"
+--   again      the call to make again in another session (call/again.lua)
+--   inner      the future that this one follows
 local errors = require "perigee.errors"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -24,11 +28,34 @@ local signals = require "perigee.signal"
 local C = native.C
 local await, told, state = loop.await, loop.event, loop.state
 local huge = math.huge
+local setmetatable, rawget, rawset = setmetatable, rawget, rawset
+local select, unpack, wake = select, unpack, signals.wake
 
 local M = {}
 
+local ENDED, VALUE, OPERATION, WAITER, OWNER, FINISH = 1, 2, 3, signals.WAITER,
+                                                       5, 6
+M.ENDED, M.VALUE, M.OPERATION, M.OWNER = ENDED, VALUE, OPERATION, OWNER
+local SLOTS = { ended = ENDED, value = VALUE, operation = OPERATION,
+                waiter = WAITER, owner = OWNER, finish = FINISH }
+
+--- The metatable of futures that have these methods.
+function M.metatable(methods)
+  return {
+    __index = function(future, key)
+      local method = methods[key]
+      if method then return method end
+      local slot = SLOTS[key]
+      return slot and rawget(future, slot)
+    end,
+    __newindex = function(future, key, value)
+      rawset(future, SLOTS[key] or key, value)
+    end,
+  }
+end
+
 local Future = {}
-Future.__index = Future
+local META = M.metatable(Future)
 M.Future = Future
 
 --- Has M.finish end a pending future at the event of its operation.
@@ -41,9 +68,8 @@ M.expect = expect
 --- Returns a pending future of a started operation; the loop finds it by the
 -- operation's number.
 function M.start(owner, operation, value, finish)
-  local future = setmetatable({ owner = owner, operation = operation,
-                                ended = false, value = value, finish = finish,
-                                waiter = false }, Future)
+  local future = setmetatable({ false, value, operation, false, owner, finish },
+                              META)
   expect(owner.engine, operation, future)
   return future
 end
@@ -57,9 +83,10 @@ end
 --- Returns a pending future that no operation of the core ends. doing describes
 -- it in messages, if others get to see it.
 function M.new(owner, doing)
-  return setmetatable({ owner = owner or false, operation = false,
-                        ended = false, value = false, finish = false,
-                        waiter = false, doing = doing }, Future)
+  local future = setmetatable({ false, false, false, false, owner or false,
+                                false }, META)
+  if doing then future.doing = doing end
+  return future
 end
 
 -- The inner of a future that nobody can cancel.
@@ -74,12 +101,12 @@ end
 
 --- Ends future with results; does nothing if it has ended already.
 function M.settle(future, ...)
-  if future.ended then return end
+  if future[ENDED] then return end
   local n = select("#", ...)
-  if n == 1 then future.value = (...) else future.value = { ... } end
-  future.operation = false
-  future.ended = n
-  if future.waiter then signals.wake(future) end
+  if n == 1 then future[VALUE] = (...) else future[VALUE] = { ... } end
+  future[OPERATION] = false
+  future[ENDED] = n
+  if future[WAITER] then wake(future) end
 end
 
 --- A future that has ended with results.
@@ -99,7 +126,7 @@ function M.finish(engine, event)
   if future then
     engine.inflight[operation] = nil
     engine.flying = engine.flying - 1
-    future.finish(future, event)
+    future[FINISH](future, event)
   end
 end
 
@@ -136,10 +163,10 @@ end
 --- Returns the results of a future that has ended, or raises what it ended
 -- with.
 function M.results(future)
-  local n = future.ended
-  if n == 1 then return future.value end
-  if n == -1 then error(future.value, 0) end
-  return unpack(future.value, 1, n)
+  local n = future[ENDED]
+  if n == 1 then return future[VALUE] end
+  if n == -1 then error(future[VALUE], 0) end
+  return unpack(future[VALUE], 1, n)
 end
 local results = M.results
 
@@ -186,11 +213,11 @@ end
 -- finds many ends by one poll. The event may not end the future: a large reply
 -- still has to be decoded, and a call may be made again.
 local function short(future)
-  local engine = future.owner.engine
+  local engine = future[OWNER].engine
   if engine.flying == 1 and not state.pinned and engine.handle
-    and await(engine, future.operation) then
+    and await(engine, future[OPERATION]) then
     M.finish(engine, told)
-    if future.ended then return results(future) end
+    if future[ENDED] then return results(future) end
   end
   return wait(future)
 end
@@ -212,9 +239,9 @@ end
 -- print(select(2, future:wait(0)).kind, future:done())      --> timeout false
 -- print(future:wait())                                         --> done
 function Future:wait(seconds)
-  if self.ended == 1 then return self.value end
-  if self.ended then return results(self) end
-  if not seconds and self.operation then return short(self) end
+  if self[ENDED] == 1 then return self[VALUE] end
+  if self[ENDED] then return results(self) end
+  if not seconds and self[OPERATION] then return short(self) end
   return wait(self, seconds)
 end
 
@@ -227,7 +254,7 @@ end
 -- future:wait()
 -- print(future:done())                                         --> true
 function Future:done()
-  return self.ended and true or false
+  return self[ENDED] and true or false
 end
 
 --- Cancels the operation, which ends once: with `cancelled`, or with its
@@ -256,7 +283,7 @@ end
 
 --- Tells whether x is a future, or something that can be waited for as one.
 function M.is_future(x)
-  return type(x) == "table" and (getmetatable(x) == Future
+  return type(x) == "table" and (getmetatable(x) == META
     or x.wait == Future.wait)
 end
 

@@ -71,7 +71,8 @@ local function memory_of(kind) return kind ~= "host" and kind or false end
 
 local function adopt(engine, handle, options, keep)
   local region = setmetatable({
-    engine = engine, handle = ffi.gc(handle, net(engine)), closing = false,
+    engine = engine, session = false, handle = ffi.gc(handle, net(engine)),
+    closing = false,
     length = tonumber(C.perigee_region_length(handle)),
     base = C.perigee_region_pointer(handle), name = options.name,
     access = options.access or "", memory = memory_of(options.kind),
@@ -396,7 +397,8 @@ function M.pooled(engine, pointer, length)
   collect(engine, length)
   local box = { region = false }      -- for pool_net; no reference to block
   local base = ffi.cast(native.pointer_t, pointer)
-  local block = setmetatable({ engine = engine, length = length, box = box,
+  local block = setmetatable({ engine = engine, session = false,
+                               length = length, box = box,
                                base = ffi.gc(base, pool_net(engine, length,
                                                             box)),
                                handle = false }, Block)

@@ -68,17 +68,21 @@ local function trigger(signal)
 end
 M.trigger = trigger
 
+--- Where a future (future.lua) has the list of its signals, or false.
+M.WAITER = 4
+local WAITER = M.WAITER
+
 --- Makes the end of future count for signal.
 function M.attach(future, signal)
-  future.waiter = { signal = signal, next = future.waiter }
+  future[WAITER] = { signal = signal, next = future[WAITER] }
 end
 
 --- Undoes attach.
 function M.detach(future, signal)
-  local before, node = nil, future.waiter
+  local before, node = nil, future[WAITER]
   while node and node.signal ~= signal do before, node = node, node.next end
   if not node then return end
-  if before then before.next = node.next else future.waiter = node.next end
+  if before then before.next = node.next else future[WAITER] = node.next end
 end
 
 local function first_first(node)
@@ -90,8 +94,8 @@ end
 --- Tells the signals attached to future, in the order they were attached.
 -- Called when the future's field `ended` has just been set.
 function M.wake(future)
-  local node = first_first(future.waiter)
-  future.waiter = false
+  local node = first_first(future[WAITER])
+  future[WAITER] = false
   while node do
     local signal = node.signal
     signal.remaining = signal.remaining - 1

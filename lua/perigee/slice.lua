@@ -98,10 +98,7 @@ end
 
 --- Writes a slice of engine's own memory into a struct perigee_slice. Returns
 -- nil, or what is wrong with the slice.
-function M.store_local(target, slice, engine)
-  if not is_slice(slice) then
-    return "a slice is meant, not a " .. type(slice)
-  end
+local function store_own(target, slice, engine)
   local owner = slice.owner
   if owner.engine ~= engine or owner.session then
     return "a slice of this engine's own memory is meant, not one of "
@@ -115,6 +112,15 @@ function M.store_local(target, slice, engine)
   end
   target.region = handle
   store(target, slice)
+end
+M.store_own = store_own
+
+--- The same for any value, which may be no slice.
+function M.store_local(target, slice, engine)
+  if not is_slice(slice) then
+    return "a slice is meant, not a " .. type(slice)
+  end
+  return store_own(target, slice, engine)
 end
 
 --- The same for a slice of a region that session's peer has.

@@ -18,6 +18,7 @@ local unknown = batch.unknown
 local timeout_of, only_timeout = batch.timeout, batch.only_timeout
 local store_local, is_count = slices.store_local, check.is_count
 local start, settle, SUCCESS = futures.start, futures.settle, futures.SUCCESS
+local OWNER, VALUE = futures.OWNER, futures.VALUE
 local type = type
 
 local READ, WRITE = C.PERIGEE_OP_READ, C.PERIGEE_OP_WRITE
@@ -40,7 +41,7 @@ end
 -- ---- One-sided -------------------------------------------------------------
 
 local function transferred(future, event)
-  local session, kept = future.owner, future.value
+  local session, kept = future[OWNER], future[VALUE]
   if kept[3] then session.spare = kept[1] end -- a list of one is reused
   if event.status == 0 then return settle(future, true) end
   settle(future, nil, errors.ended(event.status, doing(session, "a transfer"),

@@ -188,23 +188,29 @@ static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
   return allowed > 0 && !s->inbox.arriving && s->engine->asked < ASKED_A_POLL;
 }
 
+/* Reads one record of each ring in turn. A ring that was empty is not looked at
+ * again in this poll: what arrives meanwhile is found by the next one. */
 static int poll_rings(struct perigee_session *s) {
   int replies = 1, requests = 1, budget = RECORDS_A_POLL;
   uint64_t allowed = may_serve(s);
-  while (budget-- > 0 && engine_room(s->engine) &&
-         s->state == PERIGEE_SESSION_OPEN && (replies > 0 || requests > 0)) {
-    replies = poll_ring(s, RING_REPLY);
-    if (replies < 0)
-      return replies;
+  for (; budget > 0 && (replies | requests) > 0; budget--) {
     if (!engine_room(s->engine) || s->state != PERIGEE_SESSION_OPEN)
       return 1;
-    bool may = reads_on(s, allowed);
+    if (replies > 0 && (replies = poll_ring(s, RING_REPLY)) != 0) {
+      if (replies < 0)
+        return replies;
+      if (!engine_room(s->engine))
+        return 1;
+    }
+    if (s->state != PERIGEE_SESSION_OPEN)
+      return 1;
+    bool may = requests > 0 && reads_on(s, allowed);
     requests = may ? poll_ring(s, RING_REQUEST) : 0;
     allowed -= may;
     if (requests < 0)
       return requests;
   }
-  return replies > 0 || requests > 0;
+  return replies | requests;
 }
 
 /* ---- Sessions ------------------------------------------------------------ */

@@ -63,3 +63,31 @@ describe("the error of a future", function()
     assert.equal("replying to slow of " .. agent.name .. PATIENCE, said)
   end)
 end)
+
+-- A future is an array with names for its slots (future.lua): a field must not
+-- come to stand beside the slot of the same name.
+describe("a future's slot", function()
+  local futures = require "perigee.future"
+
+  it("is read and written by its name as by its number", function()
+    local future = futures.new(false, "nothing")
+    assert.is_false(future.ended)
+    future.operation, future.value = 7, "kept"
+    assert.equal(7, future[futures.OPERATION])
+    assert.equal("kept", future[futures.VALUE])
+    future.operation = false
+    futures.settle(future, nil, "why")
+    assert.equal(2, future.ended)
+    assert.is_nil(rawget(future, "operation"))
+    assert.same({ nil, "why" }, { future:wait() })
+  end)
+
+  it("is no field that other futures have", function()
+    local future = futures.new()
+    assert.is_nil(future.doing)
+    future.doing, future.again = "calling", false
+    assert.equal("calling", futures.doing(future))
+    assert.is_nil(futures.new().doing)
+    assert.is_nil(future.unknown)
+  end)
+end)

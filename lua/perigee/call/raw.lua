@@ -22,7 +22,10 @@ local await, event, settle = outcome.await, outcome.event, futures.settle
 local binding_of = outcome.binding
 local band, open, close, state = bit.band, views.open, views.close, loop.state
 local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
-local now = loop.now
+local now, start, put_trace = loop.now, futures.start, traces.put
+local is_slice, store_own, first = slices.is_slice, slices.store_own,
+                                   slices.first
+local OWNER = futures.OWNER
 
 local M = {}
 
@@ -80,7 +83,7 @@ local function results(binding, method, told)
                                  "the reply is not raw")
   end
   if binding.reader then return unless_raised(read(binding.reader, told)) end
-  if binding.into then return slices.first(binding.into, told.slice) end
+  if binding.into then return first(binding.into, told.slice) end
   local length = tonumber(told.length)
   if length < LONG then return string(told.pointer, length) end
   return long_text(binding, method, told, length)
@@ -89,8 +92,7 @@ end
 -- ---- Payloads --------------------------------------------------------------
 
 local function fill_into(binding, method, level)
-  local why = slices.store_local(binding.message.into, binding.into,
-                                 binding.engine)
+  local why = store_own(binding.message.into, binding.into, binding.engine)
   if why then misuse(method, "into: " .. why, level + 1) end
 end
 
@@ -105,7 +107,7 @@ local function prepare(binding, method, length)
   local message = binding.message
   message.method, message.flags = method.id, 0
   message.slice.region = nil
-  traces.put(message, binding)
+  put_trace(message, binding)
   if binding.into then fill_into(binding, method, 4) end
   message.capacity = method.inplace
     and (binding.capacity or default_capacity(binding, length)) or 0
@@ -125,7 +127,7 @@ end
 local function submit_slice(binding, method, handle, slice)
   local message = prepare(binding, method, slice.length)
   message.head, message.length = nil, 0
-  local why = slices.store_local(message.slice, slice, binding.engine)
+  local why = store_own(message.slice, slice, binding.engine)
   if why then misuse(method, why, 3) end
   local operation = C.perigee_call(handle, message)
   if operation < 0 then
@@ -223,7 +225,7 @@ local function submit(binding, method, payload, deadline)
     return submit_bytes(binding, method, handle, payload, #payload)
   elseif payload == nil then
     return submit_bytes(binding, method, handle, nil, 0)
-  elseif slices.is_slice(payload) then
+  elseif is_slice(payload) then
     return submit_slice(binding, method, handle, payload)
   end
   misuse(method, ("a raw payload is a string, a slice, a writer (a function) "
@@ -296,9 +298,9 @@ end
 
 local function finish_by(method)
   return function(future, told)
-    local binding = future.owner
+    local binding = future[OWNER]
     local status = told.status
-    if future.again and (status == PEER_LOST or status == CLOSED) then
+    if (status == PEER_LOST or status == CLOSED) and future.again then
       return again.resume(future, method, told)
     end
     if binding.reader and told.status == 0 and band(told.flags, TYPED) == 0 then
@@ -361,7 +363,7 @@ function M.start(method)
       return later(self, method, payload)
     end
     if not operation then return again.later(self, method, kept, payload) end
-    local future = futures.start(binding, operation, kept, finish)
+    local future = start(binding, operation, kept, finish)
     if method.idempotent then again.guard(future, self, payload) end
     return future
   end

@@ -21,7 +21,8 @@ local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local await, event, settle = outcome.await, outcome.event, futures.settle
 local binding_of = outcome.binding
 local store_local, state = slices.store_local, loop.state
-local now = loop.now
+local now, start = loop.now, futures.start
+local OWNER, VALUE = futures.OWNER, futures.VALUE
 
 local M = {}
 
@@ -127,10 +128,10 @@ end
 
 local function finish_by(method)
   return function(future, told)
-    local binding, kept = future.owner, future.value
+    local binding, kept = future[OWNER], future[VALUE]
     release(kept[1])
     local status = told.status
-    if future.again and (status == PEER_LOST or status == CLOSED) then
+    if (status == PEER_LOST or status == CLOSED) and future.again then
       return again.resume(future, method, told)
     end
     if band(told.flags, HELD) ~= 0 then
@@ -184,8 +185,8 @@ function M.start(method)
     local binding = binding_of(self, method)
     local operation, out, slice = submit(binding, method, ...)
     if not operation then return again.later(self, method, out, ...) end
-    local future = futures.start(binding, operation,
-                                 { out, slice, binding.into }, finish)
+    local future = start(binding, operation, { out, slice, binding.into },
+                         finish)
     if method.idempotent then again.guard(future, self, ...) end
     return future
   end

@@ -19,8 +19,11 @@ local Session, Future, settle = sessions.Session, futures.Future, futures.settle
 local READ, WRITE = C.PERIGEE_OP_READ, C.PERIGEE_OP_WRITE
 local WRITE_IMM, INLINE = C.PERIGEE_OP_WRITE_IMM, C.PERIGEE_INLINE
 
+local ENDED, VALUE = futures.ENDED, futures.VALUE
+local OPERATION, OWNER = futures.OPERATION, futures.OWNER
+
 local Prepared = {}
-Prepared.__index = Prepared
+local META = futures.metatable(Prepared)
 Prepared.wait, Prepared.done = Future.wait, Future.done
 Prepared.cancel = Future.cancel
 
@@ -54,24 +57,24 @@ end
 -- for _ = 1, 3 do assert(transfer:post():wait(1)) end
 -- print(transfer:done())                                       --> true
 function Prepared:post()
-  local session = self.owner
+  local session = self[OWNER]
   if not session.handle or not self.handle then
-    self.ended = false
+    self[ENDED] = false
     settle(self, nil, self.handle and session:gone("posting a transfer")
       or errors.new("closed", "posting a transfer: it was closed", false))
     return self
   end
   local operation = C.perigee_post(self.handle, self.timeout)
   if operation == INLINE then
-    self.value, self.ended = true, 1
+    self[VALUE], self[ENDED] = true, 1
     return self
   end
   if operation == C.PERIGEE_AGAIN then
     error("transfer:post: it is still posted; wait for it first", 2)
   end
-  self.ended = false
+  self[ENDED] = false
   if operation < 0 then return not_posted(self, operation) end
-  self.operation = operation
+  self[OPERATION] = operation
   futures.expect(session.engine, operation, self)
   return self
 end
@@ -123,10 +126,9 @@ local function prepare(session, kind, spec, immediate)
                             session.engine.handle, false)
   end
   return setmetatable({
-    owner = session, operation = false, ended = 1, value = true,
-    finish = posted, waiter = false, handle = out[0], timeout = timeout,
-    kept = kept,
-  }, Prepared)
+    1, true, false, false, session, posted,
+    handle = out[0], timeout = timeout, kept = kept,
+  }, META)
 end
 
 --- Prepares a write that can be posted any number of times. It keeps its memory
