@@ -16,7 +16,6 @@
  * counter of its readings, and what they take for random is always the same.
  */
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,7 +268,6 @@ int main(int argc, char **argv) {
             argv[0]);
     return 2;
   }
-  alarm(120);
   connect_both();
   take_memory();
   if (it.operation == WRITE)

@@ -123,33 +123,54 @@ local function sends(side)
   return #list > 0 and median(list) or 0
 end
 
+-- Returns the calls that took the middle fifth of times.
+local function middling(list)
+  table.sort(list, function(a, b) return a.total < b.total end)
+  local chosen = {}
+  for i = math.floor(#list * 0.4) + 1, math.ceil(#list * 0.6) do
+    chosen[#chosen + 1] = list[i]
+  end
+  return chosen
+end
+
+-- Returns a part's ticks in each of the calls, and their mean.
+local function part_of(list, i)
+  local values, sum = {}, 0
+  for k, call in ipairs(list) do
+    values[k] = call.ticks[i] - call.ticks[i - 1]
+    sum = sum + values[k]
+  end
+  return values, sum / #list
+end
+
+local function parts_of(list, ns)
+  local names, parts, middle = list[1].names, {}, middling(list)
+  for i = 2, #names do
+    local name = names[i - 1] .. " > " .. names[i]
+    local _, mean = part_of(middle, i)
+    parts[i - 1] = { name = name, meaning = M.MEANINGS[name] or "",
+                     p50 = median(part_of(list, i)) * ns, middling = mean * ns }
+  end
+  return parts
+end
+
 -- Splits calls of which one is under way at a time. ns: of a tick. Returns
--- parts, a list of { name, meaning, p50 } in ns, and total (p50 of the sum),
--- calls, share (of calls that take the usual way), sends (p50 by side, or 0).
--- The first eighth is left out.
+-- parts, a list of { name, meaning, p50, middling } in ns: medians, which add
+-- up roughly, and means of the calls that took the middle fifth of times, which
+-- add up to the median call's time. Also calls, share (of calls that take the
+-- usual way) and sends (p50 by side, or 0). The first eighth is left out.
 function M.split(caller, server, ns)
-  local all, list = calls(caller, server), {}
+  local all, list, same = calls(caller, server), {}, {}
   for i = math.floor(#all / 8) + 1, #all do list[#list + 1] = all[i] end
   local way, count = usual(list)
-  local values, totals, names = {}, {}, nil
   for _, call in ipairs(list) do
     if call.way == way then
-      names = call.names
-      for i = 2, #names do
-        values[i] = values[i] or {}
-        values[i][#totals + 1] = (call.ticks[i] - call.ticks[i - 1]) * ns
-      end
-      totals[#totals + 1] = (call.ticks[#names] - call.ticks[1]) * ns
+      call.total = call.ticks[#call.ticks] - call.ticks[1]
+      same[#same + 1] = call
     end
   end
-  local parts = {}
-  for i = 2, names and #names or 0 do
-    local name = names[i - 1] .. " > " .. names[i]
-    parts[i - 1] = { name = name, meaning = M.MEANINGS[name] or "",
-                     p50 = median(values[i]) }
-  end
-  return { parts = parts, total = median(totals), calls = count,
-           share = count / #list,
+  if count == 0 then error("no call was stamped from end to end", 0) end
+  return { parts = parts_of(same, ns), calls = count, share = count / #list,
            sends = { caller = sends(caller) * ns,
                      server = sends(server) * ns } }
 end

@@ -33,17 +33,16 @@ function M.stamper(point)
   return function() C.perigee_stamp(point) end
 end
 
--- Returns the handler, with a stamp before and behind it.
+-- Returns the handler, of two arguments and one result, with a stamp before and
+-- behind it. (With varargs LuaJIT would interpret the server.)
 function M.around(handler)
   if not M.on then return handler end
   local C, HANDLER, HANDLED = M.open(), M.HANDLER, M.HANDLED
-  local function handled(...)
-    C.perigee_stamp(HANDLED)
-    return ...
-  end
-  return function(...)
+  return function(request, reply)
     C.perigee_stamp(HANDLER)
-    return handled(handler(...))
+    local result = handler(request, reply)
+    C.perigee_stamp(HANDLED)
+    return result
   end
 end
 
