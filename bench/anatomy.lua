@@ -75,6 +75,7 @@ end
 
 local function windowed(mode, side, given)
   local asked = stamps.stamper(stamps.ASKED)
+  local submitted = stamps.stamper(stamps.SUBMITTED)
   local done = stamps.stamper(stamps.DONE)
   local submit, settle, finish =
     SLOTS[mode](side.proxy, given.size, given.window, side.engine)
@@ -83,7 +84,9 @@ local function windowed(mode, side, given)
   end
   return calls.windowed(given.window, function(i)
     asked()
-    return submit(i)
+    local future = submit(i)
+    submitted()
+    return future
   end, function(i, future)
     settle(i, future)
     done()

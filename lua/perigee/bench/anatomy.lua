@@ -10,7 +10,7 @@ local ffi = require "ffi"
 local M = {}
 
 local NAMES = { "asked", "called", "published", "wrote", "read", "seen",
-                "given", "handler", "handled", "done" }
+                "given", "handler", "handled", "done", "submitted" }
 local ASKED, PUBLISHED, WROTE, DONE = 1, 3, 4, 10
 local words_t = ffi.typeof "const uint64_t *"
 

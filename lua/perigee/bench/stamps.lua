@@ -13,9 +13,11 @@ void perigee_stamp(int point);
 uint64_t perigee_ticks(void);
 ]]
 
--- Of native/base/stamp.h.
+-- Of native/base/stamp.h; SUBMITTED, when a future is there, is the program's
+-- alone.
 M.ASKED, M.CALLED, M.PUBLISHED, M.WROTE, M.READ = 1, 2, 3, 4, 5
 M.SEEN, M.GIVEN, M.HANDLER, M.HANDLED, M.DONE = 6, 7, 8, 9, 10
+M.SUBMITTED = 11
 
 -- Opens the process' file; returns the library that has stamps.
 function M.open()
