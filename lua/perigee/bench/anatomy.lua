@@ -22,6 +22,9 @@ M.MEANINGS = {
   ["caller published > server read"] = "kernel: sent, delivered, received",
   ["server read > server seen"] = "from bytes to a record",
   ["server seen > server given"] = "core, to the event",
+  ["server seen > server read"] = "kernel: the rest of the payload",
+  ["server given > server read"] = "kernel: the rest of the payload",
+  ["server read > server given"] = "core, to the event",
   ["server given > server handler"] = "program, to the handler",
   ["server handler > server handled"] = "handler",
   ["server handled > server published"] = "program and core, to the reply",
@@ -30,6 +33,8 @@ M.MEANINGS = {
   ["server published > caller read"] = "kernel: sent, delivered, received",
   ["caller read > caller seen"] = "from bytes to a record",
   ["caller seen > caller given"] = "core, to the event",
+  ["caller seen > caller read"] = "kernel: the rest of the payload",
+  ["caller read > caller given"] = "core, to the event",
   ["caller given > caller done"] = "program, to the result",
 }
 
