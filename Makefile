@@ -113,6 +113,8 @@ $(eval $(call flavour,build,$(RELEASE)))
 $(eval $(call flavour,build/debug,$(DEBUG)))
 $(eval $(call flavour,build/asan,$(ASAN)))
 $(eval $(call flavour,build/tsan,$(TSAN)))
+# With time stamps, for bench/anatomy.lua.
+$(eval $(call flavour,build/anatomy,$(RELEASE) -DPERIGEE_ANATOMY))
 
 .SECONDARY:
 

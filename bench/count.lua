@@ -1,13 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Counts the instructions of one operation (steps.c): from the Lua call to the
--- post, in the device's library, and from the completion to the result in Lua.
--- The counts are exact, whatever else the machine does; polls that found
--- nothing are left out. See bench/README.md.
+-- Counts the instructions of one operation. Over verbs (steps.c): from the Lua
+-- call to the post, in the device's library, and from the completion to the
+-- result in Lua. Over shared memory and TCP (counted.c, by callgrind): of both
+-- sides of the core, from C, which --check compares with bench/counts.json.
+-- The counts are exact, whatever else the machine does. See bench/README.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
+local callgrind = require "perigee.bench.callgrind"
+local counts = require "perigee.bench.counts"
 local driver = require "perigee.bench.driver"
 local ffi = require "ffi"
 local floor = require "perigee.bench.floor"
+local folders = require "perigee.bench.folders"
 local payload = require "perigee.bench.payload"
 local process = require "perigee.bench.process"
 local steps = require "perigee.bench.steps"
@@ -153,6 +157,82 @@ local function functions(runs)
   tell_functions("to the result", runs, b + 1, #runs)
 end
 
+-- ---- By callgrind -----------------------------------------------------------
+
+local RECORDED = (arg[0]:match ".*/" or "./") .. "counts.json"
+
+local function core()
+  return package.searchpath("perigee.core", package.cpath)
+end
+
+-- Returns the operations over the transports in `text` (both: "shm,tcp") whose
+-- names have `only` in them.
+local function chosen(text, only)
+  local list = {}
+  for _, one in ipairs(callgrind.OPERATIONS) do
+    if text:find(one.transport, 1, true) and one.name:find(only, 1, true) then
+      list[#list + 1] = one
+    end
+  end
+  return list
+end
+
+local function count_them(list)
+  local folder = folders.new()
+  local fine, found = pcall(callgrind.run, list, folder)
+  folders.remove(folder)
+  if not fine then error(found, 0) end
+  return found
+end
+
+local function show(list, with_functions)
+  local found = count_them(list)
+  print(head { "operation", "caller", "server", "both" })
+  for _, one in ipairs(list) do
+    local each = found[one.name]
+    print(row { one.name, each.caller, each.server, counts.total(each) })
+    if with_functions then
+      for _, f in ipairs(counts.grown({}, each.functions)) do
+        print(("%8d %s"):format(f[3], f[1]))
+      end
+    end
+  end
+end
+
+local function totals(fine, failed, skipped)
+  print(("%d passed, %d failed, %d skipped"):format(fine, failed, skipped))
+  return failed == 0 and 0 or 1
+end
+
+-- Returns the exit status. Counts of another compiler or library are not
+-- comparable, so they are skipped.
+local function check(list, path)
+  local recorded = assert(counts.read(path))
+  local setting, missing = callgrind.setting(core())
+  local why = missing or counts.differs(recorded.setting, setting)
+  if why then
+    print("not comparable with " .. path .. ": " .. why)
+    return totals(0, 0, #list)
+  end
+  local fine, failed = counts.compare(recorded.operations, count_them(list),
+                                      print)
+  return totals(fine, failed, 0)
+end
+
+-- Others that are recorded stay, if they are of the same setting.
+local function update(list, path)
+  local setting = assert(callgrind.setting(core()))
+  local recorded = counts.read(path)
+  if not recorded or counts.differs(recorded.setting, setting) then
+    recorded = { operations = {} }
+  end
+  recorded.setting = setting
+  for name, one in pairs(count_them(list)) do
+    recorded.operations[name] = one
+  end
+  counts.write(path, recorded)
+end
+
 -- ---- The command line -------------------------------------------------------
 
 local function counted(mode, transport)
@@ -205,12 +285,25 @@ local parser = require "argparse"("luajit bench/count.lua",
 parser:option("--mode", "Which, comma-separated: "
               .. table.concat(MODES, ", ") .. ".")
   :default(table.concat(MODES, ",")):convert(modes)
-parser:option("--transport", "What carries the session."):default "verbs"
-parser:flag("--functions", "Also by function of the core.")
+parser:option("--transport", "verbs, or shm, tcp or both (shm,tcp).")
+  :default "verbs"
+parser:option("--only", "Of shm and tcp: those whose names have this.")
+  :default ""
+parser:option("--recorded", "The recorded counts."):default(RECORDED)
+parser:flag("--functions", "Also by function.")
+parser:flag("--check", "Compares those of shm and tcp with what is recorded; "
+            .. "fails beyond + 3 %.")
+parser:flag("--update", "Records those of shm and tcp.")
 parser:flag("--child"):hidden(true)
 local given = parser:parse()
 if given.child then
   child(given.mode[1], given.transport)
+elseif given.update then
+  update(chosen("shm,tcp", given.only), given.recorded)
+elseif given.check then
+  os.exit(check(chosen("shm,tcp", given.only), given.recorded))
+elseif given.transport:find "shm" or given.transport:find "tcp" then
+  show(chosen(given.transport, given.only), given.functions)
 else
   main(given)
 end

@@ -7,6 +7,7 @@
  * filled, copied to the reply's loan, and one byte of each page of the reply is
  * read in place. --window: how many are under way.
  */
+#include "base/stamp.h"
 #include "echoes.h"
 #include "inbox.h"
 
@@ -36,6 +37,7 @@ static void must(int status, const char *what) {
 static void open_side(struct side *side) {
   struct perigee_options o;
   perigee_options(&o);
+  STAMPS_OPEN();
   o.spin = SPIN;
   side->inbox.under = side->options->window;
   must(perigee_engine_open(&o, &side->inbox.engine), "engine");
@@ -71,8 +73,10 @@ static void serve(void *context) {
   must(perigee_listen(side->inbox.engine, side->address, &listener), "listen");
   for (;;) {
     const struct perigee_event *e = next(side);
-    if (e->kind == PERIGEE_EVENT_REQUEST)
+    if (e->kind == PERIGEE_EVENT_REQUEST) {
+      STAMP(STAMP_HANDLER);
       answer(side, e);
+    }
     if (e->kind == PERIGEE_EVENT_LOST)
       break;
   }
@@ -114,6 +118,7 @@ static int submit_inplace(struct side *side, int slot, size_t length) {
 
 static void submit(void *context, int slot, size_t length) {
   struct side *side = context;
+  STAMP(STAMP_ASKED);
   side->operation = side->raw ? submit_raw(side, slot, length)
                               : submit_inplace(side, slot, length);
   must(side->operation, "call");
@@ -127,6 +132,7 @@ static int collect(void *context, size_t length, const uint8_t **reply) {
           ? inbox_await(&side->inbox, side->operation, SPIN)
           : next(side);
   bool raw = side->raw;
+  STAMP(STAMP_DONE);
   must(e->status, "reply");
   if ((raw ? e->slice : e->length) != length)
     wrong_bytes();

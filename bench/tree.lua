@@ -3,12 +3,15 @@
 -- (else the installed one is measured), the floors, and the worker.
 
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
-local core = io.open(here .. "../build/perigee/core.so")
+-- The build with time stamps, where these are wanted (anatomy.lua).
+local build = here .. (os.getenv "PERIGEE_ANATOMY" and "../build/anatomy"
+                       or "../build")
+local core = io.open(build .. "/perigee/core.so")
 if core then
   core:close()
   package.path = here .. "../lua/?.lua;" .. here .. "../lua/?/init.lua;"
                  .. package.path
-  package.cpath = here .. "../build/?.so;" .. package.cpath
+  package.cpath = build .. "/?.so;" .. package.cpath
 end
 require "perigee.bench.floor".folder = os.getenv "PERIGEE_FLOORS"
                                        or here .. "../build/bench"

@@ -18,6 +18,7 @@ local payload = require "perigee.bench.payload"
 local perftest = require "perigee.bench.perftest"
 local perigee = require "perigee"
 local process = require "perigee.bench.process"
+local stamped = require "perigee.bench.stamps".around
 
 local given = options.worker()
 if given.spin < 0 then given.spin = nil end
@@ -73,9 +74,9 @@ end
 local service = {
   name = "bench", version = 1,
   methods = {
-    add = function(a, b) return a + b end,
-    echo = { raw = true, function(request) return request end },
-    copy = { raw = true, inplace = true, copy },
+    add = stamped(function(a, b) return a + b end),
+    echo = { raw = true, stamped(function(request) return request end) },
+    copy = { raw = true, inplace = true, stamped(copy) },
     timed = { raw = true, inplace = true, timed },
     wrong = function() return wrong + missing end,
     posts = posts,

@@ -34,6 +34,7 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 RUN := spec/support/run
 NAMES := registries listing finding rendezvous
 .PHONY: deps demo bench compare compare-deps soak floors test test-jit
+.PHONY: count-check anatomy
 .PHONY: test-interpreter asan tsan hostile hostile-names control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
 .PHONY: format check-install
@@ -49,10 +50,19 @@ build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
 	  $(WERROR) -pthread -MMD -MP -o $@ $< $(LINKED) -lsodium -lcrypto -lrt
 
-# The only C programs that are not floors: the two ends of an echo.
-build/bench/echo: build/perigee/core.so
-build/bench/echo: LINKED = -Lbuild/perigee -l:core.so \
+# The only C programs that are not floors: the two ends of an echo, and of what
+# count.lua counts.
+build/bench/echo build/bench/counted: build/perigee/core.so
+build/bench/echo build/bench/counted: LINKED = -Lbuild/perigee -l:core.so \
   -Wl,-rpath,'$$ORIGIN/../perigee'
+
+# The same echo with time stamps.
+build/anatomy/bench/echo: bench/echo.c build/anatomy/perigee/core.so
+	$(call say,CC)
+	mkdir -p $(@D)
+	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
+	  $(WERROR) -DPERIGEE_ANATOMY -pthread -MMD -MP -o $@ $< \
+	  -Lbuild/anatomy/perigee -l:core.so -Wl,-rpath,'$$ORIGIN/../perigee'
 
 build/bench/ucx_echo: LINKED = -isystem $(UCX)/include -L$(UCX)/lib \
   -lucp -lucs -Wl,-rpath,$(abspath $(UCX)/lib)
@@ -71,6 +81,16 @@ bench: ## sweep sizes of calls and transfers (figures, no verdict)
 	$(MAKE) all
 	spec/support/with luajit bench/rpc.lua $(ARGS)
 	spec/support/with luajit bench/transfer.lua $(ARGS)
+
+count-check: ## instructions of calls beside those recorded (bench/counts.json)
+	.ci/deps build test
+	$(MAKE) core build/bench/counted
+	luajit bench/count.lua --check $(ARGS)
+
+anatomy: ## where the time of a call goes (ARGS="--transport tcp --window 64")
+	.ci/deps build
+	$(MAKE) all build/anatomy/bench/echo
+	luajit bench/anatomy.lua $(ARGS)
 
 soak: ## many peers, disturbed for MINUTES=10 (ARGS="--transport tcp --seed 7")
 	.ci/deps build bench

@@ -22,6 +22,7 @@
  */
 #include <string.h>
 
+#include "base/stamp.h"
 #include "base/typed.h"
 #include "call.h"
 #include "core/lanes.h"
@@ -222,6 +223,7 @@ BESIDE call_shared(struct perigee_session *session,
 
 int perigee_call(struct perigee_session *session,
                  const struct perigee_message *message) {
+  STAMP(STAMP_CALLED);
   if (SHARED(session->engine))
     return call_shared(session, message);
   int status;

@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "base/stamp.h"
 #include "call.h"
 #include "core/lanes.h"
 #include "core/lock.h"
@@ -21,6 +22,7 @@ BESIDE call_begin_shared(struct perigee_session *session, uint64_t capacity,
 
 int perigee_call_begin(struct perigee_session *session, uint64_t capacity,
                        struct perigee_loan *loan) {
+  STAMP(STAMP_CALLED);
   if (SHARED(session->engine))
     return call_begin_shared(session, capacity, loan);
   int status;

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "base/stamp.h"
 #include "call/calls.h"
 #include "core/fabrics.h"
 #include "core/lane_list.h"
@@ -302,6 +303,8 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   if ((engine->idle == 0 || all) && !list_empty(&engine->lenders))
     room_sweep(engine, engine->armed);
   drain(engine);
+  if (engine->filled > 0)
+    STAMP(STAMP_GIVEN);
   return engine->filled;
 }
 

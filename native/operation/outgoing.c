@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "base/stamp.h"
 #include "core/hot.h"
 #include "core/lanes.h"
 #include "failure.h"
@@ -139,6 +140,7 @@ bool outgoing_bytes(struct perigee_session *session, enum ring ring,
   }
   memcpy(to + before, bytes, r->head_length);
   record_encode_words(r, to);
+  STAMP(STAMP_PUBLISHED);
   t->publish(lane, ring, size);
   session->counters.bytes_sent += r->head_length;
   session_wake_soon(session);
@@ -168,6 +170,7 @@ publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
     record_encode_traced(r, bytes, trace);
   else
     record_encode(r, bytes);
+  STAMP(STAMP_PUBLISHED);
   t->publish(lane, ring, size);
   if (!out->access)
     session->counters.bytes_sent += r->head_length + r->slice_length;

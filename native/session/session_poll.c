@@ -6,6 +6,7 @@
  */
 #include <sys/ioctl.h>
 
+#include "base/stamp.h"
 #include "call/calls.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"
@@ -164,6 +165,7 @@ static int poll_ring(struct perigee_session *s, enum ring ring) {
   int status = next_record(s, ring, &next);
   if (status <= 0)
     return status;
+  STAMP(STAMP_SEEN);
   status = record_decode(next.bytes, next.length, &record);
   if (status < 0)
     return status;

@@ -24,6 +24,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/stamp.h"
 #include "tcp.h"
 
 static uint32_t there(const struct stream *s) {
@@ -316,6 +317,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
       hung_up(s, got);
       break;
     }
+    STAMP(STAMP_READ);
     s->readable = true; /* the edge may also have told of the end */
     if (!s->sealed)
       s->lane->bytes_received += (uint64_t)got;

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "base/stamp.h"
 #include "tcp.h"
 
 enum { FIRST_ROOM = 4096, ZEROS = 4096 };
@@ -196,6 +197,7 @@ uint64_t tcp_send(struct stream *s, uint64_t limit) {
     s->full = sent < 0;
     if (sent <= 0)
       break;
+    STAMP(STAMP_WROTE);
     past(s, (uint64_t)sent);
     done += (uint64_t)sent;
   }
