@@ -33,7 +33,7 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 NAMES := registries listing finding rendezvous
-.PHONY: deps demo bench compare compare-deps soak floors test test-jit
+.PHONY: deps demo bench compare compare-rdma compare-deps soak floors test test-jit
 .PHONY: test-interpreter asan tsan hostile hostile-names control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
 .PHONY: format check-install
@@ -81,6 +81,14 @@ compare: ## Perigee beside other systems, in turns (ARGS="--peers ucx")
 	.ci/deps build bench
 	$(MAKE) all peers
 	spec/support/with luajit bench/compare.lua $(ARGS)
+
+compare-rdma: ## the same over RDMA, in a guest (ARGS=..., VM="-c 8 -t 900")
+	.ci/deps build bench rdma
+	$(MAKE) all floors peers
+	mkdir -p bench/results
+	spec/rdma/vm -m 3072 -t 1800 -w bench/results $(VM) \
+	  spec/support/with luajit bench/compare.lua --peers verbs --modes echo \
+	  --sizes 1K,64K,1M,16M --rounds 2 --seconds 1 --attempts 1 $(ARGS)
 
 # "make compare-deps zeromq nng": the words behind it are peers, not targets.
 ifeq ($(firstword $(MAKECMDGOALS)),compare-deps)

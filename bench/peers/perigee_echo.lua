@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Perigee from Lua: raw calls, from a slice of private memory into another; the
--- method returns its request. Word: shm or tcp.
+-- method returns its request. Word: shm, tcp or verbs.
 --
 -- What copies: as in perigee.c.
 -- Who sleeps: whoever has polled for 20 ms; in mode `paced`, and
@@ -41,7 +41,7 @@ function ROLES.version() say("Perigee %s, %s", perigee.version, jit.version) end
 
 -- Nothing is sent to the server's standard input, so there is its end to read.
 local function end_with_stdin()
-  while not process.readable(0, 0) do perigee.sleep(LOOK) end
+  while not process.has_input() do perigee.sleep(LOOK) end
   perigee.stop()
 end
 

@@ -290,7 +290,7 @@ local function installed()
     if all or not seen[peer.program] and not peer.wheels then
       seen[peer.program] = true
       peer.starts, peer.late = PATIENCE, PATIENCE -- on a busy machine
-      if peers.version(peer) then chosen[#chosen + 1] = peer end
+      if not peer.floor and peers.there(peer) then chosen[#chosen + 1] = peer end
     end
   end
   return chosen
@@ -331,6 +331,8 @@ describe("an adapter", function()
       assert.equal(4, assert(one:burst("verify", 64, 2, 3)).calls)
       one.client:signal(9)
       assert.is_nil(one:burst("echo", 64, 1, 0.001))
+      one.server:close_input() -- that alone has to end it
+      assert.is_true(eventually(function() return one.server:wait(true) end))
       one:close()
       assert.same({}, sessions.members(server))
       assert.is_true(eventually(function()
