@@ -49,8 +49,8 @@ end
 local function command_line()
   local parser = require "argparse"("luajit bench/compare.lua",
     "Perigee beside other systems: the same echo, in turns.")
-  parser:option("--peers", "Peers, or groups of them, comma-separated (all); "
-                .. "zero* are those whose names begin so.")
+  parser:option("--peers", "Peers, groups or paths of them, comma-separated "
+                .. "(all); zero* are those whose names begin so.")
     :convert(words)
   parser:option("--sizes", "Payload sizes of echo, comma-separated.")
     :convert(options.sizes):default "1K,4K,16K,64K,256K,1M,4M,16M"
@@ -117,7 +117,7 @@ local function choose()
   if given.peers then chosen, unknown = peers.chosen(all, given.peers) end
   if not chosen then stop("there is no peer %q; see --list", unknown) end
   for _, peer in ipairs(chosen) do
-    peer.version, peer.why, peer.install = peers.version(peer)
+    peer.version, peer.why, peer.install = peers.there(peer)
   end
   return chosen
 end

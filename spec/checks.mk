@@ -33,8 +33,8 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 NAMES := registries listing finding rendezvous
-.PHONY: deps demo bench compare compare-deps soak floors test test-jit
-.PHONY: count-check anatomy
+.PHONY: deps demo bench compare compare-rdma compare-deps soak floors test
+.PHONY: test-jit count-check anatomy
 .PHONY: test-interpreter asan tsan hostile hostile-names control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
 .PHONY: format check-install
@@ -101,6 +101,20 @@ compare: ## Perigee beside other systems, in turns (ARGS="--peers ucx")
 	.ci/deps build bench
 	$(MAKE) all peers
 	spec/support/with luajit bench/compare.lua $(ARGS)
+
+build/spec/rdma/yield.so: spec/rdma/yield.c
+	$(call say,CC)
+	mkdir -p $(@D)
+	$(CC) -std=c17 -D_GNU_SOURCE -O2 -Wall -Wextra $(WERROR) -shared -fPIC \
+	  -o $@ $<
+
+compare-rdma: ## the same over RDMA, in a guest (ARGS=..., VM="-c 2 -t 900")
+	.ci/deps build bench rdma
+	$(MAKE) all floors peers build/spec/rdma/yield.so
+	mkdir -p bench/results
+	spec/rdma/vm -m 3072 -t 1800 -c 8 -y -w bench/results $(VM) \
+	  spec/support/with luajit bench/compare.lua --peers verbs --modes echo \
+	  --sizes 1K,64K,1M,16M --rounds 2 --seconds 1 --attempts 1 $(ARGS)
 
 # "make compare-deps zeromq nng": the words behind it are peers, not targets.
 ifeq ($(firstword $(MAKECMDGOALS)),compare-deps)
@@ -269,7 +283,7 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 # perigee.h is a manual: its comments are laid out by hand.
 C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] native/*/*/*.[ch] \
              spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch] \
-             bench/peers/*.[ch])
+             bench/peers/*.[ch] spec/rdma/*.c)
 FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
 TIDIED := $(filter-out $(NEEDS_UCX) $(filter-out $(PEER_SOURCES),\
             $(wildcard bench/peers/*.c)),$(filter %.c,$(C_FILES)))

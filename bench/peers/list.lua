@@ -4,4 +4,5 @@
 return {
   "perigee", "sockets", "ucx", "libfabric", "zeromq", "nng", "iceoryx2",
   "zenoh", "grpc-py", "pulsing", "ray", "nixl", "mooncake",
+  "dlslime", "perftest",
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Perigee from C: raw calls from a region of private memory into another, which
- * the server answers from where the request lies. Word: shm or tcp.
+ * the server answers from where the request lies. Word: shm, tcp or verbs.
  *
  * What copies: over shared memory the receiver, once each way (the request's
- * bytes out of the caller, the reply's too); over TCP the kernel, in and out.
+ * bytes out of the caller, the reply's too); over TCP the kernel, in and out;
+ * over RDMA nobody.
  * Who sleeps: whoever has polled for 20 ms; in mode `paced`, and where
  * both share a core, Perigee's defaults.
  */
@@ -110,11 +111,10 @@ static void call(const struct peer *peer) {
   static struct side side;
   static struct peer_client client;
   size_t all = 2 * (size_t)peer->under * peer->size;
-  bool tcp = peer_has_word(peer, "tcp");
   open_side(&side, peer);
   const struct perigee_event *e = NULL;
   for (int tries = 0; tries < ATTEMPTS; tries++) {
-    must(perigee_connect(side.inbox.engine, peer->address, tcp ? "tcp" : "shm",
+    must(perigee_connect(side.inbox.engine, peer->address, peer->words[0],
                          LIMIT),
          "connect");
     if ((e = next(&side))->status == PERIGEE_OK)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Perigee from Lua: raw calls, from a slice of private memory into another; the
--- method returns its request. Word: shm or tcp.
+-- method returns its request. Word: shm, tcp or verbs.
 --
 -- What copies: as in perigee.c.
 -- Who sleeps: whoever has polled for 20 ms; in mode `paced`, and

@@ -12,6 +12,7 @@ local cores = require "perigee.bench.compare.cores"
 local figures = require "perigee.bench.compare.figures"
 local folders = require "perigee.bench.folders"
 local pair = require "perigee.bench.compare.pair"
+local perftest = require "perigee.bench.perftest"
 local peers = require "perigee.bench.compare.peers"
 local process = require "spec.support.process"
 local report = require "perigee.bench.compare.report"
@@ -115,6 +116,13 @@ describe("the table of a comparison", function()
     end
     assert.near(20, ratio "pipelined", 1e-6) -- 0.0002 s a call over 0.00001
     assert.near(4, ratio "paced", 1e-6)      -- 4 us for 2 calls, 2 us for 4
+  end)
+
+  it("says of a floor that nobody looked at its bytes", function()
+    local row = row_of("a", "echo", recorded(near, 100, 100, 0, 0))
+    assert.is_nil(report.line(row):find("floor", 1, true))
+    row.floor = true
+    assert.truthy(report.line(row):find("a floor, no byte", 1, true))
   end)
 
   it("takes no answer that means nothing", function()
@@ -239,10 +247,11 @@ describe("bench/compare.lua", function()
     assert.same({}, left_behind())
   end)
 
-  it("takes the peer of a name, else a group, or all that begin so", function()
+  it("takes the peer of a name, else a group, else a path, or all that begin \z
+      so", function()
     local list = { { name = "a", group = "a" }, { name = "a-c", group = "a" },
-                   { name = "b-ipc", group = "b" }, { name = "b-tcp",
-                                                      group = "b" } }
+                   { name = "b-ipc", group = "b", path = "unix" },
+                   { name = "b-tcp", group = "b", path = "tcp" } }
     local function chosen(...)
       local names = {}
       for i, peer in ipairs(assert(peers.chosen(list, { ... }))) do
@@ -253,8 +262,21 @@ describe("bench/compare.lua", function()
     assert.equal("a", chosen "a")
     assert.equal("b-ipc b-tcp", chosen "b")
     assert.equal("a b-tcp", chosen("b-tcp", "a"))
+    assert.equal("b-tcp", chosen "tcp")
     assert.equal("a a-c", chosen("a*", "a"))
     assert.same({ nil, "c*" }, { peers.chosen(list, { "a", "c*" }) })
+  end)
+
+  it("has what goes over RDMA only where there is a device", function()
+    local device, reason = perftest.device()
+    for _, peer in ipairs(assert(peers.chosen(peers.all "./", { "verbs" }))) do
+      local version, why, how = peers.there(peer)
+      if device then
+        assert.equal(peers.version(peer), version)
+      else
+        assert.same({ nil, reason, "make compare-rdma" }, { version, why, how })
+      end
+    end
   end)
 
   it("shares no core with another comparison", function()
@@ -282,15 +304,17 @@ end)
 -- ---- Adapters --------------------------------------------------------------
 
 -- One peer of each program that is here and starts quickly; all peers where
--- PERIGEE_COMPARE is "all".
+-- PERIGEE_COMPARE is "all", all of a path where it is "verbs" (in the guest).
 local function installed()
   local chosen, seen = {}, {}
-  local all = os.getenv "PERIGEE_COMPARE" == "all"
+  local wanted = os.getenv "PERIGEE_COMPARE" or ""
   for _, peer in ipairs(peers.all("./")) do
-    if all or not seen[peer.program] and not peer.wheels then
+    if wanted == "all" or wanted == peer.path
+       or wanted == "" and not seen[peer.program] and not peer.wheels then
       seen[peer.program] = true
       peer.starts, peer.late = PATIENCE, PATIENCE -- on a busy machine
-      if peers.version(peer) then chosen[#chosen + 1] = peer end
+      local there = not peer.floor and peers.there(peer)
+      chosen[#chosen + 1] = there and peer or nil
     end
   end
   return chosen
@@ -331,6 +355,10 @@ describe("an adapter", function()
       assert.equal(4, assert(one:burst("verify", 64, 2, 3)).calls)
       one.client:signal(9)
       assert.is_nil(one:burst("echo", 64, 1, 0.001))
+      one.server:close_input() -- that alone has to end it
+      assert.is_true(eventually(function()
+        return one.server:wait(true) ~= nil
+      end))
       one:close()
       assert.same({}, sessions.members(server))
       assert.is_true(eventually(function()

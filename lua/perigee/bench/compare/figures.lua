@@ -12,7 +12,7 @@ M.FIELDS = { "peer", "version", "path", "mode", "size", "under", "calls",
              "mean_us", "p50_us", "p99_us", "calls_per_s",
              "round_trip_gb_per_s", "ratio", "cpu_client_us", "cpu_server_us",
              "memory_mib", "bursts", "bursts_kept", "repeated", "others",
-             "one_core", "checked", "why", "install" }
+             "one_core", "floor", "checked", "why", "install" }
 
 -- Returns the bursts that count: those before and after which the cores were
 -- within 25 % of the median of all distances; all, if none was.
@@ -42,7 +42,7 @@ function M.row(entry, work, distances)
   local peer = entry.peer
   local row = { peer = peer.name, version = peer.version, path = peer.path,
                 mode = work.mode, size = work.size, under = work.under,
-                why = entry.why, install = peer.install }
+                why = entry.why, install = peer.install, floor = peer.floor }
   if entry.why or #entry.bursts == 0 then
     row.why = row.why or "no burst"
     return row

@@ -38,7 +38,8 @@ end
 -- messages of error in a file.
 local function command_of(self, role, more)
   local peer, pin = self.peer, self.pin
-  local on = peer.spread and pin[1] .. "," .. pin[2]
+  local on = peer.spread == "all" and "0-" .. process.cores() - 1
+             or peer.spread and pin[1] .. "," .. pin[2]
              or pin[role == "server" and 2 or 1]
   local words = { "setpriv", "--pdeathsig", "KILL", "setsid", "taskset", "-c",
                   on, "sh", "-c", 'exec 2>"$0"; exec "$@"',

@@ -3,6 +3,7 @@
 -- order of bench/peers/list.lua), how they are started, and whether they are
 -- there.
 
+local perftest = require "perigee.bench.perftest"
 local process = require "perigee.bench.process"
 
 local M = {}
@@ -49,12 +50,14 @@ function M.all(root, also)
   return list
 end
 
--- Marks those that a word means: the peer of that name, else all of that group;
--- with a star at its end all whose names begin so. Returns true if any is.
+-- Marks those that a word means: the peer of that name, else all of that group,
+-- else all that this path carries; with a star at its end all whose names begin
+-- so. Returns true if any is.
 local function mark(list, word, meant)
   local start, any = word:match "^(.*)%*$"
   for _, is in ipairs { function(peer) return peer.name == word end,
                         function(peer) return peer.group == word end,
+                        function(peer) return peer.path == word end,
                         function(peer)
                           return start and peer.name:sub(1, #start) == start
                         end } do
@@ -90,7 +93,7 @@ end
 function M.version(peer)
   local install, path = "make compare-deps " .. peer.group, missing(peer)
   if path then return nil, "there is no " .. path, install end
-  local words = { "timeout", "20" } -- its adapter may hang
+  local words = { "timeout", "60" } -- its adapter may hang
   for _, list in ipairs { peer.command, peer.words or {}, { "version" } } do
     for _, word in ipairs(list) do words[#words + 1] = word end
   end
@@ -103,6 +106,15 @@ function M.version(peer)
   if child:wait() == 0 then return text:match "^[^\n]*" end
   return nil, text:match "([^\n]+)%s*$" or "its adapter said nothing",
          install
+end
+
+-- The same for this machine: a peer over RDMA is not there without a device.
+function M.there(peer)
+  if peer.path == "verbs" then
+    local device, why = perftest.device()
+    if not device then return nil, why, "make compare-rdma" end
+  end
+  return M.version(peer)
 end
 
 return M

@@ -39,6 +39,7 @@ end
 
 local function marks(row)
   local all = {}
+  if row.floor then all[#all + 1] = "a floor, no byte is looked at" end
   if row.one_core then all[#all + 1] = "one core" end
   if row.bursts_kept == 0 then all[#all + 1] = "the cores never settled" end
   if row.others > 0.1 then

@@ -53,6 +53,7 @@ local function fail(entry, why)
 end
 
 local function verify(entry, work)
+  if entry.peer.floor then return true end
   local _, why = entry.pair:burst("verify", work.size, under_of(work),
                                   math.max(VERIFIED, under_of(work)))
   return why == nil, why

@@ -1,0 +1,14 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- DLSlime's threads poll without sleeping, three on each side: hence all cores.
+local device = require "perigee.bench.perftest".device()
+
+return {
+  {
+    name = "dlslime", group = "dlslime", program = "dlslime_echo.py",
+    path = "verbs", modes = { "echo", "paced" },
+    env = { COMPARE_RDMA = device and device.name },
+    wheels = { "dlslime==0.1.23", "dlslime-ctrl==0.1.23" },
+    debian = { "redis-server" }, fetches = "11 MB",
+    spread = "all", lasting = true, starts = 240, late = 120,
+  },
+}
