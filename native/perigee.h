@@ -642,8 +642,9 @@ struct perigee_counters {
   uint64_t pooled;          /* bytes of pooled blocks now (engine) */
   uint64_t refused;         /* hellos refused (engine) */
   uint64_t polls;           /* (engine) */
-  uint64_t kept;            /* bytes of free blocks kept for later use; those not
-                               used for half a second go back to the system */
+  uint64_t kept;            /* bytes of free blocks and of sealed sockets' buffers
+                               kept for later use; those not used for half a
+                               second go back to the system */
 };
 PERIGEE_API const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,

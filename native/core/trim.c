@@ -6,7 +6,8 @@
  *
  *   the pool       free blocks that nobody took between two looks, and half of
  *                  those that nobody took since the last look
- *   lanes          what they keep for blocks, if none was used between looks
+ *   lanes          what they keep for blocks and in buffers, if that was not
+ *                  used between looks
  *   operations     the unused end of their table; low numbers are handed out
  *                  first (operation.c)
  *   malloc's heap  what it keeps of sessions, once only few more of them end.
@@ -22,8 +23,9 @@
 #include "trim.h"
 #include "pool.h"
 
-/* BLOCKS, OPERATIONS, LANES: the most of one step. MANY: ended sessions after
- * which the heap is trimmed; RUSH: so many between two looks put it off. */
+/* BLOCKS, OPERATIONS, LANES, BYTES: the most of one step. MANY: ended sessions
+ * after which the heap is trimmed; RUSH: so many between two looks put it
+ * off. */
 enum { BLOCKS = 512, OPERATIONS = 4096, LANES = 256, MANY = 64, RUSH = 32 };
 enum { PAGE = 4096, BYTES = 8 << 20 };
 static const int64_t EVERY = 250 * 1000000, SOON = 5 * 1000000; /* ns */
@@ -34,15 +36,26 @@ static bool pool_trims(struct perigee_engine *engine) {
   return pool->warm > POOL_LOW && pool_shrink(engine, keep, BLOCKS, BYTES);
 }
 
+/* *given grows by the bytes that go back. */
+static enum trim_left lane_trims(struct perigee_session *s, uint64_t *given) {
+  if (s->state != PERIGEE_SESSION_OPEN)
+    return TRIM_NOTHING;
+  const struct transport_kept *kept = lane_table(s->lane)->kept;
+  uint64_t had = kept->bytes(s->lane);
+  enum trim_left left = kept->trim(s->lane);
+  *given += had - kept->bytes(s->lane);
+  return left;
+}
+
 /* Trims each lane once for each look, in several steps if needed. */
 static bool lanes_trim(struct perigee_engine *engine) {
   struct trim *e = &engine->trim;
-  for (int n = 0; n < LANES && e->left > 0 && e->count > 0; n++, e->left--) {
+  uint64_t given = 0;
+  for (int n = 0; n < LANES && given < BYTES && e->left > 0 && e->count > 0;
+       n++, e->left--) {
     struct perigee_session *s =
         CONTAINER(e->keepers.next, struct perigee_session, account.keeper);
-    bool open = s->state == PERIGEE_SESSION_OPEN;
-    enum trim_left left =
-        open ? lane_table(s->lane)->kept->trim(s->lane) : TRIM_NOTHING;
+    enum trim_left left = lane_trims(s, &given);
     if (left == TRIM_MORE)
       return true;
     list_remove(&s->account.keeper);

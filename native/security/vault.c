@@ -130,10 +130,11 @@ void vault_give(struct vault *v, void *bytes, size_t length) {
 }
 
 static void class_close(struct vault_class *k) {
-  struct node *node;
   chunk_free(k->spare);
-  while ((node = list_pop(&k->chunks)))
-    chunk_free(chunk_at(node));
+  for (struct node *n = k->chunks.next, *next; n != &k->chunks; n = next) {
+    next = n->next;
+    chunk_free(chunk_at(n));
+  }
 }
 
 void vault_close(struct vault *v) {

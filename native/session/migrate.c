@@ -83,7 +83,8 @@ void migrate_close(struct perigee_engine *engine) {
   free(n);
 }
 
-/* Returns whether the peer is on this host; its process is known then. */
+/* Returns whether the peer is on this host; its process is known
+ * then, unless its door's backlog is full. */
 static bool reached(struct perigee_session *s,
                     const uint8_t name[HELLO_LOCAL]) {
   struct migration *n = migration_of(s->engine);

@@ -191,7 +191,9 @@ static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
 }
 
 /* Reads one record of each ring in turn. A ring that was empty is not looked at
- * again in this poll: what arrives meanwhile is found by the next one. */
+ * again in this poll: what arrives meanwhile is found by the next one. So 0 says
+ * that nothing was there when both were looked at; only then may a session that
+ * the peer has left be ended. */
 static int poll_rings(struct perigee_session *s) {
   int replies = 1, requests = 1, budget = RECORDS_A_POLL;
   uint64_t allowed = may_serve(s);
@@ -212,7 +214,7 @@ static int poll_rings(struct perigee_session *s) {
     if (requests < 0)
       return requests;
   }
-  return replies | requests;
+  return budget < RECORDS_A_POLL - 1;
 }
 
 /* ---- Sessions ------------------------------------------------------------ */

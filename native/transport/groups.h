@@ -106,9 +106,9 @@ struct transport_loans {
   bool (*knows)(struct lane *lane, const struct source *source);
 };
 
-/* Kept memory: what a lane keeps for blocks that nobody has now. trim gives
- * some of what was not used between the last two looks back to the system, in a
- * short step; bytes tells how much is kept. lane_options.keeps asks for trim to
+/* Kept memory: blocks that nobody has now, and buffers of the lane's own. trim
+ * gives some of what was not used between the last two looks back to the system,
+ * in a short step; bytes tells how much is kept. lane_options.keeps asks for trim to
  * be called. Absent: the lane keeps nothing, or never gives it back. */
 struct transport_kept {
   enum trim_left (*trim)(struct lane *lane);

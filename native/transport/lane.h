@@ -85,7 +85,7 @@ struct lane_options {
               uint32_t length, int fd, const char **why);
   void (*later)(struct perigee_session *session, const char *why);
   const int64_t *now; /* the engine's clock, as it was last read */
-  /* keeps: tells that the lane keeps memory for blocks, which trim may give
+  /* keeps: tells that the lane keeps memory for later, which trim may give
    * back. *look is the number of the last look; looks are a quarter of a second
    * apart. */
   void (*keeps)(struct perigee_session *session);

@@ -366,7 +366,7 @@ static uint64_t resident(void) {
 /* Every second one first, so that all chunks are half empty for a while. */
 static void what_keys_took_is_given_back(void **state) {
   (void)state;
-  enum { SESSIONS = 10000, MOST = 256 << 10 };
+  enum { SESSIONS = 10000, MOST = 1 << 20 };
   struct vault vault;
   vault_open(&vault);
   uint8_t **cells = calloc(SESSIONS, sizeof *cells);

@@ -5,7 +5,7 @@
  * Bytes that stand in one piece are sealed and opened without another copy.
  *
  * A stream's buffers are a mapping of its own, so they take memory only where
- * they were written, and none once the stream has ended. What a flood left
+ * they were written, and none once the session is freed. What a flood left
  * behind goes back to the system when the stream has been quiet for a while
  * (core/trim.c).
  */
@@ -96,8 +96,12 @@ static void give_back(uint8_t *bytes, uint32_t *high) {
   *high = 0;
 }
 
+static uint64_t beyond_page(uint32_t high) {
+  return high > PAGE ? high - PAGE : 0;
+}
+
 uint64_t sealed_kept(const struct stream *s) {
-  return s->sealed->out_high + s->sealed->in_high;
+  return beyond_page(s->sealed->out_high) + beyond_page(s->sealed->in_high);
 }
 
 bool sealed_trim(struct stream *s) {

@@ -6,7 +6,7 @@ local native = require "perigee.native"
 
 local C = native.C
 local FEW, MANY, AT_ONCE = 1100, 10000, 16
--- Seconds in a short run to get enough sessions, less than the judge's patience.
+-- Seconds in a short run to get enough sessions: fewer than the judge waits.
 local PATIENCE = { few = 5, many = 20 }
 
 return function(attack)
