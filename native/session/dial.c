@@ -3,8 +3,12 @@
  * dial.c - from an address to a connected socket. A Unix socket connects at
  * once or not at all. Over TCP the name is resolved first, then its addresses
  * are tried in turn; while there is another one, each gets at most PATIENCE.
- * Until the handshake begins the session is in state "none", its timer belongs
- * to this file, and the timeout of the connect operation ends everything.
+ * Until the handshake begins the session is in state "none", and its timer
+ * belongs to this file.
+ *
+ * The timeout, or a cancel, of the connect operation ends everything, and at
+ * once: not only when its event is given, as a session that dialed on until
+ * then would take the operation out of the queue of events.
  */
 #include <errno.h>
 #include <poll.h>
@@ -72,6 +76,16 @@ static void again(struct operation *op) {
     dial_unix(op->session);
 }
 
+/* The session does not dial on, or open, while the event waits. */
+static void stop(struct operation *op, int status) {
+  struct perigee_session *s = op->session;
+  bool waited = s->operations.connect == op;
+  s->operations.connect = NULL;
+  transfer_stop(op, status);
+  if (waited)
+    session_end(s, PERIGEE_CLOSED, "nobody waits for it any more");
+}
+
 /* Frees a session that failed to connect: the program never got it. */
 static void given(struct operation *op) {
   struct perigee_session *failed = op->status < 0 ? op->session : NULL;
@@ -85,7 +99,7 @@ const struct operation_class connect_class = {.name = "connect",
                                               .event = PERIGEE_EVENT_CONNECTED,
                                               .step = again,
                                               .late = operation_late,
-                                              .stop = transfer_stop,
+                                              .stop = stop,
                                               .given = given};
 
 /* ---- TCP ---------------------------------------------------------------- */
@@ -304,9 +318,7 @@ void dial_to(struct perigee_session *s, const struct address *address) {
 bool dial_again(struct perigee_session *s) {
   struct address to;
   char reason[ADDRESS_REASON];
-  bool waits = s->operations.connect &&
-               s->operations.connect->event == PERIGEE_EVENT_NONE;
-  if (!waits || session_moved(s) ||
+  if (!s->operations.connect || session_moved(s) ||
       address_parse(s->target.address, &to, reason) != PERIGEE_OK)
     return false;
   struct dial *d = calloc(1, sizeof *d);

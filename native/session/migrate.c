@@ -315,9 +315,8 @@ static void place(const struct perigee_session *s, const struct move *move,
 int migrate_called(struct perigee_session *s, const struct move *move) {
   struct frame bye = {.type = FRAME_BYE};
   struct address to;
-  bool waits = s->operations.connect &&
-               s->operations.connect->event == PERIGEE_EVENT_NONE;
-  if (!waits || move->ticket == 0 || (move->port == 0) != s->tcp)
+  if (!s->operations.connect || move->ticket == 0 ||
+      (move->port == 0) != s->tcp)
     return PERIGEE_PROTOCOL;
   place(s, move, &to);
   session_tell(s, &bye, NULL, 0);
@@ -334,8 +333,7 @@ bool migrate_returns(struct perigee_session *s, int status) {
   struct address first;
   char reason[ADDRESS_REASON];
   if (!s->dialed || !session_moved(s) || s->state == PERIGEE_SESSION_OPEN ||
-      status == PERIGEE_CLOSED || !s->operations.connect ||
-      s->operations.connect->event != PERIGEE_EVENT_NONE)
+      status == PERIGEE_CLOSED || !s->operations.connect)
     return false;
   if (!s->tcp && *s->target.transport) /* only shared memory was asked for */
     return false;
