@@ -24,7 +24,11 @@
 
 #include "perigee.h"
 
+#ifdef __clang__ /* which makes no clones */
+#define APART __attribute__((noinline))
+#else
 #define APART __attribute__((noinline, noclone))
+#endif
 
 enum { BATCH = 16, WARM = 300, TICK = 1000, TURNS = 1000000, SOCKETS = 64 };
 static const int64_t LIMIT = 10000 * INT64_C(1000000000), MOMENT = 1000000;
