@@ -321,9 +321,10 @@ end
 -- `bytes_received`, `wakes`, `sleeps`, `stalls`, `refused`, `polls`; and what
 -- there is now: `sessions`, `regions`, `operations`, `pooled` (bytes of blocks
 -- in use), `kept` (bytes of free blocks and of sealed sockets' buffers that are
--- kept for reuse; those unused for half a second go back to the system). `held_operations`, `held_pooled`,
--- `held_exposed`, `held_mapped` and `held_descriptors` tell what peers make the
--- engine hold now, and `held_refused` how often it refused to hold more.
+-- kept for reuse; those unused for half a second go back to the system).
+-- `held_operations`, `held_pooled`, `held_exposed`, `held_mapped` and
+-- `held_descriptors` tell what peers make the engine hold now, and
+-- `held_refused` how often it refused to hold more.
 -- @function Engine:stats
 -- @treturn table numbers by name
 -- @waits no
