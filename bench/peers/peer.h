@@ -272,7 +272,7 @@ static inline void peer_write_file(const struct peer *peer, const char *name,
                                    const void *bytes, size_t length) {
   char path[PATH_MAX], fresh[PATH_MAX];
   snprintf(path, sizeof path, "%s/%s", peer->folder, name);
-  snprintf(fresh, sizeof fresh, "%s/fresh", peer->folder);
+  snprintf(fresh, sizeof fresh, "%s/%s~", peer->folder, name);
   FILE *file = fopen(fresh, "w");
   if (!file || fwrite(bytes, 1, length, file) != length || fclose(file) ||
       rename(fresh, path))
@@ -297,7 +297,7 @@ static inline size_t peer_read_file(const struct peer *peer, const char *name,
  * all, which lie in a row. */
 static inline size_t peer_rooms(const struct peer *peer, uint8_t **buffers) {
   size_t stride = (peer->size + LINE - 1) / LINE * LINE;
-  uint8_t *all = memory((size_t)peer->under * stride, MAP_PRIVATE);
+  uint8_t *all = (uint8_t *)memory((size_t)peer->under * stride, MAP_PRIVATE);
   for (int i = 0; i < peer->under; i++)
     buffers[i] = all + (size_t)i * stride;
   return (size_t)peer->under * stride;
