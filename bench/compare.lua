@@ -18,7 +18,9 @@ local report = require "perigee.bench.compare.report"
 local turns = require "perigee.bench.compare.turns"
 
 local ROOT = here .. "../"
-local MODES = { "echo", "pipelined", "paced", "put", "get" }
+local MODES = { "echo", "pipelined", "paced", "put", "get", "fanout", "loan" }
+-- Options that tell how many calls are at once, or each second.
+local UNDER = { pipelined = "under", paced = "rate", fanout = "fan" }
 local SMALL = 64 -- bytes, of the modes that are about calls
 
 local function words(text)
@@ -55,7 +57,8 @@ local function command_line()
   parser:option("--sizes", "Payload sizes of echo, comma-separated.")
     :convert(options.sizes):default "1K,4K,16K,64K,256K,1M,4M,16M"
   parser:option("--modes", "echo, pipelined (64 B, many under way), paced "
-                .. "(64 B, so many a second), put, get.")
+                .. "(64 B, so many a second), put, get, fanout (one payload to "
+                .. "many servers), loan (nothing is copied).")
     :convert(modes):default "echo,pipelined,paced"
   parser:option("--seconds", "Time of each peer in each row.")
     :convert(options.positive):default "0.5"
@@ -66,6 +69,8 @@ local function command_line()
     :convert(options.whole):default "3"
   parser:option("--under", "Calls under way in mode pipelined.")
     :convert(options.whole):default "64"
+  parser:option("--fan", "Servers in mode fanout.")
+    :convert(options.whole):default "8"
   parser:option("--rate", "Calls each second in mode paced.")
     :convert(options.whole):default "1000"
   parser:option("--pin", "Cores of clients and servers.")
@@ -140,8 +145,7 @@ local function works()
     for _, size in ipairs(calls and { SMALL } or given.sizes) do
       all[#all + 1] = {
         mode = mode, size = size, seconds = given.seconds,
-        under = mode == "pipelined" and given.under
-                or mode == "paced" and given.rate or 1,
+        under = given[UNDER[mode]] or 1,
       }
     end
   end
@@ -180,7 +184,8 @@ local function head(versions)
   return { machine = what, options = {
     sizes = given.sizes, modes = given.modes, seconds = given.seconds,
     rounds = given.rounds, attempts = given.attempts, under = given.under,
-    rate = given.rate, pin = given.pin, one_core = given.one_core or false,
+    fan = given.fan, rate = given.rate, pin = given.pin,
+    one_core = given.one_core or false,
   } }
 end
 

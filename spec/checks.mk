@@ -255,7 +255,7 @@ FORMATTED := $(filter-out native/perigee.h,$(C_FILES)) \
 TIDIED := $(filter-out $(NEEDS_UCX) $(filter-out $(PEER_SOURCES),\
             $(wildcard bench/peers/*.c)),$(filter %.c,$(C_FILES)))
 TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -isystem $(UCX)/include \
-              -DPERIGEE_DEBUG
+              $(addprefix -isystem ,$(OPENMPI) $(MPICH)) -DPERIGEE_DEBUG
 
 .PHONY: house lint-lua lint-format lint-tidy lint-cppcheck lint-shell
 .PHONY: lint-planted

@@ -162,19 +162,19 @@ template <class Kind> struct Client {
   };
 
   struct peer_client bursts = {};
-  Kind kind;
+  std::vector<std::unique_ptr<Kind>> servers;
   grpc::CompletionQueue queue;
   Slot slots[UNDER];
 
-  explicit Client(const std::shared_ptr<grpc::Channel> &to) : kind(to) {}
+  Kind &kind(int slot) { return *servers[slot % servers.size()]; }
 
   static void submit(void *context, int index, size_t length) {
     auto self = static_cast<Client *>(context);
     Slot &slot = self->slots[index];
-    self->kind.fill(slot.request, self->bursts.buffers[index], length);
+    Kind &kind = self->kind(index);
+    kind.fill(slot.request, self->bursts.buffers[index], length);
     slot.context = std::make_unique<grpc::ClientContext>();
-    slot.reader =
-        self->kind.prepare(slot.context.get(), slot.request, &self->queue);
+    slot.reader = kind.prepare(slot.context.get(), slot.request, &self->queue);
     slot.reader->StartCall();
     slot.reader->Finish(&slot.reply, &slot.status, &slot);
   }
@@ -188,15 +188,18 @@ template <class Kind> struct Client {
     auto slot = static_cast<Slot *>(tag);
     if (!slot->status.ok())
       peer_fails("failed", "%s", slot->status.error_message().c_str());
-    *reply = self->kind.read(slot->reply, length);
-    return static_cast<int>(slot - self->slots);
+    int index = static_cast<int>(slot - self->slots);
+    *reply = self->kind(index).read(slot->reply, length);
+    return index;
   }
 };
 
 template <class Kind>
-void call_as(const struct peer *peer,
-             const std::shared_ptr<grpc::Channel> &channel) {
-  static Client<Kind> client(channel);
+void call_as(const struct peer *peer, const grpc::ChannelArguments &arguments) {
+  static Client<Kind> client;
+  for (int i = 0; i < peer->servers; i++)
+    client.servers.push_back(std::make_unique<Kind>(grpc::CreateCustomChannel(
+        peer->addresses[i], grpc::InsecureChannelCredentials(), arguments)));
   client.bursts.context = &client;
   client.bursts.submit = client.submit;
   client.bursts.collect = client.collect;
@@ -210,12 +213,10 @@ void call(const struct peer *peer) {
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  auto channel = grpc::CreateCustomChannel(
-      peer->address, grpc::InsecureChannelCredentials(), arguments);
   if (peer_has_word(peer, "bytes"))
-    call_as<Bytes>(peer, channel);
+    call_as<Bytes>(peer, arguments);
   else
-    call_as<Typed>(peer, channel);
+    call_as<Typed>(peer, arguments);
 }
 
 } // namespace

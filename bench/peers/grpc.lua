@@ -11,7 +11,8 @@ local function peer(name, way, ...)
   return { name = name, group = "grpc", program = "grpc", words = { way, ... },
            path = way, env = KEEP,
            debian = { "libgrpc++-dev", "protobuf-compiler-grpc" },
-           modes = { "echo", "pipelined", "paced" }, fetches = "30 MB",
+           modes = { "echo", "pipelined", "paced", "fanout" },
+           fetches = "30 MB",
            largest = 2 ^ 30 }
 end
 

@@ -15,6 +15,8 @@ An adapter calls main() with a function for each side:
                    finished(tokens) waits; returns [(token, reply), ...]
                    put, get         instead of call, with submit_put, submit_get
                    stage(mode, slot), seen(mode, slot)   see onesided.py
+                   lend(slot, burst)  calls of mode loan until burst.goes_on()
+                                    says no
                    others_cpu()     CPU seconds of processes elsewhere
                    close()
 
@@ -62,6 +64,14 @@ class Slot:
         count = len(range(self.offset, self.size, PAGE))
         self.mark = self.marks[first:first + count]
         self.bytes[self.offset::PAGE] = self.mark
+
+    def stamp_behind(self, head):
+        """The same, but leaves so many bytes at the beginning as they are."""
+        self.stamp()
+        self.offset = head + self.round % (min(PAGE, self.size) - head)
+        first = self.round & 255
+        count = len(range(self.offset, self.size, PAGE))
+        self.mark = self.marks[first:first + count]
 
     def renew(self):
         """Changes every byte."""
@@ -272,8 +282,11 @@ class Driver:
         return slots[:count]
 
     def run(self, mode, size, under, seconds):
-        loops = Loops(self.client, mode)
         burst = Burst(0 if mode == "verify" else seconds)
+        if mode == "loan":
+            self.client.lend(self.slots(size, 1)[0], burst)
+            return burst
+        loops = Loops(self.client, mode)
         one = mode == "paced" or under == 1
         slots = self.slots(size, 1 if one else under)
         if mode == "verify":

@@ -117,6 +117,18 @@ describe("the table of a comparison", function()
     assert.near(4, ratio "paced", 1e-6)      -- 4 us for 2 calls, 2 us for 4
   end)
 
+  it("counts the bytes to and from each server of a fan-out", function()
+    local burst = recorded(near, 100, 100, 0, 0)
+    local function rate(mode)
+      local entry = { peer = { name = "a" }, bursts = { burst }, memory = 0,
+                      repeated = 0 }
+      return figures.row(entry, { mode = mode, size = 1000, under = 8 },
+                         { 100 }).round_trip_gb_per_s
+    end
+    assert.near(0.2, rate "pipelined", 1e-9)
+    assert.near(1.6, rate "fanout", 1e-9)
+  end)
+
   it("takes no answer that means nothing", function()
     for line, why in pairs {
       ["fine"] = "printed",
@@ -281,13 +293,14 @@ end)
 
 -- ---- Adapters --------------------------------------------------------------
 
--- One peer of each program that is here and starts quickly; all peers where
--- PERIGEE_COMPARE is "all".
-local function installed()
+-- One peer of each program that has that mode, is here and starts quickly; all
+-- such peers where PERIGEE_COMPARE is "all".
+local function installed(mode)
   local chosen, seen = {}, {}
   local all = os.getenv "PERIGEE_COMPARE" == "all"
   for _, peer in ipairs(peers.all("./")) do
-    if all or not seen[peer.program] and not peer.wheels then
+    if peer.modes[mode]
+       and (all or not seen[peer.program] and not peer.wheels) then
       seen[peer.program] = true
       peer.starts, peer.late = PATIENCE, PATIENCE -- on a busy machine
       if peers.version(peer) then chosen[#chosen + 1] = peer end
@@ -310,7 +323,42 @@ local function shared_memory_of(pids)
 end
 
 describe("an adapter", function()
-  for _, peer in ipairs(installed()) do
+  for _, peer in ipairs(installed "fanout") do
+    it(("(%s) sends one payload to each of its servers"):format(peer.name),
+       function()
+      local one = assert(pair.start(peer, PIN, "fanout", 20000, 3))
+      one:go_on()
+      for _, size in ipairs { 64, 20000 } do
+        local told = assert(one:burst("verify", size, 3, 3))
+        assert.equal(3 * size, told.checked)
+        told = assert(one:burst("fanout", size, 3, 0.001))
+        assert.is_true(told.calls >= 3)
+        assert.is_true(told.checked >= 3 * size) -- the last one whole
+      end
+      local sides = one.sides
+      assert.equal(4, #sides)
+      one:close()
+      for _, side in ipairs(sides) do
+        assert.same({}, sessions.members(side.pid))
+      end
+    end)
+  end
+
+  for _, peer in ipairs(installed "loan") do
+    it(("(%s) lends what it sends"):format(peer.name), function()
+      local one = assert(pair.start(peer, PIN, "loan", 20000, 1))
+      one:go_on()
+      for _, size in ipairs { 64, 20000 } do
+        local told = assert(one:burst("loan", size, 1, 0.001))
+        assert.is_true(told.calls >= 3)
+        assert.is_true(told.checked >= told.calls)
+        assert.equal(size, assert(one:burst("verify", size, 1, 1)).checked)
+      end
+      one:close()
+    end)
+  end
+
+  for _, peer in ipairs(installed "echo") do
     it(("(%s) echoes every byte and leaves no server"):format(peer.name),
        function()
       local one = assert(pair.start(peer, PIN, "echo", 20000, 2))

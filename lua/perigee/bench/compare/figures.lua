@@ -37,6 +37,13 @@ local function sums(bursts, names)
   return all
 end
 
+-- Returns the bytes that a call moves: there and back, from and to each server.
+-- A loaned one moves none.
+local function moved(work)
+  if work.mode == "loan" then return 0 end
+  return 2 * work.size * (work.mode == "fanout" and work.under or 1)
+end
+
 -- Returns the row of an entry of turns.lua. distances: all that were taken.
 function M.row(entry, work, distances)
   local peer = entry.peer
@@ -57,7 +64,7 @@ function M.row(entry, work, distances)
   row.p50_us = pool:quantile(0.5) / 1e3
   row.p99_us = pool:quantile(0.99) / 1e3
   row.calls_per_s = all.calls / all.seconds
-  row.round_trip_gb_per_s = 2 * work.size * row.calls_per_s / 1e9
+  row.round_trip_gb_per_s = moved(work) * row.calls_per_s / 1e9
   row.cpu_client_us = all.cpu_client / all.calls * 1e6
   row.cpu_server_us = all.cpu_server / all.calls * 1e6
   row.memory_mib = entry.memory / 2 ^ 20

@@ -18,13 +18,15 @@ local COLUMNS = {
 
 local function cell(value, width) return ("%" .. width .. "s"):format(value) end
 
--- "echo of 64K", "pipelined, 64 under way, 64", "paced, 1000 calls/s, 64"
+-- "echo, 64K", "pipelined, 64, 64 under way", "fanout, 1K, to 8"
 function M.title(work)
   local size = text.size(work.size)
   if work.mode == "pipelined" then
     return ("pipelined, %s, %d under way"):format(size, work.under)
   elseif work.mode == "paced" then
     return ("paced, %s, %d calls/s"):format(size, work.under)
+  elseif work.mode == "fanout" then
+    return ("fanout, %s, to %d"):format(size, work.under)
   end
   return ("%s, %s"):format(work.mode, size)
 end
