@@ -178,11 +178,15 @@ end
 
 -- ---- End -------------------------------------------------------------------
 
--- Asks a side to end, and kills what is left of its session.
-local function finish(child, terminate)
-  local limit = process.now() + GRACE * 1e9
+local function ask(child, terminate)
   child:close_input()
   if terminate then child:signal(15) end
+end
+
+-- Waits for the end of a side that was asked to, and kills what is left of its
+-- session.
+local function finish(child)
+  local limit = process.now() + GRACE * 1e9
   while not child:wait(true) and process.now() < limit do
     process.sleep(MOMENT)
   end
@@ -194,9 +198,15 @@ end
 -- it was asked to, and so is not asked politely.
 function Pair:close(failed)
   self:go_on()
-  if self.client then finish(self.client, failed) end
+  if self.client then
+    ask(self.client, failed)
+    finish(self.client)
+  end
   for _, side in ipairs(self.sides) do
-    if side ~= self.client then finish(side, true) end
+    if side ~= self.client then ask(side, true) end
+  end
+  for _, side in ipairs(self.sides) do
+    if side ~= self.client then finish(side) end
   end
   self.client, self.server, self.sides = nil, nil, {}
   folders.remove(self.folder)
