@@ -76,7 +76,7 @@ describe("the table of a comparison", function()
     assert.near(8, row.p50_us, 0.05)
     assert.near(12, row.p99_us, 0.05)
     assert.near(100000, row.calls_per_s, 1e-6)
-    assert.near(0.2, row.round_trip_gb_per_s, 1e-9)
+    assert.near(0.2, row.gb_per_s, 1e-9)
     assert.near(5, row.cpu_client_us, 1e-9)
     assert.near(5, row.cpu_server_us, 1e-9)
     assert.near(0.1, row.others, 1e-9)
@@ -115,6 +115,18 @@ describe("the table of a comparison", function()
     end
     assert.near(20, ratio "pipelined", 1e-6) -- 0.0002 s a call over 0.00001
     assert.near(4, ratio "paced", 1e-6)      -- 4 us for 2 calls, 2 us for 4
+  end)
+
+  it("counts the bytes of a put once, and compares those that have puts",
+     function()
+    local put = row_of("a", "put", recorded(near, 100, 100, 0, 0))
+    local echo = row_of("a", "echo", recorded(near, 100, 100, 0, 0))
+    assert.near(echo.gb_per_s / 2, put.gb_per_s, 1e-9)
+    local able = peers.with_mode({ { name = "a", modes = { echo = true } },
+                                   { name = "b", modes = { put = true } } },
+                                 "put")
+    assert.equal(1, #able)
+    assert.equal("b", able[1].name)
   end)
 
   it("takes no answer that means nothing", function()
@@ -311,18 +323,20 @@ end
 
 describe("an adapter", function()
   for _, peer in ipairs(installed()) do
-    it(("(%s) echoes every byte and leaves no server"):format(peer.name),
+    it(("(%s) moves every byte and leaves no server"):format(peer.name),
        function()
-      local one = assert(pair.start(peer, PIN, "echo", 20000, 2))
+      local one = assert(pair.start(peer, PIN, peer.modes[1], 20000, 2))
       local server, client = one.server.pid, one.client.pid
       one:go_on()
       for _, size in ipairs { 64, 20000 } do
         local told = assert(one:burst("verify", size, 2, 4))
         assert.equal(4, told.calls)
         assert.equal(4 * size, told.checked)
-        told = assert(one:burst("echo", size, 1, 0.001))
-        assert.is_true(told.calls >= 3)
-        assert.is_true(told.checked >= size + told.calls) -- the last one whole
+        for _, mode in ipairs { "echo", "put", "get" } do
+          told = peer.modes[mode] and assert(one:burst(mode, size, 1, 0.001))
+          assert.is_true(not told or told.calls >= 3)
+          assert.is_true(not told or told.checked > size) -- the last one whole
+        end
         told = peer.modes.pipelined
                and assert(one:burst("pipelined", size, 2, 0.001))
         assert.is_true(not told or told.checked >= 2 * size + told.calls)
@@ -330,7 +344,7 @@ describe("an adapter", function()
       -- Two rounds, though three calls were asked for.
       assert.equal(4, assert(one:burst("verify", 64, 2, 3)).calls)
       one.client:signal(9)
-      assert.is_nil(one:burst("echo", 64, 1, 0.001))
+      assert.is_nil(one:burst(peer.modes[1], 64, 1, 0.001))
       one:close()
       assert.same({}, sessions.members(server))
       assert.is_true(eventually(function()

@@ -159,7 +159,7 @@ end
 
 local PICTURES = {
   { "latency.svg", "p50_us", "p50 of an echo, us" },
-  { "bandwidth.svg", "round_trip_gb_per_s", "there and back, GB/s" },
+  { "bandwidth.svg", "gb_per_s", "there and back, GB/s" },
 }
 
 -- ---- The folder ------------------------------------------------------------

@@ -11,7 +11,7 @@ local WIDTH = 28
 local COLUMNS_OF_RATIOS = 7
 local COLUMNS = {
   { "mean", "mean_us", 9 }, { "p50", "p50_us", 9 }, { "p99", "p99_us", 9 },
-  { "GB/s", "round_trip_gb_per_s", 7 }, { "calls/s", "calls_per_s", 9, 0 },
+  { "GB/s", "gb_per_s", 7 }, { "calls/s", "calls_per_s", 9, 0 },
   { "cpu c", "cpu_client_us", 8 }, { "cpu s", "cpu_server_us", 8 },
   { "MiB", "memory_mib", 7 }, { "ratio", "ratio", 8, 2 },
 }
