@@ -39,7 +39,8 @@ local function add_all(version, suffix, needs)
     add(way, name, "ucx" .. suffix, echoes, needs)
     add(way, name .. "-am", "ucx" .. suffix, echoes, needs)
     list[#list].words = { "am" }
-    add(way, name .. "-put", "ucx-move" .. suffix, { "put", "get" }, needs)
+    add(way, name .. "-put", "ucx-move" .. suffix,
+        { "put", "get", "put-pieces", "get-pieces" }, needs)
   end
 end
 
