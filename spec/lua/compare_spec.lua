@@ -13,6 +13,7 @@ local figures = require "perigee.bench.compare.figures"
 local folders = require "perigee.bench.folders"
 local pair = require "perigee.bench.compare.pair"
 local peers = require "perigee.bench.compare.peers"
+local pictures = require "perigee.bench.compare.pictures"
 local process = require "spec.support.process"
 local report = require "perigee.bench.compare.report"
 local sessions = require "perigee.bench.compare.sessions"
@@ -144,6 +145,45 @@ describe("the table of a comparison", function()
       assert.is_nil(told)
       assert.truthy(reason:find(why, 1, true), reason)
     end
+  end)
+end)
+
+describe("a picture of a comparison", function()
+  -- Returns the powers of ten at which the names of the program stand, from the
+  -- lowest up, and a name's height and the picture's in these.
+  local function names_of(script)
+    local height = tonumber(script:match "size %d+,(%d+)")
+    local low, high = script:match "yrange %[(%S+):(%S+)%]"
+    low, high = math.log10(tonumber(low)), math.log10(tonumber(high))
+    local list = {}
+    for at in script:gmatch "set label %d+ '[^']+' at [^,]+, first (%S+)" do
+      list[#list + 1] = math.log10(tonumber(at))
+    end
+    table.sort(list)
+    return list, 12 / height * (high - low), low, high
+  end
+
+  it("has all names inside, none on another", function()
+    for _, count in ipairs { 1, 5, 60 } do
+      local rows = {}
+      for i = 1, count do
+        rows[2 * i - 1] = { peer = "p" .. i, mode = "echo", size = 64,
+                            p50_us = i }
+        rows[2 * i] = { peer = "p" .. i, mode = "echo", size = 1024,
+                        p50_us = 1000 + (i % 2) / 100 }
+      end
+      local list, name, low, high = names_of(pictures.script("x.svg", rows,
+                                               "echo", "p50_us", "p50"))
+      assert.equal(count, #list)
+      assert.is_true(list[1] >= low and list[count] <= high)
+      for i = 2, count do assert.is_true(list[i] - list[i - 1] >= name) end
+    end
+  end)
+
+  it("has the modes of which there are rows", function()
+    local rows = { { peer = "a", mode = "put", size = 64, p50_us = 1 } }
+    assert.is_nil(pictures.script("x.svg", rows, "echo", "p50_us", "p50"))
+    assert.truthy(pictures.script("x.svg", rows, "put", "p50_us", "p50"))
   end)
 end)
 
