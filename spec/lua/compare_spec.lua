@@ -106,6 +106,17 @@ describe("the table of a comparison", function()
     assert.truthy(lines:find("20.0", 1, true) or lines:find("19.9", 1, true))
   end)
 
+  it("has columns in the order of peers, though one began late", function()
+    local rows = { { peer = "ours", mode = "echo", size = 1, ratio = 1 },
+                   { peer = "late", mode = "echo", size = 1 },
+                   { peer = "other", mode = "echo", size = 1, ratio = 3 },
+                   { peer = "none", mode = "echo", size = 1 },
+                   { peer = "late", mode = "echo", size = 2, ratio = 4 } }
+    local lines = report.ratios(rows, "echo", { late = "S/Late" })
+    assert.matches("size +S/Late +other$", lines[2])
+    assert.matches(" 1 +%- +3.00$", lines[3])
+  end)
+
   it("compares rates where many are under way, and processor time where calls \z
       are paced", function()
     local function ratio(mode)

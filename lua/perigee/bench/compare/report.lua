@@ -60,20 +60,25 @@ function M.line(row)
   return table.concat(line, " ") .. marks(row)
 end
 
--- Returns of one mode the peers with ratios, the sizes, and the ratios by size
--- and peer.
+-- Returns of one mode the peers that have a ratio anywhere, in the order of the
+-- rows, the sizes, and the ratios by size and peer.
 local function by_size(rows, mode)
-  local names, seen, sizes, by = {}, {}, {}, {}
+  local names, seen, sizes, by, any = {}, {}, {}, {}, {}
   for _, row in ipairs(rows) do
+    if row.mode == mode then
+      if not seen[row.peer] then names[#names + 1] = row.peer end
+      seen[row.peer], any[row.peer] = true, any[row.peer] or row.ratio
+    end
     if row.mode == mode and row.ratio then
       if not by[row.size] then
         by[row.size] = {}
         sizes[#sizes + 1] = row.size
       end
       by[row.size][row.peer] = row.ratio
-      if not seen[row.peer] then names[#names + 1] = row.peer end
-      seen[row.peer] = true
     end
+  end
+  for k = #names, 1, -1 do
+    if not any[names[k]] then table.remove(names, k) end
   end
   return names, sizes, by
 end
