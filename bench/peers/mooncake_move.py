@@ -16,6 +16,7 @@ import onesided
 import peer
 
 HOST = "127.0.0.1"
+BATCH = 1024  # blocks; its TCP queue refuses some of 4000 ("queue-full")
 
 
 def open_engine(memory):
@@ -67,14 +68,16 @@ class Client(onesided.Client):
     def prepare_list(self, mode, pieces):
         move = (self.engine.batch_transfer_sync_write if mode == "put"
                 else self.engine.batch_transfer_sync_read)
-        blocks = self.blocks(pieces)
-        return move, ([self.here(mode) + at for at, _ in blocks],
-                      [self.far + at for at, _ in blocks],
-                      [length for _, length in blocks])
+        here, blocks = self.here(mode), self.blocks(pieces)
+        parts = [blocks[i:i + BATCH] for i in range(0, len(blocks), BATCH)]
+        return move, [([here + at for at, _ in part],
+                       [self.far + at for at, _ in part],
+                       [length for _, length in part]) for part in parts]
 
     def move_list(self, mode, job):
-        move, lists = job
-        check(move(self.details, *lists))
+        move, parts = job
+        for lists in parts:
+            check(move(self.details, *lists))
 
     def finished(self, tokens):
         while True:

@@ -68,9 +68,9 @@ static inline void onesided_far(struct onesided *self, bool reads,
                                 size_t length) {
   for (size_t at = 0; at < length;) {
     off_t there = self->far + (off_t)at;
-    ssize_t n = reads
-                    ? pread(self->file, self->into + at, length - at, there)
-                    : pwrite(self->file, self->from + at, length - at, there);
+    size_t rest = length - at;
+    ssize_t n = reads ? pread(self->file, self->into + at, rest, there)
+                      : pwrite(self->file, self->from + at, rest, there);
     if (n <= 0)
       die("the server's memory");
     at += (size_t)n;
@@ -160,7 +160,7 @@ static inline void onesided_compare(struct onesided *self,
   for (size_t i = 0; i < one->count; i++) {
     size_t at = one->at + i * one->stride;
     self->client.checked += one->length;
-    if (memcmp(self->from + at, self->into + at, one->length))
+    if (memcmp(self->from + at, self->into + at, one->length) != 0)
       peer_fails("wrong", "a piece of %zu bytes at %zu differs", one->length,
                  at);
   }

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Perigee from Lua: one-sided writes and reads between a region of the server's
--- and private memory of the client's. Words: shm or tcp; prepared (one transfer,
--- posted again and again) or fresh (a table of slices for each).
+-- and private memory of the client's. Words: shm or tcp; prepared (one transfer
+-- is posted again and again) or fresh (a table of slices for each).
 --
 -- What copies: over shared memory the client, once; over TCP the kernel, in and
 -- out.
@@ -65,24 +65,34 @@ local function by_proc(how, pointer, length)
   end
 end
 
+local POSTS = {}
+
+POSTS["fresh put"] = function(mine, there)
+  return function() return session:write { from = mine, to = there } end
+end
+
+POSTS["fresh get"] = function(mine, there)
+  return function() return session:read { from = there, to = mine } end
+end
+
+POSTS["prepared put"] = function(mine, there)
+  local transfer = session:prepare_write { from = mine, to = there }
+  return function() return transfer:post() end
+end
+
+POSTS["prepared get"] = function(mine, there)
+  local transfer = session:prepare_read { from = there, to = mine }
+  return function() return transfer:post() end
+end
+
 local posts = {} -- by mode and size: a function that begins a transfer
 
 local function post_of(mode, length)
   local key = mode .. length
   if posts[key] then return posts[key] end
-  local verb, there = mode == "put" and "write" or "read", remote:slice(0, length)
-  local spec = mode == "put" and { from = from:slice(0, length), to = there }
-               or { from = there, to = into:slice(0, length) }
-  if kind == "prepared" then
-    local transfer = session["prepare_" .. verb](session, spec)
-    posts[key] = function() return transfer:post() end
-  elseif mode == "put" then
-    local here = spec.from
-    posts[key] = function() return session:write { from = here, to = there } end
-  else
-    local here = spec.to
-    posts[key] = function() return session:read { from = there, to = here } end
-  end
+  local there = remote:slice(0, length)
+  local mine = (mode == "put" and from or into):slice(0, length)
+  posts[key] = POSTS[kind .. " " .. mode](mine, there)
   return posts[key]
 end
 
@@ -99,8 +109,8 @@ end
 local round = 0
 
 -- A put, or get, of as many bytes until the time is over. So many are timed
--- together, and so hide the clock's own time; each has ended before the next one
--- begins.
+-- together, and so hide the clock's own time; each has ended before the next
+-- one begins.
 local function move(mode, length, seconds)
   local post, repeats = post_of(mode, length), moves.repeats(length)
   local taken, samples, until_ns = histogram.new(), 0, now() + seconds * 1e9

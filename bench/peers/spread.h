@@ -31,7 +31,8 @@ static inline void spread_count(struct spread *spread, double ns,
   uint64_t bits;
   memcpy(&bits, &value, sizeof bits);
   uint64_t bucket = (bits >> SPREAD_SHIFT) - SPREAD_FIRST;
-  spread->counts[bucket < SPREAD_BUCKETS ? bucket : SPREAD_BUCKETS - 1] += count;
+  spread->counts[bucket < SPREAD_BUCKETS ? bucket : SPREAD_BUCKETS - 1] +=
+      count;
   spread->sum += value * count;
 }
 

@@ -103,8 +103,9 @@ static void send_from(struct end *end, struct slot *slot, const uint8_t *from,
                       size_t length) {
   static const ucp_request_param_t none;
   slot->sent =
-      end->am ? ucp_am_send_nbx(end->ucx.other, ECHO, NULL, 0, from, length, &none)
-              : ucp_tag_send_nbx(end->ucx.other, from, length, TAG, &none);
+      end->am
+          ? ucp_am_send_nbx(end->ucx.other, ECHO, NULL, 0, from, length, &none)
+          : ucp_tag_send_nbx(end->ucx.other, from, length, TAG, &none);
 }
 
 static void open_end(struct end *end, const struct peer *peer) {

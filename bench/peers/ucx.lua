@@ -3,9 +3,9 @@
 -- messages), and put and get.
 --
 -- Over TCP a segment that is sent has 64 KiB in place of 8, as one that is
--- received has by default: UCX 1.22 sends large messages through its own buffers
--- of that size, and takes three times as long with those of 8 KiB (ucx_info -cf
--- tells what each setting is).
+-- received has by default: UCX 1.22 sends large messages through buffers of its
+-- own of that size, and takes three times as long with those of 8 KiB
+-- (ucx_info -cf tells what each setting is).
 
 local WAYS = {
   { "posix", "posix,self", "shm" },

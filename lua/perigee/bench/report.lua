@@ -11,7 +11,7 @@ local plot = require "perigee.bench.plot"
 local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"
 
-local WIDTH_OF_SHAPES = 34 -- "write kv contiguous ucx-posix-put"
+local WIDTH_OF_SHAPES = 42 -- "prepared_write kv contiguous nixl-prepared"
 
 local M = {}
 local Report = {}

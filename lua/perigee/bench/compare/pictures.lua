@@ -184,7 +184,8 @@ local function draw(script, path)
   return file and file:close()
 end
 
---- Draws all pictures of which there are rows; returns true, or nil and why not.
+--- Draws all pictures of which there are rows; returns true, or nil and why
+-- not.
 function M.write(folder, rows)
   for _, one in ipairs(PICTURES) do
     local path = ("%s/%s.svg"):format(folder, one[2])

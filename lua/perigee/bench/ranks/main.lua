@@ -3,7 +3,7 @@
 -- i + N / 2. Rank 0 prints a line for each of these, and the aggregate: all
 -- bytes over the longest time of any rank.
 
-local engine = require "perigee.bench.ranks.engine"
+local engines = require "perigee.bench.ranks.engine"
 local options = require "perigee.bench.options"
 local meetings = require "perigee.bench.ranks.meeting"
 local moves = require "perigee.bench.ranks.moves"
@@ -265,7 +265,7 @@ function M.run(given, modes_given, root)
   if given.child_of or given.ranks == 1 then return end
   given.modes_given = modes_given
   local fine, why = pcall(function()
-    if given.engine then engine.run(given, modes_of(given), root) end
+    if given.engine then engines.run(given, modes_of(given), root) end
     as_rank(given)
   end)
   if fine then return end
