@@ -36,6 +36,10 @@ struct peer_client {
   /* Waits for any reply: returns its slot, where its bytes are, and how many.
    * They stay until the next call of submit for that slot, or of collect. */
   int (*collect)(void *context, const uint8_t **reply, size_t *length);
+  /* Runs a burst of a mode of the adapter's own; returns ns, or -1 if it has no
+   * such mode. NULL: it has none. */
+  double (*more)(struct peer_client *client, const char *mode, size_t length,
+                 int64_t span);
   int order[UNDER]; /* the slots as they were submitted, by number % UNDER */
   unsigned submitted, oldest;
   uint64_t round, rounds[UNDER]; /* the next round, and that of each slot */
@@ -282,6 +286,8 @@ static inline double peer_burst(const struct peer *peer,
     return peer_keep(client, size, under, (int64_t)(limit * 1e9));
   if (strcmp(mode, "verify") == 0)
     return peer_verify(client, size, under, (long)limit);
+  if (client->more && under == 1)
+    return client->more(client, mode, size, (int64_t)(limit * 1e9));
   return -1;
 }
 

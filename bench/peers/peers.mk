@@ -39,7 +39,12 @@ $(eval $(call peer,ucx,ucx.c,$(UCX)/include/ucp/api/ucp.h,\
 $(eval $(call peer,ucx-fan,ucx_fan.c,$(UCX)/include/ucp/api/ucp.h,\
   -isystem $(UCX)/include -L$(UCX)/lib -lucp -lucs \
   -Wl$(,)-rpath$(,)$(abspath $(UCX)/lib)))
+$(eval $(call peer,ucx-move,ucx_move.c,$(UCX)/include/ucp/api/ucp.h,\
+  -isystem $(UCX)/include -L$(UCX)/lib -lucp -lucs \
+  -Wl$(,)-rpath$(,)$(abspath $(UCX)/lib)))
 $(eval $(call peer,ucx-debian,ucx.c,/usr/include/ucp/api/ucp.h,-lucp -lucs))
+$(eval $(call peer,ucx-move-debian,ucx_move.c,/usr/include/ucp/api/ucp.h,\
+  -lucp -lucs))
 $(eval $(call peer,libfabric,libfabric.c,/usr/include/rdma/fi_tagged.h,-lfabric))
 $(eval $(call peer,zeromq,zeromq.c,/usr/include/zmq.h,-lzmq))
 $(eval $(call peer,nng,nng.c,/usr/include/nng/nng.h,-lnng))

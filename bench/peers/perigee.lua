@@ -17,9 +17,19 @@ end
 local ours = peer("perigee", "perigee_echo.lua", "shm")
 table.insert(ours.modes, "loan")
 
+local function mover(name, kind, path)
+  local one = peer(name, "perigee_move.lua", path)
+  one.words, one.modes = { path, kind }, { "put", "get" }
+  return one
+end
+
 return {
   ours,
   peer("perigee-c", "perigee", "shm"),
   peer("perigee-tcp", "perigee_echo.lua", "tcp"),
   peer("perigee-c-tcp", "perigee", "tcp"),
+  mover("perigee-prepared", "prepared", "shm"),
+  mover("perigee-fresh", "fresh", "shm"),
+  mover("perigee-prepared-tcp", "prepared", "tcp"),
+  mover("perigee-fresh-tcp", "fresh", "tcp"),
 }

@@ -7,7 +7,7 @@
 -- where both share a core, Perigee's defaults.
 
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
-dofile(here .. "../tree.lua")
+local peer = dofile(here .. "peer.lua")
 local calls = require "perigee.bench.calls"
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"
@@ -16,48 +16,19 @@ local perigee = require "perigee"
 local process = require "perigee.bench.process"
 
 local way, role, folder, size = unpack(arg)
-local MODE = os.getenv "COMPARE_MODE"
-local PATIENCE = 600 -- seconds: others have their turns
-local LOOK = 0.2     -- seconds between looks at standard input
 local SAMPLES, FEWEST, ATTEMPTS = 2 ^ 20, 3, 8
-local options = {
-  transport = way,
-  engine = {
-    spin = MODE ~= "paced" and MODE ~= "fanout"
-           and os.getenv "COMPARE_CORES" ~= "1" and 0.02 or nil,
-    dead_after = PATIENCE,
-  },
-}
+local options = peer.options(way)
+local roles = {}
 
-local function say(format, ...)
-  io.write(format:format(...), "\n")
-  io.flush()
-end
-
-local ROLES = {}
-
-function ROLES.version() say("Perigee %s, %s", perigee.version, jit.version) end
-
--- ---- The server ------------------------------------------------------------
-
--- Nothing is sent to the server's standard input, so there is its end to read.
-local function end_with_stdin()
-  while not process.readable(0, 0) do perigee.sleep(LOOK) end
-  perigee.stop()
-end
-
-function ROLES.server()
-  options.listen = way == "tcp" and "tcp://127.0.0.1:0"
-                   or "unix:" .. folder .. "/echo"
+function roles.server()
+  options.listen = peer.address(way, folder)
   options.services = { { name = "echo", version = 1, methods = {
     echo = { raw = true, function(request) return request end },
     timed = { raw = true, inplace = true, calls.timed },
   } } }
   local agent = assert(perigee.agent(options))
-  say("ready %s", agent.addresses[1])
-  perigee.spawn(end_with_stdin)
-  perigee.run()
-  agent:close()
+  peer.say("ready %s", agent.addresses[1])
+  peer.serve(agent)
 end
 
 -- ---- The client ------------------------------------------------------------
@@ -182,31 +153,19 @@ end
 local function connect(address)
   local one, why
   for _ = 1, ATTEMPTS do -- a handshake has two seconds, also on a busy machine
-    one, why = agent:proxy(address, "echo", { timeout = PATIENCE })
+    one, why = agent:proxy(address, "echo", { timeout = peer.PATIENCE })
     if one then break end
   end
   return assert(one, why)
 end
 
-function ROLES.client()
+function roles.client()
   agent = assert(perigee.agent(options))
   for i = 6, #arg do proxies[i - 5] = connect(arg[i]) end
   proxy = proxies[1]
   verify(tonumber(size), 1, 1)
-  say "ready"
-  for line in io.lines() do
-    local taken, ns, checked = burst(line)
-    say("ok calls=%d seconds=%.9f checked=%d ns=%s", taken.count, ns / 1e9,
-        checked, taken:text())
-  end
+  peer.answer(burst)
   agent:close()
 end
 
-if way == "version" then role = way end
-local fine, why = pcall(ROLES[role])
-if not fine then
-  why = tostring(why):gsub("\n.*", "")
-  local wrong = why:match "wrong bytes:? ?(.*)"
-  say("%s %s", wrong and "wrong" or "failed", wrong or why)
-  os.exit(1)
-end
+peer.main(way, role, roles)

@@ -121,6 +121,9 @@ local function readable(fd, until_ns)
   until M.now() >= until_ns
 end
 
+-- Returns whether a descriptor has something to read, or its end, right now.
+function M.has_input(fd) return readable(fd, 0) == true end
+
 -- Writing to a child that has ended must not end us. Children whose command has
 -- `env --default-signal=PIPE` in it have the signal as usual.
 function M.ignore_broken_pipes()
