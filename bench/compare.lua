@@ -18,7 +18,10 @@ local report = require "perigee.bench.compare.report"
 local turns = require "perigee.bench.compare.turns"
 
 local ROOT = here .. "../"
-local MODES = { "echo", "pipelined", "paced", "put", "get" }
+local MODES = { "echo", "pipelined", "paced", "put", "get", "fanout", "loan" }
+-- Options that tell how many calls are at once, or each second.
+local UNDER = { pipelined = "under", paced = "rate", fanout = "fan" }
+local SHORT = { oneside = { "put", "get" } } -- other names of several modes
 local SMALL = 64 -- bytes, of the modes that are about calls
 
 local function words(text)
@@ -35,15 +38,17 @@ local function titles(text)
 end
 
 local function modes(text)
-  local all, known = words(text), {}
-  for _, mode in ipairs(MODES) do known[mode] = true end
-  for _, mode in ipairs(all or {}) do
-    if not known[mode] then
-      return nil, ("there is no mode %s; there are: %s")
-                  :format(mode, table.concat(MODES, ", "))
+  local all, known = {}, {}
+  for _, mode in ipairs(MODES) do known[mode] = { mode } end
+  for _, word in ipairs(words(text) or {}) do
+    local meant = SHORT[word] or known[word]
+    if not meant then
+      return nil, ("there is no mode %s; there are: %s, oneside")
+                  :format(word, table.concat(MODES, ", "))
     end
+    for _, mode in ipairs(meant) do all[#all + 1] = mode end
   end
-  return all, "no modes"
+  return #all > 0 and all or nil, "no modes"
 end
 
 local function command_line()
@@ -55,7 +60,8 @@ local function command_line()
   parser:option("--sizes", "Payload sizes of echo, comma-separated.")
     :convert(options.sizes):default "1K,4K,16K,64K,256K,1M,4M,16M"
   parser:option("--modes", "echo, pipelined (64 B, many under way), paced "
-                .. "(64 B, so many a second), put, get.")
+                .. "(64 B, so many a second), oneside (put and get), fanout "
+                .. "(one payload to many servers), loan (nothing is copied).")
     :convert(modes):default "echo,pipelined,paced"
   parser:option("--seconds", "Time of each peer in each row.")
     :convert(options.positive):default "0.5"
@@ -66,6 +72,8 @@ local function command_line()
     :convert(options.whole):default "3"
   parser:option("--under", "Calls under way in mode pipelined.")
     :convert(options.whole):default "64"
+  parser:option("--fan", "Servers in mode fanout.")
+    :convert(options.whole):default "8"
   parser:option("--rate", "Calls each second in mode paced.")
     :convert(options.whole):default "1000"
   parser:option("--pin", "Cores of clients and servers.")
@@ -140,8 +148,7 @@ local function works()
     for _, size in ipairs(calls and { SMALL } or given.sizes) do
       all[#all + 1] = {
         mode = mode, size = size, seconds = given.seconds,
-        under = mode == "pipelined" and given.under
-                or mode == "paced" and given.rate or 1,
+        under = given[UNDER[mode]] or 1,
       }
     end
   end
@@ -150,8 +157,9 @@ end
 
 local function measure(chosen, all)
   for _, work in ipairs(works()) do
-    local rows = {}
-    for i, entry in ipairs(turns.row(chosen, work, given)) do
+    local rows, able = {}, peers.with_mode(chosen, work.mode)
+    if #able == 0 then error("no such peer has mode " .. work.mode, 0) end
+    for i, entry in ipairs(turns.row(able, work, given)) do
       rows[i] = figures.row(entry, work, turns.distances)
       rows[i].one_core = given.one_core
     end
@@ -180,7 +188,8 @@ local function head(versions)
   return { machine = what, options = {
     sizes = given.sizes, modes = given.modes, seconds = given.seconds,
     rounds = given.rounds, attempts = given.attempts, under = given.under,
-    rate = given.rate, pin = given.pin, one_core = given.one_core or false,
+    fan = given.fan, rate = given.rate, pin = given.pin,
+    one_core = given.one_core or false,
   } }
 end
 

@@ -84,7 +84,7 @@ static inline void pin(int core) {
  * MAP_PRIVATE. It asks for huge pages, as Perigee does. */
 static inline void *memory(size_t length, int flags) {
   size_t whole = (length + HUGE - 1) / HUGE * HUGE;
-  char *at =
+  void *at =
       mmap(NULL, whole, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED)
     die("mmap");

@@ -3,7 +3,8 @@
 -- run as a floor: memcpy on the same core, bare sockets over TCP, or perftest
 -- on the same device over RDMA. See bench/README.md.
 
-local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
+local folder = arg[0]:match ".*/" or "./"
+local tree = dofile(folder .. "tree.lua")
 local driver = require "perigee.bench.driver"
 local floor = require "perigee.bench.floor"
 local moves = require "perigee.bench.moves"
@@ -244,7 +245,7 @@ local function private(side, length)
 end
 
 local given_here = command_line()
-ranks.run(given_here, #given_here.mode < #ALL)
+ranks.run(given_here, #given_here.mode < #ALL, folder .. "../")
 
 main.run("transfer", "operation", given_here, function(given, out)
   local side = driver.start(given, tree.worker, given.largest)

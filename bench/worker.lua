@@ -12,7 +12,7 @@
 
 local tree = (arg[0]:match ".*/" or "./") .. "tree.lua"
 dofile(tree)
-local ffi = require "ffi"
+local calls = require "perigee.bench.calls"
 local options = require "perigee.bench.options"
 local payload = require "perigee.bench.payload"
 local perftest = require "perigee.bench.perftest"
@@ -28,31 +28,12 @@ if given.parent then process.die_with_parent(given.parent) end
 assert(process.pin(0, given.core))
 
 local now = process.now
-local doubles = ffi.typeof "double *"
-local const_doubles = ffi.typeof "const double *"
-local HEAD = 16 -- bytes in front of a timed call's stamps
 local NO_LIMIT = { timeout = math.huge }
 local wrong = 0 -- messages and immediates with wrong contents
 local missing = 0 -- immediates that others overtook
 
 local function copy(request, reply)
   return reply:write(request)
-end
-
--- Reads one byte of each page of the request, which begins with the round's
--- number, writes one byte of each page of the reply, and puts the time that it
--- took into the reply's first bytes.
-local function timed(request, reply)
-  local begin = now()
-  local length, from, to = request.length, request.pointer, reply.pointer
-  if length > reply.length then error "the reply is short" end
-  local round = ffi.cast(const_doubles, from)[0]
-  if payload.check(from + HEAD, length - HEAD, round) ~= 0 then wrong = 1 end
-  payload.stamp(to + HEAD, length - HEAD, round + 1)
-  local spent = ffi.cast(doubles, to)
-  spent[0] = wrong
-  spent[1] = now() - begin
-  return length
 end
 
 -- Returns the posts, and the polls that found something, of all engines here.
@@ -77,7 +58,7 @@ local service = {
     add = stamped(function(a, b) return a + b end),
     echo = { raw = true, stamped(function(request) return request end) },
     copy = { raw = true, inplace = true, stamped(copy) },
-    timed = { raw = true, inplace = true, timed },
+    timed = { raw = true, inplace = true, calls.timed },
     wrong = function() return wrong + missing end,
     posts = posts,
     sleeps = function() return engines[1]:stats().sleeps end,

@@ -284,11 +284,12 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] native/*/*/*.[ch] \
              spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch] \
              bench/peers/*.[ch] spec/rdma/*.c)
-FORMATTED := $(filter-out native/perigee.h,$(C_FILES))
+FORMATTED := $(filter-out native/perigee.h,$(C_FILES)) \
+             $(wildcard bench/peers/*.cc)
 TIDIED := $(filter-out $(NEEDS_UCX) $(filter-out $(PEER_SOURCES),\
             $(wildcard bench/peers/*.c)),$(filter %.c,$(C_FILES)))
 TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -isystem $(UCX)/include \
-              -DPERIGEE_DEBUG
+              $(addprefix -isystem ,$(OPENMPI) $(MPICH)) -DPERIGEE_DEBUG
 
 .PHONY: house lint-lua lint-format lint-tidy lint-cppcheck lint-shell
 .PHONY: lint-planted

@@ -5,7 +5,8 @@ Version  0.3.13.post1 (the wheel without CUDA)
 Mode     protocol "tcp", the one of its protocols for memory that needs neither
          a network card nor a GPU; engines find each other by P2PHANDSHAKE,
          without a metadata server. One transfer: transfer_sync_write and
-         transfer_sync_read; more: transfer_submit_write
+         transfer_sync_read; more: transfer_submit_write; a list:
+         batch_transfer_sync_write and batch_transfer_sync_read
 Copies   to the kernel and out of it, into the registered memory
 Sleeps   the server's thread, in epoll; the caller polls the transfer's status
 Source   kvcache-ai.github.io/Mooncake: Transfer Engine, Python API reference
@@ -15,6 +16,7 @@ import onesided
 import peer
 
 HOST = "127.0.0.1"
+BATCH = 1024  # blocks; its TCP queue refuses some of 4000 ("queue-full")
 
 
 def open_engine(memory):
@@ -62,6 +64,20 @@ class Client(onesided.Client):
         return check(self.engine.transfer_submit_write(
             self.details, self.local("put", slot), self.remote(slot),
             slot.size))
+
+    def prepare_list(self, mode, pieces):
+        move = (self.engine.batch_transfer_sync_write if mode == "put"
+                else self.engine.batch_transfer_sync_read)
+        here, blocks = self.here(mode), self.blocks(pieces)
+        parts = [blocks[i:i + BATCH] for i in range(0, len(blocks), BATCH)]
+        return move, [([here + at for at, _ in part],
+                       [self.far + at for at, _ in part],
+                       [length for _, length in part]) for part in parts]
+
+    def move_list(self, mode, job):
+        move, parts = job
+        for lists in parts:
+            check(move(self.details, *lists))
 
     def finished(self, tokens):
         while True:

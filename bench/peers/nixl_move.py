@@ -55,35 +55,68 @@ class Client(onesided.Client):
         self.prepared = "prepared" in job.words
         self.flying = {}
 
+    def fresh_request(self, mode, here, there):
+        agent = self.agent
+        return agent.initialize_xfer(
+            OPERATION[mode], agent.get_xfer_descs(here, "DRAM"),
+            agent.get_xfer_descs(there, "DRAM"), self.name)
+
+    def prepared_request(self, mode, here, there, count):
+        agent, all_of_them = self.agent, list(range(count))
+        return agent.make_prepped_xfer(
+            OPERATION[mode],
+            agent.prep_xfer_dlist("NIXL_INIT_AGENT", here, "DRAM"),
+            all_of_them,
+            agent.prep_xfer_dlist(self.name, there, "DRAM"), all_of_them)
+
     def request(self, mode, slot):
         """A request to be posted; one that was prepared is used again."""
         here = [(self.local(mode, slot), slot.size, 0)]
         there = [(self.remote(slot), slot.size, 0)]
-        agent = self.agent
         if not self.prepared:
-            return agent.initialize_xfer(
-                OPERATION[mode], agent.get_xfer_descs(here, "DRAM"),
-                agent.get_xfer_descs(there, "DRAM"), self.name)
+            return self.fresh_request(mode, here, there)
         slot.kept = slot.kept or {}
         if mode not in slot.kept:
-            slot.kept[mode] = agent.make_prepped_xfer(
-                OPERATION[mode],
-                agent.prep_xfer_dlist("NIXL_INIT_AGENT", here, "DRAM"), [0],
-                agent.prep_xfer_dlist(self.name, there, "DRAM"), [0])
+            slot.kept[mode] = self.prepared_request(mode, here, there, 1)
         return slot.kept[mode]
+
+    def prepare_list(self, mode, pieces):
+        """Returns a function that returns the request to be posted. Prepared
+        lists may have strides (five columns), fresh ones have none."""
+        import numpy
+        if self.prepared and any(count > 1 for _, _, count, _ in pieces):
+            rows = [(at, n, 0, stride, count)
+                    for at, n, count, stride in pieces]
+        else:
+            rows = [(at, n, 0) for at, n in self.blocks(pieces)]
+        here = numpy.array(rows, numpy.uint64)
+        there = here.copy()
+        here[:, 0] += numpy.uint64(self.here(mode))
+        there[:, 0] += numpy.uint64(self.far)
+        if not self.prepared:
+            return lambda: self.fresh_request(mode, here, there)
+        request = self.prepared_request(mode, here, there,
+                                        len(self.blocks(pieces)))
+        return lambda: request
+
+    def move_list(self, mode, job):
+        self.post(job())
 
     def stage(self, mode, slot):
         super().stage(mode, slot)
         if self.prepared:
             self.request(mode, slot)
 
-    def move(self, mode, slot):
-        agent, request = self.agent, self.request(mode, slot)
+    def post(self, request):
+        agent = self.agent
         state = agent.transfer(request)
         while state == "PROC":
             state = agent.check_xfer_state(request)
         if state != "DONE":
             raise RuntimeError(f"the transfer's state is {state}")
+
+    def move(self, mode, slot):
+        self.post(self.request(mode, slot))
 
     def put(self, slot):
         self.move("put", slot)

@@ -16,7 +16,8 @@
 #include "peer.h"
 
 struct wire {
-  nng_socket socket;
+  nng_socket socket, sockets[UNDER]; /* the client's, one for each server */
+  int servers;
   nng_msg *reply;
   struct peer_client *client;
 };
@@ -73,7 +74,7 @@ static void submit(void *context, int slot, size_t length) {
   nng_msg *message;
   must(nng_msg_alloc(&message, length), "message");
   memcpy(nng_msg_body(message), wire->client->buffers[slot], length);
-  must(nng_sendmsg(wire->socket, message, 0), "send");
+  must(nng_sendmsg(wire->sockets[slot % wire->servers], message, 0), "send");
 }
 
 static int collect(void *context, const uint8_t **reply, size_t *length) {
@@ -81,7 +82,8 @@ static int collect(void *context, const uint8_t **reply, size_t *length) {
   int slot = peer_oldest(wire->client);
   if (wire->reply)
     nng_msg_free(wire->reply);
-  must(nng_recvmsg(wire->socket, &wire->reply, 0), "receive");
+  must(nng_recvmsg(wire->sockets[slot % wire->servers], &wire->reply, 0),
+       "receive");
   *reply = nng_msg_body(wire->reply);
   *length = nng_msg_len(wire->reply);
   return slot;
@@ -90,8 +92,12 @@ static int collect(void *context, const uint8_t **reply, size_t *length) {
 static void call(const struct peer *peer) {
   static struct wire wire;
   static struct peer_client client;
-  open_wire(&wire, peer);
-  must(nng_dial(wire.socket, peer->address, NULL, 0), "connect");
+  for (int i = 0; i < peer->servers; i++) {
+    open_wire(&wire, peer);
+    must(nng_dial(wire.socket, peer->addresses[i], NULL, 0), "connect");
+    wire.sockets[i] = wire.socket;
+  }
+  wire.servers = peer->servers;
   wire.client = &client;
   client.context = &wire;
   client.submit = submit;

@@ -2,7 +2,8 @@
 local function peer(way, path)
   return { name = "nng-" .. way, group = "nng", program = "nng",
            words = { way }, path = path, debian = { "libnng-dev" },
-           modes = { "echo", "pipelined", "paced" }, fetches = "0.4 MB" }
+           fetches = "0.4 MB",
+           modes = { "echo", "pipelined", "paced", "fanout" } }
 end
 
 return { peer("ipc", "unix"), peer("tcp", "tcp") }

@@ -12,13 +12,18 @@ that is told too early is found.
 import ctypes
 import mmap
 import os
+from time import monotonic_ns as clock
+
+import peer
 
 PR_SET_PTRACER, ANY = 0x59616d61, -1
 
 
 class Memory:
     def __init__(self, length):
-        self.map = mmap.mmap(-1, length)
+        self.map = mmap.mmap(-1, length,
+                             mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.map.madvise(mmap.MADV_HUGEPAGE)  # as Perigee does
         self.length = length
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.map[:] = bytes(length)  # so that every page is there
@@ -43,6 +48,66 @@ class Client:
         self.part, self.half = job.size, job.size * job.under
         self.memory = Memory(2 * self.half)
         self.file = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+        self.folder = job.folder
+
+    # ---- Lists of blocks ----------------------------------------------------
+
+    def listed(self):
+        """What a call moves, from the file "pieces": (offset, length, count,
+        stride) of each."""
+        with open(self.folder + "/pieces") as file:
+            return [tuple(map(int, line.split())) for line in file]
+
+    @staticmethod
+    def blocks(pieces):
+        """The (offset, length) of each block of the pieces."""
+        return [(at + i * stride, length)
+                for at, length, count, stride in pieces for i in range(count)]
+
+    def fill(self, mode, size):
+        """New bytes where they come from; returns what they are."""
+        fresh = os.urandom(size)
+        if mode == "put":
+            self.memory.map[:size] = fresh
+        else:
+            self.far_write(fresh)
+        return memoryview(fresh)
+
+    def far_write(self, content):
+        view, at = memoryview(content), 0
+        while at < len(view):
+            at += os.pwrite(self.file, view[at:], self.far + at)
+
+    def far_read(self, size):
+        parts, at = [], 0
+        while at < size:
+            parts.append(os.pread(self.file, size - at, self.far + at))
+            at += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def pieces(self, mode, size, burst):
+        """Calls that move all pieces, by the subclass's prepare_list(mode,
+        pieces) and move_list(mode, what that returned). Every byte is new in
+        each burst and compared behind it."""
+        pieces, wanted = self.listed(), self.fill(mode, size)
+        job = self.prepare_list(mode, pieces)
+        while burst.goes_on():
+            start = clock()
+            self.move_list(mode, job)
+            burst.add(clock() - start)
+        there = memoryview(
+            self.far_read(size) if mode == "put" else
+            self.memory.map[self.half:self.half + size])
+        for at, length in self.blocks(pieces):
+            if there[at:at + length] != wanted[at:at + length]:
+                raise peer.Wrong(f"{length} bytes at {at} differ")
+            burst.checked += length
+
+    def here(self, mode):
+        """The address of the block at offset 0 in this process."""
+        return self.memory.address + (self.half if mode == "get" else 0)
+
+    # ---- One block -----------------------------------------------------------
 
     def offset(self, mode, slot):
         return slot.index * self.part + (self.half if mode == "get" else 0)

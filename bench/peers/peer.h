@@ -24,7 +24,9 @@ struct peer {
   size_t size;                   /* no payload is larger */
   int under;                     /* no more calls are under way */
   const char *address;           /* of the server; NULL in the server */
-  const char *mode;              /* of the row, or "" */
+  char *const *addresses;        /* of all servers, if it is a fan-out */
+  int servers;
+  const char *mode; /* of the row, or "" */
 };
 
 struct peer_client {
@@ -34,6 +36,10 @@ struct peer_client {
   /* Waits for any reply: returns its slot, where its bytes are, and how many.
    * They stay until the next call of submit for that slot, or of collect. */
   int (*collect)(void *context, const uint8_t **reply, size_t *length);
+  /* Runs a burst of a mode of the adapter's own; returns ns, or -1 if it has no
+   * such mode. NULL: it has none. */
+  double (*more)(struct peer_client *client, const char *mode, size_t length,
+                 int64_t span);
   int order[UNDER]; /* the slots as they were submitted, by number % UNDER */
   unsigned submitted, oldest;
   uint64_t round, rounds[UNDER]; /* the next round, and that of each slot */
@@ -193,6 +199,40 @@ static inline double peer_pace(struct peer_client *client, size_t length,
   return (double)(at - begin);
 }
 
+/* Sends one payload to each server and waits for all replies, again and again;
+ * slot i is that of server i. A reply is looked at when it has come, and each
+ * of the last ones whole. */
+static inline double peer_fan(struct peer_client *client, size_t length,
+                              int servers, int64_t span) {
+  int64_t begin = now(), at = begin;
+  uint8_t *buffers[UNDER];
+  bool last = false;
+  memcpy(buffers, client->buffers, sizeof buffers);
+  for (int i = 1; i < servers; i++)
+    client->buffers[i] = buffers[0];
+  while (!last) {
+    peer_stamp(client, 0, length);
+    int64_t first = now();
+    last = first - begin >= span && client->calls >= 2;
+    for (int i = 0; i < servers; i++) {
+      client->rounds[i] = client->rounds[0];
+      peer_submit(client, i, length, first);
+    }
+    for (int i = 0; i < servers; i++) {
+      const uint8_t *reply;
+      int slot = peer_collect(client, length, &reply);
+      at = now();
+      peer_glance(client, slot, reply, length);
+      if (last)
+        peer_look(client, slot, reply, length);
+    }
+    spread_add(&client->times, at - first);
+    client->calls++;
+  }
+  memcpy(client->buffers, buffers, sizeof buffers);
+  return client->times.sum;
+}
+
 /* Bytes of which none is as it was in the call before. */
 static inline void peer_fill(uint8_t *at, size_t length, uint64_t seed) {
   uint64_t x = seed * 0x9e3779b97f4a7c15 + 1;
@@ -240,10 +280,14 @@ static inline double peer_burst(const struct peer *peer,
     return peer_pace(client, size, under, (int64_t)(limit * 1e9));
   if (under > peer->under)
     return -1;
+  if (strcmp(mode, "fanout") == 0 && under == peer->servers)
+    return peer_fan(client, size, under, (int64_t)(limit * 1e9));
   if (strcmp(mode, "echo") == 0 || strcmp(mode, "pipelined") == 0)
     return peer_keep(client, size, under, (int64_t)(limit * 1e9));
   if (strcmp(mode, "verify") == 0)
     return peer_verify(client, size, under, (long)limit);
+  if (client->more && under == 1)
+    return client->more(client, mode, size, (int64_t)(limit * 1e9));
   return -1;
 }
 
@@ -272,7 +316,7 @@ static inline void peer_write_file(const struct peer *peer, const char *name,
                                    const void *bytes, size_t length) {
   char path[PATH_MAX], fresh[PATH_MAX];
   snprintf(path, sizeof path, "%s/%s", peer->folder, name);
-  snprintf(fresh, sizeof fresh, "%s/fresh", peer->folder);
+  snprintf(fresh, sizeof fresh, "%s/%s~", peer->folder, name);
   FILE *file = fopen(fresh, "w");
   if (!file || fwrite(bytes, 1, length, file) != length || fclose(file) ||
       rename(fresh, path))
@@ -297,7 +341,7 @@ static inline size_t peer_read_file(const struct peer *peer, const char *name,
  * all, which lie in a row. */
 static inline size_t peer_rooms(const struct peer *peer, uint8_t **buffers) {
   size_t stride = (peer->size + LINE - 1) / LINE * LINE;
-  uint8_t *all = memory((size_t)peer->under * stride, MAP_PRIVATE);
+  uint8_t *all = (uint8_t *)memory((size_t)peer->under * stride, MAP_PRIVATE);
   for (int i = 0; i < peer->under; i++)
     buffers[i] = all + (size_t)i * stride;
   return (size_t)peer->under * stride;
@@ -315,7 +359,7 @@ static inline bool peer_has_word(const struct peer *peer, const char *word) {
 static inline int peer_usage(const char *program) {
   fprintf(stderr,
           "usage: %s [WORD...] version | server FOLDER SIZE UNDER | "
-          "client FOLDER SIZE UNDER ADDRESS\n",
+          "client FOLDER SIZE UNDER ADDRESS...\n",
           program);
   return 2;
 }
@@ -332,15 +376,18 @@ static inline int peer_main(int argc, char **argv,
     peer.words[words] = argv[at];
   }
   bool serves = at < argc && strcmp(argv[at], "server") == 0;
-  if (argc - at != (serves ? 4 : 5))
+  peer.servers = argc - at - 4;
+  if (argc < at + 4 || (peer.servers != 0) == serves)
     return peer_usage(argv[0]);
   peer.folder = argv[at + 1];
   peer.size = strtoull(argv[at + 2], NULL, 10);
   peer.under = (int)strtol(argv[at + 3], NULL, 10);
   peer.address = argv[at + 4];
+  peer.addresses = argv + at + 4;
   if (!peer.mode)
     peer.mode = "";
-  if (peer.size < 1 || peer.under < 1 || peer.under > UNDER)
+  if (peer.size < 1 || peer.under < 1 || peer.under > UNDER ||
+      peer.servers > (peer.under > 1 ? peer.under : 1))
     return peer_usage(argv[0]);
   if (serves)
     peer_ends_with_stdin();

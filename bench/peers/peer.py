@@ -14,7 +14,10 @@ An adapter calls main() with a function for each side:
                    submit(payload)  begins a call, returns a token (pipelined)
                    finished(tokens) waits; returns [(token, reply), ...]
                    put, get         instead of call, with submit_put, submit_get
+                   pieces           the same with lists: see onesided.py
                    stage(mode, slot), seen(mode, slot)   see onesided.py
+                   lend(slot, burst)  calls of mode loan until burst.goes_on()
+                                    says no
                    others_cpu()     CPU seconds of processes elsewhere
                    close()
 
@@ -63,6 +66,14 @@ class Slot:
         self.mark = self.marks[first:first + count]
         self.bytes[self.offset::PAGE] = self.mark
 
+    def stamp_behind(self, head):
+        """The same, but leaves so many bytes at the beginning as they are."""
+        self.stamp()
+        self.offset = head + self.round % (min(PAGE, self.size) - head)
+        first = self.round & 255
+        count = len(range(self.offset, self.size, PAGE))
+        self.mark = self.marks[first:first + count]
+
     def renew(self):
         """Changes every byte."""
         self.round += 1
@@ -104,16 +115,16 @@ class Burst:
     def goes_on(self):
         return self.calls < FEWEST or clock() < self.until
 
-    def add(self, ns):
-        self.calls += 1
-        self.sum += ns
-        self.times[ns] = self.times.get(ns, 0) + 1
+    def add(self, ns, count=1):
+        self.calls += count
+        self.sum += ns * count
+        self.times[ns] = self.times.get(ns, 0) + count
 
     def answer(self, cpu):
         rounded = {}
         for ns, count in self.times.items():
-            step = 10 ** max(0, len(str(ns)) - DIGITS)
-            ns = max(1, (ns + step // 2) // step * step)
+            step = 10 ** max(0, len(str(int(ns))) - DIGITS)
+            ns = max(1, int(ns + step // 2) // step * step)
             rounded[ns] = rounded.get(ns, 0) + count
         pairs = ",".join(f"{ns}:{rounded[ns]}" for ns in sorted(rounded))
         more = "" if cpu is None else f" cpu={cpu:.6f}"
@@ -128,6 +139,12 @@ class Burst:
 
 def plain_payload(slot):
     return bytes(slot.bytes)
+
+
+def repeats(size):
+    """How many one-sided transfers are timed together, and so hide the clock's
+    own time; each has ended before the next one begins."""
+    return 64 if size <= 4096 else 8 if size <= 65536 else 1
 
 
 class Loops:
@@ -153,6 +170,9 @@ class Loops:
 
     async def in_turn(self, slot, burst):
         op, waits = self.op, self.waits
+        if self.one_sided:
+            self.one_sided_in_turn(slot, burst)
+            return
         while burst.goes_on():
             payload = self.next(slot)
             start = clock()
@@ -160,9 +180,19 @@ class Loops:
             if waits:
                 reply = await reply
             burst.add(clock() - start)
-            reply = self.seen(slot, reply)
             burst.checked += slot.look(reply)
         burst.checked += slot.compare(reply)
+
+    def one_sided_in_turn(self, slot, burst):
+        op, times = self.op, range(repeats(slot.size))
+        while burst.goes_on():
+            payload = self.next(slot)
+            start = clock()
+            for _ in times:
+                op(payload)
+            burst.add((clock() - start) / len(times), len(times))
+            burst.checked += slot.look(self.seen(slot, None))
+        burst.checked += slot.compare(self.seen(slot, None))
 
     async def tasks(self, slots, burst):
         """UNDER tasks, each with one call under way."""
@@ -272,8 +302,14 @@ class Driver:
         return slots[:count]
 
     def run(self, mode, size, under, seconds):
-        loops = Loops(self.client, mode)
         burst = Burst(0 if mode == "verify" else seconds)
+        if mode == "loan":
+            self.client.lend(self.slots(size, 1)[0], burst)
+            return burst
+        if mode.endswith("-pieces"):
+            self.client.pieces(mode[:3], size, burst)
+            return burst
+        loops = Loops(self.client, mode)
         one = mode == "paced" or under == 1
         slots = self.slots(size, 1 if one else under)
         if mode == "verify":

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The adapters of bench/compare.lua that are C programs. Each is built where the
-# headers of its system are; "make peers" builds those and leaves out the rest.
+# The adapters of bench/compare.lua that are programs in C or C++. Each is built
+# where the headers of its system are; "make peers" builds those and leaves out
+# the rest.
 # $(call peer,NAME,SOURCE,HEADER,FLAGS)
+# $(call peer++,NAME,HEADER,SOURCES GENERATED,FLAGS)
 
 , := ,
 PEERS :=
@@ -18,6 +20,15 @@ build/bench/peers/$(1): bench/peers/$(2) bench/peers/peers.mk
 	  $$(WERROR) -pthread -MMD -MP -o $$@ $$< $(4)
 endef
 
+define peer++
+PEERS += $(if $(wildcard $(2)),build/bench/peers/$(1))
+build/bench/peers/$(1): bench/peers/$(1).cc $(3:%=build/bench/peers/%) \
+  bench/floor.h bench/peers/peer.h bench/peers/spread.h bench/peers/peers.mk
+	$$(call say,CXX)
+	$$(CXX) -std=gnu++23 -Ibench -isystem build/bench/peers -O3 -g -Wall \
+	  $$(WERROR) -pthread -o $$@ $$(filter %.cc %.c++,$$^) $(4)
+endef
+
 $(eval $(call peer,perigee,perigee.c,native/perigee.h,\
   -Lbuild/perigee -l:core.so -Wl$(,)-rpath$(,)'$$$$ORIGIN/../../perigee'))
 build/bench/peers/perigee: build/perigee/core.so
@@ -25,10 +36,42 @@ $(eval $(call peer,sockets,sockets.c,bench/peers/sockets.c,))
 $(eval $(call peer,ucx,ucx.c,$(UCX)/include/ucp/api/ucp.h,\
   -isystem $(UCX)/include -L$(UCX)/lib -lucp -lucs \
   -Wl$(,)-rpath$(,)$(abspath $(UCX)/lib)))
+$(eval $(call peer,ucx-fan,ucx_fan.c,$(UCX)/include/ucp/api/ucp.h,\
+  -isystem $(UCX)/include -L$(UCX)/lib -lucp -lucs \
+  -Wl$(,)-rpath$(,)$(abspath $(UCX)/lib)))
+$(eval $(call peer,ucx-move,ucx_move.c,$(UCX)/include/ucp/api/ucp.h,\
+  -isystem $(UCX)/include -L$(UCX)/lib -lucp -lucs \
+  -Wl$(,)-rpath$(,)$(abspath $(UCX)/lib)))
 $(eval $(call peer,ucx-debian,ucx.c,/usr/include/ucp/api/ucp.h,-lucp -lucs))
+$(eval $(call peer,ucx-move-debian,ucx_move.c,/usr/include/ucp/api/ucp.h,\
+  -lucp -lucs))
 $(eval $(call peer,libfabric,libfabric.c,/usr/include/rdma/fi_tagged.h,-lfabric))
 $(eval $(call peer,zeromq,zeromq.c,/usr/include/zmq.h,-lzmq))
 $(eval $(call peer,nng,nng.c,/usr/include/nng/nng.h,-lnng))
+
+OPENMPI := $(wildcard /usr/lib/*/openmpi/include)
+MPICH := $(wildcard /usr/include/*/mpich)
+$(eval $(call peer,openmpi,mpi.c,$(OPENMPI)/mpi.h,\
+  -isystem $(OPENMPI) -L$(OPENMPI:include=lib) -lmpi))
+$(eval $(call peer,mpich,mpi.c,$(MPICH)/mpi.h,-isystem $(MPICH) -lmpich))
+
+# Their compilers of interfaces are packages beside those with the headers.
+$(eval $(call peer++,capnp,$(and $(wildcard /usr/bin/capnp),\
+  $(wildcard /usr/include/capnp/ez-rpc.h)),echo.capnp.c++,\
+  -lcapnp-rpc -lcapnp -lkj-async -lkj))
+$(eval $(call peer++,grpc,$(and $(wildcard /usr/bin/grpc_cpp_plugin),\
+  $(wildcard /usr/include/grpcpp/grpcpp.h)),echo.pb.cc echo.grpc.pb.cc,\
+  $$$$(pkg-config --libs grpc++) -lprotobuf))
+
+build/bench/peers/echo.capnp.c++: bench/peers/echo.capnp
+	mkdir -p $(@D)
+	capnp compile -oc++:$(@D) --src-prefix=$(<D) $<
+
+build/bench/peers/echo.pb.cc build/bench/peers/echo.grpc.pb.cc &: \
+  bench/peers/echo.proto
+	mkdir -p $(@D)
+	protoc --cpp_out=$(@D) --grpc_out=$(@D) -I$(<D) \
+	  --plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin $<
 
 .PHONY: peers
 peers: $(PEERS) ## build the adapters of make compare whose systems are here

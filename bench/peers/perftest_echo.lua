@@ -9,46 +9,33 @@
 -- Source: manual pages of perftest; perigee/bench/perftest.lua.
 
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
-dofile(here .. "../tree.lua")
+local peer = dofile(here .. "peer.lua")
 local perftest = require "perigee.bench.perftest"
 local perigee = require "perigee"
 local process = require "perigee.bench.process"
 
 local role, folder, _, _, address = unpack(arg)
-local PATIENCE = 600 -- seconds: others have their turns
-local LOOK = 0.05    -- seconds between looks at standard input
 local LONG, UNDER = 2 ^ 20, 8 -- bytes; messages under way at a rate
-local OPTIONS = { transport = "shm", engine = { dead_after = PATIENCE } }
+local OPTIONS = { transport = "shm", engine = { dead_after = peer.PATIENCE } }
+local roles = {}
 
-local function say(format, ...)
-  io.write(format:format(...), "\n")
-  io.flush()
-end
-
-local ROLES = {}
-
-function ROLES.version()
+function roles.version()
   if not process.installed "ib_send_lat" then error("it is not there", 0) end
   local child = assert(process.spawn { "ib_send_lat", "--version" })
-  say("perftest %s", child:rest():match "[Vv]ersion:?%s*(%S+)" or "")
+  peer.say("perftest %s", child:rest():match "[Vv]ersion:?%s*(%S+)" or "")
   child:wait()
 end
 
-function ROLES.server()
-  OPTIONS.listen = "unix:" .. folder .. "/perftest"
+function roles.server()
+  OPTIONS.listen = peer.address(OPTIONS.transport, folder)
   OPTIONS.services = { { name = "perftest", version = 1, methods = {
     perftest = function(...) return perftest.serve(nil, ...) end,
     perftest_end = perftest.stop,
   } } }
   local agent = assert(perigee.agent(OPTIONS))
-  say("ready %s", agent.addresses[1])
-  perigee.spawn(function()
-    while not process.has_input() do perigee.sleep(LOOK) end
-    perigee.stop()
-  end)
-  perigee.run()
+  peer.say("ready %s", agent.addresses[1])
+  peer.serve(agent)
   perftest.stop()
-  agent:close()
 end
 
 local function burst(proxy, line)
@@ -61,22 +48,17 @@ local function burst(proxy, line)
     size = size, scale = 2, depth = UNDER,
   }))
   local _, pool = next(assert(measure(tonumber(seconds))))
-  say("ok calls=%d seconds=%.9f checked=0 ns=%s", pool.count, pool.sum / 1e9,
-      pool:text())
+  peer.say("ok calls=%d seconds=%.9f checked=0 ns=%s", pool.count,
+           pool.sum / 1e9, pool:text())
 end
 
-function ROLES.client()
+function roles.client()
   local agent = assert(perigee.agent(OPTIONS))
   local proxy = assert(agent:proxy(address, "perftest",
-                                   { timeout = PATIENCE }))
-  say "ready"
+                                   { timeout = peer.PATIENCE }))
+  peer.say "ready"
   for line in io.lines() do burst(proxy, line) end
   agent:close()
 end
 
-local fine, why = pcall(ROLES[role])
-if not fine then
-  say("failed %s", (tostring(why):gsub("\n.*", "")))
-  io.stderr:write(tostring(why), "\n")
-  os.exit(1)
-end
+peer.main(role, role, roles)

@@ -6,8 +6,8 @@
  * What copies: over shared memory the receiver, once each way (the request's
  * bytes out of the caller, the reply's too); over TCP the kernel, in and out;
  * over RDMA nobody.
- * Who sleeps: whoever has polled for 20 ms; in mode `paced`, and where
- * both share a core, Perigee's defaults.
+ * Who sleeps: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
+ * where both share a core, Perigee's defaults.
  */
 #include "inbox.h"
 #include "peer.h"
@@ -20,9 +20,10 @@ struct side {
   const struct peer *peer;
   bool busy; /* polls in place of sleeping, for one call at a time */
   struct inbox inbox;
-  struct perigee_session *session;
+  struct perigee_session *sessions[UNDER]; /* one for each server */
   struct perigee_region *region; /* for each slot the request, then the reply */
   uint8_t *bytes;
+  struct peer_client *client;
   int operation; /* of the slot, if there is one only */
   uint16_t slots[OPERATIONS];
 };
@@ -43,17 +44,18 @@ static void open_side(struct side *side, const struct peer *peer) {
   struct perigee_options options;
   perigee_options(&options);
   options.dead_after = LIMIT;
-  bool paced = strcmp(peer->mode, "paced") == 0 || getenv("COMPARE_CORES");
-  if (!paced)
+  bool sleeps = strcmp(peer->mode, "paced") == 0 ||
+                strcmp(peer->mode, "fanout") == 0 || getenv("COMPARE_CORES");
+  if (!sleeps)
     options.spin = SPIN;
   side->peer = peer;
-  side->busy = !paced && peer->under == 1;
+  side->busy = !sleeps && peer->under == 1;
   side->inbox.under = peer->under;
   must(perigee_engine_open(&options, &side->inbox.engine), "engine");
 }
 
 static const struct perigee_event *next(struct side *side) {
-  const struct perigee_event *e = NULL;
+  const struct perigee_event *e = side->inbox.events;
   must(inbox_next(&side->inbox, LIMIT, &e), "wait");
   return e;
 }
@@ -86,11 +88,13 @@ static void serve(const struct peer *peer) {
 static void submit(void *context, int slot, size_t length) {
   struct side *side = context;
   uint64_t at = 2 * (uint64_t)slot * side->peer->size;
+  uint64_t from = (uint64_t)(side->client->buffers[slot] - side->bytes);
   struct perigee_message m = {
-      .slice = {{side->region}, at, length, 1, length},
+      .slice = {{side->region}, from, length, 1, length},
       .into = {{side->region}, at + side->peer->size, length, 1, length},
       .timeout = LIMIT};
-  side->operation = perigee_call(side->session, &m);
+  side->operation =
+      perigee_call(side->sessions[slot % side->peer->servers], &m);
   must(side->operation, "call");
   side->slots[side->operation] = (uint16_t)slot;
 }
@@ -107,26 +111,32 @@ static int collect(void *context, const uint8_t **reply, size_t *length) {
   return slot;
 }
 
+static struct perigee_session *connect_to(struct side *side,
+                                          const char *address) {
+  const char *way = side->peer->words[0];
+  const struct perigee_event *e = NULL;
+  for (int tries = 0; tries < ATTEMPTS; tries++) {
+    must(perigee_connect(side->inbox.engine, address, way, LIMIT), "connect");
+    if ((e = next(side))->status == PERIGEE_OK)
+      break; /* a handshake has two seconds, also on a busy machine */
+  }
+  must(e->status, "connect");
+  return perigee_session(side->inbox.engine, e->session);
+}
+
 static void call(const struct peer *peer) {
   static struct side side;
   static struct peer_client client;
   size_t all = 2 * (size_t)peer->under * peer->size;
   open_side(&side, peer);
-  const struct perigee_event *e = NULL;
-  for (int tries = 0; tries < ATTEMPTS; tries++) {
-    must(perigee_connect(side.inbox.engine, peer->address, peer->words[0],
-                         LIMIT),
-         "connect");
-    if ((e = next(&side))->status == PERIGEE_OK)
-      break; /* a handshake has two seconds, also on a busy machine */
-  }
-  must(e->status, "connect");
-  side.session = perigee_session(side.inbox.engine, e->session);
+  for (int i = 0; i < peer->servers; i++)
+    side.sessions[i] = connect_to(&side, peer->addresses[i]);
   must(perigee_region_alloc(side.inbox.engine, NULL, all, PERIGEE_LOCAL, NULL,
                             &side.region),
        "region");
   side.bytes = perigee_region_pointer(side.region);
   memset(side.bytes, 1, all);
+  side.client = &client;
   client.context = &side;
   client.submit = submit;
   client.collect = collect;

@@ -5,20 +5,36 @@
 local SECRET = ("compare-%d-%.0f-%.17g"):format(os.time(), os.clock() * 1e9,
                                                 math.random())
 
+-- Over RDMA a fan-out was not tried.
 local function peer(name, program, path)
+  local modes = { "echo", "pipelined", "paced" }
+  if path ~= "verbs" then modes[#modes + 1] = "fanout" end
   return {
     name = name, group = "perigee", program = program, words = { path },
-    path = path, modes = { "echo", "pipelined", "paced" },
+    path = path, modes = modes,
     env = path == "tcp" and { PERIGEE_SECRET = SECRET } or nil,
     fetches = "nothing", starts = path == "verbs" and 60 or nil,
   }
 end
 
+local ours = peer("perigee", "perigee_echo.lua", "shm")
+table.insert(ours.modes, "loan")
+
+local function mover(name, kind, path)
+  local one = peer(name, "perigee_move.lua", path)
+  one.words, one.modes = { path, kind }, { "put", "get" }
+  return one
+end
+
 return {
-  peer("perigee", "perigee_echo.lua", "shm"),
+  ours,
   peer("perigee-c", "perigee", "shm"),
   peer("perigee-tcp", "perigee_echo.lua", "tcp"),
   peer("perigee-c-tcp", "perigee", "tcp"),
   peer("perigee-verbs", "perigee_echo.lua", "verbs"),
   peer("perigee-c-verbs", "perigee", "verbs"),
+  mover("perigee-prepared", "prepared", "shm"),
+  mover("perigee-fresh", "fresh", "shm"),
+  mover("perigee-prepared-tcp", "prepared", "tcp"),
+  mover("perigee-fresh-tcp", "fresh", "tcp"),
 }

@@ -3,64 +3,38 @@
 -- method returns its request. Word: shm, tcp or verbs.
 --
 -- What copies: as in perigee.c.
--- Who sleeps: whoever has polled for 20 ms; in mode `paced`, and
+-- Who sleeps: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
 -- where both share a core, Perigee's defaults.
 
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
-dofile(here .. "../tree.lua")
+local peer = dofile(here .. "peer.lua")
 local calls = require "perigee.bench.calls"
-local descriptor = require "perigee.descriptor"
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"
 local payload = require "perigee.bench.payload"
 local perigee = require "perigee"
 local process = require "perigee.bench.process"
 
-local way, role, folder, size, _, address = unpack(arg)
-local PATIENCE = 600 -- seconds: others have their turns
+local way, role, folder, size = unpack(arg)
 local SAMPLES, FEWEST, ATTEMPTS = 2 ^ 20, 3, 8
-local options = {
-  transport = way,
-  engine = {
-    spin = os.getenv "COMPARE_MODE" ~= "paced"
-           and os.getenv "COMPARE_CORES" ~= "1" and 0.02 or nil,
-    dead_after = PATIENCE,
-  },
-}
+local options = peer.options(way)
+local roles = {}
 
-local function say(format, ...)
-  io.write(format:format(...), "\n")
-  io.flush()
-end
-
-local ROLES = {}
-
-function ROLES.version() say("Perigee %s, %s", perigee.version, jit.version) end
-
--- ---- The server ------------------------------------------------------------
-
--- Nothing is sent to the server's standard input, so there is its end to read.
-local function end_with_stdin()
-  descriptor.readable(0)
-  perigee.stop()
-end
-
-function ROLES.server()
-  options.listen = way == "tcp" and "tcp://127.0.0.1:0"
-                   or "unix:" .. folder .. "/echo"
+function roles.server()
+  options.listen = peer.address(way, folder)
   options.services = { { name = "echo", version = 1, methods = {
     echo = { raw = true, function(request) return request end },
+    timed = { raw = true, inplace = true, calls.timed },
   } } }
   local agent = assert(perigee.agent(options))
-  say("ready %s", agent.addresses[1])
-  perigee.spawn(end_with_stdin)
-  perigee.run()
-  agent:close()
+  peer.say("ready %s", agent.addresses[1])
+  peer.serve(agent)
 end
 
 -- ---- The client ------------------------------------------------------------
 
 local agent, proxy
+local proxies = {} -- of all servers, if it is a fan-out
 
 -- A slot of verify: what is sent, where the reply goes, and echo(), which makes
 -- a call and returns what waits for its reply. One at a time is called as in
@@ -69,7 +43,7 @@ local function new_slot(region, number, length, alone)
   local at = 2 * number * length
   local into = region:slice(at + length, length)
   local slot = { from = region:slice(at, length), into = into }
-  local calling = proxy:with { into = into }
+  local calling = proxies[number % #proxies + 1]:with { into = into }
   function slot.echo()
     if not alone then return calling.async:echo(slot.from) end
     local got, err = calling:echo(slot.from)
@@ -130,7 +104,9 @@ end
 local function step_of(mode, length, at_once)
   local key = ("%s %d %d"):format(mode, length, at_once)
   if not steps[key] then
-    steps[key] = mode == "pipelined"
+    steps[key] = mode == "fanout" and calls.fan(proxies, length, agent.engine)
+      or mode == "loan" and calls.loan(proxy, length)
+      or mode == "pipelined"
       and calls.windowed(at_once, calls.raw_slots(proxy, length, at_once,
                                                   agent.engine))
       or calls.raw(proxy, length, agent.engine)
@@ -138,14 +114,17 @@ local function step_of(mode, length, at_once)
   return steps[key]
 end
 
+local TIMED = { echo = true, pipelined = true, fanout = true, loan = true }
+
 local function timed(mode, length, at_once, seconds)
+  if not TIMED[mode] then error("no such mode: " .. mode, 0) end
   local step = step_of(mode, length, at_once)
   local until_ns, n, spent, steps_made = process.now() + seconds * 1e9, 0, 0, 0
   repeat
     local taken, ns = step(samples + n, SAMPLES - n, until_ns)
     n, spent, steps_made = n + taken, ns and spent + ns, steps_made + 1
   until n >= FEWEST
-  return pool(n, length, steps_made * at_once, spent)
+  return pool(n, length, mode == "loan" and 0 or steps_made * at_once, spent)
 end
 
 -- So many calls each second, each from the time at which it is due.
@@ -168,35 +147,25 @@ local function burst(line)
   length, number, limit = tonumber(length), tonumber(number), tonumber(limit)
   if mode == "verify" then return verify(length, number, limit) end
   if mode == "paced" then return paced(length, number, limit) end
-  if mode == "echo" or mode == "pipelined" then
-    return timed(mode, length, number, limit)
-  end
-  error("no such burst: " .. line, 0)
+  return timed(mode, length, number, limit)
 end
 
-function ROLES.client()
-  agent = assert(perigee.agent(options))
-  local why
+local function connect(address)
+  local one, why
   for _ = 1, ATTEMPTS do -- a handshake has two seconds, also on a busy machine
-    proxy, why = agent:proxy(address, "echo", { timeout = PATIENCE })
-    if proxy then break end
+    one, why = agent:proxy(address, "echo", { timeout = peer.PATIENCE })
+    if one then break end
   end
-  assert(proxy, why)
+  return assert(one, why)
+end
+
+function roles.client()
+  agent = assert(perigee.agent(options))
+  for i = 6, #arg do proxies[i - 5] = connect(arg[i]) end
+  proxy = proxies[1]
   verify(tonumber(size), 1, 1)
-  say "ready"
-  for line in io.lines() do
-    local taken, ns, checked = burst(line)
-    say("ok calls=%d seconds=%.9f checked=%d ns=%s", taken.count, ns / 1e9,
-        checked, taken:text())
-  end
+  peer.answer(burst)
   agent:close()
 end
 
-if way == "version" then role = way end
-local fine, why = pcall(ROLES[role])
-if not fine then
-  why = tostring(why):gsub("\n.*", "")
-  local wrong = why:match "wrong bytes:? ?(.*)"
-  say("%s %s", wrong and "wrong" or "failed", wrong or why)
-  os.exit(1)
-end
+peer.main(way, role, roles)

@@ -27,6 +27,12 @@ struct line {
   struct peer_client *client;
 };
 
+/* The client's, one for each server. */
+struct lines {
+  struct line *all;
+  int count;
+};
+
 static const char *version(void) {
   return "Linux sockets";
 }
@@ -50,8 +56,7 @@ static socklen_t place_of(const struct peer *peer, const char *address,
     return sizeof place->tcp;
   }
   place->local.sun_family = AF_UNIX;
-  snprintf(place->local.sun_path, sizeof place->local.sun_path, "%s/socket",
-           peer->folder);
+  snprintf(place->local.sun_path, sizeof place->local.sun_path, "%s", address);
   return sizeof place->local;
 }
 
@@ -91,19 +96,21 @@ static bool send_all(int fd, const void *from, size_t length) {
 
 static int accept_one(const struct peer *peer) {
   union place place;
-  socklen_t length = place_of(peer, "0", &place);
+  char path[sizeof place.local.sun_path], port[16];
+  snprintf(path, sizeof path, "%.90s/socket", peer->folder);
+  bool tcp = peer_has_word(peer, "tcp");
+  socklen_t length = place_of(peer, tcp ? "0" : path, &place);
   int listener = open_socket(&place), one = 1;
   if (bind(listener, &place.any, length) || listen(listener, 1) ||
       getsockname(listener, &place.any, &length))
     die("listen");
-  char port[16] = "-";
-  if (place.any.sa_family == AF_INET)
+  if (tcp)
     snprintf(port, sizeof port, "%u", ntohs(place.tcp.sin_port));
-  peer_ready(port);
+  peer_ready(tcp ? port : path);
   int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
   if (fd < 0)
     die("accept");
-  if (place.any.sa_family == AF_INET)
+  if (tcp)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   close(listener);
   return fd;
@@ -148,7 +155,8 @@ static void pump(struct line *line) {
 }
 
 static void submit(void *context, int slot, size_t length) {
-  struct line *line = context;
+  struct lines *lines = context;
+  struct line *line = &lines->all[slot % lines->count];
   line->lengths[slot] = length;
   line->out[slot][0] = (struct iovec){&line->lengths[slot], 8};
   line->out[slot][1] = (struct iovec){line->client->buffers[slot], length};
@@ -156,21 +164,36 @@ static void submit(void *context, int slot, size_t length) {
   pump(line);
 }
 
-/* Waits until there is something to read, and sends on meanwhile. */
-static void wait_to_read(struct line *line) {
-  while (line->waiting) {
-    struct pollfd ready = {line->fd, POLLIN | POLLOUT, 0};
-    if (poll(&ready, 1, -1) < 0 && errno != EINTR)
-      die("poll");
-    if (ready.revents & ~POLLOUT)
+/* Waits until there is something to read from that line, and meanwhile sends on
+ * what others wait to send. */
+static void wait_to_read(struct lines *lines, const struct line *from) {
+  for (;;) {
+    struct pollfd ready[UNDER];
+    bool waiting = false;
+    for (int i = 0; i < lines->count; i++) {
+      struct line *line = &lines->all[i];
+      waiting |= line->waiting != 0;
+      ready[i] = (struct pollfd){
+          line->fd,
+          (short)((line->waiting ? POLLOUT : 0) | (line == from ? POLLIN : 0)),
+          0};
+    }
+    if (!waiting)
       return;
-    pump(line);
+    if (poll(ready, (nfds_t)lines->count, -1) < 0 && errno != EINTR)
+      die("poll");
+    if (ready[from - lines->all].revents & ~POLLOUT)
+      return;
+    for (int i = 0; i < lines->count; i++)
+      if (ready[i].revents & POLLOUT)
+        pump(&lines->all[i]);
   }
 }
 
-static void take(struct line *line, void *into, size_t length) {
+static void take(struct lines *lines, struct line *line, void *into,
+                 size_t length) {
   for (size_t got = 0; got < length;) {
-    wait_to_read(line);
+    wait_to_read(lines, line);
     ssize_t n = recv(line->fd, (char *)into + got, length - got, line->flags);
     if (n > 0)
       got += (size_t)n;
@@ -180,27 +203,36 @@ static void take(struct line *line, void *into, size_t length) {
 }
 
 static int collect(void *context, const uint8_t **reply, size_t *length) {
-  struct line *line = context;
-  int slot = peer_oldest(line->client);
-  take(line, length, 8);
+  struct lines *lines = context;
+  int slot = peer_oldest(lines->all->client);
+  struct line *line = &lines->all[slot % lines->count];
+  take(lines, line, length, 8);
   if (*length <= line->lengths[slot])
-    take(line, line->replies[slot], *length);
+    take(lines, line, line->replies[slot], *length);
   *reply = line->replies[slot];
   return slot;
 }
 
+static void open_line(struct line *line, const struct peer *peer,
+                      const char *address, struct peer_client *client) {
+  union place place;
+  socklen_t length = place_of(peer, address, &place);
+  line->client = client;
+  line->flags = peer_has_word(peer, "busy") ? MSG_DONTWAIT : 0;
+  line->fd = open_socket(&place);
+  if (connect(line->fd, &place.any, length))
+    peer_fails("failed", "connect: %s", strerror(errno));
+  peer_rooms(peer, line->replies);
+}
+
 static void call(const struct peer *peer) {
   static struct peer_client client;
-  static struct line line;
-  union place place;
-  socklen_t length = place_of(peer, peer->address, &place);
-  line.client = &client;
-  line.flags = peer_has_word(peer, "busy") ? MSG_DONTWAIT : 0;
-  line.fd = open_socket(&place);
-  if (connect(line.fd, &place.any, length))
-    peer_fails("failed", "connect: %s", strerror(errno));
-  peer_rooms(peer, line.replies);
-  client.context = &line;
+  static struct lines lines;
+  lines.count = peer->servers;
+  lines.all = memory((size_t)lines.count * sizeof *lines.all, MAP_PRIVATE);
+  for (int i = 0; i < lines.count; i++)
+    open_line(&lines.all[i], peer, peer->addresses[i], &client);
+  client.context = &lines;
   client.submit = submit;
   client.collect = collect;
   peer_rooms(peer, client.buffers);

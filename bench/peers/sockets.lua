@@ -4,7 +4,8 @@
 local function peer(name, path, ...)
   return { name = name, group = "sockets", program = "sockets",
            words = { path, ... }, path = path, fetches = "nothing",
-           modes = { "echo", "pipelined", (...) == nil and "paced" or nil } }
+           modes = (...) == nil and { "echo", "pipelined", "paced", "fanout" }
+                   or { "echo", "pipelined" } }
 end
 
 return { peer("unix", "unix"), peer("unix-busy", "unix", "busy"),

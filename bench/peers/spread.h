@@ -25,13 +25,19 @@ static inline void spread_clear(struct spread *spread) {
   memset(spread, 0, sizeof *spread);
 }
 
-static inline void spread_add(struct spread *spread, int64_t ns) {
-  double value = ns < 1 ? 1 : (double)ns;
+static inline void spread_count(struct spread *spread, double ns,
+                                uint32_t count) {
+  double value = ns < 1 ? 1 : ns;
   uint64_t bits;
   memcpy(&bits, &value, sizeof bits);
   uint64_t bucket = (bits >> SPREAD_SHIFT) - SPREAD_FIRST;
-  spread->counts[bucket < SPREAD_BUCKETS ? bucket : SPREAD_BUCKETS - 1]++;
-  spread->sum += value;
+  spread->counts[bucket < SPREAD_BUCKETS ? bucket : SPREAD_BUCKETS - 1] +=
+      count;
+  spread->sum += value * count;
+}
+
+static inline void spread_add(struct spread *spread, int64_t ns) {
+  spread_count(spread, (double)ns, 1);
 }
 
 static inline double spread_value(uint64_t bucket) {

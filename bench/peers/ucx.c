@@ -12,11 +12,9 @@
  * Setting: https://openucx.readthedocs.io/en/master/faq.html; the loops of
  * ucx_perftest -t tag_lat and ucp_am_lat; UCX's own protocol thresholds.
  */
-#include <ucp/api/ucp.h>
+#include "ucx.h"
 
-#include "peer.h"
-
-enum { TAG = 1, ECHO = 1, ADDRESS = 4096 };
+enum { TAG = 1, ECHO = 1 };
 
 /* One message under way in each direction, and memory for two, used in turn. */
 struct slot {
@@ -30,56 +28,12 @@ struct slot {
 
 struct end {
   const struct peer *peer;
+  struct ucx ucx;
   bool am;
-  ucp_context_h context;
-  ucp_worker_h worker;
-  ucp_ep_h other;
   struct slot slots[UNDER];
   unsigned next, arrives;     /* messages that were waited for, that came */
   struct peer_client *client; /* NULL in the server */
 };
-
-static void must(ucs_status_t status, const char *what) {
-  if (status != UCS_OK)
-    peer_fails("failed", "%s: %s", what, ucs_status_string(status));
-}
-
-static const char *version(void) {
-  static char text[64];
-  snprintf(text, sizeof text, "UCX %s", ucp_get_version_string());
-  return text;
-}
-
-/* ---- Meeting ------------------------------------------------------------ */
-
-static void write_address(const struct end *end, const char *name) {
-  ucp_address_t *address;
-  size_t length;
-  must(ucp_worker_get_address(end->worker, &address, &length), "address");
-  peer_write_file(end->peer, name, address, length);
-  ucp_worker_release_address(end->worker, address);
-}
-
-static void connect_to(struct end *end, const char *name) {
-  static uint8_t address[ADDRESS];
-  peer_read_file(end->peer, name, address, sizeof address);
-  ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
-                            .address = (const ucp_address_t *)address};
-  must(ucp_ep_create(end->worker, &params, &end->other), "endpoint");
-}
-
-static void wait_for(struct end *end, ucs_status_ptr_t *request) {
-  if (UCS_PTR_IS_ERR(*request))
-    must(UCS_PTR_STATUS(*request), "message");
-  if (UCS_PTR_IS_PTR(*request)) {
-    ucs_status_t status;
-    while ((status = ucp_request_check_status(*request)) == UCS_INPROGRESS)
-      ucp_worker_progress(end->worker);
-    ucp_request_free(*request);
-    must(status, "message");
-  }
-  *request = NULL;
-}
 
 /* The slot of a message, which come in the order of requests. */
 static struct slot *slot_of(struct end *end, unsigned number) {
@@ -93,7 +47,7 @@ static struct slot *slot_of(struct end *end, unsigned number) {
 static void receive(struct end *end, struct slot *slot) {
   ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_RECV_INFO,
                                .recv_info.tag_info = &slot->info};
-  slot->coming = ucp_tag_recv_nbx(end->worker, slot->buffers[slot->into],
+  slot->coming = ucp_tag_recv_nbx(end->ucx.worker, slot->buffers[slot->into],
                                   end->peer->size, TAG, UINT64_MAX, &param);
 }
 
@@ -103,10 +57,10 @@ static size_t received(struct end *end, struct slot *slot) {
   if (UCS_PTR_IS_PTR(slot->coming)) {
     ucp_tag_recv_info_t info;
     while (ucp_tag_recv_request_test(slot->coming, &info) == UCS_INPROGRESS)
-      ucp_worker_progress(end->worker);
+      ucp_worker_progress(end->ucx.worker);
     length = info.length;
   }
-  wait_for(end, &slot->coming);
+  ucx_wait(&end->ucx, &slot->coming);
   return length;
 }
 
@@ -128,7 +82,7 @@ static ucs_status_t arrived(void *context, const void *header,
   slot->came = length;
   if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)
     slot->coming = ucp_am_recv_data_nbx(
-        end->worker, data, slot->buffers[slot->into], length, &none);
+        end->ucx.worker, data, slot->buffers[slot->into], length, &none);
   else
     memcpy(slot->buffers[slot->into], data, length);
   slot->has_come = true;
@@ -138,9 +92,9 @@ static ucs_status_t arrived(void *context, const void *header,
 
 static size_t am_received(struct end *end, struct slot *slot) {
   while (!slot->has_come)
-    ucp_worker_progress(end->worker);
+    ucp_worker_progress(end->ucx.worker);
   slot->has_come = false;
-  wait_for(end, &slot->coming);
+  ucx_wait(&end->ucx, &slot->coming);
   return slot->came;
 }
 
@@ -150,16 +104,12 @@ static void send_from(struct end *end, struct slot *slot, const uint8_t *from,
                       size_t length) {
   static const ucp_request_param_t none;
   slot->sent =
-      end->am ? ucp_am_send_nbx(end->other, ECHO, NULL, 0, from, length, &none)
-              : ucp_tag_send_nbx(end->other, from, length, TAG, &none);
+      end->am
+          ? ucp_am_send_nbx(end->ucx.other, ECHO, NULL, 0, from, length, &none)
+          : ucp_tag_send_nbx(end->ucx.other, from, length, TAG, &none);
 }
 
 static void open_end(struct end *end, const struct peer *peer) {
-  ucp_params_t context = {.field_mask = UCP_PARAM_FIELD_FEATURES,
-                          .features = UCP_FEATURE_TAG | UCP_FEATURE_AM};
-  ucp_worker_params_t worker = {.field_mask =
-                                    UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-                                .thread_mode = UCS_THREAD_MODE_SINGLE};
   ucp_am_handler_param_t handler = {.field_mask =
                                         UCP_AM_HANDLER_PARAM_FIELD_ID |
                                         UCP_AM_HANDLER_PARAM_FIELD_CB |
@@ -169,9 +119,8 @@ static void open_end(struct end *end, const struct peer *peer) {
                                     .arg = end};
   end->peer = peer;
   end->am = peer_has_word(peer, "am");
-  must(ucp_init(&context, NULL, &end->context), "init");
-  must(ucp_worker_create(end->context, &worker, &end->worker), "worker");
-  must(ucp_worker_set_am_recv_handler(end->worker, &handler), "handler");
+  ucx_open(&end->ucx, UCP_FEATURE_TAG | UCP_FEATURE_AM);
+  must(ucp_worker_set_am_recv_handler(end->ucx.worker, &handler), "handler");
   uint8_t *rooms[UNDER];
   for (int j = 0; j < 2; j++) {
     peer_rooms(peer, rooms);
@@ -186,13 +135,13 @@ static void serve(const struct peer *peer) {
   open_end(&end, peer);
   for (int i = 0; i < peer->under && !end.am; i++)
     receive(&end, &end.slots[i]);
-  write_address(&end, "server");
+  ucx_tell_address(&end.ucx, peer, "server");
   peer_ready("-");
-  connect_to(&end, "client");
+  ucx_connect(&end.ucx, peer, "client");
   for (;;) {
     struct slot *slot = slot_of(&end, end.next++);
     size_t length = end.am ? am_received(&end, slot) : received(&end, slot);
-    wait_for(&end, &slot->sent);
+    ucx_wait(&end.ucx, &slot->sent);
     const uint8_t *came = slot->buffers[slot->into];
     slot->into = !slot->into;
     send_from(&end, slot, came, length);
@@ -213,7 +162,7 @@ static int collect(void *context, const uint8_t **reply, size_t *length) {
   struct end *end = context;
   struct slot *slot = slot_of(end, end->next++);
   *length = end->am ? am_received(end, slot) : received(end, slot);
-  wait_for(end, &slot->sent);
+  ucx_wait(&end->ucx, &slot->sent);
   *reply = slot->buffers[1];
   return (int)(slot - end->slots);
 }
@@ -222,8 +171,8 @@ static void call(const struct peer *peer) {
   static struct end end;
   static struct peer_client client;
   open_end(&end, peer);
-  write_address(&end, "client");
-  connect_to(&end, "server");
+  ucx_tell_address(&end.ucx, peer, "client");
+  ucx_connect(&end.ucx, peer, "server");
   client.context = &end;
   end.client = &client;
   client.submit = submit;
@@ -236,6 +185,6 @@ static void call(const struct peer *peer) {
 }
 
 int main(int argc, char **argv) {
-  static const struct peer_kind kind = {version, serve, call};
+  static const struct peer_kind kind = {ucx_version, serve, call};
   return peer_main(argc, argv, &kind);
 }

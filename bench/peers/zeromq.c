@@ -19,6 +19,8 @@ enum { COPIED = 4096 };
 
 struct wire {
   void *context, *socket;
+  void *sockets[UNDER]; /* of the client, one for each server */
+  int servers;
   zmq_msg_t reply;
   struct peer_client *client;
 };
@@ -38,7 +40,8 @@ static void must(int result, const char *what) {
 
 static void open_wire(struct wire *wire) {
   int none = 0;
-  wire->context = zmq_ctx_new();
+  if (!wire->context)
+    wire->context = zmq_ctx_new();
   wire->socket = zmq_socket(wire->context, ZMQ_DEALER);
   if (!wire->socket)
     must(-1, "socket");
@@ -70,19 +73,21 @@ static void serve(const struct peer *peer) {
 static void submit(void *context, int slot, size_t length) {
   struct wire *wire = context;
   uint8_t *bytes = wire->client->buffers[slot];
+  void *socket = wire->sockets[slot % wire->servers];
   zmq_msg_t message;
   if (length <= COPIED) {
-    must(zmq_send(wire->socket, bytes, length, 0), "send");
+    must(zmq_send(socket, bytes, length, 0), "send");
     return;
   }
   must(zmq_msg_init_data(&message, bytes, length, NULL, NULL), "message");
-  must(zmq_msg_send(&message, wire->socket, 0), "send");
+  must(zmq_msg_send(&message, socket, 0), "send");
 }
 
 static int collect(void *context, const uint8_t **reply, size_t *length) {
   struct wire *wire = context;
   int slot = peer_oldest(wire->client);
-  must(zmq_msg_recv(&wire->reply, wire->socket, 0), "receive");
+  must(zmq_msg_recv(&wire->reply, wire->sockets[slot % wire->servers], 0),
+       "receive");
   *reply = zmq_msg_data(&wire->reply);
   *length = zmq_msg_size(&wire->reply);
   return slot;
@@ -91,8 +96,12 @@ static int collect(void *context, const uint8_t **reply, size_t *length) {
 static void call(const struct peer *peer) {
   static struct wire wire;
   static struct peer_client client;
-  open_wire(&wire);
-  must(zmq_connect(wire.socket, peer->address), "connect");
+  for (int i = 0; i < peer->servers; i++) {
+    open_wire(&wire);
+    must(zmq_connect(wire.socket, peer->addresses[i]), "connect");
+    wire.sockets[i] = wire.socket;
+  }
+  wire.servers = peer->servers;
   wire.client = &client;
   client.context = &wire;
   client.submit = submit;

@@ -2,7 +2,8 @@
 local function peer(way, path)
   return { name = "zeromq-" .. way, group = "zeromq", program = "zeromq",
            words = { way }, path = path, debian = { "libzmq3-dev" },
-           modes = { "echo", "pipelined", "paced" }, fetches = "0.5 MB" }
+           modes = { "echo", "pipelined", "paced", "fanout" },
+           fetches = "0.5 MB" }
 end
 
 return { peer("ipc", "unix"), peer("tcp", "tcp") }

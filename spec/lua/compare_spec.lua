@@ -14,6 +14,7 @@ local folders = require "perigee.bench.folders"
 local pair = require "perigee.bench.compare.pair"
 local perftest = require "perigee.bench.perftest"
 local peers = require "perigee.bench.compare.peers"
+local pictures = require "perigee.bench.compare.pictures"
 local process = require "spec.support.process"
 local report = require "perigee.bench.compare.report"
 local sessions = require "perigee.bench.compare.sessions"
@@ -77,7 +78,7 @@ describe("the table of a comparison", function()
     assert.near(8, row.p50_us, 0.05)
     assert.near(12, row.p99_us, 0.05)
     assert.near(100000, row.calls_per_s, 1e-6)
-    assert.near(0.2, row.round_trip_gb_per_s, 1e-9)
+    assert.near(0.2, row.gb_per_s, 1e-9)
     assert.near(5, row.cpu_client_us, 1e-9)
     assert.near(5, row.cpu_server_us, 1e-9)
     assert.near(0.1, row.others, 1e-9)
@@ -106,6 +107,17 @@ describe("the table of a comparison", function()
     assert.truthy(lines:find("20.0", 1, true) or lines:find("19.9", 1, true))
   end)
 
+  it("has columns in the order of peers, though one began late", function()
+    local rows = { { peer = "ours", mode = "echo", size = 1, ratio = 1 },
+                   { peer = "late", mode = "echo", size = 1 },
+                   { peer = "other", mode = "echo", size = 1, ratio = 3 },
+                   { peer = "none", mode = "echo", size = 1 },
+                   { peer = "late", mode = "echo", size = 2, ratio = 4 } }
+    local lines = report.ratios(rows, "echo", { late = "S/Late" })
+    assert.matches("size +S/Late +other$", lines[2])
+    assert.matches(" 1 +%- +3.00$", lines[3])
+  end)
+
   it("compares rates where many are under way, and processor time where calls \z
       are paced", function()
     local function ratio(mode)
@@ -125,6 +137,30 @@ describe("the table of a comparison", function()
     assert.truthy(report.line(row):find("a floor, no byte", 1, true))
   end)
 
+  it("counts the bytes to and from each server of a fan-out", function()
+    local burst = recorded(near, 100, 100, 0, 0)
+    local function rate(mode)
+      local entry = { peer = { name = "a" }, bursts = { burst }, memory = 0,
+                      repeated = 0 }
+      return figures.row(entry, { mode = mode, size = 1000, under = 8 },
+                         { 100 }).gb_per_s
+    end
+    assert.near(0.2, rate "pipelined", 1e-9)
+    assert.near(1.6, rate "fanout", 1e-9)
+  end)
+
+  it("counts the bytes of a put once, and compares those that have puts",
+     function()
+    local put = row_of("a", "put", recorded(near, 100, 100, 0, 0))
+    local echo = row_of("a", "echo", recorded(near, 100, 100, 0, 0))
+    assert.near(echo.gb_per_s / 2, put.gb_per_s, 1e-9)
+    local able = peers.with_mode({ { name = "a", modes = { echo = true } },
+                                   { name = "b", modes = { put = true } } },
+                                 "put")
+    assert.equal(1, #able)
+    assert.equal("b", able[1].name)
+  end)
+
   it("takes no answer that means nothing", function()
     for line, why in pairs {
       ["fine"] = "printed",
@@ -140,6 +176,45 @@ describe("the table of a comparison", function()
       assert.is_nil(told)
       assert.truthy(reason:find(why, 1, true), reason)
     end
+  end)
+end)
+
+describe("a picture of a comparison", function()
+  -- Returns the powers of ten at which the names of the program stand, from the
+  -- lowest up, and a name's height and the picture's in these.
+  local function names_of(script)
+    local height = tonumber(script:match "size %d+,(%d+)")
+    local low, high = script:match "yrange %[(%S+):(%S+)%]"
+    low, high = math.log10(tonumber(low)), math.log10(tonumber(high))
+    local list = {}
+    for at in script:gmatch "set label %d+ '[^']+' at [^,]+, first (%S+)" do
+      list[#list + 1] = math.log10(tonumber(at))
+    end
+    table.sort(list)
+    return list, 12 / height * (high - low), low, high
+  end
+
+  it("has all names inside, none on another", function()
+    for _, count in ipairs { 1, 5, 60 } do
+      local rows = {}
+      for i = 1, count do
+        rows[2 * i - 1] = { peer = "p" .. i, mode = "echo", size = 64,
+                            p50_us = i }
+        rows[2 * i] = { peer = "p" .. i, mode = "echo", size = 1024,
+                        p50_us = 1000 + (i % 2) / 100 }
+      end
+      local list, name, low, high = names_of(pictures.script("x.svg", rows,
+                                               "echo", "p50_us", "p50"))
+      assert.equal(count, #list)
+      assert.is_true(list[1] >= low and list[count] <= high)
+      for i = 2, count do assert.is_true(list[i] - list[i - 1] >= name) end
+    end
+  end)
+
+  it("has the modes of which there are rows", function()
+    local rows = { { peer = "a", mode = "put", size = 64, p50_us = 1 } }
+    assert.is_nil(pictures.script("x.svg", rows, "echo", "p50_us", "p50"))
+    assert.truthy(pictures.script("x.svg", rows, "put", "p50_us", "p50"))
   end)
 end)
 
@@ -303,29 +378,42 @@ end)
 
 -- ---- Adapters --------------------------------------------------------------
 
--- One peer of each program that is here and starts quickly; all peers where
+-- The peers that are here and start quickly: one of each program; all where
 -- PERIGEE_COMPARE is "all", all of a path where it is "verbs" (in the guest).
-local function installed()
+local here, ALL = {}, peers.all "./"
+local wanted = os.getenv "PERIGEE_COMPARE" or ""
+
+-- Returns whether the peer is here; each is asked once.
+local function is_here(peer)
+  if here[peer] == nil then
+    peer.starts, peer.late = PATIENCE, PATIENCE -- on a busy machine
+    here[peer] = not peer.floor and peers.there(peer) ~= nil
+  end
+  return here[peer]
+end
+
+-- Returns those of them that have that mode; nil: any with one server.
+local function installed(mode)
   local chosen, seen = {}, {}
-  local wanted = os.getenv "PERIGEE_COMPARE" or ""
-  for _, peer in ipairs(peers.all("./")) do
-    if wanted == "all" or wanted == peer.path
-       or wanted == "" and not seen[peer.program] and not peer.wheels then
+  for _, peer in ipairs(ALL) do
+    local first = wanted == "" and not seen[peer.program] and not peer.wheels
+    if (mode and peer.modes[mode] or not mode and peer.modes[1] ~= "fanout")
+       and (wanted == "all" or wanted == peer.path or first) then
       seen[peer.program] = true
-      peer.starts, peer.late = PATIENCE, PATIENCE -- on a busy machine
-      local there = not peer.floor and peers.there(peer)
-      chosen[#chosen + 1] = there and peer or nil
+      chosen[#chosen + 1] = is_here(peer) and peer or nil
     end
   end
   return chosen
 end
 
--- Returns what is in shared memory with the number of one of the processes.
-local function shared_memory_of(pids)
-  local names = {}
+-- Returns what is in shared memory with the number of one of the processes, but
+-- not what was there before: processes of the same numbers may have left that.
+local function shared_memory_of(pids, before)
+  local names, old = {}, {}
+  for _, name in ipairs(before) do old[name] = true end
   for _, name in ipairs(folders.entries "/dev/shm") do
     for _, pid in ipairs(pids) do
-      if name:find("%f[%d]" .. pid .. "%f[%D]") then
+      if not old[name] and name:find("%f[%d]" .. pid .. "%f[%D]") then
         names[#names + 1] = name
       end
     end
@@ -333,20 +421,61 @@ local function shared_memory_of(pids)
   return names
 end
 
+-- Those of a session that were killed need a core to die.
+local function ends(session)
+  return eventually(function() return #sessions.members(session) == 0 end)
+end
+
 describe("an adapter", function()
-  for _, peer in ipairs(installed()) do
-    it(("(%s) echoes every byte and leaves no server"):format(peer.name),
+  for _, peer in ipairs(installed "fanout") do
+    it(("(%s) sends one payload to each of its servers"):format(peer.name),
        function()
-      local one = assert(pair.start(peer, PIN, "echo", 20000, 2))
+      local one = assert(pair.start(peer, PIN, "fanout", 20000, 3))
+      one:go_on()
+      for _, size in ipairs { 64, 20000 } do
+        local told = assert(one:burst("verify", size, 3, 3))
+        assert.equal(3 * size, told.checked)
+        told = assert(one:burst("fanout", size, 3, 0.001))
+        assert.is_true(told.calls >= 3)
+        assert.is_true(told.checked >= 3 * size) -- the last one whole
+      end
+      local sides = one.sides
+      assert.equal(4, #sides)
+      one:close()
+      for _, side in ipairs(sides) do assert.is_true(ends(side.pid)) end
+    end)
+  end
+
+  for _, peer in ipairs(installed "loan") do
+    it(("(%s) lends what it sends"):format(peer.name), function()
+      local one = assert(pair.start(peer, PIN, "loan", 20000, 1))
+      one:go_on()
+      for _, size in ipairs { 64, 20000 } do
+        local told = assert(one:burst("loan", size, 1, 0.001))
+        assert.is_true(told.calls >= 3)
+        assert.is_true(told.checked >= told.calls)
+        assert.equal(size, assert(one:burst("verify", size, 1, 1)).checked)
+      end
+      one:close()
+    end)
+  end
+
+  for _, peer in ipairs(installed()) do
+    it(("(%s) moves every byte and leaves no server"):format(peer.name),
+       function()
+      local before = folders.entries "/dev/shm"
+      local one = assert(pair.start(peer, PIN, peer.modes[1], 20000, 2))
       local server, client = one.server.pid, one.client.pid
       one:go_on()
       for _, size in ipairs { 64, 20000 } do
         local told = assert(one:burst("verify", size, 2, 4))
         assert.equal(4, told.calls)
         assert.equal(4 * size, told.checked)
-        told = assert(one:burst("echo", size, 1, 0.001))
-        assert.is_true(told.calls >= 3)
-        assert.is_true(told.checked >= size + told.calls) -- the last one whole
+        for _, mode in ipairs { "echo", "put", "get" } do
+          told = peer.modes[mode] and assert(one:burst(mode, size, 1, 0.001))
+          assert.is_true(not told or told.calls >= 3)
+          assert.is_true(not told or told.checked > size) -- the last one whole
+        end
         told = peer.modes.pipelined
                and assert(one:burst("pipelined", size, 2, 0.001))
         assert.is_true(not told or told.checked >= 2 * size + told.calls)
@@ -354,15 +483,15 @@ describe("an adapter", function()
       -- Two rounds, though three calls were asked for.
       assert.equal(4, assert(one:burst("verify", 64, 2, 3)).calls)
       one.client:signal(9)
-      assert.is_nil(one:burst("echo", 64, 1, 0.001))
+      assert.is_nil(one:burst(peer.modes[1], 64, 1, 0.001))
       one.server:close_input() -- that alone has to end it
       assert.is_true(eventually(function()
         return one.server:wait(true) ~= nil
       end))
       one:close()
-      assert.same({}, sessions.members(server))
+      assert.is_true(ends(server))
       assert.is_true(eventually(function()
-        return #shared_memory_of { server, client } == 0
+        return #shared_memory_of({ server, client }, before) == 0
       end))
     end)
   end

@@ -9,6 +9,7 @@ local shapes = require "perigee.bench.ranks.shape"
 
 local BENCH = "luajit bench/transfer.lua "
 local KV = "--shape kv:layers=2,blocks=8,block=4K --num-iteration 5 "
+local cores = require "perigee.bench.process".cores()
 local PATIENCE = ("--wait %d "):format(60 * cases.slow)
 -- Whatever runs these specs may have been started by a launcher, too.
 local CLEAN = "env -u PERIGEE_RANK -u RANK -u WORLD_SIZE -u MASTER_ADDR "
@@ -113,6 +114,39 @@ describe("ranks of bench/transfer.lua", function()
     text = shell(torchrun(0, 4) .. BENCH .. "--ranks 2")
     assert.matches("--ranks is 2, and torchrun says that there are 4", text, 1,
                    true)
+  end)
+end)
+
+describe("an engine of bench/transfer.lua", function()
+  local function run(words)
+    return shell(CLEAN .. "XDG_RUNTIME_DIR=/tmp " .. BENCH .. words)
+  end
+
+  it("moves the same shape, every byte compared", function()
+    local file = io.open "build/bench/peers/ucx-move-debian"
+    if not file then return pending "no UCX: make compare-deps ucx-debian" end
+    file:close()
+    local text, status = run(KV .. "--engine ucx1.13-posix-put"
+      .. (cores < 2 and " --pin 0,0" or ""))
+    assert.same(0, status, text)
+    has_rows(text, { "write kv contiguous ucx1.13-posix-put",
+                     "write kv list ucx1.13-posix-put",
+                     "read kv strided ucx1.13-posix-put" })
+  end)
+
+  it("says what it cannot do, before all others", function()
+    for words, why in pairs {
+      ["--engine ucx"] = "--engine moves a --shape",
+      ["--engine x " .. KV] = "there is no engine x",
+      ["--engine perigee " .. KV] = "perigee moves no fresh lists",
+      ["--engine mooncake --mode prepared_write " .. KV] =
+        "mooncake moves no prepared lists",
+      ["--window 2 --engine ucx " .. KV] = "no --window",
+    } do
+      local text, status = run(words)
+      assert.same(1, status)
+      assert.matches("^transfer: [^\n]*" .. why:gsub("%-", "%%-"), text)
+    end
   end)
 end)
 

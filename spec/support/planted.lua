@@ -50,7 +50,7 @@ local function serve(folder, handler)
   print("ready " .. agent.addresses[1])
   io.flush()
   perigee.spawn(function()
-    while not process.readable(0, 0) do perigee.sleep(0.1) end
+    require "perigee.descriptor".readable(0)
     perigee.stop()
   end)
   perigee.run()

@@ -230,6 +230,45 @@ function M.raw_slots(proxy, size, window, engine)
   return submit, settle, finish
 end
 
+-- fan: one payload to each of the proxies, and all replies awaited; a reply is
+-- looked at when it is there. The time is that of all together.
+function M.fan(proxies, size, engine)
+  local from = raw_memory(engine, size)
+  local source, round = from.pointer, 0
+  local intos, asyncs, futures = {}, {}, {}
+  for i, proxy in ipairs(proxies) do
+    intos[i] = select(2, raw_memory(engine, size))
+    asyncs[i] = proxy:with { into = intos[i] }.async
+  end
+  local function one()
+    for i = 1, #asyncs do futures[i] = asyncs[i]:echo(from) end
+    local at
+    for i = 1, #asyncs do
+      local filled, err = futures[i]:wait()
+      at = now()
+      if not filled or check(intos[i].pointer, size, round) ~= 0 then
+        wrong("fan", err)
+      end
+    end
+    return at
+  end
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      stamp(source, size, round)
+      local begin = now()
+      ended = one()
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    for i = 1, #intos do
+      if not same(intos[i].pointer, source, size) then wrong "fan" end
+    end
+    return n
+  end
+end
+
 -- pipelined: raw calls, each with a new string.
 function M.pipelined_slots(proxy, size)
   local async, serial, sent = proxy.async, 0, {}
@@ -257,6 +296,23 @@ end
 local HEAD = 16
 local doubles = ffi.typeof "double *"
 local const_doubles = ffi.typeof "const double *"
+
+-- The method of these calls, inplace: reads one byte of each page of the
+-- request, which begins with the round's number, writes one of each page of the
+-- reply, and puts into the reply's first bytes whether one was wrong and the
+-- time that it took.
+function M.timed(request, reply)
+  local begin = now()
+  local length, from, to = request.length, request.pointer, reply.pointer
+  if length > reply.length then error "the reply is short" end
+  local round = ffi.cast(const_doubles, from)[0]
+  local bad = check(from + HEAD, length - HEAD, round)
+  stamp(to + HEAD, length - HEAD, round + 1)
+  local spent = ffi.cast(doubles, to)
+  spent[0] = bad
+  spent[1] = now() - begin
+  return length
+end
 
 function M.loan(proxy, size)
   local round, spent, rest = 0, 0, size - HEAD

@@ -13,6 +13,7 @@ void *perigee_bench_opendir(const char *) __asm__("opendir");
 perigee_bench_entry *perigee_bench_readdir(void *) __asm__("readdir");
 int perigee_bench_closedir(void *) __asm__("closedir");
 char *perigee_bench_mkdtemp(char *) __asm__("mkdtemp");
+int perigee_bench_mkdir(const char *, unsigned) __asm__("mkdir");
 int perigee_bench_open(const char *, int, ...) __asm__("open");
 int perigee_bench_close(int) __asm__("close");
 int perigee_bench_flock(int, int) __asm__("flock");
@@ -81,6 +82,15 @@ function M.new(parent)
     held[path] = lock(path)
     if held[path] then return path end
   end
+end
+
+-- Makes a folder in one of this process's; returns its path.
+function M.inside(folder, name)
+  local path = folder .. "/" .. name
+  if C.perigee_bench_mkdir(path, 448) ~= 0 then -- 0700
+    error(("no folder can be made in %s"):format(folder), 0)
+  end
+  return path
 end
 
 -- Removes a folder that this process has made, and all that is in it.

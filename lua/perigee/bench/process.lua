@@ -160,9 +160,6 @@ function Child:rest()
   end
 end
 
--- Returns whether standard input has something to read, or has ended.
-function M.has_input() return readable(0, 0) or false end
-
 -- Waits so many seconds at most; returns those of the children that have
 -- printed something, or have ended.
 function M.readable(children, seconds)

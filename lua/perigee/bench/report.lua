@@ -11,6 +11,8 @@ local plot = require "perigee.bench.plot"
 local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"
 
+local WIDTH_OF_SHAPES = 42 -- "prepared_write kv contiguous nixl-prepared"
+
 local M = {}
 local Report = {}
 Report.__index = Report
@@ -22,7 +24,8 @@ function M.new(bench, key, options)
                               transport = "unknown",
                               terminal = process.is_terminal(2) }, Report)
   self.silent = options.json or options.child_of
-  if not self.silent then print(text.header(key)) end
+  self.width = options.shape and WIDTH_OF_SHAPES or nil
+  if not self.silent then print(text.header(key, self.width)) end
   return self
 end
 
@@ -58,7 +61,7 @@ function Report:row(row)
   self:clear()
   if self.options.child_of then pass_on("row", { row }) end
   if self.silent then return end
-  print(text.line(self.key, row))
+  print(text.line(self.key, row, self.width))
   local why = row.no_floor
   if why and not self.told[why] then
     print("  no floor: " .. why)

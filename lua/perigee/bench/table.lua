@@ -30,18 +30,24 @@ function M.size(bytes)
   return ("%d"):format(bytes)
 end
 
-function M.header(key)
-  local line = { ("%-18s %6s"):format(key, "size") }
+local WIDTH = 18 -- of the first column, unless told
+
+local function first(name, size, width)
+  return ("%-" .. (width or WIDTH) .. "s %6s"):format(name, size)
+end
+
+function M.header(key, width)
+  local line = { first(key, "size", width) }
   for _, column in ipairs(COLUMNS) do
     line[#line + 1] = ("%" .. column[3] .. "s"):format(column[1])
   end
   return table.concat(line, " ") .. "   (us)"
 end
 
-function M.line(key, row)
+function M.line(key, row, width)
   local name = row.stride and row[key] .. "/" .. row.stride or row[key]
   if row.rank then name = name .. " " .. row.rank end
-  local line = { ("%-18s %6s"):format(name, M.size(row.size)) }
+  local line = { first(name, M.size(row.size), width) }
   for _, column in ipairs(COLUMNS) do
     line[#line + 1] = ("%" .. column[3] .. "s")
                       :format(number(row[column[2]], column[4]))

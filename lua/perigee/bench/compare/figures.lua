@@ -10,7 +10,7 @@ local M = {}
 -- What rows of CSV and JSON have, in this order.
 M.FIELDS = { "peer", "version", "path", "mode", "size", "under", "calls",
              "mean_us", "p50_us", "p99_us", "calls_per_s",
-             "round_trip_gb_per_s", "ratio", "cpu_client_us", "cpu_server_us",
+             "gb_per_s", "ratio", "cpu_client_us", "cpu_server_us",
              "memory_mib", "bursts", "bursts_kept", "repeated", "others",
              "one_core", "floor", "checked", "why", "install" }
 
@@ -37,6 +37,14 @@ local function sums(bursts, names)
   return all
 end
 
+-- Returns the bytes that a call moves: an echo there and back, from and to each
+-- server; a put or a get one way; a loaned call none.
+local function moved(work)
+  if work.mode == "loan" then return 0 end
+  if work.mode == "put" or work.mode == "get" then return work.size end
+  return 2 * work.size * (work.mode == "fanout" and work.under or 1)
+end
+
 -- Returns the row of an entry of turns.lua. distances: all that were taken.
 function M.row(entry, work, distances)
   local peer = entry.peer
@@ -57,7 +65,7 @@ function M.row(entry, work, distances)
   row.p50_us = pool:quantile(0.5) / 1e3
   row.p99_us = pool:quantile(0.99) / 1e3
   row.calls_per_s = all.calls / all.seconds
-  row.round_trip_gb_per_s = 2 * work.size * row.calls_per_s / 1e9
+  row.gb_per_s = moved(work) * row.calls_per_s / 1e9
   row.cpu_client_us = all.cpu_client / all.calls * 1e6
   row.cpu_server_us = all.cpu_server / all.calls * 1e6
   row.memory_mib = entry.memory / 2 ^ 20

@@ -80,6 +80,15 @@ function M.chosen(list, words)
   return chosen
 end
 
+-- Returns those that have the mode.
+function M.with_mode(list, mode)
+  local able = {}
+  for _, peer in ipairs(list) do
+    if peer.modes[mode] then able[#able + 1] = peer end
+  end
+  return able
+end
+
 -- Returns the path of the program where it is a path to nothing.
 local function missing(peer)
   local path = peer.command[1]

@@ -11,20 +11,22 @@ local WIDTH = 28
 local COLUMNS_OF_RATIOS = 7
 local COLUMNS = {
   { "mean", "mean_us", 9 }, { "p50", "p50_us", 9 }, { "p99", "p99_us", 9 },
-  { "GB/s", "round_trip_gb_per_s", 7 }, { "calls/s", "calls_per_s", 9, 0 },
+  { "GB/s", "gb_per_s", 7 }, { "calls/s", "calls_per_s", 9, 0 },
   { "cpu c", "cpu_client_us", 8 }, { "cpu s", "cpu_server_us", 8 },
   { "MiB", "memory_mib", 7 }, { "ratio", "ratio", 8, 2 },
 }
 
 local function cell(value, width) return ("%" .. width .. "s"):format(value) end
 
--- "echo of 64K", "pipelined, 64 under way, 64", "paced, 1000 calls/s, 64"
+-- "echo, 64K", "pipelined, 64, 64 under way", "fanout, 1K, to 8"
 function M.title(work)
   local size = text.size(work.size)
   if work.mode == "pipelined" then
     return ("pipelined, %s, %d under way"):format(size, work.under)
   elseif work.mode == "paced" then
     return ("paced, %s, %d calls/s"):format(size, work.under)
+  elseif work.mode == "fanout" then
+    return ("fanout, %s, to %d"):format(size, work.under)
   end
   return ("%s, %s"):format(work.mode, size)
 end
@@ -61,20 +63,25 @@ function M.line(row)
   return table.concat(line, " ") .. marks(row)
 end
 
--- Returns of one mode the peers with ratios, the sizes, and the ratios by size
--- and peer.
+-- Returns of one mode the peers that have a ratio anywhere, in the order of the
+-- rows, the sizes, and the ratios by size and peer.
 local function by_size(rows, mode)
-  local names, seen, sizes, by = {}, {}, {}, {}
+  local names, seen, sizes, by, any = {}, {}, {}, {}, {}
   for _, row in ipairs(rows) do
+    if row.mode == mode then
+      if not seen[row.peer] then names[#names + 1] = row.peer end
+      seen[row.peer], any[row.peer] = true, any[row.peer] or row.ratio
+    end
     if row.mode == mode and row.ratio then
       if not by[row.size] then
         by[row.size] = {}
         sizes[#sizes + 1] = row.size
       end
       by[row.size][row.peer] = row.ratio
-      if not seen[row.peer] then names[#names + 1] = row.peer end
-      seen[row.peer] = true
     end
+  end
+  for k = #names, 1, -1 do
+    if not any[names[k]] then table.remove(names, k) end
   end
   return names, sizes, by
 end

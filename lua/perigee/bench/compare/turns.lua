@@ -130,7 +130,6 @@ end
 local function missing(peer, work)
   local text = require "perigee.bench.table"
   if not peer.version then return peer.why end
-  if not peer.modes[work.mode] then return "has no mode " .. work.mode end
   if work.size < (peer.smallest or 1) then
     return "not below " .. text.size(peer.smallest)
   end

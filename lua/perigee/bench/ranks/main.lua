@@ -3,6 +3,7 @@
 -- i + N / 2. Rank 0 prints a line for each of these, and the aggregate: all
 -- bytes over the longest time of any rank.
 
+local engines = require "perigee.bench.ranks.engine"
 local options = require "perigee.bench.options"
 local meetings = require "perigee.bench.ranks.meeting"
 local moves = require "perigee.bench.ranks.moves"
@@ -180,14 +181,6 @@ local function print_rows(self, number)
   self.report:row(aggregate(rows))
 end
 
--- KV plans are compared with the first of the three, the contiguous one.
-local function compare(self, plan, row)
-  if plan.name == "kv contiguous" then self.contiguous = row.p50_us end
-  if not plan.name then return end
-  row.floor_p50_us = self.contiguous
-  row.ratio = row.p50_us / self.contiguous
-end
-
 local function one_row(self, number, plan, mode)
   local function ready()
     collectgarbage()
@@ -195,7 +188,7 @@ local function one_row(self, number, plan, mode)
   end
   if self.partner then
     local row = moves.measure(self, plan, mode, self.given, ready)
-    compare(self, plan, row)
+    shapes.compare(self, plan, row)
     row.rank = ("%d>%d"):format(self.place.rank, self.partner)
     ask(self, "tell", number, self.place.rank, row)
   else
@@ -267,10 +260,14 @@ end
 --- Runs the bench as a rank of a job, and ends the process, if a launcher, or
 -- --ranks, or --shape says that there are several; else returns. modes_given:
 -- whether modes were asked for.
-function M.run(given, modes_given)
+-- root: of the sources, for --engine.
+function M.run(given, modes_given, root)
   if given.child_of or given.ranks == 1 then return end
   given.modes_given = modes_given
-  local fine, why = pcall(as_rank, given)
+  local fine, why = pcall(function()
+    if given.engine then engines.run(given, modes_of(given), root) end
+    as_rank(given)
+  end)
   if fine then return end
   io.stderr:write("transfer: ", tostring(why), "\n")
   os.exit(1)

@@ -24,6 +24,8 @@ function M.add(parser)
   parser:option("--shape", "Of ranks: blocks of a KV cache, as in "
                 .. "kv:layers=61,blocks=256,block=16K,stride=32K.")
     :convert(function(text) return shapes.parse(text, options.size) end)
+  parser:option("--engine", "The --shape moved by another system: nixl, "
+                .. "mooncake, ucx, or a peer of bench/compare.lua by name.")
   parser:option("--wait", "Of ranks: seconds for all to come.")
     :convert(tonumber):default "30"
   parser:option("--port", "Of ranks on several hosts: where rank 0 listens "

@@ -112,6 +112,15 @@ function M.parse(text, size_of)
   return kv
 end
 
+--- Compares a row with that of the contiguous plan, which comes first and whose
+-- p50 the table keeps.
+function M.compare(kept, plan, row)
+  if plan.name == "kv contiguous" then kept.contiguous = row.p50_us end
+  if not plan.name then return end
+  row.floor_p50_us = kept.contiguous
+  row.ratio = row.p50_us / kept.contiguous
+end
+
 --- The longest span of these plans.
 function M.span(plans)
   local most = 0
