@@ -10,7 +10,8 @@ local KEEP = { MALLOC_MMAP_THRESHOLD_ = "1073741824",
 local function peer(name, way, ...)
   return { name = name, group = "grpc", program = "grpc", words = { way, ... },
            path = way, env = KEEP,
-           debian = { "libgrpc++-dev", "protobuf-compiler-grpc" },
+           debian = { "libgrpc++-dev", "libprotobuf-dev",
+                      "protobuf-compiler-grpc" },
            modes = { "echo", "pipelined", "paced", "fanout" },
            fetches = "30 MB",
            largest = 2 ^ 30 }

@@ -60,6 +60,7 @@ $(eval $(call peer++,capnp,$(and $(wildcard /usr/bin/capnp),\
   $(wildcard /usr/include/capnp/ez-rpc.h)),echo.capnp.c++,\
   -lcapnp-rpc -lcapnp -lkj-async -lkj))
 $(eval $(call peer++,grpc,$(and $(wildcard /usr/bin/grpc_cpp_plugin),\
+  $(wildcard /usr/include/google/protobuf/port_def.inc),\
   $(wildcard /usr/include/grpcpp/grpcpp.h)),echo.pb.cc echo.grpc.pb.cc,\
   $$$$(pkg-config --libs grpc++) -lprotobuf))
 
