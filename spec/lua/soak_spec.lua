@@ -79,4 +79,14 @@ describe("the soak", function()
     assert.same({ "memory (MiB) at its rests: 0, 0, 128" },
                 watch.grown { first, first, large })
   end)
+
+  it("does not take what a first use maps, between two rests, for growth",
+     function()
+    local before = { descriptors = 9, threads = 1, mappings = 70, memory = 0 }
+    local after = { descriptors = 13, threads = 1, mappings = 177, memory = 0 }
+    assert.same({}, watch.grown { before, after })
+    assert.same({}, watch.grown { before, after, after })
+    assert.same({ "mappings at its rests: 70, 70, 177" },
+                watch.grown { before, before, after })
+  end)
 end)
