@@ -66,6 +66,26 @@ function M.fill(pointer, length, who, life, serial)
   ffi.cast(words_t, pointer)[HEAD_WORDS - 1] = sum_of(pointer, length)
 end
 
+-- Tells which bytes of the body are not those that follow from the head, of
+-- which a copy is in `copied`.
+local function wrong_bytes(pointer, length)
+  local is = ffi.string(pointer, length)
+  local right = ffi.new("uint8_t[?]", length)
+  ffi.copy(right, copied, SHORTEST)
+  fill_body(right, length, tobit(copied.salt))
+  local first, last, count = nil, nil, 0
+  for i = SHORTEST, length - 1 do
+    if is:byte(i + 1) ~= right[i] then
+      first, last, count = first or i, i, count + 1
+    end
+  end
+  if not first then return "the head differs" end
+  return ("%d bytes differ, %d to %d; there is %s"):format(count, first, last,
+    (is:sub(first + 1, first + 32):gsub(".", function(byte)
+      return ("%02x"):format(byte:byte())
+    end)))
+end
+
 --- Returns the who, life and serial of a payload; or nil and what is wrong.
 function M.read(pointer, length)
   if length < SHORTEST then
@@ -76,8 +96,8 @@ function M.read(pointer, length)
     return nil, ("%d bytes have come, of a payload of %d"):format(length,
       copied.length)
   elseif sum_of(pointer, length) ~= tobit(copied.sum) then
-    return nil, ("wrong bytes in payload %d of peer %d, %d bytes"):format(
-      copied.serial, copied.who, length)
+    return nil, ("wrong bytes in payload %d of peer %d, %d bytes: %s"):format(
+      copied.serial, copied.who, length, wrong_bytes(pointer, length))
   end
   return copied.who, copied.life, copied.serial
 end
