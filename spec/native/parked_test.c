@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * parked_test.c - the cost of idle sessions, counted: a transport around the
- * real one counts how often a lane is polled and how often it is armed. There
+ * real one counts how often a lane is polled and how often it is armed, and
+ * spoils records once they are released. There
  * are two engines in one thread and hundreds of sessions between them. The test
  * moves the clock, so that sessions become idle at once.
  */
@@ -27,6 +28,14 @@ static const struct perigee_transport *const transports[] = {&counted, NULL};
 static const struct perigee_transport *real;
 static uint64_t looks, arms;
 
+/* Records that were peeked and not released yet. Their bytes are spoilt once
+ * they are released. */
+static struct peeked {
+  struct lane *lane;
+  uint8_t *bytes;
+  uint64_t length;
+} peeked[16];
+
 static int counted_open(const struct lane_options *options, struct lane **lane,
                         struct offer *offer, char *reason) {
   int status = real->open(options, lane, offer, reason);
@@ -38,7 +47,23 @@ static int counted_open(const struct lane_options *options, struct lane **lane,
 static int counted_peek(struct lane *lane, enum ring ring,
                         const uint8_t **bytes, uint64_t *length) {
   looks++;
-  return real->records->peek(lane, ring, bytes, length);
+  int status = real->records->peek(lane, ring, bytes, length);
+  for (int i = 0; i < 16 && status == 1; i++)
+    if (!peeked[i].lane) {
+      peeked[i] = (struct peeked){lane, (uint8_t *)(uintptr_t)*bytes, *length};
+      break;
+    }
+  return status;
+}
+
+static bool counted_release(struct lane *lane) {
+  enum { WORD = 8 }; /* the transport's own */
+  for (int i = 0; i < 16; i++)
+    if (peeked[i].lane == lane) {
+      memset(peeked[i].bytes + WORD, 0xdd, peeked[i].length - WORD);
+      peeked[i].lane = NULL;
+    }
+  return real->records->release(lane);
 }
 
 static void counted_arm(struct lane *lane) {
@@ -53,6 +78,7 @@ static void count(const struct perigee_transport *transport) {
   counted.open = counted_open;
   records = *transport->records;
   records.peek = counted_peek;
+  records.release = counted_release;
   counted.records = &records;
   sleeping = *transport->sleep;
   sleeping.arm = counted_arm;
@@ -90,6 +116,7 @@ static int open_both(void **state) {
   o.serving = 4;
   o.streams = 1;
   caller = server = (struct side){0};
+  memset(peeked, 0, sizeof peeked);
   snprintf(own, sizeof own, address, (int)getpid());
   assert_int_equal(perigee_engine_open(&o, &caller.engine), 0);
   assert_int_equal(perigee_engine_open(&o, &server.engine), 0);
@@ -338,6 +365,28 @@ static void what_waits_for_a_landing_is_not_left_lying(void **state) {
   assert_int_equal(perigee_region_close(region, false), 0);
 }
 
+/* What an event points to stays as it is until the next poll. */
+static void a_late_reply_is_not_released_before_it_is_given(void **state) {
+  (void)state;
+  uint64_t number = 77;
+  struct perigee_message reply = {.head = &number, .length = sizeof number};
+  struct perigee_event e[8];
+  dial(FEW);
+  call(&caller, 0, 7);
+  struct perigee_event request = next_of(&server, PERIGEE_EVENT_REQUEST);
+  park_all_but(1);
+  assert_int_equal(perigee_reply(server.engine, request.operation, &reply), 0);
+  int64_t end = clock_now() + 10000 * MS;
+  int n = 0;
+  while (n == 0 && clock_now() < end) {
+    assert_int_equal(poll_once(&server).kind, 0);
+    n = perigee_poll(caller.engine, e, 8);
+  }
+  assert_int_equal(n, 1);
+  assert_int_equal(e->kind, PERIGEE_EVENT_REPLY);
+  assert_int_equal(number_of(e), 77);
+}
+
 #define TEST(function, transport)                                              \
   {                                                                            \
 #function " (" #transport ")", function, open_both, close_both,            \
@@ -354,6 +403,7 @@ int main(void) {
       BOTH(both_sides_sleep_and_wake),
       BOTH(what_waits_for_room_is_not_left_lying),
       BOTH(what_waits_for_a_landing_is_not_left_lying),
+      BOTH(a_late_reply_is_not_released_before_it_is_given),
   };
   return cmocka_run_group_tests_name("parked", tests, NULL, NULL);
 }

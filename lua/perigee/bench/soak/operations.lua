@@ -42,6 +42,15 @@ local function same(self, pointer, length, serial, what)
   return true
 end
 
+-- The same of a string, which nothing else holds while it is looked at by its
+-- address.
+local function same_text(self, text, serial)
+  self.held = text
+  same(self, ffi.cast("const uint8_t *", text), #text, serial, "a raw call")
+  self.held = nil
+  return true
+end
+
 -- What must be there, in a reply of Lua values.
 local function equal(what, wanted, got)
   if wanted ~= got then
@@ -82,8 +91,7 @@ function OPERATIONS.raw(self, to)
   end
   local got, err = to.proxy:echo(from:string())
   if not got then return nil, err end
-  return same(self, ffi.cast("const uint8_t *", got), #got, serial,
-              "a raw call")
+  return same_text(self, got, serial)
 end
 
 function OPERATIONS.inplace(self, to)
@@ -181,9 +189,7 @@ function OPERATIONS.connect(self, to)
     local length = length_of(2 ^ 14)
     local serial = fresh(self, self.out.pointer, length)
     got, why = proxy:echo(ffi.string(self.out.pointer, length))
-    if got then
-      same(self, ffi.cast("const uint8_t *", got), #got, serial, "a raw call")
-    end
+    if got then same_text(self, got, serial) end
   end
   agent:close()
   return proxy and got and true, why

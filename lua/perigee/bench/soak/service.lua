@@ -65,7 +65,9 @@ end
 -- ---- Methods ---------------------------------------------------------------
 
 local function typed(text, number, list)
+  me.held = text -- while it is looked at by its address
   local serial = take(ffi.cast("const uint8_t *", text), #text, "a typed call")
+  me.held = nil
   drowse(0.5)
   return me.who, serial, number, list, #text
 end
