@@ -237,7 +237,7 @@ static int later(struct perigee_session *s, int operation,
  * the first item is returned at once, for the caller to correct. */
 static int64_t at_once(struct perigee_session *s, int operation,
                        const struct perigee_transfer *list, uint32_t count) {
-  struct payload remote = {.memory = &memory_host}, local = remote;
+  struct payload remote, local; /* transfer_check fills them in */
   uint64_t room = AT_ONCE;
   uint32_t i;
   for (i = 0; i < count; i++) {

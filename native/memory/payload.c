@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "bulk.h"
 #include "memory.h"
 
 #include <string.h>
@@ -114,7 +115,7 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
   if (rest == 0)
     return 0;
   if (to->count == 1 && from->count == 1)
-    memcpy(to->base + to->done, from->base + from->done, rest);
+    bulk_copy(to->base + to->done, from->base + from->done, rest, to->total);
   else
     rest -= copy_shapes(to, from, rest);
   to->done += rest;
