@@ -25,10 +25,10 @@
 #include "shm.h"
 
 enum { ACK_SHIFT = 40, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
-/* Two cores that copy through slots beat one that pulls from this size on, and
- * up to the other one, as pulling costs a system call and 0.2 us for each page.
- * Up to there no slot is used twice, so nobody waits for an ack. */
-static const uint64_t STAGE_ABOVE = 4 << 20, STAGE_UP_TO = SHM_STAGE;
+/* Up to this size two cores that copy through slots beat one that pulls, as
+ * pulling has a system call, and pins each page. No slot is used twice then, so
+ * nobody waits for an ack, and no slot is still in the other core's cache. */
+static const uint64_t STAGE_UP_TO = SHM_STAGE;
 /* Short pieces are still in the cache when they are read. */
 enum { PIECE = 8 << 10 };
 
@@ -100,15 +100,11 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   return PERIGEE_OK;
 }
 
-static bool staged(uint64_t total) {
-  return total <= STAGE_UP_TO || total >= STAGE_ABOVE;
-}
-
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   *block_of(e) = 0;
   e->payload = NULL;
   bool pull = lane->peer_pulls && p->memory->direct;
-  int status = pull && !staged(p->total) ? PERIGEE_OK : stage(lane, e, p);
+  int status = pull && p->total > STAGE_UP_TO ? PERIGEE_OK : stage(lane, e, p);
   if (*block_of(e) && p->memory->direct)
     shm_feed(lane, e); /* so that the peer finds a piece behind the record */
   if (*block_of(e) ||
