@@ -40,7 +40,7 @@ struct blocks {
   uint32_t look;       /* number of the last look */
   uint64_t bump;       /* offset of the space that was never handed out */
   uint32_t lists[2][BLOCKS_ORDERS]; /* warm, cold: index + 1 of the first */
-  uint32_t oldest[BLOCKS_ORDERS]; /* warm: index + 1 of the one given first */
+  uint32_t oldest[BLOCKS_ORDERS];   /* warm: index + 1 of the one given first */
   /* With fewer warm bytes a fresh block is taken before one that was used, and
    * of those the one given first. 0: the one given last. */
   uint64_t turns;
