@@ -3,11 +3,16 @@
  * Perigee from C: raw calls from a region of private memory into another, which
  * the server answers from where the request lies. Word: shm, tcp or verbs.
  *
+ * Version: this tree's.
+ * Mode: one session; both memories are regions (perigee_region_alloc), the
+ * methods' loans are not used.
  * What copies: over shared memory the receiver, once each way (the request's
  * bytes out of the caller, the reply's too); over TCP the kernel, in and out;
  * over RDMA nobody.
  * Who sleeps: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
  * where both share a core, Perigee's defaults.
+ * Setting: perigee.h (spin, dead_after). Over TCP both have a secret and nothing
+ * is encrypted.
  */
 #include "inbox.h"
 #include "peer.h"

@@ -2,9 +2,12 @@
 -- Perigee from Lua: raw calls, from a slice of private memory into another; the
 -- method returns its request. Word: shm, tcp or verbs.
 --
+-- Version: this tree's.
+-- Mode: one agent and one session a side; in `loan` inplace calls and a reader.
 -- What copies: as in perigee.c.
 -- Who sleeps: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
 -- where both share a core, Perigee's defaults.
+-- Setting: an engine's options spin and dead_after (peer.lua).
 
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 local peer = dofile(here .. "peer.lua")

@@ -3,9 +3,11 @@
 -- and private memory of the client's. Words: shm or tcp; prepared (one transfer
 -- is posted again and again) or fresh (a table of slices for each).
 --
+-- Version: this tree's.
+-- Mode: one session; session:write and session:read, or prepared transfers.
 -- What copies: over shared memory the client, once; over TCP the kernel, in and
 -- out.
--- Who sleeps: as in perigee_echo.lua.
+-- Who sleeps: as in perigee_echo.lua, which has the setting, too.
 -- What was put is looked at in the server's memory by /proc, and what is to be
 -- got is written there in the same way, as in onesided.py and onesided.h.
 

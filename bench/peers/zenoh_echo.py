@@ -21,6 +21,7 @@ import peer
 
 KEY = "bench/echo"
 POOL = 16 << 20  # as by default
+LEASE = 3600_000  # ms: while others have their turns no side is lost
 ATTEMPTS = 20
 
 
@@ -34,6 +35,7 @@ def open_session(job, role, endpoint):
         "scouting/gossip/enabled": False,
         "listen/endpoints": [],
         f"{role}/endpoints": [endpoint],
+        "transport/link/tx/lease": LEASE,
         f"{shm}/enabled": "shm" in job.words,
         f"{shm}/transport_optimization/pool_size":
             max(POOL, 4 * job.size * job.under),

@@ -35,6 +35,15 @@ local function environment(peer, mode, pin)
   return words
 end
 
+-- Where this process is a real-time one so are the pairs, one step below it: a
+-- peer that polls for what never comes would keep both cores from this process,
+-- which has to end it.
+local function priority()
+  local policy, own = process.real_time()
+  if not policy or own < 2 then return {} end
+  return { "chrt", "--" .. policy, own - 1 }
+end
+
 -- Returns the words that start a side of the peer on its core, in a folder,
 -- with its messages of error in a file.
 local function command_of(self, role, folder, under, more)
@@ -45,8 +54,8 @@ local function command_of(self, role, folder, under, more)
   local words = { "setpriv", "--pdeathsig", "KILL", "setsid", "taskset", "-c",
                   on, "sh", "-c", 'exec 2>"$0"; exec "$@"',
                   folder .. "/" .. role .. ".said" }
-  for _, list in ipairs { environment(peer, self.mode, pin), peer.command,
-                          peer.words or {},
+  for _, list in ipairs { priority(), environment(peer, self.mode, pin),
+                          peer.command, peer.words or {},
                           { role, folder, ("%d"):format(self.size),
                             under }, more } do
     for _, word in ipairs(list) do words[#words + 1] = word end
