@@ -372,6 +372,16 @@ describe("bench/compare.lua", function()
     end
   end)
 
+  it("gives large payloads more time", function()
+    local hangs = assert(peers.chosen(peers.all("./", ALSO),
+                                      { "planted-hangs" }))[1]
+    local one = assert(pair.start(hangs, PIN, "echo", 2 ^ 26, 1))
+    one:go_on()
+    local _, why = one:burst("echo", 2 ^ 26, 1, 0.25)
+    one:close(true)
+    assert.matches("said nothing for 1.75 s", why, 1, true)
+  end)
+
   it("shares no core with another comparison", function()
     assert.is_true(cores.take(PIN))
     local status, text = finished(compare("--peers", "perigee-c"))
