@@ -169,23 +169,6 @@ local function works()
   return all
 end
 
-local function measure(chosen, all)
-  for _, work in ipairs(works()) do
-    local rows, able = {}, peers.with_mode(chosen, work.mode)
-    for i, entry in ipairs(turns.row(able, work, given)) do
-      rows[i] = figures.row(entry, work, turns.distances)
-      rows[i].one_core = given.one_core
-    end
-    figures.compare(rows)
-    show(report.header(work))
-    for _, row in ipairs(rows) do
-      show(report.line(row))
-      all[#all + 1] = row
-    end
-    show ""
-  end
-end
-
 local function commit()
   local git = io.popen(("git -C '%s.' rev-parse --short HEAD 2>/dev/null")
                        :format(ROOT))
@@ -214,6 +197,28 @@ local function versions_of(chosen)
   return all
 end
 
+local function keep(chosen, rows)
+  return files.write(given.results, head(versions_of(chosen)), rows)
+end
+
+local function measure(chosen, all)
+  for _, work in ipairs(works()) do
+    local rows, able = {}, peers.with_mode(chosen, work.mode)
+    for i, entry in ipairs(turns.row(able, work, given)) do
+      rows[i] = figures.row(entry, work, turns.distances)
+      rows[i].one_core = given.one_core
+    end
+    figures.compare(rows)
+    show(report.header(work))
+    for _, row in ipairs(rows) do
+      show(report.line(row))
+      all[#all + 1] = row
+    end
+    show ""
+    keep(chosen, all) -- so that an interrupt loses no row that is whole
+  end
+end
+
 -- ---- The run ---------------------------------------------------------------
 
 local function choose_cores()
@@ -239,9 +244,10 @@ local function finish(chosen, rows)
     end
     show ""
   end
-  local about = head(versions_of(chosen))
-  if given.json then io.write(files.document(about, rows)) end
-  local fine, why = files.write(given.results, about, rows)
+  if given.json then
+    io.write(files.document(head(versions_of(chosen)), rows))
+  end
+  local fine, why = keep(chosen, rows)
   if not fine then stop("%s", why) end
   show("Results: " .. given.results)
 end

@@ -340,6 +340,18 @@ describe("bench/compare.lua", function()
     assert.same({}, left_behind())
   end)
 
+  it("has written the rows that are whole when it is interrupted", function()
+    local child = compare("--peers", "planted-slow", "--sizes", "64,128",
+                          "--seconds", "3")
+    assert.is_true(eventually(function()
+      return #lines_of(folder .. "/compare.json") > 1
+    end))
+    child:kill()
+    local document = table.concat(lines_of(folder .. "/compare.json"), "\n")
+    local rows = cjson.decode(document).rows
+    assert.same({ 1, 64 }, { #rows, rows[1].size })
+  end)
+
   it("takes the peer of a name, else a group, else a path, or all that begin \z
       so", function()
     local list = { { name = "a", group = "a" }, { name = "a-c", group = "a" },
