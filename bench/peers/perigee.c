@@ -11,7 +11,7 @@
  * over RDMA nobody.
  * Who sleeps: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
  * where both share a core, Perigee's defaults.
- * Setting: perigee.h (spin, dead_after). Over TCP both have a secret and nothing
+ * Setting: perigee.h (spin, dead_after, pool). Over TCP both have a secret and nothing
  * is encrypted.
  */
 #include "inbox.h"
@@ -44,7 +44,8 @@ static const char *version(void) {
   return text;
 }
 
-/* While others have their turns, neither side may hold the other for dead. */
+/* While others have their turns, neither side may hold the other for dead. Of
+ * the pool (1 GiB by default) a caller's requests have half at most. */
 static void open_side(struct side *side, const struct peer *peer) {
   struct perigee_options options;
   perigee_options(&options);
@@ -53,6 +54,8 @@ static void open_side(struct side *side, const struct peer *peer) {
                 strcmp(peer->mode, "fanout") == 0 || getenv("COMPARE_CORES");
   if (!sleeps)
     options.spin = SPIN;
+  if (options.pool < 4 * (uint64_t)peer->under * peer->size)
+    options.pool = 4 * (uint64_t)peer->under * peer->size;
   side->peer = peer;
   side->busy = !sleeps && peer->under == 1;
   side->inbox.under = peer->under;

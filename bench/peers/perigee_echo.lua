@@ -18,9 +18,10 @@ local payload = require "perigee.bench.payload"
 local perigee = require "perigee"
 local process = require "perigee.bench.process"
 
-local way, role, folder, size = unpack(arg)
+local way, role, folder, size, under = unpack(arg)
 local SAMPLES, FEWEST, ATTEMPTS = 2 ^ 20, 3, 8
-local options = peer.options(way)
+local options = peer.options(way, (tonumber(size) or 0)
+                                  * (tonumber(under) or 0))
 local roles = {}
 
 function roles.server()

@@ -40,7 +40,7 @@ local roles = {}
 -- ---- The server ------------------------------------------------------------
 
 function roles.server()
-  local options = peer.options(way)
+  local options = peer.options(way, size * under)
   options.listen = peer.address(way, folder)
   local agent = assert(perigee.agent(options))
   local region = assert(agent.engine:alloc(size * under,
@@ -171,7 +171,7 @@ local function private(engine)
 end
 
 function roles.client()
-  local agent = assert(perigee.agent(peer.options(way)))
+  local agent = assert(perigee.agent(peer.options(way, size * under)))
   local pid, at, place = address:match "^(%d+) (%d+) (.*)$"
   local why
   for _ = 1, ATTEMPTS do -- a handshake has two seconds, also on a busy machine
