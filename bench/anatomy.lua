@@ -380,5 +380,7 @@ local given = parser():parse()
 if given.child then
   child(one_of(given, given.mode[1], given.transport[1], given.sizes[1]))
 else
-  main(given)
+  local fine, why = pcall(main, given)
+  if not fine then io.stderr:write("anatomy: ", tostring(why), "\n") end
+  os.exit(fine and 0 or 1)
 end

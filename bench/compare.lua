@@ -140,6 +140,20 @@ end
 
 -- ---- Rows ------------------------------------------------------------------
 
+-- Returns the modes that any of these peers has, and tells the others.
+local function modes_of(chosen)
+  local known = {}
+  for _, mode in ipairs(given.modes) do
+    if #peers.with_mode(chosen, mode) > 0 then
+      known[#known + 1] = mode
+    else
+      show(("No row of mode %s: none of these peers has it.\n"):format(mode))
+    end
+  end
+  if #known == 0 then stop "none of these peers has any of these modes" end
+  return known
+end
+
 -- Returns what is measured, in the order of the tables.
 local function works()
   local all = {}
@@ -153,24 +167,6 @@ local function works()
     end
   end
   return all
-end
-
-local function measure(chosen, all)
-  for _, work in ipairs(works()) do
-    local rows, able = {}, peers.with_mode(chosen, work.mode)
-    if #able == 0 then error("no such peer has mode " .. work.mode, 0) end
-    for i, entry in ipairs(turns.row(able, work, given)) do
-      rows[i] = figures.row(entry, work, turns.distances)
-      rows[i].one_core = given.one_core
-    end
-    figures.compare(rows)
-    show(report.header(work))
-    for _, row in ipairs(rows) do
-      show(report.line(row))
-      all[#all + 1] = row
-    end
-    show ""
-  end
 end
 
 local function commit()
@@ -201,25 +197,66 @@ local function versions_of(chosen)
   return all
 end
 
+local function keep(chosen, rows)
+  return files.write(given.results, head(versions_of(chosen)), rows)
+end
+
+local function measure(chosen, all)
+  for _, work in ipairs(works()) do
+    local rows, able = {}, peers.with_mode(chosen, work.mode)
+    for i, entry in ipairs(turns.row(able, work, given)) do
+      rows[i] = figures.row(entry, work, turns.distances)
+      rows[i].one_core = given.one_core
+    end
+    figures.compare(rows)
+    show(report.header(work))
+    for _, row in ipairs(rows) do
+      show(report.line(row))
+      all[#all + 1] = row
+    end
+    show ""
+    keep(chosen, all) -- so that an interrupt loses no row that is whole
+  end
+end
+
 -- ---- The run ---------------------------------------------------------------
 
 local function choose_cores()
-  given.pin = given.pin or process.cores() > 1 and { 0, 1 } or { 0, 0 }
+  local cpus, is_ours = process.allowed(), {}
+  for _, core in ipairs(cpus) do is_ours[core] = true end
+  given.pin = given.pin or { cpus[1], cpus[2] or cpus[1] }
   if given.one_core then given.pin[2] = given.pin[1] end
   if given.pin[1] == given.pin[2] and not given.one_core then
     stop "two cores are needed, one for each side; --one-core measures on one"
   end
   for i = 1, 2 do
-    if given.pin[i] >= process.cores() then
-      stop("there is no core %d", given.pin[i])
+    if not is_ours[given.pin[i]] then
+      stop("there is no core %d for us", given.pin[i])
     end
   end
+end
+
+-- Tells what was measured, and writes the files.
+local function finish(chosen, rows)
+  for _, mode in ipairs(given.modes) do
+    for _, line in ipairs(report.ratios(rows, mode, given.titles)) do
+      show(line)
+    end
+    show ""
+  end
+  if given.json then
+    io.write(files.document(head(versions_of(chosen)), rows))
+  end
+  local fine, why = keep(chosen, rows)
+  if not fine then stop("%s", why) end
+  show("Results: " .. given.results)
 end
 
 local function run()
   local chosen = choose()
   if given.list then return list(chosen) end
   choose_cores()
+  given.modes = modes_of(chosen)
   given.largest = math.max(SMALL, unpack(given.sizes))
   given.results = given.results
                   or ROOT .. "bench/results/" .. os.date "!%Y-%m-%dT%H%M%SZ"
@@ -231,17 +268,8 @@ local function run()
   local rows = {}
   local good, message = pcall(measure, chosen, rows)
   turns.stop(chosen)
+  if #rows > 0 then finish(chosen, rows) end -- what there is, in any case
   if not good then stop("%s", tostring(message)) end
-  for _, mode in ipairs(given.modes) do
-    for _, line in ipairs(report.ratios(rows, mode,
-                                           given.titles)) do show(line) end
-    show ""
-  end
-  local about = head(versions_of(chosen))
-  if given.json then io.write(files.document(about, rows)) end
-  fine, why = files.write(given.results, about, rows)
-  if not fine then stop("%s", why) end
-  show("Results: " .. given.results)
 end
 
 run()

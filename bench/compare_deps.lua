@@ -12,6 +12,7 @@ local wheels = require "perigee.bench.compare.wheels"
 
 local ROOT = here .. "../"
 local VENV = ROOT .. "build/compare/venv"
+local APT = "env DEBIAN_FRONTEND=noninteractive apt-get "
 
 local function stop(format, ...)
   io.stderr:write("compare-deps: ", format:format(...), "\n")
@@ -42,18 +43,36 @@ local function quoted(words)
   return table.concat(parts, " ")
 end
 
--- Returns the commands that install a peer, but for its wheels.
-local function commands(peer)
-  local list = {}
-  if peer.debian then
-    list[#list + 1] = "apt-get install -y --no-install-recommends "
-                      .. quoted(peer.debian)
+-- Returns the command that installs a peer's packages, or nil.
+local function packages(peer)
+  return peer.debian and APT .. "install -y --no-install-recommends "
+                         .. quoted(peer.debian)
+end
+
+-- Returns the wheels of a peer, and the folder for them if they have one of
+-- their own, for their headers.
+local function wheels_of(peer)
+  if not peer.target then return peer.wheels or {} end
+  return { peer.target[2] }, ROOT .. "build/" .. peer.target[1]
+end
+
+local function tell(peer)
+  print(("%s, about %s:"):format(peer.group, peer.fetches or "?"))
+  if packages(peer) then print("  " .. packages(peer)) end
+  local list, target = wheels_of(peer)
+  if not target then list = #list > 0 and wheels.missing(VENV, list) or list end
+  if #list > 0 then
+    print("  " .. wheels.command(VENV, list, peer.alone, target))
   end
-  if peer.target then -- a wheel in a folder of its own, for its headers
-    list[#list + 1] = ("python3 -m pip install --quiet --target %sbuild/%s %s")
-                      :format(ROOT, peer.target[1], quoted { peer.target[2] })
-  end
-  return list
+end
+
+local function install(peer)
+  local command, list, target = packages(peer), wheels_of(peer)
+  if command and os.execute(command) ~= 0 then stop("failed: %s", command) end
+  local fine, why = wheels.install(VENV, list, peer.alone, target)
+  if fine then return end
+  stop("%s: %s (what has come stays; the same command goes on from there)",
+       peer.group, why)
 end
 
 local function agreed()
@@ -67,22 +86,12 @@ if #wanted == 0 then
   print "All that is wanted is there."
   os.exit(0)
 end
+local debian
 for _, peer in ipairs(wanted) do
-  print(("%s, about %s:"):format(peer.group, peer.fetches or "?"))
-  for _, command in ipairs(commands(peer)) do print("  " .. command) end
-  local missing = peer.wheels and wheels.missing(VENV, peer.wheels) or {}
-  if #missing > 0 then
-    print("  " .. wheels.command(VENV, missing, peer.alone))
-  end
+  tell(peer)
+  debian = debian or peer.debian
 end
 if not agreed() then stop "nothing was installed" end
-for _, peer in ipairs(wanted) do
-  for _, command in ipairs(commands(peer)) do
-    if os.execute(command) ~= 0 then stop("failed: %s", command) end
-  end
-  local fine, why = wheels.install(VENV, peer.wheels or {}, peer.alone)
-  if not fine then
-    stop("%s: %s (what has come stays; the same command goes on from there)",
-         peer.group, why)
-  end
-end
+-- A fresh machine may know no package yet; what is wrong is told below.
+if debian then os.execute(APT .. "update -qq") end
+for _, peer in ipairs(wanted) do install(peer) end

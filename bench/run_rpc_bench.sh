@@ -33,6 +33,7 @@ sizes=1K
 for ((size = 4; size <= largest * 1024; size *= 4)); do sizes=$sizes,${size}K; done
 peers=perigee,ray-bytes
 [ "$with_pulsing" != 1 ] || peers=$peers,pulsing
+.ci/deps build bench
 make --silent all peers
 exec spec/support/with luajit bench/compare.lua --modes echo \
   --sizes "$sizes" --peers "$peers" --titles "ray-bytes=S/Ray,pulsing=S/Pul"

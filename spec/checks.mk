@@ -123,7 +123,7 @@ $(eval $(WANTED):;@:)
 endif
 
 compare-deps: ## install other systems for compare (PEER..., YES=1: unasked)
-	.ci/deps build
+	.ci/deps build bench
 	$(MAKE) core
 	spec/support/with luajit bench/compare_deps.lua $(WANTED)
 	$(MAKE) peers

@@ -3,6 +3,8 @@
  * Cap'n Proto's RPC from C++, as Debian packages it, over a Unix or a TCP
  * socket (the first word).
  *
+ * Version: 0.9.2 (Debian's).
+ * Mode: one connection with two parties, one method of one object.
  * What copies: a payload up to 4 KiB into the request's message; larger ones
  * are sent from where they lie (Orphanage::referenceExternalData). The kernel's
  * sockets, in and out. The server the request's bytes into the reply's message:

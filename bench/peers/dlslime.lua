@@ -5,7 +5,7 @@ local device = require "perigee.bench.perftest".device()
 return {
   {
     name = "dlslime", group = "dlslime", program = "dlslime_echo.py",
-    path = "verbs", modes = { "echo", "paced" },
+    path = "verbs", waits = "polls", modes = { "echo", "paced" },
     env = { COMPARE_RDMA = device and device.name },
     wheels = { "dlslime==0.1.23", "dlslime-ctrl==0.1.23" },
     debian = { "redis-server" }, fetches = "11 MB",

@@ -4,6 +4,8 @@
  * (the first word) of a protobuf message or, with the word `bytes`, of byte
  * buffers by generic stubs.
  *
+ * Version: 1.51.1 (Debian's).
+ * Mode: the asynchronous API with one completion queue a side.
  * What copies: protobuf: the payload into the message, the message into slices,
  * and back into a message; the server moves the request's bytes into its reply.
  * bytes: the client's slice refers to the payload where it lies, the server

@@ -4,6 +4,8 @@
  * the provider, shm or tcp (tcp;ofi_rxm). The two find each other by their
  * endpoints' names in files.
  *
+ * Version: 1.17 (Debian's).
+ * Mode: one endpoint, completion queue and thread a side (FI_THREAD_DOMAIN).
  * Both sides post a receive before they wait, and the server answers from the
  * memory in which a message arrived while the next one arrives elsewhere.
  * What copies: shm: in and out of its slots, above 16 KiB once by the kernel

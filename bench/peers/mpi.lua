@@ -3,7 +3,7 @@
 -- int.
 local function peer(name, packages, fetches)
   return { name = name, group = name, program = name, path = "shm",
-           modes = { "echo", "pipelined" }, debian = packages,
+           waits = "polls", modes = { "echo", "pipelined" }, debian = packages,
            fetches = fetches, largest = 2 ^ 30 }
 end
 

@@ -3,6 +3,8 @@
  * nng between two sockets of protocol pair0, over ipc or tcp (the first word).
  * The server sends the message object back that it has received.
  *
+ * Version: 1.5.2 (Debian's).
+ * Mode: nng_sendmsg and nng_recvmsg, which wait; nng's threads as by default.
  * What copies: the kernel's sockets, in and out; the client its payload into a
  * message (an nng message owns its memory).
  * Who sleeps: the program in nng_recvmsg, nng's threads in epoll.

@@ -10,16 +10,20 @@ local perigee = require "perigee"
 local M = {}
 
 local PATIENCE = 600 -- seconds: others have their turns
+local POOL = 2 ^ 30
 M.PATIENCE = PATIENCE
 
 -- Options of an agent whose sessions that transport carries. It polls for 20 ms
 -- before it sleeps; in modes `paced` and `fanout`, and where both sides share a
--- core, as by default.
-function M.options(transport)
+-- core, as by default. bytes: of all payloads under way; of the pool (1 GiB by
+-- default) a caller's requests have half at most.
+function M.options(transport, bytes)
   local mode = os.getenv "COMPARE_MODE"
   local busy = mode ~= "paced" and mode ~= "fanout"
                and os.getenv "COMPARE_CORES" ~= "1"
+  local room = 4 * bytes
   return { transport = transport, engine = { spin = busy and 0.02 or nil,
+                                             pool = room > POOL and room or nil,
                                              dead_after = PATIENCE } }
 end
 

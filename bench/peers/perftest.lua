@@ -3,7 +3,8 @@
 return {
   {
     name = "perftest", group = "perftest", program = "perftest_echo.lua",
-    path = "verbs", modes = { "echo" }, debian = { "perftest" },
+    path = "verbs", waits = "polls", modes = { "echo" },
+    debian = { "perftest" },
     fetches = "1 MB", floor = true, starts = 60, late = 120,
   },
 }

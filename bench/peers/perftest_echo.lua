@@ -3,6 +3,7 @@
 -- at. No peer, but a floor: up to 1 MiB twice half a round trip of ib_send_lat,
 -- above that both ways at the rate of ib_write_bw.
 --
+-- Version: Debian's.
 -- Each burst is a pair of processes, which client and server start. The two
 -- arrange that by calls over shared memory.
 -- What copies: nobody. Who sleeps: nobody, both look for completions.

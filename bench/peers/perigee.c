@@ -3,11 +3,16 @@
  * Perigee from C: raw calls from a region of private memory into another, which
  * the server answers from where the request lies. Word: shm, tcp or verbs.
  *
+ * Version: this tree's.
+ * Mode: one session; both memories are regions (perigee_region_alloc), the
+ * methods' loans are not used.
  * What copies: over shared memory the receiver, once each way (the request's
  * bytes out of the caller, the reply's too); over TCP the kernel, in and out;
  * over RDMA nobody.
  * Who sleeps: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
  * where both share a core, Perigee's defaults.
+ * Setting: perigee.h (spin, dead_after, pool). Over TCP both have a secret and nothing
+ * is encrypted.
  */
 #include "inbox.h"
 #include "peer.h"
@@ -39,7 +44,8 @@ static const char *version(void) {
   return text;
 }
 
-/* While others have their turns, neither side may hold the other for dead. */
+/* While others have their turns, neither side may hold the other for dead. Of
+ * the pool (1 GiB by default) a caller's requests have half at most. */
 static void open_side(struct side *side, const struct peer *peer) {
   struct perigee_options options;
   perigee_options(&options);
@@ -48,6 +54,8 @@ static void open_side(struct side *side, const struct peer *peer) {
                 strcmp(peer->mode, "fanout") == 0 || getenv("COMPARE_CORES");
   if (!sleeps)
     options.spin = SPIN;
+  if (options.pool < 4 * (uint64_t)peer->under * peer->size)
+    options.pool = 4 * (uint64_t)peer->under * peer->size;
   side->peer = peer;
   side->busy = !sleeps && peer->under == 1;
   side->inbox.under = peer->under;

@@ -5,13 +5,17 @@
 local SECRET = ("compare-%d-%.0f-%.17g"):format(os.time(), os.clock() * 1e9,
                                                 math.random())
 
+-- It polls for 20 ms where each waits for the other all the time, else as long
+-- as by default.
+local WAITS = { "polls", paced = "both", fanout = "both" }
+
 -- Over RDMA a fan-out was not tried.
 local function peer(name, program, path)
   local modes = { "echo", "pipelined", "paced" }
   if path ~= "verbs" then modes[#modes + 1] = "fanout" end
   return {
     name = name, group = "perigee", program = program, words = { path },
-    path = path, modes = modes,
+    path = path, modes = modes, waits = WAITS,
     env = path == "tcp" and { PERIGEE_SECRET = SECRET } or nil,
     fetches = "nothing", starts = path == "verbs" and 60 or nil,
   }

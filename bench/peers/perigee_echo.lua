@@ -2,9 +2,12 @@
 -- Perigee from Lua: raw calls, from a slice of private memory into another; the
 -- method returns its request. Word: shm, tcp or verbs.
 --
+-- Version: this tree's.
+-- Mode: one agent and one session a side; in `loan` inplace calls and a reader.
 -- What copies: as in perigee.c.
 -- Who sleeps: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
 -- where both share a core, Perigee's defaults.
+-- Setting: an engine's options spin and dead_after (peer.lua).
 
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 local peer = dofile(here .. "peer.lua")
@@ -15,9 +18,10 @@ local payload = require "perigee.bench.payload"
 local perigee = require "perigee"
 local process = require "perigee.bench.process"
 
-local way, role, folder, size = unpack(arg)
+local way, role, folder, size, under = unpack(arg)
 local SAMPLES, FEWEST, ATTEMPTS = 2 ^ 20, 3, 8
-local options = peer.options(way)
+local options = peer.options(way, (tonumber(size) or 0)
+                                  * (tonumber(under) or 0))
 local roles = {}
 
 function roles.server()

@@ -3,9 +3,11 @@
 -- and private memory of the client's. Words: shm or tcp; prepared (one transfer
 -- is posted again and again) or fresh (a table of slices for each).
 --
+-- Version: this tree's.
+-- Mode: one session; session:write and session:read, or prepared transfers.
 -- What copies: over shared memory the client, once; over TCP the kernel, in and
 -- out.
--- Who sleeps: as in perigee_echo.lua.
+-- Who sleeps: as in perigee_echo.lua, which has the setting, too.
 -- What was put is looked at in the server's memory by /proc, and what is to be
 -- got is written there in the same way, as in onesided.py and onesided.h.
 
@@ -38,7 +40,7 @@ local roles = {}
 -- ---- The server ------------------------------------------------------------
 
 function roles.server()
-  local options = peer.options(way)
+  local options = peer.options(way, size * under)
   options.listen = peer.address(way, folder)
   local agent = assert(perigee.agent(options))
   local region = assert(agent.engine:alloc(size * under,
@@ -169,7 +171,7 @@ local function private(engine)
 end
 
 function roles.client()
-  local agent = assert(perigee.agent(peer.options(way)))
+  local agent = assert(perigee.agent(peer.options(way, size * under)))
   local pid, at, place = address:match "^(%d+) (%d+) (.*)$"
   local why
   for _ = 1, ATTEMPTS do -- a handshake has two seconds, also on a busy machine

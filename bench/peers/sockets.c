@@ -2,8 +2,10 @@
  *
  * Bare sockets, without a library. A message is 8 bytes with its length and the
  * payload, which the server sends back when it has all of it, from the memory
- * into which it was received. Words: unix or tcp (TCP_NODELAY); busy.
+ * into which it was received.
  *
+ * Version: the kernel's.
+ * Mode: words: unix or tcp (TCP_NODELAY); busy.
  * What copies: the kernel, in at the sender and out at the receiver.
  * Who sleeps: both, in recv; with `busy` neither (MSG_DONTWAIT again and again).
  * Setting: unix(7), tcp(7); socket buffers as the system has them.

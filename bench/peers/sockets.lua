@@ -4,6 +4,7 @@
 local function peer(name, path, ...)
   return { name = name, group = "sockets", program = "sockets",
            words = { path, ... }, path = path, fetches = "nothing",
+           waits = (...) == "busy" and "polls" or "sleeps",
            modes = (...) == nil and { "echo", "pipelined", "paced", "fanout" }
                    or { "echo", "pipelined" } }
 end

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * UCX's tagged messages, or with the word `am` its active messages, over what
- * UCX_TLS says. Built with PyPI's libucx-cu12 (ucx) and with Debian's libucx
- * (ucx-debian). The two find each other by their workers' addresses in files.
+ * UCX_TLS says. The two find each other by their workers' addresses in files.
  *
+ * Version: 1.22 (ucx: PyPI's libucx-cu12) and 1.13 (ucx-debian: Debian's).
+ * Mode: one worker and one thread a side, ucp_*_nbx, no registration by hand.
  * Both sides post a receive before they wait, and the server answers from the
  * memory in which a message arrived while the next one arrives elsewhere.
  * What copies: UCX alone (posix, sysv: in and out; cma: once, by the kernel;

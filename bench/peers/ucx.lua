@@ -40,7 +40,7 @@ local function environment(way)
 end
 
 local function add(way, name, program, modes, needs)
-  local one = { name = name, program = program, path = way[3],
+  local one = { name = name, program = program, path = way[3], waits = "polls",
                 modes = { unpack(modes) }, env = environment(way) }
   for key, value in pairs(needs) do one[key] = value end
   list[#list + 1] = one
@@ -59,7 +59,7 @@ local function add_all(ways, version, suffix, needs)
 end
 
 add_all(WAYS, "", "", { group = "ucx",
-                        target = { "libucx-cu12", "libucx-cu12" },
+                        target = { "libucx-cu12", "libucx-cu12==1.22.0" },
                         fetches = "43 MB" })
 WAYS[#WAYS + 1] = RC
 add_all(WAYS, "1.13", "-debian", { group = "ucx-debian", fetches = "2 MB",

@@ -5,6 +5,8 @@
  * endpoint for each server. Both sides find each other by their workers'
  * addresses, in files of each server's folder.
  *
+ * Version: 1.22 (PyPI's libucx-cu12).
+ * Mode: that of ucx.c, by tags.
  * What copies: UCX alone, as in ucx.c.
  * Who sleeps: nobody. Servers share a core and so give it up (sched_yield) when
  * they have found nothing, as Open MPI does where processes are more than cores

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * UCX's put and get, over what UCX_TLS says. Built with PyPI's libucx-cu12
- * (ucx-move) and with Debian's libucx (ucx-move-debian).
+ * UCX's put and get, over what UCX_TLS says.
  *
- * The server's memory is UCX's own (UCP_MEM_MAP_ALLOCATE), which over posix and
+ * Version: 1.22 (ucx-move: PyPI's libucx-cu12) and 1.13 (ucx-move-debian).
+ * Mode: one worker and one thread a side; both memories are registered. The
+ * server's memory is UCX's own (UCP_MEM_MAP_ALLOCATE), which over posix and
  * sysv both processes have mapped; the client's is private and registered. A
  * put ends when a flush of the endpoint says that it is there, a get by itself.
  * What copies: posix, sysv: the client, once (with cma from some size on the

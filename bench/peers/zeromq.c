@@ -3,6 +3,9 @@
  * ZeroMQ between two DEALER sockets, over ipc or tcp (the first word). The
  * server sends the message object back that it has received.
  *
+ * Version: 4.3.4 (Debian's).
+ * Mode: one context, one I/O thread and one socket a side (of a fan-out one
+ * for each server).
  * What copies: the kernel's sockets, in and out; ZeroMQ a payload up to 4 KiB
  * into its message; larger ones are sent from where they lie and received into
  * its own memory (zmq_msg_init_data, https://zeromq.org/messages/).

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 local function peer(way, path)
   return { name = "zeromq-" .. way, group = "zeromq", program = "zeromq",
-           words = { way }, path = path, debian = { "libzmq3-dev" },
+           words = { way }, path = path, waits = "sleeps",
+           keeps = true, debian = { "libzmq3-dev" },
            modes = { "echo", "pipelined", "paced", "fanout" },
            fetches = "0.5 MB" }
 end

@@ -137,6 +137,19 @@ describe("the table of a comparison", function()
     assert.truthy(report.line(row):find("a floor, no byte", 1, true))
   end)
 
+  it("says how each peer waits, which may depend on the mode", function()
+    local function line(mode, waits)
+      return report.line(figures.row(
+        { peer = { name = "a", path = "tcp", waits = waits }, memory = 0,
+          bursts = { recorded(near, 100, 100, 0, 0) }, repeated = 0 },
+        { mode = mode, size = 64, under = 1 }, { 100 }))
+    end
+    assert.matches("^a +tcp +sleeps ", line("echo", "sleeps"))
+    assert.matches("^a +tcp +polls ", line("echo", { "polls", paced = "both" }))
+    assert.matches("^a +tcp +both ", line("paced", { "polls", paced = "both" }))
+    assert.matches("^a +tcp +%d", line("echo"))
+  end)
+
   it("counts the bytes to and from each server of a fan-out", function()
     local burst = recorded(near, 100, 100, 0, 0)
     local function rate(mode)
@@ -168,6 +181,9 @@ describe("the table of a comparison", function()
       ["ok calls=x seconds=1 checked=4 ns=5:4"] = "calls",
       ["ok calls=3 seconds=1 checked=4 ns=5:4"] = "calls",
       ["ok calls=4 seconds=0 checked=4 ns=5:4"] = "seconds",
+      ["ok calls=4 seconds=nan checked=4 ns=5:4"] = "seconds",
+      ["ok calls=4 seconds=1 checked=inf ns=5:4"] = "checked",
+      ["ok calls=4 seconds=1 checked=4 ns=1e999:4"] = "ns",
       ["ok calls=4 seconds=1 checked=4 ns=5:4,x"] = "ns",
       ["failed no route"] = "no route",
       ["wrong byte 3"] = "wrong bytes: byte 3",
@@ -222,14 +238,15 @@ end)
 
 describe("bench/compare.lua", function()
   local folder
+  local prefix = "" -- words in front of its command line
 
   local function compare(...)
     local words = { "env", "PLANTED_PIDS=" .. folder .. "/pids",
                     "XDG_RUNTIME_DIR=" .. folder, "sh", "-c",
-                    'exec "$@" 2>&1', "sh", "luajit", "bench/compare.lua",
-                    "--also", ALSO, "--results", folder, "--sizes", "64",
-                    "--modes", "echo", "--seconds", "0.04", "--rounds", "2",
-                    "--attempts", "1", ... }
+                    ('exec %s "$@" 2>&1'):format(prefix), "sh", "luajit",
+                    "bench/compare.lua", "--also", ALSO, "--results", folder,
+                    "--sizes", "64", "--modes", "echo", "--seconds", "0.04",
+                    "--rounds", "2", "--attempts", "1", ... }
     if PIN[2] == 0 then words[#words + 1] = "--one-core" end
     return process.spawn(words)
   end
@@ -262,6 +279,7 @@ describe("bench/compare.lua", function()
 
   before_each(function()
     folder = io.popen "mktemp -d /tmp/perigee-compare.XXXXXX":read "*l"
+    prefix = ""
   end)
 
   after_each(function()
@@ -286,7 +304,7 @@ describe("bench/compare.lua", function()
     } do
       local row = rows["planted-" .. name]
       assert.truthy(row.why:find(why, 1, true), row.why)
-      assert.truthy(text:find("planted%-" .. name .. " +%- "), text)
+      assert.truthy(text:find("planted%-" .. name .. " +shm +%- "), text)
     end
     assert.equal("make compare-deps planted", rows["planted-absent"].install)
     assert.is_true(nothing_left())
@@ -322,6 +340,18 @@ describe("bench/compare.lua", function()
     assert.same({}, left_behind())
   end)
 
+  it("has written the rows that are whole when it is interrupted", function()
+    local child = compare("--peers", "planted-slow", "--sizes", "64,128",
+                          "--seconds", "3")
+    assert.is_true(eventually(function()
+      return #lines_of(folder .. "/compare.json") > 1
+    end))
+    child:kill()
+    local document = table.concat(lines_of(folder .. "/compare.json"), "\n")
+    local rows = cjson.decode(document).rows
+    assert.same({ 1, 64 }, { #rows, rows[1].size })
+  end)
+
   it("takes the peer of a name, else a group, else a path, or all that begin \z
       so", function()
     local list = { { name = "a", group = "a" }, { name = "a-c", group = "a" },
@@ -354,6 +384,16 @@ describe("bench/compare.lua", function()
     end
   end)
 
+  it("gives large payloads more time", function()
+    local hangs = assert(peers.chosen(peers.all("./", ALSO),
+                                      { "planted-hangs" }))[1]
+    local one = assert(pair.start(hangs, PIN, "echo", 2 ^ 26, 1))
+    one:go_on()
+    local _, why = one:burst("echo", 2 ^ 26, 1, 0.25)
+    one:close(true)
+    assert.matches("said nothing for 1.75 s", why, 1, true)
+  end)
+
   it("shares no core with another comparison", function()
     assert.is_true(cores.take(PIN))
     local status, text = finished(compare("--peers", "perigee-c"))
@@ -363,13 +403,52 @@ describe("bench/compare.lua", function()
     bench_process.setenv("PERIGEE_COMPARE_LOCKS", "-then-" .. process.pid())
   end)
 
-  it("says what it cannot do", function()
-    local function refuses(why, ...)
-      local status, text = finished(compare(...))
-      assert.equal(1, status)
-      assert.truthy(text:find(why, 1, true), text)
+  local function refuses(why, ...)
+    local status, text = finished(compare(...))
+    assert.equal(1, status)
+    assert.truthy(text:find(why, 1, true), text)
+  end
+
+  it("counts only cores that it may use", function()
+    if PIN[2] == 0 then return pending "there is one core only" end
+    prefix = "taskset -c 0"
+    refuses("two cores are needed", "--peers", "perigee-c")
+    refuses("no core 1 for us", "--peers", "perigee-c", "--pin", "0,1")
+  end)
+
+  it("has pairs of a lower priority than its own where that is real-time",
+     function()
+    prefix = "chrt --fifo 3"
+    if os.execute(prefix .. " true 2>/dev/null") ~= 0 then
+      return pending "no process may be a real-time one here"
     end
+    local child = compare("--peers", "planted-hangs")
+    assert.is_true(eventually(function()
+      return #lines_of(folder .. "/pids") >= 2
+    end))
+    for _, pid in ipairs(lines_of(folder .. "/pids")) do
+      local stat = lines_of("/proc/" .. pid .. "/stat")[1]
+      -- state is the third field, the priority the fortieth
+      assert.matches("^%) %S" .. (" %S+"):rep(36) .. " 2 ",
+                     stat:match "%) .*$")
+    end
+    child:kill()
+    assert.is_true(eventually(nothing_left))
+  end)
+
+  it("measures the other modes where no peer has one of them", function()
+    local status, text = finished(compare("--peers", "planted-slow", "--modes",
+                                          "paced,echo"))
+    assert.equal(0, status, text)
+    assert.truthy(text:find("No row of mode paced", 1, true), text)
+    assert.is_true(rows_of()["planted-slow"].calls >= 3)
+  end)
+
+  it("says what it cannot do", function()
     refuses("two cores are needed", "--peers", "perigee-c", "--pin", "0,0")
+    refuses("no core 1023 for us", "--peers", "perigee-c", "--pin", "0,1023")
+    refuses("none of these peers has any of these modes", "--peers",
+            "planted-slow", "--modes", "paced")
     refuses("no peer \"x\"", "--peers", "x")
     refuses("no results can be written", "--results", "/proc/nowhere",
             "--peers", "perigee-c")
@@ -426,7 +505,29 @@ local function ends(session)
   return eventually(function() return #sessions.members(session) == 0 end)
 end
 
+-- What all pairs do while one has its turn. Some systems tell a peer that says
+-- nothing for 10 s dead.
+local LONG = 15
+
 describe("an adapter", function()
+  if wanted == "all" then
+    it("goes on after the others' turns, for all that are here", function()
+      local started = {}
+      for _, peer in ipairs(installed "echo") do
+        if not peer.lasting then
+          started[#started + 1] = assert(pair.start(peer, PIN, "echo", 64, 1))
+        end
+      end
+      process.usleep(LONG)
+      for _, one in ipairs(started) do
+        one:go_on()
+        local told, why = one:burst("verify", 64, 1, 3)
+        assert.truthy(told, ("%s: %s"):format(one.peer.name, why))
+        one:close()
+      end
+    end)
+  end
+
   for _, peer in ipairs(installed "fanout") do
     it(("(%s) sends one payload to each of its servers"):format(peer.name),
        function()

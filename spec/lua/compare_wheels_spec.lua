@@ -80,6 +80,13 @@ describe("wheels", function()
     assert.same({ "a==1" }, wheels.missing("/nonexistent", { "a==1" }))
   end)
 
+  it("of which only headers are wanted go to a folder of their own", function()
+    local command = wheels.command("venv", { "a==1" }, nil, "build/a")
+    assert.matches("^'venv/bin/python' '%-m' 'pip' .*'%-%-target=build/a' "
+                   .. "'a==1'$", command)
+    assert.is_nil(wheels.command("venv", { "a==1" }):find "target")
+  end)
+
   it("cannot be had without a network, which is said", function()
     assert.truthy(wheels.reason [[
 WARNING: Retrying (Retry(total=0, ...)) after connection broken by

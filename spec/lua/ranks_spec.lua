@@ -111,6 +111,10 @@ describe("ranks of bench/transfer.lua", function()
     local text, status = shell(torchrun(0, 3) .. BENCH)
     assert.same(1, status)
     assert.matches("the number of ranks has to be even", text, 1, true)
+    text, status = shell(CLEAN .. BENCH .. "--ranks 2 --mode send")
+    assert.same(1, status)
+    assert.same("transfer: ranks write, read, prepared_write and "
+                .. "prepared_read: no send\n", text)
     text = shell(torchrun(0, 4) .. BENCH .. "--ranks 2")
     assert.matches("--ranks is 2, and torchrun says that there are 4", text, 1,
                    true)

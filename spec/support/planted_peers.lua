@@ -13,7 +13,7 @@ for i, fault in ipairs { "slow", "flips", "hangs", "babbles", "mute",
     env = { PLANTED_CLIENT = root .. here
                              .. "../../bench/peers/perigee_echo.lua" },
     modes = { "echo" }, late = fault == "hangs" and 0.5 or nil,
-    starts = fault == "mute" and 0.5 or nil,
+    starts = fault == "mute" and 0.5 or 120, -- on a busy machine
   }
 end
 list[#list + 1] = {

@@ -31,6 +31,9 @@ int isatty(int fd);
 int prctl(int option, unsigned long, unsigned long, unsigned long,
           unsigned long);
 int sched_setaffinity(int pid, size_t size, const uint64_t *mask);
+int sched_getaffinity(int pid, size_t size, uint64_t *mask);
+int sched_getscheduler(int pid);
+int sched_getparam(int pid, int *priority);
 int clock_gettime(int clock, perigee_bench_time *);
 int nanosleep(const perigee_bench_time *, perigee_bench_time *);
 long sysconf(int name);
@@ -77,6 +80,27 @@ end
 function M.setenv(name, value) C.setenv(name, value, 1) end
 
 function M.cores() return tonumber(C.sysconf(SC_NPROCESSORS_ONLN)) end
+
+-- Returns the numbers of the cores that this process may use, which can be
+-- fewer than there are (taskset(1), a container's).
+function M.allowed()
+  local mask, list = ffi.new "uint64_t[16]", {}
+  if C.sched_getaffinity(0, 128, mask) ~= 0 then return list end
+  for core = 0, 1023 do
+    local word = bit.rshift(mask[math.floor(core / 64)], core % 64)
+    if bit.band(word, 1) ~= 0 then list[#list + 1] = core end
+  end
+  return list
+end
+
+-- Returns this process's policy, "fifo" or "rr", and its priority; nil if it is
+-- no real-time process.
+function M.real_time()
+  local policy = ({ "fifo", "rr" })[C.sched_getscheduler(0) % 16]
+  local priority = ffi.new "int[1]"
+  if not policy or C.sched_getparam(0, priority) ~= 0 then return nil end
+  return policy, priority[0]
+end
 
 function M.pid() return C.getpid() end
 

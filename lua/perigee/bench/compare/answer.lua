@@ -8,12 +8,18 @@ local M = {}
 
 local NUMBERS = { "calls", "seconds", "checked" }
 
+-- Neither NaN nor infinite, which no file of results could hold.
+local function number(text)
+  local value = tonumber(text)
+  return value and value >= 0 and value < math.huge and value or nil
+end
+
 -- Returns the histogram of "TIME:COUNT,TIME:COUNT", or nil.
 local function times(text)
   local pool, length = histogram.new(), 0
   for word in text:gmatch "[^,]+" do
     local ns, count = word:match "^([%d.e+]+):(%d+)$"
-    ns = tonumber(ns)
+    ns = number(ns)
     if not ns then return nil end
     pool:add(ns, tonumber(count))
     length = length + #word + 1
@@ -24,14 +30,14 @@ end
 local function decode(words)
   local answer = {}
   for _, name in ipairs(NUMBERS) do
-    answer[name] = tonumber(words[name])
+    answer[name] = number(words[name])
     if not answer[name] then return nil, name end
   end
   answer.histogram = words.ns and times(words.ns)
   if not answer.histogram then return nil, "ns" end
   if answer.histogram.count ~= answer.calls then return nil, "calls" end
   if answer.seconds <= 0 then return nil, "seconds" end
-  answer.cpu = tonumber(words.cpu) or 0
+  answer.cpu = number(words.cpu) or 0
   return answer
 end
 

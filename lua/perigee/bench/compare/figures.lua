@@ -8,8 +8,8 @@ local statistics = require "perigee.bench.statistics"
 local M = {}
 
 -- What rows of CSV and JSON have, in this order.
-M.FIELDS = { "peer", "version", "path", "mode", "size", "under", "calls",
-             "mean_us", "p50_us", "p99_us", "calls_per_s",
+M.FIELDS = { "peer", "version", "path", "waits", "mode", "size", "under",
+             "calls", "mean_us", "p50_us", "p99_us", "calls_per_s",
              "gb_per_s", "ratio", "cpu_client_us", "cpu_server_us",
              "memory_mib", "bursts", "bursts_kept", "repeated", "others",
              "one_core", "floor", "checked", "why", "install" }
@@ -45,11 +45,18 @@ local function moved(work)
   return 2 * work.size * (work.mode == "fanout" and work.under or 1)
 end
 
+-- Returns how a peer waits in that mode, nil if its description does not say.
+local function waits_of(peer, mode)
+  local waits = peer.waits
+  return type(waits) == "table" and (waits[mode] or waits[1]) or waits
+end
+
 -- Returns the row of an entry of turns.lua. distances: all that were taken.
 function M.row(entry, work, distances)
   local peer = entry.peer
   local row = { peer = peer.name, version = peer.version, path = peer.path,
-                mode = work.mode, size = work.size, under = work.under,
+                waits = waits_of(peer, work.mode), mode = work.mode,
+                size = work.size, under = work.under,
                 why = entry.why, install = peer.install, floor = peer.floor }
   if entry.why or #entry.bursts == 0 then
     row.why = row.why or "no burst"

@@ -14,6 +14,7 @@ local sessions = require "perigee.bench.compare.sessions"
 
 local STARTS = 20  -- seconds that a side may take to be ready
 local LATE = 20    -- seconds that a burst may take beyond its time
+local SPEED = 2 ^ 26 -- bytes a second, by which large payloads have longer
 local GRACE = 2    -- seconds until a side that was asked to end is killed
 local MOMENT = 0.01
 
@@ -35,6 +36,15 @@ local function environment(peer, mode, pin)
   return words
 end
 
+-- Where this process is a real-time one so are the pairs, one step below it: a
+-- peer that polls for what never comes would keep both cores from this process,
+-- which has to end it.
+local function priority()
+  local policy, own = process.real_time()
+  if not policy or own < 2 then return {} end
+  return { "chrt", "--" .. policy, own - 1 }
+end
+
 -- Returns the words that start a side of the peer on its core, in a folder,
 -- with its messages of error in a file.
 local function command_of(self, role, folder, under, more)
@@ -45,8 +55,8 @@ local function command_of(self, role, folder, under, more)
   local words = { "setpriv", "--pdeathsig", "KILL", "setsid", "taskset", "-c",
                   on, "sh", "-c", 'exec 2>"$0"; exec "$@"',
                   folder .. "/" .. role .. ".said" }
-  for _, list in ipairs { environment(peer, self.mode, pin), peer.command,
-                          peer.words or {},
+  for _, list in ipairs { priority(), environment(peer, self.mode, pin),
+                          peer.command, peer.words or {},
                           { role, folder, ("%d"):format(self.size),
                             under }, more } do
     for _, word in ipairs(list) do words[#words + 1] = word end
@@ -72,12 +82,18 @@ local function reason(folder, role, late, seconds)
   return words and text .. ": " .. words or text
 end
 
+-- Returns so many seconds, and more where every byte of a large payload is made
+-- and compared meanwhile.
+local function patience(self, seconds)
+  return seconds + math.floor(self.size / SPEED)
+end
+
 local function start(self, role, folder, under, more)
   local child = assert(process.spawn(command_of(self, role, folder, under,
                                                 more)))
   self.sides[#self.sides + 1] = child
   self[role] = child
-  local limit = self.peer.starts or STARTS
+  local limit = patience(self, self.peer.starts or STARTS)
   local line, late = child:line(limit)
   if not line then return nil, reason(folder, role, late, limit) end
   local rest = line:match "^ready ?(.*)$"
@@ -139,7 +155,8 @@ function Pair:go_on() each(self, sessions.CONT) end
 -- Has the client make a burst. Returns what answer.lua says of its line, or nil
 -- and why there is none; the pair is of no more use then.
 function Pair:burst(mode, size, under, seconds)
-  local limit = (self.peer.late or LATE) + (mode == "verify" and 0 or seconds)
+  local limit = patience(self, self.peer.late or LATE)
+                + (mode == "verify" and 0 or seconds)
   self.client:tell(("%s %d %d %.6g\n"):format(mode, size, under, seconds))
   local line, late = self.client:line(limit)
   if not line then return nil, reason(self.folder, "client", late, limit) end

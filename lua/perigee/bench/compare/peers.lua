@@ -8,6 +8,12 @@ local process = require "perigee.bench.process"
 
 local M = {}
 
+-- Has glibc keep what a program frees (mallopt(3)). Otherwise messages of a MiB
+-- are mapped and faulted in again for each call.
+local KEEP = { MALLOC_MMAP_THRESHOLD_ = "1073741824",
+               MALLOC_TRIM_THRESHOLD_ = "4294967296",
+               MALLOC_TOP_PAD_ = "67108864" }
+
 local REQUIRED = { "name", "group", "program", "path", "modes" }
 
 -- Returns the words in front of the role: a program without a dot is C's, .py
@@ -25,6 +31,13 @@ local function command_of(program, root)
   return { root .. "build/bench/peers/" .. program }
 end
 
+local function environment_of(peer)
+  local all = {}
+  for name, value in pairs(peer.keeps and KEEP or {}) do all[name] = value end
+  for name, value in pairs(peer.env or {}) do all[name] = value end
+  return all
+end
+
 -- Adds what a description's file returns to the list.
 local function add(list, path, root)
   for _, peer in ipairs(assert(loadfile(path))()) do
@@ -34,6 +47,7 @@ local function add(list, path, root)
       end
     end
     peer.command = command_of(peer.program, root)
+    peer.env = environment_of(peer)
     for _, mode in ipairs(peer.modes) do peer.modes[mode] = true end
     list[#list + 1] = peer
   end

@@ -13,7 +13,7 @@ local COLOURS = 8                            -- then lines are dashed
 local ROOM = 1.12                            -- above and below all points
 
 local HEAD = [[
-set terminal svg size %d,%d dynamic font "sans,11"
+set terminal svg size %d,%d dynamic font "sans,11" background "white"
 set output %s
 set logscale xy
 set xlabel %s

@@ -7,7 +7,7 @@ local text = require "perigee.bench.table"
 
 local M = {}
 
-local WIDTH = 28
+local WIDTH = 34
 local COLUMNS_OF_RATIOS = 7
 local COLUMNS = {
   { "mean", "mean_us", 9 }, { "p50", "p50_us", 9 }, { "p99", "p99_us", 9 },
@@ -50,8 +50,14 @@ local function marks(row)
   return #all > 0 and "  (" .. table.concat(all, "; ") .. ")" or ""
 end
 
+-- The peer, what carries its bytes, and whether its two sides sleep or poll.
+local function name_of(row)
+  return ("%-" .. WIDTH .. "s"):format(("%-20s %-5s %s"):format(
+    row.peer, row.path or "-", row.waits or ""))
+end
+
 function M.line(row)
-  local name = ("%-" .. WIDTH .. "s"):format(row.peer)
+  local name = name_of(row)
   if row.why then
     return name .. " - " .. row.why
            .. (row.install and ("; to install: " .. row.install) or "")

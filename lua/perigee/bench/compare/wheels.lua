@@ -52,12 +52,15 @@ function M.missing(folder, wheels)
 end
 
 -- Returns the command that installs them. alone: without what they say that
--- they need.
-function M.command(folder, wheels, alone)
+-- they need; target: not into the environment, but into this folder.
+function M.command(folder, wheels, alone, target)
   local words = { folder .. "/bin/python", "-m", "pip", "install", "--quiet",
                   "--disable-pip-version-check", "--only-binary=:all:",
                   "--retries=1", "--timeout=20" }
   if alone then words[#words + 1] = "--no-deps" end
+  if target then
+    words[#words + 1], words[#words + 2] = "--upgrade", "--target=" .. target
+  end
   for _, wheel in ipairs(wheels) do words[#words + 1] = wheel end
   return quoted(words)
 end
@@ -83,14 +86,15 @@ local function make(folder)
   return fine, M.reason(said)
 end
 
--- Installs those that are missing; returns true, or nil and why not.
-function M.install(folder, wheels, alone)
-  local list = M.missing(folder, wheels)
+-- Installs those that are missing, or all into a folder of their own, target;
+-- returns true, or nil and why not.
+function M.install(folder, wheels, alone, target)
+  local list = target and wheels or M.missing(folder, wheels)
   if #list == 0 then return true end
   local fine, why = make(folder)
   if not fine then return nil, why end
   local said
-  fine, said = run(M.command(folder, list, alone))
+  fine, said = run(M.command(folder, list, alone, target))
   if not fine then return nil, M.reason(said) end
   return true
 end

@@ -233,11 +233,10 @@ end
 
 local function as_rank(given)
   local place = places.of(given)
-  if not place then
-    if given.ranks or given.shape then places.start(given.ranks or 2) end
-    return
-  end
-  if place.size == 1 then return end
+  if place and place.size == 1 then return end
+  if not place and not given.ranks and not given.shape then return end
+  modes_of(given) -- what is wrong is told before any rank waits for others
+  if not place then places.start(given.ranks or 2) end
   if given.parent then process.die_with_parent(given.parent) end
   if place.size % 2 == 1 then error("the number of ranks has to be even", 0) end
   local self = setmetatable({ given = given, place = place }, Rank)
