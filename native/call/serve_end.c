@@ -44,8 +44,10 @@ static bool shown(const struct operation *op) {
  * way. */
 static bool settle(struct operation *op) {
   unmark(op);
-  op->quiet_wait = !parts_end(op);
-  if (op->quiet_wait) {
+  bool copying = !parts_end(op);
+  if (UNLIKELY(copying != op->quiet_wait))
+    op->quiet_wait = copying;
+  if (UNLIKELY(copying)) {
     list_remove(&op->queue);
     operation_move(op);
     return false;
@@ -67,11 +69,22 @@ static void gone(struct operation *op) {
   operation_free(op);
 }
 
+/* Does SENT follow? One byte after the other: GCC makes one word of an
+ * expression of them, and a load of more than the bytes that were just written
+ * waits until these, and all stores before them, are in the cache: the
+ * reply's, too, whose line the peer has (a quarter of a busy server's time). */
+static bool sends(const struct operation *op) {
+  if (op->state != TOLD)
+    return false;
+  if (op->record != RECORD_REQUEST)
+    return false;
+  return !op->unseen;
+}
+
 void served_tell(struct operation *op) {
   if (!settle(op))
     return;
-  bool sent = op->state == TOLD && op->record == RECORD_REQUEST && !op->unseen;
-  if (sent || op->landed) {
+  if (sends(op) || op->landed) {
     op->flags = 0;
     op->pointer = NULL;
     op->length = 0;

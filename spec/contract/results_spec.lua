@@ -66,6 +66,20 @@ describe("a caller", function()
     assert.equal("still", calc:echo("still"))
   end)
 
+  it("is told that `into` was closed after calls that filled it", function()
+    local memory = cases.alloc(agent.engine, 4096)
+    local into = memory:slice(64, 4)
+    local filling = calc:with { into = into }
+    for _ = 1, 3 do
+      assert.equal("abcd", assert(filling:echo "abcd"):string())
+    end
+    assert.equal(3, filling:add(1, 2))
+    assert.equal("efgh", assert(filling.async:echo("efgh"):wait()):string())
+    memory:close()
+    assert.error_matches(function() filling:echo "ijkl" end, "closed")
+    assert.error_matches(function() filling.async:echo "ijkl" end, "closed")
+  end)
+
   it("gets what its reader returns", function()
     for _, method in ipairs { "echo", "copy" } do
       for _, size in ipairs(cases.sizes) do

@@ -91,7 +91,11 @@ end
 
 -- ---- Payloads --------------------------------------------------------------
 
+-- A binding's message has the same `into` in each call, as long as its owner is
+-- attached to the core.
 local function fill_into(binding, method, level)
+  local handle = binding.into.owner.handle
+  if handle and handle == binding.message.into.region then return end
   local why = store_own(binding.message.into, binding.into, binding.engine)
   if why then misuse(method, "into: " .. why, level + 1) end
 end
@@ -296,60 +300,82 @@ local function settle_read(future, fine, ...)
   futures.raise(future, (...))
 end
 
-local function finish_by(method)
-  return function(future, told)
-    local binding = future[OWNER]
-    local status = told.status
-    if (status == PEER_LOST or status == CLOSED) and future.again then
-      return again.resume(future, method, told)
-    end
-    if binding.reader and told.status == 0 and band(told.flags, TYPED) == 0 then
-      return settle_read(future, read(binding.reader, told))
-    end
-    settle(future, results(binding, method, told))
+-- A proxy's functions and the finish of its futures are made for each method.
+-- What LuaJIT compiles for three or more functions of one source line loads
+-- each value that they share, and checks it, in every call. So these only call
+-- on, with their method.
+local function finish_of(method, future, told)
+  local binding = future[OWNER]
+  local status = told.status
+  if (status == PEER_LOST or status == CLOSED) and future.again then
+    return again.resume(future, method, told)
   end
+  if binding.reader and status == 0 and band(told.flags, TYPED) == 0 then
+    return settle_read(future, read(binding.reader, told))
+  end
+  settle(future, results(binding, method, told))
+end
+
+local function finish_by(method)
+  return function(future, told) return finish_of(method, future, told) end
 end
 
 M.finish = finish_by
+
+local function call_of(method, finish, self, payload)
+  local binding = binding_of(self, method)
+  if state.pinned then loop.check_wait(2) end
+  local began = method.idempotent and now()
+  local operation, kept, written = submit(binding, method, payload)
+  local err, place
+  while waits(payload, place, operation, kept, written) do
+    place = place or room.enter(binding)
+    if room.wait(place) then
+      operation, kept, written = submit(binding, method, payload,
+                                        place.deadline)
+    end
+  end
+  if not operation then
+    err = kept
+  elseif await(binding.engine, operation) then
+    local status = event.status
+    if status == 0
+      or status ~= CLOSED and (not began or status ~= PEER_LOST) then
+      return results(binding, method, event)
+    end
+    err = outcome.failure(binding, method, event)
+  else
+    local future
+    future, err = outcome.wait(binding, operation, kept, finish)
+    if not future then return nil, err end
+    err = outcome.drained(future) or began and futures.lost(future)
+    if not err then return futures.results(future) end
+  end
+  local call, proxy = again.renew(self, method, err,
+                                  operation and began
+                                    or place and place.began)
+  if call then return call(proxy, payload) end
+  return nil, proxy
+end
 
 --- Returns a proxy's function for a method: it calls and waits.
 function M.call(method)
   local finish = finish_by(method)
   return function(self, payload)
-    local binding = binding_of(self, method)
-    if state.pinned then loop.check_wait(2) end
-    local began = method.idempotent and now()
-    local operation, kept, written = submit(binding, method, payload)
-    local err, place
-    while waits(payload, place, operation, kept, written) do
-      place = place or room.enter(binding)
-      if room.wait(place) then
-        operation, kept, written = submit(binding, method, payload,
-                                          place.deadline)
-      end
-    end
-    if not operation then
-      err = kept
-    elseif await(binding.engine, operation) then
-      local status = event.status
-      if status == 0
-        or status ~= CLOSED and (not began or status ~= PEER_LOST) then
-        return results(binding, method, event)
-      end
-      err = outcome.failure(binding, method, event)
-    else
-      local future
-      future, err = outcome.wait(binding, operation, kept, finish)
-      if not future then return nil, err end
-      err = outcome.drained(future) or began and futures.lost(future)
-      if not err then return futures.results(future) end
-    end
-    local call, proxy = again.renew(self, method, err,
-                                    operation and began
-                                      or place and place.began)
-    if call then return call(proxy, payload) end
-    return nil, proxy
+    return call_of(method, finish, self, payload)
   end
+end
+
+local function start_of(method, finish, self, payload)
+  local binding = binding_of(self, method)
+  local operation, kept, written = submit(binding, method, payload)
+  if waits(payload, nil, operation, kept, written) then
+    return later(self, method, payload)
+  end
+  if not operation then return again.later(self, method, kept, payload) end
+  local future = start(binding, operation, kept, finish)
+  if method.idempotent then again.guard(future, self, payload) end
+  return future
 end
 
 --- Returns the function of a proxy's async for a method: it calls, and returns
@@ -357,15 +383,7 @@ end
 function M.start(method)
   local finish = finish_by(method)
   return function(self, payload)
-    local binding = binding_of(self, method)
-    local operation, kept, written = submit(binding, method, payload)
-    if waits(payload, nil, operation, kept, written) then
-      return later(self, method, payload)
-    end
-    if not operation then return again.later(self, method, kept, payload) end
-    local future = start(binding, operation, kept, finish)
-    if method.idempotent then again.guard(future, self, payload) end
-    return future
+    return start_of(method, finish, self, payload)
   end
 end
 

@@ -126,19 +126,22 @@ local function submit(binding, method, ...)
   return operation, out, slice
 end
 
-local function finish_by(method)
-  return function(future, told)
-    local binding, kept = future[OWNER], future[VALUE]
-    release(kept[1])
-    local status = told.status
-    if (status == PEER_LOST or status == CLOSED) and future.again then
-      return again.resume(future, method, told)
-    end
-    if band(told.flags, HELD) ~= 0 then
-      return large.start(future, method, told, large_results)
-    end
-    settle(future, results(binding, method, told))
+-- What is made for each method only calls on, as in raw.lua.
+local function finish_of(method, future, told)
+  local binding, kept = future[OWNER], future[VALUE]
+  release(kept[1])
+  local status = told.status
+  if (status == PEER_LOST or status == CLOSED) and future.again then
+    return again.resume(future, method, told)
   end
+  if band(told.flags, HELD) ~= 0 then
+    return large.start(future, method, told, large_results)
+  end
+  settle(future, results(binding, method, told))
+end
+
+local function finish_by(method)
+  return function(future, told) return finish_of(method, future, told) end
 end
 
 --- Returns a proxy's function for a method: it calls and waits.
