@@ -45,7 +45,12 @@ struct ring_out {
   uint64_t known; /* the last value of consumed that was believed */
 };
 
+/* Filled in by ring_open(). next, empty and most are what a look needs, so that
+ * one which finds nothing is a load and a comparison. */
 struct ring_in {
+  const uint8_t *next; /* where the next record will be */
+  uint64_t empty;      /* the word there of a record of no units */
+  uint64_t most;       /* units of the largest record */
   const uint8_t *bytes;
   _Atomic uint64_t *consumed; /* ours; the peer reads it */
   uint64_t size, key;
@@ -105,6 +110,19 @@ static inline void ring_publish(struct ring_out *ring, uint64_t length) {
                         memory_order_release);
   ring->head += units * RING_UNIT;
   ring_own(ring, units);
+}
+/* A ring to read, from its beginning. The size is a power of two. */
+void ring_open(struct ring_in *ring, const uint8_t *bytes, uint64_t size,
+               uint64_t key, _Atomic uint64_t *consumed);
+/* The word at the ring's position, without key and position; acquired. */
+static inline uint64_t ring_look(const struct ring_in *ring) {
+  return ring->empty ^
+         atomic_load_explicit((const _Atomic uint64_t *)(const void *)ring->next,
+                              memory_order_acquire);
+}
+/* Would ring_peek() return anything but 0? */
+static inline bool ring_has(const struct ring_in *ring) {
+  return ring_look(ring) <= ring->most;
 }
 /* Returns 1 and the next record, 0 if there is none, or PERIGEE_PROTOCOL. */
 int ring_peek(struct ring_in *ring, const uint8_t **bytes, uint64_t *length);

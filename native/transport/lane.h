@@ -7,6 +7,7 @@
 #define TRANSPORT_LANE_H
 
 #include "base/record.h"
+#include "base/ring.h"
 #include "base/shares.h"
 #include "memory/memory.h"
 
@@ -29,6 +30,13 @@ struct lane_head {
   const struct transport_sleep *sleep;
   const _Atomic uint32_t *armed; /* the peer's word: 0 while it is awake; NULL:
                                     nobody but wanted() tells */
+  /* Records that go through rings in memory of both sides: the RINGS rings, which
+   * the functions of the table's records would use, and nothing else. poll is
+   * NULL then, and release does nothing unless a record was peeked. Set after
+   * lane_by(), by the transport itself, so that a table which wraps it is
+   * asked. NULL: only the table's functions tell. */
+  struct ring_in *in;
+  struct ring_out *out;
   struct fault_lane *faults;     /* injected on purpose; NULL: none */
   bool ending; /* broken, as broken() tells: nothing more is begun */
 };
