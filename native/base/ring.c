@@ -16,7 +16,7 @@ static bool has_room(struct ring_out *r, uint64_t need) {
   return r->head + need - r->known <= r->size;
 }
 
-uint8_t *ring_reserve(struct ring_out *r, uint64_t length) {
+uint8_t *ring_find(struct ring_out *r, uint64_t length) {
   uint64_t need = ring_units(length) * RING_UNIT;
   uint64_t at = r->head & (r->size - 1), rest = r->size - at;
   if (need > r->size / RING_SHARE)

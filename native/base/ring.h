@@ -67,9 +67,17 @@ static inline uint64_t ring_word(uint64_t key, uint64_t position,
   return key ^ (position / RING_UNIT << 20) ^ units;
 }
 
-/* Returns contiguous room for a record of this length, or NULL if it is
- * full. */
-uint8_t *ring_reserve(struct ring_out *ring, uint64_t length);
+/* Returns contiguous room for a record of this length, or NULL if it is full.
+ * ring_find does it where that may need a look at `consumed`, or a skip. */
+uint8_t *ring_find(struct ring_out *ring, uint64_t length);
+static inline uint8_t *ring_reserve(struct ring_out *ring, uint64_t length) {
+  uint64_t need = ring_units(length) * RING_UNIT;
+  uint64_t at = ring->head & (ring->size - 1);
+  bool easy = need <= ring->size / RING_SHARE && need <= ring->size - at &&
+              ring->head + need - ring->known <= ring->size;
+  return __builtin_expect(easy, 1) ? ring->bytes + at
+                                   : ring_find(ring, length);
+}
 /* Fetches all lines of the record but its first. */
 static inline void ring_fetch(const uint8_t *record, uint64_t units) {
   uint64_t count = units < RING_AHEAD ? units : RING_AHEAD;
@@ -87,17 +95,14 @@ static inline void line_own(const uint8_t *line) {
 #endif
 }
 
-/* Takes the next record's lines for writing, at most up to the end of the
- * ring. */
+/* Takes the next record's lines for writing; behind the end of the ring is its
+ * start. */
 static inline void ring_own(const struct ring_out *ring, uint64_t units) {
-  uint64_t at = ring->head & (ring->size - 1);
-  uint64_t count = (ring->size - at) / RING_UNIT;
-  if (count > RING_AHEAD)
-    count = RING_AHEAD;
-  if (count > units)
-    count = units;
-  for (; count > 0; count--, at += RING_UNIT)
-    line_own(ring->bytes + at);
+  uint64_t mask = ring->size - 1, at = ring->head;
+  for (uint64_t n = units < RING_AHEAD ? units : RING_AHEAD; n > 0; n--) {
+    line_own(ring->bytes + (at & mask));
+    at += RING_UNIT;
+  }
 }
 
 /* Publishes the room that was reserved last; length may be less than

@@ -156,21 +156,22 @@ static void hand_over(struct operation *op, struct perigee_event *e) {
 }
 
 static void give(struct perigee_engine *engine, struct operation *op) {
-  struct perigee_event *e = next_event(engine);
+  struct perigee_event *e = &engine->out[engine->filled++];
   bool asks =
       op->event == PERIGEE_EVENT_REQUEST || op->event == PERIGEE_EVENT_LANDING;
-  e->kind = op->event;
-  e->flags = op->flags;
-  e->session = op->session ? op->session->id : 0;
-  e->status = op->status;
-  e->operation = op->index;
-  e->pointer = op->pointer;
-  e->length = op->length;
-  e->slice = op->slice;
-  e->capacity = op->value;
+  engine->progress++;
+  *e = (struct perigee_event){.kind = op->event,
+                              .flags = op->flags,
+                              .session = op->session ? op->session->id : 0,
+                              .status = op->status,
+                              .operation = op->index,
+                              .pointer = op->pointer,
+                              .length = op->length,
+                              .slice = op->slice,
+                              .capacity = op->value,
+                              .code = op->code};
   if (op->flags & (PERIGEE_POOLED | PERIGEE_HELD))
     hand_over(op, e);
-  e->code = op->code;
   op->event = PERIGEE_EVENT_NONE;
   if (!asks) {
     if (op->status < 0)

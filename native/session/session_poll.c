@@ -150,6 +150,7 @@ static inline bool some_wait(const struct perigee_session *s) {
 static int next_record(struct perigee_session *s, enum ring ring,
                        struct deferred *next) {
   struct deferred *waits = &s->inbox.deferred[ring];
+  next->until = 0;
   if (!waits->bytes)
     return lane_peek(s->lane, ring, &next->bytes, &next->length);
   *next = *waits;
@@ -159,7 +160,7 @@ static int next_record(struct perigee_session *s, enum ring ring,
 
 /* Handles one record: returns 1, 0 if there is none, or a status. */
 static int poll_ring(struct perigee_session *s, enum ring ring) {
-  struct deferred next = {.until = 0};
+  struct deferred next;
   struct record record;
   int status = next_record(s, ring, &next);
   if (status <= 0)
