@@ -169,9 +169,10 @@ static void take_header(struct record *r, const uint64_t word[3]) {
 }
 
 /* Records with a slice, a source or extensions. */
-static __attribute__((noinline)) bool
-take_parts(struct rest rest, uint64_t extensions, uint32_t inline_length,
-           struct record *r) {
+static __attribute__((noinline)) bool take_parts(struct rest rest,
+                                                 uint64_t extensions,
+                                                 uint32_t inline_length,
+                                                 struct record *r) {
   if (extensions > 0 && !take_extensions(&rest, extensions, r))
     return false;
   bool slice = r->flags & (RECORD_SLICE | RECORD_SLICE_BULK);

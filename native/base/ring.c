@@ -60,7 +60,8 @@ static __attribute__((noinline, cold)) int skip(struct ring_in *r,
 int ring_peek(struct ring_in *r, const uint8_t **bytes, uint64_t *length) {
   for (;;) {
     const uint8_t *record = r->next;
-    uint64_t units = ring_look(r), rest = r->size - (uint64_t)(record - r->bytes);
+    uint64_t units = ring_look(r),
+             rest = r->size - (uint64_t)(record - r->bytes);
     if (units > r->most)
       return 0;
     if (units == 0 && skip(r, rest) < 0)

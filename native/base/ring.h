@@ -75,8 +75,7 @@ static inline uint8_t *ring_reserve(struct ring_out *ring, uint64_t length) {
   uint64_t at = ring->head & (ring->size - 1);
   bool easy = need <= ring->size / RING_SHARE && need <= ring->size - at &&
               ring->head + need - ring->known <= ring->size;
-  return __builtin_expect(easy, 1) ? ring->bytes + at
-                                   : ring_find(ring, length);
+  return __builtin_expect(easy, 1) ? ring->bytes + at : ring_find(ring, length);
 }
 /* Fetches all lines of the record but its first. */
 static inline void ring_fetch(const uint8_t *record, uint64_t units) {
@@ -121,9 +120,9 @@ void ring_open(struct ring_in *ring, const uint8_t *bytes, uint64_t size,
                uint64_t key, _Atomic uint64_t *consumed);
 /* The word at the ring's position, without key and position; acquired. */
 static inline uint64_t ring_look(const struct ring_in *ring) {
-  return ring->empty ^
-         atomic_load_explicit((const _Atomic uint64_t *)(const void *)ring->next,
-                              memory_order_acquire);
+  return ring->empty ^ atomic_load_explicit(
+                           (const _Atomic uint64_t *)(const void *)ring->next,
+                           memory_order_acquire);
 }
 /* Would ring_peek() return anything but 0? */
 static inline bool ring_has(const struct ring_in *ring) {

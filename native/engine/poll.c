@@ -223,8 +223,8 @@ static inline void drain(struct perigee_engine *engine) {
 
 /* Frees sessions that the program has freed: all of them, or those that it never
  * heard of. */
-static __attribute__((noinline, cold)) void
-reap(struct perigee_engine *engine, bool all) {
+static __attribute__((noinline, cold)) void reap(struct perigee_engine *engine,
+                                                 bool all) {
   struct node *n, *next, *head = &engine->dead;
   for (n = head->next; n != head; n = next) {
     next = n->next;
@@ -254,7 +254,8 @@ static inline void end_given(struct perigee_engine *engine) {
 
 /* Steps a few operations in each poll, in turn, so that a thousand that cannot
  * go on cost the others little. */
-static __attribute__((noinline)) void step_moving(struct perigee_engine *engine, bool all) {
+static __attribute__((noinline)) void step_moving(struct perigee_engine *engine,
+                                                  bool all) {
   struct node *head = &engine->moving, *last = head->previous;
   uint32_t turns = all ? engine->live : STEPS_A_POLL;
   for (; turns > 0 && engine->budget > 0; turns--) {

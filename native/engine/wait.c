@@ -43,9 +43,9 @@ BESIDE poll_shared(struct perigee_engine *engine, struct perigee_event *events,
 }
 
 /* Gives the event that a wait has found, first. */
-static __attribute__((noinline)) int
-poll_pending(struct perigee_engine *engine, struct perigee_event *events,
-             int capacity) {
+static __attribute__((noinline)) int poll_pending(struct perigee_engine *engine,
+                                                  struct perigee_event *events,
+                                                  int capacity) {
   bool awaited = engine->event_awaited;
   engine->event_pending = engine->event_awaited = false;
   events[0] = engine->pending_event;
@@ -136,8 +136,11 @@ static __attribute__((noinline)) bool look(struct perigee_engine *engine,
   return true;
 }
 
-/* Called after a poll that found nothing: may the wait poll on? */
+/* Called after a poll that found nothing: may the wait poll on? The more often it
+ * looks at a line, the more often the peer has to fetch that line twice for one
+ * record, so it pauses twice. */
 static inline bool spin_on(struct perigee_engine *engine, struct spinning *s) {
+  __builtin_ia32_pause();
   __builtin_ia32_pause();
   if (engine->idle != 0 && !engine->spin.others)
     return true; /* the clock was not read in this poll */

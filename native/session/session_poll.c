@@ -211,8 +211,8 @@ static inline bool waits_in(const struct perigee_session *s, enum ring ring) {
  * again in this poll: what arrives meanwhile is found by the next one. So 0 says
  * that nothing was there when both were looked at; only then may a session that
  * the peer has left be ended. */
-static __attribute__((noinline)) int
-read_rings(struct perigee_session *s, int replies, int requests) {
+static __attribute__((noinline)) int read_rings(struct perigee_session *s,
+                                                int replies, int requests) {
   int found = 0, budget = RECORDS_A_POLL;
   s->inbox.looked = false;
   uint64_t allowed = requests ? may_serve(s) : 0;

@@ -37,7 +37,7 @@ struct lane_head {
    * asked. NULL: only the table's functions tell. */
   struct ring_in *in;
   struct ring_out *out;
-  struct fault_lane *faults;     /* injected on purpose; NULL: none */
+  struct fault_lane *faults; /* injected on purpose; NULL: none */
   bool ending; /* broken, as broken() tells: nothing more is begun */
 };
 

@@ -85,9 +85,8 @@ static int adopt_both(struct lane *lane, const int fds[2]) {
 
 static void wire_in(struct lane *lane) {
   const uint64_t ring = lane->options.ring;
-  _Atomic uint64_t *consumed[] = {
-      [RING_REQUEST] = &lane->own->consumed_request,
-      [RING_REPLY] = &lane->own->consumed_reply};
+  _Atomic uint64_t *consumed[] = {[RING_REQUEST] = &lane->own->consumed_request,
+                                  [RING_REPLY] = &lane->own->consumed_reply};
   for (int i = 0; i < RINGS; i++)
     ring_open(&lane->in[i], lane->inbox + (uint64_t)i * ring, ring,
               lane->options.key, consumed[i]);
