@@ -54,8 +54,8 @@ struct perigee_engine {
   bool more_ready; /* the last look at the sockets did not take all events */
   bool notices;    /* there may be an event to give that is no operation's */
   uint32_t idle;   /* polls since the clock was read */
-  /* Written by each poll. They are apart from those above, which GCC reads several
-   * at a time: such a load waits for a store to a part of what it reads. */
+  /* Written by each poll. They are apart from those above, which GCC reads
+   * several at a time: such a load waits for a store to a part of it. */
   bool keep, copying;
   bool away; /* the program was elsewhere since the clock was read */
   int64_t now, sockets_at;

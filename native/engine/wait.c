@@ -136,9 +136,9 @@ static __attribute__((noinline)) bool look(struct perigee_engine *engine,
   return true;
 }
 
-/* Called after a poll that found nothing: may the wait poll on? The more often it
- * looks at a line, the more often the peer has to fetch that line twice for one
- * record, so it pauses twice. */
+/* Called after a poll that found nothing: may the wait poll on? The more often
+ * it looks at a line, the more often the peer has to fetch that line twice for
+ * one record, so it pauses twice. */
 static inline bool spin_on(struct perigee_engine *engine, struct spinning *s) {
   __builtin_ia32_pause();
   __builtin_ia32_pause();

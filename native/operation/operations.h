@@ -99,10 +99,10 @@ int outgoing_plan(struct operation *op, const struct perigee_message *message,
 const uint8_t *outgoing_short(const struct operation *op,
                               const struct perigee_message *message,
                               uint64_t *length);
-/* Copies the head of a record, last what is in the record's first line: the peer
- * polls that line, and may take it away between two stores to it; then it has to
- * be fetched again. So all stores to it stand together. That part has 16 to 32
- * bytes, which two copies of 16 cover. */
+/* Copies the head of a record, last what is in the record's first line: the
+ * peer polls that line, and may take it away between two stores to it; then it
+ * has to be fetched again. So all stores to it stand together. That part has 16
+ * to 32 bytes, which two copies of 16 cover. */
 static inline void put_head(uint8_t *record, uint64_t before,
                             const uint8_t *bytes, uint64_t length) {
   enum { HALF = 16 };

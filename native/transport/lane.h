@@ -30,11 +30,11 @@ struct lane_head {
   const struct transport_sleep *sleep;
   const _Atomic uint32_t *armed; /* the peer's word: 0 while it is awake; NULL:
                                     nobody but wanted() tells */
-  /* Records that go through rings in memory of both sides: the RINGS rings, which
-   * the functions of the table's records would use, and nothing else. poll is
-   * NULL then, and release does nothing unless a record was peeked. Set after
-   * lane_by(), by the transport itself, so that a table which wraps it is
-   * asked. NULL: only the table's functions tell. */
+  /* The RINGS rings each way, where the functions of the table's records do
+   * nothing but use these: the core then uses them itself. The transport has no
+   * poll then, and needs release only once a record was peeked. Set by the
+   * transport after lane_by(), which sets NULL, so that a table that wraps it
+   * is asked. NULL: only the table's functions tell. */
   struct ring_in *in;
   struct ring_out *out;
   struct fault_lane *faults; /* injected on purpose; NULL: none */
