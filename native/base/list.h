@@ -47,7 +47,9 @@ static inline struct node *list_pop(struct node *head) {
   struct node *first = head->next;
   if (first == head)
     return NULL;
-  list_remove(first);
+  head->next = first->next;
+  first->next->previous = head;
+  first->next = NULL;
   return first;
 }
 

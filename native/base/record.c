@@ -168,7 +168,21 @@ static void take_header(struct record *r, const uint64_t word[3]) {
   r->slice_length = 0;
 }
 
+/* Records with a slice, a source or extensions. */
+static __attribute__((noinline)) bool take_parts(struct rest rest,
+                                                 uint64_t extensions,
+                                                 uint32_t inline_length,
+                                                 struct record *r) {
+  if (extensions > 0 && !take_extensions(&rest, extensions, r))
+    return false;
+  bool slice = r->flags & (RECORD_SLICE | RECORD_SLICE_BULK);
+  return take_head(&rest, inline_length, r) && (!slice || take_slice(&rest, r));
+}
+
+/* Mostly there is an inline head and nothing else, so that is not taken step by
+ * step. */
 int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
+  enum { PARTS = RECORD_SLICE | RECORD_HEAD_BULK | RECORD_SLICE_BULK };
   if (length < RECORD_HEADER)
     return PERIGEE_PROTOCOL;
   uint64_t word[3] = {word_once(bytes + 8), word_once(bytes + 16),
@@ -177,22 +191,22 @@ int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
   uint32_t flags = r->flags;
   if ((flags & ~RECORD_FLAGS) || r->kind == 0 || r->kind >= RECORD_KINDS)
     return PERIGEE_UNSUPPORTED;
-  struct rest rest = {bytes, length};
-  uint64_t words = record_before(flags), extensions = word[2] >> 40 & 0xff;
-  if (!take(&rest, words))
-    return PERIGEE_PROTOCOL;
-  if (__builtin_expect(extensions > 0, 0) &&
-      !take_extensions(&rest, 8 * extensions, r))
+  uint64_t before = record_before(flags), head = word[1] >> 32;
+  uint64_t extensions = 8 * (word[2] >> 40 & 0xff);
+  if (before > length)
     return PERIGEE_PROTOCOL;
   if (flags & RECORD_CODE)
     r->code = word_once(bytes + RECORD_HEADER);
   if (flags & RECORD_CAPACITY)
-    r->capacity = word_once(bytes + words - 8);
+    r->capacity = word_once(bytes + before - 8);
   if (r->capacity > PAYLOAD_MAX)
     return PERIGEE_PROTOCOL;
-  if (!take_head(&rest, (uint32_t)(word[1] >> 32), r))
-    return PERIGEE_PROTOCOL;
-  if ((flags & (RECORD_SLICE | RECORD_SLICE_BULK)) && !take_slice(&rest, r))
-    return PERIGEE_PROTOCOL;
-  return PERIGEE_OK;
+  if (__builtin_expect(extensions || flags & PARTS, 0)) {
+    struct rest rest = {bytes + before, length - before};
+    return take_parts(rest, extensions, (uint32_t)head, r) ? PERIGEE_OK
+                                                           : PERIGEE_PROTOCOL;
+  }
+  r->head = bytes + before;
+  r->head_length = head;
+  return record_padded(head) <= length - before ? PERIGEE_OK : PERIGEE_PROTOCOL;
 }

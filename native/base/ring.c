@@ -16,7 +16,7 @@ static bool has_room(struct ring_out *r, uint64_t need) {
   return r->head + need - r->known <= r->size;
 }
 
-uint8_t *ring_reserve(struct ring_out *r, uint64_t length) {
+uint8_t *ring_find(struct ring_out *r, uint64_t length) {
   uint64_t need = ring_units(length) * RING_UNIT;
   uint64_t at = r->head & (r->size - 1), rest = r->size - at;
   if (need > r->size / RING_SHARE)
@@ -31,27 +31,49 @@ uint8_t *ring_reserve(struct ring_out *r, uint64_t length) {
   return r->bytes;
 }
 
+void ring_open(struct ring_in *r, const uint8_t *bytes, uint64_t size,
+               uint64_t key, _Atomic uint64_t *consumed) {
+  *r = (struct ring_in){.next = bytes,
+                        .empty = ring_word(key, 0, 0),
+                        .most = size / RING_SHARE / RING_UNIT,
+                        .bytes = bytes,
+                        .consumed = consumed,
+                        .size = size,
+                        .key = key};
+}
+
+static void advance(struct ring_in *r, uint64_t length) {
+  r->tail += length;
+  r->next = r->bytes + (r->tail & (r->size - 1));
+  r->empty = ring_word(r->key, r->tail, 0);
+}
+
+/* Skips to the start, which cannot be followed by another skip. */
+static __attribute__((noinline, cold)) int skip(struct ring_in *r,
+                                                uint64_t rest) {
+  if (rest == r->size)
+    return PERIGEE_PROTOCOL;
+  advance(r, rest);
+  return PERIGEE_OK;
+}
+
 int ring_peek(struct ring_in *r, const uint8_t **bytes, uint64_t *length) {
   for (;;) {
-    uint64_t at = r->tail & (r->size - 1);
-    const uint8_t *record = r->bytes + at;
-    uint64_t word = atomic_load_explicit(
-        (const _Atomic uint64_t *)(const void *)record, memory_order_acquire);
-    uint64_t units = word ^ ring_word(r->key, r->tail, 0);
-    if (units > r->size / RING_SHARE / RING_UNIT)
+    const uint8_t *record = r->next;
+    uint64_t units = ring_look(r),
+             rest = r->size - (uint64_t)(record - r->bytes);
+    if (units > r->most)
       return 0;
-    if (units == 0) { /* skip to the start, which cannot be followed by one */
-      if (at == 0)
-        return PERIGEE_PROTOCOL;
-      r->tail += r->size - at;
+    if (units == 0 && skip(r, rest) < 0)
+      return PERIGEE_PROTOCOL;
+    if (units == 0)
       continue;
-    }
-    if (units * RING_UNIT > r->size - at)
+    if (units * RING_UNIT > rest)
       return PERIGEE_PROTOCOL;
     ring_fetch(record, units);
     *bytes = record;
     *length = units * RING_UNIT;
-    r->tail += *length;
+    advance(r, units * RING_UNIT);
     return 1;
   }
 }

@@ -45,7 +45,12 @@ struct ring_out {
   uint64_t known; /* the last value of consumed that was believed */
 };
 
+/* Filled in by ring_open(). next, empty and most are what a look needs, so that
+ * one which finds nothing is a load and a comparison. */
 struct ring_in {
+  const uint8_t *next; /* where the next record will be */
+  uint64_t empty;      /* the word there of a record of no units */
+  uint64_t most;       /* units of the largest record */
   const uint8_t *bytes;
   _Atomic uint64_t *consumed; /* ours; the peer reads it */
   uint64_t size, key;
@@ -62,9 +67,16 @@ static inline uint64_t ring_word(uint64_t key, uint64_t position,
   return key ^ (position / RING_UNIT << 20) ^ units;
 }
 
-/* Returns contiguous room for a record of this length, or NULL if it is
- * full. */
-uint8_t *ring_reserve(struct ring_out *ring, uint64_t length);
+/* Returns contiguous room for a record of this length, or NULL if it is full.
+ * ring_find does it where that may need a look at `consumed`, or a skip. */
+uint8_t *ring_find(struct ring_out *ring, uint64_t length);
+static inline uint8_t *ring_reserve(struct ring_out *ring, uint64_t length) {
+  uint64_t need = ring_units(length) * RING_UNIT;
+  uint64_t at = ring->head & (ring->size - 1);
+  bool easy = need <= ring->size / RING_SHARE && need <= ring->size - at &&
+              ring->head + need - ring->known <= ring->size;
+  return __builtin_expect(easy, 1) ? ring->bytes + at : ring_find(ring, length);
+}
 /* Fetches all lines of the record but its first. */
 static inline void ring_fetch(const uint8_t *record, uint64_t units) {
   uint64_t count = units < RING_AHEAD ? units : RING_AHEAD;
@@ -82,17 +94,14 @@ static inline void line_own(const uint8_t *line) {
 #endif
 }
 
-/* Takes the next record's lines for writing, at most up to the end of the
- * ring. */
+/* Takes the next record's lines for writing; behind the end of the ring is its
+ * start. */
 static inline void ring_own(const struct ring_out *ring, uint64_t units) {
-  uint64_t at = ring->head & (ring->size - 1);
-  uint64_t count = (ring->size - at) / RING_UNIT;
-  if (count > RING_AHEAD)
-    count = RING_AHEAD;
-  if (count > units)
-    count = units;
-  for (; count > 0; count--, at += RING_UNIT)
-    line_own(ring->bytes + at);
+  uint64_t mask = ring->size - 1, at = ring->head;
+  for (uint64_t n = units < RING_AHEAD ? units : RING_AHEAD; n > 0; n--) {
+    line_own(ring->bytes + (at & mask));
+    at += RING_UNIT;
+  }
 }
 
 /* Publishes the room that was reserved last; length may be less than
@@ -105,6 +114,19 @@ static inline void ring_publish(struct ring_out *ring, uint64_t length) {
                         memory_order_release);
   ring->head += units * RING_UNIT;
   ring_own(ring, units);
+}
+/* A ring to read, from its beginning. The size is a power of two. */
+void ring_open(struct ring_in *ring, const uint8_t *bytes, uint64_t size,
+               uint64_t key, _Atomic uint64_t *consumed);
+/* The word at the ring's position, without key and position; acquired. */
+static inline uint64_t ring_look(const struct ring_in *ring) {
+  return ring->empty ^ atomic_load_explicit(
+                           (const _Atomic uint64_t *)(const void *)ring->next,
+                           memory_order_acquire);
+}
+/* Would ring_peek() return anything but 0? */
+static inline bool ring_has(const struct ring_in *ring) {
+  return ring_look(ring) <= ring->most;
 }
 /* Returns 1 and the next record, 0 if there is none, or PERIGEE_PROTOCOL. */
 int ring_peek(struct ring_in *ring, const uint8_t **bytes, uint64_t *length);

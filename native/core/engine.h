@@ -49,12 +49,15 @@ struct perigee_engine {
   bool event_awaited; /* pending_event came after a quiet time (wait.c) */
   bool shared;        /* there is a thread: the program has to take the lock */
   bool aside;         /* the thread is in a turn */
-  bool event_pending, armed, woken, sockets_due, keep, copying;
+  bool event_pending, armed, woken, sockets_due;
   bool moved;      /* payload was moved since the clock was read */
-  bool away;       /* the program was elsewhere since the clock was read */
   bool more_ready; /* the last look at the sockets did not take all events */
-  bool notices;    /* there may be a REFUSED or READY event to give */
+  bool notices;    /* there may be an event to give that is no operation's */
   uint32_t idle;   /* polls since the clock was read */
+  /* Written by each poll. They are apart from those above, which GCC reads
+   * several at a time: such a load waits for a store to a part of it. */
+  bool keep, copying;
+  bool away; /* the program was elsewhere since the clock was read */
   int64_t now, sockets_at;
   uint64_t budget; /* bytes that this poll may still copy */
   uint64_t asked;  /* bytes of long replies asked for by this poll's requests */

@@ -108,6 +108,7 @@ struct session_account {
 /* session_poll.c, call/serve.c: records of the rings, not served yet. */
 struct session_inbox {
   bool looked; /* its socket was read for a deferred record in this poll */
+  bool taken;  /* records were read that are not released yet */
   struct operation *arriving; /* a request that later ones may not overtake */
   struct deferred deferred[RINGS];
   uint32_t *seen; /* with faults: last generation of each peer's operation */

@@ -13,6 +13,7 @@
 #include "core/fabrics.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"
+#include "core/lock.h"
 #include "core/pool.h"
 #include "polling.h"
 #include "session/sessions.h"
@@ -44,7 +45,7 @@ static bool sockets_are_due(const struct perigee_engine *engine) {
 }
 
 /* Does what need not be done in every poll. */
-static void tick(struct perigee_engine *engine) {
+static __attribute__((noinline)) void tick(struct perigee_engine *engine) {
   engine->idle = 0;
   engine->moved = false;
   engine_clock(engine);
@@ -77,8 +78,8 @@ static bool copying(const struct perigee_session *s) {
   return false;
 }
 
-static void give_news(struct perigee_engine *engine, struct node *list,
-                      int kind) {
+static __attribute__((noinline, cold)) void
+give_news(struct perigee_engine *engine, struct node *list, int kind) {
   struct node *n, *next;
   for (n = list->next; n != list && engine->filled < engine->room; n = next) {
     next = n->next;
@@ -155,21 +156,22 @@ static void hand_over(struct operation *op, struct perigee_event *e) {
 }
 
 static void give(struct perigee_engine *engine, struct operation *op) {
-  struct perigee_event *e = next_event(engine);
+  struct perigee_event *e = &engine->out[engine->filled++];
   bool asks =
       op->event == PERIGEE_EVENT_REQUEST || op->event == PERIGEE_EVENT_LANDING;
-  e->kind = op->event;
-  e->flags = op->flags;
-  e->session = op->session ? op->session->id : 0;
-  e->status = op->status;
-  e->operation = op->index;
-  e->pointer = op->pointer;
-  e->length = op->length;
-  e->slice = op->slice;
-  e->capacity = op->value;
+  engine->progress++;
+  *e = (struct perigee_event){.kind = op->event,
+                              .flags = op->flags,
+                              .session = op->session ? op->session->id : 0,
+                              .status = op->status,
+                              .operation = op->index,
+                              .pointer = op->pointer,
+                              .length = op->length,
+                              .slice = op->slice,
+                              .capacity = op->value,
+                              .code = op->code};
   if (op->flags & (PERIGEE_POOLED | PERIGEE_HELD))
     hand_over(op, e);
-  e->code = op->code;
   op->event = PERIGEE_EVENT_NONE;
   if (!asks) {
     if (op->status < 0)
@@ -185,42 +187,44 @@ static void give(struct perigee_engine *engine, struct operation *op) {
     e->remaining = 0;
 }
 
-/* Gives events that belong neither to a session nor to an operation. */
+/* Gives the rest of what is no operation's. */
 static __attribute__((noinline, cold)) void
 give_notices(struct perigee_engine *engine) {
+  give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
+  if (engine->filled == engine->room)
+    return;
   bool more = watched_give(engine);
   if (engine->filled < engine->room &&
       refusals_give(engine, &engine->out[engine->filled]))
     engine->filled++;
-  engine->notices = more || engine->refusals.due;
+  engine->notices = more || engine->refusals.due ||
+                    !list_empty(&engine->news) || !list_empty(&engine->losses);
 }
 
 /* Gives a new session before its operations, and its loss after them. */
 static __attribute__((noinline)) void
 drain_some(struct perigee_engine *engine) {
   struct node *n;
-  if (!list_empty(&engine->news))
+  if (UNLIKELY(engine->notices))
     give_news(engine, &engine->news, PERIGEE_EVENT_ACCEPTED);
   while (engine->filled < engine->room && (n = list_pop(&engine->ready))) {
     engine->ready_count--;
     give(engine, CONTAINER(n, struct operation, queue));
   }
-  if (!list_empty(&engine->losses))
-    give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
-  if (engine->filled < engine->room && engine->notices)
+  if (UNLIKELY(engine->notices))
     give_notices(engine);
 }
 
 static inline void drain(struct perigee_engine *engine) {
-  bool some = engine->ready_count > 0 || engine->notices ||
-              !list_empty(&engine->news) || !list_empty(&engine->losses);
+  bool some = engine->ready_count > 0 || engine->notices;
   if (some && !engine->aside) /* events wait for the program */
     drain_some(engine);
 }
 
 /* Frees sessions that the program has freed: all of them, or those that it never
  * heard of. */
-static void reap(struct perigee_engine *engine, bool all) {
+static __attribute__((noinline, cold)) void reap(struct perigee_engine *engine,
+                                                 bool all) {
   struct node *n, *next, *head = &engine->dead;
   for (n = head->next; n != head; n = next) {
     next = n->next;
@@ -230,21 +234,28 @@ static void reap(struct perigee_engine *engine, bool all) {
   }
 }
 
-/* Ends operations whose last event was handed out by the poll before. */
-static void end_given(struct perigee_engine *engine) {
+static __attribute__((noinline)) void
+end_operations(struct perigee_engine *engine) {
   struct node *n;
-  engine->scratch_used = 0;
   while ((n = list_pop(&engine->given))) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     op->class->given(op);
   }
-  if (!list_empty(&engine->dead))
+}
+
+/* Ends operations whose last event was handed out by the poll before. */
+static inline void end_given(struct perigee_engine *engine) {
+  engine->scratch_used = 0;
+  if (!list_empty(&engine->given))
+    end_operations(engine);
+  if (UNLIKELY(!list_empty(&engine->dead)))
     reap(engine, true);
 }
 
 /* Steps a few operations in each poll, in turn, so that a thousand that cannot
  * go on cost the others little. */
-static void step_moving(struct perigee_engine *engine, bool all) {
+static __attribute__((noinline)) void step_moving(struct perigee_engine *engine,
+                                                  bool all) {
   struct node *head = &engine->moving, *last = head->previous;
   uint32_t turns = all ? engine->live : STEPS_A_POLL;
   for (; turns > 0 && engine->budget > 0; turns--) {
@@ -261,10 +272,34 @@ static void step_moving(struct perigee_engine *engine, bool all) {
     engine->moved = true;
 }
 
-static bool tick_is_due(struct perigee_engine *engine) {
+static inline bool tick_is_due(struct perigee_engine *engine) {
   uint64_t looks = LOOKS_A_POLL + engine->hot_count;
-  return ++engine->idle * looks >= LOOKS_PER_TICK || engine->sockets_due ||
-         engine->more_ready || engine->moved;
+  return ++engine->idle * looks >= LOOKS_PER_TICK;
+}
+
+/* Before and after a sleep every session and operation is looked at: returns
+ * whether this is such a poll. A peer that woke this side mostly has sent a
+ * record. That comes first; the wake frame is read by the next poll. */
+static __attribute__((noinline)) bool
+begin_unusual(struct perigee_engine *engine) {
+  bool all = engine->armed || engine->woken || engine->sockets_due;
+  if (engine->woken)
+    engine->sockets_due = true;
+  else if (tick_is_due(engine) || engine->sockets_due || engine->more_ready ||
+           engine->moved)
+    tick(engine);
+  engine->woken = false;
+  return all;
+}
+
+/* Reads the clock and so on, if it is time; returns as begin_unusual(). */
+static inline bool begin(struct perigee_engine *engine) {
+  if (UNLIKELY(engine->armed | engine->woken | engine->sockets_due |
+               engine->more_ready | engine->moved))
+    return begin_unusual(engine);
+  if (UNLIKELY(tick_is_due(engine)))
+    tick(engine);
+  return false;
 }
 
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
@@ -279,15 +314,7 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   engine->counters.polls++;
   if (!keep)
     end_given(engine);
-  /* Before and after a sleep, every session and operation is looked at. */
-  bool all = engine->armed || engine->woken || engine->sockets_due;
-  /* A peer that woke this side mostly has sent a record. That comes first; the
-   * wake frame is read by the next poll. */
-  if (engine->woken)
-    engine->sockets_due = true;
-  else if (tick_is_due(engine))
-    tick(engine);
-  engine->woken = false;
+  bool all = begin(engine);
   if (engine->fabric_count > 0)
     fabrics_turn(engine);
   drain(engine);

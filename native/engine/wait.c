@@ -32,7 +32,7 @@
 enum { ENGINES = 64 };
 static const int64_t COPYING_NAP = 50000; /* ns: copies end without an event */
 
-static void disarm(struct perigee_engine *engine) {
+static __attribute__((noinline)) void disarm(struct perigee_engine *engine) {
   engine->armed = false;
   schedule_disarm(engine);
 }
@@ -40,6 +40,18 @@ static void disarm(struct perigee_engine *engine) {
 BESIDE poll_shared(struct perigee_engine *engine, struct perigee_event *events,
                    int capacity) {
   WITHIN(engine, ENTRY_POLL, perigee_poll(engine, events, capacity));
+}
+
+/* Gives the event that a wait has found, first. */
+static __attribute__((noinline)) int poll_pending(struct perigee_engine *engine,
+                                                  struct perigee_event *events,
+                                                  int capacity) {
+  bool awaited = engine->event_awaited;
+  engine->event_pending = engine->event_awaited = false;
+  events[0] = engine->pending_event;
+  if (awaited || capacity == 1)
+    return 1;
+  return 1 + engine_poll(engine, events + 1, capacity - 1, true);
 }
 
 int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
@@ -50,16 +62,10 @@ int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
     return fail(engine, PERIGEE_FORKED,
                 "this engine belongs to the parent process; make another");
   engine->away = true;
-  if (engine->armed)
+  if (UNLIKELY(engine->armed))
     disarm(engine);
-  if (!engine->event_pending)
-    return engine_poll(engine, events, capacity, false);
-  bool awaited = engine->event_awaited;
-  engine->event_pending = engine->event_awaited = false;
-  events[0] = engine->pending_event;
-  if (awaited || capacity == 1)
-    return 1;
-  return 1 + engine_poll(engine, events + 1, capacity - 1, true);
+  return engine->event_pending ? poll_pending(engine, events, capacity)
+                               : engine_poll(engine, events, capacity, false);
 }
 
 static bool found(struct perigee_engine *engine) {
@@ -130,8 +136,11 @@ static __attribute__((noinline)) bool look(struct perigee_engine *engine,
   return true;
 }
 
-/* Called after a poll that found nothing: may the wait poll on? */
+/* Called after a poll that found nothing: may the wait poll on? The more often
+ * it looks at a line, the more often the peer has to fetch that line twice for
+ * one record, so it pauses twice. */
 static inline bool spin_on(struct perigee_engine *engine, struct spinning *s) {
+  __builtin_ia32_pause();
   __builtin_ia32_pause();
   if (engine->idle != 0 && !engine->spin.others)
     return true; /* the clock was not read in this poll */

@@ -6,7 +6,8 @@
 #ifndef OPERATIONS_H
 #define OPERATIONS_H
 
-#include "core/engine.h"
+#include "base/stamp.h"
+#include "core/lanes.h"
 
 /* ---- operation.c --------------------------------------------------------- */
 struct operation *operation_take(struct perigee_session *,
@@ -98,10 +99,44 @@ int outgoing_plan(struct operation *op, const struct perigee_message *message,
 const uint8_t *outgoing_short(const struct operation *op,
                               const struct perigee_message *message,
                               uint64_t *length);
+/* Copies the head of a record, last what is in the record's first line: the
+ * peer polls that line, and may take it away between two stores to it; then it
+ * has to be fetched again. So all stores to it stand together. That part has 16
+ * to 32 bytes, which two copies of 16 cover. */
+static inline void put_head(uint8_t *record, uint64_t before,
+                            const uint8_t *bytes, uint64_t length) {
+  enum { HALF = 16 };
+  uint64_t first = RING_UNIT - before;
+  if (length < first) {
+    memcpy(record + before, bytes, length);
+    return;
+  }
+  memcpy(record + RING_UNIT, bytes + first, length - first);
+  memcpy(record + before, bytes, HALF);
+  memcpy(record + RING_UNIT - HALF, bytes + first - HALF, HALF);
+}
+
 /* Publishes a record with an inline head only; false if it has to wait for
- * room, or for records that wait already. */
-bool outgoing_bytes(struct perigee_session *session, enum ring ring,
-                    const struct record *record, const uint8_t *head);
+ * room. Inlined, so that the header's words are made in registers. */
+static inline __attribute__((always_inline)) bool
+outgoing_bytes(struct perigee_session *session, enum ring ring,
+               const struct record *r, const uint8_t *bytes) {
+  struct lane *lane = session->lane;
+  uint64_t before = record_before(r->flags);
+  uint64_t size = before + record_padded(r->head_length);
+  uint8_t *to = lane_reserve(lane, ring, size);
+  if (!to) {
+    session->counters.stalls++;
+    return false;
+  }
+  put_head(to, before, bytes, r->head_length);
+  record_encode_words(r, to);
+  STAMP(STAMP_PUBLISHED);
+  lane_publish(lane, ring, size);
+  session->counters.bytes_sent += r->head_length;
+  session_wake_soon(session);
+  return true;
+}
 /* Encodes and publishes a record; false without room. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);

@@ -127,35 +127,14 @@ const uint8_t *outgoing_short(const struct operation *op,
                                                                      : NULL;
 }
 
-bool outgoing_bytes(struct perigee_session *session, enum ring ring,
-                    const struct record *r, const uint8_t *bytes) {
-  struct lane *lane = session->lane;
-  const struct transport_records *t = lane_records(lane);
-  uint64_t before = record_before(r->flags);
-  uint64_t size = before + record_padded(r->head_length);
-  uint8_t *to = t->reserve(lane, ring, size);
-  if (!to) {
-    session->counters.stalls++;
-    return false;
-  }
-  memcpy(to + before, bytes, r->head_length);
-  record_encode_words(r, to);
-  STAMP(STAMP_PUBLISHED);
-  t->publish(lane, ring, size);
-  session->counters.bytes_sent += r->head_length;
-  session_wake_soon(session);
-  return true;
-}
-
 /* Inlined twice, so that records without a trace context pay nothing for it. */
 static inline __attribute__((always_inline)) bool
 publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
         const struct perigee_trace *trace) {
   struct lane *lane = session->lane;
-  const struct transport_records *t = lane_records(lane);
   const struct record *r = &out->record;
   uint64_t more = trace ? RECORD_TRACED : 0, size = record_size(r) + more;
-  uint8_t *bytes = t->reserve(lane, ring, size);
+  uint8_t *bytes = lane_reserve(lane, ring, size);
   if (!bytes) {
     session->counters.stalls++;
     return false;
@@ -171,7 +150,7 @@ publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
   else
     record_encode(r, bytes);
   STAMP(STAMP_PUBLISHED);
-  t->publish(lane, ring, size);
+  lane_publish(lane, ring, size);
   if (!out->access)
     session->counters.bytes_sent += r->head_length + r->slice_length;
   session_wake_soon(session);

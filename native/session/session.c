@@ -140,6 +140,7 @@ void session_opened(struct perigee_session *s) {
     return;
   }
   list_append(&s->engine->news, &s->news);
+  s->engine->notices = true;
 }
 
 /* ---- What a session is -------------------------------------------------- */

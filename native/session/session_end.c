@@ -107,8 +107,10 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
     lane_table(s->lane)->cut(s->lane);
   lanes_cut(s);
   stop_all(s, status);
-  if (open && !s->freed && !s->news.next)
+  if (open && !s->freed && !s->news.next) {
     list_append(&engine->losses, &s->news);
+    engine->notices = true;
+  }
   if (!open && !s->dialed) { /* the program never heard of it */
     s->ended.unannounced = true;
     perigee_session_free(s);

@@ -150,9 +150,9 @@ static inline bool some_wait(const struct perigee_session *s) {
 static int next_record(struct perigee_session *s, enum ring ring,
                        struct deferred *next) {
   struct deferred *waits = &s->inbox.deferred[ring];
+  next->until = 0;
   if (!waits->bytes)
-    return lane_records(s->lane)->peek(s->lane, ring, &next->bytes,
-                                       &next->length);
+    return lane_peek(s->lane, ring, &next->bytes, &next->length);
   *next = *waits;
   waits->bytes = NULL;
   return 1;
@@ -160,12 +160,13 @@ static int next_record(struct perigee_session *s, enum ring ring,
 
 /* Handles one record: returns 1, 0 if there is none, or a status. */
 static int poll_ring(struct perigee_session *s, enum ring ring) {
-  struct deferred next = {.until = 0};
+  struct deferred next;
   struct record record;
   int status = next_record(s, ring, &next);
   if (status <= 0)
     return status;
   STAMP(STAMP_SEEN);
+  s->inbox.taken = true;
   status = record_decode(next.bytes, next.length, &record);
   if (status < 0)
     return status;
@@ -190,31 +191,55 @@ static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
   return allowed > 0 && !s->inbox.arriving && s->engine->asked < ASKED_A_POLL;
 }
 
+static int request_ring(struct perigee_session *s, uint64_t *allowed) {
+  if (!reads_on(s, *allowed))
+    return 0;
+  --*allowed;
+  return poll_ring(s, RING_REQUEST);
+}
+
+static inline bool goes_on(const struct perigee_session *s) {
+  return engine_room(s->engine) && s->state == PERIGEE_SESSION_OPEN;
+}
+
+/* Would poll_ring() return anything but 0? */
+static inline bool waits_in(const struct perigee_session *s, enum ring ring) {
+  return lane_has(s->lane, ring) || s->inbox.deferred[ring].bytes;
+}
+
 /* Reads one record of each ring in turn. A ring that was empty is not looked at
  * again in this poll: what arrives meanwhile is found by the next one. So 0 says
  * that nothing was there when both were looked at; only then may a session that
  * the peer has left be ended. */
-static int poll_rings(struct perigee_session *s) {
-  int replies = 1, requests = 1, budget = RECORDS_A_POLL;
-  uint64_t allowed = may_serve(s);
-  for (; budget > 0 && (replies | requests) > 0; budget--) {
-    if (!engine_room(s->engine) || s->state != PERIGEE_SESSION_OPEN)
-      return 1;
-    if (replies > 0 && (replies = poll_ring(s, RING_REPLY)) != 0) {
-      if (replies < 0)
+static __attribute__((noinline)) int read_rings(struct perigee_session *s,
+                                                int replies, int requests) {
+  int found = 0, budget = RECORDS_A_POLL;
+  s->inbox.looked = false;
+  uint64_t allowed = requests ? may_serve(s) : 0;
+  for (; (replies | requests) && budget > 0; budget--) {
+    if (replies) {
+      if ((replies = poll_ring(s, RING_REPLY)) < 0)
         return replies;
-      if (!engine_room(s->engine))
+      found |= replies;
+      if (!goes_on(s))
         return 1;
     }
-    if (s->state != PERIGEE_SESSION_OPEN)
-      return 1;
-    bool may = requests > 0 && reads_on(s, allowed);
-    requests = may ? poll_ring(s, RING_REQUEST) : 0;
-    allowed -= may;
-    if (requests < 0)
-      return requests;
+    if (requests) {
+      if ((requests = request_ring(s, &allowed)) < 0)
+        return requests;
+      found |= requests;
+      if (!goes_on(s))
+        return 1;
+    }
+    replies = replies && waits_in(s, RING_REPLY);
+    requests = requests && waits_in(s, RING_REQUEST);
   }
-  return budget < RECORDS_A_POLL - 1;
+  return found;
+}
+
+static inline int poll_rings(struct perigee_session *s) {
+  bool replies = waits_in(s, RING_REPLY), requests = waits_in(s, RING_REQUEST);
+  return replies || requests ? read_rings(s, replies, requests) : 0;
 }
 
 /* ---- Sessions ------------------------------------------------------------ */
@@ -251,17 +276,25 @@ static __attribute__((noinline)) void attend(struct perigee_session *s) {
     lanes_poll(s);
 }
 
-void session_poll(struct perigee_session *s) {
-  if (s->attends)
-    attend(s);
-  if (s->state != PERIGEE_SESSION_OPEN)
-    return;
+/* Gives back the room of records whose bytes nobody reads any more. */
+static void release(struct perigee_session *s) {
   bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
-  s->inbox.looked = false;
-  if (over && lane_records(s->lane)->release(s->lane))
+  if (!over)
+    return;
+  s->inbox.taken = false;
+  if (lane_release(s->lane))
     session_wake(s);
-  if (s->polled.unsure)
-    session_sure(s);
+}
+
+/* Is there more to do, beside rings that can be looked at? */
+static inline bool has_more(const struct perigee_session *s) {
+  return !lane_shows(s->lane) ||
+         !list_empty(&s->operations.backlog[RING_REQUEST]) ||
+         !list_empty(&s->operations.backlog[RING_REPLY]);
+}
+
+/* Does that; false: no record is to be read now. */
+static __attribute__((noinline)) bool do_more(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
   if (t->poll && t->poll(s->lane)) {
     s->engine->progress++;
@@ -270,11 +303,25 @@ void session_poll(struct perigee_session *s) {
   if (s->streams.state != STREAMS_SOCKET && !s->alone)
     hear_lane(s);
   if (s->state != PERIGEE_SESSION_OPEN)
-    return;
+    return false;
   if (!list_empty(&s->operations.backlog[RING_REQUEST]))
     call_flush(s);
   if (!list_empty(&s->operations.backlog[RING_REPLY]))
     serve_flush(s);
+  return goes_on(s);
+}
+
+void session_poll(struct perigee_session *s) {
+  if (s->attends)
+    attend(s);
+  if (s->state != PERIGEE_SESSION_OPEN)
+    return;
+  if (s->inbox.taken || !lane_shows(s->lane))
+    release(s);
+  if (s->polled.unsure)
+    session_sure(s);
+  if (has_more(s) && !do_more(s))
+    return;
   int status = poll_rings(s);
   if (status < 0)
     session_end(s, status,

@@ -7,6 +7,7 @@
 #define TRANSPORT_LANE_H
 
 #include "base/record.h"
+#include "base/ring.h"
 #include "base/shares.h"
 #include "memory/memory.h"
 
@@ -29,7 +30,14 @@ struct lane_head {
   const struct transport_sleep *sleep;
   const _Atomic uint32_t *armed; /* the peer's word: 0 while it is awake; NULL:
                                     nobody but wanted() tells */
-  struct fault_lane *faults;     /* injected on purpose; NULL: none */
+  /* The RINGS rings each way, where the functions of the table's records do
+   * nothing but use these: the core then uses them itself. The transport has no
+   * poll then, and needs release only once a record was peeked. Set by the
+   * transport after lane_by(), which sets NULL, so that a table that wraps it
+   * is asked. NULL: only the table's functions tell. */
+  struct ring_in *in;
+  struct ring_out *out;
+  struct fault_lane *faults; /* injected on purpose; NULL: none */
   bool ending; /* broken, as broken() tells: nothing more is begun */
 };
 

@@ -23,4 +23,6 @@ void lane_by(struct lane *lane, const struct perigee_transport *transport) {
   head->records = transport->records;
   head->payloads = transport->payloads;
   head->sleep = transport->sleep ? transport->sleep : &awake;
+  head->in = NULL;
+  head->out = NULL;
 }

@@ -109,6 +109,44 @@ static inline const struct transport_records *lane_records(struct lane *lane) {
   return ((struct lane_head *)lane)->records;
 }
 
+/* The functions of transport_records. */
+static inline int lane_peek(struct lane *lane, enum ring ring,
+                            const uint8_t **bytes, uint64_t *length) {
+  struct ring_in *in = ((struct lane_head *)lane)->in;
+  return in ? ring_peek(&in[ring], bytes, length)
+            : lane_records(lane)->peek(lane, ring, bytes, length);
+}
+static inline uint8_t *lane_reserve(struct lane *lane, enum ring ring,
+                                    uint64_t length) {
+  struct ring_out *out = ((struct lane_head *)lane)->out;
+  return out ? ring_reserve(&out[ring], length)
+             : lane_records(lane)->reserve(lane, ring, length);
+}
+static inline void lane_publish(struct lane *lane, enum ring ring,
+                                uint64_t length) {
+  struct ring_out *out = ((struct lane_head *)lane)->out;
+  if (out)
+    ring_publish(&out[ring], length);
+  else
+    lane_records(lane)->publish(lane, ring, length);
+}
+static inline bool lane_release(struct lane *lane) {
+  struct ring_in *in = ((struct lane_head *)lane)->in;
+  if (!in)
+    return lane_records(lane)->release(lane);
+  bool requests = ring_release(&in[RING_REQUEST]);
+  return ring_release(&in[RING_REPLY]) || requests;
+}
+/* Can the rings be looked at? */
+static inline bool lane_shows(const struct lane *lane) {
+  return ((const struct lane_head *)lane)->in != NULL;
+}
+/* False: peek would return 0. */
+static inline bool lane_has(struct lane *lane, enum ring ring) {
+  const struct ring_in *in = ((struct lane_head *)lane)->in;
+  return !in || ring_has(&in[ring]);
+}
+
 static inline const struct transport_payloads *
 lane_payloads(struct lane *lane) {
   return ((struct lane_head *)lane)->payloads;

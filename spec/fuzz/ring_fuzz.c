@@ -37,7 +37,8 @@ static uint8_t *ring_of(const uint8_t *data, size_t size) {
 /* A word fits only one position, so a ring gives at most one lap of records. */
 static void consume(uint8_t *bytes) {
   _Atomic uint64_t consumed = 0;
-  struct ring_in ring = {.bytes = bytes, .consumed = &consumed, .size = RING};
+  struct ring_in ring;
+  ring_open(&ring, bytes, RING, 0, &consumed);
   const uint8_t *record;
   uint64_t length;
   int status, count = 0;

@@ -31,8 +31,7 @@ static int setup(void **state) {
   consumed = 0;
   out = (struct ring_out){
       .bytes = bytes, .consumed = &consumed, .size = RING, .key = KEY};
-  in = (struct ring_in){
-      .bytes = bytes, .consumed = &consumed, .size = RING, .key = KEY};
+  ring_open(&in, bytes, RING, KEY, &consumed);
   return 0;
 }
 

@@ -85,12 +85,13 @@ static int adopt_both(struct lane *lane, const int fds[2]) {
 
 static void wire_in(struct lane *lane) {
   const uint64_t ring = lane->options.ring;
+  _Atomic uint64_t *consumed[] = {[RING_REQUEST] = &lane->own->consumed_request,
+                                  [RING_REPLY] = &lane->own->consumed_reply};
   for (int i = 0; i < RINGS; i++)
-    lane->in[i] = (struct ring_in){.bytes = lane->inbox + (uint64_t)i * ring,
-                                   .size = ring,
-                                   .key = lane->options.key};
-  lane->in[RING_REQUEST].consumed = &lane->own->consumed_request;
-  lane->in[RING_REPLY].consumed = &lane->own->consumed_reply;
+    ring_open(&lane->in[i], lane->inbox + (uint64_t)i * ring, ring,
+              lane->options.key, consumed[i]);
+  lane->head.in = lane->in;
+  lane->head.out = lane->out;
 }
 
 static void wire_out(struct lane *lane) {
