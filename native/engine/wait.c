@@ -83,7 +83,8 @@ static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
   s->begun = engine->now;
   if (s->most < 0)
     s->most = engine->spin.most;
-  s->limit = spin_begin(&engine->spin, engine->now, engine->progress);
+  s->limit = spin_begin(&engine->spin, engine->now, engine->progress,
+                        engine_own(engine) > 0);
   s->cut = s->most < s->limit;
   if (s->cut || s->limit == engine->spin.most)
     s->limit = s->most;
@@ -176,6 +177,8 @@ static void keep_time(struct perigee_engine *const *engines, int count) {
       engines[0]->moved = true;
 }
 
+/* The first poll ends the operations that the program was told of: they are
+ * under way no more when the wait's kind is asked for. */
 static bool spin(struct perigee_engine *const *engines, int count,
                  struct spinning *s) {
   bool waited = false;
@@ -187,6 +190,8 @@ static bool spin(struct perigee_engine *const *engines, int count,
           end_spin(engines[0], s);
         return true;
       }
+    if (!waited)
+      begin_spin(engines[0], s);
     waited = true;
     keep_time(engines, count);
   } while (s->limit > 0 && spin_on(engines[0], s));
@@ -270,12 +275,11 @@ static int wait_for(struct perigee_engine *const *engines, int count,
   struct spinning s = {.most = engines[0]->spin.most};
   if (timeout >= 0 && timeout < s.most)
     s.most = timeout;
-  engine_clock(engines[0]);
-  begin_spin(engines[0], &s);
+  int64_t begun = engine_clock(engines[0]);
   if (spin(engines, count, &s))
     return 1;
   int64_t least = timeout;
-  if (timeout >= 0 && (least -= engines[0]->now - s.begun) <= 0)
+  if (timeout >= 0 && (least -= engines[0]->now - begun) <= 0)
     return 0;
   int64_t mine = least;
   for (int i = 0; i < count; i++) {
@@ -285,7 +289,7 @@ static int wait_for(struct perigee_engine *const *engines, int count,
   }
   int status = sleep_on(engines, count, least, least == mine && timeout >= 0);
   if (status == 1)
-    spin_woken(&engines[0]->spin, engines[0]->now - s.begun);
+    spin_woken(&engines[0]->spin, engines[0]->now - begun);
   return status;
 }
 
