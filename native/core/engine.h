@@ -54,6 +54,9 @@ struct perigee_engine {
   bool away;       /* the program was elsewhere since the clock was read */
   bool more_ready; /* the last look at the sockets did not take all events */
   bool notices;    /* there may be a REFUSED or READY event to give */
+  bool looked;     /* the next look at the sockets is left out (watch.c) */
+  uint32_t put_off_for;
+  struct watcher *put_off; /* to be called then, with these events of epoll */
   uint32_t idle;   /* polls since the clock was read */
   int64_t now, sockets_at;
   uint64_t budget; /* bytes that this poll may still copy */

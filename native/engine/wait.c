@@ -9,10 +9,10 @@
  *
  * To sleep, a wait arms every session (a fenced store that peers read after
  * whatever they do for this side), except parked ones, which are armed already
- * (schedule.c). It polls once more. Only if that finds nothing, it sleeps on
- * the epoll descriptor, which the peer's wake frame makes readable. An event
- * that is found on the way is kept as the engine's pending_event for the next
- * perigee_poll.
+ * (schedule.c). It polls once more. Only if that finds nothing, it sleeps in
+ * epoll, which the peer's wake frame ends: that poll leaves the look at the
+ * sockets to the sleep (watch.c). An event that is found on the way is kept as
+ * the engine's pending_event for the next perigee_poll.
  *
  * An event after a quiet time is mostly one call whose caller waits for it. So
  * the next perigee_poll gives that event at once and looks for nothing else:
@@ -25,6 +25,7 @@
 
 #include "core/trim.h"
 #include "core/fabrics.h"
+#include "core/watch.h"
 #include "host/signals.h"
 #include "polling.h"
 #include "progress.h"
@@ -230,6 +231,15 @@ static bool arm(struct perigee_engine *engine) {
   return found(engine) || engine->progress != before;
 }
 
+/* The same before a sleep that looks at the sockets. */
+static bool arm_to_sleep(struct perigee_engine *engine) {
+  watch_leave(engine);
+  if (!arm(engine))
+    return false;
+  watch_again(engine);
+  return true;
+}
+
 int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
   ENTRY(engine, ENTRY_POLL);
   if (!engine_alive(engine))
@@ -247,21 +257,32 @@ int perigee_fd(const struct perigee_engine *engine) {
   return engine->thread ? progress_fd(engine) : engine->epoll;
 }
 
+static int sleep_on_all(struct perigee_engine *const *engines, int count,
+                        const struct timespec *timeout) {
+  struct pollfd fds[ENGINES];
+  for (int i = 0; i < count; i++)
+    fds[i] = (struct pollfd){.fd = engines[i]->epoll, .events = POLLIN};
+  int n = signals_poll(fds, (nfds_t)count, timeout);
+  int error = errno;
+  for (int i = 0; i < count; i++)
+    engine_clock(engines[i]);
+  errno = error;
+  return n;
+}
+
 static int sleep_on(struct perigee_engine *const *engines, int count,
                     int64_t timeout, bool bounded) {
-  struct pollfd fds[ENGINES];
   for (int i = 0; i < count; i++) {
-    fds[i] = (struct pollfd){.fd = engines[i]->epoll, .events = POLLIN};
     engines[i]->counters.sleeps++;
     trim_sleeps(engines[i]);
   }
   struct timespec t = {timeout / 1000000000, timeout % 1000000000};
-  int n = signals_poll(fds, (nfds_t)count, timeout < 0 ? NULL : &t);
+  const struct timespec *limit = timeout < 0 ? NULL : &t;
+  int n = count == 1 ? watch_sleep(engines[0], limit)
+                     : sleep_on_all(engines, count, limit);
   int error = errno;
-  for (int i = 0; i < count; i++) {
-    engine_clock(engines[i]);
+  for (int i = 0; i < count; i++)
     engines[i]->woken = true;
-  }
   if (n < 0 && error == EINTR)
     return PERIGEE_AGAIN;
   return n > 0 || !bounded;
@@ -283,7 +304,7 @@ static int wait_for(struct perigee_engine *const *engines, int count,
     return 0;
   int64_t mine = least;
   for (int i = 0; i < count; i++) {
-    if (arm(engines[i]))
+    if (count == 1 ? arm_to_sleep(engines[i]) : arm(engines[i]))
       return 1;
     least = engine_nap(engines[i], least);
   }

@@ -20,6 +20,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "perigee.h"
 
@@ -129,19 +131,58 @@ int perigee_signals_noted(void) {
   return noted;
 }
 
-int signals_poll(struct pollfd *descriptors, nfds_t count,
-                 const struct timespec *timeout) {
+/* ---- Sleeping ------------------------------------------------------------ */
+
+/* What a sleep waits for: descriptors, or what epoll has. */
+struct asleep {
+  struct pollfd *descriptors; /* NULL: epoll */
+  nfds_t count;
+  int epoll, most;
+  struct epoll_event *events;
+  const struct timespec *timeout;
+};
+
+/* epoll_pwait2 came with Linux 5.11, and its wrapper later. Its mask has the
+ * kernel's size. */
+static int sleep_by_epoll(const struct asleep *s, const sigset_t *mask) {
+  struct pollfd p = {.fd = s->epoll, .events = POLLIN};
+  int n = (int)syscall(SYS_epoll_pwait2, s->epoll, s->events, s->most,
+                       s->timeout, mask, (size_t)_NSIG / 8);
+  if (n >= 0 || errno != ENOSYS)
+    return n;
+  n = ppoll(&p, 1, s->timeout, mask);
+  return n > 0 ? epoll_wait(s->epoll, s->events, s->most, 0) : n;
+}
+
+static int sleep_with(const struct asleep *s, const sigset_t *mask) {
+  return s->descriptors ? ppoll(s->descriptors, s->count, s->timeout, mask)
+                        : sleep_by_epoll(s, mask);
+}
+
+static int sleep_for(const struct asleep *s) {
   if (!begun)
-    return ppoll(descriptors, count, timeout, NULL);
+    return sleep_with(s, NULL);
   sigset_t set, mask;
   watched_set(&set);
   pthread_sigmask(SIG_BLOCK, &set, &mask);
   int result = -1, error = EINTR;
   if (noted == told) {
-    result = ppoll(descriptors, count, timeout, &mask);
+    result = sleep_with(s, &mask);
     error = errno;
   }
   pthread_sigmask(SIG_SETMASK, &mask, NULL);
   errno = error;
   return result;
+}
+
+int signals_poll(struct pollfd *descriptors, nfds_t count,
+                 const struct timespec *timeout) {
+  return sleep_for(&(struct asleep){
+      .descriptors = descriptors, .count = count, .timeout = timeout});
+}
+
+int signals_epoll(int epoll, struct epoll_event *events, int most,
+                  const struct timespec *timeout) {
+  return sleep_for(&(struct asleep){
+      .epoll = epoll, .events = events, .most = most, .timeout = timeout});
 }
