@@ -53,8 +53,8 @@ struct spin {
     int64_t tries;   /* time at which the pause ends */
     uint64_t wasted; /* the engine's progress when a wait last found nothing */
     bool soon;       /* the last sleep was short */
-  } of[2];      /* of waits for what others want; for an answer */
-  int64_t hold; /* ns for which the core is kept; doubles like pause */
+  } of[2];           /* of waits for what others want; for an answer */
+  int64_t hold;      /* ns for which the core is kept; doubles like pause */
   int64_t yields;
   bool answer; /* the wait that began last is for an answer */
   bool given;  /* `most` is options.spin, not the default */

@@ -138,8 +138,7 @@ static inline bool engine_room(const struct perigee_engine *engine) {
 
 /* Returns how many operations of its own are under way: not those of peers. */
 static inline uint32_t engine_own(const struct perigee_engine *engine) {
-  return engine->live -
-         (uint32_t)engine->shares.engine.used[SHARE_OPERATIONS];
+  return engine->live - (uint32_t)engine->shares.engine.used[SHARE_OPERATIONS];
 }
 
 #endif

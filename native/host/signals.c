@@ -135,10 +135,10 @@ int perigee_signals_noted(void) {
 
 /* What a sleep waits for: descriptors, or what epoll has. */
 struct asleep {
-  struct pollfd *descriptors; /* NULL: epoll */
+  struct pollfd *descriptors;
   nfds_t count;
   int epoll, most;
-  struct epoll_event *events;
+  struct epoll_event *events; /* NULL: it is for descriptors */
   const struct timespec *timeout;
 };
 
@@ -155,8 +155,8 @@ static int sleep_by_epoll(const struct asleep *s, const sigset_t *mask) {
 }
 
 static int sleep_with(const struct asleep *s, const sigset_t *mask) {
-  return s->descriptors ? ppoll(s->descriptors, s->count, s->timeout, mask)
-                        : sleep_by_epoll(s, mask);
+  return s->events ? sleep_by_epoll(s, mask)
+                   : ppoll(s->descriptors, s->count, s->timeout, mask);
 }
 
 static int sleep_for(const struct asleep *s) {
