@@ -335,8 +335,8 @@ PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
 /* Returns 1 as soon as perigee_poll may have an event on one of the engines; 0
  * after at most timeout ns and one poll of each engine (long copies go on
  * meanwhile); PERIGEE_AGAIN when a signal came. It polls first, by the first
- * engine's options.spin, then arms, checks again and sleeps in epoll_pwait2(2),
- * or of several engines in ppoll(2). A sleeping process uses no CPU. */
+ * engine's options.spin, then arms, checks again and sleeps in poll(2). A
+ * sleeping process uses no CPU. */
 PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
                              int64_t timeout);
 /* For another event loop: perigee_fd returns a descriptor that becomes readable

@@ -15,8 +15,8 @@
  *            or the sleep took all the events that it
  *            could                                      due: nobody is called
  *
- * So a sleep is one system call, where it was three: a look, the sleep, and a
- * look at what ended it.
+ * So a sleep is one or two system calls (signals.c), where it was a look, the
+ * sleep, and up to two looks after it.
  *
  * No event is lost. What the sleep takes from epoll it gives to the watchers
  * before anything else is done (a poll, a timer, the program), so that no

@@ -20,8 +20,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "perigee.h"
 
@@ -142,15 +140,11 @@ struct asleep {
   const struct timespec *timeout;
 };
 
-/* epoll_pwait2 came with Linux 5.11, and its wrapper later. Its mask has the
- * kernel's size. */
+/* Not epoll_pwait2, which would do both in one: it fails with EINTR when the
+ * process was stopped and goes on (signal(7)), although no signal was for it. */
 static int sleep_by_epoll(const struct asleep *s, const sigset_t *mask) {
   struct pollfd p = {.fd = s->epoll, .events = POLLIN};
-  int n = (int)syscall(SYS_epoll_pwait2, s->epoll, s->events, s->most,
-                       s->timeout, mask, (size_t)_NSIG / 8);
-  if (n >= 0 || errno != ENOSYS)
-    return n;
-  n = ppoll(&p, 1, s->timeout, mask);
+  int n = ppoll(&p, 1, s->timeout, mask);
   return n > 0 ? epoll_wait(s->epoll, s->events, s->most, 0) : n;
 }
 
