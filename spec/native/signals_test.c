@@ -211,6 +211,23 @@ static int case_epoll(void) {
   return 0;
 }
 
+/* epoll_wait(2) would fail with EINTR. */
+static int case_stopped(void) {
+  struct epoll_event got;
+  struct timespec time = {.tv_nsec = 300000000};
+  int epoll = epoll_create1(EPOLL_CLOEXEC);
+  pid_t self = getpid(), child = fork();
+  if (child == 0) {
+    usleep(50000);
+    kill(self, SIGSTOP);
+    usleep(50000);
+    _exit(kill(self, SIGCONT));
+  }
+  CHECK(signals_epoll(epoll, &got, 1, &time) == 0);
+  waitpid(child, NULL, 0);
+  return 0;
+}
+
 static int case_poll_during(void) {
   pid_t parent = getpid();
   CHECK(perigee_signals_begin() == PERIGEE_OK);
@@ -230,6 +247,7 @@ static void sleep_misses_none(void **state) {
   (void)state;
   ends_well(case_poll_before);
   ends_well(case_epoll);
+  ends_well(case_stopped);
   ends_well(case_poll_during);
 }
 
