@@ -13,29 +13,33 @@ static const int64_t PAUSE = 1000000000; /* ns, longest pause */
  * costs 2 * most. */
 enum { FAIR = 16, HOLD = 64, LEAST = 16, SOON = 2 };
 
+static void limit_all(struct spin *spin, int64_t most) {
+  spin->most = spin->of[false].limit = spin->of[true].limit = most;
+}
+
 void spin_open(struct spin *spin, int64_t most, bool always) {
   bool given = most >= 0;
-  if (!given)
-    most = MOST;
-  *spin = (struct spin){.most = most,
-                        .limit = most,
+  *spin = (struct spin){.of = {{.wasted = UINT64_MAX}, {.wasted = UINT64_MAX}},
                         .given = given,
-                        .always = always,
-                        .wasted = UINT64_MAX};
+                        .always = always};
+  limit_all(spin, given ? most : MOST);
 }
 
 void spin_lengthen(struct spin *spin, int times) {
   if (!spin->given)
-    spin->limit = spin->most = times * MOST;
+    limit_all(spin, times * MOST);
 }
 
-int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress) {
-  if (spin->wasted == progress)
+int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress,
+                   bool answer) {
+  struct learned *at = &spin->of[answer];
+  spin->answer = answer;
+  if (at->wasted == progress)
     return 0;
-  if (spin->limit == 0 && spin->soon && now >= spin->tries)
-    spin->limit = spin->most;
-  spin->soon = false;
-  return spin->limit;
+  if (at->limit == 0 && at->soon && now >= at->tries)
+    at->limit = spin->most;
+  at->soon = false;
+  return at->limit;
 }
 
 static int64_t longer(int64_t pause, int64_t least) {
@@ -44,19 +48,20 @@ static int64_t longer(int64_t pause, int64_t least) {
 }
 
 void spin_wasted(struct spin *spin, int64_t now, uint64_t progress) {
+  struct learned *at = &spin->of[spin->answer];
   if (spin->always)
     return;
-  spin->wasted = progress;
-  spin->limit /= 2;
-  if (spin->limit >= spin->most / LEAST)
+  at->wasted = progress;
+  at->limit /= 2;
+  if (at->limit >= spin->most / LEAST)
     return;
-  spin->limit = 0;
-  spin->tries = now + spin->pause;
-  spin->pause = longer(spin->pause, FAIR * 2 * spin->most);
+  at->limit = 0;
+  at->tries = now + at->pause;
+  at->pause = longer(at->pause, FAIR * 2 * spin->most);
 }
 
 void spin_woken(struct spin *spin, int64_t after) {
-  spin->soon = after <= SOON * spin->most;
+  spin->of[spin->answer].soon = after <= SOON * spin->most;
 }
 
 bool spin_yields(const struct spin *spin, int64_t now) {

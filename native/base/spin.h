@@ -46,17 +46,20 @@
 #include <stdint.h>
 
 struct spin {
-  int64_t most;  /* ns: options.spin, or the default */
-  int64_t limit; /* ns that the next wait may poll; 0: shy */
-  int64_t pause; /* ns of the next pause; 0 once a wait found something */
-  int64_t tries; /* time at which the pause ends */
-  int64_t hold;  /* ns for which the core is kept; doubles like pause */
+  int64_t most; /* ns: options.spin, or the default */
+  struct learned {
+    int64_t limit;   /* ns that the next wait may poll; 0: shy */
+    int64_t pause;   /* ns of the next pause; 0 once a wait found something */
+    int64_t tries;   /* time at which the pause ends */
+    uint64_t wasted; /* the engine's progress when a wait last found nothing */
+    bool soon;       /* the last sleep was short */
+  } of[2];           /* of waits for what others want; for an answer */
+  int64_t hold;      /* ns for which the core is kept; doubles like pause */
   int64_t yields;
-  uint64_t wasted; /* the engine's progress when a wait last found nothing */
-  bool given;      /* `most` is options.spin, not the default */
-  bool always;     /* options.spin_always: polls for `most` and never yields */
-  bool others;     /* another process ran at the last yield */
-  bool soon;       /* the last sleep was short */
+  bool answer; /* the wait that began last is for an answer */
+  bool given;  /* `most` is options.spin, not the default */
+  bool always; /* options.spin_always: polls for `most` and never yields */
+  bool others; /* another process ran at the last yield */
 };
 
 /* most < 0: the default. */
@@ -64,14 +67,16 @@ void spin_open(struct spin *spin, int64_t most, bool always);
 /* Multiplies the default, on an engine where sleeping and waking take
  * longer. */
 void spin_lengthen(struct spin *spin, int times);
-/* A wait begins; progress counts all that the engine has done. Returns for how
- * long it may poll: 0 if the previous wait found nothing and nothing happened
- * since. */
-int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress);
+/* A wait begins, for an answer or not; progress counts all that the engine has
+ * done. Returns for how long it may poll: 0 if the previous wait of its kind
+ * found nothing and nothing happened since. */
+int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress,
+                   bool answer);
 /* The wait found something that was not there at its begin. */
 static inline void spin_paid(struct spin *spin) {
-  spin->limit = spin->most;
-  spin->pause = 0;
+  struct learned *at = &spin->of[spin->answer];
+  at->limit = spin->most;
+  at->pause = 0;
 }
 /* The wait found nothing within its limit. */
 void spin_wasted(struct spin *spin, int64_t now, uint64_t progress);

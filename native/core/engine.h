@@ -53,6 +53,9 @@ struct perigee_engine {
   bool moved;      /* payload was moved since the clock was read */
   bool more_ready; /* the last look at the sockets did not take all events */
   bool notices;    /* there may be an event to give that is no operation's */
+  bool looked;     /* the next look at the sockets is left out (watch.c) */
+  uint32_t put_off_for;
+  struct watcher *put_off; /* to be called then, with these events of epoll */
   uint32_t idle;   /* polls since the clock was read */
   /* Written by each poll. They are apart from those above, which GCC reads
    * several at a time: such a load waits for a store to a part of it. */
@@ -134,6 +137,11 @@ struct perigee_engine {
 /* Is there room for one more event of this poll? */
 static inline bool engine_room(const struct perigee_engine *engine) {
   return engine->filled + (int)engine->ready_count < engine->room;
+}
+
+/* Returns how many operations of its own are under way: not those of peers. */
+static inline uint32_t engine_own(const struct perigee_engine *engine) {
+  return engine->live - (uint32_t)engine->shares.engine.used[SHARE_OPERATIONS];
 }
 
 #endif

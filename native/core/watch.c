@@ -1,19 +1,55 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * watch.c - looks at the engine's descriptors, by epoll.
+ *
+ *   state    event                                      becomes
+ *   due      a poll looks                               due
+ *   due      the poll before a sleep begins             left
+ *   due      a sleep ended                              seen
+ *   left     that poll: it does not look, because the
+ *            sleep does                                 due
+ *   left     there is no sleep                          due
+ *   seen     a poll looks: the sleep has looked. The
+ *            watcher that was put off is called         due
+ *   seen     a descriptor is added, changed or removed,
+ *            or the sleep took all the events that it
+ *            could                                      due: nobody is called
+ *
+ * So a sleep is one or two system calls (signals.c), where it was a look, the
+ * sleep, and up to two looks after it.
+ *
+ * No event is lost. What the sleep takes from epoll it gives to the watchers
+ * before anything else is done (a poll, a timer, the program), so that no
+ * watcher can be gone by then. A patient watcher may be kept for the next poll;
+ * it is forgotten when any descriptor is removed or changed, as it may have
+ * been its own, and epoll reports it again, because its descriptor is
+ * level-triggered. A look that was left out is made by the sleep, for which
+ * what was ready before is as good as what becomes ready then; where the poll
+ * before it finds something, so that nobody sleeps, the next poll looks.
+ */
 #include "watch.h"
 
+#include <errno.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "engine.h"
+#include "host/signals.h"
 
 /* The most events that one look takes; if there are as many, the next poll
  * looks again. All that they cause (a session that begins or ends: up to 0.1 ms
  * each) happens in one poll, while other sessions' calls wait. */
 enum { READY = 8 };
 
+static void forget(struct perigee_engine *engine) {
+  engine->looked = false;
+  engine->put_off = NULL;
+}
+
 static int control(struct perigee_engine *engine, int how, int fd,
                    struct watcher *watcher, uint32_t events) {
   struct epoll_event e = {.events = events, .data.ptr = watcher};
+  forget(engine);
   return epoll_ctl(engine->epoll, how, fd, &e);
 }
 
@@ -28,6 +64,7 @@ int watch_change(struct perigee_engine *engine, int fd, struct watcher *watcher,
 }
 
 bool watch_remove(struct perigee_engine *engine, int fd) {
+  forget(engine);
   return !engine_alive(engine) ||
          epoll_ctl(engine->epoll, EPOLL_CTL_DEL, fd, NULL) == 0;
 }
@@ -39,13 +76,48 @@ void watch_close(struct perigee_engine *engine, int fd) {
   close(fd);
 }
 
-void watch_poll(struct perigee_engine *engine) {
-  struct epoll_event events[READY];
-  int n = epoll_wait(engine->epoll, events, READY, 0);
+static void call(struct perigee_engine *engine,
+                 const struct epoll_event events[READY], int n) {
   engine->more_ready = n == READY;
   engine->progress += engine->more_ready; /* keeps a wait from sleeping */
   for (int i = 0; i < n; i++) {
     struct watcher *watcher = events[i].data.ptr;
     watcher->ready(watcher, events[i].events);
   }
+}
+
+void watch_poll(struct perigee_engine *engine) {
+  struct epoll_event events[READY];
+  struct watcher *put_off = engine->put_off;
+  bool looked = engine->looked && !engine->more_ready;
+  forget(engine);
+  if (put_off)
+    put_off->ready(put_off, engine->put_off_for);
+  else if (!looked)
+    call(engine, events, epoll_wait(engine->epoll, events, READY, 0));
+}
+
+int watch_sleep(struct perigee_engine *engine, const struct timespec *timeout) {
+  struct epoll_event events[READY];
+  int n = signals_epoll(engine->epoll, events, READY, timeout), error = errno;
+  struct watcher *first = n == 1 ? events[0].data.ptr : NULL;
+  engine_clock(engine);
+  engine->looked = n >= 0;
+  engine->more_ready = false;
+  engine->put_off = first && first->patient ? first : NULL;
+  if (engine->put_off)
+    engine->put_off_for = events[0].events;
+  else
+    call(engine, events, n); /* which may add descriptors: another look */
+  errno = error;
+  return n;
+}
+
+void watch_leave(struct perigee_engine *engine) {
+  engine->looked = true;
+}
+
+void watch_again(struct perigee_engine *engine) {
+  forget(engine);
+  engine->sockets_due = true;
 }

@@ -12,10 +12,14 @@
 #include <stdint.h>
 
 struct perigee_engine;
+struct timespec;
 
 struct watcher {
   /* events: those of epoll, at least one. */
   void (*ready)(struct watcher *watcher, uint32_t events);
+  /* What epoll reports to it, it reports again until it was handled (it is
+   * level-triggered), and that may wait for a poll. */
+  bool patient;
 };
 
 /* events: EPOLLIN and the like. 0, or -1 and errno. */
@@ -31,5 +35,13 @@ bool watch_remove(struct perigee_engine *, int fd);
 void watch_close(struct perigee_engine *, int fd);
 /* Calls the watchers of descriptors that are ready, without waiting. */
 void watch_poll(struct perigee_engine *);
+/* Sleeps until some are ready, at most for timeout (NULL: no limit), reads the
+ * clock, and calls their watchers. A patient one that alone is ready is called
+ * by the next watch_poll. Returns how many are ready, or -1 and errno. */
+int watch_sleep(struct perigee_engine *, const struct timespec *timeout);
+/* The next watch_poll need not look, as a sleep follows it, which does. */
+void watch_leave(struct perigee_engine *);
+/* No sleep has followed: the next watch_poll looks. */
+void watch_again(struct perigee_engine *);
 
 #endif

@@ -9,10 +9,10 @@
  *
  * To sleep, a wait arms every session (a fenced store that peers read after
  * whatever they do for this side), except parked ones, which are armed already
- * (schedule.c). It polls once more. Only if that finds nothing, it sleeps on
- * the epoll descriptor, which the peer's wake frame makes readable. An event
- * that is found on the way is kept as the engine's pending_event for the next
- * perigee_poll.
+ * (schedule.c). It polls once more. Only if that finds nothing, it sleeps in
+ * epoll, which the peer's wake frame ends: that poll leaves the look at the
+ * sockets to the sleep (watch.c). An event that is found on the way is kept as
+ * the engine's pending_event for the next perigee_poll.
  *
  * An event after a quiet time is mostly one call whose caller waits for it. So
  * the next perigee_poll gives that event at once and looks for nothing else:
@@ -25,6 +25,7 @@
 
 #include "core/trim.h"
 #include "core/fabrics.h"
+#include "core/watch.h"
 #include "host/signals.h"
 #include "polling.h"
 #include "progress.h"
@@ -89,7 +90,8 @@ static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
   s->begun = engine->now;
   if (s->most < 0)
     s->most = engine->spin.most;
-  s->limit = spin_begin(&engine->spin, engine->now, engine->progress);
+  s->limit = spin_begin(&engine->spin, engine->now, engine->progress,
+                        engine_own(engine) > 0);
   s->cut = s->most < s->limit;
   if (s->cut || s->limit == engine->spin.most)
     s->limit = s->most;
@@ -185,6 +187,8 @@ static void keep_time(struct perigee_engine *const *engines, int count) {
       engines[0]->moved = true;
 }
 
+/* The first poll ends the operations that the program was told of: they are
+ * under way no more when the wait's kind is asked for. */
 static bool spin(struct perigee_engine *const *engines, int count,
                  struct spinning *s) {
   bool waited = false;
@@ -196,6 +200,8 @@ static bool spin(struct perigee_engine *const *engines, int count,
           end_spin(engines[0], s);
         return true;
       }
+    if (!waited)
+      begin_spin(engines[0], s);
     waited = true;
     keep_time(engines, count);
   } while (s->limit > 0 && spin_on(engines[0], s));
@@ -234,6 +240,15 @@ static bool arm(struct perigee_engine *engine) {
   return found(engine) || engine->progress != before;
 }
 
+/* The same before a sleep that looks at the sockets. */
+static bool arm_to_sleep(struct perigee_engine *engine) {
+  watch_leave(engine);
+  if (!arm(engine))
+    return false;
+  watch_again(engine);
+  return true;
+}
+
 int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
   ENTRY(engine, ENTRY_POLL);
   if (!engine_alive(engine))
@@ -251,21 +266,32 @@ int perigee_fd(const struct perigee_engine *engine) {
   return engine->thread ? progress_fd(engine) : engine->epoll;
 }
 
+static int sleep_on_all(struct perigee_engine *const *engines, int count,
+                        const struct timespec *timeout) {
+  struct pollfd fds[ENGINES];
+  for (int i = 0; i < count; i++)
+    fds[i] = (struct pollfd){.fd = engines[i]->epoll, .events = POLLIN};
+  int n = signals_poll(fds, (nfds_t)count, timeout);
+  int error = errno;
+  for (int i = 0; i < count; i++)
+    engine_clock(engines[i]);
+  errno = error;
+  return n;
+}
+
 static int sleep_on(struct perigee_engine *const *engines, int count,
                     int64_t timeout, bool bounded) {
-  struct pollfd fds[ENGINES];
   for (int i = 0; i < count; i++) {
-    fds[i] = (struct pollfd){.fd = engines[i]->epoll, .events = POLLIN};
     engines[i]->counters.sleeps++;
     trim_sleeps(engines[i]);
   }
   struct timespec t = {timeout / 1000000000, timeout % 1000000000};
-  int n = signals_poll(fds, (nfds_t)count, timeout < 0 ? NULL : &t);
+  const struct timespec *limit = timeout < 0 ? NULL : &t;
+  int n = count == 1 ? watch_sleep(engines[0], limit)
+                     : sleep_on_all(engines, count, limit);
   int error = errno;
-  for (int i = 0; i < count; i++) {
-    engine_clock(engines[i]);
+  for (int i = 0; i < count; i++)
     engines[i]->woken = true;
-  }
   if (n < 0 && error == EINTR)
     return PERIGEE_AGAIN;
   return n > 0 || !bounded;
@@ -279,22 +305,21 @@ static int wait_for(struct perigee_engine *const *engines, int count,
   struct spinning s = {.most = engines[0]->spin.most};
   if (timeout >= 0 && timeout < s.most)
     s.most = timeout;
-  engine_clock(engines[0]);
-  begin_spin(engines[0], &s);
+  int64_t begun = engine_clock(engines[0]);
   if (spin(engines, count, &s))
     return 1;
   int64_t least = timeout;
-  if (timeout >= 0 && (least -= engines[0]->now - s.begun) <= 0)
+  if (timeout >= 0 && (least -= engines[0]->now - begun) <= 0)
     return 0;
   int64_t mine = least;
   for (int i = 0; i < count; i++) {
-    if (arm(engines[i]))
+    if (count == 1 ? arm_to_sleep(engines[i]) : arm(engines[i]))
       return 1;
     least = engine_nap(engines[i], least);
   }
   int status = sleep_on(engines, count, least, least == mine && timeout >= 0);
   if (status == 1)
-    spin_woken(&engines[0]->spin, engines[0]->now - s.begun);
+    spin_woken(&engines[0]->spin, engines[0]->now - begun);
   return status;
 }
 

@@ -129,19 +129,54 @@ int perigee_signals_noted(void) {
   return noted;
 }
 
-int signals_poll(struct pollfd *descriptors, nfds_t count,
-                 const struct timespec *timeout) {
+/* ---- Sleeping ------------------------------------------------------------ */
+
+/* What a sleep waits for: descriptors, or what epoll has. */
+struct asleep {
+  struct pollfd *descriptors;
+  nfds_t count;
+  int epoll, most;
+  struct epoll_event *events; /* NULL: it is for descriptors */
+  const struct timespec *timeout;
+};
+
+/* Not epoll_pwait2, which would do both in one: it fails with EINTR when the
+ * process was stopped and goes on (signal(7)), although no signal was for it. */
+static int sleep_by_epoll(const struct asleep *s, const sigset_t *mask) {
+  struct pollfd p = {.fd = s->epoll, .events = POLLIN};
+  int n = ppoll(&p, 1, s->timeout, mask);
+  return n > 0 ? epoll_wait(s->epoll, s->events, s->most, 0) : n;
+}
+
+static int sleep_with(const struct asleep *s, const sigset_t *mask) {
+  return s->events ? sleep_by_epoll(s, mask)
+                   : ppoll(s->descriptors, s->count, s->timeout, mask);
+}
+
+static int sleep_for(const struct asleep *s) {
   if (!begun)
-    return ppoll(descriptors, count, timeout, NULL);
+    return sleep_with(s, NULL);
   sigset_t set, mask;
   watched_set(&set);
   pthread_sigmask(SIG_BLOCK, &set, &mask);
   int result = -1, error = EINTR;
   if (noted == told) {
-    result = ppoll(descriptors, count, timeout, &mask);
+    result = sleep_with(s, &mask);
     error = errno;
   }
   pthread_sigmask(SIG_SETMASK, &mask, NULL);
   errno = error;
   return result;
+}
+
+int signals_poll(struct pollfd *descriptors, nfds_t count,
+                 const struct timespec *timeout) {
+  return sleep_for(&(struct asleep){
+      .descriptors = descriptors, .count = count, .timeout = timeout});
+}
+
+int signals_epoll(int epoll, struct epoll_event *events, int most,
+                  const struct timespec *timeout) {
+  return sleep_for(&(struct asleep){
+      .epoll = epoll, .events = events, .most = most, .timeout = timeout});
 }

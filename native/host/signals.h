@@ -6,6 +6,7 @@
 #define SIGNALS_H
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <time.h>
 
 /* poll(2) that misses no signal. Between perigee_signals_begin and end it fails
@@ -13,5 +14,8 @@
  * perigee_signals_noted has told of it. timeout NULL: no limit. */
 int signals_poll(struct pollfd *descriptors, nfds_t count,
                  const struct timespec *timeout);
+/* The same for what one epoll descriptor has, as epoll_wait(2). */
+int signals_epoll(int epoll, struct epoll_event *events, int most,
+                  const struct timespec *timeout);
 
 #endif

@@ -15,8 +15,7 @@
 
 /* Keeps a sixteenth of the table free for peers, however busy this side is. */
 static bool own_room(const struct perigee_engine *engine) {
-  uint32_t served = (uint32_t)engine->shares.engine.used[SHARE_OPERATIONS];
-  return engine->live - served < engine->shares.own;
+  return engine_own(engine) < engine->shares.own;
 }
 
 static void expired(struct timer *timer) {

@@ -100,6 +100,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   s->up = &upward;
   s->timer.expired = expired;
   s->socket.watcher.ready = session_ready;
+  s->socket.watcher.patient = true; /* mostly a wake-up: its record is first */
   s->socket.on_lane.ready = lane_ready;
   s->process.watcher.ready = peer_ended;
   s->target.on_lookup.ready = dial_resolved;

@@ -11,6 +11,8 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -191,6 +193,41 @@ static int case_poll_before(void) {
   return 0;
 }
 
+static int case_epoll(void) {
+  struct epoll_event e = {.events = EPOLLIN, .data.u32 = 7}, got = {0};
+  struct timespec none = {0};
+  int epoll = epoll_create1(EPOLL_CLOEXEC), fd = eventfd(0, EFD_CLOEXEC);
+  CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) == 0);
+  CHECK(signals_epoll(epoll, &got, 1, &none) == 0);
+  CHECK(eventfd_write(fd, 1) == 0);
+  CHECK(signals_epoll(epoll, &got, 1, NULL) == 1 && got.data.u32 == 7);
+  CHECK(perigee_signals_begin() == PERIGEE_OK);
+  CHECK(signals_epoll(epoll, &got, 1, NULL) == 1);
+  raise(SIGTERM);
+  CHECK(signals_epoll(epoll, &got, 1, NULL) == -1 && errno == EINTR);
+  CHECK(perigee_signals_noted() == SIGTERM);
+  CHECK(signals_epoll(epoll, &got, 1, NULL) == 1);
+  perigee_signals_end();
+  return 0;
+}
+
+/* epoll_wait(2) would fail with EINTR. */
+static int case_stopped(void) {
+  struct epoll_event got;
+  struct timespec time = {.tv_nsec = 300000000};
+  int epoll = epoll_create1(EPOLL_CLOEXEC);
+  pid_t self = getpid(), child = fork();
+  if (child == 0) {
+    usleep(50000);
+    kill(self, SIGSTOP);
+    usleep(50000);
+    _exit(kill(self, SIGCONT));
+  }
+  CHECK(signals_epoll(epoll, &got, 1, &time) == 0);
+  waitpid(child, NULL, 0);
+  return 0;
+}
+
 static int case_poll_during(void) {
   pid_t parent = getpid();
   CHECK(perigee_signals_begin() == PERIGEE_OK);
@@ -209,6 +246,8 @@ static int case_poll_during(void) {
 static void sleep_misses_none(void **state) {
   (void)state;
   ends_well(case_poll_before);
+  ends_well(case_epoll);
+  ends_well(case_stopped);
   ends_well(case_poll_during);
 }
 

@@ -29,8 +29,8 @@ static struct waits waits_of(int64_t most, bool always) {
 }
 
 /* A process alone on its core waits for something that comes after `after`. */
-static void one(struct waits *w, int64_t after) {
-  int64_t limit = spin_begin(&w->spin, w->now, w->progress);
+static void one_of(struct waits *w, int64_t after, bool answer) {
+  int64_t limit = spin_begin(&w->spin, w->now, w->progress, answer);
   bool found = after < limit;
   w->polled += found ? after : limit;
   w->now += after;
@@ -43,6 +43,10 @@ static void one(struct waits *w, int64_t after) {
   if (!found)
     spin_woken(&w->spin, after);
   w->progress++;
+}
+
+static void one(struct waits *w, int64_t after) {
+  one_of(w, after, false);
 }
 
 static void each(struct waits *w, int times, int64_t after) {
@@ -103,12 +107,23 @@ static void of_pairs_with_rests_between_the_second_is_found(void **state) {
   assert_int_equal(w.found, 100);
 }
 
+static void rests_unlearn_nothing_about_answers(void **state) {
+  (void)state;
+  struct waits w = waits_of(MOST, false);
+  for (int i = 0; i < 1000; i++) {
+    one_of(&w, 45 * US, true);
+    one_of(&w, 1000 * US, false);
+  }
+  assert_int_equal(w.found, 1000);
+  assert_true(w.polled < 1000 * 45 * US + 2 * MOST);
+}
+
 /* As when the answering process needs this core and nothing tells so. */
 static void what_is_there_only_asleep_costs_a_sixteenth(void **state) {
   (void)state;
   struct waits w = waits_of(MOST, false);
   for (int i = 0; i < 20000; i++) {
-    int64_t limit = spin_begin(&w.spin, w.now, w.progress++);
+    int64_t limit = spin_begin(&w.spin, w.now, w.progress++, true);
     w.polled += limit;
     w.now += limit;
     if (limit > 0)
@@ -123,10 +138,10 @@ static void a_wait_that_goes_on_polls_once(void **state) {
   (void)state;
   struct spin s;
   spin_open(&s, MOST, false);
-  assert_int_equal(spin_begin(&s, 0, 7), MOST);
+  assert_int_equal(spin_begin(&s, 0, 7, true), MOST);
   spin_wasted(&s, MOST, 7);
-  assert_int_equal(spin_begin(&s, MOST, 7), 0);
-  assert_int_equal(spin_begin(&s, 2 * MOST, 8), MOST / 2);
+  assert_int_equal(spin_begin(&s, MOST, 7, true), 0);
+  assert_int_equal(spin_begin(&s, 2 * MOST, 8, true), MOST / 2);
 }
 
 static void who_runs_when_the_core_is_given_up_is_noted(void **state) {
@@ -288,6 +303,7 @@ int main(void) {
       cmocka_unit_test(always_polls_whatever_comes),
       cmocka_unit_test(a_burst_after_a_long_rest_is_polled_for_at_once),
       cmocka_unit_test(of_pairs_with_rests_between_the_second_is_found),
+      cmocka_unit_test(rests_unlearn_nothing_about_answers),
       cmocka_unit_test(what_is_there_only_asleep_costs_a_sixteenth),
       cmocka_unit_test(a_wait_that_goes_on_polls_once),
       cmocka_unit_test(who_runs_when_the_core_is_given_up_is_noted),
