@@ -56,7 +56,7 @@ struct perigee_engine {
   bool looked;     /* the next look at the sockets is left out (watch.c) */
   uint32_t put_off_for;
   struct watcher *put_off; /* to be called then, with these events of epoll */
-  uint32_t idle;   /* polls since the clock was read */
+  uint32_t idle;           /* polls since the clock was read */
   /* Written by each poll. They are apart from those above, which GCC reads
    * several at a time: such a load waits for a store to a part of it. */
   bool keep, copying;
