@@ -124,7 +124,7 @@ static inline uint64_t ring_look(const struct ring_in *ring) {
                            (const _Atomic uint64_t *)(const void *)ring->next,
                            memory_order_acquire);
 }
-/* Would ring_peek() return anything but 0? */
+/* False: ring_peek() would return 0. */
 static inline bool ring_has(const struct ring_in *ring) {
   return ring_look(ring) <= ring->most;
 }

@@ -50,10 +50,10 @@ struct perigee_engine {
   bool shared;        /* there is a thread: the program has to take the lock */
   bool aside;         /* the thread is in a turn */
   bool event_pending, armed, woken, sockets_due;
-  bool moved;      /* payload was moved since the clock was read */
-  bool more_ready; /* the last look at the sockets did not take all events */
-  bool notices;    /* there may be an event to give that is no operation's */
-  bool looked;     /* the next look at the sockets is left out (watch.c) */
+  bool moved;        /* payload was moved since the clock was read */
+  bool more_ready;   /* the last look at the sockets did not take all events */
+  bool notices;      /* there may be an event to give that is no operation's */
+  int64_t looked_at; /* when a sleep looked for the next look (watch.c) */
   uint32_t put_off_for;
   struct watcher *put_off; /* to be called then, with these events of epoll */
   uint32_t idle;           /* polls since the clock was read */

@@ -12,8 +12,8 @@
  *   seen     a poll looks: the sleep has looked. The
  *            watcher that was put off is called         due
  *   seen     a descriptor is added, changed or removed,
- *            or the sleep took all the events that it
- *            could                                      due: nobody is called
+ *            the sleep took all the events that it
+ *            could, or LATELY is over                   due: nobody is called
  *
  * So a sleep is one or two system calls (signals.c), where it was a look, the
  * sleep, and up to two looks after it.
@@ -25,7 +25,8 @@
  * been its own, and epoll reports it again, because its descriptor is
  * level-triggered. A look that was left out is made by the sleep, for which
  * what was ready before is as good as what becomes ready then; where the poll
- * before it finds something, so that nobody sleeps, the next poll looks.
+ * before it finds something, so that nobody sleeps, the next poll looks. Who
+ * does something else after a sleep, and polls later, looks again.
  */
 #include "watch.h"
 
@@ -40,9 +41,13 @@
  * looks again. All that they cause (a session that begins or ends: up to 0.1 ms
  * each) happens in one poll, while other sessions' calls wait. */
 enum { READY = 8 };
+/* ns for which the look of a sleep counts: polls find no socket later than they
+ * would without (SOCKETS_PARKED of poll.c). */
+static const int64_t LATELY = 100000;
+enum { NEVER = -1 };
 
 static void forget(struct perigee_engine *engine) {
-  engine->looked = false;
+  engine->looked_at = NEVER;
   engine->put_off = NULL;
 }
 
@@ -89,12 +94,13 @@ static void call(struct perigee_engine *engine,
 void watch_poll(struct perigee_engine *engine) {
   struct epoll_event events[READY];
   struct watcher *put_off = engine->put_off;
-  bool looked = engine->looked && !engine->more_ready;
+  bool looked = engine->looked_at != NEVER && !engine->more_ready &&
+                engine->now - engine->looked_at < LATELY;
   forget(engine);
-  if (put_off)
-    put_off->ready(put_off, engine->put_off_for);
-  else if (!looked)
+  if (!looked)
     call(engine, events, epoll_wait(engine->epoll, events, READY, 0));
+  else if (put_off)
+    put_off->ready(put_off, engine->put_off_for);
 }
 
 int watch_sleep(struct perigee_engine *engine, const struct timespec *timeout) {
@@ -102,7 +108,7 @@ int watch_sleep(struct perigee_engine *engine, const struct timespec *timeout) {
   int n = signals_epoll(engine->epoll, events, READY, timeout), error = errno;
   struct watcher *first = n == 1 ? events[0].data.ptr : NULL;
   engine_clock(engine);
-  engine->looked = n >= 0;
+  engine->looked_at = n >= 0 ? engine->now : NEVER;
   engine->more_ready = false;
   engine->put_off = first && first->patient ? first : NULL;
   if (engine->put_off)
@@ -114,7 +120,7 @@ int watch_sleep(struct perigee_engine *engine, const struct timespec *timeout) {
 }
 
 void watch_leave(struct perigee_engine *engine) {
-  engine->looked = true;
+  engine->looked_at = engine->now;
 }
 
 void watch_again(struct perigee_engine *engine) {

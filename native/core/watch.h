@@ -41,7 +41,7 @@ void watch_poll(struct perigee_engine *);
 int watch_sleep(struct perigee_engine *, const struct timespec *timeout);
 /* The next watch_poll need not look, as a sleep follows it, which does. */
 void watch_leave(struct perigee_engine *);
-/* No sleep has followed: the next watch_poll looks. */
+/* The next watch_poll looks, as no sleep has just done so. */
 void watch_again(struct perigee_engine *);
 
 #endif

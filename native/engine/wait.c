@@ -231,29 +231,25 @@ void engine_arm(struct perigee_engine *engine) {
   schedule_arm(engine);
 }
 
-/* Arms the engine; true if there is something to poll for. */
-static bool arm(struct perigee_engine *engine) {
+/* Arms the engine; true if there is something to poll for. A sleep that follows
+ * looks at the sockets itself. */
+static bool arm(struct perigee_engine *engine, bool sleeps) {
   engine_arm(engine);
+  (sleeps ? watch_leave : watch_again)(engine);
   uint64_t before = engine->progress;
   engine->sockets_due = true; /* the poll reads sockets, clock and timers */
   engine->woken = false;      /* and puts none of them off */
-  return found(engine) || engine->progress != before;
-}
-
-/* The same before a sleep that looks at the sockets. */
-static bool arm_to_sleep(struct perigee_engine *engine) {
-  watch_leave(engine);
-  if (!arm(engine))
-    return false;
-  watch_again(engine);
-  return true;
+  bool some = found(engine) || engine->progress != before;
+  if (some)
+    watch_again(engine);
+  return some;
 }
 
 int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
   ENTRY(engine, ENTRY_POLL);
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
-  if (arm(engine))
+  if (arm(engine, false))
     return 1;
   if (engine->thread)
     progress_promise(engine);
@@ -313,7 +309,7 @@ static int wait_for(struct perigee_engine *const *engines, int count,
     return 0;
   int64_t mine = least;
   for (int i = 0; i < count; i++) {
-    if (count == 1 ? arm_to_sleep(engines[i]) : arm(engines[i]))
+    if (arm(engines[i], count == 1))
       return 1;
     least = engine_nap(engines[i], least);
   }

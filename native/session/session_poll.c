@@ -202,7 +202,7 @@ static inline bool goes_on(const struct perigee_session *s) {
   return engine_room(s->engine) && s->state == PERIGEE_SESSION_OPEN;
 }
 
-/* Would poll_ring() return anything but 0? */
+/* False: poll_ring() would return 0. */
 static inline bool waits_in(const struct perigee_session *s, enum ring ring) {
   return lane_has(s->lane, ring) || s->inbox.deferred[ring].bytes;
 }

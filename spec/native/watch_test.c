@@ -115,6 +115,29 @@ static void a_look_left_to_a_sleep_that_never_came_is_made(void **state) {
   bench_close(&b);
 }
 
+static void a_look_counts_for_a_short_time(void **state) {
+  struct bench b;
+  (void)state;
+  bench_open(&b, false);
+  assert_int_equal(eventfd_write(b.fds[1], 1), 0);
+  assert_int_equal(watch_sleep(b.engine, &none), 2);
+  b.engine->now += 1000000;
+  watch_poll(b.engine);
+  assert_int_equal(b.patient.times, 2);
+  bench_close(&b);
+}
+
+static void who_arms_after_a_sleep_looks(void **state) {
+  struct bench b;
+  (void)state;
+  bench_open(&b, false);
+  assert_int_equal(watch_sleep(b.engine, &none), 1);
+  assert_int_equal(eventfd_write(b.fds[1], 1), 0);
+  perigee_arm(b.engine, NULL);
+  assert_int_equal(b.other.times, 1);
+  bench_close(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(who_is_patient_is_called_by_the_next_look),
@@ -122,6 +145,8 @@ int main(void) {
       cmocka_unit_test(who_is_removed_before_its_turn_is_not_called),
       cmocka_unit_test(what_was_added_since_the_sleep_is_looked_at),
       cmocka_unit_test(a_look_left_to_a_sleep_that_never_came_is_made),
+      cmocka_unit_test(a_look_counts_for_a_short_time),
+      cmocka_unit_test(who_arms_after_a_sleep_looks),
   };
   return cmocka_run_group_tests_name("watch", tests, NULL, NULL);
 }
