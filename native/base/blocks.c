@@ -67,11 +67,8 @@ static void push(struct blocks *blocks, struct block *block, unsigned order,
     blocks->table[*first - 1].previous = index;
   *first = index;
   blocks->filled[state == COLD] |= UINT32_C(1) << order;
-  if (state == COLD)
-    return;
-  if (!block->next)
-    blocks->oldest[order] = index;
-  blocks->warm += order_size(order);
+  if (state == WARM)
+    blocks->warm += order_size(order);
 }
 
 static void unlink_block(struct blocks *blocks, struct block *block) {
@@ -83,8 +80,6 @@ static void unlink_block(struct blocks *blocks, struct block *block) {
     *first = block->next;
   if (block->next)
     blocks->table[block->next - 1].previous = block->previous;
-  else if (!cold)
-    blocks->oldest[block->order] = block->previous;
   if (!*first)
     blocks->filled[cold] &= ~(UINT32_C(1) << block->order);
   if (!cold)
@@ -176,27 +171,10 @@ static void join_all(struct blocks *blocks) {
   }
 }
 
-/* Of blocks that take turns: a fresh one until there are enough, then the one
- * that was given first. Without turns, the block that was found. */
-static struct block *in_turn(struct blocks *blocks, struct block *found,
-                             bool any) {
-  unsigned order = found->order;
-  if (blocks->turns == 0 || found->state == COLD)
-    return found;
-  bool few = any && blocks->warm < blocks->turns;
-  uint32_t cold = few ? blocks->lists[1][order] : 0;
-  if (cold)
-    return &blocks->table[cold - 1];
-  struct block *fresh = few ? bump(blocks, order) : NULL;
-  return fresh ? fresh : &blocks->table[blocks->oldest[order] - 1];
-}
-
 static struct block *obtain(struct blocks *blocks, unsigned order, bool any) {
   struct block *block = find(blocks, order, any);
   if (block && block->order == order) {
-    block = in_turn(blocks, block, any);
-    if (block->state != NONE) /* it is in a list of free ones */
-      unlink_block(blocks, block);
+    unlink_block(blocks, block);
     return block;
   }
   struct block *fresh = any ? bump(blocks, order) : NULL;

@@ -11,8 +11,7 @@
  *   none    bump    cold      fresh space, handed out in order
  *   cold    take    live
  *   warm    take    live      warm blocks are taken before cold ones, the block
- *                             that was given last first; or, with `turns`, the
- *                             one given first, and fresh ones before
+ *                             that was given last first
  *   warm    idle    cold      the caller gives its pages back to the system
  *
  * If no block of a size is free, a larger one is split. If none of those is
@@ -40,10 +39,6 @@ struct blocks {
   uint32_t look;       /* number of the last look */
   uint64_t bump;       /* offset of the space that was never handed out */
   uint32_t lists[2][BLOCKS_ORDERS]; /* warm, cold: index + 1 of the first */
-  uint32_t oldest[BLOCKS_ORDERS];   /* warm: index + 1 of the one given first */
-  /* With fewer warm bytes a fresh block is taken before one that was used, and
-   * of those the one given first. 0: the one given last. */
-  uint64_t turns;
   uint32_t filled[2]; /* one bit for each order with free blocks */
   bool joined; /* join_all() ran since the last give: it would find nothing */
 };

@@ -27,13 +27,6 @@ static void lent_head(struct operation *op, struct outgoing *out) {
   r->head_length = op->loan.block;
 }
 
-/* A payload that the lane began to stage is staged on at once, as the program
- * may poll later than the peer reads. Should it fail, the next poll tells. */
-static void feed_on(struct operation *op, int place) {
-  if (op->parts[place] && op->parts[place]->exposure.fed > 0)
-    part_step(op, place);
-}
-
 /* Returns 1 if it was published, 0 without room in the ring or without a block,
  * or a status. */
 static int publish_planned(struct operation *op) {
@@ -62,8 +55,6 @@ static int publish_planned(struct operation *op) {
   /* From now on each poll feeds staged payloads. */
   if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE])
     operation_move(op);
-  feed_on(op, OUT_HEAD);
-  feed_on(op, OUT_SLICE);
   return 1;
 }
 

@@ -368,11 +368,11 @@ int part_step(struct operation *op, int place) {
       moved += (uint64_t)n;
       engine->budget -=
           (uint64_t)n < engine->budget ? (uint64_t)n : engine->budget;
+      /* A sleeping peer may wait for what was just staged or emptied. */
+      if (part->fetching || place <= OUT_SLICE)
+        session_wake(op->session);
     }
   }
-  /* A sleeping peer may wait for what was just staged or emptied. */
-  if (moved > 0 && (part->fetching || place <= OUT_SLICE))
-    session_wake(op->session);
   engine->progress += moved;
   if (moved > 0)
     hot_use(op->session);

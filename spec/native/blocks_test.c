@@ -53,45 +53,6 @@ static void last_given_is_first_taken(void **state) {
   assert_int_equal(blocks_take(&blocks, 8000), a);
 }
 
-static void blocks_take_turns(void **state) {
-  (void)state;
-  enum { TURNS = 4 };
-  int64_t first[TURNS];
-  blocks.turns = TURNS * 8192;
-  for (int i = 0; i < TURNS; i++) {
-    first[i] = blocks_take(&blocks, 8192);
-    for (int j = 0; j < i; j++)
-      assert_int_not_equal(first[i], first[j]);
-    assert_int_equal(blocks_give(&blocks, (uint64_t)first[i]), PERIGEE_OK);
-  }
-  assert_int_equal(blocks.warm, TURNS * 8192);
-  for (int i = 0; i < 3 * TURNS; i++) {
-    int64_t next = blocks_take(&blocks, 8192);
-    assert_int_equal(next, first[i % TURNS]);
-    assert_int_equal(blocks_give(&blocks, (uint64_t)next), PERIGEE_OK);
-  }
-  assert_int_equal(blocks.warm, TURNS * 8192);
-}
-
-/* A block in the middle is taken by the join of its neighbours. */
-static void turns_outlive_a_join(void **state) {
-  (void)state;
-  blocks.turns = SPACE;
-  int64_t at;
-  while ((at = blocks_take(&blocks, PAGE)) >= 0 && blocks.bump < SPACE)
-    assert_int_equal(blocks_give(&blocks, (uint64_t)at), PERIGEE_OK);
-  assert_int_equal(blocks_give(&blocks, (uint64_t)at), PERIGEE_OK);
-  at = blocks_take(&blocks, SPACE);
-  assert_true(at >= 0);
-  assert_int_equal(blocks.warm, 0);
-  assert_int_equal(blocks_give(&blocks, (uint64_t)at), PERIGEE_OK);
-  for (int i = 0; i < 64; i++) {
-    at = blocks_take(&blocks, PAGE);
-    assert_true(at >= 0);
-    assert_int_equal(blocks_give(&blocks, (uint64_t)at), PERIGEE_OK);
-  }
-}
-
 static void garbage_is_reported(void **state) {
   (void)state;
   int64_t offset = blocks_take(&blocks, 4 * PAGE);
@@ -185,7 +146,6 @@ static void random_use(void **state) {
   int64_t held[HELD];
   uint64_t idle;
   memset(held, -1, sizeof held);
-  memset(pages, 0, sizeof pages);
   srandom(3);
   for (int step = 0; step < 200000; step++) {
     int64_t *slot = &held[random() % HELD];
@@ -210,25 +170,17 @@ static void random_use(void **state) {
   assert_int_equal(blocks_take(&blocks, SPACE), 0);
 }
 
-static void random_use_in_turns(void **state) {
-  blocks.turns = SPACE / 4;
-  random_use(state);
-}
-
 int main(void) {
 #define test(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
   const struct CMUnitTest tests[] = {
       test(sizes_are_powers_of_two),
       test(last_given_is_first_taken),
-      test(blocks_take_turns),
-      test(turns_outlive_a_join),
       test(garbage_is_reported),
       test(limits_are_typed),
       test(vast_space_costs_nothing),
       test(used_up_space_is_split_and_joined),
       test(idle_punches_each_block_once),
       test(random_use),
-      test(random_use_in_turns),
   };
   return cmocka_run_group_tests_name("blocks", tests, NULL, NULL);
 }

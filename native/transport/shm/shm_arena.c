@@ -44,10 +44,6 @@
 enum { WORDS_SHIFT = 48 };
 static const uint64_t OFFSETS = (UINT64_C(1) << WORDS_SHIFT) - 1;
 static const uint64_t LEAST = 4 << 20; /* bytes of a segment */
-/* A line that the other core still has in its own cache is written three times
- * as slowly as one in the cache that both share. So blocks take turns over more
- * than a core's cache holds (1 to 2 MiB), yet less than both cores share. */
-static const uint64_t TURNS = 4 << 20;
 /* ns for which the reason for a lack of memory is told. */
 static const int64_t RECENT = 1000000000;
 #define MANY_SEGMENTS                                                          \
@@ -84,9 +80,7 @@ int arena_open(struct lane *lane, uint64_t length) {
   lane->arena = guarded_reserve(lane->arena_length);
   if (!lane->segments || !lane->arena)
     return PERIGEE_NO_MEMORY;
-  int status = blocks_open(&lane->blocks, length, lane->options.pool);
-  lane->blocks.turns = TURNS < length / 16 ? TURNS : length / 16;
-  return status;
+  return blocks_open(&lane->blocks, length, lane->options.pool);
 }
 
 void arena_close(struct lane *lane) {
@@ -235,7 +229,6 @@ int64_t arena_take(struct lane *lane, uint64_t length) {
   taken = backed(lane, taken);
   if (taken >= 0)
     return taken;
-  lane->blocks.turns = 0; /* not worth asking for more segments */
   int64_t other = backed(lane, blocks_take_warm(&lane->blocks, length));
   return other < 0 ? taken : other;
 }

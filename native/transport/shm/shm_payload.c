@@ -4,12 +4,11 @@
  *
  * The receiver always pulls. It pulls from a loan (a block of the owner's
  * arena, mapped here), from private memory of the owner (process_vm_readv, if a
- * probe during the handshake succeeded), or from a staging block: pieces of 8 or
- * 32 KiB that the owner fills while the receiver empties them, so that both
- * cores copy at the same time.
+ * probe during the handshake succeeded), or from a staging block: slots of 32
+ * KiB that the owner fills while the receiver empties them, so that both cores
+ * copy at the same time.
  *
- *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots, or the
- *   whole payload if it is shorter
+ *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots
  *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
  *   operation's generation in the upper 24 bits, so that an old ack is ignored
  *
@@ -25,12 +24,8 @@
 #include "shm.h"
 
 enum { ACK_SHIFT = 40, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
-/* Up to this size two cores that copy through slots beat one that pulls, as
- * pulling has a system call, and pins each page. No slot is used twice then, so
- * nobody waits for an ack, and no slot is still in the other core's cache. */
-static const uint64_t STAGE_UP_TO = SHM_STAGE;
-/* Short pieces are still in the cache when they are read. */
-enum { PIECE = 8 << 10 };
+/* From this size on, two cores that copy through slots beat one that pulls. */
+static const uint64_t STAGE_ABOVE = 4 << 20;
 
 static uint64_t ack_tag(uint32_t generation) {
   return (uint64_t)generation << ACK_SHIFT;
@@ -64,32 +59,14 @@ static uint64_t *block_of(struct exposure *e) {
 }
 _Static_assert(sizeof(uint64_t) <= EXPOSURE_OWN, "there is room for it");
 
-static uint64_t least(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
-/* Short payloads have short blocks, so that more of them take turns. Older
- * builds read them, too, if a block with all slots could be at that place. */
-static int64_t take_stage(struct lane *lane, uint64_t total, uint64_t *size) {
-  *size = SHM_STAGE_HEAD + least(total, SHM_STAGE);
-  int64_t offset = arena_take(lane, *size);
-  const uint64_t most = lane->arena_length - SHM_STAGE_HEAD - SHM_STAGE;
-  if (offset < 0 || (uint64_t)offset <= most)
-    return offset;
-  arena_give(lane, (uint64_t)offset);
-  *size = SHM_STAGE_HEAD + SHM_STAGE;
-  return arena_take(lane, *size);
-}
-
 static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
-  uint64_t size;
-  int64_t offset = take_stage(lane, p->total, &size);
+  int64_t offset = arena_take(lane, SHM_STAGE_HEAD + SHM_STAGE);
   if (offset < 0)
     return (int)offset;
   *block_of(e) = (uint64_t)offset + 1;
   e->payload = p;
   e->fed = 0;
-  e->footprint = size;
+  e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
   atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->arena + offset), 0,
                         memory_order_release);
   e->source = (struct source){.kind = SOURCE_STAGED,
@@ -104,9 +81,7 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   *block_of(e) = 0;
   e->payload = NULL;
   bool pull = lane->peer_pulls && p->memory->direct;
-  int status = pull && p->total > STAGE_UP_TO ? PERIGEE_OK : stage(lane, e, p);
-  if (*block_of(e) && p->memory->direct)
-    shm_feed(lane, e); /* so that the peer finds a piece behind the record */
+  int status = pull && p->total < STAGE_ABOVE ? PERIGEE_OK : stage(lane, e, p);
   if (*block_of(e) ||
       !pull) /* without staging, all that can be pulled is pulled */
     return status;
@@ -128,15 +103,17 @@ static uint64_t taken(const struct lane *lane, const struct exposure *e) {
   return bytes;
 }
 
+static uint64_t least(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
 /* Returns the bytes that may be staged now. The CPU fills one slot, which the
  * receiver empties while the next is filled. Memory that copies asynchronously
  * is asked to fill all free room. */
 static uint64_t stage_next(const struct lane *lane, const struct exposure *e) {
   const struct payload *p = e->payload;
-  uint64_t left = p->total - e->fed;
-  if (p->total <= STAGE_UP_TO)
-    return p->memory->direct ? least(left, PIECE) : left;
   uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
+  uint64_t left = p->total - e->fed;
   if (!p->memory->direct)
     return least(least(left, room), SHM_STAGE - e->fed % SHM_STAGE);
   uint64_t n = least(left, SHM_SLOT - e->fed % SHM_SLOT);
@@ -189,8 +166,8 @@ static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
 
 static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
                             struct payload *into) {
-  const uint64_t size = SHM_STAGE_HEAD + least(f->total, SHM_STAGE);
-  const uint8_t *block = shm_peer_arena(lane, f->source.address, size);
+  const uint8_t *block = shm_peer_arena(lane, f->source.address,
+                                        SHM_STAGE_HEAD + (uint64_t)SHM_STAGE);
   if (!block || f->source.address % 8)
     return PERIGEE_PROTOCOL;
   uint64_t staged = atomic_load_explicit(
