@@ -18,7 +18,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-#ifdef __x86_64__
+/* Sanitizers do not see what streaming stores write. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) &&                   \
+    !defined(__SANITIZE_THREAD__)
 #include <immintrin.h>
 #include <x86intrin.h>
 

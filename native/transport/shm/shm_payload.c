@@ -4,9 +4,9 @@
  *
  * The receiver always pulls. It pulls from a loan (a block of the owner's
  * arena, mapped here), from private memory of the owner (process_vm_readv, if a
- * probe during the handshake succeeded), or from a staging block: slots of 32
- * KiB that the owner fills while the receiver empties them, so that both cores
- * copy at the same time.
+ * probe during the handshake succeeded), or else from a staging block: slots of
+ * 32 KiB that the owner fills while the receiver empties them, so that both
+ * cores copy at the same time.
  *
  *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots
  *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
@@ -24,8 +24,6 @@
 #include "shm.h"
 
 enum { ACK_SHIFT = 40, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
-/* From this size on, two cores that copy through slots beat one that pulls. */
-static const uint64_t STAGE_ABOVE = 4 << 20;
 
 static uint64_t ack_tag(uint32_t generation) {
   return (uint64_t)generation << ACK_SHIFT;
@@ -80,11 +78,8 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   *block_of(e) = 0;
   e->payload = NULL;
-  bool pull = lane->peer_pulls && p->memory->direct;
-  int status = pull && p->total < STAGE_ABOVE ? PERIGEE_OK : stage(lane, e, p);
-  if (*block_of(e) ||
-      !pull) /* without staging, all that can be pulled is pulled */
-    return status;
+  if (!lane->peer_pulls || !p->memory->direct)
+    return stage(lane, e, p);
   e->source = (struct source){.kind = SOURCE_PRIVATE,
                               .address = (uint64_t)(uintptr_t)p->base,
                               .block = p->block,
