@@ -92,28 +92,34 @@ static void call(struct perigee_engine *engine,
 }
 
 void watch_poll(struct perigee_engine *engine) {
-  struct epoll_event events[READY];
-  struct watcher *put_off = engine->put_off;
+  struct epoll_event events[READY] = {{0}};
+  struct watcher *patient = engine->put_off;
   bool looked = engine->looked_at != NEVER && !engine->more_ready &&
                 engine->now - engine->looked_at < LATELY;
   forget(engine);
   if (!looked)
     call(engine, events, epoll_wait(engine->epoll, events, READY, 0));
-  else if (put_off)
-    put_off->ready(put_off, engine->put_off_for);
+  else if (patient)
+    patient->ready(patient, engine->put_off_for);
+}
+
+/* Keeps a patient watcher that alone is ready for the next look. */
+static bool put_off(struct perigee_engine *engine,
+                    const struct epoll_event events[READY], int n) {
+  struct watcher *first = events[0].data.ptr;
+  bool waits = n == 1 && first->patient;
+  engine->put_off = waits ? first : NULL;
+  engine->put_off_for = events[0].events;
+  return waits;
 }
 
 int watch_sleep(struct perigee_engine *engine, const struct timespec *timeout) {
-  struct epoll_event events[READY];
+  struct epoll_event events[READY] = {{0}};
   int n = signals_epoll(engine->epoll, events, READY, timeout), error = errno;
-  struct watcher *first = n == 1 ? events[0].data.ptr : NULL;
   engine_clock(engine);
   engine->looked_at = n >= 0 ? engine->now : NEVER;
   engine->more_ready = false;
-  engine->put_off = first && first->patient ? first : NULL;
-  if (engine->put_off)
-    engine->put_off_for = events[0].events;
-  else
+  if (!put_off(engine, events, n))
     call(engine, events, n); /* which may add descriptors: another look */
   errno = error;
   return n;

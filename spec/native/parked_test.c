@@ -377,12 +377,9 @@ static void a_late_reply_is_not_released_before_it_is_given(void **state) {
   park_all_but(1);
   assert_int_equal(perigee_reply(server.engine, request.operation, &reply), 0);
   int64_t end = clock_now() + 10000 * MS;
-  int n = 0;
-  while (n == 0 && clock_now() < end) {
+  while (perigee_poll(caller.engine, e, 8) == 0 && clock_now() < end)
     assert_int_equal(poll_once(&server).kind, 0);
-    n = perigee_poll(caller.engine, e, 8);
-  }
-  assert_int_equal(n, 1);
+  assert_true(clock_now() < end);
   assert_int_equal(e->kind, PERIGEE_EVENT_REPLY);
   assert_int_equal(number_of(e), 77);
 }
