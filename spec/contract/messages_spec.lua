@@ -47,6 +47,10 @@ local function peer(child)
   function commands.byte(offset)
     child.say(child.cases.byte(region:slice(offset, 1)))
   end
+  function commands.rest() -- hears what its peer has said
+    require("perigee").sleep(0.05)
+    child.say("rested")
+  end
   for line in child.attend do
     local name, a, b = line:match("^(%a+) ?(%S*) ?(%S*)")
     commands[name](tonumber(a), tonumber(b))
@@ -93,6 +97,9 @@ describe("a message", function()
     local done, err = future:wait(5)
     assert.is_nil(done)
     assert.equal("timeout", err.kind)
+    perigee.sleep(0.01) -- tells the peer, which must know before it receives
+    child:tell("rest")
+    child:expect("rested")
     child:tell("recv 100 1")
     assert(session:send(here:slice(0, 50)):wait(5))
     child:expect("50")
