@@ -11,7 +11,7 @@
  * HUGE bytes and more leave the caches anyway. For less, nobody here knows who
  * has the lines: a piece is copied in each way, and the rest is streamed if
  * that took less than half the time. Among lines of this core it takes longer,
- * among those of another one a third of the time or less (bench/README.md).
+ * among those of another one a third of the time or less (bench/tried.md).
  */
 #include "bulk.h"
 
